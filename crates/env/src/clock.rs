@@ -1,0 +1,63 @@
+//! Time and randomness.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Wall-clock time as a filesystem keeps it: nanoseconds since 1970, negative before.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Timestamp {
+    /// Whole seconds since 1970-01-01T00:00:00Z; negative before.
+    pub seconds: i64,
+    /// Nanoseconds past `seconds`, below 1,000,000,000.
+    pub nanos: u32,
+}
+
+/// Time, as everything above this room sees it.
+pub trait Clock: Send + Sync {
+    /// The time of day.
+    fn now(&self) -> Timestamp;
+    /// Nanoseconds since some fixed moment; never goes back.
+    fn monotonic_nanos(&self) -> u64;
+}
+
+/// Random bits, as everything above this room draws them.
+pub trait Random: Send + Sync {
+    /// 64 random bits.
+    fn next_u64(&self) -> u64;
+}
+
+/// The machine's clock.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "this is the room that the ban points to")]
+    fn now(&self) -> Timestamp {
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(d) => Timestamp { seconds: d.as_secs().cast_signed(), nanos: d.subsec_nanos() },
+            Err(e) => {
+                let before = e.duration();
+                let up = i64::from(before.subsec_nanos() > 0);
+                let nanos = (1_000_000_000 - before.subsec_nanos()) % 1_000_000_000;
+                Timestamp { seconds: -before.as_secs().cast_signed() - up, nanos }
+            }
+        }
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        t.tv_sec.cast_unsigned() * 1_000_000_000 + t.tv_nsec.cast_unsigned()
+    }
+}
+
+/// The system's random number generator.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct SystemRandom;
+
+impl Random for SystemRandom {
+    fn next_u64(&self) -> u64 {
+        let mut bytes = [0u8; 8];
+        let filled = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+        assert_eq!(filled, Ok(8), "the kernel fills eight bytes at once");
+        u64::from_le_bytes(bytes)
+    }
+}

@@ -1,0 +1,150 @@
+//! What a device can do, and how it fails.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// Zones that a device enforces itself (a zoned drive or the simulator's model of one).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ZoneInfo {
+    /// Bytes from the start of one zone to the start of the next; all are writable.
+    pub zone_bytes: u64,
+}
+
+/// One zone's state, as a zoned device reports it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ZoneReport {
+    /// Bytes written since the zone was last reset: the only offset a write may start at.
+    pub written_bytes: u64,
+}
+
+/// What a device is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceInfo {
+    /// What a person calls it: a path, or a name the simulator chose.
+    pub name: String,
+    /// Usable bytes, a multiple of the block size.
+    pub size_bytes: u64,
+    /// Present when the device itself refuses writes away from a zone's write pointer.
+    pub zones: Option<ZoneInfo>,
+}
+
+/// How a device fails. Each kind tells the pool what to do next.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// The device answered with an error for this range; other ranges may be fine.
+    #[error("{device}: {op} of {len_bytes} bytes at {offset_bytes} failed: {reason}")]
+    Io {
+        /// The device's name.
+        device: String,
+        /// `read`, `write`, `flush`, `discard` or `reset`.
+        op: &'static str,
+        /// Where the operation began.
+        offset_bytes: u64,
+        /// How much it was to move.
+        len_bytes: u64,
+        /// What the system said.
+        reason: String,
+    },
+    /// The device is gone; every later call fails the same way.
+    #[error("{device}: device is gone")]
+    Gone {
+        /// The device's name.
+        device: String,
+    },
+    /// The backing store has no room (a file on a full filesystem).
+    #[error("{device}: no space left for a write of {len_bytes} bytes at {offset_bytes}")]
+    NoSpace {
+        /// The device's name.
+        device: String,
+        /// Where the write began.
+        offset_bytes: u64,
+        /// How long it was.
+        len_bytes: u64,
+    },
+    /// A zoned device refused the call: not at the write pointer, or past the zone.
+    #[error("{device}: zone violation at {offset_bytes}: {reason}")]
+    Zone {
+        /// The device's name.
+        device: String,
+        /// Where the operation began.
+        offset_bytes: u64,
+        /// What rule it broke.
+        reason: String,
+    },
+    /// The call itself was wrong: out of range or misaligned. A bug in the caller.
+    #[error("{device}: bad request: {reason}")]
+    Invalid {
+        /// The device's name.
+        device: String,
+        /// What was wrong with it.
+        reason: String,
+    },
+}
+
+/// Bytes on flash. All offsets and lengths are multiples of the block size (4096).
+///
+/// Calls block. Many threads may call at once. A write is durable only after a later `flush` returned;
+/// until then any part of it may survive a power cut.
+pub trait Device: Send + Sync {
+    /// What the device is; constant for its life.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Fills `buf` from `offset_bytes`.
+    fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Writes `buf` at `offset_bytes`. Not durable before a flush.
+    fn write(&self, offset_bytes: u64, buf: &[u8]) -> Result<(), DeviceError>;
+
+    /// Makes every write that returned before this call durable.
+    fn flush(&self) -> Result<(), DeviceError>;
+
+    /// Tells the device that a range holds nothing of worth. Its later content is undefined.
+    fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError>;
+
+    /// Makes one zone of a zoned device empty. On a conventional device: a discard of the range.
+    fn reset_zone(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError>;
+
+    /// The state of the zone that starts at `offset_bytes`; `None` on a conventional device.
+    fn zone_report(&self, offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError>;
+
+    /// A descriptor on which the kernel can do this device's reads, writes and flushes directly, with
+    /// 4096-aligned buffers. `None` sends every operation through the calls above.
+    fn raw_fd(&self) -> Option<RawFd> {
+        None
+    }
+}
+
+/// What one operation of a batch does. Buffers are 4096-aligned (`AlignedBuf`).
+#[derive(Debug)]
+pub enum OpKind<'a> {
+    /// Fill the buffer from the offset.
+    Read(u64, &'a mut [u8]),
+    /// Write the buffer at the offset.
+    Write(u64, &'a [u8]),
+    /// Flush the device.
+    Flush,
+}
+
+/// One operation of a batch, on one device of a set, and how it ended.
+#[derive(Debug)]
+pub struct DeviceOp<'a> {
+    /// Index into the set of devices that the batch runs over.
+    pub device: usize,
+    /// What to do.
+    pub kind: OpKind<'a>,
+    /// How it ended; `Ok(())` until the batch has run.
+    pub result: Result<(), DeviceError>,
+}
+
+/// Runs a batch over a set of devices and returns when all of it has ended; each operation carries its
+/// own result. Order within a batch is not defined, so a flush belongs in a later batch than its writes.
+pub fn run_batch(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
+    for op in ops {
+        let device = &devices[op.device];
+        op.result = match &mut op.kind {
+            OpKind::Read(at, buf) => device.read(*at, buf),
+            OpKind::Write(at, buf) => device.write(*at, buf),
+            OpKind::Flush => device.flush(),
+        };
+    }
+}

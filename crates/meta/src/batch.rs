@@ -1,0 +1,106 @@
+//! What one commit changes.
+
+/// Changes that commit together, in order, in one flat buffer that is reused from commit to commit.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+    ops: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    kind: Kind,
+    key_start: u32,
+    key_len: u32,
+    value_len: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Put,
+    Delete,
+    Merge,
+}
+
+/// One change of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BatchOp<'a> {
+    /// The key has this value.
+    Put(&'a [u8], &'a [u8]),
+    /// The key has no value.
+    Delete(&'a [u8]),
+    /// The key's value is what the schema makes of the older value and this operand.
+    Merge(&'a [u8], &'a [u8]),
+}
+
+impl Batch {
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets a key.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.push(Kind::Put, key, value);
+    }
+
+    /// Removes a key, present or not.
+    pub fn delete(&mut self, key: &[u8]) {
+        self.push(Kind::Delete, key, &[]);
+    }
+
+    /// Adds an operand to a key without reading it.
+    pub fn merge(&mut self, key: &[u8], operand: &[u8]) {
+        self.push(Kind::Merge, key, operand);
+    }
+
+    fn push(&mut self, kind: Kind, key: &[u8], value: &[u8]) {
+        let narrow = |n: usize| u32::try_from(n).expect("a batch stays below 4 GiB");
+        self.ops.push(Entry {
+            kind,
+            key_start: narrow(self.bytes.len()),
+            key_len: narrow(key.len()),
+            value_len: narrow(value.len()),
+        });
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
+    }
+
+    /// The changes, in the order they were made.
+    pub fn iter(&self) -> impl Iterator<Item = BatchOp<'_>> {
+        self.ops.iter().map(|e| {
+            let (key, rest) = self.bytes[e.key_start as usize..].split_at(e.key_len as usize);
+            let value = &rest[..e.value_len as usize];
+            match e.kind {
+                Kind::Put => BatchOp::Put(key, value),
+                Kind::Delete => BatchOp::Delete(key),
+                Kind::Merge => BatchOp::Merge(key, value),
+            }
+        })
+    }
+
+    /// Number of changes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Whether nothing changes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Bytes of keys and values together.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Forgets all changes and keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ops.clear();
+    }
+}

@@ -1,0 +1,90 @@
+//! What the engine has to know of the values that it keeps: how operands fold, and where slices are named.
+
+use warpfire_log::LogError;
+use warpfire_units::SlicePtr;
+
+/// What an operand is folded onto.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Base<'a> {
+    /// The key's older value.
+    Value(&'a [u8]),
+    /// The key is known to have no older value.
+    Absent,
+    /// There may be an older value somewhere below; the result must again be an operand.
+    Unknown,
+}
+
+/// What folding produced, in the caller's buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Folded {
+    /// The buffer holds a value (for `Base::Value` and `Base::Absent`).
+    Value,
+    /// The key has no value.
+    Deleted,
+    /// The buffer holds one operand that does what all of them did (for `Base::Unknown`).
+    Operand,
+}
+
+/// A value or operand that does not decode.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("value does not decode ({code}): {reason}")]
+pub struct SchemaError {
+    /// Permanent number of this kind of corruption, see docs/FORMAT.md "Corruption codes".
+    pub code: u16,
+    /// What was found.
+    pub reason: String,
+}
+
+/// Where values put their bytes when a table is written.
+pub trait Placer {
+    /// Packs bytes that rode inside a value into the small stream; the value names them by pointer
+    /// from now on.
+    fn pack(&mut self, bytes: &[u8]) -> Result<SlicePtr, LogError>;
+
+    /// The slice's new place if its segment is being cleaned (the bytes are copied now, once for each
+    /// distinct slice), `None` if it stays.
+    fn moved(&mut self, slice: SlicePtr) -> Result<Option<SlicePtr>, LogError>;
+}
+
+/// The meaning of values, given by whoever owns the keys. Pure: same arguments, same result.
+pub trait Schema: Send + Sync + 'static {
+    /// Folds operands, oldest first, onto a base, into `out` (cleared by the callee).
+    fn fold(
+        &self,
+        key: &[u8],
+        base: Base<'_>,
+        operands: &[&[u8]],
+        out: &mut Vec<u8>,
+    ) -> Result<Folded, SchemaError>;
+
+    /// Calls `visit` for each slice pointer in a value or operand.
+    fn pointers(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        is_operand: bool,
+        visit: &mut dyn FnMut(SlicePtr),
+    ) -> Result<(), SchemaError>;
+
+    /// Rewrites a value or operand on its way into a table: bytes inside it may be packed, slices may
+    /// move. `Ok(false)` means unchanged, with `out` untouched.
+    fn place(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        is_operand: bool,
+        placer: &mut dyn Placer,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, PlaceError>;
+}
+
+/// Why a value could not be placed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// The value does not decode.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// The log refused.
+    #[error(transparent)]
+    Log(#[from] LogError),
+}

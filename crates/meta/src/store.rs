@@ -1,0 +1,223 @@
+//! The seam between the filesystem and the metadata engine: a transactional ordered map.
+
+use std::sync::Arc;
+
+use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};
+use warpfire_units::{Seq, SlicePtr};
+
+use crate::batch::Batch;
+use crate::schema::SchemaError;
+
+/// Why a read or a sync failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum MetaError {
+    /// The log or the pool below could not do it.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A value does not decode.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// A table or manifest does not decode; `code` as in docs/FORMAT.md "Corruption codes".
+    #[error("corrupt metadata ({code}): {reason}")]
+    Corrupt {
+        /// Permanent number of this kind of corruption.
+        code: u16,
+        /// What was found where.
+        reason: Arc<str>,
+    },
+}
+
+/// How a commit ended when it did not succeed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CommitError {
+    /// Something in the read set has changed; nothing was written. Read again and retry.
+    #[error("conflict on a key that was read")]
+    Conflict,
+    /// The engine can not say whether the commit took place (a remote engine that went away).
+    /// Read back what the commit would have changed.
+    #[error("the outcome of the commit is unknown: {0}")]
+    Unknown(Arc<str>),
+    /// Nothing was written.
+    #[error(transparent)]
+    Failed(#[from] MetaError),
+}
+
+impl From<LogError> for CommitError {
+    fn from(e: LogError) -> Self {
+        CommitError::Failed(MetaError::Log(e))
+    }
+}
+
+/// Keys from `start` (included) to `end` (not included).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeyRange<'a> {
+    /// First key of the range.
+    pub start: &'a [u8],
+    /// First key past the range; `None` runs to the end of the map.
+    pub end: Option<&'a [u8]>,
+}
+
+/// Which way a scan runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// From the start of the range.
+    Forward,
+    /// From its end.
+    Backward,
+}
+
+/// Part of a scan's answer, in one flat buffer that is reused from page to page.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) entries: Vec<(u32, u32, u32)>,
+    /// Whether keys remain beyond the last entry.
+    pub more: bool,
+}
+
+/// One key and its folded value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageEntry<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// Its value at the scan's version.
+    pub value: &'a [u8],
+}
+
+impl Page {
+    /// Empties the page and keeps its memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.entries.clear();
+        self.more = false;
+    }
+
+    /// Adds an entry: for engines that implement `Store`.
+    pub fn push(&mut self, key: &[u8], value: &[u8]) {
+        let narrow = |n: usize| u32::try_from(n).expect("a page stays below 4 GiB");
+        self.entries.push((narrow(self.bytes.len()), narrow(key.len()), narrow(value.len())));
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
+    }
+
+    /// The entries in the scan's order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = PageEntry<'_>> {
+        self.entries.iter().map(|&(start, key_len, value_len)| {
+            let (key, rest) = self.bytes[start as usize..].split_at(key_len as usize);
+            PageEntry { key, value: &rest[..value_len as usize] }
+        })
+    }
+
+    /// Number of entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether the page holds nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Bytes of keys and values held.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// What a transaction has read; its commit fails if any of it has changed since `at`.
+#[derive(Clone, Debug, Default)]
+pub struct ReadSet {
+    /// The version that was read.
+    pub at: Seq,
+    /// Keys that were read, present or not.
+    pub keys: Vec<Vec<u8>>,
+    /// Ranges that were scanned: start, end (`None` to the end of the map).
+    pub ranges: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+/// A transactional ordered map with versions.
+///
+/// A commit is atomic, also across a crash, and gets one place in the order of commits. After a crash the
+/// map is as it was after some commit no older than the last `sync` that returned.
+///
+/// # Locks
+/// `lock` serialises the short internal operations of one process on the keys they change. Inside it,
+/// reading at `Seq::MAX` and committing without a read set is a read-modify-write.
+pub trait Store: Send + Sync + 'static {
+    /// A version that stays readable while this lives.
+    type Snapshot: Send + Sync;
+    /// Keys that only its holder changes.
+    type KeyGuard<'a>
+    where
+        Self: 'a;
+
+    /// The newest version of which every commit is visible.
+    fn snapshot(&self) -> Self::Snapshot;
+
+    /// The version that a snapshot shows.
+    fn seq(&self, snapshot: &Self::Snapshot) -> Seq;
+
+    /// The key's value at a version (`Seq::MAX`: the newest), into `out` (cleared first). `false` if it has none.
+    /// A version other than `Seq::MAX` must be held by a live snapshot.
+    fn get(&self, key: &[u8], at: Seq, out: &mut Vec<u8>) -> Result<bool, MetaError>;
+
+    /// A page of the range at a version held by a live snapshot: at most `max_entries` entries and, past the
+    /// first, about `max_bytes` bytes. Continue after the last key while `page.more`.
+    #[expect(clippy::too_many_arguments, reason = "a scan has this many dimensions; a struct would hide none")]
+    fn scan(
+        &self,
+        range: KeyRange<'_>,
+        at: Seq,
+        direction: Direction,
+        max_entries: usize,
+        max_bytes: usize,
+        page: &mut Page,
+    ) -> Result<(), MetaError>;
+
+    /// Locks keys against other lockers, in an order that can not deadlock. One lock per thread at a time.
+    fn lock<'a>(&'a self, keys: &[&[u8]]) -> Self::KeyGuard<'a>;
+
+    /// Commits a batch, visible on return, durable after `sync`. With `reads`, fails with `Conflict` if what
+    /// was read has changed. `who` decides whether the reserve may be used.
+    fn commit(&self, batch: &Batch, reads: Option<&ReadSet>, who: Admit) -> Result<Seq, CommitError>;
+
+    /// Makes every commit up to `upto`, and all slices written before, durable. Callers at the same time share the work.
+    fn sync(&self, upto: Seq) -> Result<(), MetaError>;
+
+    /// Sets the hook that is called, with no commit in progress, right before the engine makes a cut (gathers
+    /// commits for the commit log, or freezes its memtable). What the hook adds to the batch becomes part of the
+    /// cut. It is for changes that fold in memory between cuts, such as parent times; it must not call back.
+    fn set_cut_hook(&self, hook: Box<dyn Fn(&mut Batch) + Send + Sync>);
+
+    /// Does one piece of background work (flush, compaction, cleaning), if there is any, on this thread.
+    /// `true` if it did something. For callers that run without background threads.
+    fn background_step(&self) -> Result<bool, MetaError>;
+
+    /// Finishes background work, makes everything durable and stops. Further calls fail.
+    fn close(&self) -> Result<(), MetaError>;
+}
+
+/// A slice to read and the buffer to fill (of the slice's length).
+pub type SliceRead<'a> = (SlicePtr, &'a mut [u8]);
+
+/// Immutable byte ranges. On one machine the log; on a cluster, storage servers.
+pub trait SliceStore: Send + Sync + 'static {
+    /// Writes bytes. The caller holds one reference to them and gives it back with `release`, whether or not
+    /// a commit has named them meanwhile (a commit counts a reference of its own for each pointer in it).
+    fn write(&self, stream: Stream, bytes: &[u8], who: Admit) -> Result<Slices, LogError>;
+
+    /// Gives back the reference that `write` gave.
+    fn release(&self, slices: &[SlicePtr]);
+
+    /// Fills each buffer with its slice's bytes, verified.
+    fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), LogError>;
+
+    /// While it lives, no slice that metadata named when it was taken goes away.
+    fn pin(&self) -> Pin;
+
+    /// Space, exactly, as of now.
+    fn space(&self) -> Space;
+}
