@@ -5,11 +5,19 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod lock;
+mod map_store;
 mod schema;
+mod snapshot;
 mod store;
+#[cfg(test)]
+mod testing;
 
 pub use batch::{Batch, BatchOp};
+pub use lock::KeyGuard;
+pub use map_store::MapStore;
 pub use schema::{Base, Folded, PlaceError, Placer, Schema, SchemaError};
+pub use snapshot::Snapshot;
 pub use store::{
     CommitError, Direction, KeyRange, MetaError, Page, PageEntry, ReadSet, SliceRead, SliceStore, Store,
 };

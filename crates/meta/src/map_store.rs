@@ -1,0 +1,443 @@
+//! The naive twin of the engine: every version of every key in one ordered map behind one lock.
+//!
+//! It is the oracle of the engine's own tests and what the rooms above test against. It keeps nothing across a
+//! crash, so `sync` only runs the cut hook.
+//!
+//! # Invariants
+//! 1. A key's versions are in the order of their commits; `newest` is the newest commit's.
+//! 2. A slice is a segment of its own. Its bytes stay while its writer's reference is held, while a version
+//!    names it, or while a pin lives; `background_step` drops the others.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};
+use warpfire_units::{SegmentId, Seq, SlicePtr};
+
+use crate::batch::{Batch, BatchOp};
+use crate::lock::{KeyGuard, KeyLocks};
+use crate::schema::{Base, Folded, Schema};
+use crate::snapshot::{Registry, Snapshot};
+use crate::store::{
+    CommitError, Direction, KeyRange, MetaError, Page, ReadSet, SliceRead, SliceStore, Store,
+};
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Change {
+    Put(Vec<u8>),
+    Delete,
+    Merge(Vec<u8>),
+}
+
+type Versions = Vec<(Seq, Change)>;
+
+struct Slice {
+    bytes: Vec<u8>,
+    /// Bytes that the writer has not given back yet.
+    held_bytes: u64,
+}
+
+#[derive(Default)]
+struct State {
+    newest: Seq,
+    map: BTreeMap<Vec<u8>, Versions>,
+    slices: BTreeMap<SegmentId, Slice>,
+    next_segment: Option<SegmentId>,
+    closed: bool,
+}
+
+type CutHook = Box<dyn Fn(&mut Batch) + Send + Sync>;
+
+/// An ordered map with versions and a slice store, in memory, by the plainest means.
+pub struct MapStore<S> {
+    schema: S,
+    capacity_bytes: u64,
+    state: Mutex<State>,
+    hook: Mutex<Option<CutHook>>,
+    registry: Arc<Registry>,
+    locks: KeyLocks,
+    pins: Arc<dyn Send + Sync>,
+}
+
+impl<S: Schema> MapStore<S> {
+    /// An empty store without a bound on its size.
+    #[must_use]
+    pub fn new(schema: S) -> Self {
+        Self::with_capacity(schema, u64::MAX)
+    }
+
+    /// An empty store that refuses new user bytes (keys, values and slices together) beyond `capacity_bytes`.
+    #[must_use]
+    pub fn with_capacity(schema: S, capacity_bytes: u64) -> Self {
+        MapStore {
+            schema,
+            capacity_bytes,
+            state: Mutex::default(),
+            hook: Mutex::new(None),
+            registry: Arc::default(),
+            locks: KeyLocks::default(),
+            pins: Arc::new(()),
+        }
+    }
+
+    /// Slices that are stored: for tests that ask whether space is given back.
+    #[must_use]
+    pub fn slices_stored(&self) -> usize {
+        self.state.lock().slices.len()
+    }
+
+    fn live_bytes(state: &State) -> u64 {
+        let value_bytes = |(_, change): &(Seq, Change)| match change {
+            Change::Put(v) | Change::Merge(v) => v.len(),
+            Change::Delete => 0,
+        };
+        let keys: usize =
+            state.map.iter().map(|(key, vs)| key.len() + vs.iter().map(value_bytes).sum::<usize>()).sum();
+        let slices: usize = state.slices.values().map(|s| s.bytes.len()).sum();
+        (keys + slices) as u64
+    }
+
+    fn admit(&self, state: &State, bytes: usize, who: Admit) -> Result<(), LogError> {
+        if state.closed {
+            return Err(LogError::ReadOnly("the store is closed".into()));
+        }
+        // Summing is skipped where no answer could refuse: the twin is naive, not quadratic.
+        if who == Admit::User
+            && self.capacity_bytes != u64::MAX
+            && Self::live_bytes(state) + bytes as u64 > self.capacity_bytes
+        {
+            return Err(LogError::NoSpace);
+        }
+        Ok(())
+    }
+
+    fn apply(state: &mut State, batch: &Batch) {
+        state.newest = Seq(state.newest.0 + 1);
+        let seq = state.newest;
+        for op in batch.iter() {
+            let (key, change) = match op {
+                BatchOp::Put(key, value) => (key, Change::Put(value.to_vec())),
+                BatchOp::Delete(key) => (key, Change::Delete),
+                BatchOp::Merge(key, operand) => (key, Change::Merge(operand.to_vec())),
+            };
+            state.map.entry(key.to_vec()).or_default().push((seq, change));
+        }
+    }
+
+    /// Folds what `at` sees of a key's versions. `None`: the key has no value.
+    fn fold(&self, key: &[u8], versions: &Versions, at: Seq) -> Result<Option<Vec<u8>>, MetaError> {
+        let seen: Vec<&Change> = versions.iter().filter(|(seq, _)| *seq <= at).map(|(_, c)| c).collect();
+        let base_at = seen.iter().rposition(|c| !matches!(c, Change::Merge(_)));
+        let base = match base_at.map(|i| seen[i]) {
+            Some(Change::Put(value)) => Base::Value(value),
+            _ => Base::Absent,
+        };
+        let operands: Vec<&[u8]> = seen[base_at.map_or(0, |i| i + 1)..]
+            .iter()
+            .map(|c| match c {
+                Change::Merge(operand) => operand.as_slice(),
+                _ => unreachable!("only operands follow the last base"),
+            })
+            .collect();
+        if operands.is_empty() {
+            return Ok(match base {
+                Base::Value(value) => Some(value.to_vec()),
+                Base::Absent | Base::Unknown => None,
+            });
+        }
+        let mut out = Vec::new();
+        match self.schema.fold(key, base, &operands, &mut out)? {
+            Folded::Value => Ok(Some(out)),
+            Folded::Deleted => Ok(None),
+            Folded::Operand => unreachable!("a known base folds to a value"),
+        }
+    }
+
+    fn cut(&self, state: &mut State) {
+        if let Some(hook) = &*self.hook.lock() {
+            let mut batch = Batch::new();
+            hook(&mut batch);
+            if !batch.is_empty() {
+                Self::apply(state, &batch);
+            }
+        }
+    }
+
+    /// Drops versions that no snapshot sees, then slices that nothing refers to.
+    fn sweep(&self, state: &mut State) -> Result<bool, MetaError> {
+        let visible = self.registry.visible_to(|| state.newest);
+        let mut dropped = false;
+        let mut named = std::collections::BTreeSet::new();
+        let mut emptied = Vec::new();
+        for (key, versions) in &mut state.map {
+            let first_needed = visible
+                .iter()
+                .filter_map(|at| {
+                    let seen = versions.partition_point(|(seq, _)| seq <= at);
+                    versions[..seen].iter().rposition(|(_, c)| !matches!(c, Change::Merge(_)))
+                })
+                .min();
+            // A base is dropped only if every visible version has a later one of its own.
+            let all_have_a_base = visible
+                .iter()
+                .all(|at| versions.iter().any(|(seq, c)| seq <= at && !matches!(c, Change::Merge(_))));
+            if let (Some(first), true) = (first_needed, all_have_a_base) {
+                dropped |= first > 0;
+                versions.drain(..first);
+            }
+            if let [(seq, Change::Delete)] = versions.as_slice()
+                && visible.first().is_some_and(|oldest| seq <= oldest)
+            {
+                emptied.push(key.clone());
+            }
+            for (_, change) in versions.iter() {
+                let (value, is_operand) = match change {
+                    Change::Put(value) => (value, false),
+                    Change::Merge(operand) => (operand, true),
+                    Change::Delete => continue,
+                };
+                self.schema.pointers(key, value, is_operand, &mut |slice| {
+                    named.insert(slice.segment);
+                })?;
+            }
+        }
+        for key in emptied {
+            state.map.remove(&key);
+            dropped = true;
+        }
+        if Arc::strong_count(&self.pins) == 1 {
+            let before = state.slices.len();
+            state.slices.retain(|id, slice| slice.held_bytes > 0 || named.contains(id));
+            dropped |= state.slices.len() < before;
+        }
+        Ok(dropped)
+    }
+}
+
+impl<S: Schema> Store for MapStore<S> {
+    type Snapshot = Snapshot;
+    type KeyGuard<'a> = KeyGuard<'a>;
+
+    fn snapshot(&self) -> Snapshot {
+        let state = self.state.lock();
+        self.registry.take(|| state.newest)
+    }
+
+    fn seq(&self, snapshot: &Snapshot) -> Seq {
+        snapshot.seq()
+    }
+
+    fn get(&self, key: &[u8], at: Seq, out: &mut Vec<u8>) -> Result<bool, MetaError> {
+        out.clear();
+        let state = self.state.lock();
+        let Some(versions) = state.map.get(key) else { return Ok(false) };
+        let Some(value) = self.fold(key, versions, at)? else { return Ok(false) };
+        out.extend_from_slice(&value);
+        Ok(true)
+    }
+
+    fn scan(
+        &self,
+        range: KeyRange<'_>,
+        at: Seq,
+        direction: Direction,
+        max_entries: usize,
+        max_bytes: usize,
+        page: &mut Page,
+    ) -> Result<(), MetaError> {
+        page.clear();
+        if range.end.is_some_and(|end| end <= range.start) {
+            return Ok(());
+        }
+        let state = self.state.lock();
+        let bounds =
+            (Bound::Included(range.start), range.end.map_or(Bound::Unbounded, |end| Bound::Excluded(end)));
+        let mut keys = state.map.range::<[u8], _>(bounds);
+        while let Some((key, versions)) = match direction {
+            Direction::Forward => keys.next(),
+            Direction::Backward => keys.next_back(),
+        } {
+            let Some(value) = self.fold(key, versions, at)? else { continue };
+            if page.len() >= max_entries || (!page.is_empty() && page.bytes() >= max_bytes) {
+                page.more = true;
+                return Ok(());
+            }
+            page.push(key, &value);
+        }
+        Ok(())
+    }
+
+    fn lock<'a>(&'a self, keys: &[&[u8]]) -> KeyGuard<'a> {
+        self.locks.lock(keys)
+    }
+
+    fn commit(&self, batch: &Batch, reads: Option<&ReadSet>, who: Admit) -> Result<Seq, CommitError> {
+        let mut state = self.state.lock();
+        self.admit(&state, batch.bytes(), who)?;
+        if let Some(reads) = reads {
+            let changed = |versions: &Versions| versions.iter().any(|(seq, _)| *seq > reads.at);
+            let key_changed = reads.keys.iter().any(|key| state.map.get(key).is_some_and(changed));
+            let range_changed = reads.ranges.iter().any(|(start, end)| {
+                state
+                    .map
+                    .iter()
+                    .any(|(key, vs)| key >= start && end.as_ref().is_none_or(|end| key < end) && changed(vs))
+            });
+            if key_changed || range_changed {
+                return Err(CommitError::Conflict);
+            }
+        }
+        Self::apply(&mut state, batch);
+        Ok(state.newest)
+    }
+
+    fn sync(&self, _upto: Seq) -> Result<(), MetaError> {
+        let mut state = self.state.lock();
+        self.admit(&state, 0, Admit::Reserve)?;
+        self.cut(&mut state);
+        Ok(())
+    }
+
+    fn set_cut_hook(&self, hook: Box<dyn Fn(&mut Batch) + Send + Sync>) {
+        *self.hook.lock() = Some(hook);
+    }
+
+    fn background_step(&self) -> Result<bool, MetaError> {
+        self.sweep(&mut self.state.lock())
+    }
+
+    fn close(&self) -> Result<(), MetaError> {
+        self.sync(Seq::MAX)?;
+        self.state.lock().closed = true;
+        Ok(())
+    }
+}
+
+impl<S: Schema> SliceStore for MapStore<S> {
+    fn write(&self, _stream: Stream, bytes: &[u8], who: Admit) -> Result<Slices, LogError> {
+        assert!(!bytes.is_empty(), "a slice has bytes");
+        let mut state = self.state.lock();
+        self.admit(&state, bytes.len(), who)?;
+        let segment = state.next_segment.unwrap_or(SegmentId::FIRST);
+        state.next_segment = Some(segment.next());
+        state.slices.insert(segment, Slice { bytes: bytes.to_vec(), held_bytes: bytes.len() as u64 });
+        let len_bytes = u32::try_from(bytes.len()).expect("a write stays below 4 GiB");
+        Ok(Slices::from_buf([SlicePtr { segment, offset_bytes: 0, len_bytes }]))
+    }
+
+    fn release(&self, slices: &[SlicePtr]) {
+        let mut state = self.state.lock();
+        for ptr in slices {
+            let slice = state.slices.get_mut(&ptr.segment).expect("the writer's reference kept the slice");
+            slice.held_bytes = slice
+                .held_bytes
+                .checked_sub(u64::from(ptr.len_bytes))
+                .expect("a writer gives its reference back once");
+        }
+    }
+
+    fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), LogError> {
+        let state = self.state.lock();
+        for (ptr, buf) in reads {
+            let slice = state.slices.get(&ptr.segment).ok_or(LogError::BadPointer(*ptr))?;
+            let start = usize::try_from(ptr.offset_bytes).map_err(|_| LogError::BadPointer(*ptr))?;
+            let bytes = slice
+                .bytes
+                .get(start..start.saturating_add(ptr.len_bytes as usize))
+                .ok_or(LogError::BadPointer(*ptr))?;
+            buf.copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    fn pin(&self) -> Pin {
+        Pin::new(Arc::clone(&self.pins))
+    }
+
+    fn space(&self) -> Space {
+        let live_bytes = Self::live_bytes(&self.state.lock());
+        Space {
+            total_bytes: self.capacity_bytes,
+            live_bytes,
+            free_bytes: self.capacity_bytes.saturating_sub(live_bytes),
+            ..Space::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ListSchema, pointer_item, text_item};
+
+    fn put(store: &MapStore<ListSchema>, key: &[u8], value: &[u8]) -> Seq {
+        let mut batch = Batch::new();
+        batch.put(key, value);
+        store.commit(&batch, None, Admit::User).unwrap()
+    }
+
+    #[test]
+    fn a_snapshot_sees_its_version_after_sweeping() {
+        let store = MapStore::new(ListSchema);
+        put(&store, b"k", &text_item(b"one"));
+        let old = store.snapshot();
+        put(&store, b"k", &text_item(b"two"));
+        while store.background_step().unwrap() {}
+        let mut out = Vec::new();
+        assert!(store.get(b"k", old.seq(), &mut out).unwrap());
+        assert_eq!(out, text_item(b"one"));
+        assert!(store.get(b"k", Seq::MAX, &mut out).unwrap());
+        assert_eq!(out, text_item(b"two"));
+        drop(old);
+        assert!(store.background_step().unwrap(), "the old version goes with its snapshot");
+    }
+
+    #[test]
+    fn a_slice_goes_when_nothing_names_or_pins_it() {
+        let store = MapStore::new(ListSchema);
+        let slices = store.write(Stream::Large, b"bytes", Admit::User).unwrap();
+        put(&store, b"k", &pointer_item(slices[0]));
+        SliceStore::release(&store, &slices);
+        let pin = store.pin();
+        let mut batch = Batch::new();
+        batch.delete(b"k");
+        store.commit(&batch, None, Admit::Reserve).unwrap();
+        while store.background_step().unwrap() {}
+        assert_eq!(store.slices_stored(), 1, "pinned");
+        drop(pin);
+        while store.background_step().unwrap() {}
+        assert_eq!(store.slices_stored(), 0);
+    }
+
+    #[test]
+    fn a_commit_fails_if_what_it_read_has_changed() {
+        let store = MapStore::new(ListSchema);
+        let at = put(&store, b"a", &text_item(b"1"));
+        put(&store, b"b", &text_item(b"2"));
+        let mut batch = Batch::new();
+        batch.put(b"c", &text_item(b"3"));
+        let reads =
+            |keys: &[&[u8]], ranges| ReadSet { at, keys: keys.iter().map(|k| k.to_vec()).collect(), ranges };
+        store.commit(&batch, Some(&reads(&[b"a"], vec![])), Admit::User).unwrap();
+        for bad in [reads(&[b"b"], vec![]), reads(&[], vec![(b"a".to_vec(), None)])] {
+            assert!(matches!(store.commit(&batch, Some(&bad), Admit::User), Err(CommitError::Conflict)));
+        }
+    }
+
+    #[test]
+    fn a_full_store_refuses_users_and_serves_deletion() {
+        let store = MapStore::with_capacity(ListSchema, 64);
+        put(&store, b"k", &text_item(&[7; 40]));
+        let mut batch = Batch::new();
+        batch.put(b"l", &text_item(&[7; 40]));
+        assert!(matches!(
+            store.commit(&batch, None, Admit::User),
+            Err(CommitError::Failed(MetaError::Log(LogError::NoSpace)))
+        ));
+        batch.clear();
+        batch.delete(b"k");
+        store.commit(&batch, None, Admit::Reserve).unwrap();
+    }
+}

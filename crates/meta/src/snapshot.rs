@@ -1,0 +1,91 @@
+//! Versions that are being read.
+//!
+//! # Invariants
+//! 1. A version is in the registry as often as live snapshots hold it.
+//! 2. What a snapshot can see is not dropped: whoever drops versions asks `visible_to` first.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use warpfire_units::Seq;
+
+/// A version that stays readable while this lives.
+pub struct Snapshot {
+    seq: Seq,
+    registry: Arc<Registry>,
+}
+
+impl Snapshot {
+    /// The version that it shows.
+    #[must_use]
+    pub fn seq(&self) -> Seq {
+        self.seq
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        let mut held = self.registry.held.lock();
+        let count = held.get_mut(&self.seq).expect("a live snapshot is registered");
+        *count -= 1;
+        if *count == 0 {
+            held.remove(&self.seq);
+        }
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Snapshot({})", self.seq.0)
+    }
+}
+
+/// Every version that a live snapshot holds.
+#[derive(Default)]
+pub(crate) struct Registry {
+    held: Mutex<BTreeMap<Seq, usize>>,
+}
+
+impl Registry {
+    /// Registers the version that `newest` tells. It is asked under the registry's lock, so a list taken by
+    /// `visible_to` misses no snapshot of an older version.
+    pub(crate) fn take(self: &Arc<Self>, newest: impl FnOnce() -> Seq) -> Snapshot {
+        let mut held = self.held.lock();
+        let seq = newest();
+        *held.entry(seq).or_insert(0) += 1;
+        drop(held);
+        Snapshot { seq, registry: Arc::clone(self) }
+    }
+
+    /// The versions that must stay readable, oldest first: those held, and the newest (which `newest` tells).
+    pub(crate) fn visible_to(&self, newest: impl FnOnce() -> Seq) -> Vec<Seq> {
+        let held = self.held.lock();
+        let newest = newest();
+        let mut seqs: Vec<Seq> = held.keys().copied().collect();
+        if seqs.last() != Some(&newest) {
+            seqs.push(newest);
+        }
+        seqs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_held_until_its_last_snapshot_goes() {
+        let registry = Arc::new(Registry::default());
+        let a = registry.take(|| Seq(3));
+        let b = registry.take(|| Seq(3));
+        let c = registry.take(|| Seq(7));
+        assert_eq!(registry.visible_to(|| Seq(9)), [Seq(3), Seq(7), Seq(9)]);
+        drop(a);
+        assert_eq!(registry.visible_to(|| Seq(7)), [Seq(3), Seq(7)]);
+        drop(b);
+        assert_eq!(registry.visible_to(|| Seq(9)), [Seq(7), Seq(9)]);
+        assert_eq!(c.seq(), Seq(7));
+    }
+}

@@ -1,0 +1,157 @@
+//! A schema for tests: values are lists of items, operands are items to append.
+//!
+//! ```text
+//! item: kind u8 | ...
+//!   b'T' text     length u16, bytes        rides inside the value until a table is written
+//!   b'P' pointer  segment u64, offset u64, length u32
+//!   b'X' clear    (operands only) drops all items before it; a list that stays empty is deleted
+//! ```
+
+use warpfire_units::{SegmentId, SlicePtr};
+
+use crate::schema::{Base, Folded, PlaceError, Placer, Schema, SchemaError};
+
+/// Texts of this length or more are packed when a table is written.
+pub(crate) const PACKED_BYTES_MIN: usize = 16;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ListSchema;
+
+pub(crate) enum Item<'a> {
+    Text(&'a [u8]),
+    Pointer(SlicePtr),
+    Clear,
+}
+
+pub(crate) fn text_item(text: &[u8]) -> Vec<u8> {
+    let mut item = vec![b'T'];
+    item.extend_from_slice(&u16::try_from(text.len()).unwrap().to_le_bytes());
+    item.extend_from_slice(text);
+    item
+}
+
+pub(crate) fn pointer_item(slice: SlicePtr) -> Vec<u8> {
+    let mut item = vec![b'P'];
+    item.extend_from_slice(&slice.segment.get().to_le_bytes());
+    item.extend_from_slice(&slice.offset_bytes.to_le_bytes());
+    item.extend_from_slice(&slice.len_bytes.to_le_bytes());
+    item
+}
+
+pub(crate) fn clear_item() -> Vec<u8> {
+    vec![b'X']
+}
+
+/// The items of a value or operand.
+pub(crate) fn items(mut bytes: &[u8]) -> Result<Vec<Item<'_>>, SchemaError> {
+    let bad = || SchemaError { code: 499, reason: "test list".to_owned() };
+    let mut found = Vec::new();
+    while let Some((kind, rest)) = bytes.split_first() {
+        match kind {
+            b'T' => {
+                let (len, rest) = rest.split_first_chunk::<2>().ok_or_else(bad)?;
+                let (text, rest) =
+                    rest.split_at_checked(usize::from(u16::from_le_bytes(*len))).ok_or_else(bad)?;
+                found.push(Item::Text(text));
+                bytes = rest;
+            }
+            b'P' => {
+                let (segment, rest) = rest.split_first_chunk::<8>().ok_or_else(bad)?;
+                let (offset, rest) = rest.split_first_chunk::<8>().ok_or_else(bad)?;
+                let (len, rest) = rest.split_first_chunk::<4>().ok_or_else(bad)?;
+                found.push(Item::Pointer(SlicePtr {
+                    segment: SegmentId::new(u64::from_le_bytes(*segment)).ok_or_else(bad)?,
+                    offset_bytes: u64::from_le_bytes(*offset),
+                    len_bytes: u32::from_le_bytes(*len),
+                }));
+                bytes = rest;
+            }
+            b'X' => {
+                found.push(Item::Clear);
+                bytes = rest;
+            }
+            _ => return Err(bad()),
+        }
+    }
+    Ok(found)
+}
+
+impl Schema for ListSchema {
+    fn fold(
+        &self,
+        _key: &[u8],
+        base: Base<'_>,
+        operands: &[&[u8]],
+        out: &mut Vec<u8>,
+    ) -> Result<Folded, SchemaError> {
+        out.clear();
+        if let Base::Value(value) = base {
+            items(value)?;
+            out.extend_from_slice(value);
+        }
+        for operand in operands {
+            if items(operand)?.iter().any(|item| matches!(item, Item::Clear)) {
+                assert_eq!(operand.first(), Some(&b'X'), "a clear comes first");
+                out.clear();
+                if base == Base::Unknown {
+                    out.push(b'X');
+                }
+                out.extend_from_slice(&operand[1..]);
+            } else {
+                out.extend_from_slice(operand);
+            }
+        }
+        Ok(match base {
+            Base::Unknown => Folded::Operand,
+            _ if out.is_empty() => Folded::Deleted,
+            _ => Folded::Value,
+        })
+    }
+
+    fn pointers(
+        &self,
+        _key: &[u8],
+        value: &[u8],
+        _is_operand: bool,
+        visit: &mut dyn FnMut(SlicePtr),
+    ) -> Result<(), SchemaError> {
+        for item in items(value)? {
+            if let Item::Pointer(slice) = item {
+                visit(slice);
+            }
+        }
+        Ok(())
+    }
+
+    fn place(
+        &self,
+        _key: &[u8],
+        value: &[u8],
+        _is_operand: bool,
+        placer: &mut dyn Placer,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, PlaceError> {
+        let mut changed = false;
+        let mut placed = Vec::new();
+        for item in items(value)? {
+            match item {
+                Item::Text(text) if text.len() >= PACKED_BYTES_MIN => {
+                    changed = true;
+                    placed.extend(pointer_item(placer.pack(text)?));
+                }
+                Item::Text(text) => placed.extend(text_item(text)),
+                Item::Pointer(slice) => {
+                    let moved = placer.moved(slice)?;
+                    changed |= moved.is_some();
+                    placed.extend(pointer_item(moved.unwrap_or(slice)));
+                }
+                Item::Clear => placed.extend(clear_item()),
+            }
+        }
+        if changed {
+            out.clear();
+            out.extend_from_slice(&placed);
+        }
+        Ok(changed)
+    }
+}
