@@ -4,6 +4,9 @@
 
 #![forbid(unsafe_code)]
 
+mod mem;
+mod pins;
 mod store;
 
-pub use store::{Admit, LogError, LogPos, LogStore, Pin, Recovered, Slices, Space, Stream};
+pub use mem::{MemLog, MemLogCounters, MemLogOptions};
+pub use store::{Admit, LogError, LogPos, LogStore, Pin, Records, Recovered, Slices, Space, Stream};

@@ -79,7 +79,7 @@ pub struct Space {
 /// While it lives, no segment that was live when it was taken is reused. Take one before reading a
 /// pointer from metadata, drop it after reading the bytes.
 #[derive(Clone)]
-pub struct Pin(#[expect(dead_code, reason = "held for its drop")] pub(crate) Arc<dyn Send + Sync>);
+pub struct Pin(#[expect(dead_code, reason = "held for its drop")] Arc<dyn Send + Sync>);
 
 impl Pin {
     /// A pin that holds `token` until dropped; the log frees segments once older tokens are gone.
@@ -95,13 +95,16 @@ impl std::fmt::Debug for Pin {
     }
 }
 
+/// Records of the commit log, oldest first.
+pub type Records = Box<dyn Iterator<Item = Result<(LogPos, Vec<u8>), LogError>> + Send>;
+
 /// What recovery hands to the metadata engine.
 pub struct Recovered {
     /// The state given to the last durable `checkpoint`; empty for a new pool.
     pub state: Vec<u8>,
     /// The records since then, oldest first: a prefix of what was logged, at least up to the last sync
     /// that returned, and each whole.
-    pub records: Box<dyn Iterator<Item = Result<(LogPos, Vec<u8>), LogError>> + Send>,
+    pub records: Records,
 }
 
 /// Immutable byte ranges and one commit log, over a pool or in memory.

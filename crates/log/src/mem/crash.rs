@@ -1,0 +1,51 @@
+//! What a power cut leaves of a `MemLog`.
+
+use super::{MemLog, MemLogCounters, State};
+use crate::store::{LogError, LogPos, Recovered};
+
+impl MemLog {
+    /// What a power cut now leaves at the least: all that was synced and nothing more. The log itself goes
+    /// on unharmed, so that one run can be cut at many points.
+    #[must_use]
+    pub fn crash(&self) -> (MemLog, Recovered) {
+        let state = self.state.lock().clone();
+        let tick = state.synced;
+        recover(state, tick)
+    }
+
+    /// As `crash`, but records after the last sync may survive too, with every byte appended before them:
+    /// the seed says how many.
+    #[must_use]
+    pub fn crash_seeded(&self, seed: u64) -> (MemLog, Recovered) {
+        let state = self.state.lock().clone();
+        let unsynced: Vec<u64> = state.records.iter().map(|r| r.tick).filter(|&t| t > state.synced).collect();
+        let kept = usize::try_from(mix(seed) % (unsynced.len() as u64 + 1)).expect("no more than there are");
+        let tick = kept.checked_sub(1).map_or(state.synced, |last| unsynced[last]);
+        recover(state, tick)
+    }
+}
+
+fn recover(mut state: State, tick: u64) -> (MemLog, Recovered) {
+    state.records.retain(|r| r.tick <= tick);
+    state.segments.cut(tick);
+    state.next = state.records.back().map_or(state.next_at_checkpoint, |r| LogPos(r.pos.0 + 1));
+    state.tick = tick;
+    state.synced = tick;
+    state.syncs_until_failure = None;
+    state.latched = None;
+    state.counters = MemLogCounters::default();
+    let records: Vec<(LogPos, Vec<u8>)> = state.records.iter().map(|r| (r.pos, r.bytes.clone())).collect();
+    let recovered = Recovered {
+        state: state.checkpoint.clone(),
+        records: Box::new(records.into_iter().map(Ok::<_, LogError>)),
+    };
+    (MemLog::from_state(state), recovered)
+}
+
+/// Spreads a seed's bits (the finaliser of SplitMix64), so that small seeds differ.
+fn mix(seed: u64) -> u64 {
+    let z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

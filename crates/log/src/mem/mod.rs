@@ -1,0 +1,304 @@
+//! `MemLog`: the log in memory, as naive as the trait allows.
+//!
+//! It is the oracle beside the real log, and the ground on which the rooms above test. It is stricter than
+//! flash: a segment that is released, sealed and unpinned is gone at once, so that a reference
+//! released too early shows as a failed read.
+//!
+//! # Invariants
+//! 1. Every append and every record has a *tick*, counted up by one; `synced` is the last tick a sync covered.
+//! 2. A crash keeps exactly the appends and records up to one tick, `synced` or that of a later record.
+//! 3. A checkpoint is kept by every crash after it.
+//! 4. Each segment's `live_bytes` is what was appended and retained, less what was released.
+
+mod crash;
+mod segments;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
+
+use crate::pins::Pins;
+use crate::store::{Admit, LogError, LogPos, LogStore, Pin, Recovered, Slices, Space, Stream};
+use segments::Segments;
+
+/// Appends of this many bytes to the cold stream start on a block; smaller ones are packed.
+pub(crate) const COLD_ALIGN_FROM_BYTES: usize = 4 * BLOCK_BYTES;
+
+/// Appends up to this many bytes are never split over two segments.
+pub(crate) const UNSPLIT_MAX_BYTES: usize = 64 << 10;
+
+/// Whether an append of `len_bytes` to `stream` starts on a block.
+pub(crate) fn starts_on_block(stream: Stream, len_bytes: usize) -> bool {
+    match stream {
+        Stream::Small => false,
+        Stream::Large | Stream::Table => true,
+        Stream::Cold => len_bytes >= COLD_ALIGN_FROM_BYTES,
+    }
+}
+
+/// What a `MemLog` is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemLogOptions {
+    /// Payload bytes of all segments together; what does not fit is `NoSpace`.
+    pub capacity_bytes: u64,
+    /// Payload bytes of one segment; at least 64 KiB.
+    pub segment_bytes: u64,
+}
+
+impl Default for MemLogOptions {
+    /// 1 TiB in segments of 4 MiB: no test meets the end by accident.
+    fn default() -> Self {
+        MemLogOptions { capacity_bytes: 1 << 40, segment_bytes: 4 << 20 }
+    }
+}
+
+/// What a `MemLog` has done since it was made or recovered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MemLogCounters {
+    /// Calls of `sync`, those inside `checkpoint` too.
+    pub syncs: u64,
+    /// Calls of `checkpoint`.
+    pub checkpoints: u64,
+    /// Calls of `append`.
+    pub appends: u64,
+    /// Bytes given to `append`.
+    pub appended_bytes: u64,
+    /// Calls of `log`.
+    pub records: u64,
+    /// Bytes given to `log`.
+    pub record_bytes: u64,
+    /// Slices read.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Segments freed.
+    pub segments_freed: u64,
+}
+
+#[derive(Clone)]
+struct Record {
+    pos: LogPos,
+    tick: u64,
+    bytes: Vec<u8>,
+}
+
+#[derive(Clone)]
+struct State {
+    segments: Segments,
+    checkpoint: Vec<u8>,
+    records: VecDeque<Record>,
+    next: LogPos,
+    next_at_checkpoint: LogPos,
+    tick: u64,
+    synced: u64,
+    syncs_until_failure: Option<u64>,
+    latched: Option<Arc<str>>,
+    counters: MemLogCounters,
+}
+
+impl State {
+    fn writable(&self) -> Result<(), LogError> {
+        self.latched.clone().map_or(Ok(()), |why| Err(LogError::ReadOnly(why)))
+    }
+
+    fn sync(&mut self) -> Result<(), LogError> {
+        self.writable()?;
+        if let Some(left) = &mut self.syncs_until_failure {
+            if *left == 0 {
+                let why: Arc<str> = "a flush failed, as the test asked".into();
+                self.latched = Some(why.clone());
+                return Err(LogError::ReadOnly(why));
+            }
+            *left -= 1;
+        }
+        self.synced = self.tick;
+        self.segments.settle();
+        self.counters.syncs += 1;
+        Ok(())
+    }
+}
+
+/// The log in memory.
+pub struct MemLog {
+    state: Mutex<State>,
+    pins: Pins,
+}
+
+impl Default for MemLog {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemLog {
+    /// An empty log with room for everything. What it recovers is `Recovered::empty()`.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_options(MemLogOptions::default())
+    }
+
+    /// An empty log of a given size.
+    ///
+    /// # Panics
+    /// If a segment could not hold an append that must not be split.
+    #[must_use]
+    pub fn with_options(options: MemLogOptions) -> Self {
+        assert!(
+            options.segment_bytes >= UNSPLIT_MAX_BYTES as u64,
+            "a segment holds any append that is not split"
+        );
+        Self::from_state(State {
+            segments: Segments::new(options),
+            checkpoint: Vec::new(),
+            records: VecDeque::new(),
+            next: LogPos(1),
+            next_at_checkpoint: LogPos(1),
+            tick: 0,
+            synced: 0,
+            syncs_until_failure: None,
+            latched: None,
+            counters: MemLogCounters::default(),
+        })
+    }
+
+    fn from_state(state: State) -> Self {
+        MemLog { state: Mutex::new(state), pins: Pins::new() }
+    }
+
+    /// What it has done since it was made or recovered.
+    #[must_use]
+    pub fn counters(&self) -> MemLogCounters {
+        self.state.lock().counters
+    }
+
+    /// Lets `more` syncs succeed and fails the one after, which latches the log read-only as a lost device would.
+    pub fn fail_sync_after(&self, more: u64) {
+        self.state.lock().syncs_until_failure = Some(more);
+    }
+
+    fn retire(&self, emptied: impl IntoIterator<Item = SegmentId>) {
+        for segment in emptied {
+            self.pins.retire(segment);
+        }
+        self.free_unpinned(&mut self.state.lock());
+    }
+
+    fn free_unpinned(&self, state: &mut State) {
+        while let Some(segment) = self.pins.take_unpinned() {
+            state.segments.free(segment);
+            state.counters.segments_freed += 1;
+        }
+    }
+}
+
+impl LogStore for MemLog {
+    fn append(&self, stream: Stream, bytes: &[u8]) -> Result<Slices, LogError> {
+        let mut state = self.state.lock();
+        state.writable()?;
+        self.free_unpinned(&mut state);
+        let tick = state.tick + 1;
+        let (slices, emptied) = state.segments.append(stream, bytes, tick)?;
+        state.tick = tick;
+        state.counters.appends += 1;
+        state.counters.appended_bytes += bytes.len() as u64;
+        drop(state);
+        self.retire(emptied);
+        Ok(slices)
+    }
+
+    fn read(&self, slice: SlicePtr, buf: &mut [u8]) -> Result<(), LogError> {
+        let mut state = self.state.lock();
+        state.counters.reads += 1;
+        state.counters.read_bytes += u64::from(slice.len_bytes);
+        state.segments.read(slice, buf)
+    }
+
+    fn read_many(&self, reads: &mut [(SlicePtr, &mut [u8])]) -> Result<(), LogError> {
+        reads.iter_mut().try_for_each(|(slice, buf)| self.read(*slice, buf))
+    }
+
+    fn log(&self, record: &[u8]) -> Result<LogPos, LogError> {
+        let mut state = self.state.lock();
+        state.writable()?;
+        state.tick += 1;
+        let (pos, tick) = (state.next, state.tick);
+        state.next = LogPos(pos.0 + 1);
+        state.counters.records += 1;
+        state.counters.record_bytes += record.len() as u64;
+        state.records.push_back(Record { pos, tick, bytes: record.to_vec() });
+        Ok(pos)
+    }
+
+    fn sync(&self) -> Result<(), LogError> {
+        self.state.lock().sync()
+    }
+
+    fn checkpoint(&self, checkpoint: &[u8], keep_from: LogPos) -> Result<(), LogError> {
+        let mut state = self.state.lock();
+        assert!(keep_from <= state.next, "a checkpoint keeps from a place that records have reached");
+        state.sync()?;
+        state.checkpoint = checkpoint.to_vec();
+        state.next_at_checkpoint = state.next;
+        while state.records.front().is_some_and(|r| r.pos < keep_from) {
+            state.records.pop_front();
+        }
+        state.counters.checkpoints += 1;
+        Ok(())
+    }
+
+    fn position(&self) -> LogPos {
+        self.state.lock().next
+    }
+
+    fn log_bytes(&self) -> u64 {
+        self.state.lock().records.iter().map(|r| r.bytes.len() as u64).sum()
+    }
+
+    fn admit(&self, bytes: u64, who: Admit) -> Result<(), LogError> {
+        let mut state = self.state.lock();
+        self.free_unpinned(&mut state);
+        let space = state.segments.space();
+        let kept = if who == Admit::User { space.reserve_bytes } else { 0 };
+        if space.free_bytes < kept.saturating_add(bytes) { Err(LogError::NoSpace) } else { Ok(()) }
+    }
+
+    fn retain(&self, slice: SlicePtr) {
+        self.state.lock().segments.retain(slice.segment, u64::from(slice.len_bytes));
+    }
+
+    fn release(&self, segment: SegmentId, bytes: u64) {
+        let emptied = self.state.lock().segments.release(segment, bytes);
+        self.retire(emptied);
+    }
+
+    fn set_live(&self, live: &HashMap<SegmentId, u64>) {
+        let emptied = self.state.lock().segments.set_live(live);
+        self.retire(emptied);
+    }
+
+    fn pin(&self) -> Pin {
+        self.pins.pin()
+    }
+
+    fn victims(&self, max: usize) -> Vec<SegmentId> {
+        self.state.lock().segments.victims(max)
+    }
+
+    fn space(&self) -> Space {
+        let mut state = self.state.lock();
+        self.free_unpinned(&mut state);
+        state.segments.space()
+    }
+}
+
+impl Recovered {
+    /// What a new log recovers: nothing.
+    #[must_use]
+    pub fn empty() -> Self {
+        Recovered { state: Vec::new(), records: Box::new(std::iter::empty()) }
+    }
+}

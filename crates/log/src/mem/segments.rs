@@ -1,0 +1,219 @@
+//! The segments of a `MemLog`: byte vectors with a count.
+
+use std::collections::{BTreeMap, HashMap};
+
+use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
+
+use super::{MemLogOptions, UNSPLIT_MAX_BYTES, starts_on_block};
+use crate::store::{LogError, Slices, Space, Stream};
+
+/// Segments of this share of live bytes and more are not worth cleaning.
+const VICTIM_LIVE_MAX_PERCENT: u64 = 85;
+
+/// Segments kept for deletion and cleaning.
+const RESERVE_SEGMENTS: u64 = 4;
+
+#[derive(Clone, Default)]
+struct Segment {
+    bytes: Vec<u8>,
+    /// The tick of each append that no sync has covered, and the segment's length after it.
+    unsynced: Vec<(u64, usize)>,
+    /// Its length when a sync last covered it.
+    synced_len: usize,
+    live_bytes: u64,
+    sealed: bool,
+    /// Empty, sealed and waiting for pins; nothing may refer to it again.
+    retired: bool,
+}
+
+impl Segment {
+    /// Retires the segment if nothing refers to it; `true` the one time that it does.
+    fn retire_if_empty(&mut self) -> bool {
+        let retires = self.sealed && self.live_bytes == 0 && !self.retired;
+        self.retired |= retires;
+        retires
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Segments {
+    options: MemLogOptions,
+    all: BTreeMap<SegmentId, Segment>,
+    open: [Option<SegmentId>; 4],
+    next: SegmentId,
+}
+
+fn slot(stream: Stream) -> usize {
+    match stream {
+        Stream::Small => 0,
+        Stream::Large => 1,
+        Stream::Table => 2,
+        Stream::Cold => 3,
+    }
+}
+
+impl Segments {
+    pub(super) fn new(options: MemLogOptions) -> Self {
+        Segments { options, all: BTreeMap::new(), open: [None; 4], next: SegmentId::FIRST }
+    }
+
+    fn count_max(&self) -> u64 {
+        self.options.capacity_bytes / self.options.segment_bytes
+    }
+
+    fn get(&mut self, id: SegmentId) -> &mut Segment {
+        self.all.get_mut(&id).expect("a segment that is referenced is not freed")
+    }
+
+    /// Appends, and tells which segments were sealed without a reference left.
+    pub(super) fn append(
+        &mut self,
+        stream: Stream,
+        bytes: &[u8],
+        tick: u64,
+    ) -> Result<(Slices, Vec<SegmentId>), LogError> {
+        let mut slices = Slices::new();
+        let mut emptied = Vec::new();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let id = self.open_for(stream, bytes.len(), &slices, rest.len(), &mut emptied)?;
+            let room = self.options.segment_bytes;
+            let segment = self.get(id);
+            if starts_on_block(stream, bytes.len()) {
+                segment.bytes.resize(segment.bytes.len().next_multiple_of(BLOCK_BYTES), 0);
+            }
+            let offset_bytes = segment.bytes.len() as u64;
+            let take = rest.len().min(usize::try_from(room - offset_bytes).expect("a segment fits memory"));
+            let (now, later) = rest.split_at(take);
+            segment.bytes.extend_from_slice(now);
+            segment.unsynced.push((tick, segment.bytes.len()));
+            segment.live_bytes += take as u64;
+            let len_bytes = u32::try_from(take).expect("a segment is below 4 GiB");
+            slices.push(SlicePtr { segment: id, offset_bytes, len_bytes });
+            rest = later;
+        }
+        Ok((slices, emptied))
+    }
+
+    /// The stream's open segment if the append (or, when it may be split, a block of it) fits; else a new one.
+    fn open_for(
+        &mut self,
+        stream: Stream,
+        whole: usize,
+        before: &Slices,
+        left: usize,
+        emptied: &mut Vec<SegmentId>,
+    ) -> Result<SegmentId, LogError> {
+        let wanted = if whole <= UNSPLIT_MAX_BYTES { whole } else { left.min(BLOCK_BYTES) } as u64;
+        if let Some(id) = self.open[slot(stream)] {
+            let start = self.all[&id].bytes.len();
+            let start =
+                if starts_on_block(stream, whole) { start.next_multiple_of(BLOCK_BYTES) } else { start };
+            if start as u64 + wanted <= self.options.segment_bytes {
+                return Ok(id);
+            }
+        }
+        if self.all.len() as u64 >= self.count_max() {
+            for slice in before {
+                self.get(slice.segment).live_bytes -= u64::from(slice.len_bytes);
+            }
+            return Err(LogError::NoSpace);
+        }
+        if let Some(full) = self.open[slot(stream)].take() {
+            let full_segment = self.get(full);
+            full_segment.sealed = true;
+            if full_segment.retire_if_empty() {
+                emptied.push(full);
+            }
+        }
+        let id = self.next;
+        self.next = id.next();
+        self.open[slot(stream)] = Some(id);
+        let empty = Segment::default();
+        self.all.insert(id, empty);
+        Ok(id)
+    }
+
+    pub(super) fn read(&self, slice: SlicePtr, buf: &mut [u8]) -> Result<(), LogError> {
+        assert_eq!(buf.len(), slice.len_bytes as usize, "a buffer has its slice's length");
+        let held = self.all.get(&slice.segment).and_then(|s| {
+            let start = usize::try_from(slice.offset_bytes).ok()?;
+            s.bytes.get(start..start.checked_add(buf.len())?)
+        });
+        buf.copy_from_slice(held.ok_or(LogError::BadPointer(slice))?);
+        Ok(())
+    }
+
+    pub(super) fn retain(&mut self, id: SegmentId, bytes: u64) {
+        let segment = self.get(id);
+        assert!(!segment.retired, "what nothing refers to is not referred to again");
+        segment.live_bytes += bytes;
+    }
+
+    pub(super) fn release(&mut self, id: SegmentId, bytes: u64) -> Option<SegmentId> {
+        let segment = self.get(id);
+        segment.live_bytes =
+            segment.live_bytes.checked_sub(bytes).expect("no more is released than was referenced");
+        segment.retire_if_empty().then_some(id)
+    }
+
+    pub(super) fn set_live(&mut self, live: &HashMap<SegmentId, u64>) -> Vec<SegmentId> {
+        assert!(live.keys().all(|id| self.all.contains_key(id)), "only segments that exist are referenced");
+        let mut emptied = Vec::new();
+        for (id, segment) in &mut self.all {
+            segment.live_bytes = live.get(id).copied().unwrap_or(0);
+            if segment.retire_if_empty() {
+                emptied.push(*id);
+            }
+        }
+        emptied
+    }
+
+    pub(super) fn free(&mut self, id: SegmentId) {
+        let freed = self.all.remove(&id).expect("a segment is freed once");
+        assert!(freed.sealed && freed.live_bytes == 0, "only sealed segments without references are freed");
+    }
+
+    /// Every append so far is durable.
+    pub(super) fn settle(&mut self) {
+        for segment in self.all.values_mut() {
+            segment.unsynced.clear();
+            segment.synced_len = segment.bytes.len();
+        }
+    }
+
+    /// Forgets every append after `tick` and seals what is left, as recovery does.
+    pub(super) fn cut(&mut self, tick: u64) {
+        for segment in self.all.values_mut() {
+            let kept = segment.unsynced.iter().rev().find(|&&(t, _)| t <= tick);
+            segment.bytes.truncate(kept.map_or(segment.synced_len, |&(_, end)| end));
+            segment.unsynced.clear();
+            segment.synced_len = segment.bytes.len();
+            segment.sealed = true;
+        }
+        self.all.retain(|_, s| !s.bytes.is_empty());
+        self.open = [None; 4];
+    }
+
+    pub(super) fn victims(&self, max: usize) -> Vec<SegmentId> {
+        let worth = |s: &Segment| s.live_bytes * 100 < self.options.segment_bytes * VICTIM_LIVE_MAX_PERCENT;
+        let mut found: Vec<_> =
+            self.all.iter().filter(|(_, s)| s.sealed && s.live_bytes > 0 && worth(s)).collect();
+        found.sort_by_key(|(id, s)| (s.live_bytes, **id));
+        found.into_iter().map(|(id, _)| *id).take(max).collect()
+    }
+
+    pub(super) fn space(&self) -> Space {
+        let total_bytes = self.count_max() * self.options.segment_bytes;
+        let live_bytes = self.all.values().map(|s| s.live_bytes.min(s.bytes.len() as u64)).sum();
+        let held = |s: &Segment| if s.sealed { self.options.segment_bytes } else { s.bytes.len() as u64 };
+        let used_bytes: u64 = self.all.values().map(held).sum();
+        Space {
+            total_bytes,
+            live_bytes,
+            garbage_bytes: used_bytes - live_bytes,
+            free_bytes: total_bytes - used_bytes,
+            reserve_bytes: (RESERVE_SEGMENTS * self.options.segment_bytes).min(total_bytes / 4),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+use super::*;
+
+fn small() -> MemLog {
+    MemLog::with_options(MemLogOptions { capacity_bytes: 1 << 20, segment_bytes: 64 << 10 })
+}
+
+fn read(log: &MemLog, slices: &Slices) -> Result<Vec<u8>, LogError> {
+    let mut all = Vec::new();
+    for &slice in slices {
+        let mut part = vec![0; slice.len_bytes as usize];
+        log.read(slice, &mut part)?;
+        all.extend(part);
+    }
+    Ok(all)
+}
+
+fn records(recovered: Recovered) -> Vec<Vec<u8>> {
+    recovered.records.map(|r| r.unwrap().1).collect()
+}
+
+#[test]
+fn what_is_appended_reads_back_at_once() {
+    let log = MemLog::new();
+    let packed = log.append(Stream::Small, b"abc").unwrap();
+    let beside = log.append(Stream::Small, b"defg").unwrap();
+    assert!(packed[0].is_followed_by(beside[0]));
+    assert_eq!(read(&log, &beside).unwrap(), b"defg");
+}
+
+#[test]
+fn large_appends_start_on_a_block_and_split_at_a_segments_end() {
+    let log = small();
+    log.append(Stream::Large, &[1; 100]).unwrap();
+    let long = vec![7; 100 << 10];
+    let slices = log.append(Stream::Large, &long).unwrap();
+    assert!(slices.len() == 2 && slices.iter().all(|s| s.offset_bytes % BLOCK_BYTES as u64 == 0));
+    assert_eq!(read(&log, &slices).unwrap(), long);
+}
+
+#[test]
+fn up_to_64_kib_are_never_split() {
+    let log = small();
+    log.append(Stream::Small, &[1; 100]).unwrap();
+    assert_eq!(log.append(Stream::Small, &[2; 64 << 10]).unwrap().len(), 1);
+}
+
+#[test]
+fn a_crash_keeps_what_was_synced_and_nothing_else() {
+    let log = MemLog::new();
+    let kept = log.append(Stream::Small, b"kept").unwrap();
+    log.log(b"one").unwrap();
+    log.sync().unwrap();
+    let lost = log.append(Stream::Small, b"lost").unwrap();
+    log.log(b"two").unwrap();
+    let (after, recovered) = log.crash();
+    assert_eq!(records(recovered), [b"one"]);
+    assert_eq!(read(&after, &kept).unwrap(), b"kept");
+    assert!(matches!(read(&after, &lost), Err(LogError::BadPointer(_))));
+}
+
+#[test]
+fn a_seeded_crash_keeps_a_prefix_and_the_bytes_before_it() {
+    let mut lengths_seen = [false; 4];
+    for seed in 0..64 {
+        let log = MemLog::new();
+        log.log(b"synced").unwrap();
+        log.sync().unwrap();
+        let data: Vec<Slices> = (0..3u8)
+            .map(|n| {
+                let slices = log.append(Stream::Small, &[n; 10]).unwrap();
+                log.log(&[n]).unwrap();
+                slices
+            })
+            .collect();
+        let (after, recovered) = log.crash_seeded(seed);
+        let kept = records(recovered).len() - 1;
+        lengths_seen[kept] = true;
+        for (n, slices) in data.iter().enumerate() {
+            assert_eq!(read(&after, slices).is_ok(), n < kept, "seed {seed}");
+        }
+    }
+    assert_eq!(lengths_seen, [true; 4]);
+}
+
+#[test]
+fn a_checkpoint_replaces_the_records_before_it() {
+    let log = MemLog::new();
+    log.log(b"old").unwrap();
+    let from = log.log(b"new").unwrap();
+    log.checkpoint(b"state", from).unwrap();
+    let (after, recovered) = log.crash();
+    assert_eq!(recovered.state, b"state");
+    assert_eq!(records(recovered), [b"new"]);
+    assert_eq!(after.position(), LogPos(from.0 + 1));
+}
+
+#[test]
+fn places_go_on_after_a_crash_behind_a_checkpoint_of_everything() {
+    let log = MemLog::new();
+    log.log(b"old").unwrap();
+    let end = log.position();
+    log.checkpoint(b"state", end).unwrap();
+    log.log(b"lost").unwrap();
+    assert_eq!(log.crash().0.position(), end);
+}
+
+#[test]
+fn a_released_segment_is_freed_once_it_is_sealed_and_unpinned() {
+    let log = small();
+    let first = log.append(Stream::Small, &[1; 60 << 10]).unwrap();
+    let pin = log.pin();
+    log.release(first[0].segment, u64::from(first[0].len_bytes));
+    log.append(Stream::Small, &[2; 60 << 10]).unwrap();
+    assert!(read(&log, &first).is_ok());
+    drop(pin);
+    log.space();
+    assert!(matches!(read(&log, &first), Err(LogError::BadPointer(_))));
+}
+
+#[test]
+fn a_full_log_says_so_and_the_reserve_is_for_those_who_free() {
+    let log = small();
+    let mut written = Vec::new();
+    while log.admit(60 << 10, Admit::User).is_ok() {
+        written.push(log.append(Stream::Small, &[1; 60 << 10]).unwrap());
+    }
+    assert!(log.admit(60 << 10, Admit::Reserve).is_ok());
+    while let Ok(slices) = log.append(Stream::Small, &[1; 60 << 10]) {
+        written.push(slices);
+    }
+    assert_eq!(log.space().live_bytes, written.len() as u64 * (60 << 10));
+    log.release(written[0][0].segment, 60 << 10);
+    assert!(log.append(Stream::Large, &[1; 60 << 10]).is_ok());
+}
+
+#[test]
+fn space_adds_up() {
+    let log = small();
+    let slices = log.append(Stream::Small, &[1; 1000]).unwrap();
+    log.release(slices[0].segment, 400);
+    let space = log.space();
+    assert_eq!((space.live_bytes, space.garbage_bytes), (600, 400));
+    assert_eq!(space.live_bytes + space.garbage_bytes + space.free_bytes, space.total_bytes);
+}
+
+#[test]
+fn a_failed_sync_latches() {
+    let log = MemLog::new();
+    log.fail_sync_after(1);
+    log.sync().unwrap();
+    assert!(matches!(log.sync(), Err(LogError::ReadOnly(_))));
+    assert!(matches!(log.append(Stream::Small, b"x"), Err(LogError::ReadOnly(_))));
+}
+
+#[test]
+fn victims_are_sealed_and_least_live_first() {
+    let log = small();
+    let slices: Vec<_> = (0..4).map(|_| log.append(Stream::Small, &[1; 60 << 10]).unwrap()[0]).collect();
+    log.release(slices[1].segment, 50 << 10);
+    log.release(slices[0].segment, 20 << 10);
+    assert_eq!(log.victims(9), [slices[1].segment, slices[0].segment]);
+}
