@@ -1,0 +1,80 @@
+//! Prints how fast parity is made and shards are rebuilt: GB of data shards per second and core, best and median of many runs.
+//!
+//! `cargo run --release -p warpfire-erasure --example parity_rate`
+
+use warpfire_env::{Clock, SystemClock};
+use warpfire_erasure::{Code, ErasureError, Kernel};
+
+const SHARD_BYTES: usize = 64 << 10;
+const SHAPES: [(usize, usize); 4] = [(1, 1), (4, 2), (10, 4), (242, 8)];
+
+/// Data read per measurement: long enough to be timed, short enough to be repeated.
+const RUN_BYTES: usize = 64 << 20;
+const RUNS: usize = 21;
+
+/// The scalar kernel is some hundred times slower and gets as much less to do.
+const SCALAR_SHARE: usize = 64;
+
+fn main() -> Result<(), ErasureError> {
+    println!("shards of {} KiB; GB of data per second, best (median) of {RUNS} runs", SHARD_BYTES >> 10);
+    println!("{:10} {:>6} {:>16} {:>16} {:>16}", "kernel", "shape", "encode", "rebuild 1", "rebuild m");
+    for kernel in Kernel::available() {
+        for (data, parity) in SHAPES {
+            let mut stripe = Stripe::new(data, parity, kernel)?;
+            let encode = stripe.rate(Stripe::encode);
+            let one = stripe.rate(|stripe| stripe.rebuild(1));
+            let all = stripe.rate(|stripe| stripe.rebuild(stripe.code.parity()));
+            let shape = format!("{data}+{parity}");
+            println!("{:10} {shape:>6} {encode:>16} {one:>16} {all:>16}", kernel.name());
+        }
+    }
+    Ok(())
+}
+
+struct Stripe {
+    code: Code,
+    shards: Vec<Vec<u8>>,
+    rebuilt: Vec<Vec<u8>>,
+}
+
+impl Stripe {
+    fn new(data: usize, parity: usize, kernel: Kernel) -> Result<Stripe, ErasureError> {
+        let fill = |shard: usize| (0..SHARD_BYTES).map(|i| (i * 31 + shard * 7 + (i >> 8)) as u8).collect();
+        Ok(Stripe {
+            code: Code::with_kernel(data, parity, kernel)?,
+            shards: (0..data + parity).map(fill).collect(),
+            rebuilt: vec![vec![0; SHARD_BYTES]; parity],
+        })
+    }
+
+    fn encode(&mut self) {
+        let (data, parity) = self.shards.split_at_mut(self.code.data());
+        let data: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+        let mut parity: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+        self.code.encode(&data, &mut parity);
+    }
+
+    /// Rebuilds the first `lost` shards.
+    fn rebuild(&mut self, lost: usize) {
+        let present: Vec<(usize, &[u8])> =
+            self.shards.iter().map(Vec::as_slice).enumerate().skip(lost).take(self.code.data()).collect();
+        let mut wanted: Vec<(usize, &mut [u8])> =
+            self.rebuilt.iter_mut().map(Vec::as_mut_slice).enumerate().take(lost).collect();
+        self.code.reconstruct(&present, &mut wanted).expect("no more is lost than there is parity");
+    }
+
+    fn rate(&mut self, work: impl Fn(&mut Stripe)) -> String {
+        let share = if self.code.kernel() == Kernel::Scalar { SCALAR_SHARE } else { 1 };
+        let stripe_bytes = self.code.data() * SHARD_BYTES;
+        let rounds = (RUN_BYTES / share / stripe_bytes).max(1);
+        let mut rates: Vec<f64> = (0..RUNS)
+            .map(|_| {
+                let start = SystemClock.monotonic_nanos();
+                (0..rounds).for_each(|_| work(self));
+                (rounds * stripe_bytes) as f64 / (SystemClock.monotonic_nanos() - start) as f64
+            })
+            .collect();
+        rates.sort_by(f64::total_cmp);
+        format!("{:.1} ({:.1})", rates[RUNS - 1], rates[RUNS / 2])
+    }
+}
