@@ -1,0 +1,274 @@
+//! Whether a caller may do what it asks.
+
+use std::fmt;
+
+use super::entry::{Acl, Perm, Tag};
+
+const S_IFMT: u32 = 0o170_000;
+const S_IFDIR: u32 = 0o040_000;
+
+/// A caller's supplementary groups. Asked only when an answer depends on them, so that a door can look them
+/// up late.
+pub trait Groups {
+    /// Whether the caller is a member of `gid`.
+    fn contains(&self, gid: u32) -> bool;
+}
+
+impl Groups for [u32] {
+    fn contains(&self, gid: u32) -> bool {
+        <[u32]>::contains(self, &gid)
+    }
+}
+
+impl<const N: usize> Groups for [u32; N] {
+    fn contains(&self, gid: u32) -> bool {
+        Groups::contains(self.as_slice(), gid)
+    }
+}
+
+/// Who asks. User 0 stands above permissions, as a process with all capabilities does.
+#[derive(Clone, Copy)]
+pub struct Caller<'a> {
+    /// Filesystem user id.
+    pub uid: u32,
+    /// Filesystem group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: &'a dyn Groups,
+}
+
+impl Caller<'static> {
+    /// User and group 0.
+    pub const ROOT: Caller<'static> = Caller { uid: 0, gid: 0, groups: &[0u32; 0] };
+}
+
+impl Caller<'_> {
+    /// Whether permissions do not bind the caller.
+    #[must_use]
+    pub fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+
+    /// Whether `gid` is one of the caller's groups.
+    #[must_use]
+    pub fn is_in(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(gid)
+    }
+}
+
+impl fmt::Debug for Caller<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "caller {}:{}", self.uid, self.gid)
+    }
+}
+
+/// What is asked for: the part of an inode that permissions depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Its owner.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Type and permission bits; agree with the list (invariant 2 of this module).
+    pub mode: u32,
+    /// Its access list, if it has one.
+    pub acl: Option<&'a Acl>,
+}
+
+impl Subject<'_> {
+    /// Whether the caller gets all of `want`.
+    #[must_use]
+    pub fn permits(&self, caller: &Caller<'_>, want: Perm) -> bool {
+        if caller.is_root() {
+            return self.permits_root(want);
+        }
+        if caller.uid == self.uid {
+            return Perm::from_bits(self.mode >> 6).contains(want);
+        }
+        match self.acl {
+            Some(acl) => self.permits_by_list(acl, caller, want),
+            None => self.permits_by_mode(caller, want),
+        }
+    }
+
+    /// Whether the caller may change mode, times, lists and attributes as only an owner may.
+    #[must_use]
+    pub fn is_owned_by(&self, caller: &Caller<'_>) -> bool {
+        caller.is_root() || caller.uid == self.uid
+    }
+
+    /// Root reads, writes and searches everything, but executes a file only if someone may.
+    fn permits_root(&self, want: Perm) -> bool {
+        let is_dir = self.mode & S_IFMT == S_IFDIR;
+        is_dir || !want.contains(Perm::EXECUTE) || self.mode & 0o111 != 0
+    }
+
+    fn permits_by_mode(&self, caller: &Caller<'_>, want: Perm) -> bool {
+        let group = Perm::from_bits(self.mode >> 3).contains(want);
+        let other = Perm::from_bits(self.mode).contains(want);
+        // Membership can cost a look at the caller's process: ask only when the two classes disagree.
+        if group == other {
+            group
+        } else if caller.is_in(self.gid) {
+            group
+        } else {
+            other
+        }
+    }
+
+    /// acl(5), "Access check algorithm", for a caller who is not the owner. A matching group denies only after
+    /// no other matching group has granted.
+    fn permits_by_list(&self, acl: &Acl, caller: &Caller<'_>, want: Perm) -> bool {
+        if let Some(perm) = acl.perm(Tag::User(caller.uid)) {
+            let mask = acl.perm(Tag::Mask).unwrap_or(Perm::ALL);
+            return perm.and(mask).contains(want);
+        }
+        let mask = acl.perm(Tag::Mask).unwrap_or(Perm::ALL);
+        let mut in_a_group = false;
+        for entry in acl.entries() {
+            let gid = match entry.tag {
+                Tag::OwningGroup => self.gid,
+                Tag::Group(gid) => gid,
+                _ => continue,
+            };
+            if caller.is_in(gid) {
+                in_a_group = true;
+                if entry.perm.and(mask).contains(want) {
+                    return true;
+                }
+            }
+        }
+        !in_a_group && acl.perm(Tag::Other).is_some_and(|p| p.contains(want))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acl::Entry;
+
+    const FILE: u32 = 0o100_000;
+    const WANTS: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+
+    /// acl(5) word for word, step by step, as the oracle.
+    fn acl5(s: &Subject<'_>, entries: &[Entry], uid: u32, groups: &[u32], want: Perm) -> bool {
+        let of = |tag: Tag| entries.iter().find(|e| e.tag == tag).map(|e| e.perm);
+        let mask = of(Tag::Mask);
+        let masked = |p: Perm| mask.map_or(p, |m| p.and(m));
+        if uid == s.uid {
+            return of(Tag::Owner).unwrap().contains(want);
+        }
+        if let Some(p) = of(Tag::User(uid)) {
+            return p.contains(want) && masked(p).contains(want);
+        }
+        let matching: Vec<Perm> = entries
+            .iter()
+            .filter(|e| match e.tag {
+                Tag::OwningGroup => groups.contains(&s.gid),
+                Tag::Group(g) => groups.contains(&g),
+                _ => false,
+            })
+            .map(|e| e.perm)
+            .collect();
+        if !matching.is_empty() {
+            return matching.iter().any(|&p| masked(p).contains(want));
+        }
+        of(Tag::Other).unwrap().contains(want)
+    }
+
+    #[test]
+    fn every_small_list_answers_as_acl5_says() {
+        let mut state = 1u64;
+        let mut draw = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as u32
+        };
+        for round in 0..20_000 {
+            let named = draw() & 3;
+            let mut entries = vec![Entry { tag: Tag::Owner, perm: Perm::from_bits(draw()) }];
+            let mut push = |tag, bits| entries.push(Entry { tag, perm: Perm::from_bits(bits) });
+            if named & 1 != 0 {
+                push(Tag::User(11), draw());
+                push(Tag::User(12), draw());
+            }
+            push(Tag::OwningGroup, draw());
+            if named & 2 != 0 {
+                push(Tag::Group(21), draw());
+                push(Tag::Group(22), draw());
+            }
+            if named != 0 || draw() & 1 == 0 {
+                push(Tag::Mask, draw());
+            }
+            push(Tag::Other, draw());
+            let acl = Acl::new(entries.iter().copied()).unwrap();
+            let subject = Subject { uid: 10, gid: 20, mode: FILE | acl.mode(), acl: Some(&acl) };
+            for uid in 10..14 {
+                for member in 0..8u32 {
+                    let groups: Vec<u32> = (0..3).filter(|b| member >> b & 1 != 0).map(|b| 20 + b).collect();
+                    let caller = Caller { uid, gid: 99, groups: &Members(groups.clone()) };
+                    for want in WANTS.map(Perm::from_bits) {
+                        assert_eq!(
+                            subject.permits(&caller, want),
+                            acl5(&subject, &entries, uid, &groups, want),
+                            "round {round}: {entries:?}, user {uid} in {groups:?} wants {want:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    struct Members(Vec<u32>);
+    impl Groups for Members {
+        fn contains(&self, gid: u32) -> bool {
+            self.0.contains(&gid)
+        }
+    }
+
+    struct NeverAsked;
+    impl Groups for NeverAsked {
+        fn contains(&self, _: u32) -> bool {
+            panic!("the answer did not depend on groups")
+        }
+    }
+
+    #[test]
+    fn every_mode_answers_as_its_minimal_list() {
+        for mode in 0..0o1000 {
+            let acl = Acl::from_mode(mode);
+            let plain = Subject { uid: 10, gid: 20, mode: FILE | mode, acl: None };
+            let listed = Subject { acl: Some(&acl), ..plain };
+            for (uid, gid) in [(10, 20), (10, 21), (11, 20), (11, 21)] {
+                let caller = Caller { uid, gid, groups: &[0u32; 0] };
+                for want in WANTS.map(Perm::from_bits) {
+                    assert_eq!(plain.permits(&caller, want), listed.permits(&caller, want));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn groups_are_not_asked_for_when_group_and_others_agree() {
+        let caller = Caller { uid: 11, gid: 21, groups: &NeverAsked };
+        let s = Subject { uid: 10, gid: 20, mode: FILE | 0o644, acl: None };
+        assert!(s.permits(&caller, Perm::READ));
+        assert!(!s.permits(&caller, Perm::WRITE));
+    }
+
+    #[test]
+    fn the_owner_is_bound_by_the_owner_bits_alone() {
+        let caller = Caller { uid: 10, gid: 20, groups: &[0u32; 0] };
+        let s = Subject { uid: 10, gid: 20, mode: FILE | 0o077, acl: None };
+        assert!(!s.permits(&caller, Perm::READ));
+        assert!(s.is_owned_by(&caller));
+    }
+
+    #[test]
+    fn root_executes_a_file_only_if_someone_may() {
+        let with = |mode| Subject { uid: 10, gid: 20, mode, acl: None };
+        assert!(with(FILE).permits(&Caller::ROOT, Perm::READ.or(Perm::WRITE)));
+        assert!(!with(FILE | 0o666).permits(&Caller::ROOT, Perm::EXECUTE));
+        assert!(with(FILE | 0o001).permits(&Caller::ROOT, Perm::ALL));
+        assert!(with(S_IFDIR).permits(&Caller::ROOT, Perm::ALL));
+    }
+}

@@ -1,0 +1,103 @@
+//! What changing an inode does to its special bits, and who may take names away.
+
+use super::access::{Caller, Subject};
+
+const S_IFMT: u32 = 0o170_000;
+const S_IFREG: u32 = 0o100_000;
+const S_IFDIR: u32 = 0o040_000;
+const S_ISUID: u32 = 0o4000;
+const S_ISGID: u32 = 0o2000;
+const S_ISVTX: u32 = 0o1000;
+const S_IXGRP: u32 = 0o010;
+
+/// Whether the caller may remove or rename away the name of `victim` in `dir`, as far as the sticky bit has
+/// a say: in a sticky directory only the owner of either may. Write permission on `dir` is asked separately.
+#[must_use]
+pub fn may_delete_from(dir: &Subject<'_>, victim_uid: u32, caller: &Caller<'_>) -> bool {
+    dir.mode & S_ISVTX == 0 || dir.is_owned_by(caller) || caller.uid == victim_uid
+}
+
+/// The mode that a chmod to `wanted` leaves. A caller outside the inode's group can not set its set-group-id bit.
+#[must_use]
+pub fn mode_after_chmod(subject: &Subject<'_>, wanted: u32, caller: &Caller<'_>) -> u32 {
+    let mut mode = subject.mode & S_IFMT | wanted & 0o7777;
+    if mode & S_ISGID != 0 && !caller.is_root() && !caller.is_in(subject.gid) {
+        mode &= !S_ISGID;
+    }
+    mode
+}
+
+/// The mode that a change of owner or group leaves: whatever is not a directory loses its set-id bits, whoever
+/// asks. Without group execution the set-group-id bit means locking, and stays for root and members of the group.
+#[must_use]
+pub fn mode_after_chown(subject: &Subject<'_>, caller: &Caller<'_>) -> u32 {
+    if subject.mode & S_IFMT == S_IFDIR { subject.mode } else { without_set_id(subject, caller) }
+}
+
+/// The mode that a write, truncation or allocation leaves: a regular file loses its set-id bits, unless root
+/// did it.
+#[must_use]
+pub fn mode_after_write(subject: &Subject<'_>, caller: &Caller<'_>) -> u32 {
+    let exempt = subject.mode & S_IFMT != S_IFREG || caller.is_root();
+    if exempt { subject.mode } else { without_set_id(subject, caller) }
+}
+
+fn without_set_id(subject: &Subject<'_>, caller: &Caller<'_>) -> u32 {
+    let mut mode = subject.mode & !S_ISUID;
+    let executable = mode & S_IXGRP != 0;
+    if mode & S_ISGID != 0 && (executable || !(caller.is_root() || caller.is_in(subject.gid))) {
+        mode &= !S_ISGID;
+    }
+    mode
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNER: Caller<'static> = Caller { uid: 10, gid: 20, groups: &[0u32; 0] };
+    const STRANGER: Caller<'static> = Caller { uid: 11, gid: 21, groups: &[0u32; 0] };
+
+    fn file(mode: u32) -> Subject<'static> {
+        Subject { uid: 10, gid: 20, mode: S_IFREG | mode, acl: None }
+    }
+
+    #[test]
+    fn a_sticky_directory_keeps_strangers_hands_off() {
+        let sticky = Subject { uid: 10, gid: 20, mode: S_IFDIR | 0o1777, acl: None };
+        assert!(!may_delete_from(&sticky, 12, &STRANGER));
+        assert!(may_delete_from(&sticky, 11, &STRANGER));
+        assert!(may_delete_from(&sticky, 12, &OWNER));
+        assert!(may_delete_from(&sticky, 12, &Caller::ROOT));
+        assert!(may_delete_from(&Subject { mode: S_IFDIR | 0o777, ..sticky }, 12, &STRANGER));
+    }
+
+    #[test]
+    fn writing_takes_set_id_bits_from_an_executable() {
+        assert_eq!(mode_after_write(&file(0o6755), &STRANGER), S_IFREG | 0o755);
+        assert_eq!(mode_after_write(&file(0o6755), &OWNER), S_IFREG | 0o755);
+        assert_eq!(mode_after_write(&file(0o6755), &Caller::ROOT), S_IFREG | 0o6755);
+    }
+
+    #[test]
+    fn set_group_id_without_execution_is_a_lock_mark_that_members_keep() {
+        assert_eq!(mode_after_write(&file(0o2644), &OWNER), S_IFREG | 0o2644);
+        assert_eq!(mode_after_write(&file(0o2644), &STRANGER), S_IFREG | 0o644);
+        assert_eq!(mode_after_chown(&file(0o2644), &Caller::ROOT), S_IFREG | 0o2644);
+    }
+
+    #[test]
+    fn changing_the_owner_takes_set_id_bits_even_from_root_but_not_from_directories() {
+        assert_eq!(mode_after_chown(&file(0o6711), &Caller::ROOT), S_IFREG | 0o711);
+        let dir = Subject { mode: S_IFDIR | 0o6755, ..file(0) };
+        assert_eq!(mode_after_chown(&dir, &OWNER), S_IFDIR | 0o6755);
+    }
+
+    #[test]
+    fn set_group_id_is_for_members_to_set() {
+        assert_eq!(mode_after_chmod(&file(0o644), 0o2755, &OWNER), S_IFREG | 0o2755);
+        let elsewhere = Caller { gid: 21, ..OWNER };
+        assert_eq!(mode_after_chmod(&file(0o644), 0o2755, &elsewhere), S_IFREG | 0o755);
+        assert_eq!(mode_after_chmod(&file(0o644), 0o6755, &Caller::ROOT), S_IFREG | 0o6755);
+    }
+}

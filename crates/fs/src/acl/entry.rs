@@ -1,0 +1,311 @@
+//! Entries, and the list that is valid because it could be made.
+
+use smallvec::SmallVec;
+
+use super::xattr::{ENTRY_BYTES, HEADER_BYTES};
+
+/// Most entries of one list: what an extended attribute of 64 KiB, the kernel's limit, has room for.
+pub const ENTRIES_MAX: usize = (65536 - HEADER_BYTES) / ENTRY_BYTES;
+
+/// Read, write and execute, as three bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Perm(u8);
+
+impl Perm {
+    /// No permission.
+    pub const NONE: Perm = Perm(0);
+    /// To execute a file, or to search a directory.
+    pub const EXECUTE: Perm = Perm(1);
+    /// To change contents, or to add and remove names.
+    pub const WRITE: Perm = Perm(2);
+    /// To read contents, or to list names.
+    pub const READ: Perm = Perm(4);
+    /// All three.
+    pub const ALL: Perm = Perm(7);
+
+    /// The lowest three bits of `bits`; others are dropped.
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Perm {
+        Perm((bits & 7) as u8)
+    }
+
+    /// As the lowest three bits of a mode.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Whether all of `want` is in here.
+    #[must_use]
+    pub const fn contains(self, want: Perm) -> bool {
+        self.0 & want.0 == want.0
+    }
+
+    /// What is in both.
+    #[must_use]
+    pub const fn and(self, other: Perm) -> Perm {
+        Perm(self.0 & other.0)
+    }
+
+    /// What is in either.
+    #[must_use]
+    pub const fn or(self, other: Perm) -> Perm {
+        Perm(self.0 | other.0)
+    }
+}
+
+/// Whom an entry is about.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Tag {
+    /// The inode's owner.
+    Owner,
+    /// The user with this id.
+    User(u32),
+    /// The inode's group.
+    OwningGroup,
+    /// The group with this id.
+    Group(u32),
+    /// The most that named users, named groups and the owning group can have.
+    Mask,
+    /// Everyone else.
+    Other,
+}
+
+impl Tag {
+    /// Place in a list; entries never step back, and only users and groups repeat.
+    fn rank(self) -> u8 {
+        match self {
+            Tag::Owner => 0,
+            Tag::User(_) => 1,
+            Tag::OwningGroup => 2,
+            Tag::Group(_) => 3,
+            Tag::Mask => 4,
+            Tag::Other => 5,
+        }
+    }
+
+    fn is_named(self) -> bool {
+        matches!(self, Tag::User(_) | Tag::Group(_))
+    }
+}
+
+/// One line of a list.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Entry {
+    /// Whom it is about.
+    pub tag: Tag,
+    /// What they may do.
+    pub perm: Perm,
+}
+
+/// Why bytes or entries are not an access control list. All of them are the caller's mistake (EINVAL), but
+/// for the version (EOPNOTSUPP).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AclError {
+    /// The attribute is not of version 2.
+    #[error("access control list of version {0}, only 2 is known")]
+    Version(u32),
+    /// The bytes are not a header and whole entries, or too many.
+    #[error("access control list of {0} bytes")]
+    Length(usize),
+    /// A tag that no version knows.
+    #[error("unknown tag {0:#x} in an access control list")]
+    UnknownTag(u16),
+    /// Permission bits beyond read, write and execute.
+    #[error("unknown permission bits {0:#x} in an access control list")]
+    UnknownPerm(u16),
+    /// A named entry without a name.
+    #[error("a named entry of an access control list has no id")]
+    NoId,
+    /// Entries out of order, or one twice that can be there once.
+    #[error("entries of an access control list are out of order")]
+    Order,
+    /// An entry is missing that must be there.
+    #[error("an access control list has no {0} entry")]
+    Missing(&'static str),
+}
+
+/// A valid access control list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Acl {
+    entries: SmallVec<[Entry; 8]>,
+}
+
+impl Acl {
+    /// Checks entries and makes them a list.
+    pub fn new(entries: impl IntoIterator<Item = Entry>) -> Result<Acl, AclError> {
+        let acl = Acl { entries: entries.into_iter().collect() };
+        acl.validate()?;
+        Ok(acl)
+    }
+
+    /// The list of three entries that says what the mode bits say.
+    #[must_use]
+    pub fn from_mode(mode: u32) -> Acl {
+        let entry = |tag, shift: u32| Entry { tag, perm: Perm::from_bits(mode >> shift) };
+        let minimal = [entry(Tag::Owner, 6), entry(Tag::OwningGroup, 3), entry(Tag::Other, 0)];
+        Acl { entries: SmallVec::from_slice(&minimal) }
+    }
+
+    fn validate(&self) -> Result<(), AclError> {
+        if self.entries.len() > ENTRIES_MAX {
+            return Err(AclError::Length(HEADER_BYTES + self.entries.len() * ENTRY_BYTES));
+        }
+        for (before, after) in self.entries.iter().zip(self.entries.iter().skip(1)) {
+            let repeats = before.tag.rank() == after.tag.rank() && after.tag.is_named();
+            if before.tag.rank() >= after.tag.rank() && !repeats {
+                return Err(AclError::Order);
+            }
+        }
+        for entry in &self.entries {
+            if matches!(entry.tag, Tag::User(u32::MAX) | Tag::Group(u32::MAX)) {
+                return Err(AclError::NoId);
+            }
+        }
+        let has = |tag| self.perm(tag).is_some();
+        match () {
+            () if !has(Tag::Owner) => Err(AclError::Missing("owner")),
+            () if !has(Tag::OwningGroup) => Err(AclError::Missing("owning group")),
+            () if !has(Tag::Other) => Err(AclError::Missing("other")),
+            () if !has(Tag::Mask) && self.entries.iter().any(|e| e.tag.is_named()) => {
+                Err(AclError::Missing("mask"))
+            }
+            () => Ok(()),
+        }
+    }
+
+    /// The entries, in their order.
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = Entry> + '_ {
+        self.entries.iter().copied()
+    }
+
+    /// What the first entry with this tag allows.
+    #[must_use]
+    pub fn perm(&self, tag: Tag) -> Option<Perm> {
+        self.entries.iter().find(|e| e.tag == tag).map(|e| e.perm)
+    }
+
+    /// The nine mode bits that an inode with this access list has.
+    #[must_use]
+    pub fn mode(&self) -> u32 {
+        let bits = |tag| self.perm(tag).map_or(0, Perm::bits);
+        bits(Tag::Owner) << 6 | bits(self.group_class()) << 3 | bits(Tag::Other)
+    }
+
+    /// The nine mode bits that say all that this list says; `None` if it says more than they can.
+    #[must_use]
+    pub fn equivalent_mode(&self) -> Option<u32> {
+        let extended = self.entries.iter().any(|e| e.tag.is_named() || e.tag == Tag::Mask);
+        (!extended).then(|| self.mode())
+    }
+
+    /// Follows a change of the mode: owner and other entries become its bits, and the group bits go to the mask,
+    /// or without one to the owning group.
+    pub fn chmod(&mut self, mode: u32) {
+        let group_class = self.group_class();
+        for entry in &mut self.entries {
+            let shift = match entry.tag {
+                Tag::Owner => 6,
+                Tag::Other => 0,
+                tag if tag == group_class => 3,
+                _ => continue,
+            };
+            entry.perm = Perm::from_bits(mode >> shift);
+        }
+    }
+
+    /// The entry that the group bits of the mode stand for.
+    fn group_class(&self) -> Tag {
+        if self.perm(Tag::Mask).is_some() { Tag::Mask } else { Tag::OwningGroup }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(tag: Tag, bits: u32) -> Entry {
+        Entry { tag, perm: Perm::from_bits(bits) }
+    }
+
+    fn extended() -> Vec<Entry> {
+        vec![
+            entry(Tag::Owner, 7),
+            entry(Tag::User(10), 6),
+            entry(Tag::OwningGroup, 5),
+            entry(Tag::Group(20), 7),
+            entry(Tag::Mask, 4),
+            entry(Tag::Other, 1),
+        ]
+    }
+
+    #[test]
+    fn the_mode_of_a_list_has_the_mask_in_its_group_bits() {
+        let acl = Acl::new(extended()).unwrap();
+        assert_eq!(acl.mode(), 0o741);
+        assert_eq!(acl.equivalent_mode(), None);
+    }
+
+    #[test]
+    fn every_mode_and_its_minimal_list_say_the_same() {
+        for mode in 0..0o1000 {
+            assert_eq!(Acl::from_mode(mode).equivalent_mode(), Some(mode));
+        }
+    }
+
+    #[test]
+    fn a_list_with_only_a_mask_more_is_kept() {
+        let acl = Acl::new([
+            entry(Tag::Owner, 6),
+            entry(Tag::OwningGroup, 7),
+            entry(Tag::Mask, 4),
+            entry(Tag::Other, 0),
+        ])
+        .unwrap();
+        assert_eq!(acl.equivalent_mode(), None);
+        assert_eq!(acl.mode(), 0o640);
+    }
+
+    #[test]
+    fn chmod_moves_the_mask_and_leaves_the_owning_group() {
+        let mut acl = Acl::new(extended()).unwrap();
+        acl.chmod(0o6012);
+        assert_eq!(acl.mode(), 0o012);
+        assert_eq!(acl.perm(Tag::OwningGroup), Some(Perm::from_bits(5)));
+        assert_eq!(acl.perm(Tag::User(10)), Some(Perm::from_bits(6)));
+    }
+
+    #[test]
+    fn chmod_of_a_list_without_a_mask_changes_the_owning_group() {
+        let mut acl = Acl::from_mode(0o777);
+        acl.chmod(0o640);
+        assert_eq!(acl, Acl::from_mode(0o640));
+    }
+
+    #[test]
+    fn each_missing_entry_is_named() {
+        for (dropped, name) in [(0, "owner"), (2, "owning group"), (4, "mask"), (5, "other")] {
+            let mut entries = extended();
+            entries.remove(dropped);
+            assert_eq!(Acl::new(entries), Err(AclError::Missing(name)));
+        }
+    }
+
+    #[test]
+    fn no_two_neighbours_can_be_swapped() {
+        for at in 0..5 {
+            let mut entries = extended();
+            entries.swap(at, at + 1);
+            assert_eq!(Acl::new(entries), Err(AclError::Order));
+        }
+    }
+
+    #[test]
+    fn only_named_entries_repeat() {
+        for at in 0..6 {
+            let mut entries = extended();
+            entries.insert(at, entries[at]);
+            assert_eq!(Acl::new(entries).is_ok(), at == 1 || at == 3, "entry {at} twice");
+        }
+    }
+}
