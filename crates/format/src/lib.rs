@@ -1,1 +1,43 @@
-//! Placeholder while the seams are drawn.
+//! Every byte on flash: encode, decode, verify, and nothing else.
+//!
+//! One module per structure; the words and the numbered MUSTs are in `docs/FORMAT.md`.
+
+#![forbid(unsafe_code)]
+
+mod corrupt;
+mod crc;
+mod cursor;
+pub mod root;
+pub mod segment;
+pub mod stripe;
+
+pub use corrupt::Corrupt;
+pub use crc::crc32c;
+pub use cursor::Cursor;
+
+/// A 128-bit random name, of a pool or of a device. Never zero on flash.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Uuid(std::num::NonZeroU128);
+
+impl Uuid {
+    /// `None` when `raw` is zero, which is invalid on flash.
+    #[must_use]
+    pub const fn new(raw: u128) -> Option<Self> {
+        match std::num::NonZeroU128::new(raw) {
+            Some(n) => Some(Uuid(n)),
+            None => None,
+        }
+    }
+
+    /// The number as it is written to flash, little-endian.
+    #[must_use]
+    pub const fn get(self) -> u128 {
+        self.0.get()
+    }
+}
+
+impl std::fmt::Display for Uuid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
