@@ -1,6 +1,6 @@
 //! What the engine has to know of the values that it keeps: how operands fold, and where slices are named.
 
-use warpfire_log::LogError;
+use warpfire_log::{LogError, Slices};
 use warpfire_units::SlicePtr;
 
 /// What an operand is folded onto.
@@ -42,8 +42,9 @@ pub trait Placer {
     fn pack(&mut self, bytes: &[u8]) -> Result<SlicePtr, LogError>;
 
     /// The slice's new place if its segment is being cleaned (the bytes are copied now, once for each
-    /// distinct slice), `None` if it stays.
-    fn moved(&mut self, slice: SlicePtr) -> Result<Option<SlicePtr>, LogError>;
+    /// distinct slice), `None` if it stays. Up to 64 KiB stay one slice; more may come back in pieces that
+    /// together hold the bytes, in order.
+    fn moved(&mut self, slice: SlicePtr) -> Result<Option<Slices>, LogError>;
 }
 
 /// The meaning of values, given by whoever owns the keys. Pure: same arguments, same result.

@@ -7,6 +7,7 @@
 //!   b'X' clear    (operands only) drops all items before it; a list that stays empty is deleted
 //! ```
 
+use warpfire_log::Slices;
 use warpfire_units::{SegmentId, SlicePtr};
 
 use crate::schema::{Base, Folded, PlaceError, Placer, Schema, SchemaError};
@@ -143,7 +144,9 @@ impl Schema for ListSchema {
                 Item::Pointer(slice) => {
                     let moved = placer.moved(slice)?;
                     changed |= moved.is_some();
-                    placed.extend(pointer_item(moved.unwrap_or(slice)));
+                    for piece in moved.unwrap_or_else(|| Slices::from_buf([slice])) {
+                        placed.extend(pointer_item(piece));
+                    }
                 }
                 Item::Clear => placed.extend(clear_item()),
             }
