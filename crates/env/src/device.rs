@@ -3,6 +3,8 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use warpfire_units::BLOCK_BYTES;
+
 /// Zones that a device enforces itself (a zoned drive or the simulator's model of one).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ZoneInfo {
@@ -26,6 +28,25 @@ pub struct DeviceInfo {
     pub size_bytes: u64,
     /// Present when the device itself refuses writes away from a zone's write pointer.
     pub zones: Option<ZoneInfo>,
+}
+
+impl DeviceInfo {
+    /// Whether a range is whole blocks inside the device.
+    ///
+    /// # Errors
+    /// `Invalid` if not.
+    pub fn check_range(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        let block = BLOCK_BYTES as u64;
+        let fault = if !offset_bytes.is_multiple_of(block) || !len_bytes.is_multiple_of(block) {
+            "is not whole blocks"
+        } else if offset_bytes.checked_add(len_bytes).is_none_or(|end| end > self.size_bytes) {
+            "is not inside the device"
+        } else {
+            return Ok(());
+        };
+        let reason = format!("a range of {len_bytes} bytes at {offset_bytes} {fault}");
+        Err(DeviceError::Invalid { device: self.name.clone(), reason })
+    }
 }
 
 /// How a device fails. Each kind tells the pool what to do next.
@@ -134,6 +155,14 @@ pub struct DeviceOp<'a> {
     pub kind: OpKind<'a>,
     /// How it ended; `Ok(())` until the batch has run.
     pub result: Result<(), DeviceError>,
+}
+
+impl<'a> DeviceOp<'a> {
+    /// An operation that has not run yet.
+    #[must_use]
+    pub fn new(device: usize, kind: OpKind<'a>) -> Self {
+        DeviceOp { device, kind, result: Ok(()) }
+    }
 }
 
 /// Runs a batch over a set of devices and returns when all of it has ended; each operation carries its

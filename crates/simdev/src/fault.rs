@@ -1,0 +1,174 @@
+//! How a simulated device misbehaves, and when.
+
+use warpfire_units::BLOCK_BYTES;
+
+use crate::random::SimRandom;
+
+/// Kinds of operation that a fault can wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpClass {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Flushes.
+    Flush,
+}
+
+/// One thing that goes wrong. `after` counts the operations of the fault's kind that still go well.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// An operation answers with an I/O error and does nothing: one, or every one from then on.
+    Fail {
+        /// Which operations.
+        op: OpClass,
+        /// How many of them go well first.
+        after: u64,
+        /// Whether all later ones fail too.
+        lasting: bool,
+    },
+    /// Every write is refused for want of space once `after_bytes` more have been written.
+    Full {
+        /// What still fits.
+        after_bytes: u64,
+    },
+    /// Every operation takes this much simulated time.
+    Slow {
+        /// What the clock advances by.
+        nanos: u64,
+    },
+    /// The device is gone, after `after` more operations of any kind.
+    Vanish {
+        /// How many operations go well first.
+        after: u64,
+    },
+    /// A write is acknowledged and never happens.
+    LoseWrite {
+        /// How many writes go well first.
+        after: u64,
+    },
+    /// A write is acknowledged and lands elsewhere. A zoned device loses it instead: its pointer moves
+    /// and the blocks read as zeros.
+    MisdirectWrite {
+        /// How many writes go well first.
+        after: u64,
+        /// Where it lands, a multiple of 4096. What would lie past the end is lost.
+        to_offset_bytes: u64,
+    },
+    /// A read returns what lay there before the last write.
+    StaleRead {
+        /// How many reads go well first.
+        after: u64,
+    },
+}
+
+impl Fault {
+    /// A fault that `random` draws, to strike within the next `ops_max` operations of a device of `size_bytes`.
+    #[must_use]
+    pub fn draw(random: &SimRandom, size_bytes: u64, ops_max: u64) -> Fault {
+        let after = random.below(ops_max.max(1));
+        match random.below(9) {
+            0 => Fault::Fail { op: OpClass::Read, after, lasting: random.one_in(2) },
+            1 => Fault::Fail { op: OpClass::Write, after, lasting: random.one_in(2) },
+            2 => Fault::Fail { op: OpClass::Flush, after, lasting: random.one_in(2) },
+            3 => Fault::Full { after_bytes: random.below(size_bytes) },
+            4 => Fault::Slow { nanos: random.below(100_000_000) },
+            5 => Fault::Vanish { after },
+            6 => Fault::LoseWrite { after },
+            7 => {
+                let block = random.below(size_bytes / BLOCK_BYTES as u64);
+                Fault::MisdirectWrite { after, to_offset_bytes: block * BLOCK_BYTES as u64 }
+            }
+            _ => Fault::StaleRead { after },
+        }
+    }
+}
+
+/// What becomes of one operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    Proceed,
+    Fail,
+    NoSpace,
+    Gone,
+    Lose,
+    Misdirect(u64),
+    Stale,
+}
+
+/// The faults that wait on one device.
+///
+/// 1. A fault that strikes once leaves the list when it strikes.
+/// 2. Once `gone`, always gone, until the list is cleared.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Faults {
+    waiting: Vec<Fault>,
+    gone: bool,
+}
+
+/// Counts one operation off `after`, and says whether the fault strikes now.
+fn strikes(after: &mut u64) -> bool {
+    let now = *after == 0;
+    *after = after.saturating_sub(1);
+    now
+}
+
+impl Faults {
+    pub fn add(&mut self, fault: Fault) {
+        self.waiting.push(fault);
+    }
+
+    pub fn clear(&mut self) {
+        *self = Faults::default();
+    }
+
+    /// Simulated time that the next operation takes.
+    pub fn delay_nanos(&self) -> u64 {
+        self.waiting.iter().map(|f| if let Fault::Slow { nanos } = f { *nanos } else { 0 }).sum()
+    }
+
+    /// Decides about an operation; `class` is `None` for discards, resets and reports.
+    pub fn judge(&mut self, class: Option<OpClass>, len_bytes: u64) -> Verdict {
+        let mut verdict = Verdict::Proceed;
+        let mut gone = self.gone;
+        self.waiting.retain_mut(|fault| {
+            let (struck, keep) = match fault {
+                Fault::Slow { .. } => return true,
+                Fault::Vanish { after } => {
+                    gone |= strikes(after);
+                    return !gone;
+                }
+                Fault::Fail { op, after, lasting } if class == Some(*op) => {
+                    (strikes(after).then_some(Verdict::Fail), *lasting)
+                }
+                Fault::Full { after_bytes } if class == Some(OpClass::Write) => {
+                    let fits = len_bytes <= *after_bytes;
+                    if fits {
+                        *after_bytes -= len_bytes;
+                    }
+                    ((!fits).then_some(Verdict::NoSpace), true)
+                }
+                Fault::LoseWrite { after } if class == Some(OpClass::Write) => {
+                    (strikes(after).then_some(Verdict::Lose), false)
+                }
+                Fault::MisdirectWrite { after, to_offset_bytes } if class == Some(OpClass::Write) => {
+                    (strikes(after).then_some(Verdict::Misdirect(*to_offset_bytes)), false)
+                }
+                Fault::StaleRead { after } if class == Some(OpClass::Read) => {
+                    (strikes(after).then_some(Verdict::Stale), false)
+                }
+                _ => return true,
+            };
+            match struck {
+                Some(found) if verdict == Verdict::Proceed => {
+                    verdict = found;
+                    keep
+                }
+                // Two faults fell on one operation: the first decided, this one waits for the next.
+                Some(_) | None => true,
+            }
+        });
+        self.gone = gone;
+        if gone { Verdict::Gone } else { verdict }
+    }
+}
