@@ -107,13 +107,7 @@ impl Subject<'_> {
         let group = Perm::from_bits(self.mode >> 3).contains(want);
         let other = Perm::from_bits(self.mode).contains(want);
         // Membership can cost a look at the caller's process: ask only when the two classes disagree.
-        if group == other {
-            group
-        } else if caller.is_in(self.gid) {
-            group
-        } else {
-            other
-        }
+        if group != other && caller.is_in(self.gid) { group } else { other }
     }
 
     /// acl(5), "Access check algorithm", for a caller who is not the owner. A matching group denies only after
