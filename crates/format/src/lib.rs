@@ -7,6 +7,8 @@
 mod corrupt;
 mod crc;
 mod cursor;
+pub mod logframe;
+pub mod logstate;
 pub mod root;
 pub mod segment;
 pub mod stripe;

@@ -1,0 +1,249 @@
+//! What the log keeps in a root: the segment table, and where the commit log is to be read from.
+//!
+//! ```text
+//! offset  bytes
+//!      0      4  magic "WfLg"
+//!      4      2  version: 1
+//!      6      2  zero
+//!      8      8  next segment id, not zero; every id below lies before it
+//!     16      8  number of the next record, not zero
+//!     24      8  number of the first record that is needed, not zero, at most the one above
+//!     32      8  last barrier that this state includes; 0: none yet
+//!     40      8  sequence of the last log stripe that this state includes; 0: none yet
+//!     48      8  checkpoint number, not zero, counted up by one
+//!     56      4  stripe of the first log segment at which reading begins
+//!     60      4  log segments, c, not zero
+//!     64      4  bulk segments, b
+//!     68      4  zero
+//!     72      …  c descriptors of mirror segments, in the order of the log
+//!      …      …  b descriptors of bulk segments, ids ascending
+//!      …      …  the client's state
+//! ```
+//! Little-endian. The root record's checksum covers it.
+
+use warpfire_units::SegmentId;
+
+use crate::segment::{SegmentDescriptor, SegmentKind};
+use crate::{Corrupt, Cursor};
+
+const MAGIC: [u8; 4] = *b"WfLg";
+const VERSION: u16 = 1;
+
+const SHORT: Corrupt = Corrupt::new(240, "log state ends early");
+const MAGIC_BAD: Corrupt = Corrupt::new(241, "not a log state");
+const VERSION_BAD: Corrupt = Corrupt::new(242, "log state of an unknown version");
+const FIELD: Corrupt = Corrupt::new(243, "log state with an impossible field");
+const PADDING: Corrupt = Corrupt::new(244, "log state padding is not zero");
+const TABLE: Corrupt = Corrupt::new(245, "log state with an impossible segment");
+
+/// The log's part of a root.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogState {
+    /// The id that the next segment gets.
+    pub next_segment: SegmentId,
+    /// The number that the next record gets.
+    pub next_pos: u64,
+    /// Records before this one are not needed.
+    pub keep_from: u64,
+    /// Barriers up to this one are part of this state.
+    pub barrier: u64,
+    /// Log stripes up to this sequence number were accepted; later ones count from the next number on.
+    pub sequence: u64,
+    /// Counts checkpoints.
+    pub checkpoint: u64,
+    /// Stripe of the first log segment at which reading begins.
+    pub first_stripe: u32,
+    /// The commit log's segments, oldest first.
+    pub chain: Vec<SegmentDescriptor>,
+    /// Every bulk segment, by ascending id.
+    pub segments: Vec<SegmentDescriptor>,
+}
+
+impl LogState {
+    /// The encoding, followed by the client's state.
+    ///
+    /// # Panics
+    /// If it could not be read back.
+    #[must_use]
+    pub fn encode(&self, client: &[u8]) -> Vec<u8> {
+        self.verify().expect("a log state that could not be read back is never written");
+        let count = |n: usize| u32::try_from(n).expect("fewer than 2^32 segments").to_le_bytes();
+        let mut out = Vec::with_capacity(128 + client.len() + 64 * (self.chain.len() + self.segments.len()));
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&[0; 2]);
+        let numbers = [
+            self.next_segment.get(),
+            self.next_pos,
+            self.keep_from,
+            self.barrier,
+            self.sequence,
+            self.checkpoint,
+        ];
+        for number in numbers {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(&self.first_stripe.to_le_bytes());
+        out.extend_from_slice(&count(self.chain.len()));
+        out.extend_from_slice(&count(self.segments.len()));
+        out.extend_from_slice(&[0; 4]);
+        for descriptor in self.chain.iter().chain(&self.segments) {
+            descriptor.encode(&mut out);
+        }
+        out.extend_from_slice(client);
+        out
+    }
+
+    /// Decodes a root's payload, and returns the client's state that follows.
+    ///
+    /// # Errors
+    /// Codes 240 to 245, and those of the segment descriptor.
+    pub fn decode(bytes: &[u8]) -> Result<(LogState, &[u8]), Corrupt> {
+        let mut c = Cursor::new(bytes, SHORT);
+        if c.array()? != MAGIC {
+            return Err(MAGIC_BAD);
+        }
+        if c.u16()? != VERSION {
+            return Err(VERSION_BAD);
+        }
+        if c.u16()? != 0 {
+            return Err(PADDING);
+        }
+        let mut state = LogState {
+            next_segment: SegmentId::new(c.u64()?).ok_or(FIELD)?,
+            next_pos: c.u64()?,
+            keep_from: c.u64()?,
+            barrier: c.u64()?,
+            sequence: c.u64()?,
+            checkpoint: c.u64()?,
+            first_stripe: c.u32()?,
+            chain: Vec::new(),
+            segments: Vec::new(),
+        };
+        let (chain, segments) = (c.u32()?, c.u32()?);
+        if c.u32()? != 0 {
+            return Err(PADDING);
+        }
+        let mut rest = c.rest();
+        for _ in 0..chain {
+            let (descriptor, after) = SegmentDescriptor::decode(rest)?;
+            state.chain.push(descriptor);
+            rest = after;
+        }
+        for _ in 0..segments {
+            let (descriptor, after) = SegmentDescriptor::decode(rest)?;
+            state.segments.push(descriptor);
+            rest = after;
+        }
+        state.verify()?;
+        Ok((state, rest))
+    }
+
+    fn verify(&self) -> Result<(), Corrupt> {
+        if self.next_pos == 0 || self.keep_from == 0 || self.keep_from > self.next_pos || self.checkpoint == 0
+        {
+            return Err(FIELD);
+        }
+        let begins = self.chain.first().is_some_and(|d| self.first_stripe <= d.stripe_count());
+        let chained = self.chain.iter().all(|d| d.kind == SegmentKind::Mirror && d.id < self.next_segment);
+        let listed = self.segments.iter().all(|d| d.kind == SegmentKind::Bulk && d.id < self.next_segment);
+        let in_order = self.chain.is_sorted_by_key(|d| d.id)
+            && self.segments.windows(2).all(|pair| matches!(pair, [a, b] if a.id < b.id));
+        if begins && chained && listed && in_order { Ok(()) } else { Err(TABLE) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warpfire_units::{DeviceIndex, ZoneIndex};
+
+    use super::*;
+    use crate::segment::SegmentState;
+
+    fn descriptor(id: u64, kind: SegmentKind) -> SegmentDescriptor {
+        SegmentDescriptor {
+            id: SegmentId::new(id).unwrap(),
+            epoch: 1,
+            kind,
+            data: 1,
+            parity: 0,
+            columns: vec![(DeviceIndex(0), ZoneIndex(u32::try_from(id).unwrap() + 2))],
+            stripes: Vec::new(),
+            state: SegmentState::Open,
+        }
+    }
+
+    fn sample() -> LogState {
+        LogState {
+            next_segment: SegmentId::new(9).unwrap(),
+            next_pos: 8,
+            keep_from: 7,
+            barrier: 6,
+            sequence: 5,
+            checkpoint: 4,
+            first_stripe: 0,
+            chain: vec![descriptor(1, SegmentKind::Mirror)],
+            segments: vec![descriptor(2, SegmentKind::Bulk), descriptor(3, SegmentKind::Bulk)],
+        }
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let bytes = sample().encode(b"client");
+        let golden = [
+            b'W', b'f', b'L', b'g', 1, 0, 0, 0, // magic, version
+            9, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, // next, next, keep
+            6, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0,
+            0, // barrier, sequence, number
+            0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, // first stripe, counts
+        ];
+        assert_eq!(bytes[..72], golden);
+        assert_eq!(LogState::decode(&bytes), Ok((sample(), &b"client"[..])));
+    }
+
+    #[test]
+    fn every_shorter_prefix_is_refused() {
+        let bytes = sample().encode(b"");
+        for len in 0..bytes.len() {
+            assert!(LogState::decode(&bytes[..len]).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn each_field_is_held_to_its_range() {
+        let cases = [
+            (0, 0, MAGIC_BAD),
+            (4, 2, VERSION_BAD),
+            (6, 1, PADDING),
+            (8, 0, FIELD),
+            (8, 3, TABLE),
+            (16, 0, FIELD),
+            (16, 6, FIELD),
+            (24, 0, FIELD),
+            (48, 0, FIELD),
+            (56, 1, TABLE),
+            (60, 0, TABLE),
+            (68, 1, PADDING),
+        ];
+        for (at, value, error) in cases {
+            let mut bytes = sample().encode(b"");
+            bytes[at] = value;
+            assert_eq!(LogState::decode(&bytes).err(), Some(error), "byte {at} is {value}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics_on_arbitrary_bytes(edits in proptest::collection::vec((0usize..170, 0u8..=9), 0..8)) {
+            let mut bytes = sample().encode(b"client");
+            for (at, value) in edits {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = value;
+                }
+            }
+            if let Ok((state, client)) = LogState::decode(&bytes) {
+                proptest::prop_assert_eq!(state.encode(client), bytes);
+            }
+        }
+    }
+}
