@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p warpfire-erasure --example parity_rate`
 
-use warpfire_env::{Clock, SystemClock};
+use warpfire_env::{AlignedBuf, Clock, SystemClock};
 use warpfire_erasure::{Code, ErasureError, Kernel};
 
 const SHARD_BYTES: usize = 64 << 10;
@@ -33,33 +33,39 @@ fn main() -> Result<(), ErasureError> {
 
 struct Stripe {
     code: Code,
-    shards: Vec<Vec<u8>>,
-    rebuilt: Vec<Vec<u8>>,
+    shards: Vec<AlignedBuf>,
+    rebuilt: Vec<AlignedBuf>,
 }
 
 impl Stripe {
     fn new(data: usize, parity: usize, kernel: Kernel) -> Result<Stripe, ErasureError> {
-        let fill = |shard: usize| (0..SHARD_BYTES).map(|i| (i * 31 + shard * 7 + (i >> 8)) as u8).collect();
+        let fill = |shard: usize| {
+            let mut bytes = AlignedBuf::zeroed(SHARD_BYTES);
+            for (i, byte) in bytes.iter_mut().enumerate() {
+                *byte = (i * 31 + shard * 7 + (i >> 8)) as u8;
+            }
+            bytes
+        };
         Ok(Stripe {
             code: Code::with_kernel(data, parity, kernel)?,
             shards: (0..data + parity).map(fill).collect(),
-            rebuilt: vec![vec![0; SHARD_BYTES]; parity],
+            rebuilt: (0..parity).map(|_| AlignedBuf::zeroed(SHARD_BYTES)).collect(),
         })
     }
 
     fn encode(&mut self) {
         let (data, parity) = self.shards.split_at_mut(self.code.data());
-        let data: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
-        let mut parity: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+        let data: Vec<&[u8]> = data.iter().map(|shard| &**shard).collect();
+        let mut parity: Vec<&mut [u8]> = parity.iter_mut().map(|shard| &mut **shard).collect();
         self.code.encode(&data, &mut parity);
     }
 
     /// Rebuilds the first `lost` shards.
     fn rebuild(&mut self, lost: usize) {
         let present: Vec<(usize, &[u8])> =
-            self.shards.iter().map(Vec::as_slice).enumerate().skip(lost).take(self.code.data()).collect();
+            self.shards.iter().map(|shard| &**shard).enumerate().skip(lost).take(self.code.data()).collect();
         let mut wanted: Vec<(usize, &mut [u8])> =
-            self.rebuilt.iter_mut().map(Vec::as_mut_slice).enumerate().take(lost).collect();
+            self.rebuilt.iter_mut().map(|shard| &mut **shard).enumerate().take(lost).collect();
         self.code.reconstruct(&present, &mut wanted).expect("no more is lost than there is parity");
     }
 
