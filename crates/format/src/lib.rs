@@ -7,6 +7,7 @@
 mod corrupt;
 mod crc;
 mod cursor;
+pub mod fs;
 pub mod logframe;
 pub mod logstate;
 pub mod root;

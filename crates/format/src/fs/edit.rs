@@ -1,0 +1,279 @@
+//! Operands of inodes: changes that are merged without reading the inode.
+//!
+//! ```text
+//!  0   1  tag, 3
+//!  1   *  presence (varint), a bit for each field; fields follow in the order of their bits
+//!  bit 0   2  permissions are                       bit  8  *  links grow by (zigzag varint)
+//!      1   *  owner and group are (varints)              9  *  flags are (varint)
+//!      2   *  size is (varint), size - allocated        10  *  parent is (varint), 1 byte length, name
+//!             bytes is (zigzag varint, wrapping)        11  -  change time is as the modification time of bit 4
+//!      3   *  access time is                            12  -  change time is at least as in bit 6
+//!      4   *  modification time is                      13  *  extents to lay over those of a small file, to the end
+//!      5   *  change time is
+//!      6   *  modification time is at least
+//!      7   *  change time is at least
+//! ```
+//! Times are as in an inode's birth time. "Is" comes before "at least" in effect.
+
+use super::bytes::{Input, put_signed, put_varint};
+use super::extent::{ExtentMap, Extents, SMALL_FILE_BYTES_MAX};
+use super::inode::{Attrs, Stamp, flag};
+use super::{BAD_FLAGS, BAD_INO, BAD_LINKS, BAD_MODE, BAD_TAG, key};
+use crate::Corrupt;
+
+const TAG: u8 = 3;
+
+mod bit {
+    pub const PERMISSIONS: u64 = 1;
+    pub const OWNER: u64 = 1 << 1;
+    pub const SIZE: u64 = 1 << 2;
+    pub const ATIME: u64 = 1 << 3;
+    pub const MTIME: u64 = 1 << 4;
+    pub const CTIME: u64 = 1 << 5;
+    pub const MTIME_MAX: u64 = 1 << 6;
+    pub const CTIME_MAX: u64 = 1 << 7;
+    pub const LINKS: u64 = 1 << 8;
+    pub const FLAGS: u64 = 1 << 9;
+    pub const PARENT: u64 = 1 << 10;
+    pub const CTIME_SAME: u64 = 1 << 11;
+    pub const CTIME_MAX_SAME: u64 = 1 << 12;
+    pub const EXTENTS: u64 = 1 << 13;
+    pub const ALL: u64 = (1 << 14) - 1;
+}
+
+/// Changes to an inode. Absent fields leave things as they are.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct InodeEdit<'a> {
+    /// Permissions become this.
+    pub permissions: Option<u16>,
+    /// Owner and group become this.
+    pub owner: Option<(u32, u32)>,
+    /// Size and allocated bytes become this.
+    pub size: Option<(u64, u64)>,
+    /// Access time becomes this.
+    pub atime: Option<Stamp>,
+    /// Modification time becomes this.
+    pub mtime: Option<Stamp>,
+    /// Change time becomes this.
+    pub ctime: Option<Stamp>,
+    /// Modification time becomes this unless it is later.
+    pub mtime_max: Option<Stamp>,
+    /// Change time becomes this unless it is later.
+    pub ctime_max: Option<Stamp>,
+    /// Links grow by this.
+    pub links_add: i64,
+    /// Flags become this.
+    pub flags: Option<u32>,
+    /// A directory's parent and name become this.
+    pub parent: Option<(u64, &'a [u8])>,
+    /// Laid over the extents of a small file.
+    pub extents: ExtentMap<'a>,
+}
+
+/// "Is" and "at least" of one time, after those of a later edit.
+fn then(
+    (set, max): (Option<Stamp>, Option<Stamp>),
+    (later_set, later_max): (Option<Stamp>, Option<Stamp>),
+) -> (Option<Stamp>, Option<Stamp>) {
+    let (set, max) = if later_set.is_some() { (later_set, later_max) } else { (set, max.max(later_max)) };
+    match set {
+        Some(_) => (set.max(max), None),
+        None => (None, max),
+    }
+}
+
+impl<'a> InodeEdit<'a> {
+    /// Makes this edit do what it did and then what `later` does.
+    ///
+    /// # Errors
+    /// If the sum of link changes leaves its range.
+    pub fn compose(&mut self, later: InodeEdit<'a>) -> Result<(), Corrupt> {
+        self.permissions = later.permissions.or(self.permissions);
+        self.owner = later.owner.or(self.owner);
+        self.size = later.size.or(self.size);
+        self.atime = later.atime.or(self.atime);
+        (self.mtime, self.mtime_max) = then((self.mtime, self.mtime_max), (later.mtime, later.mtime_max));
+        (self.ctime, self.ctime_max) = then((self.ctime, self.ctime_max), (later.ctime, later.ctime_max));
+        self.links_add = self.links_add.checked_add(later.links_add).ok_or(BAD_LINKS)?;
+        self.flags = later.flags.or(self.flags);
+        self.parent = later.parent.or(self.parent);
+        for extent in later.extents.iter() {
+            self.extents.overlay(*extent);
+        }
+        Ok(())
+    }
+
+    /// Changes what an inode says of its file; parent and extents are the caller's to apply.
+    ///
+    /// # Errors
+    /// If the link count leaves its range.
+    pub fn apply(&self, attrs: &mut Attrs) -> Result<(), Corrupt> {
+        attrs.permissions = self.permissions.unwrap_or(attrs.permissions);
+        (attrs.uid, attrs.gid) = self.owner.unwrap_or((attrs.uid, attrs.gid));
+        (attrs.size_bytes, attrs.allocated_bytes) =
+            self.size.unwrap_or((attrs.size_bytes, attrs.allocated_bytes));
+        attrs.atime = self.atime.unwrap_or(attrs.atime);
+        attrs.mtime = self.mtime.unwrap_or(attrs.mtime);
+        attrs.ctime = self.ctime.unwrap_or(attrs.ctime);
+        attrs.mtime = self.mtime_max.map_or(attrs.mtime, |t| t.max(attrs.mtime));
+        attrs.ctime = self.ctime_max.map_or(attrs.ctime, |t| t.max(attrs.ctime));
+        let links = i64::from(attrs.links).checked_add(self.links_add).ok_or(BAD_LINKS)?;
+        attrs.links = u32::try_from(links).map_err(|_| BAD_LINKS)?;
+        attrs.flags = self.flags.unwrap_or(attrs.flags);
+        Ok(())
+    }
+
+    /// Writes the operand.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let ctime_same = self.ctime.is_some() && self.ctime == self.mtime;
+        let ctime_max_same = self.ctime_max.is_some() && self.ctime_max == self.mtime_max;
+        let presence = [
+            (bit::PERMISSIONS, self.permissions.is_some()),
+            (bit::OWNER, self.owner.is_some()),
+            (bit::SIZE, self.size.is_some()),
+            (bit::ATIME, self.atime.is_some()),
+            (bit::MTIME, self.mtime.is_some()),
+            (bit::CTIME, self.ctime.is_some() && !ctime_same),
+            (bit::MTIME_MAX, self.mtime_max.is_some()),
+            (bit::CTIME_MAX, self.ctime_max.is_some() && !ctime_max_same),
+            (bit::LINKS, self.links_add != 0),
+            (bit::FLAGS, self.flags.is_some()),
+            (bit::PARENT, self.parent.is_some()),
+            (bit::CTIME_SAME, ctime_same),
+            (bit::CTIME_MAX_SAME, ctime_max_same),
+            (bit::EXTENTS, !self.extents.is_empty()),
+        ];
+        let presence = presence.iter().filter(|(_, there)| *there).fold(0, |all, (bit, _)| all | bit);
+        out.push(TAG);
+        put_varint(out, presence);
+        if let Some(p) = self.permissions {
+            out.extend_from_slice(&p.to_le_bytes());
+        }
+        if let Some((uid, gid)) = self.owner {
+            put_varint(out, u64::from(uid));
+            put_varint(out, u64::from(gid));
+        }
+        if let Some((size, allocated)) = self.size {
+            put_varint(out, size);
+            put_signed(out, size.wrapping_sub(allocated).cast_signed());
+        }
+        let times = [
+            self.atime,
+            self.mtime,
+            self.ctime.filter(|_| !ctime_same),
+            self.mtime_max,
+            self.ctime_max.filter(|_| !ctime_max_same),
+        ];
+        for time in times.into_iter().flatten() {
+            time.encode(out, 0);
+        }
+        if self.links_add != 0 {
+            put_signed(out, self.links_add);
+        }
+        if let Some(flags) = self.flags {
+            put_varint(out, u64::from(flags));
+        }
+        if let Some((parent, name)) = self.parent {
+            put_varint(out, parent);
+            out.push(u8::try_from(name.len()).expect("names have at most 255 bytes"));
+            out.extend_from_slice(name);
+        }
+        self.extents.encode(out);
+    }
+
+    /// Reads an operand.
+    ///
+    /// # Errors
+    /// If the bytes are none.
+    pub fn decode(bytes: &'a [u8]) -> Result<InodeEdit<'a>, Corrupt> {
+        let (mut edit, extents) = Self::decode_head(bytes)?;
+        if let Some(extents) = extents {
+            edit.extents = extents.to_map()?;
+        }
+        Ok(edit)
+    }
+
+    /// Reads an operand but for its extents.
+    pub(super) fn decode_head(bytes: &'a [u8]) -> Result<(InodeEdit<'a>, Option<Extents<'a>>), Corrupt> {
+        let mut input = Input(bytes);
+        if input.u8()? != TAG {
+            return Err(BAD_TAG);
+        }
+        let presence = input.varint()?;
+        let has = |bit: u64| presence & bit != 0;
+        let twice =
+            (has(bit::CTIME) && has(bit::CTIME_SAME)) || (has(bit::CTIME_MAX) && has(bit::CTIME_MAX_SAME));
+        let same_as_nothing =
+            (has(bit::CTIME_SAME) && !has(bit::MTIME)) || (has(bit::CTIME_MAX_SAME) && !has(bit::MTIME_MAX));
+        if presence & !bit::ALL != 0 || twice || same_as_nothing {
+            return Err(BAD_FLAGS);
+        }
+        let mut edit = InodeEdit::default();
+        if has(bit::PERMISSIONS) {
+            edit.permissions = Some(Some(input.u16()?).filter(|p| p >> 12 == 0).ok_or(BAD_MODE)?);
+        }
+        if has(bit::OWNER) {
+            edit.owner = Some((input.varint32()?, input.varint32()?));
+        }
+        if has(bit::SIZE) {
+            let size = input.varint()?;
+            edit.size = Some((size, size.wrapping_sub(input.signed()?.cast_unsigned())));
+        }
+        let mut time = |bit: u64| has(bit).then(|| Stamp::decode(&mut input, 0)).transpose();
+        edit.atime = time(bit::ATIME)?;
+        edit.mtime = time(bit::MTIME)?;
+        edit.ctime = if has(bit::CTIME_SAME) { edit.mtime } else { time(bit::CTIME)? };
+        edit.mtime_max = time(bit::MTIME_MAX)?;
+        edit.ctime_max = if has(bit::CTIME_MAX_SAME) { edit.mtime_max } else { time(bit::CTIME_MAX)? };
+        if has(bit::LINKS) {
+            edit.links_add = input.signed()?;
+        }
+        if has(bit::FLAGS) {
+            edit.flags = Some(Some(input.varint32()?).filter(|f| f & !flag::ALL == 0).ok_or(BAD_FLAGS)?);
+        }
+        if has(bit::PARENT) {
+            let parent = Some(input.varint()?).filter(|p| *p != 0).ok_or(BAD_INO)?;
+            let len = usize::from(input.u8()?);
+            edit.parent = Some((parent, key::dentry_name(input.take(len)?)?));
+        }
+        let extents = has(bit::EXTENTS).then(|| Extents::new(input.rest(), SMALL_FILE_BYTES_MAX, true));
+        input.end()?;
+        Ok((edit, extents))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::Extent;
+    use proptest::prelude::*;
+
+    #[test]
+    fn golden_bytes_of_a_small_write() {
+        let mut out = Vec::new();
+        let now = Some(Stamp { seconds: 1, nanos: 2 });
+        let extents = [Extent::bytes(3, b"abc")].into_iter().collect();
+        let edit = InodeEdit { size: Some((6, 6)), mtime: now, ctime: now, extents, ..InodeEdit::default() };
+        edit.encode(&mut out);
+        assert_eq!(out, [3, 0x94, 0x50, 6, 0, 2, 2, 0, 0, 0, 3, 13, b'a', b'b', b'c']);
+        let back = InodeEdit::decode(&out);
+        assert_eq!(back.unwrap(), edit);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_fail(bytes: Vec<u8>, presence in 0u64..1 << 14) {
+            let mut tagged = vec![TAG];
+            put_varint(&mut tagged, presence);
+            tagged.extend_from_slice(&bytes);
+            for b in [&bytes, &tagged] {
+                let mut out = Vec::new();
+                if let Ok(edit) = InodeEdit::decode(b) {
+                    edit.encode(&mut out);
+                    let back = InodeEdit::decode(&out);
+                    prop_assert_eq!(back.unwrap(), edit);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! Where a file's bytes are: extents, sorted and without overlap, in a small file's inode or in a region.
+//!
+//! ```text
+//! region value            region operand           extent
+//!  0   1  tag, 1           0   1  tag, 2            gap from the end of the extent before (varint)
+//!  1   *  extents          1   *  extents           length × 4 + source (varint)
+//!                                                   source 1: the bytes themselves
+//!                                                          2: segment (varint), offset in it (varint)
+//!                                                          3: a hole: nothing follows; in operands only
+//! ```
+//!
+//! Extents run to the end of the value. What no extent covers is, in a value, a hole; in an operand, unchanged.
+//! Neighbours that could be one extent are one extent, so a map has one spelling.
+
+use crate::Corrupt;
+use smallvec::SmallVec;
+use warpfire_units::{SegmentId, SlicePtr};
+
+use super::bytes::{Input, put_varint};
+use super::{BAD_EXTENT, BAD_SEGMENT, BAD_TAG, HOLE_IN_VALUE};
+
+/// Bytes of a file that one region covers.
+pub const REGION_BYTES: u32 = 1 << 20;
+
+/// Largest file whose extents live in its inode, in bytes.
+pub const SMALL_FILE_BYTES_MAX: u32 = 64 << 10;
+
+const TAG_VALUE: u8 = 1;
+const TAG_OPERAND: u8 = 2;
+
+/// Where the bytes of an extent are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source<'a> {
+    /// Nowhere: they are zeros.
+    Hole,
+    /// Here.
+    Bytes(&'a [u8]),
+    /// In a segment, from this offset on.
+    Slice(SegmentId, u64),
+}
+
+/// A run of bytes of a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent<'a> {
+    /// First byte, counted in the region.
+    pub offset: u32,
+    /// Number of bytes, never zero.
+    pub len: u32,
+    /// Where they are.
+    pub source: Source<'a>,
+}
+
+impl<'a> Extent<'a> {
+    /// Bytes that ride in the value itself.
+    #[must_use]
+    pub fn bytes(offset: u32, bytes: &'a [u8]) -> Self {
+        let len = u32::try_from(bytes.len()).expect("bytes of a region fit 32 bits");
+        Extent { offset, len, source: Source::Bytes(bytes) }
+    }
+
+    /// The bytes of a slice.
+    #[must_use]
+    pub fn slice(offset: u32, slice: SlicePtr) -> Self {
+        Extent { offset, len: slice.len_bytes, source: Source::Slice(slice.segment, slice.offset_bytes) }
+    }
+
+    /// Zeros.
+    #[must_use]
+    pub fn hole(offset: u32, len: u32) -> Self {
+        Extent { offset, len, source: Source::Hole }
+    }
+
+    /// First byte past the extent.
+    #[must_use]
+    pub fn end(&self) -> u32 {
+        self.offset + self.len
+    }
+
+    /// The slice that holds the bytes, if one does.
+    #[must_use]
+    pub fn pointer(&self) -> Option<SlicePtr> {
+        match self.source {
+            Source::Slice(segment, offset_bytes) => {
+                Some(SlicePtr { segment, offset_bytes, len_bytes: self.len })
+            }
+            Source::Hole | Source::Bytes(_) => None,
+        }
+    }
+
+    /// The part of the extent inside `start..end`, which overlaps it.
+    #[must_use]
+    pub fn clip(&self, start: u32, end: u32) -> Extent<'a> {
+        let from = self.offset.max(start);
+        let to = self.end().min(end);
+        assert!(from < to, "only what overlaps is clipped");
+        let skip = from - self.offset;
+        let source = match self.source {
+            Source::Hole => Source::Hole,
+            Source::Bytes(b) => Source::Bytes(
+                b.get(skip as usize..(to - self.offset) as usize).expect("bytes are as long as their extent"),
+            ),
+            Source::Slice(segment, offset) => Source::Slice(segment, offset + u64::from(skip)),
+        };
+        Extent { offset: from, len: to - from, source }
+    }
+
+    /// The extent elsewhere.
+    #[must_use]
+    pub fn at(&self, offset: u32) -> Extent<'a> {
+        Extent { offset, ..*self }
+    }
+
+    /// Whether `next` goes on where this ends and could be the same extent, bytes left aside.
+    fn continues_into(&self, next: &Extent<'_>) -> bool {
+        self.end() == next.offset
+            && match (self.source, next.source) {
+                (Source::Hole, Source::Hole) => true,
+                (Source::Slice(s, o), Source::Slice(t, p)) => {
+                    s == t && o.checked_add(u64::from(self.len)) == Some(p)
+                }
+                _ => false,
+            }
+    }
+}
+
+/// Extents sorted by offset, without overlap. Neighbouring `Bytes` stay apart here and join when encoded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExtentMap<'a>(SmallVec<[Extent<'a>; 2]>);
+
+impl<'a> ExtentMap<'a> {
+    /// Nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The extents in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Extent<'a>> {
+        self.0.iter()
+    }
+
+    /// Whether there is no extent.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Number of extents.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Bytes covered by data.
+    #[must_use]
+    pub fn data_bytes(&self) -> u64 {
+        self.0.iter().filter(|e| e.source != Source::Hole).map(|e| u64::from(e.len)).sum()
+    }
+
+    /// Lays an extent over what is there: the later wins.
+    pub fn overlay(&mut self, new: Extent<'a>) {
+        assert!(new.len > 0, "an extent is not empty");
+        let first = match self.0.last() {
+            Some(last) if last.end() > new.offset => self.0.partition_point(|e| e.end() <= new.offset),
+            _ => self.0.len(),
+        };
+        let past =
+            first + self.0.get(first..).map_or(0, |tail| tail.partition_point(|e| e.offset < new.end()));
+        let mut pieces: SmallVec<[Extent<'a>; 3]> = SmallVec::new();
+        if let Some(e) = self.0.get(first).filter(|e| e.offset < new.offset) {
+            pieces.push(e.clip(e.offset, new.offset));
+        }
+        pieces.push(new);
+        if let Some(e) =
+            past.checked_sub(1).and_then(|i| self.0.get(i)).filter(|e| past > first && e.end() > new.end())
+        {
+            pieces.push(e.clip(new.end(), e.end()));
+        }
+        // Most writes land past the end or replace exactly one extent.
+        if first == self.0.len() {
+            self.0.extend(pieces);
+        } else {
+            let tail: SmallVec<[Extent<'a>; 8]> = self.0.drain(first..).skip(past - first).collect();
+            self.0.extend(pieces);
+            self.0.extend(tail);
+        }
+        let touched = (first + 3).min(self.0.len());
+        self.fuse(first.saturating_sub(1), touched);
+    }
+
+    /// Joins neighbours among the extents `from..=to`.
+    fn fuse(&mut self, from: usize, to: usize) {
+        let mut i = from;
+        let mut left = to - from.min(to);
+        while left > 0 && i + 1 < self.0.len() {
+            left -= 1;
+            let (Some(a), Some(b)) = (self.0.get(i).copied(), self.0.get(i + 1).copied()) else { return };
+            if a.continues_into(&b) {
+                if let Some(a) = self.0.get_mut(i) {
+                    a.len += b.len;
+                }
+                self.0.remove(i + 1);
+            } else {
+                i += 1;
+            }
+        }
+    }
+
+    /// Turns what an operand says into what a value holds: holes need no extent.
+    pub fn drop_holes(&mut self) {
+        self.0.retain(|e| e.source != Source::Hole);
+    }
+
+    /// Writes the extents, neighbouring bytes joined.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let mut at = 0;
+        let mut rest = self.0.as_slice();
+        while let Some((first, mut tail)) = rest.split_first() {
+            put_varint(out, u64::from(first.offset - at));
+            let mut end = first.end();
+            match first.source {
+                Source::Hole => put_varint(out, u64::from(first.len) << 2 | 3),
+                Source::Slice(segment, offset) => {
+                    put_varint(out, u64::from(first.len) << 2 | 2);
+                    put_varint(out, segment.get());
+                    put_varint(out, offset);
+                }
+                Source::Bytes(bytes) => {
+                    let mut run = 0;
+                    while let Some(next) =
+                        tail.get(run).filter(|n| n.offset == end && matches!(n.source, Source::Bytes(_)))
+                    {
+                        end = next.end();
+                        run += 1;
+                    }
+                    put_varint(out, u64::from(end - first.offset) << 2 | 1);
+                    out.extend_from_slice(bytes);
+                    let (joined, after) = tail.split_at(run);
+                    for e in joined {
+                        if let Source::Bytes(b) = e.source {
+                            out.extend_from_slice(b);
+                        }
+                    }
+                    tail = after;
+                }
+            }
+            at = end;
+            rest = tail;
+        }
+    }
+}
+
+impl<'a> FromIterator<Extent<'a>> for ExtentMap<'a> {
+    fn from_iter<I: IntoIterator<Item = Extent<'a>>>(extents: I) -> Self {
+        let mut map = ExtentMap::new();
+        for extent in extents {
+            map.overlay(extent);
+        }
+        map
+    }
+}
+
+/// Reads encoded extents one by one.
+#[derive(Clone, Copy, Debug)]
+pub struct Extents<'a> {
+    input: Input<'a>,
+    at: u32,
+    limit: u32,
+    holes: bool,
+}
+
+impl<'a> Extents<'a> {
+    pub(super) fn new(bytes: &'a [u8], limit: u32, holes: bool) -> Self {
+        Extents { input: Input(bytes), at: 0, limit, holes }
+    }
+
+    /// The bytes not read yet.
+    pub(super) fn raw(&self) -> &'a [u8] {
+        self.input.0
+    }
+
+    /// All of them, verified.
+    ///
+    /// # Errors
+    /// If one does not decode.
+    pub fn to_map(self) -> Result<ExtentMap<'a>, Corrupt> {
+        let mut map = ExtentMap::new();
+        for extent in self {
+            map.0.push(extent?);
+        }
+        Ok(map)
+    }
+
+    fn read(&mut self) -> Result<Extent<'a>, Corrupt> {
+        let gap = self.input.varint32()?;
+        let word = self.input.varint()?;
+        let len = u32::try_from(word >> 2).map_err(|_| BAD_EXTENT)?;
+        let offset = self.at.checked_add(gap).ok_or(BAD_EXTENT)?;
+        let end = offset.checked_add(len).ok_or(BAD_EXTENT)?;
+        if len == 0 || end > self.limit {
+            return Err(BAD_EXTENT);
+        }
+        let source = match word & 3 {
+            1 => Source::Bytes(self.input.take(len as usize)?),
+            2 => {
+                let segment = SegmentId::new(self.input.varint()?).ok_or(BAD_SEGMENT)?;
+                let offset = self.input.varint()?;
+                offset.checked_add(u64::from(len)).ok_or(BAD_EXTENT)?;
+                Source::Slice(segment, offset)
+            }
+            3 if self.holes => Source::Hole,
+            3 => return Err(HOLE_IN_VALUE),
+            _ => return Err(BAD_TAG),
+        };
+        self.at = end;
+        Ok(Extent { offset, len, source })
+    }
+}
+
+impl<'a> Iterator for Extents<'a> {
+    type Item = Result<Extent<'a>, Corrupt>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.input.0.is_empty() {
+            return None;
+        }
+        let read = self.read();
+        if read.is_err() {
+            self.input = Input(&[]);
+        }
+        Some(read)
+    }
+}
+
+/// Writes a region's value or, with `is_operand`, what is laid over one.
+pub fn encode_region(out: &mut Vec<u8>, extents: &ExtentMap<'_>, is_operand: bool) {
+    out.push(if is_operand { TAG_OPERAND } else { TAG_VALUE });
+    extents.encode(out);
+}
+
+/// The extents of a region's value or operand, not yet read.
+///
+/// # Errors
+/// If the tag is wrong.
+pub fn region_extents(bytes: &[u8], is_operand: bool) -> Result<Extents<'_>, Corrupt> {
+    let mut input = Input(bytes);
+    let tag = input.u8()?;
+    if tag != if is_operand { TAG_OPERAND } else { TAG_VALUE } {
+        return Err(BAD_TAG);
+    }
+    Ok(Extents::new(input.rest(), REGION_BYTES, is_operand))
+}
+
+/// A region's value or operand, verified.
+///
+/// # Errors
+/// If the bytes are none.
+pub fn decode_region(bytes: &[u8], is_operand: bool) -> Result<ExtentMap<'_>, Corrupt> {
+    region_extents(bytes, is_operand)?.to_map()
+}

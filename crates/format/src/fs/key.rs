@@ -1,0 +1,273 @@
+//! Keys. All numbers in keys are big-endian, so that byte order is number order.
+//!
+//! ```text
+//!  0   4  volume, 0 for records of the whole pool
+//!  4   1  kind
+//!  5   8  inode number, or for the pool's own records and for counters an id
+//! 13   *  rest: the name (dentry, xattr) or the region's index (8 bytes); empty otherwise
+//! ```
+
+use crate::Corrupt;
+use smallvec::SmallVec;
+
+use super::{BAD_INO, BAD_KEY, BAD_NAME};
+
+/// Longest name of a directory entry, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// Longest name of an extended attribute, in bytes, its namespace included.
+pub const XATTR_NAME_BYTES_MAX: usize = 255;
+
+/// Bytes before the rest of a key.
+const HEAD_BYTES: usize = 13;
+
+/// A volume's number; zero stands for the pool itself.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct VolumeId(pub u32);
+
+impl VolumeId {
+    /// Records of the whole pool.
+    pub const POOL: VolumeId = VolumeId(0);
+    /// The first volume of a pool.
+    pub const FIRST: VolumeId = VolumeId(1);
+}
+
+/// What kind of record a key names. Zero is never written.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// A record of the whole pool.
+    Super = 1,
+    /// A sum.
+    Counter = 2,
+    /// The inode of a directory or of a file with more than one link.
+    Inode = 3,
+    /// An inode without a name, kept while it is open or until its regions are gone.
+    Orphan = 4,
+    /// A name in a directory.
+    Dentry = 5,
+    /// An extended attribute.
+    Xattr = 6,
+    /// A megabyte of a file.
+    Region = 7,
+}
+
+/// Which record of the whole pool.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum SuperId {
+    /// The superblock.
+    Superblock,
+    /// The record of a volume.
+    Volume(VolumeId),
+}
+
+/// Which sum of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u64)]
+pub enum CounterId {
+    /// Inodes that exist, orphans included.
+    Inodes = 1,
+    /// Bytes of files that are not holes.
+    Bytes = 2,
+}
+
+/// A decoded key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Key<'a> {
+    /// A record of the whole pool.
+    Super(SuperId),
+    /// A sum of a volume.
+    Counter(VolumeId, CounterId),
+    /// An inode that lives at its own key.
+    Inode(VolumeId, u64),
+    /// An inode without a name.
+    Orphan(VolumeId, u64),
+    /// A name in the directory with this inode number.
+    Dentry(VolumeId, u64, &'a [u8]),
+    /// An extended attribute of an inode.
+    Xattr(VolumeId, u64, &'a [u8]),
+    /// A region of a file, by index.
+    Region(VolumeId, u64, u64),
+}
+
+/// An encoded key; those of short names need no allocation.
+pub type KeyBuf = SmallVec<[u8; 64]>;
+
+fn head(volume: VolumeId, kind: Kind, id: u64) -> [u8; HEAD_BYTES] {
+    let mut head = [0; HEAD_BYTES];
+    head[..4].copy_from_slice(&volume.0.to_be_bytes());
+    head[4] = kind as u8;
+    head[5..].copy_from_slice(&id.to_be_bytes());
+    head
+}
+
+fn with_rest(volume: VolumeId, kind: Kind, ino: u64, rest: &[u8]) -> KeyBuf {
+    let mut key = KeyBuf::new();
+    key.extend_from_slice(&head(volume, kind, ino));
+    key.extend_from_slice(rest);
+    key
+}
+
+/// The key of a name in a directory. Whether the name is allowed is checked by [`Key::decode`] and by who takes names
+/// from people.
+#[must_use]
+pub fn dentry_key(volume: VolumeId, dir: u64, name: &[u8]) -> KeyBuf {
+    with_rest(volume, Kind::Dentry, dir, name)
+}
+
+/// The key of an inode that lives on its own.
+#[must_use]
+pub fn inode_key(volume: VolumeId, ino: u64) -> KeyBuf {
+    with_rest(volume, Kind::Inode, ino, &[])
+}
+
+/// The key of a region.
+#[must_use]
+pub fn region_key(volume: VolumeId, ino: u64, index: u64) -> KeyBuf {
+    with_rest(volume, Kind::Region, ino, &index.to_be_bytes())
+}
+
+/// The key of an extended attribute.
+#[must_use]
+pub fn xattr_key(volume: VolumeId, ino: u64, name: &[u8]) -> KeyBuf {
+    with_rest(volume, Kind::Xattr, ino, name)
+}
+
+/// First key and first key past all names of a directory.
+#[must_use]
+pub fn dentry_range(volume: VolumeId, dir: u64) -> (KeyBuf, KeyBuf) {
+    (with_rest(volume, Kind::Dentry, dir, &[]), past(volume, Kind::Dentry, dir))
+}
+
+/// First key and first key past all extended attributes of an inode.
+#[must_use]
+pub fn xattr_range(volume: VolumeId, ino: u64) -> (KeyBuf, KeyBuf) {
+    (with_rest(volume, Kind::Xattr, ino, &[]), past(volume, Kind::Xattr, ino))
+}
+
+/// First key and first key past the regions from `first` on.
+#[must_use]
+pub fn region_range(volume: VolumeId, ino: u64, first: u64) -> (KeyBuf, KeyBuf) {
+    (region_key(volume, ino, first), past(volume, Kind::Region, ino))
+}
+
+/// A key above every key of this kind and inode: one inode on, or, after the last inode, one byte more.
+fn past(volume: VolumeId, kind: Kind, ino: u64) -> KeyBuf {
+    match ino.checked_add(1) {
+        Some(next) => with_rest(volume, kind, next, &[]),
+        None => with_rest(volume, kind, ino, &[0xff; NAME_BYTES_MAX + 1]),
+    }
+}
+
+impl<'a> Key<'a> {
+    /// The key's bytes.
+    #[must_use]
+    pub fn encode(&self) -> KeyBuf {
+        match *self {
+            Key::Super(SuperId::Superblock) => with_rest(VolumeId::POOL, Kind::Super, 1, &[]),
+            Key::Super(SuperId::Volume(v)) => with_rest(v, Kind::Super, 1, &[]),
+            Key::Counter(v, id) => with_rest(v, Kind::Counter, id as u64, &[]),
+            Key::Inode(v, ino) => inode_key(v, ino),
+            Key::Orphan(v, ino) => with_rest(v, Kind::Orphan, ino, &[]),
+            Key::Dentry(v, dir, name) => dentry_key(v, dir, name),
+            Key::Xattr(v, ino, name) => xattr_key(v, ino, name),
+            Key::Region(v, ino, index) => region_key(v, ino, index),
+        }
+    }
+
+    /// The key that these bytes are.
+    ///
+    /// # Errors
+    /// If no key has these bytes.
+    pub fn decode(bytes: &'a [u8]) -> Result<Key<'a>, Corrupt> {
+        let (volume, rest) = bytes.split_first_chunk::<4>().ok_or(BAD_KEY)?;
+        let (&kind, rest) = rest.split_first().ok_or(BAD_KEY)?;
+        let (id, rest) = rest.split_first_chunk::<8>().ok_or(BAD_KEY)?;
+        let volume = VolumeId(u32::from_be_bytes(*volume));
+        let id = u64::from_be_bytes(*id);
+        if id == 0 {
+            return Err(BAD_INO);
+        }
+        if volume == VolumeId::POOL && kind != Kind::Super as u8 {
+            return Err(BAD_KEY);
+        }
+        let key = match kind {
+            k if k == Kind::Super as u8 && id == 1 => match volume {
+                VolumeId::POOL => Key::Super(SuperId::Superblock),
+                other => Key::Super(SuperId::Volume(other)),
+            },
+            k if k == Kind::Counter as u8 && id == CounterId::Inodes as u64 => {
+                Key::Counter(volume, CounterId::Inodes)
+            }
+            k if k == Kind::Counter as u8 && id == CounterId::Bytes as u64 => {
+                Key::Counter(volume, CounterId::Bytes)
+            }
+            k if k == Kind::Inode as u8 => Key::Inode(volume, id),
+            k if k == Kind::Orphan as u8 => Key::Orphan(volume, id),
+            k if k == Kind::Dentry as u8 => {
+                return dentry_name(rest).map(|name| Key::Dentry(volume, id, name));
+            }
+            k if k == Kind::Xattr as u8 => return xattr_name(rest).map(|name| Key::Xattr(volume, id, name)),
+            k if k == Kind::Region as u8 => {
+                let index = <[u8; 8]>::try_from(rest).map_err(|_| BAD_KEY)?;
+                return Ok(Key::Region(volume, id, u64::from_be_bytes(index)));
+            }
+            _ => return Err(BAD_KEY),
+        };
+        if rest.is_empty() { Ok(key) } else { Err(BAD_KEY) }
+    }
+}
+
+/// A name as a directory may hold it.
+pub(super) fn dentry_name(name: &[u8]) -> Result<&[u8], Corrupt> {
+    let good = (1..=NAME_BYTES_MAX).contains(&name.len())
+        && !name.contains(&b'/')
+        && !name.contains(&0)
+        && name != b"."
+        && name != b"..";
+    if good { Ok(name) } else { Err(BAD_NAME) }
+}
+
+fn xattr_name(name: &[u8]) -> Result<&[u8], Corrupt> {
+    let good = (1..=XATTR_NAME_BYTES_MAX).contains(&name.len()) && !name.contains(&0);
+    if good { Ok(name) } else { Err(BAD_NAME) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn golden_bytes() {
+        let key = Key::Dentry(VolumeId::FIRST, 0x0102, b"a").encode();
+        assert_eq!(&key[..], &[0, 0, 0, 1, 5, 0, 0, 0, 0, 0, 0, 1, 2, b'a']);
+        let key = Key::Region(VolumeId::FIRST, 7, 3).encode();
+        assert_eq!(&key[..], &[0, 0, 0, 1, 7, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 3]);
+        assert_eq!(&Key::Super(SuperId::Superblock).encode()[..], &[0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn a_directory_is_one_range() {
+        let (start, end) = dentry_range(VolumeId::FIRST, 9);
+        let longest = dentry_key(VolumeId::FIRST, 9, &[0xff; NAME_BYTES_MAX]);
+        assert!(start < longest && longest < end);
+        let (start, end) = dentry_range(VolumeId::FIRST, u64::MAX);
+        let longest = dentry_key(VolumeId::FIRST, u64::MAX, &[0xff; NAME_BYTES_MAX]);
+        assert!(start < longest && longest < end);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_fail_and_what_decodes_encodes_back(bytes: Vec<u8>, kind in 0u8..9, id in 0u64..4) {
+            let mut likely = vec![0, 0, 0, 1, kind];
+            likely.extend_from_slice(&id.to_be_bytes());
+            likely.extend_from_slice(&bytes);
+            for candidate in [&bytes, &likely] {
+                if let Ok(key) = Key::decode(candidate) {
+                    prop_assert_eq!(&key.encode()[..], &candidate[..]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Keys and values of the filesystem: what the metadata engine's ordered map holds.
+//!
+//! A key says what kind of record its value is; a value never needs another value to be decoded. Values of some kinds
+//! also take *operands* (blind merges); [`fold`] says what an operand means, so that any reader can resolve
+//! a key's history without the filesystem. See `docs/FORMAT.md`, sections "Keys", "Inodes", "Regions" and "Counters".
+
+mod bytes;
+mod counter;
+mod edit;
+mod extent;
+mod fold;
+mod inode;
+mod key;
+mod superblock;
+mod visit;
+
+pub use counter::{COUNTER_BYTES_MAX, decode_counter, encode_counter};
+pub use edit::InodeEdit;
+pub use extent::{
+    Extent, ExtentMap, Extents, REGION_BYTES, SMALL_FILE_BYTES_MAX, Source, decode_region, encode_region,
+    region_extents,
+};
+pub use fold::{FoldBase, FoldOutcome, fold};
+pub use inode::{Attrs, Content, Dentry, FileKind, Inode, Stamp, flag};
+pub use key::{
+    CounterId, Key, KeyBuf, Kind, NAME_BYTES_MAX, SuperId, VolumeId, XATTR_NAME_BYTES_MAX, dentry_key,
+    dentry_range, inode_key, region_key, region_range, xattr_key, xattr_range,
+};
+pub use superblock::{FORMAT_VERSION, Superblock, VolumeRecord};
+pub use visit::{INLINE_FOREVER_BYTES_MAX, place, pointers};
+
+use crate::Corrupt;
+
+macro_rules! codes {
+    ($($name:ident = $code:literal, $what:literal;)*) => {
+        $(pub(crate) const $name: Corrupt = Corrupt::new($code, $what);)*
+    };
+}
+
+codes! {
+    BAD_KEY = 400, "key is malformed";
+    TRUNCATED = 401, "value ends early";
+    BAD_VARINT = 402, "variable-length integer is too long or not minimal";
+    BAD_TAG = 403, "tag names no record of this kind of key";
+    BAD_INO = 404, "inode number is zero";
+    BAD_MODE = 405, "mode has no file type";
+    BAD_NANOS = 406, "nanoseconds are not below a second";
+    BAD_FLAGS = 407, "a bit without a meaning is set";
+    BAD_EXTENT = 408, "extent is empty, out of order or past its region";
+    BAD_SEGMENT = 409, "slice names segment zero";
+    HOLE_IN_VALUE = 410, "a value spells out a hole";
+    BAD_NAME = 411, "name is empty, too long or holds '/' or NUL";
+    TRAILING = 412, "bytes after the end of a value";
+    NO_OPERANDS = 413, "this kind of key takes no operands";
+    BAD_CONTENT = 414, "content does not fit the file type";
+    BAD_VERSION = 415, "format version is not known";
+    BAD_LINKS = 416, "link count leaves its range";
+}

@@ -1,0 +1,151 @@
+//! The slices that values name, and values with their slices changed.
+
+use crate::Corrupt;
+use warpfire_units::SlicePtr;
+
+use super::extent::{Extent, ExtentMap, Extents, SMALL_FILE_BYTES_MAX, Source, region_extents};
+use super::inode::{Content, Dentry, Inode};
+use super::{InodeEdit, Key};
+
+/// Bytes of a file that stay in its value for ever: up to here a pointer would save nothing.
+pub const INLINE_FOREVER_BYTES_MAX: usize = 64;
+
+/// Most bytes packed as one slice; the log never splits as much.
+const PACK_BYTES_MAX: usize = 64 << 10;
+
+/// The extents in a value or operand, which are its last bytes; `None` if it has none.
+fn extents<'a>(key: &[u8], value: &'a [u8], is_operand: bool) -> Result<Option<Extents<'a>>, Corrupt> {
+    let of_inode = |inode: Inode<'a>| match inode.content {
+        Content::Small(extents) => Some(extents),
+        _ => None,
+    };
+    match Key::decode(key)? {
+        Key::Region(..) => region_extents(value, is_operand).map(Some),
+        Key::Inode(..) | Key::Orphan(..) | Key::Dentry(..) if is_operand => {
+            InodeEdit::decode_head(value).map(|(_, extents)| extents)
+        }
+        Key::Inode(..) | Key::Orphan(..) => Inode::decode(value).map(of_inode),
+        Key::Dentry(..) => Ok(match Dentry::decode(value)? {
+            Dentry::Embedded(inode) => of_inode(inode),
+            Dentry::Reference(..) => None,
+        }),
+        Key::Super(_) | Key::Counter(..) | Key::Xattr(..) => Ok(None),
+    }
+}
+
+/// Calls `visit` for each slice that a value or operand names.
+///
+/// # Errors
+/// If key or value does not decode.
+pub fn pointers(
+    key: &[u8],
+    value: &[u8],
+    is_operand: bool,
+    visit: &mut dyn FnMut(SlicePtr),
+) -> Result<(), Corrupt> {
+    for extent in extents(key, value, is_operand)?.into_iter().flatten() {
+        if let Some(slice) = extent?.pointer() {
+            visit(slice);
+        }
+    }
+    Ok(())
+}
+
+/// Rewrites a value or operand: runs of more than [`INLINE_FOREVER_BYTES_MAX`] bytes go where `pack` puts them, slices go
+/// where `moved` says. `false` if nothing changed; `out` is then as it was.
+///
+/// # Errors
+/// If key or value does not decode, or what a callback returned.
+pub fn place<E: From<Corrupt>>(
+    key: &[u8],
+    value: &[u8],
+    is_operand: bool,
+    pack: &mut dyn FnMut(&[u8]) -> Result<SlicePtr, E>,
+    moved: &mut dyn FnMut(SlicePtr) -> Result<Option<SlicePtr>, E>,
+    out: &mut Vec<u8>,
+) -> Result<bool, E> {
+    let Some(extents) = extents(key, value, is_operand)? else { return Ok(false) };
+    let head_len = value.len() - extents.raw().len();
+    let mut changed = false;
+    let mut map = ExtentMap::new();
+    for extent in extents {
+        let extent = extent?;
+        match extent.source {
+            Source::Bytes(bytes) if bytes.len() > INLINE_FOREVER_BYTES_MAX => {
+                changed = true;
+                let mut at = extent.offset;
+                for piece in bytes.chunks(PACK_BYTES_MAX) {
+                    let slice = pack(piece)?;
+                    assert_eq!(slice.len_bytes as usize, piece.len(), "all that was given is packed");
+                    map.overlay(Extent::slice(at, slice));
+                    at += slice.len_bytes;
+                }
+            }
+            Source::Slice(..) => {
+                let slice = extent.pointer().expect("a slice has a pointer");
+                let to = moved(slice)?;
+                changed |= to.is_some();
+                let to = to.unwrap_or(slice);
+                assert_eq!(to.len_bytes, slice.len_bytes, "a slice keeps its length when it moves");
+                map.overlay(Extent::slice(extent.offset, to));
+            }
+            Source::Bytes(_) | Source::Hole => map.overlay(extent),
+        }
+    }
+    if changed {
+        out.clear();
+        out.extend_from_slice(value.get(..head_len).expect("extents are the end of the value"));
+        map.encode(out);
+    }
+    Ok(changed)
+}
+
+const _: () = assert!(PACK_BYTES_MAX >= SMALL_FILE_BYTES_MAX as usize, "a small file is packed whole");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::{VolumeId, decode_region, encode_region, region_key};
+    use proptest::prelude::*;
+    use warpfire_units::SegmentId;
+
+    #[test]
+    fn long_runs_are_packed_and_short_ones_stay() {
+        let key = region_key(VolumeId::FIRST, 5, 0);
+        let (long, short) = ([1; 65], [2; 64]);
+        let old = SlicePtr { segment: SegmentId::FIRST, offset_bytes: 9, len_bytes: 7 };
+        let map = [Extent::bytes(0, &long), Extent::bytes(100, &short), Extent::slice(200, old)]
+            .into_iter()
+            .collect();
+        let mut value = Vec::new();
+        encode_region(&mut value, &map, false);
+        let mut out = Vec::new();
+        let mut packed = Vec::new();
+        let to = SegmentId::FIRST.next();
+        let mut pack = |b: &[u8]| {
+            packed.push(b.to_vec());
+            Ok::<_, Corrupt>(SlicePtr { segment: to, offset_bytes: 0, len_bytes: b.len() as u32 })
+        };
+        let mut stay = |_| Ok(None);
+        assert!(place(&key, &value, false, &mut pack, &mut stay, &mut out).unwrap());
+        assert_eq!(packed, [long.to_vec()]);
+        let mut seen = Vec::new();
+        pointers(&key, &out, false, &mut |p| seen.push(p)).unwrap();
+        assert_eq!(seen, [SlicePtr { segment: to, offset_bytes: 0, len_bytes: 65 }, old]);
+        let again = out.clone();
+        let mut none = |_: &[u8]| -> Result<SlicePtr, Corrupt> { panic!("nothing left to pack") };
+        assert!(!place(&key, &again, false, &mut none, &mut stay, &mut out).unwrap());
+        assert_eq!(decode_region(&out, false).unwrap().len(), 3);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_visited_or_refused(kind in 0u8..9, value: Vec<u8>, tag in 0u8..4, is_operand: bool) {
+            let mut key = vec![0, 0, 0, 1, kind, 0, 0, 0, 0, 0, 0, 0, 1];
+            key.extend_from_slice(if kind == 7 { &[0; 8] } else if kind > 4 { b"n" } else { b"" });
+            let mut tagged = vec![tag];
+            tagged.extend_from_slice(&value);
+            let _ = pointers(&key, &tagged, is_operand, &mut |_| ());
+        }
+    }
+}
