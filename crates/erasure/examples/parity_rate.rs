@@ -1,4 +1,5 @@
-//! Prints how fast parity is made and shards are rebuilt: GB of data shards per second and core, best and median of many runs.
+//! Prints how fast parity is made and shards are rebuilt: GB of data shards per second and core,
+//! best and median of many runs.
 //!
 //! `cargo run --release -p warpfire-erasure --example parity_rate`
 

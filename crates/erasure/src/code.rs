@@ -28,7 +28,7 @@ struct Shared {
 
 impl Code {
     /// The code with `data` data columns (at least 1) and `parity` parity columns (at most
-    /// [`PARITY_MAX`]), together at most [`COLUMNS_MAX`], on the fastest kernel that this processor runs.
+    /// [`PARITY_MAX`]), together at most [`COLUMNS_MAX`], on [`Kernel::best`].
     ///
     /// # Errors
     /// [`ErasureError::Shape`] for any other shape.

@@ -32,7 +32,7 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// Every kernel that this processor runs, fastest first.
+    /// Every kernel that this processor runs, the one that encodes wide codes fastest first.
     pub fn available() -> impl Iterator<Item = Kernel> {
         let all = [
             #[cfg(target_arch = "x86_64")]
@@ -43,7 +43,7 @@ impl Kernel {
         all.into_iter().filter(|kernel| kernel.is_available())
     }
 
-    /// The fastest kernel that this processor runs.
+    /// The first of [`Kernel::available`].
     #[must_use]
     pub fn best() -> Kernel {
         Kernel::available().next().expect("the scalar kernel runs everywhere")
