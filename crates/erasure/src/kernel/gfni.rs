@@ -115,7 +115,8 @@ impl LinearMap for Gfni512 {
     }
 }
 
-/// Computes one strip of all outputs, which begins at byte `at`. If `MASKED`, only the bytes of each vector that `mask` admits are touched.
+/// Computes one strip of all outputs, which begins at byte `at`. If `MASKED`, only the bytes of each
+/// vector that `mask` admits are touched.
 ///
 /// # Safety
 /// From `at` on, every source is readable and every output writable for `VECTORS` vectors, or for the
