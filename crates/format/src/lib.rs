@@ -4,19 +4,25 @@
 
 #![forbid(unsafe_code)]
 
+pub mod commit;
 mod corrupt;
 mod crc;
 mod cursor;
 pub mod fs;
+mod hash;
 pub mod logframe;
 pub mod logstate;
+pub mod manifest;
 pub mod root;
 pub mod segment;
 pub mod stripe;
+pub mod table;
+mod varint;
 
 pub use corrupt::Corrupt;
 pub use crc::crc32c;
 pub use cursor::Cursor;
+pub use hash::key_hash;
 
 /// A 128-bit random name, of a pool or of a device. Never zero on flash.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

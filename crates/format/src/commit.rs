@@ -1,0 +1,182 @@
+//! Commit records: what a sync writes to the commit log.
+//!
+//! ```text
+//! 0   u32     CRC32C of all that follows
+//! 4   u8      kind 1
+//! 5   u64     first: no change in the record has a lower seq; never 0
+//! 13  u64     last: none has a higher one; every commit from first to last is here whole
+//! 21  u32     number of changes
+//! 25  changes, each:
+//!       varint  seq − first
+//!       varint  key length
+//!       varint  value length × 4 + kind (1 put, 2 delete, 3 merge)
+//!       key bytes, value bytes
+//! ```
+//!
+//! Changes to one key are in the order they were made. Changes to different keys are in any order.
+
+use warpfire_units::Seq;
+
+use crate::table::{Entry, EntryKind};
+use crate::{Corrupt, Cursor, crc32c, varint};
+
+/// First byte after the checksum.
+const KIND: u8 = 1;
+const HEADER_BYTES: usize = 25;
+
+const BAD_CHECKSUM: Corrupt = Corrupt::new(310, "commit record checksum");
+const BAD_RECORD: Corrupt = Corrupt::new(311, "commit record structure");
+
+/// Collects the changes of one record.
+#[derive(Debug)]
+pub struct CommitRecordBuilder {
+    out: Vec<u8>,
+    first: Seq,
+    last: Seq,
+    count: u32,
+}
+
+impl CommitRecordBuilder {
+    /// A record of the commits from `first` to `last`.
+    #[must_use]
+    pub fn new(first: Seq, last: Seq) -> Self {
+        assert!(Seq(0) < first && first <= last, "a record covers at least one commit");
+        CommitRecordBuilder { out: vec![0; HEADER_BYTES], first, last, count: 0 }
+    }
+
+    /// Adds a change.
+    pub fn push(&mut self, change: Entry<'_>) {
+        assert!(self.first <= change.seq && change.seq <= self.last, "the record covers the change");
+        varint::put(&mut self.out, change.seq.0 - self.first.0);
+        varint::put(&mut self.out, change.key.len() as u64);
+        varint::put(&mut self.out, (change.value.len() as u64) << 2 | change.kind as u64);
+        self.out.extend_from_slice(change.key);
+        self.out.extend_from_slice(change.value);
+        self.count += 1;
+    }
+
+    /// The record's bytes.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<u8> {
+        self.out[4] = KIND;
+        self.out[5..13].copy_from_slice(&self.first.0.to_le_bytes());
+        self.out[13..21].copy_from_slice(&self.last.0.to_le_bytes());
+        self.out[21..25].copy_from_slice(&self.count.to_le_bytes());
+        let crc = crc32c(&self.out[4..]);
+        self.out[..4].copy_from_slice(&crc.to_le_bytes());
+        self.out
+    }
+}
+
+/// A record whose checksum and header have been verified.
+#[derive(Clone, Copy, Debug)]
+pub struct CommitRecord<'a> {
+    /// First commit in the record.
+    pub first: Seq,
+    /// Last commit in the record.
+    pub last: Seq,
+    count: u32,
+    changes: &'a [u8],
+}
+
+impl<'a> CommitRecord<'a> {
+    /// Verifies the checksum and reads the header. `None` if it is a record of another kind.
+    pub fn decode(record: &'a [u8]) -> Result<Option<Self>, Corrupt> {
+        let mut cursor = Cursor::new(record, BAD_RECORD);
+        let crc = cursor.u32()?;
+        if crc32c(cursor.rest()) != crc {
+            return Err(BAD_CHECKSUM);
+        }
+        if cursor.u8()? != KIND {
+            return Ok(None);
+        }
+        let (first, last, count) = (Seq(cursor.u64()?), Seq(cursor.u64()?), cursor.u32()?);
+        if first == Seq(0) || last < first {
+            return Err(BAD_RECORD);
+        }
+        Ok(Some(CommitRecord { first, last, count, changes: cursor.rest() }))
+    }
+
+    /// Calls `each` with every change, in order.
+    pub fn for_each(&self, mut each: impl FnMut(Entry<'a>)) -> Result<(), Corrupt> {
+        let mut rest = self.changes;
+        for _ in 0..self.count {
+            let change = take_change(&mut rest, self.first).ok_or(BAD_RECORD)?;
+            if change.seq > self.last || (change.kind == EntryKind::Delete && !change.value.is_empty()) {
+                return Err(BAD_RECORD);
+            }
+            each(change);
+        }
+        if rest.is_empty() { Ok(()) } else { Err(BAD_RECORD) }
+    }
+}
+
+fn take_change<'a>(rest: &mut &'a [u8], first: Seq) -> Option<Entry<'a>> {
+    let seq = Seq(first.0.checked_add(varint::take(rest)?)?);
+    let key_len = varint::take_u32(rest)? as usize;
+    let tag = varint::take(rest)?;
+    let key = varint::take_bytes(rest, key_len)?;
+    let value = varint::take_bytes(rest, usize::try_from(tag >> 2).ok()?)?;
+    Some(Entry { key, seq, kind: EntryKind::from_bits(tag)?, value })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sample() -> Vec<u8> {
+        let mut builder = CommitRecordBuilder::new(Seq(7), Seq(9));
+        builder.push(Entry { key: b"k", seq: Seq(9), kind: EntryKind::Put, value: b"vv" });
+        builder.push(Entry { key: b"gone", seq: Seq(7), kind: EntryKind::Delete, value: b"" });
+        builder.finish()
+    }
+
+    #[test]
+    fn the_bytes_are_as_documented() {
+        let record = sample();
+        let mut expected = vec![1];
+        expected.extend_from_slice(&7u64.to_le_bytes());
+        expected.extend_from_slice(&9u64.to_le_bytes());
+        expected.extend_from_slice(&2u32.to_le_bytes());
+        expected.extend_from_slice(&[2, 1, 2 << 2 | 1, b'k', b'v', b'v', 0, 4, 2]);
+        expected.extend_from_slice(b"gone");
+        assert_eq!(record[4..], expected);
+    }
+
+    #[test]
+    fn changes_come_back() {
+        let record = sample();
+        let decoded = CommitRecord::decode(&record).unwrap().unwrap();
+        assert_eq!((decoded.first, decoded.last), (Seq(7), Seq(9)));
+        let mut seen = Vec::new();
+        decoded.for_each(|e| seen.push((e.key.to_vec(), e.seq.0, e.kind))).unwrap();
+        assert_eq!(seen, [(b"k".to_vec(), 9, EntryKind::Put), (b"gone".to_vec(), 7, EntryKind::Delete)]);
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let record = sample();
+        for bit in 0..record.len() * 8 {
+            let mut bad = record.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(CommitRecord::decode(&bad).unwrap_err(), BAD_CHECKSUM, "bit {bit}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(body in prop::collection::vec(any::<u8>(), 0..200), count in 0u32..20) {
+            let mut record = vec![0, 0, 0, 0, KIND];
+            record.extend_from_slice(&7u64.to_le_bytes());
+            record.extend_from_slice(&90u64.to_le_bytes());
+            record.extend_from_slice(&count.to_le_bytes());
+            record.extend_from_slice(&body);
+            let crc = crc32c(&record[4..]);
+            record[..4].copy_from_slice(&crc.to_le_bytes());
+            let _ = CommitRecord::decode(&record).unwrap().unwrap().for_each(|_| {});
+            let _ = CommitRecord::decode(&body);
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! Data blocks.
+//!
+//! ```text
+//! 0   u32     CRC32C
+//! 4   u8      kind 1
+//! 5   u64     seq_base
+//! 13  u32     number of entries, at least 1
+//! 17  entries, each:
+//!       varint  bytes shared with the key before it (0 in the first entry)
+//!       varint  bytes of the key that follow (0: another, older version of the key before it)
+//!       varint  value length × 4 + kind (1 put, 2 delete, 3 merge)
+//!       varint  0: seq 0, every reader sees it; n: seq_base + n − 1
+//!       key bytes, value bytes
+//! ```
+//!
+//! Entries are in the order (key rising, seq falling). A key's versions never span two blocks.
+
+use warpfire_units::Seq;
+
+use super::keys::Heads;
+use super::{BAD_DATA, BAD_ORDER, DATA, FRAME_BYTES, open, seal, shared_len};
+use crate::{Corrupt, varint};
+
+const HEADER_BYTES: usize = FRAME_BYTES + 12;
+
+/// What an entry does to its key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum EntryKind {
+    /// The key has this value.
+    Put = 1,
+    /// The key has no value.
+    Delete = 2,
+    /// The value is an operand on what is older.
+    Merge = 3,
+}
+
+impl EntryKind {
+    /// The low two bits of an encoded length.
+    pub(crate) fn from_bits(bits: u64) -> Option<Self> {
+        match bits & 3 {
+            1 => Some(EntryKind::Put),
+            2 => Some(EntryKind::Delete),
+            3 => Some(EntryKind::Merge),
+            _ => None,
+        }
+    }
+}
+
+/// One version of one key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The commit that wrote it; 0 once every reader sees it.
+    pub seq: Seq,
+    /// What it does.
+    pub kind: EntryKind,
+    /// The value or operand; empty for a delete.
+    pub value: &'a [u8],
+}
+
+/// Collects entries into a block.
+#[derive(Debug)]
+pub struct DataBlockBuilder {
+    out: Vec<u8>,
+    count: u32,
+    seq_base: u64,
+    last_key: Vec<u8>,
+}
+
+impl DataBlockBuilder {
+    /// A builder for entries none of whose seqs, except 0, is below `seq_base`.
+    #[must_use]
+    pub fn new(seq_base: Seq) -> Self {
+        DataBlockBuilder { out: vec![0; HEADER_BYTES], count: 0, seq_base: seq_base.0, last_key: Vec::new() }
+    }
+
+    /// Adds an entry; they come in order.
+    ///
+    /// # Panics
+    /// If a seq is below the base.
+    pub fn push(&mut self, entry: Entry<'_>) {
+        let shared = if self.count == 0 { 0 } else { shared_len(&self.last_key, entry.key) };
+        let suffix = &entry.key[shared..];
+        varint::put(&mut self.out, shared as u64);
+        varint::put(&mut self.out, suffix.len() as u64);
+        varint::put(&mut self.out, (entry.value.len() as u64) << 2 | entry.kind as u64);
+        let code = match entry.seq.0 {
+            0 => 0,
+            seq => 1 + seq.checked_sub(self.seq_base).expect("no seq is below the base"),
+        };
+        varint::put(&mut self.out, code);
+        self.out.extend_from_slice(suffix);
+        self.out.extend_from_slice(entry.value);
+        self.last_key.truncate(shared);
+        self.last_key.extend_from_slice(suffix);
+        self.count += 1;
+    }
+
+    /// Bytes that the block would have.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Whether it has no entry yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Ends the block, appends it to `table` and starts the next. Returns its length in bytes.
+    pub fn finish(&mut self, table: &mut Vec<u8>) -> usize {
+        self.out[FRAME_BYTES..FRAME_BYTES + 8].copy_from_slice(&self.seq_base.to_le_bytes());
+        self.out[FRAME_BYTES + 8..HEADER_BYTES].copy_from_slice(&self.count.to_le_bytes());
+        seal(&mut self.out, DATA);
+        table.extend_from_slice(&self.out);
+        let len = self.out.len();
+        self.out.truncate(HEADER_BYTES);
+        self.count = 0;
+        self.last_key.clear();
+        len
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Decoded {
+    start: u32,
+    key_len: u32,
+    value_len: u32,
+    kind: EntryKind,
+    first_of_key: bool,
+    seq: Seq,
+}
+
+/// A verified block with its keys written out, for binary search and for cheap iteration both ways.
+#[derive(Debug)]
+pub struct DataBlock {
+    bytes: Vec<u8>,
+    entries: Vec<Decoded>,
+    heads: Heads,
+}
+
+impl DataBlock {
+    /// Verifies and decodes a block.
+    pub fn decode(block: &[u8]) -> Result<Self, Corrupt> {
+        let mut decoded = Self::decode_in_order(block)?;
+        decoded.heads = Heads::new(decoded.entries.len(), |i| decoded.key(i));
+        Ok(decoded)
+    }
+
+    /// As `decode`, for readers that only walk the entries: `find` is not available.
+    pub fn decode_in_order(block: &[u8]) -> Result<Self, Corrupt> {
+        let body = open(block, DATA)?;
+        let (seq_base, rest) = body.split_first_chunk::<8>().ok_or(BAD_DATA)?;
+        let seq_base = u64::from_le_bytes(*seq_base);
+        let (count, mut rest) = rest.split_first_chunk::<4>().ok_or(BAD_DATA)?;
+        let count = u32::from_le_bytes(*count) as usize;
+        // An entry takes at least four bytes: a false count can not make a large allocation.
+        if count == 0 || count > rest.len() / 4 {
+            return Err(BAD_DATA);
+        }
+        let mut bytes: Vec<u8> = Vec::with_capacity(rest.len() * 2);
+        let mut entries: Vec<Decoded> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let entry = take_entry(&mut rest, seq_base, entries.last(), &mut bytes)?;
+            entries.push(entry);
+        }
+        if !rest.is_empty() {
+            return Err(BAD_DATA);
+        }
+        Ok(DataBlock { bytes, entries, heads: Heads::default() })
+    }
+
+    /// Number of entries; at least one.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a block is never empty")]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The i-th entry's key.
+    #[must_use]
+    #[inline]
+    pub fn key(&self, i: usize) -> &[u8] {
+        let e = &self.entries[i];
+        &self.bytes[e.start as usize..][..e.key_len as usize]
+    }
+
+    /// The i-th entry.
+    #[must_use]
+    #[inline]
+    pub fn entry(&self, i: usize) -> Entry<'_> {
+        let e = &self.entries[i];
+        let (key, rest) = self.bytes[e.start as usize..].split_at(e.key_len as usize);
+        Entry { key, seq: e.seq, kind: e.kind, value: &rest[..e.value_len as usize] }
+    }
+
+    /// One past the last version of the key whose newest version is the i-th entry.
+    #[must_use]
+    #[inline]
+    pub fn group_end(&self, i: usize) -> usize {
+        let mut end = i + 1;
+        while self.entries.get(end).is_some_and(|e| !e.first_of_key) {
+            end += 1;
+        }
+        end
+    }
+
+    /// The newest version of the key that the i-th entry belongs to.
+    #[must_use]
+    #[inline]
+    pub fn group_start(&self, i: usize) -> usize {
+        let mut start = i;
+        while !self.entries[start].first_of_key {
+            start -= 1;
+        }
+        start
+    }
+
+    /// The first entry whose key is at or after `key`.
+    #[must_use]
+    pub fn find(&self, key: &[u8]) -> usize {
+        self.heads.count_below(key, false, |i| self.key(i))
+    }
+
+    /// Memory that it takes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.entries.capacity() * size_of::<Decoded>() + self.heads.bytes()
+    }
+}
+
+fn take_entry(
+    rest: &mut &[u8],
+    seq_base: u64,
+    before: Option<&Decoded>,
+    bytes: &mut Vec<u8>,
+) -> Result<Decoded, Corrupt> {
+    let shared = varint::take_u32(rest).ok_or(BAD_DATA)? as usize;
+    let unshared = varint::take_u32(rest).ok_or(BAD_DATA)? as usize;
+    let tag = varint::take(rest).ok_or(BAD_DATA)?;
+    let code = varint::take(rest).ok_or(BAD_DATA)?;
+    let suffix = varint::take_bytes(rest, unshared).ok_or(BAD_DATA)?;
+    let value_len = usize::try_from(tag >> 2).map_err(|_| BAD_DATA)?;
+    let value = varint::take_bytes(rest, value_len).ok_or(BAD_DATA)?;
+    let kind = EntryKind::from_bits(tag).ok_or(BAD_DATA)?;
+    if kind == EntryKind::Delete && value_len != 0 {
+        return Err(BAD_DATA);
+    }
+    let seq = match code {
+        0 => Seq(0),
+        n => Seq(seq_base.checked_add(n - 1).filter(|seq| *seq != 0).ok_or(BAD_DATA)?),
+    };
+    let old_key = before.map_or(0..0, |b| b.start as usize..b.start as usize + b.key_len as usize);
+    let prefix = old_key.start..old_key.start.checked_add(shared).ok_or(BAD_DATA)?;
+    if prefix.end > old_key.end {
+        return Err(BAD_DATA);
+    }
+    let first_of_key = match (before, suffix.first()) {
+        (None, _) => true,
+        // The shared prefix is as long as can be, so the next byte alone decides the order.
+        (Some(_), Some(next)) => {
+            if prefix.end < old_key.end && bytes.get(prefix.end).is_none_or(|old| old >= next) {
+                return Err(BAD_ORDER);
+            }
+            true
+        }
+        (Some(b), None) => {
+            if prefix.end != old_key.end || b.seq <= seq {
+                return Err(BAD_ORDER);
+            }
+            false
+        }
+    };
+    let start = u32::try_from(bytes.len()).map_err(|_| BAD_DATA)?;
+    bytes.extend_from_within(prefix);
+    bytes.extend_from_slice(suffix);
+    bytes.extend_from_slice(value);
+    Ok(Decoded {
+        start,
+        key_len: u32::try_from(shared + unshared).map_err(|_| BAD_DATA)?,
+        value_len: u32::try_from(value_len).map_err(|_| BAD_DATA)?,
+        kind,
+        first_of_key,
+        seq,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::table::BAD_CHECKSUM;
+
+    fn entry<'a>(key: &'a [u8], seq: u64, kind: EntryKind, value: &'a [u8]) -> Entry<'a> {
+        Entry { key, seq: Seq(seq), kind, value }
+    }
+
+    fn build(entries: &[Entry<'_>]) -> Vec<u8> {
+        let mut builder = DataBlockBuilder::new(Seq(100));
+        let mut out = Vec::new();
+        for e in entries {
+            builder.push(*e);
+        }
+        assert_eq!(builder.len(), builder.finish(&mut out));
+        assert!(builder.is_empty());
+        out
+    }
+
+    #[test]
+    fn the_bytes_are_as_documented() {
+        let block = build(&[
+            entry(b"alpha", 102, EntryKind::Put, b"1"),
+            entry(b"alpha", 0, EntryKind::Delete, b""),
+            entry(b"alps", 101, EntryKind::Merge, b"22"),
+        ]);
+        assert_eq!(
+            block[4..],
+            [
+                &[1u8][..],
+                &100u64.to_le_bytes(),
+                &3u32.to_le_bytes(),
+                &[0, 5, 1 << 2 | 1, 3],
+                b"alpha1",
+                &[5, 0, 2, 0],
+                &[3, 1, 2 << 2 | 3, 2],
+                b"s22",
+            ]
+            .concat()
+        );
+        assert_eq!(block[..4], crate::crc32c(&block[4..]).to_le_bytes());
+    }
+
+    #[test]
+    fn versions_of_a_key_are_one_group() {
+        let entries = [
+            entry(b"a", 0, EntryKind::Put, b"x"),
+            entry(b"b", 105, EntryKind::Merge, b"y"),
+            entry(b"b", 103, EntryKind::Put, b"z"),
+            entry(b"c", 104, EntryKind::Delete, b""),
+        ];
+        let block = DataBlock::decode(&build(&entries)).unwrap();
+        assert_eq!((0..block.len()).map(|i| block.entry(i)).collect::<Vec<_>>(), entries);
+        assert_eq!((block.group_end(1), block.group_start(2)), (3, 1));
+        assert_eq!((block.find(b"b"), block.find(b"bb"), block.find(b"d")), (1, 3, 4));
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found() {
+        let mut block = build(&[entry(b"key", 100, EntryKind::Put, b"value")]);
+        let last = block.len() - 1;
+        block[last] ^= 1;
+        assert_eq!(DataBlock::decode(&block).unwrap_err(), BAD_CHECKSUM);
+    }
+
+    #[test]
+    fn entries_out_of_order_are_refused() {
+        let block = build(&[entry(b"b", 0, EntryKind::Put, b""), entry(b"a", 0, EntryKind::Put, b"")]);
+        assert_eq!(DataBlock::decode(&block).unwrap_err(), BAD_ORDER);
+        let block = build(&[entry(b"b", 101, EntryKind::Put, b""), entry(b"b", 102, EntryKind::Put, b"")]);
+        assert_eq!(DataBlock::decode(&block).unwrap_err(), BAD_ORDER);
+    }
+
+    proptest! {
+        #[test]
+        fn sorted_entries_come_back(
+            keys in prop::collection::btree_map(prop::collection::vec(0u8..4, 1..20), (100u64..200, 1u64..4, 0usize..300), 1..60)
+        ) {
+            let values: Vec<Vec<u8>> = keys.values().map(|(_, kind, len)| if *kind == 2 { vec![] } else { vec![7; *len] }).collect();
+            let entries: Vec<Entry<'_>> = keys.iter().zip(&values).map(|((key, (seq, kind, _)), value)| {
+                entry(key, *seq, EntryKind::from_bits(*kind).unwrap(), value)
+            }).collect();
+            let block = DataBlock::decode(&build(&entries)).unwrap();
+            prop_assert_eq!((0..block.len()).map(|i| block.entry(i)).collect::<Vec<_>>(), entries.clone());
+            for (i, e) in entries.iter().enumerate() {
+                prop_assert_eq!(block.find(e.key), i);
+            }
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(body in prop::collection::vec(any::<u8>(), 0..200), count in 0u32..40) {
+            let mut block = vec![0; FRAME_BYTES];
+            block.extend_from_slice(&100u64.to_le_bytes());
+            block.extend_from_slice(&count.to_le_bytes());
+            block.extend_from_slice(&body);
+            seal(&mut block, DATA);
+            let _ = DataBlock::decode(&block);
+            let _ = DataBlock::decode(&body);
+        }
+    }
+}

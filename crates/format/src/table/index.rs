@@ -1,0 +1,370 @@
+//! Partition blocks and the top block.
+//!
+//! ```text
+//! partition                                  top
+//! 0   u32     CRC32C                         0  u32     CRC32C
+//! 4   u8      kind 2                         4  u8      kind 3
+//! 5   u32     first data block's offset      5  u32     number of partitions, at least 1
+//! 9   u32     number of data blocks, ≥ 1     9  entries, each:
+//! 13  u32     filter lines, ≥ 1                   varint  separator bytes shared with the one before
+//! 17  entries, each:                              varint  separator bytes that follow
+//!       varint  separator bytes shared            varint  partition block's offset in the table
+//!       varint  separator bytes that follow       varint  its length, ≥ 1
+//!       varint  block's length, ≥ 1               separator bytes
+//!       separator bytes
+//! …   filter, 64 bytes a line
+//! ```
+//!
+//! A separator is at or before the first key of what it names, and after the last key of what comes before. Data blocks of a
+//! partition lie one after the other, and its partition block follows the last.
+
+use super::filter::Filter;
+use super::keys::Heads;
+use super::{BAD_INDEX, FRAME_BYTES, PARTITION, TOP, open, seal, shared_len};
+use crate::{Corrupt, varint};
+
+/// Where a block lies in its table, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Place {
+    /// First byte, counted from the table's start.
+    pub offset: u32,
+    /// Number of bytes.
+    pub len: u32,
+}
+
+/// The shortest key that is after `before` and at or before `first`.
+fn separator<'a>(before: &[u8], first: &'a [u8]) -> &'a [u8] {
+    &first[..(shared_len(before, first) + 1).min(first.len())]
+}
+
+/// Separators with prefixes cut, as both kinds of block hold them.
+#[derive(Debug, Default)]
+struct Separators {
+    last: Vec<u8>,
+}
+
+impl Separators {
+    fn put(&mut self, out: &mut Vec<u8>, separator: &[u8], numbers: &[u32]) {
+        let shared = shared_len(&self.last, separator);
+        varint::put(out, shared as u64);
+        varint::put(out, (separator.len() - shared) as u64);
+        for n in numbers {
+            varint::put(out, u64::from(*n));
+        }
+        out.extend_from_slice(&separator[shared..]);
+        self.last.clear();
+        self.last.extend_from_slice(separator);
+    }
+}
+
+/// Keys that rise, each with a place.
+#[derive(Debug)]
+struct Index {
+    bytes: Vec<u8>,
+    ends: Vec<u32>,
+    places: Vec<Place>,
+    heads: Heads,
+}
+
+impl Index {
+    fn decode(
+        count: usize,
+        rest: &mut &[u8],
+        mut place: impl FnMut(&mut &[u8]) -> Option<Place>,
+    ) -> Result<Self, Corrupt> {
+        // An entry takes at least three bytes: a false count can not make a large allocation.
+        if count == 0 || count > rest.len() / 3 {
+            return Err(BAD_INDEX);
+        }
+        let mut index = Index {
+            bytes: Vec::with_capacity(rest.len()),
+            ends: Vec::with_capacity(count),
+            places: Vec::with_capacity(count),
+            heads: Heads::default(),
+        };
+        let mut last = 0..0;
+        for i in 0..count {
+            let shared = varint::take_u32(rest).ok_or(BAD_INDEX)? as usize;
+            let unshared = varint::take_u32(rest).ok_or(BAD_INDEX)? as usize;
+            index.places.push(place(rest).ok_or(BAD_INDEX)?);
+            let suffix = varint::take_bytes(rest, unshared).ok_or(BAD_INDEX)?;
+            let kept = last.start..last.start + shared;
+            let rises = match suffix.first() {
+                None => i == 0,
+                Some(next) => kept.end == last.end || index.bytes.get(kept.end).is_some_and(|old| old < next),
+            };
+            if kept.end > last.end || !rises {
+                return Err(BAD_INDEX);
+            }
+            let start = index.bytes.len();
+            index.bytes.extend_from_within(kept);
+            index.bytes.extend_from_slice(suffix);
+            last = start..index.bytes.len();
+            index.ends.push(u32::try_from(last.end).map_err(|_| BAD_INDEX)?);
+        }
+        index.heads = Heads::new(count, |i| index.key(i));
+        Ok(index)
+    }
+
+    fn key(&self, i: usize) -> &[u8] {
+        let start = if i == 0 { 0 } else { self.ends[i - 1] as usize };
+        &self.bytes[start..self.ends[i] as usize]
+    }
+
+    /// The one place that can hold `key`: the last whose separator is not after it, else the first.
+    fn find(&self, key: &[u8]) -> usize {
+        self.heads.count_below(key, true, |i| self.key(i)).saturating_sub(1)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * 4 + self.places.capacity() * 8 + self.heads.bytes()
+    }
+}
+
+/// Collects the data blocks of one partition.
+#[derive(Debug, Default)]
+pub struct PartitionBuilder {
+    body: Vec<u8>,
+    blocks: u32,
+    bytes: u32,
+    first_separator: Vec<u8>,
+    separators: Separators,
+    hashes: Vec<u64>,
+}
+
+impl PartitionBuilder {
+    /// Adds the hash of a key in the partition (`key_hash`), once for each key.
+    pub fn add_key(&mut self, hash: u64) {
+        self.hashes.push(hash);
+    }
+
+    /// Adds the next data block: its first key, the last key before it, its length in bytes.
+    pub fn add_block(&mut self, before: &[u8], first: &[u8], len: usize) {
+        let len = u32::try_from(len).expect("a block stays below 4 GiB");
+        let separator = separator(before, first);
+        if self.blocks == 0 {
+            self.first_separator = separator.to_vec();
+        }
+        self.separators.put(&mut self.body, separator, &[len]);
+        self.blocks += 1;
+        self.bytes += len;
+    }
+
+    /// Data blocks so far.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Appends the partition block to `table`, which ends with the partition's data blocks and whose first byte is
+    /// byte `table_offset` of the table; adds it to `top` and starts the next partition.
+    pub fn finish(&mut self, table: &mut Vec<u8>, table_offset: u32, top: &mut TopBuilder) {
+        let start = table.len();
+        let offset = table_offset + u32::try_from(start).expect("a table stays below 4 GiB");
+        let filter = Filter::of(&self.hashes);
+        table.extend_from_slice(&[0; FRAME_BYTES]);
+        table.extend_from_slice(&(offset - self.bytes).to_le_bytes());
+        table.extend_from_slice(&self.blocks.to_le_bytes());
+        let lines = u32::try_from(filter.lines()).expect("a filter stays below 4 GiB");
+        table.extend_from_slice(&lines.to_le_bytes());
+        table.extend_from_slice(&self.body);
+        filter.encode(table);
+        seal(&mut table[start..], PARTITION);
+        let len = u32::try_from(table.len() - start).expect("a block stays below 4 GiB");
+        top.add(&self.first_separator, Place { offset, len });
+        *self = Self::default();
+    }
+}
+
+/// A verified partition block.
+#[derive(Debug)]
+pub struct Partition {
+    index: Index,
+    filter: Filter,
+}
+
+impl Partition {
+    /// Verifies and decodes a partition block.
+    pub fn decode(block: &[u8]) -> Result<Self, Corrupt> {
+        let body = open(block, PARTITION)?;
+        let (first, rest) = body.split_first_chunk::<4>().ok_or(BAD_INDEX)?;
+        let (blocks, rest) = rest.split_first_chunk::<4>().ok_or(BAD_INDEX)?;
+        let (lines, mut rest) = rest.split_first_chunk::<4>().ok_or(BAD_INDEX)?;
+        let mut offset = u32::from_le_bytes(*first);
+        let index = Index::decode(u32::from_le_bytes(*blocks) as usize, &mut rest, |rest| {
+            let len = varint::take_u32(rest).filter(|len| *len > 0)?;
+            let place = Place { offset, len };
+            offset = offset.checked_add(len)?;
+            Some(place)
+        })?;
+        let filter = Filter::decode(rest)?;
+        if filter.lines() != u32::from_le_bytes(*lines) as usize {
+            return Err(super::BAD_FILTER);
+        }
+        Ok(Partition { index, filter })
+    }
+
+    /// `false`: no key with this hash is in the partition.
+    #[must_use]
+    #[inline]
+    pub fn may_hold(&self, hash: u64) -> bool {
+        self.filter.may_hold(hash)
+    }
+
+    /// The number of the one data block that can hold `key`.
+    #[must_use]
+    pub fn find(&self, key: &[u8]) -> usize {
+        self.index.find(key)
+    }
+
+    /// Where the data blocks lie, in order.
+    #[must_use]
+    pub fn blocks(&self) -> &[Place] {
+        &self.index.places
+    }
+
+    /// Memory that it takes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.index.memory_bytes() + self.filter.lines() * 64
+    }
+}
+
+/// Collects the partitions of a table.
+#[derive(Debug, Default)]
+pub struct TopBuilder {
+    body: Vec<u8>,
+    partitions: u32,
+    separators: Separators,
+}
+
+impl TopBuilder {
+    fn add(&mut self, separator: &[u8], place: Place) {
+        self.separators.put(&mut self.body, separator, &[place.offset, place.len]);
+        self.partitions += 1;
+    }
+
+    /// Appends the top block to `table` and starts anew. Returns its length.
+    pub fn finish(&mut self, table: &mut Vec<u8>) -> u32 {
+        let start = table.len();
+        table.extend_from_slice(&[0; FRAME_BYTES]);
+        table.extend_from_slice(&self.partitions.to_le_bytes());
+        table.extend_from_slice(&self.body);
+        seal(&mut table[start..], TOP);
+        *self = Self::default();
+        u32::try_from(table.len() - start).expect("a block stays below 4 GiB")
+    }
+}
+
+/// A verified top block.
+#[derive(Debug)]
+pub struct TopIndex {
+    index: Index,
+}
+
+impl TopIndex {
+    /// Verifies and decodes a top block.
+    pub fn decode(block: &[u8]) -> Result<Self, Corrupt> {
+        let body = open(block, TOP)?;
+        let (partitions, mut rest) = body.split_first_chunk::<4>().ok_or(BAD_INDEX)?;
+        let mut end = 0u32;
+        let index = Index::decode(u32::from_le_bytes(*partitions) as usize, &mut rest, |rest| {
+            let offset = varint::take_u32(rest).filter(|offset| *offset > end)?;
+            let len = varint::take_u32(rest).filter(|len| *len > 0)?;
+            end = offset.checked_add(len)?;
+            Some(Place { offset, len })
+        })?;
+        if rest.is_empty() { Ok(TopIndex { index }) } else { Err(BAD_INDEX) }
+    }
+
+    /// The number of the one partition that can hold `key`.
+    #[must_use]
+    pub fn find(&self, key: &[u8]) -> usize {
+        self.index.find(key)
+    }
+
+    /// Where the partition blocks lie, in order. A partition's data lies between the block before its own and its own.
+    #[must_use]
+    pub fn partitions(&self) -> &[Place] {
+        &self.index.places
+    }
+
+    /// Memory that it takes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.index.memory_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::key_hash;
+
+    fn two_partitions() -> (Vec<u8>, Place) {
+        let (mut table, mut top) = (Vec::new(), TopBuilder::default());
+        let mut partition = PartitionBuilder::default();
+        table.resize(300, 9);
+        partition.add_key(key_hash(b"apple"));
+        partition.add_block(b"", b"apple", 100);
+        partition.add_key(key_hash(b"banana"));
+        partition.add_block(b"azure", b"banana", 200);
+        assert_eq!(partition.blocks(), 2);
+        partition.finish(&mut table, 0, &mut top);
+        table.resize(table.len() + 50, 9);
+        partition.add_key(key_hash(b"cherry"));
+        partition.add_block(b"bzz", b"cherry", 50);
+        partition.finish(&mut table, 0, &mut top);
+        let offset = table.len() as u32;
+        let len = top.finish(&mut table);
+        (table, Place { offset, len })
+    }
+
+    fn cut(table: &[u8], place: Place) -> &[u8] {
+        &table[place.offset as usize..][..place.len as usize]
+    }
+
+    #[test]
+    fn a_key_leads_to_its_block() {
+        let (table, place) = two_partitions();
+        let top = TopIndex::decode(cut(&table, place)).unwrap();
+        assert_eq!((top.find(b"aardvark"), top.find(b"bzz"), top.find(b"cherry")), (0, 0, 1));
+        let first = Partition::decode(cut(&table, top.partitions()[0])).unwrap();
+        assert_eq!((first.find(b"apple"), first.find(b"azure"), first.find(b"banana")), (0, 0, 1));
+        assert_eq!(first.blocks(), [Place { offset: 0, len: 100 }, Place { offset: 100, len: 200 }]);
+        assert!(first.may_hold(key_hash(b"apple")) && !first.may_hold(key_hash(b"cherry")));
+        let second = Partition::decode(cut(&table, top.partitions()[1])).unwrap();
+        assert_eq!(second.blocks()[0].offset, top.partitions()[0].offset + top.partitions()[0].len);
+    }
+
+    #[test]
+    fn the_bytes_are_as_documented() {
+        let (table, place) = two_partitions();
+        let top = TopIndex::decode(cut(&table, place)).unwrap();
+        let first = cut(&table, top.partitions()[0]);
+        assert_eq!(first[4..17], [2, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0]);
+        assert_eq!(first[17..first.len() - 64], [0, 1, 100, b'a', 0, 1, 200, 1, b'b']);
+        let bytes = cut(&table, place);
+        assert_eq!(bytes[4..9], [3, 2, 0, 0, 0]);
+        assert_eq!(bytes[9..14], [0, 1, 172, 2, 90]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(body in prop::collection::vec(any::<u8>(), 0..200), count in 0u32..20) {
+            let mut block = vec![0; FRAME_BYTES];
+            block.extend_from_slice(&count.to_le_bytes());
+            block.extend_from_slice(&body);
+            seal(&mut block, TOP);
+            let _ = TopIndex::decode(&block);
+            let mut block = vec![0; FRAME_BYTES + 4];
+            block.extend_from_slice(&count.to_le_bytes());
+            block.extend_from_slice(&body);
+            seal(&mut block, PARTITION);
+            let _ = Partition::decode(&block);
+            let _ = Partition::decode(&body);
+        }
+    }
+}
