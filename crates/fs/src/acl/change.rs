@@ -55,8 +55,8 @@ fn without_set_id(subject: &Subject<'_>, caller: &Caller<'_>) -> u32 {
 mod tests {
     use super::*;
 
-    const OWNER: Caller<'static> = Caller { uid: 10, gid: 20, groups: &[0u32; 0] };
-    const STRANGER: Caller<'static> = Caller { uid: 11, gid: 21, groups: &[0u32; 0] };
+    const OWNER: Caller<'static> = Caller { uid: 10, gid: 20, groups: &[0u32; 0], checked: false };
+    const STRANGER: Caller<'static> = Caller { uid: 11, gid: 21, groups: &[0u32; 0], checked: false };
 
     fn file(mode: u32) -> Subject<'static> {
         Subject { uid: 10, gid: 20, mode: S_IFREG | mode, acl: None }
