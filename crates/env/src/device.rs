@@ -1,8 +1,8 @@
 //! What a device can do, and how it fails.
 
 use std::os::fd::RawFd;
-use std::sync::Arc;
 
+use rustix::io::Errno;
 use warpfire_units::BLOCK_BYTES;
 
 /// Zones that a device enforces itself (a zoned drive or the simulator's model of one).
@@ -102,6 +102,26 @@ pub enum DeviceError {
     },
 }
 
+impl DeviceError {
+    /// What the system's error code means for an operation on a device.
+    pub(crate) fn from_errno(
+        info: &DeviceInfo,
+        op: &'static str,
+        offset_bytes: u64,
+        len_bytes: u64,
+        errno: Errno,
+    ) -> Self {
+        let device = info.name.clone();
+        match errno {
+            Errno::NOSPC | Errno::DQUOT | Errno::FBIG => {
+                DeviceError::NoSpace { device, offset_bytes, len_bytes }
+            }
+            Errno::NODEV | Errno::NXIO | Errno::NOMEDIUM | Errno::SHUTDOWN => DeviceError::Gone { device },
+            other => DeviceError::Io { device, op, offset_bytes, len_bytes, reason: other.to_string() },
+        }
+    }
+}
+
 /// Bytes on flash. All offsets and lengths are multiples of the block size (4096).
 ///
 /// Calls block. Many threads may call at once. A write is durable only after a later `flush` returned;
@@ -129,51 +149,9 @@ pub trait Device: Send + Sync {
     fn zone_report(&self, offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError>;
 
     /// A descriptor on which the kernel can do this device's reads, writes and flushes directly, with
-    /// 4096-aligned buffers. `None` sends every operation through the calls above.
+    /// 4096-aligned buffers, many at once and in any order. It stays open for as long as the device lives.
+    /// `None` sends every operation through the calls above.
     fn raw_fd(&self) -> Option<RawFd> {
         None
-    }
-}
-
-/// What one operation of a batch does. Buffers are 4096-aligned (`AlignedBuf`).
-#[derive(Debug)]
-pub enum OpKind<'a> {
-    /// Fill the buffer from the offset.
-    Read(u64, &'a mut [u8]),
-    /// Write the buffer at the offset.
-    Write(u64, &'a [u8]),
-    /// Flush the device.
-    Flush,
-}
-
-/// One operation of a batch, on one device of a set, and how it ended.
-#[derive(Debug)]
-pub struct DeviceOp<'a> {
-    /// Index into the set of devices that the batch runs over.
-    pub device: usize,
-    /// What to do.
-    pub kind: OpKind<'a>,
-    /// How it ended; `Ok(())` until the batch has run.
-    pub result: Result<(), DeviceError>,
-}
-
-impl<'a> DeviceOp<'a> {
-    /// An operation that has not run yet.
-    #[must_use]
-    pub fn new(device: usize, kind: OpKind<'a>) -> Self {
-        DeviceOp { device, kind, result: Ok(()) }
-    }
-}
-
-/// Runs a batch over a set of devices and returns when all of it has ended; each operation carries its
-/// own result. Order within a batch is not defined, so a flush belongs in a later batch than its writes.
-pub fn run_batch(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
-    for op in ops {
-        let device = &devices[op.device];
-        op.result = match &mut op.kind {
-            OpKind::Read(at, buf) => device.read(*at, buf),
-            OpKind::Write(at, buf) => device.write(*at, buf),
-            OpKind::Flush => device.flush(),
-        };
     }
 }

@@ -1,0 +1,180 @@
+//! Many operations at once.
+//!
+//! 1. `run_batch` returns when every operation has ended, and not before: the kernel touches no buffer after it.
+//! 2. An operation's result is its first failure, or `Ok`.
+//! 3. What the kernel's ring can not take (a device without a descriptor, a buffer that is not aligned, a machine
+//!    without io_uring) goes through the device's own calls, with the same results.
+
+mod ring;
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use warpfire_units::BLOCK_BYTES;
+
+use crate::device::{Device, DeviceError};
+use ring::{Piece, Request, Ring, Shortfall};
+
+/// A longer read or write is split into pieces of this size, in flight together. Devices reach their full rate
+/// with about 8 pieces of 64 to 256 KiB; smaller ones only cost more requests.
+pub const PIECE_BYTES_MAX: usize = 256 * 1024;
+
+/// What one operation of a batch does. Buffers are 4096-aligned (`AlignedBuf`); others work and cost a copy.
+#[derive(Debug)]
+pub enum OpKind<'a> {
+    /// Fill the buffer from the offset.
+    Read(u64, &'a mut [u8]),
+    /// Write the buffer at the offset.
+    Write(u64, &'a [u8]),
+    /// Flush the device.
+    Flush,
+}
+
+/// One operation of a batch, on one device of a set, and how it ended.
+#[derive(Debug)]
+pub struct DeviceOp<'a> {
+    /// Index into the set of devices that the batch runs over.
+    pub device: usize,
+    /// What to do.
+    pub kind: OpKind<'a>,
+    /// How it ended; `Ok(())` until the batch has run.
+    pub result: Result<(), DeviceError>,
+}
+
+impl<'a> DeviceOp<'a> {
+    /// An operation that has not run yet.
+    #[must_use]
+    pub fn new(device: usize, kind: OpKind<'a>) -> Self {
+        DeviceOp { device, kind, result: Ok(()) }
+    }
+
+    fn run_alone(&mut self, device: &dyn Device) {
+        self.result = match &mut self.kind {
+            OpKind::Read(at, buf) => device.read(*at, buf),
+            OpKind::Write(at, buf) => device.write(*at, buf),
+            OpKind::Flush => device.flush(),
+        };
+    }
+
+    /// How a piece ends that the ring did not do: done again by the device's own call if it may yet succeed.
+    fn settle(
+        &mut self,
+        request: &Request,
+        shortfall: Shortfall,
+        device: &dyn Device,
+    ) -> Result<(), DeviceError> {
+        let verdict = |op, offset_bytes, len: usize| match shortfall {
+            Shortfall::Short | Shortfall::Failed(Errno::AGAIN | Errno::INTR | Errno::INVAL) => Ok(()),
+            Shortfall::Failed(errno) => {
+                Err(DeviceError::from_errno(device.info(), op, offset_bytes, len as u64, errno))
+            }
+        };
+        match (&mut self.kind, request) {
+            (OpKind::Read(at, buf), Request::Read { offset_bytes, len, .. }) => {
+                verdict("read", *offset_bytes, *len)?;
+                let skip = within(*offset_bytes - *at);
+                device.read(*offset_bytes, &mut buf[skip..skip + len])
+            }
+            (OpKind::Write(at, buf), Request::Write { offset_bytes, len, .. }) => {
+                verdict("write", *offset_bytes, *len)?;
+                let skip = within(*offset_bytes - *at);
+                device.write(*offset_bytes, &buf[skip..skip + len])
+            }
+            // A flush that failed is never asked for again: the kernel tells of an error once, and a second
+            // call would succeed over writes that were lost.
+            (OpKind::Flush, Request::Flush) => {
+                let Shortfall::Failed(errno) = shortfall else { return Ok(()) };
+                Err(DeviceError::from_errno(device.info(), "flush", 0, 0, errno))
+            }
+            (kind, request) => unreachable!("{request:?} is not a piece of {kind:?}"),
+        }
+    }
+
+    /// Appends the operation's pieces to `pieces`, if the ring can take them: whether it did.
+    fn split(&mut self, op: usize, device: &dyn Device, pieces: &mut Vec<Piece>) -> bool {
+        let Some(fd) = device.raw_fd() else { return false };
+        let (at, start, len, read) = match &mut self.kind {
+            OpKind::Read(at, buf) => (*at, buf.as_mut_ptr(), buf.len(), true),
+            OpKind::Write(at, buf) => (*at, buf.as_ptr().cast_mut(), buf.len(), false),
+            OpKind::Flush => {
+                pieces.push(Piece { op, fd, request: Request::Flush });
+                return true;
+            }
+        };
+        let aligned = start.addr().is_multiple_of(BLOCK_BYTES);
+        if !aligned || len == 0 || device.info().check_range(at, len as u64).is_err() {
+            return false;
+        }
+        pieces.extend((0..len).step_by(PIECE_BYTES_MAX).map(|skip| {
+            let len = (len - skip).min(PIECE_BYTES_MAX);
+            let (offset_bytes, start) = (at + skip as u64, start.wrapping_add(skip));
+            let request = if read {
+                Request::Read { offset_bytes, start, len }
+            } else {
+                Request::Write { offset_bytes, start, len }
+            };
+            Piece { op, fd, request }
+        }));
+        true
+    }
+}
+
+/// Runs a batch over a set of devices and returns when all of it has ended; each operation carries its
+/// own result. Order within a batch is not defined, so a flush belongs in a later batch than its writes, and two
+/// writes of one batch to one zone of a zoned device belong in two.
+///
+/// # Panics
+/// If an operation names a device outside the set.
+pub fn run_batch(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
+    if !worth_a_ring(ops) {
+        return run_each(devices, ops);
+    }
+    let Some(mut ring) = Ring::check_out() else { return run_each(devices, ops) };
+    let mut pieces = Vec::with_capacity(ops.len());
+    let mut alone = Vec::new();
+    for (n, op) in ops.iter_mut().enumerate() {
+        op.result = Ok(());
+        if !op.split(n, &*devices[op.device], &mut pieces) {
+            alone.push(n);
+        }
+    }
+    let mut shortfalls = Vec::new();
+    let run_the_rest = || {
+        for &n in &alone {
+            let op = &mut ops[n];
+            op.run_alone(&*devices[op.device]);
+        }
+    };
+    ring.run(&pieces, run_the_rest, |nth, shortfall| shortfalls.push((nth, shortfall)));
+    drop(ring);
+    shortfalls.sort_unstable_by_key(|&(nth, _)| nth);
+    for (nth, shortfall) in shortfalls {
+        let op = &mut ops[pieces[nth].op];
+        if op.result.is_ok() {
+            op.result = op.settle(&pieces[nth].request, shortfall, &*devices[op.device]);
+        }
+    }
+}
+
+fn within(skip_bytes: u64) -> usize {
+    usize::try_from(skip_bytes).expect("a place in a buffer fits memory")
+}
+
+/// A single small operation is cheaper as a plain call.
+fn worth_a_ring(ops: &[DeviceOp<'_>]) -> bool {
+    match ops {
+        [] => false,
+        [one] => match &one.kind {
+            OpKind::Read(_, buf) => buf.len() > PIECE_BYTES_MAX,
+            OpKind::Write(_, buf) => buf.len() > PIECE_BYTES_MAX,
+            OpKind::Flush => false,
+        },
+        _ => true,
+    }
+}
+
+fn run_each(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
+    for op in ops {
+        op.run_alone(&*devices[op.device]);
+    }
+}

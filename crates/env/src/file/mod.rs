@@ -1,0 +1,190 @@
+//! Regular files and block devices.
+//!
+//! 1. One process at a time: the descriptor holds an exclusive lock from open to drop.
+//! 2. With `direct`, no byte passes through the page cache: a buffer that is not aligned is copied through one
+//!    that is.
+//! 3. An operation moves everything or fails; a read that meets the end of the file is an error.
+
+mod block;
+mod open;
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use warpfire_units::BLOCK_BYTES;
+
+use crate::buf::AlignedBuf;
+use crate::device::{Device, DeviceError, DeviceInfo, ZoneReport};
+
+pub use open::OpenError;
+
+/// Bytes copied at a time for callers whose buffers are not aligned.
+const BOUNCE_BYTES: usize = 1024 * 1024;
+
+/// Which system calls a file's discards and resets are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// A regular file: discards punch holes.
+    Regular,
+    /// A conventional block device.
+    Block,
+    /// A zoned block device. It has one write in flight at a time for each zone, in order, so it
+    /// gives no descriptor away.
+    Zoned,
+}
+
+/// A regular file or a block device as a [`Device`]. See [`FileDevice::open`] and [`FileDevice::create`].
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+    info: DeviceInfo,
+    kind: Kind,
+    direct: bool,
+}
+
+impl FileDevice {
+    /// Whether reads and writes bypass the page cache. Some filesystems do not offer it.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    fn error(&self, op: &'static str, offset_bytes: u64, len_bytes: u64, errno: Errno) -> DeviceError {
+        DeviceError::from_errno(&self.info, op, offset_bytes, len_bytes, errno)
+    }
+
+    /// Whether the kernel takes this buffer without a copy.
+    fn takes(&self, buf: &[u8]) -> bool {
+        !self.direct || buf.as_ptr().addr().is_multiple_of(BLOCK_BYTES)
+    }
+
+    fn read_all(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        let mut done = 0;
+        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            let (at, len) = (offset_bytes + done as u64, rest.len() as u64);
+            match rustix::io::pread(&self.file, rest, at) {
+                Ok(0) => {
+                    let reason = "the file ends here".to_owned();
+                    let device = self.info.name.clone();
+                    return Err(DeviceError::Io {
+                        device,
+                        op: "read",
+                        offset_bytes: at,
+                        len_bytes: len,
+                        reason,
+                    });
+                }
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.error("read", at, len, errno)),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_all(&self, offset_bytes: u64, buf: &[u8]) -> Result<(), DeviceError> {
+        let mut done = 0;
+        while let Some(rest) = buf.get(done..).filter(|rest| !rest.is_empty()) {
+            let at = offset_bytes + done as u64;
+            match rustix::io::pwrite(&self.file, rest, at) {
+                // POSIX allows it only for an empty buffer; a loop must not trust that.
+                Ok(0) => return Err(self.error("write", at, rest.len() as u64, Errno::IO)),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.error("write", at, rest.len() as u64, errno)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Device for FileDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.info.check_range(offset_bytes, buf.len() as u64)?;
+        if self.takes(buf) {
+            return self.read_all(offset_bytes, buf);
+        }
+        let mut bounce = AlignedBuf::zeroed(buf.len().min(BOUNCE_BYTES));
+        let mut at = offset_bytes;
+        for out in buf.chunks_mut(BOUNCE_BYTES) {
+            let bounce = &mut bounce[..out.len()];
+            self.read_all(at, bounce)?;
+            out.copy_from_slice(bounce);
+            at += out.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset_bytes: u64, buf: &[u8]) -> Result<(), DeviceError> {
+        self.info.check_range(offset_bytes, buf.len() as u64)?;
+        if self.takes(buf) {
+            return self.write_all(offset_bytes, buf);
+        }
+        let mut bounce = AlignedBuf::zeroed(buf.len().min(BOUNCE_BYTES));
+        let mut at = offset_bytes;
+        for from in buf.chunks(BOUNCE_BYTES) {
+            let bounce = &mut bounce[..from.len()];
+            bounce.copy_from_slice(from);
+            self.write_all(at, bounce)?;
+            at += from.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        // Not repeated on EINTR or any other error: the kernel reports a lost write once.
+        rustix::fs::fdatasync(&self.file).map_err(|errno| self.error("flush", 0, 0, errno))
+    }
+
+    fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        self.info.check_range(offset_bytes, len_bytes)?;
+        if len_bytes == 0 {
+            return Ok(());
+        }
+        let outcome = match self.kind {
+            Kind::Regular => {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(&self.file, flags, offset_bytes, len_bytes)
+            }
+            Kind::Block => block::discard(&self.file, offset_bytes, len_bytes),
+            Kind::Zoned => Ok(()),
+        };
+        match outcome {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
+            Err(errno) => Err(self.error("discard", offset_bytes, len_bytes, errno)),
+        }
+    }
+
+    fn reset_zone(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        if self.kind != Kind::Zoned {
+            return self.discard(offset_bytes, len_bytes);
+        }
+        self.info.check_range(offset_bytes, len_bytes)?;
+        block::reset_zones(&self.file, offset_bytes, len_bytes)
+            .map_err(|errno| self.error("reset", offset_bytes, len_bytes, errno))
+    }
+
+    fn zone_report(&self, offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError> {
+        let Some(zones) = self.info.zones else { return Ok(None) };
+        self.info.check_range(offset_bytes, zones.zone_bytes)?;
+        let zone = block::report_zone(&self.file, offset_bytes)
+            .map_err(|errno| self.error("report", offset_bytes, zones.zone_bytes, errno))?;
+        match zone.written_bytes() {
+            Some(written_bytes) => Ok(Some(ZoneReport { written_bytes })),
+            None => {
+                let reason = "the zone is read-only or offline".to_owned();
+                Err(DeviceError::Zone { device: self.info.name.clone(), offset_bytes, reason })
+            }
+        }
+    }
+
+    fn raw_fd(&self) -> Option<RawFd> {
+        (self.direct && self.kind != Kind::Zoned).then(|| self.file.as_raw_fd())
+    }
+}

@@ -1,0 +1,129 @@
+//! Batches over several devices at once.
+
+use std::sync::Arc;
+
+use warpfire_env::{
+    AlignedBuf, Device, DeviceError, DeviceOp, FileDevice, MemDevice, OpKind, PIECE_BYTES_MAX, run_batch,
+};
+
+const BLOCK: usize = 4096;
+
+struct Set {
+    _dir: tempfile::TempDir,
+    devices: Vec<Arc<dyn Device>>,
+}
+
+/// Two files and a device in memory: some of a batch goes to the ring, some to the device's calls.
+fn mixed(size_bytes: u64) -> Set {
+    let dir = tempfile::tempdir().expect("the test has a directory for temporary files");
+    let file = |name: &str| -> Arc<dyn Device> {
+        Arc::new(FileDevice::create(&dir.path().join(name), size_bytes).expect("a new file can be made"))
+    };
+    let devices = vec![file("a"), Arc::new(MemDevice::new("m", size_bytes)), file("b")];
+    Set { devices, _dir: dir }
+}
+
+fn filled(len: usize, seed: usize) -> AlignedBuf {
+    let mut buf = AlignedBuf::zeroed(len);
+    for (n, chunk) in buf.chunks_exact_mut(8).enumerate() {
+        chunk.copy_from_slice(&(n.wrapping_mul(31) + seed).to_le_bytes());
+    }
+    buf
+}
+
+fn write_and_read_back(devices: &[Arc<dyn Device>], at: u64, seed: usize) {
+    let lens = [BLOCK, 3 * PIECE_BYTES_MAX + BLOCK, PIECE_BYTES_MAX, 3 * BLOCK];
+    let bufs: Vec<AlignedBuf> = lens.iter().map(|&len| filled(len, seed + len)).collect();
+    let places: Vec<u64> = lens
+        .iter()
+        .scan(at, |end, &len| {
+            *end += len as u64;
+            Some(*end - len as u64)
+        })
+        .collect();
+    let mut ops = Vec::new();
+    for device in 0..devices.len() {
+        ops.extend(bufs.iter().zip(&places).map(|(b, &at)| DeviceOp::new(device, OpKind::Write(at, b))));
+    }
+    run_batch(devices, &mut ops);
+    assert!(ops.iter().all(|op| op.result == Ok(())));
+    let mut flushes: Vec<_> = (0..devices.len()).map(|d| DeviceOp::new(d, OpKind::Flush)).collect();
+    run_batch(devices, &mut flushes);
+    assert!(flushes.iter().all(|op| op.result == Ok(())));
+
+    for device in 0..devices.len() {
+        let mut back: Vec<AlignedBuf> = lens.iter().map(|&len| AlignedBuf::zeroed(len)).collect();
+        let mut ops: Vec<_> =
+            back.iter_mut().zip(&places).map(|(b, &at)| DeviceOp::new(device, OpKind::Read(at, b))).collect();
+        run_batch(devices, &mut ops);
+        assert!(ops.iter().all(|op| op.result == Ok(())));
+        for (back, buf) in back.iter().zip(&bufs) {
+            assert!(back[..] == buf[..], "device {device} gives back what it took");
+        }
+    }
+}
+
+#[test]
+fn a_batch_spans_files_and_memory_and_splits_what_is_long() {
+    write_and_read_back(&mixed(8 << 20).devices, 0, 1);
+}
+
+#[test]
+fn more_threads_than_rings_run_batches_at_once() {
+    const THREADS: usize = 24;
+    const SHARE: u64 = 8 << 20;
+    let set = mixed(THREADS as u64 * SHARE);
+    std::thread::scope(|scope| {
+        for n in 0..THREADS {
+            let devices = &set.devices;
+            scope.spawn(move || {
+                for round in 0..2 {
+                    write_and_read_back(devices, n as u64 * SHARE, n * 1000 + round);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn one_bad_operation_leaves_the_others_alone() {
+    let set = mixed(1 << 20);
+    let good = filled(BLOCK, 3);
+    let mut outside = AlignedBuf::zeroed(2 * BLOCK);
+    let mut ops = [
+        DeviceOp::new(0, OpKind::Write(0, &good)),
+        DeviceOp::new(2, OpKind::Read((1 << 20) - BLOCK as u64, &mut outside)),
+        DeviceOp::new(2, OpKind::Write(8192, &good)),
+    ];
+    run_batch(&set.devices, &mut ops);
+    assert_eq!((&ops[0].result, &ops[2].result), (&Ok(()), &Ok(())));
+    assert!(matches!(ops[1].result, Err(DeviceError::Invalid { .. })));
+}
+
+#[test]
+fn a_short_read_in_the_ring_is_an_error() {
+    let set = mixed(8 << 20);
+    let name = set.devices[0].info().name.clone();
+    std::fs::OpenOptions::new().write(true).open(&name).unwrap().set_len(4 << 20).unwrap();
+    let (mut inside, mut past) = (AlignedBuf::zeroed(BLOCK), AlignedBuf::zeroed(3 * PIECE_BYTES_MAX));
+    let mut ops = [
+        DeviceOp::new(0, OpKind::Read(0, &mut inside)),
+        DeviceOp::new(0, OpKind::Read((4 << 20) - PIECE_BYTES_MAX as u64 - 4096, &mut past)),
+    ];
+    run_batch(&set.devices, &mut ops);
+    assert_eq!(ops[0].result, Ok(()));
+    assert!(matches!(&ops[1].result, Err(DeviceError::Io { device, op: "read", .. }) if *device == name));
+}
+
+#[test]
+fn many_more_pieces_than_a_ring_holds() {
+    let set = mixed(64 << 20);
+    let block = filled(BLOCK, 1);
+    let mut ops: Vec<_> =
+        (0..1000u64).map(|n| DeviceOp::new(0, OpKind::Write(n * 7 * BLOCK as u64, &block))).collect();
+    run_batch(&set.devices, &mut ops);
+    assert!(ops.iter().all(|op| op.result == Ok(())));
+    let mut back = AlignedBuf::zeroed(BLOCK);
+    set.devices[0].read(999 * 7 * BLOCK as u64, &mut back).unwrap();
+    assert!(back[..] == block[..]);
+}
