@@ -1,14 +1,14 @@
 //! What a device gives: plain calls beside batches.
 //!
-//! `cargo run --release -p warpfire-env --example rates -- PATH [MIB]`. PATH is created and removed.
+//! `cargo run --release -p warpfire-env --example rates -- PATH [MIB]`. PATH.0 to PATH.2 are created and removed.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use warpfire_env::run_batch;
 use warpfire_env::{
     AlignedBuf, Clock, Device, DeviceOp, FileDevice, OpKind, Random, SystemClock, SystemRandom,
 };
-use warpfire_env::{PIECE_BYTES_MAX, run_batch};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -26,35 +26,40 @@ fn batch(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) -> Result<(), Fa
     ops.iter().try_for_each(|op| op.result.clone()).map_err(Into::into)
 }
 
+/// Medians of rounds that take turns, so that the machine's other work troubles both alike.
 fn sequential(devices: &[Arc<dyn Device>], size: usize) -> Result<(), Failure> {
+    const ROUNDS: usize = 5;
     let device = &devices[0];
-    for round in ["fill", "overwrite"] {
-        for len in [64 * KIB, PIECE_BYTES_MAX, MIB, 4 * MIB, 16 * MIB] {
-            if round == "fill" {
-                device.discard(0, size as u64)?;
-            }
+    for (name, blank) in [("fill", true), ("overwrite", false)] {
+        let single = [64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB].map(|len| (len, 1));
+        for (len, together) in single.into_iter().chain([(16 * KIB, 16), (64 * KIB, 8), (64 * KIB, 32)]) {
             let buf = AlignedBuf::zeroed(len);
             let at = |n: usize| (n * len) as u64;
-            let plain = seconds(&mut || {
-                (0..size / len).try_for_each(|n| device.write(at(n), &buf))?;
-                Ok(device.flush()?)
-            })?;
-            if round == "fill" {
-                device.discard(0, size as u64)?;
-            }
-            let batched = seconds(&mut || {
-                for n in 0..size / len {
-                    batch(devices, &mut [DeviceOp::new(0, OpKind::Write(at(n), &buf))])?;
+            let write = |n: usize| DeviceOp::new(0, OpKind::Write(at(n), &buf));
+            let mut rates = [Vec::new(), Vec::new()];
+            for round in 0..2 * ROUNDS {
+                if blank {
+                    device.discard(0, size as u64)?;
+                    device.flush()?;
                 }
-                Ok(device.flush()?)
-            })?;
-            let rate = |s: f64| size as f64 / s / 1e9;
-            println!(
-                "{round:9} {:6} KiB writes  plain {:5.2} GB/s  batch {:5.2} GB/s",
-                len / KIB,
-                rate(plain),
-                rate(batched)
-            );
+                let took = seconds(&mut || {
+                    for first in (0..size / len).step_by(together) {
+                        let some = first..first + together;
+                        match round % 2 {
+                            0 => some.into_iter().try_for_each(|n| device.write(at(n), &buf))?,
+                            _ => batch(devices, &mut some.map(write).collect::<Vec<_>>())?,
+                        }
+                    }
+                    Ok(device.flush()?)
+                })?;
+                rates[round % 2].push(size as f64 / took / 1e9);
+            }
+            let [plain, batched] = rates.map(|mut r| {
+                r.sort_by(f64::total_cmp);
+                r[ROUNDS / 2]
+            });
+            let kib = len / KIB;
+            println!("{name:9} {together:2} x {kib:5} KiB: plain {plain:5.2} GB/s, batch {batched:5.2} GB/s");
         }
     }
     Ok(())
@@ -78,38 +83,53 @@ fn random_reads(devices: &[Arc<dyn Device>], size: usize) -> Result<(), Failure>
     Ok(())
 }
 
-fn syncs(devices: &[Arc<dyn Device>]) -> Result<(), Failure> {
-    const SYNCS: usize = 2_000;
-    for kib in [4, 64] {
+/// One write to each of some devices, then a flush of each: what a synced commit to mirrors costs.
+fn syncs(devices: &[Arc<dyn Device>], size: usize) -> Result<(), Failure> {
+    const SYNCS: usize = 1_000;
+    for (kib, mirrors) in [(4, 1usize), (64, 1), (4, 2), (4, 3), (64, 3)] {
         let buf = AlignedBuf::zeroed(kib * KIB);
-        for (name, writes) in [("one write", 1usize), ("three writes", 3)] {
+        for batched in [false, true] {
             let mut at = 0;
             let took = seconds(&mut || {
                 for _ in 0..SYNCS {
-                    let mut ops: Vec<_> = (0..writes)
-                        .map(|n| DeviceOp::new(0, OpKind::Write(at + (n * buf.len()) as u64, &buf)))
-                        .collect();
-                    batch(devices, &mut ops)?;
-                    batch(devices, &mut [DeviceOp::new(0, OpKind::Flush)])?;
-                    at += (writes * buf.len()) as u64;
+                    if batched {
+                        let write = |d| DeviceOp::new(d, OpKind::Write(at, &buf));
+                        batch(devices, &mut (0..mirrors).map(write).collect::<Vec<_>>())?;
+                        let flush = |d| DeviceOp::new(d, OpKind::Flush);
+                        batch(devices, &mut (0..mirrors).map(flush).collect::<Vec<_>>())?;
+                    } else {
+                        devices[..mirrors].iter().try_for_each(|d| d.write(at, &buf))?;
+                        devices[..mirrors].iter().try_for_each(|d| d.flush())?;
+                    }
+                    at = (at + buf.len() as u64) % size as u64;
                 }
                 Ok(())
             })?;
-            println!("{name} of {kib} KiB and a flush: {:.1} us", took / SYNCS as f64 * 1e6);
+            let us = took / SYNCS as f64 * 1e6;
+            let way = if batched { "batch" } else { "plain" };
+            println!("sync of {kib:2} KiB to {mirrors} devices, {way}: {us:6.1} us");
         }
     }
     Ok(())
 }
 
 fn main() -> Result<(), Failure> {
+    const MIRRORS: usize = 3;
     let mut args = std::env::args().skip(1);
     let path = args.next().ok_or("usage: rates PATH [MIB]")?;
-    let size = args.next().map_or(Ok(1024), |n| n.parse::<usize>())? * MIB;
-    let device = FileDevice::create(Path::new(&path), size as u64)?;
-    println!("{path}: {} MiB, direct {}", size / MIB, device.is_direct());
-    let devices: [Arc<dyn Device>; 1] = [Arc::new(device)];
-    let outcome =
-        sequential(&devices, size).and_then(|()| random_reads(&devices, size)).and_then(|()| syncs(&devices));
-    std::fs::remove_file(&path)?;
+    let size = args.next().map_or(Ok(256), |n| n.parse::<usize>())?.next_multiple_of(16) * MIB;
+    let paths: Vec<String> = (0..MIRRORS).map(|n| format!("{path}.{n}")).collect();
+    let mut devices: Vec<Arc<dyn Device>> = Vec::new();
+    for path in &paths {
+        let device = FileDevice::create(Path::new(path), size as u64)?;
+        println!("{path}: {} MiB, direct {}", size / MIB, device.is_direct());
+        let zeros = AlignedBuf::zeroed(16 * MIB);
+        (0..size / zeros.len()).try_for_each(|n| device.write((n * zeros.len()) as u64, &zeros))?;
+        devices.push(Arc::new(device));
+    }
+    let outcome = syncs(&devices, size)
+        .and_then(|()| random_reads(&devices, size))
+        .and_then(|()| sequential(&devices, size));
+    paths.iter().try_for_each(std::fs::remove_file)?;
     outcome
 }

@@ -155,3 +155,32 @@ pub trait Device: Send + Sync {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info() -> DeviceInfo {
+        DeviceInfo { name: "d".to_owned(), size_bytes: 16384, zones: None }
+    }
+
+    #[test]
+    fn ranges_are_whole_blocks_inside() {
+        for (offset, len) in [(0, 0), (0, 16384), (12288, 4096), (16384, 0)] {
+            assert_eq!(info().check_range(offset, len), Ok(()), "{len} at {offset}");
+        }
+        for (offset, len) in [(1, 4096), (0, 1), (16384, 4096), (0, 20480), (u64::MAX - 4095, 4096)] {
+            let refused = info().check_range(offset, len);
+            assert!(matches!(refused, Err(DeviceError::Invalid { .. })), "{len} at {offset}");
+        }
+    }
+
+    #[test]
+    fn an_error_code_says_what_the_pool_should_do() {
+        let of = |errno| DeviceError::from_errno(&info(), "write", 4096, 8192, errno);
+        assert!(matches!(of(Errno::NOSPC), DeviceError::NoSpace { offset_bytes: 4096, len_bytes: 8192, .. }));
+        assert!(matches!(of(Errno::IO), DeviceError::Io { op: "write", .. }));
+        assert_eq!(of(Errno::NODEV), DeviceError::Gone { device: "d".to_owned() });
+        assert_eq!(of(Errno::NXIO), DeviceError::Gone { device: "d".to_owned() });
+    }
+}

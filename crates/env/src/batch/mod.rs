@@ -15,9 +15,10 @@ use warpfire_units::BLOCK_BYTES;
 use crate::device::{Device, DeviceError};
 use ring::{Piece, Request, Ring, Shortfall};
 
-/// A longer read or write is split into pieces of this size, in flight together. Devices reach their full rate
-/// with about 8 pieces of 64 to 256 KiB; smaller ones only cost more requests.
-pub const PIECE_BYTES_MAX: usize = 256 * 1024;
+/// A longer read or write is split into pieces of this size, in flight together. Larger pieces gain nothing, as
+/// the kernel splits them itself; smaller ones cost requests, and on a file whose space is not allocated yet each
+/// takes the filesystem's allocator in turn (256 KiB fills a sparse file a quarter slower; `examples/rates.rs`).
+pub const PIECE_BYTES_MAX: usize = 1024 * 1024;
 
 /// What one operation of a batch does. Buffers are 4096-aligned (`AlignedBuf`); others work and cost a copy.
 #[derive(Debug)]
