@@ -146,7 +146,10 @@ pub fn run_batch(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
             op.run_alone(&*devices[op.device]);
         }
     };
-    ring.run(&pieces, run_the_rest, |nth, shortfall| shortfalls.push((nth, shortfall)));
+    let meanwhile = (!alone.is_empty()).then_some(run_the_rest);
+    // SAFETY: `ops` borrows the buffers and `devices` holds the descriptors until this function returns. A buffer
+    // is either in `pieces` or, through `alone`, in the hands of `run_the_rest`.
+    unsafe { ring.run(&pieces, meanwhile, |nth, shortfall| shortfalls.push((nth, shortfall))) };
     drop(ring);
     shortfalls.sort_unstable_by_key(|&(nth, _)| nth);
     for (nth, shortfall) in shortfalls {

@@ -129,15 +129,15 @@ impl Ring {
     /// Runs every piece, and `meanwhile` once while the first of them are under way. Tells `fell_short` of each
     /// piece that was not done, by its index.
     ///
-    /// The buffers of the pieces must be valid, and theirs alone, until this returns.
-    pub fn run(
+    /// # Safety
+    /// The buffers and descriptors of the pieces are valid, and the buffers theirs alone, until this returns.
+    pub unsafe fn run(
         &mut self,
         pieces: &[Piece],
-        meanwhile: impl FnOnce(),
+        mut meanwhile: Option<impl FnOnce()>,
         mut fell_short: impl FnMut(usize, Shortfall),
     ) {
         let ring = self.ring.as_mut().expect("a ring is present until it is dropped");
-        let mut meanwhile = Some(meanwhile);
         let mut in_flight = InFlight(0);
         let mut next = 0;
         while next < pieces.len() || in_flight.0 > 0 {
@@ -145,8 +145,8 @@ impl Ring {
                 && in_flight.0 < RING_ENTRIES as usize
             {
                 let entry = piece.entry().user_data(next as u64);
-                // SAFETY: the buffer is valid until the request completes (invariant 2), and the descriptor is
-                // that of a device which the caller of `run_batch` holds.
+                // SAFETY: buffer and descriptor are valid until this function returns, and it returns when the
+                // request has completed (invariant 2).
                 let pushed = unsafe { ring.submission().push(&entry) };
                 pushed.expect("the queue has room for all that may be in flight");
                 in_flight.0 += 1;
