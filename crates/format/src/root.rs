@@ -36,7 +36,7 @@ const ENTRY_BYTES: usize = 24;
 pub const ZONE_BLOCKS_MIN: u32 = 16;
 
 /// Most devices in a pool; a segment spans at most 250 of them.
-pub const DEVICES_MAX: usize = 4096;
+pub const DEVICES_MAX: usize = 512;
 
 const CHECKSUM: Corrupt = Corrupt::new(100, "root header does not match its checksum");
 const MAGIC_BAD: Corrupt = Corrupt::new(101, "not a root header");
@@ -70,7 +70,7 @@ pub struct RootHeader {
     pub device_count: u16,
     /// The pool.
     pub pool: Uuid,
-    /// Counts roots, without gaps.
+    /// Counts roots; a root that could not be written leaves a gap.
     pub sequence: u64,
     /// Counts sessions: opens that wrote.
     pub epoch: u32,
@@ -315,7 +315,7 @@ mod tests {
             (9, 9, FIELD),
             (10, 0, FIELD),
             (12, 3, FIELD),
-            (15, 255, FIELD),
+            (15, 2, FIELD),
             (16, 0, FIELD),
             (32, 0, FIELD),
             (48, 0, FIELD),

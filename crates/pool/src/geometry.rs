@@ -1,0 +1,122 @@
+//! Sizes: zones, stripes and what fits into them, and the limits with their arithmetic.
+
+use warpfire_format::segment::{ROWS_MAX, SegmentKind};
+use warpfire_format::stripe::{payload_capacity, rows_for};
+use warpfire_units::BLOCK_BYTES;
+
+/// Default zones on a device; the zone is the largest power of two that gives at least so many.
+const ZONES_WANTED: u64 = 256;
+
+/// Fewest zones on a device: two for roots, and enough to clean with.
+pub const ZONES_MIN: u64 = 16;
+
+/// Smallest and largest default zone: 1 MiB keeps a stripe whole, 256 MiB is the largest common zoned drive's.
+const DEFAULT_ZONE_BYTES_MIN: u64 = 1 << 20;
+const DEFAULT_ZONE_BYTES_MAX: u64 = 256 << 20;
+
+/// Payload that a full bulk stripe aims at: long enough for one write of 1 MiB on each of four columns.
+const STRIPE_PAYLOAD_BYTES: usize = 4 << 20;
+
+/// Fewest rows of a full bulk stripe: its header costs at most 1/32.
+const FULL_ROWS_MIN: usize = 31;
+
+/// The zone size for devices of which the smallest has `smallest_bytes`.
+pub(crate) fn default_zone_bytes(smallest_bytes: u64) -> u64 {
+    let wanted = (smallest_bytes / ZONES_WANTED).max(1);
+    let power = 1u64 << wanted.ilog2();
+    power.clamp(DEFAULT_ZONE_BYTES_MIN, DEFAULT_ZONE_BYTES_MAX)
+}
+
+/// Rows of a full stripe when the zone has `blocks_left`; `None` when no stripe fits any more.
+pub(crate) fn full_rows(kind: SegmentKind, data: u16, blocks_left: u32) -> Option<u16> {
+    let fits = u16::try_from(blocks_left.checked_sub(1)?).unwrap_or(u16::MAX);
+    let wanted = match kind {
+        SegmentKind::Bulk => {
+            let rows = STRIPE_PAYLOAD_BYTES / BLOCK_BYTES / usize::from(data);
+            u16::try_from(rows.max(FULL_ROWS_MIN)).unwrap_or(ROWS_MAX).min(ROWS_MAX)
+        }
+        SegmentKind::Mirror => ROWS_MAX,
+    };
+    let rows = wanted.min(fits);
+    (rows > 0 || kind == SegmentKind::Mirror).then_some(rows)
+}
+
+/// What new segments of one kind look like with the devices that are there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// Data columns; 1 in a mirror; 0 when no device can be written.
+    pub data: u16,
+    /// Parity columns, or further copies.
+    pub parity: u8,
+    /// Payload bytes of a full stripe.
+    pub stripe_payload_bytes: usize,
+    /// Payload bytes of a segment made of full stripes.
+    pub segment_payload_bytes: u64,
+}
+
+impl Geometry {
+    pub(crate) fn new(kind: SegmentKind, data: u16, parity: u8, zone_blocks: u32) -> Self {
+        let mut left = zone_blocks;
+        let mut segment_payload_bytes = 0;
+        let mut stripe_payload_bytes = 0;
+        while let Some(rows) = full_rows(kind, data.max(1), left).filter(|_| data > 0) {
+            let payload = payload_capacity(kind, data, rows);
+            stripe_payload_bytes = stripe_payload_bytes.max(payload);
+            segment_payload_bytes += payload as u64;
+            left -= u32::from(rows) + 1;
+        }
+        Geometry { data, parity, stripe_payload_bytes, segment_payload_bytes }
+    }
+}
+
+/// Shape of a new segment: `data` and `parity` as the pool was made, fewer when fewer than both together
+/// of the devices are there. Data columns give way first, down to one; only then copies.
+pub(crate) fn shape(kind: SegmentKind, data: u16, parity: u8, live: usize) -> (u16, u8) {
+    let live = u16::try_from(live).unwrap_or(u16::MAX);
+    let wanted = match kind {
+        SegmentKind::Bulk => data,
+        SegmentKind::Mirror => 1,
+    };
+    let fitting_parity = u16::from(parity).min(live.saturating_sub(1));
+    let fitting_data = wanted.min(live - fitting_parity);
+    (fitting_data, u8::try_from(fitting_parity).expect("no more than the pool's parity"))
+}
+
+/// Rows that a stripe of this payload takes.
+///
+/// # Panics
+/// If no stripe is that long: buffers are never larger than a stripe.
+pub(crate) fn rows_needed(kind: SegmentKind, data: u16, payload_bytes: usize) -> u16 {
+    rows_for(kind, data, payload_bytes).expect("a stripe buffer holds no more than a stripe")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zones_are_powers_of_two_within_their_bounds() {
+        assert_eq!(default_zone_bytes(16 << 20), 1 << 20);
+        assert_eq!(default_zone_bytes(3 << 30), 8 << 20);
+        assert_eq!(default_zone_bytes(1 << 44), 256 << 20);
+    }
+
+    #[test]
+    fn full_stripes_hold_four_mebibytes_where_they_can() {
+        assert_eq!(full_rows(SegmentKind::Bulk, 1, 1 << 16), Some(255));
+        assert_eq!(full_rows(SegmentKind::Bulk, 10, 1 << 16), Some(102));
+        assert_eq!(full_rows(SegmentKind::Bulk, 242, 1 << 16), Some(31));
+        assert_eq!(full_rows(SegmentKind::Bulk, 4, 10), Some(9));
+        assert_eq!(full_rows(SegmentKind::Bulk, 4, 1), None);
+        assert_eq!(full_rows(SegmentKind::Mirror, 1, 1), Some(0));
+        assert_eq!(full_rows(SegmentKind::Mirror, 1, 0), None);
+    }
+
+    #[test]
+    fn data_columns_give_way_before_parity_does() {
+        let bulk = |live| shape(SegmentKind::Bulk, 4, 2, live);
+        assert_eq!([7, 6, 5, 3, 2, 1, 0].map(bulk), [(4, 2), (4, 2), (3, 2), (1, 2), (1, 1), (1, 0), (0, 0)]);
+        assert_eq!(shape(SegmentKind::Mirror, 4, 2, 6), (1, 2));
+        assert_eq!(shape(SegmentKind::Bulk, 1, 0, 3), (1, 0));
+    }
+}

@@ -1,0 +1,246 @@
+//! Reading back, whole and degraded.
+
+use proptest::prelude::*;
+use warpfire_env::AlignedBuf;
+use warpfire_pool::{Pool, PoolError};
+use warpfire_simdev::SimWorld;
+use warpfire_units::BLOCK_BYTES;
+
+use crate::rig::{Written, assert_reads, block_at, id, open_with, pattern, read, world, write_segment};
+
+#[test]
+fn what_was_written_reads_back_after_reopening() {
+    let (world, pool) = world(1, 6, 4, 2);
+    let written = write_segment(&pool, id(1), &[1, 4096, 70_000, usize::MAX, usize::MAX]);
+    assert_reads(&pool, &written);
+    let again = open_with(world.devices(), &[&written]);
+    assert_reads(&again, &written);
+    assert_eq!(again.counters().rebuilt_blocks, 0);
+    assert_eq!(again.damaged_segments(), []);
+}
+
+#[test]
+fn a_small_read_costs_two_reads_at_first_and_one_from_then_on() {
+    let (world, pool) = world(2, 6, 4, 2);
+    let written = write_segment(&pool, id(1), &[100_000]);
+    let pool = open_with(world.devices(), &[&written]);
+    let slice = written.slice(5000, 100);
+    for (already, after) in [(0, 2), (2, 3), (3, 4)] {
+        assert_eq!(pool.counters().total.reads, already);
+        assert_eq!(read(&pool, slice).unwrap(), written.expected(slice));
+        assert_eq!(pool.counters().total.reads, after);
+    }
+    assert_eq!(pool.counters().total.read_bytes, 4 * BLOCK_BYTES as u64, "only the block that is needed");
+}
+
+#[test]
+fn a_whole_stripe_is_one_read_for_each_data_column() {
+    let (_world, pool) = world(3, 6, 4, 2);
+    let written = write_segment(&pool, id(1), &[usize::MAX]);
+    let before = pool.counters().total.reads;
+    assert_reads(&pool, &written);
+    assert_eq!(pool.counters().total.reads - before, 4, "tables are cached since writing");
+}
+
+#[test]
+fn many_slices_are_read_together_and_into_unaligned_memory() {
+    let (_world, pool) = world(4, 5, 3, 1);
+    let written = write_segment(&pool, id(1), &[50_000, 9000]);
+    let slices = [written.slice(1, 9000), written.slice(40_000, 4096), written.slice(0, 50_000)];
+    let mut memory = vec![0; 70_000];
+    let (a, rest) = memory[3..].split_at_mut(9000);
+    let (b, rest) = rest.split_at_mut(4096);
+    let mut reads = [(slices[0], a), (slices[1], b), (slices[2], &mut rest[..50_000])];
+    pool.read_many(&mut reads).unwrap();
+    for (slice, got) in reads {
+        assert!(*got == *written.expected(slice), "{slice}");
+    }
+}
+
+#[test]
+fn a_pointer_outside_what_was_written_is_refused() {
+    let (_world, pool) = world(5, 3, 2, 1);
+    let written = write_segment(&pool, id(1), &[10]);
+    let end = written.payload.len() as u64;
+    for (at, len) in [(end, 1), (end - 1, 2), (u64::MAX, 1), (1 << 40, 4096)] {
+        let slice = written.slice(at, len);
+        assert_eq!(read(&pool, slice), Err(PoolError::BadSlice(slice)));
+    }
+    let mut gone = written.slice(0, 1);
+    gone.segment = id(9);
+    assert_eq!(read(&pool, gone), Err(PoolError::UnknownSegment(id(9))));
+}
+
+/// Every set of up to `most` of `n` things, as bit masks.
+fn subsets(n: usize, most: u32) -> impl Iterator<Item = u32> {
+    (0u32..1 << n).filter(move |mask| mask.count_ones() <= most)
+}
+
+fn has(mask: u32, n: usize) -> bool {
+    mask >> n & 1 == 1
+}
+
+#[test]
+fn every_loss_of_up_to_m_devices_reads_back_and_one_more_is_an_error() {
+    for (k, m) in [(1, 0), (1, 1), (1, 2), (2, 1), (3, 2), (4, 2), (2, 3)] {
+        let width = usize::from(k) + usize::from(m);
+        let (world, pool) = world(10, width, k, m);
+        let written = write_segment(&pool, id(1), &[1, 50_000, usize::MAX]);
+        drop(pool);
+        for lost in subsets(width, u32::from(m) + 1) {
+            let rotten = world.fork();
+            for column in (0..width).filter(|c| has(lost, *c)) {
+                let (device, _) = block_at(&written, 0, column, None);
+                rot_zone(&rotten, &written, device, column);
+            }
+            let pool = open_with(rotten.devices(), &[&written]);
+            if lost.count_ones() <= u32::from(m) {
+                assert_reads(&pool, &written);
+            } else {
+                assert_never_wrong(&pool, &written);
+            }
+        }
+    }
+}
+
+/// Flips one bit in every block of one column.
+fn rot_zone(world: &SimWorld, written: &Written, device: usize, column: usize) {
+    let blocks = written.descriptor.zone_blocks_used();
+    let (_, start) = block_at(written, 0, column, None);
+    for block in 0..blocks {
+        world.sims()[device].rot(start + block * BLOCK_BYTES as u64, (block * 37 % 32768) as usize);
+    }
+}
+
+/// Each slice reads right or is an error.
+fn assert_never_wrong(pool: &Pool, written: &Written) -> usize {
+    let mut errors = 0;
+    for slice in written.slices() {
+        match read(pool, slice) {
+            Ok(got) => assert!(got == written.expected(slice), "{slice}: wrong bytes"),
+            Err(PoolError::Unreadable { .. }) => errors += 1,
+            Err(other) => panic!("{slice}: {other}"),
+        }
+    }
+    errors
+}
+
+#[test]
+fn beyond_parity_every_data_loss_is_told() {
+    let (world, pool) = world(11, 4, 2, 2);
+    let written = write_segment(&pool, id(1), &[usize::MAX]);
+    for lost in [0b0111, 0b1011, 0b1101, 0b1110] {
+        let rotten = world.fork();
+        for column in (0..4).filter(|c| has(lost, *c)) {
+            rot_zone(&rotten, &written, block_at(&written, 0, column, None).0, column);
+        }
+        let pool = open_with(rotten.devices(), &[&written]);
+        assert_eq!(assert_never_wrong(&pool, &written), 1, "columns {lost:04b} lost");
+        assert_eq!(pool.damaged_segments(), [id(1)]);
+    }
+}
+
+#[test]
+fn rot_in_different_rows_of_more_columns_than_parity_is_still_rebuilt() {
+    let (world, pool) = world(12, 4, 3, 1);
+    let written = write_segment(&pool, id(1), &[usize::MAX]);
+    for column in 0..4u16 {
+        let (device, at) = block_at(&written, 0, usize::from(column), Some(column * 2));
+        world.sims()[device].rot(at, 77);
+    }
+    let pool = open_with(world.devices(), &[&written]);
+    assert_reads(&pool, &written);
+    assert_eq!(pool.counters().rebuilt_blocks, 3, "one block on each data column");
+    assert_eq!(pool.damaged_segments(), [id(1)]);
+}
+
+#[test]
+fn without_parity_a_bad_read_is_tried_once_more() {
+    let (world, pool) = world(13, 1, 1, 0);
+    let written = write_segment(&pool, id(1), &[8192]);
+    let sim = &world.sims()[0];
+    sim.inject(warpfire_simdev::Fault::Fail { op: warpfire_simdev::OpClass::Read, after: 0, lasting: false });
+    assert_reads(&pool, &written);
+    let (_, at) = block_at(&written, 0, 0, Some(1));
+    sim.rot(at, 0);
+    assert!(matches!(read(&pool, written.slice(4096, 1)), Err(PoolError::Unreadable { .. })));
+    assert_eq!(read(&pool, written.slice(0, 4096)).unwrap(), written.expected(written.slice(0, 4096)));
+}
+
+#[test]
+fn a_shard_of_another_stripe_segment_or_column_is_told_from_the_right_one() {
+    let (world, pool) = world(14, 3, 2, 1);
+    let first = write_segment(&pool, id(1), &[8192, 8192, 8192]);
+    let second = write_segment(&pool, id(2), &[8192, 8192, 8192]);
+    let shard_bytes = 2 * BLOCK_BYTES;
+    let sources =
+        [block_at(&first, 0, 0, None), block_at(&second, 1, 0, None), block_at(&first, 1, 1, None)];
+    for (device, at) in sources {
+        let swapped = world.fork();
+        let shard = swapped.sims()[device].peek(at, shard_bytes);
+        let (victim, to) = block_at(&first, 1, 0, None);
+        swapped.sims()[victim].poke(to, &shard);
+        let pool = open_with(swapped.devices(), &[&first, &second]);
+        assert_reads(&pool, &first);
+        let counters = pool.counters();
+        assert_eq!((counters.total.identity_errors, counters.rebuilt_blocks), (1, 1));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn random_stripes_read_back_in_random_pieces_with_random_rot(
+        (k, m, spare) in (1u16..6, 0u8..4, 0usize..3),
+        lengths in prop::collection::vec(prop_oneof![1usize..9000, 1usize..400_000], 1..8),
+        cuts in prop::collection::vec((0.0f64..1.0, 1usize..60_000, 0usize..4096), 12),
+        rot in prop::collection::vec((0.0f64..1.0, 0usize..32_768), 0..12),
+        seed in 0u64..1000,
+    ) {
+        let (world, pool) = world(seed, usize::from(k) + usize::from(m) + spare, k, m);
+        let written = write_segment(&pool, id(1), &lengths);
+        // Rot stays within m columns, so nothing may be lost.
+        let (rotten, _) = written.descriptor.columns.split_at(usize::from(m));
+        for (n, (place, bit)) in rot.into_iter().enumerate() {
+            let Some((device, zone)) = rotten.get(n % rotten.len().max(1)) else { break };
+            let block = (place * written.descriptor.zone_blocks_used() as f64) as u64;
+            let at = u64::from(zone.0) * crate::rig::ZONE_BYTES + block * BLOCK_BYTES as u64;
+            world.sims()[usize::from(device.0)].rot(at, bit);
+        }
+        let pool = open_with(world.devices(), &[&written]);
+        for (place, len, misalign) in cuts {
+            let at = (place * written.payload.len() as f64) as usize;
+            let len = len.min(written.payload.len() - at);
+            let slice = written.slice(at as u64, len);
+            let mut memory = AlignedBuf::zeroed(misalign + len);
+            let out = &mut memory[misalign..misalign + len];
+            pool.read(slice, out).unwrap();
+            prop_assert!(*out == *written.expected(slice), "{}", slice);
+        }
+    }
+}
+
+#[test]
+fn what_is_still_in_a_buffer_can_be_read_from_it() {
+    let (_world, pool) = world(15, 4, 3, 1);
+    let mut writer = pool.allocate(id(1), warpfire_pool::SegmentKind::Bulk).unwrap();
+    let mut buf = writer.buffer();
+    let bytes = pattern(1, 150_001);
+    for part in bytes.chunks(7777) {
+        assert_eq!(buf.append(part), part.len());
+    }
+    let reads_right = |buf: &warpfire_pool::StripeBuf| {
+        for at in [0, 4095, 4096, 100_000] {
+            let mut out = vec![0; 50_001];
+            buf.read(at, &mut out);
+            assert!(out == bytes[at..at + 50_001]);
+        }
+    };
+    reads_right(&buf);
+    writer.prepare(&mut buf, 1);
+    reads_right(&buf);
+    writer.submit(&buf).unwrap();
+    writer.begin(&mut buf);
+    assert!(buf.is_empty());
+}
