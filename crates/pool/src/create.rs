@@ -138,7 +138,8 @@ fn verify_shape(
         return Err(impossible(format!("{have} devices given; from {width} to {DEVICES_MAX} make a pool")));
     }
     let zone_blocks = u32::try_from(zone_bytes / BLOCK_BYTES as u64).ok();
-    let zone_blocks = zone_blocks.filter(|b| *b >= ZONE_BLOCKS_MIN && zone_bytes.is_multiple_of(BLOCK_BYTES as u64));
+    let zone_blocks =
+        zone_blocks.filter(|b| *b >= ZONE_BLOCKS_MIN && zone_bytes.is_multiple_of(BLOCK_BYTES as u64));
     let Some(zone_blocks) = zone_blocks else {
         return Err(impossible(format!("a zone of {zone_bytes} bytes is too small or too large")));
     };

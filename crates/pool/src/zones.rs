@@ -123,7 +123,7 @@ impl Zones {
         }
         let free: Vec<u64> = candidates.iter().map(|d| self.free_on(*d) as u64).collect();
         let possible = |t: u64| free.iter().map(|f| (*f).min(t)).sum::<u64>() >= t * width as u64;
-        let (mut yes, mut no) = (0, free.iter().max().copied().unwrap_or(0) + 1);
+        let (mut yes, mut no) = (0, free.iter().sum::<u64>() / width as u64 + 1);
         while no - yes > 1 {
             let middle = yes + (no - yes) / 2;
             if possible(middle) {

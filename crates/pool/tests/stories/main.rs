@@ -1,10 +1,6 @@
 //! What the pool promises, on simulated devices.
 
-mod failing;
-mod opening;
+#[cfg(test)]
 mod reading;
-mod recovery;
+#[cfg(test)]
 mod rig;
-mod roots;
-mod sequential;
-mod wide;

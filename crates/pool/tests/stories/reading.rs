@@ -173,8 +173,7 @@ fn a_shard_of_another_stripe_segment_or_column_is_told_from_the_right_one() {
     let first = write_segment(&pool, id(1), &[8192, 8192, 8192]);
     let second = write_segment(&pool, id(2), &[8192, 8192, 8192]);
     let shard_bytes = 2 * BLOCK_BYTES;
-    let sources =
-        [block_at(&first, 0, 0, None), block_at(&second, 1, 0, None), block_at(&first, 1, 1, None)];
+    let sources = [block_at(&first, 0, 0, None), block_at(&second, 1, 0, None), block_at(&first, 1, 1, None)];
     for (device, at) in sources {
         let swapped = world.fork();
         let shard = swapped.sims()[device].peek(at, shard_bytes);
