@@ -4,9 +4,20 @@
 
 #![forbid(unsafe_code)]
 
+mod clean;
+mod commit;
+mod latch;
+mod limits;
+mod log;
 mod mem;
+mod pending;
 mod pins;
+mod placing;
+mod recover;
 mod store;
+mod stream;
+mod table;
 
+pub use log::Log;
 pub use mem::{MemLog, MemLogCounters, MemLogOptions};
 pub use store::{Admit, LogError, LogPos, LogStore, Pin, Records, Recovered, Slices, Space, Stream};

@@ -30,7 +30,7 @@ use crate::stripes::StripeIndex;
 use crate::zones::Zones;
 
 const OVERLAP: Corrupt = Corrupt::new(210, "segment lies on a zone that is taken or does not exist");
-const TOO_LONG: Corrupt = Corrupt::new(211, "segment has more stripes than its zones can hold");
+pub(crate) const TOO_LONG: Corrupt = Corrupt::new(211, "segment has more stripes than its zones can hold");
 const TWICE: Corrupt = Corrupt::new(212, "two segments have one number");
 
 /// Devices joined by parity and checksums. Cheap to clone; clones are the same pool. All calls may come

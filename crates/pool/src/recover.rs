@@ -13,7 +13,7 @@ use warpfire_format::stripe::StripeHeader;
 use warpfire_units::BLOCK_BYTES;
 
 use crate::error::PoolError;
-use crate::pool::{Inner, Pool};
+use crate::pool::{Inner, Pool, TOO_LONG};
 use crate::segment::Segment;
 use crate::stripes::{StripeIndex, StripePlace};
 
@@ -59,19 +59,19 @@ struct Headers {
 }
 
 impl Pool {
-    /// Walks the stripes of a segment that is not adopted yet, from the front to the last that is found, and returns
-    /// how many there were. Stripes before `verify_from` are known to be durable: of bulk ones only the headers are read,
-    /// and `health` speaks of those. All others are read and verified whole. Nothing is written or remembered.
+    /// Walks the stripes of a segment that is not adopted yet: from behind the first `from` stripes that `d` lists, which
+    /// are not read, to the last that is found, each verified whole. Returns how many the segment has, the first ones
+    /// included. Nothing is written or remembered.
     ///
     /// # Errors
     /// `Misfit` if the segment can not lie in this pool.
     ///
     /// # Panics
-    /// If the segment is known already: only recovery, before it adopts, walks.
+    /// If the segment is known already: only recovery, before it adopts, walks. If `d` lists fewer stripes than `from`.
     pub fn recover(
         &self,
         d: &SegmentDescriptor,
-        verify_from: u32,
+        from: u32,
         each: &mut dyn FnMut(RecoveredStripe<'_>),
     ) -> Result<u32, PoolError> {
         let inner = &self.inner;
@@ -84,7 +84,11 @@ impl Pool {
             return Err(PoolError::Misfit { id: d.id, source: OUTSIDE });
         }
         let segment = Segment::new(d, StripeIndex::default());
-        let mut stripes = StripeIndex::default();
+        assert!(from <= d.stripe_count(), "a walk begins behind stripes that are listed");
+        let mut listed = d.clone();
+        listed.truncate_stripes(from);
+        let too_long = PoolError::Misfit { id: d.id, source: TOO_LONG };
+        let mut stripes = StripeIndex::of(&listed, inner.zone_blocks).ok_or(too_long)?;
         while stripes.end_block() < inner.zone_blocks {
             let (stripe, block) = (stripes.count(), stripes.end_block());
             if let Some(headers) = inner.headers_at(&segment, stripe, block) {
@@ -92,7 +96,7 @@ impl Pool {
                     break;
                 }
                 let place = stripes.push(headers.rows);
-                inner.report(&segment, &place, &headers, stripe >= verify_from, each);
+                inner.report(&segment, &place, &headers, each);
             } else if let Some((next, at)) = inner.next_stripe_after(&segment, stripe, block) {
                 let Some(lengths) = lost_lengths(segment.kind, next - stripe, at - block) else { break };
                 for rows in lengths {
@@ -203,28 +207,25 @@ impl Inner {
         segment: &Segment,
         place: &StripePlace,
         headers: &Headers,
-        verify: bool,
         each: &mut dyn FnMut(RecoveredStripe<'_>),
     ) {
         let mut worst = headers.count;
         let mut payload = headers.inline.clone();
-        if verify || segment.kind == SegmentKind::Mirror {
-            let columns: Vec<usize> = (0..segment.width()).collect();
-            let shards =
-                if place.rows > 0 { self.load(segment, place, &columns, 0..place.rows) } else { Vec::new() };
-            for row in 0..place.rows {
-                worst = worst.min(shards.iter().filter(|s| s.is_sound(row)).count());
-                if segment.kind == SegmentKind::Mirror
-                    && let Some(sound) = shards.iter().find(|s| s.is_sound(row))
-                {
-                    payload.extend_from_slice(sound.rows(row..row + 1));
-                }
+        let columns: Vec<usize> = (0..segment.width()).collect();
+        let shards =
+            if place.rows > 0 { self.load(segment, place, &columns, 0..place.rows) } else { Vec::new() };
+        for row in 0..place.rows {
+            worst = worst.min(shards.iter().filter(|s| s.is_sound(row)).count());
+            if segment.kind == SegmentKind::Mirror
+                && let Some(sound) = shards.iter().find(|s| s.is_sound(row))
+            {
+                payload.extend_from_slice(sound.rows(row..row + 1));
             }
-            payload.truncate(headers.payload_bytes);
         }
+        payload.truncate(headers.payload_bytes);
         let health = if worst == segment.width() {
             Health::Intact
-        } else if worst >= segment.needed() || !verify && segment.kind == SegmentKind::Bulk {
+        } else if worst >= segment.needed() {
             Health::Rebuilt
         } else {
             Health::Damaged

@@ -21,7 +21,7 @@ use warpfire_units::{BLOCK_BYTES, SegmentId};
 
 use crate::checksums::CrcTable;
 use crate::error::PoolError;
-use crate::geometry::full_rows;
+use crate::geometry::{Geometry, full_rows};
 use crate::pool::Inner;
 use crate::segment::Segment;
 use crate::stripe_buf::StripeBuf;
@@ -83,6 +83,13 @@ impl SegmentWriter {
     #[must_use]
     pub fn next_stripe_capacity(&self) -> usize {
         self.next_rows().map_or(0, |rows| payload_capacity(self.segment.kind, self.segment.data, rows))
+    }
+
+    /// Payload bytes that all further stripes together can hold, if they are full ones.
+    #[must_use]
+    pub fn remaining_bytes(&self) -> u64 {
+        let left = self.pool.zone_blocks - self.segment.stripes.read().end_block();
+        Geometry::new(self.segment.kind, self.segment.data, self.segment.parity, left).segment_payload_bytes
     }
 
     /// A new buffer, laid out for the next stripe.

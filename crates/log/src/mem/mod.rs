@@ -19,26 +19,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
+use warpfire_units::{SegmentId, SlicePtr};
 
 use crate::pins::Pins;
+use crate::placing::UNSPLIT_MAX_BYTES;
 use crate::store::{Admit, LogError, LogPos, LogStore, Pin, Recovered, Slices, Space, Stream};
 use segments::Segments;
-
-/// Appends of this many bytes to the cold stream start on a block; smaller ones are packed.
-pub(crate) const COLD_ALIGN_FROM_BYTES: usize = 4 * BLOCK_BYTES;
-
-/// Appends up to this many bytes are never split over two segments.
-pub(crate) const UNSPLIT_MAX_BYTES: usize = 64 << 10;
-
-/// Whether an append of `len_bytes` to `stream` starts on a block.
-pub(crate) fn starts_on_block(stream: Stream, len_bytes: usize) -> bool {
-    match stream {
-        Stream::Small => false,
-        Stream::Large | Stream::Table => true,
-        Stream::Cold => len_bytes >= COLD_ALIGN_FROM_BYTES,
-    }
-}
 
 /// What a `MemLog` is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

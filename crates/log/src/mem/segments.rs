@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
-use super::{MemLogOptions, UNSPLIT_MAX_BYTES, starts_on_block};
+use super::MemLogOptions;
+use crate::placing::{room_wanted_bytes, slot, starts_on_block};
 use crate::store::{LogError, Slices, Space, Stream};
 
 /// Segments of this share of live bytes and more are not worth cleaning.
@@ -41,15 +42,6 @@ pub(super) struct Segments {
     all: BTreeMap<SegmentId, Segment>,
     open: [Option<SegmentId>; 4],
     next: SegmentId,
-}
-
-fn slot(stream: Stream) -> usize {
-    match stream {
-        Stream::Small => 0,
-        Stream::Large => 1,
-        Stream::Table => 2,
-        Stream::Cold => 3,
-    }
 }
 
 impl Segments {
@@ -104,7 +96,7 @@ impl Segments {
         left: usize,
         emptied: &mut Vec<SegmentId>,
     ) -> Result<SegmentId, LogError> {
-        let wanted = if whole <= UNSPLIT_MAX_BYTES { whole } else { left.min(BLOCK_BYTES) } as u64;
+        let wanted = room_wanted_bytes(whole, left) as u64;
         if let Some(id) = self.open[slot(stream)] {
             let start = self.all[&id].bytes.len();
             let start =

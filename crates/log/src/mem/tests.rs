@@ -1,3 +1,5 @@
+use warpfire_units::BLOCK_BYTES;
+
 use super::*;
 
 fn small() -> MemLog {

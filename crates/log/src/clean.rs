@@ -1,0 +1,71 @@
+//! How much room there is, and which segments are worth cleaning.
+
+use std::collections::BTreeSet;
+
+use warpfire_format::segment::SegmentKind;
+use warpfire_units::SegmentId;
+
+use crate::limits::{LOG_RESERVE_SEGMENTS, RESERVE_PART, RESERVE_SEGMENTS_MIN, VICTIM_LIVE_MAX_PERCENT};
+use crate::log::Log;
+use crate::store::Space;
+use crate::stream::log_segments_in_bulk;
+use crate::table::State;
+
+impl Log {
+    /// Payload bytes of a bulk segment made now.
+    fn segment_bytes(&self) -> u64 {
+        self.pool.geometry(SegmentKind::Bulk).segment_payload_bytes
+    }
+
+    pub(crate) fn measure_space(&self) -> Space {
+        let segment_bytes = self.segment_bytes();
+        let free_segments = self.pool.free_segments(SegmentKind::Bulk);
+        let mut space = Space { free_bytes: free_segments * segment_bytes, ..Space::default() };
+        let table = self.table.lock();
+        let mut segments = free_segments;
+        for (_, entry) in table.iter() {
+            segments += 1;
+            let live = entry.live_bytes();
+            space.live_bytes += live;
+            let rest = segment_bytes.saturating_sub(entry.written_bytes);
+            match entry.state {
+                State::Open => space.free_bytes += rest,
+                _ => space.garbage_bytes += rest,
+            }
+            space.garbage_bytes += entry.written_bytes - live;
+        }
+        // Log segments are gone with the next checkpoints, so they count as garbage of what they take from bulk.
+        let mirror = self.pool.geometry(SegmentKind::Mirror);
+        let bulk = self.pool.geometry(SegmentKind::Bulk);
+        let zones = self.log_segments() * (u64::from(mirror.data) + u64::from(mirror.parity));
+        let width = u64::from(bulk.data) + u64::from(bulk.parity);
+        space.garbage_bytes += zones * segment_bytes / width.max(1);
+        space.total_bytes = space.live_bytes + space.garbage_bytes + space.free_bytes;
+        let reserve_segments = RESERVE_SEGMENTS_MIN.max(segments / RESERVE_PART)
+            + LOG_RESERVE_SEGMENTS.div_ceil(log_segments_in_bulk(&self.pool).max(1));
+        space.reserve_bytes = (reserve_segments * segment_bytes).min(space.total_bytes);
+        space
+    }
+
+    /// Sealed segments by the benefit of cleaning them for its cost, (1-u)·age/(1+u) with u the live share and age the
+    /// number of segments made since (Rosenblum and Ousterhout 1991); damaged ones first of all.
+    pub(crate) fn choose_victims(&self, max: usize) -> Vec<SegmentId> {
+        let segment_bytes = self.segment_bytes().max(1);
+        let damaged: BTreeSet<SegmentId> =
+            self.pool.damaged_segments().into_iter().chain(self.damaged.iter().copied()).collect();
+        let newest = self.newest_segment();
+        let table = self.table.lock();
+        let mut found: Vec<(bool, u128, SegmentId)> = Vec::new();
+        for (id, entry) in table.iter().filter(|(_, e)| e.state == State::Sealed && e.live_bytes() > 0) {
+            let live = entry.live_bytes().min(segment_bytes);
+            let is_damaged = damaged.contains(&id);
+            if is_damaged || live * 100 < segment_bytes * VICTIM_LIVE_MAX_PERCENT {
+                let age = u128::from(newest - id.get()) + 1;
+                let gain = u128::from(segment_bytes - live) * age * 1_000_000;
+                found.push((is_damaged, gain / u128::from(segment_bytes + live), id));
+            }
+        }
+        found.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)).then(a.2.cmp(&b.2)));
+        found.into_iter().map(|(.., id)| id).take(max).collect()
+    }
+}

@@ -1,0 +1,27 @@
+//! Every limit of the log, with its arithmetic.
+
+/// Record bytes that wait for a sync before `log` syncs by itself: what a caller that never syncs may cost
+/// in memory, twice while a cut is written.
+pub(crate) const PENDING_MAX_BYTES: usize = 16 << 20;
+
+/// Mirror segments that bulk streams leave to the commit log: the one that is written, the one announced after
+/// it, and two for a group that is longer than what is left of those.
+pub(crate) const LOG_RESERVE_SEGMENTS: u64 = 4;
+
+/// Bulk segments kept for deletion and cleaning: one for each stream that they write.
+pub(crate) const RESERVE_SEGMENTS_MIN: u64 = 4;
+
+/// Part of the pool kept for deletion and cleaning when that is more: 2 %.
+pub(crate) const RESERVE_PART: u64 = 50;
+
+/// A segment with this share of live bytes or more is not worth cleaning: moving 85 bytes to gain 15 writes
+/// more than five bytes for each that is freed.
+pub(crate) const VICTIM_LIVE_MAX_PERCENT: u64 = 85;
+
+/// Stripe runs of one segment after which it is sealed, so that the segment table stays small beside what it
+/// describes: 1024 × 8 bytes = 8 KiB of table for at least 2048 blocks of 4 KiB.
+pub(crate) const SEGMENT_RUNS_MAX: usize = 1024;
+
+/// Bytes that one segment edit may take in a group: the largest descriptor is 24 + 250 × 6 bytes, the longest growth
+/// frame 2072, and a segment that is opened, grown, sealed and freed at once has one of each.
+pub(crate) const EDIT_MAX_BYTES: usize = 4096;

@@ -1,0 +1,393 @@
+//! `Log`: the log over a pool.
+//!
+//! # Invariants
+//! 1. Locks are taken in this order: `commit`, one stream's `open`, `table`, `pending`. Device operations happen under
+//!    the first two only, never under the others.
+//! 2. A *cut* takes the pending records before it looks at the streams. Whatever was appended before a
+//!    record was queued is then in a buffer or in a stripe, and the group's barrier requires it.
+//! 3. Zones are given back only behind a durable barrier or root that says so.
+//! 4. Once the latch has tripped nothing is written.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use warpfire_format::logstate::LogState;
+use warpfire_format::segment::SegmentKind;
+use warpfire_pool::{Pool, PoolError};
+use warpfire_units::{SegmentId, SlicePtr};
+
+use crate::commit::Commit;
+use crate::latch::{Latch, on_read};
+use crate::limits::{EDIT_MAX_BYTES, PENDING_MAX_BYTES};
+use crate::pending::{Pending, Records};
+use crate::pins::Pins;
+use crate::placing::{STREAMS, room_wanted_bytes, slot, starts_on_block};
+use crate::store::{Admit, LogError, LogPos, LogStore, Pin, Slices, Space, Stream};
+use crate::stream::{BulkStream, OpenSegment, Written, allocate_bulk};
+use crate::table::Table;
+
+/// The log over a pool.
+pub struct Log {
+    pub(crate) pool: Pool,
+    pub(crate) table: Mutex<Table>,
+    pub(crate) damaged: BTreeSet<SegmentId>,
+    pub(crate) pins: Pins,
+    streams: [BulkStream; STREAMS.len()],
+    pending: Mutex<Pending>,
+    commit: Mutex<CommitState>,
+    latch: Latch,
+    next_segment: AtomicU64,
+    /// Counts appends and records, each after it took place.
+    changes: AtomicU64,
+    log_bytes: AtomicU64,
+    log_segments: AtomicU64,
+}
+
+/// What only a sync or a checkpoint touches.
+struct CommitState {
+    commit: Commit,
+    /// `changes` as of the last cut that became durable.
+    synced_changes: u64,
+    keep_from: LogPos,
+}
+
+/// What recovery found, for `Log::assemble`.
+pub(crate) struct Parts {
+    pub(crate) pool: Pool,
+    pub(crate) table: Table,
+    pub(crate) damaged: BTreeSet<SegmentId>,
+    pub(crate) commit: Commit,
+    pub(crate) next_segment: SegmentId,
+    pub(crate) next_pos: LogPos,
+    pub(crate) keep_from: LogPos,
+}
+
+impl Log {
+    /// Puts the parts together and makes them the pool's newest root, with `client` as the client's state.
+    pub(crate) fn assemble(parts: Parts, client: &[u8]) -> Result<Log, LogError> {
+        let log = Log {
+            pool: parts.pool,
+            table: Mutex::new(parts.table),
+            damaged: parts.damaged,
+            pins: Pins::new(),
+            streams: std::array::from_fn(|_| BulkStream::new()),
+            pending: Mutex::new(Pending::new(parts.next_pos)),
+            commit: Mutex::new(CommitState {
+                commit: parts.commit,
+                synced_changes: 0,
+                keep_from: parts.keep_from,
+            }),
+            latch: Latch::default(),
+            next_segment: AtomicU64::new(parts.next_segment.get()),
+            changes: AtomicU64::new(0),
+            log_bytes: AtomicU64::new(0),
+            log_segments: AtomicU64::new(0),
+        };
+        log.write_root(&mut log.commit.lock(), client, parts.keep_from)?;
+        Ok(log)
+    }
+
+    /// The pool below, for its status and counters.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn next_id(&self) -> SegmentId {
+        SegmentId::new(self.next_segment.fetch_add(1, Ordering::Relaxed)).expect("ids count up from 1")
+    }
+
+    /// The newest segment's number.
+    pub(crate) fn newest_segment(&self) -> u64 {
+        self.next_segment.load(Ordering::Relaxed) - 1
+    }
+
+    /// Log segments held, for the space they take.
+    pub(crate) fn log_segments(&self) -> u64 {
+        self.log_segments.load(Ordering::Relaxed)
+    }
+
+    fn stripe_written(&self, stream: &BulkStream, written: Written) {
+        self.table.lock().grow(written.segment, written.rows);
+        stream.publish_written(written);
+    }
+
+    /// Writes out the stream's buffer; seals the segment if that leaves nothing to append to.
+    fn write_out(&self, stream: &BulkStream, open: &mut Option<OpenSegment>) -> Result<(), PoolError> {
+        let Some(segment) = open.as_mut() else { return Ok(()) };
+        if let Some(written) = segment.write_out()? {
+            self.stripe_written(stream, written);
+        }
+        if segment.is_done() {
+            self.seal(open);
+        }
+        Ok(())
+    }
+
+    fn seal(&self, open: &mut Option<OpenSegment>) {
+        if let Some(segment) = open.take() {
+            assert!(segment.is_written_out(), "a segment is sealed when all of it is in stripes");
+            self.table.lock().seal(segment.id(), &self.pins);
+        }
+    }
+
+    /// Makes sure that the stream has an open segment in which `wanted` bytes fit, and says where.
+    fn place(
+        &self,
+        stream: &BulkStream,
+        open: &mut Option<OpenSegment>,
+        on_block: bool,
+        wanted: usize,
+    ) -> Result<u64, PoolError> {
+        if let Some(at) = open.as_ref().and_then(|o| o.place(on_block, wanted)) {
+            return Ok(at);
+        }
+        self.write_out(stream, open)?;
+        self.seal(open);
+        let writer = allocate_bulk(&self.pool, self.next_id())?;
+        self.table.lock().open(writer.descriptor());
+        stream.publish_open(writer.id());
+        *open = Some(OpenSegment::new(writer));
+        open.as_ref().and_then(|o| o.place(on_block, wanted)).ok_or(PoolError::NoSpace)
+    }
+
+    fn try_append(&self, kind: Stream, bytes: &[u8]) -> Result<Slices, LogError> {
+        self.latch.check()?;
+        let stream = &self.streams[slot(kind)];
+        let on_block = starts_on_block(kind, bytes.len());
+        let mut open = stream.open.lock();
+        let mut slices = Slices::new();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let wanted = room_wanted_bytes(bytes.len(), rest.len());
+            let part = self.append_part(stream, &mut open, on_block, wanted, rest);
+            match part {
+                Ok(slice) => {
+                    rest = &rest[slice.len_bytes as usize..];
+                    slices.push(slice);
+                }
+                Err(e) => {
+                    drop(open);
+                    for slice in slices {
+                        self.release(slice.segment, u64::from(slice.len_bytes));
+                    }
+                    return Err(self.latch.on_write(e));
+                }
+            }
+        }
+        Ok(slices)
+    }
+
+    fn append_part(
+        &self,
+        stream: &BulkStream,
+        open: &mut Option<OpenSegment>,
+        on_block: bool,
+        wanted: usize,
+        bytes: &[u8],
+    ) -> Result<SlicePtr, PoolError> {
+        let offset_bytes = self.place(stream, open, on_block, wanted)?;
+        let segment = open.as_mut().expect("a place lies in the open segment");
+        let taken = segment.takes(offset_bytes, bytes.len());
+        let id = segment.id();
+        segment.append(offset_bytes, &bytes[..taken], |w| self.stripe_written(stream, w))?;
+        self.table.lock().appended(id, taken as u64, segment.len_bytes());
+        if segment.is_done() {
+            self.write_out(stream, open)?;
+        }
+        let len_bytes = u32::try_from(taken).expect("a segment is below 4 GiB of payload per append");
+        Ok(SlicePtr { segment: id, offset_bytes, len_bytes })
+    }
+
+    /// Lets go of segments that no pin holds any more. Their zones follow at the next sync.
+    fn collect_unpinned(&self) {
+        while let Some(id) = self.pins.take_unpinned() {
+            self.table.lock().free(id);
+        }
+    }
+
+    /// Frees zones by a sync, if that frees any. `true` if it is worth trying again.
+    fn reclaim(&self) -> Result<bool, LogError> {
+        let before = self.pool.free_segments(SegmentKind::Mirror);
+        let mut state = self.commit.lock();
+        self.write_cut(&mut state)?;
+        Ok(self.pool.free_segments(SegmentKind::Mirror) > before)
+    }
+
+    /// Makes everything durable that was appended and logged before the call.
+    fn write_cut(&self, state: &mut CommitState) -> Result<(), LogError> {
+        self.latch.check()?;
+        let changes = self.changes.load(Ordering::Acquire);
+        let records = self.pending.lock().take();
+        match self.write_cut_of(state, &records) {
+            Ok(()) => state.synced_changes = changes,
+            Err(e) => {
+                self.pending.lock().restore(records);
+                return Err(e);
+            }
+        }
+        for id in self.table.lock().take_freed() {
+            self.pool.free(id).map_err(|e| self.latch.on_write(e))?;
+        }
+        Ok(())
+    }
+
+    fn write_cut_of(&self, state: &mut CommitState, records: &Records) -> Result<(), LogError> {
+        let failed = |e| self.latch.on_write(e);
+        for stream in &self.streams {
+            self.write_out(stream, &mut stream.open.lock()).map_err(failed)?;
+        }
+        self.collect_unpinned();
+        let bytes = records.bytes() + records.len() * 64 + self.table.lock().dirty_count() * EDIT_MAX_BYTES;
+        let commit = &mut state.commit;
+        commit.make_room(&self.pool, bytes, || self.next_id()).map_err(failed)?;
+        let edits = self.table.lock().edits();
+        if records.is_empty() && edits.is_empty() {
+            return Ok(());
+        }
+        commit.write_group(records, &edits).map_err(failed)?;
+        self.pool.flush().map_err(failed)?;
+        self.publish_log_size(commit);
+        Ok(())
+    }
+
+    fn publish_log_size(&self, commit: &Commit) {
+        self.log_bytes.store(commit.bytes(), Ordering::Relaxed);
+        self.log_segments.store(commit.segments() as u64, Ordering::Relaxed);
+    }
+
+    /// Writes a root that says what the last group left, and frees the log segments before it.
+    fn write_root(&self, state: &mut CommitState, client: &[u8], keep_from: LogPos) -> Result<(), LogError> {
+        let commit = &mut state.commit;
+        let view = commit.view(keep_from);
+        let root = LogState {
+            next_segment: SegmentId::new(self.next_segment.load(Ordering::Relaxed)).expect("ids count up"),
+            next_pos: commit.written_pos().0,
+            keep_from: keep_from.0,
+            barrier: commit.barrier(),
+            sequence: commit.sequence(),
+            checkpoint: commit.checkpoint() + 1,
+            first_stripe: view.first_stripe,
+            chain: view.chain.clone(),
+            segments: self.table.lock().logged(),
+        };
+        match self.pool.write_root(&root.encode(client)) {
+            Ok(()) => {}
+            Err(PoolError::RootTooLarge { .. }) => return Err(LogError::NoSpace),
+            Err(e) => return Err(self.latch.on_write(e)),
+        }
+        state.keep_from = keep_from;
+        for id in commit.rooted(root.checkpoint, &view) {
+            self.pool.free(id).map_err(|e| self.latch.on_write(e))?;
+        }
+        self.publish_log_size(commit);
+        Ok(())
+    }
+
+    /// Reads what is in buffers and cuts `reads` down to what is on the devices.
+    fn read_buffered(&self, slice: SlicePtr, buf: &mut [u8]) -> Result<usize, LogError> {
+        assert_eq!(buf.len(), slice.len_bytes as usize, "a buffer has its slice's length");
+        for stream in &self.streams {
+            let read = stream.read_buffered(slice, buf).map_err(|e| on_read(slice, &e))?;
+            if let Some(on_devices) = read {
+                return Ok(on_devices);
+            }
+        }
+        Ok(buf.len())
+    }
+}
+
+impl LogStore for Log {
+    fn append(&self, stream: Stream, bytes: &[u8]) -> Result<Slices, LogError> {
+        let appended = match self.try_append(stream, bytes) {
+            Err(LogError::NoSpace) if self.reclaim()? => self.try_append(stream, bytes),
+            other => other,
+        };
+        self.changes.fetch_add(1, Ordering::Release);
+        appended
+    }
+
+    fn read(&self, slice: SlicePtr, buf: &mut [u8]) -> Result<(), LogError> {
+        self.read_many(&mut [(slice, buf)])
+    }
+
+    fn read_many(&self, reads: &mut [(SlicePtr, &mut [u8])]) -> Result<(), LogError> {
+        let mut on_devices: Vec<(SlicePtr, &mut [u8])> = Vec::with_capacity(reads.len());
+        for (slice, buf) in reads {
+            let len = self.read_buffered(*slice, buf)?;
+            if len > 0 {
+                let len_bytes = u32::try_from(len).expect("no more than the slice");
+                on_devices.push((slice.part(0, len_bytes), &mut buf[..len]));
+            }
+        }
+        let Some(&(first, _)) = on_devices.first() else { return Ok(()) };
+        self.pool.read_many(&mut on_devices).map_err(|e| on_read(first, &e))
+    }
+
+    fn log(&self, record: &[u8]) -> Result<LogPos, LogError> {
+        self.latch.check()?;
+        let (pos, waiting_bytes) = self.pending.lock().push(record);
+        self.changes.fetch_add(1, Ordering::Release);
+        if waiting_bytes > PENDING_MAX_BYTES {
+            self.sync()?;
+        }
+        Ok(pos)
+    }
+
+    fn sync(&self) -> Result<(), LogError> {
+        let changes = self.changes.load(Ordering::Acquire);
+        let mut state = self.commit.lock();
+        if state.synced_changes >= changes {
+            return self.latch.check();
+        }
+        self.write_cut(&mut state)
+    }
+
+    fn checkpoint(&self, client: &[u8], keep_from: LogPos) -> Result<(), LogError> {
+        let mut state = self.commit.lock();
+        self.write_cut(&mut state)?;
+        let keep_from = keep_from.max(state.keep_from);
+        assert!(keep_from <= state.commit.written_pos(), "a checkpoint keeps from a place that was reached");
+        self.write_root(&mut state, client, keep_from)
+    }
+
+    fn position(&self) -> LogPos {
+        self.pending.lock().next()
+    }
+
+    fn log_bytes(&self) -> u64 {
+        self.log_bytes.load(Ordering::Relaxed) + self.pending.lock().bytes() as u64
+    }
+
+    fn admit(&self, bytes: u64, who: Admit) -> Result<(), LogError> {
+        self.latch.check()?;
+        let space = self.space();
+        let kept = if who == Admit::User { space.reserve_bytes } else { 0 };
+        if space.free_bytes < kept.saturating_add(bytes) { Err(LogError::NoSpace) } else { Ok(()) }
+    }
+
+    fn retain(&self, slice: SlicePtr) {
+        self.table.lock().retain(slice.segment, u64::from(slice.len_bytes));
+    }
+
+    fn release(&self, segment: SegmentId, bytes: u64) {
+        self.table.lock().release(segment, bytes, &self.pins);
+    }
+
+    fn set_live(&self, live: &HashMap<SegmentId, u64>) {
+        self.table.lock().set_live(live, &self.pins);
+    }
+
+    fn pin(&self) -> Pin {
+        self.pins.pin()
+    }
+
+    fn victims(&self, max: usize) -> Vec<SegmentId> {
+        self.choose_victims(max)
+    }
+
+    fn space(&self) -> Space {
+        self.measure_space()
+    }
+}

@@ -1,0 +1,108 @@
+//! Opening: one root, then the commit log from where the root says.
+//!
+//! ```text
+//!   root ──▶ walk: stripes in sequence ──▶ groups ──▶ accept: all but the last, the last if its stripes verify
+//!        ──▶ table and records as of the last accepted barrier ──▶ a new root that says so ──▶ open
+//! ```
+//!
+//! # Invariants
+//! 1. Until the new root is durable nothing is written but free zones, so recovery can be cut and begun again.
+//! 2. The new root lists the accepted stripes of the old log as *sealed*, so what was not accepted is never looked at
+//!    again, and the records that were accepted stay until the client's next checkpoint.
+//! 3. An acknowledged sync is never dropped: its group is followed by another one, or it verifies.
+
+mod accept;
+mod walk;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use warpfire_format::Corrupt;
+use warpfire_format::logstate::LogState;
+use warpfire_format::segment::SegmentKind;
+use warpfire_pool::{Pool, PoolError, Root};
+use warpfire_units::SegmentId;
+
+use crate::commit::{Commit, Origin};
+use crate::log::{Log, Parts};
+use crate::store::{LogError, LogPos, Records, Recovered};
+use crate::table::Table;
+
+/// The log's first stripes, which the root says are durable, are not all there: the root is not the newest.
+pub(crate) const LOG_MISSING: Corrupt = Corrupt::new(262, "the commit log does not reach what the root says");
+/// A group was written after a newer root than the one that was found.
+pub(crate) const ROOT_LOST: Corrupt = Corrupt::new(263, "the commit log knows a newer root than was found");
+/// Groups or records that do not count up.
+pub(crate) const OUT_OF_ORDER: Corrupt = Corrupt::new(260, "commit log out of order");
+/// An edit of a segment that the table does not allow.
+pub(crate) const BAD_EDIT: Corrupt = Corrupt::new(261, "commit log edits a segment in an impossible way");
+
+impl From<Corrupt> for LogError {
+    fn from(e: Corrupt) -> Self {
+        LogError::Corrupt { code: e.code, reason: e.what.into() }
+    }
+}
+
+fn unreadable(error: PoolError) -> LogError {
+    match error {
+        PoolError::NoSpace => LogError::NoSpace,
+        PoolError::Misfit { source, .. } => source.into(),
+        other => LogError::Damaged(other.to_string().into()),
+    }
+}
+
+impl Log {
+    /// Makes the log of a new pool. Durable on return.
+    ///
+    /// # Errors
+    /// `NoSpace` if the pool is too small, `Damaged` or `ReadOnly` if its devices fail.
+    pub fn create(pool: Pool) -> Result<(Log, Recovered), LogError> {
+        let current = pool.allocate(SegmentId::FIRST, SegmentKind::Mirror).map_err(unreadable)?;
+        let next_pos = LogPos(1);
+        let origin = Origin { sequence: 0, barrier: 0, checkpoint: 0, next: next_pos };
+        let parts = Parts {
+            table: Table::default(),
+            damaged: BTreeSet::new(),
+            commit: Commit::new(VecDeque::new(), current, origin),
+            next_segment: SegmentId::FIRST.next(),
+            next_pos,
+            keep_from: next_pos,
+            pool,
+        };
+        Ok((Log::assemble(parts, &[])?, Recovered::empty()))
+    }
+
+    /// Opens the log of a pool as it was after some cut no older than the last sync that returned.
+    ///
+    /// # Errors
+    /// `Corrupt` if the root is not the newest or does not decode, `Damaged` if devices fail beyond parity, `NoSpace` if
+    /// not one log segment is free.
+    pub fn open(pool: Pool, root: &Root) -> Result<(Log, Recovered), LogError> {
+        let (state, client) = LogState::decode(&root.payload)?;
+        let found = walk::walk(&pool, &state)?;
+        let accepted = accept::accept(&pool, &state, found)?;
+        for descriptor in accepted.segments.iter().chain(accepted.past.iter().map(|p| &p.descriptor)) {
+            pool.adopt(descriptor).map_err(unreadable)?;
+        }
+        let current = pool.allocate(accepted.next_segment, SegmentKind::Mirror).map_err(unreadable)?;
+        let origin = Origin {
+            sequence: accepted.sequence,
+            barrier: accepted.barrier,
+            checkpoint: state.checkpoint,
+            next: accepted.next_pos,
+        };
+        let keep_from = LogPos(state.keep_from);
+        let parts = Parts {
+            table: Table::recovered(accepted.segments),
+            damaged: accepted.damaged,
+            commit: Commit::new(accepted.past, current, origin),
+            next_segment: accepted.next_segment.next(),
+            next_pos: accepted.next_pos,
+            keep_from,
+            pool,
+        };
+        let log = Log::assemble(parts, client)?;
+        let wanted = accepted.records.into_iter().filter(move |(pos, _)| *pos >= keep_from);
+        let records: Records = Box::new(wanted.map(Ok));
+        Ok((log, Recovered { state: client.to_vec(), records }))
+    }
+}

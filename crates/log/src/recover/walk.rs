@@ -1,0 +1,231 @@
+//! From a root to the groups of the commit log, stripe by stripe.
+
+use std::collections::VecDeque;
+
+use warpfire_format::logframe::{Fragment, Frame};
+use warpfire_format::logstate::LogState;
+use warpfire_format::segment::{SegmentDescriptor, SegmentState};
+use warpfire_pool::{Pool, RecoveredStripe};
+use warpfire_units::SegmentId;
+
+use super::{LOG_MISSING, OUT_OF_ORDER, ROOT_LOST, unreadable};
+use crate::commit::{Past, StripeStart};
+use crate::store::{LogError, LogPos};
+
+/// Records and edits that count together.
+#[derive(Default)]
+pub(super) struct Group {
+    pub(super) barrier: u64,
+    pub(super) records: Vec<(LogPos, Vec<u8>)>,
+    pub(super) edits: Vec<Frame<'static>>,
+    /// The last stripe of the group.
+    pub(super) sequence: u64,
+}
+
+/// What the walk found.
+pub(super) struct Found {
+    pub(super) groups: Vec<Group>,
+    /// The log's segments with the stripes that were found, and where each begins.
+    pub(super) past: VecDeque<Past>,
+    /// The sequence of the first stripe in `past[0].starts`.
+    pub(super) first_sequence: u64,
+    /// Larger than every segment id met.
+    pub(super) next_segment: SegmentId,
+}
+
+/// Reads the log as far as stripes follow each other.
+pub(super) fn walk(pool: &Pool, state: &LogState) -> Result<Found, LogError> {
+    let known = known_stripes(state);
+    let first_sequence = (state.sequence + 1).checked_sub(known).ok_or(OUT_OF_ORDER)?;
+    let mut reader = Reader::new(state, first_sequence);
+    let mut chain: VecDeque<SegmentDescriptor> = state.chain.iter().cloned().collect();
+    let mut from_stripe = state.first_stripe;
+    while let Some(descriptor) = chain.pop_front() {
+        reader.is_last = chain.is_empty();
+        reader.begin_segment(&descriptor, from_stripe);
+        let mut failed = None;
+        pool.recover(&descriptor, from_stripe, &mut |stripe| {
+            if failed.is_none() {
+                failed = reader.take(&stripe).err();
+            }
+        })
+        .map_err(unreadable)?;
+        if let Some(e) = failed {
+            return Err(e);
+        }
+        chain.extend(reader.announced.take());
+        from_stripe = 0;
+    }
+    if reader.next_sequence <= state.sequence {
+        return Err(LOG_MISSING.into());
+    }
+    Ok(reader.finish(first_sequence))
+}
+
+/// Stripes that the root says are there, from the one where reading begins.
+fn known_stripes(state: &LogState) -> u64 {
+    let listed: u64 = state.chain.iter().map(|d| u64::from(d.stripe_count())).sum();
+    listed - u64::from(state.first_stripe)
+}
+
+struct Reader {
+    next_sequence: u64,
+    /// Groups up to this barrier are in the root.
+    root_barrier: u64,
+    root_checkpoint: u64,
+    is_last: bool,
+    sealed_stripes: Option<u32>,
+    announced: Option<SegmentDescriptor>,
+    next_barrier: Option<u64>,
+    next_pos: u64,
+    group: Group,
+    groups: Vec<Group>,
+    past: VecDeque<Past>,
+    next_segment: SegmentId,
+    /// A stripe was missing; nothing behind it is part of the log.
+    gap: bool,
+    gap_barrier_seen: bool,
+}
+
+impl Reader {
+    fn new(state: &LogState, first_sequence: u64) -> Self {
+        Reader {
+            next_sequence: first_sequence,
+            root_barrier: state.barrier,
+            root_checkpoint: state.checkpoint,
+            is_last: false,
+            sealed_stripes: None,
+            announced: None,
+            next_barrier: None,
+            next_pos: 0,
+            group: Group::default(),
+            groups: Vec::new(),
+            past: VecDeque::new(),
+            next_segment: state.next_segment,
+            gap: false,
+            gap_barrier_seen: false,
+        }
+    }
+
+    fn begin_segment(&mut self, descriptor: &SegmentDescriptor, from_stripe: u32) {
+        let sealed = descriptor.state == SegmentState::Sealed;
+        self.sealed_stripes = sealed.then(|| descriptor.stripe_count());
+        let mut descriptor = descriptor.clone();
+        descriptor.truncate_stripes(from_stripe);
+        // What lies before the first stripe read begins no record that is needed.
+        let starts = vec![StripeStart { pos: 0, bytes_before: 0 }; from_stripe as usize];
+        self.past.push_back(Past { descriptor, starts, bytes: 0 });
+    }
+
+    /// Takes the next stripe in.
+    fn take(&mut self, stripe: &RecoveredStripe<'_>) -> Result<(), LogError> {
+        if self.sealed_stripes.is_some_and(|count| stripe.index >= count) {
+            return Ok(());
+        }
+        let Some(payload) = stripe.payload else {
+            self.gap = true;
+            return Ok(());
+        };
+        self.gap |= stripe.sequence != self.next_sequence;
+        if self.gap {
+            return self.look_behind_gap(payload);
+        }
+        let past = self.past.back_mut().expect("a segment was begun");
+        past.starts.push(StripeStart { pos: self.next_pos, bytes_before: past.bytes });
+        past.bytes += payload.len() as u64;
+        past.descriptor.push_stripe(stripe.rows);
+        self.next_sequence += 1;
+        let mut rest = payload;
+        while !rest.is_empty() {
+            let (frame, after) = Frame::decode(rest)?;
+            self.frame(frame)?;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// A stripe is missing. That is a torn last group, unless what follows proves that the group was durable: anything behind
+    /// its barrier, or a later barrier. Then the log is damaged, and an older state must not pass for the newest.
+    fn look_behind_gap(&mut self, payload: &[u8]) -> Result<(), LogError> {
+        let torn_group = self.next_barrier.unwrap_or(self.root_barrier + 1);
+        let mut rest = payload;
+        while !rest.is_empty() {
+            let (frame, after) = Frame::decode(rest)?;
+            let later = matches!(frame, Frame::Barrier { number, .. } if number > torn_group);
+            if self.gap_barrier_seen || later {
+                return Err(LogError::Damaged("commit log unreadable before its end".into()));
+            }
+            self.gap_barrier_seen = matches!(frame, Frame::Barrier { .. });
+            rest = after;
+        }
+        Ok(())
+    }
+
+    fn frame(&mut self, frame: Frame<'_>) -> Result<(), LogError> {
+        match frame {
+            Frame::Record { fragment, pos, bytes } => self.record(fragment, pos, bytes)?,
+            Frame::Barrier { number, checkpoint } => self.barrier(number, checkpoint)?,
+            Frame::LogNext(descriptor) => {
+                self.met(descriptor.id);
+                if self.is_last && self.sealed_stripes.is_none() {
+                    self.announced = Some(descriptor);
+                }
+            }
+            Frame::Opened(descriptor) => {
+                self.met(descriptor.id);
+                self.group.edits.push(Frame::Opened(descriptor));
+            }
+            Frame::Grew { segment, first_stripe, runs } => {
+                self.group.edits.push(Frame::Grew { segment, first_stripe, runs });
+            }
+            Frame::Sealed(segment) => self.group.edits.push(Frame::Sealed(segment)),
+            Frame::Freed(segment) => self.group.edits.push(Frame::Freed(segment)),
+        }
+        Ok(())
+    }
+
+    fn met(&mut self, id: SegmentId) {
+        self.next_segment = self.next_segment.max(id.next());
+    }
+
+    fn record(&mut self, fragment: Fragment, pos: u64, bytes: &[u8]) -> Result<(), LogError> {
+        match fragment {
+            Fragment::Whole | Fragment::First => {
+                if self.next_pos != 0 && pos != self.next_pos {
+                    return Err(OUT_OF_ORDER.into());
+                }
+                self.next_pos = pos + 1;
+                self.group.records.push((LogPos(pos), bytes.to_vec()));
+            }
+            Fragment::Middle | Fragment::Last => match self.group.records.last_mut() {
+                Some((last, record)) if last.0 == pos => record.extend_from_slice(bytes),
+                // The end of a record that began before reading did, and is not needed.
+                None if self.next_pos == 0 => {}
+                _ => return Err(OUT_OF_ORDER.into()),
+            },
+        }
+        Ok(())
+    }
+
+    fn barrier(&mut self, number: u64, checkpoint: u64) -> Result<(), LogError> {
+        if self.next_barrier.is_some_and(|next| next != number) {
+            return Err(OUT_OF_ORDER.into());
+        }
+        if checkpoint > self.root_checkpoint {
+            return Err(ROOT_LOST.into());
+        }
+        self.next_barrier = Some(number + 1);
+        let mut group = std::mem::take(&mut self.group);
+        group.barrier = number;
+        group.sequence = self.next_sequence - 1;
+        if number <= self.root_barrier {
+            group.edits.clear();
+        }
+        self.groups.push(group);
+        Ok(())
+    }
+
+    fn finish(self, first_sequence: u64) -> Found {
+        Found { groups: self.groups, past: self.past, first_sequence, next_segment: self.next_segment }
+    }
+}

@@ -1,0 +1,231 @@
+//! The segment table: every bulk segment, what refers to it, and what the commit log knows of it.
+//!
+//! ```text
+//!   Open ──seal──▶ Sealed ──retire_empty──▶ Retired ──free──▶ Freeing ──take_freed──▶ gone
+//!                  (nothing refers to it)   (no pin is left)  (its frame is durable)
+//! ```
+//!
+//! # Invariants
+//! 1. `logged` is what a reader of the commit log up to the last barrier *written* knows of the segment; the
+//!    rest (`unlogged_runs`, `logged_as`) is what the next group has to say.
+//! 2. Each segment's `live_bytes` is what was appended and retained, less what was released; it is unknown from
+//!    recovery until `set_live`, and a segment with an unknown count is not retired.
+//! 3. Zones of a segment are given back only after `take_freed`, that is after a barrier behind its
+//!    `Freed` frame became durable. (The reset rule, docs/FORMAT.md "Log frames" 8.)
+//! 4. A retired segment is never referred to again.
+//! 5. `dirty` holds at least the segments of which the next group has something to say, so that a sync costs
+//!    what changed and not what there is.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use warpfire_format::logframe::{Frame, GREW_RUNS_MAX};
+use warpfire_format::segment::{SegmentDescriptor, SegmentState, StripeRun};
+use warpfire_units::SegmentId;
+
+use crate::pins::Pins;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Open,
+    Sealed,
+    Retired,
+    Freeing,
+}
+
+/// One bulk segment.
+pub(crate) struct Entry {
+    logged: SegmentDescriptor,
+    unlogged_runs: Vec<StripeRun>,
+    /// The last state that the log was told, `None` before its `Opened` frame.
+    logged_as: Option<State>,
+    pub(crate) state: State,
+    live_bytes: Option<u64>,
+    /// Payload bytes in its stripes and, while it is open, in its stream's buffer.
+    pub(crate) written_bytes: u64,
+}
+
+impl Entry {
+    /// Bytes that something refers to, counted once each at most; all of them while the count is unknown.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.live_bytes.map_or(self.written_bytes, |live| live.min(self.written_bytes))
+    }
+}
+
+/// Every bulk segment.
+#[derive(Default)]
+pub(crate) struct Table {
+    segments: BTreeMap<SegmentId, Entry>,
+    dirty: BTreeSet<SegmentId>,
+    /// Their `Freed` frames are written and not yet known durable.
+    freed_in_log: Vec<SegmentId>,
+}
+
+impl Table {
+    /// A table as recovery found it: all sealed, nothing known of references.
+    pub(crate) fn recovered(segments: Vec<SegmentDescriptor>) -> Self {
+        let entry = |logged: SegmentDescriptor| {
+            let written_bytes = logged.payload_bytes();
+            let entry = Entry {
+                logged,
+                unlogged_runs: Vec::new(),
+                logged_as: Some(State::Sealed),
+                state: State::Sealed,
+                live_bytes: None,
+                written_bytes,
+            };
+            (entry.logged.id, entry)
+        };
+        Table { segments: segments.into_iter().map(entry).collect(), ..Table::default() }
+    }
+
+    /// A segment that the log itself holds a writer or a place in the queue of.
+    fn get(&mut self, id: SegmentId) -> &mut Entry {
+        self.segments.get_mut(&id).expect("a segment that is in use is in the table")
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SegmentId, &Entry)> {
+        self.segments.iter().map(|(id, entry)| (*id, entry))
+    }
+
+    /// Takes in a segment that was just allocated.
+    pub(crate) fn open(&mut self, mut logged: SegmentDescriptor) {
+        logged.stripes.clear();
+        let entry = Entry {
+            unlogged_runs: Vec::new(),
+            logged_as: None,
+            state: State::Open,
+            live_bytes: Some(0),
+            written_bytes: 0,
+            logged,
+        };
+        self.dirty.insert(entry.logged.id);
+        let before = self.segments.insert(entry.logged.id, entry);
+        assert!(before.is_none(), "segment ids are never reused");
+    }
+
+    /// A stripe of an open segment was written.
+    pub(crate) fn grow(&mut self, id: SegmentId, rows: u16) {
+        self.dirty.insert(id);
+        let entry = self.get(id);
+        assert_eq!(entry.state, State::Open, "only open segments grow");
+        match entry.unlogged_runs.last_mut() {
+            Some(run) if run.rows == rows => run.count += 1,
+            _ => entry.unlogged_runs.push(StripeRun { rows, count: 1 }),
+        }
+    }
+
+    /// Counts an append: `len_bytes` that are referred to, and the segment's length after them.
+    pub(crate) fn appended(&mut self, id: SegmentId, len_bytes: u64, written_bytes: u64) {
+        let entry = self.get(id);
+        entry.written_bytes = written_bytes;
+        *entry.live_bytes.as_mut().expect("the count of an open segment is known") += len_bytes;
+    }
+
+    /// Nothing more is appended to the segment.
+    pub(crate) fn seal(&mut self, id: SegmentId, pins: &Pins) {
+        self.dirty.insert(id);
+        let entry = self.get(id);
+        assert_eq!(entry.state, State::Open, "a segment is sealed once");
+        entry.state = State::Sealed;
+        retire_empty(id, entry, pins);
+    }
+
+    /// Counts one more reference. Metadata that names a segment which does not exist is damage, which reading it
+    /// reports; there is nothing to count.
+    pub(crate) fn retain(&mut self, id: SegmentId, bytes: u64) {
+        let Some(entry) = self.segments.get_mut(&id) else { return };
+        assert!(matches!(entry.state, State::Open | State::Sealed), "what nothing refers to stays so");
+        if let Some(live) = &mut entry.live_bytes {
+            *live += bytes;
+        }
+    }
+
+    /// Counts references that are gone; as `retain` for a segment that does not exist.
+    pub(crate) fn release(&mut self, id: SegmentId, bytes: u64, pins: &Pins) {
+        let Some(entry) = self.segments.get_mut(&id) else { return };
+        if let Some(live) = &mut entry.live_bytes {
+            *live = live.checked_sub(bytes).expect("no more is released than was referred to");
+        }
+        retire_empty(id, entry, pins);
+    }
+
+    pub(crate) fn set_live(&mut self, live: &HashMap<SegmentId, u64>, pins: &Pins) {
+        for (id, entry) in &mut self.segments {
+            entry.live_bytes = Some(live.get(id).copied().unwrap_or(0));
+            retire_empty(*id, entry, pins);
+        }
+    }
+
+    /// No pin holds the segment any more.
+    pub(crate) fn free(&mut self, id: SegmentId) {
+        self.dirty.insert(id);
+        let entry = self.get(id);
+        assert!(entry.state == State::Retired && entry.live_bytes == Some(0), "only the retired are freed");
+        entry.state = State::Freeing;
+    }
+
+    /// What the log does not know yet, as frames; it knows it from now on.
+    pub(crate) fn edits(&mut self) -> Vec<Frame<'static>> {
+        let mut frames = Vec::new();
+        for id in std::mem::take(&mut self.dirty) {
+            let entry = self.get(id);
+            if entry.logged_as.is_none() {
+                frames.push(Frame::Opened(entry.logged.clone()));
+            }
+            for runs in entry.unlogged_runs.chunks(GREW_RUNS_MAX) {
+                let first_stripe = entry.logged.stripe_count();
+                frames.push(Frame::Grew { segment: id, first_stripe, runs: runs.to_vec() });
+                append_runs(&mut entry.logged, runs);
+            }
+            entry.unlogged_runs.clear();
+            if entry.state != State::Open && matches!(entry.logged_as, None | Some(State::Open)) {
+                entry.logged.state = SegmentState::Sealed;
+                frames.push(Frame::Sealed(id));
+            }
+            let freed = entry.state == State::Freeing && entry.logged_as != Some(State::Freeing);
+            entry.logged_as = Some(entry.state);
+            if freed {
+                frames.push(Frame::Freed(id));
+                self.freed_in_log.push(id);
+            }
+        }
+        frames
+    }
+
+    /// Segments of which `edits` may have something to say.
+    pub(crate) fn dirty_count(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// Every segment as the log knows it, those apart whose `Freed` frame was written.
+    pub(crate) fn logged(&self) -> Vec<SegmentDescriptor> {
+        let kept = |e: &&Entry| e.logged_as.is_some_and(|s| s != State::Freeing);
+        self.segments.values().filter(kept).map(|e| e.logged.clone()).collect()
+    }
+
+    /// Removes and returns the segments whose `Freed` frame is durable now.
+    pub(crate) fn take_freed(&mut self) -> Vec<SegmentId> {
+        let freed = std::mem::take(&mut self.freed_in_log);
+        for id in &freed {
+            self.segments.remove(id);
+        }
+        freed
+    }
+}
+
+/// Lists further stripes at a descriptor's end.
+pub(crate) fn append_runs(descriptor: &mut SegmentDescriptor, runs: &[StripeRun]) {
+    for run in runs {
+        match descriptor.stripes.last_mut() {
+            Some(last) if last.rows == run.rows => last.count += run.count,
+            _ => descriptor.stripes.push(*run),
+        }
+    }
+}
+
+fn retire_empty(id: SegmentId, entry: &mut Entry, pins: &Pins) {
+    if entry.state == State::Sealed && entry.live_bytes == Some(0) {
+        entry.state = State::Retired;
+        pins.retire(id);
+    }
+}

@@ -1,0 +1,180 @@
+//! What the log does while nothing goes wrong.
+
+mod rig;
+
+use rig::{Client, SHAPES, ZONE_BYTES, ZONES, assert_append_only, content, open, shape};
+use warpfire_log::{Admit, LogError, LogStore, Stream};
+use warpfire_simdev::SimRandom;
+use warpfire_units::SlicePtr;
+
+#[test]
+fn what_is_synced_is_there_after_reopening_on_every_shape() {
+    for shape in SHAPES {
+        let world = shape.world(1);
+        let mut client = Client::new(shape.create(&world).unwrap());
+        for n in 0..40 {
+            client.add([Stream::Small, Stream::Large, Stream::Table][n % 3], 100 + n * 700, n * 100).unwrap();
+        }
+        client.check("before the sync");
+        client.sync().unwrap();
+        client.check("after the sync");
+        drop(client.log);
+        let context = format!("{shape:?}");
+        Client::recovered(open(&world).unwrap(), &client.history, client.acked, &context);
+        assert_append_only(&world, &context);
+    }
+}
+
+#[test]
+fn one_small_record_costs_one_block_per_mirror_column_and_one_flush_each() {
+    for shape in SHAPES {
+        let world = shape.world(1);
+        let mut log = shape.create(&world).unwrap();
+        log.log(b"first").unwrap();
+        log.sync().unwrap();
+        let before = log.pool().counters().total;
+        log.log(b"a small change").unwrap();
+        log.sync().unwrap();
+        let after = log.pool().counters().total;
+        let copies = 1 + u64::from(shape.parity);
+        assert_eq!(after.written_bytes - before.written_bytes, copies * 4096, "{shape:?}");
+        assert_eq!(
+            (after.writes - before.writes, after.flushes - before.flushes),
+            (copies, copies),
+            "{shape:?}"
+        );
+        log = open(&world).unwrap().0;
+        assert_eq!(log.position().0, 3);
+    }
+}
+
+#[test]
+fn a_sync_of_nothing_touches_no_device() {
+    let shape = shape(2, 1, 3);
+    let world = shape.world(1);
+    let log = shape.create(&world).unwrap();
+    log.sync().unwrap();
+    log.log(b"x").unwrap();
+    log.sync().unwrap();
+    let before = log.pool().counters().total;
+    log.sync().unwrap();
+    assert_eq!(log.pool().counters().total, before);
+}
+
+#[test]
+fn small_bytes_are_packed_and_large_ones_start_on_blocks() {
+    let shape = shape(2, 1, 3);
+    let log = shape.create(&shape.world(1)).unwrap();
+    let one = log.append(Stream::Small, &[1; 100]).unwrap();
+    let two = log.append(Stream::Small, &[2; 100]).unwrap();
+    assert!(one[0].is_followed_by(two[0]));
+    log.append(Stream::Large, &[1; 100]).unwrap();
+    assert_eq!(log.append(Stream::Large, &[1; 100]).unwrap()[0].offset_bytes, 4096);
+}
+
+#[test]
+fn a_random_life_agrees_with_the_model_across_reopening() {
+    for shape in SHAPES {
+        for seed in 0..4 {
+            let world = shape.world(seed);
+            let random = SimRandom::new(seed);
+            let mut client = Client::new(shape.create(&world).unwrap());
+            for session in 0..4 {
+                let context = format!("{shape:?}, seed {seed}, session {session}");
+                for _ in 0..150 {
+                    client.step(&random).unwrap_or_else(|e| panic!("{context}: {e}"));
+                }
+                client.check(&context);
+                client.sync().unwrap();
+                drop(client.log);
+                client = Client::recovered(open(&world).unwrap(), &client.history, client.acked, &context);
+                assert_append_only(&world, &context);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_pool_says_so_and_releasing_makes_room() {
+    let shape = shape(2, 1, 3);
+    let world = shape.world(1);
+    let log = shape.create(&world).unwrap();
+    let mut written: Vec<SlicePtr> = Vec::new();
+    while log.admit(20 << 10, Admit::User).is_ok() {
+        written.extend(log.append(Stream::Large, &content(1, 20 << 10)).unwrap());
+    }
+    assert!(log.space().reserve_bytes > 0 && log.admit(20 << 10, Admit::Reserve).is_ok());
+    let error = loop {
+        match log.append(Stream::Large, &content(1, 20 << 10)) {
+            Ok(slices) => written.extend(slices),
+            Err(e) => break e,
+        }
+    };
+    assert!(matches!(error, LogError::NoSpace));
+    log.log(b"a full pool still takes records").unwrap();
+    log.sync().unwrap();
+    for slice in &written {
+        log.release(slice.segment, u64::from(slice.len_bytes));
+    }
+    for _ in 0..written.len() / 2 {
+        log.append(Stream::Large, &content(1, 20 << 10)).unwrap();
+    }
+    assert!(written.len() as u64 * (20 << 10) > ZONES * ZONE_BYTES, "most of the pool can be filled");
+}
+
+#[test]
+fn the_log_goes_on_over_many_segments_and_checkpoints_free_them() {
+    let shape = shape(1, 1, 2);
+    let world = shape.world(1);
+    let mut client = Client::new(shape.create(&world).unwrap());
+    for _ in 0..30 {
+        for _ in 0..20 {
+            client.add(Stream::Small, 0, 9_000).unwrap();
+            client.sync().unwrap();
+        }
+        assert!(client.log.log_bytes() > 180_000);
+        client.checkpoint(0).unwrap();
+        assert_eq!(client.log.log_bytes(), 0);
+    }
+    drop(client.log);
+    Client::recovered(open(&world).unwrap(), &client.history, client.acked, "many segments");
+    assert_append_only(&world, "many segments");
+}
+
+#[test]
+fn a_record_larger_than_a_log_segment_comes_back_whole() {
+    let shape = shape(1, 1, 2);
+    let world = shape.world(1);
+    let mut client = Client::new(shape.create(&world).unwrap());
+    client.add(Stream::Small, 10, 3 * usize::try_from(ZONE_BYTES).unwrap()).unwrap();
+    client.sync().unwrap();
+    drop(client.log);
+    Client::recovered(open(&world).unwrap(), &client.history, 1, "a large record");
+}
+
+#[test]
+fn victims_are_the_emptiest_and_the_pinned_are_kept() {
+    let shape = shape(2, 1, 3);
+    let world = shape.world(1);
+    let log = shape.create(&world).unwrap();
+    let slices: Vec<SlicePtr> =
+        (0..40).map(|n| log.append(Stream::Large, &content(n, 20 << 10)).unwrap()[0]).collect();
+    log.sync().unwrap();
+    assert!(log.victims(9).is_empty(), "nothing is garbage yet");
+    let first = slices[0].segment;
+    let in_first: Vec<&SlicePtr> = slices.iter().filter(|s| s.segment == first).collect();
+    for slice in &in_first[1..] {
+        log.release(first, u64::from(slice.len_bytes));
+    }
+    assert_eq!(log.victims(9), [first]);
+    let pin = log.pin();
+    log.release(first, u64::from(in_first[0].len_bytes));
+    log.log(b"x").unwrap();
+    log.sync().unwrap();
+    let mut bytes = vec![0; 20 << 10];
+    log.read(slices[0], &mut bytes).unwrap();
+    drop(pin);
+    log.log(b"y").unwrap();
+    log.sync().unwrap();
+    assert!(matches!(log.read(slices[0], &mut bytes), Err(LogError::BadPointer(_))));
+}
