@@ -1,6 +1,18 @@
 //! What the pool promises, on simulated devices.
 
 #[cfg(test)]
+mod failing;
+#[cfg(test)]
+mod opening;
+#[cfg(test)]
 mod reading;
 #[cfg(test)]
+mod recovery;
+#[cfg(test)]
 mod rig;
+#[cfg(test)]
+mod roots;
+#[cfg(test)]
+mod sequential;
+#[cfg(test)]
+mod wide;

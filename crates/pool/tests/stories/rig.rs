@@ -29,6 +29,12 @@ pub fn create(world: &SimWorld, options: &CreateOptions) -> Result<Pool, PoolErr
     Pool::create(world.devices(), options, &*world.random(), Timestamp::default())
 }
 
+/// Those of the world's devices whose number is not in `without`.
+pub fn devices_without(world: &SimWorld, without: &[usize]) -> Vec<Arc<dyn Device>> {
+    let kept = world.devices().into_iter().enumerate().filter(|(n, _)| !without.contains(n));
+    kept.map(|(_, d)| d).collect()
+}
+
 /// Bytes that differ from place to place and from seed to seed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|n| (warpfire_simdev::mix((seed << 32) | (n / 8)) >> (n % 8 * 8)) as u8).collect()

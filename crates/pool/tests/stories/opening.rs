@@ -1,0 +1,186 @@
+//! Which devices are which.
+
+use warpfire_pool::{CreateOptions, DeviceSetError, DeviceState, Pool, PoolError, SegmentKind};
+use warpfire_simdev::{DeviceSpec, SimWorld};
+use warpfire_units::DeviceIndex;
+
+use crate::rig::{
+    DEVICE_BYTES, assert_reads, create, devices_without, id, open_with, options, world, write_segment,
+};
+
+fn refusal(result: Result<(Pool, warpfire_pool::Root), PoolError>) -> DeviceSetError {
+    match result.map(|_| ()) {
+        Err(PoolError::Devices(e)) => e,
+        other => panic!("expected a refusal, got {other:?}"),
+    }
+}
+
+#[test]
+fn devices_are_known_by_their_labels_in_any_order() {
+    let (world, pool) = world(40, 5, 3, 1);
+    let written = write_segment(&pool, id(1), &[100_000]);
+    let mut devices = world.devices();
+    devices.reverse();
+    devices.swap(1, 3);
+    let pool = open_with(devices, &[&written]);
+    assert_reads(&pool, &written);
+    let names: Vec<_> = pool.status().devices.into_iter().map(|d| d.name.unwrap()).collect();
+    assert_eq!(names, ["flash0", "flash1", "flash2", "flash3", "flash4"]);
+}
+
+#[test]
+fn up_to_m_may_be_missing_and_one_more_is_named() {
+    let (world, pool) = world(41, 6, 4, 2);
+    let written = write_segment(&pool, id(1), &[300_000]);
+    let uuids: Vec<_> = pool.status().devices.iter().map(|d| d.uuid).collect();
+    for a in 0..6 {
+        for b in 0..6 {
+            let pool = open_with(devices_without(&world, &[a, b]), &[&written]);
+            assert_reads(&pool, &written);
+            assert_eq!(pool.status().devices[a].state, DeviceState::Missing);
+            assert_eq!(pool.damaged_segments(), [], "a missing device is no damage");
+        }
+    }
+    let error = refusal(Pool::open(devices_without(&world, &[1, 2, 5])));
+    let missing: Vec<_> = [1u16, 2, 5].map(|n| (DeviceIndex(n), uuids[usize::from(n)])).to_vec();
+    assert_eq!(error, DeviceSetError::Missing { missing, parity: 2 });
+    assert!(error.to_string().contains("device 5"), "{error}");
+}
+
+#[test]
+fn a_device_whose_roots_are_all_rotten_counts_as_missing() {
+    let (world, pool) = world(42, 3, 2, 1);
+    let written = write_segment(&pool, id(1), &[50_000]);
+    let sim = &world.sims()[0];
+    for block in 0..2 * crate::rig::ZONE_BYTES / 4096 {
+        sim.poke(block * 4096, &[0xAA; 4096]);
+    }
+    let pool = open_with(world.devices(), &[&written]);
+    assert_eq!(pool.status().devices[0].state, DeviceState::Missing);
+    assert_reads(&pool, &written);
+}
+
+#[test]
+fn foreign_blank_and_doubled_devices_are_refused() {
+    let (ours, pool) = world(43, 2, 1, 1);
+    let (theirs, other) = world(44, 2, 1, 1);
+    let mixed = vec![ours.devices()[0].clone(), theirs.devices()[1].clone()];
+    let (device, found, expected) = ("flash1".to_owned(), other.uuid(), pool.uuid());
+    assert_eq!(refusal(Pool::open(mixed)), DeviceSetError::Foreign { device, found, expected });
+
+    let copy = ours.fork();
+    let doubled = vec![ours.devices()[1].clone(), copy.devices()[1].clone()];
+    assert!(matches!(refusal(Pool::open(doubled)), DeviceSetError::Duplicate { index: DeviceIndex(1), .. }));
+
+    let blank = SimWorld::of(45, 2, &DeviceSpec::conventional("blank", DEVICE_BYTES));
+    let devices = vec!["blank0".to_owned(), "blank1".to_owned()];
+    assert_eq!(refusal(Pool::open(blank.devices())), DeviceSetError::NoPool { devices });
+    assert_eq!(refusal(Pool::open(Vec::new())), DeviceSetError::NoPool { devices: Vec::new() });
+
+    let with_blank = vec![ours.devices()[0].clone(), blank.devices()[0].clone()];
+    let (degraded, _) = Pool::open(with_blank).unwrap();
+    assert_eq!(degraded.status().lost(), 1);
+}
+
+#[test]
+fn halves_that_went_on_apart_are_not_joined() {
+    let (world, pool) = world(46, 2, 1, 1);
+    drop(pool);
+    let (left, right) = (world.fork(), world.fork());
+    for (side, without) in [(&left, [1]), (&right, [0])] {
+        let (pool, _) = Pool::open(devices_without(side, &without)).unwrap();
+        pool.write_root(format!("{without:?}").as_bytes()).unwrap();
+        pool.write_root(b"more").unwrap();
+    }
+    let joined = vec![left.devices()[0].clone(), right.devices()[1].clone()];
+    assert!(matches!(refusal(Pool::open(joined)), DeviceSetError::Diverged { sequence: 2, .. }));
+}
+
+#[test]
+fn a_device_that_was_away_is_taken_back_and_its_columns_rebuilt() {
+    let (world, pool) = world(47, 4, 2, 1);
+    let before = write_segment(&pool, id(1), &[70_000]);
+    let (pool, _) = Pool::open(devices_without(&world, &[2])).unwrap();
+    pool.adopt(&before.descriptor).unwrap();
+    let while_away = write_segment(&pool, id(2), &[70_000]);
+    pool.write_root(b"went on").unwrap();
+    let (pool, root) = Pool::open(world.devices()).unwrap();
+    assert_eq!(root.payload, b"went on");
+    for w in [&before, &while_away] {
+        pool.adopt(&w.descriptor).unwrap();
+        assert_reads(&pool, w);
+    }
+    pool.write_root(b"together").unwrap();
+    let (_, root) = Pool::open(devices_without(&world, &[0])).unwrap();
+    assert_eq!(root.payload, b"together");
+}
+
+#[test]
+fn a_device_in_use_is_only_taken_by_force() {
+    let (world, pool) = world(48, 2, 1, 1);
+    let error = create(&world, &options(1, 1)).map(|_| ()).unwrap_err();
+    let in_use = DeviceSetError::InUse { device: "flash0".to_owned(), pool: pool.uuid() };
+    assert_eq!(error, PoolError::Devices(in_use));
+    let forced = create(&world, &CreateOptions { force: true, ..options(1, 1) }).unwrap();
+    assert_ne!(forced.uuid(), pool.uuid());
+    assert_eq!(Pool::open(world.devices()).unwrap().0.uuid(), forced.uuid());
+}
+
+#[test]
+fn impossible_pools_are_refused_with_the_reason() {
+    let world = SimWorld::of(49, 3, &DeviceSpec::conventional("flash", DEVICE_BYTES));
+    let zones = |zone_bytes| CreateOptions { zone_bytes: Some(zone_bytes), ..options(1, 0) };
+    for bad in [options(0, 1), options(1, 9), options(249, 2), options(3, 1)] {
+        assert!(
+            matches!(create(&world, &bad), Err(PoolError::Devices(DeviceSetError::Impossible(_)))),
+            "{bad:?}"
+        );
+    }
+    for bad in [0, 4096, 100_000, DEVICE_BYTES, 1 << 50] {
+        let result = create(&world, &zones(bad));
+        assert!(matches!(result, Err(PoolError::Devices(DeviceSetError::Impossible(_)))), "{bad}");
+    }
+    assert!(world.sims().iter().all(|d| d.counters().writes == 0), "nothing was written");
+}
+
+#[test]
+fn devices_of_different_sizes_make_one_pool_with_declustered_segments() {
+    let mut world = SimWorld::new(50);
+    for (n, zones) in [20, 30, 25, 40].into_iter().enumerate() {
+        world.add(DeviceSpec::append_only(format!("flash{n}"), zones * crate::rig::ZONE_BYTES + 4096));
+    }
+    let pool = create(&world, &options(1, 1)).unwrap();
+    let promised = pool.free_segments(SegmentKind::Bulk);
+    assert_eq!(promised, (18 + 28 + 23 + 38) / 2);
+    for n in 1..=promised {
+        write_segment(&pool, id(n), &[10]);
+    }
+    assert!(matches!(pool.allocate(id(promised + 1), SegmentKind::Bulk), Err(PoolError::NoSpace)));
+    pool.free(id(3)).unwrap();
+    assert_eq!(pool.free_segments(SegmentKind::Bulk), 1);
+    write_segment(&pool, id(promised + 1), &[10]);
+    assert!(world.sims().iter().all(|d| d.violations().is_empty()));
+}
+
+#[test]
+fn a_segment_that_contradicts_the_pool_is_not_adopted() {
+    let (world, pool) = world(51, 3, 2, 1);
+    let written = write_segment(&pool, id(1), &[10]);
+    let (pool, _) = Pool::open(world.devices()).unwrap();
+    let d = &written.descriptor;
+    pool.adopt(d).unwrap();
+    let code = |d: &warpfire_pool::SegmentDescriptor| match pool.adopt(d) {
+        Err(PoolError::Misfit { source, .. }) => source.code,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(code(d), 212);
+    let mut overlapping = d.clone();
+    overlapping.id = id(2);
+    assert_eq!(code(&overlapping), 210);
+    let mut outside = overlapping.clone();
+    outside.columns[0].1.0 = 1 << 30;
+    assert_eq!(code(&outside), 210);
+    let mut long = overlapping;
+    long.stripes[0].count = u32::MAX;
+    assert_eq!(code(&long), 211);
+}

@@ -1,0 +1,144 @@
+//! The root: newest wins, whatever is torn.
+
+use warpfire_pool::{Pool, PoolError, Root};
+use warpfire_simdev::{Cut, DeviceSpec, DiscardLeaves, SimWorld};
+use warpfire_units::BLOCK_BYTES;
+
+use crate::rig::{DEVICE_BYTES, ZONE_BYTES, create, options, pattern, world};
+
+fn reopened(world: &SimWorld) -> Root {
+    Pool::open(world.devices()).unwrap().1
+}
+
+#[test]
+fn the_newest_root_comes_back_over_many_zone_switches() {
+    for devices in [1, 3] {
+        let (world, pool) = world(30, devices, 1, 0);
+        assert_eq!(reopened(&world).payload, b"");
+        for n in 0..200u64 {
+            let payload = pattern(n, (n * 997 % 40_000) as usize);
+            pool.write_root(&payload).unwrap();
+            let root = reopened(&world);
+            assert_eq!((root.sequence, root.epoch), (n + 2, 1));
+            assert!(root.payload == payload, "root {n}");
+        }
+        assert!(world.sims().iter().all(|d| d.violations().is_empty()));
+    }
+}
+
+#[test]
+fn each_session_that_writes_has_its_own_epoch() {
+    let (world, pool) = world(31, 2, 1, 1);
+    assert_eq!(pool.epoch(), 1);
+    for session in 2..20 {
+        let (pool, root) = Pool::open(world.devices()).unwrap();
+        assert_eq!((pool.epoch(), root.epoch), (session, session - 1));
+        pool.write_root(b"x").unwrap();
+    }
+    assert_eq!(Pool::open(world.devices()).unwrap().0.epoch(), 20);
+    assert_eq!(
+        Pool::open(world.devices()).unwrap().0.epoch(),
+        20,
+        "an open that writes nothing has no number"
+    );
+    assert!(world.sims().iter().all(|d| d.violations().is_empty()));
+}
+
+#[test]
+fn a_cut_at_any_point_leaves_the_root_before_or_the_one_being_written() {
+    let (mut world, pool) = world(32, 3, 2, 1);
+    drop(pool);
+    // Two sessions, so that resets of both zones are cut too.
+    let mut before = 0;
+    for _ in 0..2 {
+        let (pool, _) = Pool::open(world.devices()).unwrap();
+        world.record();
+        for n in before..before + 70 {
+            pool.write_root(&pattern(n, 10_000)).unwrap();
+            world.mark(n);
+        }
+        let recording = world.take_recording().unwrap();
+        let mut replay = recording.replay();
+        let mut durable = before.checked_sub(1);
+        while let Some(event) = replay.advance() {
+            if let warpfire_simdev::Event::Mark(n) = event {
+                durable = Some(*n);
+            }
+            for cut in replay.cuts(3, 7) {
+                let root = reopened(&replay.cut(&cut));
+                let allowed = [durable, durable.map_or(Some(0), |d| Some(d + 1))];
+                let found = allowed.into_iter().flatten().any(|n| root.payload == pattern(n, 10_000));
+                assert!(found || durable.is_none() && root.payload.is_empty(), "after {durable:?}: {cut:?}");
+            }
+        }
+        before += 70;
+    }
+}
+
+#[test]
+fn rot_in_any_block_of_the_newest_root_gives_the_one_before_and_the_next_write_keeps_it() {
+    let (world, pool) = world(33, 1, 1, 0);
+    pool.write_root(&pattern(1, 20_000)).unwrap();
+    pool.write_root(&pattern(2, 20_000)).unwrap();
+    // The second session root of the first session: zone 1, after a header and five blocks.
+    for block in 0..6 {
+        for bit in [0, 20_000, 32_767] {
+            let rotten = world.fork();
+            let at = ZONE_BYTES + (6 + block) * BLOCK_BYTES as u64;
+            rotten.sims()[0].rot(at, bit);
+            let (pool, root) = Pool::open(rotten.devices()).unwrap();
+            assert!(root.payload == pattern(1, 20_000), "block {block}, bit {bit}");
+            let cut = rotten.cut(&Cut::LoseAll);
+            assert!(reopened(&cut).payload == pattern(1, 20_000));
+            pool.write_root(b"next").unwrap();
+            assert_eq!(reopened(&rotten).payload, b"next");
+        }
+    }
+}
+
+#[test]
+fn a_root_is_on_eight_devices_or_one_more_than_parity() {
+    for (devices, k, m, copies) in [(1, 1, 0, 1), (3, 2, 1, 3), (12, 10, 2, 8), (12, 4, 8, 9)] {
+        let (_world, pool) = world(34, devices, k, m);
+        let before = pool.counters();
+        pool.write_root(b"state").unwrap();
+        assert_eq!(pool.counters().total.writes - before.total.writes, copies);
+        assert_eq!(pool.counters().total.flushes - before.total.flushes, copies);
+    }
+}
+
+#[test]
+fn a_root_that_does_not_fit_is_refused_and_the_largest_fits() {
+    let (world, pool) = world(35, 2, 1, 1);
+    let max = pool.root_payload_bytes_max();
+    let largest = pattern(1, max as usize);
+    for _ in 0..3 {
+        pool.write_root(&largest).unwrap();
+        assert!(reopened(&world).payload == largest);
+    }
+    let more = vec![0; max as usize + 1];
+    assert_eq!(pool.write_root(&more), Err(PoolError::RootTooLarge { bytes: max + 1, max }));
+}
+
+#[test]
+fn a_pool_made_over_an_old_one_with_other_zones_is_never_taken_for_it() {
+    for leaves in [DiscardLeaves::Old, DiscardLeaves::Zeros, DiscardLeaves::Either] {
+        let spec = DeviceSpec { discard_leaves: leaves, ..DeviceSpec::append_only("flash", DEVICE_BYTES) };
+        let world = SimWorld::of(36, 1, &spec);
+        let small = warpfire_pool::CreateOptions { zone_bytes: Some(64 << 10), ..options(1, 0) };
+        let old = create(&world, &small).unwrap();
+        for n in 0..100 {
+            old.write_root(&pattern(n, 9000)).unwrap();
+        }
+        let pool = create(&world, &warpfire_pool::CreateOptions { force: true, ..options(1, 0) }).unwrap();
+        for n in 0..70 {
+            pool.write_root(&pattern(n, 100)).unwrap();
+        }
+        // Zone 0 caught after its reset, before its first root.
+        let torn = world.fork();
+        torn.sims()[0].poke(0, &[0; 4096]);
+        let (found, root) = Pool::open(torn.devices()).unwrap();
+        assert_eq!(found.uuid(), pool.uuid(), "{leaves:?}");
+        assert!(root.epoch == 1);
+    }
+}
