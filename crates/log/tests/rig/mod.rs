@@ -96,12 +96,16 @@ fn drop_record(key: u64) -> Vec<u8> {
     [&[2][..], &key.to_le_bytes()].concat()
 }
 
+fn key_of(record: &[u8]) -> u64 {
+    u64::from_le_bytes(record[1..9].try_into().expect("a record has a key"))
+}
+
 /// Applies one record and returns how long it was, ballast apart.
 fn apply(entries: &mut Entries, record: &[u8]) -> usize {
     let u64_at = |at: usize| {
         u64::from_le_bytes(record[at..at + 8].try_into().expect("the rig wrote eight bytes here"))
     };
-    let key = u64_at(1);
+    let key = key_of(record);
     if record[0] == 2 {
         entries.remove(&key).expect("an entry is dropped once");
         return 9;
@@ -112,7 +116,8 @@ fn apply(entries: &mut Entries, record: &[u8]) -> usize {
         offset_bytes: u64_at(25 + 24 * n),
         len_bytes: u32::try_from(u64_at(33 + 24 * n)).expect("the rig wrote a length here"),
     };
-    entries.insert(key, (0..count).map(slice).collect());
+    let before = entries.insert(key, (0..count).map(slice).collect());
+    assert!(before.is_none(), "a key is used once");
     17 + 24 * count
 }
 
@@ -194,7 +199,7 @@ impl Client {
             acked: count,
             entries,
             to_release: vec![],
-            next_key: 1 << 32 | mix(history.len() as u64) >> 32,
+            next_key: 1 + history[..count].iter().map(|record| key_of(record)).max().unwrap_or(0),
         };
         client.check(context);
         client

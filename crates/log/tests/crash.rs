@@ -1,0 +1,155 @@
+//! Power cuts: at each boundary of a recorded life, in the recovery after it, and in the recovery after that.
+//!
+//! `WARPFIRE_CRASH_SEEDS=n` tries seeds 0 to n-1 of each shape instead of a few. With the feature
+//! `planted-bug-skip-barrier-check` each of these tests has to fail, and is marked so.
+
+mod rig;
+
+use rig::{Client, SHAPES, Shape, assert_append_only, open};
+use warpfire_simdev::{Cut, Event, Kept, Recording, Replay, SimRandom, SimWorld, mix};
+
+/// Steps of one recorded life.
+const STEPS: u64 = 40;
+
+/// Recoveries of recoveries.
+const DEPTH: u32 = 3;
+
+fn seeds(quick: u64) -> std::ops::Range<u64> {
+    let asked = std::env::var("WARPFIRE_CRASH_SEEDS").ok().and_then(|n| n.parse().ok());
+    0..asked.unwrap_or(quick)
+}
+
+/// Cuts to try at one boundary: nothing kept, all kept, some prefixes, and draws that tear and reorder.
+fn cuts(replay: &Replay<'_>, samples: u64, random: &SimRandom) -> Vec<Cut> {
+    let pending = replay.pending_changes();
+    if pending == 0 {
+        return vec![Cut::LoseAll];
+    }
+    let prefix = || Cut::Prefix {
+        whole: usize::try_from(random.below(pending as u64)).expect("below a length"),
+        last: Kept::Nothing,
+    };
+    let mut cuts = vec![Cut::LoseAll, Cut::KeepAll, prefix()];
+    if pending <= 3 {
+        cuts.extend((1..(1u64 << pending) - 1).map(Cut::Subset));
+    }
+    cuts.extend((0..samples).map(|_| Cut::Seeded(random.below(u64::MAX))));
+    cuts
+}
+
+/// What may be found behind a cut of a recording. Before its first mark that is a state of the `old` history, from
+/// `acked` on; behind it, one of the `new` history, from the mark on. They differ where recovery dropped records and
+/// the client went on with others.
+struct Story<'a> {
+    old: &'a [Vec<u8>],
+    new: &'a [Vec<u8>],
+    acked: usize,
+    context: &'a str,
+}
+
+/// Walks a recording, opens what cuts leave, and returns how many states that were.
+fn try_cuts(recording: &Recording, story: &Story<'_>, samples: u64, depth: u32, random: &SimRandom) -> u64 {
+    let mut replay = recording.replay();
+    let (mut history, mut acked) = (story.old, story.acked);
+    let mut states = 0;
+    loop {
+        if replay.at_boundary() {
+            for cut in cuts(&replay, samples, random) {
+                let context = format!("{}, event {}, {cut:?}", story.context, replay.point());
+                let found = Story { old: history, new: history, acked, context: &context };
+                states += recover_and_go_on(replay.cut(&cut), &found, depth, random);
+            }
+        }
+        match replay.advance() {
+            Some(Event::Mark(n)) => {
+                acked = usize::try_from(*n).expect("a number of records");
+                history = story.new;
+            }
+            Some(_) => {}
+            None => return states,
+        }
+    }
+}
+
+/// Opens what a cut left and holds it against the story. Now and then records that, lives on for some steps, and
+/// cuts all of it again. Returns how many states it saw.
+fn recover_and_go_on(mut world: SimWorld, found: &Story<'_>, depth: u32, random: &SimRandom) -> u64 {
+    let context = found.context;
+    let deeper = depth > 0 && random.one_in(40);
+    if deeper {
+        world.record();
+    }
+    let opened = open(&world).unwrap_or_else(|e| panic!("{context}: {e}"));
+    let mut client = Client::recovered(opened, found.old, found.acked, context);
+    let mut states = 1;
+    if deeper {
+        world.mark(client.acked as u64);
+        for _ in 0..random.below(6) {
+            client.step(random).unwrap_or_else(|e| panic!("{context}, going on: {e}"));
+            world.mark(client.acked as u64);
+        }
+        client.check(context);
+        let recording = world.take_recording().expect("it was begun");
+        let again = format!("{context} | again");
+        let story = Story { old: found.old, new: &client.history, acked: found.acked, context: &again };
+        states += try_cuts(&recording, &story, 1, depth - 1, random);
+    }
+    assert_append_only(&world, context);
+    states
+}
+
+fn live_and_record(shape: Shape, seed: u64) -> (Recording, Vec<Vec<u8>>) {
+    let mut world = shape.world(seed);
+    let random = SimRandom::new(mix(seed));
+    let mut client = Client::new(shape.create(&world).expect("blank devices take a log"));
+    world.record();
+    for _ in 0..STEPS {
+        client.step(&random).expect("nothing fails");
+        world.mark(client.acked as u64);
+    }
+    assert_append_only(&world, "the recorded life");
+    (world.take_recording().expect("it was begun"), client.history)
+}
+
+fn cut_everywhere(shape: Shape, quick: u64) {
+    let mut states = 0;
+    for seed in seeds(quick) {
+        let (recording, history) = live_and_record(shape, seed);
+        let random = SimRandom::new(mix(!seed));
+        let context = format!("{shape:?}, seed {seed}");
+        let story = Story { old: &history, new: &history, acked: 0, context: &context };
+        states += try_cuts(&recording, &story, 3, DEPTH, &random);
+    }
+    assert!(states > 100, "{states} states are too few to mean anything");
+    println!("{shape:?}: {states} crash states");
+}
+
+#[test]
+#[cfg_attr(feature = "planted-bug-skip-barrier-check", should_panic(expected = "unreadable data"))]
+fn every_cut_of_one_device_recovers() {
+    cut_everywhere(SHAPES[0], 3);
+}
+
+#[test]
+#[cfg_attr(feature = "planted-bug-skip-barrier-check", should_panic(expected = "unreadable data"))]
+fn every_cut_of_a_mirror_recovers() {
+    cut_everywhere(SHAPES[1], 2);
+}
+
+#[test]
+#[cfg_attr(feature = "planted-bug-skip-barrier-check", should_panic(expected = "unreadable data"))]
+fn every_cut_of_two_and_one_recovers() {
+    cut_everywhere(SHAPES[2], 2);
+}
+
+#[test]
+#[cfg_attr(feature = "planted-bug-skip-barrier-check", should_panic(expected = "unreadable data"))]
+fn every_cut_of_four_and_two_recovers() {
+    cut_everywhere(SHAPES[3], 1);
+}
+
+#[test]
+#[cfg_attr(feature = "planted-bug-skip-barrier-check", should_panic(expected = "unreadable data"))]
+fn every_cut_of_zoned_devices_recovers() {
+    cut_everywhere(SHAPES[4], 2);
+}
