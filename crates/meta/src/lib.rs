@@ -5,17 +5,28 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod commit;
+mod compaction;
+mod engine;
 mod lock;
 mod map_store;
+mod memtable;
+mod read;
 mod schema;
 mod snapshot;
 mod store;
+mod table;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
+mod version;
 
 pub use batch::{Batch, BatchOp};
+pub use engine::{Background, Engine, EngineOptions};
 pub use lock::KeyGuard;
 pub use map_store::MapStore;
+pub use memtable::KEY_BYTES_MAX;
 pub use schema::{Base, Folded, PlaceError, Placer, Schema, SchemaError};
 pub use snapshot::Snapshot;
 pub use store::{

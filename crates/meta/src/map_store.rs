@@ -252,8 +252,7 @@ impl<S: Schema> Store for MapStore<S> {
             return Ok(());
         }
         let state = self.state.lock();
-        let bounds =
-            (Bound::Included(range.start), range.end.map_or(Bound::Unbounded, |end| Bound::Excluded(end)));
+        let bounds = (Bound::Included(range.start), range.end.map_or(Bound::Unbounded, Bound::Excluded));
         let mut keys = state.map.range::<[u8], _>(bounds);
         while let Some((key, versions)) = match direction {
             Direction::Forward => keys.next(),

@@ -166,10 +166,6 @@ pub trait Store: Send + Sync + 'static {
 
     /// A page of the range at a version held by a live snapshot: at most `max_entries` entries and, past the
     /// first, about `max_bytes` bytes. Continue after the last key while `page.more`.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "a scan has this many dimensions; a struct would hide none"
-    )]
     fn scan(
         &self,
         range: KeyRange<'_>,

@@ -7,7 +7,7 @@
 //!   b'X' clear    (operands only) drops all items before it; a list that stays empty is deleted
 //! ```
 
-use warpfire_log::Slices;
+use warpfire_log::{LogError, Slices};
 use warpfire_units::{SegmentId, SlicePtr};
 
 use crate::schema::{Base, Folded, PlaceError, Placer, Schema, SchemaError};
@@ -156,5 +156,43 @@ impl Schema for ListSchema {
             out.extend_from_slice(&placed);
         }
         Ok(changed)
+    }
+}
+
+/// A value with its pointers followed, so that packed and unpacked forms compare equal.
+pub(crate) fn resolved(
+    value: &[u8],
+    mut read: impl FnMut(SlicePtr, &mut [u8]) -> Result<(), LogError>,
+) -> Result<Vec<u8>, LogError> {
+    let mut texts = Vec::new();
+    for item in items(value).expect("test values decode") {
+        match item {
+            Item::Text(text) => texts.extend_from_slice(text),
+            Item::Pointer(slice) => {
+                let start = texts.len();
+                texts.resize(start + slice.len_bytes as usize, 0);
+                read(slice, &mut texts[start..])?;
+            }
+            Item::Clear => {}
+        }
+    }
+    Ok(texts)
+}
+
+/// Numbers from a seed (SplitMix64).
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `n`.
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
     }
 }

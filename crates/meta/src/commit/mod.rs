@@ -1,0 +1,145 @@
+//! Commits: they only touch the memtable.
+//!
+//! # Invariants
+//! 1. A commit takes its seq while it holds the locks of all its shards, and lets go when all its changes are in. So
+//!    a reader that takes a shard's lock after it learned of a seq finds everything of that commit and of all before.
+//! 2. No lock of a shard is held while room is asked for, tables are read or anything is waited for.
+
+mod cut;
+mod reads;
+mod room;
+mod sync;
+
+use std::sync::atomic::Ordering;
+
+use parking_lot::RwLockWriteGuard;
+use smallvec::SmallVec;
+use warpfire_format::key_hash;
+use warpfire_format::table::{Entry, EntryKind};
+use warpfire_log::{Admit, LogStore};
+use warpfire_units::{Seq, SlicePtr};
+
+pub(crate) use cut::Cut;
+pub(crate) use room::Usage;
+pub(crate) use sync::SyncTurns;
+
+use crate::batch::{Batch, BatchOp};
+use crate::engine::{Inner, Shard};
+use crate::memtable::{KEY_BYTES_MAX, SLOT_BYTES, shard_of};
+use crate::schema::{Schema, SchemaError};
+use crate::store::{CommitError, MetaError, ReadSet};
+
+type Hashes = SmallVec<[u64; 16]>;
+type Guards<'a, L> = SmallVec<[RwLockWriteGuard<'a, Shard<L>>; 8]>;
+
+/// A batch that is ready to be applied: all that can fail is behind it.
+struct Prepared<'b> {
+    batch: &'b Batch,
+    hashes: Hashes,
+    /// Bit i: shard i is involved.
+    shards: u32,
+    pointers: Vec<SlicePtr>,
+    bytes: u64,
+}
+
+impl<'b> Prepared<'b> {
+    fn new<S: Schema>(batch: &'b Batch, schema: &S) -> Result<Self, SchemaError> {
+        let bytes = (batch.bytes() + batch.len() * SLOT_BYTES) as u64;
+        let mut p = Prepared { batch, hashes: Hashes::new(), shards: 0, pointers: Vec::new(), bytes };
+        for op in batch.iter() {
+            let (key, value, is_operand) = match op {
+                BatchOp::Put(key, value) => (key, value, false),
+                BatchOp::Merge(key, operand) => (key, operand, true),
+                BatchOp::Delete(key) => (key, &[][..], false),
+            };
+            assert!((1..=KEY_BYTES_MAX).contains(&key.len()), "keys have 1 to KEY_BYTES_MAX bytes");
+            if !matches!(op, BatchOp::Delete(_)) {
+                schema.pointers(key, value, is_operand, &mut |slice| p.pointers.push(slice))?;
+            }
+            let hash = key_hash(key);
+            p.shards |= 1 << shard_of(hash);
+            p.hashes.push(hash);
+        }
+        Ok(p)
+    }
+}
+
+impl<L: LogStore, S: Schema> Inner<L, S> {
+    pub(crate) fn commit(
+        &self,
+        batch: &Batch,
+        reads: Option<&ReadSet>,
+        who: Admit,
+    ) -> Result<Seq, CommitError> {
+        self.latch.check()?;
+        let prepared = Prepared::new(batch, &self.schema).map_err(MetaError::from)?;
+        if batch.is_empty() && reads.is_none() {
+            return Ok(self.newest());
+        }
+        let Some(reads) = reads else {
+            let mut guards = self.lock_with_credit(prepared.shards, prepared.bytes, who)?;
+            return Ok(self.apply(&prepared, prepared.shards, &mut guards));
+        };
+        loop {
+            let version = self.version();
+            if self.tables_changed(&version, reads)? {
+                return Err(CommitError::Conflict);
+            }
+            let shards = prepared.shards | reads::shards_of(reads);
+            let mut guards = self.lock_with_credit(shards, prepared.bytes, who)?;
+            let Some(first) = guards.first() else { return Ok(self.newest()) };
+            // What was a memtable may be a table by now, which has not been looked at.
+            if !std::sync::Arc::ptr_eq(&first.version, &version) {
+                continue;
+            }
+            if reads::memory_changed(&guards, shards, reads) {
+                return Err(CommitError::Conflict);
+            }
+            if batch.is_empty() {
+                return Ok(self.newest());
+            }
+            return Ok(self.apply(&prepared, shards, &mut guards));
+        }
+    }
+
+    /// Locks shards, the lowest of which pays for the commit.
+    fn lock_with_credit(&self, shards: u32, bytes: u64, who: Admit) -> Result<Guards<'_, L>, MetaError> {
+        let mut granted = 0;
+        loop {
+            let mut guards = Guards::new();
+            let mut rest = shards;
+            while rest != 0 {
+                guards.push(self.shards.write(rest.trailing_zeros() as usize));
+                rest &= rest - 1;
+            }
+            let Some(first) = guards.first_mut() else { return Ok(guards) };
+            first.credit += granted;
+            if let Some(left) = first.credit.checked_sub(bytes) {
+                first.credit = left;
+                return Ok(guards);
+            }
+            drop(guards);
+            granted = self.make_room(bytes, who)?;
+        }
+    }
+
+    /// Applies a batch; the guards are those of `shards`, which include the batch's.
+    fn apply(&self, p: &Prepared<'_>, shards: u32, guards: &mut [RwLockWriteGuard<'_, Shard<L>>]) -> Seq {
+        for slice in &p.pointers {
+            self.log.retain(*slice);
+            let references = &mut guards[0].active.references;
+            *references.entry(slice.segment).or_insert(0) += u64::from(slice.len_bytes);
+        }
+        let seq = Seq(self.seq.fetch_add(1, Ordering::AcqRel) + 1);
+        for (op, &hash) in p.batch.iter().zip(&p.hashes) {
+            let (key, kind, value) = match op {
+                BatchOp::Put(key, value) => (key, EntryKind::Put, value),
+                BatchOp::Delete(key) => (key, EntryKind::Delete, &[][..]),
+                BatchOp::Merge(key, operand) => (key, EntryKind::Merge, operand),
+            };
+            let below = shards & ((1 << shard_of(hash)) - 1);
+            guards[below.count_ones() as usize].active.insert(hash, Entry { key, seq, kind, value });
+        }
+        seq
+    }
+}

@@ -1,0 +1,90 @@
+//! Whether what a transaction has read is still so.
+
+use std::sync::Arc;
+
+use parking_lot::RwLockWriteGuard;
+use warpfire_format::key_hash;
+use warpfire_log::LogStore;
+
+use crate::engine::{Inner, Shard};
+use crate::memtable::{MemShard, shard_of};
+use crate::schema::Schema;
+use crate::store::{MetaError, ReadSet};
+use crate::table::RunCursor;
+use crate::version::Version;
+
+/// The shards that have to be locked to tell; all of them if a range was read.
+pub(super) fn shards_of(reads: &ReadSet) -> u32 {
+    if !reads.ranges.is_empty() {
+        return u32::MAX;
+    }
+    reads.keys.iter().fold(0, |shards, key| shards | 1 << shard_of(key_hash(key)))
+}
+
+/// Whether a memtable has a newer version of anything read. The guards are those of `shards`.
+pub(super) fn memory_changed<L: LogStore>(
+    guards: &[RwLockWriteGuard<'_, Shard<L>>],
+    shards: u32,
+    reads: &ReadSet,
+) -> bool {
+    let newer =
+        |m: &MemShard, hash, key: &[u8]| m.newest(hash, key).is_some_and(|slot| m.entry(slot).seq > reads.at);
+    let key_changed = reads.keys.iter().any(|key| {
+        let hash = key_hash(key);
+        let number = shard_of(hash);
+        let shard = &guards[(shards & ((1 << number) - 1)).count_ones() as usize];
+        newer(&shard.active, hash, key)
+            || shard.frozen.as_ref().is_some_and(|f| newer(&f.shards[number], hash, key))
+    });
+    // Newer versions are the last ones in their shards, and usually few: no order is needed to look at them.
+    let in_a_range = |m: &MemShard| {
+        (m.first_after(reads.at)..m.len()).any(|slot| {
+            let key = m.entry(slot).key;
+            reads.ranges.iter().any(|(start, end)| {
+                start.as_slice() <= key && end.as_ref().is_none_or(|end| key < end.as_slice())
+            })
+        })
+    };
+    key_changed
+        || (!reads.ranges.is_empty()
+            && (guards.iter().any(|s| in_a_range(&s.active))
+                || guards[0].frozen.as_ref().is_some_and(|f| f.shards.iter().any(in_a_range))))
+}
+
+impl<L: LogStore, S: Schema> Inner<L, S> {
+    /// Whether a table has a newer version of anything read. Most transactions are younger than every table, and
+    /// look at none.
+    pub(super) fn tables_changed(
+        &self,
+        version: &Arc<Version<L>>,
+        reads: &ReadSet,
+    ) -> Result<bool, MetaError> {
+        for run in &version.runs {
+            if run.tables.iter().all(|t| t.entry().seq_max <= reads.at) {
+                continue;
+            }
+            for key in &reads.keys {
+                let Some(table) = run.table_of(key).filter(|t| t.entry().seq_max > reads.at) else {
+                    continue;
+                };
+                if let Some(found) = table.find(key, key_hash(key), &self.cache)?
+                    && found.block.entry(found.start).seq > reads.at
+                {
+                    return Ok(true);
+                }
+            }
+            for (start, end) in &reads.ranges {
+                let mut cursor = RunCursor::first_from(&run.tables, &self.cache, start)?;
+                while let Some(key) = cursor.key()
+                    && end.as_ref().is_none_or(|end| key < end.as_slice())
+                {
+                    if cursor.versions().any(|e| e.seq > reads.at) {
+                        return Ok(true);
+                    }
+                    cursor.next()?;
+                }
+            }
+        }
+        Ok(false)
+    }
+}

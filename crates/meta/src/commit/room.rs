@@ -1,0 +1,83 @@
+//! Room for commits, asked for in portions, and what happens when there is none: work is done, or waited for.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use warpfire_log::{Admit, LogError, LogStore};
+
+use crate::engine::{Inner, RUNS_MAX};
+use crate::memtable::SHARDS;
+use crate::schema::Schema;
+use crate::store::MetaError;
+
+/// How much is where.
+#[derive(Debug, Default)]
+pub(crate) struct Usage {
+    /// Bytes granted to commits since the memtable was last frozen.
+    pub(crate) active_bytes: AtomicU64,
+    /// The same of the frozen memtable.
+    pub(crate) frozen_bytes: AtomicU64,
+    /// Runs in the newest version.
+    pub(crate) runs: AtomicUsize,
+}
+
+impl<L: LogStore, S: Schema> Inner<L, S> {
+    /// A shard's portion: all shards' together are an eighth of the memtable.
+    fn portion(&self) -> u64 {
+        (self.options.memtable_bytes / (8 * SHARDS) as u64).clamp(512, 256 * 1024)
+    }
+
+    /// Grants at least `bytes` to a commit, when the pool and the memtable have room for them.
+    pub(super) fn make_room(&self, bytes: u64, who: Admit) -> Result<u64, MetaError> {
+        self.latch.check()?;
+        let grant = bytes + self.portion();
+        let in_memory = || {
+            self.usage.active_bytes.load(Ordering::Relaxed) + self.usage.frozen_bytes.load(Ordering::Relaxed)
+        };
+        self.admit(in_memory() + grant, who)?;
+        let budget = self.options.memtable_bytes;
+        let mut full = self.usage.active_bytes.load(Ordering::Relaxed) + grant > budget;
+        while full {
+            let freed = match self.freeze() {
+                Ok(true) => break,
+                // Nothing is in memory: a commit may be larger than a memtable is meant to be.
+                Ok(false) if self.shards.frozen().is_none() => break,
+                Ok(false) => self.flush_or_reclaim(),
+                Err(e) => Err(e),
+            };
+            match freed {
+                Ok(()) => full = self.usage.active_bytes.load(Ordering::Relaxed) + grant > budget,
+                // Deletion must go on when tables can not be written: that is how space comes back.
+                Err(MetaError::Log(LogError::NoSpace))
+                    if who == Admit::Reserve && in_memory() + grant <= 4 * budget =>
+                {
+                    break;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        while self.usage.runs.load(Ordering::Relaxed) > RUNS_MAX {
+            match self.merge_step() {
+                Ok(true) => {}
+                Ok(false) | Err(MetaError::Log(LogError::NoSpace)) => break,
+                Err(e) => return Err(e),
+            }
+        }
+        self.usage.active_bytes.fetch_add(grant, Ordering::Relaxed);
+        Ok(grant)
+    }
+
+    /// Writes the frozen memtable; if there is no space for it, makes some and tries again.
+    pub(crate) fn flush_or_reclaim(&self) -> Result<(), MetaError> {
+        for _ in 0..crate::engine::RECLAIM_TRIES {
+            match self.flush_frozen() {
+                Err(MetaError::Log(LogError::NoSpace)) => {}
+                Err(e) => return Err(e),
+                Ok(_) => return Ok(()),
+            }
+            if !self.clean_step()? && !self.merge_all()? {
+                break;
+            }
+        }
+        self.flush_frozen().map(|_| ())
+    }
+}

@@ -1,0 +1,173 @@
+//! Dropping the versions that no reader can see.
+//!
+//! Live snapshots cut the seqs into strata: a reader sees the newest version of one stratum and what lies below.
+//! So one version of a stratum is enough: its newest put or delete, or one operand that does what all of its operands do.
+
+use warpfire_format::table::{Entry, EntryKind};
+use warpfire_units::Seq;
+
+use crate::schema::{Base, Folded, Schema, SchemaError};
+
+#[derive(Clone, Copy)]
+struct Version {
+    seq: Seq,
+    kind: EntryKind,
+    start: usize,
+    len: usize,
+}
+
+/// All versions of one key that a job has met, newest first.
+#[derive(Default)]
+pub(super) struct Group {
+    key: Vec<u8>,
+    bytes: Vec<u8>,
+    versions: Vec<Version>,
+}
+
+impl Group {
+    /// Starts over with another key.
+    pub(super) fn begin(&mut self, key: &[u8]) {
+        self.key.clear();
+        self.key.extend_from_slice(key);
+        self.bytes.clear();
+        self.versions.clear();
+    }
+
+    pub(super) fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// Adds the next older version.
+    pub(super) fn push(&mut self, entry: Entry<'_>) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(entry.value);
+        self.versions.push(Version { seq: entry.seq, kind: entry.kind, start, len: entry.value.len() });
+    }
+
+    fn value(&self, v: &Version) -> &[u8] {
+        &self.bytes[v.start..v.start + v.len]
+    }
+
+    /// Calls `emit` with the versions to keep, newest first. `visible` are the seqs that readers may read at, rising;
+    /// `bottom` says that nothing older of this key exists elsewhere. `out` is scratch space.
+    pub(super) fn fold<S: Schema, E: From<SchemaError>>(
+        &self,
+        schema: &S,
+        visible: &[Seq],
+        bottom: bool,
+        out: &mut Vec<u8>,
+        mut emit: impl FnMut(Entry<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let stratum_of = |seq: Seq| visible.partition_point(|v| *v < seq);
+        let mut rest = self.versions.as_slice();
+        while let Some(newest) = rest.first() {
+            let stratum = stratum_of(newest.seq);
+            let end = rest.iter().position(|v| stratum_of(v.seq) != stratum).unwrap_or(rest.len());
+            let (group, below) = rest.split_at(end);
+            rest = below;
+            let nothing_below = bottom && below.is_empty();
+            let Some((kind, value)) = self.fold_stratum(group, schema, nothing_below, out)? else { continue };
+            // Every reader sees it, so which commit it was does not matter any more.
+            let seq = if nothing_below && stratum == 0 { Seq(0) } else { newest.seq };
+            emit(Entry { key: &self.key, seq, kind, value })?;
+        }
+        Ok(())
+    }
+
+    fn fold_stratum<'a, S: Schema>(
+        &'a self,
+        group: &[Version],
+        schema: &S,
+        nothing_below: bool,
+        out: &'a mut Vec<u8>,
+    ) -> Result<Option<(EntryKind, &'a [u8])>, SchemaError> {
+        let base_at = group.iter().position(|v| v.kind != EntryKind::Merge);
+        let operands = &group[..base_at.unwrap_or(group.len())];
+        let base = base_at.map(|i| &group[i]);
+        let deleted = || (!nothing_below).then_some((EntryKind::Delete, &[][..]));
+        if operands.is_empty() {
+            return Ok(match base {
+                Some(v) if v.kind == EntryKind::Put => Some((EntryKind::Put, self.value(v))),
+                _ => deleted(),
+            });
+        }
+        let known = match base {
+            Some(v) if v.kind == EntryKind::Put => Base::Value(self.value(v)),
+            Some(_) => Base::Absent,
+            None if nothing_below => Base::Absent,
+            None => Base::Unknown,
+        };
+        if let ([only], Base::Unknown) = (operands, known) {
+            return Ok(Some((EntryKind::Merge, self.value(only))));
+        }
+        let oldest_first: Vec<&[u8]> = operands.iter().rev().map(|v| self.value(v)).collect();
+        Ok(match schema.fold(&self.key, known, &oldest_first, out)? {
+            Folded::Value => Some((EntryKind::Put, out)),
+            Folded::Deleted => deleted(),
+            Folded::Operand => Some((EntryKind::Merge, out)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ListSchema, clear_item, text_item};
+
+    fn fold(
+        versions: &[(u64, EntryKind, &[u8])],
+        visible: &[u64],
+        bottom: bool,
+    ) -> Vec<(u64, EntryKind, Vec<u8>)> {
+        let mut group = Group::default();
+        group.begin(b"key");
+        for (seq, kind, value) in versions {
+            group.push(Entry { key: b"key", seq: Seq(*seq), kind: *kind, value });
+        }
+        let visible: Vec<Seq> = visible.iter().map(|s| Seq(*s)).collect();
+        let mut kept = Vec::new();
+        group
+            .fold::<_, SchemaError>(&ListSchema, &visible, bottom, &mut Vec::new(), |e| {
+                kept.push((e.seq.0, e.kind, e.value.to_vec()));
+                Ok(())
+            })
+            .unwrap();
+        kept
+    }
+
+    use EntryKind::{Delete, Merge, Put};
+
+    #[test]
+    fn one_version_of_each_stratum_stays() {
+        let versions = [
+            (9, Put, &b"T\x01\x009"[..]),
+            (7, Put, b"T\x01\x007"),
+            (5, Delete, b""),
+            (3, Put, b"T\x01\x003"),
+        ];
+        let kept: Vec<u64> = fold(&versions, &[4, 10], false).iter().map(|k| k.0).collect();
+        assert_eq!(kept, [9, 3]);
+        let kept: Vec<u64> = fold(&versions, &[4, 6, 10], true).iter().map(|k| k.0).collect();
+        assert_eq!(kept, [9, 5, 0], "what every reader sees has no seq");
+    }
+
+    #[test]
+    fn a_delete_goes_only_when_nothing_is_below() {
+        assert_eq!(fold(&[(5, Delete, b"")], &[9], false), [(5, Delete, vec![])]);
+        assert_eq!(fold(&[(5, Delete, b"")], &[9], true), []);
+        let over_a_put = [(5, Delete, &b""[..]), (3, Put, b"T\x01\x003")];
+        assert_eq!(fold(&over_a_put, &[4, 9], true).len(), 2, "a snapshot sees the put");
+    }
+
+    #[test]
+    fn operands_fold_onto_what_is_known() {
+        let (a, b) = (text_item(b"a"), text_item(b"b"));
+        let both = [a.clone(), b.clone()].concat();
+        assert_eq!(fold(&[(5, Merge, &b), (4, Put, &a)], &[9], true), [(0, Put, both.clone())]);
+        assert_eq!(fold(&[(5, Merge, &b), (4, Merge, &a)], &[9], true), [(0, Put, both.clone())]);
+        assert_eq!(fold(&[(5, Merge, &b), (4, Merge, &a)], &[9], false), [(5, Merge, both)]);
+        assert_eq!(fold(&[(5, Merge, &b), (4, Delete, b"")], &[9], false), [(5, Put, b.clone())]);
+        assert_eq!(fold(&[(5, Merge, &clear_item()), (4, Put, &a)], &[9], true), []);
+        assert_eq!(fold(&[(5, Merge, &b), (4, Merge, &a)], &[4, 9], true), [(5, Merge, b), (0, Put, a)]);
+    }
+}

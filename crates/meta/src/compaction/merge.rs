@@ -1,0 +1,153 @@
+//! Merging runs that have become alike in size, so that their number grows with the logarithm of the data.
+//!
+//! Runs that follow each other in age are merged, `FANOUT` at a time, when they are of one size class. Tables that overlap
+//! no other table of the group are taken over as they are: what is inserted in order is never rewritten.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use warpfire_log::LogStore;
+use warpfire_units::{SegmentId, Seq};
+
+use super::fold::Group;
+use super::job::{Job, Moves};
+use crate::engine::Inner;
+use crate::schema::Schema;
+use crate::store::MetaError;
+use crate::table::{RunStream, Table};
+use crate::version::{Into, Run, Version};
+
+/// Runs of one size class that are merged into one of the next.
+const FANOUT: usize = 4;
+
+/// Tables of a group that overlap each other, directly or through others; each with its run's place in the group.
+type Cluster<L> = Vec<(usize, Arc<Table<L>>)>;
+
+fn size_class(bytes: u64) -> u32 {
+    // Base FANOUT: two bits a class.
+    (u64::BITS - bytes.leading_zeros()) / 2
+}
+
+/// The runs to merge: the newest group of `FANOUT` or more neighbours none of which is of a higher class than the oldest
+/// of them.
+fn pick<L: LogStore>(version: &Version<L>) -> Option<std::ops::Range<usize>> {
+    let classes: Vec<u32> = version.runs.iter().map(|run| size_class(run.bytes())).collect();
+    (0..classes.len()).rev().find_map(|last| {
+        let group = classes[..=last].iter().rev().take_while(|class| **class <= classes[last]).count();
+        let alike = classes[..=last].iter().rev().take(group).filter(|c| **c == classes[last]).count();
+        (alike >= FANOUT || group >= 2 * FANOUT).then(|| last + 1 - group..last + 1)
+    })
+}
+
+fn clusters<L: LogStore>(runs: &[Run<L>]) -> Vec<Cluster<L>> {
+    let tables =
+        runs.iter().enumerate().flat_map(|(n, run)| run.tables.iter().map(move |t| (n, Arc::clone(t))));
+    let mut tables: Vec<(usize, Arc<Table<L>>)> = tables.collect();
+    tables.sort_by(|a, b| a.1.entry().smallest.cmp(&b.1.entry().smallest));
+    let mut clusters: Vec<Cluster<L>> = Vec::new();
+    let mut largest: Vec<u8> = Vec::new();
+    for (run, table) in tables {
+        let entry = Arc::clone(table.entry());
+        match clusters.last_mut() {
+            Some(cluster) if entry.smallest <= largest => cluster.push((run, table)),
+            _ => clusters.push(vec![(run, table)]),
+        }
+        if entry.largest > largest {
+            largest.clone_from(&entry.largest);
+        }
+    }
+    clusters
+}
+
+/// What values of these tables name.
+pub(super) fn references<'t, L: LogStore>(
+    tables: impl Iterator<Item = &'t Arc<Table<L>>>,
+) -> BTreeMap<SegmentId, u64> {
+    let mut sum = BTreeMap::new();
+    for (segment, bytes) in tables.flat_map(|t| &t.entry().references) {
+        *sum.entry(*segment).or_insert(0) += bytes;
+    }
+    sum
+}
+
+/// The lowest seq of these tables, except 0.
+pub(super) fn seq_base<'t, L: LogStore>(tables: impl Iterator<Item = &'t Arc<Table<L>>>) -> Seq {
+    tables.map(|t| t.entry().seq_min).filter(|seq| *seq != Seq(0)).min().unwrap_or(Seq(1))
+}
+
+/// Feeds a job with everything in `streams` (newer ones first), key by key.
+pub(super) fn merge_streams<L: LogStore, S: Schema>(
+    streams: &mut Vec<RunStream<L>>,
+    job: &mut Job<'_, L, S>,
+    bottom: bool,
+) -> Result<(), MetaError> {
+    let mut group = Group::default();
+    streams.retain(|s| s.entry().is_some());
+    while let Some(smallest) = streams.iter().filter_map(RunStream::entry).map(|e| e.key).min() {
+        group.begin(smallest);
+        let mut ended = false;
+        for stream in &mut *streams {
+            while let Some(entry) = stream.entry().filter(|e| e.key == group.key()) {
+                group.push(entry);
+                stream.next()?;
+            }
+            ended |= stream.entry().is_none();
+        }
+        job.push(&group, bottom)?;
+        if ended {
+            streams.retain(|s| s.entry().is_some());
+        }
+    }
+    Ok(())
+}
+
+impl<L: LogStore, S: Schema> Inner<L, S> {
+    /// Merges one group of runs, if any is due.
+    pub(crate) fn merge_step(&self) -> Result<bool, MetaError> {
+        let _compacting = self.compacting.lock();
+        let version = self.version();
+        let Some(group) = pick(&version) else { return Ok(false) };
+        self.merge_runs(&version, group)?;
+        Ok(true)
+    }
+
+    /// Merges everything into one run, which drops all that deletes hide. `false` if there is nothing to drop.
+    pub(crate) fn merge_all(&self) -> Result<bool, MetaError> {
+        let _compacting = self.compacting.lock();
+        let version = self.version();
+        if version.runs.len() < 2 && version.tables().all(|(_, t)| t.entry().deletes == 0) {
+            return Ok(false);
+        }
+        self.merge_runs(&version, 0..version.runs.len())?;
+        Ok(true)
+    }
+
+    fn merge_runs(&self, version: &Version<L>, group: std::ops::Range<usize>) -> Result<(), MetaError> {
+        // Flushes add runs only before the newest, so the last run stays the last while compaction is locked.
+        let bottom = group.end == version.runs.len();
+        let runs = &version.runs[group];
+        let (mut kept, mut merged) = (Vec::new(), Vec::new());
+        for cluster in clusters(runs) {
+            match cluster.as_slice() {
+                [(_, table)] if !(bottom && table.entry().deletes > 0) => kept.push(Arc::clone(table)),
+                _ => merged.push(cluster),
+            }
+        }
+        let tables = || merged.iter().flatten().map(|(_, t)| t);
+        let (cleaning, mut moves) = (BTreeSet::new(), Moves::new());
+        let mut job = Job::new(self, seq_base(tables()), references(tables()), &cleaning, &mut moves);
+        for cluster in &merged {
+            let mut by_run: Vec<Vec<Arc<Table<L>>>> = runs.iter().map(|_| Vec::new()).collect();
+            for (run, table) in cluster {
+                by_run[*run].push(Arc::clone(table));
+            }
+            let mut streams =
+                by_run.into_iter().filter(|t| !t.is_empty()).map(RunStream::new).collect::<Result<_, _>>()?;
+            merge_streams(&mut streams, &mut job, bottom)?;
+            job.end_table()?;
+        }
+        let ids = |tables: &mut dyn Iterator<Item = &Arc<Table<L>>>| tables.map(|t| t.entry().id).collect();
+        let (removed, moved) = (ids(&mut tables()), ids(&mut kept.iter()));
+        job.finish(&Into::Merged(runs.iter().map(|run| run.id).collect()), removed, moved)
+    }
+}

@@ -1,0 +1,144 @@
+//! Background work: as functions, and as two threads that call them when there is something to do.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+use warpfire_log::{LogError, LogStore};
+use warpfire_units::Seq;
+
+use super::{Background, Inner};
+use crate::schema::Schema;
+use crate::store::MetaError;
+
+/// Edits after which a checkpoint is made, so that recovery does not read many.
+const EDITS_MAX: u64 = 256;
+
+#[derive(Debug, Default)]
+struct Calls {
+    /// Counts every event that may have made work.
+    events: u64,
+    stopped: bool,
+}
+
+/// Wakes the threads.
+#[derive(Debug, Default)]
+pub(super) struct Signal {
+    calls: Mutex<Calls>,
+    called: Condvar,
+}
+
+/// The threads of an engine; they are joined when it is closed or dropped.
+pub(super) struct Threads {
+    handles: Mutex<Vec<JoinHandle<()>>>,
+    stop: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Threads {
+    /// Starts the threads, if the options ask for them.
+    pub(super) fn start<L: LogStore, S: Schema>(inner: &Arc<Inner<L, S>>) -> Self {
+        let mut handles = Vec::new();
+        if inner.options.background == Background::Threads {
+            let flusher = Arc::clone(inner);
+            handles.push(std::thread::spawn(move || work(&flusher, Inner::flush_step)));
+            let compactor = Arc::clone(inner);
+            handles.push(std::thread::spawn(move || work(&compactor, Inner::compaction_step)));
+        }
+        let stopped = Arc::clone(inner);
+        let stop = Box::new(move || {
+            stopped.signal.calls.lock().stopped = true;
+            stopped.signal.called.notify_all();
+        });
+        Threads { handles: Mutex::new(handles), stop }
+    }
+
+    /// Lets the threads finish what they are at, and ends them.
+    pub(super) fn stop(&self) {
+        (self.stop)();
+        for handle in self.handles.lock().drain(..) {
+            handle.join().expect("background work does not panic");
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn work<L: LogStore, S: Schema>(inner: &Inner<L, S>, step: impl Fn(&Inner<L, S>) -> Result<bool, MetaError>) {
+    let mut seen = 0;
+    loop {
+        let mut calls = inner.signal.calls.lock();
+        while calls.events == seen && !calls.stopped {
+            inner.signal.called.wait(&mut calls);
+        }
+        if calls.stopped {
+            return;
+        }
+        seen = calls.events;
+        drop(calls);
+        // A failed step is tried again at the next event: a pool that was full may have room by then, and one that has
+        // latched says so to whoever commits or syncs.
+        while let Ok(true) = step(inner) {
+            inner.wake_background();
+            if inner.signal.calls.lock().stopped {
+                return;
+            }
+        }
+    }
+}
+
+impl<L: LogStore, S: Schema> Inner<L, S> {
+    /// Says that there may be work.
+    pub(crate) fn wake_background(&self) {
+        if self.options.background == Background::Threads {
+            self.signal.calls.lock().events += 1;
+            self.signal.called.notify_all();
+        }
+    }
+
+    /// Writes a frozen memtable; keeps the commit log short.
+    pub(super) fn flush_step(&self) -> Result<bool, MetaError> {
+        self.latch.check()?;
+        if self.shards.frozen().is_some() {
+            self.flush_or_reclaim()?;
+            return Ok(true);
+        }
+        if self.log.log_bytes() > self.options.log_bytes_max {
+            self.freeze()?;
+            self.flush_or_reclaim()?;
+            self.checkpoint()?;
+            // Without this, a log whose shortest form is too long would be checkpointed for ever.
+            return Ok(self.log.log_bytes() <= self.options.log_bytes_max);
+        }
+        if self.manifest.lock().edits_since_checkpoint > EDITS_MAX {
+            self.checkpoint()?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Merges runs; cleans segments when that pays.
+    pub(super) fn compaction_step(&self) -> Result<bool, MetaError> {
+        self.latch.check()?;
+        if self.merge_step()? {
+            return Ok(true);
+        }
+        if self.cleaning_pays() { self.clean_step() } else { Ok(false) }
+    }
+
+    /// Makes everything durable, in as few tables as the space allows, and takes no more.
+    pub(super) fn close(&self) -> Result<(), MetaError> {
+        self.latch.check()?;
+        self.sync(Seq::MAX)?;
+        let written = self.freeze().and_then(|_| self.flush_or_reclaim()).and_then(|()| self.checkpoint());
+        self.latch.set(MetaError::Log(LogError::ReadOnly("the store is closed".into())));
+        match written {
+            // The commit log has it all; the next recovery writes the tables.
+            Err(MetaError::Log(LogError::NoSpace)) => Ok(()),
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The local engine: memtable, tables and background work over one log.
+//!
+//! ```text
+//!   commit → active memtable ──freeze──▶ frozen memtable ──flush──▶ run of tables ──merge──▶ larger runs
+//!                 └──────── sync: gather ───▶ commit log ◀── manifest edits ──┘
+//! ```
+//!
+//! # Invariants
+//! 1. Every commit is in a memtable or in the tables of the current version, never in neither; a version with its
+//!    operands is in one of them only.
+//! 2. Seqs in the frozen memtable are below those of the active one and above those in tables.
+//! 3. What a sync that returned had covered is in the tables of a durable manifest edit or in a durable record.
+//! 4. Locks are taken in this order: compacting, flushing, cut, manifest, shards (rising), order, hook.
+
+mod background;
+mod recovery;
+mod shards;
+mod spi;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use warpfire_format::manifest::TableEntry;
+use warpfire_log::{LogError, LogPos, LogStore};
+use warpfire_units::Seq;
+
+pub(crate) use shards::{Shard, Shards};
+
+use crate::batch::Batch;
+use crate::commit::{Cut, SyncTurns, Usage};
+use crate::lock::KeyLocks;
+use crate::memtable::{MemShard, Order};
+use crate::schema::Schema;
+use crate::snapshot::Registry;
+use crate::store::MetaError;
+use crate::table::BlockCache;
+use crate::version::{Into, ManifestState, Version};
+use background::{Signal, Threads};
+
+/// Beyond this many runs, committers merge some before they go on.
+pub(crate) const RUNS_MAX: usize = 24;
+
+/// How often one request for room cleans before it gives up.
+pub(crate) const RECLAIM_TRIES: usize = 64;
+
+/// Longest and shortest a table is meant to be.
+const TABLE_BYTES_MAX: u64 = 16 << 20;
+const TABLE_BYTES_MIN: u64 = 64 << 10;
+
+/// A pool has about this many zones per device, so a segment is about this part of it.
+const SEGMENTS_PER_POOL: u64 = 256;
+
+/// Whether threads do the background work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Background {
+    /// Callers of `background_step` do; and commits, when limits force it.
+    Manual,
+    /// One thread flushes, one merges and cleans. Without work they sleep.
+    Threads,
+}
+
+/// How an engine is set up.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Bytes of keys, values and index that one memtable holds before it is frozen. There may be two.
+    pub memtable_bytes: u64,
+    /// Memory for decoded blocks of tables.
+    pub block_cache_bytes: u64,
+    /// Once the commit log is this long, the memtable is written and a checkpoint made.
+    pub log_bytes_max: u64,
+    /// Who does background work.
+    pub background: Background,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            memtable_bytes: 64 << 20,
+            block_cache_bytes: 64 << 20,
+            log_bytes_max: 64 << 20,
+            background: Background::Threads,
+        }
+    }
+}
+
+type CutHook = Box<dyn Fn(&mut Batch) + Send + Sync>;
+
+/// After a failure that leaves it open what is on flash, nothing is written any more.
+#[derive(Debug, Default)]
+pub(crate) struct Latch {
+    reason: OnceLock<MetaError>,
+}
+
+impl Latch {
+    pub(crate) fn check(&self) -> Result<(), MetaError> {
+        self.reason.get().map_or(Ok(()), |reason| Err(reason.clone()))
+    }
+
+    fn set(&self, reason: MetaError) {
+        // The first reason is the one to tell.
+        let _ = self.reason.set(reason);
+    }
+
+    /// Passes a result on, and latches if it is a failure.
+    pub(crate) fn note<T>(&self, result: Result<T, LogError>) -> Result<T, MetaError> {
+        result.map_err(|e| {
+            self.set(MetaError::Log(e.clone()));
+            MetaError::Log(e)
+        })
+    }
+}
+
+pub(crate) struct Manifest {
+    state: ManifestState,
+    /// Commit records that recovery may still need: their places and last seqs, oldest first.
+    records: VecDeque<(LogPos, Seq)>,
+    edits_since_checkpoint: u64,
+}
+
+pub(crate) struct Inner<L: LogStore, S> {
+    pub(crate) log: Arc<L>,
+    pub(crate) schema: S,
+    pub(crate) options: EngineOptions,
+    pub(crate) shards: Shards<L>,
+    /// The newest commit.
+    pub(crate) seq: AtomicU64,
+    pub(crate) snapshots: Arc<Registry>,
+    pub(crate) locks: KeyLocks,
+    pub(crate) cache: BlockCache,
+    pub(crate) hook: Mutex<Option<CutHook>>,
+    pub(crate) order: Mutex<Order>,
+    pub(crate) cut: Mutex<Cut>,
+    pub(crate) spare: Mutex<Option<Vec<MemShard>>>,
+    pub(crate) flushing: Mutex<()>,
+    pub(crate) compacting: Mutex<()>,
+    manifest: Mutex<Manifest>,
+    pub(crate) turns: SyncTurns,
+    /// Every commit up to here is durable.
+    pub(crate) durable: AtomicU64,
+    /// Slices written, and how many of them are durable.
+    pub(crate) slices_written: AtomicU64,
+    pub(crate) slices_durable: AtomicU64,
+    pub(crate) usage: Usage,
+    pub(crate) latch: Latch,
+    signal: Signal,
+}
+
+impl<L: LogStore, S: Schema> Inner<L, S> {
+    pub(crate) fn newest(&self) -> Seq {
+        Seq(self.seq.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn version(&self) -> Arc<Version<L>> {
+        self.shards.version()
+    }
+
+    /// The seqs that readers may read at.
+    pub(crate) fn visible(&self) -> Vec<Seq> {
+        self.snapshots.visible_to(|| self.newest())
+    }
+
+    /// How long a table is meant to be: never more than a quarter of a segment.
+    pub(crate) fn table_bytes(&self) -> usize {
+        let quarter = self.log.space().total_bytes / (4 * SEGMENTS_PER_POOL);
+        usize::try_from(quarter.clamp(TABLE_BYTES_MIN, TABLE_BYTES_MAX)).expect("16 MiB fit")
+    }
+
+    /// Logs a commit record and remembers where it is.
+    pub(crate) fn log_commits(&self, record: &[u8], last: Seq) -> Result<(), MetaError> {
+        let mut manifest = self.manifest.lock();
+        let place = self.log.log(record)?;
+        manifest.records.push_back((place, last));
+        Ok(())
+    }
+
+    /// Makes a change of the tables durable, then visible. `logged` is called once it can not be taken back.
+    pub(crate) fn install(
+        &self,
+        into: &Into,
+        removed: Vec<u64>,
+        moved: Vec<u64>,
+        added: Vec<TableEntry>,
+        logged: impl FnOnce(),
+    ) -> Result<(), MetaError> {
+        let mut manifest = self.manifest.lock();
+        self.latch.check()?;
+        let edit = manifest.state.plan(into, removed, moved, added);
+        self.log.log(&edit.encode())?;
+        logged();
+        self.latch.note(self.log.sync())?;
+        let old = self.version();
+        manifest.state.apply(&edit)?;
+        let version = Arc::new(manifest.state.version(&self.log, Some(&old))?);
+        manifest.edits_since_checkpoint += 1;
+        let flushed = manifest.state.flushed;
+        while manifest.records.front().is_some_and(|(_, last)| *last <= flushed) {
+            manifest.records.pop_front();
+        }
+        for (_, table) in old.tables() {
+            if edit.removed.contains(&table.entry().id) {
+                table.mark_removed();
+            }
+        }
+        self.usage.runs.store(version.runs.len(), Ordering::Relaxed);
+        for mut shard in self.shards.write_all() {
+            shard.version = Arc::clone(&version);
+            if matches!(into, Into::Flushed(_)) {
+                shard.frozen = None;
+            }
+        }
+        self.durable.fetch_max(flushed.0, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Makes the manifest the start of the next recovery.
+    pub(crate) fn checkpoint(&self) -> Result<(), MetaError> {
+        let mut manifest = self.manifest.lock();
+        self.latch.check()?;
+        let keep_from = manifest.records.front().map_or_else(|| self.log.position(), |(place, _)| *place);
+        self.log.checkpoint(&manifest.state.encode(), keep_from)?;
+        manifest.edits_since_checkpoint = 0;
+        Ok(())
+    }
+}
+
+/// An ordered map with versions, over a log.
+pub struct Engine<L: LogStore, S: Schema> {
+    inner: Arc<Inner<L, S>>,
+    threads: Threads,
+}
+
+impl<L: LogStore, S: Schema> Engine<L, S> {
+    /// The log below.
+    #[must_use]
+    pub fn log(&self) -> &L {
+        &self.inner.log
+    }
+
+    #[cfg(test)]
+    pub(crate) fn inner_for_tests(&self) -> &Inner<L, S> {
+        &self.inner
+    }
+
+    /// What the values mean.
+    #[must_use]
+    pub fn schema(&self) -> &S {
+        &self.inner.schema
+    }
+
+    /// Runs of tables, newest first, each as its number of tables and of bytes: for status and tests.
+    #[must_use]
+    pub fn runs(&self) -> Vec<(usize, u64)> {
+        self.inner.version().runs.iter().map(|run| (run.tables.len(), run.bytes())).collect()
+    }
+
+    /// Writes what is in memory as tables.
+    ///
+    /// # Errors
+    /// As of `sync`; `NoSpace` leaves everything as it was.
+    pub fn flush(&self) -> Result<(), MetaError> {
+        self.inner.flush_or_reclaim()?;
+        self.inner.freeze()?;
+        self.inner.flush_or_reclaim()
+    }
+
+    /// Merges all tables into one run.
+    ///
+    /// # Errors
+    /// As of `sync`; `NoSpace` leaves everything as it was.
+    pub fn compact(&self) -> Result<(), MetaError> {
+        self.flush()?;
+        self.inner.merge_all().map(|_| ())
+    }
+}
+
+impl<L: LogStore, S: Schema> fmt::Debug for Engine<L, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("newest", &self.inner.newest()).field("runs", &self.runs()).finish()
+    }
+}

@@ -1,0 +1,70 @@
+//! Where a key's newest state is found: one lock gives memtable, frozen memtable and tables of one moment.
+//!
+//! # Invariants
+//! 1. `frozen` and `version` are the same in all shards and change only while all shards are locked for writing.
+//! 2. Locks of several shards are taken in rising order.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use warpfire_log::LogStore;
+use warpfire_units::SegmentId;
+
+use crate::memtable::{Frozen, MemShard, SHARDS};
+use crate::version::Version;
+
+/// What is known of the keys of one shard.
+pub(crate) struct Shard<L: LogStore> {
+    pub(crate) active: MemShard,
+    pub(crate) frozen: Option<Arc<Frozen>>,
+    pub(crate) version: Arc<Version<L>>,
+    /// Bytes that may be committed here before room must be asked for again.
+    pub(crate) credit: u64,
+}
+
+/// All shards.
+pub(crate) struct Shards<L: LogStore> {
+    shards: Box<[CachePadded<RwLock<Shard<L>>>]>,
+}
+
+impl<L: LogStore> Shards<L> {
+    pub(crate) fn new(memtable: Vec<MemShard>, version: &Arc<Version<L>>) -> Self {
+        assert_eq!(memtable.len(), SHARDS, "a memtable has all shards");
+        let shard = |active| Shard { active, frozen: None, version: Arc::clone(version), credit: 0 };
+        Shards { shards: memtable.into_iter().map(|m| CachePadded::new(RwLock::new(shard(m)))).collect() }
+    }
+
+    pub(crate) fn read(&self, shard: usize) -> RwLockReadGuard<'_, Shard<L>> {
+        self.shards[shard].read()
+    }
+
+    pub(crate) fn write(&self, shard: usize) -> RwLockWriteGuard<'_, Shard<L>> {
+        self.shards[shard].write()
+    }
+
+    /// With all of them held, no commit is in progress.
+    pub(crate) fn write_all(&self) -> Vec<RwLockWriteGuard<'_, Shard<L>>> {
+        self.shards.iter().map(|s| s.write()).collect()
+    }
+
+    pub(crate) fn read_all(&self) -> Vec<RwLockReadGuard<'_, Shard<L>>> {
+        self.shards.iter().map(|s| s.read()).collect()
+    }
+
+    pub(crate) fn frozen(&self) -> Option<Arc<Frozen>> {
+        self.read(0).frozen.clone()
+    }
+
+    pub(crate) fn version(&self) -> Arc<Version<L>> {
+        Arc::clone(&self.read(0).version)
+    }
+
+    /// Whether values in a memtable name any of these segments.
+    pub(crate) fn memory_names(&self, segments: &BTreeSet<SegmentId>) -> bool {
+        let names = |m: &MemShard| m.references.keys().any(|s| segments.contains(s));
+        self.shards.iter().any(|s| names(&s.read().active))
+            || self.frozen().is_some_and(|f| f.shards.iter().any(names))
+    }
+}

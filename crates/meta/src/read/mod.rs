@@ -1,0 +1,46 @@
+//! Reading at a version: memtable, frozen memtable, then runs from the newest to the oldest, until a put or a delete
+//! settles what the operands above it fold onto.
+
+mod resolve;
+mod scan;
+
+use std::sync::Arc;
+
+use warpfire_format::key_hash;
+use warpfire_log::LogStore;
+use warpfire_units::Seq;
+
+use crate::engine::Inner;
+use crate::memtable::shard_of;
+use crate::schema::Schema;
+use crate::store::MetaError;
+use resolve::Resolver;
+
+impl<L: LogStore, S: Schema> Inner<L, S> {
+    pub(crate) fn get(&self, key: &[u8], at: Seq, out: &mut Vec<u8>) -> Result<bool, MetaError> {
+        let hash = key_hash(key);
+        let mut resolver = Resolver::new(at);
+        let number = shard_of(hash);
+        let shard = self.shards.read(number);
+        let frozen = shard.frozen.as_ref().map(|f| &f.shards[number]);
+        for memory in std::iter::once(&shard.active).chain(frozen) {
+            if let Some(newest) = memory.newest(hash, key)
+                && resolver.offer_all(memory.versions(newest), out)
+            {
+                return resolver.finish(&self.schema, key, out);
+            }
+        }
+        let version = Arc::clone(&shard.version);
+        drop(shard);
+        for run in &version.runs {
+            let Some(table) = run.table_of(key) else { continue };
+            let Some(found) = table.find(key, hash, &self.cache)? else { continue };
+            let block = &found.block;
+            let versions = (found.start..block.group_end(found.start)).map(|i| block.entry(i));
+            if resolver.offer_all(versions, out) {
+                break;
+            }
+        }
+        resolver.finish(&self.schema, key, out)
+    }
+}

@@ -1,0 +1,106 @@
+//! From versions, newest first, to a value.
+
+use smallvec::SmallVec;
+use warpfire_format::table::{Entry, EntryKind};
+use warpfire_units::Seq;
+
+use crate::schema::{Base, Folded, Schema};
+use crate::store::MetaError;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Found {
+    Nothing,
+    Value,
+    Deleted,
+}
+
+/// Collects a key's versions until its value is settled.
+pub(super) struct Resolver {
+    at: Seq,
+    base: Found,
+    /// Operands one after the other, newest first, then the base's value if there are operands.
+    bytes: Vec<u8>,
+    ends: SmallVec<[usize; 8]>,
+}
+
+impl Resolver {
+    pub(super) fn new(at: Seq) -> Self {
+        Resolver { at, base: Found::Nothing, bytes: Vec::new(), ends: SmallVec::new() }
+    }
+
+    /// Starts over with another key.
+    pub(super) fn restart(&mut self) {
+        self.base = Found::Nothing;
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    /// Takes the next older versions. `true`: the value is settled, older ones do not matter. A value without
+    /// operands goes straight to `out`.
+    #[inline]
+    pub(super) fn offer_all<'e>(
+        &mut self,
+        versions: impl Iterator<Item = Entry<'e>>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        for entry in versions {
+            if entry.seq > self.at {
+                continue;
+            }
+            match entry.kind {
+                EntryKind::Merge => {
+                    self.bytes.extend_from_slice(entry.value);
+                    self.ends.push(self.bytes.len());
+                }
+                EntryKind::Delete => {
+                    self.base = Found::Deleted;
+                    return true;
+                }
+                EntryKind::Put => {
+                    self.base = Found::Value;
+                    if self.ends.is_empty() {
+                        out.clear();
+                        out.extend_from_slice(entry.value);
+                    } else {
+                        self.bytes.extend_from_slice(entry.value);
+                    }
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// The value, in `out`; `false` if there is none.
+    pub(super) fn finish<S: Schema>(
+        &self,
+        schema: &S,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<bool, MetaError> {
+        let Some(&operands_end) = self.ends.last() else {
+            if self.base != Found::Value {
+                out.clear();
+            }
+            return Ok(self.base == Found::Value);
+        };
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        let mut operands: SmallVec<[&[u8]; 8]> =
+            starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end]).collect();
+        operands.reverse();
+        let base = match self.base {
+            Found::Value => Base::Value(&self.bytes[operands_end..]),
+            Found::Deleted | Found::Nothing => Base::Absent,
+        };
+        match schema.fold(key, base, &operands, out)? {
+            Folded::Value => Ok(true),
+            Folded::Deleted => {
+                out.clear();
+                Ok(false)
+            }
+            Folded::Operand => {
+                Err(MetaError::Corrupt { code: 330, reason: "a known base folded to an operand".into() })
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Decoded blocks of tables, bounded in bytes.
+
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
+use warpfire_format::table::{DataBlock, Partition, Place, TopIndex};
+
+use crate::store::MetaError;
+
+#[derive(Clone)]
+pub(super) enum Block {
+    Top(Arc<TopIndex>),
+    Partition(Arc<Partition>),
+    Data(Arc<DataBlock>),
+}
+
+/// A table's id and a block's first byte. Ids are never reused, so nothing has to be taken out by hand.
+type Key = (u64, u32);
+
+#[derive(Clone)]
+struct ByMemory;
+
+/// Memory of an entry beside its block: key, pointer, counts, the cache's own lists.
+const OVERHEAD_BYTES: usize = 128;
+
+impl Weighter<Key, Block> for ByMemory {
+    fn weight(&self, _key: &Key, block: &Block) -> u64 {
+        let bytes = match block {
+            Block::Top(top) => top.memory_bytes(),
+            Block::Partition(partition) => partition.memory_bytes(),
+            Block::Data(data) => data.memory_bytes(),
+        };
+        (bytes + OVERHEAD_BYTES) as u64
+    }
+}
+
+/// The cache that all tables share.
+pub(crate) struct BlockCache {
+    blocks: Cache<Key, Block, ByMemory, FixedState>,
+}
+
+impl BlockCache {
+    pub(crate) fn new(bytes: u64) -> Self {
+        // About 8 KiB a decoded block.
+        let items = usize::try_from(bytes / 8192).unwrap_or(usize::MAX).clamp(16, 1 << 24);
+        let options = OptionsBuilder::new()
+            .estimated_items_capacity(items)
+            .weight_capacity(bytes)
+            .build()
+            .expect("both capacities are given");
+        let hasher = FixedState::with_seed(2);
+        BlockCache { blocks: Cache::with_options(options, ByMemory, hasher, DefaultLifecycle::default()) }
+    }
+
+    pub(super) fn get_or_read(
+        &self,
+        table: u64,
+        place: Place,
+        read: impl FnOnce() -> Result<Block, MetaError>,
+    ) -> Result<Block, MetaError> {
+        let key = (table, place.offset);
+        if let Some(block) = self.blocks.get(&key) {
+            return Ok(block);
+        }
+        let block = read()?;
+        self.blocks.insert(key, block.clone());
+        Ok(block)
+    }
+}

@@ -1,0 +1,156 @@
+//! Tables: sorted, immutable, read block by block through a cache of bounded size.
+
+mod cache;
+mod cursor;
+mod stream;
+mod writer;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use warpfire_format::manifest::TableEntry;
+use warpfire_format::table::{DataBlock, Partition, Place, TopIndex};
+use warpfire_log::LogStore;
+use warpfire_units::SlicePtr;
+
+pub(crate) use cache::BlockCache;
+pub(crate) use cursor::RunCursor;
+pub(crate) use stream::RunStream;
+pub(crate) use writer::TableWriter;
+
+use crate::store::MetaError;
+use cache::Block;
+
+/// A table that a version names. Its bytes are given back when the last reader of a removed table lets go.
+pub(crate) struct Table<L: LogStore> {
+    entry: Arc<TableEntry>,
+    log: Arc<L>,
+    removed: AtomicBool,
+}
+
+/// A group of versions of one key: a block and where they begin in it.
+pub(crate) struct Found {
+    pub(crate) block: Arc<DataBlock>,
+    pub(crate) start: usize,
+}
+
+impl<L: LogStore> Table<L> {
+    pub(crate) fn new(entry: Arc<TableEntry>, log: Arc<L>) -> Self {
+        Table { entry, log, removed: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn entry(&self) -> &Arc<TableEntry> {
+        &self.entry
+    }
+
+    /// Says that the manifest does not name the table any more, durably.
+    pub(crate) fn mark_removed(&self) {
+        self.removed.store(true, Ordering::Release);
+    }
+
+    /// Reads part of the table, whatever slices it lies in.
+    pub(crate) fn read(&self, place: Place) -> Result<Vec<u8>, MetaError> {
+        let mut bytes = vec![0; place.len as usize];
+        let (mut skip, mut rest) = (place.offset, bytes.as_mut_slice());
+        let mut reads: Vec<(SlicePtr, &mut [u8])> = Vec::new();
+        for slice in &self.entry.slices {
+            if rest.is_empty() {
+                break;
+            }
+            if skip >= slice.len_bytes {
+                skip -= slice.len_bytes;
+                continue;
+            }
+            let len = rest.len().min((slice.len_bytes - skip) as usize);
+            let (head, tail) = rest.split_at_mut(len);
+            reads.push((slice.part(skip, u32::try_from(len).expect("no longer than the slice")), head));
+            (skip, rest) = (0, tail);
+        }
+        if !rest.is_empty() {
+            return Err(MetaError::Corrupt { code: 306, reason: "a block lies outside its table".into() });
+        }
+        match reads.as_mut_slice() {
+            [(slice, buf)] => self.log.read(*slice, buf)?,
+            reads => self.log.read_many(reads)?,
+        }
+        Ok(bytes)
+    }
+
+    fn top_place(&self) -> Place {
+        let len = self.entry.top_len_bytes;
+        Place { offset: self.entry.len_bytes - len, len }
+    }
+
+    pub(crate) fn top(&self, cache: &BlockCache) -> Result<Arc<TopIndex>, MetaError> {
+        let place = self.top_place();
+        let block = cache.get_or_read(self.entry.id, place, || {
+            Ok(Block::Top(Arc::new(TopIndex::decode(&self.read(place)?)?)))
+        })?;
+        match block {
+            Block::Top(top) => Ok(top),
+            Block::Partition(_) | Block::Data(_) => unreachable!("a place holds one kind of block"),
+        }
+    }
+
+    pub(crate) fn partition(&self, place: Place, cache: &BlockCache) -> Result<Arc<Partition>, MetaError> {
+        let block = cache.get_or_read(self.entry.id, place, || {
+            Ok(Block::Partition(Arc::new(Partition::decode(&self.read(place)?)?)))
+        })?;
+        match block {
+            Block::Partition(partition) => Ok(partition),
+            Block::Top(_) | Block::Data(_) => unreachable!("a place holds one kind of block"),
+        }
+    }
+
+    pub(crate) fn data(&self, place: Place, cache: &BlockCache) -> Result<Arc<DataBlock>, MetaError> {
+        let block = cache.get_or_read(self.entry.id, place, || {
+            Ok(Block::Data(Arc::new(DataBlock::decode(&self.read(place)?)?)))
+        })?;
+        match block {
+            Block::Data(data) => Ok(data),
+            Block::Top(_) | Block::Partition(_) => unreachable!("a place holds one kind of block"),
+        }
+    }
+
+    /// The key's versions in this table.
+    pub(crate) fn find(&self, key: &[u8], hash: u64, cache: &BlockCache) -> Result<Option<Found>, MetaError> {
+        let top = self.top(cache)?;
+        let partition = self.partition(top.partitions()[top.find(key)], cache)?;
+        if !partition.may_hold(hash) {
+            return Ok(None);
+        }
+        let block = self.data(partition.blocks()[partition.find(key)], cache)?;
+        let start = block.find(key);
+        Ok((start < block.len() && block.key(start) == key).then_some(Found { block, start }))
+    }
+}
+
+impl<L: LogStore> Drop for Table<L> {
+    fn drop(&mut self) {
+        if *self.removed.get_mut() {
+            for slice in &self.entry.slices {
+                self.log.release(slice.segment, u64::from(slice.len_bytes));
+            }
+        }
+    }
+}
+
+impl From<warpfire_format::Corrupt> for MetaError {
+    fn from(e: warpfire_format::Corrupt) -> Self {
+        MetaError::Corrupt { code: e.code, reason: e.what.into() }
+    }
+}
+
+/// Appends to a stream in pieces that are never split, and joins what came to lie side by side.
+pub(crate) fn append_joined(slices: &mut Vec<SlicePtr>, appended: impl IntoIterator<Item = SlicePtr>) {
+    for slice in appended {
+        match slices.last_mut() {
+            Some(last)
+                if last.is_followed_by(slice) && last.len_bytes.checked_add(slice.len_bytes).is_some() =>
+            {
+                last.len_bytes += slice.len_bytes;
+            }
+            _ => slices.push(slice),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Reading tables from front to back, a partition (about 256 KiB) at a time and past the cache: for compaction.
+
+use std::sync::Arc;
+
+use warpfire_format::table::{DataBlock, Entry, Partition, Place, TopIndex};
+use warpfire_log::LogStore;
+
+use super::Table;
+use crate::store::MetaError;
+
+struct OpenTable {
+    top: TopIndex,
+    next_partition: usize,
+    /// Where the next partition's data begins.
+    offset: u32,
+}
+
+/// The entries of tables that follow each other.
+pub(crate) struct RunStream<L: LogStore> {
+    tables: std::vec::IntoIter<Arc<Table<L>>>,
+    open: Option<(Arc<Table<L>>, OpenTable)>,
+    bytes: Vec<u8>,
+    bytes_offset: u32,
+    blocks: std::vec::IntoIter<Place>,
+    block: Option<DataBlock>,
+    at: usize,
+}
+
+impl<L: LogStore> RunStream<L> {
+    /// At the first entry of `tables`, which are in order and do not overlap.
+    pub(crate) fn new(tables: Vec<Arc<Table<L>>>) -> Result<Self, MetaError> {
+        let mut stream = RunStream {
+            tables: tables.into_iter(),
+            open: None,
+            bytes: Vec::new(),
+            bytes_offset: 0,
+            blocks: Vec::new().into_iter(),
+            block: None,
+            at: 0,
+        };
+        stream.next_block()?;
+        Ok(stream)
+    }
+
+    /// The entry it is at; `None` past the end.
+    #[inline]
+    pub(crate) fn entry(&self) -> Option<Entry<'_>> {
+        self.block.as_ref().map(|block| block.entry(self.at))
+    }
+
+    /// On to the next entry.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Result<(), MetaError> {
+        self.at += 1;
+        if self.block.as_ref().is_some_and(|block| self.at < block.len()) {
+            return Ok(());
+        }
+        self.next_block()
+    }
+
+    fn next_block(&mut self) -> Result<(), MetaError> {
+        self.at = 0;
+        loop {
+            if let Some(place) = self.blocks.next() {
+                let start = place.offset.checked_sub(self.bytes_offset).map(|s| s as usize);
+                let bytes = start.and_then(|s| self.bytes.get(s..s.checked_add(place.len as usize)?));
+                let bytes = bytes.ok_or_else(|| MetaError::Corrupt {
+                    code: 306,
+                    reason: "a block lies outside its partition".into(),
+                })?;
+                self.block = Some(DataBlock::decode_in_order(bytes)?);
+                return Ok(());
+            }
+            if !self.next_partition()? {
+                self.block = None;
+                return Ok(());
+            }
+        }
+    }
+
+    fn next_partition(&mut self) -> Result<bool, MetaError> {
+        loop {
+            if let Some((table, open)) = &mut self.open
+                && let Some(place) = open.top.partitions().get(open.next_partition).copied()
+            {
+                let len = place.offset - open.offset + place.len;
+                self.bytes = table.read(Place { offset: open.offset, len })?;
+                self.bytes_offset = open.offset;
+                let data_len = (place.offset - open.offset) as usize;
+                let partition = Partition::decode(self.bytes.get(data_len..).unwrap_or(&[]))?;
+                self.blocks = partition.blocks().to_vec().into_iter();
+                open.next_partition += 1;
+                open.offset = place.offset + place.len;
+                return Ok(true);
+            }
+            let Some(table) = self.tables.next() else { return Ok(false) };
+            let top = TopIndex::decode(&table.read(table.top_place())?)?;
+            self.open = Some((table, OpenTable { top, next_partition: 0, offset: 0 }));
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Writing tables from front to back.
+//!
+//! # Invariants
+//! 1. A key's versions are in one block, a block in one partition, a partition in one table.
+//! 2. What was appended and belongs to no finished table is in `open.slices` and in `buffer`.
+
+use std::sync::Arc;
+
+use warpfire_format::key_hash;
+use warpfire_format::manifest::TableEntry;
+use warpfire_format::table::{DataBlockBuilder, Entry, EntryKind, PartitionBuilder, TopBuilder};
+use warpfire_log::{LogError, LogStore, Stream};
+use warpfire_units::{Seq, SlicePtr};
+
+/// A data block is closed once it has this many bytes: one device block, less what an entry usually adds.
+const BLOCK_BYTES_TARGET: usize = 4096 - 96;
+
+/// Data blocks of a partition.
+const PARTITION_BLOCKS: u32 = 64;
+
+/// Bytes that go to the log at once.
+const PIECE_BYTES: usize = 256 * 1024;
+
+struct OpenTable {
+    smallest: Vec<u8>,
+    entries: u64,
+    deletes: u64,
+    seq_min: Seq,
+    seq_max: Seq,
+    written_bytes: u32,
+    slices: Vec<SlicePtr>,
+}
+
+/// Turns sorted entries into tables of about `target_bytes`.
+pub(crate) struct TableWriter<L: LogStore> {
+    log: Arc<L>,
+    target_bytes: usize,
+    block: DataBlockBuilder,
+    partition: PartitionBuilder,
+    top: TopBuilder,
+    buffer: Vec<u8>,
+    open: Option<OpenTable>,
+    last_key: Vec<u8>,
+    /// Last key of the block before the one that is filling.
+    block_before: Vec<u8>,
+    block_first: Vec<u8>,
+    finished: Vec<TableEntry>,
+}
+
+impl<L: LogStore> TableWriter<L> {
+    /// A writer of entries none of whose seqs, except 0, is below `seq_base`.
+    pub(crate) fn new(log: Arc<L>, target_bytes: usize, seq_base: Seq) -> Self {
+        TableWriter {
+            log,
+            target_bytes,
+            block: DataBlockBuilder::new(seq_base),
+            partition: PartitionBuilder::default(),
+            top: TopBuilder::default(),
+            buffer: Vec::with_capacity(PIECE_BYTES + 16 * 1024),
+            open: None,
+            last_key: Vec::new(),
+            block_before: Vec::new(),
+            block_first: Vec::new(),
+            finished: Vec::new(),
+        }
+    }
+
+    /// Adds an entry, in the order of tables.
+    pub(crate) fn push(&mut self, entry: Entry<'_>) -> Result<(), LogError> {
+        if self.open.is_none() || self.last_key != entry.key {
+            self.begin_key(entry.key)?;
+        }
+        let open = self.open.as_mut().expect("begin_key opens a table");
+        open.entries += 1;
+        open.deletes += u64::from(entry.kind == EntryKind::Delete);
+        if entry.seq != Seq(0) {
+            open.seq_max = open.seq_max.max(entry.seq);
+            open.seq_min = if open.seq_min == Seq(0) { entry.seq } else { open.seq_min.min(entry.seq) };
+        }
+        self.block.push(entry);
+        Ok(())
+    }
+
+    fn begin_key(&mut self, key: &[u8]) -> Result<(), LogError> {
+        if self.block.len() >= BLOCK_BYTES_TARGET {
+            self.end_block()?;
+        }
+        let open_bytes = self.open.as_ref().map_or(0, |open| open.written_bytes as usize);
+        if open_bytes + self.buffer.len() + self.block.len() >= self.target_bytes {
+            self.end_table()?;
+        }
+        self.open.get_or_insert_with(|| OpenTable {
+            smallest: key.to_vec(),
+            entries: 0,
+            deletes: 0,
+            seq_min: Seq(0),
+            seq_max: Seq(0),
+            written_bytes: 0,
+            slices: Vec::new(),
+        });
+        if self.block.is_empty() {
+            std::mem::swap(&mut self.block_before, &mut self.last_key);
+            self.block_first.clear();
+            self.block_first.extend_from_slice(key);
+        }
+        self.last_key.clear();
+        self.last_key.extend_from_slice(key);
+        self.partition.add_key(key_hash(key));
+        Ok(())
+    }
+
+    fn end_block(&mut self) -> Result<(), LogError> {
+        if self.block.is_empty() {
+            return Ok(());
+        }
+        let len = self.block.finish(&mut self.buffer);
+        self.partition.add_block(&self.block_before, &self.block_first, len);
+        if self.partition.blocks() >= PARTITION_BLOCKS {
+            self.end_partition();
+        }
+        while self.buffer.len() >= PIECE_BYTES {
+            self.append(PIECE_BYTES)?;
+        }
+        Ok(())
+    }
+
+    fn end_partition(&mut self) {
+        if self.partition.blocks() > 0 {
+            let written = self.open.as_ref().expect("a partition is in a table").written_bytes;
+            self.partition.finish(&mut self.buffer, written, &mut self.top);
+        }
+    }
+
+    fn append(&mut self, len: usize) -> Result<(), LogError> {
+        let open = self.open.as_mut().expect("bytes belong to a table");
+        super::append_joined(&mut open.slices, self.log.append(Stream::Table, &self.buffer[..len])?);
+        open.written_bytes += u32::try_from(len).expect("a piece is small");
+        self.buffer.drain(..len);
+        Ok(())
+    }
+
+    /// Ends the table that is being written, if one is.
+    pub(crate) fn end_table(&mut self) -> Result<(), LogError> {
+        if self.open.is_none() {
+            return Ok(());
+        }
+        self.end_block()?;
+        self.end_partition();
+        let top_len_bytes = self.top.finish(&mut self.buffer);
+        while !self.buffer.is_empty() {
+            self.append(self.buffer.len().min(PIECE_BYTES))?;
+        }
+        let open = self.open.take().expect("checked above");
+        self.finished.push(TableEntry {
+            id: 0,
+            run: 0,
+            entries: open.entries,
+            deletes: open.deletes,
+            len_bytes: open.written_bytes,
+            top_len_bytes,
+            seq_min: open.seq_min,
+            seq_max: open.seq_max,
+            smallest: open.smallest,
+            largest: self.last_key.clone(),
+            slices: open.slices,
+            references: Vec::new(),
+        });
+        self.last_key.clear();
+        Ok(())
+    }
+
+    /// How many tables are finished: what is pushed next may open the one after.
+    pub(crate) fn finished(&self) -> usize {
+        self.finished.len()
+    }
+
+    /// Ends the last table. Ids, runs and references are left for the caller to fill in.
+    pub(crate) fn finish(&mut self) -> Result<Vec<TableEntry>, LogError> {
+        self.end_table()?;
+        Ok(std::mem::take(&mut self.finished))
+    }
+
+    /// Gives back everything that was appended.
+    pub(crate) fn discard(&mut self) {
+        let open = self.open.take().map_or_else(Vec::new, |open| open.slices);
+        for slice in self.finished.drain(..).flat_map(|t| t.slices).chain(open) {
+            self.log.release(slice.segment, u64::from(slice.len_bytes));
+        }
+    }
+}

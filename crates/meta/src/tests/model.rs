@@ -1,0 +1,244 @@
+//! Random histories on the engine and on `MapStore`: both must answer alike at every version that is held.
+
+use warpfire_log::{Admit, LogStore, MemLog, MemLogOptions, Recovered, Stream};
+use warpfire_units::Seq;
+
+use crate::testing::{ListSchema, Rng, clear_item, pointer_item, resolved, text_item};
+use crate::{
+    Background, Batch, Direction, Engine, EngineOptions, KeyRange, MapStore, Page, SliceStore, Snapshot,
+    Store,
+};
+
+type TestEngine = Engine<MemLog, ListSchema>;
+
+fn open(log: MemLog, recovered: Recovered) -> TestEngine {
+    let options = EngineOptions {
+        memtable_bytes: 32 << 10,
+        block_cache_bytes: 64 << 10,
+        log_bytes_max: 128 << 10,
+        background: Background::Manual,
+    };
+    Engine::open(log, recovered, ListSchema, options).unwrap()
+}
+
+struct World {
+    rng: Rng,
+    engine: TestEngine,
+    twin: MapStore<ListSchema>,
+    /// Every commit, as the twin got it.
+    history: Vec<Batch>,
+    synced: Seq,
+    held: Vec<(Snapshot, Snapshot)>,
+    keys: u64,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng(seed);
+        let log = MemLog::with_options(MemLogOptions { capacity_bytes: 64 << 20, segment_bytes: 128 << 10 });
+        let keys = [20, 300, 3000][rng.below(3) as usize];
+        World {
+            rng,
+            engine: open(log, Recovered::empty()),
+            twin: MapStore::new(ListSchema),
+            history: Vec::new(),
+            synced: Seq(0),
+            held: Vec::new(),
+            keys,
+        }
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        let n = self.rng.below(self.keys);
+        // Long shared prefixes, short keys, keys that are prefixes of others.
+        match n % 3 {
+            0 => format!("directory/with/a/long/name/{n:06}").into_bytes(),
+            1 => format!("{n}").into_bytes(),
+            _ => vec![b'z'; (n % 40 + 1) as usize],
+        }
+    }
+
+    fn text(&mut self) -> Vec<u8> {
+        let len = [1u16, 5, 20, 100, 700][self.rng.below(5) as usize];
+        let byte = self.rng.next() as u8;
+        (0..len).map(|i| byte.wrapping_add(i as u8)).collect()
+    }
+
+    fn commit(&mut self) {
+        let (mut batch, mut twin_batch) = (Batch::new(), Batch::new());
+        let mut slices = Vec::new();
+        for _ in 0..=self.rng.below(4) {
+            let key = self.key();
+            let text = self.text();
+            match self.rng.below(10) {
+                0..3 => {
+                    batch.put(&key, &text_item(&text));
+                    twin_batch.put(&key, &text_item(&text));
+                }
+                3..5 => {
+                    batch.delete(&key);
+                    twin_batch.delete(&key);
+                }
+                5..8 => {
+                    batch.merge(&key, &text_item(&text));
+                    twin_batch.merge(&key, &text_item(&text));
+                }
+                8 => {
+                    batch.merge(&key, &clear_item());
+                    twin_batch.merge(&key, &clear_item());
+                }
+                _ => {
+                    let written = self.engine.write(Stream::Large, &text, Admit::User).unwrap();
+                    for slice in &written {
+                        batch.merge(&key, &pointer_item(*slice));
+                    }
+                    twin_batch.merge(&key, &text_item(&text));
+                    slices.extend(written);
+                }
+            }
+        }
+        let seq = self.engine.commit(&batch, None, Admit::User).unwrap();
+        let twin_seq = self.twin.commit(&twin_batch, None, Admit::User).unwrap();
+        assert_eq!(seq, twin_seq);
+        SliceStore::release(&self.engine, &slices);
+        self.history.push(twin_batch);
+    }
+
+    fn at(&mut self) -> Seq {
+        match self.rng.below(self.held.len() as u64 + 1) as usize {
+            0 => Seq::MAX,
+            n => self.held[n - 1].0.seq(),
+        }
+    }
+
+    fn check_get(&mut self) {
+        let (key, at) = (self.key(), self.at());
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        let found = self.engine.get(&key, at, &mut a).unwrap();
+        assert_eq!(found, self.twin.get(&key, at, &mut b).unwrap(), "{key:?} at {at:?}");
+        if found {
+            let value = resolved(&a, |slice, buf| self.engine.log().read(slice, buf)).unwrap();
+            assert_eq!(value, resolved(&b, |_, _| unreachable!("the twin has texts")).unwrap());
+        }
+    }
+
+    fn check_scan(&mut self) {
+        let snapshot = self.engine.snapshot();
+        let at = match self.at() {
+            Seq::MAX => snapshot.seq(),
+            held => held,
+        };
+        let (start, end) = (self.key(), self.key());
+        let range = match self.rng.below(3) {
+            0 => KeyRange { start: b"", end: None },
+            1 => KeyRange { start: &start, end: None },
+            _ => KeyRange { start: &start, end: Some(&end) },
+        };
+        let direction = if self.rng.below(2) == 0 { Direction::Forward } else { Direction::Backward };
+        let limit = [1, 7, 10_000][self.rng.below(3) as usize];
+        let (mut a, mut b) = (Page::default(), Page::default());
+        self.engine.scan(range, at, direction, limit, 1 << 20, &mut a).unwrap();
+        self.twin.scan(range, at, direction, limit, usize::MAX, &mut b).unwrap();
+        assert_eq!((a.len(), a.more), (b.len(), b.more), "{range:?} {direction:?} at {at:?}");
+        for (a, b) in a.iter().zip(b.iter()) {
+            assert_eq!(a.key, b.key);
+            let value = resolved(a.value, |slice, buf| self.engine.log().read(slice, buf)).unwrap();
+            assert_eq!(value, resolved(b.value, |_, _| unreachable!("the twin has texts")).unwrap());
+        }
+    }
+
+    fn crash(&mut self) {
+        self.held.clear();
+        let (log, recovered) = self.engine.log().crash_seeded(self.rng.next());
+        self.engine = open(log, recovered);
+        let newest = self.engine.snapshot().seq();
+        assert!(newest >= self.synced, "{newest:?} is older than the sync at {:?}", self.synced);
+        self.history.truncate(newest.0 as usize);
+        assert_eq!(self.history.len(), newest.0 as usize, "a commit came from nowhere");
+        self.twin = MapStore::new(ListSchema);
+        for batch in &self.history {
+            self.twin.commit(batch, None, Admit::User).unwrap();
+        }
+        self.synced = newest;
+    }
+
+    fn step(&mut self) {
+        match self.rng.below(1000) {
+            0..700 => self.commit(),
+            700..800 => self.check_get(),
+            800..880 => self.check_scan(),
+            880..920 if self.held.len() < 5 => {
+                self.held.push((self.engine.snapshot(), self.twin.snapshot()));
+            }
+            880..940 => {
+                if !self.held.is_empty() {
+                    let n = self.rng.below(self.held.len() as u64) as usize;
+                    self.held.swap_remove(n);
+                }
+            }
+            940..965 => {
+                let newest = self.engine.snapshot().seq();
+                let upto = if self.rng.below(2) == 0 { Seq::MAX } else { newest };
+                self.engine.sync(upto).unwrap();
+                self.synced = newest;
+            }
+            965..985 => {
+                self.engine.background_step().unwrap();
+            }
+            985..990 => self.engine.flush().unwrap(),
+            990..993 => self.engine.compact().unwrap(),
+            993..996 => {
+                self.engine.inner_for_tests().clean_step().unwrap();
+            }
+            _ => self.crash(),
+        }
+    }
+}
+
+fn run(seed: u64, steps: usize) {
+    let mut world = World::new(seed);
+    for _ in 0..steps {
+        world.step();
+    }
+    world.crash();
+    world.keys = 3000;
+    for _ in 0..50 {
+        world.check_scan();
+    }
+    // When nothing is stored any more, nothing is referenced any more.
+    world.held.clear();
+    let snapshot = world.engine.snapshot();
+    let mut page = Page::default();
+    let all = KeyRange { start: b"", end: None };
+    world.engine.scan(all, snapshot.seq(), Direction::Forward, usize::MAX, usize::MAX, &mut page).unwrap();
+    drop(snapshot);
+    let mut batch = Batch::new();
+    page.iter().for_each(|entry| batch.delete(entry.key));
+    world.engine.commit(&batch, None, Admit::Reserve).unwrap();
+    world.engine.compact().unwrap();
+    assert_eq!(world.engine.runs(), []);
+    assert_eq!(world.engine.space().live_bytes, 0, "references leak");
+}
+
+#[test]
+fn random_histories_agree_with_the_twin() {
+    for seed in 0..40 {
+        let outcome = std::panic::catch_unwind(|| run(seed, 3000));
+        assert!(outcome.is_ok(), "seed {seed}");
+    }
+}
+
+#[test]
+fn what_was_closed_reopens() {
+    let engine = open(MemLog::new(), Recovered::empty());
+    let mut batch = Batch::new();
+    batch.put(b"key", &text_item(b"value"));
+    engine.commit(&batch, None, Admit::User).unwrap();
+    engine.close().unwrap();
+    assert!(engine.commit(&batch, None, Admit::User).is_err());
+    let (log, recovered) = engine.log().crash();
+    let engine = open(log, recovered);
+    let mut value = Vec::new();
+    assert!(engine.get(b"key", Seq::MAX, &mut value).unwrap());
+    assert_eq!(value, text_item(b"value"));
+}
