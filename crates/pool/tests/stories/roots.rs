@@ -53,7 +53,7 @@ fn a_cut_at_any_point_leaves_the_root_before_or_the_one_being_written() {
     for _ in 0..2 {
         let (pool, _) = Pool::open(world.devices()).unwrap();
         world.record();
-        for n in before..before + 70 {
+        for n in before..before + 36 {
             pool.write_root(&pattern(n, 10_000)).unwrap();
             world.mark(n);
         }
@@ -71,7 +71,7 @@ fn a_cut_at_any_point_leaves_the_root_before_or_the_one_being_written() {
                 assert!(found || durable.is_none() && root.payload.is_empty(), "after {durable:?}: {cut:?}");
             }
         }
-        before += 70;
+        before += 36;
     }
 }
 
