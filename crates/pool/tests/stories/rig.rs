@@ -43,7 +43,7 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
 /// A bulk segment and what its payload must read as.
 pub struct Written {
     pub descriptor: SegmentDescriptor,
-    /// Payload by address; `None` for padding after short stripes, which nobody may point to.
+    /// Payload by address; zero for padding after short stripes.
     pub payload: Vec<u8>,
     /// Where payload lies: offset and length of each stripe's.
     pub stripes: Vec<(u64, usize)>,
