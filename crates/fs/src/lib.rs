@@ -1,5 +1,33 @@
 //! Names, files and time, written once over the metadata and slice seams.
+//!
+//! [`Fs`] is the filesystem. It works on nodes ([`NodeRef`]): a node stands for an inode that someone uses and stays valid
+//! when its file is renamed or loses its last name. Who asks is a [`acl::Caller`]; permissions are checked here, at
+//! every door alike. Paths are for programs that call the library: [`Fs::resolve`].
 
 #![forbid(unsafe_code)]
 
 pub mod acl;
+mod attrs;
+mod data;
+mod dirty;
+mod error;
+mod fs;
+pub mod limits;
+mod names;
+mod node;
+mod orphan;
+mod path;
+mod schema;
+mod scratch;
+mod space;
+
+pub use attrs::{Attr, NewMode, SetAttr, SetTime, XattrMode};
+pub use data::{AllocMode, Position, Seek};
+pub use error::FsError;
+pub use fs::{AtimeMode, Fs, FsOptions};
+pub use names::{DirEntry, DirHandle, NewFile, RenameMode};
+pub use node::{Node, NodeRef};
+pub use path::{Follow, Resolved};
+pub use schema::FsSchema;
+pub use space::SpaceInfo;
+pub use warpfire_format::fs::FileKind;

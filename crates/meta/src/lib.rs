@@ -32,4 +32,4 @@ pub use snapshot::Snapshot;
 pub use store::{
     CommitError, Direction, KeyRange, MetaError, Page, PageEntry, ReadSet, SliceRead, SliceStore, Store,
 };
-pub use warpfire_log::{Admit, Pin, Slices, Space, Stream};
+pub use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};

@@ -270,6 +270,9 @@ pub struct Extents<'a> {
 }
 
 impl<'a> Extents<'a> {
+    /// None at all.
+    pub const EMPTY: Extents<'static> = Extents { input: Input(&[]), at: 0, limit: 0, holes: false };
+
     pub(super) fn new(bytes: &'a [u8], limit: u32, holes: bool) -> Self {
         Extents { input: Input(bytes), at: 0, limit, holes }
     }

@@ -13,6 +13,7 @@ mod inode;
 mod key;
 mod superblock;
 mod visit;
+mod xattr;
 
 pub use counter::{COUNTER_BYTES_MAX, decode_counter, encode_counter};
 pub use edit::InodeEdit;
@@ -28,6 +29,7 @@ pub use key::{
 };
 pub use superblock::{FORMAT_VERSION, Superblock, VolumeRecord};
 pub use visit::{INLINE_FOREVER_BYTES_MAX, place, pointers};
+pub use xattr::{XATTR_BYTES_MAX, decode_xattr, encode_xattr};
 
 use crate::Corrupt;
 

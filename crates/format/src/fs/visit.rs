@@ -1,6 +1,7 @@
 //! The slices that values name, and values with their slices changed.
 
 use crate::Corrupt;
+use smallvec::SmallVec;
 use warpfire_units::SlicePtr;
 
 use super::extent::{Extent, ExtentMap, Extents, SMALL_FILE_BYTES_MAX, Source, region_extents};
@@ -61,7 +62,7 @@ pub fn place<E: From<Corrupt>>(
     value: &[u8],
     is_operand: bool,
     pack: &mut dyn FnMut(&[u8]) -> Result<SlicePtr, E>,
-    moved: &mut dyn FnMut(SlicePtr) -> Result<Option<SlicePtr>, E>,
+    moved: &mut dyn FnMut(SlicePtr) -> Result<Option<SmallVec<[SlicePtr; 1]>>, E>,
     out: &mut Vec<u8>,
 ) -> Result<bool, E> {
     let Some(extents) = extents(key, value, is_operand)? else { return Ok(false) };
@@ -85,9 +86,12 @@ pub fn place<E: From<Corrupt>>(
                 let slice = extent.pointer().expect("a slice has a pointer");
                 let to = moved(slice)?;
                 changed |= to.is_some();
-                let to = to.unwrap_or(slice);
-                assert_eq!(to.len_bytes, slice.len_bytes, "a slice keeps its length when it moves");
-                map.overlay(Extent::slice(extent.offset, to));
+                let mut at = extent.offset;
+                for part in to.unwrap_or_else(|| SmallVec::from_buf([slice])) {
+                    map.overlay(Extent::slice(at, part));
+                    at += part.len_bytes;
+                }
+                assert_eq!(at, extent.end(), "a slice keeps its length when it moves");
             }
             Source::Bytes(_) | Source::Hole => map.overlay(extent),
         }

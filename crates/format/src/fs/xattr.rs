@@ -1,0 +1,50 @@
+//! Values of extended attributes.
+//!
+//! ```text
+//!  0   1  tag, 1
+//!  1   *  what the attribute says, 0 to 65536 bytes, to the end
+//! ```
+
+use super::bytes::Input;
+use super::{BAD_TAG, TRAILING};
+use crate::Corrupt;
+
+/// Longest value of an extended attribute, in bytes.
+pub const XATTR_BYTES_MAX: usize = 64 << 10;
+
+const TAG: u8 = 1;
+
+/// Writes an attribute's value.
+pub fn encode_xattr(out: &mut Vec<u8>, value: &[u8]) {
+    assert!(value.len() <= XATTR_BYTES_MAX, "longer values are refused at the door");
+    out.push(TAG);
+    out.extend_from_slice(value);
+}
+
+/// Reads an attribute's value.
+///
+/// # Errors
+/// If the bytes are none.
+pub fn decode_xattr(bytes: &[u8]) -> Result<&[u8], Corrupt> {
+    let mut input = Input(bytes);
+    if input.u8()? != TAG {
+        return Err(BAD_TAG);
+    }
+    let value = input.rest();
+    if value.len() > XATTR_BYTES_MAX { Err(TRAILING) } else { Ok(value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_bytes() {
+        let mut out = Vec::new();
+        encode_xattr(&mut out, b"v");
+        assert_eq!(out, [1, b'v']);
+        assert_eq!(decode_xattr(&out), Ok(&b"v"[..]));
+        assert_eq!(decode_xattr(&[0]), Err(BAD_TAG));
+        assert!(decode_xattr(&[]).is_err());
+    }
+}

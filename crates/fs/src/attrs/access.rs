@@ -1,0 +1,73 @@
+//! Who may do what: the inode's mode and list, given to the decisions of `acl`.
+
+use warpfire_format::fs::{Attrs, flag, xattr_key};
+use warpfire_meta::{SliceStore, Store};
+
+use super::mode_of;
+use crate::acl::{Acl, AclError, Caller, Perm, Subject, XATTR_ACCESS, may_delete_from};
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::node::Node;
+
+impl From<AclError> for FsError {
+    fn from(_: AclError) -> Self {
+        FsError::Invalid("not a well-formed access control list")
+    }
+}
+
+/// The part of the attributes that permissions depend on, without a list.
+pub(crate) fn subject(attrs: &Attrs) -> Subject<'static> {
+    Subject { uid: attrs.uid, gid: attrs.gid, mode: mode_of(attrs), acl: None }
+}
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Checks that the caller gets all of `want`.
+    ///
+    /// # Errors
+    /// `AccessDenied` if it does not.
+    pub fn access(&self, caller: &Caller<'_>, node: &Node, want: Perm) -> Result<(), FsError> {
+        let attrs = node.state.read().attrs;
+        self.permit(caller, node.ino(), &attrs, want)
+    }
+
+    pub(crate) fn permit(
+        &self,
+        caller: &Caller<'_>,
+        ino: u64,
+        attrs: &Attrs,
+        want: Perm,
+    ) -> Result<(), FsError> {
+        let plain = subject(attrs);
+        // Neither root nor the owner is bound by a list.
+        let listed = attrs.flags & flag::ACL != 0 && !caller.is_root() && caller.uid != attrs.uid;
+        let permitted = if listed {
+            let list = self.list(ino, XATTR_ACCESS)?;
+            Subject { acl: list.as_ref(), ..plain }.permits(caller, want)
+        } else {
+            plain.permits(caller, want)
+        };
+        if permitted { Ok(()) } else { Err(FsError::AccessDenied) }
+    }
+
+    /// Checks that the caller may take the name of a file that belongs to `victim_uid` out of `dir`.
+    pub(crate) fn permit_removal(
+        &self,
+        caller: &Caller<'_>,
+        dir: &Node,
+        victim_uid: u32,
+    ) -> Result<(), FsError> {
+        let attrs = dir.state.read().attrs;
+        self.permit(caller, dir.ino(), &attrs, Perm::WRITE.or(Perm::EXECUTE))?;
+        let permitted = may_delete_from(&subject(&attrs), victim_uid, caller);
+        if permitted { Ok(()) } else { Err(FsError::NotPermitted) }
+    }
+
+    /// An access control list of an inode, if it has that one.
+    pub(crate) fn list(&self, ino: u64, name: &[u8]) -> Result<Option<Acl>, FsError> {
+        let mut value = Vec::new();
+        if !self.get(&xattr_key(self.volume, ino, name), &mut value)? {
+            return Ok(None);
+        }
+        Ok(Acl::from_xattr(super::xattr::decode(&value)?)?)
+    }
+}

@@ -1,0 +1,13 @@
+//! What an inode says of its file: showing it, changing it, and who may.
+
+mod access;
+mod attr;
+mod read;
+mod set;
+mod xattr;
+
+pub use attr::{Attr, NewMode, SetAttr, SetTime};
+pub(crate) use attr::{mode_of, stamp};
+pub(crate) use read::lost;
+pub use xattr::XattrMode;
+pub(crate) use xattr::encode as encode_xattr_value;

@@ -1,0 +1,180 @@
+//! Changing attributes.
+
+use warpfire_format::fs::{FileKind, InodeEdit, Stamp, flag, xattr_key};
+use warpfire_meta::{Admit, Batch, SliceStore, Store};
+
+use super::access::subject;
+use super::attr::{Attr, SetAttr, SetTime, attr_of, stamp};
+use crate::acl::{Caller, Perm, XATTR_ACCESS, mode_after_chmod, mode_after_chown, mode_after_write};
+use crate::dirty::Dirty;
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::node::{Node, NodeRef, State};
+use crate::scratch::Scratch;
+
+/// Security capabilities of an executable; gone after any write by anyone.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Changes attributes, all or none of them, but for the size, which changes first.
+    ///
+    /// # Errors
+    /// `NotPermitted` or `AccessDenied` as for `chmod`, `chown`, `utimensat` and `truncate`; a size as `truncate`.
+    pub fn setattr(&self, caller: &Caller<'_>, node: &NodeRef, set: &SetAttr) -> Result<Attr, FsError> {
+        if let Some(size) = set.size_bytes {
+            self.access(caller, node, Perm::WRITE)?;
+            self.truncate(caller, node, size)?;
+        }
+        let now = self.now();
+        let mut state = node.state.write();
+        let edit = self.plan_setattr(caller, node, &state, set, now)?;
+        if edit != InodeEdit::default() {
+            let mut scratch = Scratch::take();
+            if edit.permissions.is_some() && state.attrs.flags & flag::ACL != 0 {
+                self.chmod_list(
+                    node.ino(),
+                    u32::from(edit.permissions.unwrap_or_default()),
+                    &mut scratch.batch,
+                )?;
+            }
+            let owner_changed = set.uid.is_some() || set.gid.is_some();
+            let drop_capability = owner_changed && state.attrs.flags & flag::CAPABILITY != 0;
+            if drop_capability {
+                scratch.batch.delete(&xattr_key(self.volume, node.ino(), CAPABILITY));
+            }
+            let flags = drop_capability.then(|| state.attrs.flags & !flag::CAPABILITY);
+            let edit = InodeEdit { flags, ..edit };
+            self.commit_edit(node, &mut state, &edit, &mut scratch.batch, Admit::Reserve)?;
+            if edit.mtime.is_some() && edit.ctime.is_some() {
+                Dirty::forget(node);
+            }
+        }
+        Ok(attr_of(node.ino(), &node.current(&state)))
+    }
+
+    fn plan_setattr(
+        &self,
+        caller: &Caller<'_>,
+        node: &Node,
+        state: &State,
+        set: &SetAttr,
+        now: Stamp,
+    ) -> Result<InodeEdit<'static>, FsError> {
+        let attrs = node.current(state);
+        let who = subject(&attrs);
+        let is_owner = who.is_owned_by(caller);
+        let mut edit = InodeEdit::default();
+        let mut mode = super::mode_of(&attrs);
+        if set.uid.is_some() || set.gid.is_some() {
+            let (uid, gid) = (set.uid.unwrap_or(attrs.uid), set.gid.unwrap_or(attrs.gid));
+            let own_group = gid == attrs.gid || caller.is_in(gid);
+            if !caller.is_root() && !(is_owner && uid == attrs.uid && own_group) {
+                return Err(FsError::NotPermitted);
+            }
+            edit.owner = Some((uid, gid));
+            mode = mode_after_chown(&who, caller);
+        }
+        if let Some(wanted) = set.mode {
+            if !is_owner {
+                return Err(FsError::NotPermitted);
+            }
+            if attrs.kind == FileKind::Symlink {
+                return Err(FsError::Unsupported);
+            }
+            let gid = edit.owner.map_or(attrs.gid, |(_, gid)| gid);
+            mode = mode_after_chmod(&crate::acl::Subject { gid, ..who }, wanted, caller);
+        }
+        if mode != super::mode_of(&attrs) || set.mode.is_some() {
+            edit.permissions = Some((mode & 0o7777) as u16);
+        }
+        let time = |t: SetTime| match t {
+            SetTime::Now => now,
+            SetTime::At(t) => stamp(t),
+        };
+        if set.atime.is_some() || set.mtime.is_some() {
+            let both_now = [set.atime, set.mtime].iter().flatten().all(|t| *t == SetTime::Now);
+            if !is_owner && both_now {
+                self.permit(caller, node.ino(), &attrs, Perm::WRITE)?;
+            } else if !is_owner {
+                return Err(FsError::NotPermitted);
+            }
+            edit.atime = set.atime.map(time);
+            edit.mtime = set.mtime.map(time);
+        }
+        if edit != InodeEdit::default() {
+            edit.ctime = Some(now);
+            // A touch that waits must not outlast what is set here.
+            if node.is_dir() && edit.mtime.is_none() {
+                edit.mtime = Some(attrs.mtime);
+            }
+        }
+        Ok(edit)
+    }
+
+    /// Adds to the batch what a chmod makes of the inode's list.
+    fn chmod_list(&self, ino: u64, mode: u32, batch: &mut Batch) -> Result<(), FsError> {
+        if let Some(mut list) = self.list(ino, XATTR_ACCESS)? {
+            list.chmod(mode);
+            batch.put(&xattr_key(self.volume, ino, XATTR_ACCESS), &super::xattr::encode(&list.to_xattr()));
+        }
+        Ok(())
+    }
+
+    /// What a change of content does besides: times, and the special bits that it takes away.
+    pub(crate) fn edit_of_write<'a>(
+        &self,
+        caller: &Caller<'_>,
+        node: &Node,
+        state: &State,
+        batch: &mut Batch,
+    ) -> InodeEdit<'a> {
+        let now = self.now();
+        let mut edit = InodeEdit { mtime: Some(now), ctime: Some(now), ..InodeEdit::default() };
+        let who = subject(&state.attrs);
+        let mode = mode_after_write(&who, caller);
+        if mode != who.mode {
+            edit.permissions = Some((mode & 0o7777) as u16);
+        }
+        if state.attrs.flags & flag::CAPABILITY != 0 {
+            batch.delete(&xattr_key(self.volume, node.ino(), CAPABILITY));
+            edit.flags = Some(state.attrs.flags & !flag::CAPABILITY);
+        }
+        edit
+    }
+
+    pub(crate) fn renew_atime(&self, node: &Node, now: Stamp) -> Result<(), FsError> {
+        let mut scratch = Scratch::take();
+        let mut state = node.state.write();
+        let edit = InodeEdit { atime: Some(now), ..InodeEdit::default() };
+        match self.commit_edit(node, &mut state, &edit, &mut scratch.batch, Admit::Reserve) {
+            // A read does not fail because its time could not be kept.
+            Err(FsError::ReadOnly(_) | FsError::NoSpace) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Commits a batch together with an edit of the node's record, and makes the node say so too.
+    pub(crate) fn commit_edit(
+        &self,
+        node: &Node,
+        state: &mut State,
+        edit: &InodeEdit<'_>,
+        batch: &mut Batch,
+        who: Admit,
+    ) -> Result<(), FsError> {
+        let mut attrs = state.attrs;
+        edit.apply(&mut attrs)?;
+        let Some(key) = state.home_key(self.volume, node.ino()) else {
+            // Nothing of a directory that is gone is kept but what its holders see.
+            state.attrs = attrs;
+            return Ok(());
+        };
+        let mut operand = Vec::with_capacity(64);
+        edit.encode(&mut operand);
+        batch.merge(&key, &operand);
+        self.commit(batch, who)?;
+        state.attrs = attrs;
+        self.stripes.moved(&key);
+        Ok(())
+    }
+}

@@ -1,0 +1,270 @@
+//! Extended attributes.
+
+use warpfire_format::Corrupt;
+use warpfire_format::fs::{
+    FileKind, InodeEdit, Key, Stamp, decode_xattr, encode_xattr, flag, xattr_key, xattr_range,
+};
+use warpfire_meta::{Admit, Batch, Direction, KeyRange, Page, SliceStore, Store};
+
+use super::access::subject;
+use super::set::CAPABILITY;
+use crate::acl::{Acl, Caller, Perm, XATTR_ACCESS, XATTR_DEFAULT};
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::limits::{PAGE_BYTES, PAGE_ENTRIES, XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX};
+use crate::node::{Node, State};
+use crate::scratch::Scratch;
+
+/// Whether an attribute may or must be there before it is set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum XattrMode {
+    /// Either.
+    #[default]
+    Either,
+    /// It must not be there.
+    Create,
+    /// It must be there.
+    Replace,
+}
+
+pub(crate) fn encode(value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(value.len() + 1);
+    encode_xattr(&mut out, value);
+    out
+}
+
+pub(crate) fn decode(value: &[u8]) -> Result<&[u8], Corrupt> {
+    decode_xattr(value)
+}
+
+/// Who may touch an attribute is decided by the beginning of its name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Space {
+    User,
+    Trusted,
+    Security,
+    Acl,
+}
+
+fn space(name: &[u8]) -> Result<Space, FsError> {
+    if name.is_empty() || name.len() > warpfire_format::fs::XATTR_NAME_BYTES_MAX || name.contains(&0) {
+        return Err(FsError::Range(name.len()));
+    }
+    let spaces: [(&[u8], Space); 3] =
+        [(b"user.", Space::User), (b"trusted.", Space::Trusted), (b"security.", Space::Security)];
+    if name == XATTR_ACCESS || name == XATTR_DEFAULT {
+        return Ok(Space::Acl);
+    }
+    let found = spaces.iter().find(|(prefix, _)| name.len() > prefix.len() && name.starts_with(prefix));
+    found.map(|(_, space)| *space).ok_or(FsError::Unsupported)
+}
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// An attribute's value.
+    ///
+    /// # Errors
+    /// `NoAttribute` if there is none of that name; `Unsupported` for a namespace that does not exist; `AccessDenied`.
+    pub fn getxattr(&self, caller: &Caller<'_>, node: &Node, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        let space = space(name)?;
+        let state = node.state.read();
+        self.permit_xattr(caller, node, &state, space, Perm::READ)?;
+        if state.attrs.flags & flag::XATTRS == 0 {
+            return Err(FsError::NoAttribute);
+        }
+        let mut value = Vec::new();
+        if !self.get(&xattr_key(self.volume, node.ino(), name), &mut value)? {
+            return Err(FsError::NoAttribute);
+        }
+        Ok(decode(&value)?.to_vec())
+    }
+
+    /// Names of all attributes that the caller may know of, in the order of their bytes, each followed by NUL.
+    ///
+    /// # Errors
+    /// `ValueTooLarge` if they are more than 64 KiB.
+    pub fn listxattr(&self, caller: &Caller<'_>, node: &Node) -> Result<Vec<u8>, FsError> {
+        let state = node.state.read();
+        let mut names = Vec::new();
+        if state.attrs.flags & flag::XATTRS == 0 {
+            return Ok(names);
+        }
+        self.for_each_xattr(node.ino(), &mut |name| {
+            if caller.is_root() || !name.starts_with(b"trusted.") {
+                names.extend_from_slice(name);
+                names.push(0);
+            }
+            if names.len() > XATTR_LIST_BYTES_MAX { Err(FsError::ValueTooLarge) } else { Ok(()) }
+        })?;
+        Ok(names)
+    }
+
+    /// Sets an attribute.
+    ///
+    /// # Errors
+    /// `Exists` or `NoAttribute` as `mode` asks; `ValueTooLarge` above 64 KiB; `Invalid` for a malformed ACL; `NotPermitted`,
+    /// `AccessDenied`, `Unsupported` as on Linux.
+    pub fn setxattr(
+        &self,
+        caller: &Caller<'_>,
+        node: &Node,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<(), FsError> {
+        let space = space(name)?;
+        if value.len() > XATTR_BYTES_MAX {
+            return Err(FsError::ValueTooLarge);
+        }
+        let mut state = node.state.write();
+        self.permit_xattr(caller, node, &state, space, Perm::WRITE)?;
+        if state.is_unlinked() && node.is_dir() {
+            return Err(FsError::NotFound);
+        }
+        let key = xattr_key(self.volume, node.ino(), name);
+        if mode != XattrMode::Either {
+            let there = state.attrs.flags & flag::XATTRS != 0 && self.get(&key, &mut Vec::new())?;
+            match mode {
+                XattrMode::Create if there => return Err(FsError::Exists),
+                XattrMode::Replace if !there => return Err(FsError::NoAttribute),
+                _ => {}
+            }
+        }
+        let mut scratch = Scratch::take();
+        let now = self.now();
+        if space == Space::Acl {
+            let list = Acl::from_xattr(value)?;
+            let edit = self.plan_list(caller, node, &state, name, list.as_ref(), now, &mut scratch.batch)?;
+            return self.commit_edit(node, &mut state, &edit, &mut scratch.batch, Admit::User);
+        }
+        scratch.batch.put(&key, &encode(value));
+        let mut flags = state.attrs.flags | flag::XATTRS;
+        if name == CAPABILITY {
+            flags |= flag::CAPABILITY;
+        }
+        let edit = InodeEdit { ctime: Some(now), flags: Some(flags), ..InodeEdit::default() };
+        self.commit_edit(node, &mut state, &edit, &mut scratch.batch, Admit::User)
+    }
+
+    /// Removes an attribute.
+    ///
+    /// # Errors
+    /// `NoAttribute` if there is none of that name; otherwise as `setxattr`.
+    pub fn removexattr(&self, caller: &Caller<'_>, node: &Node, name: &[u8]) -> Result<(), FsError> {
+        let space = space(name)?;
+        let mut state = node.state.write();
+        self.permit_xattr(caller, node, &state, space, Perm::WRITE)?;
+        let key = xattr_key(self.volume, node.ino(), name);
+        let there = state.attrs.flags & flag::XATTRS != 0 && self.get(&key, &mut Vec::new())?;
+        if !there {
+            return Err(FsError::NoAttribute);
+        }
+        let mut scratch = Scratch::take();
+        scratch.batch.delete(&key);
+        let gone = match name {
+            XATTR_ACCESS => flag::ACL,
+            XATTR_DEFAULT => flag::DEFAULT_ACL,
+            CAPABILITY => flag::CAPABILITY,
+            _ => 0,
+        };
+        let flags = Some(state.attrs.flags & !gone);
+        let edit = InodeEdit { ctime: Some(self.now()), flags, ..InodeEdit::default() };
+        self.commit_edit(node, &mut state, &edit, &mut scratch.batch, Admit::Reserve)
+    }
+
+    /// A list that is set: the access list's permissions become the mode's, and a list that says no more than the mode is
+    /// not kept.
+    #[expect(clippy::too_many_arguments, reason = "one step of `setxattr`, with its state")]
+    fn plan_list(
+        &self,
+        caller: &Caller<'_>,
+        node: &Node,
+        state: &State,
+        name: &[u8],
+        list: Option<&Acl>,
+        now: Stamp,
+        batch: &mut Batch,
+    ) -> Result<InodeEdit<'static>, FsError> {
+        let mut edit = InodeEdit { ctime: Some(now), ..InodeEdit::default() };
+        let is_access = name == XATTR_ACCESS;
+        if !is_access && !node.is_dir() {
+            return if list.is_some() { Err(FsError::AccessDenied) } else { Ok(edit) };
+        }
+        let bit = if is_access { flag::ACL } else { flag::DEFAULT_ACL };
+        let mut kept = list.is_some();
+        if let (true, Some(list)) = (is_access, list) {
+            let who = subject(&state.attrs);
+            let wanted = who.mode & !0o777 | list.mode();
+            let mode = crate::acl::mode_after_chmod(&who, wanted, caller);
+            edit.permissions = Some((mode & 0o7777) as u16);
+            kept = list.equivalent_mode().is_none();
+        }
+        let key = xattr_key(self.volume, node.ino(), name);
+        match list.filter(|_| kept) {
+            Some(list) => {
+                batch.put(&key, &encode(&list.to_xattr()));
+                edit.flags = Some(state.attrs.flags | flag::XATTRS | bit);
+            }
+            None => {
+                batch.delete(&key);
+                edit.flags = Some(state.attrs.flags & !bit);
+            }
+        }
+        Ok(edit)
+    }
+
+    fn permit_xattr(
+        &self,
+        caller: &Caller<'_>,
+        node: &Node,
+        state: &State,
+        space: Space,
+        want: Perm,
+    ) -> Result<(), FsError> {
+        let attrs = &state.attrs;
+        let writes = want == Perm::WRITE;
+        match space {
+            Space::Trusted if !caller.is_root() => {
+                Err(if writes { FsError::NotPermitted } else { FsError::NoAttribute })
+            }
+            Space::Security if writes && !caller.is_root() => Err(FsError::NotPermitted),
+            Space::Trusted | Space::Security => Ok(()),
+            Space::Acl if node.kind() == FileKind::Symlink => Err(FsError::Unsupported),
+            Space::Acl if writes && !subject(attrs).is_owned_by(caller) => Err(FsError::NotPermitted),
+            Space::Acl => Ok(()),
+            Space::User => {
+                if !matches!(node.kind(), FileKind::Regular | FileKind::Directory) {
+                    return Err(if writes { FsError::NotPermitted } else { FsError::NoAttribute });
+                }
+                let sticky = node.is_dir() && attrs.permissions & 0o1000 != 0;
+                if writes && sticky && !subject(attrs).is_owned_by(caller) {
+                    return Err(FsError::NotPermitted);
+                }
+                self.permit(caller, node.ino(), attrs, want)
+            }
+        }
+    }
+
+    /// Visits the names of all attributes of an inode.
+    pub(crate) fn for_each_xattr(
+        &self,
+        ino: u64,
+        visit: &mut dyn FnMut(&[u8]) -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        let (mut start, end) = xattr_range(self.volume, ino);
+        let snapshot = self.engine.snapshot();
+        let at = self.engine.seq(&snapshot);
+        let mut page = Page::default();
+        loop {
+            let range = KeyRange { start: &start, end: Some(&end) };
+            self.engine.scan(range, at, Direction::Forward, PAGE_ENTRIES, PAGE_BYTES, &mut page)?;
+            for entry in page.iter() {
+                if let Key::Xattr(_, _, name) = Key::decode(entry.key)? {
+                    visit(name)?;
+                }
+            }
+            let Some(last) = page.iter().last().filter(|_| page.more) else { return Ok(()) };
+            start = last.key.into();
+            start.push(0);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! `fallocate`: reserving, punching, zeroing, inserting, collapsing.
+
+use warpfire_meta::{Admit, SliceStore, Store};
+
+use super::check_regular;
+use super::piece::Piece;
+use super::write::check_end;
+use crate::acl::Caller;
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::node::NodeRef;
+use crate::scratch::Scratch;
+
+/// What to do with a range of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AllocMode {
+    /// See that there is room; the file grows to the end of the range.
+    Allocate,
+    /// See that there is room; the size stays.
+    KeepSize,
+    /// Make a hole; the size stays.
+    PunchHole,
+    /// Make zeros; the file grows to the end of the range unless `keep_size`.
+    ZeroRange {
+        /// The size stays.
+        keep_size: bool,
+    },
+    /// Make room for the range: what follows moves up. At any byte.
+    Insert,
+    /// Take the range out: what follows moves down. At any byte.
+    Collapse,
+}
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Changes how a range of a file is stored. No data is read or moved. Room that was seen is not kept: the log gives it to who writes first.
+    ///
+    /// # Errors
+    /// `Invalid` for an empty range, or for one that `Insert` or `Collapse` can not take; `FileTooLarge`; `NoSpace`.
+    pub fn fallocate(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        mode: AllocMode,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), FsError> {
+        check_regular(node)?;
+        if len == 0 {
+            return Err(FsError::Invalid("the range is empty"));
+        }
+        let end = check_end(offset, len)?;
+        if matches!(mode, AllocMode::Allocate | AllocMode::KeepSize) && self.statfs()?.available_bytes < len {
+            return Err(FsError::NoSpace);
+        }
+        let mut scratch = Scratch::take();
+        let mut state = node.state.write();
+        let size = state.attrs.size_bytes;
+        let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+        let batch = &mut scratch.batch;
+        match mode {
+            AllocMode::Insert => return self.insert_range(node, &mut state, offset, len, edit, batch),
+            AllocMode::Collapse => return self.collapse_range(node, &mut state, offset, len, edit, batch),
+            _ => {}
+        }
+        let grows = match mode {
+            AllocMode::Allocate => true,
+            AllocMode::ZeroRange { keep_size } => !keep_size,
+            _ => false,
+        };
+        let size_after = if grows { size.max(end) } else { size };
+        let punches = matches!(mode, AllocMode::PunchHole | AllocMode::ZeroRange { .. }) && offset < size;
+        let hole = [Piece::hole(offset, end.min(size).saturating_sub(offset))];
+        let pieces = if punches { &hole[..] } else { &[] };
+        let who = if grows { Admit::User } else { Admit::Reserve };
+        self.lay(node, &mut state, pieces, size_after, edit, batch, who)
+    }
+}

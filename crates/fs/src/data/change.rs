@@ -1,0 +1,270 @@
+//! Laying pieces over a file: the one way in which content changes, but for shifts.
+//!
+//! # Invariants
+//! 1. No extent reaches past the file's size.
+//! 2. A file that is not flagged sparse has a byte of data at each of its places, so a write that leaves no gap needs to read
+//!    nothing in order to keep `allocated_bytes` exact.
+
+use warpfire_format::fs::{
+    Content, ExtentMap, Extents, Inode, InodeEdit, REGION_BYTES, SMALL_FILE_BYTES_MAX, decode_region,
+    encode_region, flag, region_key,
+};
+use warpfire_meta::{Admit, Batch, SliceStore, Store};
+
+use super::piece::{Piece, Pieces, by_region};
+use crate::attrs::lost;
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::limits::REGIONS_PER_COMMIT;
+use crate::node::{Layout, Node, State};
+
+const REGION: u64 = REGION_BYTES as u64;
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Commits pieces over what the file holds, with its size after, and everything else that is in `edit` and `batch`.
+    /// Pieces are sorted and do not overlap; they may reach past `size_after` only as holes.
+    #[expect(clippy::too_many_arguments, reason = "the one commit of all changes of content, with its state")]
+    pub(crate) fn lay<'a>(
+        &self,
+        node: &Node,
+        state: &mut State,
+        pieces: &[Piece<'a>],
+        size_after: u64,
+        edit: InodeEdit<'a>,
+        batch: &mut Batch,
+        who: Admit,
+    ) -> Result<(), FsError> {
+        let before = state.attrs.allocated_bytes;
+        let (allocated, sparse) = self.allocation_after(node, state, pieces, size_after)?;
+        let mut edit = InodeEdit { size: Some((size_after, allocated)), ..edit };
+        let flags = edit.flags.unwrap_or(state.attrs.flags);
+        let new_flags = if sparse { flags | flag::SPARSE } else { flags & !flag::SPARSE };
+        if new_flags != state.attrs.flags {
+            edit.flags = Some(new_flags);
+        }
+        let fits = size_after <= u64::from(SMALL_FILE_BYTES_MAX);
+        match state.layout {
+            Layout::Inline if fits => {
+                let limit = u64::from(SMALL_FILE_BYTES_MAX);
+                let parts: Pieces<'_> = pieces.iter().filter_map(|p| p.clip(0, limit)).collect();
+                edit.extents = by_region(&parts).into_iter().next().map(|(_, map)| map).unwrap_or_default();
+                self.commit_edit(node, state, &edit, batch, who)?;
+                self.note_edits(node, state, 0, pieces)?;
+            }
+            Layout::Inline => self.spill(node, state, pieces, &edit, batch, who)?,
+            Layout::Regions if size_after == 0 => self.empty(node, state, &edit, batch, who)?,
+            Layout::Regions => {
+                let old_size = state.attrs.size_bytes;
+                self.plan_regions(node.ino(), pieces, old_size, batch)?;
+                self.commit_edit(node, state, &edit, batch, who)?;
+                if let Some(last) = pieces.last().filter(|p| !p.is_hole()) {
+                    self.note_edits(node, state, (last.end() - 1) / REGION, pieces)?;
+                }
+            }
+        }
+        self.dirty.count(0, allocated.wrapping_sub(before).cast_signed());
+        Ok(())
+    }
+
+    /// Allocated bytes, and whether there are holes, once the pieces are laid.
+    fn allocation_after(
+        &self,
+        node: &Node,
+        state: &State,
+        pieces: &[Piece<'_>],
+        size_after: u64,
+    ) -> Result<(u64, bool), FsError> {
+        let size = state.attrs.size_bytes;
+        let (mut added, mut covered) = (0, 0);
+        let is_sparse = state.attrs.flags & flag::SPARSE != 0;
+        for piece in pieces {
+            if !piece.is_hole() {
+                added += piece.len;
+            }
+            covered += if is_sparse {
+                self.allocated_in(node, state, piece.offset, piece.end().min(size))?
+            } else {
+                piece.end().min(size).saturating_sub(piece.offset)
+            };
+        }
+        let allocated = state.attrs.allocated_bytes + added - covered;
+        assert!(allocated <= size_after, "no data lies past the end of the file");
+        Ok((allocated, allocated < size_after))
+    }
+
+    /// Bytes of data in a range of a file.
+    fn allocated_in(&self, node: &Node, state: &State, start: u64, end: u64) -> Result<u64, FsError> {
+        let mut sum = 0;
+        self.for_each_piece(node, state, start, end, &mut |piece| {
+            sum += piece.len;
+            Ok(true)
+        })?;
+        Ok(sum)
+    }
+
+    /// Visits the data in a range of a file, in order and cut to the range, until `visit` says `false`.
+    pub(crate) fn for_each_piece(
+        &self,
+        node: &Node,
+        state: &State,
+        start: u64,
+        end: u64,
+        visit: &mut dyn FnMut(Piece<'_>) -> Result<bool, FsError>,
+    ) -> Result<(), FsError> {
+        if start >= end {
+            return Ok(());
+        }
+        let mut visit_map = |index: u64, map: &ExtentMap<'_>| -> Result<bool, FsError> {
+            for extent in map.iter() {
+                if let Some(part) = Piece::of_extent(index, extent).clip(start, end)
+                    && !visit(part)?
+                {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        };
+        if state.layout == Layout::Inline {
+            let value = self.record(node, state)?;
+            let Content::Small(extents) = Inode::decode(&value)?.content else { return Err(lost()) };
+            visit_map(0, &extents.to_map()?)?;
+            return Ok(());
+        }
+        if end.div_ceil(REGION) - start / REGION <= 2 {
+            let mut value = Vec::new();
+            for index in start / REGION..end.div_ceil(REGION) {
+                let there = self.get(&region_key(self.volume, node.ino(), index), &mut value)?;
+                if there && !visit_map(index, &decode_region(&value, false)?)? {
+                    break;
+                }
+            }
+            return Ok(());
+        }
+        self.for_each_region(node.ino(), start / REGION, &mut |index, value| {
+            Ok(index * REGION < end && visit_map(index, &decode_region(value, false)?)?)
+        })
+    }
+
+    /// The node's record.
+    pub(crate) fn record(&self, node: &Node, state: &State) -> Result<Vec<u8>, FsError> {
+        let key = state.home_key(self.volume, node.ino()).ok_or_else(lost)?;
+        let mut value = Vec::new();
+        if self.get(&key, &mut value)? { Ok(value) } else { Err(lost()) }
+    }
+
+    /// A small file outgrows its inode: its extents move to regions, in the same commit.
+    fn spill(
+        &self,
+        node: &Node,
+        state: &mut State,
+        pieces: &[Piece<'_>],
+        edit: &InodeEdit<'_>,
+        batch: &mut Batch,
+        who: Admit,
+    ) -> Result<(), FsError> {
+        let _pin = self.engine.pin();
+        let value = self.record(node, state)?;
+        let inode = Inode::decode(&value)?;
+        let Content::Small(extents) = inode.content else { return Err(lost()) };
+        let first = extents.to_map()?;
+        let mut out = Vec::new();
+        if !first.is_empty() {
+            encode_region(&mut out, &first, false);
+            batch.put(&region_key(self.volume, node.ino(), 0), &out);
+        }
+        self.plan_regions(node.ino(), pieces, state.attrs.size_bytes, batch)?;
+        self.put_record(node, state, Layout::Regions, edit, batch, who)
+    }
+
+    /// A file in regions becomes empty: it is a small file again.
+    fn empty(
+        &self,
+        node: &Node,
+        state: &mut State,
+        edit: &InodeEdit<'_>,
+        batch: &mut Batch,
+        who: Admit,
+    ) -> Result<(), FsError> {
+        self.plan_region_removal(node.ino(), 0, state.attrs.size_bytes, batch)?;
+        self.put_record(node, state, Layout::Inline, edit, batch, who)
+    }
+
+    /// Writes the record whole, without extents.
+    fn put_record(
+        &self,
+        node: &Node,
+        state: &mut State,
+        layout: Layout,
+        edit: &InodeEdit<'_>,
+        batch: &mut Batch,
+        who: Admit,
+    ) -> Result<(), FsError> {
+        let mut attrs = state.attrs;
+        edit.apply(&mut attrs)?;
+        let content = match layout {
+            Layout::Inline => Content::Small(Extents::EMPTY),
+            Layout::Regions => Content::Regions,
+        };
+        let mut out = Vec::new();
+        Inode { ino: node.ino(), attrs, content }.encode(&mut out);
+        let key = state.home_key(self.volume, node.ino()).ok_or_else(lost)?;
+        batch.put(&key, &out);
+        self.commit(batch, who)?;
+        self.stripes.moved(&key);
+        state.attrs = attrs;
+        state.layout = layout;
+        state.history = crate::node::History::default();
+        Ok(())
+    }
+
+    /// Adds to the batch what lays the pieces over regions.
+    fn plan_regions(
+        &self,
+        ino: u64,
+        pieces: &[Piece<'_>],
+        old_size: u64,
+        batch: &mut Batch,
+    ) -> Result<(), FsError> {
+        let mut parts: Vec<Piece<'_>> = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            if !piece.is_hole() {
+                parts.push(*piece);
+                continue;
+            }
+            // Regions that become all hole go; only those at the hole's ends are edited. Beyond the old size there is nothing.
+            let end = if piece.end() >= old_size { old_size.next_multiple_of(REGION) } else { piece.end() };
+            let (first_whole, past_whole) = (piece.offset.div_ceil(REGION), end / REGION);
+            if first_whole <= past_whole {
+                parts.extend(piece.clip(piece.offset, (first_whole * REGION).min(end)));
+                parts.extend(piece.clip(past_whole * REGION, end));
+                self.plan_region_removal(ino, first_whole, past_whole * REGION, batch)?;
+            } else {
+                parts.push(*piece);
+            }
+        }
+        let mut operand = Vec::new();
+        let regions = by_region(&parts);
+        if regions.len() > REGIONS_PER_COMMIT {
+            return Err(FsError::FileTooLarge);
+        }
+        for (index, map) in regions {
+            operand.clear();
+            encode_region(&mut operand, &map, true);
+            batch.merge(&region_key(self.volume, ino, index), &operand);
+        }
+        Ok(())
+    }
+
+    /// Adds to the batch that the regions from `first` on, below `end`, go.
+    fn plan_region_removal(&self, ino: u64, first: u64, end: u64, batch: &mut Batch) -> Result<(), FsError> {
+        let past = end.div_ceil(REGION);
+        let regions = self.regions_from(ino, first, end, REGIONS_PER_COMMIT + 1)?;
+        let doomed = regions.iter().take_while(|index| **index < past);
+        let mut count = 0;
+        for index in doomed {
+            batch.delete(&region_key(self.volume, ino, *index));
+            count += 1;
+        }
+        if count > REGIONS_PER_COMMIT { Err(FsError::FileTooLarge) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,134 @@
+//! Copying by pointers: no data is read or written.
+
+use parking_lot::RwLockWriteGuard;
+use warpfire_format::fs::{Content, Inode, REGION_BYTES, decode_region};
+use warpfire_meta::{Admit, SliceStore, Store};
+
+use super::check_regular;
+use super::piece::Piece;
+use super::write::check_end;
+use crate::acl::Caller;
+use crate::attrs::lost;
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::limits::REGIONS_PER_COMMIT;
+use crate::node::{Layout, Node, NodeRef, State};
+use crate::scratch::Scratch;
+
+const REGION: u64 = REGION_BYTES as u64;
+
+/// Most bytes copied by one call.
+const COPY_BYTES_MAX: u64 = (REGIONS_PER_COMMIT as u64 - 2) * REGION;
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Makes a range of one file show what a range of another (or the same) holds, holes included, in one commit. Returns how many bytes, which is less
+    /// than asked for at the source's end, and above 2^18 regions.
+    ///
+    /// # Errors
+    /// `Invalid` if both ranges are of one file and overlap; otherwise as `write`.
+    pub fn copy_range(
+        &self,
+        caller: &Caller<'_>,
+        from: (&NodeRef, u64),
+        to: (&NodeRef, u64),
+        len: u64,
+    ) -> Result<u64, FsError> {
+        let ((source, start), (target, at)) = (from, to);
+        check_regular(source)?;
+        check_regular(target)?;
+        let same = source.ino() == target.ino();
+        let _pin = self.engine.pin();
+        let (source_state, mut target_state) = hold_both(source, target);
+        let size = source_state.as_deref().map_or(target_state.attrs.size_bytes, |s| s.attrs.size_bytes);
+        let len = len.min(size.saturating_sub(start)).min(COPY_BYTES_MAX);
+        if len == 0 {
+            return Ok(0);
+        }
+        let end = check_end(at, len)?;
+        if same && start < end && at < start + len {
+            return Err(FsError::Invalid("source and target overlap"));
+        }
+        let values =
+            self.values_of(source, source_state.as_deref().unwrap_or(&target_state), start, start + len)?;
+        let pieces = pieces_of(&values, start, start + len, at)?;
+        let mut scratch = Scratch::take();
+        let edit = self.edit_of_write(caller, target, &target_state, &mut scratch.batch);
+        let size_after = target_state.attrs.size_bytes.max(end);
+        self.lay(target, &mut target_state, &pieces, size_after, edit, &mut scratch.batch, Admit::User)?;
+        drop((source_state, target_state));
+        self.was_read(source)?;
+        Ok(len)
+    }
+
+    /// The values that hold a range's extents, by region.
+    fn values_of(
+        &self,
+        node: &Node,
+        state: &State,
+        start: u64,
+        end: u64,
+    ) -> Result<Vec<(u64, Value)>, FsError> {
+        if state.layout == Layout::Inline {
+            return Ok(vec![(0, Value::Record(self.record(node, state)?))]);
+        }
+        let mut values = Vec::new();
+        self.for_each_region(node.ino(), start / REGION, &mut |index, value| {
+            let inside = index * REGION < end;
+            if inside {
+                values.push((index, Value::Region(value.to_vec())));
+            }
+            Ok(inside)
+        })?;
+        Ok(values)
+    }
+}
+
+/// A value with extents in it.
+enum Value {
+    Record(Vec<u8>),
+    Region(Vec<u8>),
+}
+
+/// The range's pieces, holes spelled out, moved so that it begins at `at`.
+fn pieces_of(values: &[(u64, Value)], start: u64, end: u64, at: u64) -> Result<Vec<Piece<'_>>, FsError> {
+    let mut pieces = Vec::new();
+    let mut done = start;
+    let hole_until = |pieces: &mut Vec<Piece<'_>>, until: u64, done: u64| {
+        if until > done {
+            pieces.push(Piece::hole(done - start + at, until - done));
+        }
+    };
+    for (index, value) in values {
+        let map = match value {
+            Value::Region(value) => decode_region(value, false)?,
+            Value::Record(value) => match Inode::decode(value)?.content {
+                Content::Small(extents) => extents.to_map()?,
+                _ => return Err(lost()),
+            },
+        };
+        for extent in map.iter() {
+            let Some(part) = Piece::of_extent(*index, extent).clip(start, end) else { continue };
+            hole_until(&mut pieces, part.offset, done);
+            done = part.end();
+            pieces.push(Piece { offset: part.offset - start + at, ..part });
+        }
+    }
+    hole_until(&mut pieces, end, done);
+    Ok(pieces)
+}
+
+/// Both files' states, in the order that all callers keep; only the second if they are one file.
+fn hold_both<'a>(
+    source: &'a Node,
+    target: &'a Node,
+) -> (Option<parking_lot::RwLockReadGuard<'a, State>>, RwLockWriteGuard<'a, State>) {
+    if source.ino() == target.ino() {
+        return (None, target.state.write());
+    }
+    if source.ino() < target.ino() {
+        let source = source.state.read();
+        return (Some(source), target.state.write());
+    }
+    let target = target.state.write();
+    (Some(source.state.read()), target)
+}

@@ -1,0 +1,114 @@
+//! Keeping short what a read has to fold.
+//!
+//! Writes are merged without reading. A value that takes very many edits is written whole now and then, the more rarely the more it
+//! copies, so that both many small writes and the reads between them cost linear time.
+
+use warpfire_format::fs::{
+    Extent, ExtentMap, INLINE_FOREVER_BYTES_MAX, Source, decode_region, encode_region, region_key,
+};
+use warpfire_meta::{Admit, Batch, SliceStore, Store, Stream};
+
+use super::piece::Piece;
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::limits::{EDIT_PER_BYTES, EDITS_MAX, REGION_RIDE_BYTES_MAX};
+use crate::node::{History, Layout, Node, State};
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Notes that pieces were merged, and writes the value whole when it is time.
+    pub(super) fn note_edits(
+        &self,
+        node: &Node,
+        state: &mut State,
+        region: u64,
+        pieces: &[Piece<'_>],
+    ) -> Result<(), FsError> {
+        let history = &mut state.history;
+        if history.region != region {
+            *history = History { region, ..History::default() };
+        }
+        let riding: u64 = pieces.iter().filter(|p| matches!(p.source, Source::Bytes(_))).map(|p| p.len).sum();
+        history.edits += 1;
+        history.bytes = history.bytes.saturating_add(u32::try_from(riding).unwrap_or(u32::MAX));
+        let many = history.edits >= EDITS_MAX + history.bytes.min(REGION_RIDE_BYTES_MAX) / EDIT_PER_BYTES;
+        let heavy = state.layout == Layout::Regions && history.bytes >= REGION_RIDE_BYTES_MAX;
+        if !many && !heavy {
+            return Ok(());
+        }
+        let bytes = if state.layout == Layout::Regions {
+            self.rewrite_region(node.ino(), region, heavy)?
+        } else {
+            self.rewrite_record(node, state)?
+        };
+        state.history = History { region, edits: 0, bytes };
+        Ok(())
+    }
+
+    /// Writes a small file's record whole. Returns how many bytes may ride in it.
+    fn rewrite_record(&self, node: &Node, state: &State) -> Result<u32, FsError> {
+        let _pin = self.engine.pin();
+        let value = self.record(node, state)?;
+        let mut batch = Batch::new();
+        if let Some(key) = state.home_key(self.volume, node.ino()) {
+            batch.put(&key, &value);
+            self.commit_upkeep(&batch)?;
+        }
+        Ok(u32::try_from(value.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Writes a region whole; with `pack`, runs that ride in it go to the slice store. Returns how many bytes still ride.
+    fn rewrite_region(&self, ino: u64, index: u64, pack: bool) -> Result<u32, FsError> {
+        let _pin = self.engine.pin();
+        let key = region_key(self.volume, ino, index);
+        let mut value = Vec::new();
+        if !self.get(&key, &mut value)? {
+            return Ok(0);
+        }
+        let mut batch = Batch::new();
+        if !pack {
+            batch.put(&key, &value);
+            self.commit_upkeep(&batch)?;
+            return Ok(u32::try_from(value.len()).unwrap_or(u32::MAX));
+        }
+        let mut packed = ExtentMap::new();
+        let mut written = Vec::new();
+        for extent in decode_region(&value, false)?.iter() {
+            let Source::Bytes(bytes) = extent.source else {
+                packed.overlay(*extent);
+                continue;
+            };
+            if bytes.len() <= INLINE_FOREVER_BYTES_MAX {
+                packed.overlay(*extent);
+                continue;
+            }
+            let slices = match self.engine.write(Stream::Small, bytes, Admit::User) {
+                Ok(slices) => slices,
+                // Tidying can wait; the write itself has succeeded.
+                Err(_) => {
+                    self.engine.release(&written);
+                    return Ok(0);
+                }
+            };
+            let mut at = extent.offset;
+            for slice in slices {
+                packed.overlay(Extent::slice(at, slice));
+                at += slice.len_bytes;
+                written.push(slice);
+            }
+        }
+        let mut out = Vec::new();
+        encode_region(&mut out, &packed, false);
+        batch.put(&key, &out);
+        let committed = self.commit_upkeep(&batch);
+        self.engine.release(&written);
+        committed.map(|()| 0)
+    }
+
+    /// Commits a rewrite. Where there is no room it can wait.
+    fn commit_upkeep(&self, batch: &Batch) -> Result<(), FsError> {
+        match self.commit(batch, Admit::User) {
+            Err(FsError::NoSpace) => Ok(()),
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Content of regular files: pieces of bytes, slices and holes, laid over what is there.
+
+mod alloc;
+mod change;
+mod copy;
+mod history;
+mod piece;
+mod read;
+mod seek;
+mod shift;
+mod truncate;
+mod write;
+
+pub use alloc::AllocMode;
+pub(crate) use piece::{Source, by_region};
+pub use seek::Seek;
+pub use write::Position;
+
+use crate::error::FsError;
+use crate::node::Node;
+
+/// Only regular files have content that can be read and written.
+pub(crate) fn check_regular(node: &Node) -> Result<(), FsError> {
+    match node.kind() {
+        warpfire_format::fs::FileKind::Regular => Ok(()),
+        warpfire_format::fs::FileKind::Directory => Err(FsError::IsDirectory),
+        _ => Err(FsError::Invalid("not a regular file")),
+    }
+}

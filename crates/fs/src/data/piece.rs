@@ -1,0 +1,136 @@
+//! Runs of a file at their place in the whole file, and bytes on their way into one.
+
+use smallvec::SmallVec;
+use warpfire_format::fs::{self as format, Extent, ExtentMap, REGION_BYTES};
+use warpfire_meta::{Admit, SliceStore, Stream};
+use warpfire_units::SlicePtr;
+
+use crate::error::FsError;
+use crate::limits::RIDE_BYTES_MAX;
+
+/// A run of bytes of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'a> {
+    /// First byte in the file.
+    pub(crate) offset: u64,
+    /// Length in bytes: of anything but a hole at most a region's.
+    pub(crate) len: u64,
+    /// Where the bytes are.
+    pub(crate) source: format::Source<'a>,
+}
+
+pub(crate) type Pieces<'a> = SmallVec<[Piece<'a>; 2]>;
+
+impl<'a> Piece<'a> {
+    pub(crate) fn hole(offset: u64, len: u64) -> Self {
+        Piece { offset, len, source: format::Source::Hole }
+    }
+
+    /// An extent of a region at its place in the file.
+    pub(crate) fn of_extent(index: u64, extent: &Extent<'a>) -> Self {
+        let offset = index * u64::from(REGION_BYTES) + u64::from(extent.offset);
+        Piece { offset, len: u64::from(extent.len), source: extent.source }
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+
+    pub(crate) fn is_hole(&self) -> bool {
+        self.source == format::Source::Hole
+    }
+
+    /// The part inside `start..end`, if there is one.
+    pub(crate) fn clip(&self, start: u64, end: u64) -> Option<Piece<'a>> {
+        let (from, to) = (self.offset.max(start), self.end().min(end));
+        if from >= to {
+            return None;
+        }
+        let (skip, len) = (from - self.offset, to - from);
+        let source = match self.source {
+            format::Source::Hole => format::Source::Hole,
+            format::Source::Slice(segment, offset) => format::Source::Slice(segment, offset + skip),
+            format::Source::Bytes(bytes) => {
+                let range = skip as usize..(skip + len) as usize;
+                format::Source::Bytes(bytes.get(range).expect("a piece is as long as its bytes"))
+            }
+        };
+        Some(Piece { offset: from, len, source })
+    }
+}
+
+/// The pieces of each region, in order. Holes must have been cut to what one region holds, or be few.
+pub(crate) fn by_region<'a>(pieces: &[Piece<'a>]) -> SmallVec<[(u64, ExtentMap<'a>); 2]> {
+    let region = u64::from(REGION_BYTES);
+    let mut regions: SmallVec<[(u64, ExtentMap<'a>); 2]> = SmallVec::new();
+    for piece in pieces {
+        for index in piece.offset / region..piece.end().div_ceil(region) {
+            let start = index * region;
+            let part = piece.clip(start, start + region).expect("the piece reaches into this region");
+            let narrow = |n: u64| u32::try_from(n).expect("offsets in a region fit 32 bits");
+            let extent =
+                Extent { offset: narrow(part.offset - start), len: narrow(part.len), source: part.source };
+            match regions.last_mut() {
+                Some((last, map)) if *last == index => map.overlay(extent),
+                _ => regions.push((index, std::iter::once(extent).collect())),
+            }
+        }
+    }
+    regions
+}
+
+/// Bytes that a caller gave: short ones ride in the commit, longer ones are in the slice store already.
+pub(crate) enum Source<'a> {
+    Bytes(&'a [u8]),
+    Slices(Vec<SlicePtr>),
+}
+
+impl<'a> Source<'a> {
+    /// Brings long data into the slice store. What was staged must be released after the commit, whether it succeeded or not.
+    pub(crate) fn stage<E: SliceStore>(engine: &E, data: &'a [u8]) -> Result<Source<'a>, FsError> {
+        if data.len() <= RIDE_BYTES_MAX {
+            return Ok(Source::Bytes(data));
+        }
+        let mut slices = Vec::with_capacity(data.len().div_ceil(REGION_BYTES as usize));
+        for chunk in data.chunks(REGION_BYTES as usize) {
+            match engine.write(Stream::Large, chunk, Admit::User) {
+                Ok(written) => slices.extend(written),
+                Err(e) => {
+                    engine.release(&slices);
+                    return Err(e.into());
+                }
+            }
+        }
+        Ok(Source::Slices(slices))
+    }
+
+    /// Gives the store back its references.
+    pub(crate) fn release<E: SliceStore>(&self, engine: &E) {
+        if let Source::Slices(slices) = self {
+            engine.release(slices);
+        }
+    }
+
+    /// The data as pieces of a file, from `offset` on.
+    pub(crate) fn pieces(&self, offset: u64) -> Pieces<'a> {
+        match self {
+            Source::Bytes([]) => Pieces::new(),
+            Source::Bytes(bytes) => {
+                let source = format::Source::Bytes(bytes);
+                Pieces::from_slice(&[Piece { offset, len: bytes.len() as u64, source }])
+            }
+            Source::Slices(slices) => slices
+                .iter()
+                .scan(offset, |at, slice| {
+                    let piece = Piece {
+                        offset: *at,
+                        len: u64::from(slice.len_bytes),
+                        source: format::Source::Slice(slice.segment, slice.offset_bytes),
+                    };
+                    *at += piece.len;
+                    Some(piece)
+                })
+                .collect(),
+        }
+    }
+}

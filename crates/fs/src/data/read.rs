@@ -1,0 +1,204 @@
+//! Reading.
+
+use warpfire_format::fs::{
+    Content, Dentry, Extent, Extents, FileKind, Inode, REGION_BYTES, Source, dentry_key, inode_key,
+    region_extents, region_key,
+};
+use warpfire_meta::{SliceRead, SliceStore, Store};
+use warpfire_units::SlicePtr;
+
+use super::check_regular;
+use crate::acl::{Caller, Perm};
+use crate::attrs::lost;
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::names::check_name;
+use crate::node::{Layout, Node, NodeRef, State};
+use crate::scratch::Scratch;
+
+/// A buffer that is being filled: bytes go in at once, slices are noted for the store.
+struct Filling<'b> {
+    buf: &'b mut [u8],
+    /// Place in the file of the buffer's first byte.
+    start: u64,
+    /// Bytes of the buffer that are decided.
+    done: usize,
+    wanted: Vec<(usize, SlicePtr)>,
+}
+
+impl Filling<'_> {
+    /// Takes what falls into the buffer of extents that begin at `base` in the file.
+    fn take(&mut self, base: u64, extents: Extents<'_>) -> Result<(), FsError> {
+        let end = self.start + self.buf.len() as u64;
+        for extent in extents {
+            let extent = extent?;
+            if base + u64::from(extent.end()) <= self.start {
+                continue;
+            }
+            if base + u64::from(extent.offset) >= end {
+                break;
+            }
+            let narrow = |n: u64| u32::try_from(n).expect("places in a region fit 32 bits");
+            let from = narrow(self.start.saturating_sub(base));
+            let to = narrow((end - base).min(u64::from(u32::MAX)));
+            self.place(base, &extent.clip(from, to));
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, base: u64, part: &Extent<'_>) {
+        let at = usize::try_from(base + u64::from(part.offset) - self.start).expect("inside the buffer");
+        let end = at + part.len as usize;
+        self.zero_until(at);
+        let Some(place) = self.buf.get_mut(at..end) else { unreachable!("the part was cut to the buffer") };
+        match part.source {
+            Source::Bytes(bytes) => place.copy_from_slice(bytes),
+            Source::Hole => place.fill(0),
+            Source::Slice(segment, offset_bytes) => {
+                self.wanted.push((at, SlicePtr { segment, offset_bytes, len_bytes: part.len }));
+            }
+        }
+        self.done = end;
+    }
+
+    fn zero_until(&mut self, end: usize) {
+        if let Some(gap) = self.buf.get_mut(self.done..end) {
+            gap.fill(0);
+        }
+        self.done = self.done.max(end);
+    }
+
+    /// Fetches what lies in slices.
+    fn finish<E: SliceStore>(mut self, engine: &E) -> Result<(), FsError> {
+        self.zero_until(self.buf.len());
+        let mut rest = self.buf;
+        let mut at = 0;
+        let mut reads: Vec<SliceRead<'_>> = Vec::with_capacity(self.wanted.len());
+        for (start, slice) in self.wanted {
+            let (_, tail) = rest.split_at_mut(start - at);
+            let (place, tail) = tail.split_at_mut(slice.len_bytes as usize);
+            reads.push((slice, place));
+            at = start + slice.len_bytes as usize;
+            rest = tail;
+        }
+        if !reads.is_empty() {
+            engine.read(&mut reads)?;
+        }
+        Ok(())
+    }
+}
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Fills `buf` from `offset` on. Returns how many bytes there were before the end of the file.
+    ///
+    /// # Errors
+    /// `IsDirectory`, `Invalid` for what has no content; `Damaged` if bytes can not be had: never wrong bytes.
+    pub fn read(&self, node: &NodeRef, offset: u64, buf: &mut [u8]) -> Result<usize, FsError> {
+        check_regular(node)?;
+        // Taken before pointers are read: their bytes stay until the read has ended, whatever is written meanwhile.
+        let pin = self.engine.pin();
+        let state = node.state.read();
+        let left = state.attrs.size_bytes.saturating_sub(offset);
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+        let Some(buf) = buf.get_mut(..len).filter(|b| !b.is_empty()) else { return Ok(0) };
+        let mut filling = Filling { buf, start: offset, done: 0, wanted: Vec::new() };
+        self.fill_from_state(node, &state, &mut filling)?;
+        drop(state);
+        filling.finish(&*self.engine)?;
+        drop(pin);
+        self.was_read(node)?;
+        Ok(len)
+    }
+
+    fn fill_from_state(&self, node: &Node, state: &State, filling: &mut Filling<'_>) -> Result<(), FsError> {
+        if state.layout == Layout::Regions {
+            return self.fill_from_regions(node.ino(), filling);
+        }
+        let mut scratch = Scratch::take();
+        let key = state.home_key(self.volume, node.ino()).ok_or_else(lost)?;
+        if !self.get(&key, &mut scratch.value)? {
+            return Err(lost());
+        }
+        match Inode::decode(&scratch.value)?.content {
+            Content::Small(extents) => filling.take(0, extents),
+            _ => Err(lost()),
+        }
+    }
+
+    fn fill_from_regions(&self, ino: u64, filling: &mut Filling<'_>) -> Result<(), FsError> {
+        let region = u64::from(REGION_BYTES);
+        let end = filling.start + filling.buf.len() as u64;
+        let mut scratch = Scratch::take();
+        for index in filling.start / region..end.div_ceil(region) {
+            if self.get(&region_key(self.volume, ino, index), &mut scratch.value)? {
+                filling.take(index * region, region_extents(&scratch.value, false)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All of a regular file, by name: one look at its name and one read of its bytes, and no node is made of it.
+    ///
+    /// # Errors
+    /// As `lookup`, `access` and `read`.
+    pub fn read_file(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        check_name(name)?;
+        if !dir.is_dir() {
+            return Err(FsError::NotDirectory);
+        }
+        self.access(caller, dir, Perm::EXECUTE)?;
+        let pin = self.engine.pin();
+        let mut scratch = Scratch::take();
+        let Scratch { value, other, .. } = &mut *scratch;
+        if !self.get(&dentry_key(self.volume, dir.ino(), name), value)? {
+            return Err(FsError::NotFound);
+        }
+        let inode = match Dentry::decode(value)? {
+            Dentry::Embedded(inode) if matches!(inode.content, Content::Small(_)) => inode,
+            Dentry::Reference(_, ino) if self.get(&inode_key(self.volume, ino), other)? => {
+                Inode::decode(other)?
+            }
+            _ => return self.read_node(caller, dir, name),
+        };
+        let Content::Small(extents) = inode.content else { return self.read_node(caller, dir, name) };
+        self.permit(caller, inode.ino, &inode.attrs, Perm::READ)?;
+        let mut bytes = vec![0; usize::try_from(inode.attrs.size_bytes).expect("a small file fits memory")];
+        let mut filling = Filling { buf: &mut bytes, start: 0, done: 0, wanted: Vec::new() };
+        filling.take(0, extents)?;
+        filling.finish(&*self.engine)?;
+        drop(pin);
+        self.renew_atime_by_name(dir, name, &inode.attrs)?;
+        Ok(bytes)
+    }
+
+    /// As `read_file`, for files that are not small.
+    fn read_node(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        let node = self.find(dir.ino(), name)?.ok_or(FsError::NotFound)?;
+        if node.kind() == FileKind::Symlink {
+            return Err(FsError::Invalid("a symbolic link is followed by path"));
+        }
+        check_regular(&node)?;
+        self.access(caller, &node, Perm::READ)?;
+        let size = usize::try_from(self.getattr(&node).size_bytes).map_err(|_| FsError::FileTooLarge)?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(size).map_err(|_| FsError::FileTooLarge)?;
+        bytes.resize(size, 0);
+        let len = self.read(&node, 0, &mut bytes)?;
+        bytes.truncate(len);
+        Ok(bytes)
+    }
+
+    fn renew_atime_by_name(
+        &self,
+        dir: &NodeRef,
+        name: &[u8],
+        attrs: &warpfire_format::fs::Attrs,
+    ) -> Result<(), FsError> {
+        if self.atime_is_due(attrs)
+            && let Some(node) = self.find(dir.ino(), name)?
+        {
+            self.was_read(&node)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,60 @@
+//! Changing a file's size.
+
+use warpfire_format::fs::REGION_BYTES;
+use warpfire_meta::{Admit, SliceStore, Store};
+
+use super::check_regular;
+use super::piece::{Piece, Pieces};
+use crate::acl::Caller;
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::limits::{FILE_BYTES_MAX, REGIONS_PER_COMMIT};
+use crate::node::{Layout, NodeRef};
+use crate::scratch::Scratch;
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Sets a file's size; what is added is a hole. Permission to write is the caller's to have checked. One commit, but for a file that loses
+    /// more than 2^18 regions (256 GiB of data): that one shrinks in steps from its end.
+    ///
+    /// # Errors
+    /// `FileTooLarge` above 2^63 - 1; `IsDirectory`; `Invalid` for what has no size.
+    pub fn truncate(&self, caller: &Caller<'_>, node: &NodeRef, size: u64) -> Result<(), FsError> {
+        check_regular(node)?;
+        if size > FILE_BYTES_MAX {
+            return Err(FsError::FileTooLarge);
+        }
+        while let Some(step) = self.truncate_step(node, size)? {
+            self.set_size(caller, node, step)?;
+        }
+        self.set_size(caller, node, size)
+    }
+
+    /// A size between the file's and `size` that one commit can reach, if `size` is too far.
+    fn truncate_step(&self, node: &NodeRef, size: u64) -> Result<Option<u64>, FsError> {
+        let state = node.state.read();
+        let region = u64::from(REGION_BYTES);
+        let lost = state.attrs.size_bytes.saturating_sub(size) / region;
+        if state.layout == Layout::Inline || lost <= REGIONS_PER_COMMIT as u64 {
+            return Ok(None);
+        }
+        let mut regions = self.regions_from(node.ino(), size / region, state.attrs.size_bytes, usize::MAX)?;
+        let Some(kept) = regions.len().checked_sub(REGIONS_PER_COMMIT).filter(|kept| *kept > 0) else {
+            return Ok(None);
+        };
+        let first_lost = regions.swap_remove(kept);
+        Ok(Some((first_lost * region).max(size)).filter(|step| *step > size))
+    }
+
+    fn set_size(&self, caller: &Caller<'_>, node: &NodeRef, size: u64) -> Result<(), FsError> {
+        let mut scratch = Scratch::take();
+        let mut state = node.state.write();
+        let old = state.attrs.size_bytes;
+        let mut pieces = Pieces::new();
+        if size < old {
+            pieces.push(Piece::hole(size, old - size));
+        }
+        let who = if size <= old { Admit::Reserve } else { Admit::User };
+        let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+        self.lay(node, &mut state, &pieces, size, edit, &mut scratch.batch, who)
+    }
+}

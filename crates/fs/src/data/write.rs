@@ -1,0 +1,77 @@
+//! Writing.
+
+use warpfire_meta::{Admit, SliceStore, Store};
+
+use super::check_regular;
+use super::piece::Source;
+use crate::acl::Caller;
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::limits::FILE_BYTES_MAX;
+use crate::node::NodeRef;
+use crate::scratch::Scratch;
+
+/// Where to write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Position {
+    /// At this offset.
+    At(u64),
+    /// At the end of the file, wherever that is when the write takes place.
+    End,
+}
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Writes all of `data` in one commit. Returns where it went. Takes away special bits and capabilities as the kernel does.
+    ///
+    /// # Errors
+    /// `FileTooLarge` if it would end beyond 2^63 - 1; `NoSpace`; `IsDirectory`, `Invalid`. Nothing is written then.
+    pub fn write(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        position: Position,
+        data: &[u8],
+    ) -> Result<u64, FsError> {
+        check_regular(node)?;
+        if let Position::At(offset) = position {
+            check_end(offset, data.len() as u64)?;
+            if data.is_empty() {
+                return Ok(offset);
+            }
+        } else if data.is_empty() {
+            return Ok(node.state.read().attrs.size_bytes);
+        }
+        // Long data is written before the file is locked: others go on meanwhile.
+        let source = Source::stage(&*self.engine, data)?;
+        let written = self.write_staged(caller, node, position, &source, data.len() as u64);
+        source.release(&*self.engine);
+        written
+    }
+
+    fn write_staged(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        position: Position,
+        source: &Source<'_>,
+        len: u64,
+    ) -> Result<u64, FsError> {
+        let mut scratch = Scratch::take();
+        let mut state = node.state.write();
+        let size = state.attrs.size_bytes;
+        let offset = match position {
+            Position::At(offset) => offset,
+            Position::End => size,
+        };
+        let end = check_end(offset, len)?;
+        let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+        let pieces = source.pieces(offset);
+        self.lay(node, &mut state, &pieces, size.max(end), edit, &mut scratch.batch, Admit::User)?;
+        Ok(offset)
+    }
+}
+
+/// The end of a range, if files may reach so far.
+pub(super) fn check_end(offset: u64, len: u64) -> Result<u64, FsError> {
+    offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX).ok_or(FsError::FileTooLarge)
+}

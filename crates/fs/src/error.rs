@@ -1,0 +1,152 @@
+//! What can go wrong, and the number that the operating system has for it. Nothing else maps errors.
+
+use std::sync::Arc;
+
+use warpfire_format::Corrupt;
+use warpfire_meta::{CommitError, LogError, MetaError};
+
+/// Why a call failed. Nothing has changed unless the call says otherwise.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum FsError {
+    /// No such name, or the directory is gone.
+    #[error("no such file or directory")]
+    NotFound,
+    /// The name is taken.
+    #[error("file exists")]
+    Exists,
+    /// A directory was needed.
+    #[error("not a directory")]
+    NotDirectory,
+    /// A directory will not do.
+    #[error("is a directory")]
+    IsDirectory,
+    /// The directory still holds names.
+    #[error("directory not empty")]
+    NotEmpty,
+    /// Permissions refuse the caller.
+    #[error("permission denied")]
+    AccessDenied,
+    /// Only the owner, or only root, may.
+    #[error("operation not permitted")]
+    NotPermitted,
+    /// The request makes no sense.
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// A name has more than 255 bytes, or a path more than 4095.
+    #[error("name too long")]
+    NameTooLong,
+    /// The file has as many names as one can have.
+    #[error("too many links")]
+    TooManyLinks,
+    /// More than 40 symbolic links on one path.
+    #[error("too many levels of symbolic links")]
+    SymlinkLoop,
+    /// The file would end beyond 2^63 - 1 bytes, or the change touches more regions than one commit holds.
+    #[error("file too large")]
+    FileTooLarge,
+    /// The pool is full: delete something, or add a device.
+    #[error("no space left in the pool")]
+    NoSpace,
+    /// No such extended attribute.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// The buffer is too small for the answer, or a value too long for its place.
+    #[error("result does not fit: it has {0} bytes")]
+    Range(usize),
+    /// An extended attribute's value is longer than 64 KiB.
+    #[error("value too large")]
+    ValueTooLarge,
+    /// Not a thing that this kind of file, or this filesystem, does.
+    #[error("not supported")]
+    Unsupported,
+    /// No data, or no hole, at or after the offset.
+    #[error("no such offset")]
+    NoSuchOffset,
+    /// The root directory, or a directory that is being moved into itself.
+    #[error("busy")]
+    Busy,
+    /// The pool has latched read-only after a failure; only reopening recovers. What was synced is safe.
+    #[error("the pool is read-only until it is reopened: {0}")]
+    ReadOnly(Arc<str>),
+    /// Bytes that can not be read or rebuilt, or do not decode. `code` is permanent, 0 where the bytes could not be read at all.
+    #[error("damaged ({code}): {reason}")]
+    Damaged {
+        /// See docs/FORMAT.md, "Corruption codes".
+        code: u16,
+        /// What was found.
+        reason: Arc<str>,
+    },
+    /// The engine can not say whether the change took place; look.
+    #[error("outcome unknown: {0}")]
+    Unknown(Arc<str>),
+}
+
+impl FsError {
+    /// The operating system's number for this.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            FsError::NotFound => libc::ENOENT,
+            FsError::Exists => libc::EEXIST,
+            FsError::NotDirectory => libc::ENOTDIR,
+            FsError::IsDirectory => libc::EISDIR,
+            FsError::NotEmpty => libc::ENOTEMPTY,
+            FsError::AccessDenied => libc::EACCES,
+            FsError::NotPermitted => libc::EPERM,
+            FsError::Invalid(_) => libc::EINVAL,
+            FsError::NameTooLong => libc::ENAMETOOLONG,
+            FsError::TooManyLinks => libc::EMLINK,
+            FsError::SymlinkLoop => libc::ELOOP,
+            FsError::FileTooLarge => libc::EFBIG,
+            FsError::NoSpace => libc::ENOSPC,
+            FsError::NoAttribute => libc::ENODATA,
+            FsError::Range(_) => libc::ERANGE,
+            FsError::ValueTooLarge => libc::E2BIG,
+            FsError::Unsupported => libc::EOPNOTSUPP,
+            FsError::NoSuchOffset => libc::ENXIO,
+            FsError::Busy => libc::EBUSY,
+            FsError::ReadOnly(_) => libc::EROFS,
+            FsError::Damaged { .. } | FsError::Unknown(_) => libc::EIO,
+        }
+    }
+}
+
+impl From<Corrupt> for FsError {
+    fn from(e: Corrupt) -> Self {
+        FsError::Damaged { code: e.code, reason: e.what.into() }
+    }
+}
+
+impl From<LogError> for FsError {
+    fn from(e: LogError) -> Self {
+        match e {
+            LogError::NoSpace => FsError::NoSpace,
+            LogError::ReadOnly(why) => FsError::ReadOnly(why),
+            LogError::Damaged(reason) => FsError::Damaged { code: 0, reason },
+            LogError::BadPointer(slice) => {
+                FsError::Damaged { code: 0, reason: format!("bad slice pointer {slice}").into() }
+            }
+            LogError::Corrupt { code, reason } => FsError::Damaged { code, reason },
+        }
+    }
+}
+
+impl From<MetaError> for FsError {
+    fn from(e: MetaError) -> Self {
+        match e {
+            MetaError::Log(e) => e.into(),
+            MetaError::Schema(e) => FsError::Damaged { code: e.code, reason: e.reason.into() },
+            MetaError::Corrupt { code, reason } => FsError::Damaged { code, reason },
+        }
+    }
+}
+
+impl From<CommitError> for FsError {
+    fn from(e: CommitError) -> Self {
+        match e {
+            CommitError::Conflict => FsError::Unknown("a commit without reads can not conflict".into()),
+            CommitError::Unknown(why) => FsError::Unknown(why),
+            CommitError::Failed(e) => e.into(),
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! The filesystem as a whole: opening, numbers, commits, syncing.
+//!
+//! # Order of locks
+//! 1. `rename` (moves of directories), 2. `Node::children` (ascending inode numbers), 3. the engine's key locks (names),
+//! 4. `Node::state` (ascending inode numbers), 5. everything inside `Table`, `Dirty`, `Touch` and `Inos`, held for a few
+//!    instructions. The cut hook runs inside commits, so it takes locks of group 5 only.
+//!
+//! # Invariants
+//! 1. A name changes only under its key lock.
+//! 2. An inode number is given out only below the superblock's `next_ino`, which is committed before.
+//! 3. What a hook's batch says is a sum or a maximum: it commutes with every other commit.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use warpfire_env::Clock;
+use warpfire_format::fs::{
+    Attrs, Content, CounterId, Dentry, FileKind, Inode, Key, Stamp, SuperId, Superblock, VolumeId,
+    VolumeRecord, dentry_key, inode_key,
+};
+use warpfire_meta::{Admit, Batch, SliceStore, Store};
+use warpfire_units::Seq;
+
+use crate::attrs::stamp;
+use crate::dirty::Dirty;
+use crate::error::FsError;
+use crate::limits::INO_BLOCK;
+use crate::node::{Found, Home, Node, NodeRef, State, Stripes, Table};
+use crate::scratch::Scratch;
+
+/// Inode number of a volume's root directory.
+const ROOT_INO: u64 = 1;
+
+/// The name of the first volume.
+const FIRST_VOLUME_NAME: &[u8] = b"main";
+
+/// How access times are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AtimeMode {
+    /// A read renews an access time that is not later than the last change, or older than a day.
+    #[default]
+    Relatime,
+    /// Reads change nothing.
+    Never,
+}
+
+/// How to open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FsOptions {
+    /// How access times are kept.
+    pub atime: AtimeMode,
+}
+
+/// A filesystem over an engine. All calls may be made from many threads at once.
+pub struct Fs<E: Store + SliceStore> {
+    pub(crate) engine: Arc<E>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) volume: VolumeId,
+    pub(crate) options: FsOptions,
+    pub(crate) table: Arc<Table>,
+    pub(crate) stripes: Stripes,
+    pub(crate) dirty: Arc<Dirty>,
+    /// Held by who moves a directory to another parent.
+    pub(crate) rename: Mutex<()>,
+    inos: Inos,
+    root: NodeRef,
+}
+
+/// Inode numbers that are reserved and not given out yet.
+struct Inos(Mutex<(u64, u64)>);
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Writes an empty filesystem into an empty engine; durable on return. The root directory belongs to `uid` and `gid`.
+    ///
+    /// # Errors
+    /// `Exists` if the engine holds a filesystem already.
+    pub fn format(engine: &E, clock: &dyn Clock, uid: u32, gid: u32) -> Result<(), FsError> {
+        let mut scratch = Scratch::take();
+        let superblock_key = Key::Super(SuperId::Superblock).encode();
+        if engine.get(&superblock_key, Seq::MAX, &mut scratch.value)? {
+            return Err(FsError::Exists);
+        }
+        let now = stamp(clock.now());
+        let mut put = |key: &[u8], encode: &dyn Fn(&mut Vec<u8>)| {
+            let mut value = Vec::new();
+            encode(&mut value);
+            scratch.batch.put(key, &value);
+        };
+        put(&superblock_key, &|out| Superblock { next_ino: ROOT_INO + 1 }.encode(out));
+        put(&Key::Super(SuperId::Volume(VolumeId::FIRST)).encode(), &|out| {
+            VolumeRecord { root_ino: ROOT_INO, name: FIRST_VOLUME_NAME }.encode(out);
+        });
+        let attrs = Attrs { uid, gid, ..fresh(FileKind::Directory, 0o755, now) };
+        put(&inode_key(VolumeId::FIRST, ROOT_INO), &|out| {
+            Inode { ino: ROOT_INO, attrs, content: Content::Directory(ROOT_INO, b"") }.encode(out);
+        });
+        put(&Key::Counter(VolumeId::FIRST, CounterId::Inodes).encode(), &|out| {
+            warpfire_format::fs::encode_counter(out, 1);
+        });
+        let seq = engine.commit(&scratch.batch, None, Admit::User)?;
+        engine.sync(seq)?;
+        Ok(())
+    }
+
+    /// Opens the filesystem in an engine and begins to remove what a crash left without a name; `reap` goes on with it.
+    ///
+    /// # Errors
+    /// `NotFound` if the engine holds none; `Damaged` if its records do not decode.
+    pub fn open(engine: Arc<E>, clock: Arc<dyn Clock>, options: FsOptions) -> Result<Fs<E>, FsError> {
+        let volume = VolumeId::FIRST;
+        let mut value = Vec::new();
+        if !engine.get(&Key::Super(SuperId::Superblock).encode(), Seq::MAX, &mut value)? {
+            return Err(FsError::NotFound);
+        }
+        let next_ino = Superblock::decode(&value)?.next_ino;
+        if !engine.get(&Key::Super(SuperId::Volume(volume)).encode(), Seq::MAX, &mut value)? {
+            return Err(FsError::NotFound);
+        }
+        let root_ino = VolumeRecord::decode(&value)?.root_ino;
+        if !engine.get(&inode_key(volume, root_ino), Seq::MAX, &mut value)? {
+            return Err(FsError::Damaged { code: 0, reason: "the root directory has no inode".into() });
+        }
+        let inode = Inode::decode(&value)?;
+        let table = Table::new();
+        let found = table.get_or_insert(root_ino, || true, || State::new(&inode, Home::Own));
+        let Found::Node(root) = found else { unreachable!("a new table holds no other node") };
+        let dirty = Arc::new(Dirty::new(volume));
+        let hook = Arc::clone(&dirty);
+        engine.set_cut_hook(Box::new(move |batch: &mut Batch| hook.emit(batch)));
+        let inos = Inos(Mutex::new((next_ino, next_ino)));
+        let fs = Fs {
+            engine,
+            clock,
+            volume,
+            options,
+            table,
+            stripes: Stripes::default(),
+            dirty,
+            rename: Mutex::new(()),
+            inos,
+            root,
+        };
+        fs.remove_left_orphans()?;
+        Ok(fs)
+    }
+
+    /// The root directory.
+    #[must_use]
+    pub fn root(&self) -> NodeRef {
+        Arc::clone(&self.root)
+    }
+
+    /// The engine below.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<E> {
+        &self.engine
+    }
+
+    /// The node with this number, if someone holds it.
+    #[must_use]
+    pub fn held(&self, ino: u64) -> Option<NodeRef> {
+        match self.table.get(ino)? {
+            Found::Node(node) => Some(node),
+            Found::Dying(_) | Found::Stale => None,
+        }
+    }
+
+    /// Makes everything that was done before this call durable.
+    ///
+    /// # Errors
+    /// `ReadOnly` if the pool could not; nothing that was durable is lost then.
+    pub fn sync(&self) -> Result<(), FsError> {
+        self.reap()?;
+        Ok(self.engine.sync(Seq::MAX)?)
+    }
+
+    /// Makes a file, its names included, durable, and with it everything done before: commits are durable in their order, so one
+    /// file alone can not be.
+    ///
+    /// # Errors
+    /// As `sync`.
+    pub fn fsync(&self, _node: &NodeRef) -> Result<(), FsError> {
+        Ok(self.engine.sync(Seq::MAX)?)
+    }
+
+    /// Gives back the inode numbers not used, makes everything durable and closes the engine.
+    ///
+    /// # Errors
+    /// As `sync`.
+    pub fn close(&self) -> Result<(), FsError> {
+        self.reap()?;
+        let mut inos = self.inos.0.lock();
+        if inos.0 < inos.1 {
+            self.put_next_ino(inos.0)?;
+            inos.1 = inos.0;
+        }
+        Ok(self.engine.close()?)
+    }
+
+    pub(crate) fn now(&self) -> Stamp {
+        stamp(self.clock.now())
+    }
+
+    /// A number for a new inode.
+    pub(crate) fn new_ino(&self) -> Result<u64, FsError> {
+        let mut inos = self.inos.0.lock();
+        if inos.0 == inos.1 {
+            let end = inos.1.checked_add(INO_BLOCK).ok_or(FsError::NoSpace)?;
+            self.put_next_ino(end)?;
+            inos.1 = end;
+        }
+        let ino = inos.0;
+        inos.0 += 1;
+        Ok(ino)
+    }
+
+    fn put_next_ino(&self, next_ino: u64) -> Result<(), FsError> {
+        let mut value = Vec::new();
+        Superblock { next_ino }.encode(&mut value);
+        let mut batch = Batch::new();
+        batch.put(&Key::Super(SuperId::Superblock).encode(), &value);
+        self.commit(&batch, Admit::Reserve)
+    }
+
+    pub(crate) fn commit(&self, batch: &Batch, who: Admit) -> Result<(), FsError> {
+        self.engine.commit(batch, None, who)?;
+        Ok(())
+    }
+
+    /// The newest value of a key.
+    pub(crate) fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, FsError> {
+        Ok(self.engine.get(key, Seq::MAX, out)?)
+    }
+
+    /// The node that a name leads to, `None` if there is no such name.
+    pub(crate) fn find(&self, dir: u64, name: &[u8]) -> Result<Option<NodeRef>, FsError> {
+        let key = dentry_key(self.volume, dir, name);
+        let mut scratch = Scratch::take();
+        loop {
+            let before = self.stripes.at(&key);
+            if !self.get(&key, &mut scratch.value)? {
+                return Ok(None);
+            }
+            let found = match Dentry::decode(&scratch.value)? {
+                Dentry::Reference(kind, ino) => self.find_own(kind, ino)?,
+                Dentry::Embedded(inode) => Some(self.table.get_or_insert(
+                    inode.ino,
+                    || self.stripes.at(&key) == before,
+                    || State::new(&inode, Home::Dentry(dir, name.into())),
+                )),
+            };
+            match found {
+                Some(Found::Node(node)) => return Ok(Some(node)),
+                Some(Found::Dying(node)) => drop(node.state.read()),
+                Some(Found::Stale) => {}
+                // The inode went away after the name was read: so has the name, unless the store lost the inode.
+                None if self.stripes.at(&key) == before => {
+                    return Err(FsError::Damaged {
+                        code: 0,
+                        reason: "a name refers to an inode that is not there".into(),
+                    });
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// The node of an inode that lives at its own key. `None` if there is no such inode.
+    fn find_own(&self, kind: FileKind, ino: u64) -> Result<Option<Found>, FsError> {
+        if let Some(found) = self.table.get(ino) {
+            return Ok(Some(found));
+        }
+        let key = inode_key(self.volume, ino);
+        let before = self.stripes.at(&key);
+        let mut value = Vec::new();
+        if !self.get(&key, &mut value)? {
+            return Ok(None);
+        }
+        let inode = Inode::decode(&value)?;
+        if inode.ino != ino || inode.attrs.kind != kind {
+            return Err(FsError::Damaged {
+                code: 0,
+                reason: "an inode differs from the name that refers to it".into(),
+            });
+        }
+        let is_current = || self.stripes.at(&key) == before;
+        Ok(Some(self.table.get_or_insert(ino, is_current, || State::new(&inode, Home::Own))))
+    }
+
+    /// The node of a directory by number, for walks towards the root. `None` if it is gone.
+    pub(crate) fn directory(&self, ino: u64) -> Result<Option<NodeRef>, FsError> {
+        loop {
+            match self.find_own(FileKind::Directory, ino)? {
+                Some(Found::Node(node)) => return Ok(Some(node)),
+                Some(Found::Dying(node)) => drop(node.state.read()),
+                Some(Found::Stale) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Notes that names in a directory have changed.
+    pub(crate) fn touch(&self, dir: &Arc<Node>, now: Stamp) {
+        self.dirty.touch(dir, now);
+    }
+}
+
+/// Attributes of something new.
+pub(crate) fn fresh(kind: FileKind, permissions: u16, now: Stamp) -> Attrs {
+    Attrs {
+        kind,
+        permissions,
+        uid: 0,
+        gid: 0,
+        links: kind.first_links(),
+        size_bytes: 0,
+        allocated_bytes: 0,
+        rdev: 0,
+        btime: now,
+        mtime: now,
+        ctime: now,
+        atime: now,
+        flags: 0,
+    }
+}

@@ -1,0 +1,54 @@
+//! Every limit of this room.
+
+/// Largest file, in bytes: offsets are signed 64-bit at every door.
+pub const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();
+
+/// Longest path, its final NUL left out.
+pub const PATH_BYTES_MAX: usize = 4095;
+
+/// Longest target of a symbolic link.
+pub const TARGET_BYTES_MAX: usize = 4095;
+
+/// Symbolic links followed on one path.
+pub const SYMLINKS_MAX: u32 = 40;
+
+/// Names of one file.
+pub const LINKS_MAX: u32 = i32::MAX.cast_unsigned();
+
+/// Longest value of an extended attribute.
+pub const XATTR_BYTES_MAX: usize = warpfire_format::fs::XATTR_BYTES_MAX;
+
+/// Longest answer of `listxattr`, as on Linux.
+pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
+
+/// A write up to this length rides in its commit; a longer one goes to the slice store first.
+pub const RIDE_BYTES_MAX: usize = 32 << 10;
+
+/// Regions that one commit may delete or rewrite: 2^18 keys of 21 bytes with some 20 bytes of value are 10 MB of batch.
+pub const REGIONS_PER_COMMIT: usize = 1 << 18;
+
+/// Up to this many regions are deleted without asking which exist.
+pub const REGIONS_BLIND_MAX: u64 = 16;
+
+/// Regions deleted by one step of removing a file that has no name any more.
+pub const ORPHAN_STEP_REGIONS: usize = 4096;
+
+/// Inode numbers reserved at a time.
+pub const INO_BLOCK: u64 = 1 << 20;
+
+/// Edits of a small file or of a region after which they are folded, so that reading never meets a long history ...
+pub const EDITS_MAX: u32 = 64;
+
+/// ... and one more for this many bytes that the fold would copy, so that many small appends stay linear.
+pub const EDIT_PER_BYTES: u32 = 256;
+
+/// Bytes riding in a region's history after which they are written out as a slice.
+pub const REGION_RIDE_BYTES_MAX: u32 = 64 << 10;
+
+/// Seconds after which an access time is renewed even if nothing changed since.
+pub const RELATIME_SECONDS: i64 = 24 * 60 * 60;
+
+/// Entries and bytes of one page of a scan.
+pub const PAGE_ENTRIES: usize = 1024;
+/// See [`PAGE_ENTRIES`].
+pub const PAGE_BYTES: usize = 256 << 10;

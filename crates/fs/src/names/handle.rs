@@ -1,0 +1,137 @@
+//! Directories as `readdir` and `seekdir` see them: positions are numbers.
+//!
+//! # Invariants
+//! 1. A cookie is one more than the number of entries before it: 1 is `.`, 2 is `..`, 3 is the first name.
+//! 2. `marks` holds, by cookie, the name that came right before: for the last `RING` cookies each, before them for every `SPARSE`th.
+//! 3. Reading on from the last cookie, or from one that is marked, is exact by name: names that come or go elsewhere do not shift it.
+//!    From any other cookie the walk counts on from the nearest mark before it.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use warpfire_format::fs::FileKind;
+use warpfire_meta::{SliceStore, Store};
+
+use super::DirEntry;
+use crate::acl::{Caller, Perm};
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::node::{Name, NodeRef};
+
+/// Latest cookies that are all marked.
+const RING: u64 = 4096;
+
+/// Older cookies are marked once in so many, twice as many each time there are `MARKS_MAX`.
+const SPARSE: u64 = 1024;
+
+/// Marks of one handle: 2^15 names of some 40 bytes are about a megabyte.
+const MARKS_MAX: usize = 1 << 15;
+
+/// Cookie of `.`; 0 is before it.
+const DOT: u64 = 1;
+const DOT_DOT: u64 = 2;
+
+/// An open directory.
+#[derive(Debug)]
+pub struct DirHandle {
+    dir: NodeRef,
+    marks: Mutex<Marks>,
+}
+
+#[derive(Debug)]
+struct Marks {
+    names: BTreeMap<u64, Name>,
+    sparse: u64,
+    newest: u64,
+}
+
+impl Marks {
+    fn add(&mut self, cookie: u64, name: &Name) {
+        self.names.insert(cookie, name.clone());
+        self.newest = self.newest.max(cookie);
+        if let Some(old) = self.newest.checked_sub(RING)
+            && !old.is_multiple_of(self.sparse)
+        {
+            self.names.remove(&old);
+        }
+        if self.names.len() > MARKS_MAX {
+            self.sparse *= 2;
+            let (sparse, ring_start) = (self.sparse, self.newest.saturating_sub(RING));
+            self.names.retain(|cookie, _| *cookie > ring_start || cookie.is_multiple_of(sparse));
+        }
+    }
+
+    /// The nearest mark at or before the cookie.
+    fn before(&self, cookie: u64) -> (u64, Option<Name>) {
+        let mark = self.names.range(..=cookie).next_back();
+        mark.map_or((DOT_DOT, None), |(at, name)| (*at, Some(name.clone())))
+    }
+}
+
+impl DirHandle {
+    /// The directory.
+    #[must_use]
+    pub fn dir(&self) -> &NodeRef {
+        &self.dir
+    }
+}
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Opens a directory for reading.
+    ///
+    /// # Errors
+    /// `NotDirectory`, `AccessDenied`.
+    pub fn opendir(&self, caller: &Caller<'_>, dir: &NodeRef) -> Result<DirHandle, FsError> {
+        if !dir.is_dir() {
+            return Err(FsError::NotDirectory);
+        }
+        self.access(caller, dir, Perm::READ)?;
+        let marks = Marks { names: BTreeMap::new(), sparse: SPARSE, newest: 0 };
+        Ok(DirHandle { dir: NodeRef::clone(dir), marks: Mutex::new(marks) })
+    }
+
+    /// Up to `max` entries after a cookie, 0 for the start, each with the cookie after it. `.` and `..` come first. Empty at the end.
+    ///
+    /// # Errors
+    /// What reading the store says.
+    pub fn read_handle(
+        &self,
+        handle: &DirHandle,
+        cookie: u64,
+        max: usize,
+    ) -> Result<Vec<(u64, DirEntry)>, FsError> {
+        let mut entries = Vec::with_capacity(max.min(1024));
+        let own = |name: &[u8], ino| DirEntry { name: name.into(), ino, kind: FileKind::Directory };
+        if cookie == 0 {
+            *handle.marks.lock() = Marks { names: BTreeMap::new(), sparse: SPARSE, newest: 0 };
+            self.was_read(&handle.dir)?;
+        }
+        if cookie < DOT && entries.len() < max {
+            entries.push((DOT, own(b".", handle.dir.ino())));
+        }
+        if cookie < DOT_DOT && entries.len() < max {
+            let parent = self.parent(&handle.dir).map_or(handle.dir.ino(), |p| p.ino());
+            entries.push((DOT_DOT, own(b"..", parent)));
+        }
+        if entries.len() == max || handle.dir.state.read().is_unlinked() {
+            return Ok(entries);
+        }
+        let first = cookie.max(DOT_DOT);
+        let (mut at, mut after) = handle.marks.lock().before(first);
+        while at < first {
+            let skip = usize::try_from(first - at).unwrap_or(usize::MAX).min(1024);
+            let skipped = self.names_after(handle.dir.ino(), after.as_deref(), skip)?;
+            let Some(last) = skipped.last() else { return Ok(entries) };
+            at += skipped.len() as u64;
+            after = Some(last.name.clone());
+        }
+        let names = self.names_after(handle.dir.ino(), after.as_deref(), max - entries.len())?;
+        let mut marks = handle.marks.lock();
+        for entry in names {
+            at += 1;
+            marks.add(at, &entry.name);
+            entries.push((at, entry));
+        }
+        Ok(entries)
+    }
+}

@@ -1,0 +1,98 @@
+//! Hard links.
+
+use warpfire_format::fs::{Dentry, Inode, InodeEdit, Key, dentry_key, inode_key};
+use warpfire_meta::{Admit, SliceStore, Store};
+
+use super::remove::check_parent_and_name;
+use crate::acl::{Caller, Perm};
+use crate::attrs::lost;
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::limits::LINKS_MAX;
+use crate::node::{Home, NodeRef};
+use crate::scratch::Scratch;
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Gives a file one more name. With the second name the inode moves out of the first.
+    ///
+    /// # Errors
+    /// `NotPermitted` for a directory; `NotFound` for a file without a name that was not made by `tmpfile`; `TooManyLinks`;
+    /// `Exists` and others as for `create`.
+    pub fn link(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        dir: &NodeRef,
+        name: &[u8],
+    ) -> Result<(), FsError> {
+        check_parent_and_name(dir, name)?;
+        if node.is_dir() {
+            return Err(FsError::NotPermitted);
+        }
+        let now = self.now();
+        let _adding = dir.children.read();
+        let key = dentry_key(self.volume, dir.ino(), name);
+        let _guard = self.engine.lock(&[&key]);
+        let mut scratch = Scratch::take();
+        let Scratch { batch, value, other } = &mut *scratch;
+        if self.get(&key, value)? {
+            self.access(caller, dir, Perm::EXECUTE)?;
+            return Err(FsError::Exists);
+        }
+        {
+            let parent = dir.state.read();
+            if parent.is_unlinked() {
+                return Err(FsError::NotFound);
+            }
+            self.permit(caller, dir.ino(), &parent.attrs, Perm::WRITE.or(Perm::EXECUTE))?;
+        }
+        let mut state = node.state.write();
+        if state.attrs.links >= LINKS_MAX {
+            return Err(FsError::TooManyLinks);
+        }
+        let old_key = state.home_key(self.volume, node.ino()).ok_or(FsError::NotFound)?;
+        let own = inode_key(self.volume, node.ino());
+        let mut home = Home::Own;
+        match &state.home {
+            Home::Own => {
+                InodeEdit { links_add: 1, ctime: Some(now), ..InodeEdit::default() }.encode(value);
+                batch.merge(&own, value);
+            }
+            Home::Dentry(..) | Home::Orphan { linkable: true } => {
+                if !self.get(&old_key, value)? {
+                    return Err(lost());
+                }
+                let mut inode = Inode::decode(value)?;
+                inode.attrs.links += 1;
+                inode.attrs.ctime = now;
+                inode.encode(other);
+                if let Home::Orphan { .. } = state.home {
+                    batch.delete(&Key::Orphan(self.volume, node.ino()).encode());
+                    batch.put(&key, other);
+                    home = Home::Dentry(dir.ino(), name.into());
+                } else {
+                    batch.put(&own, other);
+                    other.clear();
+                    Dentry::encode_reference(other, node.kind(), node.ino());
+                    batch.put(&old_key, other);
+                }
+            }
+            Home::Orphan { linkable: false } | Home::Gone => return Err(FsError::NotFound),
+        }
+        if home == Home::Own {
+            other.clear();
+            Dentry::encode_reference(other, node.kind(), node.ino());
+            batch.put(&key, other);
+        }
+        self.commit(batch, Admit::User)?;
+        state.attrs.links += 1;
+        state.attrs.ctime = now;
+        state.home = home;
+        for moved in [&old_key, &own, &key] {
+            self.stripes.moved(moved);
+        }
+        drop(state);
+        self.touch(dir, now);
+        Ok(())
+    }
+}

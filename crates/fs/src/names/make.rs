@@ -1,0 +1,354 @@
+//! Making files, directories and everything else that gets a name.
+
+use warpfire_format::fs::{
+    Attrs, Content, Dentry, Extents, FileKind, Inode, InodeEdit, Key, KeyBuf, SMALL_FILE_BYTES_MAX, Stamp,
+    dentry_key, encode_region, flag, inode_key, region_key, xattr_key,
+};
+use warpfire_meta::{Admit, Batch, SliceStore, Store};
+
+use super::check_name;
+use crate::acl::{Acl, Caller, Inherited, Perm, XATTR_ACCESS, XATTR_DEFAULT, inherit};
+use crate::attrs::NewMode;
+use crate::data::{Source, by_region};
+use crate::error::FsError;
+use crate::fs::{Fs, fresh};
+use crate::limits::{FILE_BYTES_MAX, LINKS_MAX, TARGET_BYTES_MAX};
+use crate::node::{Found, Home, NodeRef, State};
+use crate::scratch::Scratch;
+
+const S_ISGID: u32 = 0o2000;
+
+/// What to make.
+#[derive(Clone, Copy, Debug)]
+pub struct NewFile<'a> {
+    /// Kind of file.
+    pub kind: FileKind,
+    /// Its mode.
+    pub mode: NewMode,
+    /// Number of a device.
+    pub rdev: u64,
+    /// Target of a symbolic link, or first bytes of a regular file.
+    pub content: &'a [u8],
+}
+
+/// A new inode before it is written.
+struct Draft {
+    ino: u64,
+    attrs: Attrs,
+    access: Option<Acl>,
+    default: Option<Acl>,
+}
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound` if `dir` is gone, `AccessDenied`, `TooManyLinks`, `NoSpace`, `NameTooLong`.
+    pub fn mkdir(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        name: &[u8],
+        mode: NewMode,
+    ) -> Result<NodeRef, FsError> {
+        self.make_node(caller, dir, name, &NewFile { kind: FileKind::Directory, mode, rdev: 0, content: b"" })
+    }
+
+    /// Makes an empty regular file that must not exist yet.
+    ///
+    /// # Errors
+    /// As `mkdir`.
+    pub fn create(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        name: &[u8],
+        mode: NewMode,
+    ) -> Result<NodeRef, FsError> {
+        self.make_node(caller, dir, name, &NewFile { kind: FileKind::Regular, mode, rdev: 0, content: b"" })
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// As `mkdir`; `NameTooLong` for a target above 4095 bytes, `NotFound` for an empty one.
+    pub fn symlink(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<NodeRef, FsError> {
+        let mode = NewMode::exact(0o777);
+        self.make_node(
+            caller,
+            dir,
+            name,
+            &NewFile { kind: FileKind::Symlink, mode, rdev: 0, content: target },
+        )
+    }
+
+    /// Makes a pipe, a socket, a device, or an empty regular file.
+    ///
+    /// # Errors
+    /// As `mkdir`; `Invalid` for directories and symbolic links; `NotPermitted` if someone else than root makes a device.
+    pub fn mknod(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        name: &[u8],
+        kind: FileKind,
+        mode: NewMode,
+        rdev: u64,
+    ) -> Result<NodeRef, FsError> {
+        let rdev = match kind {
+            FileKind::Directory | FileKind::Symlink => {
+                return Err(FsError::Invalid("mknod makes no such file"));
+            }
+            FileKind::CharDevice | FileKind::BlockDevice if !caller.is_root() => {
+                return Err(FsError::NotPermitted);
+            }
+            FileKind::CharDevice | FileKind::BlockDevice => rdev,
+            _ => 0,
+        };
+        self.make_node(caller, dir, name, &NewFile { kind, mode, rdev, content: b"" })
+    }
+
+    /// Makes a regular file with all of its content in one commit, and keeps no node of it. Returns its inode number.
+    ///
+    /// # Errors
+    /// As `mkdir`; nothing is left behind.
+    pub fn create_file(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        name: &[u8],
+        mode: NewMode,
+        data: &[u8],
+    ) -> Result<u64, FsError> {
+        let new = NewFile { kind: FileKind::Regular, mode, rdev: 0, content: data };
+        self.make(caller, dir, name, &new).map(|(ino, _)| ino)
+    }
+
+    /// Makes a regular file without a name; `link` can give it one. It goes with its last holder.
+    ///
+    /// # Errors
+    /// As `mkdir`.
+    pub fn tmpfile(&self, caller: &Caller<'_>, dir: &NodeRef, mode: NewMode) -> Result<NodeRef, FsError> {
+        let new = NewFile { kind: FileKind::Regular, mode, rdev: 0, content: b"" };
+        let now = self.now();
+        let mut draft = self.draft(caller, dir, &new, now, Perm::WRITE.or(Perm::EXECUTE))?;
+        draft.attrs.links = 0;
+        let mut scratch = Scratch::take();
+        let Scratch { batch, value, .. } = &mut *scratch;
+        let inode = Inode { ino: draft.ino, attrs: draft.attrs, content: Content::Small(Extents::EMPTY) };
+        inode.encode(value);
+        batch.put(&Key::Orphan(self.volume, draft.ino).encode(), value);
+        self.put_lists(&draft, batch);
+        self.commit(batch, Admit::User)?;
+        self.dirty.count(1, 0);
+        let state = || State::new(&inode, Home::Orphan { linkable: true });
+        match self.table.get_or_insert(draft.ino, || true, state) {
+            Found::Node(node) => Ok(node),
+            Found::Dying(_) | Found::Stale => unreachable!("no one else knows the number"),
+        }
+    }
+
+    fn make_node(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        name: &[u8],
+        new: &NewFile<'_>,
+    ) -> Result<NodeRef, FsError> {
+        let (ino, made) = self.make(caller, dir, name, new)?;
+        let found =
+            self.table.get_or_insert(ino, || self.stripes.at(&made.home_key) == made.stripe, || made.state);
+        match found {
+            Found::Node(node) => Ok(node),
+            // Someone was quicker to find the name and has changed or removed it: look what there is.
+            Found::Dying(_) | Found::Stale => self.find(dir.ino(), name)?.ok_or(FsError::NotFound),
+        }
+    }
+
+    fn make(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        name: &[u8],
+        new: &NewFile<'_>,
+    ) -> Result<(u64, Made), FsError> {
+        check_name(name)?;
+        check_content(new)?;
+        let source = match new.kind {
+            FileKind::Regular if !new.content.is_empty() => Source::stage(&*self.engine, new.content)?,
+            _ => Source::Bytes(b""),
+        };
+        let made = self.make_staged(caller, dir, name, new, &source);
+        source.release(&*self.engine);
+        made
+    }
+
+    fn make_staged(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        name: &[u8],
+        new: &NewFile<'_>,
+        source: &Source<'_>,
+    ) -> Result<(u64, Made), FsError> {
+        let now = self.now();
+        let adding = dir.children.read();
+        let key = dentry_key(self.volume, dir.ino(), name);
+        let guard = self.engine.lock(&[&key]);
+        let mut scratch = Scratch::take();
+        let Scratch { batch, value, .. } = &mut *scratch;
+        // Whoever may search learns that the name is taken; only then is write permission asked for.
+        let taken = self.get(&key, value)?;
+        let want = if taken { Perm::EXECUTE } else { Perm::WRITE.or(Perm::EXECUTE) };
+        let draft = self.draft(caller, dir, new, now, want);
+        if taken {
+            return Err(draft.err().unwrap_or(FsError::Exists));
+        }
+        let mut draft = draft?;
+        let is_dir = new.kind == FileKind::Directory;
+        let mut tail = Vec::new();
+        value.clear();
+        let content = match new.kind {
+            FileKind::Regular => {
+                draft.attrs.size_bytes = new.content.len() as u64;
+                draft.attrs.allocated_bytes = draft.attrs.size_bytes;
+                let regions = by_region(&source.pieces(0));
+                if new.content.len() <= SMALL_FILE_BYTES_MAX as usize {
+                    for (_, extents) in regions {
+                        extents.encode(&mut tail);
+                    }
+                    Content::Small(Extents::EMPTY)
+                } else {
+                    for (index, extents) in regions {
+                        encode_region(&mut tail, &extents, false);
+                        batch.put(&region_key(self.volume, draft.ino, index), &tail);
+                        tail.clear();
+                    }
+                    Content::Regions
+                }
+            }
+            FileKind::Symlink => {
+                draft.attrs.size_bytes = new.content.len() as u64;
+                Content::Symlink(new.content)
+            }
+            FileKind::Directory => Content::Directory(dir.ino(), name),
+            _ => Content::None,
+        };
+        let inode = Inode { ino: draft.ino, attrs: draft.attrs, content };
+        inode.encode(value);
+        value.extend_from_slice(&tail);
+        let (home, home_key) = if is_dir {
+            let own = inode_key(self.volume, draft.ino);
+            batch.put(&own, value);
+            value.clear();
+            Dentry::encode_reference(value, new.kind, draft.ino);
+            (Home::Own, own)
+        } else {
+            (Home::Dentry(dir.ino(), name.into()), key.clone())
+        };
+        batch.put(&key, value);
+        self.put_lists(&draft, batch);
+        let stripe = self.stripes.at(&home_key);
+        if is_dir {
+            let mut parent = dir.state.write();
+            if parent.attrs.links >= LINKS_MAX {
+                return Err(FsError::TooManyLinks);
+            }
+            let edit = InodeEdit { links_add: 1, ..InodeEdit::default() };
+            self.commit_edit(dir, &mut parent, &edit, batch, Admit::User)?;
+        } else {
+            self.commit(batch, Admit::User)?;
+        }
+        self.dirty.count(1, draft.attrs.allocated_bytes.cast_signed());
+        self.touch(dir, now);
+        let state = State::new(&inode, home);
+        drop(guard);
+        drop(adding);
+        Ok((draft.ino, Made { state, home_key, stripe }))
+    }
+
+    /// Checks that the caller may add to the directory, and decides what a new inode there looks like.
+    fn draft(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        new: &NewFile<'_>,
+        now: Stamp,
+        want: Perm,
+    ) -> Result<Draft, FsError> {
+        if !dir.is_dir() {
+            return Err(FsError::NotDirectory);
+        }
+        let parent = {
+            let state = dir.state.read();
+            if state.is_unlinked() {
+                return Err(FsError::NotFound);
+            }
+            state.attrs
+        };
+        self.permit(caller, dir.ino(), &parent, want)?;
+        let parent_default =
+            if parent.flags & flag::DEFAULT_ACL != 0 { self.list(dir.ino(), XATTR_DEFAULT)? } else { None };
+        let mut mode = (new.kind as u32) << 12 | new.mode.mode & 0o7777;
+        let mut gid = caller.gid;
+        if u32::from(parent.permissions) & S_ISGID != 0 {
+            gid = parent.gid;
+            if new.kind == FileKind::Directory {
+                mode |= S_ISGID;
+            } else if mode & (S_ISGID | 0o010) == S_ISGID | 0o010 && !caller.is_root() && !caller.is_in(gid) {
+                mode &= !S_ISGID;
+            }
+        }
+        let Inherited { mode, access, default } = inherit(parent_default.as_ref(), mode, new.mode.umask);
+        let mut attrs = fresh(new.kind, (mode & 0o7777) as u16, now);
+        attrs.uid = caller.uid;
+        attrs.gid = gid;
+        attrs.rdev = new.rdev;
+        for (list, bit) in [(&access, flag::ACL), (&default, flag::DEFAULT_ACL)] {
+            if list.is_some() {
+                attrs.flags |= bit | flag::XATTRS;
+            }
+        }
+        Ok(Draft { ino: self.new_ino()?, attrs, access, default })
+    }
+
+    fn put_lists(&self, draft: &Draft, batch: &mut Batch) {
+        for (list, name) in [(&draft.access, XATTR_ACCESS), (&draft.default, XATTR_DEFAULT)] {
+            if let Some(list) = list {
+                let value = crate::attrs::encode_xattr_value(&list.to_xattr());
+                batch.put(&xattr_key(self.volume, draft.ino, name), &value);
+            }
+        }
+    }
+}
+
+/// What was made, and how to tell whether it has changed since.
+struct Made {
+    state: State,
+    home_key: KeyBuf,
+    stripe: u64,
+}
+
+fn check_content(new: &NewFile<'_>) -> Result<(), FsError> {
+    if new.kind == FileKind::Symlink {
+        if new.content.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        if new.content.len() > TARGET_BYTES_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        if new.content.contains(&0) {
+            return Err(FsError::Invalid("a target holds no NUL"));
+        }
+    }
+    if new.content.len() as u64 > FILE_BYTES_MAX {
+        return Err(FsError::FileTooLarge);
+    }
+    Ok(())
+}

@@ -1,0 +1,29 @@
+//! What must hold for a directory to be moved.
+
+use warpfire_meta::{SliceStore, Store};
+
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::node::{Node, NodeRef};
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Whether `above` is `below` or holds it at any depth. Lasting while `Fs::rename` is held, because only moves of
+    /// directories change the answer.
+    pub(super) fn is_ancestor(&self, above: &Node, below: &NodeRef) -> Result<bool, FsError> {
+        let mut at = NodeRef::clone(below);
+        loop {
+            if at.ino() == above.ino() {
+                return Ok(true);
+            }
+            let parent = match self.parent(&at) {
+                // A directory that is gone is below nothing.
+                Err(FsError::NotFound) => return Ok(false),
+                other => other?,
+            };
+            if parent.ino() == at.ino() {
+                return Ok(false);
+            }
+            at = parent;
+        }
+    }
+}

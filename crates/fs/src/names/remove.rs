@@ -1,0 +1,167 @@
+//! Removing names.
+
+use warpfire_format::fs::{InodeEdit, dentry_key, dentry_range, flag, inode_key};
+use warpfire_meta::{Admit, Direction, KeyRange, Page, SliceStore, Store};
+
+use super::depart::Departure;
+use super::{Hold, check_name, hold_children};
+use crate::acl::Caller;
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::node::{Home, Node, NodeRef};
+use crate::scratch::Scratch;
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Removes a name of anything but a directory. The file goes with its last name and last holder.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`, `AccessDenied`, `NotPermitted` in a sticky directory.
+    pub fn unlink(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<(), FsError> {
+        check_parent_and_name(dir, name)?;
+        let departure = self.unlink_name(caller, dir, name)?;
+        if departure == Departure::Orphaned {
+            self.reap()?;
+        }
+        Ok(())
+    }
+
+    fn unlink_name(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<Departure, FsError> {
+        let key = dentry_key(self.volume, dir.ino(), name);
+        let _guard = self.engine.lock(&[&key]);
+        let now = self.now();
+        let Some(node) = self.find(dir.ino(), name)? else {
+            self.access(caller, dir, crate::acl::Perm::EXECUTE)?;
+            return Err(FsError::NotFound);
+        };
+        let mut state = node.state.write();
+        self.permit_removal(caller, dir, state.attrs.uid)?;
+        if node.is_dir() {
+            return Err(FsError::IsDirectory);
+        }
+        let mut scratch = Scratch::take();
+        scratch.batch.delete(&key);
+        let departure = self.plan_departure(&node, &state, now, &mut scratch.batch)?;
+        if let Err(e) = self.commit(&scratch.batch, Admit::Reserve) {
+            Self::call_off(&node);
+            return Err(e);
+        }
+        self.stripes.moved(&key);
+        self.settle(&node, &mut state, departure, now);
+        self.touch(dir, now);
+        Ok(departure)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NotEmpty`, `Busy` for the root, `Invalid` for `.`, `AccessDenied`, `NotPermitted`.
+    pub fn rmdir(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<(), FsError> {
+        match name {
+            b"." => return Err(FsError::Invalid("'.' can not be removed")),
+            b".." => return Err(FsError::NotEmpty),
+            _ => check_parent_and_name(dir, name)?,
+        }
+        let key = dentry_key(self.volume, dir.ino(), name);
+        loop {
+            let target = self.find(dir.ino(), name)?.ok_or(FsError::NotFound);
+            let target = match target {
+                Ok(target) => target,
+                Err(e) => {
+                    self.access(caller, dir, crate::acl::Perm::EXECUTE)?;
+                    return Err(e);
+                }
+            };
+            let _closed = hold_children(&[(&target, Hold::Exclusive)]);
+            let _guard = self.engine.lock(&[&key]);
+            let still = self.find(dir.ino(), name)?;
+            if still.is_none_or(|still| still.ino() != target.ino()) {
+                continue;
+            }
+            return self.remove_directory(caller, dir, &target, &key);
+        }
+    }
+
+    fn remove_directory(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        target: &NodeRef,
+        key: &[u8],
+    ) -> Result<(), FsError> {
+        let victim_uid = target.state.read().attrs.uid;
+        self.permit_removal(caller, dir, victim_uid)?;
+        if !target.is_dir() {
+            return Err(FsError::NotDirectory);
+        }
+        if !self.is_empty(target)? {
+            return Err(FsError::NotEmpty);
+        }
+        let now = self.now();
+        let mut scratch = Scratch::take();
+        scratch.batch.delete(key);
+        let (mut parent, mut state) = if dir.ino() < target.ino() {
+            let parent = dir.state.write();
+            (parent, target.state.write())
+        } else {
+            let state = target.state.write();
+            (dir.state.write(), state)
+        };
+        self.plan_directory_removal(target, &state, &mut scratch.batch)?;
+        let edit = InodeEdit { links_add: -1, ..InodeEdit::default() };
+        self.commit_edit(dir, &mut parent, &edit, &mut scratch.batch, Admit::Reserve)?;
+        self.stripes.moved(key);
+        self.settle_directory(target, &mut state, now);
+        drop((parent, state));
+        self.touch(dir, now);
+        Ok(())
+    }
+
+    /// Adds to the batch what removes an empty directory's record and attributes.
+    pub(super) fn plan_directory_removal(
+        &self,
+        target: &Node,
+        state: &crate::node::State,
+        batch: &mut warpfire_meta::Batch,
+    ) -> Result<(), FsError> {
+        batch.delete(&inode_key(self.volume, target.ino()));
+        if state.attrs.flags & flag::XATTRS != 0 {
+            self.for_each_xattr(target.ino(), &mut |name| {
+                batch.delete(&warpfire_format::fs::xattr_key(self.volume, target.ino(), name));
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The directory is gone: its node says so too.
+    pub(super) fn settle_directory(
+        &self,
+        target: &Node,
+        state: &mut crate::node::State,
+        now: warpfire_format::fs::Stamp,
+    ) {
+        self.stripes.moved(&inode_key(self.volume, target.ino()));
+        state.attrs = target.current(state);
+        state.attrs.links = 0;
+        state.attrs.ctime = now;
+        state.home = Home::Gone;
+        self.dirty.count(-1, 0);
+    }
+
+    /// Whether a directory holds no name. Only lasting while its children are held.
+    pub(super) fn is_empty(&self, dir: &Node) -> Result<bool, FsError> {
+        let (start, end) = dentry_range(self.volume, dir.ino());
+        let snapshot = self.engine.snapshot();
+        let mut page = Page::default();
+        let range = KeyRange { start: &start, end: Some(&end) };
+        self.engine.scan(range, self.engine.seq(&snapshot), Direction::Forward, 1, 1, &mut page)?;
+        Ok(page.is_empty())
+    }
+}
+
+pub(super) fn check_parent_and_name(dir: &Node, name: &[u8]) -> Result<(), FsError> {
+    if !dir.is_dir() {
+        return Err(FsError::NotDirectory);
+    }
+    check_name(name)
+}

@@ -1,0 +1,340 @@
+//! Renaming and exchanging.
+//!
+//! The two names are held by their key locks, the inodes by their states, directories that would be replaced by their children;
+//! moves of directories between parents exclude each other, so that none becomes its own ancestor.
+
+use parking_lot::RwLockWriteGuard;
+use smallvec::SmallVec;
+use warpfire_format::fs::{Dentry, InodeEdit, KeyBuf, Stamp, dentry_key, inode_key};
+use warpfire_meta::{Admit, Batch, SliceStore, Store};
+
+use super::depart::{Departure, with_ctime};
+use super::remove::check_parent_and_name;
+use super::{Hold, hold_children};
+use crate::acl::{Caller, Perm};
+use crate::attrs::lost;
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::limits::LINKS_MAX;
+use crate::node::{Home, Name, NodeRef, State};
+use crate::scratch::Scratch;
+
+/// What to do about a target that exists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RenameMode {
+    /// Replace it.
+    #[default]
+    Replace,
+    /// Fail with `Exists`.
+    NoReplace,
+    /// Swap the two names; both must exist.
+    Exchange,
+}
+
+/// One end of a rename: a name and what it leads to.
+struct End<'a> {
+    dir: &'a NodeRef,
+    name: &'a [u8],
+    key: KeyBuf,
+}
+
+/// The states that a rename changes, held in the order that all callers keep.
+struct States<'a>(SmallVec<[(u64, RwLockWriteGuard<'a, State>); 4]>);
+
+impl<'a> States<'a> {
+    fn hold(nodes: &[&'a NodeRef]) -> Self {
+        let mut order: SmallVec<[&NodeRef; 4]> = nodes.into();
+        order.sort_by_key(|node| node.ino());
+        order.dedup_by_key(|node| node.ino());
+        States(order.into_iter().map(|node| (node.ino(), node.state.write())).collect())
+    }
+
+    fn of(&mut self, node: &NodeRef) -> &mut State {
+        let found = self.0.iter_mut().find(|(ino, _)| *ino == node.ino());
+        &mut found.expect("the state of each node involved is held").1
+    }
+}
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Renames, in one commit. Two names of one file stay as they are.
+    ///
+    /// # Errors
+    /// `NotFound`; `Exists`, `NotEmpty`, `IsDirectory` or `NotDirectory` for a target that can not be replaced; `Invalid` if a directory
+    /// would become its own ancestor; `AccessDenied`, `NotPermitted`; `NoSpace`.
+    pub fn rename(
+        &self,
+        caller: &Caller<'_>,
+        from: (&NodeRef, &[u8]),
+        to: (&NodeRef, &[u8]),
+        mode: RenameMode,
+    ) -> Result<(), FsError> {
+        for (dir, name) in [from, to] {
+            if name == b"." || name == b".." {
+                return Err(FsError::Busy);
+            }
+            check_parent_and_name(dir, name)?;
+        }
+        let end = |(dir, name): (&'_ NodeRef, &[u8])| dentry_key(self.volume, dir.ino(), name);
+        let (from, to) =
+            (End { dir: from.0, name: from.1, key: end(from) }, End { dir: to.0, name: to.1, key: end(to) });
+        loop {
+            let source = self.find(from.dir.ino(), from.name)?;
+            let target = self.find(to.dir.ino(), to.name)?;
+            let departed = self.try_rename(caller, &from, &to, mode, source, target)?;
+            match departed {
+                Some(Departure::Orphaned) => return self.reap(),
+                Some(_) => return Ok(()),
+                None => {}
+            }
+        }
+    }
+
+    /// One try; `None` if a name led elsewhere once it was locked.
+    fn try_rename(
+        &self,
+        caller: &Caller<'_>,
+        from: &End<'_>,
+        to: &End<'_>,
+        mode: RenameMode,
+        source: Option<NodeRef>,
+        target: Option<NodeRef>,
+    ) -> Result<Option<Departure>, FsError> {
+        let is_dir = |node: &Option<NodeRef>| node.as_ref().is_some_and(|n| n.is_dir());
+        let exchange = mode == RenameMode::Exchange;
+        let moves_a_directory = is_dir(&source) || (exchange && is_dir(&target));
+        let across = from.dir.ino() != to.dir.ino();
+        let _one_at_a_time = (moves_a_directory && across).then(|| self.rename.lock());
+        let mut holds: SmallVec<[_; 3]> = SmallVec::new();
+        holds.push((&**to.dir, Hold::Shared));
+        if exchange {
+            holds.push((&**from.dir, Hold::Shared));
+        }
+        let replaces_a_directory = !exchange && is_dir(&source) && is_dir(&target);
+        let same = source.as_ref().map(|n| n.ino()) == target.as_ref().map(|n| n.ino());
+        if let Some(target) = target.as_ref().filter(|_| replaces_a_directory && !same) {
+            holds.push((&**target, Hold::Exclusive));
+        }
+        let _held = hold_children(&holds);
+        let _guard = self.engine.lock(&[&from.key, &to.key]);
+        for (end, node) in [(from, &source), (to, &target)] {
+            let still = self.find(end.dir.ino(), end.name)?.map(|n| n.ino());
+            if still != node.as_ref().map(|n| n.ino()) {
+                return Ok(None);
+            }
+        }
+        let source = match source {
+            Some(source) => source,
+            None => {
+                self.access(caller, from.dir, Perm::EXECUTE)?;
+                return Err(FsError::NotFound);
+            }
+        };
+        self.check_rename(caller, from, to, mode, &source, target.as_ref())?;
+        if same {
+            return Ok(Some(Departure::LinksLeft));
+        }
+        let now = self.now();
+        let departed = match &target {
+            Some(target) if exchange => self.exchange(from, to, &source, target, now)?,
+            _ => self.replace(from, to, &source, target.as_ref(), now)?,
+        };
+        self.stripes.moved(&from.key);
+        self.stripes.moved(&to.key);
+        self.touch(from.dir, now);
+        if across {
+            self.touch(to.dir, now);
+        }
+        Ok(Some(departed))
+    }
+
+    fn check_rename(
+        &self,
+        caller: &Caller<'_>,
+        from: &End<'_>,
+        to: &End<'_>,
+        mode: RenameMode,
+        source: &NodeRef,
+        target: Option<&NodeRef>,
+    ) -> Result<(), FsError> {
+        match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists),
+            (RenameMode::Exchange, None) => return Err(FsError::NotFound),
+            _ => {}
+        }
+        let uid = source.state.read().attrs.uid;
+        self.permit_removal(caller, from.dir, uid)?;
+        if to.dir.state.read().is_unlinked() || from.dir.state.read().is_unlinked() {
+            return Err(FsError::NotFound);
+        }
+        match target {
+            Some(target) => {
+                let uid = target.state.read().attrs.uid;
+                self.permit_removal(caller, to.dir, uid)?;
+            }
+            None => self.access(caller, to.dir, Perm::WRITE.or(Perm::EXECUTE))?,
+        }
+        let across = from.dir.ino() != to.dir.ino();
+        if across && source.is_dir() {
+            if self.is_ancestor(source, to.dir)? {
+                return Err(FsError::Invalid("a directory can not be moved into itself"));
+            }
+            self.access(caller, source, Perm::WRITE)?;
+        }
+        let Some(target) = target.filter(|t| t.ino() != source.ino()) else { return Ok(()) };
+        if mode == RenameMode::Exchange {
+            if across && target.is_dir() {
+                if self.is_ancestor(target, from.dir)? {
+                    return Err(FsError::Invalid("a directory can not be moved into itself"));
+                }
+                self.access(caller, target, Perm::WRITE)?;
+            }
+            return Ok(());
+        }
+        match (source.is_dir(), target.is_dir()) {
+            (true, false) => Err(FsError::NotDirectory),
+            (false, true) => Err(FsError::IsDirectory),
+            (true, true) if !self.is_empty(target)? => Err(FsError::NotEmpty),
+            _ => Ok(()),
+        }
+    }
+
+    fn replace(
+        &self,
+        from: &End<'_>,
+        to: &End<'_>,
+        source: &NodeRef,
+        target: Option<&NodeRef>,
+        now: Stamp,
+    ) -> Result<Departure, FsError> {
+        let mut nodes: SmallVec<[&NodeRef; 4]> = SmallVec::from_slice(&[from.dir, to.dir, source]);
+        nodes.extend(target);
+        let mut states = States::hold(&nodes);
+        let mut scratch = Scratch::take();
+        let batch = &mut scratch.batch;
+        let across = from.dir.ino() != to.dir.ino();
+        let (mut from_links, mut to_links) = (0, 0);
+        if source.is_dir() && across {
+            (from_links, to_links) = (-1, 1);
+        }
+        if source.is_dir() && target.is_some() {
+            to_links -= 1;
+        }
+        if to_links > 0 && states.of(to.dir).attrs.links >= LINKS_MAX {
+            return Err(FsError::TooManyLinks);
+        }
+        batch.delete(&from.key);
+        let home = self.plan_arrival(source, states.of(source), to, now, batch)?;
+        let departure = match target {
+            Some(target) if target.is_dir() => {
+                self.plan_directory_removal(target, states.of(target), batch)?;
+                Some(Departure::Removed)
+            }
+            Some(target) => Some(self.plan_departure(target, states.of(target), now, batch)?),
+            None => None,
+        };
+        self.plan_links(from.dir, from_links, batch);
+        self.plan_links(to.dir, to_links, batch);
+        if let Err(e) = self.commit(batch, Admit::User) {
+            if let Some(target) = target {
+                Self::call_off(target);
+            }
+            return Err(e);
+        }
+        if let (Some(target), Some(departure)) = (target, departure) {
+            let state = states.of(target);
+            if target.is_dir() {
+                self.settle_directory(target, state, now);
+            } else {
+                self.settle(target, state, departure, now);
+            }
+        }
+        self.settle_links(&mut states, from.dir, from_links);
+        self.settle_links(&mut states, to.dir, to_links);
+        self.settle_arrival(source, states.of(source), to, home, now);
+        Ok(departure.unwrap_or(Departure::LinksLeft))
+    }
+
+    fn exchange(
+        &self,
+        from: &End<'_>,
+        to: &End<'_>,
+        source: &NodeRef,
+        target: &NodeRef,
+        now: Stamp,
+    ) -> Result<Departure, FsError> {
+        let mut states = States::hold(&[from.dir, to.dir, source, target]);
+        let mut scratch = Scratch::take();
+        let batch = &mut scratch.batch;
+        let source_home = self.plan_arrival(source, states.of(source), to, now, batch)?;
+        let target_home = self.plan_arrival(target, states.of(target), from, now, batch)?;
+        let across = from.dir.ino() != to.dir.ino();
+        let moved = if across { i64::from(source.is_dir()) - i64::from(target.is_dir()) } else { 0 };
+        self.plan_links(from.dir, -moved, batch);
+        self.plan_links(to.dir, moved, batch);
+        self.commit(batch, Admit::User)?;
+        self.settle_links(&mut states, from.dir, -moved);
+        self.settle_links(&mut states, to.dir, moved);
+        self.settle_arrival(source, states.of(source), to, source_home, now);
+        self.settle_arrival(target, states.of(target), from, target_home, now);
+        Ok(Departure::LinksLeft)
+    }
+
+    /// Adds to the batch that a name now leads to `node`. Returns where the node's record will be.
+    fn plan_arrival(
+        &self,
+        node: &NodeRef,
+        state: &State,
+        at: &End<'_>,
+        now: Stamp,
+        batch: &mut Batch,
+    ) -> Result<Home, FsError> {
+        let mut value = Vec::new();
+        if let Home::Dentry(..) = state.home {
+            let old = state.home_key(self.volume, node.ino()).ok_or_else(lost)?;
+            let mut record = Vec::new();
+            if !self.get(&old, &mut record)? {
+                return Err(lost());
+            }
+            with_ctime(&record, now)?.encode(&mut value);
+            batch.put(&at.key, &value);
+            return Ok(Home::Dentry(at.dir.ino(), at.name.into()));
+        }
+        Dentry::encode_reference(&mut value, node.kind(), node.ino());
+        batch.put(&at.key, &value);
+        value.clear();
+        let parent = node.is_dir().then_some((at.dir.ino(), at.name));
+        InodeEdit { ctime: Some(now), parent, ..InodeEdit::default() }.encode(&mut value);
+        batch.merge(&inode_key(self.volume, node.ino()), &value);
+        Ok(Home::Own)
+    }
+
+    fn settle_arrival(&self, node: &NodeRef, state: &mut State, at: &End<'_>, home: Home, now: Stamp) {
+        for home in [&state.home, &home] {
+            if *home == Home::Own {
+                self.stripes.moved(&inode_key(self.volume, node.ino()));
+            }
+        }
+        state.home = home;
+        state.attrs.ctime = now;
+        if node.is_dir() {
+            state.place = Some((at.dir.ino(), Name::from_slice(at.name)));
+        }
+    }
+
+    fn plan_links(&self, dir: &NodeRef, links_add: i64, batch: &mut Batch) {
+        if links_add != 0 {
+            let mut operand = Vec::new();
+            InodeEdit { links_add, ..InodeEdit::default() }.encode(&mut operand);
+            batch.merge(&inode_key(self.volume, dir.ino()), &operand);
+        }
+    }
+
+    fn settle_links(&self, states: &mut States<'_>, dir: &NodeRef, links_add: i64) {
+        if links_add != 0 {
+            let attrs = &mut states.of(dir).attrs;
+            let links = i64::from(attrs.links) + links_add;
+            attrs.links = u32::try_from(links).expect("a directory counts its subdirectories");
+            self.stripes.moved(&inode_key(self.volume, dir.ino()));
+        }
+    }
+}

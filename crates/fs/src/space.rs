@@ -1,0 +1,47 @@
+//! What `statfs` shows.
+
+use warpfire_format::fs::{CounterId, Key, decode_counter};
+use warpfire_meta::{SliceStore, Store};
+
+use crate::error::FsError;
+use crate::fs::Fs;
+
+/// What `statfs` shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SpaceInfo {
+    /// Bytes that the pool can hold, parity and headers taken off.
+    pub total_bytes: u64,
+    /// Bytes that nothing live occupies: free now, or freed by cleaning.
+    pub free_bytes: u64,
+    /// Bytes that a user may still write.
+    pub available_bytes: u64,
+    /// Inodes that exist.
+    pub inodes: u64,
+    /// Bytes of files that are not holes, before anything that makes them smaller or larger on flash.
+    pub file_bytes: u64,
+}
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Space and files, as of now.
+    ///
+    /// # Errors
+    /// What reading the sums says.
+    pub fn statfs(&self) -> Result<SpaceInfo, FsError> {
+        let space = self.engine.space();
+        let (new_inodes, new_bytes) = self.dirty.counts();
+        let sum = |id, new: i64| -> Result<u64, FsError> {
+            let mut value = Vec::new();
+            let there = self.get(&Key::Counter(self.volume, id).encode(), &mut value)?;
+            let stored = if there { decode_counter(&value)? } else { 0 };
+            Ok(stored.saturating_add(new).max(0).cast_unsigned())
+        };
+        let free_bytes = space.free_bytes.saturating_add(space.garbage_bytes).min(space.total_bytes);
+        Ok(SpaceInfo {
+            total_bytes: space.total_bytes,
+            free_bytes,
+            available_bytes: free_bytes.saturating_sub(space.reserve_bytes),
+            inodes: sum(CounterId::Inodes, new_inodes)?,
+            file_bytes: sum(CounterId::Bytes, new_bytes)?,
+        })
+    }
+}

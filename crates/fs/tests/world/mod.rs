@@ -1,0 +1,62 @@
+//! What the tests of this crate share: a filesystem over the naive engine, and a clock that only tests move.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use warpfire_env::{Clock, Timestamp};
+use warpfire_fs::{Fs, FsOptions, FsSchema};
+use warpfire_meta::MapStore;
+
+pub type Engine = MapStore<FsSchema>;
+pub type World = Fs<Engine>;
+
+/// A clock that moves on by a microsecond each time it is asked.
+#[derive(Default)]
+pub struct Ticking(AtomicI64);
+
+impl Ticking {
+    pub const START_SECONDS: i64 = 1_000_000;
+
+    #[expect(dead_code, reason = "each test binary uses its part of this module")]
+    pub fn skip_seconds(&self, seconds: i64) {
+        self.0.fetch_add(seconds * 1_000_000, Ordering::Relaxed);
+    }
+}
+
+impl Clock for Ticking {
+    fn now(&self) -> Timestamp {
+        let micros = self.0.fetch_add(1, Ordering::Relaxed);
+        let nanos = u32::try_from(micros % 1_000_000).unwrap() * 1000;
+        Timestamp { seconds: Self::START_SECONDS + micros / 1_000_000, nanos }
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        u64::try_from(self.0.fetch_add(1, Ordering::Relaxed)).unwrap() * 1000
+    }
+}
+
+/// An empty filesystem.
+pub fn world() -> World {
+    let clock = Arc::new(Ticking::default());
+    let engine = Arc::new(MapStore::new(FsSchema));
+    Fs::format(&*engine, &*clock, 0, 0).unwrap();
+    Fs::open(engine, clock, FsOptions::default()).unwrap()
+}
+
+/// Numbers that follow from a seed.
+pub struct Draw(pub u64);
+
+impl Draw {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
