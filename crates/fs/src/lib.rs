@@ -20,6 +20,8 @@ mod path;
 mod schema;
 mod scratch;
 mod space;
+#[cfg(test)]
+mod tests;
 
 pub use attrs::{Attr, NewMode, SetAttr, SetTime, XattrMode};
 pub use data::{AllocMode, Position, Seek};

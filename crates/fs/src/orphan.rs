@@ -11,6 +11,9 @@ use crate::fs::Fs;
 use crate::limits::{ORPHAN_STEP_REGIONS, PAGE_BYTES, PAGE_ENTRIES, REGIONS_BLIND_MAX};
 use crate::node::{Layout, State};
 
+/// Called with a region's index and value; `false` ends the walk.
+type RegionVisitor<'v> = dyn FnMut(u64, &[u8]) -> Result<bool, FsError> + 'v;
+
 impl<E: Store + SliceStore> Fs<E> {
     /// Removes files that have neither a name nor a holder any more. Calls that can make such files do this themselves; call it after
     /// letting go of the last `NodeRef` to a file that was unlinked, to have its space back at once.
@@ -128,7 +131,7 @@ impl<E: Store + SliceStore> Fs<E> {
         &self,
         ino: u64,
         first: u64,
-        visit: &mut dyn FnMut(u64, &[u8]) -> Result<bool, FsError>,
+        visit: &mut RegionVisitor<'_>,
     ) -> Result<(), FsError> {
         let (mut start, end) = region_range(self.volume, ino, first);
         let snapshot = self.engine.snapshot();

@@ -68,7 +68,8 @@ impl<E: Store + SliceStore> Fs<E> {
         if set.uid.is_some() || set.gid.is_some() {
             let (uid, gid) = (set.uid.unwrap_or(attrs.uid), set.gid.unwrap_or(attrs.gid));
             let own_group = gid == attrs.gid || caller.is_in(gid);
-            if !caller.is_root() && !(is_owner && uid == attrs.uid && own_group) {
+            let permitted = caller.is_root() || (is_owner && uid == attrs.uid && own_group);
+            if !permitted {
                 return Err(FsError::NotPermitted);
             }
             edit.owner = Some((uid, gid));

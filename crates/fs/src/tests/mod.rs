@@ -1,24 +1,27 @@
 //! What the tests of this crate share: a filesystem over the naive engine, and a clock that only tests move.
 
+mod file_model;
+mod names;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use warpfire_env::{Clock, Timestamp};
-use warpfire_fs::{Fs, FsOptions, FsSchema};
 use warpfire_meta::MapStore;
 
-pub type Engine = MapStore<FsSchema>;
-pub type World = Fs<Engine>;
+use crate::{Fs, FsOptions, FsSchema};
+
+pub(crate) type Engine = MapStore<FsSchema>;
+pub(crate) type World = Fs<Engine>;
 
 /// A clock that moves on by a microsecond each time it is asked.
 #[derive(Default)]
-pub struct Ticking(AtomicI64);
+pub(crate) struct Ticking(AtomicI64);
 
 impl Ticking {
-    pub const START_SECONDS: i64 = 1_000_000;
+    pub(crate) const START_SECONDS: i64 = 1_000_000;
 
-    #[expect(dead_code, reason = "each test binary uses its part of this module")]
-    pub fn skip_seconds(&self, seconds: i64) {
+    pub(crate) fn skip_seconds(&self, seconds: i64) {
         self.0.fetch_add(seconds * 1_000_000, Ordering::Relaxed);
     }
 }
@@ -35,19 +38,25 @@ impl Clock for Ticking {
     }
 }
 
-/// An empty filesystem.
-pub fn world() -> World {
+/// An engine with an empty filesystem, and its clock.
+pub(crate) fn world_with() -> (Arc<Engine>, Arc<Ticking>) {
     let clock = Arc::new(Ticking::default());
     let engine = Arc::new(MapStore::new(FsSchema));
     Fs::format(&*engine, &*clock, 0, 0).unwrap();
+    (engine, clock)
+}
+
+/// An empty filesystem.
+pub(crate) fn world() -> World {
+    let (engine, clock) = world_with();
     Fs::open(engine, clock, FsOptions::default()).unwrap()
 }
 
 /// Numbers that follow from a seed.
-pub struct Draw(pub u64);
+pub(crate) struct Draw(pub(crate) u64);
 
 impl Draw {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -56,7 +65,7 @@ impl Draw {
     }
 
     /// Below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 }

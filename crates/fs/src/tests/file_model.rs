@@ -1,11 +1,9 @@
 //! Files against byte vectors: whatever is done to a file, it reads like a vector that the same was done to, and its allocated
 //! bytes are those that are not holes.
 
-mod world;
-
-use warpfire_fs::acl::Caller;
-use warpfire_fs::{AllocMode, FsError, NewMode, NodeRef, Position, Seek};
-use world::{Draw, World, world};
+use super::{Draw, World, world};
+use crate::acl::Caller;
+use crate::{AllocMode, FsError, NewMode, NodeRef, Position, Seek};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
