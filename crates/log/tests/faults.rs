@@ -73,7 +73,7 @@ fn nth_failure(shape: Shape, kind: u64, after: u64, victims: usize) -> bool {
 fn any_operation_of_one_device_may_fail_within_parity() {
     for shape in [SHAPES[1], SHAPES[2], SHAPES[3]] {
         for kind in 0..8 {
-            for after in 0..60 {
+            for after in 0..40 {
                 nth_failure(shape, kind, after, 1);
             }
         }
@@ -83,7 +83,7 @@ fn any_operation_of_one_device_may_fail_within_parity() {
 #[test]
 fn any_operation_of_two_devices_may_fail_within_parity() {
     for kind in 0..8 {
-        for after in 0..60 {
+        for after in 0..40 {
             nth_failure(SHAPES[3], kind, after, 2);
         }
     }

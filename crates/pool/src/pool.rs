@@ -168,10 +168,7 @@ impl Pool {
         let segment = inner.segments.write().remove(&id).ok_or(PoolError::UnknownSegment(id))?;
         inner.unflushed.lock().remove(&id);
         inner.damaged.lock().remove(&id);
-        for (device, zone) in &segment.columns {
-            let clean = inner.devices.writable(*device) && inner.reset_zone(*device, *zone);
-            inner.zones.lock().give_back(*device, *zone, clean);
-        }
+        inner.give_zones_back(segment.columns.iter().copied());
         Ok(())
     }
 

@@ -48,14 +48,14 @@ pub struct RecoveredStripe<'a> {
 }
 
 /// What the headers at one place agree on.
-struct Headers {
-    sequence: u64,
-    rows: u16,
-    payload_bytes: usize,
+pub(crate) struct Headers {
+    pub sequence: u64,
+    pub rows: u16,
+    pub payload_bytes: usize,
     /// Columns whose header verified.
     count: usize,
     /// Mirror: the first payload bytes.
-    inline: Vec<u8>,
+    pub inline: Vec<u8>,
 }
 
 impl Pool {
@@ -131,7 +131,7 @@ fn lost_lengths(kind: SegmentKind, count: u32, blocks: u32) -> Option<Vec<u16>> 
 
 impl Inner {
     /// Reads the header block of every column and puts together what those say that are this stripe's.
-    fn headers_at(&self, segment: &Segment, stripe: u32, block: u32) -> Option<Headers> {
+    pub(crate) fn headers_at(&self, segment: &Segment, stripe: u32, block: u32) -> Option<Headers> {
         let place = StripePlace { stripe, block, first_row: 0, rows: 0 };
         let columns: Vec<usize> = (0..segment.width()).collect();
         let blocks = self.read_headers(segment, &place, &columns, 1);

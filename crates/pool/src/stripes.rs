@@ -65,6 +65,11 @@ impl StripeIndex {
         Some(index)
     }
 
+    /// Every stripe, in order.
+    pub(crate) fn places(&self) -> Vec<StripePlace> {
+        self.runs.iter().flat_map(|run| (0..run.count).map(|n| run.nth(n))).collect()
+    }
+
     /// Adds one stripe at the end and says where it is.
     pub(crate) fn push(&mut self, rows: u16) -> StripePlace {
         self.push_run(rows, 1);

@@ -35,7 +35,7 @@ pub(super) struct Accepted {
 pub(super) fn accept(pool: &Pool, state: &LogState, found: Found) -> Result<Accepted, LogError> {
     let mut segments: Segments = state.segments.iter().map(|d| (d.id, d.clone())).collect();
     let mut groups = found.groups;
-    let mut damaged = BTreeSet::new();
+    let mut damaged = found.damaged;
     let last = groups.pop();
     for group in &groups {
         apply(&mut segments, group)?;
@@ -55,12 +55,13 @@ pub(super) fn accept(pool: &Pool, state: &LogState, found: Found) -> Result<Acce
     for descriptor in segments.values_mut() {
         descriptor.state = SegmentState::Sealed;
     }
-    damaged.retain(|id| segments.contains_key(id));
+    let past = cut_chain(found.past, state.first_stripe, found.first_sequence, sequence);
+    damaged.retain(|id| segments.contains_key(id) || past.iter().any(|p| p.descriptor.id == *id));
     Ok(Accepted {
         segments: segments.into_values().collect(),
         damaged,
         records,
-        past: cut_chain(found.past, state.first_stripe, found.first_sequence, sequence),
+        past,
         barrier,
         sequence,
         next_pos: LogPos(next_pos),

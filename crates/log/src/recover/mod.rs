@@ -2,14 +2,16 @@
 //!
 //! ```text
 //!   root ──▶ walk: stripes in sequence ──▶ groups ──▶ accept: all but the last, the last if its stripes verify
-//!        ──▶ table and records as of the last accepted barrier ──▶ a new root that says so ──▶ open
+//!        ──▶ table and records as of the last accepted barrier ──▶ restore what is not whole
+//!        ──▶ a new root that says so ──▶ open
 //! ```
 //!
 //! # Invariants
 //! 1. Until the new root is durable nothing is written but free zones, so recovery can be cut and begun again.
 //! 2. The new root lists the accepted stripes of the old log as *sealed*, so what was not accepted is never looked at
 //!    again, and the records that were accepted stay until the client's next checkpoint.
-//! 3. An acknowledged sync is never dropped: its group is followed by another one, or it verifies.
+//! 3. What was accepted has full redundancy again, where devices allow, before the new root says so.
+//! 4. An acknowledged sync is never dropped: its group is followed by another one, or it verifies.
 
 mod accept;
 mod walk;
@@ -19,8 +21,10 @@ use std::collections::{BTreeSet, VecDeque};
 use warpfire_format::Corrupt;
 use warpfire_format::logstate::LogState;
 use warpfire_format::segment::SegmentKind;
-use warpfire_pool::{Pool, PoolError, Root};
+use warpfire_pool::{Pool, PoolError, Restored, Root};
 use warpfire_units::SegmentId;
+
+use accept::Accepted;
 
 use crate::commit::{Commit, Origin};
 use crate::log::{Log, Parts};
@@ -79,11 +83,12 @@ impl Log {
     pub fn open(pool: Pool, root: &Root) -> Result<(Log, Recovered), LogError> {
         let (state, client) = LogState::decode(&root.payload)?;
         let found = walk::walk(&pool, &state)?;
-        let accepted = accept::accept(&pool, &state, found)?;
+        let mut accepted = accept::accept(&pool, &state, found)?;
         for descriptor in accepted.segments.iter().chain(accepted.past.iter().map(|p| &p.descriptor)) {
             pool.adopt(descriptor).map_err(unreadable)?;
         }
         let current = pool.allocate(accepted.next_segment, SegmentKind::Mirror).map_err(unreadable)?;
+        let restored = restore(&pool, &mut accepted);
         let origin = Origin {
             sequence: accepted.sequence,
             barrier: accepted.barrier,
@@ -101,8 +106,34 @@ impl Log {
             pool,
         };
         let log = Log::assemble(parts, client)?;
+        for segment in restored {
+            log.pool().give_back(segment);
+        }
         let wanted = accepted.records.into_iter().filter(move |(pos, _)| *pos >= keep_from);
         let records: Records = Box::new(wanted.map(Ok));
         Ok((log, Recovered { state: client.to_vec(), records }))
     }
+}
+
+/// Gives damaged segments their lost columns back, where that is possible: what was accepted by luck or by parity has
+/// full redundancy before anything is acknowledged on top of it. The others stay damaged, first in line for cleaning.
+fn restore(pool: &Pool, accepted: &mut Accepted) -> Vec<Restored> {
+    let mut all = Vec::new();
+    let table = accepted.segments.iter_mut();
+    for descriptor in table.chain(accepted.past.iter_mut().map(|past| &mut past.descriptor)) {
+        if !accepted.damaged.contains(&descriptor.id) {
+            continue;
+        }
+        match pool.restore(descriptor.id) {
+            Ok(restored) => {
+                accepted.damaged.remove(&descriptor.id);
+                if let Some(segment) = restored {
+                    *descriptor = segment.descriptor.clone();
+                    all.push(segment);
+                }
+            }
+            Err(e) => tracing::warn!("{} could not be restored: {e}", descriptor.id),
+        }
+    }
+    all
 }

@@ -1,11 +1,11 @@
 //! From a root to the groups of the commit log, stripe by stripe.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use warpfire_format::logframe::{Fragment, Frame};
 use warpfire_format::logstate::LogState;
 use warpfire_format::segment::{SegmentDescriptor, SegmentState};
-use warpfire_pool::{Pool, RecoveredStripe};
+use warpfire_pool::{Health, Pool, RecoveredStripe};
 use warpfire_units::SegmentId;
 
 use super::{LOG_MISSING, OUT_OF_ORDER, ROOT_LOST, unreadable};
@@ -31,6 +31,8 @@ pub(super) struct Found {
     pub(super) first_sequence: u64,
     /// Larger than every segment id met.
     pub(super) next_segment: SegmentId,
+    /// Log segments of which some column is not whole.
+    pub(super) damaged: BTreeSet<SegmentId>,
 }
 
 /// Reads the log as far as stripes follow each other.
@@ -44,7 +46,11 @@ pub(super) fn walk(pool: &Pool, state: &LogState) -> Result<Found, LogError> {
         reader.is_last = chain.is_empty();
         reader.begin_segment(&descriptor, from_stripe);
         let mut failed = None;
+        let id = descriptor.id;
         pool.recover(&descriptor, from_stripe, &mut |stripe| {
+            if stripe.health != Health::Intact {
+                reader.damaged.insert(id);
+            }
             if failed.is_none() {
                 failed = reader.take(&stripe).err();
             }
@@ -85,6 +91,7 @@ struct Reader {
     /// A stripe was missing; nothing behind it is part of the log.
     gap: bool,
     gap_barrier_seen: bool,
+    damaged: BTreeSet<SegmentId>,
 }
 
 impl Reader {
@@ -104,6 +111,7 @@ impl Reader {
             next_segment: state.next_segment,
             gap: false,
             gap_barrier_seen: false,
+            damaged: BTreeSet::new(),
         }
     }
 
@@ -226,6 +234,12 @@ impl Reader {
     }
 
     fn finish(self, first_sequence: u64) -> Found {
-        Found { groups: self.groups, past: self.past, first_sequence, next_segment: self.next_segment }
+        Found {
+            groups: self.groups,
+            past: self.past,
+            first_sequence,
+            next_segment: self.next_segment,
+            damaged: self.damaged,
+        }
     }
 }
