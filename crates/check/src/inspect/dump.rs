@@ -1,0 +1,161 @@
+//! A tree of named fields.
+
+use std::fmt;
+
+use serde::ser::{SerializeMap, SerializeSeq};
+use serde::{Serialize, Serializer};
+
+/// A dumped structure: a value, a list, or named fields in the order in which they lie on flash.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Dump {
+    /// A number.
+    Number(u64),
+    /// A number that may be negative.
+    Signed(i64),
+    /// Text.
+    Text(String),
+    /// One after the other.
+    List(Vec<Dump>),
+    /// Named parts.
+    Fields(Vec<(&'static str, Dump)>),
+}
+
+impl From<u64> for Dump {
+    fn from(n: u64) -> Self {
+        Dump::Number(n)
+    }
+}
+
+impl From<u32> for Dump {
+    fn from(n: u32) -> Self {
+        Dump::Number(n.into())
+    }
+}
+
+impl From<u16> for Dump {
+    fn from(n: u16) -> Self {
+        Dump::Number(n.into())
+    }
+}
+
+impl From<u8> for Dump {
+    fn from(n: u8) -> Self {
+        Dump::Number(n.into())
+    }
+}
+
+impl From<i64> for Dump {
+    fn from(n: i64) -> Self {
+        Dump::Signed(n)
+    }
+}
+
+impl From<String> for Dump {
+    fn from(text: String) -> Self {
+        Dump::Text(text)
+    }
+}
+
+impl From<&str> for Dump {
+    fn from(text: &str) -> Self {
+        Dump::Text(text.to_string())
+    }
+}
+
+impl Serialize for Dump {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Dump::Number(n) => serializer.serialize_u64(*n),
+            Dump::Signed(n) => serializer.serialize_i64(*n),
+            Dump::Text(text) => serializer.serialize_str(text),
+            Dump::List(items) => {
+                let mut seq = serializer.serialize_seq(Some(items.len()))?;
+                for item in items {
+                    seq.serialize_element(item)?;
+                }
+                seq.end()
+            }
+            Dump::Fields(fields) => {
+                let mut map = serializer.serialize_map(Some(fields.len()))?;
+                for (name, value) in fields {
+                    map.serialize_entry(name, value)?;
+                }
+                map.end()
+            }
+        }
+    }
+}
+
+impl fmt::Display for Dump {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, 0)
+    }
+}
+
+impl Dump {
+    fn is_leaf(&self) -> bool {
+        !matches!(self, Dump::List(_) | Dump::Fields(_))
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
+        match self {
+            Dump::Number(n) => writeln!(f, "{n}"),
+            Dump::Signed(n) => writeln!(f, "{n}"),
+            Dump::Text(text) => writeln!(f, "{text}"),
+            Dump::List(items) => {
+                for item in items {
+                    write!(f, "{:indent$}- ", "")?;
+                    item.write_after_mark(f, indent + 2)?;
+                }
+                Ok(())
+            }
+            Dump::Fields(fields) => {
+                for (name, value) in fields {
+                    write!(f, "{:indent$}", "")?;
+                    value.write_field(f, name, indent)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn write_field(&self, f: &mut fmt::Formatter<'_>, name: &str, indent: usize) -> fmt::Result {
+        if self.is_leaf() {
+            write!(f, "{name}: ")?;
+            self.write(f, 0)
+        } else {
+            writeln!(f, "{name}:")?;
+            self.write(f, indent + 2)
+        }
+    }
+
+    /// After a list's mark the first field stays on its line.
+    fn write_after_mark(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
+        let Dump::Fields(fields) = self else {
+            if !self.is_leaf() {
+                writeln!(f)?;
+            }
+            return self.write(f, if self.is_leaf() { 0 } else { indent });
+        };
+        for (number, (name, value)) in fields.iter().enumerate() {
+            if number > 0 {
+                write!(f, "{:indent$}", "")?;
+            }
+            value.write_field(f, name, indent)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Dump;
+
+    #[test]
+    fn a_person_can_read_it() {
+        let pair = |a: u64| Dump::Fields(vec![("a", a.into()), ("b", Dump::List(vec!["x".into()]))]);
+        let dump = Dump::Fields(vec![("name", "pool".into()), ("parts", Dump::List(vec![pair(1), pair(2)]))]);
+        let text = "name: pool\nparts:\n  - a: 1\n    b:\n      - x\n  - a: 2\n    b:\n      - x\n";
+        assert_eq!(dump.to_string(), text);
+    }
+}

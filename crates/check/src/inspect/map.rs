@@ -1,0 +1,247 @@
+//! Tables, keys, inodes.
+
+use std::sync::Arc;
+
+use warpfire_env::Device;
+use warpfire_format::fs::{
+    Content, Dentry, Extent, Inode, InodeEdit, Key, Source, Stamp, SuperId, Superblock, VolumeRecord,
+    decode_counter, decode_region,
+};
+use warpfire_format::manifest::TableEntry;
+use warpfire_format::table::{EntryKind, Partition};
+use warpfire_units::SlicePtr;
+
+use super::Dump;
+use crate::load::{Loaded, load};
+use crate::media::SliceReader;
+use crate::options::CheckError;
+use crate::report::{Findings, Totals};
+use crate::tables::{Commits, Merge, Value, read_table, read_top, show};
+
+/// All tables, by number.
+///
+/// # Errors
+/// If there is no pool, or its newest root does not decode.
+pub fn tables(devices: &[Arc<dyn Device>]) -> Result<Dump, CheckError> {
+    let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
+    Ok(Dump::List(loaded.manifest.tables().map(|t| Dump::Fields(summary(t))).collect()))
+}
+
+fn summary(t: &TableEntry) -> Vec<(&'static str, Dump)> {
+    vec![
+        ("table", t.id.into()),
+        ("run", t.run.into()),
+        ("versions", t.entries.into()),
+        ("deletes", t.deletes.into()),
+        ("bytes", t.len_bytes.into()),
+        ("first_commit", t.seq_min.0.into()),
+        ("last_commit", t.seq_max.0.into()),
+        ("smallest", show(&t.smallest).into()),
+        ("largest", show(&t.largest).into()),
+    ]
+}
+
+/// One table: where it lies, its partitions, what it names.
+///
+/// # Errors
+/// If there is no pool, or no such table.
+pub fn table(devices: &[Arc<dyn Device>], id: u64) -> Result<Dump, CheckError> {
+    let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
+    let entry = loaded.manifest.table(id).ok_or_else(|| CheckError::NotFound(format!("table {id}")))?;
+    let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
+    let mut fields = summary(entry);
+    fields.push(("slices", Dump::List(entry.slices.iter().map(|s| slice(*s)).collect())));
+    let references = entry.references.iter().map(|(segment, bytes)| {
+        Dump::Fields(vec![("segment", segment.get().into()), ("bytes", (*bytes).into())])
+    });
+    fields.push(("references", Dump::List(references.collect())));
+    let partitions = match read_top(entry, &mut reader) {
+        Err(what) => what.into(),
+        Ok(top) => {
+            let each = top.partitions().iter().map(|place| {
+                let mut bytes = Vec::new();
+                let partition = read_table(entry, place.offset, place.len, &mut reader, &mut bytes)
+                    .and_then(|()| Partition::decode(&bytes).map_err(|e| e.to_string()));
+                let mut fields = vec![("offset", place.offset.into()), ("bytes", place.len.into())];
+                match partition {
+                    Ok(p) => fields.push(("data_blocks", (p.blocks().len() as u64).into())),
+                    Err(what) => fields.push(("damage", what.into())),
+                }
+                Dump::Fields(fields)
+            });
+            Dump::List(each.collect())
+        }
+    };
+    fields.push(("partitions", partitions));
+    Ok(Dump::Fields(fields))
+}
+
+/// Calls `each` with every key and value of the newest version until it says `false`.
+fn walk(loaded: &Loaded, each: impl FnMut(&[u8], Value<'_>) -> bool) {
+    let quiet = Findings::default();
+    let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
+    let commits = Commits::new(&loaded.commits, loaded.manifest.flushed, &quiet);
+    let mut merge = Merge::new(&loaded.manifest, commits, false, &mut reader, &quiet);
+    merge.for_each(&mut reader, &quiet, each);
+}
+
+/// One key: its value, and each version of it with where that is.
+///
+/// # Errors
+/// If there is no pool, or no such key.
+pub fn key(devices: &[Arc<dyn Device>], wanted: &[u8]) -> Result<Dump, CheckError> {
+    let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
+    let mut versions = Vec::new();
+    let quiet = Findings::default();
+    let commits = Commits::new(&loaded.commits, loaded.manifest.flushed, &quiet);
+    let mut version = |place: String, kind: EntryKind, seq: u64, value: &[u8]| {
+        versions.push(Dump::Fields(vec![
+            ("in", place.into()),
+            ("commit", seq.into()),
+            ("does", format!("{kind:?}").to_lowercase().into()),
+            ("value", describe(wanted, value, kind == EntryKind::Merge)),
+        ]));
+    };
+    for change in commits.all().iter().filter(|c| c.key == wanted) {
+        version("commit log".into(), change.kind, change.seq.0, change.value);
+    }
+    let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
+    for run in loaded.manifest.runs() {
+        let holds = |t: &&&TableEntry| t.smallest.as_slice() <= wanted && wanted <= t.largest.as_slice();
+        let Some(entry) = run.iter().find(holds) else { continue };
+        let Some(block) = crate::tables::find_block(entry, wanted, &mut reader) else { continue };
+        let start = block.find(wanted);
+        if start < block.len() && block.key(start) == wanted {
+            for i in start..block.group_end(start) {
+                let e = block.entry(i);
+                version(format!("table {} of run {}", entry.id, entry.run), e.kind, e.seq.0, e.value);
+            }
+        }
+    }
+    if versions.is_empty() {
+        return Err(CheckError::NotFound(format!("key {}", show(wanted))));
+    }
+    let mut resolved: Dump = "none".into();
+    walk(&loaded, |key, value| {
+        if let (true, Value::Present(value)) = (key == wanted, value) {
+            resolved = describe(key, value, false);
+        }
+        key < wanted
+    });
+    Ok(Dump::Fields(vec![
+        ("key", show(wanted).into()),
+        ("value", resolved),
+        ("versions", Dump::List(versions)),
+    ]))
+}
+
+/// One inode: its record and every key that refers to it. Reads the whole map, for an inode may live in any name.
+///
+/// # Errors
+/// If there is no pool, or no such inode.
+pub fn inode(devices: &[Arc<dyn Device>], ino: u64) -> Result<Dump, CheckError> {
+    let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
+    let mut found = Vec::new();
+    walk(&loaded, |key, value| {
+        let Value::Present(value) = value else { return true };
+        let concerns = match Key::decode(key) {
+            Ok(Key::Inode(_, n) | Key::Orphan(_, n) | Key::Xattr(_, n, _) | Key::Region(_, n, _)) => n == ino,
+            Ok(Key::Dentry(..)) => Dentry::decode(value).is_ok_and(|d| d.ino() == ino),
+            _ => false,
+        };
+        if concerns {
+            let value = describe(key, value, false);
+            found.push(Dump::Fields(vec![("key", show(key).into()), ("value", value)]));
+        }
+        true
+    });
+    if found.is_empty() {
+        return Err(CheckError::NotFound(format!("inode {ino}")));
+    }
+    Ok(Dump::Fields(vec![("inode", ino.into()), ("records", Dump::List(found))]))
+}
+
+fn slice(slice: SlicePtr) -> Dump {
+    Dump::Fields(vec![
+        ("segment", slice.segment.get().into()),
+        ("offset", slice.offset_bytes.into()),
+        ("bytes", slice.len_bytes.into()),
+    ])
+}
+
+/// A value, or an operand on one, as far as it decodes.
+fn describe(key: &[u8], value: &[u8], is_operand: bool) -> Dump {
+    let described = Key::decode(key).and_then(|key| {
+        Ok(match key {
+            Key::Counter(..) => decode_counter(value)?.into(),
+            Key::Region(..) => extents(decode_region(value, is_operand)?.iter().copied()),
+            Key::Inode(..) | Key::Orphan(..) | Key::Dentry(..) if is_operand => {
+                format!("{:?}", InodeEdit::decode(value)?).into()
+            }
+            Key::Inode(..) | Key::Orphan(..) => describe_inode(&Inode::decode(value)?),
+            Key::Dentry(..) => match Dentry::decode(value)? {
+                Dentry::Reference(kind, ino) => {
+                    Dump::Fields(vec![("refers_to", ino.into()), ("type", format!("{kind:?}").into())])
+                }
+                Dentry::Embedded(inode) => describe_inode(&inode),
+            },
+            Key::Xattr(..) => value.escape_ascii().to_string().into(),
+            Key::Super(SuperId::Superblock) => {
+                Dump::Fields(vec![("next_inode", Superblock::decode(value)?.next_ino.into())])
+            }
+            Key::Super(_) => {
+                let volume = VolumeRecord::decode(value)?;
+                let name = volume.name.escape_ascii().to_string();
+                Dump::Fields(vec![("root", volume.root_ino.into()), ("name", name.into())])
+            }
+        })
+    });
+    described.unwrap_or_else(|e| format!("{e}: {}", value.escape_ascii()).into())
+}
+
+fn describe_inode(inode: &Inode<'_>) -> Dump {
+    let a = &inode.attrs;
+    let time = |t: Stamp| -> Dump { format!("{}.{:09}", t.seconds, t.nanos).into() };
+    let content = match inode.content {
+        Content::None => "none".into(),
+        Content::Regions => "in regions".into(),
+        Content::Small(small) => extents(small.filter_map(Result::ok)),
+        Content::Symlink(target) => Dump::Fields(vec![("target", target.escape_ascii().to_string().into())]),
+        Content::Directory(parent, name) => {
+            Dump::Fields(vec![("parent", parent.into()), ("name", name.escape_ascii().to_string().into())])
+        }
+    };
+    Dump::Fields(vec![
+        ("inode", inode.ino.into()),
+        ("type", format!("{:?}", a.kind).into()),
+        ("permissions", format!("{:04o}", a.permissions).into()),
+        ("uid", a.uid.into()),
+        ("gid", a.gid.into()),
+        ("links", a.links.into()),
+        ("size_bytes", a.size_bytes.into()),
+        ("allocated_bytes", a.allocated_bytes.into()),
+        ("rdev", a.rdev.into()),
+        ("born", time(a.btime)),
+        ("modified", time(a.mtime)),
+        ("changed", time(a.ctime)),
+        ("accessed", time(a.atime)),
+        ("flags", a.flags.into()),
+        ("content", content),
+    ])
+}
+
+fn extents<'a>(list: impl Iterator<Item = Extent<'a>>) -> Dump {
+    let each = list.map(|e| {
+        let mut fields = vec![("at", e.offset.into()), ("bytes", e.len.into())];
+        match e.source {
+            Source::Hole => fields.push(("is", "hole".into())),
+            Source::Bytes(bytes) => fields.push(("is", bytes.escape_ascii().to_string().into())),
+            Source::Slice(segment, offset) => {
+                fields.push(("segment", segment.get().into()));
+                fields.push(("offset", offset.into()));
+            }
+        }
+        Dump::Fields(fields)
+    });
+    Dump::List(each.collect())
+}

@@ -1,0 +1,190 @@
+//! Roots, segments, stripes.
+
+use std::sync::Arc;
+
+use warpfire_env::{AlignedBuf, Device};
+use warpfire_format::root::RootHeader;
+use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState};
+use warpfire_format::stripe::StripeHeader;
+use warpfire_units::{BLOCK_BYTES, SegmentId};
+
+use super::Dump;
+use crate::load::{Loaded, load};
+use crate::media::{Segment, Shards};
+use crate::options::CheckError;
+use crate::report::{Findings, Totals};
+
+/// The roots on every device, and what the newest one says.
+///
+/// # Errors
+/// If there is no pool, or its newest root does not decode.
+pub fn root(devices: &[Arc<dyn Device>]) -> Result<Dump, CheckError> {
+    let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
+    let state = &loaded.state;
+    let on_devices = loaded.records.iter().map(|(name, records)| {
+        let records = records.iter().map(|r| {
+            Dump::Fields(vec![
+                ("zone", r.zone.into()),
+                ("block", r.block.into()),
+                ("sequence", r.header.sequence.into()),
+                ("epoch", r.header.epoch.into()),
+                ("body_bytes", r.header.body_bytes.into()),
+                ("body", if r.body_good { "good" } else { "damaged" }.into()),
+            ])
+        });
+        Dump::Fields(vec![("device", name.as_str().into()), ("records", Dump::List(records.collect()))])
+    });
+    let log = Dump::Fields(vec![
+        ("checkpoint", state.checkpoint.into()),
+        ("next_segment", state.next_segment.get().into()),
+        ("next_record", state.next_pos.into()),
+        ("first_record_needed", state.keep_from.into()),
+        ("barrier", state.barrier.into()),
+        ("sequence", state.sequence.into()),
+        ("first_stripe", state.first_stripe.into()),
+        ("log_segments", (state.chain.len() as u64).into()),
+        ("bulk_segments", (state.segments.len() as u64).into()),
+    ]);
+    Ok(Dump::Fields(vec![
+        ("newest", header(&loaded.root)),
+        ("devices", device_table(&loaded)),
+        ("log", log),
+        ("roots", Dump::List(on_devices.collect())),
+    ]))
+}
+
+fn header(h: &RootHeader) -> Dump {
+    Dump::Fields(vec![
+        ("pool", h.pool.to_string().into()),
+        ("data", h.data.into()),
+        ("parity", h.parity.into()),
+        ("sequence", h.sequence.into()),
+        ("epoch", h.epoch.into()),
+        ("zone_blocks", h.zone_blocks.into()),
+        ("body_bytes", h.body_bytes.into()),
+        ("made_seconds", h.made_seconds.into()),
+    ])
+}
+
+fn device_table(loaded: &Loaded) -> Dump {
+    let entries = (0u16..).zip(&loaded.table).map(|(index, entry)| {
+        let here = loaded.media.is_present(warpfire_units::DeviceIndex(index));
+        Dump::Fields(vec![
+            ("index", index.into()),
+            ("uuid", entry.uuid.to_string().into()),
+            ("zones", entry.zones.into()),
+            ("state", if here { "present" } else { "missing" }.into()),
+        ])
+    });
+    Dump::List(entries.collect())
+}
+
+/// All live segments, those of the commit log first.
+///
+/// # Errors
+/// If there is no pool, or its newest root does not decode.
+pub fn segments(devices: &[Arc<dyn Device>]) -> Result<Dump, CheckError> {
+    let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
+    let all = loaded.chain.iter().chain(loaded.segments.values());
+    Ok(Dump::List(all.map(|s| Dump::Fields(summary(&s.descriptor))).collect()))
+}
+
+fn summary(d: &SegmentDescriptor) -> Vec<(&'static str, Dump)> {
+    let kind = match d.kind {
+        SegmentKind::Bulk => "bulk",
+        SegmentKind::Mirror => "mirror",
+    };
+    let state = match d.state {
+        SegmentState::Open => "open",
+        SegmentState::Sealed => "sealed",
+    };
+    vec![
+        ("segment", d.id.get().into()),
+        ("epoch", d.epoch.into()),
+        ("kind", kind.into()),
+        ("state", state.into()),
+        ("data", d.data.into()),
+        ("parity", d.parity.into()),
+        ("stripes", d.stripe_count().into()),
+        ("payload_bytes", d.payload_bytes().into()),
+        ("zone_blocks_used", d.zone_blocks_used().into()),
+    ]
+}
+
+fn find(loaded: &Loaded, id: u64) -> Result<&Segment, CheckError> {
+    let mut all = loaded.chain.iter().chain(loaded.segments.values());
+    let wanted = SegmentId::new(id);
+    let found = all.find(|s| Some(s.descriptor.id) == wanted);
+    found.ok_or_else(|| CheckError::NotFound(format!("live segment {id}")))
+}
+
+/// One live segment.
+///
+/// # Errors
+/// If there is no pool, or no such segment.
+pub fn segment(devices: &[Arc<dyn Device>], id: u64) -> Result<Dump, CheckError> {
+    let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
+    let d = &find(&loaded, id)?.descriptor;
+    let columns = d
+        .columns
+        .iter()
+        .map(|(device, zone)| Dump::Fields(vec![("device", device.0.into()), ("zone", zone.0.into())]));
+    let runs = d
+        .stripes
+        .iter()
+        .map(|run| Dump::Fields(vec![("rows", run.rows.into()), ("count", run.count.into())]));
+    let mut fields = summary(d);
+    fields.push(("columns", Dump::List(columns.collect())));
+    fields.push(("stripe_runs", Dump::List(runs.collect())));
+    Ok(Dump::Fields(fields))
+}
+
+/// One stripe of a live segment: its headers, and what a check of it finds.
+///
+/// # Errors
+/// If there is no pool, or no such stripe.
+pub fn stripe(devices: &[Arc<dyn Device>], id: u64, number: u32) -> Result<Dump, CheckError> {
+    let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
+    let segment = find(&loaded, id)?;
+    let d = &segment.descriptor;
+    let place = segment
+        .stripe(number)
+        .ok_or_else(|| CheckError::NotFound(format!("stripe {number} in segment {id}")))?;
+    let mut buf = AlignedBuf::zeroed(BLOCK_BYTES);
+    let mut columns = Vec::new();
+    for &(device, zone) in &d.columns {
+        let read = loaded.media.read_one(device, zone, place.block, &mut buf);
+        let mut fields = vec![("device", device.0.into()), ("zone", zone.0.into())];
+        match StripeHeader::decode(&buf) {
+            _ if !read => fields.push(("header", "unreadable".into())),
+            Err(e) => fields.push(("header", e.to_string().into())),
+            Ok(block) => {
+                let h = block.header;
+                let crcs = block.crcs().map(|crc| format!("{crc:08x}").into());
+                fields.extend([
+                    ("column", h.identity.column.into()),
+                    ("stripe", h.identity.stripe.into()),
+                    ("sequence", h.sequence.into()),
+                    ("payload_bytes", h.payload_bytes.into()),
+                    ("rows", h.rows.into()),
+                    ("crcs", Dump::List(crcs.collect())),
+                ]);
+            }
+        }
+        columns.push(Dump::Fields(fields));
+    }
+    let findings = Findings::default();
+    let totals = &mut Totals::default();
+    let verdict = Shards::default().verify(&loaded.media, d, place, true, totals, &findings);
+    let found = findings.into_report(Totals::default()).findings;
+    Ok(Dump::Fields(vec![
+        ("segment", id.into()),
+        ("stripe", number.into()),
+        ("zone_block", place.block.into()),
+        ("first_row", place.first_row.into()),
+        ("rows", place.rows.into()),
+        ("readable", if verdict.readable { "yes" } else { "no" }.into()),
+        ("columns", Dump::List(columns)),
+        ("findings", Dump::List(found.iter().map(|f| f.to_string().into()).collect())),
+    ]))
+}

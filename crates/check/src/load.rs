@@ -1,0 +1,90 @@
+//! From devices to everything that must be known before stripes and names can be read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use warpfire_env::Device;
+use warpfire_format::logstate::LogState;
+use warpfire_format::root::{DeviceEntry, RootHeader};
+use warpfire_units::SegmentId;
+
+use crate::code::Code;
+use crate::log::replay;
+use crate::media::{Media, RootRecord, Segment, find_roots};
+use crate::options::CheckError;
+use crate::report::{Findings, Totals};
+use crate::tables::{Manifest, split_records};
+
+/// A pool's state as root and commit log tell it.
+pub(crate) struct Loaded {
+    pub(crate) media: Media,
+    pub(crate) root: RootHeader,
+    pub(crate) table: Vec<DeviceEntry>,
+    pub(crate) records: Vec<(String, Vec<RootRecord>)>,
+    pub(crate) state: LogState,
+    /// Bulk segments.
+    pub(crate) segments: BTreeMap<SegmentId, Segment>,
+    /// Segments of the commit log, oldest first.
+    pub(crate) chain: Vec<Segment>,
+    pub(crate) manifest: Manifest,
+    /// Commit records of the log.
+    pub(crate) commits: Vec<Vec<u8>>,
+}
+
+/// Reads roots and commit log.
+pub(crate) fn load(
+    devices: &[Arc<dyn Device>],
+    totals: &mut Totals,
+    findings: &Findings,
+) -> Result<Loaded, CheckError> {
+    let roots = find_roots(devices, findings)?;
+    totals.devices = roots.devices.iter().flatten().count() as u64;
+    totals.roots = roots.records.iter().flat_map(|(_, r)| r).filter(|r| r.body_good).count() as u64;
+    let media = Media::new(roots.newest.pool, roots.newest.zone_blocks, roots.devices);
+    let (state, client) = LogState::decode(&roots.payload).map_err(|e| CheckError::NoState(e.to_string()))?;
+    let replayed = replay(&media, &state, totals, findings);
+    let (manifest, commits) = split_records(client, replayed.records, findings);
+    let mut loaded = Loaded {
+        media,
+        root: roots.newest,
+        table: roots.table,
+        records: roots.records,
+        state,
+        segments: replayed.segments,
+        chain: replayed.chain,
+        manifest,
+        commits,
+    };
+    loaded.check_zones(totals, findings);
+    Ok(loaded)
+}
+
+impl Loaded {
+    /// Every zone belongs to at most one segment and exists; every segment fits its zones.
+    fn check_zones(&mut self, totals: &mut Totals, findings: &Findings) {
+        let mut owners = BTreeMap::new();
+        for segment in self.chain.iter().chain(self.segments.values()) {
+            let id = segment.descriptor.id;
+            for &(device, zone) in &segment.descriptor.columns {
+                let zones = self.table.get(usize::from(device.0)).map_or(0, |d| d.zones);
+                if zone.0 >= zones {
+                    let what = format_args!("lies in zone {} of {device}, which has {zones}", zone.0);
+                    findings.error(Code::ZoneOutside, id, what);
+                } else if let Some(other) = owners.insert((device, zone), id) {
+                    let what = format_args!("shares zone {} of {device} with {other}", zone.0);
+                    findings.error(Code::ZoneTwice, id, what);
+                }
+            }
+        }
+        for segment in self.chain.iter_mut().chain(self.segments.values_mut()) {
+            if segment.clip(self.media.zone_blocks) {
+                findings.error(Code::SegmentTooLong, segment.descriptor.id, "does not fit into its zones");
+            }
+        }
+        let usable: u64 = self.table.iter().map(|d| u64::from(d.zones.saturating_sub(2))).sum();
+        totals.segments = (self.chain.len() + self.segments.len()) as u64;
+        totals.zones_used = owners.len() as u64;
+        totals.zones_free = usable.saturating_sub(totals.zones_used);
+        totals.tables = self.manifest.tables().len() as u64;
+    }
+}

@@ -1,0 +1,283 @@
+//! Finding the newest root: every record in zones 0 and 1 of every device.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use warpfire_env::{AlignedBuf, Device};
+use warpfire_format::Uuid;
+use warpfire_format::root::{DeviceEntry, RootHeader};
+use warpfire_units::{BLOCK_BYTES, DeviceIndex};
+
+use crate::code::Code;
+use crate::options::CheckError;
+use crate::report::Findings;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Blocks read at once while looking for records.
+const SCAN_BLOCKS: u64 = 256;
+
+/// Zeroes after which nothing more is looked for in a root zone, in blocks: 1 MiB, several times a usual record.
+const QUIET_BLOCKS: u64 = 256;
+
+/// In pools of at most this many devices every root is written to all.
+const ROOT_ON_ALL_MAX: usize = 8;
+
+/// A root record that was found.
+#[derive(Clone, Debug)]
+pub(crate) struct RootRecord {
+    pub(crate) zone: u32,
+    pub(crate) block: u64,
+    pub(crate) header: RootHeader,
+    /// Whether the body verifies, too.
+    pub(crate) body_good: bool,
+}
+
+/// The newest root of a pool and what the devices say.
+pub(crate) struct Roots {
+    pub(crate) newest: RootHeader,
+    pub(crate) table: Vec<DeviceEntry>,
+    pub(crate) payload: Vec<u8>,
+    /// By index in the device table.
+    pub(crate) devices: Vec<Option<Arc<dyn Device>>>,
+    /// All records, by name of the device.
+    pub(crate) records: Vec<(String, Vec<RootRecord>)>,
+}
+
+/// Reads all roots and decides which counts.
+pub(crate) fn find_roots(devices: &[Arc<dyn Device>], findings: &Findings) -> Result<Roots, CheckError> {
+    if devices.is_empty() {
+        return Err(CheckError::NoDevices);
+    }
+    let zone_blocks: Vec<Option<u32>> = devices.iter().map(|d| zone_blocks_of(&**d)).collect();
+    // A device whose every first record is destroyed may still be read with its companions' zone size.
+    let usual = zone_blocks.iter().flatten().copied().next();
+    let scans: Vec<Vec<RootRecord>> = devices
+        .iter()
+        .zip(&zone_blocks)
+        .map(|(d, own)| own.or(usual).map_or_else(Vec::new, |blocks| scan(&**d, blocks, findings)))
+        .collect();
+    let pool = usual_pool(&scans)
+        .ok_or_else(|| CheckError::NoPool("zones 0 and 1 hold no root record that verifies".into()))?;
+    let (newest, table, payload) = newest_root(devices, &scans, pool, findings)?;
+    let by_index = place(devices, &scans, &newest, &table, findings);
+    let records = devices.iter().map(|d| d.info().name.clone()).zip(scans).collect();
+    Ok(Roots { newest, table, payload, devices: by_index, records })
+}
+
+/// The zone size that the device's own roots name. The first zone's record is at block 0; if that is unreadable the
+/// second zone is looked for wherever a zone of some size could end.
+fn zone_blocks_of(device: &dyn Device) -> Option<u32> {
+    let size = device.info().size_bytes;
+    let own = device.info().zones.map(|z| z.zone_bytes);
+    let powers = (16..40).map(|shift| 1u64 << shift);
+    std::iter::once(0).chain(own).chain(powers).take_while(|at| *at < size).find_map(|at| {
+        let header = RootHeader::decode(&read(device, at, BLOCK)?).ok()?;
+        (at == 0 || u64::from(header.zone_blocks) * BLOCK == at).then_some(header.zone_blocks)
+    })
+}
+
+fn read(device: &dyn Device, at: u64, len: u64) -> Option<AlignedBuf> {
+    device.info().check_range(at, len).ok()?;
+    let mut buf = AlignedBuf::zeroed(usize::try_from(len).ok()?);
+    device.read(at, &mut buf).ok()?;
+    Some(buf)
+}
+
+fn scan(device: &dyn Device, zone_blocks: u32, findings: &Findings) -> Vec<RootRecord> {
+    let mut records = Vec::new();
+    for zone in 0..2 {
+        scan_zone(device, zone, zone_blocks, &mut records, findings);
+    }
+    records
+}
+
+/// Reads one zone's records front to back. What lies between records is a damaged one; what lies
+/// behind the last may also be torn, or left from before the zone was reset.
+fn scan_zone(
+    device: &dyn Device,
+    zone: u32,
+    zone_blocks: u32,
+    records: &mut Vec<RootRecord>,
+    findings: &Findings,
+) {
+    let start = u64::from(zone) * u64::from(zone_blocks);
+    let (mut block, mut quiet, mut remains) = (0, 0, None);
+    let mut chunk: Option<(u64, AlignedBuf)> = None;
+    let mut last_sequence = 0;
+    let name = &device.info().name;
+    while block < u64::from(zone_blocks) && quiet < QUIET_BLOCKS {
+        let chunk_first = block / SCAN_BLOCKS * SCAN_BLOCKS;
+        if chunk.as_ref().is_none_or(|(first, _)| *first != chunk_first) {
+            let len = SCAN_BLOCKS.min(u64::from(zone_blocks) - chunk_first);
+            chunk = read(device, (start + chunk_first) * BLOCK, len * BLOCK).map(|buf| (chunk_first, buf));
+        }
+        let within = usize::try_from((block - chunk_first) * BLOCK).expect("a chunk is 1 MiB");
+        let Some(bytes) = chunk.as_ref().and_then(|(_, buf)| buf.get(within..within + BLOCK_BYTES)) else {
+            findings.repairable(Code::ReadFailed, name, format_args!("root zone {zone}, block {block}"));
+            return;
+        };
+        let like = records.first().map(|r| r.header);
+        let same = |h: &RootHeader| (h.pool, h.device_uuid, h.device, h.zone_blocks);
+        match RootHeader::decode(bytes) {
+            Ok(header)
+                if header.zone_blocks == zone_blocks
+                    && header.sequence > last_sequence
+                    && like.is_none_or(|l| same(&l) == same(&header)) =>
+            {
+                quiet = 0;
+                last_sequence = header.sequence;
+                if let Some(block) = remains.take() {
+                    let what = format_args!("root zone {zone} holds a damaged record at block {block}");
+                    findings.repairable(Code::RootDamaged, name, what);
+                }
+                let body = read_body(device, start + block, &header);
+                let body_good = body.is_some_and(|b| header.decode_body(&b).is_ok());
+                records.push(RootRecord { zone, block, header, body_good });
+                if !body_good {
+                    remains = Some(block);
+                }
+                block += header.record_blocks();
+            }
+            // Left from before the zone was reset: nothing newer can follow.
+            Ok(_) => break,
+            Err(_) if bytes.iter().all(|b| *b == 0) => {
+                quiet += 1;
+                block += 1;
+            }
+            Err(_) => {
+                quiet = 0;
+                remains.get_or_insert(block);
+                block += 1;
+            }
+        }
+    }
+    if let Some(block) = remains {
+        let what = format_args!("root zone {zone} ends with a torn or damaged record at block {block}");
+        findings.note(Code::RootDamaged, name, what);
+    }
+}
+
+fn read_body(device: &dyn Device, block: u64, header: &RootHeader) -> Option<AlignedBuf> {
+    read(device, (block + 1) * BLOCK, (header.record_blocks() - 1) * BLOCK)
+}
+
+/// The pool that most devices belong to; of equals the first.
+fn usual_pool(scans: &[Vec<RootRecord>]) -> Option<Uuid> {
+    let pools: Vec<Uuid> = scans.iter().filter_map(|s| newest_of(s).map(|r| r.header.pool)).collect();
+    let votes = |pool: &Uuid| pools.iter().filter(|p| *p == pool).count();
+    pools.iter().rev().max_by_key(|p| votes(p)).copied()
+}
+
+/// Roots of later sessions are newer, whatever their numbers.
+fn age(header: &RootHeader) -> (u32, u64) {
+    (header.epoch, header.sequence)
+}
+
+/// The newest record whose body verifies.
+fn newest_of(records: &[RootRecord]) -> Option<&RootRecord> {
+    records.iter().filter(|r| r.body_good).max_by_key(|r| age(&r.header))
+}
+
+type Newest = (RootHeader, Vec<DeviceEntry>, Vec<u8>);
+
+fn newest_root(
+    devices: &[Arc<dyn Device>],
+    scans: &[Vec<RootRecord>],
+    pool: Uuid,
+    findings: &Findings,
+) -> Result<Newest, CheckError> {
+    let candidates = devices.iter().zip(scans).filter_map(|(device, records)| {
+        newest_of(records).filter(|r| r.header.pool == pool).map(|r| (device, r))
+    });
+    let mut found: Option<Newest> = None;
+    for (device, record) in candidates {
+        let newest = found.as_ref().map_or((0, 0), |(h, ..)| age(h));
+        let block = u64::from(record.zone) * u64::from(record.header.zone_blocks) + record.block;
+        if age(&record.header) < newest {
+            continue;
+        }
+        let Some(body) = read_body(&**device, block, &record.header) else { continue };
+        let Ok((table, payload)) = record.header.decode_body(&body) else { continue };
+        match &found {
+            Some((header, _, known)) if age(header) == age(&record.header) => {
+                if known != payload {
+                    let what =
+                        format_args!("root {} differs from the other devices' copies", header.sequence);
+                    findings.error(Code::RootDamaged, &device.info().name, what);
+                }
+            }
+            _ => found = Some((record.header, table, payload.to_vec())),
+        }
+    }
+    found.ok_or_else(|| CheckError::NoPool("no root record can be read twice".into()))
+}
+
+/// Puts each device into its place in the table, and says what is missing, foreign or behind.
+fn place(
+    devices: &[Arc<dyn Device>],
+    scans: &[Vec<RootRecord>],
+    newest: &RootHeader,
+    table: &[DeviceEntry],
+    findings: &Findings,
+) -> Vec<Option<Arc<dyn Device>>> {
+    let mut by_index: Vec<Option<Arc<dyn Device>>> = vec![None; table.len()];
+    let mut by_uuid: BTreeMap<Uuid, usize> = BTreeMap::new();
+    by_uuid.extend(table.iter().enumerate().map(|(i, entry)| (entry.uuid, i)));
+    let mut holders = 0;
+    for (device, records) in devices.iter().zip(scans) {
+        let name = &device.info().name;
+        // A device all of whose bodies are damaged still says by its headers which one it is.
+        let identity = newest_of(records).or_else(|| records.last()).map(|r| r.header);
+        let index = identity
+            .filter(|h| h.pool == newest.pool)
+            .and_then(|h| by_uuid.get(&h.device_uuid).copied().map(|i| (i, h)));
+        let Some((index, header)) = index else {
+            findings.error(Code::DeviceForeign, name, "is not a device of this pool");
+            continue;
+        };
+        let entry = table.get(index).expect("the index was found in the table");
+        let needed = u64::from(entry.zones) * u64::from(newest.zone_blocks) * BLOCK;
+        if usize::from(header.device.0) != index || device.info().size_bytes < needed {
+            let what = format_args!("calls itself {}; it is device {index} of {needed} bytes", header.device);
+            findings.error(Code::DeviceMismatch, name, what);
+        }
+        let holds = newest_of(records).is_some_and(|r| age(&r.header) == age(newest));
+        holders += usize::from(holds);
+        if !holds && table.len() <= ROOT_ON_ALL_MAX {
+            let what = format_args!("does not hold the newest root, {}", newest.sequence);
+            findings.repairable(Code::RootMissing, name, what);
+        }
+        match by_index.get_mut(index) {
+            Some(slot @ None) => *slot = Some(Arc::clone(device)),
+            _ => findings.error(Code::DeviceTwice, name, format_args!("device {index} was given before")),
+        }
+    }
+    let wanted = (usize::from(newest.parity) + 1).min(table.len());
+    if holders < wanted && table.len() > ROOT_ON_ALL_MAX {
+        let what = format_args!("the newest root is on {holders} devices and should be on {wanted}");
+        findings.repairable(Code::RootMissing, "pool", what);
+    }
+    report_missing(&by_index, table, newest, findings);
+    by_index
+}
+
+fn report_missing(
+    by_index: &[Option<Arc<dyn Device>>],
+    table: &[DeviceEntry],
+    newest: &RootHeader,
+    findings: &Findings,
+) {
+    let missing = by_index.iter().filter(|d| d.is_none()).count();
+    for ((index, entry), device) in (0u16..).zip(table).zip(by_index) {
+        if device.is_none() {
+            let place = DeviceIndex(index);
+            let what = format_args!("is missing (uuid {})", entry.uuid);
+            if missing <= usize::from(newest.parity) {
+                findings.repairable(Code::DeviceMissing, place, what);
+            } else {
+                findings.error(Code::DeviceMissing, place, what);
+            }
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! One stripe: every header, block, checksum and parity byte.
+
+use std::collections::BTreeMap;
+
+use warpfire_env::AlignedBuf;
+use warpfire_erasure::{Code as Parity, scalar};
+use warpfire_format::crc32c;
+use warpfire_format::segment::{SegmentDescriptor, SegmentKind};
+use warpfire_format::stripe::{StripeHeader, StripeIdentity, inline_start};
+use warpfire_units::BLOCK_BYTES;
+
+use super::device::{BlockRead, Media};
+use super::segment::StripePlace;
+use crate::code::Code;
+use crate::report::{Findings, Totals};
+
+/// Rows whose parity is computed at once: 64 KiB of each column.
+const TILE_ROWS: usize = 16;
+
+/// Bytes of each stripe's parity that are computed a second time by the plainest method, so that the fast kernel is
+/// not taken at its word.
+const SPOT_BYTES: usize = 64;
+
+/// What a stripe turned out to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Verdict {
+    /// What its headers say; `None` if none can be read.
+    pub(crate) header: Option<StripeHeader>,
+    /// Whether all payload can be read, if need be from parity. Without reading data: as far as headers tell.
+    pub(crate) readable: bool,
+}
+
+/// Buffers for the columns of one stripe, reused from stripe to stripe.
+#[derive(Default)]
+pub(crate) struct Shards {
+    buffers: Vec<AlignedBuf>,
+    codes: BTreeMap<(u16, u8), Option<Parity>>,
+}
+
+/// One column as it was read.
+struct Column<'a> {
+    header: Option<StripeHeader>,
+    crcs: Vec<u32>,
+    bytes: &'a [u8],
+    /// By row; row 0 follows the header.
+    bad: Vec<bool>,
+}
+
+/// What a stripe should be.
+pub(crate) fn identity_of(media: &Media, d: &SegmentDescriptor, stripe: u32, column: u16) -> StripeIdentity {
+    StripeIdentity {
+        pool: media.pool,
+        segment: d.id,
+        epoch: d.epoch,
+        stripe,
+        column: if d.kind == SegmentKind::Mirror { 0 } else { column },
+        kind: d.kind,
+        data: d.data,
+        parity: d.parity,
+    }
+}
+
+impl Shards {
+    /// Reads a stripe and verifies it: headers only, or with `data` everything.
+    pub(crate) fn verify(
+        &mut self,
+        media: &Media,
+        d: &SegmentDescriptor,
+        place: StripePlace,
+        data: bool,
+        totals: &mut Totals,
+        findings: &Findings,
+    ) -> Verdict {
+        let rows = if data { usize::from(place.rows) } else { 0 };
+        let len = (1 + rows) * BLOCK_BYTES;
+        if self.buffers.len() < d.columns.len() || self.buffers.first().is_some_and(|b| b.len() < len) {
+            self.buffers = d.columns.iter().map(|_| AlignedBuf::zeroed(len.max(64 * BLOCK_BYTES))).collect();
+        }
+        let unread = read_columns(media, d, place, len, &mut self.buffers, findings);
+        let mut columns = Vec::with_capacity(d.columns.len());
+        for ((number, buffer), unread) in (0u16..).zip(&self.buffers).zip(&unread) {
+            let bytes = buffer.get(..len).expect("buffers are made long enough");
+            columns.push(read_header(media, d, place, number, bytes, unread, findings));
+        }
+        let header = agree(d, place, &mut columns, findings);
+        check_blocks(media, d, place, &mut columns, totals, findings);
+        let readable = judge(media, d, place, &columns, rows, totals, findings);
+        let whole = columns.iter().all(|c| c.header.is_some() && !c.bad.iter().any(|bad| *bad));
+        if let (Some(header), true, true) = (header, data, readable) {
+            self.check_parity(d, place, rows, whole, findings);
+            check_padding(d, place, rows, &header, &self.buffers, &unread, findings);
+        }
+        Verdict { header, readable }
+    }
+
+    /// Recomputes parity, when every block of the stripe is good by its checksum.
+    fn check_parity(
+        &mut self,
+        d: &SegmentDescriptor,
+        place: StripePlace,
+        rows: usize,
+        whole: bool,
+        findings: &Findings,
+    ) {
+        let (k, m) = (usize::from(d.data), usize::from(d.parity));
+        let code = self.codes.entry((d.data, d.parity)).or_insert_with(|| Parity::new(k, m).ok());
+        let (Some(code), true) = (code, whole && m > 0) else { return };
+        let mut scratch = vec![vec![0; TILE_ROWS * BLOCK_BYTES]; m];
+        for first in (0..rows).step_by(TILE_ROWS) {
+            let range = (1 + first) * BLOCK_BYTES..(1 + rows.min(first + TILE_ROWS)) * BLOCK_BYTES;
+            let data: Vec<&[u8]> =
+                self.buffers.iter().take(k).map(|buffer| tile_of(buffer, range.clone())).collect();
+            let mut computed: Vec<&mut [u8]> =
+                scratch.iter_mut().map(|s| s.get_mut(..range.len()).expect("a tile fits")).collect();
+            code.encode(&data, &mut computed);
+            for (row, (stored, computed)) in self.buffers.iter().skip(k).zip(&computed).enumerate() {
+                let stored = tile_of(stored, range.clone());
+                let spot: Vec<&[u8]> = data.iter().map(|d| tile_of(d, 0..SPOT_BYTES)).collect();
+                let plain = first > 0 || scalar::parity(&spot, row) == tile_of(stored, 0..SPOT_BYTES);
+                if stored != &**computed || !plain {
+                    let what = format_args!("parity column {row} is not the parity of its data");
+                    findings.error(Code::ParityDisagrees, at_stripe(d, place), what);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn tile_of(bytes: &[u8], range: std::ops::Range<usize>) -> &[u8] {
+    bytes.get(range).expect("a tile lies inside its shard")
+}
+
+fn at_stripe(d: &SegmentDescriptor, place: StripePlace) -> String {
+    format!("{} stripe {}", d.id, place.stripe)
+}
+
+/// Names a block of a column as a person finds it on the device.
+fn at_block(media: &Media, d: &SegmentDescriptor, place: StripePlace, column: u16, block: usize) -> String {
+    let Some((device, zone)) = d.columns.get(usize::from(column)) else { return at_stripe(d, place) };
+    let number = u64::from(zone.0) * u64::from(media.zone_blocks) + place.block + block as u64;
+    format!("{} column {column}, {device} byte {}", at_stripe(d, place), number * BLOCK_BYTES as u64)
+}
+
+/// Reads the columns; for each the blocks (header first) that could not be read.
+fn read_columns(
+    media: &Media,
+    d: &SegmentDescriptor,
+    place: StripePlace,
+    len: usize,
+    buffers: &mut [AlignedBuf],
+    findings: &Findings,
+) -> Vec<Vec<bool>> {
+    let mut reads: Vec<BlockRead<'_>> = d
+        .columns
+        .iter()
+        .zip(buffers.iter_mut())
+        .map(|(&(device, zone), buffer)| {
+            let buf = buffer.get_mut(..len).expect("buffers are made long enough");
+            BlockRead { device, zone, block: place.block, buf }
+        })
+        .collect();
+    let outcomes = media.read(&mut reads);
+    let mut unread = Vec::with_capacity(outcomes.len());
+    for (((column, outcome), &(device, zone)), buffer) in (0u16..).zip(outcomes).zip(&d.columns).zip(buffers)
+    {
+        unread.push(match outcome {
+            Some(Ok(())) => vec![false; len / BLOCK_BYTES],
+            None => vec![true; len / BLOCK_BYTES],
+            // One bad block must not hide its neighbours.
+            Some(Err(reason)) => {
+                findings.repairable(Code::ReadFailed, at_block(media, d, place, column, 0), reason);
+                let blocks = buffer.get_mut(..len).expect("as above").chunks_exact_mut(BLOCK_BYTES);
+                (place.block..).zip(blocks).map(|(b, buf)| !media.read_one(device, zone, b, buf)).collect()
+            }
+        });
+    }
+    unread
+}
+
+fn read_header<'a>(
+    media: &Media,
+    d: &SegmentDescriptor,
+    place: StripePlace,
+    number: u16,
+    bytes: &'a [u8],
+    unread: &[bool],
+    findings: &Findings,
+) -> Column<'a> {
+    let (head, body) = bytes.split_at(BLOCK_BYTES);
+    let bad: Vec<bool> = unread.iter().skip(1).copied().collect();
+    let nothing = Column { header: None, crcs: Vec::new(), bytes: body, bad: vec![true; bad.len()] };
+    if unread.first() != Some(&false) {
+        return nothing;
+    }
+    let at = || at_block(media, d, place, number, 0);
+    match StripeHeader::decode(head) {
+        Err(e) => {
+            findings.repairable(Code::HeaderDamaged, at(), e);
+            nothing
+        }
+        Ok(block) if block.header.identity != identity_of(media, d, place.stripe, number) => {
+            let found = block.header.identity;
+            let what =
+                format_args!("holds {} stripe {} of epoch {}", found.segment, found.stripe, found.epoch);
+            findings.repairable(Code::HeaderForeign, at(), what);
+            nothing
+        }
+        Ok(block) => Column { header: Some(block.header), crcs: block.crcs().collect(), bytes: body, bad },
+    }
+}
+
+/// What most headers say; columns that say otherwise count as lost.
+fn agree(
+    d: &SegmentDescriptor,
+    place: StripePlace,
+    columns: &mut [Column<'_>],
+    findings: &Findings,
+) -> Option<StripeHeader> {
+    let said: Vec<StripeHeader> = columns.iter().filter_map(|c| c.header).collect();
+    let fits = |h: &StripeHeader| h.rows == place.rows;
+    let same = |a: &StripeHeader, b: &StripeHeader| {
+        (a.sequence, a.rows, a.payload_bytes) == (b.sequence, b.rows, b.payload_bytes)
+    };
+    let votes = |h: &StripeHeader| said.iter().filter(|other| same(h, other)).count();
+    let agreed = said.iter().filter(|h| fits(h)).max_by_key(|h| votes(h)).copied();
+    for (number, column) in columns.iter_mut().enumerate() {
+        let Some(header) = column.header else { continue };
+        if agreed.is_none_or(|a| !same(&a, &header)) {
+            let what = format_args!(
+                "column {number} says sequence {}, {} rows, {} payload bytes; expected are {} rows",
+                header.sequence, header.rows, header.payload_bytes, place.rows
+            );
+            findings.repairable(Code::HeadersDisagree, at_stripe(d, place), what);
+            column.header = None;
+            column.bad.fill(true);
+        }
+    }
+    agreed
+}
+
+fn check_blocks(
+    media: &Media,
+    d: &SegmentDescriptor,
+    place: StripePlace,
+    columns: &mut [Column<'_>],
+    totals: &mut Totals,
+    findings: &Findings,
+) {
+    for (number, column) in (0u16..).zip(columns) {
+        totals.blocks_verified += u64::from(column.header.is_some());
+        let blocks = column.bytes.chunks_exact(BLOCK_BYTES).zip(&column.crcs);
+        for (row, ((block, crc), bad)) in blocks.zip(&mut column.bad).enumerate() {
+            if *bad {
+                continue;
+            }
+            totals.blocks_verified += 1;
+            if crc32c(block) != *crc {
+                *bad = true;
+                let at = at_block(media, d, place, number, 1 + row);
+                findings.repairable(Code::BlockDamaged, at, "does not match its checksum");
+            }
+        }
+    }
+}
+
+/// Whether parity covers what is bad.
+fn judge(
+    media: &Media,
+    d: &SegmentDescriptor,
+    place: StripePlace,
+    columns: &[Column<'_>],
+    rows: usize,
+    totals: &mut Totals,
+    findings: &Findings,
+) -> bool {
+    let parity = usize::from(d.parity);
+    let headers_bad = columns.iter().filter(|c| c.header.is_none()).count();
+    let (mut rows_lost, mut blocks_lost) = (0, 0);
+    for row in 0..rows {
+        let bad = columns.iter().filter(|c| c.bad.get(row) == Some(&true)).count();
+        if bad > parity {
+            rows_lost += 1;
+            blocks_lost += bad as u64;
+        } else {
+            totals.blocks_repairable += bad as u64;
+        }
+    }
+    totals.blocks_lost += blocks_lost;
+    let headers_lost = headers_bad > parity;
+    if headers_lost {
+        totals.blocks_lost += headers_bad as u64;
+    } else {
+        totals.blocks_repairable += headers_bad as u64;
+    }
+    if rows_lost > 0 || headers_lost {
+        let given = d.columns.iter().filter(|(device, _)| media.is_present(*device)).count();
+        let what = format_args!(
+            "beyond parity: {headers_bad} of {} headers bad, {blocks_lost} blocks bad in {rows_lost} of {} rows \
+             that {parity} parity columns can not give back ({given} of {} devices given)",
+            columns.len(),
+            place.rows,
+            columns.len()
+        );
+        findings.error(Code::RowsLost, at_stripe(d, place), what);
+    }
+    rows_lost == 0 && !headers_lost
+}
+
+/// Bytes after the payload must be zero, in every column that was read.
+fn check_padding(
+    d: &SegmentDescriptor,
+    place: StripePlace,
+    rows: usize,
+    header: &StripeHeader,
+    buffers: &[AlignedBuf],
+    unread: &[Vec<bool>],
+    findings: &Findings,
+) {
+    let column_bytes = rows * BLOCK_BYTES;
+    let inline = match d.kind {
+        SegmentKind::Bulk => 0,
+        SegmentKind::Mirror => BLOCK_BYTES - inline_start(header.rows),
+    };
+    let payload = usize::try_from(header.payload_bytes).unwrap_or(usize::MAX).saturating_sub(inline);
+    for (column, (buffer, unread)) in buffers.iter().zip(unread).take(usize::from(d.data)).enumerate() {
+        let written = payload.saturating_sub(column * column_bytes).min(column_bytes);
+        let padding = buffer.get(BLOCK_BYTES + written..BLOCK_BYTES + column_bytes).unwrap_or(&[]);
+        if !unread.contains(&true) && padding.iter().any(|b| *b != 0) {
+            let what = format_args!("column {column} is not zero after its {written} payload bytes");
+            findings.repairable(Code::PaddingNotZero, at_stripe(d, place), what);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What is remembered of inodes until everything that refers to them has been seen.
+
+/// An inode that lives at its own key: a directory, or a file with several names. 40 bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Home {
+    pub(super) ino: u64,
+    /// Of a directory.
+    pub(super) parent: u64,
+    /// Hash of a directory's own name.
+    pub(super) name_hash: u64,
+    /// What the inode says.
+    pub(super) links: u32,
+    /// Names that lead here.
+    pub(super) names: u32,
+    /// Directories in this one.
+    pub(super) directories: u32,
+    pub(super) kind: u8,
+}
+
+/// A regular file in regions. 32 bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RegionFile {
+    pub(super) ino: u64,
+    pub(super) size_bytes: u64,
+    /// What the inode says less what was found so far, wrapping.
+    pub(super) allocated_left: u64,
+    /// It is being removed, region by region.
+    pub(super) is_orphan: bool,
+}
+
+/// A range of inode numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Window {
+    pub(super) first: u64,
+    /// One past the last; `u64::MAX` is the end of all numbers, itself included.
+    pub(super) past: u64,
+}
+
+impl Window {
+    pub(super) const ALL: Window = Window { first: 0, past: u64::MAX };
+
+    pub(super) fn contains(&self, ino: u64) -> bool {
+        self.first <= ino && (ino < self.past || self.past == u64::MAX)
+    }
+
+    pub(super) fn is_all(&self) -> bool {
+        *self == Self::ALL
+    }
+
+    /// The first half of the numbers in it that lie below `bound`. `None` if that is nothing less.
+    pub(super) fn halve(self, bound: u64) -> Option<Window> {
+        let past = self.first + self.past.min(bound).saturating_sub(self.first) / 2;
+        (past > self.first).then_some(Window { first: self.first, past })
+    }
+
+    /// The next range of the same length, `None` when this one reaches `bound`.
+    pub(super) fn next(self, bound: u64) -> Option<Window> {
+        let length = self.past - self.first;
+        (self.past < bound).then(|| Window { first: self.past, past: self.past.saturating_add(length) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_cover_every_number_once() {
+        let half = Window::ALL.halve(101).unwrap();
+        assert_eq!(half, Window { first: 0, past: 50 });
+        let mut windows = vec![half];
+        while let Some(next) = windows.last().unwrap().next(101) {
+            windows.push(next);
+        }
+        for ino in 0..101 {
+            assert_eq!(windows.iter().filter(|w| w.contains(ino)).count(), 1, "{ino}");
+        }
+        assert_eq!(Window { first: 5, past: 6 }.halve(101), None);
+        assert!(Window::ALL.contains(u64::MAX));
+    }
+}

@@ -1,0 +1,171 @@
+//! One pass over the map: which volume a key belongs to, and what is done with it.
+
+use warpfire_format::fs::{Key, SuperId, Superblock, VolumeId, VolumeRecord, decode_counter};
+
+pub(super) use super::facts::Window;
+use super::volume::{Context, Volume};
+use crate::code::Code;
+use crate::report::{Findings, Totals};
+use crate::tables::show;
+
+/// Keys between two looks at how much memory the facts take.
+const MEASURE_EVERY: u64 = 4096;
+
+/// How a pass ended.
+pub(super) enum Outcome {
+    /// The window is checked; the next one is to be, if there is one.
+    Done { next: Option<Window> },
+    /// The facts outgrew the memory. Inode numbers lie below `past`.
+    TooMuch { past: u64 },
+}
+
+/// A pass over the map.
+pub(super) struct Pass<'a> {
+    window: Window,
+    max_memory_bytes: u64,
+    context: Context<'a>,
+    superblock_seen: bool,
+    volume: Option<Volume>,
+    keys: u64,
+    too_much: bool,
+    has_holes: bool,
+    /// Findings that are only true if nothing was unreadable.
+    doubtful: Findings,
+}
+
+impl<'a> Pass<'a> {
+    pub(super) fn new(
+        window: Window,
+        is_first: bool,
+        max_memory_bytes: u64,
+        totals: &'a mut Totals,
+        findings: &'a Findings,
+    ) -> Self {
+        Pass {
+            window,
+            max_memory_bytes,
+            context: Context { is_first, next_ino: u64::MAX, totals, findings },
+            superblock_seen: false,
+            volume: None,
+            keys: 0,
+            too_much: false,
+            has_holes: false,
+            doubtful: Findings::default(),
+        }
+    }
+
+    /// Takes the next key. `false`: the rest need not be read.
+    pub(super) fn take(&mut self, key: &[u8], value: &[u8]) -> bool {
+        self.keys += 1;
+        self.context.totals.keys += u64::from(self.context.is_first);
+        match Key::decode(key) {
+            Ok(key) => self.take_decoded(key, value),
+            Err(e) => self.context.findings.error(Code::Value, format_args!("key {}", show(key)), e),
+        }
+        if self.keys.is_multiple_of(MEASURE_EVERY) {
+            self.measure();
+        }
+        // The first pass checks every value, whatever becomes of the facts.
+        self.context.is_first || !self.too_much
+    }
+
+    /// Takes a key whose value is unreadable.
+    pub(super) fn take_hole(&mut self) -> bool {
+        self.has_holes = true;
+        true
+    }
+
+    fn measure(&mut self) {
+        let Some(volume) = &mut self.volume else { return };
+        let bytes = volume.bytes();
+        let most = &mut self.context.totals.ledger_bytes_max;
+        *most = (*most).max(bytes);
+        if bytes > self.max_memory_bytes {
+            self.too_much = true;
+            volume.give_up();
+        }
+    }
+
+    fn take_decoded(&mut self, key: Key<'_>, value: &[u8]) {
+        let volume_id = match key {
+            Key::Super(SuperId::Superblock) => return self.take_superblock(value),
+            Key::Super(SuperId::Volume(v))
+            | Key::Counter(v, _)
+            | Key::Inode(v, _)
+            | Key::Orphan(v, _)
+            | Key::Dentry(v, ..)
+            | Key::Xattr(v, ..)
+            | Key::Region(v, ..) => v,
+        };
+        self.enter(volume_id);
+        let volume = self.volume.as_mut().expect("a volume was entered");
+        let context = &mut self.context;
+        match key {
+            Key::Super(_) => match VolumeRecord::decode(value) {
+                Ok(record) => volume.take_root(record.root_ino),
+                Err(e) => context.findings.error(Code::Value, format_args!("volume {}", volume_id.0), e),
+            },
+            Key::Counter(_, id) => match decode_counter(value) {
+                Ok(sum) => volume.take_counter(id, sum),
+                Err(e) => context.findings.error(Code::Value, format_args!("counter {id:?}"), e),
+            },
+            Key::Inode(_, ino) => volume.take_inode(ino, value, context),
+            Key::Orphan(_, ino) => volume.take_orphan(ino, value, context),
+            Key::Dentry(_, dir, name) => volume.take_name(dir, name, value, context),
+            Key::Xattr(_, ino, name) => volume.take_attribute(ino, name, value, context),
+            Key::Region(_, ino, index) => volume.take_region(ino, index, value, context),
+        }
+    }
+
+    fn take_superblock(&mut self, value: &[u8]) {
+        self.superblock_seen = true;
+        match Superblock::decode(value) {
+            Ok(superblock) => self.context.next_ino = superblock.next_ino,
+            Err(e) => self.context.findings.error(Code::Superblock, "superblock", e),
+        }
+    }
+
+    fn enter(&mut self, id: VolumeId) {
+        if self.volume.as_ref().is_some_and(|v| v.id == id.0) {
+            return;
+        }
+        self.leave();
+        let mut volume = Volume::new(id.0, self.window);
+        if self.too_much {
+            volume.give_up();
+        }
+        self.volume = Some(volume);
+    }
+
+    fn leave(&mut self) {
+        self.measure();
+        if let Some(mut volume) = self.volume.take() {
+            if volume.gave_up {
+                volume.finish_sums(&self.context);
+            } else {
+                volume.finish(&self.context);
+            }
+            self.doubtful.append(volume.doubtful);
+        }
+    }
+
+    /// Ends the pass. With `holes` part of the map could not be read, so what seems absent may be there.
+    pub(super) fn finish(mut self, holes: bool) -> Outcome {
+        self.leave();
+        if self.context.is_first && self.keys > 0 && !self.superblock_seen {
+            self.doubtful.error(Code::Superblock, "pool", "has names and no superblock");
+        }
+        if !(holes || self.has_holes) {
+            self.context.findings.append(self.doubtful);
+        } else if self.context.is_first {
+            let what = "part of the map is unreadable, so links, sums and the tree are not checked";
+            self.context.findings.note(Code::NotChecked, "names", what);
+        }
+        let past = self.context.next_ino;
+        if self.too_much {
+            return Outcome::TooMuch { past };
+        }
+        let next = if self.window.is_all() { None } else { self.window.next(past) };
+        Outcome::Done { next }
+    }
+}

@@ -1,0 +1,430 @@
+//! One volume: what was seen of its inodes, and whether it fits together.
+
+use warpfire_format::fs::{
+    Attrs, Content, CounterId, Dentry, FileKind, Inode, REGION_BYTES, decode_region, decode_xattr, flag,
+};
+use warpfire_format::key_hash;
+
+use super::acl;
+use super::facts::{Home, RegionFile, Window};
+use super::inoset::InoSet;
+use crate::code::Code;
+use crate::report::{Findings, Totals};
+
+/// The volume that is being read.
+pub(super) struct Volume {
+    pub(super) id: u32,
+    window: Window,
+    /// Facts outgrew the memory: only what needs none is still checked.
+    pub(super) gave_up: bool,
+    root: Option<u64>,
+    counters: [Option<i64>; 2],
+    inodes_found: u64,
+    bytes_found: u64,
+    inodes: InoSet,
+    with_attributes: InoSet,
+    homes: Vec<Home>,
+    files: Vec<RegionFile>,
+    files_sorted: bool,
+    /// Findings that are only true if nothing was unreadable.
+    pub(super) doubtful: Findings,
+}
+
+/// What is the same for all inodes of a pass.
+pub(super) struct Context<'a> {
+    pub(super) is_first: bool,
+    pub(super) next_ino: u64,
+    pub(super) totals: &'a mut Totals,
+    pub(super) findings: &'a Findings,
+}
+
+/// How an inode was found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Own,
+    Orphan,
+    Name,
+}
+
+impl Volume {
+    pub(super) fn new(id: u32, window: Window) -> Self {
+        Volume {
+            id,
+            window,
+            gave_up: false,
+            root: None,
+            counters: [None; 2],
+            inodes_found: 0,
+            bytes_found: 0,
+            inodes: InoSet::default(),
+            with_attributes: InoSet::default(),
+            homes: Vec::new(),
+            files: Vec::new(),
+            files_sorted: false,
+            doubtful: Findings::default(),
+        }
+    }
+
+    /// Memory that the facts take.
+    pub(super) fn bytes(&self) -> u64 {
+        let homes = self.homes.capacity() * size_of::<Home>();
+        let files = self.files.capacity() * size_of::<RegionFile>();
+        (homes + files) as u64 + self.inodes.bytes() + self.with_attributes.bytes()
+    }
+
+    /// Forgets all facts.
+    pub(super) fn give_up(&mut self) {
+        let window = Window { first: u64::MAX, past: 0 };
+        *self = Volume {
+            gave_up: true,
+            root: self.root,
+            counters: self.counters,
+            inodes_found: self.inodes_found,
+            bytes_found: self.bytes_found,
+            ..Volume::new(self.id, window)
+        };
+    }
+
+    pub(super) fn take_root(&mut self, ino: u64) {
+        self.root = Some(ino);
+    }
+
+    pub(super) fn take_counter(&mut self, id: CounterId, sum: i64) {
+        let [inodes, bytes] = &mut self.counters;
+        match id {
+            CounterId::Inodes => *inodes = Some(sum),
+            CounterId::Bytes => *bytes = Some(sum),
+        }
+    }
+
+    pub(super) fn take_inode(&mut self, key_ino: u64, value: &[u8], context: &mut Context<'_>) {
+        let place = format!("inode {key_ino}");
+        match Inode::decode(value) {
+            Err(e) => context.findings.error(Code::Value, place, e),
+            Ok(inode) if inode.ino != key_ino => {
+                context.findings.error(Code::Value, place, format_args!("is inode {}", inode.ino));
+            }
+            Ok(inode) => self.add(&inode, Place::Own, &place, context),
+        }
+    }
+
+    pub(super) fn take_orphan(&mut self, key_ino: u64, value: &[u8], context: &mut Context<'_>) {
+        let place = format!("orphan {key_ino}");
+        match Inode::decode(value) {
+            Err(e) => context.findings.error(Code::Value, place, e),
+            Ok(inode) if inode.ino != key_ino || inode.attrs.links != 0 => {
+                let what = format_args!("is inode {} with {} links", inode.ino, inode.attrs.links);
+                context.findings.error(Code::Orphan, place, what);
+            }
+            Ok(inode) => {
+                if context.is_first {
+                    context.totals.orphans += 1;
+                    context.findings.note(Code::Orphan, &place, "has no name and waits to be removed");
+                }
+                self.add(&inode, Place::Orphan, &place, context);
+            }
+        }
+    }
+
+    pub(super) fn take_name(&mut self, dir: u64, name: &[u8], value: &[u8], context: &mut Context<'_>) {
+        let place = || format!("name {dir}/{}", name.escape_ascii());
+        let dentry = match Dentry::decode(value) {
+            Ok(dentry) => dentry,
+            Err(e) => return context.findings.error(Code::Value, place(), e),
+        };
+        context.totals.names += u64::from(context.is_first);
+        let is_directory = matches!(dentry, Dentry::Reference(FileKind::Directory, _));
+        if self.window.contains(dir) {
+            match self.home(dir).filter(|h| h.kind == FileKind::Directory as u8) {
+                Some(home) => home.directories = home.directories.saturating_add(u32::from(is_directory)),
+                None => {
+                    let what = format_args!("there is no directory {dir}");
+                    self.doubtful.error(Code::NameWithoutDirectory, place(), what);
+                }
+            }
+        }
+        match dentry {
+            Dentry::Embedded(inode) => self.add(&inode, Place::Name, &place(), context),
+            Dentry::Reference(kind, ino) if self.window.contains(ino) => {
+                self.refer(dir, name, kind, ino, context.findings);
+            }
+            Dentry::Reference(..) => {}
+        }
+    }
+
+    fn refer(&mut self, dir: u64, name: &[u8], kind: FileKind, ino: u64, findings: &Findings) {
+        let place = || format!("name {dir}/{}", name.escape_ascii());
+        let Some(home) = self.home(ino) else {
+            let what = format_args!("there is no inode {ino}");
+            return self.doubtful.error(Code::NameWithoutInode, place(), what);
+        };
+        home.names = home.names.saturating_add(1);
+        let misplaced = (home.parent, home.name_hash) != (dir, key_hash(name));
+        let (says, parent) = (home.kind, home.parent);
+        if says != kind as u8 {
+            let what = format_args!("says {kind:?}; inode {ino} is of type {says}");
+            findings.error(Code::NameKind, place(), what);
+        } else if kind == FileKind::Directory && misplaced {
+            let what = format_args!("directory {ino} has another name, or another parent: {parent}");
+            findings.error(Code::DirectoryPlace, place(), what);
+        }
+    }
+
+    fn home(&mut self, ino: u64) -> Option<&mut Home> {
+        let at = self.homes.binary_search_by_key(&ino, |h| h.ino).ok()?;
+        self.homes.get_mut(at)
+    }
+
+    /// Takes any inode, wherever it was found.
+    fn add(&mut self, inode: &Inode<'_>, found: Place, place: &str, context: &mut Context<'_>) {
+        let attrs = &inode.attrs;
+        if context.is_first {
+            count(attrs, context.totals);
+            self.inodes_found += 1;
+            self.bytes_found = self.bytes_found.wrapping_add(attrs.allocated_bytes);
+            check_inode(inode, found, place, context);
+        }
+        if !self.window.contains(inode.ino) {
+            return;
+        }
+        if !self.inodes.insert(inode.ino) {
+            let what = format_args!("inode {} exists twice", inode.ino);
+            return context.findings.error(Code::InoTwice, place, what);
+        }
+        if attrs.flags & flag::XATTRS != 0 {
+            self.with_attributes.insert(inode.ino);
+        }
+        if found == Place::Own {
+            let (parent, name) = match inode.content {
+                Content::Directory(parent, name) => (parent, name),
+                _ => (0, &[][..]),
+            };
+            self.homes.push(Home {
+                ino: inode.ino,
+                parent,
+                name_hash: key_hash(name),
+                links: attrs.links,
+                names: 0,
+                directories: 0,
+                kind: attrs.kind as u8,
+            });
+        }
+        if matches!(inode.content, Content::Regions) {
+            self.files.push(RegionFile {
+                ino: inode.ino,
+                size_bytes: attrs.size_bytes,
+                allocated_left: attrs.allocated_bytes,
+                is_orphan: found == Place::Orphan,
+            });
+        }
+    }
+
+    pub(super) fn take_attribute(&mut self, ino: u64, name: &[u8], value: &[u8], context: &Context<'_>) {
+        let place = || format!("attribute {} of inode {ino}", name.escape_ascii());
+        let value = match decode_xattr(value) {
+            Ok(value) => value,
+            Err(e) => return context.findings.error(Code::Value, place(), e),
+        };
+        if let (true, Some(fault)) = (acl::NAMES.contains(&name), acl::fault(value)) {
+            context.findings.error(Code::Acl, place(), fault);
+        }
+        if !self.window.contains(ino) {
+            return;
+        }
+        if !self.inodes.contains(ino) {
+            self.doubtful.error(Code::XattrWithoutInode, place(), "there is no such inode");
+        } else if !self.with_attributes.contains(ino) {
+            let what = "the inode does not say that it has attributes";
+            self.doubtful.error(Code::XattrWithoutInode, place(), what);
+        }
+    }
+
+    pub(super) fn take_region(&mut self, ino: u64, index: u64, value: &[u8], context: &Context<'_>) {
+        let place = || format!("region {index} of inode {ino}");
+        let map = match decode_region(value, false) {
+            Ok(map) => map,
+            Err(e) => return context.findings.error(Code::Value, place(), e),
+        };
+        if !self.window.contains(ino) {
+            return;
+        }
+        if !self.files_sorted {
+            self.files.sort_unstable_by_key(|f| f.ino);
+            self.files_sorted = true;
+        }
+        let found = self.files.binary_search_by_key(&ino, |f| f.ino).ok();
+        let Some(file) = found.and_then(|at| self.files.get_mut(at)) else {
+            return self.doubtful.error(Code::RegionWithoutFile, place(), "there is no such file in regions");
+        };
+        file.allocated_left = file.allocated_left.wrapping_sub(map.data_bytes());
+        let end = map.iter().last().map_or(0, |e| u64::from(e.end()));
+        let end = index.checked_mul(u64::from(REGION_BYTES)).and_then(|start| start.checked_add(end));
+        if end.is_none_or(|end| end > file.size_bytes) && !file.is_orphan {
+            let what = format_args!("reaches past the end of the file at {}", file.size_bytes);
+            context.findings.error(Code::PastEnd, place(), what);
+        }
+    }
+
+    /// Everything of the volume has been seen.
+    pub(super) fn finish(&mut self, context: &Context<'_>) {
+        self.check_root();
+        for home in &self.homes {
+            self.check_links(home);
+        }
+        for file in self.files.iter().filter(|f| f.allocated_left != 0) {
+            let over = file.allocated_left.cast_signed();
+            if !file.is_orphan || over < 0 {
+                let what = format_args!("says {over} bytes more than its extents have");
+                self.doubtful.error(Code::Allocated, format_args!("inode {}", file.ino), what);
+            }
+        }
+        if self.window.is_all() {
+            self.check_tree();
+        } else if self.window.first == 0 {
+            let what = "directories are too many to look for cycles in the memory allowed";
+            self.doubtful.note(Code::NotChecked, format_args!("volume {}", self.id), what);
+        }
+        self.finish_sums(context);
+    }
+
+    /// The sums need no facts.
+    pub(super) fn finish_sums(&mut self, context: &Context<'_>) {
+        if context.is_first {
+            let found = [self.inodes_found.cast_signed(), self.bytes_found.cast_signed()];
+            for ((name, said), found) in ["inodes", "bytes"].iter().zip(self.counters).zip(found) {
+                let said = said.unwrap_or(0);
+                if said != found {
+                    let place = format_args!("volume {} sum of {name}", self.id);
+                    self.doubtful.error(Code::Counter, place, format_args!("says {said}; found {found}"));
+                }
+            }
+        }
+    }
+
+    fn check_root(&mut self) {
+        let place = format!("volume {}", self.id);
+        let Some(root) = self.root else {
+            return self.doubtful.error(Code::Superblock, place, "has no record");
+        };
+        if self.window.contains(root) {
+            let is_root = |h: &&mut Home| h.kind == FileKind::Directory as u8 && h.parent == root;
+            if self.home(root).filter(is_root).is_none() {
+                let what = format_args!("its root, inode {root}, is not a directory that is its own parent");
+                self.doubtful.error(Code::Superblock, place, what);
+            }
+        }
+    }
+
+    fn check_links(&self, home: &Home) {
+        let place = format!("inode {}", home.ino);
+        if home.kind != FileKind::Directory as u8 {
+            if home.names != home.links {
+                let what = format_args!("says {} links and has {} names", home.links, home.names);
+                self.doubtful.error(Code::Links, place, what);
+            }
+            return;
+        }
+        let names = u32::from(self.root != Some(home.ino));
+        if home.names != names {
+            let what = format_args!("is a directory with {} names", home.names);
+            self.doubtful.error(Code::DirectoryPlace, &place, what);
+        }
+        let links = home.directories.saturating_add(2);
+        if home.links != links {
+            let what = format_args!("says {} links and has {} directories", home.links, home.directories);
+            self.doubtful.error(Code::Links, &place, what);
+        }
+    }
+
+    /// Every directory leads to the root by its parents.
+    fn check_tree(&self) {
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        enum Seen {
+            No,
+            OnPath,
+            Reaches,
+            Lost,
+        }
+        let mut seen = vec![Seen::No; self.homes.len()];
+        let mut path = Vec::new();
+        for start in 0..self.homes.len() {
+            let mut at = start;
+            let end = loop {
+                let (Some(home), Some(state)) = (self.homes.get(at), seen.get_mut(at)) else {
+                    break Seen::Lost;
+                };
+                match *state {
+                    Seen::No if home.kind != FileKind::Directory as u8 => break Seen::Lost,
+                    Seen::No => {}
+                    Seen::OnPath => break Seen::Lost,
+                    decided => break decided,
+                }
+                *state = Seen::OnPath;
+                path.push(at);
+                if self.root == Some(home.ino) {
+                    break Seen::Reaches;
+                }
+                match self.homes.binary_search_by_key(&home.parent, |h| h.ino) {
+                    Ok(parent) => at = parent,
+                    Err(_) => break Seen::Lost,
+                }
+            };
+            for at in path.drain(..) {
+                let (Some(home), Some(state)) = (self.homes.get(at), seen.get_mut(at)) else { continue };
+                *state = end;
+                if end == Seen::Lost {
+                    let place = format_args!("directory {}", home.ino);
+                    self.doubtful.error(Code::Unreachable, place, "can not be reached from the root");
+                }
+            }
+        }
+    }
+}
+
+fn count(attrs: &Attrs, totals: &mut Totals) {
+    totals.file_bytes = totals.file_bytes.saturating_add(attrs.allocated_bytes);
+    match attrs.kind {
+        FileKind::Regular => totals.files += 1,
+        FileKind::Directory => totals.directories += 1,
+        FileKind::Symlink => totals.symlinks += 1,
+        FileKind::Fifo | FileKind::CharDevice | FileKind::BlockDevice | FileKind::Socket => {
+            totals.special_files += 1;
+        }
+    }
+}
+
+/// What an inode says of itself.
+fn check_inode(inode: &Inode<'_>, found: Place, place: &str, context: &Context<'_>) {
+    let attrs = &inode.attrs;
+    if inode.ino >= context.next_ino {
+        let what = format_args!("inode {} was never reserved: {} is next", inode.ino, context.next_ino);
+        context.findings.error(Code::InoUnreserved, place, what);
+    }
+    if found == Place::Name && attrs.links != 1 {
+        let what = format_args!("holds an inode with {} links; it has one name", attrs.links);
+        context.findings.error(Code::Links, place, what);
+    }
+    if attrs.allocated_bytes > attrs.size_bytes && found != Place::Orphan {
+        let what = format_args!("{} bytes allocated of {}", attrs.allocated_bytes, attrs.size_bytes);
+        context.findings.error(Code::Allocated, place, what);
+    }
+    let Content::Small(extents) = inode.content else { return };
+    match extents.to_map() {
+        Err(e) => context.findings.error(Code::Value, place, e),
+        Ok(map) => {
+            let end = map.iter().last().map_or(0, |e| u64::from(e.end()));
+            if end > attrs.size_bytes {
+                let what = format_args!("has bytes up to {end}, past its end at {}", attrs.size_bytes);
+                context.findings.error(Code::PastEnd, place, what);
+            }
+            if map.data_bytes() != attrs.allocated_bytes {
+                let what = format_args!(
+                    "says {} bytes; its extents have {}",
+                    attrs.allocated_bytes,
+                    map.data_bytes()
+                );
+                context.findings.error(Code::Allocated, place, what);
+            }
+        }
+    }
+}

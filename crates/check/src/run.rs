@@ -1,0 +1,66 @@
+//! The whole check, bottom up.
+
+use std::sync::Arc;
+
+use warpfire_env::Device;
+use warpfire_format::segment::SegmentKind;
+
+use crate::load::{Loaded, load};
+use crate::media::{Segment, Shards};
+use crate::names;
+use crate::options::{CheckError, CheckOptions, Phase, Progress};
+use crate::report::{Findings, Report, Totals};
+
+/// Stripes or versions between two calls of the progress callback.
+const PROGRESS_EVERY: u64 = 64;
+
+/// Reads everything and says what does not hold. Devices may be given in any order; up to m of them may be missing.
+///
+/// # Errors
+/// When there is no pool to check at all. Whatever is wrong inside one is a finding.
+pub fn check(devices: &[Arc<dyn Device>], options: &CheckOptions) -> Result<Report, CheckError> {
+    let findings = Findings::default();
+    let mut totals = Totals::default();
+    let began = options.clock.monotonic_nanos();
+    report_progress(options, Phase::Log, 0, 1);
+    let mut loaded = load(devices, &mut totals, &findings)?;
+    report_progress(options, Phase::Log, 1, 1);
+    let log_read = options.clock.monotonic_nanos();
+    check_stripes(&mut loaded, options, &mut totals, &findings);
+    let stripes_read = options.clock.monotonic_nanos();
+    names::check_names(&loaded, options, &mut totals, &findings)?;
+    let ended = options.clock.monotonic_nanos();
+    totals.stripe_nanos = stripes_read - log_read;
+    totals.name_nanos = ended - stripes_read;
+    totals.nanos = ended - began;
+    totals.bytes_read = loaded.media.bytes_read();
+    Ok(findings.into_report(totals))
+}
+
+pub(crate) fn report_progress(options: &CheckOptions, phase: Phase, done: u64, total: u64) {
+    if let Some(progress) = &options.progress {
+        progress(Progress { phase, done, total });
+    }
+}
+
+/// Verifies every stripe of every live segment, and learns how much of each is payload.
+fn check_stripes(loaded: &mut Loaded, options: &CheckOptions, totals: &mut Totals, findings: &Findings) {
+    let mut shards = Shards::default();
+    let stripes = |s: &Segment| u64::from(s.stripe_count());
+    let total: u64 = loaded.chain.iter().chain(loaded.segments.values()).map(stripes).sum();
+    for segment in loaded.chain.iter_mut().chain(loaded.segments.values_mut()) {
+        let places: Vec<_> = segment.stripes().collect();
+        for place in places {
+            let verdict =
+                shards.verify(&loaded.media, &segment.descriptor, place, options.data, totals, findings);
+            if let Some(header) = verdict.header.filter(|_| segment.descriptor.kind == SegmentKind::Bulk) {
+                segment.note_payload(place, header.payload_bytes);
+            }
+            totals.stripes += 1;
+            if totals.stripes.is_multiple_of(PROGRESS_EVERY) {
+                report_progress(options, Phase::Stripes, totals.stripes, total);
+            }
+        }
+    }
+    report_progress(options, Phase::Stripes, total, total);
+}

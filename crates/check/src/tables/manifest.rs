@@ -1,0 +1,111 @@
+//! The manifest: the root's state and the edits in the commit log.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warpfire_format::manifest::{ManifestEdit, TableEntry};
+use warpfire_units::Seq;
+
+use crate::code::Code;
+use crate::report::Findings;
+
+/// Which tables there are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Manifest {
+    number: u64,
+    /// Every commit up to this one is in tables.
+    pub(crate) flushed: Seq,
+    /// Newest first.
+    runs: Vec<u64>,
+    tables: BTreeMap<u64, TableEntry>,
+}
+
+impl Manifest {
+    /// Makes an edit's changes. One that was made before changes nothing.
+    pub(crate) fn apply(&mut self, edit: ManifestEdit, findings: &Findings) {
+        let from_nothing = self.number == 0;
+        if !from_nothing && edit.number <= self.number {
+            return;
+        }
+        let place = format!("manifest edit {}", edit.number);
+        if !from_nothing && edit.number != self.number + 1 {
+            let what = format_args!("follows edit {}", self.number);
+            findings.error(Code::ManifestEdit, &place, what);
+        }
+        for id in &edit.removed {
+            if self.tables.remove(id).is_none() {
+                findings.error(
+                    Code::ManifestEdit,
+                    &place,
+                    format_args!("removes table {id}, which is not there"),
+                );
+            }
+        }
+        for (id, run) in &edit.moved {
+            match self.tables.get_mut(id) {
+                Some(table) => table.run = *run,
+                None => {
+                    let what = format_args!("moves table {id}, which is not there");
+                    findings.error(Code::ManifestEdit, &place, what);
+                }
+            }
+        }
+        for table in edit.added {
+            let id = table.id;
+            if id >= edit.next_table || self.tables.insert(id, table).is_some() {
+                let what = format_args!("adds table {id}, a number that is taken or not yet given");
+                findings.error(Code::ManifestEdit, &place, what);
+            }
+        }
+        if edit.flushed < self.flushed || edit.runs.iter().any(|run| *run >= edit.next_run) {
+            findings.error(Code::ManifestEdit, &place, "goes back, or lists a run that is not yet made");
+        }
+        self.number = edit.number;
+        self.flushed = edit.flushed;
+        self.runs = edit.runs;
+    }
+
+    /// All tables, by id.
+    pub(crate) fn tables(&self) -> impl ExactSizeIterator<Item = &TableEntry> {
+        self.tables.values()
+    }
+
+    /// One table.
+    pub(crate) fn table(&self, id: u64) -> Option<&TableEntry> {
+        self.tables.get(&id)
+    }
+
+    /// The runs, newest first, each with its tables in the order of their keys.
+    pub(crate) fn runs(&self) -> Vec<Vec<&TableEntry>> {
+        let mut of_run: BTreeMap<u64, Vec<&TableEntry>> = BTreeMap::new();
+        for table in self.tables.values() {
+            of_run.entry(table.run).or_default().push(table);
+        }
+        for tables in of_run.values_mut() {
+            tables.sort_by(|a, b| a.smallest.cmp(&b.smallest));
+        }
+        // A run that is listed twice is read once.
+        self.runs.iter().filter_map(|run| of_run.remove(run)).collect()
+    }
+
+    /// Checks that runs and tables belong together.
+    pub(crate) fn check(&self, findings: &Findings) {
+        let listed: BTreeSet<u64> = self.runs.iter().copied().collect();
+        if listed.len() != self.runs.len() {
+            findings.error(Code::Runs, "manifest", "lists a run twice");
+        }
+        for table in self.tables.values().filter(|t| !listed.contains(&t.run)) {
+            let what = format_args!("is in run {}, which is not listed", table.run);
+            findings.error(Code::Runs, format_args!("table {}", table.id), what);
+        }
+        for run in self.runs() {
+            for pair in run.windows(2) {
+                if let [a, b] = pair
+                    && a.largest >= b.smallest
+                {
+                    let place = format_args!("tables {} and {}", a.id, b.id);
+                    findings.error(Code::Runs, place, format_args!("overlap in run {}", a.run));
+                }
+            }
+        }
+    }
+}

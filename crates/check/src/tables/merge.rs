@@ -1,0 +1,178 @@
+//! All runs and the log's commits as one map at its newest version.
+//!
+//! Of a key's versions those in the log are the newest, then those in the first run, and so on; within one of them, as
+//! they are listed.
+
+use std::cmp::Ordering;
+
+use warpfire_format::fs::{FoldBase, FoldOutcome, fold};
+use warpfire_format::table::{Entry, EntryKind};
+use warpfire_units::Seq;
+
+use super::commits::Commits;
+use super::manifest::Manifest;
+use super::run::RunReader;
+use super::verify::show;
+use crate::code::Code;
+use crate::media::SliceReader;
+use crate::report::Findings;
+
+/// What a key has at the newest version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Value<'a> {
+    /// This value.
+    Present(&'a [u8]),
+    /// Operands or a value that make no sense; reported already.
+    Unreadable,
+}
+
+enum Source<'a> {
+    Log(Commits<'a>),
+    Run(Box<RunReader<'a>>),
+}
+
+impl<'a> Source<'a> {
+    fn key(&self) -> Option<&[u8]> {
+        match self {
+            Source::Log(commits) => commits.key(),
+            Source::Run(run) => run.key(),
+        }
+    }
+
+    fn versions(&self) -> impl Iterator<Item = Entry<'_>> {
+        let (log, run) = match self {
+            Source::Log(commits) => (Some(commits.versions().iter().copied()), None),
+            Source::Run(run) => (None, Some(run.versions())),
+        };
+        log.into_iter().flatten().chain(run.into_iter().flatten())
+    }
+}
+
+/// A walk over the merged map.
+pub(crate) struct Merge<'a> {
+    /// Newest first.
+    sources: Vec<Source<'a>>,
+    /// Numbers of the sources that have a key, by key and then newest first.
+    order: Vec<usize>,
+    pub(crate) versions_seen: u64,
+}
+
+impl<'a> Merge<'a> {
+    /// With `verify` the tables are checked on the way.
+    pub(crate) fn new(
+        manifest: &'a Manifest,
+        commits: Commits<'a>,
+        verify: bool,
+        reader: &mut SliceReader<'_>,
+        findings: &Findings,
+    ) -> Self {
+        let runs =
+            manifest.runs().into_iter().map(|tables| Source::Run(Box::new(RunReader::new(tables, verify))));
+        let mut merge = Merge {
+            sources: std::iter::once(Source::Log(commits)).chain(runs).collect(),
+            order: Vec::new(),
+            versions_seen: 0,
+        };
+        for number in 0..merge.sources.len() {
+            if let Some(Source::Run(run)) = merge.sources.get_mut(number) {
+                run.advance(reader, findings);
+            }
+            merge.insert(number);
+        }
+        merge
+    }
+
+    /// Whether part of a table could not be read.
+    pub(crate) fn has_holes(&self) -> bool {
+        self.sources.iter().any(|s| matches!(s, Source::Run(run) if run.has_holes))
+    }
+
+    fn key_of(&self, number: usize) -> Option<&[u8]> {
+        self.sources.get(number).and_then(Source::key)
+    }
+
+    /// Puts a source into its place; one without a key is left out.
+    fn insert(&mut self, number: usize) {
+        let Some(key) = self.key_of(number) else { return };
+        let at = self.order.partition_point(|other| {
+            let order = self.key_of(*other).unwrap_or(&[]).cmp(key);
+            order.then(other.cmp(&number)) == Ordering::Less
+        });
+        self.order.insert(at, number);
+    }
+
+    /// Calls `each` for every key that has a value, in order, until it says `false`.
+    pub(crate) fn for_each(
+        &mut self,
+        reader: &mut SliceReader<'_>,
+        findings: &Findings,
+        mut each: impl FnMut(&[u8], Value<'_>) -> bool,
+    ) {
+        let mut folded = Vec::new();
+        while let Some(first) = self.order.first().copied() {
+            let key = self.key_of(first).unwrap_or(&[]);
+            let same = self.order.iter().take_while(|n| self.key_of(**n) == Some(key)).count();
+            let newest_first = self.order.iter().take(same).filter_map(|n| self.sources.get(*n));
+            let (goes_on, seen) = visit(key, newest_first, &mut folded, findings, &mut each);
+            self.versions_seen += seen;
+            if !goes_on {
+                return;
+            }
+            let done: Vec<usize> = self.order.drain(..same).collect();
+            for number in done {
+                match self.sources.get_mut(number) {
+                    Some(Source::Log(commits)) => commits.advance(),
+                    Some(Source::Run(run)) => run.advance(reader, findings),
+                    None => {}
+                }
+                self.insert(number);
+            }
+        }
+    }
+}
+
+/// Resolves one key. Returns what `each` said, and how many versions there are.
+fn visit<'s, 'a: 's>(
+    key: &[u8],
+    sources: impl Iterator<Item = &'s Source<'a>>,
+    folded: &mut Vec<u8>,
+    findings: &Findings,
+    each: &mut impl FnMut(&[u8], Value<'_>) -> bool,
+) -> (bool, u64) {
+    let mut operands: Vec<&[u8]> = Vec::new();
+    let mut base = None;
+    let (mut seen, mut oldest) = (0, Seq::MAX);
+    for (place, version) in sources.enumerate().flat_map(|(n, s)| s.versions().map(move |v| (n, v))) {
+        seen += 1;
+        if place > 0 && version.seq > oldest {
+            let what = format_args!("an older run holds commit {}, a newer one {}", version.seq.0, oldest.0);
+            findings.error(Code::RunOrder, show(key), what);
+        }
+        if version.seq != Seq(0) {
+            oldest = oldest.min(version.seq);
+        }
+        if base.is_none() {
+            match version.kind {
+                EntryKind::Put => base = Some(FoldBase::Value(version.value)),
+                EntryKind::Delete => base = Some(FoldBase::Absent),
+                EntryKind::Merge => operands.push(version.value),
+            }
+        }
+    }
+    let base = base.unwrap_or(FoldBase::Absent);
+    operands.reverse();
+    let goes_on = match (base, operands.is_empty()) {
+        (FoldBase::Value(value), true) => each(key, Value::Present(value)),
+        (_, true) => true,
+        (base, false) => match fold(key, base, &operands, folded) {
+            Ok(FoldOutcome::Value) => each(key, Value::Present(folded)),
+            Ok(FoldOutcome::Deleted) => true,
+            Ok(FoldOutcome::Operand) => each(key, Value::Unreadable),
+            Err(e) => {
+                findings.error(Code::Value, show(key), e);
+                each(key, Value::Unreadable)
+            }
+        },
+    };
+    (goes_on, seen)
+}

@@ -1,0 +1,13 @@
+//! Tables and the log's commits: one ordered map.
+
+mod commits;
+mod manifest;
+mod merge;
+mod run;
+mod verify;
+
+pub(crate) use commits::{Commits, split_records};
+pub(crate) use manifest::Manifest;
+pub(crate) use merge::{Merge, Value};
+pub(crate) use run::{find_block, read_table, read_top};
+pub(crate) use verify::show;

@@ -1,0 +1,223 @@
+//! One run read front to back, a partition at a time.
+
+use warpfire_format::manifest::TableEntry;
+use warpfire_format::table::{DataBlock, Entry, Partition, Place, TopIndex};
+
+use super::verify::TableFacts;
+use crate::code::Code;
+use crate::media::SliceReader;
+use crate::report::Findings;
+
+/// Most bytes of one partition with its data blocks. Writers make them some 256 KiB; a top index that says
+/// otherwise is not believed.
+const PARTITION_BYTES_MAX: u32 = 64 << 20;
+
+/// Appends bytes `from..from + len` of a table to `out`.
+pub(crate) fn read_table(
+    entry: &TableEntry,
+    from: u32,
+    len: u32,
+    reader: &mut SliceReader<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), String> {
+    let (mut start, end) = (0u64, u64::from(from) + u64::from(len));
+    for slice in &entry.slices {
+        let slice_end = start + u64::from(slice.len_bytes);
+        let (a, b) = (start.max(u64::from(from)), slice_end.min(end));
+        if a < b {
+            let narrow = |n: u64| u32::try_from(n).expect("inside a slice");
+            reader.read(slice.part(narrow(a - start), narrow(b - a)), out)?;
+        }
+        start = slice_end;
+    }
+    if start < end { Err(format!("bytes {from}+{len} are past the end of the table")) } else { Ok(()) }
+}
+
+/// A table's top block.
+pub(crate) fn read_top(entry: &TableEntry, reader: &mut SliceReader<'_>) -> Result<TopIndex, String> {
+    let mut bytes = Vec::new();
+    let offset = entry.len_bytes.checked_sub(entry.top_len_bytes).ok_or("top block longer than its table")?;
+    read_table(entry, offset, entry.top_len_bytes, reader, &mut bytes)?;
+    TopIndex::decode(&bytes).map_err(|e| e.to_string())
+}
+
+/// The one data block that can hold `key`, found through the table's indexes; `None` if one of them is unreadable.
+pub(crate) fn find_block(entry: &TableEntry, key: &[u8], reader: &mut SliceReader<'_>) -> Option<DataBlock> {
+    let top = read_top(entry, reader).ok()?;
+    let place = top.partitions().get(top.find(key))?;
+    let mut bytes = Vec::new();
+    read_table(entry, place.offset, place.len, reader, &mut bytes).ok()?;
+    let partition = Partition::decode(&bytes).ok()?;
+    let place = partition.blocks().get(partition.find(key))?;
+    bytes.clear();
+    read_table(entry, place.offset, place.len, reader, &mut bytes).ok()?;
+    DataBlock::decode(&bytes).ok()
+}
+
+/// A partition with the bytes of its data blocks.
+struct OpenPartition {
+    partition: Partition,
+    /// Data blocks, from `offset` of the table on.
+    bytes: Vec<u8>,
+    offset: u32,
+    next_block: usize,
+}
+
+struct OpenTable<'a> {
+    entry: &'a TableEntry,
+    top: TopIndex,
+    next_partition: usize,
+    partition: Option<OpenPartition>,
+    facts: Option<TableFacts>,
+}
+
+/// The entries of a run's tables, in order.
+pub(crate) struct RunReader<'a> {
+    tables: std::vec::IntoIter<&'a TableEntry>,
+    open: Option<OpenTable<'a>>,
+    block: Option<DataBlock>,
+    start: usize,
+    end: usize,
+    /// Check everything on the way.
+    verify: bool,
+    /// Something could not be read: the run has more keys than were seen.
+    pub(crate) has_holes: bool,
+}
+
+impl<'a> RunReader<'a> {
+    pub(crate) fn new(tables: Vec<&'a TableEntry>, verify: bool) -> Self {
+        RunReader {
+            tables: tables.into_iter(),
+            open: None,
+            block: None,
+            start: 0,
+            end: 0,
+            verify,
+            has_holes: false,
+        }
+    }
+
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        self.block.as_ref().map(|b| b.key(self.start))
+    }
+
+    /// The versions of the key it is at, newest first.
+    pub(crate) fn versions(&self) -> impl Iterator<Item = Entry<'_>> {
+        self.block.iter().flat_map(|b| (self.start..self.end).map(|i| b.entry(i)))
+    }
+
+    /// To the next key, or the first.
+    pub(crate) fn advance(&mut self, reader: &mut SliceReader<'_>, findings: &Findings) {
+        match &self.block {
+            Some(block) if self.end < block.len() => {
+                self.start = self.end;
+                self.end = block.group_end(self.start);
+            }
+            _ => {
+                self.block = self.next_block(reader, findings);
+                self.start = 0;
+                self.end = self.block.as_ref().map_or(0, |b| b.group_end(0));
+            }
+        }
+    }
+
+    fn next_block(&mut self, reader: &mut SliceReader<'_>, findings: &Findings) -> Option<DataBlock> {
+        loop {
+            let Some(open) = &mut self.open else {
+                self.open_table(reader, findings)?;
+                continue;
+            };
+            let Some(partition) = &mut open.partition else {
+                match open_partition(open, reader) {
+                    Ok(true) => {}
+                    Ok(false) => self.close_table(reader, findings),
+                    Err(what) => {
+                        self.has_holes = true;
+                        let place =
+                            format_args!("table {} partition {}", open.entry.id, open.next_partition - 1);
+                        findings.error(Code::TableBlock, place, what);
+                        open.facts = None;
+                    }
+                }
+                continue;
+            };
+            let number = partition.next_block;
+            let Some(&place) = partition.partition.blocks().get(number) else {
+                open.partition = None;
+                continue;
+            };
+            partition.next_block += 1;
+            let decoded = block_bytes(partition, place)
+                .ok_or_else(|| "a data block is outside its partition".to_string())
+                .and_then(|bytes| DataBlock::decode_in_order(bytes).map_err(|e| e.to_string()));
+            match decoded {
+                Ok(block) => {
+                    if let Some(facts) = &mut open.facts {
+                        let partition_number = open.next_partition - 1;
+                        let index = (&open.top, partition_number, &partition.partition, number);
+                        facts.take_block(open.entry, &block, index, reader, findings);
+                    }
+                    return Some(block);
+                }
+                Err(what) => {
+                    self.has_holes = true;
+                    let at = format_args!("table {} block at byte {}", open.entry.id, place.offset);
+                    findings.error(Code::TableBlock, at, what);
+                    open.facts = None;
+                }
+            }
+        }
+    }
+
+    /// Opens the next table that can be opened; `None` after the last.
+    fn open_table(&mut self, reader: &mut SliceReader<'_>, findings: &Findings) -> Option<()> {
+        loop {
+            let entry = self.tables.next()?;
+            match read_top(entry, reader) {
+                Ok(top) => {
+                    let facts = self.verify.then(TableFacts::default);
+                    self.open = Some(OpenTable { entry, top, next_partition: 0, partition: None, facts });
+                    return Some(());
+                }
+                Err(what) => {
+                    self.has_holes = true;
+                    findings.error(Code::TableBlock, format_args!("table {} top block", entry.id), what);
+                }
+            }
+        }
+    }
+
+    fn close_table(&mut self, reader: &mut SliceReader<'_>, findings: &Findings) {
+        if let Some(OpenTable { entry, top, facts: Some(facts), .. }) = self.open.take() {
+            facts.finish(entry, &top, reader, findings);
+        }
+    }
+}
+
+fn block_bytes(partition: &OpenPartition, place: Place) -> Option<&[u8]> {
+    let from = usize::try_from(place.offset.checked_sub(partition.offset)?).ok()?;
+    partition.bytes.get(from..from.checked_add(usize::try_from(place.len).ok()?)?)
+}
+
+/// Reads the next partition. `false` after the last.
+fn open_partition(open: &mut OpenTable<'_>, reader: &mut SliceReader<'_>) -> Result<bool, String> {
+    let number = open.next_partition;
+    let Some(&place) = open.top.partitions().get(number) else { return Ok(false) };
+    open.next_partition += 1;
+    let before = number.checked_sub(1).and_then(|n| open.top.partitions().get(n));
+    let offset = before.map_or(0, |p| p.offset.saturating_add(p.len));
+    let end = place.offset.checked_add(place.len).ok_or("a partition past 4 GiB")?;
+    let len = end.checked_sub(offset).filter(|len| *len <= PARTITION_BYTES_MAX);
+    let len = len.ok_or_else(|| format!("a partition from byte {offset} to {end}"))?;
+    let mut bytes = Vec::new();
+    read_table(open.entry, offset, len, reader, &mut bytes)?;
+    let own = usize::try_from(place.offset - offset).ok().and_then(|at| bytes.get(at..));
+    let partition = Partition::decode(own.unwrap_or(&[])).map_err(|e| e.to_string())?;
+    let first = partition.blocks().first().map(|b| b.offset);
+    let last = partition.blocks().last().and_then(|b| b.offset.checked_add(b.len));
+    if first != Some(offset) || last != Some(place.offset) {
+        return Err(format!("its data blocks do not fill bytes {offset} to {}", place.offset));
+    }
+    open.partition = Some(OpenPartition { partition, bytes, offset, next_block: 0 });
+    Ok(true)
+}

@@ -1,0 +1,161 @@
+//! What a table says of itself against what is in it.
+
+use std::collections::BTreeMap;
+
+use warpfire_format::manifest::TableEntry;
+use warpfire_format::table::{DataBlock, EntryKind, Partition, TopIndex};
+use warpfire_format::{fs, key_hash};
+use warpfire_units::{SegmentId, Seq};
+
+use crate::code::Code;
+use crate::media::SliceReader;
+use crate::report::Findings;
+
+/// What was seen of a table so far.
+#[derive(Default)]
+pub(super) struct TableFacts {
+    entries: u64,
+    deletes: u64,
+    seq_min: Seq,
+    seq_max: Seq,
+    references: BTreeMap<SegmentId, u64>,
+    last_key: Option<Vec<u8>>,
+}
+
+impl TableFacts {
+    /// Checks a data block: order, index, filter, slices. `index` is where it was found: top, number of the partition, partition,
+    /// number of the block.
+    pub(super) fn take_block(
+        &mut self,
+        table: &TableEntry,
+        block: &DataBlock,
+        index: (&TopIndex, usize, &Partition, usize),
+        reader: &SliceReader<'_>,
+        findings: &Findings,
+    ) {
+        let (top, partition_number, partition, block_number) = index;
+        let place = format!("table {} partition {partition_number} block {block_number}", table.id);
+        let first = block.key(0);
+        let follows = match &self.last_key {
+            Some(last) => last.as_slice() < first,
+            None => first == table.smallest,
+        };
+        if !follows {
+            findings.error(Code::TableKeys, &place, "its first key is not after the one before it");
+        }
+        let mut start = 0;
+        while start < block.len() {
+            let key = block.key(start);
+            let found = top.find(key) == partition_number && partition.find(key) == block_number;
+            if !found || !partition.may_hold(key_hash(key)) {
+                let what = format_args!("key {} would not be found", show(key));
+                findings.error(Code::TableIndex, &place, what);
+            }
+            let end = block.group_end(start);
+            for i in start..end {
+                self.take_entry(block, i, &place, reader, findings);
+            }
+            start = end;
+        }
+        let last = block.key(block.len() - 1);
+        let kept = self.last_key.get_or_insert_default();
+        kept.clear();
+        kept.extend_from_slice(last);
+    }
+
+    fn take_entry(
+        &mut self,
+        block: &DataBlock,
+        i: usize,
+        place: &str,
+        reader: &SliceReader<'_>,
+        findings: &Findings,
+    ) {
+        let entry = block.entry(i);
+        self.entries += 1;
+        self.deletes += u64::from(entry.kind == EntryKind::Delete);
+        if entry.seq != Seq(0) {
+            self.seq_max = self.seq_max.max(entry.seq);
+            self.seq_min = if self.seq_min == Seq(0) { entry.seq } else { self.seq_min.min(entry.seq) };
+        }
+        if entry.kind == EntryKind::Delete {
+            return;
+        }
+        let references = &mut self.references;
+        let mut outside = None;
+        let visited = fs::pointers(entry.key, entry.value, entry.kind == EntryKind::Merge, &mut |slice| {
+            *references.entry(slice.segment).or_default() += u64::from(slice.len_bytes);
+            if !reader.holds(slice) {
+                outside = Some(slice);
+            }
+        });
+        if let Err(e) = visited {
+            findings.error(Code::Value, format_args!("{place} key {}", show(entry.key)), e);
+        }
+        if let Some(slice) = outside {
+            let at = format_args!("{place} key {}", show(entry.key));
+            findings.error(Code::SliceOutside, at, format_args!("{slice} is no written payload"));
+        }
+    }
+
+    /// Checks the sums, all blocks seen.
+    pub(super) fn finish(
+        self,
+        table: &TableEntry,
+        top: &TopIndex,
+        reader: &mut SliceReader<'_>,
+        findings: &Findings,
+    ) {
+        let place = format!("table {}", table.id);
+        if self.last_key.as_deref() != Some(&table.largest) {
+            findings.error(Code::TableKeys, &place, "its last key is not the manifest's");
+        }
+        let blocks_end = top.partitions().last().and_then(|p| p.offset.checked_add(p.len));
+        if blocks_end.and_then(|end| end.checked_add(table.top_len_bytes)) != Some(table.len_bytes) {
+            findings.error(Code::TableBlock, &place, "its blocks do not fill it");
+        }
+        let counted = (self.entries, self.deletes, self.seq_min, self.seq_max);
+        if counted != (table.entries, table.deletes, table.seq_min, table.seq_max) {
+            let what = format_args!(
+                "holds {} versions, {} deletes, commits {} to {}; the manifest says {}, {}, {} to {}",
+                self.entries,
+                self.deletes,
+                self.seq_min.0,
+                self.seq_max.0,
+                table.entries,
+                table.deletes,
+                table.seq_min.0,
+                table.seq_max.0
+            );
+            findings.error(Code::TableCounts, &place, what);
+        }
+        let mut listed: BTreeMap<SegmentId, u64> = BTreeMap::new();
+        for (segment, bytes) in table.references.iter().filter(|(_, bytes)| *bytes > 0) {
+            *listed.entry(*segment).or_default() += bytes;
+        }
+        if listed != self.references {
+            let what = format_args!(
+                "names {} bytes of {} segments; the manifest says {} of {}",
+                self.references.values().sum::<u64>(),
+                self.references.len(),
+                listed.values().sum::<u64>(),
+                listed.len()
+            );
+            findings.error(Code::TableReferences, &place, what);
+        }
+        reader.count(&self.references);
+    }
+}
+
+/// A key as a person can read it.
+pub(crate) fn show(key: &[u8]) -> String {
+    match fs::Key::decode(key) {
+        Ok(fs::Key::Dentry(_, dir, name)) => format!("dentry {dir}/{}", name.escape_ascii()),
+        Ok(fs::Key::Xattr(_, ino, name)) => format!("xattr {ino} {}", name.escape_ascii()),
+        Ok(fs::Key::Region(_, ino, index)) => format!("region {index} of inode {ino}"),
+        Ok(fs::Key::Inode(_, ino)) => format!("inode {ino}"),
+        Ok(fs::Key::Orphan(_, ino)) => format!("orphan {ino}"),
+        Ok(other) => format!("{other:?}"),
+        Err(_) => key.escape_ascii().to_string(),
+    }
+}
