@@ -1,9 +1,11 @@
 //! Files against byte vectors: whatever is done to a file, it reads like a vector that the same was done to, and its allocated
 //! bytes are those that are not holes.
 
-use super::{Draw, World, world};
+use warpfire_meta::{SliceStore, Store};
+
+use super::{Draw, world};
 use crate::acl::Caller;
-use crate::{AllocMode, FsError, NewMode, NodeRef, Position, Seek};
+use crate::{AllocMode, Fs, FsError, NewMode, NodeRef, Position, Seek};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
@@ -45,7 +47,7 @@ fn draw_len(draw: &mut Draw, large: bool) -> u64 {
     }
 }
 
-fn check(fs: &World, node: &NodeRef, twin: &Twin, draw: &mut Draw, what: &str) {
+fn check<E: Store + SliceStore>(fs: &Fs<E>, node: &NodeRef, twin: &Twin, draw: &mut Draw, what: &str) {
     let attr = fs.getattr(node);
     assert_eq!(attr.size_bytes, twin.len() as u64, "{what}: size");
     assert_eq!(attr.allocated_bytes, twin.iter().flatten().count() as u64, "{what}: allocated");
@@ -70,8 +72,14 @@ fn check(fs: &World, node: &NodeRef, twin: &Twin, draw: &mut Draw, what: &str) {
     assert_eq!(fs.seek(node, Seek::Data, from).ok(), place(true), "{what}: data after {from}");
 }
 
-fn story(seed: u64, steps: u64, large: bool) {
-    let fs = world();
+/// Random calls on two files, with `upkeep` between them.
+pub(crate) fn story<E: Store + SliceStore>(
+    fs: &Fs<E>,
+    seed: u64,
+    steps: u64,
+    large: bool,
+    upkeep: &dyn Fn(u64),
+) {
     let mut draw = Draw(seed);
     let make = |name: &[u8]| fs.create(&ROOT, &fs.root(), name, NewMode::exact(0o644)).unwrap();
     let nodes = [make(b"a"), make(b"b")];
@@ -143,8 +151,9 @@ fn story(seed: u64, steps: u64, large: bool) {
             }
             _ => fs.sync().unwrap(),
         }
+        upkeep(draw.next());
         for (node, twin) in nodes.iter().zip(&twins) {
-            check(&fs, node, twin, &mut draw, &what);
+            check(fs, node, twin, &mut draw, &what);
         }
     }
     let bytes: usize = twins.iter().map(|t| t.iter().flatten().count()).sum();
@@ -154,13 +163,13 @@ fn story(seed: u64, steps: u64, large: bool) {
 #[test]
 fn small_files_read_like_vectors() {
     for seed in 0..60 {
-        story(seed, 60, false);
+        story(&world(), seed, 60, false, &|_| ());
     }
 }
 
 #[test]
 fn large_files_read_like_vectors() {
     for seed in 1000..1015 {
-        story(seed, 40, true);
+        story(&world(), seed, 40, true, &|_| ());
     }
 }

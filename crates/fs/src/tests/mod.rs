@@ -1,7 +1,11 @@
 //! What the tests of this crate share: a filesystem over the naive engine, and a clock that only tests move.
 
+mod check;
+mod engine;
 mod file_model;
 mod names;
+mod threads;
+mod tree_model;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -1,0 +1,153 @@
+//! An independent reading of a whole store: every record decodes and all of them agree.
+
+use std::collections::BTreeMap;
+
+use warpfire_format::fs::{
+    Content, CounterId, Dentry, FileKind, Inode, Key, SuperId, Superblock, VolumeRecord, decode_counter,
+    decode_region, decode_xattr, flag,
+};
+use warpfire_meta::{Direction, KeyRange, Page, SliceStore, Store};
+
+#[derive(Default)]
+struct Seen {
+    /// Inodes: kind, links, allocated bytes if in regions, place of a directory, flags.
+    inodes: BTreeMap<u64, (FileKind, u32, Option<u64>, Option<(u64, Vec<u8>)>, u32)>,
+    orphans: Vec<u64>,
+    names: BTreeMap<u64, Vec<(u64, Vec<u8>)>>,
+    kinds: Vec<(u64, FileKind)>,
+    regions: BTreeMap<u64, u64>,
+    attributes: Vec<u64>,
+    counters: BTreeMap<u64, i64>,
+    bytes: u64,
+    next_ino: u64,
+}
+
+/// Panics with what is wrong.
+pub(crate) fn check<E: Store + SliceStore>(engine: &E, what: &str) {
+    let mut seen = Seen::default();
+    let snapshot = engine.snapshot();
+    let mut start = vec![0];
+    let mut page = Page::default();
+    loop {
+        let range = KeyRange { start: &start, end: None };
+        engine.scan(range, engine.seq(&snapshot), Direction::Forward, 1000, 1 << 20, &mut page).unwrap();
+        for entry in page.iter() {
+            seen.record(entry.key, entry.value);
+        }
+        let Some(last) = page.iter().last().filter(|_| page.more) else { break };
+        start = [last.key, &[0]].concat();
+    }
+    seen.agree(what);
+}
+
+impl Seen {
+    fn record(&mut self, key: &[u8], value: &[u8]) {
+        match Key::decode(key).unwrap() {
+            Key::Super(SuperId::Superblock) => self.next_ino = Superblock::decode(value).unwrap().next_ino,
+            Key::Super(SuperId::Volume(_)) => assert_eq!(VolumeRecord::decode(value).unwrap().root_ino, 1),
+            Key::Counter(_, id) => _ = self.counters.insert(id as u64, decode_counter(value).unwrap()),
+            Key::Inode(_, ino) => {
+                let inode = Inode::decode(value).unwrap();
+                assert_eq!(inode.ino, ino);
+                self.inode(&inode);
+            }
+            Key::Orphan(_, ino) => {
+                let inode = Inode::decode(value).unwrap();
+                assert_eq!((inode.ino, inode.attrs.links), (ino, 0));
+                self.orphans.push(ino);
+                self.inode(&inode);
+            }
+            Key::Dentry(_, dir, name) => {
+                let dentry = Dentry::decode(value).unwrap();
+                self.names.entry(dentry.ino()).or_default().push((dir, name.to_vec()));
+                self.kinds.push((dentry.ino(), dentry.kind()));
+                if let Dentry::Embedded(inode) = dentry {
+                    assert_eq!(inode.attrs.links, 1, "an inode in its name has one link");
+                    self.inode(&inode);
+                }
+            }
+            Key::Xattr(_, ino, _) => {
+                decode_xattr(value).unwrap();
+                self.attributes.push(ino);
+            }
+            Key::Region(_, ino, _) => {
+                *self.regions.entry(ino).or_default() += decode_region(value, false).unwrap().data_bytes();
+            }
+        }
+    }
+
+    fn inode(&mut self, inode: &Inode<'_>) {
+        let a = &inode.attrs;
+        let place = match inode.content {
+            Content::Directory(parent, name) => Some((parent, name.to_vec())),
+            _ => None,
+        };
+        let in_regions = matches!(inode.content, Content::Regions).then_some(a.allocated_bytes);
+        if let Content::Small(extents) = inode.content {
+            let map = extents.to_map().unwrap();
+            assert_eq!(map.data_bytes(), a.allocated_bytes);
+            assert!(map.iter().all(|e| u64::from(e.end()) <= a.size_bytes));
+        }
+        if a.kind == FileKind::Regular {
+            self.bytes += a.allocated_bytes;
+            assert_eq!(a.flags & flag::SPARSE != 0, a.allocated_bytes < a.size_bytes);
+        }
+        let old = self.inodes.insert(inode.ino, (a.kind, a.links, in_regions, place, a.flags));
+        assert!(old.is_none(), "inode {} has one record", inode.ino);
+    }
+
+    fn agree(&self, what: &str) {
+        for (ino, kind) in &self.kinds {
+            assert_eq!(
+                self.inodes.get(ino).map(|i| i.0),
+                Some(*kind),
+                "{what}: kind of inode {ino} in its name"
+            );
+        }
+        for (ino, (kind, links, in_regions, place, flags)) in &self.inodes {
+            assert!(*ino < self.next_ino, "{what}: inode {ino} was reserved");
+            let names = self.names.get(ino).map_or(&[][..], Vec::as_slice);
+            if *kind == FileKind::Directory {
+                let children = |(i, k): &&(u64, FileKind)| {
+                    *k == FileKind::Directory && self.names[i].iter().any(|(dir, _)| dir == ino)
+                };
+                let subdirectories = self.kinds.iter().filter(children).count() as u32;
+                assert_eq!(*links, 2 + subdirectories, "{what}: links of directory {ino}");
+                let is_root = *place == Some((*ino, vec![]));
+                assert!(is_root == (*ino == 1), "{what}: only the root has no parent");
+                assert_eq!(
+                    names,
+                    if is_root { &[][..] } else { std::slice::from_ref(place.as_ref().unwrap()) }
+                );
+            } else {
+                assert_eq!(*links as usize, names.len(), "{what}: links of inode {ino}");
+                assert!(*links > 0 || self.orphans.contains(ino), "{what}: inode {ino} has a name");
+            }
+            if let Some(allocated) = in_regions {
+                assert_eq!(
+                    self.regions.get(ino).copied().unwrap_or(0),
+                    *allocated,
+                    "{what}: regions of {ino}"
+                );
+            }
+            assert!(
+                !self.attributes.contains(ino) || flags & flag::XATTRS != 0,
+                "{what}: attributes of {ino}"
+            );
+        }
+        for (ino, dirs) in &self.names {
+            for (dir, _) in dirs {
+                assert!(
+                    self.inodes.get(dir).is_some_and(|d| d.0 == FileKind::Directory),
+                    "{what}: {ino} is in {dir}"
+                );
+            }
+        }
+        for ino in self.regions.keys().chain(&self.attributes) {
+            assert!(self.inodes.contains_key(ino), "{what}: inode {ino}, which has records, is there");
+        }
+        let counter = |id: CounterId| self.counters.get(&(id as u64)).copied().unwrap_or(0);
+        assert_eq!(counter(CounterId::Inodes), self.inodes.len() as i64, "{what}: inodes");
+        assert_eq!(counter(CounterId::Bytes), self.bytes.cast_signed(), "{what}: bytes");
+    }
+}

@@ -1,0 +1,131 @@
+//! Many threads on few names: every outcome is one that some order explains, and afterwards all records agree.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use warpfire_meta::{SliceStore, Store};
+
+use super::check::check;
+use super::{Draw, world_with};
+use crate::acl::Caller;
+use crate::{Fs, FsError, FsOptions, NewMode, NodeRef, Position, RenameMode};
+
+const ROOT: Caller<'static> = Caller::ROOT;
+
+fn shuffle_names<E: Store + SliceStore>(fs: &Fs<E>, seed: u64, steps: u64) {
+    let mut draw = Draw(seed);
+    let mut dirs: Vec<NodeRef> = vec![fs.root()];
+    let mut held: Vec<NodeRef> = Vec::new();
+    for _ in 0..steps {
+        let pick = |draw: &mut Draw| [b'a' + draw.below(4) as u8];
+        let (name, other) = (pick(&mut draw), pick(&mut draw));
+        let dir = NodeRef::clone(&dirs[draw.below(dirs.len() as u64) as usize]);
+        let to = NodeRef::clone(&dirs[draw.below(dirs.len() as u64) as usize]);
+        let mode = NewMode::exact(0o755);
+        let outcome = match draw.below(12) {
+            0 | 1 => fs.create_file(&ROOT, &dir, &name, mode, b"x").map(|_| ()),
+            2 => fs.create(&ROOT, &dir, &name, mode).map(|node| held.push(node)),
+            3 => fs.mkdir(&ROOT, &dir, &name, mode).map(|node| dirs.push(node)),
+            4 => fs.unlink(&ROOT, &dir, &name),
+            5 => fs.rmdir(&ROOT, &dir, &name),
+            6 => fs.rename(&ROOT, (&dir, &name), (&to, &other), RenameMode::Replace),
+            7 => fs.rename(&ROOT, (&dir, &name), (&to, &other), RenameMode::Exchange),
+            8 => fs.lookup(&ROOT, &dir, &name).and_then(|node| {
+                if node.is_dir() { Ok(dirs.push(node)) } else { fs.link(&ROOT, &node, &to, &other) }
+            }),
+            9 => fs.lookup(&ROOT, &dir, &name).and_then(|node| {
+                let done = fs.write(&ROOT, &node, Position::End, b"more").map(|_| ());
+                held.push(node);
+                done
+            }),
+            10 => fs.readdir(&ROOT, &dir, None, 100).map(|_| ()),
+            _ => {
+                held.clear();
+                dirs.truncate(1 + draw.below(3) as usize);
+                fs.reap()
+            }
+        };
+        if let Err(FsError::Damaged { reason, .. }) = outcome {
+            panic!("seed {seed}: {reason}");
+        }
+    }
+}
+
+#[test]
+fn threads_that_shuffle_the_same_names_leave_a_sound_tree() {
+    for seed in 0..8 {
+        let (engine, clock) = world_with();
+        let fs = Fs::open(engine.clone(), clock, FsOptions::default()).unwrap();
+        thread::scope(|s| {
+            for t in 0..4 {
+                let fs = &fs;
+                s.spawn(move || shuffle_names(fs, seed * 10 + t, 400));
+            }
+        });
+        fs.sync().unwrap();
+        check(&*engine, &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn threads_that_shuffle_names_over_the_engine_leave_a_sound_tree() {
+    for seed in 0..4 {
+        let fs = super::engine::open(super::engine::format(), Fs::format);
+        thread::scope(|s| {
+            for t in 0..4 {
+                let fs = &fs;
+                s.spawn(move || shuffle_names(fs, 1000 + seed * 10 + t, 400));
+            }
+        });
+        fs.sync().unwrap();
+        check(&**fs.engine(), &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn racing_appends_all_land_whole_and_in_each_writers_order() {
+    let (engine, clock) = world_with();
+    let fs = Fs::open(engine, clock, FsOptions::default()).unwrap();
+    let node = fs.create(&ROOT, &fs.root(), b"log", NewMode::exact(0o644)).unwrap();
+    thread::scope(|s| {
+        for t in 0..4u64 {
+            let (fs, node) = (&fs, &node);
+            s.spawn(move || {
+                for i in 0..500u64 {
+                    let record = [t.to_le_bytes(), i.to_le_bytes()].concat();
+                    fs.write(&ROOT, node, Position::End, &record).unwrap();
+                }
+            });
+        }
+    });
+    let mut bytes = vec![0; 4 * 500 * 16];
+    assert_eq!(fs.read(&node, 0, &mut bytes).unwrap(), bytes.len());
+    let mut next = [0u64; 4];
+    for record in bytes.chunks(16) {
+        let (t, i) = record.split_at(8);
+        let t = u64::from_le_bytes(t.try_into().unwrap()) as usize;
+        assert_eq!(u64::from_le_bytes(i.try_into().unwrap()), next[t]);
+        next[t] += 1;
+    }
+    assert_eq!(next, [500; 4]);
+}
+
+#[test]
+fn only_one_of_many_makes_a_name() {
+    let (engine, clock) = world_with();
+    let fs = Fs::open(engine, clock, FsOptions::default()).unwrap();
+    let made = AtomicU64::new(0);
+    thread::scope(|s| {
+        for _ in 0..4 {
+            s.spawn(|| {
+                for i in 0..200u32 {
+                    let name = i.to_string();
+                    if fs.create(&ROOT, &fs.root(), name.as_bytes(), NewMode::exact(0o644)).is_ok() {
+                        made.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(made.into_inner(), 200);
+}
