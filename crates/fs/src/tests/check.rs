@@ -8,10 +8,19 @@ use warpfire_format::fs::{
 };
 use warpfire_meta::{Direction, KeyRange, Page, SliceStore, Store};
 
+struct SeenInode {
+    kind: FileKind,
+    links: u32,
+    /// Allocated bytes, if they are in regions.
+    in_regions: Option<u64>,
+    /// A directory's parent and name.
+    place: Option<(u64, Vec<u8>)>,
+    flags: u32,
+}
+
 #[derive(Default)]
 struct Seen {
-    /// Inodes: kind, links, allocated bytes if in regions, place of a directory, flags.
-    inodes: BTreeMap<u64, (FileKind, u32, Option<u64>, Option<(u64, Vec<u8>)>, u32)>,
+    inodes: BTreeMap<u64, SeenInode>,
     orphans: Vec<u64>,
     names: BTreeMap<u64, Vec<(u64, Vec<u8>)>>,
     kinds: Vec<(u64, FileKind)>,
@@ -92,19 +101,20 @@ impl Seen {
             self.bytes += a.allocated_bytes;
             assert_eq!(a.flags & flag::SPARSE != 0, a.allocated_bytes < a.size_bytes);
         }
-        let old = self.inodes.insert(inode.ino, (a.kind, a.links, in_regions, place, a.flags));
+        let seen = SeenInode { kind: a.kind, links: a.links, in_regions, place, flags: a.flags };
+        let old = self.inodes.insert(inode.ino, seen);
         assert!(old.is_none(), "inode {} has one record", inode.ino);
     }
 
     fn agree(&self, what: &str) {
         for (ino, kind) in &self.kinds {
             assert_eq!(
-                self.inodes.get(ino).map(|i| i.0),
+                self.inodes.get(ino).map(|i| i.kind),
                 Some(*kind),
                 "{what}: kind of inode {ino} in its name"
             );
         }
-        for (ino, (kind, links, in_regions, place, flags)) in &self.inodes {
+        for (ino, SeenInode { kind, links, in_regions, place, flags }) in &self.inodes {
             assert!(*ino < self.next_ino, "{what}: inode {ino} was reserved");
             let names = self.names.get(ino).map_or(&[][..], Vec::as_slice);
             if *kind == FileKind::Directory {
@@ -138,7 +148,7 @@ impl Seen {
         for (ino, dirs) in &self.names {
             for (dir, _) in dirs {
                 assert!(
-                    self.inodes.get(dir).is_some_and(|d| d.0 == FileKind::Directory),
+                    self.inodes.get(dir).is_some_and(|d| d.kind == FileKind::Directory),
                     "{what}: {ino} is in {dir}"
                 );
             }

@@ -31,7 +31,11 @@ fn shuffle_names<E: Store + SliceStore>(fs: &Fs<E>, seed: u64, steps: u64) {
             6 => fs.rename(&ROOT, (&dir, &name), (&to, &other), RenameMode::Replace),
             7 => fs.rename(&ROOT, (&dir, &name), (&to, &other), RenameMode::Exchange),
             8 => fs.lookup(&ROOT, &dir, &name).and_then(|node| {
-                if node.is_dir() { Ok(dirs.push(node)) } else { fs.link(&ROOT, &node, &to, &other) }
+                if !node.is_dir() {
+                    return fs.link(&ROOT, &node, &to, &other);
+                }
+                dirs.push(node);
+                Ok(())
             }),
             9 => fs.lookup(&ROOT, &dir, &name).and_then(|node| {
                 let done = fs.write(&ROOT, &node, Position::End, b"more").map(|_| ());
