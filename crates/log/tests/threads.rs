@@ -1,0 +1,105 @@
+//! Many threads at once: every call from each of them, and nothing lost, torn or stuck.
+
+mod rig;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rig::{content, open, shape};
+use warpfire_log::{LogStore, Stream};
+use warpfire_units::SlicePtr;
+
+const WRITERS: u64 = 4;
+const EACH: u64 = 150;
+
+fn assert_reads_back(log: &impl LogStore, key: u64, slices: &[SlicePtr]) {
+    let mut at = 0;
+    let len = slices.iter().map(|s| s.len_bytes as usize).sum();
+    let expected = content(key, len);
+    for slice in slices {
+        let mut bytes = vec![0; slice.len_bytes as usize];
+        log.read(*slice, &mut bytes).expect("a slice that is referred to can be read");
+        assert!(bytes == expected[at..at + bytes.len()], "key {key}");
+        at += bytes.len();
+    }
+}
+
+#[test]
+fn appends_reads_syncs_and_checkpoints_run_beside_each_other() {
+    let shape = shape(2, 1, 3);
+    let world = shape.world(1);
+    let log = shape.create(&world).expect("blank devices take a log");
+    let written: Mutex<Vec<(u64, Vec<SlicePtr>)>> = Mutex::new(Vec::new());
+    let acknowledged = AtomicU64::new(0);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let (log, written, acknowledged) = (&log, &written, &acknowledged);
+                scope.spawn(move || {
+                    for n in 0..EACH {
+                        let key = writer * EACH + n;
+                        let stream = [Stream::Small, Stream::Large, Stream::Table][narrow(n % 3)];
+                        let len = if n % 50 == 0 { 20_000 } else { 1 + narrow(n) };
+                        let slices = log.append(stream, &content(key, len)).expect("there is room").to_vec();
+                        let pos = log.log(&key.to_le_bytes()).expect("nothing fails");
+                        assert_reads_back(log, key, &slices);
+                        written.lock().expect("no one panics").push((key, slices));
+                        if n % 5 == 0 {
+                            log.sync().expect("nothing fails");
+                            acknowledged.fetch_max(pos.0, Ordering::SeqCst);
+                        }
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            while !done.load(Ordering::SeqCst) {
+                let _pin = log.pin();
+                let known = written.lock().expect("no one panics").clone();
+                for (key, slices) in known.iter().rev().take(20) {
+                    assert_reads_back(&log, *key, slices);
+                }
+                let from = log.position();
+                log.checkpoint(&[], from).expect("nothing fails");
+                log.space();
+                log.victims(3);
+            }
+        });
+        for writer in writers {
+            writer.join().expect("a writer ends well");
+        }
+        done.store(true, Ordering::SeqCst);
+    });
+    log.sync().expect("nothing fails");
+    assert_eq!(log.position().0, WRITERS * EACH + 1);
+    drop(log);
+    let (log, _) = open(&world).expect("the pool opens");
+    assert_eq!(log.position().0, WRITERS * EACH + 1);
+    for (key, slices) in written.into_inner().expect("no one panicked") {
+        assert_reads_back(&log, key, &slices);
+    }
+}
+
+#[test]
+fn threads_that_wait_for_a_sync_share_it() {
+    let shape = shape(1, 1, 2);
+    let log = shape.create(&shape.world(1)).expect("blank devices take a log");
+    let before = log.pool().counters().total.flushes;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    log.log(b"x").expect("nothing fails");
+                    log.sync().expect("nothing fails");
+                }
+            });
+        }
+    });
+    let flushes = log.pool().counters().total.flushes - before;
+    assert!(flushes <= 2 * 200, "{flushes} flushes of two devices for 200 syncs");
+}
+
+fn narrow(n: u64) -> usize {
+    usize::try_from(n).expect("the test's numbers are small")
+}
