@@ -1,6 +1,7 @@
 //! How much room there is, and which segments are worth cleaning.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use warpfire_format::segment::SegmentKind;
 use warpfire_units::SegmentId;
@@ -15,6 +16,13 @@ impl Log {
     /// Payload bytes of a bulk segment made now.
     fn segment_bytes(&self) -> u64 {
         self.pool.geometry(SegmentKind::Bulk).segment_payload_bytes
+    }
+
+    /// Remembers how much surely fits, so that most calls of `admit` need not count.
+    pub(crate) fn note_room(&self) {
+        let whole_bytes = self.pool.free_segments(SegmentKind::Bulk) * self.segment_bytes();
+        let reserve_bytes = self.measure_space().reserve_bytes;
+        self.room_bytes.store(whole_bytes.saturating_sub(reserve_bytes), Ordering::Relaxed);
     }
 
     pub(crate) fn measure_space(&self) -> Space {

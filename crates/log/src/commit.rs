@@ -49,6 +49,8 @@ pub(crate) struct Commit {
     current: SegmentWriter,
     starts: Vec<StripeStart>,
     bytes: u64,
+    /// Payload bytes of a whole segment.
+    segment_bytes: u64,
     /// Bytes of the first segment's stripes that recovery would skip.
     skipped_bytes: u64,
     buf: StripeBuf,
@@ -77,6 +79,7 @@ impl Commit {
     pub(crate) fn new(past: VecDeque<Past>, current: SegmentWriter, origin: Origin) -> Self {
         let buf = current.buffer();
         Commit {
+            segment_bytes: current.remaining_bytes(),
             past,
             current,
             starts: Vec::new(),
@@ -128,11 +131,10 @@ impl Commit {
         bytes: usize,
         mut next_id: impl FnMut() -> SegmentId,
     ) -> Result<(), PoolError> {
-        let segment = pool.geometry(SegmentKind::Mirror).segment_payload_bytes.max(1);
         // A stripe may end with a frame's length unused; an eighth is far more than that. The current segment's
         // rest is not counted, nor the one that is left early.
         let leaving = self.current.is_degraded() && self.announced;
-        let wanted = 1 + (bytes as u64 + bytes as u64 / 8) / segment + u64::from(leaving);
+        let wanted = 1 + (bytes as u64 + bytes as u64 / 8) / self.segment_bytes + u64::from(leaving);
         while (self.spares.len() as u64) < wanted {
             match pool.allocate(next_id(), SegmentKind::Mirror) {
                 Ok(writer) => self.spares.push_back(writer),

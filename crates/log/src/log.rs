@@ -42,6 +42,8 @@ pub struct Log {
     changes: AtomicU64,
     log_bytes: AtomicU64,
     log_segments: AtomicU64,
+    /// Bytes that fit into free segments without the reserve, as of the last segment that was taken or freed.
+    pub(crate) room_bytes: AtomicU64,
 }
 
 /// What only a sync or a checkpoint touches.
@@ -83,6 +85,7 @@ impl Log {
             changes: AtomicU64::new(0),
             log_bytes: AtomicU64::new(0),
             log_segments: AtomicU64::new(0),
+            room_bytes: AtomicU64::new(0),
         };
         log.write_root(&mut log.commit.lock(), client, parts.keep_from)?;
         Ok(log)
@@ -149,6 +152,7 @@ impl Log {
         self.table.lock().open(writer.descriptor());
         stream.publish_open(writer.id());
         *open = Some(OpenSegment::new(writer));
+        self.note_room();
         open.as_ref().and_then(|o| o.place(on_block, wanted)).ok_or(PoolError::NoSpace)
     }
 
@@ -227,8 +231,12 @@ impl Log {
                 return Err(e);
             }
         }
-        for id in self.table.lock().take_freed() {
-            self.pool.free(id).map_err(|e| self.latch.on_write(e))?;
+        let freed = self.table.lock().take_freed();
+        for id in &freed {
+            self.pool.free(*id).map_err(|e| self.latch.on_write(e))?;
+        }
+        if !freed.is_empty() {
+            self.note_room();
         }
         Ok(())
     }
@@ -282,6 +290,7 @@ impl Log {
             self.pool.free(id).map_err(|e| self.latch.on_write(e))?;
         }
         self.publish_log_size(commit);
+        self.note_room();
         Ok(())
     }
 
@@ -362,6 +371,9 @@ impl LogStore for Log {
 
     fn admit(&self, bytes: u64, who: Admit) -> Result<(), LogError> {
         self.latch.check()?;
+        if bytes <= self.room_bytes.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let space = self.space();
         let kept = if who == Admit::User { space.reserve_bytes } else { 0 };
         if space.free_bytes < kept.saturating_add(bytes) { Err(LogError::NoSpace) } else { Ok(()) }
