@@ -174,6 +174,11 @@ impl Commit {
         self.end_stripe()
     }
 
+    /// Passes over records that the next root makes unnecessary.
+    pub(crate) fn skip(&mut self, records: &Records) {
+        self.written_pos += records.len() as u64;
+    }
+
     /// Makes the current segment ready to take frames, with the announcement first if one is due.
     fn begin_stripe(&mut self) -> Result<(), PoolError> {
         if self.current.next_stripe_capacity() == 0 {
@@ -273,6 +278,13 @@ impl Commit {
         }
         view.chain.extend(self.spares.front().map(SegmentWriter::descriptor));
         view
+    }
+
+    /// Most bytes that `view` takes in a root, its fixed part included.
+    pub(crate) fn root_bytes_max(&self) -> usize {
+        let bytes = |d: &SegmentDescriptor| 24 + 6 * d.columns.len() + 8 * d.stripes.len();
+        let past: usize = self.past.iter().map(|p| bytes(&p.descriptor)).sum();
+        128 + past + bytes(&self.current.descriptor()) + EDIT_MAX_BYTES
     }
 
     /// The first record that begins in the n-th segment of the chain or later.

@@ -231,6 +231,11 @@ impl Log {
                 return Err(e);
             }
         }
+        self.free_zones()
+    }
+
+    /// Gives back the zones of segments that a durable barrier or root has freed.
+    fn free_zones(&self) -> Result<(), LogError> {
         let freed = self.table.lock().take_freed();
         for id in &freed {
             self.pool.free(*id).map_err(|e| self.latch.on_write(e))?;
@@ -239,6 +244,32 @@ impl Log {
             self.note_room();
         }
         Ok(())
+    }
+
+    /// A cut for a checkpoint that needs no record of it: the root says everything, so nothing is logged, and a full pool
+    /// can still make one. `false`: some record is needed.
+    fn cut_into_root(&self, state: &mut CommitState, keep_from: LogPos) -> Result<bool, LogError> {
+        let changes = self.changes.load(Ordering::Acquire);
+        {
+            let mut pending = self.pending.lock();
+            if pending.next() > keep_from {
+                return Ok(false);
+            }
+            state.commit.skip(&pending.take());
+        }
+        for stream in &self.streams {
+            self.write_out(stream, &mut stream.open.lock()).map_err(|e| self.latch.on_write(e))?;
+        }
+        self.collect_unpinned();
+        let _said_by_the_root = self.table.lock().edits();
+        state.synced_changes = changes;
+        Ok(true)
+    }
+
+    /// Whether a root with this client state fits, whatever edits wait.
+    fn check_root_fits(&self, state: &CommitState, client: &[u8]) -> Result<(), LogError> {
+        let bytes = client.len() + state.commit.root_bytes_max() + self.table.lock().root_bytes_max();
+        if bytes as u64 > self.pool.root_payload_bytes_max() { Err(LogError::NoSpace) } else { Ok(()) }
     }
 
     fn write_cut_of(&self, state: &mut CommitState, records: &Records) -> Result<(), LogError> {
@@ -280,11 +311,7 @@ impl Log {
             chain: view.chain.clone(),
             segments: self.table.lock().logged(),
         };
-        match self.pool.write_root(&root.encode(client)) {
-            Ok(()) => {}
-            Err(PoolError::RootTooLarge { .. }) => return Err(LogError::NoSpace),
-            Err(e) => return Err(self.latch.on_write(e)),
-        }
+        self.pool.write_root(&root.encode(client)).map_err(|e| self.latch.on_write(e))?;
         state.keep_from = keep_from;
         for id in commit.rooted(root.checkpoint, &view) {
             self.pool.free(id).map_err(|e| self.latch.on_write(e))?;
@@ -355,10 +382,15 @@ impl LogStore for Log {
 
     fn checkpoint(&self, client: &[u8], keep_from: LogPos) -> Result<(), LogError> {
         let mut state = self.commit.lock();
-        self.write_cut(&mut state)?;
+        self.latch.check()?;
+        self.check_root_fits(&state, client)?;
         let keep_from = keep_from.max(state.keep_from);
+        if !self.cut_into_root(&mut state, keep_from)? {
+            self.write_cut(&mut state)?;
+        }
         assert!(keep_from <= state.commit.written_pos(), "a checkpoint keeps from a place that was reached");
-        self.write_root(&mut state, client, keep_from)
+        self.write_root(&mut state, client, keep_from)?;
+        self.free_zones()
     }
 
     fn position(&self) -> LogPos {

@@ -131,7 +131,8 @@ pub trait LogStore: Send + Sync + 'static {
     fn sync(&self) -> Result<(), LogError>;
 
     /// Makes `state` the start of the next recovery, durable on return; records before `keep_from` are
-    /// not needed any more. Implies `sync`.
+    /// not needed any more. Implies `sync`. With `keep_from` at `position()` it needs no room in the log, so it is what
+    /// makes room when a `sync` on a full pool says `NoSpace`.
     fn checkpoint(&self, state: &[u8], keep_from: LogPos) -> Result<(), LogError>;
 
     /// The place the next record will get.

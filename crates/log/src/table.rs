@@ -197,6 +197,14 @@ impl Table {
         self.dirty.len()
     }
 
+    /// Most bytes that the table can take in a root, counted as if all edits were made.
+    pub(crate) fn root_bytes_max(&self) -> usize {
+        let bytes = |e: &Entry| {
+            24 + 6 * e.logged.columns.len() + 8 * (e.logged.stripes.len() + e.unlogged_runs.len())
+        };
+        self.segments.values().map(bytes).sum()
+    }
+
     /// Every segment as the log knows it, those apart whose `Freed` frame was written.
     pub(crate) fn logged(&self) -> Vec<SegmentDescriptor> {
         let kept = |e: &&Entry| e.logged_as.is_some_and(|s| s != State::Freeing);

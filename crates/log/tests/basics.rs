@@ -123,6 +123,32 @@ fn a_full_pool_says_so_and_releasing_makes_room() {
 }
 
 #[test]
+fn a_full_pool_opens_again_and_again_and_can_be_emptied() {
+    for shape in SHAPES {
+        let world = shape.world(1);
+        let context = format!("{shape:?}");
+        let mut client = Client::new(shape.create(&world).unwrap());
+        while client.add(Stream::Large, 30 << 10, 2_000).is_ok() {}
+        client.checkpoint(0).unwrap();
+        for _ in 0..10 {
+            drop(client.log);
+            client = Client::recovered(open(&world).unwrap(), &client.history, client.acked, &context);
+        }
+        for _ in 0..client.entries.len() - 1 {
+            client.drop_entry(0).unwrap();
+        }
+        client.sync().unwrap();
+        client.checkpoint(0).unwrap();
+        client.add(Stream::Small, 30 << 10, 0).unwrap();
+        client.sync().unwrap();
+        client.check(&context);
+        drop(client.log);
+        Client::recovered(open(&world).unwrap(), &client.history, client.acked, &context);
+        assert_append_only(&world, &context);
+    }
+}
+
+#[test]
 fn the_log_goes_on_over_many_segments_and_checkpoints_free_them() {
     let shape = shape(1, 1, 2);
     let world = shape.world(1);
