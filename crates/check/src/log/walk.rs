@@ -31,7 +31,7 @@ pub(crate) fn replay(media: &Media, state: &LogState, totals: &mut Totals, findi
     let listed: u64 = state.chain.iter().map(|d| u64::from(d.stripe_count())).sum();
     let known = listed.saturating_sub(u64::from(state.first_stripe));
     let expected = state.sequence.saturating_add(1).saturating_sub(known);
-    let mut walk = Walk { media, state, expected, broken: false, findings };
+    let mut walk = Walk { media, state, expected, broken: false, barrier_behind_gap: false, findings };
     let mut groups = Groups::new(state.checkpoint);
     let chain = walk.follow(&mut groups, totals);
     let segments = state.segments.iter().map(|d| (d.id, Segment::new(d.clone()))).collect();
@@ -63,6 +63,8 @@ struct Walk<'a> {
     expected: u64,
     /// Frames made no sense, or a stripe that must be there is not: nothing after it counts.
     broken: bool,
+    /// Behind a gap a barrier was seen: whatever comes after it was written when the gap's group was durable.
+    barrier_behind_gap: bool,
     findings: &'a Findings,
 }
 
@@ -147,7 +149,6 @@ impl Walk<'_> {
     /// what follows has a barrier that was written after the missing stripe's group was durable, the stripe was lost.
     fn look_behind_gap(&mut self, segment: &Segment, stripe: u32, block: u64, groups: &Groups) {
         let torn_group = groups.last_barrier().unwrap_or(self.state.barrier) + 1;
-        let mut ended = false;
         for (at, header) in find_headers(self.media, &segment.descriptor, block) {
             let number = header.identity.stripe;
             let later = number > stripe && header.sequence > self.expected;
@@ -156,14 +157,14 @@ impl Walk<'_> {
                 continue;
             };
             let barriers = barriers(&found.payload);
-            if ended || barriers.iter().any(|b| *b > torn_group) {
+            if self.barrier_behind_gap || barriers.iter().any(|b| *b > torn_group) {
                 self.broken = true;
                 let place = format_args!("{} stripe {stripe}", segment.descriptor.id);
                 let what = format_args!("is lost; stripe {number} shows that it was durable");
                 self.findings.error(Code::LogStripeLost, place, what);
                 return;
             }
-            ended |= !barriers.is_empty();
+            self.barrier_behind_gap |= !barriers.is_empty();
         }
     }
 }

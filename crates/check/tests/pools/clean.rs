@@ -1,0 +1,67 @@
+//! What the engine makes is clean, at every stage of a pool's life.
+
+use warpfire_check::{CheckOptions, Severity, check};
+
+use crate::rig::{SHAPES, assert_clean, checked, cut, live, make, reopen, world};
+
+#[test]
+fn a_new_pool_is_clean() {
+    for shape in SHAPES {
+        let world = world(shape, 1);
+        drop(make(&world, shape));
+        let report = checked(&world.devices());
+        assert_clean(&report, &format!("{shape:?}"));
+        assert_eq!((report.totals.directories, report.totals.files), (1, 0));
+        assert_eq!(report.findings.len(), 0, "{:?}", report.findings);
+    }
+}
+
+#[test]
+fn a_pool_with_a_life_behind_it_is_clean_when_closed_and_again_when_opened() {
+    for (seed, shape) in (0..).zip(SHAPES) {
+        let world = world(shape, seed);
+        let fs = make(&world, shape);
+        live(&fs, seed, 700);
+        fs.close().unwrap();
+        drop(fs);
+        let closed = checked(&world.devices());
+        assert_clean(&closed, &format!("{shape:?} closed, seed {seed}"));
+        assert!(closed.totals.files > 10 && closed.totals.tables > 0, "{:?}", closed.totals);
+        drop(reopen(&world));
+        let opened = checked(&world.devices());
+        assert_clean(&opened, &format!("{shape:?} opened, seed {seed}"));
+        assert_eq!(opened.totals.names, closed.totals.names);
+        assert_eq!(opened.totals.file_bytes, closed.totals.file_bytes);
+    }
+}
+
+#[test]
+fn a_power_cut_leaves_no_errors() {
+    for seed in 0..6 {
+        let shape = SHAPES[seed as usize % SHAPES.len()];
+        let world = world(shape, seed);
+        let fs = make(&world, shape);
+        live(&fs, 100 + seed, 150 + 40 * seed);
+        let after = cut(&world);
+        let report = checked(&after.devices());
+        assert_clean(&report, &format!("{shape:?} after a cut, seed {seed}"));
+        drop(reopen(&after));
+        assert_clean(&checked(&after.devices()), &format!("{shape:?} recovered, seed {seed}"));
+    }
+}
+
+#[test]
+fn little_memory_makes_more_passes_and_finds_the_same() {
+    let shape = SHAPES[2];
+    let world = world(shape, 9);
+    let fs = make(&world, shape);
+    live(&fs, 9, 700);
+    fs.close().unwrap();
+    let plenty = checked(&world.devices());
+    let little = CheckOptions { max_memory_bytes: 9_000, ..CheckOptions::default() };
+    let little = check(&world.devices(), &little).unwrap();
+    assert!(little.totals.passes > plenty.totals.passes, "{:?}", little.totals);
+    assert_clean(&little, "little memory");
+    assert_eq!(little.totals.names, plenty.totals.names);
+    assert!(little.findings.iter().all(|f| f.severity == Severity::Note));
+}

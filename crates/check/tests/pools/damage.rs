@@ -1,0 +1,161 @@
+//! What is damaged is found, said to be as bad as it is, and never brings the check down.
+
+use std::sync::Arc;
+
+use warpfire_check::{CheckError, CheckOptions, Code, Report, Severity, check, inspect};
+use warpfire_env::Device;
+use warpfire_simdev::{DeviceSpec, SimWorld};
+
+use crate::rig::{Draw, SHAPES, Shape, ZONE_BYTES, checked, live, make, world};
+
+fn lived(shape: Shape, seed: u64) -> SimWorld {
+    let world = world(shape, seed);
+    let fs = make(&world, shape);
+    live(&fs, seed, 400);
+    fs.close().expect("sound devices do not fail");
+    world
+}
+
+fn has(report: &Report, severity: Severity, code: Code) -> bool {
+    report.findings.iter().any(|f| f.severity == severity && f.code == code)
+}
+
+/// Every byte that a live stripe or a root occupies, by trial: flips bits one at a time on a fork.
+#[test]
+fn a_flipped_bit_anywhere_is_repairable_where_there_is_parity_and_never_a_panic() {
+    let shape = SHAPES[3];
+    let world = lived(shape, 3);
+    let clean = checked(&world.devices());
+    let mut draw = Draw(77);
+    let mut found = 0;
+    for case in 0..60 {
+        let fork = world.fork();
+        let device = &fork.sims()[draw.below(shape.2 as u64) as usize];
+        // The first zones hold roots, the log and the first segments.
+        let at = draw.below(12 * ZONE_BYTES / 4096) * 4096;
+        let used = device.peek(at, 4096).iter().any(|b| *b != 0);
+        device.rot(at, draw.below(4096 * 8) as usize);
+        let report = checked(&fork.devices());
+        assert_eq!(report.errors, 0, "case {case}, byte {at}: {:?}", report.findings);
+        assert_eq!(report.totals.names, clean.totals.names, "case {case}: nothing is lost within parity");
+        found += usize::from(used && !report.findings.is_empty());
+    }
+    assert!(found > 20, "only {found} of 60 flips were in live blocks");
+}
+
+#[test]
+fn without_parity_a_flipped_bit_in_a_stripe_is_an_error() {
+    let shape = SHAPES[0];
+    let world = lived(shape, 4);
+    let segments = inspect::segments(&world.devices()).unwrap().to_string();
+    assert!(segments.contains("kind: bulk"), "{segments}");
+    let device = &world.sims()[0];
+    let mut lost = 0;
+    for zone in 2..20 {
+        // The second block of a zone is the first row of its first stripe.
+        if device.peek(zone * ZONE_BYTES, 4096).iter().any(|b| *b != 0) {
+            let fork = world.fork();
+            fork.sims()[0].rot(zone * ZONE_BYTES + 4096 + 5, 3);
+            let report = checked(&fork.devices());
+            lost += u64::from(has(&report, Severity::Error, Code::RowsLost));
+        }
+    }
+    assert!(lost > 0, "no flip hit a live stripe");
+}
+
+#[test]
+fn missing_devices_are_repairable_up_to_parity_and_errors_beyond() {
+    let shape = SHAPES[3];
+    let world = lived(shape, 5);
+    let clean = checked(&world.devices());
+    for missing in 0..=3 {
+        let left: Vec<Arc<dyn Device>> = world.devices().into_iter().skip(missing).collect();
+        let report = checked(&left);
+        let severity = if missing <= 2 { Severity::Repairable } else { Severity::Error };
+        assert_eq!(has(&report, severity, Code::DeviceMissing), missing > 0, "{missing} missing");
+        assert_eq!(report.errors > 0, missing > 2, "{missing} missing: {:?}", report.findings);
+        if missing <= 2 {
+            assert_eq!(report.totals.names, clean.totals.names, "{missing} missing");
+        }
+    }
+}
+
+#[test]
+fn destroyed_devices_within_parity_lose_nothing() {
+    let shape = SHAPES[3];
+    let world = lived(shape, 6);
+    let clean = checked(&world.devices());
+    for sim in world.sims().iter().take(2) {
+        for zone in 2..96 {
+            sim.poke(zone * ZONE_BYTES, &vec![0xA5; ZONE_BYTES as usize]);
+        }
+    }
+    let report = checked(&world.devices());
+    assert_eq!(report.errors, 0, "{:?}", report.findings);
+    assert!(report.repairable > 0 && report.exit_code() == 4);
+    assert_eq!(report.totals.names, clean.totals.names);
+}
+
+#[test]
+fn a_stranger_or_a_device_given_twice_is_named() {
+    let shape = SHAPES[2];
+    let ours = lived(shape, 7);
+    let theirs = lived(shape, 8);
+    let mut devices = ours.devices();
+    devices.push(Arc::clone(&theirs.devices()[0]));
+    assert!(has(&checked(&devices), Severity::Error, Code::DeviceForeign));
+    let mut devices = ours.devices();
+    devices.push(Arc::clone(&devices[0]));
+    assert!(has(&checked(&devices), Severity::Error, Code::DeviceTwice));
+}
+
+#[test]
+fn what_is_no_pool_is_an_operational_error() {
+    let blank = SimWorld::of(1, 2, &DeviceSpec::conventional("blank", 4 << 20));
+    let no_pool = check(&blank.devices(), &CheckOptions::default());
+    assert!(matches!(no_pool, Err(CheckError::NoPool(_))), "{no_pool:?}");
+    assert_eq!(check(&[], &CheckOptions::default()), Err(CheckError::NoDevices));
+}
+
+/// A stripe that was written elsewhere verifies by itself; its identity gives it away.
+#[test]
+fn a_misdirected_stripe_is_foreign() {
+    let shape = SHAPES[1];
+    let world = lived(shape, 10);
+    let sim = &world.sims()[0];
+    let live: Vec<u64> =
+        (2..40).map(|z| z * ZONE_BYTES).filter(|at| sim.peek(*at, 4096).iter().any(|b| *b != 0)).collect();
+    let mut foreign = 0;
+    for pair in live.windows(2) {
+        let fork = world.fork();
+        let header = fork.sims()[0].peek(pair[0], 4096);
+        fork.sims()[0].poke(pair[1], &header);
+        foreign += u64::from(has(&checked(&fork.devices()), Severity::Repairable, Code::HeaderForeign));
+    }
+    assert!(foreign > 0);
+}
+
+#[test]
+fn every_structure_can_be_dumped() {
+    let shape = SHAPES[2];
+    let world = lived(shape, 11);
+    let devices = world.devices();
+    let root = inspect::root(&devices).unwrap().to_string();
+    assert!(root.contains("checkpoint:") && root.contains("records:"), "{root}");
+    let report = checked(&devices);
+    assert!(report.totals.tables > 0);
+    let key = warpfire_format::fs::inode_key(warpfire_format::fs::VolumeId::FIRST, 1);
+    let key = inspect::key(&devices, &key).unwrap().to_string();
+    assert!(key.contains("type: Directory"), "{key}");
+    let inode = inspect::inode(&devices, 1).unwrap().to_string();
+    assert!(inode.contains("parent: 1"), "{inode}");
+    let tables = inspect::tables(&devices).unwrap().to_string();
+    let first: u64 = tables.split("table: ").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
+    let table = inspect::table(&devices, first).unwrap().to_string();
+    assert!(table.contains("data_blocks:"), "{table}");
+    let segments = inspect::segments(&devices).unwrap().to_string();
+    let first: u64 = segments.split("segment: ").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
+    assert!(inspect::segment(&devices, first).unwrap().to_string().contains("columns:"));
+    assert!(inspect::stripe(&devices, first, 0).unwrap().to_string().contains("readable: yes"));
+    assert!(matches!(inspect::segment(&devices, 999_999), Err(CheckError::NotFound(_))));
+}
