@@ -3,3 +3,4 @@
 mod clean;
 mod damage;
 mod rig;
+mod sense;
