@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+pub mod bench;
 mod commit;
 mod compaction;
 mod engine;

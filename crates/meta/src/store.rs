@@ -101,7 +101,9 @@ impl Page {
     }
 
     /// The entries in the scan's order.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = PageEntry<'_>> {
+    pub fn iter(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = PageEntry<'_>> + ExactSizeIterator<Item = PageEntry<'_>> {
         self.entries.iter().map(|&(start, key_len, value_len)| {
             let (key, rest) = self.bytes[start as usize..].split_at(key_len as usize);
             PageEntry { key, value: &rest[..value_len as usize] }

@@ -68,16 +68,6 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
 
     /// Writes the frozen memtable; if there is no space for it, makes some and tries again.
     pub(crate) fn flush_or_reclaim(&self) -> Result<(), MetaError> {
-        for _ in 0..crate::engine::RECLAIM_TRIES {
-            match self.flush_frozen() {
-                Err(MetaError::Log(LogError::NoSpace)) => {}
-                Err(e) => return Err(e),
-                Ok(_) => return Ok(()),
-            }
-            if !self.clean_step()? && !self.merge_all()? {
-                break;
-            }
-        }
-        self.flush_frozen().map(|_| ())
+        self.reclaim(|| self.flush_frozen().map(|_| ()))
     }
 }

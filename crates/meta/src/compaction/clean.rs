@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use warpfire_log::{Admit, LogStore};
+use warpfire_log::{Admit, LogError, LogStore};
 use warpfire_units::SegmentId;
 
 use super::job::{Job, Moves};
@@ -13,6 +14,9 @@ use crate::schema::Schema;
 use crate::store::MetaError;
 use crate::table::{RunStream, Table};
 use crate::version::Into;
+
+/// Turns of work for one request, before it is told that there is no space.
+const RECLAIM_TURNS: u32 = 16;
 
 /// Segments cleaned at a time.
 const VICTIMS: usize = 4;
@@ -65,13 +69,10 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
             || space.garbage_bytes > (space.total_bytes / 16).max(space.live_bytes / 4)
     }
 
-    /// Makes room after the log had none: cleans, and if there is nothing to clean, drops what deletes hide.
-    /// `true` if it did something, so that it is worth trying again.
-    pub(crate) fn reclaim(&self) -> Result<bool, MetaError> {
-        if self.clean_step()? {
-            return Ok(true);
-        }
-        let mut did = self.freeze()?;
+    /// Drops what deletes hide: writes what is in memory and merges everything. `true` if there was anything to do.
+    fn drop_deleted(&self) -> Result<bool, MetaError> {
+        let mut did = self.flush_frozen()?;
+        did |= self.freeze()?;
         did |= self.flush_frozen()?;
         did |= self.merge_all()?;
         if did {
@@ -80,21 +81,37 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         Ok(did)
     }
 
-    /// `admit` of the log, after as much cleaning as it takes and gains.
-    pub(crate) fn admit(&self, bytes: u64, who: Admit) -> Result<(), MetaError> {
-        let mut tries = 0;
-        loop {
-            match self.log.admit(bytes, who) {
-                Err(warpfire_log::LogError::NoSpace) if tries < crate::engine::RECLAIM_TRIES => {
-                    tries += 1;
-                    match self.reclaim() {
-                        Ok(true) => {}
-                        Ok(false) => return Err(warpfire_log::LogError::NoSpace.into()),
-                        Err(e) => return Err(e),
-                    }
-                }
-                other => return Ok(other?),
+    /// Works for space until `enough` has what it wants, or there is nothing left to gain. Cleaning alone may move for ever what
+    /// deletes have made useless, so the two take turns.
+    pub(crate) fn reclaim<T>(
+        &self,
+        mut enough: impl FnMut() -> Result<T, MetaError>,
+    ) -> Result<T, MetaError> {
+        let no_space = |e: &MetaError| matches!(e, MetaError::Log(LogError::NoSpace));
+        let mut idle = 0;
+        for turn in 0..RECLAIM_TURNS {
+            match enough() {
+                Err(e) if no_space(&e) => {}
+                other => return other,
+            }
+            let newest = self.newest().0;
+            if self.gave_up_at.load(Ordering::Relaxed) == newest {
+                break;
+            }
+            let step = if turn % 3 == 2 || idle > 0 { self.drop_deleted() } else { self.clean_step() };
+            match step {
+                Ok(true) => idle = 0,
+                Err(e) if !no_space(&e) => return Err(e),
+                Ok(false) | Err(_) if idle == 0 => idle = 1,
+                // Neither helps, and nothing will before the next commit.
+                Ok(false) | Err(_) => self.gave_up_at.store(newest, Ordering::Relaxed),
             }
         }
+        enough()
+    }
+
+    /// `admit` of the log, after as much work for space as it takes and gains.
+    pub(crate) fn admit(&self, bytes: u64, who: Admit) -> Result<(), MetaError> {
+        self.reclaim(|| Ok(self.log.admit(bytes, who)?))
     }
 }

@@ -43,9 +43,6 @@ use background::{Signal, Threads};
 /// Beyond this many runs, committers merge some before they go on.
 pub(crate) const RUNS_MAX: usize = 24;
 
-/// How often one request for room cleans before it gives up.
-pub(crate) const RECLAIM_TRIES: usize = 64;
-
 /// Longest and shortest a table is meant to be.
 const TABLE_BYTES_MAX: u64 = 16 << 20;
 const TABLE_BYTES_MIN: u64 = 64 << 10;
@@ -144,6 +141,8 @@ pub(crate) struct Inner<L: LogStore, S> {
     pub(crate) slices_written: AtomicU64,
     pub(crate) slices_durable: AtomicU64,
     pub(crate) usage: Usage,
+    /// The newest commit when work for space last came to nothing: it is not tried again before another.
+    pub(crate) gave_up_at: AtomicU64,
     pub(crate) latch: Latch,
     signal: Signal,
 }

@@ -135,6 +135,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             slices_written: AtomicU64::new(0),
             slices_durable: AtomicU64::new(0),
             usage,
+            gave_up_at: AtomicU64::new(u64::MAX),
             latch: Latch::default(),
             signal: Signal::default(),
             log,

@@ -213,22 +213,47 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
                 cursors.push(cursor);
             }
         }
-        let comes_first = |a: &[u8], b: &[u8]| if limits.forward { a < b } else { a > b };
+        let compare = |a: &[u8], b: &[u8]| if limits.forward { a.cmp(b) } else { b.cmp(a) };
         let mut resolver = Resolver::new(limits.at);
         let (mut key, mut value) = (Vec::new(), Vec::new());
         loop {
             let mut next = piece.key();
-            for cursor in &cursors {
-                let candidate = cursor.key();
-                if candidate.is_some_and(|c| next.is_none_or(|n| comes_first(c, n))) {
-                    next = candidate;
+            let (mut source, mut alone) = (Source::Piece, true);
+            for (i, cursor) in cursors.iter().enumerate() {
+                let Some(candidate) = cursor.key() else { continue };
+                let order = next.map_or(Ordering::Less, |next| compare(candidate, next));
+                match order {
+                    Ordering::Less => (next, source, alone) = (Some(candidate), Source::Cursor(i), true),
+                    Ordering::Equal => alone = false,
+                    Ordering::Greater => {}
                 }
             }
             let Some(next) = next else { return Ok(true) };
             let in_range =
                 if limits.forward { range.end.is_none_or(|end| next < end) } else { next >= range.start };
-            if !in_range || piece.bound.as_deref().is_some_and(|bound| comes_first(bound, next)) {
+            if !in_range || piece.bound.as_deref().is_some_and(|bound| compare(bound, next).is_lt()) {
                 return Ok(true);
+            }
+            // The usual case: one source has the key, and its newest version says it all.
+            if let Source::Cursor(i) = source
+                && alone
+                && let Some(entry) = cursors[i].newest()
+                && entry.seq <= limits.at
+                && entry.kind == EntryKind::Put
+            {
+                if !limits.give(page, entry.key, entry.value) {
+                    return Ok(false);
+                }
+                let cursor = &mut cursors[i];
+                if limits.forward {
+                    cursor.next()?
+                } else {
+                    cursor.previous()?
+                }
+                if cursor.key().is_none() {
+                    cursors.remove(i);
+                }
+                continue;
             }
             key.clear();
             key.extend_from_slice(next);
@@ -257,11 +282,9 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
             if !resolver.finish(&self.schema, &key, &mut value)? {
                 continue;
             }
-            if page.len() >= limits.max_entries || (!page.is_empty() && page.bytes() >= limits.max_bytes) {
-                page.more = true;
+            if !limits.give(page, &key, &value) {
                 return Ok(false);
             }
-            page.push(&key, &value);
         }
     }
 }
@@ -272,4 +295,23 @@ struct Limits {
     forward: bool,
     max_entries: usize,
     max_bytes: usize,
+}
+
+impl Limits {
+    /// Adds to the page, if it has room; `false` if more must wait for the next page.
+    #[inline]
+    fn give(&self, page: &mut Page, key: &[u8], value: &[u8]) -> bool {
+        if page.len() >= self.max_entries || (!page.is_empty() && page.bytes() >= self.max_bytes) {
+            page.more = true;
+            return false;
+        }
+        page.push(key, value);
+        true
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Source {
+    Piece,
+    Cursor(usize),
 }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
-use warpfire_format::table::{DataBlock, Partition, Place, TopIndex};
+use warpfire_format::table::{DataBlock, Partition, Place};
 
 use crate::store::MetaError;
 
 #[derive(Clone)]
 pub(super) enum Block {
-    Top(Arc<TopIndex>),
     Partition(Arc<Partition>),
     Data(Arc<DataBlock>),
 }
@@ -28,7 +27,6 @@ const OVERHEAD_BYTES: usize = 128;
 impl Weighter<Key, Block> for ByMemory {
     fn weight(&self, _key: &Key, block: &Block) -> u64 {
         let bytes = match block {
-            Block::Top(top) => top.memory_bytes(),
             Block::Partition(partition) => partition.memory_bytes(),
             Block::Data(data) => data.memory_bytes(),
         };

@@ -8,9 +8,9 @@ use warpfire_log::LogStore;
 use super::{BlockCache, Table};
 use crate::store::MetaError;
 
-struct At {
+struct At<'a> {
     table: usize,
-    top: Arc<TopIndex>,
+    top: &'a TopIndex,
     partition_number: usize,
     partition: Arc<Partition>,
     block_number: usize,
@@ -23,7 +23,7 @@ struct At {
 pub(crate) struct RunCursor<'a, L: LogStore> {
     tables: &'a [Arc<Table<L>>],
     cache: &'a BlockCache,
-    at: Option<At>,
+    at: Option<At<'a>>,
 }
 
 impl<'a, L: LogStore> RunCursor<'a, L> {
@@ -68,7 +68,7 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
     /// Puts the cursor on the one block that may hold `key`, at its first key from `key` on or past its last.
     fn seek(&mut self, table: usize, key: &[u8]) -> Result<(), MetaError> {
         let t = &self.tables[table];
-        let top = t.top(self.cache)?;
+        let top = t.top()?;
         let partition_number = top.find(key);
         let partition = t.partition(top.partitions()[partition_number], self.cache)?;
         let block_number = partition.find(key);
@@ -82,7 +82,7 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
     /// Puts the cursor past the last key of a table.
     fn enter_last(&mut self, table: usize) -> Result<(), MetaError> {
         let t = &self.tables[table];
-        let top = t.top(self.cache)?;
+        let top = t.top()?;
         let partition_number = top.partitions().len() - 1;
         let partition = t.partition(top.partitions()[partition_number], self.cache)?;
         let block_number = partition.blocks().len() - 1;
@@ -96,7 +96,7 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
     /// Puts the cursor on the first key of a table.
     fn enter_first(&mut self, table: usize) -> Result<(), MetaError> {
         let t = &self.tables[table];
-        let top = t.top(self.cache)?;
+        let top = t.top()?;
         let partition = t.partition(top.partitions()[0], self.cache)?;
         let block = t.data(partition.blocks()[0], self.cache)?;
         let end = block.group_end(0);
@@ -109,6 +109,12 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
     #[inline]
     pub(crate) fn key(&self) -> Option<&[u8]> {
         self.at.as_ref().map(|at| at.block.key(at.start))
+    }
+
+    /// The key's newest version.
+    #[inline]
+    pub(crate) fn newest(&self) -> Option<Entry<'_>> {
+        self.at.as_ref().map(|at| at.block.entry(at.start))
     }
 
     /// The key's versions, newest first.

@@ -5,8 +5,8 @@ mod cursor;
 mod stream;
 mod writer;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use warpfire_format::manifest::TableEntry;
 use warpfire_format::table::{DataBlock, Partition, Place, TopIndex};
@@ -26,6 +26,8 @@ pub(crate) struct Table<L: LogStore> {
     entry: Arc<TableEntry>,
     log: Arc<L>,
     removed: AtomicBool,
+    /// Kept once it was read: some 4 KiB for a table of 16 MiB, and every lookup needs it.
+    top: OnceLock<TopIndex>,
 }
 
 /// A group of versions of one key: a block and where they begin in it.
@@ -36,7 +38,7 @@ pub(crate) struct Found {
 
 impl<L: LogStore> Table<L> {
     pub(crate) fn new(entry: Arc<TableEntry>, log: Arc<L>) -> Self {
-        Table { entry, log, removed: AtomicBool::new(false) }
+        Table { entry, log, removed: AtomicBool::new(false), top: OnceLock::new() }
     }
 
     pub(crate) fn entry(&self) -> &Arc<TableEntry> {
@@ -81,15 +83,12 @@ impl<L: LogStore> Table<L> {
         Place { offset: self.entry.len_bytes - len, len }
     }
 
-    pub(crate) fn top(&self, cache: &BlockCache) -> Result<Arc<TopIndex>, MetaError> {
-        let place = self.top_place();
-        let block = cache.get_or_read(self.entry.id, place, || {
-            Ok(Block::Top(Arc::new(TopIndex::decode(&self.read(place)?)?)))
-        })?;
-        match block {
-            Block::Top(top) => Ok(top),
-            Block::Partition(_) | Block::Data(_) => unreachable!("a place holds one kind of block"),
+    pub(crate) fn top(&self) -> Result<&TopIndex, MetaError> {
+        if let Some(top) = self.top.get() {
+            return Ok(top);
         }
+        let top = TopIndex::decode(&self.read(self.top_place())?)?;
+        Ok(self.top.get_or_init(|| top))
     }
 
     pub(crate) fn partition(&self, place: Place, cache: &BlockCache) -> Result<Arc<Partition>, MetaError> {
@@ -98,7 +97,7 @@ impl<L: LogStore> Table<L> {
         })?;
         match block {
             Block::Partition(partition) => Ok(partition),
-            Block::Top(_) | Block::Data(_) => unreachable!("a place holds one kind of block"),
+            Block::Data(_) => unreachable!("a place holds one kind of block"),
         }
     }
 
@@ -108,13 +107,13 @@ impl<L: LogStore> Table<L> {
         })?;
         match block {
             Block::Data(data) => Ok(data),
-            Block::Top(_) | Block::Partition(_) => unreachable!("a place holds one kind of block"),
+            Block::Partition(_) => unreachable!("a place holds one kind of block"),
         }
     }
 
     /// The key's versions in this table.
     pub(crate) fn find(&self, key: &[u8], hash: u64, cache: &BlockCache) -> Result<Option<Found>, MetaError> {
-        let top = self.top(cache)?;
+        let top = self.top()?;
         let partition = self.partition(top.partitions()[top.find(key)], cache)?;
         if !partition.may_hold(hash) {
             return Ok(None);

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use warpfire_format::table::{DataBlock, Entry, Partition, Place, TopIndex};
+use warpfire_format::table::{DataBlock, Entry, Partition, Place};
 use warpfire_log::LogStore;
 
 use super::Table;
 use crate::store::MetaError;
 
 struct OpenTable {
-    top: TopIndex,
     next_partition: usize,
     /// Where the next partition's data begins.
     offset: u32,
@@ -81,7 +80,7 @@ impl<L: LogStore> RunStream<L> {
     fn next_partition(&mut self) -> Result<bool, MetaError> {
         loop {
             if let Some((table, open)) = &mut self.open
-                && let Some(place) = open.top.partitions().get(open.next_partition).copied()
+                && let Some(place) = table.top()?.partitions().get(open.next_partition).copied()
             {
                 let len = place.offset - open.offset + place.len;
                 self.bytes = table.read(Place { offset: open.offset, len })?;
@@ -94,8 +93,7 @@ impl<L: LogStore> RunStream<L> {
                 return Ok(true);
             }
             let Some(table) = self.tables.next() else { return Ok(false) };
-            let top = TopIndex::decode(&table.read(table.top_place())?)?;
-            self.open = Some((table, OpenTable { top, next_partition: 0, offset: 0 }));
+            self.open = Some((table, OpenTable { next_partition: 0, offset: 0 }));
         }
     }
 }

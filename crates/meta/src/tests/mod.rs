@@ -1,3 +1,38 @@
-//! The engine against its naive twin, against crashes and against threads.
+//! The engine against its naive twin, against crashes, threads and full pools.
 
 mod model;
+mod space;
+mod syncs;
+mod threads;
+
+use warpfire_log::{Admit, MemLog, Recovered};
+use warpfire_units::Seq;
+
+use crate::bench::PlainSchema;
+use crate::{Background, Batch, CommitError, Engine, EngineOptions, Store};
+
+type PlainEngine = Engine<MemLog, PlainSchema>;
+
+fn small(background: Background) -> EngineOptions {
+    EngineOptions {
+        memtable_bytes: 64 << 10,
+        block_cache_bytes: 64 << 10,
+        log_bytes_max: 256 << 10,
+        background,
+    }
+}
+
+fn open(log: MemLog, background: Background) -> PlainEngine {
+    Engine::open(log, Recovered::empty(), PlainSchema, small(background)).unwrap()
+}
+
+fn put(engine: &PlainEngine, key: &[u8], value: &[u8]) -> Result<Seq, CommitError> {
+    let mut batch = Batch::new();
+    batch.put(key, value);
+    engine.commit(&batch, None, Admit::User)
+}
+
+fn get(engine: &PlainEngine, key: &[u8]) -> Option<Vec<u8>> {
+    let mut value = Vec::new();
+    engine.get(key, Seq::MAX, &mut value).unwrap().then_some(value)
+}

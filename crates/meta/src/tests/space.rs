@@ -1,0 +1,61 @@
+//! Pools that fill up.
+
+use warpfire_log::{Admit, LogError, LogStore, MemLog, MemLogOptions};
+
+use super::{PlainEngine, get, open, put};
+use crate::{Background, Batch, CommitError, MetaError, Store};
+
+fn full_by(engine: &PlainEngine) -> u64 {
+    for n in 0..1_000_000u64 {
+        match put(engine, &n.to_be_bytes(), &[n as u8; 1000]) {
+            Ok(_) => {}
+            Err(CommitError::Failed(MetaError::Log(LogError::NoSpace))) => return n,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    panic!("the pool never fills");
+}
+
+fn small_pool() -> MemLog {
+    MemLog::with_options(MemLogOptions { capacity_bytes: 8 << 20, segment_bytes: 128 << 10 })
+}
+
+#[test]
+fn a_full_pool_keeps_what_it_has_and_deletion_empties_it() {
+    for background in [Background::Manual, Background::Threads] {
+        let engine = open(small_pool(), background);
+        let mut first_time = None;
+        for _ in 0..3 {
+            let count = full_by(&engine);
+            assert!(count > 4000, "{count} records of 1000 bytes fill 8 MiB");
+            assert!(count >= first_time.unwrap_or(count) * 9 / 10, "{count} after {first_time:?}");
+            first_time.get_or_insert(count);
+            for n in (0..count).step_by(97) {
+                assert_eq!(get(&engine, &n.to_be_bytes()), Some(vec![n as u8; 1000]));
+            }
+            for n in 0..count {
+                let mut batch = Batch::new();
+                batch.delete(&n.to_be_bytes());
+                engine.commit(&batch, None, Admit::Reserve).unwrap();
+            }
+            engine.sync(warpfire_units::Seq::MAX).unwrap();
+        }
+        engine.close().unwrap();
+    }
+}
+
+#[test]
+fn overwriting_runs_for_ever_in_little_space() {
+    let engine = open(small_pool(), Background::Manual);
+    for n in 0..60_000u64 {
+        put(&engine, &(n * 7919 % 1000).to_be_bytes(), &n.to_le_bytes().repeat(64)).unwrap();
+        if n % 100 == 0 {
+            engine.background_step().unwrap();
+        }
+    }
+    for n in 59_000..60_000u64 {
+        let key = (n * 7919 % 1000).to_be_bytes();
+        assert_eq!(get(&engine, &key), Some(n.to_le_bytes().repeat(64)));
+    }
+    assert!(engine.log().space().live_bytes < 6 << 20);
+}
