@@ -5,6 +5,7 @@ source "$(dirname "$0")/setup.sh"
 workplace "${1:-}"
 size="${2:-64}"
 need fio fio
+cd "$work"  # fio leaves its state where it runs
 
 check() {
     local name="$1"

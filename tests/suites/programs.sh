@@ -38,7 +38,9 @@ tree() {
 
 # Everything that can be said of a tree, to be compared.
 describe() {
-    (cd "$1" && find . -printf '%p %y %m %U %G %s %n %T@ %l\n' | grep -v '^\. ' | sort)
+    (cd "$1" && find . ! -type d -printf '%p %y %m %U %G %s %n %T@ %l\n' | sort)
+    # A directory's size is the filesystem's own business.
+    (cd "$1" && find . -mindepth 1 -type d -printf '%p %m %U %G %n %T@\n' | sort)
     (cd "$1" && find . -type f ! -perm 000 -exec sha256sum {} + | sort)
     (cd "$1" && find . \( -type f -o -type d \) | sort | xargs -d '\n' getfattr --absolute-names -d -m '^user')
     (cd "$1" && find . \( -type f -o -type d \) | sort | xargs -d '\n' getfacl -n --absolute-names)

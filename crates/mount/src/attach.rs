@@ -1,0 +1,130 @@
+//! Making the mount: as root by mount(2), for anyone else by the helper `fusermount3`, which is root's.
+//!
+//! Either way the result is an open `/dev/fuse`, and the mount lives until someone unmounts it or the last
+//! descriptor of that file is closed, which leaves it dead.
+
+use std::ffi::CString;
+use std::fs::OpenOptions;
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::mount::MountFlags;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use crate::error::MountError;
+use crate::mountpoint::{helper_refused, not_permitted, system};
+use crate::options::MountOptions;
+
+/// What mount tables show as the type, after `fuse.`.
+const SUBTYPE: &str = "warpfire";
+
+/// Mounts on `at`, and returns the descriptor that requests come from.
+pub(crate) fn attach(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    if rustix::process::geteuid().is_root() {
+        attach_as_root(at, options)
+    } else {
+        attach_by_helper(at, options)
+    }
+}
+
+fn attach_as_root(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(|e| match e.kind() {
+        io::ErrorKind::PermissionDenied => not_permitted(at, format!("/dev/fuse: {e}")),
+        _ => system(at, "open /dev/fuse", e),
+    })?;
+    let allow_other = if options.allow_other { ",allow_other" } else { "" };
+    let data = format!("fd={},rootmode=40000,user_id=0,group_id=0{allow_other}", device.as_raw_fd());
+    let data = CString::new(data).expect("numbers and words hold no NUL");
+    let flags = if options.read_only { MountFlags::RDONLY } else { MountFlags::empty() };
+    let kind = format!("fuse.{SUBTYPE}");
+    match rustix::mount::mount(options.fsname.as_str(), at, kind.as_str(), flags, Some(data.as_c_str())) {
+        Ok(()) => Ok(device.into()),
+        Err(Errno::PERM | Errno::ACCESS) => Err(not_permitted(
+            at,
+            "mount(2) refuses: CAP_SYS_ADMIN is missing, in a container perhaps".to_owned(),
+        )),
+        Err(e) => Err(system(at, "mount", e.into())),
+    }
+}
+
+/// The helper mounts and sends the descriptor over a socket, whose number it takes from its environment: here its
+/// standard input.
+fn attach_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let (ours, theirs) = UnixStream::pair().map_err(|e| system(at, "make a socket", e))?;
+    let mut child = Command::new("fusermount3")
+        .arg("-o")
+        .arg(helper_options(options))
+        .arg("--")
+        .arg(at)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => not_permitted(
+                at,
+                "only root mounts by itself; install fusermount3 (package fuse3)".to_owned(),
+            ),
+            _ => system(at, "run fusermount3", e),
+        })?;
+    let received = receive_descriptor(&ours);
+    let mut said = String::new();
+    if let Some(stderr) = &mut child.stderr {
+        // What it says only explains a failure that shows otherwise.
+        let _ = stderr.read_to_string(&mut said);
+    }
+    let ended = child.wait().map_err(|e| system(at, "wait for fusermount3", e))?;
+    match received {
+        Ok(Some(device)) if ended.success() => Ok(device),
+        Ok(_) => Err(helper_refused(at, &said)),
+        Err(e) => Err(system(at, "receive from fusermount3", e)),
+    }
+}
+
+fn helper_options(options: &MountOptions) -> String {
+    let source = options.fsname.replace('\\', "\\\\").replace(',', "\\,");
+    let write = if options.read_only { "ro" } else { "rw" };
+    let allow_other = if options.allow_other { ",allow_other" } else { "" };
+    format!("fsname={source},subtype={SUBTYPE},{write}{allow_other}")
+}
+
+/// The descriptor that the other side sends; `None` if it hangs up without one.
+fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0u8; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    loop {
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(_) => break,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    let mut descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    Ok(descriptors.next().and_then(|mut fds| fds.next()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_with_commas_stays_one_option() {
+        let options = MountOptions {
+            fsname: r"a,b\c".to_owned(),
+            allow_other: true,
+            read_only: true,
+            ..MountOptions::default()
+        };
+        assert_eq!(helper_options(&options), r"fsname=a\,b\\c,subtype=warpfire,ro,allow_other");
+    }
+}

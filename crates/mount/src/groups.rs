@@ -1,0 +1,53 @@
+//! A caller's supplementary groups, which a request does not carry.
+
+use std::cell::OnceCell;
+use std::fs;
+
+use smallvec::SmallVec;
+use warpfire_fs::acl::Groups;
+
+/// The groups of a process, read from `/proc` the first time that an answer depends on them.
+pub(crate) struct ProcessGroups {
+    pid: u32,
+    groups: OnceCell<SmallVec<[u32; 32]>>,
+}
+
+impl ProcessGroups {
+    pub(crate) fn of(pid: u32) -> ProcessGroups {
+        ProcessGroups { pid, groups: OnceCell::new() }
+    }
+}
+
+impl Groups for ProcessGroups {
+    fn contains(&self, gid: u32) -> bool {
+        let read = || {
+            // A process that is gone, or in another namespace, has no groups that could grant anything.
+            let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+            groups_of_status(&status)
+        };
+        self.groups.get_or_init(read).contains(&gid)
+    }
+}
+
+/// The line `Groups:` of proc_pid_status(5).
+fn groups_of_status(status: &str) -> SmallVec<[u32; 32]> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    line.into_iter().flat_map(str::split_whitespace).filter_map(|gid| gid.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_read_from_the_status_of_a_process() {
+        let status = "Name:\tcat\nUid:\t0\t0\t0\t0\nGroups:\t4 24 1000 \nNStgid:\t7\n";
+        assert_eq!(groups_of_status(status).as_slice(), [4, 24, 1000]);
+        assert!(groups_of_status("").is_empty());
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_in_no_group() {
+        assert!(!ProcessGroups::of(u32::MAX).contains(0));
+    }
+}

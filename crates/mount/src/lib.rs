@@ -1,0 +1,22 @@
+//! The filesystem behind the kernel's FUSE interface.
+//!
+//! [`mount`] puts a filesystem on a directory and returns a [`Session`], which lasts until someone unmounts it.
+//! The adapter is thin: names, data and attributes are `warpfire_fs`'s business; what is here is the kernel's view
+//! of them (which inodes it remembers, what it may cache, who checks permissions) and the life of a mount.
+
+#![forbid(unsafe_code)]
+
+mod attach;
+mod attr;
+mod committer;
+mod error;
+mod groups;
+mod mountpoint;
+mod nodes;
+mod options;
+mod server;
+mod session;
+
+pub use error::MountError;
+pub use options::{MountOptions, THREADS_MAX};
+pub use session::{Session, mount};

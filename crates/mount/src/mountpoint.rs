@@ -1,0 +1,173 @@
+//! The directory that is mounted on: what may be wrong with it, and how it comes back from a dead server.
+
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use crate::error::MountError;
+
+/// Dead mounts that may lie on top of each other on one directory and are all taken away.
+const DEAD_MOUNTS_MAX: usize = 16;
+
+/// How far the kernel may read ahead: one request of 1 MiB.
+const READAHEAD_KIB: u32 = 1024;
+
+/// Makes sure that `path` is a directory that can be mounted on, and returns its real name. Mounts whose server
+/// has died are detached.
+pub(crate) fn prepare(path: &Path) -> Result<PathBuf, MountError> {
+    if !Path::new("/dev/fuse").exists() {
+        return Err(MountError::NoFuse);
+    }
+    for _ in 0..DEAD_MOUNTS_MAX {
+        match fs::metadata(path) {
+            Ok(found) if found.is_dir() => return refuse_live_mount(path),
+            Ok(_) => return Err(MountError::NotADirectory(path.to_owned())),
+            Err(e) if is_dead(&e) => {
+                tracing::warn!(mountpoint = %path.display(), "detaching a mount whose server has died");
+                detach(path)?;
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return Err(MountError::Missing(path.to_owned()));
+            }
+            Err(e) => return Err(system(path, "look at the mountpoint", e)),
+        }
+    }
+    Err(system(path, "detach dead mounts", io::Error::from(Errno::BUSY)))
+}
+
+/// Takes a mount away from the tree at once; what is open in it stays open as long as its server lives.
+pub(crate) fn detach(path: &Path) -> Result<(), MountError> {
+    unmount_with(path, UnmountFlags::DETACH, &["-u", "-z"])
+}
+
+/// Takes a mount away that nobody uses.
+pub(crate) fn unmount(path: &Path) -> Result<(), MountError> {
+    unmount_with(path, UnmountFlags::empty(), &["-u"])
+}
+
+fn unmount_with(path: &Path, flags: UnmountFlags, helper: &[&str]) -> Result<(), MountError> {
+    match rustix::mount::unmount(path, flags) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(MountError::InUse(path.to_owned())),
+        // A user who is not root asks the helper that is.
+        Err(Errno::PERM) => {
+            let asked = Command::new("fusermount3").args(helper).arg("--").arg(path).output();
+            let said = asked.map_err(|e| system(path, "run fusermount3", e))?;
+            let text = String::from_utf8_lossy(&said.stderr);
+            match () {
+                () if said.status.success() => Ok(()),
+                () if text.contains("busy") => Err(MountError::InUse(path.to_owned())),
+                () => Err(helper_refused(path, &text)),
+            }
+        }
+        Err(e) => Err(system(path, "unmount", e.into())),
+    }
+}
+
+/// Lets the kernel read ahead as much as one request carries; it begins with an eighth of that. Root alone may, and
+/// a mount works without.
+pub(crate) fn raise_readahead(mounted: &Path) {
+    let raise = || {
+        let device = fs::metadata(mounted)?.dev();
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READAHEAD_KIB.to_string())
+    };
+    if let Err(e) = raise() {
+        tracing::debug!(mountpoint = %mounted.display(), "readahead stays as it is: {e}");
+    }
+}
+
+pub(crate) fn system(path: &Path, action: &'static str, source: io::Error) -> MountError {
+    MountError::System { path: path.to_owned(), action, source }
+}
+
+pub(crate) fn not_permitted(path: &Path, reason: String) -> MountError {
+    MountError::NotPermitted { path: path.to_owned(), reason }
+}
+
+/// What the helper said when it did not do what it was asked.
+pub(crate) fn helper_refused(path: &Path, said: &str) -> MountError {
+    let last = said.lines().last().unwrap_or("fusermount3 failed and did not say why");
+    not_permitted(path, last.trim().to_owned())
+}
+
+/// A mount whose server is gone answers everything with "not connected".
+fn is_dead(e: &io::Error) -> bool {
+    e.raw_os_error().is_some_and(|raw| Errno::from_raw_os_error(raw) == Errno::NOTCONN)
+}
+
+fn refuse_live_mount(path: &Path) -> Result<PathBuf, MountError> {
+    let real = path.canonicalize().map_err(|e| system(path, "resolve the mountpoint", e))?;
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let taken = table.split(|&b| b == b'\n').filter_map(fuse_mountpoint).any(|at| at == real);
+    if taken { Err(MountError::AlreadyMounted(real)) } else { Ok(real) }
+}
+
+/// Where a line of mountinfo says that a FUSE filesystem is mounted; `None` for other filesystems.
+///
+/// `36 35 98:0 /root /mountpoint options shared:1 - fuse source options`, see proc_pid_mountinfo(5).
+fn fuse_mountpoint(line: &[u8]) -> Option<PathBuf> {
+    let mut words = line.split(|&b| b == b' ');
+    let at = words.nth(4)?;
+    let kind = words.skip_while(|w| *w != b"-").nth(1)?;
+    let is_fuse = kind == b"fuse" || kind.starts_with(b"fuse.") || kind == b"fuseblk";
+    is_fuse.then(|| PathBuf::from(std::ffi::OsString::from_vec(unescape(at))))
+}
+
+/// Undoes the octal escapes (`\040` for a space) of the mount table.
+fn unescape(word: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let Some((&first, tail)) = rest.split_first() {
+        let escape = tail.get(..3).filter(|d| first == b'\\' && d.iter().all(|b| (b'0'..=b'7').contains(b)));
+        match escape {
+            Some(digits) => {
+                plain.push(digits.iter().fold(0u8, |n, d| n.wrapping_mul(8).wrapping_add(d - b'0')));
+                rest = &tail[3..];
+            }
+            None => {
+                plain.push(first);
+                rest = tail;
+            }
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_mountpoint_and_a_file_are_told_apart() {
+        if !Path::new("/dev/fuse").exists() {
+            eprintln!("skipped: no /dev/fuse here");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(prepare(&dir.path().join("nowhere")), Err(MountError::Missing(_))));
+        let file = dir.path().join("file");
+        fs::write(&file, b"").unwrap();
+        assert!(matches!(prepare(&file), Err(MountError::NotADirectory(_))));
+        assert_eq!(prepare(dir.path()).unwrap(), dir.path().canonicalize().unwrap());
+    }
+
+    #[test]
+    fn the_mount_table_tells_fuse_mounts_from_others() {
+        let fuse = br"36 35 0:40 / /mnt/my\040disk rw,nosuid shared:7 master:1 - fuse.warpfire pool.img rw,user_id=0";
+        assert_eq!(fuse_mountpoint(fuse), Some(PathBuf::from("/mnt/my disk")));
+        assert_eq!(fuse_mountpoint(b"36 35 8:1 / /mnt rw - ext4 /dev/sda1 rw"), None);
+        assert_eq!(fuse_mountpoint(b""), None);
+    }
+
+    #[test]
+    fn only_whole_octal_escapes_are_undone() {
+        assert_eq!(unescape(br"a\040b\134c\0"), br"a b\c\0");
+    }
+}

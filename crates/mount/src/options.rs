@@ -1,0 +1,69 @@
+//! What a mount can be asked for.
+
+use std::time::Duration;
+
+/// How to mount. `Default` mounts for the mounting user alone, writable, with a commit every five seconds.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Refuses every change, in the kernel.
+    pub read_only: bool,
+    /// Lets other users in. Permissions bind them, and are checked by the kernel. An ordinary user may ask for
+    /// this only where `/etc/fuse.conf` says `user_allow_other`.
+    pub allow_other: bool,
+    /// Threads that serve requests; at least 1, at most [`THREADS_MAX`].
+    pub threads: usize,
+    /// How long a change may wait before it is made durable without a sync asking for it.
+    pub commit_interval: Duration,
+    /// What mount tables show as the source.
+    pub fsname: String,
+    /// Unmounts on SIGTERM, SIGINT and SIGHUP.
+    pub unmount_on_signals: bool,
+}
+
+/// Most threads that serve one mount: each has a request buffer of its own.
+pub const THREADS_MAX: usize = 64;
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        MountOptions {
+            read_only: false,
+            allow_other: false,
+            threads: cores.clamp(2, 16),
+            commit_interval: Duration::from_secs(5),
+            fsname: "warpfire".to_owned(),
+            unmount_on_signals: true,
+        }
+    }
+}
+
+/// Who decides whether a caller may do what it asks. The server itself can not: names that the kernel has cached
+/// never reach it, so nobody would check the search permission of the directories on the way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Checks {
+    /// The kernel, with the modes and lists that the server tells it.
+    Kernel,
+    /// Nobody: only root can reach the mount, and permissions do not bind root. Saves the kernel a request for the
+    /// directory's attributes at each create and unlink.
+    RootAlone,
+}
+
+impl Checks {
+    pub(crate) fn of(options: &MountOptions, uid: u32) -> Checks {
+        if uid == 0 && !options.allow_other { Checks::RootAlone } else { Checks::Kernel }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_mount_that_root_alone_can_reach_goes_unchecked() {
+        let alone = MountOptions::default();
+        let shared = MountOptions { allow_other: true, ..MountOptions::default() };
+        assert_eq!(Checks::of(&alone, 0), Checks::RootAlone);
+        assert_eq!(Checks::of(&alone, 1000), Checks::Kernel);
+        assert_eq!(Checks::of(&shared, 0), Checks::Kernel);
+    }
+}

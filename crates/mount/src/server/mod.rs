@@ -1,0 +1,600 @@
+//! Answers to the kernel's requests.
+//!
+//! Invariants
+//! 1. Each answer that names an inode counts in `nodes` before it is sent; what the kernel asks about by number is
+//!    in `nodes`.
+//! 2. Opening a file needs no answer: OPEN and CREATE are not supported, so the kernel makes a file with MKNOD and opens
+//!    it by itself. No request on a file carries a handle; only directories have one.
+//! 3. Whoever changes the filesystem marks it changed, so that the background commit wakes.
+
+mod init;
+mod listing;
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
+    INodeNo, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use warpfire_fs::acl::{Caller, Perm};
+use warpfire_fs::{
+    AllocMode, FileKind, Fs, FsError, NewMode, NodeRef, Position, RenameMode, Seek, SetAttr, XattrMode,
+};
+use warpfire_meta::{SliceStore, Store};
+
+use crate::attr::{file_attr, nothing, set_time};
+use crate::committer::Changes;
+use crate::groups::ProcessGroups;
+use crate::nodes::Nodes;
+use crate::options::Checks;
+use init::KEEP;
+use listing::OpenDirs;
+
+/// Names in one mount are never given to another inode of the same number, so one generation is enough.
+const GENERATION: Generation = Generation(0);
+
+/// Unit of the counts of `statfs`.
+const STATFS_BLOCK_BYTES: u32 = 4096;
+
+/// What an empty file takes on flash, about: inodes are not numbered, so as many are free as there is room for.
+const INODE_BYTES: u64 = 48;
+
+/// Most bytes that one `copy_file_range` copies: the largest whole number of pages below 2^32.
+const COPY_BYTES_MAX: u64 = (u32::MAX - 4095) as u64;
+
+/// Longest name.
+const NAME_BYTES_MAX: u32 = 255;
+
+thread_local! {
+    /// Each serving thread's room for what it reads; grows to the largest read, 1 MiB.
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The adapter between the kernel and a filesystem.
+pub(crate) struct Server<E: Store + SliceStore> {
+    fs: Arc<Fs<E>>,
+    nodes: Nodes<NodeRef>,
+    open_dirs: OpenDirs,
+    checks: Checks,
+    changes: Changes,
+}
+
+/// A request's error, on its way to the kernel.
+struct Refusal(Errno);
+
+impl From<FsError> for Refusal {
+    fn from(e: FsError) -> Refusal {
+        if matches!(e, FsError::Damaged { .. } | FsError::Unknown(_)) {
+            tracing::error!("{e}");
+        }
+        Refusal(Errno::from_i32(e.errno()))
+    }
+}
+
+/// The kernel asks about an inode that it was not told of, or has forgotten: it looks the name up again.
+const STALE: Refusal = Refusal(Errno::ESTALE);
+
+type Answer<T> = Result<T, Refusal>;
+
+impl<E: Store + SliceStore> Server<E> {
+    pub(crate) fn new(fs: Arc<Fs<E>>, checks: Checks, changes: Changes) -> Server<E> {
+        let root = fs.root();
+        Server { nodes: Nodes::new(root.ino(), root), open_dirs: OpenDirs::new(), fs, checks, changes }
+    }
+
+    fn node(&self, ino: INodeNo) -> Answer<NodeRef> {
+        self.nodes.get(ino.0).ok_or(STALE)
+    }
+
+    /// Tells of a node, and counts that.
+    fn enter(&self, answer: Answer<NodeRef>, reply: ReplyEntry) {
+        match answer {
+            Ok(node) => {
+                let attr = file_attr(&self.fs.getattr(&node));
+                self.nodes.remember(node.ino(), &node);
+                reply.entry(&KEEP, &attr, GENERATION);
+            }
+            Err(Refusal(errno)) => reply.error(errno),
+        }
+    }
+
+    /// As `enter`, of something just made.
+    fn enter_new(&self, answer: Answer<NodeRef>, reply: ReplyEntry) {
+        self.enter(answer, reply);
+        self.changes.mark();
+    }
+
+    fn done(&self, answer: Answer<()>, reply: ReplyEmpty) {
+        match answer {
+            Ok(()) => reply.ok(),
+            Err(Refusal(errno)) => reply.error(errno),
+        }
+        self.changes.mark();
+    }
+}
+
+/// Who sends a request. What permissions could refuse has been refused before, see [`Checks`].
+fn caller<'a>(req: &Request, groups: &'a ProcessGroups) -> Caller<'a> {
+    Caller { uid: req.uid(), gid: req.gid(), groups, checked: true }
+}
+
+impl<E: Store + SliceStore> Filesystem for Server<E> {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        init::configure(config, self.checks);
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        self.open_dirs.clear();
+        self.nodes.clear();
+    }
+
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let groups = ProcessGroups::of(req.pid());
+        let found = self.node(parent).and_then(|dir| {
+            match self.fs.lookup(&caller(req, &groups), &dir, name.as_bytes()) {
+                Err(FsError::NotFound) => Ok(None),
+                other => Ok(Some(other?)),
+            }
+        });
+        match found {
+            // Inode 0: the kernel may remember that there is no such name.
+            Ok(None) => reply.entry(&KEEP, &nothing(), GENERATION),
+            Ok(Some(node)) => self.enter(Ok(node), reply),
+            Err(refusal) => self.enter(Err(refusal), reply),
+        }
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
+        if self.nodes.forget(ino.0, lookups).is_none() {
+            return;
+        }
+        // It may have been the last that kept a file without a name.
+        if let Err(e) = self.fs.reap() {
+            tracing::error!("removing files without a name: {e}");
+        }
+        self.changes.mark();
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        match self.node(ino) {
+            Ok(node) => reply.attr(&KEEP, &file_attr(&self.fs.getattr(&node))),
+            Err(Refusal(errno)) => reply.error(errno),
+        }
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let groups = ProcessGroups::of(req.pid());
+        let set = SetAttr {
+            mode,
+            uid,
+            gid,
+            size_bytes: size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+        };
+        let set = self.node(ino).and_then(|node| Ok(self.fs.setattr(&caller(req, &groups), &node, &set)?));
+        match set {
+            Ok(attr) => reply.attr(&KEEP, &file_attr(&attr)),
+            Err(Refusal(errno)) => reply.error(errno),
+        }
+        self.changes.mark();
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.node(ino).and_then(|node| Ok(self.fs.readlink(&node)?)) {
+            Ok(target) => reply.data(&target),
+            Err(Refusal(errno)) => reply.error(errno),
+        }
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let groups = ProcessGroups::of(req.pid());
+        let made = self.node(parent).and_then(|dir| {
+            let kind = file_kind(mode).ok_or(Refusal(Errno::EINVAL))?;
+            let who = caller(req, &groups);
+            let mode = NewMode { mode: mode & 0o7777, umask };
+            Ok(self.fs.mknod(&who, &dir, name.as_bytes(), kind, mode, u64::from(rdev))?)
+        });
+        self.enter_new(made, reply);
+    }
+
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let groups = ProcessGroups::of(req.pid());
+        let made = self.node(parent).and_then(|dir| {
+            let mode = NewMode { mode: mode & 0o7777, umask };
+            Ok(self.fs.mkdir(&caller(req, &groups), &dir, name.as_bytes(), mode)?)
+        });
+        self.enter_new(made, reply);
+    }
+
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let groups = ProcessGroups::of(req.pid());
+        let removed = self
+            .node(parent)
+            .and_then(|dir| Ok(self.fs.unlink(&caller(req, &groups), &dir, name.as_bytes())?));
+        self.done(removed, reply);
+    }
+
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let groups = ProcessGroups::of(req.pid());
+        let removed = self
+            .node(parent)
+            .and_then(|dir| Ok(self.fs.rmdir(&caller(req, &groups), &dir, name.as_bytes())?));
+        self.done(removed, reply);
+    }
+
+    fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let groups = ProcessGroups::of(req.pid());
+        let target = target.as_os_str().as_bytes();
+        let made = self
+            .node(parent)
+            .and_then(|dir| Ok(self.fs.symlink(&caller(req, &groups), &dir, name.as_bytes(), target)?));
+        self.enter_new(made, reply);
+    }
+
+    fn rename(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let groups = ProcessGroups::of(req.pid());
+        let renamed = self.node(parent).and_then(|from| {
+            let to = self.node(newparent)?;
+            let mode = rename_mode(flags).ok_or(Refusal(Errno::EINVAL))?;
+            let who = caller(req, &groups);
+            Ok(self.fs.rename(&who, (&from, name.as_bytes()), (&to, newname.as_bytes()), mode)?)
+        });
+        self.done(renamed, reply);
+    }
+
+    fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let groups = ProcessGroups::of(req.pid());
+        let linked = self.node(ino).and_then(|node| {
+            let dir = self.node(newparent)?;
+            self.fs.link(&caller(req, &groups), &node, &dir, newname.as_bytes())?;
+            Ok(node)
+        });
+        self.enter_new(linked, reply);
+    }
+
+    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn create(
+        &self,
+        _req: &Request,
+        _parent: INodeNo,
+        _name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let groups = ProcessGroups::of(req.pid());
+        match self.node(ino).and_then(|dir| Ok(self.fs.opendir(&caller(req, &groups), &dir)?)) {
+            Ok(handle) => reply.opened(self.open_dirs.add(handle), FopenFlags::empty()),
+            Err(Refusal(errno)) => reply.error(errno),
+        }
+    }
+
+    fn releasedir(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.open_dirs.remove(fh);
+        reply.ok();
+    }
+
+    fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            let wanted = size as usize;
+            if buffer.len() < wanted {
+                buffer.resize(wanted, 0);
+            }
+            let into = &mut buffer[..wanted];
+            match self.node(ino).and_then(|node| Ok(self.fs.read(&node, offset, into)?)) {
+                Ok(len) => reply.data(&into[..len]),
+                Err(Refusal(errno)) => reply.error(errno),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let groups = ProcessGroups::of(req.pid());
+        // The kernel knows whether the writer may keep set-id bits. It resolves appends too, under its own lock.
+        let loses_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let who = if loses_set_id { caller(req, &groups) } else { Caller::ROOT };
+        let written =
+            self.node(ino).and_then(|node| Ok(self.fs.write(&who, &node, Position::At(offset), data)?));
+        match written {
+            Ok(_) => {
+                reply.written(u32::try_from(data.len()).expect("the kernel writes at most 1 MiB at a time"))
+            }
+            Err(Refusal(errno)) => reply.error(errno),
+        }
+        self.changes.mark();
+    }
+
+    fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        match self.node(ino).and_then(|node| Ok(self.fs.fsync(&node)?)) {
+            Ok(()) => reply.ok(),
+            Err(Refusal(errno)) => reply.error(errno),
+        }
+    }
+
+    fn fsyncdir(&self, req: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        self.fsync(req, ino, fh, datasync, reply);
+    }
+
+    fn readdir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+        self.list_names(fh, offset, reply);
+    }
+
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
+        self.list_nodes(fh, offset, reply);
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        match self.fs.statfs() {
+            Ok(space) => {
+                let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK_BYTES);
+                let more_inodes = space.available_bytes / INODE_BYTES;
+                reply.statfs(
+                    blocks(space.total_bytes),
+                    blocks(space.free_bytes),
+                    blocks(space.available_bytes),
+                    space.inodes.saturating_add(more_inodes),
+                    more_inodes,
+                    STATFS_BLOCK_BYTES,
+                    NAME_BYTES_MAX,
+                    STATFS_BLOCK_BYTES,
+                );
+            }
+            Err(e) => reply.error(Refusal::from(e).0),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let groups = ProcessGroups::of(req.pid());
+        let set = self.node(ino).and_then(|node| {
+            let mode = match flags {
+                0 => XattrMode::Either,
+                libc::XATTR_CREATE => XattrMode::Create,
+                libc::XATTR_REPLACE => XattrMode::Replace,
+                _ => return Err(Refusal(Errno::EINVAL)),
+            };
+            Ok(self.fs.setxattr(&caller(req, &groups), &node, name.as_bytes(), value, mode)?)
+        });
+        self.done(set, reply);
+    }
+
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let groups = ProcessGroups::of(req.pid());
+        let got = self
+            .node(ino)
+            .and_then(|node| Ok(self.fs.getxattr(&caller(req, &groups), &node, name.as_bytes())?));
+        sized(got, size, reply);
+    }
+
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let groups = ProcessGroups::of(req.pid());
+        let names = self.node(ino).and_then(|node| Ok(self.fs.listxattr(&caller(req, &groups), &node)?));
+        sized(names, size, reply);
+    }
+
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let groups = ProcessGroups::of(req.pid());
+        let removed = self
+            .node(ino)
+            .and_then(|node| Ok(self.fs.removexattr(&caller(req, &groups), &node, name.as_bytes())?));
+        self.done(removed, reply);
+    }
+
+    /// Asked only where nobody checks: root's own question whether someone may execute.
+    fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        let groups = ProcessGroups::of(req.pid());
+        let who = Caller { checked: false, ..caller(req, &groups) };
+        let want = Perm::from_bits(mask.bits().cast_unsigned());
+        match self.node(ino).and_then(|node| Ok(self.fs.access(&who, &node, want)?)) {
+            Ok(()) => reply.ok(),
+            Err(Refusal(errno)) => reply.error(errno),
+        }
+    }
+
+    fn fallocate(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let groups = ProcessGroups::of(req.pid());
+        let allocated = self.node(ino).and_then(|node| {
+            let mode = alloc_mode(mode).ok_or(Refusal(Errno::EOPNOTSUPP))?;
+            Ok(self.fs.fallocate(&caller(req, &groups), &node, mode, offset, length)?)
+        });
+        self.done(allocated, reply);
+    }
+
+    fn lseek(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let found = self.node(ino).and_then(|node| {
+            let seek = match whence {
+                libc::SEEK_DATA => Seek::Data,
+                libc::SEEK_HOLE => Seek::Hole,
+                _ => return Err(Refusal(Errno::EINVAL)),
+            };
+            let from = u64::try_from(offset).map_err(|_| Refusal(Errno::ENXIO))?;
+            let at = self.fs.seek(&node, seek, from)?;
+            i64::try_from(at).map_err(|_| Refusal(Errno::EOVERFLOW))
+        });
+        match found {
+            Ok(at) => reply.offset(at),
+            Err(Refusal(errno)) => reply.error(errno),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        req: &Request,
+        ino_in: INodeNo,
+        _fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        _fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let groups = ProcessGroups::of(req.pid());
+        // The answer has 32 bits; programs ask again for the rest.
+        let len = len.min(COPY_BYTES_MAX);
+        let copied = self.node(ino_in).and_then(|from| {
+            let to = self.node(ino_out)?;
+            Ok(self.fs.copy_range(&caller(req, &groups), (&from, offset_in), (&to, offset_out), len)?)
+        });
+        match copied {
+            Ok(copied) => reply.written(u32::try_from(copied).expect("no more is copied than was asked")),
+            Err(Refusal(errno)) => reply.error(errno),
+        }
+        self.changes.mark();
+    }
+}
+
+/// An attribute's value, or only its length if the asker has no room for any.
+fn sized(answer: Answer<Vec<u8>>, room: u32, reply: ReplyXattr) {
+    match answer {
+        Ok(value) if room == 0 => {
+            reply.size(u32::try_from(value.len()).expect("attributes have at most 64 KiB"));
+        }
+        Ok(value) if value.len() > room as usize => reply.error(Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(Refusal(errno)) => reply.error(errno),
+    }
+}
+
+fn file_kind(mode: u32) -> Option<FileKind> {
+    FileKind::new(((mode & libc::S_IFMT) >> 12) as u8)
+}
+
+fn rename_mode(flags: RenameFlags) -> Option<RenameMode> {
+    match flags {
+        _ if flags.is_empty() => Some(RenameMode::Replace),
+        RenameFlags::RENAME_NOREPLACE => Some(RenameMode::NoReplace),
+        RenameFlags::RENAME_EXCHANGE => Some(RenameMode::Exchange),
+        _ => None,
+    }
+}
+
+fn alloc_mode(flags: i32) -> Option<AllocMode> {
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    const ZERO_AND_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+    match flags {
+        0 => Some(AllocMode::Allocate),
+        libc::FALLOC_FL_KEEP_SIZE => Some(AllocMode::KeepSize),
+        PUNCH => Some(AllocMode::PunchHole),
+        libc::FALLOC_FL_ZERO_RANGE => Some(AllocMode::ZeroRange { keep_size: false }),
+        ZERO_AND_KEEP => Some(AllocMode::ZeroRange { keep_size: true }),
+        _ => None,
+    }
+}

@@ -1,0 +1,222 @@
+//! The life of a mount.
+//!
+//! ```text
+//!   mount ──▶ serving ──umount(8), Session::unmount, a signal──▶ unmounted ──▶ closed   (`wait` returns)
+//!                │                                                              ▲
+//!                └──Session::detach, a signal while files are open──▶ detached ─┘
+//! ```
+//!
+//! Invariants
+//! 1. From `mount` to the return of `wait` the session alone closes the filesystem; after it, it is closed.
+//! 2. A filesystem is closed only after the last answer to the kernel, but for a detached mount: what is still open
+//!    in that one gets errors from then on.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+
+use fuser::{Config, SessionACL};
+use rustix::fs::{Mode, OFlags};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+use warpfire_fs::{Fs, FsError};
+use warpfire_meta::{SliceStore, Store};
+
+use crate::attach::attach;
+use crate::committer::Committer;
+use crate::error::MountError;
+use crate::mountpoint::{self, system};
+use crate::options::{Checks, MountOptions, THREADS_MAX};
+use crate::server::Server;
+
+/// How a mount ends.
+enum End {
+    /// The kernel has let go of it.
+    Unmounted,
+    /// It is out of the tree, and files in it are open.
+    Detached,
+}
+
+/// A mounted filesystem. Dropping it detaches the mount and closes the filesystem; `unmount` and `wait` say how
+/// that went.
+pub struct Session {
+    mountpoint: PathBuf,
+    ends: Receiver<End>,
+    serving: Option<JoinHandle<std::io::Result<()>>>,
+    signals: Option<(Handle, JoinHandle<()>)>,
+    committer: Committer,
+    close: Option<Box<dyn FnOnce() -> Result<(), FsError> + Send>>,
+}
+
+/// Mounts `fs` on a directory. A mount there whose server has died is detached first.
+///
+/// # Errors
+/// See [`MountError`]; nothing is mounted then, and `fs` stays open.
+pub fn mount<E: Store + SliceStore>(
+    fs: Arc<Fs<E>>,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> Result<Session, MountError> {
+    let at = mountpoint::prepare(mountpoint)?;
+    let threads_failed = |e| system(&at, "start threads", e);
+    let committing = Arc::clone(&fs);
+    let commit = move || {
+        if let Err(e) = committing.sync() {
+            tracing::error!("background commit: {e}");
+        }
+    };
+    let (committer, changes) = Committer::start(options.commit_interval, commit).map_err(threads_failed)?;
+    let checks = Checks::of(options, rustix::process::geteuid().as_raw());
+    let server = Server::new(Arc::clone(&fs), checks, changes);
+    let device = attach(&at, options)?;
+    let (detached, ends) = mpsc::channel();
+    let serving = serve(server, device, options, &at, detached.clone()).inspect_err(|_| {
+        // Nobody would ever answer; the first error is the one to tell.
+        let _ = mountpoint::detach(&at);
+    })?;
+    mountpoint::raise_readahead(&at);
+    let mut session = Session {
+        mountpoint: at.clone(),
+        ends,
+        serving: Some(serving),
+        signals: None,
+        committer,
+        close: Some(Box::new(move || fs.close())),
+    };
+    if options.unmount_on_signals {
+        session.signals = Some(watch_signals(at.clone(), detached).map_err(threads_failed)?);
+    }
+    Ok(session)
+}
+
+/// Greets the kernel and starts the threads that answer it.
+fn serve<E: Store + SliceStore>(
+    server: Server<E>,
+    device: OwnedFd,
+    options: &MountOptions,
+    at: &Path,
+    ends: Sender<End>,
+) -> Result<JoinHandle<std::io::Result<()>>, MountError> {
+    let mut config = Config::default();
+    config.n_threads = Some(options.threads.clamp(1, THREADS_MAX));
+    // A descriptor for each thread needs the device's name, which an ordinary user may not have.
+    config.clone_fd = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    // Who may come in is the kernel's to say: it knows the mount's owner and `allow_other`.
+    let session = fuser::Session::from_fd(server, device, SessionACL::All, config)
+        .map_err(|e| system(at, "agree with the kernel on a protocol", e))?;
+    let run = move || {
+        let ended = session.run();
+        // Nobody waits any more if the session was dropped.
+        let _ = ends.send(End::Unmounted);
+        ended
+    };
+    thread::Builder::new()
+        .name("warpfire-serve".to_owned())
+        .spawn(run)
+        .map_err(|e| system(at, "start threads", e))
+}
+
+/// Unmounts when the process is asked to end.
+fn watch_signals(at: PathBuf, ends: Sender<End>) -> std::io::Result<(Handle, JoinHandle<()>)> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let handle = signals.handle();
+    let watch = move || {
+        for signal in signals.forever() {
+            tracing::info!(signal, mountpoint = %at.display(), "unmounting");
+            let ended = match mountpoint::unmount(&at) {
+                Err(MountError::InUse(_)) => write_back_and_detach(&at).map(|()| {
+                    // As above.
+                    let _ = ends.send(End::Detached);
+                }),
+                done => done,
+            };
+            if let Err(e) = ended {
+                tracing::error!("{e}");
+            }
+        }
+    };
+    let thread = thread::Builder::new().name("warpfire-signal".to_owned()).spawn(watch)?;
+    Ok((handle, thread))
+}
+
+/// Detaches a mount that is in use, after the kernel has handed over what programs wrote through mappings.
+fn write_back_and_detach(at: &Path) -> Result<(), MountError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let written = rustix::fs::open(at, flags, Mode::empty()).and_then(rustix::fs::syncfs);
+    if let Err(e) = written {
+        tracing::error!(mountpoint = %at.display(), "writing back before a detach: {e}");
+    }
+    mountpoint::detach(at)
+}
+
+impl Session {
+    /// Where it is mounted.
+    #[must_use]
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Waits until the mount has ended, by whatever means, and closes the filesystem: everything is durable then.
+    ///
+    /// # Errors
+    /// `Close` if the last changes could not be made durable; `System` if serving ended by an error.
+    pub fn wait(mut self) -> Result<(), MountError> {
+        self.finish_after_end()
+    }
+
+    /// Unmounts and closes the filesystem.
+    ///
+    /// # Errors
+    /// `InUse` while something in the mount is open: it stays mounted, and goes on. Otherwise as [`Session::wait`].
+    pub fn unmount(&mut self) -> Result<(), MountError> {
+        mountpoint::unmount(&self.mountpoint)?;
+        self.finish_after_end()
+    }
+
+    fn finish_after_end(&mut self) -> Result<(), MountError> {
+        if self.close.is_none() {
+            return Ok(());
+        }
+        // No sender left: serving has ended without a word, and `finish` says why.
+        let end = self.ends.recv().unwrap_or(End::Unmounted);
+        self.finish(&end)
+    }
+
+    /// Takes the mount out of the tree and closes the filesystem. What is still open in it gets errors from now on.
+    ///
+    /// # Errors
+    /// As [`Session::wait`], and when the system refuses.
+    pub fn detach(mut self) -> Result<(), MountError> {
+        write_back_and_detach(&self.mountpoint)?;
+        self.finish(&End::Detached)
+    }
+
+    fn finish(&mut self, end: &End) -> Result<(), MountError> {
+        if let Some((handle, thread)) = self.signals.take() {
+            handle.close();
+            thread.join().expect("the signal thread does not panic");
+        }
+        let served = match (end, self.serving.take()) {
+            (End::Unmounted, Some(serving)) => serving.join().expect("the serving thread does not panic"),
+            _ => Ok(()),
+        };
+        self.committer.stop();
+        let Some(close) = self.close.take() else { return Ok(()) };
+        close()?;
+        served.map_err(|e| system(&self.mountpoint, "serve", e))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.close.is_none() {
+            return;
+        }
+        let ended = write_back_and_detach(&self.mountpoint).and_then(|()| self.finish(&End::Detached));
+        if let Err(e) = ended {
+            tracing::error!("{e}");
+        }
+    }
+}

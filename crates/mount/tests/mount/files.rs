@@ -1,0 +1,366 @@
+//! What programs see on a mount. Each test has a filesystem in memory of its own; where there is no `/dev/fuse`, or
+//! no right to mount, they say so and pass over.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use crate::world::{self, World};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, RenameFlags, XattrFlags};
+
+#[test]
+fn a_file_is_made_written_and_read_back() {
+    let Some(world) = World::new() else { return };
+    let path = world.at("file");
+    fs::write(&path, b"some bytes").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"some bytes");
+    let seen = fs::metadata(&path).unwrap();
+    assert_eq!((seen.len(), seen.nlink(), seen.uid()), (10, 1, rustix::process::geteuid().as_raw()));
+}
+
+#[test]
+fn create_new_refuses_a_name_that_is_there() {
+    let Some(world) = World::new() else { return };
+    fs::write(world.at("file"), b"").unwrap();
+    let again = OpenOptions::new().write(true).create_new(true).open(world.at("file"));
+    assert_eq!(again.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+}
+
+#[test]
+fn opening_with_truncation_empties_a_file() {
+    let Some(world) = World::new() else { return };
+    let path = world.at("file");
+    fs::write(&path, vec![7; 100_000]).unwrap();
+    File::create(&path).unwrap().write_all(b"new").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+}
+
+#[test]
+fn an_unlinked_file_lives_as_long_as_it_is_open() {
+    let Some(world) = World::new() else { return };
+    let path = world.at("file");
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.write_all(&vec![1; 200_000]).unwrap();
+    fs::remove_file(&path).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+    file.write_all(b"more").unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    let mut back = Vec::new();
+    file.seek(SeekFrom::Start(199_999)).unwrap();
+    file.read_to_end(&mut back).unwrap();
+    assert_eq!(back, b"\x01more");
+}
+
+#[test]
+fn a_file_that_another_was_renamed_over_stays_open_and_known() {
+    let Some(world) = World::new() else { return };
+    fs::write(world.at("old"), b"old").unwrap();
+    let old = File::open(world.at("old")).unwrap();
+    fs::write(world.at("new"), b"new").unwrap();
+    fs::rename(world.at("new"), world.at("old")).unwrap();
+    assert_eq!(old.metadata().unwrap().nlink(), 0);
+    let mut back = [0; 3];
+    old.read_exact_at(&mut back, 0).unwrap();
+    assert_eq!(&back, b"old");
+    assert_eq!(fs::read(world.at("old")).unwrap(), b"new");
+}
+
+#[test]
+fn rename_exchanges_or_refuses_as_its_flags_say() {
+    let Some(world) = World::new() else { return };
+    fs::write(world.at("a"), b"a").unwrap();
+    fs::create_dir(world.at("b")).unwrap();
+    let here = File::open(world.path()).unwrap();
+    let refused = rustix::fs::renameat_with(&here, "a", &here, "b", RenameFlags::NOREPLACE);
+    assert_eq!(refused, Err(rustix::io::Errno::EXIST));
+    rustix::fs::renameat_with(&here, "a", &here, "b", RenameFlags::EXCHANGE).unwrap();
+    assert!(fs::metadata(world.at("a")).unwrap().is_dir());
+    assert_eq!(fs::read(world.at("b")).unwrap(), b"a");
+}
+
+#[test]
+fn a_directory_does_not_move_into_itself() {
+    let Some(world) = World::new() else { return };
+    fs::create_dir_all(world.at("a/b/c")).unwrap();
+    let moved = fs::rename(world.at("a"), world.at("a/b/c/a"));
+    assert_eq!(moved.unwrap_err().raw_os_error(), Some(rustix::io::Errno::INVAL.raw_os_error()));
+}
+
+#[test]
+fn appends_of_many_writers_are_whole_and_none_is_lost() {
+    let Some(world) = World::new() else { return };
+    let path = world.at("log");
+    fs::write(&path, b"").unwrap();
+    thread::scope(|scope| {
+        for writer in 0..4u8 {
+            let path = &path;
+            scope.spawn(move || {
+                let mut log = OpenOptions::new().append(true).open(path).unwrap();
+                for _ in 0..500 {
+                    log.write_all(&[writer; 100]).unwrap();
+                }
+            });
+        }
+    });
+    let all = fs::read(&path).unwrap();
+    assert_eq!(all.len(), 4 * 500 * 100);
+    assert!(all.chunks(100).all(|record| record.iter().all(|b| *b == record[0])));
+}
+
+#[test]
+fn two_processes_append_to_one_file() {
+    let Some(world) = World::new() else { return };
+    let path = world.at("log");
+    let loops = "for i in $(seq 200); do echo line >> \"$1\"; done";
+    let start = || Command::new("sh").args(["-c", loops, "sh"]).arg(&path).spawn().unwrap();
+    let mut both = [start(), start()];
+    assert!(both.iter_mut().all(|child| child.wait().unwrap().success()));
+    assert_eq!(fs::read_to_string(&path).unwrap().lines().filter(|l| *l == "line").count(), 400);
+}
+
+#[test]
+fn sparse_files_have_holes_that_can_be_found_and_made() {
+    let Some(world) = World::new() else { return };
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(world.at("sparse")).unwrap();
+    file.write_all_at(b"end", 10 << 20).unwrap();
+    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0)), Ok(0));
+    let data = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)).unwrap();
+    assert!(data > 0 && data <= 10 << 20, "data is found at {data}");
+    assert!(file.metadata().unwrap().blocks() * 512 < 1 << 20);
+    file.write_all_at(&vec![9; 1 << 20], 0).unwrap();
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, punch, 1000, 500_000).unwrap();
+    let mut back = vec![1; 502_000];
+    file.read_exact_at(&mut back, 0).unwrap();
+    assert!(back[..1000].iter().all(|b| *b == 9) && back[501_000..].iter().all(|b| *b == 9));
+    assert!(back[1000..501_000].iter().all(|b| *b == 0));
+}
+
+#[test]
+fn a_range_is_copied_from_file_to_file() {
+    let Some(world) = World::new() else { return };
+    let bytes: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
+    fs::write(world.at("from"), &bytes).unwrap();
+    let (from, to) = (File::open(world.at("from")).unwrap(), File::create(world.at("to")).unwrap());
+    let (mut at, mut into, mut left) = (12_345, 0, 200_000);
+    while left > 0 {
+        let copied = rustix::fs::copy_file_range(&from, Some(&mut at), &to, Some(&mut into), left).unwrap();
+        assert!(copied > 0);
+        left -= copied;
+    }
+    assert_eq!(fs::read(world.at("to")).unwrap(), bytes[12_345..212_345]);
+}
+
+#[test]
+fn direct_and_buffered_io_see_the_same_bytes() {
+    let Some(world) = World::new() else { return };
+    let path = world.at("file");
+    fs::write(&path, vec![1; 64 << 10]).unwrap();
+    assert_eq!(fs::read(&path).unwrap()[0], 1);
+    let direct = OpenOptions::new()
+        .write(true)
+        .custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed())
+        .open(&path)
+        .unwrap();
+    direct.write_all_at(&vec![2; 4096], 8192).unwrap();
+    let back = fs::read(&path).unwrap();
+    assert!(back[8192..12288].iter().all(|b| *b == 2) && back[8191] == 1 && back[12288] == 1);
+}
+
+#[test]
+fn links_of_both_kinds_are_followed() {
+    let Some(world) = World::new() else { return };
+    fs::write(world.at("file"), b"shared").unwrap();
+    fs::hard_link(world.at("file"), world.at("hard")).unwrap();
+    symlink("file", world.at("soft")).unwrap();
+    assert_eq!(fs::metadata(world.at("file")).unwrap().nlink(), 2);
+    assert_eq!(fs::read_link(world.at("soft")).unwrap().to_str(), Some("file"));
+    fs::remove_file(world.at("file")).unwrap();
+    assert_eq!(fs::read(world.at("hard")).unwrap(), b"shared");
+    assert!(fs::read(world.at("soft")).is_err());
+    assert_eq!(fs::metadata(world.at("hard")).unwrap().nlink(), 1);
+}
+
+#[test]
+fn extended_attributes_are_set_listed_and_removed() {
+    let Some(world) = World::new() else { return };
+    let path = world.at("file");
+    fs::write(&path, b"").unwrap();
+    rustix::fs::setxattr(&path, "user.colour", b"green", XattrFlags::CREATE).unwrap();
+    let again = rustix::fs::setxattr(&path, "user.colour", b"red", XattrFlags::CREATE);
+    assert_eq!(again, Err(rustix::io::Errno::EXIST));
+    let mut value = [0; 5];
+    assert_eq!(rustix::fs::getxattr(&path, "user.colour", &mut value[..]), Ok(5));
+    assert_eq!(&value, b"green");
+    assert_eq!(rustix::fs::getxattr(&path, "user.colour", &mut value[..2]), Err(rustix::io::Errno::RANGE));
+    let mut names = [0; 64];
+    let len = rustix::fs::listxattr(&path, &mut names[..]).unwrap();
+    assert_eq!(&names[..len], b"user.colour\0");
+    rustix::fs::removexattr(&path, "user.colour").unwrap();
+    assert_eq!(rustix::fs::getxattr(&path, "user.colour", &mut value[..]), Err(rustix::io::Errno::NODATA));
+}
+
+#[test]
+fn an_access_list_lets_one_user_in_and_shows_in_the_mode() {
+    let Some(world) = World::shared() else { return };
+    let path = world.at("file");
+    fs::write(&path, b"secret").unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    assert!(!world.can_read(&path, 4321));
+    // owner rw-, user 4321 r--, group ---, mask r--, other ---
+    let list = [(1u16, 6u16, u32::MAX), (2, 4, 4321), (4, 0, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
+    let mut value = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in list {
+        value.extend([tag.to_le_bytes(), perm.to_le_bytes()].concat());
+        value.extend(id.to_le_bytes());
+    }
+    rustix::fs::setxattr(&path, "system.posix_acl_access", &value, XattrFlags::empty()).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
+    assert!(world.can_read(&path, 4321));
+    assert!(!world.can_read(&path, 4322));
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    assert!(!world.can_read(&path, 4321), "chmod has emptied the mask");
+}
+
+#[test]
+fn a_name_that_is_cached_does_not_open_a_directory_that_is_closed() {
+    let Some(world) = World::shared() else { return };
+    fs::create_dir(world.at("dir")).unwrap();
+    fs::write(world.at("dir/file"), b"readable").unwrap();
+    fs::set_permissions(world.at("dir/file"), PermissionsExt::from_mode(0o644)).unwrap();
+    assert!(world.can_read(&world.at("dir/file"), 4321));
+    fs::set_permissions(world.at("dir"), PermissionsExt::from_mode(0o700)).unwrap();
+    assert!(!world.can_read(&world.at("dir/file"), 4321));
+}
+
+#[test]
+fn writing_takes_the_set_user_id_bit_away() {
+    let Some(world) = World::shared() else { return };
+    let path = world.at("program");
+    fs::write(&path, b"").unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o6777)).unwrap();
+    assert!(world.as_user(4321, &format!("echo x >> {}", path.display())));
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
+}
+
+#[test]
+fn a_new_file_belongs_to_who_makes_it() {
+    let Some(world) = World::shared() else { return };
+    fs::set_permissions(world.path(), PermissionsExt::from_mode(0o1777)).unwrap();
+    assert!(world.as_user(4321, &format!("echo x > {}", world.at("theirs").display())));
+    let seen = fs::metadata(world.at("theirs")).unwrap();
+    assert_eq!((seen.uid(), seen.gid()), (4321, 4321));
+}
+
+#[test]
+fn times_before_1970_survive() {
+    let Some(world) = World::new() else { return };
+    let path = world.at("file");
+    fs::write(&path, b"").unwrap();
+    let old = rustix::fs::Timespec { tv_sec: -2, tv_nsec: 800_000_000 };
+    let both = rustix::fs::Timestamps { last_access: old, last_modification: old };
+    rustix::fs::utimensat(rustix::fs::CWD, &path, &both, AtFlags::empty()).unwrap();
+    let seen = fs::metadata(&path).unwrap();
+    assert_eq!((seen.mtime(), seen.mtime_nsec()), (-2, 800_000_000));
+}
+
+#[test]
+fn a_listing_shows_each_name_once() {
+    let Some(world) = World::new() else { return };
+    fs::create_dir(world.at("dir")).unwrap();
+    for i in 0..3000 {
+        fs::write(world.at(&format!("dir/name-{i}")), b"x").unwrap();
+    }
+    let mut names: Vec<_> = fs::read_dir(world.at("dir")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 3000);
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 3000);
+    let sizes: u64 =
+        fs::read_dir(world.at("dir")).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).sum();
+    assert_eq!(sizes, 3000);
+}
+
+#[test]
+fn a_listing_neither_skips_nor_repeats_while_names_go() {
+    let Some(world) = World::new() else { return };
+    fs::create_dir(world.at("dir")).unwrap();
+    for i in 0..2000 {
+        fs::write(world.at(&format!("dir/{i}")), b"").unwrap();
+    }
+    let mut removed = 0;
+    for entry in fs::read_dir(world.at("dir")).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+        removed += 1;
+    }
+    assert_eq!(removed, 2000);
+    fs::remove_dir(world.at("dir")).unwrap();
+}
+
+#[test]
+fn locks_of_whole_files_and_of_ranges_keep_others_out() {
+    let Some(world) = World::new() else { return };
+    let path = world.at("file");
+    fs::write(&path, b"").unwrap();
+    let (one, two) = (File::open(&path).unwrap(), File::open(&path).unwrap());
+    rustix::fs::flock(&one, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let refused = rustix::fs::flock(&two, FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(refused, Err(rustix::io::Errno::WOULDBLOCK));
+    drop(one);
+    rustix::fs::flock(&two, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let writable = OpenOptions::new().write(true).open(&path).unwrap();
+    rustix::fs::fcntl_lock(&writable, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let other =
+        "exec 3<>\"$1\"; python3 - <<'P'\nimport fcntl\nfcntl.lockf(3, fcntl.LOCK_EX | fcntl.LOCK_NB)\nP";
+    let status =
+        Command::new("sh").args(["-c", other, "sh"]).arg(&path).stderr(Stdio::null()).status().unwrap();
+    assert!(!status.success(), "another process is kept out of the range");
+}
+
+#[test]
+fn a_shared_mapping_and_the_file_are_one() {
+    let Some(world) = World::new() else { return };
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(world.at("mapped")).unwrap();
+    file.set_len(8192).unwrap();
+    let mut map = world::Mapping::new(&file, 8192);
+    map.bytes()[5000] = 42;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 5000).unwrap();
+    assert_eq!(byte, [42]);
+    file.write_all_at(b"!", 1).unwrap();
+    assert_eq!(map.bytes()[1], b'!');
+    map.sync();
+    drop((map, file));
+    assert_eq!(fs::read(world.at("mapped")).unwrap()[5000], 42);
+}
+
+#[test]
+fn fsync_of_files_and_directories_succeeds() {
+    let Some(world) = World::new() else { return };
+    let mut file = File::create(world.at("file")).unwrap();
+    file.write_all(b"durable").unwrap();
+    file.sync_all().unwrap();
+    file.sync_data().unwrap();
+    File::open(world.path()).unwrap().sync_all().unwrap();
+}
+
+#[test]
+fn the_space_told_shrinks_by_what_is_written() {
+    let Some(world) = World::new() else { return };
+    let before = rustix::fs::statvfs(world.path()).unwrap();
+    fs::write(world.at("file"), vec![3; 4 << 20]).unwrap();
+    let after = rustix::fs::statvfs(world.path()).unwrap();
+    assert!(after.f_files >= before.f_ffree.min(after.f_files));
+    assert_eq!(after.f_namemax, 255);
+    assert!(after.f_bsize > 0 && after.f_blocks >= after.f_bfree);
+}
+
+#[test]
+fn long_names_and_targets_are_refused_with_their_errors() {
+    let Some(world) = World::new() else { return };
+    fs::write(world.at(&"n".repeat(255)), b"").unwrap();
+    let long = fs::write(world.at(&"n".repeat(256)), b"").unwrap_err();
+    assert_eq!(long.raw_os_error(), Some(rustix::io::Errno::NAMETOOLONG.raw_os_error()));
+}

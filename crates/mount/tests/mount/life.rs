@@ -1,0 +1,159 @@
+//! How mounts begin and end.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use rustix::process::{Pid, Signal};
+use warpfire_mount::{MountError, MountOptions, mount};
+
+use crate::world;
+
+/// The example's program, in a process of its own.
+struct Server {
+    child: Child,
+}
+
+impl Server {
+    /// `None`, with a word, where mounting is not possible.
+    fn start(mountpoint: &Path) -> Option<Server> {
+        let tests = std::env::current_exe().unwrap();
+        let program = tests.parent().and_then(Path::parent).unwrap().join("examples/memory");
+        let mut child = Command::new(program)
+            .arg(mountpoint)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("cargo builds examples with tests");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        if line.starts_with("mounted") {
+            return Some(Server { child });
+        }
+        child.wait().unwrap();
+        eprintln!("passed over: no mount here");
+        None
+    }
+
+    fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+fn is_mounted(path: &Path) -> bool {
+    let path = path.to_str().unwrap();
+    fs::read_to_string("/proc/self/mountinfo").unwrap().lines().any(|l| l.split(' ').nth(4) == Some(path))
+}
+
+fn quiet() -> MountOptions {
+    MountOptions { unmount_on_signals: false, ..MountOptions::default() }
+}
+
+#[test]
+fn sigterm_unmounts_and_ends_without_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut server) = Server::start(dir.path()) else { return };
+    fs::write(dir.path().join("file"), b"x").unwrap();
+    server.signal(Signal::TERM);
+    assert!(server.child.wait().unwrap().success());
+    assert!(!is_mounted(dir.path()));
+}
+
+#[test]
+fn sigterm_with_an_open_file_detaches() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut server) = Server::start(dir.path()) else { return };
+    let mut open = File::create(dir.path().join("file")).unwrap();
+    server.signal(Signal::TERM);
+    assert!(server.child.wait().unwrap().success());
+    assert!(!is_mounted(dir.path()));
+    assert!(open.write_all(b"nobody answers").is_err());
+}
+
+#[test]
+fn a_mount_whose_server_was_killed_is_replaced_by_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut server) = Server::start(dir.path()) else { return };
+    fs::write(dir.path().join("file"), b"x").unwrap();
+    server.signal(Signal::KILL);
+    server.child.wait().unwrap();
+    assert!(fs::metadata(dir.path()).is_err(), "the mount is dead");
+    let mut next = Server::start(dir.path()).expect("a dead mount does not stand in the way");
+    fs::write(dir.path().join("file"), b"y").unwrap();
+    next.signal(Signal::TERM);
+    assert!(next.child.wait().unwrap().success());
+    assert!(!is_mounted(dir.path()));
+}
+
+#[test]
+fn a_live_mount_is_not_mounted_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let Ok(mut first) = mount(world::filesystem(), dir.path(), &quiet()) else {
+        return eprintln!("passed over");
+    };
+    let second = mount(world::filesystem(), dir.path(), &quiet());
+    assert!(matches!(second, Err(MountError::AlreadyMounted(_))));
+    first.unmount().unwrap();
+}
+
+#[test]
+fn a_mount_in_use_says_so_and_unmounts_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let Ok(mut session) = mount(world::filesystem(), dir.path(), &quiet()) else {
+        return eprintln!("passed over");
+    };
+    let open = File::create(dir.path().join("file")).unwrap();
+    assert!(matches!(session.unmount(), Err(MountError::InUse(_))));
+    drop(open);
+    session.unmount().unwrap();
+    assert!(!is_mounted(dir.path()));
+}
+
+#[test]
+fn wait_returns_when_someone_else_unmounts() {
+    let dir = tempfile::tempdir().unwrap();
+    let Ok(session) = mount(world::filesystem(), dir.path(), &quiet()) else {
+        return eprintln!("passed over");
+    };
+    let path: PathBuf = session.mountpoint().to_owned();
+    let waiting = thread::spawn(move || session.wait());
+    rustix::mount::unmount(&path, rustix::mount::UnmountFlags::empty()).unwrap();
+    waiting.join().unwrap().unwrap();
+}
+
+#[test]
+fn dropping_a_session_unmounts() {
+    let dir = tempfile::tempdir().unwrap();
+    let Ok(session) = mount(world::filesystem(), dir.path(), &quiet()) else {
+        return eprintln!("passed over");
+    };
+    drop(session);
+    assert!(!is_mounted(dir.path()));
+}
+
+#[test]
+fn a_read_only_mount_refuses_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = MountOptions { read_only: true, ..quiet() };
+    let Ok(mut session) = mount(world::filesystem(), dir.path(), &options) else {
+        return eprintln!("passed over");
+    };
+    let refused = fs::write(dir.path().join("file"), b"x").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
+    session.unmount().unwrap();
+}
+
+#[test]
+fn what_can_not_be_mounted_on_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    if !Path::new("/dev/fuse").exists() {
+        return eprintln!("passed over: no /dev/fuse");
+    }
+    let missing = mount(world::filesystem(), &dir.path().join("nowhere"), &quiet());
+    assert!(matches!(missing, Err(MountError::Missing(_))));
+    let file = dir.path().join("file");
+    fs::write(&file, b"").unwrap();
+    assert!(matches!(mount(world::filesystem(), &file, &quiet()), Err(MountError::NotADirectory(_))));
+}

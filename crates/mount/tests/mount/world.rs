@@ -1,0 +1,122 @@
+//! A mount for one test.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use warpfire_env::SystemClock;
+use warpfire_fs::{Fs, FsOptions, FsSchema};
+use warpfire_meta::MapStore;
+use warpfire_mount::{MountError, MountOptions, Session, mount};
+
+/// A mounted filesystem in memory, unmounted when dropped.
+pub struct World {
+    session: Option<Session>,
+    directory: tempfile::TempDir,
+}
+
+impl World {
+    /// Mounted for the user who runs the tests.
+    pub fn new() -> Option<World> {
+        World::mounted(&MountOptions::default())
+    }
+
+    /// Mounted for all users; only root can change who it is.
+    pub fn shared() -> Option<World> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("passed over: needs root");
+            return None;
+        }
+        World::mounted(&MountOptions { allow_other: true, ..MountOptions::default() })
+    }
+
+    fn mounted(options: &MountOptions) -> Option<World> {
+        let directory = tempfile::tempdir().unwrap();
+        let options =
+            MountOptions { unmount_on_signals: false, fsname: "test".to_owned(), ..options.clone() };
+        match mount(filesystem(), directory.path(), &options) {
+            Ok(session) => Some(World { session: Some(session), directory }),
+            Err(e @ (MountError::NoFuse | MountError::NotPermitted { .. })) => {
+                eprintln!("passed over: {e}");
+                None
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    /// The mountpoint.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A path in the mount.
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// Whether a shell command succeeds as another user.
+    pub fn as_user(&self, uid: u32, command: &str) -> bool {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]).current_dir("/").uid(uid).gid(uid).stderr(Stdio::null());
+        shell.status().unwrap().success()
+    }
+
+    /// Whether another user can read a file.
+    pub fn can_read(&self, path: &Path, uid: u32) -> bool {
+        self.as_user(uid, &format!("cat {} > /dev/null", path.display()))
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(mut session) = self.session.take() {
+            let ended = session.unmount();
+            if !std::thread::panicking() {
+                ended.unwrap();
+            }
+        }
+    }
+}
+
+/// An empty filesystem in memory.
+pub fn filesystem() -> Arc<Fs<MapStore<FsSchema>>> {
+    let engine = Arc::new(MapStore::new(FsSchema));
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    Fs::format(&*engine, &SystemClock, uid, gid).unwrap();
+    Arc::new(Fs::open(engine, Arc::new(SystemClock), FsOptions::default()).unwrap())
+}
+
+/// A shared mapping of the beginning of a file.
+pub struct Mapping {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Mapping {
+    pub fn new(file: &File, len: usize) -> Mapping {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice takes nothing else's place.
+        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, 0) };
+        Mapping { start: start.unwrap().cast(), len }
+    }
+
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: mapped in `new` for `len` bytes, readable and writable; the tests change the file only between uses.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+
+    pub fn sync(&self) {
+        // SAFETY: the range is the one mapped in `new`.
+        unsafe { rustix::mm::msync(self.start.cast(), self.len, MsyncFlags::SYNC) }.unwrap();
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new`, unmapped once.
+        unsafe { rustix::mm::munmap(self.start.cast(), self.len) }.unwrap();
+    }
+}
