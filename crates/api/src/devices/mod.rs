@@ -1,0 +1,79 @@
+//! From paths to devices: image files are made, nothing of worth is overwritten.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use warpfire_env::{Device, FileDevice};
+
+mod content;
+mod label;
+
+pub use content::{Content, content_of};
+pub use label::{Label, label_of};
+
+use crate::{Error, ErrorKind, Result};
+
+/// Devices for a new pool, and the image files that were made for it.
+pub(crate) struct NewDevices {
+    pub devices: Vec<Arc<dyn Device>>,
+    made: Vec<PathBuf>,
+}
+
+impl NewDevices {
+    /// Opens what exists and makes image files of `size_bytes` for the rest. What exists must be empty unless `force`.
+    pub fn prepare(paths: &[PathBuf], size_bytes: u64, force: bool) -> Result<Self> {
+        let mut new = NewDevices { devices: Vec::with_capacity(paths.len()), made: Vec::new() };
+        for path in paths {
+            match new.add(path, size_bytes, force) {
+                Ok(device) => new.devices.push(Arc::new(device)),
+                Err(error) => {
+                    new.discard();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(new)
+    }
+
+    fn add(&mut self, path: &Path, size_bytes: u64, force: bool) -> Result<FileDevice> {
+        if !path.exists() {
+            let device = FileDevice::create(path, size_bytes)?;
+            self.made.push(path.to_path_buf());
+            return Ok(device);
+        }
+        if is_empty_file(path) {
+            let file = std::fs::OpenOptions::new().write(true).open(path);
+            file.and_then(|file| file.set_len(size_bytes)).map_err(|error| Error::of_path(path, &error))?;
+        }
+        let device = FileDevice::open(path)?;
+        match content::content(&device)? {
+            Content::Empty => Ok(device),
+            _ if force => Ok(device),
+            content => Err(Error::new(
+                ErrorKind::AlreadyExists,
+                libc::EEXIST,
+                format!("{} holds {content}", path.display()),
+            )
+            .with_hint("choose another device, or force it to be overwritten")),
+        }
+    }
+
+    /// Removes the image files that were made: the pool did not come to be.
+    pub fn discard(self) {
+        drop(self.devices);
+        for path in self.made {
+            // The reason why the pool did not come to be is what the caller has to hear.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Opens devices that are there. A path that does not exist is an error: a missing device is one that is not named.
+pub(crate) fn open_all(paths: &[PathBuf]) -> Result<Vec<Arc<dyn Device>>> {
+    let open = |path: &PathBuf| -> Result<Arc<dyn Device>> { Ok(Arc::new(FileDevice::open(path)?)) };
+    paths.iter().map(open).collect()
+}
+
+fn is_empty_file(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
+}

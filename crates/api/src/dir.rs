@@ -1,0 +1,217 @@
+//! Folders: a handle for many calls on the files in one, and listing.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use warpfire_fs::{Follow, FsError, NodeRef};
+
+use crate::warpfire::FILE_MODE;
+use crate::{File, FileType, Metadata, Result, SetMetadata, Warpfire};
+
+/// An open folder. Calls on the files in it need no walk along a path, and making a small file through it is one commit.
+///
+/// ```
+/// use warpfire::Pool;
+///
+/// let fs = Pool::options().in_memory()?;
+/// fs.create_dir("/mail")?;
+/// let mail = fs.dir("/mail")?;
+/// for number in 0..1000 {
+///     mail.write(format!("{number}.eml"), b"Subject: hello\r\n")?;
+/// }
+/// fs.sync()?;
+/// assert_eq!(mail.read("999.eml")?, b"Subject: hello\r\n");
+/// # Ok::<(), warpfire::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Dir {
+    pool: Warpfire,
+    node: NodeRef,
+}
+
+impl Dir {
+    pub(crate) fn at_path(pool: &Warpfire, path: &Path) -> Result<Self> {
+        let node = pool.node_at(path, Follow::Yes)?;
+        if !node.is_dir() {
+            return Err(FsError::NotDirectory.into());
+        }
+        Ok(Dir::at(pool, node))
+    }
+
+    pub(crate) fn at(pool: &Warpfire, node: NodeRef) -> Self {
+        Dir { pool: pool.clone(), node }
+    }
+
+    fn child(&self, name: &OsStr) -> Result<NodeRef> {
+        Ok(self.pool.fs().lookup(&self.pool.identity().caller(), &self.node, name.as_bytes())?)
+    }
+
+    /// Makes the file hold these bytes and nothing else. A new file is made with them in one commit.
+    ///
+    /// # Errors
+    /// `PermissionDenied`, `IsADirectory`, `NoSpace`, `InvalidInput` for a name that can not be.
+    pub fn write(&self, name: impl AsRef<OsStr>, bytes: impl AsRef<[u8]>) -> Result<()> {
+        let (name, bytes) = (name.as_ref(), bytes.as_ref());
+        let caller = self.pool.identity().caller();
+        match self.pool.fs().create_file(&caller, &self.node, name.as_bytes(), FILE_MODE, bytes) {
+            Ok(_) => Ok(()),
+            Err(FsError::Exists) => self.overwrite(name, bytes),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn overwrite(&self, name: &OsStr, bytes: &[u8]) -> Result<()> {
+        let options = crate::OpenOptions::new().write(true).truncate(true);
+        let file = options.open_node(&self.pool, self.pool.followed(&self.node, name)?)?;
+        file.write_all_at(bytes, 0)
+    }
+
+    /// As [`write`](Dir::write), and sets permissions, owner and times.
+    ///
+    /// # Errors
+    /// As [`write`](Dir::write) and [`Warpfire::set_metadata`].
+    pub fn write_with(
+        &self,
+        name: impl AsRef<OsStr>,
+        bytes: impl AsRef<[u8]>,
+        set: &SetMetadata,
+    ) -> Result<()> {
+        let name = name.as_ref();
+        self.write(name, bytes)?;
+        if set.is_empty() {
+            return Ok(());
+        }
+        let node = self.pool.followed(&self.node, name)?;
+        self.pool.fs().setattr(&self.pool.identity().caller(), &node, &set.0)?;
+        Ok(())
+    }
+
+    /// A whole file.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsADirectory`, `PermissionDenied`, `Damaged`.
+    pub fn read(&self, name: impl AsRef<OsStr>) -> Result<Vec<u8>> {
+        let name = name.as_ref();
+        let caller = self.pool.identity().caller();
+        match self.pool.fs().read_file(&caller, &self.node, name.as_bytes()) {
+            // A symbolic link: what it leads to is meant.
+            Err(FsError::Invalid(_)) => self.open(name)?.read_to_end(),
+            other => Ok(other?),
+        }
+    }
+
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsADirectory`, `PermissionDenied`.
+    pub fn open(&self, name: impl AsRef<OsStr>) -> Result<File> {
+        let node = self.pool.followed(&self.node, name.as_ref())?;
+        crate::OpenOptions::new().read(true).open_node(&self.pool, node)
+    }
+
+    /// What is known about a file; of a symbolic link, about itself.
+    ///
+    /// # Errors
+    /// `NotFound`, `PermissionDenied`.
+    pub fn metadata(&self, name: impl AsRef<OsStr>) -> Result<Metadata> {
+        Ok(self.pool.fs().getattr(&*self.child(name.as_ref())?).into())
+    }
+
+    /// Removes anything but a folder.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsADirectory`, `PermissionDenied`.
+    pub fn remove_file(&self, name: impl AsRef<OsStr>) -> Result<()> {
+        let caller = self.pool.identity().caller();
+        Ok(self.pool.fs().unlink(&caller, &self.node, name.as_ref().as_bytes())?)
+    }
+
+    /// The names in the folder, in the order of their bytes, read as they are asked for.
+    ///
+    /// # Errors
+    /// `PermissionDenied`.
+    pub fn read_dir(&self) -> Result<ReadDir> {
+        ReadDir::start(&self.pool, NodeRef::clone(&self.node))
+    }
+}
+
+/// Names read at a time.
+const PAGE_NAMES: usize = 1024;
+
+/// The names in a folder, as they are asked for. A name that is there all the time comes exactly once, whatever else changes meanwhile; `.` and
+/// `..` do not come.
+#[derive(Debug)]
+pub struct ReadDir {
+    dir: Dir,
+    page: VecDeque<warpfire_fs::DirEntry>,
+    /// Where to go on; `None` once there is nothing left beyond the page.
+    after: Option<Vec<u8>>,
+}
+
+impl ReadDir {
+    pub(crate) fn start(pool: &Warpfire, node: NodeRef) -> Result<Self> {
+        let mut listing = ReadDir { dir: Dir::at(pool, node), page: VecDeque::new(), after: None };
+        listing.read_page(None)?;
+        Ok(listing)
+    }
+
+    fn read_page(&mut self, after: Option<&[u8]>) -> Result<()> {
+        let pool = &self.dir.pool;
+        let page = pool.fs().readdir(&pool.identity().caller(), &self.dir.node, after, PAGE_NAMES)?;
+        self.after = page.last().filter(|_| page.len() == PAGE_NAMES).map(|last| last.name.to_vec());
+        self.page = page.into();
+        Ok(())
+    }
+}
+
+impl Iterator for ReadDir {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.page.is_empty() {
+            let after = self.after.take()?;
+            if let Err(error) = self.read_page(Some(&after)) {
+                return Some(Err(error));
+            }
+        }
+        let entry = self.page.pop_front()?;
+        Some(Ok(DirEntry { dir: self.dir.clone(), entry }))
+    }
+}
+
+/// One name of a folder.
+#[derive(Clone, Debug)]
+pub struct DirEntry {
+    dir: Dir,
+    entry: warpfire_fs::DirEntry,
+}
+
+impl DirEntry {
+    /// The name.
+    #[must_use]
+    pub fn file_name(&self) -> &OsStr {
+        OsStr::from_bytes(&self.entry.name)
+    }
+
+    /// What kind of file it leads to.
+    #[must_use]
+    pub fn file_type(&self) -> FileType {
+        self.entry.kind.into()
+    }
+
+    /// Number of the inode that it leads to.
+    #[must_use]
+    pub fn ino(&self) -> u64 {
+        self.entry.ino
+    }
+
+    /// What is known about it; of a symbolic link, about itself.
+    ///
+    /// # Errors
+    /// `NotFound` if it has gone meanwhile; `PermissionDenied`.
+    pub fn metadata(&self) -> Result<Metadata> {
+        self.dir.metadata(self.file_name())
+    }
+}

@@ -1,0 +1,225 @@
+//! What can go wrong, in few kinds, each with what to do about it.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use warpfire_env::{DeviceError, OpenError};
+use warpfire_fs::FsError;
+use warpfire_log::LogError;
+use warpfire_meta::MetaError;
+use warpfire_pool::{DeviceSetError, PoolError};
+
+/// What a call of this library gives.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a call failed. Its text is one sentence without a full stop; [`hint`](Error::hint) says what to do.
+#[derive(Clone, Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    errno: i32,
+    message: String,
+    hint: Option<&'static str>,
+}
+
+/// The kinds of failure that a program can tell apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// No such file or folder, or no such device.
+    NotFound,
+    /// The name is taken, or a device holds something already.
+    AlreadyExists,
+    /// A folder was needed.
+    NotADirectory,
+    /// A folder will not do.
+    IsADirectory,
+    /// The folder still holds names.
+    DirectoryNotEmpty,
+    /// The caller's identity may not do this.
+    PermissionDenied,
+    /// The call itself is wrong: a name too long, an offset out of range, a geometry that can not be.
+    InvalidInput,
+    /// The pool is full. Removing files still works.
+    NoSpace,
+    /// The pool went read-only after a failure; reopen it. What was synced is safe.
+    ReadOnly,
+    /// Bytes can not be read or rebuilt, or do not mean anything.
+    Damaged,
+    /// A device is in use by another process.
+    InUse,
+    /// These devices are not one whole pool: one is foreign, doubled, of another pool, or too many are missing.
+    NotAPool,
+    /// A device failed.
+    Device,
+    /// This kind of file, or this filesystem, does not do that.
+    Unsupported,
+    /// Anything else; the operating system's number says what.
+    Other,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, errno: i32, message: impl Into<String>) -> Self {
+        Error { kind, errno, message: message.into(), hint: None }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Error::new(ErrorKind::InvalidInput, libc::EINVAL, message)
+    }
+
+    pub(crate) fn with_hint(self, hint: &'static str) -> Self {
+        Error { hint: Some(hint), ..self }
+    }
+
+    pub(crate) fn of_path(path: &Path, error: &io::Error) -> Self {
+        let kind = match error.kind() {
+            io::ErrorKind::NotFound => ErrorKind::NotFound,
+            io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
+            io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+            _ => ErrorKind::Other,
+        };
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        Error::new(kind, errno, format!("{}: {error}", path.display()))
+    }
+
+    /// What kind of failure this is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The operating system's number for it (`ENOENT` …).
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        self.errno
+    }
+
+    /// What to do about it, where that can be said.
+    #[must_use]
+    pub fn hint(&self) -> Option<&str> {
+        self.hint
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = io::Error::from_raw_os_error(error.errno).kind();
+        io::Error::new(kind, error)
+    }
+}
+
+impl From<FsError> for Error {
+    fn from(error: FsError) -> Self {
+        let (kind, hint) = match &error {
+            FsError::NotFound | FsError::NoAttribute | FsError::NoSuchOffset => (ErrorKind::NotFound, None),
+            FsError::Exists => (ErrorKind::AlreadyExists, None),
+            FsError::NotDirectory => (ErrorKind::NotADirectory, None),
+            FsError::IsDirectory => (ErrorKind::IsADirectory, None),
+            FsError::NotEmpty => (ErrorKind::DirectoryNotEmpty, None),
+            FsError::AccessDenied | FsError::NotPermitted => (ErrorKind::PermissionDenied, None),
+            FsError::Invalid(_)
+            | FsError::NameTooLong
+            | FsError::TooManyLinks
+            | FsError::SymlinkLoop
+            | FsError::FileTooLarge
+            | FsError::Range(_)
+            | FsError::ValueTooLarge => (ErrorKind::InvalidInput, None),
+            FsError::NoSpace => (ErrorKind::NoSpace, Some("remove something, or add a device")),
+            FsError::ReadOnly(_) => (ErrorKind::ReadOnly, Some(REOPEN)),
+            FsError::Damaged { .. } => (ErrorKind::Damaged, Some(DAMAGED)),
+            FsError::Unsupported => (ErrorKind::Unsupported, None),
+            _ => (ErrorKind::Other, None),
+        };
+        Error { kind, errno: error.errno(), message: error.to_string(), hint }
+    }
+}
+
+const REOPEN: &str = "close the pool, see to its devices and open it again; what was synced is safe";
+const DAMAGED: &str = "bring back missing devices, or restore the file from elsewhere";
+
+impl From<LogError> for Error {
+    fn from(error: LogError) -> Self {
+        FsError::from(error).into()
+    }
+}
+
+impl From<MetaError> for Error {
+    fn from(error: MetaError) -> Self {
+        FsError::from(error).into()
+    }
+}
+
+impl From<DeviceError> for Error {
+    fn from(error: DeviceError) -> Self {
+        let errno = if matches!(error, DeviceError::NoSpace { .. }) { libc::ENOSPC } else { libc::EIO };
+        Error::new(ErrorKind::Device, errno, error.to_string())
+    }
+}
+
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Self {
+        match &error {
+            OpenError::InUse { .. } => Error::new(ErrorKind::InUse, libc::EBUSY, error.to_string())
+                .with_hint("a pool is used by one process at a time: use its mount, or unmount it first"),
+            OpenError::System { path, source } => Error::of_path(path, source),
+            OpenError::NotADevice { .. } | OpenError::TooSmall { .. } | OpenError::Zones { .. } => {
+                Error::invalid(error.to_string())
+            }
+        }
+    }
+}
+
+impl From<PoolError> for Error {
+    fn from(error: PoolError) -> Self {
+        let message = error.to_string();
+        let of = |kind, errno| Error::new(kind, errno, message.clone());
+        match error {
+            PoolError::NoSpace | PoolError::RootTooLarge { .. } => of(ErrorKind::NoSpace, libc::ENOSPC),
+            PoolError::Failed { .. } => of(ErrorKind::ReadOnly, libc::EROFS).with_hint(REOPEN),
+            PoolError::Unreadable { .. }
+            | PoolError::BadSlice(_)
+            | PoolError::UnknownSegment(_)
+            | PoolError::Misfit { .. } => of(ErrorKind::Damaged, libc::EIO).with_hint(DAMAGED),
+            PoolError::Device(error) => error.into(),
+            PoolError::Devices(error) => error.into(),
+        }
+    }
+}
+
+impl From<DeviceSetError> for Error {
+    fn from(error: DeviceSetError) -> Self {
+        let message = error.to_string();
+        let not_a_pool = || Error::new(ErrorKind::NotAPool, libc::EINVAL, message.clone());
+        match error {
+            DeviceSetError::Impossible(_) => Error::invalid(message),
+            DeviceSetError::InUse { .. } => Error::new(ErrorKind::AlreadyExists, libc::EEXIST, message)
+                .with_hint("choose another device, or force it to be overwritten"),
+            DeviceSetError::NoPool { .. } => {
+                not_a_pool().with_hint("name the devices of a pool; 'warpfire mkfs' makes one")
+            }
+            DeviceSetError::Foreign { .. } => not_a_pool().with_hint("name the devices of one pool only"),
+            DeviceSetError::Duplicate { .. } => {
+                not_a_pool().with_hint("name each device once, and no copy of it")
+            }
+            DeviceSetError::Missing { .. } => not_a_pool()
+                .with_hint("name the missing devices too; 'warpfire inspect label' tells which is which"),
+            DeviceSetError::Shrunk { .. } => {
+                not_a_pool().with_hint("give the device its size back, or leave it out")
+            }
+            DeviceSetError::Diverged { .. } => {
+                not_a_pool().with_hint("open the pool with one part of its devices only")
+            }
+            DeviceSetError::NoRoot(_) => {
+                Error::new(ErrorKind::Damaged, libc::EIO, message).with_hint(DAMAGED)
+            }
+        }
+    }
+}

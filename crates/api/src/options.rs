@@ -1,0 +1,216 @@
+//! The one builder: pools in memory, on one file, on many devices, new and old.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use warpfire_env::{Device, MemDevice};
+use warpfire_meta::Background;
+use warpfire_pool::CreateOptions;
+
+use crate::devices::NewDevices;
+use crate::store::Joined;
+use crate::{Error, ErrorKind, Identity, Result, Warpfire};
+
+/// Where pools come from: [`Pool::options`].
+#[derive(Clone, Copy, Debug)]
+pub struct Pool;
+
+impl Pool {
+    /// Options for making or opening a pool.
+    ///
+    /// ```
+    /// use warpfire::Pool;
+    ///
+    /// let fs = Pool::options().in_memory()?;
+    /// fs.write("/hello", b"world")?;
+    /// assert_eq!(fs.read("/hello")?, b"world");
+    /// # Ok::<(), warpfire::Error>(())
+    /// ```
+    #[must_use]
+    pub fn options() -> PoolOptions {
+        PoolOptions::default()
+    }
+}
+
+/// Bytes of a device in memory, and of an image file that is made, unless it was said.
+const DEVICE_BYTES_DEFAULT: u64 = 1 << 30;
+
+/// How a pool is made or opened. What concerns making is not looked at by [`open`](PoolOptions::open).
+#[derive(Clone, Debug)]
+pub struct PoolOptions {
+    data: u16,
+    parity: u8,
+    device_bytes: u64,
+    zone_bytes: Option<u64>,
+    force: bool,
+    identity: Identity,
+    background: bool,
+    commit_interval: Option<Duration>,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        PoolOptions {
+            data: 1,
+            parity: 0,
+            device_bytes: DEVICE_BYTES_DEFAULT,
+            zone_bytes: None,
+            force: false,
+            identity: Identity::of_process(),
+            background: true,
+            commit_interval: None,
+        }
+    }
+}
+
+impl PoolOptions {
+    /// Devices of a stripe that hold data; 1 unless said. Making only.
+    #[must_use]
+    pub fn data(mut self, devices: u16) -> Self {
+        self.data = devices;
+        self
+    }
+
+    /// Devices of a stripe that hold parity: as many may be lost. 0 unless said, at most 8. Making only.
+    #[must_use]
+    pub fn parity(mut self, devices: u8) -> Self {
+        self.parity = devices;
+        self
+    }
+
+    /// Bytes of each image file that is made, or of each device in memory; 1 GiB unless said. Making only.
+    #[must_use]
+    pub fn size_bytes(mut self, bytes: u64) -> Self {
+        self.device_bytes = bytes;
+        self
+    }
+
+    /// Bytes of a zone, the unit of erasing: a power of two. 1/256 of the smallest device unless said, from 1 to 256 MiB. Making only.
+    #[must_use]
+    pub fn zone_bytes(mut self, bytes: u64) -> Self {
+        self.zone_bytes = Some(bytes);
+        self
+    }
+
+    /// Overwrites devices that hold something. Making only.
+    #[must_use]
+    pub fn force(mut self, force: bool) -> Self {
+        self.force = force;
+        self
+    }
+
+    /// On whose behalf the handle acts; the process's own user and groups unless said. The root folder of a new pool belongs to it.
+    #[must_use]
+    pub fn identity(mut self, identity: Identity) -> Self {
+        self.identity = identity;
+        self
+    }
+
+    /// Whether threads of the pool's own move data in the background; yes unless said. Without them that work is done inside the calls that
+    /// need its result.
+    #[must_use]
+    pub fn background(mut self, background: bool) -> Self {
+        self.background = background;
+        self
+    }
+
+    /// Makes changes durable by itself, at the latest so long after they were made. Unless said, only
+    /// [`sync`](Warpfire::sync) and closing do.
+    #[must_use]
+    pub fn commit_interval(mut self, interval: Duration) -> Self {
+        self.commit_interval = Some(interval);
+        self
+    }
+
+    /// Makes a pool on devices and image files and opens it. Image files that do not exist are made.
+    ///
+    /// ```standalone_crate
+    /// # let folder = tempfile::tempdir()?;
+    /// # std::env::set_current_dir(&folder)?;
+    /// use warpfire::Pool;
+    ///
+    /// let images = ["0.img", "1.img", "2.img", "3.img", "4.img", "5.img"];
+    /// let fs = Pool::options().data(4).parity(2).size_bytes(64 << 20).create(images)?;
+    /// fs.write("/kept", b"on any four of the six")?;
+    /// fs.close()?;
+    ///
+    /// std::fs::remove_file("1.img")?;
+    /// std::fs::remove_file("4.img")?;
+    /// let fs = Pool::options().open(["0.img", "2.img", "3.img", "5.img"])?;
+    /// assert_eq!(fs.read("/kept")?, b"on any four of the six");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `AlreadyExists` if a device holds something and [`force`](PoolOptions::force) was not said; `InvalidInput` for a
+    /// geometry that can not be; `InUse`; `NotFound`; `Device`. Image files that were made are removed again.
+    pub fn create<P: AsRef<Path>>(&self, paths: impl IntoIterator<Item = P>) -> Result<Warpfire> {
+        let paths = collected(paths)?;
+        let new = NewDevices::prepare(&paths, self.device_bytes, self.force)?;
+        match self.create_on(new.devices.clone()) {
+            Ok(pool) => Ok(pool),
+            Err(error) => {
+                new.discard();
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens a pool. The order of the devices does not matter, and as many may be missing as there are parity devices.
+    ///
+    /// # Errors
+    /// `NotAPool` if too many devices are missing, or one is foreign, doubled or of another pool; `InUse` if another process has it;
+    /// `NotFound` if a path does not exist; `Damaged` if what is on the devices can not be read.
+    pub fn open<P: AsRef<Path>>(&self, paths: impl IntoIterator<Item = P>) -> Result<Warpfire> {
+        self.open_on(crate::devices::open_all(&collected(paths)?)?)
+    }
+
+    /// Makes a pool in memory and opens it: `data + parity` devices of [`size_bytes`](PoolOptions::size_bytes) each. It is gone when its last handle is dropped.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a geometry that can not be.
+    pub fn in_memory(&self) -> Result<Warpfire> {
+        let count = usize::from(self.data) + usize::from(self.parity);
+        let device = |number: usize| -> Arc<dyn Device> {
+            Arc::new(MemDevice::new(format!("memory {number}"), self.device_bytes))
+        };
+        self.create_on((0..count).map(device).collect())
+    }
+
+    /// Makes a pool on devices that the caller brings.
+    ///
+    /// # Errors
+    /// As [`create`](PoolOptions::create).
+    pub fn create_on(&self, devices: Vec<Arc<dyn Device>>) -> Result<Warpfire> {
+        let options = CreateOptions {
+            data: self.data,
+            parity: self.parity,
+            zone_bytes: self.zone_bytes,
+            force: self.force,
+        };
+        let joined = Joined::create(devices, &options, &self.identity, self.work())?;
+        Warpfire::new(joined, self.identity.clone(), self.commit_interval)
+    }
+
+    /// Opens a pool on devices that the caller brings.
+    ///
+    /// # Errors
+    /// As [`open`](PoolOptions::open).
+    pub fn open_on(&self, devices: Vec<Arc<dyn Device>>) -> Result<Warpfire> {
+        let joined = Joined::open(devices, self.work())?;
+        Warpfire::new(joined, self.identity.clone(), self.commit_interval)
+    }
+
+    fn work(&self) -> Background {
+        if self.background { Background::Threads } else { Background::Manual }
+    }
+}
+
+fn collected<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Vec<PathBuf>> {
+    let paths: Vec<PathBuf> = paths.into_iter().map(|path| path.as_ref().to_path_buf()).collect();
+    if paths.is_empty() {
+        return Err(Error::new(ErrorKind::InvalidInput, libc::EINVAL, "a pool needs at least one device"));
+    }
+    Ok(paths)
+}

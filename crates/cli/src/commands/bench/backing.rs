@@ -1,0 +1,89 @@
+//! Where a benchmark keeps its files: one folder, the same for every target, emptied at the end.
+
+use std::path::{Path, PathBuf};
+
+use warpfire::{Pool, PoolOptions};
+
+use crate::failure::Failure;
+
+/// A folder of our own inside the one that was named; removed with all that is in it when the benchmark ends.
+pub struct Backing {
+    folder: PathBuf,
+}
+
+impl Backing {
+    /// Makes the folder.
+    pub fn new(inside: &Path) -> Result<Self, Failure> {
+        let folder = inside.join(format!("warpfire-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).map_err(|error| Failure::local(&folder, &error))?;
+        Ok(Backing { folder })
+    }
+
+    /// A path inside.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// An empty folder inside.
+    pub fn subfolder(&self, name: &str) -> Result<PathBuf, Failure> {
+        let path = self.path(name);
+        std::fs::create_dir_all(&path).map_err(|error| Failure::local(&path, &error))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.folder) {
+            crate::output::note(format_args!("{} could not be removed: {error}", self.folder.display()));
+        }
+    }
+}
+
+/// The pool that a benchmark makes for itself.
+#[derive(Clone, Debug)]
+pub struct PoolSpec {
+    folder: PathBuf,
+    devices: usize,
+    data: u16,
+    parity: u8,
+    device_bytes: u64,
+}
+
+impl PoolSpec {
+    /// A pool of `data + parity` image files, of `total_bytes` for files together, in a folder of their own.
+    #[must_use]
+    pub fn new(folder: PathBuf, data: u16, parity: u8, total_bytes: u64) -> Self {
+        let devices = usize::from(data) + usize::from(parity);
+        let device_bytes = (total_bytes / u64::from(data)).next_multiple_of(1 << 20);
+        PoolSpec { folder, devices, data, parity, device_bytes }
+    }
+
+    /// The image files.
+    #[must_use]
+    pub fn images(&self) -> Vec<PathBuf> {
+        (0..self.devices).map(|number| self.folder.join(format!("{number:03}.img"))).collect()
+    }
+
+    /// The image files, after those of the run before were removed.
+    pub fn remove_images(&self) -> Result<Vec<PathBuf>, Failure> {
+        let images = self.images();
+        for image in images.iter().filter(|image| image.exists()) {
+            std::fs::remove_file(image).map_err(|error| Failure::local(image, &error))?;
+        }
+        Ok(images)
+    }
+
+    /// Options that make the pool.
+    #[must_use]
+    pub fn options(&self) -> PoolOptions {
+        Pool::options().data(self.data).parity(self.parity).size_bytes(self.device_bytes)
+    }
+
+    /// The folder that holds the image files.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}

@@ -1,0 +1,125 @@
+//! Measuring a folder of this machine, through the system's calls: a mounted pool or any other filesystem.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use super::target::{Folder, LargeFile};
+use crate::failure::Failure;
+
+/// Files below a folder that the system serves.
+pub struct Tree {
+    root: PathBuf,
+}
+
+impl Tree {
+    pub fn new(root: PathBuf) -> Self {
+        Tree { root }
+    }
+
+    /// Removes everything inside.
+    pub fn clear(&self) -> Result<(), Failure> {
+        let failed = |error| Failure::local(&self.root, &error);
+        for entry in fs::read_dir(&self.root).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.map_err(|error| Failure::local(&path, &error))?;
+        }
+        Ok(())
+    }
+
+    pub fn folder(&self, number: u64) -> Result<Box<dyn Folder + '_>, Failure> {
+        let path = self.root.join(format!("{number:08}"));
+        fs::create_dir_all(&path).map_err(|error| Failure::local(&path, &error))?;
+        Ok(Box::new(TreeFolder { path }))
+    }
+
+    pub fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {
+        let path = self.root.join("large");
+        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        Ok(Box::new(TreeFile { file: options.map_err(|error| Failure::local(&path, &error))?, path }))
+    }
+
+    /// Syncs the filesystem that holds the folder. Over FUSE the kernel forwards only the sync of a file or folder, and
+    /// in a pool that makes everything durable, so both are done.
+    pub fn sync(&self) -> Result<(), Failure> {
+        let failed = |error| Failure::local(&self.root, &error);
+        let root = File::open(&self.root).map_err(failed)?;
+        rustix::fs::syncfs(&root).map_err(|error| failed(error.into()))?;
+        root.sync_all().map_err(failed)
+    }
+}
+
+/// Asks the kernel to forget what it has cached of files; only the superuser may.
+pub fn drop_caches() -> Result<(), Failure> {
+    let control = Path::new("/proc/sys/vm/drop_caches");
+    fs::write(control, "3")
+        .map_err(|error| Failure::local(control, &error).hint("run it as root for cold reads"))
+}
+
+struct TreeFolder {
+    path: PathBuf,
+}
+
+impl TreeFolder {
+    fn make(&self, name: &str, bytes: &[u8], synced: bool) -> Result<(), Failure> {
+        let path = self.path.join(name);
+        let made = File::create_new(&path).and_then(|file| {
+            file.write_all_at(bytes, 0)?;
+            if synced { file.sync_all() } else { Ok(()) }
+        });
+        made.map_err(|error| Failure::local(&path, &error))
+    }
+}
+
+impl Folder for TreeFolder {
+    fn create(&mut self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+        self.make(name, bytes, false)
+    }
+
+    fn create_synced(&mut self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+        self.make(name, bytes, true)
+    }
+
+    fn read(&mut self, name: &str, into: &mut Vec<u8>) -> Result<(), Failure> {
+        let path = self.path.join(name);
+        into.clear();
+        let read = File::open(&path).and_then(|mut file| file.read_to_end(into));
+        read.map(drop).map_err(|error| Failure::local(&path, &error))
+    }
+
+    fn list_and_stat(&mut self) -> Result<u64, Failure> {
+        let failed = |error| Failure::local(&self.path, &error);
+        let mut count = 0;
+        for entry in fs::read_dir(&self.path).map_err(failed)? {
+            std::hint::black_box(entry.and_then(|entry| entry.metadata()).map_err(failed)?.ino());
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn remove(&mut self, name: &str) -> Result<(), Failure> {
+        let path = self.path.join(name);
+        fs::remove_file(&path).map_err(|error| Failure::local(&path, &error))
+    }
+}
+
+struct TreeFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl LargeFile for TreeFile {
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Failure> {
+        self.file.read_exact_at(into, at).map_err(|error| Failure::local(&self.path, &error))
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Failure> {
+        self.file.write_all_at(bytes, at).map_err(|error| Failure::local(&self.path, &error))
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        self.file.sync_all().map_err(|error| Failure::local(&self.path, &error))
+    }
+}

@@ -1,0 +1,133 @@
+//! Measuring the library: a pool on new image files, in this process.
+
+use std::path::PathBuf;
+
+use warpfire::{Dir, File, Pool, Warpfire};
+
+use super::backing::PoolSpec;
+use super::target::{Counters, Folder, LargeFile, Target};
+use crate::failure::Failure;
+
+/// A pool on image files of its own, opened by the library.
+pub struct Library {
+    spec: PoolSpec,
+    pool: Option<Warpfire>,
+    background: bool,
+}
+
+impl Library {
+    pub fn new(spec: PoolSpec, background: bool) -> Self {
+        Library { spec, pool: None, background }
+    }
+
+    fn pool(&self) -> &Warpfire {
+        self.pool.as_ref().expect("a benchmark begins with a fresh target")
+    }
+
+    fn close(&mut self) -> Result<(), Failure> {
+        match self.pool.take() {
+            Some(pool) => Ok(pool.close()?),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Target for Library {
+    fn name(&self) -> String {
+        "library".to_owned()
+    }
+
+    fn fresh(&mut self) -> Result<(), Failure> {
+        self.close()?;
+        let images = self.spec.remove_images()?;
+        self.pool = Some(self.spec.options().background(self.background).create(&images)?);
+        Ok(())
+    }
+
+    fn cold(&mut self) -> Result<(), Failure> {
+        self.close()?;
+        self.pool = Some(Pool::options().background(self.background).open(self.spec.images())?);
+        Ok(())
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        let devices = self.pool().stats().devices;
+        Some(devices.iter().fold(Counters::default(), |sum, device| Counters {
+            reads: sum.reads + device.counters.reads,
+            read_bytes: sum.read_bytes + device.counters.read_bytes,
+            writes: sum.writes + device.counters.writes,
+            written_bytes: sum.written_bytes + device.counters.written_bytes,
+            flushes: sum.flushes + device.counters.flushes,
+        }))
+    }
+
+    fn server(&self) -> Option<u32> {
+        Some(std::process::id())
+    }
+
+    fn folder(&self, number: u64) -> Result<Box<dyn Folder + '_>, Failure> {
+        let path = PathBuf::from(format!("/{number:08}"));
+        self.pool().create_dir_all(&path)?;
+        Ok(Box::new(LibraryFolder { pool: self.pool(), dir: self.pool().dir(&path)?, path }))
+    }
+
+    fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {
+        let options = warpfire::OpenOptions::new().read(true).write(true).create(true);
+        Ok(Box::new(LibraryFile(options.open(self.pool(), "/large")?)))
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        Ok(self.pool().sync()?)
+    }
+}
+
+struct LibraryFolder<'a> {
+    pool: &'a Warpfire,
+    dir: Dir,
+    path: PathBuf,
+}
+
+impl Folder for LibraryFolder<'_> {
+    fn create(&mut self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+        Ok(self.dir.write(name, bytes)?)
+    }
+
+    fn create_synced(&mut self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+        self.dir.write(name, bytes)?;
+        Ok(self.pool.sync()?)
+    }
+
+    fn read(&mut self, name: &str, into: &mut Vec<u8>) -> Result<(), Failure> {
+        *into = self.dir.read(name)?;
+        Ok(())
+    }
+
+    fn list_and_stat(&mut self) -> Result<u64, Failure> {
+        let mut count = 0;
+        for entry in self.pool.read_dir(&self.path)? {
+            std::hint::black_box(entry?.metadata()?);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn remove(&mut self, name: &str) -> Result<(), Failure> {
+        Ok(self.dir.remove_file(name)?)
+    }
+}
+
+struct LibraryFile(File);
+
+impl LargeFile for LibraryFile {
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Failure> {
+        Ok(self.0.read_exact_at(into, at)?)
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Failure> {
+        Ok(self.0.write_all_at(bytes, at)?)
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        Ok(self.0.sync_all()?)
+    }
+}

@@ -1,0 +1,258 @@
+//! `warpfire bench`: measure a pool and, in the same run, other filesystems over the same backing.
+//!
+//! Runs are interleaved: each round measures every target once, so that a machine that changes its speed changes it
+//! for all. The library is measured through its public calls only.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+use crate::failure::Failure;
+use crate::output::{Size, note, print, print_json};
+
+mod backing;
+mod folder;
+mod kernel;
+mod library;
+mod memory;
+mod names;
+mod raw;
+mod report;
+mod served;
+mod target;
+mod workload;
+
+use backing::{Backing, PoolSpec};
+use kernel::Kind;
+use names::Order;
+use report::{Machine, Report, Row, Skipped};
+use target::Target;
+use workload::{Measure, Shape, Workload};
+
+const EXAMPLES: &str = "\
+Examples:
+  warpfire bench create --files 1M                                     a million files by the library
+  warpfire bench create --files 1M --peers mount,ext4,xfs,btrfs        and others beside it, as root
+  warpfire bench sync --files 10000 --threads 8 --peers raw            each file durable; a bare write beside it
+  warpfire bench randread --large 4G --files 500K --threads 32 --peers raw
+  warpfire bench stat --files 1M --mount /mnt --runs 5 --json          inside a folder that is there";
+
+/// Arguments of `warpfire bench`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// What to measure.
+    workload: Workload,
+
+    /// Small files, or operations on the large file: 100K, 1M (thousands) …
+    #[arg(long, default_value = "100K", value_parser = parse_count)]
+    files: u64,
+
+    /// Bytes of a small file.
+    #[arg(long, default_value = "100")]
+    size: Size,
+
+    /// Bytes of the large file.
+    #[arg(long, default_value = "1G")]
+    large: Size,
+
+    /// Threads that work at the same time.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    threads: u64,
+
+    /// Folders that the files are spread over.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    dirs: u64,
+
+    /// Order of names.
+    #[arg(long, value_enum, default_value = "in-order")]
+    order: Order,
+
+    /// Runs of each target; medians are reported.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    runs: u64,
+
+    /// Devices of a stripe that hold data, in the pool that is made.
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=250))]
+    data: u16,
+
+    /// Devices of a stripe that hold parity, in the pool that is made.
+    #[arg(long, value_name = "M", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=8))]
+    parity: u8,
+
+    /// Let the library work in the background, with threads of its own.
+    #[arg(long)]
+    background: bool,
+
+    /// Where image files are made. Use a folder on the flash to measure.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    backing: PathBuf,
+
+    /// Size of each backing, for all of its files [default: four times what the files need].
+    #[arg(long, value_name = "SIZE")]
+    capacity: Option<Size>,
+
+    /// Measure inside this folder instead of the library.
+    #[arg(long, value_name = "DIR")]
+    mount: Option<PathBuf>,
+
+    /// What else to measure beside it.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    peers: Vec<Peer>,
+}
+
+/// What else can be measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Peer {
+    /// The same pool, mounted.
+    Mount,
+    /// ext4 on a loop device.
+    Ext4,
+    /// XFS on a loop device.
+    Xfs,
+    /// btrfs on a loop device.
+    Btrfs,
+    /// A bare file, around the page cache.
+    Raw,
+}
+
+/// `1M` is a million here, not 2^20: these are files, not bytes.
+fn parse_count(text: &str) -> Result<u64, String> {
+    let wrong = || format!("'{text}' is not a count; write for example 5000, 100K or 1M");
+    let (digits, scale) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1_000),
+        Some((at, 'm' | 'M')) => (&text[..at], 1_000_000),
+        Some((at, 'g' | 'G')) => (&text[..at], 1_000_000_000),
+        _ => (text, 1),
+    };
+    let count: u64 = digits.parse().map_err(|_| wrong())?;
+    count.checked_mul(scale).filter(|&count| count > 0).ok_or_else(wrong)
+}
+
+/// Measures and reports.
+pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+    let shape = Shape {
+        count: args.files,
+        size_bytes: args.size.0,
+        large_bytes: args.large.0,
+        threads: args.threads,
+        dirs: args.dirs.min(args.files),
+        order: args.order,
+    };
+    let backing = Backing::new(&args.backing)?;
+    let mut skipped = Vec::new();
+    let mut targets = targets(args, &shape, &backing, &mut skipped)?;
+    let mut measures: Vec<Vec<Vec<Measure>>> = targets.iter().map(|_| Vec::new()).collect();
+    for round in 1..=args.runs {
+        for (target, measured) in targets.iter_mut().zip(&mut measures) {
+            let phases = args.workload.run(target.as_mut(), &shape)?;
+            for (at, phase) in phases.into_iter().enumerate() {
+                let micros = phase.nanos as f64 / 1e3 / phase.ops.max(1) as f64;
+                note(format_args!("run {round}: {} {} {micros:.3} µs/op", target.name(), phase.phase));
+                if measured.len() == at {
+                    measured.push(Vec::new());
+                }
+                measured[at].push(phase);
+            }
+        }
+    }
+    let rows = targets.iter().zip(measures).flat_map(|(target, phases)| {
+        phases.into_iter().map(|runs| Row::of_runs(target.name(), runs)).collect::<Vec<_>>()
+    });
+    let report = Report {
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        machine: Machine::this(),
+        workload: args.workload.name(),
+        shape,
+        runs: args.runs,
+        rows: rows.collect(),
+        skipped,
+    };
+    if json { print_json(&report) } else { print(report.in_words()) }
+}
+
+/// Room for the files, several times over: kernel filesystems round each up to blocks and keep an inode.
+fn capacity_bytes(args: &Args, shape: &Shape) -> u64 {
+    const SLACK: u64 = 4;
+    const BLOCK_AND_INODE: u64 = 4096 + 1024;
+    const LEAST: u64 = 2 << 30;
+    let need = if args.workload.is_large() {
+        shape.large_bytes
+    } else {
+        shape.count.saturating_mul(shape.size_bytes.next_multiple_of(4096).max(BLOCK_AND_INODE))
+    };
+    args.capacity.map_or_else(|| need.saturating_mul(SLACK).max(LEAST), |size| size.0)
+}
+
+fn targets(
+    args: &Args,
+    shape: &Shape,
+    backing: &Backing,
+    skipped: &mut Vec<Skipped>,
+) -> Result<Vec<Box<dyn Target>>, Failure> {
+    let capacity = capacity_bytes(args, shape);
+    let pool = |name: &str| -> Result<PoolSpec, Failure> {
+        Ok(PoolSpec::new(backing.subfolder(name)?, args.data, args.parity, capacity))
+    };
+    let mut targets: Vec<Box<dyn Target>> = Vec::new();
+    match &args.mount {
+        Some(folder) => targets.push(Box::new(served::Named::new(folder)?)),
+        None => targets.push(Box::new(library::Library::new(pool("library")?, args.background))),
+    }
+    for &peer in &args.peers {
+        let mut kernel = |kind: Kind| -> Result<(), Failure> {
+            match kind.unavailable() {
+                Some(reason) => {
+                    let target = kind.mkfs(0)[0].trim_start_matches("mkfs.").to_owned();
+                    skipped.push(Skipped { target, reason });
+                }
+                None => {
+                    let name = format!("{kind:?}").to_lowercase();
+                    let (image, mountpoint) =
+                        (backing.path(&format!("{name}.img")), backing.subfolder(&name)?);
+                    targets.push(Box::new(kernel::Kernel::new(
+                        kind,
+                        image,
+                        mountpoint,
+                        capacity,
+                        shape.count,
+                    )));
+                }
+            }
+            Ok(())
+        };
+        match peer {
+            Peer::Ext4 => kernel(Kind::Ext4)?,
+            Peer::Xfs => kernel(Kind::Xfs)?,
+            Peer::Btrfs => kernel(Kind::Btrfs)?,
+            Peer::Mount => {
+                let mountpoint = backing.subfolder("mountpoint")?;
+                targets.push(Box::new(served::Mounted::new(pool("mounted")?, mountpoint)));
+            }
+            Peer::Raw if args.workload.needs_no_names() => {
+                let bytes = if args.workload.is_large() { shape.large_bytes } else { 1 << 28 };
+                targets.push(Box::new(raw::Raw::new(backing.path("raw"), bytes)));
+            }
+            Peer::Raw => {
+                let reason = format!("a bare file has no names to {}", args.workload.name());
+                skipped.push(Skipped { target: "raw".to_owned(), reason });
+            }
+        }
+    }
+    Ok(targets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_in_thousands() {
+        assert_eq!(parse_count("5000"), Ok(5_000));
+        assert_eq!(parse_count("100K"), Ok(100_000));
+        assert_eq!(parse_count("8M"), Ok(8_000_000));
+        for wrong in ["", "M", "0", "-1", "1.5M", "99999999999999G"] {
+            assert!(parse_count(wrong).is_err(), "{wrong}");
+        }
+    }
+}

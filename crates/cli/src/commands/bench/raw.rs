@@ -1,0 +1,142 @@
+//! The device itself, as a measure of what is possible: one file, written and read around the page cache.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use rustix::fs::OFlags;
+use warpfire_env::AlignedBuf;
+use warpfire_units::BLOCK_BYTES;
+
+use super::target::{Counters, Folder, LargeFile, Target};
+use crate::failure::Failure;
+
+/// The file is prepared in pieces of this size.
+const PREPARE_BYTES: usize = 4 << 20;
+
+/// A bare file with `O_DIRECT`. It has no names: of the workloads on small files it knows the synced create, as
+/// a write of one block and an fdatasync.
+pub struct Raw {
+    path: PathBuf,
+    size_bytes: u64,
+    file: Option<File>,
+}
+
+impl Raw {
+    pub fn new(path: PathBuf, size_bytes: u64) -> Self {
+        Raw { path, size_bytes: size_bytes.next_multiple_of(BLOCK_BYTES as u64), file: None }
+    }
+
+    fn file(&self) -> &File {
+        self.file.as_ref().expect("a benchmark begins with a fresh target")
+    }
+
+    fn failed(&self, error: &std::io::Error) -> Failure {
+        Failure::local(&self.path, error)
+    }
+}
+
+impl Target for Raw {
+    fn name(&self) -> String {
+        "raw file".to_owned()
+    }
+
+    fn fresh(&mut self) -> Result<(), Failure> {
+        self.file = None;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true);
+        let direct = i32::try_from(OFlags::DIRECT.bits()).expect("open flags fit an int");
+        let file = options.custom_flags(direct).open(&self.path).map_err(|error| self.failed(&error))?;
+        // Written once before, so that the measured writes change no metadata of the filesystem below.
+        let zeros = AlignedBuf::zeroed(PREPARE_BYTES);
+        for at in (0..self.size_bytes).step_by(PREPARE_BYTES) {
+            let len = self.size_bytes.saturating_sub(at).min(PREPARE_BYTES as u64);
+            let len = usize::try_from(len).expect("at most PREPARE_BYTES");
+            file.write_all_at(&zeros[..len], at).map_err(|error| self.failed(&error))?;
+        }
+        file.sync_all().map_err(|error| self.failed(&error))?;
+        self.file = Some(file);
+        Ok(())
+    }
+
+    fn cold(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        None
+    }
+
+    fn server(&self) -> Option<u32> {
+        None
+    }
+
+    fn folder(&self, number: u64) -> Result<Box<dyn Folder + '_>, Failure> {
+        // Each folder has a part of the file of its own, so that threads do not write the same blocks.
+        let start = (number << 24) % self.size_bytes;
+        Ok(Box::new(RawFolder { raw: self, at: start, block: AlignedBuf::zeroed(BLOCK_BYTES) }))
+    }
+
+    fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {
+        Ok(Box::new(RawFile(self)))
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        self.file().sync_data().map_err(|error| self.failed(&error))
+    }
+}
+
+struct RawFolder<'a> {
+    raw: &'a Raw,
+    at: u64,
+    block: AlignedBuf,
+}
+
+impl RawFolder<'_> {
+    fn no_names(&self) -> Failure {
+        Failure::new("a bare file has no names")
+    }
+}
+
+impl Folder for RawFolder<'_> {
+    fn create(&mut self, _name: &str, _bytes: &[u8]) -> Result<(), Failure> {
+        Err(self.no_names())
+    }
+
+    fn create_synced(&mut self, _name: &str, bytes: &[u8]) -> Result<(), Failure> {
+        let kept = bytes.len().min(BLOCK_BYTES);
+        self.block[..kept].copy_from_slice(&bytes[..kept]);
+        let written = self.raw.file().write_all_at(&self.block, self.at);
+        written.map_err(|error| self.raw.failed(&error))?;
+        self.at = (self.at + BLOCK_BYTES as u64) % self.raw.size_bytes;
+        self.raw.sync()
+    }
+
+    fn read(&mut self, _name: &str, _into: &mut Vec<u8>) -> Result<(), Failure> {
+        Err(self.no_names())
+    }
+
+    fn list_and_stat(&mut self) -> Result<u64, Failure> {
+        Err(self.no_names())
+    }
+
+    fn remove(&mut self, _name: &str) -> Result<(), Failure> {
+        Err(self.no_names())
+    }
+}
+
+struct RawFile<'a>(&'a Raw);
+
+impl LargeFile for RawFile<'_> {
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Failure> {
+        self.0.file().read_exact_at(into, at).map_err(|error| self.0.failed(&error))
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Failure> {
+        self.0.file().write_all_at(bytes, at).map_err(|error| self.0.failed(&error))
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        self.0.sync()
+    }
+}

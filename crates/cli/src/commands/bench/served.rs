@@ -1,0 +1,161 @@
+//! Targets that the system serves from a folder: our own pool, mounted by a server process, and any folder that was named.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use super::backing::PoolSpec;
+use super::folder::{Tree, drop_caches};
+use super::target::{Counters, Folder, LargeFile, Target};
+use crate::failure::Failure;
+
+/// A pool on new image files, mounted.
+pub struct Mounted {
+    spec: PoolSpec,
+    mountpoint: PathBuf,
+    tree: Tree,
+    server: Option<Child>,
+}
+
+impl Mounted {
+    pub fn new(spec: PoolSpec, mountpoint: PathBuf) -> Self {
+        let tree = Tree::new(mountpoint.clone());
+        Mounted { spec, mountpoint, tree, server: None }
+    }
+
+    fn mount(&mut self) -> Result<(), Failure> {
+        let program = std::env::current_exe()
+            .map_err(|error| Failure::new(format_args!("cannot start a server: {error}")))?;
+        let mut server = Command::new(program)
+            .args(["mount", "--foreground"])
+            .arg(self.spec.folder())
+            .arg(&self.mountpoint)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| Failure::new(format_args!("cannot start a server: {error}")))?;
+        let ready = super::super::mount::wait_until_ready(&mut server);
+        self.server = Some(server);
+        ready
+    }
+
+    fn unmount(&mut self) -> Result<(), Failure> {
+        let Some(mut server) = self.server.take() else { return Ok(()) };
+        let unmounted = super::super::umount::unmount(&self.mountpoint);
+        if unmounted.is_err() {
+            // The server never mounted, or is gone; a server that still runs would keep the pool.
+            server.kill().map_err(|error| Failure::new(format_args!("cannot stop the server: {error}")))?;
+        }
+        let ended = server
+            .wait()
+            .map_err(|error| Failure::new(format_args!("cannot wait for the server: {error}")))?;
+        unmounted?;
+        if ended.success() {
+            Ok(())
+        } else {
+            Err(Failure::new(format_args!("the server ended with {ended}")))
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(failure) = self.unmount() {
+            failure.report();
+        }
+    }
+}
+
+impl Target for Mounted {
+    fn name(&self) -> String {
+        "mount".to_owned()
+    }
+
+    fn fresh(&mut self) -> Result<(), Failure> {
+        self.unmount()?;
+        let images = self.spec.remove_images()?;
+        self.spec.options().create(&images)?.close()?;
+        self.mount()
+    }
+
+    fn cold(&mut self) -> Result<(), Failure> {
+        self.unmount()?;
+        self.mount()
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        None
+    }
+
+    fn server(&self) -> Option<u32> {
+        self.server.as_ref().map(Child::id)
+    }
+
+    fn folder(&self, number: u64) -> Result<Box<dyn Folder + '_>, Failure> {
+        self.tree.folder(number)
+    }
+
+    fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {
+        self.tree.large_file()
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        self.tree.sync()
+    }
+}
+
+/// A folder that was named on the command line, on whatever filesystem.
+pub struct Named {
+    folder: PathBuf,
+    tree: Tree,
+}
+
+impl Named {
+    /// Measures inside a new folder in `inside`.
+    pub fn new(inside: &std::path::Path) -> Result<Self, Failure> {
+        let folder = inside.join(format!("warpfire-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).map_err(|error| Failure::local(&folder, &error))?;
+        Ok(Named { tree: Tree::new(folder.clone()), folder })
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.folder) {
+            Failure::local(&self.folder, &error).report();
+        }
+    }
+}
+
+impl Target for Named {
+    fn name(&self) -> String {
+        self.folder.parent().unwrap_or(&self.folder).display().to_string()
+    }
+
+    fn fresh(&mut self) -> Result<(), Failure> {
+        self.tree.clear()
+    }
+
+    fn cold(&mut self) -> Result<(), Failure> {
+        drop_caches()
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        None
+    }
+
+    fn server(&self) -> Option<u32> {
+        None
+    }
+
+    fn folder(&self, number: u64) -> Result<Box<dyn Folder + '_>, Failure> {
+        self.tree.folder(number)
+    }
+
+    fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {
+        self.tree.large_file()
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        self.tree.sync()
+    }
+}

@@ -1,0 +1,122 @@
+//! `warpfire fsck`: read everything with independent code and say what does not hold. Nothing is written.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use warpfire_check::{CheckOptions, Phase, Report, check};
+
+use super::pool::devices;
+use crate::failure::Failure;
+use crate::location::PoolName;
+use crate::output::{Size, duration, grouped, note, print, print_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  warpfire fsck pool                 every stripe, table, name and count
+  warpfire fsck --no-data a.img      all but the bytes of files
+  warpfire fsck --memory 1G --json /dev/nvme0n1,/dev/nvme1n1
+
+The pool must not be mounted. No crash makes a check necessary.
+
+Exit codes, as fsck(8):
+  0  nothing is wrong
+  4  something is: damage within parity (repairable) or beyond it (errors)
+  8  the pool could not be checked at all";
+
+/// Arguments of `warpfire fsck`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Devices or image files separated by commas, or a folder of *.img files.
+    #[arg(value_name = "POOL", default_value = "")]
+    pool: OsString,
+
+    /// Do not read the bytes of files, only what refers to them.
+    #[arg(long)]
+    no_data: bool,
+
+    /// Memory for facts about names and inodes; what does not fit makes further passes.
+    #[arg(long, value_name = "SIZE", default_value = "512M")]
+    memory: Size,
+}
+
+/// What fsck(8) calls an operational error.
+const EXIT_UNCHECKED: u8 = 8;
+
+/// Checks.
+pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
+    let unchecked = |failure: Failure| failure.exit_code(EXIT_UNCHECKED);
+    let devices = devices(&PoolName::new(&args.pool)).map_err(unchecked)?;
+    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(5));
+    bar.set_style(ProgressStyle::with_template("{msg} {percent} %").expect("the template is well formed"));
+    let shown = bar.clone();
+    let progress = move |progress: warpfire_check::Progress| {
+        shown.set_message(match progress.phase {
+            Phase::Log => "commit log",
+            Phase::Stripes => "stripes",
+            Phase::Names => "names",
+        });
+        shown.set_length(progress.total);
+        shown.set_position(progress.done);
+    };
+    let options = CheckOptions {
+        data: !args.no_data,
+        max_memory_bytes: args.memory.0,
+        progress: Some(Arc::new(progress)),
+        ..CheckOptions::default()
+    };
+    let report = check(&devices, &options).map_err(|error| unchecked(Failure::new(error)));
+    bar.finish_and_clear();
+    let report = report?;
+    if json {
+        print_json(&report)?;
+    } else {
+        print(in_words(&report))?;
+    }
+    if report.errors > 0 {
+        note(
+            "data is lost or contradicts itself; bring back missing devices, or restore what is named above",
+        );
+    } else if report.repairable > 0 {
+        note("all data is readable; mount the pool, and what is read is rebuilt and moved to safety");
+    }
+    Ok(ExitCode::from(report.exit_code()))
+}
+
+fn in_words(report: &Report) -> String {
+    let mut text: String = report.findings.iter().map(|finding| format!("{finding}\n")).collect();
+    let totals = &report.totals;
+    text += &format!(
+        "{} stripes in {} segments on {} devices, {} blocks verified, {} repairable, {} lost\n",
+        grouped(totals.stripes),
+        grouped(totals.segments),
+        totals.devices,
+        grouped(totals.blocks_verified),
+        grouped(totals.blocks_repairable),
+        grouped(totals.blocks_lost),
+    );
+    text += &format!(
+        "{} files, {} folders, {} links, {} names in {} tables and {} log records; {} in files\n",
+        grouped(totals.files),
+        grouped(totals.directories),
+        grouped(totals.symlinks),
+        grouped(totals.names),
+        grouped(totals.tables),
+        grouped(totals.log_records),
+        Size(totals.file_bytes),
+    );
+    text += &format!(
+        "{} read in {} ({}/s, {} keys/s)\n{}: {} errors, {} repairable, {} notes\n",
+        Size(totals.bytes_read),
+        duration(totals.nanos),
+        Size(totals.bytes_per_second()),
+        grouped(totals.keys_per_second()),
+        if report.is_clean() { "clean" } else { "NOT CLEAN" },
+        report.errors,
+        report.repairable,
+        report.notes,
+    );
+    text
+}

@@ -1,0 +1,144 @@
+//! `warpfire inspect`: look at what is on flash, through the independent reader. Nothing is written.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::Subcommand;
+use warpfire_check::{CheckError, inspect};
+
+use super::pool::{self, devices};
+use crate::failure::Failure;
+use crate::location::{Location, PoolName};
+use crate::output::{print, print_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  warpfire inspect label pool            what the roots on the devices say
+  warpfire inspect segments pool         all live segments
+  warpfire inspect stripe pool 17 0      the first stripe of segment 17, on each column
+  warpfire inspect tables pool           the tables of the metadata engine
+  warpfire inspect inode pool:/photos    everything that is kept of one file
+
+The pool must not be mounted.";
+
+/// Arguments of `warpfire inspect`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+/// Every variant begins with the pool: devices or image files separated by commas, or a folder of *.img files.
+#[derive(Subcommand, Debug)]
+enum What {
+    /// What the roots on the devices say.
+    Label {
+        /// Devices or image files separated by commas, or a folder of *.img files.
+        pool: OsString,
+    },
+    /// All live segments.
+    Segments {
+        /// Devices or image files separated by commas, or a folder of *.img files.
+        pool: OsString,
+    },
+    /// One segment with its stripes.
+    Segment {
+        /// Devices or image files separated by commas, or a folder of *.img files.
+        pool: OsString,
+        /// The segment's number.
+        segment: u64,
+    },
+    /// One stripe, on each column.
+    Stripe {
+        /// Devices or image files separated by commas, or a folder of *.img files.
+        pool: OsString,
+        /// The segment's number.
+        segment: u64,
+        /// The stripe's place in the segment, from 0.
+        stripe: u32,
+    },
+    /// The tables of the metadata engine.
+    Tables {
+        /// Devices or image files separated by commas, or a folder of *.img files.
+        pool: OsString,
+    },
+    /// One table with what is in it.
+    Table {
+        /// Devices or image files separated by commas, or a folder of *.img files.
+        pool: OsString,
+        /// The table's number.
+        table: u64,
+    },
+    /// All versions of one key.
+    Key {
+        /// Devices or image files separated by commas, or a folder of *.img files.
+        pool: OsString,
+        /// The key, in hexadecimal.
+        key: String,
+    },
+    /// Everything that is kept of one file.
+    Inode {
+        /// The file, by path.
+        #[arg(value_name = "POOL:/path")]
+        location: OsString,
+    },
+}
+
+/// Shows what was asked for.
+pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+    let open = |pool: &OsStr| devices(&PoolName::new(pool));
+    let dump = match &args.what {
+        What::Label { pool } => inspect::root(&open(pool)?),
+        What::Segments { pool } => inspect::segments(&open(pool)?),
+        What::Segment { pool, segment } => inspect::segment(&open(pool)?, *segment),
+        What::Stripe { pool, segment, stripe } => inspect::stripe(&open(pool)?, *segment, *stripe),
+        What::Tables { pool } => inspect::tables(&open(pool)?),
+        What::Table { pool, table } => inspect::table(&open(pool)?, *table),
+        What::Key { pool, key } => inspect::key(&open(pool)?, &bytes_of(key)?),
+        What::Inode { location } => {
+            let location = Location::parse(location)?;
+            let number = number_of(&location)?;
+            inspect::inode(&devices(&location.pool)?, number)
+        }
+    }
+    .map_err(failed)?;
+    if json { print_json(&dump) } else { print(dump.to_string()) }
+}
+
+fn failed(error: CheckError) -> Failure {
+    match error {
+        CheckError::NotFound(_) => Failure::new(error),
+        _ => Failure::unreadable(error),
+    }
+}
+
+/// The inode number of a file. The pool is opened for it, and closed again.
+fn number_of(location: &Location) -> Result<u64, Failure> {
+    let fs = pool::open(&location.pool)?;
+    let metadata =
+        fs.symlink_metadata(&location.path).map_err(|error| Failure::at(&location.path, &error))?;
+    fs.close()?;
+    Ok(metadata.ino())
+}
+
+fn bytes_of(hexadecimal: &str) -> Result<Vec<u8>, Failure> {
+    let wrong = || Failure::usage(format_args!("'{hexadecimal}' is not bytes in hexadecimal"));
+    let digits = hexadecimal.chars().map(|digit| digit.to_digit(16));
+    let digits = digits.collect::<Option<Vec<u32>>>().ok_or_else(wrong)?;
+    let (pairs, []) = digits.as_chunks::<2>() else { return Err(wrong()) };
+    Ok(pairs
+        .iter()
+        .map(|[high, low]| u8::try_from(high * 16 + low).expect("two digits are a byte"))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hexadecimal_is_whole_bytes() {
+        assert_eq!(bytes_of("00ff10").expect("bytes"), [0, 0xff, 0x10]);
+        assert!(bytes_of("0").is_err() && bytes_of("xy").is_err());
+    }
+}

@@ -1,0 +1,22 @@
+//! `warpfire man`: manual pages, from the table of arguments.
+
+use std::path::PathBuf;
+
+use clap::CommandFactory;
+
+use crate::args::Cli;
+use crate::failure::Failure;
+
+/// Arguments of `warpfire man`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The folder to write `warpfire.1`, `warpfire-mkfs.1` … to.
+    folder: PathBuf,
+}
+
+/// Writes one page for the program and one for each command.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    std::fs::create_dir_all(&args.folder).map_err(|error| Failure::local(&args.folder, &error))?;
+    clap_mangen::generate_to(Cli::command(), &args.folder)
+        .map_err(|error| Failure::local(&args.folder, &error))
+}

@@ -1,0 +1,40 @@
+//! `warpfire mkdir`: make folders.
+
+use std::ffi::OsString;
+
+use super::pool;
+use crate::failure::Failure;
+use crate::location::Location;
+
+const EXAMPLES: &str = "\
+Examples:
+  warpfire mkdir a.img:/photos
+  warpfire mkdir -p pool:/photos/2026/11";
+
+/// Arguments of `warpfire mkdir`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The folders to make.
+    #[arg(required = true, value_name = "POOL:/path")]
+    locations: Vec<OsString>,
+
+    /// Make the folders above them too, and be content with folders that are there.
+    #[arg(long, short)]
+    parents: bool,
+}
+
+/// Makes each folder.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let locations = args.locations.iter().map(|location| Location::parse(location));
+    let locations = locations.collect::<Result<Vec<_>, _>>()?;
+    for group in locations.chunk_by(|a, b| a.pool == b.pool) {
+        let fs = pool::open(&group[0].pool)?;
+        for Location { path, .. } in group {
+            let made = if args.parents { fs.create_dir_all(path) } else { fs.create_dir(path) };
+            made.map_err(|error| Failure::at(path, &error))?;
+        }
+        fs.close()?;
+    }
+    Ok(())
+}

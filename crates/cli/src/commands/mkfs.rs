@@ -1,0 +1,253 @@
+//! `warpfire mkfs`: make a pool.
+
+use std::io::{IsTerminal, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use warpfire::{Content, Pool, content_of};
+use warpfire_units::{COLUMNS_MAX, PARITY_MAX};
+
+use crate::failure::Failure;
+use crate::output::{Size, note, print, print_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  warpfire mkfs a.img                                       one image file, no redundancy
+  warpfire mkfs --size 1G --data 4 --parity 2 p/{0..5}.img  six image files; any two may be lost
+  warpfire mkfs --yes /dev/nvme0n1 /dev/nvme1n1             two drives, each a copy of the other";
+
+/// Widest default: more devices than this are used in turn.
+const DATA_DEFAULT_MAX: usize = 16;
+
+/// Image files are this large unless the folder has less than twice that free.
+const IMAGE_BYTES_DEFAULT: u64 = 8 << 30;
+
+/// Arguments of `warpfire mkfs`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Devices or image files. An image file that does not exist is made.
+    #[arg(required = true, value_name = "DEVICE")]
+    devices: Vec<PathBuf>,
+
+    /// Devices of a stripe that hold data [default: all that hold no parity, at most 16].
+    #[arg(long, value_name = "K")]
+    data: Option<u16>,
+
+    /// Devices of a stripe that hold parity: as many may be lost [default: 0 of 1 device, 1 of 2 to 4, 2 of more].
+    #[arg(long, value_name = "M")]
+    parity: Option<u8>,
+
+    /// Size of image files that are made, such as 512M or 1.5G [default: 8G, at most half of what is free].
+    #[arg(long)]
+    size: Option<Size>,
+
+    /// Size of a zone, the unit of erasing: a power of two from 1M to 256M [default: 1/256 of the device].
+    #[arg(long, value_name = "SIZE")]
+    zone: Option<Size>,
+
+    /// Overwrite what is there: a pool, another filesystem, data of any kind.
+    #[arg(long)]
+    force: bool,
+
+    /// Do not ask before writing to a block device or over data.
+    #[arg(long, short)]
+    yes: bool,
+}
+
+/// What is going to be made.
+#[derive(Debug, Serialize)]
+struct Plan {
+    devices: Vec<DevicePlan>,
+    data: u16,
+    parity: u8,
+}
+
+#[derive(Debug, Serialize)]
+struct DevicePlan {
+    path: PathBuf,
+    size_bytes: u64,
+    is_block_device: bool,
+    is_new: bool,
+    overwrites: Option<String>,
+}
+
+/// Makes the pool.
+pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+    let plan = plan(args)?;
+    if !json {
+        print(plan.in_words())?;
+    }
+    if plan.destroys() && !args.yes {
+        confirm()?;
+    }
+    let mut options = Pool::options().data(plan.data).parity(plan.parity).force(args.force);
+    if let Some(zone) = args.zone {
+        options = options.zone_bytes(zone.0);
+    }
+    if let Some(new) = plan.devices.iter().find(|device| device.is_new) {
+        options = options.size_bytes(new.size_bytes);
+    }
+    let pool = options.create(&args.devices).map_err(|error| Failure::pool(&error))?;
+    let space = pool.stats().space;
+    pool.close()?;
+    if json {
+        print_json(&plan)
+    } else {
+        print(format!("made: {} for files\n", Size(space.free_bytes - space.reserve_bytes)))
+    }
+}
+
+fn plan(args: &Args) -> Result<Plan, Failure> {
+    let (data, parity) = geometry(args.devices.len(), args.data, args.parity)?;
+    let new_files = args.devices.iter().filter(|path| !path.exists()).count();
+    let devices =
+        args.devices.iter().map(|path| device_plan(path, args, new_files)).collect::<Result<_, Failure>>()?;
+    Ok(Plan { devices, data, parity })
+}
+
+/// Data and parity devices of a stripe over so many devices.
+fn geometry(devices: usize, data: Option<u16>, parity: Option<u8>) -> Result<(u16, u8), Failure> {
+    let parity = parity.unwrap_or(match (devices, data) {
+        (1, _) => 0,
+        (2..=4, None) => 1,
+        (_, None) => 2,
+        (_, Some(data)) => {
+            let rest = devices.saturating_sub(usize::from(data));
+            u8::try_from(rest.min(2)).expect("at most two")
+        }
+    });
+    let rest = devices.saturating_sub(usize::from(parity)).clamp(1, DATA_DEFAULT_MAX);
+    let data = data.unwrap_or(u16::try_from(rest).expect("at most DATA_DEFAULT_MAX"));
+    let columns = usize::from(data) + usize::from(parity);
+    if data == 0 {
+        return Err(Failure::usage("--data must be at least 1"));
+    }
+    if usize::from(parity) > PARITY_MAX {
+        return Err(Failure::usage(format_args!("--parity is at most {PARITY_MAX}, not {parity}")));
+    }
+    if columns > COLUMNS_MAX {
+        return Err(Failure::usage(format_args!(
+            "--data and --parity together are at most {COLUMNS_MAX}, not {columns}"
+        )));
+    }
+    if columns > devices {
+        return Err(Failure::usage(format_args!(
+            "{data} data and {parity} parity devices need {columns} devices, but {devices} {} named",
+            if devices == 1 { "is" } else { "are" }
+        ))
+        .hint("name more devices, or lower --data or --parity"));
+    }
+    Ok((data, parity))
+}
+
+fn device_plan(path: &Path, args: &Args, new_files: usize) -> Result<DevicePlan, Failure> {
+    if !path.exists() {
+        let size_bytes = match args.size {
+            Some(size) => size.0,
+            None => default_image_bytes(path, new_files)?,
+        };
+        let path = path.to_path_buf();
+        return Ok(DevicePlan { path, size_bytes, is_block_device: false, is_new: true, overwrites: None });
+    }
+    let (content, size_bytes) = content_of(path).map_err(|error| Failure::pool(&error))?;
+    let overwrites = match content {
+        Content::Empty => None,
+        content => Some(content.to_string()),
+    };
+    if let (Some(content), false) = (&overwrites, args.force) {
+        return Err(Failure::new(format_args!("{} holds {content}", path.display()))
+            .hint("choose another device, or overwrite it with --force"));
+    }
+    let file_type = std::fs::metadata(path).map_err(|error| Failure::local(path, &error))?.file_type();
+    let is_block_device = file_type.is_block_device();
+    Ok(DevicePlan { path: path.to_path_buf(), size_bytes, is_block_device, is_new: false, overwrites })
+}
+
+fn default_image_bytes(path: &Path, new_files: usize) -> Result<u64, Failure> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let free = rustix::fs::statvfs(folder).map_err(|error| Failure::local(folder, &error.into()))?;
+    let free_bytes = free.f_bavail.saturating_mul(free.f_frsize);
+    let share = free_bytes / 2 / new_files.max(1) as u64;
+    Ok(IMAGE_BYTES_DEFAULT.min(share) & !((1 << 20) - 1))
+}
+
+fn confirm() -> Result<(), Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage("this overwrites data and there is nobody to ask").hint("say --yes"));
+    }
+    note("this overwrites everything on these devices; go on? [y/N]");
+    let mut answer = String::new();
+    let read = std::io::stderr().flush().and_then(|()| std::io::stdin().read_line(&mut answer));
+    match (read, answer.trim()) {
+        (Ok(_), "y" | "Y" | "yes") => Ok(()),
+        _ => Err(Failure::new("nothing was written")),
+    }
+}
+
+impl Plan {
+    fn destroys(&self) -> bool {
+        self.devices.iter().any(|device| device.is_block_device || device.overwrites.is_some())
+    }
+
+    fn in_words(&self) -> String {
+        let count = self.devices.len();
+        let mut text = format!(
+            "pool of {count} {}: each stripe is {} data and {} parity; {}\n",
+            if count == 1 { "device" } else { "devices" },
+            self.data,
+            self.parity,
+            match self.parity {
+                0 => "no device may be lost".to_owned(),
+                1 => "any one device may be lost".to_owned(),
+                parity => format!("any {parity} devices may be lost"),
+            }
+        );
+        for device in &self.devices {
+            let kind = match (&device.overwrites, device.is_new, device.is_block_device) {
+                (Some(content), _, _) => format!("OVERWRITES {content}"),
+                (None, true, _) => "new image file".to_owned(),
+                (None, false, true) => "block device".to_owned(),
+                (None, false, false) => "empty image file".to_owned(),
+            };
+            text += &format!("  {}  {}  {kind}\n", device.path.display(), Size(device.size_bytes));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(devices: usize, data: Option<u16>, parity: Option<u8>) -> (u16, u8) {
+        geometry(devices, data, parity).expect("a possible geometry")
+    }
+
+    #[test]
+    fn the_default_uses_all_devices_and_loses_none_of_them_easily() {
+        assert_eq!(chosen(1, None, None), (1, 0));
+        assert_eq!(chosen(2, None, None), (1, 1));
+        assert_eq!(chosen(4, None, None), (3, 1));
+        assert_eq!(chosen(6, None, None), (4, 2));
+        assert_eq!(chosen(250, None, None), (16, 2));
+    }
+
+    #[test]
+    fn what_is_given_is_kept_and_the_rest_follows() {
+        assert_eq!(chosen(6, Some(5), None), (5, 1));
+        assert_eq!(chosen(6, None, Some(3)), (3, 3));
+        assert_eq!(chosen(6, Some(2), Some(1)), (2, 1));
+        assert_eq!(chosen(3, Some(3), None), (3, 0));
+    }
+
+    #[test]
+    fn what_can_not_be_made_is_refused() {
+        for (devices, data, parity) in
+            [(3, Some(4), None), (3, Some(2), Some(2)), (12, Some(2), Some(9)), (1, Some(0), None)]
+        {
+            assert!(geometry(devices, data, parity).is_err(), "{devices} {data:?} {parity:?}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! One file for each command: its arguments and what it does.
+
+use std::process::ExitCode;
+
+use crate::args::{Cli, Command};
+use crate::failure::Failure;
+
+pub mod bench;
+pub mod cat;
+pub mod completions;
+pub mod cp;
+pub mod fsck;
+pub mod inspect;
+pub mod ls;
+pub mod man;
+pub mod mkdir;
+pub mod mkfs;
+pub mod mount;
+pub mod rm;
+pub mod stat;
+pub mod status;
+pub mod umount;
+
+mod pool;
+
+/// Does what the command line asks.
+pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    let json = cli.json;
+    match cli.command {
+        Command::Mkfs(args) => mkfs::run(&args, json),
+        Command::Mount(args) => mount::run(&args),
+        Command::Umount(args) => umount::run(&args),
+        Command::Status(args) => status::run(&args, json),
+        Command::Cp(args) => cp::run(&args, json),
+        Command::Ls(args) => ls::run(&args, json),
+        Command::Cat(args) => cat::run(&args),
+        Command::Rm(args) => rm::run(&args),
+        Command::Stat(args) => stat::run(&args, json),
+        Command::Mkdir(args) => mkdir::run(&args),
+        Command::Fsck(args) => return fsck::run(&args, json),
+        Command::Inspect(args) => inspect::run(&args, json),
+        Command::Bench(args) => bench::run(&args, json),
+        Command::Man(args) => man::run(&args),
+        Command::Completions(args) => completions::run(&args),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}

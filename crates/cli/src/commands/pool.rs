@@ -1,0 +1,49 @@
+//! Opening the pool that a command works on.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use warpfire::{Pool, Warpfire};
+use warpfire_env::{Device, FileDevice};
+
+use crate::failure::Failure;
+use crate::location::PoolName;
+use crate::output::note;
+
+/// Opens a pool for one command and says on stderr if it is not whole.
+pub fn open(name: &PoolName) -> Result<Warpfire, Failure> {
+    let pool = open_quietly(name)?;
+    warn_if_degraded(&pool);
+    Ok(pool)
+}
+
+/// Opens a pool for a command that shows its devices anyway.
+pub fn open_quietly(name: &PoolName) -> Result<Warpfire, Failure> {
+    Pool::options().open(name.devices()?).map_err(|error| Failure::pool(&error))
+}
+
+/// Says on stderr which devices are missing or have failed.
+fn warn_if_degraded(pool: &Warpfire) {
+    let stats = pool.stats();
+    let lost: Vec<String> =
+        stats.devices.iter().filter(|device| !device.is_present()).map(ToString::to_string).collect();
+    if !lost.is_empty() {
+        note(format_args!(
+            "the pool is degraded: {} of its {} devices missing ({}); all data can be read",
+            lost.len(),
+            stats.devices.len(),
+            lost.join(", ")
+        ));
+    }
+}
+
+/// The devices themselves, for commands that look below the filesystem.
+pub fn devices(name: &PoolName) -> Result<Vec<Arc<dyn Device>>, Failure> {
+    let open = |path: PathBuf| -> Result<Arc<dyn Device>, Failure> {
+        match FileDevice::open(&path) {
+            Ok(device) => Ok(Arc::new(device)),
+            Err(error) => Err(Failure::pool(&error.into())),
+        }
+    };
+    name.devices()?.into_iter().map(open).collect()
+}

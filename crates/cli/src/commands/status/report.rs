@@ -1,0 +1,233 @@
+//! What `warpfire status` answers, for people and for programs.
+
+use serde::{Deserialize, Serialize};
+use warpfire::{DeviceState, Stats};
+
+use crate::output::{Size, Table, grouped};
+
+/// A pool at a glance.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// The pool's own number.
+    pub pool: String,
+    /// Where it is mounted.
+    pub mounted_at: Option<String>,
+    /// Data devices of a stripe.
+    pub data: u16,
+    /// Parity devices of a stripe.
+    pub parity: u8,
+    /// Bytes of a zone.
+    pub zone_bytes: u64,
+    /// `whole`, `degraded`, or `lost` when more devices are away than parity covers.
+    pub state: String,
+    /// All devices, missing ones too.
+    pub devices: Vec<Device>,
+    /// Where the space is, parity and headers taken off.
+    pub space: Space,
+    /// What was written since the pool was opened.
+    pub written: Written,
+    /// Blocks rebuilt for reads since the pool was opened.
+    pub rebuilt_blocks: u64,
+    /// Segments in which damage was seen since the pool was opened.
+    pub damaged_segments: usize,
+}
+
+/// One device.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Device {
+    /// Its place in the pool.
+    pub index: u16,
+    /// Its own number.
+    pub uuid: String,
+    /// Its path, unless it is missing.
+    pub name: Option<String>,
+    /// `present`, `missing`, `failed` …
+    pub state: String,
+    /// Bytes that the pool uses of it.
+    pub size_bytes: u64,
+    /// Bytes of its free zones.
+    pub free_bytes: u64,
+    /// Counted since the pool was opened.
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub writes: u64,
+    pub written_bytes: u64,
+    pub flushes: u64,
+    pub errors: u64,
+    pub checksum_errors: u64,
+}
+
+/// Where the space is.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Space {
+    /// All that the pool can hold.
+    pub total_bytes: u64,
+    /// What something refers to.
+    pub live_bytes: u64,
+    /// Written, not referred to, not yet cleaned.
+    pub garbage_bytes: u64,
+    /// Not written.
+    pub free_bytes: u64,
+    /// Part of the free space, kept for deleting and cleaning.
+    pub reserve_bytes: u64,
+}
+
+/// What was written since the pool was opened.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Written {
+    /// What was given to devices for keeping, without parity, headers and padding.
+    pub payload_bytes: u64,
+    /// What devices were given to write.
+    pub device_bytes: u64,
+    /// Device bytes for a payload byte; `null` before anything was written.
+    pub amplification: Option<f64>,
+    /// Stripes written.
+    pub stripes: u64,
+}
+
+impl StatusReport {
+    /// The report of a pool.
+    #[must_use]
+    pub fn new(stats: &Stats, mounted_at: Option<String>) -> Self {
+        let lost = stats.lost_devices();
+        let state = match lost {
+            0 => "whole",
+            lost if lost <= usize::from(stats.parity) => "degraded",
+            _ => "lost",
+        };
+        let device_bytes = stats.counters().written_bytes;
+        let payload_bytes = stats.payload_bytes;
+        let amplification = (payload_bytes > 0).then(|| device_bytes as f64 / payload_bytes as f64);
+        let space = stats.space;
+        StatusReport {
+            pool: stats.pool.clone(),
+            mounted_at,
+            data: stats.data,
+            parity: stats.parity,
+            zone_bytes: stats.zone_bytes,
+            state: state.to_owned(),
+            devices: stats.devices.iter().map(Device::new).collect(),
+            space: Space {
+                total_bytes: space.total_bytes,
+                live_bytes: space.live_bytes,
+                garbage_bytes: space.garbage_bytes,
+                free_bytes: space.free_bytes,
+                reserve_bytes: space.reserve_bytes,
+            },
+            written: Written { payload_bytes, device_bytes, amplification, stripes: stats.stripes },
+            rebuilt_blocks: stats.rebuilt_blocks,
+            damaged_segments: stats.damaged_segments,
+        }
+    }
+
+    /// The report as text.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let mut text = format!("pool {}, {}\n", self.pool, self.redundancy());
+        if let Some(at) = &self.mounted_at {
+            text += &format!("mounted at {at}\n");
+        }
+        text += "\n";
+        text += &self.device_table().to_string();
+        let space = &self.space;
+        text += &format!(
+            "\nspace      {} in all: {} live, {} garbage, {} free ({} of it in reserve)\n",
+            Size(space.total_bytes),
+            Size(space.live_bytes),
+            Size(space.garbage_bytes),
+            Size(space.free_bytes),
+            Size(space.reserve_bytes),
+        );
+        let written = &self.written;
+        text += &format!(
+            "written    {} on devices for {} kept{}, since it was opened\n",
+            Size(written.device_bytes),
+            Size(written.payload_bytes),
+            written.amplification.map(|times| format!(" (×{times:.2})")).unwrap_or_default(),
+        );
+        if self.rebuilt_blocks > 0 || self.damaged_segments > 0 {
+            text += &format!(
+                "damage     {} blocks rebuilt for reads, {} segments with damage, since it was opened\n",
+                grouped(self.rebuilt_blocks),
+                self.damaged_segments,
+            );
+        }
+        text
+    }
+
+    fn redundancy(&self) -> String {
+        let away = self.devices.iter().filter(|device| device.state != "present").count();
+        let made_of =
+            format!("{} data and {} parity over {} devices", self.data, self.parity, self.devices.len());
+        match self.state.as_str() {
+            "whole" => format!("{made_of}, whole"),
+            "degraded" => {
+                let left = usize::from(self.parity) - away;
+                format!("{made_of}, DEGRADED: {away} away, {left} more may be lost")
+            }
+            _ => format!("{made_of}, LOST: {away} away, more than parity covers"),
+        }
+    }
+
+    fn device_table(&self) -> Table {
+        let mut table = Table::new(&[
+            "device",
+            "state",
+            "size",
+            "free",
+            "reads",
+            "read",
+            "writes",
+            "written",
+            "flushes",
+            "errors",
+            "bad blocks",
+        ]);
+        for device in &self.devices {
+            table.row([
+                device.name.clone().unwrap_or_else(|| format!("(device {})", device.index)),
+                device.state.clone(),
+                Size(device.size_bytes).to_string(),
+                Size(device.free_bytes).to_string(),
+                grouped(device.reads),
+                Size(device.read_bytes).to_string(),
+                grouped(device.writes),
+                Size(device.written_bytes).to_string(),
+                grouped(device.flushes),
+                grouped(device.errors),
+                grouped(device.checksum_errors),
+            ]);
+        }
+        table
+    }
+}
+
+impl Device {
+    fn new(device: &warpfire::DeviceStats) -> Self {
+        let counters = &device.counters;
+        Device {
+            index: device.index,
+            uuid: device.uuid.clone(),
+            name: device.name.clone(),
+            state: state_word(&device.state).to_owned(),
+            size_bytes: device.size_bytes,
+            free_bytes: device.free_bytes,
+            reads: counters.reads,
+            read_bytes: counters.read_bytes,
+            writes: counters.writes,
+            written_bytes: counters.written_bytes,
+            flushes: counters.flushes,
+            errors: counters.errors,
+            checksum_errors: counters.checksum_errors,
+        }
+    }
+}
+
+fn state_word(state: &DeviceState) -> &'static str {
+    match state {
+        DeviceState::Present => "present",
+        DeviceState::Missing => "missing",
+        DeviceState::Failed => "failed",
+        DeviceState::Gone => "gone",
+    }
+}

@@ -1,0 +1,56 @@
+//! `warpfire umount`: unmount a pool and wait until its server has closed it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::mount::UnmountFlags;
+
+use super::mount::control::{Server, pool_mounted_at};
+use crate::failure::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  warpfire umount /mnt";
+
+/// How long the server may take to write what is left and close the pool.
+const CLOSE_SECONDS_MAX: i64 = 300;
+
+/// Arguments of `warpfire umount`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Where the pool is mounted.
+    folder: PathBuf,
+}
+
+/// Unmounts.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    unmount(&args.folder)
+}
+
+/// Unmounts the pool at a folder; on return it is closed and can be opened again.
+pub fn unmount(folder: &Path) -> Result<(), Failure> {
+    let pool = pool_mounted_at(folder)
+        .ok_or_else(|| Failure::new(format_args!("no pool is mounted at {}", folder.display())))?;
+    let server = Server::find(&pool).and_then(|server| server.watch());
+    if rustix::process::geteuid().is_root() {
+        rustix::mount::unmount(folder, UnmountFlags::empty()).map_err(|error| {
+            Failure::local(folder, &error.into()).hint("close the files that are open there")
+        })?;
+    } else {
+        let output = Command::new("fusermount3").arg("-u").arg(folder).output().map_err(|error| {
+            Failure::new(format_args!("cannot run fusermount3: {error}")).hint("install the package fuse3")
+        })?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(Failure::new(said.trim()).hint("close the files that are open there"));
+        }
+    }
+    let Some(server) = server else { return Ok(()) };
+    let patience = Timespec { tv_sec: CLOSE_SECONDS_MAX, tv_nsec: 0 };
+    match poll(&mut [PollFd::new(&server, PollFlags::IN)], Some(&patience)) {
+        Ok(ended) if ended > 0 => Ok(()),
+        _ => Err(Failure::new(format_args!("{} is unmounted, but its server still runs", folder.display()))),
+    }
+}

@@ -1,0 +1,112 @@
+//! How a command ends when it does not succeed: one sentence, a hint what to try, and an exit code.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Exit codes, as `warpfire --help` documents them. 0 is success.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Exit {
+    /// Something that was asked for could not be done.
+    Failed = 1,
+    /// The command line does not say what to do (also clap's own code).
+    Usage = 2,
+    /// The pool could not be opened: a device is missing, foreign, damaged or in use.
+    Pool = 3,
+}
+
+/// A command that failed.
+#[derive(Debug)]
+pub struct Failure {
+    message: String,
+    hint: Option<String>,
+    exit: u8,
+    /// End without a word: nobody listens any more (a closed pipe), or it has been said.
+    silent: bool,
+}
+
+impl Failure {
+    /// Something that was asked for could not be done.
+    pub fn new(message: impl fmt::Display) -> Self {
+        Failure { message: message.to_string(), hint: None, exit: Exit::Failed as u8, silent: false }
+    }
+
+    /// The command line does not say what to do.
+    pub fn usage(message: impl fmt::Display) -> Self {
+        Failure { exit: Exit::Usage as u8, ..Failure::new(message) }
+    }
+
+    /// Somebody else has said already what failed.
+    pub fn silent() -> Self {
+        Failure { silent: true, ..Failure::new("it has been said what failed") }
+    }
+
+    /// The pool could not be opened.
+    pub fn pool(error: &warpfire::Error) -> Self {
+        Failure { exit: Exit::Pool as u8, ..Failure::from_pool(error) }
+    }
+
+    /// What is on the devices is no pool that can be read.
+    pub fn unreadable(reason: impl fmt::Display) -> Self {
+        Failure { exit: Exit::Pool as u8, ..Failure::new(reason) }
+    }
+
+    fn from_pool(error: &warpfire::Error) -> Self {
+        Failure { hint: error.hint().map(str::to_owned), ..Failure::new(error) }
+    }
+
+    /// An operation on a file of the pool failed.
+    pub fn at(path: &Path, error: &warpfire::Error) -> Self {
+        let mut failure = Failure::from_pool(error);
+        failure.message = format!("{}: {}", path.display(), failure.message);
+        failure
+    }
+
+    /// An operation on a file outside the pool failed.
+    pub fn local(path: &Path, error: &io::Error) -> Self {
+        Failure::new(format_args!("{}: {error}", path.display()))
+    }
+
+    pub(crate) fn from_stdout(error: io::Error) -> Self {
+        let silent = error.kind() == io::ErrorKind::BrokenPipe;
+        Failure { silent, ..Failure::new(format_args!("cannot write the answer: {error}")) }
+    }
+
+    /// Adds what to try: a command or an act, in lower case, without a full stop.
+    #[must_use]
+    pub fn hint(mut self, hint: impl fmt::Display) -> Self {
+        self.hint = Some(hint.to_string());
+        self
+    }
+
+    /// Ends with a code of the command's own instead.
+    #[must_use]
+    pub fn exit_code(self, code: u8) -> Self {
+        Failure { exit: code, ..self }
+    }
+
+    /// Says what happened on stderr and gives the code to exit with.
+    pub fn report(&self) -> ExitCode {
+        if !self.silent {
+            match &self.hint {
+                Some(hint) => crate::output::note(format_args!("{}; {hint}", self.message)),
+                None => crate::output::note(&self.message),
+            }
+        }
+        ExitCode::from(self.exit)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<warpfire::Error> for Failure {
+    fn from(error: warpfire::Error) -> Self {
+        Failure::from_pool(&error)
+    }
+}

@@ -1,0 +1,159 @@
+//! How a file inside a pool is named on the command line: `POOL:/path`.
+//!
+//! `POOL` is one or more devices or image files, separated by commas. A folder stands for all `*.img` files in it. An empty `POOL`
+//! (`:/path`) is the one that the environment variable `WARPFIRE_POOL` names.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+
+/// Names the pool of locations that begin with `:/`.
+pub const POOL_VARIABLE: &str = "WARPFIRE_POOL";
+
+/// The devices of a pool, as they were named.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PoolName(OsString);
+
+/// A path inside a pool.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Location {
+    /// Where the pool is.
+    pub pool: PoolName,
+    /// The path inside it; begins with `/`.
+    pub path: PathBuf,
+}
+
+/// One side of a copy: inside a pool or outside.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// A file of the pool.
+    Pool(Location),
+    /// A file of this machine.
+    Local(PathBuf),
+}
+
+impl PoolName {
+    /// The pool that these words name.
+    #[must_use]
+    pub fn new(name: impl Into<OsString>) -> Self {
+        PoolName(name.into())
+    }
+
+    /// The devices and image files, folders taken apart, in order.
+    ///
+    /// # Errors
+    /// An empty name without `WARPFIRE_POOL`, a folder that can not be read or that holds no image.
+    pub fn devices(&self) -> Result<Vec<PathBuf>, Failure> {
+        let name = if self.0.is_empty() {
+            std::env::var_os(POOL_VARIABLE).filter(|name| !name.is_empty()).ok_or_else(|| {
+                Failure::usage("no pool is named before ':/'")
+                    .hint(format_args!("name its devices there or in {POOL_VARIABLE}"))
+            })?
+        } else {
+            self.0.clone()
+        };
+        let mut devices = Vec::new();
+        for part in name.as_bytes().split(|&byte| byte == b',').filter(|part| !part.is_empty()) {
+            let path = PathBuf::from(OsStr::from_bytes(part));
+            if path.is_dir() {
+                devices.extend(images_in(&path)?);
+            } else {
+                devices.push(path);
+            }
+        }
+        Ok(devices)
+    }
+}
+
+fn images_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let entries = std::fs::read_dir(folder).map_err(|error| Failure::local(folder, &error))?;
+    let mut images = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|error| Failure::local(folder, &error))?.path();
+        if path.extension() == Some(OsStr::new("img")) {
+            images.push(path);
+        }
+    }
+    images.sort();
+    if images.is_empty() {
+        return Err(Failure::new(format_args!("the folder {} holds no *.img file", folder.display()))
+            .hint("name the devices of the pool, separated by commas"));
+    }
+    Ok(images)
+}
+
+impl Side {
+    /// What an argument names: inside a pool when it contains `:/`.
+    #[must_use]
+    pub fn parse(argument: &OsStr) -> Side {
+        let bytes = argument.as_bytes();
+        match bytes.windows(2).position(|pair| pair == b":/") {
+            None => Side::Local(PathBuf::from(argument)),
+            Some(colon) => {
+                let (pool, path) = bytes.split_at(colon);
+                Side::Pool(Location {
+                    pool: PoolName(OsString::from_vec(pool.to_vec())),
+                    path: PathBuf::from(OsString::from_vec(path[1..].to_vec())),
+                })
+            }
+        }
+    }
+}
+
+impl Location {
+    /// A location from an argument that must name a file inside a pool.
+    ///
+    /// # Errors
+    /// The argument has no `:/`.
+    pub fn parse(argument: &OsStr) -> Result<Location, Failure> {
+        match Side::parse(argument) {
+            Side::Pool(location) => Ok(location),
+            Side::Local(path) => {
+                Err(Failure::usage(format_args!("'{}' does not name a file inside a pool", path.display()))
+                    .hint(format_args!("write '{}:/path'", path.display())))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(argument: &str) -> (String, String) {
+        let location = Location::parse(OsStr::new(argument)).expect(argument);
+        (location.pool.0.to_string_lossy().into_owned(), location.path.display().to_string())
+    }
+
+    #[test]
+    fn the_first_colon_before_a_slash_ends_the_pool() {
+        assert_eq!(pool("a.img:/x"), ("a.img".into(), "/x".into()));
+        assert_eq!(pool("/p/a.img,/p/b.img:/x:/y"), ("/p/a.img,/p/b.img".into(), "/x:/y".into()));
+        assert_eq!(pool(":/x"), (String::new(), "/x".into()));
+    }
+
+    #[test]
+    fn a_path_without_a_colon_before_a_slash_is_local() {
+        for local in ["a.img", "a:b", "/x/y:z", "."] {
+            assert_eq!(Side::parse(OsStr::new(local)), Side::Local(local.into()));
+        }
+    }
+
+    #[test]
+    fn a_local_path_where_a_pool_is_needed_is_refused_with_the_right_form() {
+        let failure = Location::parse(OsStr::new("a.img")).expect_err("no colon");
+        assert!(failure.to_string().contains("a.img"));
+    }
+
+    #[test]
+    fn a_folder_stands_for_its_images_in_order() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for name in ["b.img", "a.img", "notes.txt"] {
+            std::fs::write(folder.path().join(name), b"").expect("writable");
+        }
+        let devices = PoolName::new(folder.path()).devices().expect("two images");
+        assert_eq!(devices, [folder.path().join("a.img"), folder.path().join("b.img")]);
+    }
+}

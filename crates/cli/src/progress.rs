@@ -1,0 +1,77 @@
+//! Progress of long work: a line on stderr while it runs, only on a terminal.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use warpfire_env::{Clock, SystemClock};
+
+use crate::output::{Size, duration, grouped, per_second};
+
+/// Files and bytes that have been dealt with so far, and since when.
+pub struct Progress {
+    bar: ProgressBar,
+    verb: &'static str,
+    started_nanos: u64,
+    files: u64,
+    bytes: u64,
+}
+
+/// What a finished piece of work amounted to.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct Summary {
+    /// Files, folders and links dealt with.
+    pub files: u64,
+    /// Bytes of file contents.
+    pub bytes: u64,
+    /// From the first file to the sync at the end, in nanoseconds.
+    pub nanos: u64,
+}
+
+/// The line is drawn again once in so many files.
+const FILES_PER_DRAW: u64 = 64;
+
+impl Progress {
+    /// Starts the clock. `verb` is what was done to the files when it is over: `copied`.
+    #[must_use]
+    pub fn start(verb: &'static str) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
+        bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("the template is well formed"));
+        Progress { bar, verb, started_nanos: SystemClock.monotonic_nanos(), files: 0, bytes: 0 }
+    }
+
+    /// Counts one file of so many bytes.
+    pub fn file(&mut self, bytes: u64) {
+        self.files += 1;
+        self.bytes += bytes;
+        if self.files.is_multiple_of(FILES_PER_DRAW) || bytes >= 1 << 20 {
+            self.bar.set_message(self.summary().in_words(self.verb));
+            self.bar.tick();
+        }
+    }
+
+    fn summary(&self) -> Summary {
+        let nanos = SystemClock.monotonic_nanos() - self.started_nanos;
+        Summary { files: self.files, bytes: self.bytes, nanos }
+    }
+
+    /// Takes the line away and says what it came to.
+    #[must_use]
+    pub fn finish(self) -> Summary {
+        self.bar.finish_and_clear();
+        self.summary()
+    }
+}
+
+impl Summary {
+    /// `copied 10,000 files, 1.2 GiB in 3.2 s (380 MiB/s, 3,100 files/s)`
+    #[must_use]
+    pub fn in_words(&self, verb: &str) -> String {
+        format!(
+            "{verb} {} {}, {} in {} ({}/s, {} files/s)",
+            grouped(self.files),
+            if self.files == 1 { "file" } else { "files" },
+            Size(self.bytes),
+            duration(self.nanos),
+            Size(per_second(self.bytes, self.nanos)),
+            grouped(per_second(self.files, self.nanos)),
+        )
+    }
+}

@@ -1,0 +1,99 @@
+//! What the command says of pools and of itself.
+
+use crate::fixture::{Fixture, bytes};
+use serde_json::Value;
+
+#[test]
+fn mkfs_tells_its_plan_and_what_is_left_for_files() {
+    let fixture = Fixture::empty();
+    let said = fixture.run(["mkfs", "--size", "32M", "0.img", "1.img", "2.img"]).succeeded();
+    assert!(said.contains("2 data and 1 parity; any one device may be lost"), "{said}");
+    assert!(said.contains("for files"), "{said}");
+    assert_eq!(fixture.path("0.img").metadata().expect("made").len(), 32 << 20);
+}
+
+#[test]
+fn status_shows_devices_redundancy_and_space() {
+    let fixture = Fixture::pool(3, 2, 1, 32);
+    fixture.local("a", bytes(1, 1 << 20));
+    fixture.run(["cp", "a", "pool:/"]).succeeded();
+    let said = fixture.run(["status", "pool"]).succeeded();
+    assert!(said.contains("2 data and 1 parity over 3 devices, whole"), "{said}");
+    assert!(said.contains("pool/1.img") && said.contains("live"), "{said}");
+    let status: Value =
+        serde_json::from_str(&fixture.run(["status", "--json", "pool"]).succeeded()).expect("JSON");
+    assert_eq!(status["devices"].as_array().map(Vec::len), Some(3));
+    assert!(status["space"]["live_bytes"].as_u64().expect("a number") >= 1 << 20);
+}
+
+#[test]
+fn status_shows_a_missing_device() {
+    let fixture = Fixture::pool(3, 2, 1, 32);
+    std::fs::remove_file(fixture.path("pool/1.img")).expect("a device goes");
+    let said = fixture.run(["status", "pool"]).succeeded();
+    assert!(said.contains("DEGRADED: 1 away, 0 more may be lost"), "{said}");
+    assert!(said.contains("missing"), "{said}");
+}
+
+#[test]
+fn fsck_finds_a_whole_pool_clean_and_damage_within_parity_repairable() {
+    let fixture = Fixture::pool(3, 2, 1, 32);
+    fixture.local("a", bytes(1, 3 << 20));
+    fixture.run(["cp", "a", "pool:/"]).succeeded();
+    let said = fixture.run(["fsck", "pool"]).succeeded();
+    assert!(said.contains("clean: 0 errors") && said.contains("1 files"), "{said}");
+    std::fs::remove_file(fixture.path("pool/1.img")).expect("a device goes");
+    let ran = fixture.run(["fsck", "pool"]);
+    assert_eq!(ran.code, 4, "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stdout.contains("NOT CLEAN: 0 errors"), "{}", ran.stdout);
+    fixture.run(["fsck", "nowhere.img"]).failed(8);
+}
+
+#[test]
+fn inspect_shows_roots_segments_tables_and_files() {
+    let fixture = Fixture::pool(3, 2, 1, 32);
+    fixture.local("a", bytes(1, 3 << 20));
+    fixture.run(["cp", "a", "pool:/"]).succeeded();
+    for words in ["label pool", "segments pool", "tables pool", "inode pool:/a"] {
+        let words = format!("inspect {words}");
+        assert!(!fixture.run(words.split(' ')).succeeded().is_empty(), "{words}");
+        let json = fixture.run(format!("{words} --json").split(' ')).succeeded();
+        serde_json::from_str::<Value>(&json).expect("JSON");
+    }
+    fixture.run(["inspect", "segment", "pool", "999999"]).failed(1);
+    fixture.run(["inspect", "key", "pool", "xyz"]).failed(2);
+}
+
+#[test]
+fn bench_reports_a_row_for_each_target_and_says_what_it_left_out() {
+    let fixture = Fixture::empty();
+    let words = "bench create --files 500 --runs 1 --capacity 64M --peers raw --json".split(' ');
+    let report: Value = serde_json::from_str(&fixture.run(words).succeeded()).expect("JSON");
+    assert_eq!(report["rows"][0]["target"], "library");
+    assert_eq!(report["rows"][0]["ops"], 500);
+    assert!(report["rows"][0]["devices"]["writes"].as_u64().expect("counted") > 0);
+    assert_eq!(report["skipped"][0]["target"], "raw");
+    let left: Vec<_> = std::fs::read_dir(fixture.path(".")).expect("a folder").collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn every_workload_runs_on_the_library() {
+    let fixture = Fixture::empty();
+    for workload in ["create", "read", "stat", "remove", "sync", "randread", "randwrite", "seq"] {
+        let words =
+            format!("bench {workload} --files 200 --large 8M --threads 2 --dirs 2 --runs 1 --capacity 128M");
+        let said = fixture.run(words.split(' ')).succeeded();
+        assert!(said.contains("library"), "{workload}: {said}");
+    }
+}
+
+#[test]
+fn manual_pages_and_completions_come_from_the_table() {
+    let fixture = Fixture::empty();
+    fixture.run(["man", "pages"]).succeeded();
+    let page =
+        std::fs::read_to_string(fixture.path("pages/warpfire-mkfs.1")).expect("a page for each command");
+    assert!(page.contains("parity"), "{page}");
+    assert!(fixture.run(["completions", "bash"]).succeeded().contains("warpfire"));
+}

@@ -1,0 +1,133 @@
+//! Copying in, looking, and copying out again, with the real binary.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use crate::fixture::{Fixture, bytes, tree};
+
+/// A tree with everything that a copy has to keep.
+fn make_tree(fixture: &Fixture) {
+    for number in 0..40 {
+        fixture.local(&format!("tree/many/{number}.txt"), format!("file {number}\n"));
+    }
+    fixture.local("tree/empty", "");
+    fixture.local("tree/block", bytes(1, 4096));
+    fixture.local("tree/odd", bytes(2, 70_001));
+    fixture.local("tree/large", bytes(3, 9 << 20));
+    let tool = fixture.local("tree/bin/tool", "#!/bin/sh\n");
+    std::fs::set_permissions(tool, PermissionsExt::from_mode(0o755)).expect("a mode is set");
+    symlink("bin/tool", fixture.path("tree/link")).expect("a link is made");
+    std::fs::hard_link(fixture.path("tree/odd"), fixture.path("tree/odd-again"))
+        .expect("a hard link is made");
+    std::fs::create_dir(fixture.path("tree/nothing")).expect("a folder is made");
+}
+
+fn round_trip(devices: usize, data: usize, parity: usize) {
+    let fixture = Fixture::pool(devices, data, parity, 64);
+    make_tree(&fixture);
+    fixture.run(["cp", "-r", "tree", "pool:/"]).succeeded();
+    fixture.run(["cp", "-r", "pool:/tree", "back"]).succeeded();
+    assert_eq!(tree(&fixture.path("tree")), tree(&fixture.path("back")));
+}
+
+#[test]
+fn a_tree_comes_back_as_it_went_into_one_file() {
+    round_trip(1, 1, 0);
+}
+
+#[test]
+fn a_tree_comes_back_as_it_went_into_six_devices() {
+    round_trip(6, 4, 2);
+}
+
+#[test]
+fn any_two_devices_of_a_4_plus_2_pool_may_be_away() {
+    let fixture = Fixture::pool(6, 4, 2, 64);
+    make_tree(&fixture);
+    fixture.run(["cp", "-r", "tree", "pool:/"]).succeeded();
+    for away in ["pool/1.img", "pool/4.img"] {
+        std::fs::rename(fixture.path(away), fixture.path(&format!("{away}.away")))
+            .expect("a device is taken away");
+    }
+    let ran = fixture.run(["cp", "-r", "pool:/tree", "back"]);
+    assert!(ran.stderr.contains("degraded"), "{}", ran.stderr);
+    ran.succeeded();
+    assert_eq!(tree(&fixture.path("tree")), tree(&fixture.path("back")));
+}
+
+#[test]
+fn ls_lists_names_in_order_and_long_lines_show_modes() {
+    let fixture = Fixture::pool(1, 1, 0, 32);
+    make_tree(&fixture);
+    fixture.run(["cp", "-r", "tree", "pool:/"]).succeeded();
+    assert_eq!(fixture.run(["ls", "pool:/"]).succeeded(), "tree\n");
+    let names = fixture.run(["ls", "pool:/tree"]).succeeded();
+    assert_eq!(
+        names.lines().collect::<Vec<_>>(),
+        ["bin", "block", "empty", "large", "link", "many", "nothing", "odd", "odd-again"]
+    );
+    let long = fixture.run(["ls", "-l", "pool:/tree/bin"]).succeeded();
+    assert!(long.starts_with("-rwxr-xr-x   1 "), "{long}");
+    let long = fixture.run(["ls", "-l", "pool:/tree"]).succeeded();
+    assert!(long.contains("link -> bin/tool"), "{long}");
+    let entries: serde_json::Value =
+        serde_json::from_str(&fixture.run(["ls", "--json", "pool:/tree"]).succeeded()).expect("JSON");
+    assert_eq!(entries[1]["name"], "block");
+    assert_eq!(entries[1]["size_bytes"], 4096);
+}
+
+#[test]
+fn cat_prints_files_one_after_the_other() {
+    let fixture = Fixture::pool(1, 1, 0, 32);
+    fixture.local("a", "one\n");
+    fixture.local("b", "two\n");
+    fixture.run(["cp", "a", "b", "pool:/"]).succeeded();
+    assert_eq!(fixture.run(["cat", "pool:/a", "pool:/b"]).succeeded(), "one\ntwo\n");
+}
+
+#[test]
+fn stat_tells_size_links_and_times() {
+    let fixture = Fixture::pool(1, 1, 0, 32);
+    fixture.local("a", bytes(1, 12_345));
+    fixture.run(["cp", "a", "pool:/"]).succeeded();
+    let said = fixture.run(["stat", "pool:/a"]).succeeded();
+    assert!(said.contains("12345 bytes") && said.contains("1 link"), "{said}");
+    let entries: serde_json::Value =
+        serde_json::from_str(&fixture.run(["stat", "--json", "pool:/a"]).succeeded()).expect("JSON");
+    assert_eq!(entries[0]["size_bytes"], 12_345);
+    assert_eq!(entries[0]["type"], "file");
+}
+
+#[test]
+fn mkdir_and_rm_make_and_remove() {
+    let fixture = Fixture::pool(1, 1, 0, 32);
+    fixture.run(["mkdir", "pool:/a/b"]).failed(1);
+    fixture.run(["mkdir", "-p", "pool:/a/b"]).succeeded();
+    fixture.run(["mkdir", "pool:/a"]).failed(1);
+    assert_eq!(fixture.run(["ls", "pool:/a"]).succeeded(), "b\n");
+    let said = fixture.run(["rm", "pool:/a"]).failed(1);
+    assert!(said.contains("-r"), "{said}");
+    fixture.run(["rm", "-r", "pool:/a"]).succeeded();
+    assert_eq!(fixture.run(["ls", "pool:/"]).succeeded(), "");
+    fixture.run(["rm", "pool:/a"]).failed(1);
+    fixture.run(["rm", "-f", "pool:/a"]).succeeded();
+}
+
+#[test]
+fn a_copy_inside_a_pool_reads_the_same_and_moves_no_data() {
+    let fixture = Fixture::pool(1, 1, 0, 64);
+    fixture.local("large", bytes(5, 24 << 20));
+    fixture.run(["cp", "large", "pool:/"]).succeeded();
+    for copy in ["pool:/b", "pool:/c", "pool:/d", "pool:/e"] {
+        fixture.run(["cp", "pool:/large", copy]).succeeded();
+    }
+    fixture.run(["cp", "pool:/e", "back"]).succeeded();
+    assert_eq!(std::fs::read(fixture.path("back")).expect("copied out"), bytes(5, 24 << 20));
+}
+
+#[test]
+fn the_pool_can_be_named_by_the_environment() {
+    let fixture = Fixture::pool(1, 1, 0, 32);
+    let mut command = fixture.command(["ls", ":/"]);
+    let output = command.env("WARPFIRE_POOL", "pool").output().expect("the binary runs");
+    assert!(output.status.success());
+}

@@ -1,0 +1,6 @@
+//! The real binary on image files in temporary folders.
+
+mod answers;
+mod copy;
+mod fixture;
+mod refusals;
