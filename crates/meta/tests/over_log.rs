@@ -1,0 +1,112 @@
+//! The engine over the real log and pool, on simulated devices that lose power.
+
+use std::collections::BTreeMap;
+
+use warpfire_env::Timestamp;
+use warpfire_log::Log;
+use warpfire_meta::bench::PlainSchema;
+use warpfire_meta::{Admit, Background, Batch, Engine, EngineOptions, Store};
+use warpfire_pool::{CreateOptions, Pool};
+use warpfire_simdev::{Cut, DeviceSpec, SimWorld, mix};
+use warpfire_units::Seq;
+
+type RealEngine = Engine<Log, PlainSchema>;
+
+const ZONE_BYTES: u64 = 256 << 10;
+const DEVICE_BYTES: u64 = 64 * ZONE_BYTES;
+
+fn options() -> EngineOptions {
+    EngineOptions {
+        memtable_bytes: 128 << 10,
+        block_cache_bytes: 256 << 10,
+        log_bytes_max: 512 << 10,
+        background: Background::Manual,
+    }
+}
+
+fn create(world: &SimWorld) -> RealEngine {
+    let shape = CreateOptions { data: 2, parity: 1, zone_bytes: Some(ZONE_BYTES), force: false };
+    let pool = Pool::create(world.devices(), &shape, &*world.random(), Timestamp::default()).unwrap();
+    let (log, recovered) = Log::create(pool).unwrap();
+    Engine::open(log, recovered, PlainSchema, options()).unwrap()
+}
+
+fn reopen(world: &SimWorld) -> RealEngine {
+    let (pool, root) = Pool::open(world.devices()).unwrap();
+    let (log, recovered) = Log::open(pool, &root).unwrap();
+    Engine::open(log, recovered, PlainSchema, options()).unwrap()
+}
+
+/// The n-th commit of every history: keys are overwritten again and again, some are deleted.
+fn change(n: u64) -> (Vec<u8>, Option<Vec<u8>>) {
+    let key = format!("directory/{:05}", mix(n) % 2000).into_bytes();
+    (key, (!n.is_multiple_of(5)).then(|| n.to_le_bytes().repeat(1 + (mix(n) % 40) as usize)))
+}
+
+fn commit(engine: &RealEngine, n: u64) -> Seq {
+    let (key, value) = change(n);
+    let mut batch = Batch::new();
+    match &value {
+        Some(value) => batch.put(&key, value),
+        None => batch.delete(&key),
+    }
+    engine.commit(&batch, None, Admit::User).unwrap()
+}
+
+/// The map after the commits up to `last`.
+fn expected(last: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut map = BTreeMap::new();
+    for (key, value) in (1..=last).map(change) {
+        match value {
+            Some(value) => map.insert(key, value),
+            None => map.remove(&key),
+        };
+    }
+    map
+}
+
+fn assert_holds(engine: &RealEngine, last: u64, context: &str) {
+    let expected = expected(last);
+    let mut value = Vec::new();
+    for n in 0..2000 {
+        let key = format!("directory/{n:05}").into_bytes();
+        let found = engine.get(&key, Seq::MAX, &mut value).unwrap().then_some(&value);
+        assert_eq!(found, expected.get(&key), "{context}");
+    }
+}
+
+#[test]
+fn power_cuts_leave_a_commit_no_older_than_the_last_sync() {
+    for seed in 0..6u64 {
+        let mut world = SimWorld::of(seed, 3, &DeviceSpec::append_only("flash", DEVICE_BYTES));
+        let mut engine = create(&world);
+        let (mut last, mut synced) = (0, 0);
+        for life in 0..5u64 {
+            let length = 500 + mix(seed * 100 + life) % 3000;
+            for n in last + 1..=last + length {
+                let seq = commit(&engine, n);
+                assert_eq!(seq, Seq(n));
+                if mix(n ^ seed).is_multiple_of(50) {
+                    engine.sync(seq).unwrap();
+                    synced = n;
+                }
+                if n % 64 == 0 {
+                    engine.background_step().unwrap();
+                }
+            }
+            let cut = match life % 3 {
+                0 => Cut::LoseAll,
+                1 => Cut::KeepAll,
+                _ => Cut::Subset(mix(seed ^ life)),
+            };
+            world = world.cut(&cut);
+            engine = reopen(&world);
+            last = engine.seq(&engine.snapshot()).0;
+            let context = format!("seed {seed}, life {life}");
+            assert!(last >= synced, "{context}: {last} is older than {synced}");
+            assert_holds(&engine, last, &context);
+        }
+        engine.close().unwrap();
+        assert_holds(&reopen(&world), last, &format!("seed {seed}, closed"));
+    }
+}
