@@ -7,10 +7,12 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
-use warpfire_env::SystemClock;
+use warpfire_env::{Clock, Device, MemDevice, SystemClock, SystemRandom};
 use warpfire_fs::{Fs, FsOptions, FsSchema};
-use warpfire_meta::MapStore;
+use warpfire_log::Log;
+use warpfire_meta::{Engine, EngineOptions};
 use warpfire_mount::{MountError, MountOptions, Session, mount};
+use warpfire_pool::{CreateOptions, Pool};
 
 /// A mounted filesystem in memory, unmounted when dropped.
 pub struct World {
@@ -81,9 +83,13 @@ impl Drop for World {
     }
 }
 
-/// An empty filesystem in memory.
-pub fn filesystem() -> Arc<Fs<MapStore<FsSchema>>> {
-    let engine = Arc::new(MapStore::new(FsSchema));
+/// An empty filesystem on a device in memory.
+pub fn filesystem() -> Arc<Fs<Engine<Log, FsSchema>>> {
+    let device: Arc<dyn Device> = Arc::new(MemDevice::new("memory", 256 << 20));
+    let alone = CreateOptions { data: 1, parity: 0, zone_bytes: None, force: false };
+    let pool = Pool::create(vec![device], &alone, &SystemRandom, SystemClock.now()).unwrap();
+    let (log, recovered) = Log::create(pool).unwrap();
+    let engine = Arc::new(Engine::open(log, recovered, FsSchema, EngineOptions::default()).unwrap());
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     Fs::format(&*engine, &SystemClock, uid, gid).unwrap();
     Arc::new(Fs::open(engine, Arc::new(SystemClock), FsOptions::default()).unwrap())
