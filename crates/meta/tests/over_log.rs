@@ -26,15 +26,16 @@ fn options() -> EngineOptions {
 
 fn create(world: &SimWorld) -> RealEngine {
     let shape = CreateOptions { data: 2, parity: 1, zone_bytes: Some(ZONE_BYTES), force: false };
-    let pool = Pool::create(world.devices(), &shape, &*world.random(), Timestamp::default()).unwrap();
-    let (log, recovered) = Log::create(pool).unwrap();
-    Engine::open(log, recovered, PlainSchema, options()).unwrap()
+    let pool = Pool::create(world.devices(), &shape, &*world.random(), Timestamp::default());
+    let pool = pool.expect("blank devices take a pool");
+    let (log, recovered) = Log::create(pool).expect("a new pool takes a log");
+    Engine::open(log, recovered, PlainSchema, options()).expect("what the log recovers opens")
 }
 
 fn reopen(world: &SimWorld) -> RealEngine {
-    let (pool, root) = Pool::open(world.devices()).unwrap();
-    let (log, recovered) = Log::open(pool, &root).unwrap();
-    Engine::open(log, recovered, PlainSchema, options()).unwrap()
+    let (pool, root) = Pool::open(world.devices()).expect("a power cut leaves the pool");
+    let (log, recovered) = Log::open(pool, &root).expect("a power cut leaves the log");
+    Engine::open(log, recovered, PlainSchema, options()).expect("what the log recovers opens")
 }
 
 /// The n-th commit of every history: keys are overwritten again and again, some are deleted.
@@ -50,7 +51,7 @@ fn commit(engine: &RealEngine, n: u64) -> Seq {
         Some(value) => batch.put(&key, value),
         None => batch.delete(&key),
     }
-    engine.commit(&batch, None, Admit::User).unwrap()
+    engine.commit(&batch, None, Admit::User).expect("there is room")
 }
 
 /// The map after the commits up to `last`.
@@ -70,7 +71,7 @@ fn assert_holds(engine: &RealEngine, last: u64, context: &str) {
     let mut value = Vec::new();
     for n in 0..2000 {
         let key = format!("directory/{n:05}").into_bytes();
-        let found = engine.get(&key, Seq::MAX, &mut value).unwrap().then_some(&value);
+        let found = engine.get(&key, Seq::MAX, &mut value).expect("tables read back").then_some(&value);
         assert_eq!(found, expected.get(&key), "{context}");
     }
 }
