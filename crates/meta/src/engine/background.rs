@@ -126,7 +126,12 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         if self.merge_step()? {
             return Ok(true);
         }
-        if self.cleaning_pays() { self.clean_step() } else { Ok(false) }
+        if !self.cleaning_pays() {
+            return Ok(false);
+        }
+        // Cleaning that gains nothing (what is live just moves, or pins hold what was emptied) waits for the next event.
+        let garbage_bytes = self.log.space().garbage_bytes;
+        Ok(self.clean_step()? && self.log.space().garbage_bytes < garbage_bytes)
     }
 
     /// Makes everything durable, in as few tables as the space allows, and takes no more.

@@ -59,3 +59,27 @@ fn overwriting_runs_for_ever_in_little_space() {
     }
     assert!(engine.log().space().live_bytes < 6 << 20);
 }
+
+#[test]
+fn background_work_comes_to_an_end() {
+    let engine = open(small_pool(), Background::Manual);
+    for n in 0..20_000u64 {
+        put(&engine, &(n * 7919 % 3000).to_be_bytes(), &n.to_le_bytes().repeat(64)).unwrap();
+    }
+    let steps = (0..1000).take_while(|_| engine.background_step().unwrap()).count();
+    assert!(steps < 1000, "{steps} steps and still something to do");
+    assert!(!engine.background_step().unwrap());
+}
+
+#[test]
+fn a_small_record_costs_little_more_than_its_bytes() {
+    let engine = open(MemLog::new(), Background::Manual);
+    for n in 0..20_000u64 {
+        // As a directory's entries: a long shared prefix, a name of its own.
+        let key = format!("dir-0001-0001 name{n:012}");
+        put(&engine, key.as_bytes(), &[n as u8; 35]).unwrap();
+    }
+    engine.compact().unwrap();
+    let bytes = engine.log().space().live_bytes / 20_000;
+    assert!(bytes <= 55, "{bytes} bytes for a record of 30 + 35");
+}
