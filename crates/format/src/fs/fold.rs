@@ -1,6 +1,6 @@
 //! What operands mean.
 
-use super::extent::{ExtentMap, decode_region, encode_region};
+use super::extent::{ExtentMap, SMALL_FILE_BYTES_MAX, decode_region, encode_region};
 use super::inode::{Content, Inode};
 use super::{BAD_CONTENT, InodeEdit, Key, NO_OPERANDS, decode_counter, encode_counter};
 use crate::Corrupt;
@@ -103,6 +103,10 @@ fn inode(base: FoldBase<'_>, operands: &[&[u8]], out: &mut Vec<u8>) -> Result<Fo
     };
     let mut inode = Inode::decode(value)?;
     all.apply(&mut inode.attrs)?;
+    let small = matches!(inode.content, Content::Small(_));
+    if small && inode.attrs.size_bytes > u64::from(SMALL_FILE_BYTES_MAX) {
+        return Err(BAD_CONTENT);
+    }
     match inode.content {
         Content::Small(extents) if !all.extents.is_empty() => {
             let mut map = extents.to_map()?;
@@ -284,5 +288,15 @@ mod tests {
         let map: ExtentMap<'_> = [piece(0), piece(2), piece(1)].into_iter().collect();
         assert_eq!(map.len(), 1);
         assert_eq!(map.iter().next().map(|e| e.len), Some(30));
+    }
+
+    /// Found when a commit record before the operand was lost: the fold wrote an inode that no one could read.
+    #[test]
+    fn a_small_file_can_not_be_made_larger_than_small_files_are() {
+        let mut operand = Vec::new();
+        InodeEdit { size: Some((1 << 20, 1)), ..InodeEdit::default() }.encode(&mut operand);
+        let key = inode_key(VolumeId::FIRST, 5);
+        let outcome = fold(&key, FoldBase::Value(&small_file()), &[&operand], &mut Vec::new());
+        assert_eq!(outcome, Err(BAD_CONTENT));
     }
 }
