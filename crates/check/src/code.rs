@@ -106,6 +106,8 @@ pub enum Code {
     Acl = 566,
     /// A sum that is not the sum.
     Counter = 567,
+    /// Flags of an inode that do not agree with its attributes.
+    AttributeFlags = 568,
     /// Something could not be checked.
     NotChecked = 590,
 }

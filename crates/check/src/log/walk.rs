@@ -148,7 +148,7 @@ impl Walk<'_> {
     /// The segment has no next stripe. Usually that is where the log ends, torn or not, or the next segment begins. But if
     /// what follows has a barrier that was written after the missing stripe's group was durable, the stripe was lost.
     fn look_behind_gap(&mut self, segment: &Segment, stripe: u32, block: u64, groups: &Groups) {
-        let torn_group = groups.last_barrier().unwrap_or(self.state.barrier) + 1;
+        let torn_group = groups.last_barrier().unwrap_or(self.state.barrier).saturating_add(1);
         for (at, header) in find_headers(self.media, &segment.descriptor, block) {
             let number = header.identity.stripe;
             let later = number > stripe && header.sequence > self.expected;

@@ -59,13 +59,21 @@ impl Media {
         let mut numbers = Vec::with_capacity(reads.len());
         let mut ops = Vec::with_capacity(reads.len());
         for (number, read) in reads.iter_mut().enumerate() {
-            if let Some(slot) = self.slot(read.device) {
-                let block = u64::from(read.zone.0) * u64::from(self.zone_blocks) + read.block;
-                let at = block * BLOCK_BYTES as u64;
-                self.bytes_read.set(self.bytes_read.get() + read.buf.len() as u64);
-                numbers.push(number);
-                ops.push(DeviceOp::new(slot, OpKind::Read(at, read.buf)));
+            let Some((slot, device)) = self.slot(read.device).and_then(|s| Some((s, self.opened.get(s)?)))
+            else {
+                continue;
+            };
+            // A segment table may name any zone.
+            let first_block = u64::from(read.zone.0) * u64::from(self.zone_blocks);
+            let at = first_block.saturating_add(read.block).saturating_mul(BLOCK_BYTES as u64);
+            let inside = device.info().check_range(at, read.buf.len() as u64);
+            if let (Err(e), Some(outcome)) = (inside, outcomes.get_mut(number)) {
+                *outcome = Some(Err(e.to_string()));
+                continue;
             }
+            self.bytes_read.set(self.bytes_read.get() + read.buf.len() as u64);
+            numbers.push(number);
+            ops.push(DeviceOp::new(slot, OpKind::Read(at, read.buf)));
         }
         run_batch(&self.opened, &mut ops);
         for (number, op) in numbers.into_iter().zip(ops) {

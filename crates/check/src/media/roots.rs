@@ -237,7 +237,8 @@ fn place(
             continue;
         };
         let entry = table.get(index).expect("the index was found in the table");
-        let needed = u64::from(entry.zones) * u64::from(newest.zone_blocks) * BLOCK;
+        let blocks = u64::from(entry.zones) * u64::from(newest.zone_blocks);
+        let needed = blocks.saturating_mul(BLOCK);
         if usize::from(header.device.0) != index || device.info().size_bytes < needed {
             let what = format_args!("calls itself {}; it is device {index} of {needed} bytes", header.device);
             findings.error(Code::DeviceMismatch, name, what);

@@ -9,9 +9,6 @@
 //!      4      4  id of a user or group
 //! ```
 
-/// The attributes that hold lists.
-pub(super) const NAMES: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
-
 const OWNER: u16 = 1;
 const USER: u16 = 2;
 const OWNING_GROUP: u16 = 4;

@@ -1,5 +1,7 @@
 //! What is remembered of inodes until everything that refers to them has been seen.
 
+use warpfire_format::fs::flag;
+
 /// An inode that lives at its own key: a directory, or a file with several names. 40 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home {
@@ -27,6 +29,21 @@ pub(super) struct RegionFile {
     /// It is being removed, region by region.
     pub(super) is_orphan: bool,
 }
+
+/// An inode whose flags say which attributes it has. 16 bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flagged {
+    pub(super) ino: u64,
+    /// Those of `ATTRIBUTE_FLAGS` whose attribute was not seen yet.
+    pub(super) left: u32,
+}
+
+/// Flags that promise an attribute, with its name.
+pub(super) const ATTRIBUTE_FLAGS: [(u32, &[u8]); 3] = [
+    (flag::ACL, b"system.posix_acl_access"),
+    (flag::DEFAULT_ACL, b"system.posix_acl_default"),
+    (flag::CAPABILITY, b"security.capability"),
+];
 
 /// A range of inode numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,7 +5,8 @@
 //! known; when a region comes, every inode is.
 //!
 //! # Memory
-//! For each directory and each file with several names 40 bytes, for each file in regions 32, for each inode number one
+//! For each directory and each file with several names 40 bytes, for each file in regions 32, for each inode
+//! with a list of access rights or capabilities 16, for each inode number one
 //! bit (in pages of 4 KiB for 32,768 numbers). When the facts outgrow what the caller allowed, the range of inode numbers is halved
 //! and the map is read once for each part: 8 million small files take 1 MiB, 100 million 12.5 MiB; 6.7 million directories,
 //! or 8.4 million large files, 256 MiB.
@@ -52,7 +53,7 @@ pub(crate) fn check_names(
         let commits = Commits::new(&loaded.commits, loaded.manifest.flushed, &quiet);
         let mut merge = Merge::new(&loaded.manifest, commits, is_first, &mut reader, table_findings);
         let mut pass = Pass::new(window, is_first, options.max_memory_bytes, totals, findings);
-        let expected = loaded.manifest.tables().map(|t| t.entries).sum();
+        let expected = loaded.manifest.tables().fold(0u64, |sum, t| sum.saturating_add(t.entries));
         let mut keys = 0u64;
         merge.for_each(&mut reader, table_findings, |key, value| {
             keys += 1;

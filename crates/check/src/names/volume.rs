@@ -6,7 +6,7 @@ use warpfire_format::fs::{
 use warpfire_format::key_hash;
 
 use super::acl;
-use super::facts::{Home, RegionFile, Window};
+use super::facts::{ATTRIBUTE_FLAGS, Flagged, Home, RegionFile, Window};
 use super::inoset::InoSet;
 use crate::code::Code;
 use crate::report::{Findings, Totals};
@@ -26,6 +26,8 @@ pub(super) struct Volume {
     homes: Vec<Home>,
     files: Vec<RegionFile>,
     files_sorted: bool,
+    flagged: Vec<Flagged>,
+    flagged_sorted: bool,
     /// Findings that are only true if nothing was unreadable.
     pub(super) doubtful: Findings,
 }
@@ -61,6 +63,8 @@ impl Volume {
             homes: Vec::new(),
             files: Vec::new(),
             files_sorted: false,
+            flagged: Vec::new(),
+            flagged_sorted: false,
             doubtful: Findings::default(),
         }
     }
@@ -69,7 +73,8 @@ impl Volume {
     pub(super) fn bytes(&self) -> u64 {
         let homes = self.homes.capacity() * size_of::<Home>();
         let files = self.files.capacity() * size_of::<RegionFile>();
-        (homes + files) as u64 + self.inodes.bytes() + self.with_attributes.bytes()
+        let flagged = self.flagged.capacity() * size_of::<Flagged>();
+        (homes + files + flagged) as u64 + self.inodes.bytes() + self.with_attributes.bytes()
     }
 
     /// Forgets all facts.
@@ -194,6 +199,10 @@ impl Volume {
         if attrs.flags & flag::XATTRS != 0 {
             self.with_attributes.insert(inode.ino);
         }
+        let left = ATTRIBUTE_FLAGS.iter().fold(0, |all, (bit, _)| all | (attrs.flags & bit));
+        if left != 0 {
+            self.flagged.push(Flagged { ino: inode.ino, left });
+        }
         if found == Place::Own {
             let (parent, name) = match inode.content {
                 Content::Directory(parent, name) => (parent, name),
@@ -225,7 +234,9 @@ impl Volume {
             Ok(value) => value,
             Err(e) => return context.findings.error(Code::Value, place(), e),
         };
-        if let (true, Some(fault)) = (acl::NAMES.contains(&name), acl::fault(value)) {
+        let promised = ATTRIBUTE_FLAGS.iter().find(|(_, of)| *of == name).map(|(bit, _)| *bit);
+        let is_list = promised.is_some_and(|bit| bit != flag::CAPABILITY);
+        if let Some(fault) = acl::fault(value).filter(|_| is_list) {
             context.findings.error(Code::Acl, place(), fault);
         }
         if !self.window.contains(ino) {
@@ -236,6 +247,22 @@ impl Volume {
         } else if !self.with_attributes.contains(ino) {
             let what = "the inode does not say that it has attributes";
             self.doubtful.error(Code::XattrWithoutInode, place(), what);
+        }
+        if let Some(bit) = promised {
+            self.keep_promise(ino, bit, &place());
+        }
+    }
+
+    /// An attribute was seen that a flag of its inode speaks of.
+    fn keep_promise(&mut self, ino: u64, bit: u32, place: &str) {
+        if !self.flagged_sorted {
+            self.flagged.sort_unstable_by_key(|f| f.ino);
+            self.flagged_sorted = true;
+        }
+        let found = self.flagged.binary_search_by_key(&ino, |f| f.ino).ok();
+        match found.and_then(|at| self.flagged.get_mut(at)).filter(|f| f.left & bit != 0) {
+            Some(flagged) => flagged.left &= !bit,
+            None => self.doubtful.error(Code::AttributeFlags, place, "the inode has no flag for it"),
         }
     }
 
@@ -270,6 +297,10 @@ impl Volume {
         self.check_root();
         for home in &self.homes {
             self.check_links(home);
+        }
+        for flagged in self.flagged.iter().filter(|f| f.left != 0) {
+            let what = format_args!("has flags {:#x} for attributes that are not there", flagged.left);
+            self.doubtful.error(Code::AttributeFlags, format_args!("inode {}", flagged.ino), what);
         }
         for file in self.files.iter().filter(|f| f.allocated_left != 0) {
             let over = file.allocated_left.cast_signed();
@@ -406,6 +437,14 @@ fn check_inode(inode: &Inode<'_>, found: Place, place: &str, context: &Context<'
     }
     if attrs.allocated_bytes > attrs.size_bytes && found != Place::Orphan {
         let what = format_args!("{} bytes allocated of {}", attrs.allocated_bytes, attrs.size_bytes);
+        context.findings.error(Code::Allocated, place, what);
+    }
+    let is_sparse = attrs.flags & flag::SPARSE != 0;
+    if attrs.allocated_bytes < attrs.size_bytes && attrs.kind == FileKind::Regular && !is_sparse {
+        let what = format_args!(
+            "has holes, {} of {} bytes, and no flag for them",
+            attrs.allocated_bytes, attrs.size_bytes
+        );
         context.findings.error(Code::Allocated, place, what);
     }
     let Content::Small(extents) = inode.content else { return };

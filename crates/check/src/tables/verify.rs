@@ -131,14 +131,15 @@ impl TableFacts {
         }
         let mut listed: BTreeMap<SegmentId, u64> = BTreeMap::new();
         for (segment, bytes) in table.references.iter().filter(|(_, bytes)| *bytes > 0) {
-            *listed.entry(*segment).or_default() += bytes;
+            let sum = listed.entry(*segment).or_default();
+            *sum = sum.saturating_add(*bytes);
         }
         if listed != self.references {
             let what = format_args!(
                 "names {} bytes of {} segments; the manifest says {} of {}",
                 self.references.values().sum::<u64>(),
                 self.references.len(),
-                listed.values().sum::<u64>(),
+                listed.values().fold(0u64, |sum, bytes| sum.saturating_add(*bytes)),
                 listed.len()
             );
             findings.error(Code::TableReferences, &place, what);

@@ -65,3 +65,40 @@ fn little_memory_makes_more_passes_and_finds_the_same() {
     assert_eq!(little.totals.names, plenty.totals.names);
     assert!(little.findings.iter().all(|f| f.severity == Severity::Note));
 }
+
+/// Whatever a power cut tears, nothing that counts is lost: copies may be missing, and what is missing is healed when
+/// the pool is opened again.
+#[test]
+fn a_power_cut_at_any_boundary_loses_redundancy_at_most() {
+    for (seed, shape) in (30..).zip([SHAPES[1], SHAPES[2]]) {
+        let mut world = world(shape, seed);
+        let fs = make(&world, shape);
+        live(&fs, seed, 100);
+        world.record();
+        live(&fs, 1000 + seed, 60);
+        drop(fs);
+        let recording = world.take_recording().expect("recording was begun");
+        let mut replay = recording.replay();
+        let mut states = 0;
+        loop {
+            if replay.at_boundary() && replay.pending_changes() > 0 {
+                for cut in replay.cuts(2, seed) {
+                    let after = replay.cut(&cut);
+                    let report = checked(&after.devices());
+                    let context = format!("{shape:?}, seed {seed}, event {}, {cut:?}", replay.point());
+                    assert_eq!(report.errors, 0, "{context}: {:?}", report.findings);
+                    states += 1;
+                    if states % 8 == 0 {
+                        drop(reopen(&after));
+                        let healed = checked(&after.devices());
+                        assert_eq!(healed.errors, 0, "{context}, reopened: {:?}", healed.findings);
+                    }
+                }
+            }
+            if replay.advance().is_none() {
+                break;
+            }
+        }
+        assert!(states > 50, "{states} crash states");
+    }
+}

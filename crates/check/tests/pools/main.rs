@@ -2,5 +2,6 @@
 
 mod clean;
 mod damage;
+mod forged;
 mod rig;
 mod sense;

@@ -3,7 +3,7 @@
 use warpfire_check::{Code, Report};
 use warpfire_format::fs::{
     Attrs, Content, CounterId, Dentry, Extent, ExtentMap, FileKind, Inode, Key, REGION_BYTES, Stamp, SuperId,
-    Superblock, VolumeId, encode_counter, encode_region,
+    Superblock, VolumeId, encode_counter, encode_region, flag,
 };
 use warpfire_meta::{Admit, Batch, Store};
 use warpfire_simdev::SimWorld;
@@ -92,7 +92,7 @@ fn codes(report: &Report) -> Vec<Code> {
 }
 
 fn file() -> Attrs {
-    attrs(FileKind::Regular, 1)
+    Attrs { flags: flag::SPARSE, ..attrs(FileKind::Regular, 1) }
 }
 
 #[test]
@@ -255,6 +255,31 @@ fn each_contradiction_is_found_and_no_other() {
             "an attribute that the inode does not know of",
             Code::XattrWithoutInode,
             Box::new(|f| f.0.put(&Key::Xattr(V, ROOT, b"user.a").encode(), b"\x01v")),
+        ),
+        (
+            "holes without a flag",
+            Code::Allocated,
+            Box::new(|f| {
+                let a = Attrs { size_bytes: 100_000, ..attrs(FileKind::Regular, 1) };
+                f.inode(Key::Dentry(V, ROOT, b"x"), 10, a, Content::Regions).counters(1, 0);
+            }),
+        ),
+        (
+            "a flag for an attribute that is not there",
+            Code::AttributeFlags,
+            Box::new(|f| {
+                let a = Attrs { flags: flag::XATTRS | flag::ACL, ..fifo(1) };
+                f.inode(Key::Dentry(V, ROOT, b"x"), 10, a, Content::None).counters(1, 0);
+            }),
+        ),
+        (
+            "a list of rights that does not decode",
+            Code::Acl,
+            Box::new(|f| {
+                let a = Attrs { flags: flag::XATTRS | flag::ACL, ..fifo(1) };
+                f.inode(Key::Dentry(V, ROOT, b"x"), 10, a, Content::None).counters(1, 0);
+                f.0.put(&Key::Xattr(V, 10, b"system.posix_acl_access").encode(), b"\x01\x02\0\0\0");
+            }),
         ),
         ("a sum that is not the sum", Code::Counter, Box::new(|f| _ = f.counters(1, 0))),
         (

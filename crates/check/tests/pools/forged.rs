@@ -1,0 +1,157 @@
+//! Structures whose checksums are right and whose content is not: the check ends with a report or an error, whatever they say.
+
+use warpfire_check::{CheckOptions, Code, check};
+use warpfire_format::crc32c;
+use warpfire_format::logstate::LogState;
+use warpfire_format::manifest::{ManifestEdit, TableEntry};
+use warpfire_format::root::{RootHeader, encode_body};
+use warpfire_format::segment::StripeRun;
+use warpfire_format::stripe::StripeHeader;
+use warpfire_simdev::SimWorld;
+use warpfire_units::{SegmentId, ZoneIndex};
+
+use crate::rig::{Draw, SHAPES, ZONE_BYTES, checked, live, make, world};
+
+fn lived(seed: u64) -> SimWorld {
+    let shape = SHAPES[0];
+    let world = world(shape, seed);
+    let fs = make(&world, shape);
+    live(&fs, seed, 150);
+    fs.sync().expect("sound devices do not fail");
+    world
+}
+
+/// Changes some bytes, favouring values at the ends of their range.
+fn garble(bytes: &mut [u8], draw: &mut Draw) {
+    for _ in 0..=draw.below(3) {
+        let at = draw.below(bytes.len() as u64) as usize;
+        let value = [0, 1, 0x7f, 0x80, 0xff, draw.below(256) as u8][draw.below(6) as usize];
+        let run = draw.below(9) as usize;
+        for byte in bytes.iter_mut().skip(at).take(1 + run) {
+            *byte = value;
+        }
+    }
+}
+
+/// Where the newest root lies, and its header.
+fn newest_root(world: &SimWorld) -> (u64, RootHeader) {
+    let sim = &world.sims()[0];
+    let blocks = (0..2 * ZONE_BYTES / 4096).map(|block| block * 4096);
+    let found = blocks.filter_map(|at| Some((at, RootHeader::decode(&sim.peek(at, 4096)).ok()?)));
+    found.max_by_key(|(_, h)| (h.epoch, h.sequence)).expect("the pool has a root")
+}
+
+/// Rewrites the newest root of a one-device pool.
+fn forge_root(world: &SimWorld, forge: impl FnOnce(&mut LogState, &mut ManifestEdit)) -> SimWorld {
+    let fork = world.fork();
+    let (at, mut header) = newest_root(world);
+    let body = fork.sims()[0].peek(at + 4096, (header.record_blocks() as usize - 1) * 4096);
+    let (devices, payload) = header.decode_body(&body).expect("the newest root is whole");
+    let (mut state, client) = LogState::decode(payload).expect("the newest root is the log's");
+    let mut manifest = ManifestEdit::decode(client).expect("its state decodes").expect("it is a manifest");
+    forge(&mut state, &mut manifest);
+    let body = encode_body(&devices, &state.encode(&manifest.encode()));
+    header.body_bytes = body.len() as u32;
+    header.body_crc = crc32c(&body);
+    let mut record = vec![0; header.record_blocks() as usize * 4096];
+    header.encode(&mut record[..4096]);
+    record[4096..4096 + body.len()].copy_from_slice(&body);
+    fork.sims()[0].poke(at, &record);
+    fork
+}
+
+#[test]
+fn a_root_that_contradicts_what_it_points_at_is_found_out() {
+    type Forge<'a> = (Code, &'a dyn Fn(&mut LogState, &mut ManifestEdit));
+    let cases: &[Forge<'_>] = &[
+        (Code::TableCounts, &|_, m| m.added[0].entries += 1),
+        (Code::TableCounts, &|_, m| m.added[0].seq_max.0 += 1),
+        (Code::TableReferences, &|_, m| m.added[0].references.push((SegmentId::new(77).unwrap(), 5))),
+        (Code::TableKeys, &|_, m| m.added[0].largest.push(0)),
+        (Code::TableKeys, &|_, m| m.added[0].smallest.truncate(3)),
+        (Code::TableBlock, &|_, m| m.added[0].top_len_bytes -= 1),
+        (Code::SliceOutside, &|_, m| m.added[0].slices[0].offset_bytes += 1 << 40),
+        (Code::Runs, &|_, m| m.runs.clear()),
+        (Code::Runs, &|_, m| {
+            let run = m.added[0].run;
+            let twin = TableEntry { id: m.next_table, run, ..m.added[0].clone() };
+            m.next_table += 1;
+            m.added.push(twin);
+        }),
+        (Code::ManifestEdit, &|_, m| m.next_table = 1),
+        (Code::ZoneTwice, &|s, _| {
+            let columns = s.chain[0].columns.clone();
+            s.segments[0].columns = columns;
+        }),
+        (Code::ZoneOutside, &|s, _| s.segments[0].columns[0].1 = ZoneIndex(9_999)),
+        (Code::SegmentTooLong, &|s, _| s.segments[0].stripes.push(StripeRun { rows: 255, count: 99 })),
+        (Code::HeadersDisagree, &|s, _| s.segments[0].stripes[0].rows -= 1),
+        (Code::HeaderForeign, &|s, _| s.segments[0].epoch += 1),
+        (Code::HeaderDamaged, &|s, _| s.segments[0].columns[0].1 = ZoneIndex(95)),
+        (Code::LogStripeLost, &|s, _| {
+            s.chain[0].stripes.push(StripeRun { rows: 0, count: 1 });
+            s.sequence += 1;
+        }),
+    ];
+    let shape = SHAPES[0];
+    let world = world(shape, 23);
+    let fs = make(&world, shape);
+    live(&fs, 23, 400);
+    fs.close().expect("sound devices do not fail");
+    assert!(checked(&world.devices()).findings.is_empty());
+    for (number, (code, forge)) in cases.iter().enumerate() {
+        let forged = forge_root(&world, forge);
+        let report = checked(&forged.devices());
+        let found = report.findings.iter().any(|f| f.code == *code);
+        assert!(found && !report.is_clean(), "case {number}, {code:?}: {:?}", report.findings);
+    }
+}
+
+#[test]
+fn no_root_brings_the_check_down() {
+    let world = lived(21);
+    let (at, header) = newest_root(&world);
+    let mut draw = Draw(5);
+    for _ in 0..400 {
+        let fork = world.fork();
+        let blocks = header.record_blocks() as usize;
+        let mut record = fork.sims()[0].peek(at, blocks * 4096);
+        let body_bytes = header.body_bytes as usize;
+        garble(&mut record[4096..4096 + body_bytes], &mut draw);
+        let mut header = header;
+        header.body_crc = crc32c(&record[4096..4096 + body_bytes]);
+        header.encode(&mut record[..4096]);
+        fork.sims()[0].poke(at, &record);
+        // Some numbers may be larger than they are without a contradiction, so finding nothing is no fault.
+        _ = check(&fork.devices(), &CheckOptions::default());
+    }
+}
+
+#[test]
+fn no_log_brings_the_check_down() {
+    let world = lived(22);
+    let sim = &world.sims()[0];
+    let mut stripes = Vec::new();
+    for block in 2 * ZONE_BYTES / 4096..20 * ZONE_BYTES / 4096 {
+        let bytes = sim.peek(block * 4096, 4096);
+        if let Ok(stripe) = StripeHeader::decode(&bytes)
+            && !stripe.inline().is_empty()
+        {
+            stripes.push((block * 4096, stripe.header));
+        }
+    }
+    assert!(stripes.len() > 5, "the log has stripes");
+    let mut draw = Draw(6);
+    for _ in 0..400 {
+        let fork = world.fork();
+        let (at, header) = stripes[draw.below(stripes.len() as u64) as usize];
+        let mut block = fork.sims()[0].peek(at, 4096);
+        let crcs: Vec<u32> = StripeHeader::decode(&block).unwrap().crcs().collect();
+        let start = 64 + 4 * crcs.len();
+        let inline = (header.payload_bytes as usize).min(4096 - start);
+        garble(&mut block[start..start + inline], &mut draw);
+        header.encode(&mut block, &crcs);
+        fork.sims()[0].poke(at, &block);
+        check(&fork.devices(), &CheckOptions::default()).expect("the roots are whole");
+    }
+}
