@@ -238,6 +238,7 @@ impl File {
     /// # Errors
     /// As [`read_at`](File::read_at).
     pub fn read_into(&self, into: &mut Vec<u8>) -> Result<()> {
+        self.check(self.reads, "reading")?;
         into.clear();
         loop {
             let at = into.len();

@@ -3,4 +3,5 @@
 mod answers;
 mod copy;
 mod fixture;
+mod mounted;
 mod refusals;

@@ -56,6 +56,9 @@ pub struct Row {
     nanos_max: u64,
     /// Wall time of an operation, in microseconds, over all threads together.
     us_per_op: f64,
+    /// Processor time of an operation, in microseconds, all threads of the library together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_us_per_op: Option<f64>,
     /// Median and 99th percentile of single operations, of all runs, where they were timed.
     #[serde(skip_serializing_if = "Option::is_none")]
     latency_nanos_p50: Option<u64>,
@@ -108,6 +111,7 @@ impl Row {
             nanos_min: first.nanos,
             nanos_max: last.nanos,
             us_per_op: median.nanos as f64 / 1e3 / median.ops.max(1) as f64,
+            cpu_us_per_op: median.cpu_nanos.map(|nanos| nanos as f64 / 1e3 / median.ops.max(1) as f64),
             latency_nanos_p50: percentile(&latencies, 50),
             latency_nanos_p99: percentile(&latencies, 99),
             devices: median.devices,
@@ -122,6 +126,7 @@ impl Row {
         vec![
             format!("{} {}", self.target, self.phase),
             format!("{:.3}", self.us_per_op),
+            self.cpu_us_per_op.map_or_else(absent, |micros| format!("{micros:.3}")),
             format!("{:.2}", self.nanos as f64 / 1e9),
             format!("{:.2}–{:.2}", self.nanos_min as f64 / 1e9, self.nanos_max as f64 / 1e9),
             grouped(per_second(self.ops, self.nanos)),
@@ -141,9 +146,10 @@ fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
     sorted.get(sorted.len().saturating_sub(1) * percent / 100).copied()
 }
 
-const HEADINGS: [&str; 13] = [
+const HEADINGS: [&str; 14] = [
     "target",
     "µs/op",
+    "cpu µs/op",
     "s",
     "min–max",
     "op/s",
@@ -192,6 +198,7 @@ mod tests {
             ops: 10,
             bytes: 1000,
             nanos,
+            cpu_nanos: None,
             latencies_nanos,
             devices: None,
             peak_bytes: Some(nanos),

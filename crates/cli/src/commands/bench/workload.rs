@@ -63,6 +63,8 @@ pub struct Measure {
     pub bytes: u64,
     /// Time for all of it, the sync at the end included.
     pub nanos: u64,
+    /// Processor time of all threads, where the target is served by this process: less what waits for devices.
+    pub cpu_nanos: Option<u64>,
     /// Time of each operation, where each is long enough to be timed.
     pub latencies_nanos: Vec<u64>,
     /// What the devices did.
@@ -331,10 +333,19 @@ fn measure(
 ) -> Result<Measure, Failure> {
     let before = target.counters();
     let memory = target.server().map(PeakMemory::begin);
+    let cpu_before = processor_nanos();
     let began = SystemClock.monotonic_nanos();
     let latencies_nanos = work(target)?;
     let nanos = SystemClock.monotonic_nanos() - began;
+    let is_served_here = target.server() == Some(std::process::id());
+    let cpu_nanos = is_served_here.then(|| processor_nanos() - cpu_before);
     let devices = target.counters().zip(before).map(|(after, before)| after.since(before));
     let peak_bytes = memory.and_then(|memory| memory.peak_bytes());
-    Ok(Measure { phase, ops, bytes, nanos, latencies_nanos, devices, peak_bytes })
+    Ok(Measure { phase, ops, bytes, nanos, cpu_nanos, latencies_nanos, devices, peak_bytes })
+}
+
+/// Processor time that this process has used, all threads together.
+fn processor_nanos() -> u64 {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    used.tv_sec.cast_unsigned() * 1_000_000_000 + used.tv_nsec.cast_unsigned()
 }

@@ -122,7 +122,7 @@ fn serve(args: &Args) -> Result<(), Failure> {
         ..MountOptions::default()
     };
     let session = warpfire_mount::mount(Arc::clone(pool.filesystem()), &args.folder, &options)
-        .map_err(|error| Failure::new(format_args!("cannot mount on {}: {error}", args.folder.display())))?;
+        .map_err(|error| Failure::new(format_args!("cannot mount the pool: {error}")))?;
     answer_questions(&pool, session.mountpoint());
     print(format!("mounted at {}\n", session.mountpoint().display()))?;
     if args.detached {

@@ -1,0 +1,99 @@
+//! A pool behind the kernel's FUSE interface. Where that is absent these tests say that they were skipped.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::fixture::{Fixture, bytes};
+
+/// Whether this machine lets us mount.
+fn can_mount() -> bool {
+    let there = OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    if !there {
+        eprintln!("skipped: /dev/fuse can not be opened here");
+    }
+    there
+}
+
+/// A pool that is mounted in the fixture's folder `mnt`; taken away when the test ends, however it ends.
+struct Mounted(Fixture);
+
+impl Mounted {
+    fn new() -> Self {
+        let fixture = Fixture::pool(3, 2, 1, 64);
+        std::fs::create_dir(fixture.path("mnt")).expect("a new folder");
+        fixture.run(["mount", "pool", "mnt"]).succeeded();
+        Mounted(fixture)
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&self.0.run(["status", "mnt", "--json"]).succeeded()).expect("JSON")
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Fails when the test has unmounted it, which is as it should be.
+        let _ = Command::new("umount").arg("-l").arg(self.0.path("mnt")).output();
+    }
+}
+
+#[test]
+fn a_mounted_pool_keeps_what_was_written_and_answers_for_itself() {
+    if !can_mount() {
+        return;
+    }
+    let pool = Mounted::new();
+    std::fs::write(pool.0.path("mnt/a"), bytes(1, 300_000)).expect("written");
+    assert_eq!(pool.status()["state"], "whole");
+    let said = pool.0.run(["ls", "pool:/"]).failed(3);
+    assert!(said.contains("in use"), "{said}");
+    assert!(pool.0.run(["status", "pool"]).succeeded().contains("mounted at"));
+    pool.0.run(["umount", "mnt"]).succeeded();
+    assert!(!pool.0.path("mnt/a").exists());
+    // The server has let go of the pool: it can be opened at once.
+    pool.0.run(["cp", "pool:/a", "back"]).succeeded();
+    assert_eq!(std::fs::read(pool.0.path("back")).expect("copied out"), bytes(1, 300_000));
+}
+
+#[test]
+fn a_server_killed_with_9_loses_nothing_that_was_synced() {
+    if !can_mount() {
+        return;
+    }
+    let pool = Mounted::new();
+    let mut file = std::fs::File::create(pool.0.path("mnt/synced")).expect("made");
+    file.write_all(&bytes(2, 100_000)).expect("written");
+    file.sync_all().expect("synced");
+    drop(file);
+    let server = server_of(&pool.0.path("pool/0.img"));
+    assert!(Command::new("kill").args(["-9", &server.to_string()]).status().expect("kill runs").success());
+    // Mounting again takes the dead mount away, once the kernel has ended the old server and its locks.
+    let mounted_again = (0..50).any(|_| pool.0.run(["mount", "pool", "mnt"]).code == 0);
+    assert!(mounted_again, "{}", pool.0.run(["mount", "pool", "mnt"]).stderr);
+    assert_eq!(std::fs::read(pool.0.path("mnt/synced")).expect("read"), bytes(2, 100_000));
+    pool.0.run(["umount", "mnt"]).succeeded();
+}
+
+#[test]
+fn what_is_not_mounted_is_not_unmounted() {
+    let fixture = Fixture::empty();
+    let said = fixture.run(["umount", "."]).failed(1);
+    assert!(said.contains("no pool is mounted"), "{said}");
+}
+
+/// The process that holds an image file open.
+fn server_of(image: &Path) -> u32 {
+    let image = image.canonicalize().expect("the image exists");
+    let processes = std::fs::read_dir("/proc").expect("Linux");
+    let numbers = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let holds = |process: &u32| {
+        let Ok(open) = std::fs::read_dir(format!("/proc/{process}/fd")) else { return false };
+        open.flatten().any(|file| std::fs::read_link(file.path()).is_ok_and(|target| target == image))
+    };
+    let found = numbers.collect::<Vec<_>>().into_iter().find(holds);
+    found.expect("the server has the image open")
+}
