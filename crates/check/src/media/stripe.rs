@@ -87,42 +87,49 @@ impl Shards {
         let readable = judge(media, d, place, &columns, rows, totals, findings);
         let whole = columns.iter().all(|c| c.header.is_some() && !c.bad.iter().any(|bad| *bad));
         if let (Some(header), true, true) = (header, data, readable) {
-            self.check_parity(d, place, rows, whole, findings);
+            if whole {
+                self.check_parity(d, place, rows, findings);
+                self.check_copies(d, place, findings);
+            }
             check_padding(d, place, rows, &header, &self.buffers, &unread, findings);
         }
         Verdict { header, readable }
     }
 
-    /// Recomputes parity, when every block of the stripe is good by its checksum.
-    fn check_parity(
-        &mut self,
-        d: &SegmentDescriptor,
-        place: StripePlace,
-        rows: usize,
-        whole: bool,
-        findings: &Findings,
-    ) {
+    /// Recomputes parity. Every block of the stripe is good by its checksum.
+    fn check_parity(&mut self, d: &SegmentDescriptor, place: StripePlace, rows: usize, findings: &Findings) {
         let (k, m) = (usize::from(d.data), usize::from(d.parity));
         let code = self.codes.entry((d.data, d.parity)).or_insert_with(|| Parity::new(k, m).ok());
-        let (Some(code), true) = (code, whole && m > 0) else { return };
+        let Some(code) = code.as_ref().filter(|_| m > 0) else { return };
         let mut scratch = vec![vec![0; TILE_ROWS * BLOCK_BYTES]; m];
         for first in (0..rows).step_by(TILE_ROWS) {
             let range = (1 + first) * BLOCK_BYTES..(1 + rows.min(first + TILE_ROWS)) * BLOCK_BYTES;
-            let data: Vec<&[u8]> =
-                self.buffers.iter().take(k).map(|buffer| tile_of(buffer, range.clone())).collect();
+            let columns: Vec<&[u8]> = self.buffers.iter().map(|b| tile_of(b, range.clone())).collect();
+            let (data, stored) = columns.split_at(k.min(columns.len()));
             let mut computed: Vec<&mut [u8]> =
                 scratch.iter_mut().map(|s| s.get_mut(..range.len()).expect("a tile fits")).collect();
-            code.encode(&data, &mut computed);
-            for (row, (stored, computed)) in self.buffers.iter().skip(k).zip(&computed).enumerate() {
-                let stored = tile_of(stored, range.clone());
+            code.encode(data, &mut computed);
+            let differs = stored.iter().zip(&computed).position(|(stored, computed)| *stored != &**computed);
+            let spot_differs = || {
                 let spot: Vec<&[u8]> = data.iter().map(|d| tile_of(d, 0..SPOT_BYTES)).collect();
-                let plain = first > 0 || scalar::parity(&spot, row) == tile_of(stored, 0..SPOT_BYTES);
-                if stored != &**computed || !plain {
-                    let what = format_args!("parity column {row} is not the parity of its data");
-                    findings.error(Code::ParityDisagrees, at_stripe(d, place), what);
-                    return;
-                }
+                (0..m)
+                    .zip(stored)
+                    .position(|(row, s)| scalar::parity(&spot, row) != tile_of(s, 0..SPOT_BYTES))
+            };
+            if let Some(row) = differs.or_else(|| if first == 0 { spot_differs() } else { None }) {
+                let what = format_args!("parity column {row} is not the parity of its data");
+                findings.error(Code::ParityDisagrees, at_stripe(d, place), what);
+                return;
             }
+        }
+    }
+
+    /// The copies of a mirror's header, which hold payload, must be equal.
+    fn check_copies(&self, d: &SegmentDescriptor, place: StripePlace, findings: &Findings) {
+        let mut heads = self.buffers.iter().take(d.columns.len()).map(|b| tile_of(b, 0..BLOCK_BYTES));
+        let first = heads.next();
+        if d.kind == SegmentKind::Mirror && heads.any(|other| Some(other) != first) {
+            findings.error(Code::ParityDisagrees, at_stripe(d, place), "its copies differ");
         }
     }
 }

@@ -5,9 +5,9 @@ use warpfire_format::crc32c;
 use warpfire_format::logstate::LogState;
 use warpfire_format::manifest::{ManifestEdit, TableEntry};
 use warpfire_format::root::{RootHeader, encode_body};
-use warpfire_format::segment::StripeRun;
+use warpfire_format::segment::{SegmentKind, StripeRun};
 use warpfire_format::stripe::StripeHeader;
-use warpfire_simdev::SimWorld;
+use warpfire_simdev::{SimDevice, SimWorld};
 use warpfire_units::{SegmentId, ZoneIndex};
 
 use crate::rig::{Draw, SHAPES, ZONE_BYTES, checked, live, make, world};
@@ -154,4 +154,84 @@ fn no_log_brings_the_check_down() {
         fork.sims()[0].poke(at, &block);
         check(&fork.devices(), &CheckOptions::default()).expect("the roots are whole");
     }
+}
+
+/// Every stripe on a device, in its first zones: where it lies, its header, its bytes.
+fn stripes_on(sim: &SimDevice) -> Vec<(u64, StripeHeader, Vec<u8>)> {
+    let mut found = Vec::new();
+    for at in (2 * ZONE_BYTES..30 * ZONE_BYTES).step_by(4096) {
+        if let Ok(block) = StripeHeader::decode(&sim.peek(at, 4096)) {
+            let bytes = sim.peek(at, (1 + usize::from(block.header.rows)) * 4096);
+            found.push((at, block.header, bytes));
+        }
+    }
+    found
+}
+
+/// Writes a shard with right checksums for whatever its rows hold.
+fn reseal(sim: &SimDevice, at: u64, header: &StripeHeader, bytes: &mut [u8]) {
+    let (head, rows) = bytes.split_at_mut(4096);
+    let crcs: Vec<u32> = rows.chunks(4096).map(crc32c).collect();
+    header.encode(head, &crcs);
+    sim.poke(at, bytes);
+}
+
+#[test]
+fn parity_that_is_not_its_datas_is_found_under_right_checksums() {
+    for shape in [SHAPES[1], SHAPES[3]] {
+        let world = world(shape, 24);
+        let fs = make(&world, shape);
+        live(&fs, 24, 300);
+        fs.close().expect("sound devices do not fail");
+        let mut found = 0;
+        for (at, header, bytes) in stripes_on(&world.sims()[0]).into_iter().filter(|(_, h, _)| h.rows > 0) {
+            let fork = world.fork();
+            let mut bytes = bytes;
+            bytes[4096 + 99] ^= 1;
+            reseal(&fork.sims()[0], at, &header, &mut bytes);
+            let report = checked(&fork.devices());
+            found += u64::from(report.findings.iter().any(|f| f.code == Code::ParityDisagrees));
+        }
+        assert!(found > 0, "{shape:?}");
+    }
+}
+
+#[test]
+fn copies_of_the_log_that_differ_are_found_under_right_checksums() {
+    let shape = SHAPES[1];
+    let world = world(shape, 25);
+    let fs = make(&world, shape);
+    live(&fs, 25, 120);
+    fs.sync().expect("sound devices do not fail");
+    drop(fs);
+    let mut found = 0;
+    for (at, header, bytes) in stripes_on(&world.sims()[1]).into_iter().filter(|(_, h, _)| h.rows == 0) {
+        let fork = world.fork();
+        let mut bytes = bytes;
+        bytes[64 + 20] ^= 1;
+        reseal(&fork.sims()[1], at, &header, &mut bytes);
+        let report = checked(&fork.devices());
+        found += u64::from(report.findings.iter().any(|f| f.code == Code::ParityDisagrees));
+    }
+    assert!(found > 0);
+}
+
+#[test]
+fn padding_that_is_not_zero_is_found_under_right_checksums() {
+    let shape = SHAPES[0];
+    let world = world(shape, 26);
+    let fs = make(&world, shape);
+    live(&fs, 26, 300);
+    fs.close().expect("sound devices do not fail");
+    let mut found = 0;
+    let short =
+        |h: &StripeHeader| h.identity.kind == SegmentKind::Bulk && h.payload_bytes % 4096 != 0 && h.rows > 0;
+    for (at, header, mut bytes) in stripes_on(&world.sims()[0]).into_iter().filter(|(_, h, _)| short(h)) {
+        let fork = world.fork();
+        *bytes.last_mut().unwrap() ^= 1;
+        reseal(&fork.sims()[0], at, &header, &mut bytes);
+        let report = checked(&fork.devices());
+        found += u64::from(report.findings.iter().any(|f| f.code == Code::PaddingNotZero));
+    }
+    assert!(found > 0);
 }
