@@ -241,7 +241,11 @@ impl<E: Store + SliceStore> Fs<E> {
             if !self.get(&key, &mut scratch.value)? {
                 return Ok(None);
             }
-            let found = match Dentry::decode(&scratch.value)? {
+            let dentry = Dentry::decode(&scratch.value)?;
+            if dentry.ino() == dir {
+                return Err(FsError::Damaged { code: 0, reason: "a directory holds itself".into() });
+            }
+            let found = match dentry {
                 Dentry::Reference(kind, ino) => self.find_own(kind, ino)?,
                 Dentry::Embedded(inode) => Some(self.table.get_or_insert(
                     inode.ino,
@@ -277,7 +281,7 @@ impl<E: Store + SliceStore> Fs<E> {
             return Ok(None);
         }
         let inode = Inode::decode(&value)?;
-        if inode.ino != ino || inode.attrs.kind != kind {
+        if inode.ino != ino || inode.attrs.kind != kind || inode.attrs.links == 0 {
             return Err(FsError::Damaged {
                 code: 0,
                 reason: "an inode differs from the name that refers to it".into(),

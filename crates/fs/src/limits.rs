@@ -3,6 +3,9 @@
 /// Largest file, in bytes: offsets are signed 64-bit at every door.
 pub const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();
 
+/// Largest file that is read as a whole into one buffer.
+pub const WHOLE_FILE_BYTES_MAX: usize = 4 << 30;
+
 /// Longest path, its final NUL left out.
 pub const PATH_BYTES_MAX: usize = 4095;
 
@@ -11,6 +14,9 @@ pub const TARGET_BYTES_MAX: usize = 4095;
 
 /// Symbolic links followed on one path.
 pub const SYMLINKS_MAX: u32 = 40;
+
+/// Directories within each other: far deeper than any path reaches, so more is a circle.
+pub const DEPTH_MAX: u32 = 1 << 20;
 
 /// Names of one file.
 pub const LINKS_MAX: u32 = i32::MAX.cast_unsigned();

@@ -3,12 +3,12 @@
 //! # Invariant
 //! An orphan's record goes in the commit that removes the last of its other keys, so a crash leaves something to resume from.
 
-use warpfire_format::fs::{Inode, Key, KeyBuf, flag, region_key, region_range, xattr_key};
+use warpfire_format::fs::{Inode, Key, KeyBuf, REGION_BYTES, flag, region_key, region_range, xattr_key};
 use warpfire_meta::{Admit, Batch, Direction, KeyRange, Page, SliceStore, Store};
 
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::limits::{ORPHAN_STEP_REGIONS, PAGE_BYTES, PAGE_ENTRIES, REGIONS_BLIND_MAX};
+use crate::limits::{FILE_BYTES_MAX, ORPHAN_STEP_REGIONS, PAGE_BYTES, PAGE_ENTRIES, REGIONS_BLIND_MAX};
 use crate::node::{Layout, State};
 
 /// Called with a region's index and value; `false` ends the walk.
@@ -114,7 +114,7 @@ impl<E: Store + SliceStore> Fs<E> {
         size: u64,
         max: usize,
     ) -> Result<Vec<u64>, FsError> {
-        let past = size.div_ceil(u64::from(warpfire_format::fs::REGION_BYTES));
+        let past = size.div_ceil(u64::from(REGION_BYTES));
         if past.saturating_sub(first) <= REGIONS_BLIND_MAX {
             return Ok((first..past).collect());
         }
@@ -144,6 +144,12 @@ impl<E: Store + SliceStore> Fs<E> {
                 let Key::Region(_, _, index) = Key::decode(entry.key)? else {
                     return Err(FsError::Damaged { code: 0, reason: "a key is in the wrong range".into() });
                 };
+                if index > FILE_BYTES_MAX / u64::from(REGION_BYTES) {
+                    return Err(FsError::Damaged {
+                        code: 0,
+                        reason: "a region lies past every file's end".into(),
+                    });
+                }
                 if !visit(index, entry.value)? {
                     return Ok(());
                 }

@@ -212,10 +212,10 @@ impl<'a> Dentry<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<Dentry<'a>, Corrupt> {
         if bytes.first() != Some(&TAG_REFERENCE) {
             let inode = Inode::decode(bytes)?;
-            return if inode.attrs.kind == FileKind::Directory {
-                Err(BAD_CONTENT)
-            } else {
-                Ok(Dentry::Embedded(inode))
+            return match inode.attrs {
+                Attrs { kind: FileKind::Directory, .. } => Err(BAD_CONTENT),
+                Attrs { links: 1, .. } => Ok(Dentry::Embedded(inode)),
+                _ => Err(BAD_LINKS),
             };
         }
         let mut input = Input(bytes);

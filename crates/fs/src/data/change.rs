@@ -87,8 +87,8 @@ impl<E: Store + SliceStore> Fs<E> {
                 piece.end().min(size).saturating_sub(piece.offset)
             };
         }
-        let allocated = state.attrs.allocated_bytes + added - covered;
-        assert!(allocated <= size_after, "no data lies past the end of the file");
+        let allocated = (state.attrs.allocated_bytes + added).checked_sub(covered);
+        let allocated = allocated.filter(|bytes| *bytes <= size_after).ok_or_else(miscounted)?;
         Ok((allocated, allocated < size_after))
     }
 
@@ -267,4 +267,9 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         if count > REGIONS_PER_COMMIT { Err(FsError::FileTooLarge) } else { Ok(()) }
     }
+}
+
+/// The bytes that a record says are allocated are not those that its extents hold.
+pub(super) fn miscounted() -> FsError {
+    FsError::Damaged { code: 0, reason: "a file's allocated bytes are not those of its extents".into() }
 }

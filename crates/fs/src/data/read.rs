@@ -12,6 +12,7 @@ use crate::acl::{Caller, Perm};
 use crate::attrs::lost;
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::limits::WHOLE_FILE_BYTES_MAX;
 use crate::names::check_name;
 use crate::node::{Layout, Node, NodeRef, State};
 use crate::scratch::Scratch;
@@ -140,7 +141,7 @@ impl<E: Store + SliceStore> Fs<E> {
     /// All of a regular file, by name: one look at its name and one read of its bytes, and no node is made of it.
     ///
     /// # Errors
-    /// As `lookup`, `access` and `read`.
+    /// As `lookup`, `access` and `read`; `FileTooLarge` above 4 GiB: read such a file in parts.
     pub fn read_file(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<Vec<u8>, FsError> {
         check_name(name)?;
         if !dir.is_dir() {
@@ -179,10 +180,9 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         check_regular(&node)?;
         self.access(caller, &node, Perm::READ)?;
-        let size = usize::try_from(self.getattr(&node).size_bytes).map_err(|_| FsError::FileTooLarge)?;
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(size).map_err(|_| FsError::FileTooLarge)?;
-        bytes.resize(size, 0);
+        let size = self.getattr(&node).size_bytes;
+        let size = usize::try_from(size).ok().filter(|size| *size <= WHOLE_FILE_BYTES_MAX);
+        let mut bytes = vec![0; size.ok_or(FsError::FileTooLarge)?];
         let len = self.read(&node, 0, &mut bytes)?;
         bytes.truncate(len);
         Ok(bytes)

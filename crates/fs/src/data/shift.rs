@@ -6,6 +6,7 @@ use warpfire_format::fs::{
 };
 use warpfire_meta::{Admit, Batch, SliceStore, Store};
 
+use super::change::miscounted;
 use super::piece::{Piece, by_region};
 use super::write::check_end;
 use crate::attrs::lost;
@@ -106,7 +107,9 @@ impl<E: Store + SliceStore> Fs<E> {
                 batch.delete(&region_key(self.volume, node.ino(), *index));
             }
         }
-        let allocated = state.attrs.allocated_bytes - data_before + pieces.iter().map(|p| p.len).sum::<u64>();
+        let moved: u64 = pieces.iter().map(|p| p.len).sum();
+        let allocated = state.attrs.allocated_bytes.checked_sub(data_before).map(|kept| kept + moved);
+        let allocated = allocated.filter(|bytes| *bytes <= size_after).ok_or_else(miscounted)?;
         self.put_shifted(node, state, &pieces, (size_after, allocated), edit, batch)
     }
 

@@ -4,6 +4,7 @@ use warpfire_meta::{SliceStore, Store};
 
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::limits::DEPTH_MAX;
 use crate::node::{Node, NodeRef};
 
 impl<E: Store + SliceStore> Fs<E> {
@@ -11,7 +12,7 @@ impl<E: Store + SliceStore> Fs<E> {
     /// directories change the answer.
     pub(super) fn is_ancestor(&self, above: &Node, below: &NodeRef) -> Result<bool, FsError> {
         let mut at = NodeRef::clone(below);
-        loop {
+        for _ in 0..DEPTH_MAX {
             if at.ino() == above.ino() {
                 return Ok(true);
             }
@@ -25,5 +26,6 @@ impl<E: Store + SliceStore> Fs<E> {
             }
             at = parent;
         }
+        Err(FsError::Damaged { code: 0, reason: "a directory is its own ancestor".into() })
     }
 }

@@ -219,9 +219,6 @@ impl<E: Store + SliceStore> Fs<E> {
         if source.is_dir() && target.is_some() {
             to_links -= 1;
         }
-        if to_links > 0 && states.of(to.dir).attrs.links >= LINKS_MAX {
-            return Err(FsError::TooManyLinks);
-        }
         batch.delete(&from.key);
         let home = self.plan_arrival(source, states.of(source), to, now, batch)?;
         let departure = match target {
@@ -232,9 +229,11 @@ impl<E: Store + SliceStore> Fs<E> {
             Some(target) => Some(self.plan_departure(target, states.of(target), now, batch)?),
             None => None,
         };
-        self.plan_links(from.dir, from_links, batch);
-        self.plan_links(to.dir, to_links, batch);
-        if let Err(e) = self.commit(batch, Admit::User) {
+        let planned = self
+            .plan_links(&mut states, from.dir, from_links, batch)
+            .and_then(|()| self.plan_links(&mut states, to.dir, to_links, batch))
+            .and_then(|()| self.commit(batch, Admit::User));
+        if let Err(e) = planned {
             if let Some(target) = target {
                 Self::call_off(target);
             }
@@ -269,8 +268,8 @@ impl<E: Store + SliceStore> Fs<E> {
         let target_home = self.plan_arrival(target, states.of(target), from, now, batch)?;
         let across = from.dir.ino() != to.dir.ino();
         let moved = if across { i64::from(source.is_dir()) - i64::from(target.is_dir()) } else { 0 };
-        self.plan_links(from.dir, -moved, batch);
-        self.plan_links(to.dir, moved, batch);
+        self.plan_links(&mut states, from.dir, -moved, batch)?;
+        self.plan_links(&mut states, to.dir, moved, batch)?;
         self.commit(batch, Admit::User)?;
         self.settle_links(&mut states, from.dir, -moved);
         self.settle_links(&mut states, to.dir, moved);
@@ -321,19 +320,37 @@ impl<E: Store + SliceStore> Fs<E> {
         }
     }
 
-    fn plan_links(&self, dir: &NodeRef, links_add: i64, batch: &mut Batch) {
-        if links_add != 0 {
-            let mut operand = Vec::new();
-            InodeEdit { links_add, ..InodeEdit::default() }.encode(&mut operand);
-            batch.merge(&inode_key(self.volume, dir.ino()), &operand);
+    fn plan_links(
+        &self,
+        states: &mut States<'_>,
+        dir: &NodeRef,
+        links_add: i64,
+        batch: &mut Batch,
+    ) -> Result<(), FsError> {
+        if links_add == 0 {
+            return Ok(());
         }
+        let links = i64::from(states.of(dir).attrs.links) + links_add;
+        if links_add > 0 && links > i64::from(LINKS_MAX) {
+            return Err(FsError::TooManyLinks);
+        }
+        if links < 2 {
+            return Err(FsError::Damaged {
+                code: 0,
+                reason: "a directory miscounts its subdirectories".into(),
+            });
+        }
+        let mut operand = Vec::new();
+        InodeEdit { links_add, ..InodeEdit::default() }.encode(&mut operand);
+        batch.merge(&inode_key(self.volume, dir.ino()), &operand);
+        Ok(())
     }
 
     fn settle_links(&self, states: &mut States<'_>, dir: &NodeRef, links_add: i64) {
         if links_add != 0 {
             let attrs = &mut states.of(dir).attrs;
             let links = i64::from(attrs.links) + links_add;
-            attrs.links = u32::try_from(links).expect("a directory counts its subdirectories");
+            attrs.links = u32::try_from(links).expect("checked when it was planned");
             self.stripes.moved(&inode_key(self.volume, dir.ino()));
         }
     }

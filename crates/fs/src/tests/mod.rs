@@ -1,5 +1,6 @@
 //! What the tests of this crate share: a filesystem over the naive engine, and a clock that only tests move.
 
+mod bad_days;
 mod check;
 mod engine;
 mod file_model;
