@@ -7,6 +7,7 @@ use warpfire_format::manifest::{ManifestEdit, TableEntry};
 use warpfire_format::root::{RootHeader, encode_body};
 use warpfire_format::segment::{SegmentKind, StripeRun};
 use warpfire_format::stripe::StripeHeader;
+use warpfire_format::table::TopIndex;
 use warpfire_simdev::{SimDevice, SimWorld};
 use warpfire_units::{SegmentId, ZoneIndex};
 
@@ -224,8 +225,9 @@ fn padding_that_is_not_zero_is_found_under_right_checksums() {
     live(&fs, 26, 300);
     fs.close().expect("sound devices do not fail");
     let mut found = 0;
-    let short =
-        |h: &StripeHeader| h.identity.kind == SegmentKind::Bulk && h.payload_bytes % 4096 != 0 && h.rows > 0;
+    let short = |h: &StripeHeader| {
+        h.identity.kind == SegmentKind::Bulk && !h.payload_bytes.is_multiple_of(4096) && h.rows > 0
+    };
     for (at, header, mut bytes) in stripes_on(&world.sims()[0]).into_iter().filter(|(_, h, _)| short(h)) {
         let fork = world.fork();
         *bytes.last_mut().unwrap() ^= 1;
@@ -234,4 +236,43 @@ fn padding_that_is_not_zero_is_found_under_right_checksums() {
         found += u64::from(report.findings.iter().any(|f| f.code == Code::PaddingNotZero));
     }
     assert!(found > 0);
+}
+
+/// A filter that forgot its keys hides them from every reader, though nothing else is wrong.
+#[test]
+fn a_filter_without_its_keys_is_found_under_right_checksums() {
+    let shape = SHAPES[0];
+    let world = world(shape, 27);
+    let fs = make(&world, shape);
+    live(&fs, 27, 400);
+    fs.close().expect("sound devices do not fail");
+    let sim = &world.sims()[0];
+    let mut table = None;
+    forge_root(&world, |_, manifest| table = manifest.added.first().cloned());
+    let table = table.expect("a life leaves tables");
+    let slice = table.slices[0];
+    assert_eq!(table.slices.len(), 1, "a small table is one slice");
+    let mut stripes: Vec<_> =
+        stripes_on(sim).into_iter().filter(|(_, h, _)| h.identity.segment == slice.segment).collect();
+    stripes.sort_by_key(|(_, h, _)| h.identity.stripe);
+    let payload: Vec<u8> = stripes.iter().flat_map(|(_, _, bytes)| bytes[4096..].to_vec()).collect();
+    let start = slice.offset_bytes as usize;
+    let end = start + table.len_bytes as usize;
+    let top = TopIndex::decode(&payload[end - table.top_len_bytes as usize..end]).expect("the top decodes");
+    let place = top.partitions()[0];
+    let block = start + place.offset as usize..start + (place.offset + place.len) as usize;
+    let mut forged = payload.clone();
+    forged[block.end - 64..block.end].fill(0);
+    let crc = crc32c(&forged[block.start + 4..block.end]);
+    forged[block.start..block.start + 4].copy_from_slice(&crc.to_le_bytes());
+    let mut rest = &forged[..];
+    for (at, header, mut bytes) in stripes {
+        let (own, after) = rest.split_at(bytes.len() - 4096);
+        bytes[4096..].copy_from_slice(own);
+        reseal(sim, at, &header, &mut bytes);
+        rest = after;
+    }
+    let report = checked(&world.devices());
+    let codes: Vec<Code> = report.findings.iter().map(|f| f.code).collect();
+    assert!(!codes.is_empty() && codes.iter().all(|c| *c == Code::TableIndex), "{:?}", report.findings);
 }
