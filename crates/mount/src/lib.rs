@@ -16,6 +16,7 @@ mod nodes;
 mod options;
 mod server;
 mod session;
+mod waiters;
 
 pub use error::MountError;
 pub use options::{MountOptions, THREADS_MAX};

@@ -10,7 +10,8 @@ pub struct MountOptions {
     /// Lets other users in. Permissions bind them, and are checked by the kernel. An ordinary user may ask for
     /// this only where `/etc/fuse.conf` says `user_allow_other`.
     pub allow_other: bool,
-    /// Threads that serve requests; at least 1, at most [`THREADS_MAX`].
+    /// Threads that take requests from the kernel; at least 1, at most [`THREADS_MAX`]. The kernel gives requests to them
+    /// in turn, so that one program alone is served fastest by one: unless said, there is one for two processors.
     pub threads: usize,
     /// How long a change may wait before it is made durable without a sync asking for it.
     pub commit_interval: Duration,
@@ -29,7 +30,7 @@ impl Default for MountOptions {
         MountOptions {
             read_only: false,
             allow_other: false,
-            threads: cores.clamp(2, 16),
+            threads: (cores / 2).clamp(1, 16),
             commit_interval: Duration::from_secs(5),
             fsname: "warpfire".to_owned(),
             unmount_on_signals: true,

@@ -30,6 +30,7 @@ use crate::error::MountError;
 use crate::mountpoint::{self, system};
 use crate::options::{Checks, MountOptions, THREADS_MAX};
 use crate::server::Server;
+use crate::waiters::Waiters;
 
 /// How a mount ends.
 enum End {
@@ -69,7 +70,8 @@ pub fn mount<E: Store + SliceStore>(
     };
     let (committer, changes) = Committer::start(options.commit_interval, commit).map_err(threads_failed)?;
     let checks = Checks::of(options, rustix::process::geteuid().as_raw());
-    let server = Server::new(Arc::clone(&fs), checks, changes);
+    let waiters = Waiters::start().map_err(threads_failed)?;
+    let server = Server::new(Arc::clone(&fs), checks, changes, waiters);
     let device = attach(&at, options)?;
     let (detached, ends) = mpsc::channel();
     let serving = serve(server, device, options, &at, detached.clone()).inspect_err(|_| {

@@ -34,6 +34,7 @@ use crate::committer::Changes;
 use crate::groups::ProcessGroups;
 use crate::nodes::Nodes;
 use crate::options::Checks;
+use crate::waiters::Waiters;
 use init::KEEP;
 use listing::OpenDirs;
 
@@ -64,6 +65,7 @@ pub(crate) struct Server<E: Store + SliceStore> {
     open_dirs: OpenDirs,
     checks: Checks,
     changes: Changes,
+    waiters: Waiters,
 }
 
 /// A request's error, on its way to the kernel.
@@ -84,9 +86,16 @@ const STALE: Refusal = Refusal(Errno::ESTALE);
 type Answer<T> = Result<T, Refusal>;
 
 impl<E: Store + SliceStore> Server<E> {
-    pub(crate) fn new(fs: Arc<Fs<E>>, checks: Checks, changes: Changes) -> Server<E> {
+    pub(crate) fn new(fs: Arc<Fs<E>>, checks: Checks, changes: Changes, waiters: Waiters) -> Server<E> {
         let root = fs.root();
-        Server { nodes: Nodes::new(root.ino(), root), open_dirs: OpenDirs::new(), fs, checks, changes }
+        Server {
+            nodes: Nodes::new(root.ino(), root),
+            open_dirs: OpenDirs::new(),
+            fs,
+            checks,
+            changes,
+            waiters,
+        }
     }
 
     fn node(&self, ino: INodeNo) -> Answer<NodeRef> {
@@ -389,8 +398,12 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
     }
 
     fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        match self.node(ino).and_then(|node| Ok(self.fs.fsync(&node)?)) {
-            Ok(()) => reply.ok(),
+        let fs = Arc::clone(&self.fs);
+        match self.node(ino) {
+            Ok(node) => self.waiters.give(move || match fs.fsync(&node) {
+                Ok(()) => reply.ok(),
+                Err(e) => reply.error(Refusal::from(e).0),
+            }),
             Err(Refusal(errno)) => reply.error(errno),
         }
     }

@@ -1,0 +1,98 @@
+//! Threads for requests that wait: a sync, which takes as long as the device does.
+//!
+//! Invariants
+//! 1. A thread that reads requests from the kernel does not wait for a flush: who asks for one is answered from here,
+//!    and others are served meanwhile.
+//! 2. Syncs that wait at the same time share one flush, so there are more of these threads than processors.
+//! 3. At most [`WAITING_MAX`] jobs queue; one more is done by the thread that brought it.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::{self, JoinHandle};
+
+use parking_lot::Mutex;
+
+/// Syncs that can wait together.
+const THREADS: usize = 16;
+
+/// Jobs that no thread has taken yet: four for each thread.
+const WAITING_MAX: usize = 4 * THREADS;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads. Dropping them waits for what they have begun and been given.
+pub(crate) struct Waiters {
+    jobs: Option<SyncSender<Job>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Waiters {
+    pub(crate) fn start() -> std::io::Result<Waiters> {
+        let (jobs, waiting) = sync_channel(WAITING_MAX);
+        let waiting = Arc::new(Mutex::new(waiting));
+        let start = |number| {
+            let waiting = Arc::clone(&waiting);
+            thread::Builder::new().name(format!("warpfire-sync-{number}")).spawn(move || work(&waiting))
+        };
+        let threads = (0..THREADS).map(start).collect::<Result<_, _>>()?;
+        Ok(Waiters { jobs: Some(jobs), threads })
+    }
+
+    /// Has a job done by one of the threads, or here if all are busy and enough wait.
+    pub(crate) fn give(&self, job: impl FnOnce() + Send + 'static) {
+        let jobs = self.jobs.as_ref().expect("only dropping takes the sender away");
+        match jobs.try_send(Box::new(job)) {
+            Ok(()) => {}
+            Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => job(),
+        }
+    }
+}
+
+impl Drop for Waiters {
+    fn drop(&mut self) {
+        self.jobs = None;
+        for thread in self.threads.drain(..) {
+            thread.join().expect("a sync thread does not panic");
+        }
+    }
+}
+
+fn work(waiting: &Mutex<Receiver<Job>>) {
+    loop {
+        // Its own statement, so that the lock is free while the job is done.
+        let job = waiting.lock().recv();
+        let Ok(job) = job else { return };
+        job();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn jobs_wait_together() {
+        let waiters = Waiters::start().unwrap();
+        let all = Arc::new(Barrier::new(THREADS));
+        for _ in 0..THREADS {
+            let all = Arc::clone(&all);
+            waiters.give(move || _ = all.wait());
+        }
+        drop(waiters);
+    }
+
+    #[test]
+    fn every_job_is_done_also_those_beyond_the_queue() {
+        let done = Arc::new(AtomicUsize::new(0));
+        let waiters = Waiters::start().unwrap();
+        for _ in 0..10 * WAITING_MAX {
+            let done = Arc::clone(&done);
+            waiters.give(move || _ = done.fetch_add(1, Ordering::Relaxed));
+        }
+        drop(waiters);
+        assert_eq!(done.load(Ordering::Relaxed), 10 * WAITING_MAX);
+    }
+}
