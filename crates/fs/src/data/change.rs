@@ -49,7 +49,7 @@ impl<E: Store + SliceStore> Fs<E> {
                 let parts: Pieces<'_> = pieces.iter().filter_map(|p| p.clip(0, limit)).collect();
                 edit.extents = by_region(&parts).into_iter().next().map(|(_, map)| map).unwrap_or_default();
                 self.commit_edit(node, state, &edit, batch, who)?;
-                self.note_edits(node, state, 0, pieces)?;
+                self.note_edits(node, state, 0, pieces);
             }
             Layout::Inline => self.spill(node, state, pieces, &edit, batch, who)?,
             Layout::Regions if size_after == 0 => self.empty(node, state, &edit, batch, who)?,
@@ -58,7 +58,7 @@ impl<E: Store + SliceStore> Fs<E> {
                 self.plan_regions(node.ino(), pieces, old_size, batch)?;
                 self.commit_edit(node, state, &edit, batch, who)?;
                 if let Some(last) = pieces.last().filter(|p| !p.is_hole()) {
-                    self.note_edits(node, state, (last.end() - 1) / REGION, pieces)?;
+                    self.note_edits(node, state, (last.end() - 1) / REGION, pieces);
                 }
             }
         }

@@ -15,14 +15,9 @@ use crate::limits::{EDIT_PER_BYTES, EDITS_MAX, REGION_RIDE_BYTES_MAX};
 use crate::node::{History, Layout, Node, State};
 
 impl<E: Store + SliceStore> Fs<E> {
-    /// Notes that pieces were merged, and writes the value whole when it is time.
-    pub(super) fn note_edits(
-        &self,
-        node: &Node,
-        state: &mut State,
-        region: u64,
-        pieces: &[Piece<'_>],
-    ) -> Result<(), FsError> {
+    /// Notes that pieces were merged, and writes the value whole when it is time. That is upkeep: the write itself has succeeded,
+    /// so what fails here is left for the next time, and what is damaged for the next read to say.
+    pub(super) fn note_edits(&self, node: &Node, state: &mut State, region: u64, pieces: &[Piece<'_>]) {
         let history = &mut state.history;
         if history.region != region {
             *history = History { region, ..History::default() };
@@ -33,15 +28,14 @@ impl<E: Store + SliceStore> Fs<E> {
         let many = history.edits >= EDITS_MAX + history.bytes.min(REGION_RIDE_BYTES_MAX) / EDIT_PER_BYTES;
         let heavy = state.layout == Layout::Regions && history.bytes >= REGION_RIDE_BYTES_MAX;
         if !many && !heavy {
-            return Ok(());
+            return;
         }
-        let bytes = if state.layout == Layout::Regions {
-            self.rewrite_region(node.ino(), region, heavy)?
+        let rewritten = if state.layout == Layout::Regions {
+            self.rewrite_region(node.ino(), region, heavy)
         } else {
-            self.rewrite_record(node, state)?
+            self.rewrite_record(node, state)
         };
-        state.history = History { region, edits: 0, bytes };
-        Ok(())
+        state.history = History { region, edits: 0, bytes: rewritten.unwrap_or(0) };
     }
 
     /// Writes a small file's record whole. Returns how many bytes may ride in it.

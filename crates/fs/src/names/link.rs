@@ -33,6 +33,8 @@ impl<E: Store + SliceStore> Fs<E> {
         let _adding = dir.children.read();
         let key = dentry_key(self.volume, dir.ino(), name);
         let _guard = self.engine.lock(&[&key]);
+        // A record that moves takes its slices along: they stay from its reading to its commit.
+        let _pin = self.engine.pin();
         let mut scratch = Scratch::take();
         let Scratch { batch, value, other } = &mut *scratch;
         if self.get(&key, value)? {

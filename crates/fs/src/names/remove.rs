@@ -28,6 +28,8 @@ impl<E: Store + SliceStore> Fs<E> {
     fn unlink_name(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<Departure, FsError> {
         let key = dentry_key(self.volume, dir.ino(), name);
         let _guard = self.engine.lock(&[&key]);
+        // A record that becomes an orphan takes its slices along: they stay from its reading to its commit.
+        let _pin = self.engine.pin();
         let now = self.now();
         let Some(node) = self.find(dir.ino(), name)? else {
             self.access(caller, dir, crate::acl::Perm::EXECUTE)?;

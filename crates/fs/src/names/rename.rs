@@ -116,6 +116,8 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         let _held = hold_children(&holds);
         let _guard = self.engine.lock(&[&from.key, &to.key]);
+        // A record that moves takes its slices along: they stay from its reading to its commit.
+        let _pin = self.engine.pin();
         for (end, node) in [(from, &source), (to, &target)] {
             let still = self.find(end.dir.ino(), end.name)?.map(|n| n.ino());
             if still != node.as_ref().map(|n| n.ino()) {
