@@ -1,7 +1,7 @@
-//! `warpfire ls`: list folders.
+//! `warpfire ls`: list folders, in the order that they have: that of the bytes of names.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use warpfire::{FileType, Metadata, Warpfire};
 
@@ -29,57 +29,71 @@ pub struct Args {
     long: bool,
 }
 
-/// How many entries are sorted and shown together; a folder with more is shown in the order that it has.
-const SORTED_MAX: usize = 100_000;
+/// Lines that are printed at once.
+const LINES_AT_ONCE: usize = 1000;
 
 /// Lists the folder, or the file itself.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
-    let location = Location::parse(&args.location)?;
-    let fs = pool::open(&location.pool)?;
-    let path = &location.path;
-    let metadata = fs.symlink_metadata(path).map_err(|error| Failure::at(path, &error))?;
+    let Location { pool, path } = Location::parse(&args.location)?;
+    let fs = pool::open(&pool)?;
+    let failed = |error| Failure::at(&path, &error);
+    let mut list = Listing { fs: &fs, long: args.long, json, lines: Vec::new(), entries: Vec::new() };
+    let metadata = fs.symlink_metadata(&path).map_err(failed)?;
     if !metadata.is_dir() {
-        return show(&fs, vec![(path.clone(), path.clone())], args.long, json);
+        list.add(&path, &path, || Ok(metadata))?;
+        return list.finish();
     }
-    let failed = |error| Failure::at(path, &error);
-    let mut names: Vec<(PathBuf, PathBuf)> = Vec::new();
-    let mut sorted = true;
-    for entry in fs.read_dir(path).map_err(failed)? {
-        let name = PathBuf::from(entry.map_err(failed)?.file_name());
-        names.push((path.join(&name), name));
-        if names.len() == SORTED_MAX && !json {
-            sorted = false;
-            show(&fs, std::mem::take(&mut names), args.long, false)?;
-        }
+    for entry in fs.read_dir(&path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = Path::new(entry.file_name());
+        list.add(&path.join(name), name, || entry.metadata())?;
     }
-    if sorted {
-        names.sort();
-    }
-    show(&fs, names, args.long, json)
+    list.finish()
 }
 
-/// Shows files: each its path and the name to show it by.
-fn show(fs: &Warpfire, files: Vec<(PathBuf, PathBuf)>, long: bool, json: bool) -> Result<(), Failure> {
-    let mut text = String::new();
-    let mut entries = Vec::new();
-    for (path, name) in files {
-        if !long && !json {
-            text += &format!("{}\n", name.display());
-            continue;
+/// What is listed so far and not printed yet. JSON is one document, so it is kept to the end.
+struct Listing<'a> {
+    fs: &'a Warpfire,
+    long: bool,
+    json: bool,
+    lines: Vec<String>,
+    entries: Vec<Entry>,
+}
+
+impl Listing<'_> {
+    fn add(
+        &mut self,
+        path: &Path,
+        name: &Path,
+        metadata: impl FnOnce() -> warpfire::Result<Metadata>,
+    ) -> Result<(), Failure> {
+        if !self.long && !self.json {
+            return self.line(format!("{}\n", name.display()));
         }
-        let failed = |error| Failure::at(&path, &error);
-        let metadata = fs.symlink_metadata(&path).map_err(failed)?;
+        let failed = |error| Failure::at(path, &error);
+        let metadata = metadata().map_err(failed)?;
         let target = match metadata.file_type() {
-            FileType::Symlink => Some(fs.read_link(&path).map_err(failed)?),
+            FileType::Symlink => Some(self.fs.read_link(path).map_err(failed)?),
             _ => None,
         };
-        if json {
-            entries.push(Entry::new(&name, &metadata, target.as_deref()));
-        } else {
-            text += &long_line(&name, &metadata, target.as_deref());
+        if self.json {
+            self.entries.push(Entry::new(name, &metadata, target.as_deref()));
+            return Ok(());
         }
+        self.line(long_line(name, &metadata, target.as_deref()))
     }
-    if json { print_json(&entries) } else { print(text) }
+
+    fn line(&mut self, line: String) -> Result<(), Failure> {
+        self.lines.push(line);
+        if self.lines.len() < LINES_AT_ONCE {
+            return Ok(());
+        }
+        print(std::mem::take(&mut self.lines).concat())
+    }
+
+    fn finish(self) -> Result<(), Failure> {
+        if self.json { print_json(&self.entries) } else { print(self.lines.concat()) }
+    }
 }
 
 fn long_line(name: &Path, metadata: &Metadata, target: Option<&Path>) -> String {

@@ -75,6 +75,18 @@ impl PoolSpec {
         Ok(images)
     }
 
+    /// Bytes of each image file.
+    #[must_use]
+    pub fn device_bytes(&self) -> u64 {
+        self.device_bytes
+    }
+
+    /// Devices of a stripe that hold data, and that hold parity.
+    #[must_use]
+    pub fn geometry(&self) -> (u16, u8) {
+        (self.data, self.parity)
+    }
+
     /// Options that make the pool.
     #[must_use]
     pub fn options(&self) -> PoolOptions {

@@ -61,6 +61,10 @@ impl Target for Library {
         }))
     }
 
+    fn stored_bytes(&self) -> Option<u64> {
+        Some(self.pool().stats().space.live_bytes)
+    }
+
     fn server(&self) -> Option<u32> {
         Some(std::process::id())
     }

@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::output::{Size, note, print, print_json};
 
 mod backing;
+mod engine;
 mod folder;
 mod kernel;
 mod library;
@@ -35,6 +36,7 @@ Examples:
   warpfire bench create --files 1M --peers mount,ext4,xfs,btrfs        and others beside it, as root
   warpfire bench sync --files 10000 --threads 8 --peers raw            each file durable; a bare write beside it
   warpfire bench randread --large 4G --files 500K --threads 32 --peers raw
+  warpfire bench meta --files 5M --order random                        the metadata engine alone
   warpfire bench stat --files 1M --mount /mnt --runs 5 --json          inside a folder that is there";
 
 /// Arguments of `warpfire bench`.
@@ -141,6 +143,10 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     };
     let backing = Backing::new(&args.backing)?;
     let mut skipped = Vec::new();
+    if args.workload == Workload::Meta {
+        let rows = measure_engine(args, &shape, &backing)?;
+        return show(args, shape, rows, skipped, json);
+    }
     let mut targets = targets(args, &shape, &backing, &mut skipped)?;
     let mut measures: Vec<Vec<Vec<Measure>>> = targets.iter().map(|_| Vec::new()).collect();
     for round in 1..=args.runs {
@@ -159,13 +165,33 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let rows = targets.iter().zip(measures).flat_map(|(target, phases)| {
         phases.into_iter().map(|runs| Row::of_runs(target.name(), runs)).collect::<Vec<_>>()
     });
+    let rows = rows.collect();
+    show(args, shape, rows, skipped, json)
+}
+
+/// The engine has one target, itself; its phases follow each other on the same records.
+fn measure_engine(args: &Args, shape: &Shape, backing: &Backing) -> Result<Vec<Row>, Failure> {
+    let spec =
+        PoolSpec::new(backing.subfolder("engine")?, args.data, args.parity, capacity_bytes(args, shape));
+    let mut measured: Vec<Vec<Measure>> = vec![Vec::new(), Vec::new(), Vec::new()];
+    for round in 1..=args.runs {
+        for (runs, measure) in measured.iter_mut().zip(engine::measure(&spec, shape)?) {
+            let micros = measure.nanos as f64 / 1e3 / measure.ops.max(1) as f64;
+            note(format_args!("run {round}: engine {} {micros:.3} µs/op", measure.phase));
+            runs.push(measure);
+        }
+    }
+    Ok(measured.into_iter().map(|runs| Row::of_runs("engine".to_owned(), runs)).collect())
+}
+
+fn show(args: &Args, shape: Shape, rows: Vec<Row>, skipped: Vec<Skipped>, json: bool) -> Result<(), Failure> {
     let report = Report {
         command: std::env::args().collect::<Vec<_>>().join(" "),
         machine: Machine::this(),
         workload: args.workload.name(),
         shape,
         runs: args.runs,
-        rows: rows.collect(),
+        rows,
         skipped,
     };
     if json { print_json(&report) } else { print(report.in_words()) }

@@ -67,6 +67,7 @@ pub struct Row {
     /// Of the run with the median time.
     devices: Option<Counters>,
     peak_bytes: Option<u64>,
+    stored_bytes: Option<u64>,
 }
 
 impl Machine {
@@ -115,6 +116,7 @@ impl Row {
             latency_nanos_p50: percentile(&latencies, 50),
             latency_nanos_p99: percentile(&latencies, 99),
             devices: median.devices,
+            stored_bytes: median.stored_bytes,
             peak_bytes: runs.iter().filter_map(|run| run.peak_bytes).max(),
         }
     }
@@ -134,6 +136,7 @@ impl Row {
             nanos(self.latency_nanos_p50),
             nanos(self.latency_nanos_p99),
             self.peak_bytes.map_or_else(absent, |bytes| Size(bytes).to_string()),
+            self.stored_bytes.map_or_else(absent, |bytes| Size(bytes).to_string()),
             device(|devices| grouped(devices.reads)),
             device(|devices| grouped(devices.writes)),
             device(|devices| Size(devices.written_bytes).to_string()),
@@ -146,7 +149,7 @@ fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
     sorted.get(sorted.len().saturating_sub(1) * percent / 100).copied()
 }
 
-const HEADINGS: [&str; 14] = [
+const HEADINGS: [&str; 15] = [
     "target",
     "µs/op",
     "cpu µs/op",
@@ -157,6 +160,7 @@ const HEADINGS: [&str; 14] = [
     "p50",
     "p99",
     "peak mem",
+    "stored",
     "dev reads",
     "dev writes",
     "written",
@@ -202,6 +206,7 @@ mod tests {
             latencies_nanos,
             devices: None,
             peak_bytes: Some(nanos),
+            stored_bytes: None,
         }
     }
 

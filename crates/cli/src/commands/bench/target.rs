@@ -18,6 +18,11 @@ pub trait Target: Sync {
     /// What its devices have done so far; `None` where nobody counts.
     fn counters(&self) -> Option<Counters>;
 
+    /// Bytes on its devices that something refers to, parity and headers not counted; `None` where nobody counts.
+    fn stored_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// The process that serves the files and whose peak memory counts; `None` for a kernel filesystem.
     fn server(&self) -> Option<u32>;
 

@@ -33,6 +33,8 @@ pub enum Workload {
     Randwrite,
     /// Write one large file front to back and sync it; then read it, nothing cached.
     Seq,
+    /// The metadata engine alone: insert records, get them at random, scan them.
+    Meta,
 }
 
 /// How much, how wide and in what order.
@@ -71,6 +73,8 @@ pub struct Measure {
     pub devices: Option<Counters>,
     /// The largest memory of the serving process, of the phase.
     pub peak_bytes: Option<u64>,
+    /// Bytes on devices that something refers to after the phase, parity and headers not counted.
+    pub stored_bytes: Option<u64>,
 }
 
 /// Pieces of the large file that are read and written front to back.
@@ -89,6 +93,7 @@ impl Workload {
             Workload::Randread => "randread",
             Workload::Randwrite => "randwrite",
             Workload::Seq => "seq",
+            Workload::Meta => "meta",
         }
     }
 
@@ -159,6 +164,7 @@ impl Workload {
                 })?;
                 Ok(vec![write, read])
             }
+            Workload::Meta => Err(Failure::new("only the engine itself can be measured as an engine")),
         }
     }
 }
@@ -341,11 +347,12 @@ fn measure(
     let cpu_nanos = is_served_here.then(|| processor_nanos() - cpu_before);
     let devices = target.counters().zip(before).map(|(after, before)| after.since(before));
     let peak_bytes = memory.and_then(|memory| memory.peak_bytes());
-    Ok(Measure { phase, ops, bytes, nanos, cpu_nanos, latencies_nanos, devices, peak_bytes })
+    let stored_bytes = target.stored_bytes();
+    Ok(Measure { phase, ops, bytes, nanos, cpu_nanos, latencies_nanos, devices, peak_bytes, stored_bytes })
 }
 
 /// Processor time that this process has used, all threads together.
-fn processor_nanos() -> u64 {
+pub fn processor_nanos() -> u64 {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     used.tv_sec.cast_unsigned() * 1_000_000_000 + used.tv_nsec.cast_unsigned()
 }

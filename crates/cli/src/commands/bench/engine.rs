@@ -1,0 +1,79 @@
+//! Measuring the metadata engine alone, over a log on new image files: no names, no permissions, keys of 24 bytes.
+
+use std::sync::Arc;
+
+use warpfire_env::{Clock, Device, FileDevice, SystemClock, SystemRandom};
+use warpfire_log::{Log, LogStore};
+use warpfire_meta::bench::{self, Load, PlainSchema, Spent, Timer};
+use warpfire_meta::{Engine, EngineOptions, Store};
+use warpfire_pool::{CreateOptions, Pool};
+
+use super::backing::PoolSpec;
+use super::memory::PeakMemory;
+use super::names::Order;
+use super::target::Counters;
+use super::workload::{Measure, Shape, processor_nanos};
+use crate::failure::Failure;
+
+/// Each record is a commit of its own, as each new file is.
+const RECORDS_PER_COMMIT: u64 = 1;
+
+/// Inserts `shape.count` records, gets as many at random, and scans them all.
+pub fn measure(spec: &PoolSpec, shape: &Shape) -> Result<Vec<Measure>, Failure> {
+    let devices: Result<Vec<Arc<dyn Device>>, Failure> = spec
+        .remove_images()?
+        .iter()
+        .map(|image| match FileDevice::create(image, spec.device_bytes()) {
+            Ok(device) => Ok(Arc::new(device) as Arc<dyn Device>),
+            Err(error) => Err(Failure::new(error)),
+        })
+        .collect();
+    let (data, parity) = spec.geometry();
+    let options = CreateOptions { data, parity, ..CreateOptions::default() };
+    let pool = Pool::create(devices?, &options, &SystemRandom, SystemClock.now()).map_err(Failure::new)?;
+    let (log, recovered) = Log::create(pool.clone()).map_err(Failure::new)?;
+    let engine = Engine::open(log, recovered, PlainSchema, EngineOptions::default()).map_err(Failure::new)?;
+    let load = Load {
+        records: shape.count,
+        value_bytes: usize::try_from(shape.size_bytes).expect("a value fits in memory"),
+        batch: RECORDS_PER_COMMIT,
+        sync_every: 0,
+        threads: shape.threads,
+        in_order: shape.order == Order::InOrder,
+    };
+    let timer = Timer { clock: &SystemClock, cpu_nanos: &processor_nanos };
+    let phase = |name: &'static str, work: &dyn Fn() -> Result<Spent, warpfire_meta::MetaError>| {
+        let memory = PeakMemory::begin(std::process::id());
+        let before = counters(&pool);
+        let spent = work().map_err(Failure::new)?;
+        Ok::<_, Failure>(Measure {
+            phase: name,
+            ops: spent.count,
+            bytes: spent.count * (bench::KEY_BYTES as u64 + shape.size_bytes),
+            nanos: spent.wall_nanos,
+            cpu_nanos: Some(spent.cpu_nanos),
+            latencies_nanos: Vec::new(),
+            devices: Some(counters(&pool).since(before)),
+            peak_bytes: memory.peak_bytes(),
+            stored_bytes: Some(engine.log().space().live_bytes),
+        })
+    };
+    let measures = vec![
+        phase("insert", &|| bench::insert(&engine, load, timer))?,
+        phase("get", &|| bench::get(&engine, load, shape.count, timer))?,
+        phase("scan", &|| bench::scan(&engine, timer))?,
+    ];
+    engine.close().map_err(Failure::new)?;
+    Ok(measures)
+}
+
+fn counters(pool: &Pool) -> Counters {
+    let total = pool.counters().total;
+    Counters {
+        reads: total.reads,
+        read_bytes: total.read_bytes,
+        writes: total.writes,
+        written_bytes: total.written_bytes,
+        flushes: total.flushes,
+    }
+}
