@@ -1,7 +1,8 @@
 //! Fills a 4+2 pool on six files with 100-byte files and checks it: rates and peak memory.
 //!
-//! `cargo run --release -p warpfire-check --example check_rate -- DIRECTORY FILES [keep]`
+//! `cargo run --release -p warpfire-check --example check_rate -- DIRECTORY FILES [random] [keep]`
 //!
+//! With `random` names come in no order, so that the tables of all runs overlap.
 //! A pool that an earlier run kept is checked again without being filled, so that the peak is the check's own.
 
 use std::error::Error;
@@ -25,7 +26,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let directory = arguments.next().ok_or("which directory?")?;
     let files: u64 = arguments.next().ok_or("how many files?")?.parse()?;
-    let keep = arguments.next().is_some();
+    let words: Vec<String> = arguments.collect();
+    let (keep, random) = (words.iter().any(|w| w == "keep"), words.iter().any(|w| w == "random"));
     let paths: Vec<_> = (0..DEVICES).map(|n| Path::new(&directory).join(format!("flash{n}"))).collect();
     let exists = paths.iter().all(|p| p.exists());
     let size = ((files * BYTES_PER_FILE) / 4).next_multiple_of(64 << 20) + (256 << 20);
@@ -35,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         devices.push(Arc::new(device));
     }
     if !exists {
-        fill(devices.clone(), files)?;
+        fill(devices.clone(), files, random)?;
     }
     let report = check(&devices, &CheckOptions::default())?;
     show(&report);
@@ -47,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn fill(devices: Vec<Arc<dyn Device>>, files: u64) -> Result<(), Box<dyn Error>> {
+fn fill(devices: Vec<Arc<dyn Device>>, files: u64, random: bool) -> Result<(), Box<dyn Error>> {
     let clock = Arc::new(SystemClock);
     let options = CreateOptions { data: 4, parity: 2, ..CreateOptions::default() };
     let pool = Pool::create(devices, &options, &SystemRandom, clock.now())?;
@@ -58,7 +60,8 @@ fn fill(devices: Vec<Arc<dyn Device>>, files: u64) -> Result<(), Box<dyn Error>>
     let root = fs.root();
     let began = clock.monotonic_nanos();
     for n in 0..files {
-        let name = format!("file{n:09}");
+        let number = if random { n.wrapping_mul(0x9e37_79b9_7f4a_7c15) } else { n };
+        let name = format!("file{number:020}");
         fs.create_file(&Caller::ROOT, &root, name.as_bytes(), NewMode::exact(0o644), &[n as u8; 100])?;
     }
     fs.close()?;
