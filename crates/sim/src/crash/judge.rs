@@ -1,0 +1,227 @@
+//! The judge: which crash states are tried, and what must hold in each.
+
+use std::ops::RangeInclusive;
+
+use warpfire_simdev::{Cut, Event, Grain, Kept, Replay, SimRandom, SimWorld, mix};
+
+use super::Workload;
+use crate::history::History;
+use crate::op::{Draw, Menu, Op};
+use crate::session::{Session, Violation, check_space, find_state};
+use crate::stack::{SimFs, overwrite};
+
+/// Later than any time of a workload: a reopened world's clock goes on from here.
+const LATER_NANOS: u64 = 1 << 50;
+
+/// How much is tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Budget {
+    /// All subsets are tried of at most this many pending changes; prefixes beyond.
+    pub subset_changes_max: usize,
+    /// Drawn cuts at each boundary, torn ones among them.
+    pub samples: u64,
+    /// Of so many states one has its recovery recorded and cut again.
+    pub one_recovery_in: u64,
+    /// Of so many states one is worked on further, cut and opened again.
+    pub one_continued_in: u64,
+}
+
+impl Budget {
+    /// For workloads of one and two operations.
+    pub const SMALL: Budget =
+        Budget { subset_changes_max: 6, samples: 3, one_recovery_in: 60, one_continued_in: 40 };
+    /// For drawn workloads.
+    pub const DRAWN: Budget =
+        Budget { subset_changes_max: 8, samples: 6, one_recovery_in: 40, one_continued_in: 20 };
+}
+
+/// Where in a workload a crash state was made, to make it again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Place {
+    point: usize,
+    cut: Cut,
+}
+
+/// Tries crash states and counts them.
+pub struct Judge {
+    random: SimRandom,
+    budget: Budget,
+    /// Crash states that were reopened and held.
+    pub states: u64,
+    /// Recoveries that were cut again; their states are among `states`.
+    pub recoveries: u64,
+}
+
+impl Judge {
+    /// A judge whose choices the seed names.
+    #[must_use]
+    pub fn new(seed: u64, budget: Budget) -> Self {
+        Judge { random: SimRandom::new(mix(seed) ^ 0xc0a7), budget, states: 0, recoveries: 0 }
+    }
+
+    /// Tries the crash states of a workload, until `states` reaches `states_max`.
+    ///
+    /// # Errors
+    /// The first violation, with the place of the cut and the operations.
+    pub fn try_all(&mut self, workload: &Workload, states_max: u64) -> Result<(), Violation> {
+        let mut replay = workload.recording.replay();
+        let (mut durable, mut newest) = (0, 0);
+        loop {
+            if replay.at_boundary() {
+                for cut in self.cuts(&replay) {
+                    if self.states >= states_max {
+                        return Ok(());
+                    }
+                    let place = Place { point: replay.point(), cut };
+                    let allowed = durable..=newest;
+                    self.try_state(workload, &replay, &place, allowed.clone()).map_err(|v| {
+                        let history = workload.history.show(0);
+                        Violation(format!("{v}\n at {place:?}, allowed {allowed:?}\n{history}"))
+                    })?;
+                }
+            }
+            match replay.advance() {
+                None => return Ok(()),
+                Some(Event::Mark(mark)) => {
+                    let number = usize::try_from(mark / 2).expect("states are few");
+                    if mark % 2 == 1 {
+                        newest = number + 1;
+                    } else {
+                        durable = number;
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    fn cuts(&self, replay: &Replay<'_>) -> Vec<Cut> {
+        let pending = replay.pending_changes();
+        let seed = self.random.below(u64::MAX);
+        if pending <= self.budget.subset_changes_max {
+            return replay.cuts(self.budget.samples, seed).collect();
+        }
+        let whole = (0..=pending).map(|whole| Cut::Prefix { whole, last: Kept::Nothing });
+        let torn = |grain, missing| Kept::Without { grain, missing };
+        let tears = [
+            torn(Grain::Sector, 1..usize::MAX),
+            torn(Grain::Sector, 3..5),
+            torn(Grain::Block, 1..usize::MAX),
+            torn(Grain::Block, 0..1),
+        ];
+        let torn = tears.into_iter().map(|last| Cut::Prefix {
+            whole: usize::try_from(self.random.below(pending as u64)).expect("few"),
+            last,
+        });
+        let drawn = (0..self.budget.samples).map(|n| Cut::Seeded(mix(seed ^ n)));
+        whole.chain(torn).chain(drawn).collect()
+    }
+
+    fn try_state(
+        &mut self,
+        workload: &Workload,
+        replay: &Replay<'_>,
+        place: &Place,
+        allowed: RangeInclusive<usize>,
+    ) -> Result<(), Violation> {
+        let mut world = replay.cut(&place.cut);
+        let cut_again = self.random.one_in(self.budget.one_recovery_in);
+        if cut_again {
+            world.record();
+        }
+        let (fs, found) = reopen(workload, &world, &workload.history, allowed.clone())?;
+        self.states += 1;
+        if cut_again {
+            drop(fs);
+            world.mark(0);
+            self.cut_recovery(workload, &mut world, allowed, found)?;
+        } else if self.random.one_in(self.budget.one_continued_in) {
+            drop(fs);
+            self.go_on(workload, world, found)?;
+        }
+        Ok(())
+    }
+
+    /// Cuts a recovery at each of its boundaries.
+    fn cut_recovery(
+        &mut self,
+        workload: &Workload,
+        world: &mut SimWorld,
+        allowed: RangeInclusive<usize>,
+        found: usize,
+    ) -> Result<(), Violation> {
+        let recording = world.take_recording().expect("a recording was begun");
+        let mut replay = recording.replay();
+        let mut allowed = allowed;
+        self.recoveries += 1;
+        loop {
+            if replay.at_boundary() {
+                for n in 0..3 {
+                    let cut = match n {
+                        0 => Cut::LoseAll,
+                        1 => Cut::KeepAll,
+                        _ => Cut::Seeded(self.random.below(u64::MAX)),
+                    };
+                    let again = replay.cut(&cut);
+                    reopen(workload, &again, &workload.history, allowed.clone()).map_err(|v| {
+                        Violation(format!("{v}\n in a recovery, at {} with {cut:?}", replay.point()))
+                    })?;
+                    self.states += 1;
+                }
+            }
+            match replay.advance() {
+                None => return Ok(()),
+                // The open had returned: what it showed is durable.
+                Some(Event::Mark(_)) => allowed = found..=found,
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Works on in a state that was found, and cuts again.
+    fn go_on(&mut self, workload: &Workload, world: SimWorld, found: usize) -> Result<(), Violation> {
+        let model = workload.history.state(found).clone();
+        world.clock().advance(LATER_NANOS);
+        let mut session = Session::resume(workload.shape, world, model)
+            .map_err(|v| Violation(format!("opened a second time: {v}")))?;
+        let draw = Draw::new(self.random.below(u64::MAX), Menu::TINY);
+        let told = |v: Violation, s: &Session| {
+            Violation(format!("{v}\n going on from state {found}:\n{}", s.history.show(0)))
+        };
+        for _ in 0..2 {
+            for _ in 0..self.random.below(6) {
+                let op = draw.next(session.history.model());
+                session.step(&op).map_err(|v| told(v, &session))?;
+            }
+            session.step(&Op::Sync).map_err(|v| told(v, &session))?;
+            let op = draw.next(session.history.model());
+            session.step(&op).map_err(|v| told(v, &session))?;
+            let show = session.history.show(0);
+            let cut = Cut::Seeded(self.random.below(u64::MAX));
+            session
+                .crash(&cut)
+                .map_err(|v| Violation(format!("{v}\n going on from state {found}:\n{show}")))?;
+            self.states += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Opens what a cut left and finds out which state it shows.
+fn reopen(
+    workload: &Workload,
+    world: &SimWorld,
+    history: &History,
+    allowed: RangeInclusive<usize>,
+) -> Result<(SimFs, usize), Violation> {
+    let fs = workload
+        .shape
+        .open(world)
+        .map_err(|e| Violation(format!("what the power cut left can not be opened: {e}")))?;
+    let found = find_state(&fs, history, allowed)?;
+    check_space(&fs)?;
+    match overwrite(world) {
+        Some(what) => Err(Violation(what)),
+        None => Ok((fs, found)),
+    }
+}

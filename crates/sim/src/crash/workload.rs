@@ -1,0 +1,65 @@
+//! A workload, recorded: what the devices underwent, and the states that the model went through.
+
+use warpfire_simdev::{Recording, SimWorld};
+
+use crate::history::History;
+use crate::model::Model;
+use crate::op::{Draw, Menu, Op};
+use crate::session::{Session, Violation};
+use crate::stack::Shape;
+
+/// What a recorded run leaves for the judge. The trace's marks are numbers of states: `2 i + 1` says that the operation that
+/// leads to state `i + 1` begins, `2 i` that state `i` is known to be durable.
+pub struct Workload {
+    /// The devices and the engine.
+    pub shape: Shape,
+    /// What happened to the devices.
+    pub recording: Recording,
+    /// What happened to the model.
+    pub history: History,
+}
+
+impl Workload {
+    /// Runs operations on what a world holds, of which `model` is the state, and records them from the open on.
+    ///
+    /// # Errors
+    /// If the product disagrees with the model while it runs.
+    pub fn record(
+        shape: Shape,
+        mut world: SimWorld,
+        model: Model,
+        next: &mut dyn FnMut(&Model) -> Option<Op>,
+    ) -> Result<Self, Violation> {
+        world.record();
+        let mut session = Session::resume(shape, world, model)?;
+        while let Some(op) = next(session.history.model()) {
+            session.world.mark(2 * session.history.newest() as u64 + 1);
+            session.step(&op)?;
+            session.world.mark(2 * session.history.durable() as u64);
+        }
+        let recording = session.world.take_recording().expect("a recording was begun");
+        Ok(Workload { shape, recording, history: session.history })
+    }
+
+    /// A drawn workload of this many operations on an empty filesystem.
+    ///
+    /// # Errors
+    /// As `record`.
+    pub fn draw(shape: Shape, seed: u64, menu: Menu, operations: usize) -> Result<Self, Violation> {
+        let draw = Draw::new(seed, menu);
+        let session = Session::make(shape, seed)?;
+        let model = session.history.model().clone();
+        let world = closed(session)?;
+        let mut left = operations;
+        Self::record(shape, world, model, &mut |model| {
+            left = left.checked_sub(1)?;
+            Some(draw.next(model))
+        })
+    }
+}
+
+/// The world of a session after a clean close.
+pub(super) fn closed(session: Session) -> Result<SimWorld, Violation> {
+    session.fs().close().map_err(|e| Violation(format!("can not be closed: {e}")))?;
+    Ok(session.world.fork())
+}

@@ -1,0 +1,24 @@
+//! The whole stack under simulated devices, against models.
+//!
+//! ```text
+//!   op ──▶ drive ──▶ Fs ▸ Engine ▸ Log ▸ Pool ▸ SimDevice      observe ──▶ Picture ┐
+//!    └───▶ model::Model ──▶ history::History (a state for each operation)  Picture ┴─▶ equal?
+//! ```
+//!
+//! [`session`] runs both side by side. On top of it: [`seeds`], random sessions with power cuts; [`crash`], every crash state
+//! of a recorded workload; [`faults`], devices that fail under load; [`rot`], devices that are lost or rotten.
+
+#![forbid(unsafe_code)]
+
+pub mod crash;
+pub mod drive;
+pub mod faults;
+pub mod history;
+pub mod model;
+pub mod observe;
+pub mod op;
+pub mod rot;
+pub mod run;
+pub mod seeds;
+pub mod session;
+pub mod stack;

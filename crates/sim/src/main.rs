@@ -1,0 +1,220 @@
+//! Runs the whole stack under simulated devices: `sim --help` says what there is.
+//!
+//! Exit code 0: no violation. 1: at least one; each is printed with the command that replays it.
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use warpfire_sim::crash::{self, Budget, Judge, Workload};
+use warpfire_sim::op::Menu;
+use warpfire_sim::run::{Limits, Report, run};
+use warpfire_sim::session::Violation;
+use warpfire_sim::stack::{Kind, Shape};
+use warpfire_sim::{faults, rot, seeds};
+
+/// Runs the whole stack under simulated devices, against models.
+#[derive(Parser)]
+#[command(name = "sim", max_term_width = 110)]
+struct Sim {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Reopens crash states of drawn workloads: a cut at every boundary of the devices' writes and flushes
+    Crash(Crash),
+    /// Tries every prefix of every workload of one and of two operations on a small namespace
+    Small(Common),
+    /// Random sessions with power cuts, on devices of all kinds and geometries
+    Seeds(Seeds),
+    /// Runs one seed of `seeds` and prints its operations
+    Replay(Seeds),
+    /// Devices that fail at the Nth operation
+    Faults(Many),
+    /// Devices that are lost or rotten between two opens
+    Rot(Many),
+    /// `seeds` and `crash` on zoned and on append-only devices
+    Zoned(Crash),
+}
+
+#[derive(Args, Clone)]
+struct Common {
+    /// First seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Stop beginning new cases after so many minutes
+    #[arg(long, default_value_t = 600)]
+    minutes: u64,
+    /// A case that takes longer hangs: the run ends with its seed
+    #[arg(long, default_value_t = 120)]
+    case_seconds: u64,
+    /// Threads; each case runs on one
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+}
+
+#[derive(Args, Clone)]
+struct Crash {
+    #[command(flatten)]
+    common: Common,
+    /// Crash states to reopen
+    #[arg(long, default_value_t = 100_000)]
+    states: u64,
+    /// Workloads to draw at most
+    #[arg(long, default_value_t = u64::MAX)]
+    count: u64,
+    /// Operations in a workload
+    #[arg(long, default_value_t = 25)]
+    operations: usize,
+}
+
+#[derive(Args, Clone)]
+struct Seeds {
+    #[command(flatten)]
+    common: Common,
+    /// Sessions
+    #[arg(long, default_value_t = 2000)]
+    count: u64,
+    /// Operations in a session
+    #[arg(long, default_value_t = 600)]
+    operations: u64,
+    /// Kind of the devices; drawn if left out
+    #[arg(long)]
+    kind: Option<KindName>,
+}
+
+#[derive(Args, Clone)]
+struct Many {
+    #[command(flatten)]
+    common: Common,
+    /// Cases
+    #[arg(long, default_value_t = 10_000)]
+    cases: u64,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum KindName {
+    Conventional,
+    AppendOnly,
+    Zoned,
+}
+
+impl From<KindName> for Kind {
+    fn from(name: KindName) -> Kind {
+        match name {
+            KindName::Conventional => Kind::Conventional,
+            KindName::AppendOnly => Kind::AppendOnly,
+            KindName::Zoned => Kind::Zoned,
+        }
+    }
+}
+
+impl Common {
+    fn limits(&self, cases: u64) -> Limits {
+        Limits {
+            first: self.seed,
+            cases,
+            count_max: u64::MAX,
+            seconds_max: self.minutes.saturating_mul(60),
+            threads: self.threads,
+            case_seconds_max: self.case_seconds,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let clean = match Sim::parse().what {
+        What::Crash(args) => run_crash(&args, None),
+        What::Small(common) => run_small(&common),
+        What::Seeds(args) => run_seeds(&args, args.kind.map(Kind::from)),
+        What::Replay(args) => replay(&args),
+        What::Faults(many) => {
+            let report = run(many.common.limits(many.cases), faults::run);
+            tell("faults", "cases", &report, "faults --cases 1 --seed")
+        }
+        What::Rot(many) => {
+            let report = run(many.common.limits(many.cases), rot::run);
+            let widest = run(many.common.limits(many.cases.div_ceil(1000)), |seed| {
+                rot::run_geometry(seed, rot::WIDEST, 12)
+            });
+            tell("rot", "cases", &report, "rot --cases 1 --seed")
+                & tell("rot 242+8", "cases", &widest, "rot --cases 1 --seed")
+        }
+        What::Zoned(args) => [Kind::Zoned, Kind::AppendOnly].into_iter().fold(true, |clean, kind| {
+            let args = Crash { states: args.states / 2, ..args.clone() };
+            let seeds = Seeds { common: args.common.clone(), count: 200, operations: 600, kind: None };
+            clean & run_crash(&args, Some(kind)) & run_seeds(&seeds, Some(kind))
+        }),
+    };
+    if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Says what a run found. `true` if there was no violation.
+fn tell(title: &str, unit: &str, report: &Report, replay: &str) -> bool {
+    let Report { cases, counted, seconds, violations } = report;
+    println!("{title}: {cases} cases, {counted} {unit} in {seconds:.1} s, {:.0} a second", report.rate());
+    for (seed, violation) in violations {
+        println!("VIOLATION with seed {seed}: {violation}");
+        println!(" replay: cargo run --release -p warpfire-sim -- {replay} {seed} --threads 1");
+    }
+    if violations.is_empty() {
+        println!("{title}: zero violations");
+    }
+    violations.is_empty()
+}
+
+fn run_crash(args: &Crash, kind: Option<Kind>) -> bool {
+    let limits = Limits { count_max: args.states, ..args.common.limits(args.count) };
+    let report = run(limits, |seed| {
+        let shape = Shape::of_crash(seed, kind);
+        let judged = || -> Result<u64, Violation> {
+            let workload = Workload::draw(shape, seed, Menu::TINY, args.operations)?;
+            let mut judge = Judge::new(seed, Budget::DRAWN);
+            judge.try_all(&workload, u64::MAX)?;
+            Ok(judge.states)
+        };
+        judged().map_err(|v| Violation(format!("{v}\n {shape}")))
+    });
+    let title = kind.map_or_else(|| "crash".to_owned(), |kind| format!("crash on {kind:?} devices"));
+    let replay = format!("crash --count 1 --operations {} --seed", args.operations);
+    tell(&title, "states", &report, &replay)
+}
+
+fn run_small(common: &Common) -> bool {
+    let small = match crash::Small::make(Shape::TINY) {
+        Ok(small) => small,
+        Err(v) => {
+            println!("VIOLATION while the namespace is made: {v}");
+            return false;
+        }
+    };
+    let cases = small.workloads() as u64;
+    let report = run(Limits { first: common.seed - 1, ..common.limits(cases) }, |nth| small.judge(nth));
+    tell("small", "states", &report, "small --seed")
+}
+
+fn run_seeds(args: &Seeds, kind: Option<Kind>) -> bool {
+    let report = run(args.common.limits(args.count), |seed| {
+        let plan = seeds::Plan::of(seed, kind);
+        let tally = seeds::run(seed, plan, args.operations, &mut |_| {})
+            .map_err(|v| Violation(format!("{v}\n {}", plan.shape)))?;
+        Ok(tally.operations)
+    });
+    let title = kind.map_or_else(|| "seeds".to_owned(), |kind| format!("seeds on {kind:?} devices"));
+    tell(&title, "operations", &report, &format!("replay --operations {} --seed", args.operations))
+}
+
+fn replay(args: &Seeds) -> bool {
+    let seed = args.common.seed;
+    let plan = seeds::Plan::of(seed, args.kind.map(Kind::from));
+    println!("seed {seed}: {}", plan.shape);
+    match seeds::run(seed, plan, args.operations, &mut |op| println!(" {op}")) {
+        Ok(tally) => println!("{tally:?}: zero violations"),
+        Err(v) => {
+            println!("VIOLATION with seed {seed}: {v}");
+            return false;
+        }
+    }
+    true
+}

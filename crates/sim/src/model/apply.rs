@@ -1,0 +1,162 @@
+//! What each operation does to the model.
+
+use warpfire_env::Timestamp;
+use warpfire_fs::FileKind;
+
+use super::{Body, Content, Errno, Model, NodeId, Path};
+use crate::op::Op;
+
+impl Model {
+    /// Does an operation as of `now`, as user 0.
+    ///
+    /// # Errors
+    /// What the product must say too. Nothing has changed then.
+    pub fn apply(&mut self, op: &Op, now: Timestamp) -> Result<(), Errno> {
+        match op {
+            Op::Create(path) => {
+                self.make(path, FileKind::Regular, 0o644, Body::File(Content::default()), now).map(drop)
+            }
+            Op::Put(path, fill) => {
+                let mut content = Content::default();
+                content.write(0, &fill.bytes());
+                self.make(path, FileKind::Regular, 0o644, Body::File(content), now).map(drop)
+            }
+            Op::Mkdir(path) => {
+                self.make(path, FileKind::Directory, 0o755, Body::Directory([].into()), now).map(drop)
+            }
+            Op::Symlink(path, target) => {
+                self.make(path, FileKind::Symlink, 0o777, Body::Symlink(target.clone()), now).map(drop)
+            }
+            Op::Mkfifo(path) => self.make(path, FileKind::Fifo, 0o644, Body::Special, now).map(drop),
+            Op::Link(from, to) => self.link(from, to, now),
+            Op::Unlink(path) => self.unlink(path, now),
+            Op::Rmdir(path) => self.rmdir(path, now),
+            Op::Rename(from, to, mode) => self.rename(from, to, *mode, now),
+            Op::Write(path, offset, fill) => self.change(path, now, |c| {
+                c.write(*offset, &fill.bytes());
+                Ok(())
+            }),
+            Op::Append(path, fill) => self.change(path, now, |c| {
+                c.write(c.size_bytes(), &fill.bytes());
+                Ok(())
+            }),
+            Op::Truncate(path, size) => self.change(path, now, |c| {
+                c.truncate(*size);
+                Ok(())
+            }),
+            Op::Allocate(path, span) => self.change(path, now, |c| {
+                c.truncate(c.size_bytes().max(span.offset + span.len));
+                Ok(())
+            }),
+            Op::Punch(path, span) => self.change(path, now, |c| {
+                c.zero(span.offset, span.len);
+                Ok(())
+            }),
+            Op::Insert(path, span) => self.change(path, now, |c| {
+                check(span.offset < c.size_bytes())?;
+                c.insert(span.offset, span.len);
+                Ok(())
+            }),
+            Op::Collapse(path, span) => self.change(path, now, |c| {
+                check(span.offset + span.len < c.size_bytes())?;
+                c.collapse(span.offset, span.len);
+                Ok(())
+            }),
+            Op::CopyRange(from, span, to, at) => {
+                let (from, target) = (self.lookup(from)?, self.lookup(to)?);
+                let source = self.content(from)?;
+                self.content(target)?;
+                let len = span.len.min(source.size_bytes().saturating_sub(span.offset));
+                if from == target && span.offset < at + len && *at < span.offset + len {
+                    return Err(Errno(libc::EINVAL));
+                }
+                let bytes = source.read(span.offset, usize::try_from(len).expect("copies are small"));
+                if bytes.is_empty() {
+                    return Ok(());
+                }
+                self.change(to, now, |c| {
+                    c.write(*at, &bytes);
+                    Ok(())
+                })
+            }
+            Op::SetMode(path, mode) => {
+                let id = self.lookup(path)?;
+                if self.node(id).kind == FileKind::Symlink {
+                    return Err(Errno(libc::EOPNOTSUPP));
+                }
+                let node = self.node_mut(id);
+                (node.permissions, node.ctime) = (*mode, now);
+                Ok(())
+            }
+            Op::SetOwner(path, uid, gid) => {
+                let id = self.lookup(path)?;
+                let node = self.node_mut(id);
+                (node.uid, node.gid, node.ctime) = (*uid, *gid, now);
+                Ok(())
+            }
+            Op::SetTime(path, seconds) => {
+                let id = self.lookup(path)?;
+                let node = self.node_mut(id);
+                (node.mtime, node.ctime) = (Timestamp { seconds: *seconds, nanos: 0 }, now);
+                Ok(())
+            }
+            Op::SetXattr(path, name, fill) => {
+                let id = self.holder_of_user_xattrs(path)?;
+                let node = self.node_mut(id);
+                node.xattrs.insert(name.clone(), fill.bytes());
+                node.ctime = now;
+                Ok(())
+            }
+            Op::RemoveXattr(path, name) => {
+                let id = self.holder_of_user_xattrs(path)?;
+                if !self.node(id).xattrs.contains_key(name) {
+                    return Err(Errno(libc::ENODATA));
+                }
+                let node = self.node_mut(id);
+                node.xattrs.remove(name);
+                node.ctime = now;
+                Ok(())
+            }
+            Op::Fsync(path) => self.lookup(path).map(drop),
+            Op::Sync | Op::Background(_) | Op::Reopen => Ok(()),
+        }
+    }
+
+    /// Only files and directories have attributes in the namespace `user`.
+    fn holder_of_user_xattrs(&self, path: &Path) -> Result<NodeId, Errno> {
+        let id = self.lookup(path)?;
+        match self.node(id).kind {
+            FileKind::Regular | FileKind::Directory => Ok(id),
+            _ => Err(Errno(libc::EPERM)),
+        }
+    }
+
+    fn content(&self, id: NodeId) -> Result<&Content, Errno> {
+        match &self.node(id).body {
+            Body::File(content) => Ok(content),
+            Body::Directory(_) => Err(Errno(libc::EISDIR)),
+            Body::Symlink(_) | Body::Special => Err(Errno(libc::EINVAL)),
+        }
+    }
+
+    /// Changes a file's content and its times.
+    fn change(
+        &mut self,
+        path: &Path,
+        now: Timestamp,
+        change: impl FnOnce(&mut Content) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let id = self.lookup(path)?;
+        let mut content = self.content(id)?.clone();
+        change(&mut content)?;
+        let node = self.node_mut(id);
+        node.body = Body::File(content);
+        (node.mtime, node.ctime) = (now, now);
+        Ok(())
+    }
+}
+
+/// Ranges are shifted inside the file only.
+fn check(is_inside: bool) -> Result<(), Errno> {
+    if is_inside { Ok(()) } else { Err(Errno(libc::EINVAL)) }
+}

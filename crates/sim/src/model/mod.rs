@@ -1,0 +1,138 @@
+//! What a filesystem is, as plainly as it can be said: nodes by number, each whole in memory.
+//!
+//! It is the oracle of every test here. A copy of a [`Model`] shares its nodes and costs one pointer for each, so a
+//! workload keeps one for each of its operations.
+//!
+//! # Invariants
+//! 1. Node 0 is the root directory. Every other node has `links` names, or a directory that holds it once.
+//! 2. An operation that fails changes nothing.
+
+mod apply;
+mod content;
+mod errno;
+mod names;
+mod picture;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use warpfire_env::Timestamp;
+use warpfire_fs::FileKind;
+
+pub use content::{Content, PAGE};
+pub use errno::Errno;
+pub use picture::{Entry, Picture, show_path};
+
+/// A file's name in a directory.
+pub type Name = Vec<u8>;
+
+/// Names from the root down; empty for the root itself.
+pub type Path = Vec<Name>;
+
+type NodeId = u64;
+
+const ROOT: NodeId = 0;
+
+/// Longest name.
+const NAME_BYTES_MAX: usize = 255;
+
+#[derive(Clone, Debug)]
+enum Body {
+    File(Content),
+    Directory(BTreeMap<Name, NodeId>),
+    Symlink(Vec<u8>),
+    Special,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    kind: FileKind,
+    permissions: u32,
+    uid: u32,
+    gid: u32,
+    links: u32,
+    mtime: Timestamp,
+    ctime: Timestamp,
+    xattrs: BTreeMap<Name, Vec<u8>>,
+    body: Body,
+}
+
+/// A tree of names and everything behind them.
+#[derive(Clone, Debug)]
+pub struct Model {
+    nodes: BTreeMap<NodeId, Arc<Node>>,
+    next: NodeId,
+}
+
+impl Model {
+    /// A filesystem that was made just now and holds nothing.
+    #[must_use]
+    pub fn new(now: Timestamp) -> Self {
+        let root = Node {
+            kind: FileKind::Directory,
+            permissions: 0o755,
+            uid: 0,
+            gid: 0,
+            links: 2,
+            mtime: now,
+            ctime: now,
+            xattrs: BTreeMap::new(),
+            body: Body::Directory(BTreeMap::new()),
+        };
+        Model { nodes: BTreeMap::from([(ROOT, Arc::new(root))]), next: ROOT + 1 }
+    }
+
+    /// Nodes that exist, the root among them.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether nothing but the root exists.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 1
+    }
+
+    /// Every path and what kind of node it leads to, in order, the root first.
+    #[must_use]
+    pub fn paths(&self) -> Vec<(Path, FileKind)> {
+        let mut found = Vec::new();
+        self.walk(ROOT, &mut Vec::new(), &mut |path, id| found.push((path.clone(), self.node(id).kind)));
+        found
+    }
+
+    /// A regular file's length; `None` if the path leads to no regular file.
+    #[must_use]
+    pub fn size_bytes(&self, path: &Path) -> Option<u64> {
+        match &self.node(self.lookup(path).ok()?).body {
+            Body::File(content) => Some(content.size_bytes()),
+            Body::Directory(_) | Body::Symlink(_) | Body::Special => None,
+        }
+    }
+
+    /// Names of a node's extended attributes.
+    #[must_use]
+    pub fn xattrs(&self, path: &Path) -> Vec<Name> {
+        self.lookup(path).map_or_else(|_| Vec::new(), |id| self.node(id).xattrs.keys().cloned().collect())
+    }
+
+    fn node(&self, id: NodeId) -> &Node {
+        self.nodes.get(&id).expect("a name leads to a node that exists")
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        Arc::make_mut(self.nodes.get_mut(&id).expect("a name leads to a node that exists"))
+    }
+
+    fn walk(&self, id: NodeId, path: &mut Path, visit: &mut dyn FnMut(&Path, NodeId)) {
+        visit(path, id);
+        if let Body::Directory(names) = &self.node(id).body {
+            for (name, child) in names {
+                path.push(name.clone());
+                self.walk(*child, path, visit);
+                path.pop();
+            }
+        }
+    }
+}

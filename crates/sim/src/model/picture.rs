@@ -1,0 +1,141 @@
+//! All that can be seen of a filesystem, by path: what model and product are compared by.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use warpfire_env::Timestamp;
+use warpfire_fs::FileKind;
+
+use super::{Body, Content, Model, Name, NodeId, Path, ROOT};
+
+/// What is seen at one path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Kind of file.
+    pub kind: FileKind,
+    /// Permission bits.
+    pub permissions: u32,
+    /// Owner and group.
+    pub owner: (u32, u32),
+    /// Names; of a directory 2 and one for each subdirectory.
+    pub links: u32,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of anything.
+    pub ctime: Timestamp,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Name, Vec<u8>>,
+    /// A file's bytes or a link's target.
+    pub content: Content,
+    /// The first path that leads to the same inode.
+    pub same_as: Path,
+}
+
+impl Hash for Entry {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.kind as u8, self.permissions, self.owner, self.links).hash(state);
+        (self.mtime.seconds, self.mtime.nanos, self.ctime.seconds, self.ctime.nanos).hash(state);
+        (&self.xattrs, &self.content, &self.same_as).hash(state);
+    }
+}
+
+/// A whole filesystem, by path.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Picture {
+    /// What is seen at each path; the root's is empty.
+    pub entries: BTreeMap<Path, Entry>,
+}
+
+impl Picture {
+    /// Equal pictures have equal digests, and others do not in practice.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        // The hasher's keys are fixed, so that a seed replays.
+        let mut hasher = DefaultHasher::new();
+        self.entries.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// How `found` differs from this picture, a line for each path; empty if it does not.
+    #[must_use]
+    pub fn differences(&self, found: &Picture) -> String {
+        let mut out = String::new();
+        for (path, wanted) in &self.entries {
+            match found.entries.get(path) {
+                None => out.push_str(&format!("  {} is missing\n", show_path(path))),
+                Some(entry) if entry != wanted => {
+                    out.push_str(&format!("  {}: {}\n", show_path(path), entry_difference(wanted, entry)));
+                }
+                Some(_) => {}
+            }
+        }
+        for path in found.entries.keys().filter(|path| !self.entries.contains_key(*path)) {
+            out.push_str(&format!("  {} should not be there\n", show_path(path)));
+        }
+        out
+    }
+}
+
+fn entry_difference(wanted: &Entry, found: &Entry) -> String {
+    if let Some(at) = wanted.content.first_difference(&found.content) {
+        return format!(
+            "content differs first at {at} (sizes: wanted {}, found {})",
+            wanted.content.size_bytes(),
+            found.content.size_bytes()
+        );
+    }
+    let brief = |e: &Entry| Entry { content: Content::default(), ..e.clone() };
+    format!("wanted {:?}, found {:?}", brief(wanted), brief(found))
+}
+
+/// A path as a person reads it; long names are cut.
+#[must_use]
+pub fn show_path(path: &Path) -> String {
+    if path.is_empty() {
+        return "/".to_owned();
+    }
+    let mut out = String::new();
+    for name in path {
+        out.push('/');
+        let text = String::from_utf8_lossy(name);
+        match text.char_indices().nth(24) {
+            Some((cut, _)) => out.push_str(&format!("{}…({} bytes)", &text[..cut], name.len())),
+            None => out.push_str(&text),
+        }
+    }
+    out
+}
+
+impl Model {
+    /// All that can be seen of the model.
+    #[must_use]
+    pub fn picture(&self) -> Picture {
+        let mut picture = Picture::default();
+        let mut first: BTreeMap<NodeId, Path> = BTreeMap::new();
+        self.walk(ROOT, &mut Vec::new(), &mut |path, id| {
+            let node = self.node(id);
+            let content = match &node.body {
+                Body::File(content) => content.clone(),
+                Body::Symlink(target) => {
+                    let mut content = Content::default();
+                    content.write(0, target);
+                    content
+                }
+                Body::Directory(_) | Body::Special => Content::default(),
+            };
+            let entry = Entry {
+                kind: node.kind,
+                permissions: node.permissions,
+                owner: (node.uid, node.gid),
+                links: node.links,
+                mtime: node.mtime,
+                ctime: node.ctime,
+                xattrs: node.xattrs.clone(),
+                content,
+                same_as: first.entry(id).or_insert_with(|| path.clone()).clone(),
+            };
+            picture.entries.insert(path.clone(), entry);
+        });
+        picture
+    }
+}

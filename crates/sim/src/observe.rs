@@ -1,0 +1,143 @@
+//! Looking at all of a filesystem: every name, attribute and byte.
+
+use std::collections::BTreeMap;
+
+use warpfire_fs::acl::Caller;
+use warpfire_fs::{FileKind, Fs, FsError, NodeRef, Seek};
+use warpfire_meta::{SliceStore, Store};
+
+use crate::model::{Content, Entry, Name, Path, Picture};
+
+const ROOT: Caller<'static> = Caller::ROOT;
+
+/// Names asked for at a time: few, so that listing goes on from page to page.
+const PAGE_NAMES: usize = 7;
+
+/// Files longer than this are read where they say that they hold data.
+const READ_WHOLE_BYTES: u64 = 1 << 20;
+
+/// Bytes read at a time.
+const READ_BYTES: usize = 256 << 10;
+
+/// All that can be seen of a filesystem.
+///
+/// # Errors
+/// The first thing that can not be looked at, and its path.
+pub fn observe<E: Store + SliceStore>(fs: &Fs<E>) -> Result<Picture, (Path, FsError)> {
+    let (picture, failures) = walk(fs, true);
+    failures.into_iter().next().map_or(Ok(picture), Err)
+}
+
+/// What can be seen of a filesystem, and what can not: what lies below a failure is in neither.
+pub fn observe_what_can_be<E: Store + SliceStore>(fs: &Fs<E>) -> (Picture, Vec<(Path, FsError)>) {
+    walk(fs, false)
+}
+
+fn walk<E: Store + SliceStore>(fs: &Fs<E>, stop: bool) -> (Picture, Vec<(Path, FsError)>) {
+    let mut walk =
+        Walk { fs, stop, picture: Picture::default(), failures: Vec::new(), first: BTreeMap::new() };
+    let root = fs.root();
+    walk.visit(&mut Vec::new(), &root);
+    (walk.picture, walk.failures)
+}
+
+struct Walk<'a, E: Store + SliceStore> {
+    fs: &'a Fs<E>,
+    /// Whether the first failure ends the walk.
+    stop: bool,
+    picture: Picture,
+    failures: Vec<(Path, FsError)>,
+    first: BTreeMap<u64, Path>,
+}
+
+impl<E: Store + SliceStore> Walk<'_, E> {
+    fn visit(&mut self, path: &mut Path, node: &NodeRef) {
+        if let Err(e) = self.try_visit(path, node) {
+            self.failures.push((path.clone(), e));
+        }
+    }
+
+    fn try_visit(&mut self, path: &mut Path, node: &NodeRef) -> Result<(), FsError> {
+        let entry = self.entry(path, node)?;
+        let is_dir = entry.kind == FileKind::Directory;
+        self.picture.entries.insert(path.clone(), entry);
+        if !is_dir {
+            return Ok(());
+        }
+        for name in self.names(node)? {
+            if self.stop && !self.failures.is_empty() {
+                break;
+            }
+            path.push(name.clone());
+            match self.fs.lookup(&ROOT, node, &name) {
+                Ok(child) => self.visit(path, &child),
+                Err(e) => self.failures.push((path.clone(), e)),
+            }
+            path.pop();
+        }
+        Ok(())
+    }
+
+    fn names(&self, dir: &NodeRef) -> Result<Vec<Name>, FsError> {
+        let mut names: Vec<Name> = Vec::new();
+        loop {
+            let page = self.fs.readdir(&ROOT, dir, names.last().map(Vec::as_slice), PAGE_NAMES)?;
+            let is_last = page.len() < PAGE_NAMES;
+            names.extend(page.into_iter().map(|entry| entry.name.to_vec()));
+            if is_last {
+                return Ok(names);
+            }
+        }
+    }
+
+    fn entry(&mut self, path: &Path, node: &NodeRef) -> Result<Entry, FsError> {
+        let attr = self.fs.getattr(node);
+        let content = match attr.kind {
+            FileKind::Regular => read_all(self.fs, node, attr.size_bytes)?,
+            FileKind::Symlink => {
+                let mut content = Content::default();
+                content.write(0, &self.fs.readlink(node)?);
+                content
+            }
+            _ => Content::default(),
+        };
+        let mut xattrs = BTreeMap::new();
+        for name in self.fs.listxattr(&ROOT, node)?.split(|b| *b == 0).filter(|name| !name.is_empty()) {
+            xattrs.insert(name.to_vec(), self.fs.getxattr(&ROOT, node, name)?);
+        }
+        Ok(Entry {
+            kind: attr.kind,
+            permissions: attr.mode & 0o7777,
+            owner: (attr.uid, attr.gid),
+            links: attr.links,
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+            xattrs,
+            content,
+            same_as: self.first.entry(attr.ino).or_insert_with(|| path.clone()).clone(),
+        })
+    }
+}
+
+fn read_all<E: Store + SliceStore>(fs: &Fs<E>, node: &NodeRef, size: u64) -> Result<Content, FsError> {
+    let mut content = Content::default();
+    content.truncate(size);
+    let mut buf = vec![0; READ_BYTES.min(usize::try_from(size).unwrap_or(READ_BYTES))];
+    let mut at = 0;
+    while at < size {
+        let mut end = size;
+        if size > READ_WHOLE_BYTES {
+            match fs.seek(node, Seek::Data, at) {
+                Ok(data) => at = data,
+                Err(FsError::NoSuchOffset) => break,
+                Err(e) => return Err(e),
+            }
+            end = fs.seek(node, Seek::Hole, at)?;
+        }
+        let len = usize::try_from(end - at).unwrap_or(usize::MAX).min(buf.len());
+        let read = fs.read(node, at, &mut buf[..len])?;
+        content.write(at, &buf[..read]);
+        at += len as u64;
+    }
+    Ok(content)
+}

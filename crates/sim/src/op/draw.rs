@@ -1,0 +1,214 @@
+//! Drawing operations: mostly such as make sense for what is there, and some that do not.
+
+use warpfire_fs::{FileKind, RenameMode};
+use warpfire_simdev::SimRandom;
+
+use super::{Fill, Op, Span};
+use crate::model::{Model, Name, PAGE, Path};
+
+/// What may be drawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Menu {
+    /// Nodes above which new ones are drawn rarely.
+    pub nodes: usize,
+    /// Longest write.
+    pub write_bytes_max: u64,
+    /// Offsets of writes lie below this; a few lie anywhere.
+    pub offset_max: u64,
+    /// Whether the store is closed and opened now and then.
+    pub reopens: bool,
+    /// One operation in so many is a sync.
+    pub one_sync_in: u64,
+}
+
+impl Menu {
+    /// Small files and few names: a state is cheap to make and to compare.
+    pub const TINY: Menu =
+        Menu { nodes: 16, write_bytes_max: 9_000, offset_max: 20_000, reopens: false, one_sync_in: 6 };
+    /// Files of all sizes, past the size at which bytes stop riding in metadata and past a region.
+    pub const WIDE: Menu =
+        Menu { nodes: 60, write_bytes_max: 200_000, offset_max: 2_500_000, reopens: true, one_sync_in: 12 };
+    /// Writes that fill a small pool again and again.
+    pub const CRAMPED: Menu =
+        Menu { nodes: 40, write_bytes_max: 1_500_000, offset_max: 3_000_000, reopens: true, one_sync_in: 25 };
+}
+
+/// A source of operations.
+#[derive(Debug)]
+pub struct Draw {
+    random: SimRandom,
+    menu: Menu,
+}
+
+impl Draw {
+    /// The operations that a seed names.
+    #[must_use]
+    pub fn new(seed: u64, menu: Menu) -> Self {
+        Draw { random: SimRandom::new(seed), menu }
+    }
+
+    /// The next operation on what the model shows.
+    pub fn next(&self, model: &Model) -> Op {
+        let r = &self.random;
+        if r.one_in(self.menu.one_sync_in) {
+            return Op::Sync;
+        }
+        let all = model.paths();
+        let crowded = model.len() > self.menu.nodes;
+        match r.below(100) {
+            0..25 if crowded => self.remove(&all),
+            0..7 => Op::Put(self.fresh(&all), self.fill(self.write_len())),
+            7..12 => Op::Create(self.fresh(&all)),
+            12..17 => Op::Mkdir(self.fresh(&all)),
+            17..19 => Op::Symlink(self.fresh(&all), vec![b't'; self.len(1, 300)]),
+            19..20 => Op::Mkfifo(self.fresh(&all)),
+            20..25 => Op::Link(self.any(&all, |k| k != FileKind::Directory), self.fresh(&all)),
+            25..35 => self.remove(&all),
+            35..45 => self.rename(&all),
+            45..60 => Op::Write(self.file(&all), self.offset(), self.fill(self.write_len())),
+            60..67 => Op::Append(self.file(&all), self.fill(self.write_len())),
+            67..80 => self.reshape(model, &all),
+            80..88 => self.set(model, &all),
+            88..90 => Op::Fsync(self.any(&all, |_| true)),
+            90..99 => Op::Background(1 + u32::try_from(r.below(4)).expect("below 4")),
+            _ if self.menu.reopens => Op::Reopen,
+            _ => Op::Sync,
+        }
+    }
+
+    fn len(&self, least: u64, most: u64) -> usize {
+        usize::try_from(least + self.random.below(most - least + 1)).expect("lengths fit memory")
+    }
+
+    /// Lengths of all magnitudes: as many below 10 as from 1,000 to 10,000.
+    fn write_len(&self) -> usize {
+        let magnitude = self.random.below(u64::from(self.menu.write_bytes_max.ilog2()) + 1);
+        self.len(1, (2u64 << magnitude).min(self.menu.write_bytes_max))
+    }
+
+    fn offset(&self) -> u64 {
+        match self.random.below(40) {
+            0 => self.random.below(1 << 40),
+            1..10 => 0,
+            10..20 => self.random.below(self.menu.offset_max) / PAGE * PAGE,
+            _ => self.random.below(self.menu.offset_max),
+        }
+    }
+
+    fn fill(&self, len: usize) -> Fill {
+        Fill { len, seed: self.random.below(u64::MAX) }
+    }
+
+    /// A path of a kind that exists; now and then, or if there is none, one that does not.
+    fn any(&self, all: &[(Path, FileKind)], wanted: impl Fn(FileKind) -> bool) -> Path {
+        let fitting: Vec<&Path> = all
+            .iter()
+            .filter(|(path, kind)| !path.is_empty() && wanted(*kind))
+            .map(|(path, _)| path)
+            .collect();
+        if fitting.is_empty() || self.random.one_in(30) {
+            return self.fresh(all);
+        }
+        let nth = self.random.below(fitting.len() as u64);
+        fitting[usize::try_from(nth).expect("an index")].clone()
+    }
+
+    fn file(&self, all: &[(Path, FileKind)]) -> Path {
+        self.any(all, |kind| kind == FileKind::Regular)
+    }
+
+    /// A path that may not exist yet, in a directory; now and then below something else.
+    fn fresh(&self, all: &[(Path, FileKind)]) -> Path {
+        let odd = self.random.one_in(40);
+        let parents: Vec<&Path> = all
+            .iter()
+            .filter(|(path, kind)| (odd || *kind == FileKind::Directory) && path.len() < 12)
+            .map(|(path, _)| path)
+            .collect();
+        let nth = self.random.below(parents.len() as u64);
+        let mut path = parents[usize::try_from(nth).expect("an index")].clone();
+        // A name that is too long in what is no directory breaks two rules, and either may be told.
+        path.push(if odd { vec![b'a'] } else { self.name() });
+        path
+    }
+
+    fn name(&self) -> Name {
+        let letter = b'a' + u8::try_from(self.random.below(16)).expect("below 16");
+        match self.random.below(60) {
+            0 => vec![letter; 255],
+            1 => vec![letter; 256],
+            2 => vec![letter, 0xff, b' ', b'\n'],
+            _ => vec![letter],
+        }
+    }
+
+    fn remove(&self, all: &[(Path, FileKind)]) -> Op {
+        match self.random.below(10) {
+            0..3 => Op::Rmdir(self.any(all, |kind| kind == FileKind::Directory)),
+            3 => Op::Unlink(self.any(all, |_| true)),
+            _ => Op::Unlink(self.any(all, |kind| kind != FileKind::Directory)),
+        }
+    }
+
+    fn rename(&self, all: &[(Path, FileKind)]) -> Op {
+        let from = self.any(all, |_| true);
+        match self.random.below(10) {
+            0..4 => Op::Rename(from, self.fresh(all), RenameMode::Replace),
+            4..8 => Op::Rename(from, self.any(all, |_| true), RenameMode::Replace),
+            8 => Op::Rename(from, self.fresh(all), RenameMode::NoReplace),
+            _ => Op::Rename(from, self.any(all, |_| true), RenameMode::Exchange),
+        }
+    }
+
+    /// Changes which bytes a file has other than by writing.
+    fn reshape(&self, model: &Model, all: &[(Path, FileKind)]) -> Op {
+        let path = self.file(all);
+        let size = model.size_bytes(&path).unwrap_or(0);
+        let within = |bound: u64| self.random.below(bound.max(1));
+        let span = Span { offset: within(size + PAGE), len: 1 + within(size + PAGE) };
+        // Shifts by bytes hold the whole file in memory, so long files are shifted by pages.
+        let shift = if size < 1 << 20 && self.random.one_in(2) {
+            Span { offset: within(size + 1), len: 1 + within(3 * PAGE) }
+        } else {
+            Span { offset: within(size / PAGE + 1) * PAGE, len: (1 + within(4)) * PAGE }
+        };
+        match self.random.below(12) {
+            0..2 => Op::Truncate(path, within(size + 1)),
+            2 => Op::Truncate(path, size + self.offset()),
+            3 => Op::Truncate(path, 0),
+            4 => Op::Allocate(path, span),
+            5..7 => Op::Punch(path, span),
+            7 => Op::Insert(path, shift),
+            8 => Op::Collapse(path, shift),
+            _ => {
+                let to = self.any(all, |kind| kind == FileKind::Regular);
+                // A range is not copied onto itself.
+                let at = if to == path { size + within(PAGE) } else { self.offset() };
+                let len = span.len.min(self.menu.write_bytes_max * 4);
+                Op::CopyRange(path, Span { offset: within(size + 1), len }, to, at)
+            }
+        }
+    }
+
+    fn set(&self, model: &Model, all: &[(Path, FileKind)]) -> Op {
+        let r = &self.random;
+        let path = self.any(all, |kind| kind != FileKind::Symlink);
+        let plain = self.any(all, |kind| matches!(kind, FileKind::Regular | FileKind::Directory));
+        let number = |bound| u32::try_from(r.below(bound)).expect("small");
+        match r.below(8) {
+            0 => Op::SetMode(path, number(0o1000)),
+            1 => Op::SetOwner(path, number(100), number(100)),
+            2 => Op::SetTime(path, i64::try_from(r.below(3_800_000_000)).expect("small") - (1 << 31)),
+            3..6 => {
+                let name = format!("user.{}", number(5)).into_bytes();
+                let len = if r.one_in(5) { self.len(0, 5000) } else { self.len(0, 60) };
+                Op::SetXattr(plain, name, self.fill(len))
+            }
+            _ => {
+                let names = model.xattrs(&plain);
+                let drawn = names.get(self.len(0, 4)).cloned();
+                Op::RemoveXattr(plain, drawn.unwrap_or_else(|| b"user.none".to_vec()))
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Devices that are lost, or whose blocks rot, between two opens: exact within parity, honest beyond it.
+
+use std::sync::Arc;
+
+use warpfire_env::{Clock, Device};
+use warpfire_simdev::{Cut, SimDevice, SimRandom, SimWorld, mix};
+use warpfire_units::BLOCK_BYTES;
+
+use crate::model::{Model, Picture, show_path};
+use crate::observe::observe_what_can_be;
+use crate::op::{Draw, Menu, Op};
+use crate::session::{Session, Violation, is_fault};
+use crate::stack::{Shape, SimFs, StackError};
+
+/// Geometries that are tried, with how many devices are spare.
+const GEOMETRIES: [(u16, u8, u16); 6] = [(4, 2, 0), (1, 1, 0), (2, 1, 0), (10, 4, 0), (1, 2, 2), (4, 2, 3)];
+
+/// The widest geometry.
+pub const WIDEST: (u16, u8, u16) = (242, 8, 0);
+
+/// What is done to one device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Harm {
+    /// It is not there.
+    Lost,
+    /// One block in so many has a bit turned over.
+    Rotten(u64),
+    /// Every block is zeros.
+    Blank,
+}
+
+/// The devices that are still there, and what was done to which.
+type Harmed = (Vec<Arc<dyn Device>>, Vec<(usize, Harm)>);
+
+/// Runs one case of a geometry that the seed draws. Returns 1.
+///
+/// # Errors
+/// Within parity: anything that can not be read, or is wrong. Beyond: anything that is wrong.
+pub fn run(seed: u64) -> Result<u64, Violation> {
+    let random = SimRandom::new(mix(seed) ^ 0x0707);
+    let nth = usize::try_from(random.below(GEOMETRIES.len() as u64)).expect("an index");
+    run_geometry(seed, GEOMETRIES[nth], OPERATIONS)
+}
+
+/// Operations before the harm.
+const OPERATIONS: u64 = 120;
+
+/// Runs one case of a geometry.
+///
+/// # Errors
+/// As `run`.
+pub fn run_geometry(seed: u64, geometry: (u16, u8, u16), operations: u64) -> Result<u64, Violation> {
+    let random = SimRandom::new(mix(seed) ^ 0x0706);
+    let (data, parity, spare) = geometry;
+    let shape = Shape { data, parity, spare, ..Shape::draw(&random) };
+    let mut session = Session::make(shape, seed)?;
+    let menu = if random.one_in(2) { Menu::TINY } else { Menu::WIDE };
+    let draw = Draw::new(random.below(u64::MAX), menu);
+    for _ in 0..random.below(operations) {
+        let op = draw.next(session.history.model());
+        session.step(&op)?;
+    }
+    session.step(&Op::Sync)?;
+    let beyond = random.one_in(3);
+    // Beyond parity an acknowledged end of the log may look torn; after a clean close nothing depends on it.
+    if beyond || random.one_in(2) {
+        session.step(&Op::Reopen)?;
+        session.fs().close().map_err(|e| Violation(format!("can not be closed: {e}")))?;
+    }
+    let model = session.history.model().clone();
+    let world = session.world.cut(&Cut::KeepAll);
+    drop(session);
+    let (devices, harms) = harm(&world, &random, usize::from(parity), beyond);
+    let told = |v: Violation| Violation(format!("{v}\n {shape}\n harm: {harms:?}"));
+    if beyond {
+        be_honest(shape, &world, devices, &model).map_err(told)?;
+    } else {
+        be_exact(shape, &world, devices, &model).map_err(told)?;
+    }
+    Ok(1)
+}
+
+fn harm(world: &SimWorld, random: &SimRandom, parity: usize, beyond: bool) -> Harmed {
+    let sims = world.sims();
+    let mut left: Vec<usize> = (0..sims.len()).collect();
+    let most = u64::try_from(parity).expect("few");
+    let count = if beyond { parity + 1 } else { usize::try_from(1 + random.below(most)).expect("few") };
+    let mut harms = Vec::new();
+    for _ in 0..count {
+        let nth = usize::try_from(random.below(left.len() as u64)).expect("an index");
+        let device = left.swap_remove(nth);
+        let harm = match random.below(6) {
+            0 | 1 => Harm::Lost,
+            2 => Harm::Blank,
+            _ => Harm::Rotten(1 << random.below(6)),
+        };
+        hurt(&sims[device], harm, random);
+        harms.push((device, harm));
+    }
+    let lost = |n: usize| harms.iter().any(|(device, harm)| *device == n && *harm == Harm::Lost);
+    let devices = world.devices().into_iter().enumerate().filter(|(n, _)| !lost(*n)).map(|(_, d)| d);
+    (devices.collect(), harms)
+}
+
+fn hurt(sim: &SimDevice, harm: Harm, random: &SimRandom) {
+    let block = BLOCK_BYTES as u64;
+    for n in 0..sim.info().size_bytes / block {
+        let at = n * block;
+        // Blocks that were never written hold zeros and stay as they are.
+        if sim.peek(at, BLOCK_BYTES).iter().all(|b| *b == 0) {
+            continue;
+        }
+        match harm {
+            Harm::Lost => {}
+            Harm::Blank => sim.poke(at, &[0; BLOCK_BYTES]),
+            Harm::Rotten(one_in) if random.one_in(one_in) => {
+                sim.rot(at, usize::try_from(random.below(block * 8)).expect("a bit of a block"));
+            }
+            Harm::Rotten(_) => {}
+        }
+    }
+}
+
+fn clock_of(world: &SimWorld) -> Arc<dyn Clock> {
+    world.clock()
+}
+
+/// Within parity: everything is there, and goes on.
+fn be_exact(
+    shape: Shape,
+    world: &SimWorld,
+    devices: Vec<Arc<dyn Device>>,
+    model: &Model,
+) -> Result<(), Violation> {
+    let fs = shape
+        .open_devices(devices.clone(), clock_of(world))
+        .map_err(|e| Violation(format!("can not be opened: {e}")))?;
+    compare(&fs, model, false)?;
+    fs.close().map_err(|e| Violation(format!("can not be closed: {e}")))?;
+    drop(fs);
+    let again = shape
+        .open_devices(devices, clock_of(world))
+        .map_err(|e| Violation(format!("can not be opened a second time: {e}")))?;
+    compare(&again, model, false)
+}
+
+/// Beyond parity: right, or an error that says that something is damaged.
+fn be_honest(
+    shape: Shape,
+    world: &SimWorld,
+    devices: Vec<Arc<dyn Device>>,
+    model: &Model,
+) -> Result<(), Violation> {
+    match shape.open_devices(devices, clock_of(world)) {
+        Ok(fs) => compare(&fs, model, true),
+        Err(StackError::Fs(e)) if !is_fault(&e) => Err(Violation(format!("opening says: {e}"))),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Compares what can be looked at; with `may_fail`, what can not be is no violation.
+fn compare(fs: &SimFs, model: &Model, may_fail: bool) -> Result<(), Violation> {
+    let (found, failures) = observe_what_can_be(fs);
+    for (path, e) in &failures {
+        if !may_fail || !is_fault(e) {
+            return Err(Violation(format!("{} can not be looked at: {e}", show_path(path))));
+        }
+    }
+    let mut wanted: Picture = model.picture();
+    // What lies behind a failure is not seen, and a file's first name may be.
+    wanted.entries.retain(|path, _| !failures.iter().any(|(failed, _)| path.starts_with(failed)));
+    let mut found = found;
+    found.entries.retain(|path, _| !failures.iter().any(|(failed, _)| path.starts_with(failed)));
+    if may_fail {
+        for picture in [&mut wanted, &mut found] {
+            picture.entries.values_mut().for_each(|entry| entry.same_as.clear());
+        }
+    }
+    if found == wanted {
+        return Ok(());
+    }
+    Err(Violation(format!("it shows something else\n{}", wanted.differences(&found))))
+}

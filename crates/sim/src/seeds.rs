@@ -1,0 +1,127 @@
+//! Random sessions: operations and power cuts from one seed, on devices and in memory of a drawn shape.
+
+use warpfire_simdev::{Cut, SimRandom, mix};
+
+use crate::op::{Draw, Menu, Op};
+use crate::session::{Outcome, Session, Violation};
+use crate::stack::{Kind, Shape};
+
+/// Sessions between two power cuts.
+const CUTS: u64 = 4;
+
+/// Steps of background work after which a filesystem that holds nothing must have come to rest.
+const REST_STEPS: u32 = 10_000;
+
+/// What a seed's run did.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Tally {
+    /// Operations done.
+    pub operations: u64,
+    /// Those that the full pool refused.
+    pub refused: u64,
+    /// Power cuts survived.
+    pub cuts: u64,
+}
+
+/// How a seed's run is set up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// The devices and the engine.
+    pub shape: Shape,
+    /// What is drawn.
+    pub menu: Menu,
+}
+
+impl Plan {
+    /// What a seed names; `kind` overrides the kind of the devices.
+    #[must_use]
+    pub fn of(seed: u64, kind: Option<Kind>) -> Plan {
+        let random = SimRandom::new(mix(seed) ^ 0x5eed);
+        let mut shape = Shape::draw(&random);
+        if let Some(kind) = kind {
+            shape.kind = kind;
+        }
+        let menu = match random.below(4) {
+            0 => Menu::TINY,
+            1 => Menu::CRAMPED,
+            _ => Menu::WIDE,
+        };
+        if menu == Menu::CRAMPED {
+            (shape.zones, shape.zone_bytes) = (18 + random.below(20), 256 << 10);
+        }
+        Plan { shape, menu }
+    }
+}
+
+/// Runs one seed; calls `trace` with each operation before it is done.
+///
+/// # Errors
+/// The first violation, and the operations that led to it.
+pub fn run(seed: u64, plan: Plan, operations: u64, trace: &mut dyn FnMut(&Op)) -> Result<Tally, Violation> {
+    let random = SimRandom::new(mix(seed));
+    let mut session = Session::make(plan.shape, seed)?;
+    let mut tally = Tally::default();
+    let draw = Draw::new(random.below(u64::MAX), plan.menu);
+    for _ in 0..CUTS {
+        let here = 1 + random.below(operations / CUTS * 2);
+        for _ in 0..here {
+            let op = draw.next(session.history.model());
+            trace(&op);
+            if let Outcome::Refused = session.step(&op).map_err(|v| told(v, &session))? {
+                tally.refused += 1;
+            }
+            tally.operations += 1;
+        }
+        if random.one_in(2) {
+            session.check().map_err(|v| told(v, &session))?;
+        }
+        let cut = match random.below(6) {
+            0 => Cut::LoseAll,
+            1 => Cut::KeepAll,
+            _ => Cut::Seeded(random.below(u64::MAX)),
+        };
+        let before = session.history.show(session.history.durable());
+        session.crash(&cut).map_err(|v| Violation(format!("{v}\n since the last sync:\n{before}")))?;
+        tally.cuts += 1;
+    }
+    drain(&mut session).map_err(|v| told(v, &session))?;
+    Ok(tally)
+}
+
+fn told(violation: Violation, session: &Session) -> Violation {
+    let from = session.history.newest().saturating_sub(30);
+    Violation(format!("{violation}\n the last operations:\n{}", session.history.show(from)))
+}
+
+/// Deletes everything and lets background work come to rest: what is still counted as live then is a leak.
+fn drain(session: &mut Session) -> Result<(), Violation> {
+    for (path, kind) in session.history.model().paths().into_iter().skip(1).rev() {
+        let op = if kind == warpfire_fs::FileKind::Directory { Op::Rmdir(path) } else { Op::Unlink(path) };
+        if let Outcome::Refused = session.step(&op)? {
+            return Err(Violation(format!("{op} is refused for want of space")));
+        }
+    }
+    let rest = |session: &mut Session| -> Result<(), Violation> {
+        session.step(&Op::Sync)?;
+        session.step(&Op::Background(REST_STEPS))?;
+        session.step(&Op::Sync).map(drop)
+    };
+    rest(session)?;
+    session.step(&Op::Reopen)?;
+    rest(session)?;
+    session.check()?;
+    let engine = session.fs().engine();
+    let space = warpfire_meta::SliceStore::space(&**engine);
+    engine
+        .compact()
+        .map_err(|e| Violation(format!("an empty filesystem can not be compacted: {e}; {space:?}")))?;
+    rest(session)?;
+    session.check()?;
+    let space = warpfire_meta::SliceStore::space(&**session.fs().engine());
+    /// Superblock, root directory and counters, in one table with its index, as blocks.
+    const EMPTY_BYTES: u64 = 64 << 10;
+    if space.live_bytes > EMPTY_BYTES {
+        return Err(Violation(format!("nothing is left and {} bytes are live", space.live_bytes)));
+    }
+    Ok(())
+}

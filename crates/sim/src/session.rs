@@ -1,0 +1,220 @@
+//! One run of the product beside the model: each answer is compared, and everything that can be seen, when asked.
+
+use std::fmt;
+
+use warpfire_env::Clock;
+use warpfire_fs::FsError;
+use warpfire_simdev::{Cut, SimWorld};
+
+use crate::drive::{drive, errno_of};
+use crate::history::History;
+use crate::model::{Errno, Model, show_path};
+use crate::observe::observe;
+use crate::op::Op;
+use crate::stack::{Shape, SimFs, overwrite};
+
+/// Time that passes before each operation: enough to tell two times apart.
+const STEP_NANOS: u64 = 1_000_001;
+
+/// Something that must not be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation(pub String);
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// How an operation ended that neither failed as it must nor did what it must.
+#[derive(Debug)]
+pub enum Outcome {
+    /// As the model says.
+    Agreed,
+    /// The pool is full; nothing has changed.
+    Refused,
+    /// A device's fault came through. The operation may have taken place or not.
+    Faulted(FsError),
+}
+
+/// The product and the model side by side.
+pub struct Session {
+    /// The devices.
+    pub world: SimWorld,
+    shape: Shape,
+    fs: Option<SimFs>,
+    /// What the model says.
+    pub history: History,
+}
+
+impl Session {
+    /// Makes a pool on blank devices.
+    ///
+    /// # Errors
+    /// If it can not be made.
+    pub fn make(shape: Shape, seed: u64) -> Result<Self, Violation> {
+        let world = shape.world(seed);
+        let fs = shape.make(&world).map_err(|e| Violation(format!("can not make {shape}: {e}")))?;
+        let model = Model::new(world.clock().now());
+        Ok(Session { world, shape, fs: Some(fs), history: History::new(model) })
+    }
+
+    /// A session in another world, whose devices hold the model's state.
+    ///
+    /// # Errors
+    /// If it can not be opened, or holds something else.
+    pub fn resume(shape: Shape, world: SimWorld, model: Model) -> Result<Self, Violation> {
+        let mut session = Session { world, shape, fs: None, history: History::new(model) };
+        session.open()?;
+        session.check()?;
+        Ok(session)
+    }
+
+    /// The filesystem.
+    ///
+    /// # Panics
+    /// After a failed open.
+    #[must_use]
+    pub fn fs(&self) -> &SimFs {
+        self.fs.as_ref().expect("a session whose open failed is not used any more")
+    }
+
+    fn open(&mut self) -> Result<(), Violation> {
+        let opened = self.shape.open(&self.world);
+        self.fs = Some(opened.map_err(|e| Violation(format!("can not be opened: {e}")))?);
+        Ok(())
+    }
+
+    /// Does an operation to both and compares what they say.
+    ///
+    /// # Errors
+    /// If the product says something else than the model, other than that the pool is full.
+    pub fn step(&mut self, op: &Op) -> Result<Outcome, Violation> {
+        let outcome = self.try_step(op)?;
+        if let Outcome::Faulted(e) = outcome {
+            return Err(self.disagreement(op, &format!("the product says: {e}")));
+        }
+        Ok(outcome)
+    }
+
+    /// As `step`, where devices may fail.
+    ///
+    /// # Errors
+    /// If the product says something else than the model for another reason than a device's fault.
+    pub fn try_step(&mut self, op: &Op) -> Result<Outcome, Violation> {
+        let clock = self.world.clock();
+        clock.advance(STEP_NANOS);
+        let wanted = self.history.push(op, clock.now());
+        let said = if *op == Op::Reopen { self.reopen() } else { drive(self.fs(), op) };
+        match (wanted, said) {
+            (Ok(()), Ok(())) => {
+                if op.makes_durable() {
+                    self.history.acknowledge();
+                }
+                Ok(Outcome::Agreed)
+            }
+            (Err(wanted), Err(said)) if wanted == errno_of(&said) => Ok(Outcome::Agreed),
+            (_, Err(FsError::NoSpace)) => {
+                self.history.refuse_last();
+                Ok(Outcome::Refused)
+            }
+            (_, Err(said)) if is_fault(&said) => Ok(Outcome::Faulted(said)),
+            (Ok(()), Err(said)) => Err(self.disagreement(op, &format!("it must succeed; it says: {said}"))),
+            (Err(wanted), Ok(())) => {
+                Err(self.disagreement(op, &format!("it must fail ({wanted}); it succeeds")))
+            }
+            (Err(wanted), Err(said)) => {
+                Err(self.disagreement(op, &format!("it must fail with '{wanted}'; it says: {said}")))
+            }
+        }
+    }
+
+    fn disagreement(&self, op: &Op, why: &str) -> Violation {
+        Violation(format!("operation {}: {op}: {why}", self.history.newest()))
+    }
+
+    fn reopen(&mut self) -> Result<(), FsError> {
+        if let Some(fs) = self.fs.take() {
+            fs.close()?;
+        }
+        let opened = self.shape.open(&self.world);
+        self.fs = Some(opened.map_err(|e| match e {
+            crate::stack::StackError::Fs(e) => e,
+            other => FsError::Damaged { code: 0, reason: other.to_string().into() },
+        })?);
+        Ok(())
+    }
+
+    /// Compares everything that can be seen with the newest state.
+    ///
+    /// # Errors
+    /// If anything differs.
+    pub fn check(&self) -> Result<(), Violation> {
+        let newest = self.history.newest();
+        find_state(self.fs(), &self.history, newest..=newest).map(drop)?;
+        self.check_devices()
+    }
+
+    /// Checks that the log's space adds up and that no device was overwritten.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn check_devices(&self) -> Result<(), Violation> {
+        check_space(self.fs())?;
+        overwrite(&self.world).map_or(Ok(()), |what| Err(Violation(what)))
+    }
+
+    /// Cuts the power, opens what is left, and goes on from the state that was found.
+    ///
+    /// # Errors
+    /// If what is found is no state that a crash may leave.
+    pub fn crash(&mut self, cut: &Cut) -> Result<(), Violation> {
+        self.fs = None;
+        if let Some(what) = overwrite(&self.world) {
+            return Err(Violation(what));
+        }
+        self.world = self.world.cut(cut);
+        self.open().map_err(|v| Violation(format!("after a power cut: {v}")))?;
+        let allowed = self.history.durable()..=self.history.newest();
+        let found = find_state(self.fs(), &self.history, allowed)?;
+        let model = self.history.state(found).clone();
+        self.history = History::new(model);
+        self.check_devices()
+    }
+}
+
+/// Whether an error says that devices failed, rather than that the request was wrong.
+#[must_use]
+pub fn is_fault(error: &FsError) -> bool {
+    [Errno::IO, Errno::READ_ONLY].contains(&errno_of(error))
+}
+
+/// Which of the allowed states the filesystem shows.
+///
+/// # Errors
+/// If none, or if something can not be read.
+pub fn find_state(
+    fs: &SimFs,
+    history: &History,
+    allowed: std::ops::RangeInclusive<usize>,
+) -> Result<usize, Violation> {
+    let found = observe(fs)
+        .map_err(|(path, e)| Violation(format!("{} can not be looked at: {e}", show_path(&path))))?;
+    history.find(allowed, &found).map_err(Violation)
+}
+
+/// Checks that what is live, garbage and free is all there is.
+///
+/// # Errors
+/// If not.
+pub fn check_space(fs: &SimFs) -> Result<(), Violation> {
+    let space = warpfire_meta::SliceStore::space(&**fs.engine());
+    let sum = space.live_bytes + space.garbage_bytes + space.free_bytes;
+    if sum == space.total_bytes {
+        Ok(())
+    } else {
+        Err(Violation(format!("space does not add up: {space:?}")))
+    }
+}

@@ -1,0 +1,208 @@
+//! The product, whole, over simulated devices: one thread, a clock that stands still, everything from one seed.
+
+use std::fmt;
+use std::sync::Arc;
+
+use warpfire_env::{Clock, Device};
+use warpfire_fs::{Fs, FsError, FsOptions, FsSchema};
+use warpfire_log::{Log, LogError};
+use warpfire_meta::{Background, Engine, EngineOptions, MetaError};
+use warpfire_pool::{CreateOptions, Pool, PoolError};
+use warpfire_simdev::{DeviceSpec, SimRandom, SimWorld, mix};
+
+/// The engine that the simulation runs.
+pub type SimEngine = Engine<Log, FsSchema>;
+
+/// The filesystem that the simulation runs.
+pub type SimFs = Fs<SimEngine>;
+
+/// Why the stack could not be made or opened.
+#[derive(Debug, thiserror::Error)]
+pub enum StackError {
+    /// The pool could not.
+    #[error("pool: {0}")]
+    Pool(#[from] PoolError),
+    /// The log could not.
+    #[error("log: {0}")]
+    Log(#[from] LogError),
+    /// The engine could not.
+    #[error("engine: {0}")]
+    Meta(#[from] MetaError),
+    /// The filesystem could not.
+    #[error("filesystem: {0}")]
+    Fs(#[from] FsError),
+}
+
+/// Which rules the devices lay down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Any block may be written at any time.
+    Conventional,
+    /// Overwrites are told, and are violations.
+    AppendOnly,
+    /// Writes away from the write pointer are refused.
+    Zoned,
+}
+
+/// What the devices and the engine are like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// Data columns.
+    pub data: u16,
+    /// Parity columns.
+    pub parity: u8,
+    /// Devices beyond data and parity.
+    pub spare: u16,
+    /// Zones on each device.
+    pub zones: u64,
+    /// Bytes in a zone.
+    pub zone_bytes: u64,
+    /// The devices' rules.
+    pub kind: Kind,
+    /// The engine's memtable.
+    pub memtable_bytes: u64,
+    /// Commit log after which the engine writes tables.
+    pub log_bytes_max: u64,
+}
+
+impl Shape {
+    /// Two devices, everything small: a state is cheap to open.
+    pub const TINY: Shape = Shape {
+        data: 1,
+        parity: 1,
+        spare: 0,
+        zones: 40,
+        zone_bytes: 256 << 10,
+        kind: Kind::Conventional,
+        memtable_bytes: 64 << 10,
+        log_bytes_max: 16 << 10,
+    };
+
+    /// The devices' count.
+    #[must_use]
+    pub fn devices(&self) -> usize {
+        usize::from(self.data) + usize::from(self.parity) + usize::from(self.spare)
+    }
+
+    /// A shape that the numbers name: all geometries, kinds of device and sizes of memory.
+    #[must_use]
+    pub fn draw(random: &SimRandom) -> Shape {
+        let pick = |n: usize| usize::try_from(random.below(n as u64)).expect("an index");
+        let geometries =
+            [(1, 0, 0), (1, 1, 0), (2, 1, 0), (1, 2, 1), (4, 2, 0), (3, 2, 2), (1, 1, 1), (10, 4, 0)];
+        let (data, parity, spare) = geometries[pick(geometries.len())];
+        let kinds = [Kind::Conventional, Kind::AppendOnly, Kind::Zoned];
+        Shape {
+            data,
+            parity,
+            spare,
+            zones: 32 + random.below(64),
+            zone_bytes: (256 << 10) << pick(3),
+            kind: kinds[pick(kinds.len())],
+            memtable_bytes: (32 << 10) << pick(6),
+            log_bytes_max: (8 << 10) << pick(7),
+        }
+    }
+
+    /// Small shapes for crash states, by number; `kind` overrides the kind of the devices.
+    #[must_use]
+    pub fn of_crash(number: u64, kind: Option<Kind>) -> Shape {
+        let random = SimRandom::new(mix(number) ^ 0x5a9e);
+        let drawn = Shape::draw(&random);
+        let geometries = [(1, 1, 0), (1, 0, 0), (2, 1, 0), (1, 1, 1), (4, 2, 0)];
+        let (data, parity, spare) =
+            geometries[usize::try_from(random.below(geometries.len() as u64)).expect("an index")];
+        let log_bytes_max = drawn.log_bytes_max.min(64 << 10);
+        let kind = kind.unwrap_or(drawn.kind);
+        Shape { data, parity, spare, kind, log_bytes_max, ..Shape::TINY }
+    }
+
+    /// Blank devices of this shape.
+    #[must_use]
+    pub fn world(&self, seed: u64) -> SimWorld {
+        let size_bytes = self.zones * self.zone_bytes;
+        let spec = match self.kind {
+            Kind::Conventional => DeviceSpec::conventional("dev", size_bytes),
+            Kind::AppendOnly => DeviceSpec::append_only("dev", size_bytes),
+            Kind::Zoned => DeviceSpec::zoned("dev", size_bytes, self.zone_bytes),
+        };
+        SimWorld::of(seed, self.devices(), &spec)
+    }
+
+    fn options(&self) -> EngineOptions {
+        EngineOptions {
+            memtable_bytes: self.memtable_bytes,
+            block_cache_bytes: 1 << 20,
+            log_bytes_max: self.log_bytes_max,
+            background: Background::Manual,
+        }
+    }
+
+    /// Makes a pool and a filesystem on blank devices.
+    ///
+    /// # Errors
+    /// What the rooms say.
+    pub fn make(&self, world: &SimWorld) -> Result<SimFs, StackError> {
+        let options = CreateOptions {
+            data: self.data,
+            parity: self.parity,
+            zone_bytes: Some(self.zone_bytes),
+            force: false,
+        };
+        let clock = world.clock();
+        let pool = Pool::create(world.devices(), &options, &*world.random(), clock.now())?;
+        let (log, recovered) = Log::create(pool)?;
+        let engine = Engine::open(log, recovered, FsSchema, self.options())?;
+        Fs::format(&engine, &*clock, 0, 0)?;
+        Ok(Fs::open(Arc::new(engine), clock, FsOptions::default())?)
+    }
+
+    /// Opens what the world's devices hold.
+    ///
+    /// # Errors
+    /// What the rooms say.
+    pub fn open(&self, world: &SimWorld) -> Result<SimFs, StackError> {
+        self.open_devices(world.devices(), world.clock())
+    }
+
+    /// Opens what these devices hold, in any order, some missing.
+    ///
+    /// # Errors
+    /// What the rooms say.
+    pub fn open_devices(
+        &self,
+        devices: Vec<Arc<dyn Device>>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<SimFs, StackError> {
+        let (pool, root) = Pool::open(devices)?;
+        let (log, recovered) = Log::open(pool, &root)?;
+        let engine = Engine::open(log, recovered, FsSchema, self.options())?;
+        Ok(Fs::open(Arc::new(engine), clock, FsOptions::default())?)
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}+{} over {} {:?} devices, {} zones of {} KiB, memtable {} KiB, log {} KiB",
+            self.data,
+            self.parity,
+            self.devices(),
+            self.kind,
+            self.zones,
+            self.zone_bytes >> 10,
+            self.memtable_bytes >> 10,
+            self.log_bytes_max >> 10
+        )
+    }
+}
+
+/// The first write over bytes in use that the devices saw.
+#[must_use]
+pub fn overwrite(world: &SimWorld) -> Option<String> {
+    world.sims().iter().find_map(|sim| {
+        let violation = *sim.violations().first()?;
+        Some(format!("{} was overwritten: {violation:?}", sim.spec().name))
+    })
+}
