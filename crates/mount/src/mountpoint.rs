@@ -25,9 +25,10 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf, MountError> {
         return Err(MountError::NoFuse);
     }
     for _ in 0..DEAD_MOUNTS_MAX {
-        match fs::metadata(path) {
-            Ok(found) if found.is_dir() => return refuse_live_mount(path),
-            Ok(_) => return Err(MountError::NotADirectory(path.to_owned())),
+        match look(path) {
+            Ok(Found::Directory(real)) => return Ok(real),
+            Ok(Found::FuseMount(real)) => return Err(MountError::AlreadyMounted(real)),
+            Ok(Found::SomethingElse) => return Err(MountError::NotADirectory(path.to_owned())),
             Err(e) if is_dead(&e) => {
                 tracing::warn!(mountpoint = %path.display(), "detaching a mount whose server has died");
                 detach(path)?;
@@ -97,16 +98,31 @@ pub(crate) fn helper_refused(path: &Path, said: &str) -> MountError {
     not_permitted(path, last.trim().to_owned())
 }
 
-/// A mount whose server is gone answers everything with "not connected".
-fn is_dead(e: &io::Error) -> bool {
-    e.raw_os_error().is_some_and(|raw| Errno::from_raw_os_error(raw) == Errno::NOTCONN)
+/// What is at a path that is to be mounted on; paths are their real names.
+enum Found {
+    Directory(PathBuf),
+    FuseMount(PathBuf),
+    SomethingElse,
 }
 
-fn refuse_live_mount(path: &Path) -> Result<PathBuf, MountError> {
-    let real = path.canonicalize().map_err(|e| system(path, "resolve the mountpoint", e))?;
+fn look(path: &Path) -> io::Result<Found> {
+    if !fs::metadata(path)?.is_dir() {
+        return Ok(Found::SomethingElse);
+    }
+    let real = path.canonicalize()?;
     let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let taken = table.split(|&b| b == b'\n').filter_map(fuse_mountpoint).any(|at| at == real);
-    if taken { Err(MountError::AlreadyMounted(real)) } else { Ok(real) }
+    if !table.split(|&b| b == b'\n').filter_map(fuse_mountpoint).any(|at| at == real) {
+        return Ok(Found::Directory(real));
+    }
+    // Attributes may come from the kernel's cache, long after the server died. This question never does.
+    rustix::fs::statvfs(&real)?;
+    Ok(Found::FuseMount(real))
+}
+
+/// A mount whose server is gone answers everything that the kernel does not know itself with "not connected".
+fn is_dead(e: &io::Error) -> bool {
+    let dead = [Errno::NOTCONN, Errno::CONNABORTED];
+    e.raw_os_error().is_some_and(|raw| dead.contains(&Errno::from_raw_os_error(raw)))
 }
 
 /// Where a line of mountinfo says that a FUSE filesystem is mounted; `None` for other filesystems.

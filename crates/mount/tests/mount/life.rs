@@ -87,6 +87,21 @@ fn a_mount_whose_server_was_killed_is_replaced_by_the_next() {
     assert!(!is_mounted(dir.path()));
 }
 
+/// The kernel answered `stat` of the dead mount from its cache, so it was taken for a live one.
+#[test]
+fn a_dead_mount_that_still_shows_attributes_is_replaced_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut server) = Server::start(dir.path()) else { return };
+    fs::metadata(dir.path()).unwrap();
+    server.signal(Signal::KILL);
+    server.child.wait().unwrap();
+    assert!(fs::metadata(dir.path()).is_ok(), "the kernel remembers");
+    let mut next = Server::start(dir.path()).expect("a dead mount does not stand in the way");
+    next.signal(Signal::TERM);
+    assert!(next.child.wait().unwrap().success());
+    assert!(!is_mounted(dir.path()));
+}
+
 #[test]
 fn a_live_mount_is_not_mounted_over() {
     let dir = tempfile::tempdir().unwrap();
