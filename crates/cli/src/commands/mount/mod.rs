@@ -59,7 +59,7 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     commit: u64,
 
-    /// Threads that serve requests [default: one for each core].
+    /// Threads that take requests [default: one for two cores].
     #[arg(long, value_parser = parse_threads)]
     threads: Option<usize>,
 
