@@ -431,10 +431,6 @@ fn check_inode(inode: &Inode<'_>, found: Place, place: &str, context: &Context<'
         let what = format_args!("inode {} was never reserved: {} is next", inode.ino, context.next_ino);
         context.findings.error(Code::InoUnreserved, place, what);
     }
-    if found == Place::Name && attrs.links != 1 {
-        let what = format_args!("holds an inode with {} links; it has one name", attrs.links);
-        context.findings.error(Code::Links, place, what);
-    }
     if attrs.allocated_bytes > attrs.size_bytes && found != Place::Orphan {
         let what = format_args!("{} bytes allocated of {}", attrs.allocated_bytes, attrs.size_bytes);
         context.findings.error(Code::Allocated, place, what);

@@ -164,13 +164,6 @@ fn each_contradiction_is_found_and_no_other() {
             }),
         ),
         (
-            "an embedded inode with two links",
-            Code::Links,
-            Box::new(|f| {
-                f.inode(Key::Dentry(V, ROOT, b"x"), 10, fifo(2), Content::None).counters(1, 0);
-            }),
-        ),
-        (
             "a directory that says another name",
             Code::DirectoryPlace,
             Box::new(|f| {
