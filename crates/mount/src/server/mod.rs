@@ -7,6 +7,7 @@
 //!    it by itself. No request on a file carries a handle; only directories have one.
 //! 3. Whoever changes the filesystem marks it changed, so that the background commit wakes.
 
+mod flags;
 mod init;
 mod listing;
 
@@ -24,9 +25,7 @@ use fuser::{
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use warpfire_fs::acl::{Caller, Perm};
-use warpfire_fs::{
-    AllocMode, FileKind, Fs, FsError, NewMode, NodeRef, Position, RenameMode, Seek, SetAttr, XattrMode,
-};
+use warpfire_fs::{Fs, FsError, NewMode, NodeRef, Position, Seek, SetAttr};
 use warpfire_meta::{SliceStore, Store};
 
 use crate::attr::{file_attr, nothing, set_time};
@@ -35,6 +34,7 @@ use crate::groups::ProcessGroups;
 use crate::nodes::Nodes;
 use crate::options::Checks;
 use crate::waiters::Waiters;
+use flags::{alloc_mode, file_kind, rename_mode, xattr_mode};
 use init::KEEP;
 use listing::OpenDirs;
 
@@ -459,12 +459,7 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
     ) {
         let groups = ProcessGroups::of(req.pid());
         let set = self.node(ino).and_then(|node| {
-            let mode = match flags {
-                0 => XattrMode::Either,
-                libc::XATTR_CREATE => XattrMode::Create,
-                libc::XATTR_REPLACE => XattrMode::Replace,
-                _ => return Err(Refusal(Errno::EINVAL)),
-            };
+            let mode = xattr_mode(flags).ok_or(Refusal(Errno::EINVAL))?;
             Ok(self.fs.setxattr(&caller(req, &groups), &node, name.as_bytes(), value, mode)?)
         });
         self.done(set, reply);
@@ -583,31 +578,5 @@ fn sized(answer: Answer<Vec<u8>>, room: u32, reply: ReplyXattr) {
         Ok(value) if value.len() > room as usize => reply.error(Errno::ERANGE),
         Ok(value) => reply.data(&value),
         Err(Refusal(errno)) => reply.error(errno),
-    }
-}
-
-fn file_kind(mode: u32) -> Option<FileKind> {
-    FileKind::new(((mode & libc::S_IFMT) >> 12) as u8)
-}
-
-fn rename_mode(flags: RenameFlags) -> Option<RenameMode> {
-    match flags {
-        _ if flags.is_empty() => Some(RenameMode::Replace),
-        RenameFlags::RENAME_NOREPLACE => Some(RenameMode::NoReplace),
-        RenameFlags::RENAME_EXCHANGE => Some(RenameMode::Exchange),
-        _ => None,
-    }
-}
-
-fn alloc_mode(flags: i32) -> Option<AllocMode> {
-    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    const ZERO_AND_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
-    match flags {
-        0 => Some(AllocMode::Allocate),
-        libc::FALLOC_FL_KEEP_SIZE => Some(AllocMode::KeepSize),
-        PUNCH => Some(AllocMode::PunchHole),
-        libc::FALLOC_FL_ZERO_RANGE => Some(AllocMode::ZeroRange { keep_size: false }),
-        ZERO_AND_KEEP => Some(AllocMode::ZeroRange { keep_size: true }),
-        _ => None,
     }
 }
