@@ -55,12 +55,23 @@ impl Log {
         space
     }
 
+    /// Segments in which reads or recovery met damage.
+    pub(crate) fn known_damaged(&self) -> BTreeSet<SegmentId> {
+        self.pool.damaged_segments().into_iter().chain(self.damaged.iter().copied()).collect()
+    }
+
+    /// Sealed segments that something refers to, oldest first.
+    pub(crate) fn live_sealed(&self) -> Vec<SegmentId> {
+        let table = self.table.lock();
+        let live = table.iter().filter(|(_, e)| e.state == State::Sealed && e.live_bytes() > 0);
+        live.map(|(id, _)| id).collect()
+    }
+
     /// Sealed segments by the benefit of cleaning them for its cost, (1-u)·age/(1+u) with u the live share and age the
     /// number of segments made since (Rosenblum and Ousterhout 1991); damaged ones first of all.
     pub(crate) fn choose_victims(&self, max: usize) -> Vec<SegmentId> {
         let segment_bytes = self.segment_bytes().max(1);
-        let damaged: BTreeSet<SegmentId> =
-            self.pool.damaged_segments().into_iter().chain(self.damaged.iter().copied()).collect();
+        let damaged = self.known_damaged();
         let newest = self.newest_segment();
         let table = self.table.lock();
         let mut found: Vec<(bool, u128, SegmentId)> = Vec::new();

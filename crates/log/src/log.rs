@@ -135,6 +135,19 @@ impl Log {
         }
     }
 
+    /// Seals those open segments that are among `ids`.
+    fn seal_open(&self, ids: &BTreeSet<SegmentId>) -> Result<(), LogError> {
+        for stream in &self.streams {
+            let mut open = stream.open.lock();
+            if open.as_ref().is_some_and(|o| ids.contains(&o.id())) {
+                self.latch.check()?;
+                self.write_out(stream, &mut open).map_err(|e| self.latch.on_write(e))?;
+                self.seal(&mut open);
+            }
+        }
+        Ok(())
+    }
+
     /// Makes sure that the stream has an open segment in which `wanted` bytes fit, and says where.
     fn place(
         &self,
@@ -429,6 +442,28 @@ impl LogStore for Log {
 
     fn victims(&self, max: usize) -> Vec<SegmentId> {
         self.choose_victims(max)
+    }
+
+    fn damage_seen(&self) -> u64 {
+        self.pool.damage_seen() + self.damaged.len() as u64
+    }
+
+    fn damaged(&self) -> Result<Vec<SegmentId>, LogError> {
+        let known = self.known_damaged();
+        if known.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.seal_open(&known)?;
+        Ok(self.live_sealed().into_iter().filter(|id| known.contains(id)).collect())
+    }
+
+    fn scrub(&self, after: Option<SegmentId>) -> Result<Option<SegmentId>, LogError> {
+        let Some(id) = self.live_sealed().into_iter().find(|id| Some(*id) > after) else { return Ok(None) };
+        match self.pool.verify(id) {
+            // It was freed meanwhile, and what was live in it is elsewhere, behind it.
+            Ok(_) | Err(PoolError::UnknownSegment(_)) => Ok(Some(id)),
+            Err(e) => Err(LogError::Damaged(format!("{id}: {e}").into())),
+        }
     }
 
     fn space(&self) -> Space {

@@ -161,6 +161,17 @@ pub trait LogStore: Send + Sync + 'static {
     /// Empty when there is nothing to gain. The caller moves what is live and releases it.
     fn victims(&self, max: usize) -> Vec<SegmentId>;
 
+    /// Counts up with every segment in which damage is met: cheap to ask after every read.
+    fn damage_seen(&self) -> u64;
+
+    /// Segments with live bytes in which damage is known, oldest first. One that was being written is sealed for
+    /// it, so that the caller can move what is live, as for `victims`.
+    fn damaged(&self) -> Result<Vec<SegmentId>, LogError>;
+
+    /// Verifies every block, parity too, of the first sealed segment with live bytes behind `after`, and says which that was;
+    /// `None` behind the last. Damage that it meets counts as seen.
+    fn scrub(&self, after: Option<SegmentId>) -> Result<Option<SegmentId>, LogError>;
+
     /// Space, exactly, as of now.
     fn space(&self) -> Space;
 }

@@ -43,6 +43,11 @@ impl Checksums {
         self.0.get(&(segment, stripe, column as u16))
     }
 
+    /// Makes the next reader of the shard read and judge its header.
+    pub(crate) fn forget(&self, segment: SegmentId, stripe: u32, column: usize) {
+        self.0.remove(&(segment, stripe, column as u16));
+    }
+
     pub(crate) fn put(&self, segment: SegmentId, stripe: u32, column: usize, table: CrcTable) {
         self.0.insert((segment, stripe, column as u16), table);
     }

@@ -102,6 +102,7 @@ impl Pool {
             flushing: Mutex::new(()),
             unflushed: Mutex::new(BTreeMap::new()),
             damaged: Mutex::new(BTreeSet::new()),
+            damage_seen: AtomicU64::new(0),
             checksums: Checksums::new(),
             rebuilt_blocks: AtomicU64::new(0),
             stripes_written: AtomicU64::new(0),

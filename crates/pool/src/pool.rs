@@ -53,6 +53,8 @@ pub(crate) struct Inner {
     pub flushing: Mutex<()>,
     pub unflushed: Mutex<BTreeMap<SegmentId, Arc<Segment>>>,
     pub damaged: Mutex<BTreeSet<SegmentId>>,
+    /// Counts the segments that ever were listed in `damaged`.
+    pub damage_seen: AtomicU64,
     pub checksums: Checksums,
     pub rebuilt_blocks: AtomicU64,
     pub stripes_written: AtomicU64,
@@ -187,6 +189,12 @@ impl Pool {
         self.inner.damaged.lock().iter().copied().collect()
     }
 
+    /// How many segments damage was met in since the pool was opened: cheap to ask after every read.
+    #[must_use]
+    pub fn damage_seen(&self) -> u64 {
+        self.inner.damage_seen.load(Relaxed)
+    }
+
     /// What was read, written, flushed and rebuilt since the pool was opened.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -258,6 +266,13 @@ impl Inner {
     /// Columns of a segment that lie on devices which are not written any more.
     pub(crate) fn lost_columns(&self, segment: &Segment) -> usize {
         segment.columns.iter().filter(|(device, _)| !self.devices.writable(*device)).count()
+    }
+
+    /// Lists a segment as damaged.
+    pub(crate) fn note_damage(&self, id: SegmentId) {
+        if self.damaged.lock().insert(id) {
+            self.damage_seen.fetch_add(1, Relaxed);
+        }
     }
 
     pub(crate) fn failed(&self) -> PoolError {

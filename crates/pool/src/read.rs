@@ -228,7 +228,7 @@ impl Inner {
         let segment = Arc::clone(&batch[members[0]].segment);
         let place = batch[members[0]].place;
         if columns.iter().any(|c| self.devices.state(segment.columns[*c].0).is_readable()) {
-            self.damaged.lock().insert(segment.id);
+            self.note_damage(segment.id);
         }
         let rebuilt = self.rebuild(&segment, &place, &columns, first..last + 1)?;
         for n in members {

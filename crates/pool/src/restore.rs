@@ -71,6 +71,25 @@ impl Pool {
         Ok(Some(Restored { descriptor, left }))
     }
 
+    /// Reads every block of a segment, headers and parity too. If some column does not verify it is listed as damaged, and the
+    /// answer is `false`. Columns on devices that take no writes are not judged.
+    ///
+    /// # Errors
+    /// `UnknownSegment`.
+    pub fn verify(&self, id: SegmentId) -> Result<bool, PoolError> {
+        let inner = &self.inner;
+        let segment = inner.segment(id)?;
+        let places = segment.stripes.read().places();
+        for place in &places {
+            (0..segment.width()).for_each(|column| inner.checksums.forget(id, place.stripe, column));
+        }
+        let whole = inner.columns_not_whole(&segment, &places).is_empty();
+        if !whole {
+            inner.note_damage(id);
+        }
+        Ok(whole)
+    }
+
     /// Resets the zones that a segment left. The caller made its new descriptor durable before.
     pub fn give_back(&self, restored: Restored) {
         self.inner.give_zones_back(restored.left.into_iter());

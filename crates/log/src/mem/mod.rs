@@ -274,6 +274,19 @@ impl LogStore for MemLog {
         self.state.lock().segments.victims(max)
     }
 
+    fn damage_seen(&self) -> u64 {
+        0
+    }
+
+    fn damaged(&self) -> Result<Vec<SegmentId>, LogError> {
+        Ok(Vec::new())
+    }
+
+    fn scrub(&self, _after: Option<SegmentId>) -> Result<Option<SegmentId>, LogError> {
+        // Memory does not rot.
+        Ok(None)
+    }
+
     fn space(&self) -> Space {
         let mut state = self.state.lock();
         self.free_unpinned(&mut state);

@@ -1,4 +1,8 @@
-//! Emptying segments that are worth more as free space: tables that name slices in them, or lie in them, are rewritten.
+//! Emptying segments, for their space or because they are damaged: tables that name slices in them, or lie in them, are
+//! rewritten, which reads what is damaged from the rest of its stripe.
+//!
+//! What can not be read beyond that stays where it is and stays named: a segment with something lost in it is not tried
+//! again before the pool is opened the next time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,8 +28,29 @@ const VICTIMS: usize = 4;
 impl<L: LogStore, S: Schema> Inner<L, S> {
     /// Cleans some segments, if that gains space. `true` if anything was moved.
     pub(crate) fn clean_step(&self) -> Result<bool, MetaError> {
-        let compacting = self.compacting.lock();
-        let victims: BTreeSet<SegmentId> = self.log.victims(VICTIMS).into_iter().collect();
+        let _compacting = self.compacting.lock();
+        let mut lossy = self.lossy.lock();
+        let victims = self.log.victims(VICTIMS + lossy.len());
+        self.empty(victims, &mut lossy)
+    }
+
+    /// Moves what is live out of some segments in which damage is known, so that it has all its parity again. `true` if
+    /// anything was moved; without space nothing is.
+    pub(crate) fn repair_step(&self) -> Result<bool, MetaError> {
+        let _compacting = self.compacting.lock();
+        let mut lossy = self.lossy.lock();
+        let damaged = self.log.damaged()?;
+        match self.empty(damaged, &mut lossy) {
+            Err(MetaError::Log(LogError::NoSpace)) => Ok(false),
+            other => other,
+        }
+    }
+
+    /// Moves what is live and readable out of the first of these segments that are not known to be lossy, and notes those
+    /// that prove so. `true` if anything was moved.
+    fn empty(&self, segments: Vec<SegmentId>, lossy: &mut BTreeSet<SegmentId>) -> Result<bool, MetaError> {
+        let victims: BTreeSet<SegmentId> =
+            segments.into_iter().filter(|s| !lossy.contains(s)).take(VICTIMS).collect();
         if victims.is_empty() {
             return Ok(false);
         }
@@ -35,16 +60,27 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
             moved |= self.flush_frozen()?;
         }
         let version = self.version();
-        let mut moves = Moves::new();
+        let mut moves = Moves::default();
         for (run, table) in version.tables() {
             let entry = table.entry();
-            let lies_there = entry.slices.iter().any(|s| victims.contains(&s.segment));
-            if lies_there || entry.references.iter().any(|(segment, _)| victims.contains(segment)) {
-                self.rewrite(run, table, &victims, &mut moves)?;
+            let lies_in = entry.slices.iter().map(|s| s.segment);
+            let names = entry.references.iter().map(|(segment, _)| *segment);
+            let concerned: Vec<SegmentId> = lies_in.chain(names).filter(|s| victims.contains(s)).collect();
+            if concerned.is_empty() {
+                continue;
+            }
+            let rewritten = match table.is_unreadable() {
+                true => Ok(()),
+                false => self.rewrite(run, table, &victims, &mut moves),
+            };
+            if table.is_unreadable() {
+                moves.lost.extend(concerned);
+            } else {
+                rewritten?;
                 moved = true;
             }
         }
-        drop(compacting);
+        lossy.append(&mut moves.lost);
         Ok(moved)
     }
 

@@ -35,7 +35,7 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         for (segment, bytes) in frozen.shards.iter().flat_map(|s| &s.references) {
             *references.entry(*segment).or_insert(0) += bytes;
         }
-        let (cleaning, mut moves) = (BTreeSet::new(), Moves::new());
+        let (cleaning, mut moves) = (BTreeSet::new(), Moves::default());
         let first = frozen.first().expect("an empty memtable is not frozen");
         // Only a flush adds what is newer, and this is the one: if there is no table, there is nothing older.
         let bottom = self.version().runs.is_empty();

@@ -19,8 +19,14 @@ use crate::store::MetaError;
 use crate::table::TableWriter;
 use crate::version::Into;
 
-/// Slices that a cleaning has moved: each is copied once, though many values may name it.
-pub(crate) type Moves = BTreeMap<SlicePtr, Slices>;
+/// What a cleaning has come to so far.
+#[derive(Default)]
+pub(crate) struct Moves {
+    /// Where slices went: each is copied once, though many values may name it.
+    copied: BTreeMap<SlicePtr, Slices>,
+    /// Segments that hold a slice which can not be read: it stays named, and reading it stays an error.
+    pub(super) lost: BTreeSet<SegmentId>,
+}
 
 /// Beyond this many moves are not remembered (about 64 MiB): a slice named twice is then copied twice.
 const MOVES_MAX: usize = 1 << 20;
@@ -57,14 +63,20 @@ impl<L: LogStore> Placer for Placing<'_, L> {
         if !self.cleaning.contains(&slice.segment) {
             return Ok(None);
         }
-        if let Some(known) = self.moves.get(&slice) {
+        if let Some(known) = self.moves.copied.get(&slice) {
             return Ok(Some(known.clone()));
         }
         let mut bytes = vec![0; slice.len_bytes as usize];
-        self.log.read(slice, &mut bytes)?;
+        match self.log.read(slice, &mut bytes) {
+            Err(LogError::Damaged(_) | LogError::BadPointer(_)) => {
+                self.moves.lost.insert(slice.segment);
+                return Ok(None);
+            }
+            other => other?,
+        }
         let slices = self.append(Stream::Cold, &bytes)?;
-        if self.moves.len() < MOVES_MAX {
-            self.moves.insert(slice, slices.clone());
+        if self.moves.copied.len() < MOVES_MAX {
+            self.moves.copied.insert(slice, slices.clone());
         }
         Ok(Some(slices))
     }
@@ -182,7 +194,7 @@ impl<L: LogStore, S: Schema> Drop for Job<'_, L, S> {
             self.engine.log.release(segment, bytes);
         }
         // What was copied is gone again.
-        self.placing.moves.clear();
+        self.placing.moves.copied.clear();
     }
 }
 

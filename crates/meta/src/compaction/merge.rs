@@ -29,12 +29,15 @@ fn size_class(bytes: u64) -> u32 {
 }
 
 /// The runs to merge: the newest group of `FANOUT` or more neighbours none of which is of a higher class than the oldest
-/// of them.
+/// of them. A run that can not be read is left alone, and parts those on both sides of it.
 fn pick<L: LogStore>(version: &Version<L>) -> Option<std::ops::Range<usize>> {
-    let classes: Vec<u32> = version.runs.iter().map(|run| size_class(run.bytes())).collect();
+    let class_of = |run: &Run<L>| (!run.is_unreadable()).then(|| size_class(run.bytes()));
+    let classes: Vec<Option<u32>> = version.runs.iter().map(class_of).collect();
     (0..classes.len()).rev().find_map(|last| {
-        let group = classes[..=last].iter().rev().take_while(|class| **class <= classes[last]).count();
-        let alike = classes[..=last].iter().rev().take(group).filter(|c| **c == classes[last]).count();
+        let oldest = classes[last]?;
+        let newer = classes[..=last].iter().rev();
+        let group = newer.clone().take_while(|class| class.is_some_and(|c| c <= oldest)).count();
+        let alike = newer.take(group).filter(|class| **class == Some(oldest)).count();
         (alike >= FANOUT || group >= 2 * FANOUT).then(|| last + 1 - group..last + 1)
     })
 }
@@ -107,22 +110,32 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         let _compacting = self.compacting.lock();
         let version = self.version();
         let Some(group) = pick(&version) else { return Ok(false) };
+        // If a table proves unreadable, the next step picks another group.
         self.merge_runs(&version, group)?;
         Ok(true)
     }
 
-    /// Merges everything into one run, which drops all that deletes hide. `false` if there is nothing to drop.
+    /// Merges everything into one run, which drops all that deletes hide. `false` if there is nothing to drop, or some table
+    /// can not be read.
     pub(crate) fn merge_all(&self) -> Result<bool, MetaError> {
         let _compacting = self.compacting.lock();
         let version = self.version();
-        if version.runs.len() < 2 && version.tables().all(|(_, t)| t.entry().deletes == 0) {
+        let unreadable = version.runs.iter().any(Run::is_unreadable);
+        if unreadable || version.runs.len() < 2 && version.tables().all(|(_, t)| t.entry().deletes == 0) {
             return Ok(false);
         }
-        self.merge_runs(&version, 0..version.runs.len())?;
-        Ok(true)
+        self.merge_runs(&version, 0..version.runs.len())
     }
 
-    fn merge_runs(&self, version: &Version<L>, group: std::ops::Range<usize>) -> Result<(), MetaError> {
+    /// Puts one run in the place of a group. `false`: a table proved unreadable, and everything is as it was.
+    fn merge_runs(&self, version: &Version<L>, group: std::ops::Range<usize>) -> Result<bool, MetaError> {
+        match self.merge_group(version, group.clone()) {
+            Err(_) if version.runs[group].iter().any(Run::is_unreadable) => Ok(false),
+            other => other.map(|()| true),
+        }
+    }
+
+    fn merge_group(&self, version: &Version<L>, group: std::ops::Range<usize>) -> Result<(), MetaError> {
         // Flushes add runs only before the newest, so the last run stays the last while compaction is locked.
         let bottom = group.end == version.runs.len();
         let runs = &version.runs[group];
@@ -134,7 +147,7 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
             }
         }
         let tables = || merged.iter().flatten().map(|(_, t)| t);
-        let (cleaning, mut moves) = (BTreeSet::new(), Moves::new());
+        let (cleaning, mut moves) = (BTreeSet::new(), Moves::default());
         let mut job = Job::new(self, seq_base(tables()), references(tables()), &cleaning, &mut moves);
         for cluster in &merged {
             let mut by_run: Vec<Vec<Arc<Table<L>>>> = runs.iter().map(|_| Vec::new()).collect();

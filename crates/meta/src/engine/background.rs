@@ -1,6 +1,7 @@
 //! Background work: as functions, and as two threads that call them when there is something to do.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
@@ -99,6 +100,16 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         }
     }
 
+    /// Calls for background work if damage was met since this was last asked.
+    #[inline]
+    pub(super) fn answer_damage(&self) {
+        let seen = self.log.damage_seen();
+        if self.damage_answered.load(Ordering::Relaxed) != seen {
+            self.damage_answered.store(seen, Ordering::Relaxed);
+            self.wake_background();
+        }
+    }
+
     /// Writes a frozen memtable; keeps the commit log short.
     pub(super) fn flush_step(&self) -> Result<bool, MetaError> {
         self.latch.check()?;
@@ -120,10 +131,10 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         Ok(false)
     }
 
-    /// Merges runs; cleans segments when that pays.
+    /// Moves data out of damaged segments; merges runs; cleans segments when that pays.
     pub(super) fn compaction_step(&self) -> Result<bool, MetaError> {
         self.latch.check()?;
-        if self.merge_step()? {
+        if self.repair_step()? || self.merge_step()? {
             return Ok(true);
         }
         if !self.cleaning_pays() {

@@ -10,22 +10,22 @@
 //!    operands is in one of them only.
 //! 2. Seqs in the frozen memtable are below those of the active one and above those in tables.
 //! 3. What a sync that returned had covered is in the tables of a durable manifest edit or in a durable record.
-//! 4. Locks are taken in this order: compacting, flushing, cut, manifest, shards (rising), order, hook.
+//! 4. Locks are taken in this order: compacting, lossy, flushing, cut, manifest, shards (rising), order, hook.
 
 mod background;
 mod recovery;
 mod shards;
 mod spi;
 
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use warpfire_format::manifest::TableEntry;
 use warpfire_log::{LogError, LogPos, LogStore};
-use warpfire_units::Seq;
+use warpfire_units::{SegmentId, Seq};
 
 pub(crate) use shards::{Shard, Shards};
 
@@ -143,6 +143,10 @@ pub(crate) struct Inner<L: LogStore, S> {
     pub(crate) usage: Usage,
     /// The newest commit when work for space last came to nothing: it is not tried again before another.
     pub(crate) gave_up_at: AtomicU64,
+    /// Segments in which something can not be read or rebuilt: emptying them is not tried again.
+    pub(crate) lossy: Mutex<BTreeSet<SegmentId>>,
+    /// What the log had seen of damage when background work was last called for it.
+    damage_answered: AtomicU64,
     pub(crate) latch: Latch,
     signal: Signal,
 }
@@ -255,6 +259,17 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         self.inner.version().runs.iter().map(|run| (run.tables.len(), run.bytes())).collect()
     }
 
+    /// Verifies every block, parity too, of the next segment behind `after`, and says which that was; `None` behind the last.
+    /// What is found damaged is moved out of by the background work.
+    ///
+    /// # Errors
+    /// What the log says.
+    pub fn scrub_step(&self, after: Option<SegmentId>) -> Result<Option<SegmentId>, LogError> {
+        let scrubbed = self.inner.log.scrub(after);
+        self.inner.answer_damage();
+        scrubbed
+    }
+
     /// Writes what is in memory as tables.
     ///
     /// # Errors
@@ -265,7 +280,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         self.inner.flush_or_reclaim()
     }
 
-    /// Merges all tables into one run.
+    /// Merges all tables into one run, if all can be read.
     ///
     /// # Errors
     /// As of `sync`; `NoSpace` leaves everything as it was.

@@ -136,6 +136,8 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             slices_durable: AtomicU64::new(0),
             usage,
             gave_up_at: AtomicU64::new(u64::MAX),
+            lossy: Mutex::default(),
+            damage_answered: AtomicU64::new(0),
             latch: Latch::default(),
             signal: Signal::default(),
             log,
@@ -151,6 +153,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         }
         inner.checkpoint()?;
         let threads = Threads::start(&inner);
+        inner.answer_damage();
         Ok(Engine { inner, threads })
     }
 }

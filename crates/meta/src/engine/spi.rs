@@ -27,7 +27,9 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
     }
 
     fn get(&self, key: &[u8], at: Seq, out: &mut Vec<u8>) -> Result<bool, MetaError> {
-        self.inner.get(key, at, out)
+        let found = self.inner.get(key, at, out);
+        self.inner.answer_damage();
+        found
     }
 
     fn scan(
@@ -39,7 +41,9 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
         max_bytes: usize,
         page: &mut Page,
     ) -> Result<(), MetaError> {
-        self.inner.scan(range, at, direction, max_entries, max_bytes, page)
+        let scanned = self.inner.scan(range, at, direction, max_entries, max_bytes, page);
+        self.inner.answer_damage();
+        scanned
     }
 
     fn lock<'a>(&'a self, keys: &[&[u8]]) -> KeyGuard<'a> {
@@ -89,11 +93,13 @@ impl<L: LogStore, S: Schema> SliceStore for Engine<L, S> {
     }
 
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), LogError> {
-        match reads {
+        let done = match reads {
             [] => Ok(()),
             [(slice, buf)] => self.inner.log.read(*slice, buf),
             reads => self.inner.log.read_many(reads),
-        }
+        };
+        self.inner.answer_damage();
+        done
     }
 
     fn pin(&self) -> Pin {

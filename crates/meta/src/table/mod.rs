@@ -26,6 +26,8 @@ pub(crate) struct Table<L: LogStore> {
     entry: Arc<TableEntry>,
     log: Arc<L>,
     removed: AtomicBool,
+    /// Some of it could not be read or decoded when it was to be rewritten.
+    unreadable: AtomicBool,
     /// Kept once it was read: some 4 KiB for a table of 16 MiB, and every lookup needs it.
     top: OnceLock<TopIndex>,
 }
@@ -38,7 +40,13 @@ pub(crate) struct Found {
 
 impl<L: LogStore> Table<L> {
     pub(crate) fn new(entry: Arc<TableEntry>, log: Arc<L>) -> Self {
-        Table { entry, log, removed: AtomicBool::new(false), top: OnceLock::new() }
+        Table {
+            entry,
+            log,
+            removed: AtomicBool::new(false),
+            unreadable: AtomicBool::new(false),
+            top: OnceLock::new(),
+        }
     }
 
     pub(crate) fn entry(&self) -> &Arc<TableEntry> {
@@ -48,6 +56,11 @@ impl<L: LogStore> Table<L> {
     /// Says that the manifest does not name the table any more, durably.
     pub(crate) fn mark_removed(&self) {
         self.removed.store(true, Ordering::Release);
+    }
+
+    /// Whether an attempt to rewrite the table has failed for what it reads as. Until the pool is opened again there is no other.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        self.unreadable.load(Ordering::Acquire)
     }
 
     /// Reads part of the table, whatever slices it lies in.

@@ -1,6 +1,7 @@
 //! Reading tables from front to back, a partition (about 256 KiB) at a time and past the cache: for compaction.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use warpfire_format::table::{DataBlock, Entry, Partition, Place};
 use warpfire_log::LogStore;
@@ -58,6 +59,14 @@ impl<L: LogStore> RunStream<L> {
     }
 
     fn next_block(&mut self) -> Result<(), MetaError> {
+        let result = self.decode_next_block();
+        if let (Err(_), Some((table, _))) = (&result, &self.open) {
+            table.unreadable.store(true, Ordering::Release);
+        }
+        result
+    }
+
+    fn decode_next_block(&mut self) -> Result<(), MetaError> {
         self.at = 0;
         loop {
             if let Some(place) = self.blocks.next() {

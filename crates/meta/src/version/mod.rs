@@ -22,6 +22,11 @@ impl<L: LogStore> Run<L> {
         self.tables.iter().map(|t| u64::from(t.entry().len_bytes)).sum()
     }
 
+    /// Whether it can not be rewritten, for a table that can not be read.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        self.tables.iter().any(|t| t.is_unreadable())
+    }
+
     /// The one table that can hold `key`.
     pub(crate) fn table_of(&self, key: &[u8]) -> Option<&Arc<Table<L>>> {
         let at = self.tables.partition_point(|t| t.entry().largest.as_slice() < key);
