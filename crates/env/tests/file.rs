@@ -31,6 +31,20 @@ fn a_second_opener_is_refused_until_the_first_is_gone() {
     FileDevice::open(&path).unwrap();
 }
 
+/// A pool that was mounted again at once after its server had been killed was said to be in use: the kernel gives the files of a killed
+/// process's ring back a little later than it lets its parent know.
+#[test]
+fn a_file_whose_owner_is_just_going_is_waited_for() {
+    let (_dir, path) = place();
+    let owner = FileDevice::create(&path, 1 << 20).unwrap();
+    let going = std::thread::spawn(move || {
+        std::thread::park_timeout(std::time::Duration::from_millis(100));
+        drop(owner);
+    });
+    FileDevice::open(&path).unwrap();
+    going.join().unwrap();
+}
+
 #[test]
 fn a_new_file_has_its_size_and_takes_no_space() {
     let (_dir, path) = place();

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
@@ -52,14 +53,34 @@ pub enum OpenError {
     },
 }
 
+/// How long a file may stay locked after its process is gone: the kernel ends a killed process's ring, which holds its files,
+/// in the background.
+const LINGER_MAX: Duration = Duration::from_secs(1);
+const LINGER_STEP: Duration = Duration::from_millis(20);
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the kernel tells nobody when a lock goes; no simulation opens files"
+)]
+fn linger() {
+    std::thread::sleep(LINGER_STEP);
+}
+
 impl FileDevice {
     /// Opens a regular file or block device that exists, for reading and writing, and locks it.
     ///
-    /// The size is that of the file or device, rounded down to whole blocks.
+    /// The size is that of the file or device, rounded down to whole blocks. If another process has it, waits up to
+    /// a second for the kernel to clear away after one that was killed.
     ///
     /// # Errors
     /// `InUse` if another process has it; `System` with the kind `NotFound` or `PermissionDenied`, and others.
     pub fn open(path: &Path) -> Result<FileDevice, OpenError> {
+        for _ in 0..LINGER_MAX.as_millis() / LINGER_STEP.as_millis() {
+            match Self::open_with(path, None) {
+                Err(OpenError::InUse { .. }) => linger(),
+                opened => return opened,
+            }
+        }
         Self::open_with(path, None)
     }
 

@@ -1,0 +1,173 @@
+//! The two doors that writers and verification go through.
+
+use std::fs;
+use std::io;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use warpfire::Warpfire;
+
+use crate::plan::{FOLDERS, Op};
+use crate::record::{RECORD_BYTES, Tree, parse, records};
+
+/// Files of a pool.
+pub trait Files: Sync {
+    fn make_folder(&self, path: &str) -> io::Result<()>;
+    fn list(&self, folder: &str) -> io::Result<Vec<String>>;
+    fn read(&self, path: &str) -> io::Result<Vec<u8>>;
+    fn create(&self, path: &str) -> io::Result<()>;
+    fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()>;
+    fn write_at(&self, path: &str, bytes: &[u8], at: u64) -> io::Result<()>;
+    fn set_len(&self, path: &str, bytes: u64) -> io::Result<()>;
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    fn remove(&self, path: &str) -> io::Result<()>;
+    fn sync(&self, path: &str) -> io::Result<()>;
+}
+
+/// Through a mount, with the calls of any program.
+pub struct Mounted(pub PathBuf);
+
+impl Files for Mounted {
+    fn make_folder(&self, path: &str) -> io::Result<()> {
+        fs::create_dir_all(self.0.join(path))
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        fs::read_dir(self.0.join(folder))?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect()
+    }
+
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        fs::read(self.0.join(path))
+    }
+
+    fn create(&self, path: &str) -> io::Result<()> {
+        fs::File::create_new(self.0.join(path)).map(drop)
+    }
+
+    fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        fs::OpenOptions::new().append(true).open(self.0.join(path))?.write_all(bytes)
+    }
+
+    fn write_at(&self, path: &str, bytes: &[u8], at: u64) -> io::Result<()> {
+        fs::OpenOptions::new().write(true).open(self.0.join(path))?.write_all_at(bytes, at)
+    }
+
+    fn set_len(&self, path: &str, bytes: u64) -> io::Result<()> {
+        fs::OpenOptions::new().write(true).open(self.0.join(path))?.set_len(bytes)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.0.join(from), self.0.join(to))
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        fs::remove_file(self.0.join(path))
+    }
+
+    fn sync(&self, path: &str) -> io::Result<()> {
+        fs::File::open(self.0.join(path))?.sync_all()
+    }
+}
+
+/// Through the library.
+pub struct Library(pub Warpfire);
+
+impl Library {
+    fn writable(&self, path: &str) -> io::Result<warpfire::File> {
+        Ok(warpfire::OpenOptions::new().write(true).open(&self.0, path)?)
+    }
+}
+
+impl Files for Library {
+    fn make_folder(&self, path: &str) -> io::Result<()> {
+        Ok(self.0.create_dir_all(path)?)
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        self.0.read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        Ok(self.0.read(path)?)
+    }
+
+    fn create(&self, path: &str) -> io::Result<()> {
+        warpfire::OpenOptions::new().write(true).create_new(true).open(&self.0, path)?;
+        Ok(())
+    }
+
+    fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        self.writable(path)?.append(bytes)?;
+        Ok(())
+    }
+
+    fn write_at(&self, path: &str, bytes: &[u8], at: u64) -> io::Result<()> {
+        Ok(self.writable(path)?.write_all_at(bytes, at)?)
+    }
+
+    fn set_len(&self, path: &str, bytes: u64) -> io::Result<()> {
+        Ok(self.writable(path)?.set_len(bytes)?)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(self.0.rename(from, to)?)
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        Ok(self.0.remove_file(path)?)
+    }
+
+    fn sync(&self, path: &str) -> io::Result<()> {
+        Ok(self.0.open(path)?.sync_all()?)
+    }
+}
+
+/// The folder of a writer.
+pub fn home(writer: u32) -> String {
+    format!("w{writer}")
+}
+
+/// Makes the folders of a writer, as far as they are missing.
+pub fn settle(files: &dyn Files, writer: u32) -> io::Result<()> {
+    FOLDERS.iter().try_for_each(|folder| files.make_folder(&format!("{}/{folder}", home(writer))))
+}
+
+/// Everything that a writer has.
+///
+/// # Errors
+/// A folder or file that can not be read, a record that is not whole.
+pub fn read_tree(files: &dyn Files, writer: u32) -> Result<Tree, String> {
+    let mut tree = Tree::new();
+    for folder in FOLDERS {
+        let path = format!("{}/{folder}", home(writer));
+        for name in files.list(&path).map_err(|error| format!("{path}: {error}"))? {
+            let path = format!("{path}/{name}");
+            let bytes = files.read(&path).map_err(|error| format!("{path}: {error}"))?;
+            let stamps = parse(writer, &bytes).map_err(|what| format!("{path}: {what}"))?;
+            tree.insert(format!("{folder}/{name}"), stamps);
+        }
+    }
+    Ok(tree)
+}
+
+/// Does one operation.
+pub fn perform(files: &dyn Files, writer: u32, op: &Op, length: usize) -> io::Result<()> {
+    let path = |name: &str| format!("{}/{name}", home(writer));
+    let bytes = |records: usize| (records * RECORD_BYTES) as u64;
+    match op {
+        Op::Create { name } => files.create(&path(name)),
+        Op::Append { name, count, stamp } => {
+            files.append(&path(name), &records(writer, length - count, *count, *stamp))
+        }
+        Op::Overwrite { name, index, count, stamp } => {
+            files.write_at(&path(name), &records(writer, *index, *count, *stamp), bytes(*index))
+        }
+        Op::Truncate { name, records } => files.set_len(&path(name), bytes(*records)),
+        Op::Rename { from, to } => files.rename(&path(from), &path(to)),
+        Op::Remove { name } => files.remove(&path(name)),
+        Op::Sync { name } => files.sync(&path(name)),
+    }
+}

@@ -1,0 +1,236 @@
+//! The loop, through the mount and through the library.
+
+use std::fmt;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use warpfire::Pool;
+
+use crate::files::{Files, Library, Mounted, read_tree, settle};
+use crate::journal::{Event, Pieces, Tally, judge, write};
+use crate::plan::Plan;
+use crate::record::{Tree, mix};
+use crate::server::{Server, warpfire};
+
+const WRITERS: u32 = 4;
+/// A kill comes after so many events at most: some seconds of writing.
+const EVENTS_MAX: u64 = 3000;
+
+/// What all rounds showed.
+#[derive(Default)]
+pub struct Total {
+    kills: u64,
+    tally: Tally,
+}
+
+impl fmt::Display for Total {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Total { kills, tally: Tally { done, synced, syncs, kept } } = self;
+        write!(
+            f,
+            "{kills} kills; {done} operations acknowledged, {synced} of them synced by {syncs} syncs, 0 of these lost; \
+             {kept} of the {} others were there all the same; fsck clean after each kill",
+            done - synced
+        )
+    }
+}
+
+impl Total {
+    fn add(&mut self, tally: Tally) {
+        self.kills += 1;
+        self.tally.done += tally.done;
+        self.tally.synced += tally.synced;
+        self.tally.syncs += tally.syncs;
+        self.tally.kept += tally.kept;
+    }
+}
+
+/// Kills so many times, by turns; where there is no FUSE, all through the library.
+///
+/// # Errors
+/// What was lost or went wrong. The pool stays then, and the text says where.
+pub fn run(seed: u64, kills: u64) -> Result<Total, String> {
+    let through_mount = if Server::possible() {
+        kills / 2
+    } else {
+        println!("no FUSE here: through the library only");
+        0
+    };
+    let mut total = Total::default();
+    let folder = tempfile::Builder::new().prefix("warpfire-kill.").tempdir().map_err(|e| e.to_string())?;
+    let ran = mounted(seed, through_mount, folder.path(), &mut total)
+        .and_then(|()| with_library(seed, kills - through_mount, folder.path(), &mut total));
+    match ran {
+        Ok(()) => Ok(total),
+        Err(what) => Err(format!("{what}\nthe pools are kept in {}", folder.keep().display())),
+    }
+}
+
+/// What is known before a round.
+struct Before {
+    plans: Vec<Plan>,
+    events: Vec<Event>,
+}
+
+/// Reads everything, and judges it if something went before.
+fn look(
+    files: &dyn Files,
+    pieces: Pieces,
+    before: Option<Before>,
+    total: &mut Total,
+) -> Result<Vec<Tree>, String> {
+    let trees = (0..WRITERS).map(|writer| read_tree(files, writer)).collect::<Result<Vec<_>, _>>()?;
+    if let Some(Before { plans, events }) = before {
+        let tally = judge(&plans, &events, &trees, pieces).map_err(|losses| losses.join("\n"))?;
+        total.add(tally);
+    }
+    Ok(trees)
+}
+
+fn plans(seed: u64, round: u64, trees: Vec<Tree>) -> Vec<Plan> {
+    (0..).zip(trees).map(|(writer, tree)| Plan::new(seed, round, writer, tree)).collect()
+}
+
+/// Takes events until it is time to kill; `None` if the writers came to an end before.
+fn until_the_moment(seed: u64, round: u64, events: &Receiver<Event>) -> Option<Vec<Event>> {
+    let count = 1 + mix(seed ^ mix(round)) % EVENTS_MAX;
+    (0..count).map(|_| events.recv().ok()).collect()
+}
+
+fn make_pool(images: &[PathBuf], words: &[&str]) -> Result<(), String> {
+    warpfire(&[&["mkfs"], words].concat(), images).map(drop)
+}
+
+fn mounted(seed: u64, kills: u64, folder: &Path, total: &mut Total) -> Result<(), String> {
+    let (pool, mnt) = (folder.join("pool"), folder.join("mnt"));
+    std::fs::create_dir(&pool).and_then(|()| std::fs::create_dir(&mnt)).map_err(|e| e.to_string())?;
+    let images: Vec<PathBuf> = (0..6).map(|number| pool.join(format!("{number}.img"))).collect();
+    make_pool(&images, &["--size=96M", "--data=4", "--parity=2"])?;
+    let mut before = None;
+    for round in 0..=kills {
+        let files = Mounted(mnt.clone());
+        let mut server = Server::start(&pool, &mnt)?;
+        if round == 0 {
+            (0..WRITERS).try_for_each(|writer| settle(&files, writer)).map_err(|e| e.to_string())?;
+            files.sync(".").map_err(|e| e.to_string())?;
+        }
+        let trees = look(&files, Pieces::Possible, before.take(), total)
+            .map_err(|what| format!("mount, round {round}: {what}"))?;
+        if round == kills {
+            server.terminate()?;
+        } else {
+            before = Some(kill_mount(&mut server, &files, (seed, round), plans(seed, round, trees))?);
+        }
+        warpfire(&["fsck"], std::slice::from_ref(&pool))
+            .map_err(|what| format!("mount, round {round}: {what}"))?;
+    }
+    Ok(())
+}
+
+fn kill_mount(
+    server: &mut Server,
+    files: &Mounted,
+    (seed, round): (u64, u64),
+    plans: Vec<Plan>,
+) -> Result<Before, String> {
+    let (tell, events) = channel();
+    let early = |error| format!("mount, round {round}: a writer failed while the server lived: {error}");
+    let events = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..)
+            .zip(plans.clone())
+            .map(|(writer, plan)| {
+                let tell = tell.clone();
+                let tell =
+                    move |event| tell.send(event).expect("the events are kept until all writers are done");
+                scope.spawn(move || write(files, writer, plan, &tell))
+            })
+            .collect();
+        drop(tell);
+        let before_kill = until_the_moment(seed, round, &events);
+        let failed = writers.iter().any(|writer| writer.is_finished());
+        server.kill();
+        server.detach()?;
+        let mut errors = writers.into_iter().map(|writer| writer.join().expect("a writer does not panic"));
+        match before_kill {
+            Some(before_kill) if !failed => Ok(before_kill.into_iter().chain(events.iter()).collect()),
+            _ => Err(early(errors.next().expect("there are writers"))),
+        }
+    })?;
+    Ok(Before { plans, events })
+}
+
+fn with_library(seed: u64, kills: u64, folder: &Path, total: &mut Total) -> Result<(), String> {
+    let image = folder.join("library.img");
+    make_pool(std::slice::from_ref(&image), &["--size=256M"])?;
+    let mut before = None;
+    for round in 0..=kills {
+        let failed = |what: String| format!("library, round {round}: {what}");
+        let files = Library(Pool::options().open([&image]).map_err(|error| failed(error.to_string()))?);
+        if round == 0 {
+            (0..WRITERS).try_for_each(|writer| settle(&files, writer)).map_err(|e| e.to_string())?;
+        }
+        let trees = look(&files, Pieces::Never, before.take(), total).map_err(failed)?;
+        files.0.close().map_err(|error| failed(error.to_string()))?;
+        if round < kills {
+            let plans = plans(seed, round, trees);
+            let events = kill_library(seed, round, &image).map_err(failed)?;
+            before = Some(Before { plans, events });
+        }
+        warpfire(&["fsck"], std::slice::from_ref(&image)).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Starts this program as a writer, kills it, and gives what it had said.
+fn kill_library(seed: u64, round: u64, image: &Path) -> Result<Vec<Event>, String> {
+    let mut process = Command::new(std::env::current_exe().map_err(|e| e.to_string())?)
+        .arg("--library")
+        .arg(image)
+        .args(["--seed", &seed.to_string(), "--round", &round.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let mut stdout = BufReader::new(process.stdout.take().expect("it was started with a pipe"));
+    let (tell, events) = channel();
+    // Reads to the end, also what was said in the moment of the kill: a line that was cut short was not said.
+    let reader = std::thread::spawn(move || {
+        let mut line = String::new();
+        while matches!(stdout.read_line(&mut line), Ok(bytes) if bytes > 0) {
+            if let Some(event) = Event::parse(&line) {
+                let _ = tell.send(event);
+            }
+            line.clear();
+        }
+    });
+    let before_kill = until_the_moment(seed, round, &events);
+    process.kill().map_err(|error| error.to_string())?;
+    process.wait().map_err(|error| error.to_string())?;
+    reader.join().expect("the reader of the pipe does not panic");
+    let before_kill = before_kill.ok_or("the writers failed before they were killed")?;
+    Ok(before_kill.into_iter().chain(events.iter()).collect())
+}
+
+/// The program that is killed: writes through the library and says so on stdout, until a write fails.
+pub fn write_through_library(image: &Path, seed: u64, round: u64) -> ExitCode {
+    let pool = Pool::options().open([image]).expect("the pool opens");
+    let files = Library(pool);
+    let trees = (0..WRITERS).map(|writer| read_tree(&files, writer).expect("the files were judged before"));
+    let plans = plans(seed, round, trees.collect());
+    std::thread::scope(|scope| {
+        for (writer, plan) in (0..).zip(plans) {
+            let files = &files;
+            scope.spawn(move || {
+                // One write for each line: lines of several threads do not mix, and none waits in this process.
+                let tell = |event: Event| {
+                    std::io::stdout().lock().write_all(event.line().as_bytes()).expect("someone listens");
+                };
+                let error = write(files, writer, plan, &tell);
+                eprintln!("writer {writer}: {error}");
+                std::process::exit(1);
+            });
+        }
+    });
+    ExitCode::FAILURE
+}
