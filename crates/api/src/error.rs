@@ -143,6 +143,8 @@ impl From<FsError> for Error {
 }
 
 const REOPEN: &str = "close the pool, see to its devices and open it again; what was synced is safe";
+const LEAVE_OUT: &str = "find it, or leave it out: as many devices may be missing as the pool has parity";
+const WRITABLE: &str = "a pool is opened for writing: use a place and a user that may write to its devices";
 const DAMAGED: &str = "bring back missing devices, or restore the file from elsewhere";
 
 impl From<LogError> for Error {
@@ -169,10 +171,21 @@ impl From<OpenError> for Error {
         match &error {
             OpenError::InUse { .. } => Error::new(ErrorKind::InUse, libc::EBUSY, error.to_string())
                 .with_hint("a pool is used by one process at a time: use its mount, or unmount it first"),
-            OpenError::System { path, source } => Error::of_path(path, source),
-            OpenError::NotADevice { .. } | OpenError::TooSmall { .. } | OpenError::Zones { .. } => {
-                Error::invalid(error.to_string())
+            OpenError::System { path, source } => {
+                let found = Error::of_path(path, source);
+                match source.kind() {
+                    io::ErrorKind::NotFound => found.with_hint(LEAVE_OUT),
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                        found.with_hint(WRITABLE)
+                    }
+                    _ => found,
+                }
             }
+            OpenError::TooSmall { .. } => Error::invalid(error.to_string()).with_hint(LEAVE_OUT),
+            OpenError::NotADevice { .. } => {
+                Error::invalid(error.to_string()).with_hint("name image files and block devices")
+            }
+            OpenError::Zones { .. } => Error::invalid(error.to_string()),
         }
     }
 }

@@ -1,0 +1,118 @@
+//! Pools on image files and on simulated devices, and files that are known by their number.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use warpfire::{Error, ErrorKind, Pool, Warpfire};
+use warpfire_check::{CheckOptions, Report, check};
+use warpfire_env::{Device, FileDevice};
+use warpfire_simdev::{DeviceSpec, SimRandom, SimWorld};
+
+/// Image files in a temporary folder, not yet there.
+pub struct Images {
+    folder: TempDir,
+    pub paths: Vec<PathBuf>,
+}
+
+impl Images {
+    pub fn new(count: usize) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let paths = (0..count).map(|number| folder.path().join(format!("{number}.img"))).collect();
+        Images { folder, paths }
+    }
+
+    /// A pool on all of them, `files` files in it, closed.
+    pub fn with_files(data: u16, parity: u8, files: u64) -> Self {
+        let images = Images::new(usize::from(data) + usize::from(parity));
+        let fs = Pool::options()
+            .data(data)
+            .parity(parity)
+            .size_bytes(32 << 20)
+            .create(&images.paths)
+            .expect("new images make a pool");
+        fill(&fs, 0..files);
+        fs.close().expect("sound devices do not fail");
+        images
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// All images but these.
+    pub fn without(&self, away: &[usize]) -> Vec<PathBuf> {
+        let here = self.paths.iter().enumerate().filter(|(number, _)| !away.contains(number));
+        here.map(|(_, path)| path.clone()).collect()
+    }
+
+    /// What an independent check says.
+    pub fn checked(&self) -> Report {
+        let open = |path: &PathBuf| -> Arc<dyn Device> {
+            Arc::new(FileDevice::open(path).expect("the images are there"))
+        };
+        checked(&self.paths.iter().map(open).collect::<Vec<_>>())
+    }
+}
+
+/// What an independent check says.
+pub fn checked(devices: &[Arc<dyn Device>]) -> Report {
+    check(devices, &CheckOptions::default()).expect("the pool can be checked")
+}
+
+/// A pool on `data + parity` simulated devices, open, without threads of its own.
+pub fn simulated(seed: u64, data: u16, parity: u8) -> (SimWorld, Warpfire) {
+    let count = usize::from(data) + usize::from(parity);
+    let world = SimWorld::of(seed, count, &DeviceSpec::conventional("flash", 32 << 20));
+    let options = Pool::options().data(data).parity(parity).background(false);
+    let fs = options.create_on(world.devices()).expect("blank devices make a pool");
+    (world, fs)
+}
+
+/// A file's bytes, from its number: most are small, some are long enough to lie in segments of their own.
+pub fn content(number: u64) -> Vec<u8> {
+    let random = SimRandom::new(number);
+    let len = if number.is_multiple_of(3) { random.below(120_000) } else { random.below(3000) };
+    (0..=len).map(|_| random.below(256).to_le_bytes()[0]).collect()
+}
+
+pub fn name(number: u64) -> String {
+    format!("/{number:06}")
+}
+
+/// Makes files and syncs them.
+pub fn fill(fs: &Warpfire, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        fs.write(name(number), content(number)).expect("there is room");
+    }
+    fs.sync().expect("sound devices do not fail");
+}
+
+/// How many files are whole; the others must be errors of a damaged pool.
+///
+/// # Panics
+/// A file has wrong bytes.
+pub fn whole(fs: &Warpfire, numbers: std::ops::Range<u64>) -> u64 {
+    let mut whole = 0;
+    for number in numbers {
+        match fs.read(name(number)) {
+            Ok(bytes) => {
+                assert!(bytes == content(number), "file {number} came back with wrong bytes");
+                whole += 1;
+            }
+            Err(error) => {
+                refused::<()>(Err(error), ErrorKind::Damaged);
+            }
+        }
+    }
+    whole
+}
+
+/// The call failed with this kind of error, which has a number and says what happened and what to do. Gives all that it says.
+pub fn refused<T>(outcome: Result<T, Error>, kind: ErrorKind) -> String {
+    let error = outcome.err().expect("the call fails");
+    assert_eq!(error.kind(), kind, "{error}");
+    assert_ne!(error.errno(), 0);
+    let hint = error.hint().unwrap_or_else(|| panic!("'{error}' does not say what to do"));
+    format!("{error}; {hint}")
+}
