@@ -2,14 +2,15 @@
 //!
 //! # Invariants
 //! 1. A directory is in `waiting` if and only if its touch has `pending` set, but for the moment between the two.
-//! 2. A directory that was emitted stays held until the cut after, so no node is made from a record that lacks the touch.
+//! 2. The sums in the store and in its memory are of exactly the commits that are there: each commit carries what it adds.
+//! 3. A directory that was emitted stays held until the cut after, so no node is made from a record that lacks the touch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use parking_lot::Mutex;
 use warpfire_format::fs::{CounterId, InodeEdit, Key, Stamp, VolumeId, encode_counter, inode_key};
-use warpfire_meta::Batch;
+use warpfire_meta::{Batch, SUMS};
 
 use crate::node::{Node, NodeRef};
 
@@ -17,18 +18,26 @@ pub(crate) struct Dirty {
     volume: VolumeId,
     waiting: Mutex<Vec<NodeRef>>,
     emitted: Mutex<Vec<NodeRef>>,
+    /// Inodes and bytes of files as of now, the store's sums included.
     inodes: AtomicI64,
     bytes: AtomicI64,
 }
 
+/// Which of the store's running sums counts inodes.
+pub(crate) const INODES: usize = 0;
+
+/// Which counts bytes of files.
+pub(crate) const BYTES: usize = 1;
+
 impl Dirty {
-    pub(crate) fn new(volume: VolumeId) -> Dirty {
+    /// `inodes` and `bytes` as the store has them.
+    pub(crate) fn new(volume: VolumeId, inodes: i64, bytes: i64) -> Dirty {
         Dirty {
             volume,
             waiting: Mutex::default(),
             emitted: Mutex::default(),
-            inodes: AtomicI64::new(0),
-            bytes: AtomicI64::new(0),
+            inodes: AtomicI64::new(inodes),
+            bytes: AtomicI64::new(bytes),
         }
     }
 
@@ -44,23 +53,22 @@ impl Dirty {
         }
     }
 
-    /// Files came or went, and bytes of files.
-    pub(crate) fn count(&self, inodes: i64, bytes: i64) {
-        if inodes != 0 {
-            self.inodes.fetch_add(inodes, Ordering::Relaxed);
-        }
-        if bytes != 0 {
-            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    /// A commit that added to the sums has succeeded.
+    pub(crate) fn count(&self, added: &[i64; SUMS]) {
+        for (sum, added) in [(&self.inodes, added[INODES]), (&self.bytes, added[BYTES])] {
+            if added != 0 {
+                sum.fetch_add(added, Ordering::Relaxed);
+            }
         }
     }
 
-    /// What is not in the store's sums yet: inodes, bytes.
+    /// Inodes and bytes of files, as of now.
     pub(crate) fn counts(&self) -> (i64, i64) {
         (self.inodes.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 
-    /// The cut hook: adds everything that waits to the batch.
-    pub(crate) fn emit(&self, batch: &mut Batch) {
+    /// The cut hook: adds everything that waits, and what commits added to the sums, to the batch.
+    pub(crate) fn emit(&self, sums: &[i64; SUMS], batch: &mut Batch) {
         let dirs = std::mem::take(&mut *self.waiting.lock());
         let mut operand = Vec::new();
         for dir in &dirs {
@@ -71,8 +79,7 @@ impl Dirty {
             batch.merge(&inode_key(self.volume, dir.ino()), &operand);
         }
         let before = std::mem::replace(&mut *self.emitted.lock(), dirs);
-        for (id, sum) in [(CounterId::Inodes, &self.inodes), (CounterId::Bytes, &self.bytes)] {
-            let delta = sum.swap(0, Ordering::Relaxed);
+        for (id, delta) in [(CounterId::Inodes, sums[INODES]), (CounterId::Bytes, sums[BYTES])] {
             if delta != 0 {
                 operand.clear();
                 encode_counter(&mut operand, delta);

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use warpfire_env::Clock;
 use warpfire_format::fs::{
     Attrs, Content, CounterId, Dentry, FileKind, Inode, Key, Stamp, SuperId, Superblock, VolumeId,
-    VolumeRecord, dentry_key, inode_key,
+    VolumeRecord, decode_counter, dentry_key, inode_key,
 };
 use warpfire_meta::{Admit, Batch, SliceStore, Store};
 use warpfire_units::Seq;
@@ -124,9 +124,13 @@ impl<E: Store + SliceStore> Fs<E> {
         let table = Table::new();
         let found = table.get_or_insert(root_ino, || true, || State::new(&inode, Home::Own));
         let Found::Node(root) = found else { unreachable!("a new table holds no other node") };
-        let dirty = Arc::new(Dirty::new(volume));
+        let mut sum = |id| -> Result<i64, FsError> {
+            let there = engine.get(&Key::Counter(volume, id).encode(), Seq::MAX, &mut value)?;
+            if there { Ok(decode_counter(&value)?) } else { Ok(0) }
+        };
+        let dirty = Arc::new(Dirty::new(volume, sum(CounterId::Inodes)?, sum(CounterId::Bytes)?));
         let hook = Arc::clone(&dirty);
-        engine.set_cut_hook(Box::new(move |batch: &mut Batch| hook.emit(batch)));
+        engine.set_cut_hook(Box::new(move |sums, batch| hook.emit(sums, batch)));
         let inos = Inos(Mutex::new((next_ino, next_ino)));
         let fs = Fs {
             engine,
@@ -224,6 +228,7 @@ impl<E: Store + SliceStore> Fs<E> {
 
     pub(crate) fn commit(&self, batch: &Batch, who: Admit) -> Result<(), FsError> {
         self.engine.commit(batch, None, who)?;
+        self.dirty.count(batch.sums());
         Ok(())
     }
 

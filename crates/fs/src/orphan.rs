@@ -6,6 +6,7 @@
 use warpfire_format::fs::{Inode, Key, KeyBuf, REGION_BYTES, flag, region_key, region_range, xattr_key};
 use warpfire_meta::{Admit, Batch, Direction, KeyRange, Page, SliceStore, Store};
 
+use crate::dirty::{BYTES, INODES};
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::{FILE_BYTES_MAX, ORPHAN_STEP_REGIONS, PAGE_BYTES, PAGE_ENTRIES, REGIONS_BLIND_MAX};
@@ -73,10 +74,11 @@ impl<E: Store + SliceStore> Fs<E> {
             let last = self.plan_content_removal(ino, &state, ORPHAN_STEP_REGIONS, &mut batch)?;
             if last {
                 batch.delete(&key);
+                batch.add(INODES, -1);
+                batch.add(BYTES, -state.attrs.allocated_bytes.cast_signed());
             }
             self.commit(&batch, Admit::Reserve)?;
             if last {
-                self.dirty.count(-1, -state.attrs.allocated_bytes.cast_signed());
                 return Ok(());
             }
         }

@@ -1,6 +1,5 @@
 //! What `statfs` shows.
 
-use warpfire_format::fs::{CounterId, Key, decode_counter};
 use warpfire_meta::{SliceStore, Store};
 
 use crate::error::FsError;
@@ -28,20 +27,14 @@ impl<E: Store + SliceStore> Fs<E> {
     /// What reading the sums says.
     pub fn statfs(&self) -> Result<SpaceInfo, FsError> {
         let space = self.engine.space();
-        let (new_inodes, new_bytes) = self.dirty.counts();
-        let sum = |id, new: i64| -> Result<u64, FsError> {
-            let mut value = Vec::new();
-            let there = self.get(&Key::Counter(self.volume, id).encode(), &mut value)?;
-            let stored = if there { decode_counter(&value)? } else { 0 };
-            Ok(stored.saturating_add(new).max(0).cast_unsigned())
-        };
+        let (inodes, file_bytes) = self.dirty.counts();
         let free_bytes = space.free_bytes.saturating_add(space.garbage_bytes).min(space.total_bytes);
         Ok(SpaceInfo {
             total_bytes: space.total_bytes,
             free_bytes,
             available_bytes: free_bytes.saturating_sub(space.reserve_bytes),
-            inodes: sum(CounterId::Inodes, new_inodes)?,
-            file_bytes: sum(CounterId::Bytes, new_bytes)?,
+            inodes: inodes.max(0).cast_unsigned(),
+            file_bytes: file_bytes.max(0).cast_unsigned(),
         })
     }
 }

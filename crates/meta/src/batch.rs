@@ -1,10 +1,14 @@
 //! What one commit changes.
 
+/// Sums that commits may add to; what they mean is the business of whoever set the cut hook.
+pub const SUMS: usize = 2;
+
 /// Changes that commit together, in order, in one flat buffer that is reused from commit to commit.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
     ops: Vec<Entry>,
+    sums: [i64; SUMS],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +59,18 @@ impl Batch {
         self.push(Kind::Merge, key, operand);
     }
 
+    /// Adds to a running sum with this commit. The engine keeps the sums of all commits since its last cut and hands them
+    /// to the cut hook, so a cut holds the sums of exactly the commits that are in it.
+    pub fn add(&mut self, sum: usize, delta: i64) {
+        self.sums[sum] = self.sums[sum].wrapping_add(delta);
+    }
+
+    /// What the commit adds to each running sum.
+    #[must_use]
+    pub fn sums(&self) -> &[i64; SUMS] {
+        &self.sums
+    }
+
     fn push(&mut self, kind: Kind, key: &[u8], value: &[u8]) {
         let narrow = |n: usize| u32::try_from(n).expect("a batch stays below 4 GiB");
         self.ops.push(Entry {
@@ -86,7 +102,7 @@ impl Batch {
         self.ops.len()
     }
 
-    /// Whether nothing changes.
+    /// Whether no key changes. Such a batch is not committed, so its sums are not either.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
@@ -102,5 +118,6 @@ impl Batch {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ops.clear();
+        self.sums = [0; SUMS];
     }
 }

@@ -23,7 +23,7 @@ mod testing;
 mod tests;
 mod version;
 
-pub use batch::{Batch, BatchOp};
+pub use batch::{Batch, BatchOp, SUMS};
 pub use engine::{Background, Engine, EngineOptions};
 pub use lock::KeyGuard;
 pub use map_store::MapStore;
@@ -31,6 +31,7 @@ pub use memtable::KEY_BYTES_MAX;
 pub use schema::{Base, Folded, PlaceError, Placer, Schema, SchemaError};
 pub use snapshot::Snapshot;
 pub use store::{
-    CommitError, Direction, KeyRange, MetaError, Page, PageEntry, ReadSet, SliceRead, SliceStore, Store,
+    CommitError, CutHook, Direction, KeyRange, MetaError, Page, PageEntry, ReadSet, SliceRead, SliceStore,
+    Store,
 };
 pub use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};

@@ -16,12 +16,12 @@ use parking_lot::Mutex;
 use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
-use crate::batch::{Batch, BatchOp};
+use crate::batch::{Batch, BatchOp, SUMS};
 use crate::lock::{KeyGuard, KeyLocks};
 use crate::schema::{Base, Folded, Schema};
 use crate::snapshot::{Registry, Snapshot};
 use crate::store::{
-    CommitError, Direction, KeyRange, MetaError, Page, ReadSet, SliceRead, SliceStore, Store,
+    CommitError, CutHook, Direction, KeyRange, MetaError, Page, ReadSet, SliceRead, SliceStore, Store,
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -46,9 +46,9 @@ struct State {
     slices: BTreeMap<SegmentId, Slice>,
     next_segment: Option<SegmentId>,
     closed: bool,
+    /// What commits since the last cut added to the running sums.
+    sums: [i64; SUMS],
 }
-
-type CutHook = Box<dyn Fn(&mut Batch) + Send + Sync>;
 
 /// An ordered map with versions and a slice store, in memory, by the plainest means.
 pub struct MapStore<S> {
@@ -116,6 +116,9 @@ impl<S: Schema> MapStore<S> {
     fn apply(state: &mut State, batch: &Batch) {
         state.newest = Seq(state.newest.0 + 1);
         let seq = state.newest;
+        for (sum, added) in state.sums.iter_mut().zip(batch.sums()) {
+            *sum = sum.wrapping_add(*added);
+        }
         for op in batch.iter() {
             let (key, change) = match op {
                 BatchOp::Put(key, value) => (key, Change::Put(value.to_vec())),
@@ -158,7 +161,7 @@ impl<S: Schema> MapStore<S> {
     fn cut(&self, state: &mut State) {
         if let Some(hook) = &*self.hook.lock() {
             let mut batch = Batch::new();
-            hook(&mut batch);
+            hook(&std::mem::take(&mut state.sums), &mut batch);
             if !batch.is_empty() {
                 Self::apply(state, &batch);
             }
@@ -299,7 +302,7 @@ impl<S: Schema> Store for MapStore<S> {
         Ok(())
     }
 
-    fn set_cut_hook(&self, hook: Box<dyn Fn(&mut Batch) + Send + Sync>) {
+    fn set_cut_hook(&self, hook: CutHook) {
         *self.hook.lock() = Some(hook);
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};
 use warpfire_units::{Seq, SlicePtr};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, SUMS};
 use crate::schema::SchemaError;
 
 /// Why a read or a sync failed.
@@ -140,6 +140,9 @@ pub struct ReadSet {
     pub ranges: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
+/// What is called right before a cut: see `Store::set_cut_hook`.
+pub type CutHook = Box<dyn Fn(&[i64; SUMS], &mut Batch) + Send + Sync>;
+
 /// A transactional ordered map with versions.
 ///
 /// A commit is atomic, also across a crash, and gets one place in the order of commits. After a crash the
@@ -189,9 +192,10 @@ pub trait Store: Send + Sync + 'static {
     fn sync(&self, upto: Seq) -> Result<(), MetaError>;
 
     /// Sets the hook that is called, with no commit in progress, right before the engine makes a cut (gathers
-    /// commits for the commit log, or freezes its memtable). What the hook adds to the batch becomes part of the
-    /// cut. It is for changes that fold in memory between cuts, such as parent times; it must not call back.
-    fn set_cut_hook(&self, hook: Box<dyn Fn(&mut Batch) + Send + Sync>);
+    /// commits for the commit log, or freezes its memtable). It is told what the commits since the last cut added to
+    /// the running sums; what it adds to the batch becomes part of the cut. It is for changes that fold in memory between
+    /// cuts, such as counters and parent times; it must not call back.
+    fn set_cut_hook(&self, hook: CutHook);
 
     /// Does one piece of background work (flush, compaction, cleaning), if there is any, on this thread.
     /// `true` if it did something. For callers that run without background threads.

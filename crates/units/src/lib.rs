@@ -94,11 +94,7 @@ impl SlicePtr {
     pub fn part(self, skip: u32, len: u32) -> SlicePtr {
         let end = skip.checked_add(len).expect("a part's end fits 32 bits");
         assert!(end <= self.len_bytes, "a part lies inside its slice");
-        SlicePtr {
-            segment: self.segment,
-            offset_bytes: self.offset_bytes + u64::from(skip),
-            len_bytes: len,
-        }
+        SlicePtr { segment: self.segment, offset_bytes: self.offset_bytes + u64::from(skip), len_bytes: len }
     }
 
     /// Whether `next` continues this slice without a gap.

@@ -13,6 +13,7 @@ use warpfire_meta::{Admit, Batch, SliceStore, Store};
 
 use super::piece::{Piece, Pieces, by_region};
 use crate::attrs::lost;
+use crate::dirty::BYTES;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::REGIONS_PER_COMMIT;
@@ -36,6 +37,7 @@ impl<E: Store + SliceStore> Fs<E> {
     ) -> Result<(), FsError> {
         let before = state.attrs.allocated_bytes;
         let (allocated, sparse) = self.allocation_after(node, state, pieces, size_after)?;
+        batch.add(BYTES, allocated.wrapping_sub(before).cast_signed());
         let mut edit = InodeEdit { size: Some((size_after, allocated)), ..edit };
         let flags = edit.flags.unwrap_or(state.attrs.flags);
         let new_flags = if sparse { flags | flag::SPARSE } else { flags & !flag::SPARSE };
@@ -62,7 +64,6 @@ impl<E: Store + SliceStore> Fs<E> {
                 }
             }
         }
-        self.dirty.count(0, allocated.wrapping_sub(before).cast_signed());
         Ok(())
     }
 

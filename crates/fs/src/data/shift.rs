@@ -10,6 +10,7 @@ use super::change::miscounted;
 use super::piece::{Piece, by_region};
 use super::write::check_end;
 use crate::attrs::lost;
+use crate::dirty::BYTES;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::REGIONS_PER_COMMIT;
@@ -145,12 +146,12 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         let key = state.home_key(self.volume, node.ino()).ok_or_else(lost)?;
         batch.put(&key, &record);
+        batch.add(BYTES, attrs.allocated_bytes.wrapping_sub(before.allocated_bytes).cast_signed());
         self.commit(batch, Admit::User)?;
         self.stripes.moved(&key);
         state.attrs = attrs;
         state.layout = if small { Layout::Inline } else { Layout::Regions };
         state.history = History::default();
-        self.dirty.count(0, attrs.allocated_bytes.wrapping_sub(before.allocated_bytes).cast_signed());
         Ok(())
     }
 }

@@ -9,6 +9,7 @@ use warpfire_format::fs::{Content, Inode, InodeEdit, Key, Stamp, inode_key};
 use warpfire_meta::{Batch, SliceStore, Store};
 
 use crate::attrs::lost;
+use crate::dirty::{BYTES, INODES};
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::REGIONS_PER_COMMIT;
@@ -48,7 +49,11 @@ impl<E: Store + SliceStore> Fs<E> {
         if self.table.claim(node) {
             let planned = self.plan_content_removal(node.ino(), state, REGIONS_PER_COMMIT, batch);
             match planned {
-                Ok(true) => return Ok(Departure::Removed),
+                Ok(true) => {
+                    batch.add(INODES, -1);
+                    batch.add(BYTES, -state.attrs.allocated_bytes.cast_signed());
+                    return Ok(Departure::Removed);
+                }
                 Ok(false) => {}
                 Err(e) => {
                     node.revive();
@@ -93,10 +98,7 @@ impl<E: Store + SliceStore> Fs<E> {
         state.attrs.links -= 1;
         match departure {
             Departure::LinksLeft => {}
-            Departure::Removed => {
-                state.home = Home::Gone;
-                self.dirty.count(-1, -state.attrs.allocated_bytes.cast_signed());
-            }
+            Departure::Removed => state.home = Home::Gone,
             Departure::Orphaned => state.home = Home::Orphan { linkable: false },
         }
     }

@@ -10,6 +10,7 @@ use super::check_name;
 use crate::acl::{Acl, Caller, Inherited, Perm, XATTR_ACCESS, XATTR_DEFAULT, inherit};
 use crate::attrs::NewMode;
 use crate::data::{Source, by_region};
+use crate::dirty::{BYTES, INODES};
 use crate::error::FsError;
 use crate::fs::{Fs, fresh};
 use crate::limits::{FILE_BYTES_MAX, LINKS_MAX, TARGET_BYTES_MAX};
@@ -145,8 +146,8 @@ impl<E: Store + SliceStore> Fs<E> {
         inode.encode(value);
         batch.put(&Key::Orphan(self.volume, draft.ino).encode(), value);
         self.put_lists(&draft, batch);
+        batch.add(INODES, 1);
         self.commit(batch, Admit::User)?;
-        self.dirty.count(1, 0);
         let state = || State::new(&inode, Home::Orphan { linkable: true });
         match self.table.get_or_insert(draft.ino, || true, state) {
             Found::Node(node) => Ok(node),
@@ -254,6 +255,8 @@ impl<E: Store + SliceStore> Fs<E> {
         };
         batch.put(&key, value);
         self.put_lists(&draft, batch);
+        batch.add(INODES, 1);
+        batch.add(BYTES, draft.attrs.allocated_bytes.cast_signed());
         let stripe = self.stripes.at(&home_key);
         if is_dir {
             let mut parent = dir.state.write();
@@ -265,7 +268,6 @@ impl<E: Store + SliceStore> Fs<E> {
         } else {
             self.commit(batch, Admit::User)?;
         }
-        self.dirty.count(1, draft.attrs.allocated_bytes.cast_signed());
         self.touch(dir, now);
         let state = State::new(&inode, home);
         drop(guard);

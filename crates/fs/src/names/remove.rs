@@ -6,6 +6,7 @@ use warpfire_meta::{Admit, Direction, KeyRange, Page, SliceStore, Store};
 use super::depart::Departure;
 use super::{Hold, check_name, hold_children};
 use crate::acl::Caller;
+use crate::dirty::INODES;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::{Home, Node, NodeRef};
@@ -126,6 +127,7 @@ impl<E: Store + SliceStore> Fs<E> {
         batch: &mut warpfire_meta::Batch,
     ) -> Result<(), FsError> {
         batch.delete(&inode_key(self.volume, target.ino()));
+        batch.add(INODES, -1);
         if state.attrs.flags & flag::XATTRS != 0 {
             self.for_each_xattr(target.ino(), &mut |name| {
                 batch.delete(&warpfire_format::fs::xattr_key(self.volume, target.ino(), name));
@@ -147,7 +149,6 @@ impl<E: Store + SliceStore> Fs<E> {
         state.attrs.links = 0;
         state.attrs.ctime = now;
         state.home = Home::Gone;
-        self.dirty.count(-1, 0);
     }
 
     /// Whether a directory holds no name. Only lasting while its children are held.

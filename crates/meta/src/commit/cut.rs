@@ -15,7 +15,7 @@ use warpfire_log::LogStore;
 use warpfire_units::Seq;
 
 use super::Prepared;
-use crate::batch::Batch;
+use crate::batch::{Batch, SUMS};
 use crate::engine::{Inner, Shard};
 use crate::memtable::{Frozen, MemShard, SHARDS};
 use crate::schema::Schema;
@@ -53,8 +53,14 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
     fn run_hook(&self, shards: &mut [RwLockWriteGuard<'_, Shard<L>>]) -> Result<(), MetaError> {
         let hook = self.hook.lock();
         let Some(hook) = &*hook else { return Ok(()) };
+        let mut sums = [0; SUMS];
+        for shard in shards.iter_mut() {
+            for (sum, added) in sums.iter_mut().zip(std::mem::take(&mut shard.sums)) {
+                *sum = added.wrapping_add(*sum);
+            }
+        }
         let mut batch = Batch::new();
-        hook(&mut batch);
+        hook(&sums, &mut batch);
         if !batch.is_empty() {
             let prepared = Prepared::new(&batch, &self.schema)?;
             self.usage.active_bytes.fetch_add(prepared.bytes, Ordering::Relaxed);

@@ -130,6 +130,9 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
             let references = &mut guards[0].active.references;
             *references.entry(slice.segment).or_insert(0) += u64::from(slice.len_bytes);
         }
+        for (sum, added) in guards[0].sums.iter_mut().zip(p.batch.sums()) {
+            *sum = sum.wrapping_add(*added);
+        }
         let seq = Seq(self.seq.fetch_add(1, Ordering::AcqRel) + 1);
         for (op, &hash) in p.batch.iter().zip(&p.hashes) {
             let (key, kind, value) = match op {

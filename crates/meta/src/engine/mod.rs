@@ -29,13 +29,12 @@ use warpfire_units::{SegmentId, Seq};
 
 pub(crate) use shards::{Shard, Shards};
 
-use crate::batch::Batch;
 use crate::commit::{Cut, SyncTurns, Usage};
 use crate::lock::KeyLocks;
 use crate::memtable::{MemShard, Order};
 use crate::schema::Schema;
 use crate::snapshot::Registry;
-use crate::store::MetaError;
+use crate::store::{CutHook, MetaError};
 use crate::table::BlockCache;
 use crate::version::{Into, ManifestState, Version};
 use background::{Signal, Threads};
@@ -82,8 +81,6 @@ impl Default for EngineOptions {
         }
     }
 }
-
-type CutHook = Box<dyn Fn(&mut Batch) + Send + Sync>;
 
 /// After a failure that leaves it open what is on flash, nothing is written any more.
 #[derive(Debug, Default)]

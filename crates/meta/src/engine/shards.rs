@@ -12,6 +12,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use warpfire_log::LogStore;
 use warpfire_units::SegmentId;
 
+use crate::batch::SUMS;
 use crate::memtable::{Frozen, MemShard, SHARDS};
 use crate::version::Version;
 
@@ -22,6 +23,8 @@ pub(crate) struct Shard<L: LogStore> {
     pub(crate) version: Arc<Version<L>>,
     /// Bytes that may be committed here before room must be asked for again.
     pub(crate) credit: u64,
+    /// What the commits that were applied here since the last cut added to the running sums.
+    pub(crate) sums: [i64; SUMS],
 }
 
 /// All shards.
@@ -32,7 +35,8 @@ pub(crate) struct Shards<L: LogStore> {
 impl<L: LogStore> Shards<L> {
     pub(crate) fn new(memtable: Vec<MemShard>, version: &Arc<Version<L>>) -> Self {
         assert_eq!(memtable.len(), SHARDS, "a memtable has all shards");
-        let shard = |active| Shard { active, frozen: None, version: Arc::clone(version), credit: 0 };
+        let shard =
+            |active| Shard { active, frozen: None, version: Arc::clone(version), credit: 0, sums: [0; SUMS] };
         Shards { shards: memtable.into_iter().map(|m| CachePadded::new(RwLock::new(shard(m)))).collect() }
     }
 

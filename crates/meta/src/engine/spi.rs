@@ -11,7 +11,7 @@ use crate::lock::KeyGuard;
 use crate::schema::Schema;
 use crate::snapshot::Snapshot;
 use crate::store::{
-    CommitError, Direction, KeyRange, MetaError, Page, ReadSet, SliceRead, SliceStore, Store,
+    CommitError, CutHook, Direction, KeyRange, MetaError, Page, ReadSet, SliceRead, SliceStore, Store,
 };
 
 impl<L: LogStore, S: Schema> Store for Engine<L, S> {
@@ -58,7 +58,7 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
         self.inner.sync(upto)
     }
 
-    fn set_cut_hook(&self, hook: Box<dyn Fn(&mut Batch) + Send + Sync>) {
+    fn set_cut_hook(&self, hook: CutHook) {
         *self.inner.hook.lock() = Some(hook);
     }
 

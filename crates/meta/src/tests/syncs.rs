@@ -35,7 +35,7 @@ fn what_no_sync_asked_for_is_never_logged() {
 #[test]
 fn what_the_hook_adds_is_part_of_the_cut() {
     let engine = open(MemLog::new(), Background::Manual);
-    engine.set_cut_hook(Box::new(|batch| batch.put(b"kept back", b"until now")));
+    engine.set_cut_hook(Box::new(|_, batch| batch.put(b"kept back", b"until now")));
     put(&engine, b"key", b"value").unwrap();
     engine.sync(Seq::MAX).unwrap();
     let (log, recovered) = engine.log().crash();
