@@ -1,0 +1,446 @@
+//! Every decoder of what lies on flash, as a function of bytes that must return, and valid bytes to begin from.
+//!
+//! What decodes must encode to the same bytes again wherever there is one encoding: so no two byte strings mean the same.
+//! Structures with a checksum are tried twice, as they are and with the checksum put right, or nothing would get past it.
+
+use warpfire_format::commit::{CommitRecord, CommitRecordBuilder};
+use warpfire_format::fs::{
+    Attrs, Content, Dentry, Extent, ExtentMap, FileKind, Inode, InodeEdit, Key, SuperId, Superblock,
+    VolumeId, VolumeRecord, decode_counter, decode_region, decode_xattr, dentry_key, encode_counter,
+    encode_region, encode_xattr, inode_key, region_key, xattr_key,
+};
+use warpfire_format::logframe::{Fragment, Frame};
+use warpfire_format::logstate::LogState;
+use warpfire_format::manifest::ManifestEdit;
+use warpfire_format::root::{DeviceEntry, RootHeader, encode_body};
+use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState};
+use warpfire_format::stripe::{StripeHeader, StripeIdentity};
+use warpfire_format::table::{
+    DataBlock, DataBlockBuilder, Entry, EntryKind, Partition, PartitionBuilder, TopBuilder, TopIndex,
+};
+use warpfire_format::{Uuid, crc32c};
+use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, Seq, SlicePtr, ZoneIndex};
+
+/// One decoder.
+pub struct Decoder {
+    /// Name of its fuzz target and of the folder of its seeds.
+    pub name: &'static str,
+    /// Decodes, and checks what came out; returns whatever the bytes are.
+    pub run: fn(&[u8]),
+    /// Valid bytes.
+    pub valid: fn() -> Vec<Vec<u8>>,
+}
+
+/// All of them.
+pub const DECODERS: &[Decoder] = &[
+    Decoder { name: "root", run: root, valid: valid_roots },
+    Decoder { name: "stripe", run: stripe, valid: valid_stripes },
+    Decoder { name: "segment", run: segment, valid: valid_segments },
+    Decoder { name: "log_frame", run: log_frame, valid: valid_log_frames },
+    Decoder { name: "log_state", run: log_state, valid: valid_log_states },
+    Decoder { name: "manifest", run: manifest, valid: valid_manifests },
+    Decoder { name: "commit", run: commit, valid: valid_commits },
+    Decoder { name: "table", run: table, valid: valid_table_blocks },
+    Decoder { name: "key", run: key, valid: valid_keys },
+    Decoder { name: "inode", run: inode, valid: valid_inodes },
+    Decoder { name: "edit", run: edit, valid: valid_edits },
+    Decoder { name: "region", run: region, valid: valid_regions },
+    Decoder { name: "small_values", run: small_values, valid: valid_small_values },
+];
+
+/// The bytes as they are, and with the checksum of all that follows it in the first four.
+fn as_is_and_sealed(data: &[u8], decode: impl Fn(&[u8])) {
+    decode(data);
+    let mut sealed = data.to_vec();
+    if let Some((crc, rest)) = sealed.split_first_chunk_mut::<4>() {
+        *crc = crc32c(rest).to_le_bytes();
+        decode(&sealed);
+    }
+}
+
+/// Blocks are always whole: shorter bytes stand at the front of one.
+fn as_block(data: &[u8]) -> Vec<u8> {
+    let mut block = data.to_vec();
+    block.resize(BLOCK_BYTES, 0);
+    block
+}
+
+fn root(data: &[u8]) {
+    let (head, body) = data.split_at_checked(BLOCK_BYTES).unwrap_or((data, &[]));
+    as_is_and_sealed(&as_block(head), |block| {
+        let Ok(header) = RootHeader::decode(block) else { return };
+        let mut again = vec![0; BLOCK_BYTES];
+        header.encode(&mut again);
+        assert_eq!(again, block, "one encoding");
+        let _ = header.decode_body(body);
+    });
+}
+
+fn stripe(data: &[u8]) {
+    as_is_and_sealed(&as_block(data), |block| {
+        let Ok(decoded) = StripeHeader::decode(block) else { return };
+        let crcs: Vec<u32> = decoded.crcs().collect();
+        // A mirror's inline payload is in place before its header is made.
+        let mut again = block.to_vec();
+        decoded.header.encode(&mut again, &crcs);
+        assert_eq!(again, block, "one encoding");
+    });
+}
+
+fn segment(data: &[u8]) {
+    let Ok((descriptor, rest)) = SegmentDescriptor::decode(data) else { return };
+    let mut again = Vec::new();
+    descriptor.encode(&mut again);
+    again.extend_from_slice(rest);
+    assert_eq!(again, data, "one encoding");
+}
+
+fn log_frame(data: &[u8]) {
+    let Ok((frame, rest)) = Frame::decode(data) else { return };
+    let mut again = Vec::new();
+    frame.encode(&mut again);
+    again.extend_from_slice(rest);
+    assert_eq!(again, data, "one encoding");
+}
+
+fn log_state(data: &[u8]) {
+    let Ok((state, client)) = LogState::decode(data) else { return };
+    assert_eq!(state.encode(client), data, "one encoding");
+}
+
+fn manifest(data: &[u8]) {
+    as_is_and_sealed(data, |record| {
+        if let Ok(Some(edit)) = ManifestEdit::decode(record) {
+            assert_eq!(edit.encode(), record, "one encoding");
+        }
+    });
+}
+
+fn commit(data: &[u8]) {
+    as_is_and_sealed(data, |record| {
+        if let Ok(Some(commits)) = CommitRecord::decode(record) {
+            let _ = commits.for_each(|_| {});
+        }
+    });
+}
+
+fn table(data: &[u8]) {
+    as_is_and_sealed(data, |block| {
+        if let Ok(decoded) = DataBlock::decode_in_order(block) {
+            for i in 0..decoded.len() {
+                assert!(decoded.find(decoded.key(i)) <= i, "a key is found where it first stands");
+                assert!(decoded.group_start(i) <= i && i < decoded.group_end(i), "a group holds its entry");
+                let _ = decoded.entry(i);
+            }
+        }
+        if let Ok(decoded) = DataBlock::decode(block) {
+            let _ = (decoded.len(), decoded.find(b"key"));
+        }
+        if let Ok(partition) = Partition::decode(block) {
+            let _ = (partition.find(b"key"), partition.may_hold(7), partition.blocks().len());
+        }
+        if let Ok(top) = TopIndex::decode(block) {
+            let _ = (top.find(b"key"), top.partitions().len());
+        }
+    });
+}
+
+fn key(data: &[u8]) {
+    if let Ok(key) = Key::decode(data) {
+        assert_eq!(&key.encode()[..], data, "one encoding");
+    }
+}
+
+fn inode(data: &[u8]) {
+    if let Ok(inode) = Inode::decode(data) {
+        let mut again = Vec::new();
+        inode.encode(&mut again);
+        let decoded = Inode::decode(&again).expect("what was encoded decodes");
+        assert_eq!((decoded.ino, decoded.attrs), (inode.ino, inode.attrs));
+        if let Content::Small(extents) = inode.content {
+            let _ = extents.to_map();
+        }
+    }
+    let _ = Dentry::decode(data);
+}
+
+fn edit(data: &[u8]) {
+    if let Ok(edit) = InodeEdit::decode(data) {
+        let mut again = Vec::new();
+        edit.encode(&mut again);
+        assert!(InodeEdit::decode(&again).is_ok(), "what was encoded decodes");
+    }
+}
+
+fn region(data: &[u8]) {
+    for is_operand in [false, true] {
+        if let Ok(map) = decode_region(data, is_operand) {
+            let mut again = Vec::new();
+            encode_region(&mut again, &map, is_operand);
+            let decoded = decode_region(&again, is_operand).expect("what was encoded decodes");
+            assert!(decoded.iter().eq(map.iter()), "it means the same");
+        }
+    }
+}
+
+fn small_values(data: &[u8]) {
+    let _ = Superblock::decode(data);
+    let _ = VolumeRecord::decode(data);
+    let _ = decode_counter(data);
+    let _ = decode_xattr(data);
+}
+
+fn uuid(n: u128) -> Uuid {
+    Uuid::new(n).expect("not zero")
+}
+
+fn id(n: u64) -> SegmentId {
+    SegmentId::new(n).expect("not zero")
+}
+
+fn descriptor(kind: SegmentKind) -> SegmentDescriptor {
+    let (data, parity) = match kind {
+        SegmentKind::Bulk => (2, 1),
+        SegmentKind::Mirror => (1, 1),
+    };
+    let columns = (0..data + u16::from(parity)).map(|n| (DeviceIndex(n), ZoneIndex(2 + u32::from(n))));
+    let mut descriptor = SegmentDescriptor {
+        id: id(7),
+        epoch: 3,
+        kind,
+        data,
+        parity,
+        columns: columns.collect(),
+        stripes: Vec::new(),
+        state: SegmentState::Sealed,
+    };
+    for rows in [31, 31, 4] {
+        descriptor.push_stripe(rows);
+    }
+    descriptor
+}
+
+fn valid_roots() -> Vec<Vec<u8>> {
+    let devices = [DeviceEntry { uuid: uuid(5), zones: 40 }, DeviceEntry { uuid: uuid(6), zones: 41 }];
+    let mut body = encode_body(&devices, b"state");
+    let header = RootHeader {
+        data: 1,
+        parity: 1,
+        device: DeviceIndex(1),
+        device_uuid: uuid(6),
+        device_count: 2,
+        pool: uuid(9),
+        sequence: 4,
+        epoch: 2,
+        zone_blocks: 64,
+        body_bytes: u32::try_from(body.len()).expect("short"),
+        body_crc: crc32c(&body),
+        made_seconds: 1_700_000_000,
+    };
+    let mut record = vec![0; BLOCK_BYTES];
+    header.encode(&mut record);
+    body.resize(BLOCK_BYTES, 0);
+    record.extend_from_slice(&body);
+    vec![record]
+}
+
+fn valid_stripes() -> Vec<Vec<u8>> {
+    let block = |kind, rows: u16, payload_bytes| {
+        let identity = StripeIdentity {
+            pool: uuid(9),
+            segment: id(7),
+            epoch: 3,
+            stripe: 1,
+            column: 0,
+            kind,
+            data: if kind == SegmentKind::Bulk { 2 } else { 1 },
+            parity: 1,
+        };
+        let mut block = vec![0; BLOCK_BYTES];
+        let crcs: Vec<u32> = (0..u32::from(rows)).collect();
+        StripeHeader { identity, sequence: 12, rows, payload_bytes }.encode(&mut block, &crcs);
+        block
+    };
+    vec![block(SegmentKind::Bulk, 3, 20_000), block(SegmentKind::Mirror, 0, 100)]
+}
+
+fn valid_segments() -> Vec<Vec<u8>> {
+    [SegmentKind::Bulk, SegmentKind::Mirror]
+        .map(|kind| {
+            let mut bytes = Vec::new();
+            descriptor(kind).encode(&mut bytes);
+            bytes
+        })
+        .into()
+}
+
+fn valid_log_frames() -> Vec<Vec<u8>> {
+    let mut opened = descriptor(SegmentKind::Bulk);
+    (opened.state, opened.stripes) = (SegmentState::Open, Vec::new());
+    let mut next = descriptor(SegmentKind::Mirror);
+    (next.state, next.stripes) = (SegmentState::Open, Vec::new());
+    let runs = descriptor(SegmentKind::Bulk).stripes;
+    let frames = [
+        Frame::Record { fragment: Fragment::Whole, pos: 5, bytes: b"hello" },
+        Frame::Barrier { number: 3, checkpoint: 1 },
+        Frame::Opened(opened),
+        Frame::Grew { segment: id(9), first_stripe: 4, runs },
+        Frame::Sealed(id(9)),
+        Frame::Freed(id(8)),
+        Frame::LogNext(next),
+    ];
+    let encoded = |frame: Frame<'_>| {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        bytes
+    };
+    frames.map(encoded).into()
+}
+
+fn valid_log_states() -> Vec<Vec<u8>> {
+    let state = LogState {
+        next_segment: id(20),
+        next_pos: 9,
+        keep_from: 5,
+        barrier: 3,
+        sequence: 12,
+        checkpoint: 2,
+        first_stripe: 0,
+        chain: vec![descriptor(SegmentKind::Mirror)],
+        segments: vec![descriptor(SegmentKind::Bulk)],
+    };
+    vec![state.encode(b"client")]
+}
+
+fn valid_manifests() -> Vec<Vec<u8>> {
+    use warpfire_format::manifest::TableEntry;
+    let added = TableEntry {
+        id: 3,
+        run: 2,
+        entries: 10,
+        deletes: 1,
+        len_bytes: 5_000,
+        top_len_bytes: 40,
+        seq_min: Seq(4),
+        seq_max: Seq(9),
+        smallest: b"a".to_vec(),
+        largest: b"b".to_vec(),
+        slices: vec![SlicePtr { segment: id(7), offset_bytes: 4096, len_bytes: 5_000 }],
+        references: vec![(id(8), 77)],
+    };
+    let edit = ManifestEdit {
+        number: 6,
+        flushed: Seq(9),
+        next_table: 4,
+        next_run: 3,
+        runs: vec![2, 1],
+        removed: vec![2],
+        moved: vec![(1, 2)],
+        added: vec![added],
+    };
+    vec![edit.encode(), ManifestEdit::default().encode()]
+}
+
+fn entries() -> [Entry<'static>; 3] {
+    [
+        Entry { key: b"apple", seq: Seq(5), kind: EntryKind::Put, value: b"red" },
+        Entry { key: b"apple", seq: Seq(4), kind: EntryKind::Delete, value: b"" },
+        Entry { key: b"apricot", seq: Seq(6), kind: EntryKind::Merge, value: b"operand" },
+    ]
+}
+
+fn valid_commits() -> Vec<Vec<u8>> {
+    let mut record = CommitRecordBuilder::new(Seq(4), Seq(6));
+    entries().into_iter().for_each(|entry| record.push(entry));
+    vec![record.finish()]
+}
+
+fn valid_table_blocks() -> Vec<Vec<u8>> {
+    let (mut table, mut top) = (Vec::new(), TopBuilder::default());
+    let mut block = DataBlockBuilder::new(Seq(4));
+    entries().into_iter().for_each(|entry| block.push(entry));
+    let data_len = block.finish(&mut table);
+    let mut partition = PartitionBuilder::default();
+    partition.add_key(7);
+    partition.add_block(b"", b"apple", data_len);
+    partition.finish(&mut table, 0, &mut top);
+    let partition_end = table.len();
+    top.finish(&mut table);
+    let (data, rest) = table.split_at(data_len);
+    let (partition, top) = rest.split_at(partition_end - data_len);
+    vec![data.to_vec(), partition.to_vec(), top.to_vec()]
+}
+
+fn valid_keys() -> Vec<Vec<u8>> {
+    let v = VolumeId::FIRST;
+    vec![
+        Key::Super(SuperId::Superblock).encode().to_vec(),
+        dentry_key(v, 1, b"name").to_vec(),
+        inode_key(v, 300).to_vec(),
+        region_key(v, 300, 2).to_vec(),
+        xattr_key(v, 300, b"user.a").to_vec(),
+        Key::Orphan(v, 12).encode().to_vec(),
+    ]
+}
+
+fn attrs(kind: FileKind) -> Attrs {
+    let now = warpfire_format::fs::Stamp { seconds: 1_700_000_000, nanos: 5 };
+    Attrs {
+        kind,
+        permissions: 0o644,
+        uid: 1000,
+        gid: 100,
+        links: kind.first_links(),
+        size_bytes: 5,
+        allocated_bytes: 5,
+        rdev: 0,
+        btime: now,
+        mtime: now,
+        ctime: now,
+        atime: now,
+        flags: 0,
+    }
+}
+
+fn valid_inodes() -> Vec<Vec<u8>> {
+    let encoded = |kind, content| {
+        let mut bytes = Vec::new();
+        Inode { ino: 9, attrs: attrs(kind), content }.encode(&mut bytes);
+        bytes
+    };
+    let mut reference = Vec::new();
+    Dentry::encode_reference(&mut reference, FileKind::Directory, 12);
+    vec![
+        encoded(FileKind::Regular, Content::Regions),
+        encoded(FileKind::Directory, Content::Directory(1, b"name")),
+        encoded(FileKind::Symlink, Content::Symlink(b"there")),
+        reference,
+    ]
+}
+
+fn valid_edits() -> Vec<Vec<u8>> {
+    let mut bytes = Vec::new();
+    InodeEdit { permissions: Some(0o600), links_add: 1, owner: Some((1, 2)), ..InodeEdit::default() }
+        .encode(&mut bytes);
+    vec![bytes]
+}
+
+fn valid_regions() -> Vec<Vec<u8>> {
+    let mut map = ExtentMap::new();
+    map.overlay(Extent::bytes(0, b"hello"));
+    map.overlay(Extent::slice(4096, SlicePtr { segment: id(7), offset_bytes: 0, len_bytes: 9000 }));
+    let (mut value, mut operand) = (Vec::new(), Vec::new());
+    encode_region(&mut value, &map, false);
+    map.overlay(Extent::hole(5000, 100));
+    encode_region(&mut operand, &map, true);
+    vec![value, operand]
+}
+
+fn valid_small_values() -> Vec<Vec<u8>> {
+    let mut values = vec![Vec::new(); 4];
+    Superblock { next_ino: 77 }.encode(&mut values[0]);
+    VolumeRecord { root_ino: 1, name: b"main" }.encode(&mut values[1]);
+    encode_counter(&mut values[2], -5);
+    encode_xattr(&mut values[3], b"value");
+    values
+}
