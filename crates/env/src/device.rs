@@ -142,7 +142,8 @@ pub trait Device: Send + Sync {
     /// Tells the device that a range holds nothing of worth. Its later content is undefined.
     fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError>;
 
-    /// Makes one zone of a zoned device empty. On a conventional device: a discard of the range.
+    /// Makes one zone of a zoned device empty. On a conventional block device: a discard of the range. A regular file
+    /// keeps its space, and what it held.
     fn reset_zone(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError>;
 
     /// The state of the zone that starts at `offset_bytes`; `None` on a conventional device.

@@ -81,12 +81,14 @@ fn what_can_not_be_a_device_is_refused_by_name() {
 }
 
 #[test]
-fn a_discard_gives_the_space_back() {
+fn a_discard_gives_the_space_back_and_a_reset_does_not() {
     let (_dir, path) = place();
     let device = FileDevice::create(&path, 16 << 20).unwrap();
     device.write(0, &AlignedBuf::zeroed(8 << 20)).unwrap();
     device.flush().unwrap();
     let full = path.metadata().unwrap().blocks();
+    device.reset_zone(0, 8 << 20).unwrap();
+    assert_eq!(path.metadata().unwrap().blocks(), full, "a reset keeps it");
     device.discard(0, 8 << 20).unwrap();
     assert_eq!(path.metadata().unwrap().len(), 16 << 20);
     assert!(path.metadata().unwrap().blocks() < full / 2);

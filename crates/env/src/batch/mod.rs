@@ -121,8 +121,8 @@ impl<'a> DeviceOp<'a> {
 }
 
 /// Runs a batch over a set of devices and returns when all of it has ended; each operation carries its
-/// own result. Order within a batch is not defined, so a flush belongs in a later batch than its writes, and two
-/// writes of one batch to one zone of a zoned device belong in two.
+/// own result. Order within a batch is not defined, so a flush belongs in a later batch than its writes. Only a
+/// device without a descriptor, as every zoned one is, does its operations one after the other as they are listed.
 ///
 /// # Panics
 /// If an operation names a device outside the set.
