@@ -24,7 +24,7 @@ mod space;
 mod tests;
 
 pub use attrs::{Attr, NewMode, SetAttr, SetTime, XattrMode};
-pub use data::{AllocMode, Position, Seek};
+pub use data::{AllocMode, Position, ReadAt, Seek};
 pub use error::FsError;
 pub use fs::{AtimeMode, Fs, FsOptions};
 pub use names::{DirEntry, DirHandle, NewFile, RenameMode};

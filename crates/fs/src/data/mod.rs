@@ -13,6 +13,7 @@ mod write;
 
 pub use alloc::AllocMode;
 pub(crate) use piece::{Source, by_region};
+pub use read::ReadAt;
 pub use seek::Seek;
 pub use write::Position;
 

@@ -27,7 +27,7 @@ struct Filling<'b> {
     wanted: Vec<(usize, SlicePtr)>,
 }
 
-impl Filling<'_> {
+impl<'b> Filling<'b> {
     /// Takes what falls into the buffer of extents that begin at `base` in the file.
     fn take(&mut self, base: u64, extents: Extents<'_>) -> Result<(), FsError> {
         let end = self.start + self.buf.len() as u64;
@@ -69,12 +69,11 @@ impl Filling<'_> {
         self.done = self.done.max(end);
     }
 
-    /// Fetches what lies in slices.
-    fn finish<E: SliceStore>(mut self, engine: &E) -> Result<(), FsError> {
+    /// Hands over what lies in slices, with its places in the buffer.
+    fn wanted(mut self, reads: &mut Vec<SliceRead<'b>>) {
         self.zero_until(self.buf.len());
         let mut rest = self.buf;
         let mut at = 0;
-        let mut reads: Vec<SliceRead<'_>> = Vec::with_capacity(self.wanted.len());
         for (start, slice) in self.wanted {
             let (_, tail) = rest.split_at_mut(start - at);
             let (place, tail) = tail.split_at_mut(slice.len_bytes as usize);
@@ -82,10 +81,25 @@ impl Filling<'_> {
             at = start + slice.len_bytes as usize;
             rest = tail;
         }
-        if !reads.is_empty() {
-            engine.read(&mut reads)?;
-        }
-        Ok(())
+    }
+}
+
+/// One of many reads of a file.
+#[derive(Debug)]
+pub struct ReadAt<'b> {
+    /// First byte in the file.
+    pub offset: u64,
+    /// What to fill.
+    pub buf: &'b mut [u8],
+    /// Bytes that there were before the end of the file; set by the call.
+    pub len: usize,
+}
+
+impl<'b> ReadAt<'b> {
+    /// A read that has not been done.
+    #[must_use]
+    pub fn new(offset: u64, buf: &'b mut [u8]) -> Self {
+        ReadAt { offset, buf, len: 0 }
     }
 }
 
@@ -95,20 +109,38 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `IsDirectory`, `Invalid` for what has no content; `Damaged` if bytes can not be had: never wrong bytes.
     pub fn read(&self, node: &NodeRef, offset: u64, buf: &mut [u8]) -> Result<usize, FsError> {
+        let mut read = ReadAt::new(offset, buf);
+        self.read_many(node, std::slice::from_mut(&mut read))?;
+        Ok(read.len)
+    }
+
+    /// Many reads of one file, of one moment: the devices see them together.
+    ///
+    /// # Errors
+    /// As `read`; buffers may or may not have been filled then.
+    pub fn read_many(&self, node: &NodeRef, reads: &mut [ReadAt<'_>]) -> Result<(), FsError> {
         check_regular(node)?;
         // Taken before pointers are read: their bytes stay until the read has ended, whatever is written meanwhile.
         let pin = self.engine.pin();
         let state = node.state.read();
-        let left = state.attrs.size_bytes.saturating_sub(offset);
-        let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
-        let Some(buf) = buf.get_mut(..len).filter(|b| !b.is_empty()) else { return Ok(0) };
-        let mut filling = Filling { buf, start: offset, done: 0, wanted: Vec::new() };
-        self.fill_from_state(node, &state, &mut filling)?;
+        let mut slices: Vec<SliceRead<'_>> = Vec::with_capacity(reads.len());
+        let mut is_empty = true;
+        for read in reads {
+            let left = state.attrs.size_bytes.saturating_sub(read.offset);
+            read.len = usize::try_from(left).unwrap_or(usize::MAX).min(read.buf.len());
+            let Some(buf) = read.buf.get_mut(..read.len).filter(|b| !b.is_empty()) else { continue };
+            let mut filling = Filling { buf, start: read.offset, done: 0, wanted: Vec::new() };
+            self.fill_from_state(node, &state, &mut filling)?;
+            filling.wanted(&mut slices);
+            is_empty = false;
+        }
         drop(state);
-        filling.finish(&*self.engine)?;
+        if is_empty {
+            return Ok(());
+        }
+        self.engine.read(&mut slices)?;
         drop(pin);
-        self.was_read(node)?;
-        Ok(len)
+        self.was_read(node)
     }
 
     fn fill_from_state(&self, node: &Node, state: &State, filling: &mut Filling<'_>) -> Result<(), FsError> {
@@ -166,7 +198,9 @@ impl<E: Store + SliceStore> Fs<E> {
         let mut bytes = vec![0; usize::try_from(inode.attrs.size_bytes).expect("a small file fits memory")];
         let mut filling = Filling { buf: &mut bytes, start: 0, done: 0, wanted: Vec::new() };
         filling.take(0, extents)?;
-        filling.finish(&*self.engine)?;
+        let mut slices = Vec::new();
+        filling.wanted(&mut slices);
+        self.engine.read(&mut slices)?;
         drop(pin);
         self.renew_atime_by_name(dir, name, &inode.attrs)?;
         Ok(bytes)
