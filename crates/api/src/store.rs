@@ -75,6 +75,7 @@ impl Joined {
 }
 
 fn engine(log: Log, recovered: Recovered, background: Background) -> Result<Arc<Engine>> {
+    let log = if background == Background::Threads { log.with_writer_thread() } else { log };
     let options = EngineOptions { background, ..EngineOptions::default() };
     Ok(Arc::new(Engine::open(log, recovered, FsSchema, options)?))
 }

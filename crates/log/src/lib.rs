@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod behind;
 mod clean;
 mod commit;
 mod latch;

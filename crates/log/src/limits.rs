@@ -25,3 +25,13 @@ pub(crate) const SEGMENT_RUNS_MAX: usize = 1024;
 /// Bytes that one segment edit may take in a group: the largest descriptor is 24 + 250 × 6 bytes, the longest growth
 /// frame 2072, and a segment that is opened, grown, sealed and freed at once has one of each.
 pub(crate) const EDIT_MAX_BYTES: usize = 4096;
+
+/// Payload bytes of full stripes that may wait for the devices while the next ones fill, and ...
+pub(crate) const BEHIND_MAX_BYTES: usize = 8 << 20;
+
+/// ... stripes that may in any case, so that one is written while another fills: of the longest, of 4 MiB and as much
+/// parity at most, these two take 16 MiB.
+pub(crate) const BEHIND_STRIPES_MIN: usize = 2;
+
+/// Payload bytes submitted to the devices at once: half of those that may wait, so that the other half fills meanwhile.
+pub(crate) const SUBMIT_MAX_BYTES: usize = BEHIND_MAX_BYTES / 2;

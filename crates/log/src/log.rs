@@ -1,14 +1,16 @@
 //! `Log`: the log over a pool.
 //!
 //! # Invariants
-//! 1. Locks are taken in this order: `commit`, one stream's `open`, `table`, `pending`. Device operations happen under
-//!    the first two only, never under the others.
+//! 1. Locks are taken in this order: `commit`, one stream's `open`, the queue of `behind`, `table`, `pending`. Device
+//!    operations happen under the first two only, never under the others.
 //! 2. A *cut* takes the pending records before it looks at the streams. Whatever was appended before a
-//!    record was queued is then in a buffer or in a stripe, and the group's barrier requires it.
+//!    record was queued is then in a buffer, on its way or in a stripe; all of it is in stripes before the edits are
+//!    taken, and the group's barrier requires them.
 //! 3. Zones are given back only behind a durable barrier or root that says so.
 //! 4. Once the latch has tripped nothing is written.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -17,6 +19,7 @@ use warpfire_format::segment::SegmentKind;
 use warpfire_pool::{Pool, PoolError};
 use warpfire_units::{SegmentId, SlicePtr};
 
+use crate::behind::{Behind, WriterThread};
 use crate::commit::Commit;
 use crate::latch::{Latch, on_read};
 use crate::limits::{EDIT_MAX_BYTES, PENDING_MAX_BYTES};
@@ -24,15 +27,17 @@ use crate::pending::{Pending, Records};
 use crate::pins::Pins;
 use crate::placing::{STREAMS, room_wanted_bytes, slot, starts_on_block};
 use crate::store::{Admit, LogError, LogPos, LogStore, Pin, Slices, Space, Stream};
-use crate::stream::{BulkStream, OpenSegment, Written, allocate_bulk};
+use crate::stream::{BulkStream, OpenSegment, allocate_bulk};
 use crate::table::Table;
 
 /// The log over a pool.
 pub struct Log {
     pub(crate) pool: Pool,
-    pub(crate) table: Mutex<Table>,
+    pub(crate) table: Arc<Mutex<Table>>,
     pub(crate) damaged: BTreeSet<SegmentId>,
-    pub(crate) pins: Pins,
+    pub(crate) pins: Arc<Pins>,
+    behind: Arc<Behind>,
+    writer: Option<WriterThread>,
     streams: [BulkStream; STREAMS.len()],
     pending: Mutex<Pending>,
     commit: Mutex<CommitState>,
@@ -68,11 +73,15 @@ pub(crate) struct Parts {
 impl Log {
     /// Puts the parts together and makes them the pool's newest root, with `client` as the client's state.
     pub(crate) fn assemble(parts: Parts, client: &[u8]) -> Result<Log, LogError> {
+        let table = Arc::new(Mutex::new(parts.table));
+        let pins = Arc::new(Pins::new());
         let log = Log {
             pool: parts.pool,
-            table: Mutex::new(parts.table),
+            behind: Arc::new(Behind::new(Arc::clone(&table), Arc::clone(&pins))),
+            writer: None,
+            table,
             damaged: parts.damaged,
-            pins: Pins::new(),
+            pins,
             streams: std::array::from_fn(|_| BulkStream::new()),
             pending: Mutex::new(Pending::new(parts.next_pos)),
             commit: Mutex::new(CommitState {
@@ -89,6 +98,17 @@ impl Log {
         };
         log.write_root(&mut log.commit.lock(), client, parts.keep_from)?;
         Ok(log)
+    }
+
+    /// Starts a thread that writes full stripes while the next ones fill. Without it, or if the system gives none, who
+    /// fills a stripe writes it.
+    #[must_use]
+    pub fn with_writer_thread(mut self) -> Log {
+        match WriterThread::start(&self.behind) {
+            Ok(writer) => self.writer = Some(writer),
+            Err(e) => tracing::warn!("stripes are written without a thread of their own: {e}"),
+        }
+        self
     }
 
     /// The pool below, for its status and counters.
@@ -111,27 +131,30 @@ impl Log {
         self.log_segments.load(Ordering::Relaxed)
     }
 
-    fn stripe_written(&self, stream: &BulkStream, written: Written) {
-        self.table.lock().grow(written.segment, written.rows);
-        stream.publish_written(written);
-    }
-
-    /// Writes out the stream's buffer; seals the segment if that leaves nothing to append to.
+    /// Launches what is in the stream's buffer; seals the segment if that leaves nothing to append to.
     fn write_out(&self, stream: &BulkStream, open: &mut Option<OpenSegment>) -> Result<(), PoolError> {
         let Some(segment) = open.as_mut() else { return Ok(()) };
-        if let Some(written) = segment.write_out()? {
-            self.stripe_written(stream, written);
-        }
+        let launched = segment.launch(&self.behind);
+        stream.publish_launched(segment);
+        launched?;
         if segment.is_done() {
             self.seal(open);
         }
         Ok(())
     }
 
+    /// Brings everything that is in buffers into stripes on the devices.
+    fn write_all_out(&self) -> Result<(), PoolError> {
+        for stream in &self.streams {
+            self.write_out(stream, &mut stream.open.lock())?;
+        }
+        self.behind.settle()
+    }
+
     fn seal(&self, open: &mut Option<OpenSegment>) {
         if let Some(segment) = open.take() {
-            assert!(segment.is_written_out(), "a segment is sealed when all of it is in stripes");
-            self.table.lock().seal(segment.id(), &self.pins);
+            assert!(segment.is_launched(), "a segment is sealed when all of it was launched");
+            self.behind.seal(segment.id());
         }
     }
 
@@ -208,7 +231,9 @@ impl Log {
         let segment = open.as_mut().expect("a place lies in the open segment");
         let taken = segment.takes(offset_bytes, bytes.len());
         let id = segment.id();
-        segment.append(offset_bytes, &bytes[..taken], |w| self.stripe_written(stream, w))?;
+        let appended = segment.append(offset_bytes, &bytes[..taken], &self.behind);
+        stream.publish_launched(segment);
+        appended?;
         self.table.lock().appended(id, taken as u64, segment.len_bytes());
         if segment.is_done() {
             self.write_out(stream, open)?;
@@ -270,9 +295,7 @@ impl Log {
             }
             state.commit.skip(&pending.take());
         }
-        for stream in &self.streams {
-            self.write_out(stream, &mut stream.open.lock()).map_err(|e| self.latch.on_write(e))?;
-        }
+        self.write_all_out().map_err(|e| self.latch.on_write(e))?;
         self.collect_unpinned();
         let _said_by_the_root = self.table.lock().edits();
         state.synced_changes = changes;
@@ -287,9 +310,7 @@ impl Log {
 
     fn write_cut_of(&self, state: &mut CommitState, records: &Records) -> Result<(), LogError> {
         let failed = |e| self.latch.on_write(e);
-        for stream in &self.streams {
-            self.write_out(stream, &mut stream.open.lock()).map_err(failed)?;
-        }
+        self.write_all_out().map_err(failed)?;
         self.collect_unpinned();
         let bytes = records.bytes() + records.len() * 64 + self.table.lock().dirty_count() * EDIT_MAX_BYTES;
         let commit = &mut state.commit;
@@ -334,16 +355,18 @@ impl Log {
         Ok(())
     }
 
-    /// Reads what is in buffers and cuts `reads` down to what is on the devices.
+    /// Reads what is in memory, and says how many bytes before it are on the devices.
     fn read_buffered(&self, slice: SlicePtr, buf: &mut [u8]) -> Result<usize, LogError> {
         assert_eq!(buf.len(), slice.len_bytes as usize, "a buffer has its slice's length");
+        let mut launched = buf.len();
         for stream in &self.streams {
             let read = stream.read_buffered(slice, buf).map_err(|e| on_read(slice, &e))?;
-            if let Some(on_devices) = read {
-                return Ok(on_devices);
+            if let Some(before) = read {
+                launched = before;
+                break;
             }
         }
-        Ok(buf.len())
+        Ok(self.behind.read(slice, &mut buf[..launched]))
     }
 }
 

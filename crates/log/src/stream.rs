@@ -1,9 +1,9 @@
 //! A bulk stream: one open segment and the stripe that grows at its end.
 //!
 //! # Invariants
-//! 1. Payload bytes of the open segment below `base_bytes` are in stripes that were handed to the devices; those from
+//! 1. Payload bytes of the open segment below `base_bytes` are in stripes that were launched; those from
 //!    `base_bytes` on are in `buf`.
-//! 2. `written_bytes`, readable without the lock, never exceeds `base_bytes`; `segment` names the open segment.
+//! 2. `launched_bytes`, readable without the lock, never exceeds `base_bytes`; `segment` names the open segment.
 //!    A reader that saw the pointer of an append sees at least the `segment` that was current then.
 //! 3. A segment is sealed when nothing more fits, when it has lost a column, or when its stripes have become too many to list.
 
@@ -14,39 +14,29 @@ use warpfire_format::segment::SegmentKind;
 use warpfire_pool::{Pool, PoolError, SegmentWriter, StripeBuf};
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
+use crate::behind::{Behind, Flight};
 use crate::limits::{LOG_RESERVE_SEGMENTS, SEGMENT_RUNS_MAX};
 
 /// The segment at a stream's end.
 pub(crate) struct OpenSegment {
     id: SegmentId,
     writer: SegmentWriter,
-    buf: StripeBuf,
+    /// The stripe that grows; `None` until something is appended.
+    buf: Option<StripeBuf>,
     base_bytes: u64,
     /// Payload bytes of all stripes from `base_bytes` on, if they are full ones.
     rest_bytes: u64,
-    row_bytes: u64,
     last_rows: u16,
     runs: usize,
 }
 
-/// A stripe that was handed to the devices.
-#[derive(Clone, Copy)]
-pub(crate) struct Written {
-    pub(crate) segment: SegmentId,
-    pub(crate) rows: u16,
-    /// Payload bytes of the segment in stripes now, padding counted.
-    pub(crate) written_bytes: u64,
-}
-
 impl OpenSegment {
     pub(crate) fn new(writer: SegmentWriter) -> Self {
-        let row_bytes = u64::from(writer.descriptor().data) * BLOCK_BYTES as u64;
         OpenSegment {
             id: writer.id(),
-            buf: writer.buffer(),
+            buf: None,
             base_bytes: 0,
             rest_bytes: writer.remaining_bytes(),
-            row_bytes,
             last_rows: 0,
             runs: 0,
             writer,
@@ -59,7 +49,7 @@ impl OpenSegment {
 
     /// Payload bytes so far.
     pub(crate) fn len_bytes(&self) -> u64 {
-        self.base_bytes + if self.rest_bytes == 0 { 0 } else { self.buf.len() as u64 }
+        self.base_bytes + self.buf.as_ref().map_or(0, |buf| buf.len() as u64)
     }
 
     /// Payload bytes that still fit behind `start_bytes`, if all further stripes are full ones.
@@ -79,45 +69,40 @@ impl OpenSegment {
         usize::try_from(self.room_bytes(start_bytes)).unwrap_or(usize::MAX).min(len)
     }
 
-    /// Appends at `start_bytes` (from `place`), writing stripes as they fill.
+    /// Appends at `start_bytes` (from `place`), launching stripes as they fill.
     pub(crate) fn append(
         &mut self,
         start_bytes: u64,
         bytes: &[u8],
-        mut written: impl FnMut(Written),
+        behind: &Behind,
     ) -> Result<(), PoolError> {
-        if start_bytes > self.len_bytes() {
-            self.buf.pad_to_block();
+        if start_bytes > self.len_bytes()
+            && let Some(buf) = &mut self.buf
+        {
+            buf.pad_to_block();
         }
         let mut rest = bytes;
         while !rest.is_empty() {
-            let taken = self.buf.append(rest);
+            let buf = self.buf.get_or_insert_with(|| behind.buffer(&self.writer));
+            let taken = buf.append(rest);
             rest = &rest[taken..];
-            if self.buf.remaining() == 0 {
-                written(self.write_stripe()?);
+            if buf.remaining() == 0 {
+                self.launch(behind)?;
             }
         }
         Ok(())
     }
 
-    /// Writes what is in the buffer, if anything is, as a stripe of as many rows as it needs.
-    pub(crate) fn write_out(&mut self) -> Result<Option<Written>, PoolError> {
-        if self.is_written_out() { Ok(None) } else { self.write_stripe().map(Some) }
-    }
-
-    fn write_stripe(&mut self) -> Result<Written, PoolError> {
-        let at = self.writer.write_stripe(&mut self.buf, 0)?;
-        assert_eq!(at, self.base_bytes, "pool and log count payload alike");
-        let rows = (self.writer.next_offset_bytes() - at) / self.row_bytes;
-        let rows = u16::try_from(rows).expect("a stripe has at most 255 rows");
-        self.base_bytes = self.writer.next_offset_bytes();
+    /// Launches what is in the buffer, if anything is, as a stripe of as many rows as it needs.
+    pub(crate) fn launch(&mut self, behind: &Behind) -> Result<(), PoolError> {
+        let Some(mut buf) = self.buf.take() else { return Ok(()) };
+        assert_eq!(self.writer.next_offset_bytes(), self.base_bytes, "pool and log count payload alike");
+        let stripe = self.writer.prepare(&mut buf, 0);
+        let base_bytes = std::mem::replace(&mut self.base_bytes, self.writer.next_offset_bytes());
         self.rest_bytes = self.writer.remaining_bytes();
-        self.runs += usize::from(rows != self.last_rows);
-        self.last_rows = rows;
-        if self.rest_bytes > 0 {
-            self.writer.begin(&mut self.buf);
-        }
-        Ok(Written { segment: self.id, rows, written_bytes: self.base_bytes })
+        self.runs += usize::from(stripe.rows() != self.last_rows);
+        self.last_rows = stripe.rows();
+        behind.launch(Flight { segment: self.id, base_bytes, stripe, buf })
     }
 
     /// Whether the segment should be sealed though there is room.
@@ -125,18 +110,20 @@ impl OpenSegment {
         self.rest_bytes == 0 || self.runs >= SEGMENT_RUNS_MAX || self.writer.is_degraded()
     }
 
-    /// Whether everything appended is in stripes, which it must be before the segment is sealed.
-    pub(crate) fn is_written_out(&self) -> bool {
-        self.rest_bytes == 0 || self.buf.is_empty()
+    /// Whether everything appended was launched, which it must be before the segment is sealed.
+    pub(crate) fn is_launched(&self) -> bool {
+        self.buf.is_none()
     }
 
     fn read(&self, offset_bytes: u64, out: &mut [u8]) -> Result<(), PoolError> {
         let at = usize::try_from(offset_bytes - self.base_bytes).expect("a buffer fits memory");
-        if at + out.len() > self.buf.len() {
-            let len_bytes = u32::try_from(out.len()).expect("a slice is below 4 GiB");
-            return Err(PoolError::BadSlice(SlicePtr { segment: self.id, offset_bytes, len_bytes }));
+        match self.buf.as_ref().filter(|buf| at + out.len() <= buf.len()) {
+            Some(buf) => buf.read(at, out),
+            None => {
+                let len_bytes = u32::try_from(out.len()).expect("a slice is below 4 GiB");
+                return Err(PoolError::BadSlice(SlicePtr { segment: self.id, offset_bytes, len_bytes }));
+            }
         }
-        self.buf.read(at, out);
         Ok(())
     }
 }
@@ -144,33 +131,33 @@ impl OpenSegment {
 /// One stream.
 pub(crate) struct BulkStream {
     segment: AtomicU64,
-    written_bytes: AtomicU64,
+    launched_bytes: AtomicU64,
     pub(crate) open: Mutex<Option<OpenSegment>>,
 }
 
 impl BulkStream {
     pub(crate) fn new() -> Self {
-        BulkStream { segment: AtomicU64::new(0), written_bytes: AtomicU64::new(0), open: Mutex::new(None) }
+        BulkStream { segment: AtomicU64::new(0), launched_bytes: AtomicU64::new(0), open: Mutex::new(None) }
     }
 
     /// Publishes a new open segment. The caller holds the lock.
     pub(crate) fn publish_open(&self, id: SegmentId) {
         // The bytes first: a reader that sees the new segment must not see the old one's length.
-        self.written_bytes.store(0, Ordering::Release);
+        self.launched_bytes.store(0, Ordering::Release);
         self.segment.store(id.get(), Ordering::Release);
     }
 
-    /// Publishes that a stripe was written. The caller holds the lock.
-    pub(crate) fn publish_written(&self, written: Written) {
-        self.written_bytes.store(written.written_bytes, Ordering::Release);
+    /// Publishes how much of the open segment was launched. The caller holds the lock.
+    pub(crate) fn publish_launched(&self, segment: &OpenSegment) {
+        self.launched_bytes.store(segment.base_bytes, Ordering::Release);
     }
 
-    /// Reads what part of the slice is still in the buffer, and says how many bytes of it are on the devices.
-    /// `None`: all are.
+    /// Reads what part of the slice is still in the buffer, and says how many bytes of it were launched.
+    /// `None`: all were.
     pub(crate) fn read_buffered(&self, slice: SlicePtr, out: &mut [u8]) -> Result<Option<usize>, PoolError> {
         let end = slice.offset_bytes.saturating_add(u64::from(slice.len_bytes));
         if self.segment.load(Ordering::Acquire) != slice.segment.get()
-            || end <= self.written_bytes.load(Ordering::Acquire)
+            || end <= self.launched_bytes.load(Ordering::Acquire)
         {
             return Ok(None);
         }
@@ -178,10 +165,10 @@ impl BulkStream {
         let Some(open) = open.as_ref().filter(|o| o.id == slice.segment && end > o.base_bytes) else {
             return Ok(None);
         };
-        let on_devices = open.base_bytes.saturating_sub(slice.offset_bytes);
-        let on_devices = usize::try_from(on_devices).expect("a slice fits memory");
-        open.read(slice.offset_bytes + on_devices as u64, &mut out[on_devices..])?;
-        Ok(Some(on_devices))
+        let launched = open.base_bytes.saturating_sub(slice.offset_bytes);
+        let launched = usize::try_from(launched).expect("a slice fits memory");
+        open.read(slice.offset_bytes + launched as u64, &mut out[launched..])?;
+        Ok(Some(launched))
     }
 }
 

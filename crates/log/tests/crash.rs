@@ -127,7 +127,7 @@ fn cut_everywhere(shape: Shape, quick: u64) {
         let may_miss: Vec<usize> =
             (first..).map(|n| n % shape.devices).take(usize::from(shape.parity)).collect();
         let story = Story { old: &history, new: &history, acked: 0, may_miss: &may_miss, context: &context };
-        states += try_cuts(&recording, &story, 3, DEPTH, &random);
+        states += try_cuts(&recording, &story, 2, DEPTH, &random);
     }
     assert!(states > 100, "{states} states are too few to mean anything");
     println!("{shape:?}: {states} crash states");

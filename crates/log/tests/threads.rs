@@ -5,8 +5,9 @@ mod rig;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rig::{content, open, shape};
-use warpfire_log::{LogStore, Stream};
+use rig::{ZONE_BYTES, content, open, shape};
+use warpfire_log::{Log, LogError, LogStore, Stream};
+use warpfire_simdev::{Fault, OpClass, SimWorld};
 use warpfire_units::SlicePtr;
 
 const WRITERS: u64 = 4;
@@ -29,6 +30,53 @@ fn appends_reads_syncs_and_checkpoints_run_beside_each_other() {
     let shape = shape(2, 1, 3);
     let world = shape.world(1);
     let log = shape.create(&world).expect("blank devices take a log");
+    run_everything_at_once(&world, log);
+}
+
+#[test]
+fn and_beside_a_writer_thread() {
+    let shape = shape(2, 1, 3);
+    let world = shape.world(2);
+    let log = shape.create(&world).expect("blank devices take a log");
+    run_everything_at_once(&world, log.with_writer_thread());
+}
+
+#[test]
+fn what_the_writer_thread_has_not_written_yet_reads_back() {
+    let shape = shape(2, 1, 3);
+    let world = shape.world(3);
+    let log = shape.create(&world).expect("blank devices take a log");
+    let log = log.with_writer_thread();
+    let len = narrow(ZONE_BYTES);
+    let all: Vec<_> = (0..6).map(|key| (key, log.append(Stream::Large, &content(key, len)))).collect();
+    for (key, slices) in &all {
+        assert_reads_back(&log, *key, slices.as_ref().expect("there is room"));
+    }
+    log.sync().expect("nothing fails");
+    for (key, slices) in &all {
+        assert_reads_back(&log, *key, slices.as_ref().expect("there was room"));
+    }
+}
+
+#[test]
+fn a_write_that_fails_on_the_writer_thread_latches() {
+    let shape = shape(1, 0, 1);
+    let world = shape.world(4);
+    let log = shape.create(&world).expect("blank devices take a log");
+    let log = log.with_writer_thread();
+    log.sync().expect("nothing fails yet");
+    world.sims()[0].inject(Fault::Fail { op: OpClass::Write, after: 2, lasting: true });
+    let fill = || {
+        for key in 0.. {
+            log.append(Stream::Large, &content(key, narrow(ZONE_BYTES) / 2))?;
+        }
+        Ok::<_, LogError>(())
+    };
+    assert!(matches!(fill(), Err(LogError::ReadOnly(_))));
+    assert!(matches!(log.sync(), Err(LogError::ReadOnly(_))));
+}
+
+fn run_everything_at_once(world: &SimWorld, log: Log) {
     let written: Mutex<Vec<(u64, Vec<SlicePtr>)>> = Mutex::new(Vec::new());
     let acknowledged = AtomicU64::new(0);
     let done = AtomicBool::new(false);
@@ -74,7 +122,7 @@ fn appends_reads_syncs_and_checkpoints_run_beside_each_other() {
     log.sync().expect("nothing fails");
     assert_eq!(log.position().0, WRITERS * EACH + 1);
     drop(log);
-    let (log, _) = open(&world).expect("the pool opens");
+    let (log, _) = open(world).expect("the pool opens");
     assert_eq!(log.position().0, WRITERS * EACH + 1);
     for (key, slices) in written.into_inner().expect("no one panicked") {
         assert_reads_back(&log, key, &slices);

@@ -43,4 +43,4 @@ pub use restore::Restored;
 pub use roots::Root;
 pub use stripe_buf::StripeBuf;
 pub use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState, StripeRun};
-pub use writer::SegmentWriter;
+pub use writer::{PreparedStripe, SegmentWriter};

@@ -1,11 +1,13 @@
 //! A segment in memory: where it lies, and which of its stripes are there.
 
+use std::sync::atomic::AtomicBool;
+
 use parking_lot::RwLock;
 use warpfire_erasure::Code;
 use warpfire_format::Uuid;
 use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState};
 use warpfire_format::stripe::StripeIdentity;
-use warpfire_units::{DeviceIndex, SegmentId, ZoneIndex};
+use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
 use crate::stripes::StripeIndex;
 
@@ -20,6 +22,8 @@ pub(crate) struct Segment {
     pub code: Code,
     /// Only stripes that were written on enough columns.
     pub stripes: RwLock<StripeIndex>,
+    /// A stripe failed on more columns than parity covers: nothing more is written.
+    pub broken: AtomicBool,
 }
 
 impl Segment {
@@ -36,6 +40,7 @@ impl Segment {
             columns: d.columns.clone(),
             code,
             stripes: RwLock::new(stripes),
+            broken: AtomicBool::new(false),
         }
     }
 
@@ -56,6 +61,11 @@ impl Segment {
     /// Data and parity columns together.
     pub(crate) fn width(&self) -> usize {
         self.columns.len()
+    }
+
+    /// The payload offset at which a row begins.
+    pub(crate) fn row_offset(&self, row: u64) -> u64 {
+        row * u64::from(self.data) * BLOCK_BYTES as u64
     }
 
     /// Columns that must verify for a block to be readable.

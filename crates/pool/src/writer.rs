@@ -4,20 +4,20 @@
 //! 1. Each stripe is one contiguous write on each column whose device still takes writes, at the end of what
 //!    the zone holds: nothing is overwritten, nothing read and modified.
 //! 2. A stripe is in the segment's index only once it is written on all but at most m columns.
-//! 3. After a stripe that failed on more, the zones' ends are unknown and nothing more is written.
+//! 3. Stripes are submitted in the order in which they were prepared. After one that failed on more columns, the
+//!    zones' ends are unknown and nothing more of the segment is written.
 //!
 //! ```text
-//!          prepare             submit ok
-//!   open ───────────▶ prepared ──────────▶ open        (next_stripe_capacity 0: full)
-//!                        └──── submit fails ──▶ broken
+//!   stripe:   (buffer) ──prepare──▶ prepared ──submit──▶ in the index
+//!   segment:  open ──submit fails──▶ broken
 //! ```
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState};
 use warpfire_format::stripe::payload_capacity;
-use warpfire_units::{BLOCK_BYTES, SegmentId};
+use warpfire_units::SegmentId;
 
 use crate::checksums::CrcTable;
 use crate::error::PoolError;
@@ -25,18 +25,27 @@ use crate::geometry::{Geometry, full_rows};
 use crate::pool::Inner;
 use crate::segment::Segment;
 use crate::stripe_buf::StripeBuf;
+use crate::stripes::{StripeIndex, StripePlace};
 
 /// Appends to one segment. Dropping it leaves the segment as it is: its stripes stay readable.
 pub struct SegmentWriter {
     pool: Arc<Inner>,
     segment: Arc<Segment>,
-    prepared: Option<Vec<CrcTable>>,
-    broken: bool,
+    /// Stripes that were prepared, submitted or not.
+    prepared: StripeIndex,
+}
+
+/// A stripe that is laid out, checksummed and encoded in its buffer, and has its place in the segment.
+pub struct PreparedStripe {
+    pool: Arc<Inner>,
+    segment: Arc<Segment>,
+    place: StripePlace,
+    tables: Vec<CrcTable>,
 }
 
 impl SegmentWriter {
     pub(crate) fn new(pool: Arc<Inner>, segment: Arc<Segment>) -> Self {
-        SegmentWriter { pool, segment, prepared: None, broken: false }
+        SegmentWriter { pool, segment, prepared: StripeIndex::default() }
     }
 
     /// The segment's number.
@@ -67,15 +76,11 @@ impl SegmentWriter {
     /// The payload offset at which the next stripe begins.
     #[must_use]
     pub fn next_offset_bytes(&self) -> u64 {
-        self.row_offset(self.segment.stripes.read().end_row())
-    }
-
-    fn row_offset(&self, row: u64) -> u64 {
-        row * u64::from(self.segment.data) * BLOCK_BYTES as u64
+        self.segment.row_offset(self.prepared.end_row())
     }
 
     fn next_rows(&self) -> Option<u16> {
-        let used = self.segment.stripes.read().end_block();
+        let used = self.prepared.end_block();
         full_rows(self.segment.kind, self.segment.data, self.pool.zone_blocks - used)
     }
 
@@ -88,7 +93,7 @@ impl SegmentWriter {
     /// Payload bytes that all further stripes together can hold, if they are full ones.
     #[must_use]
     pub fn remaining_bytes(&self) -> u64 {
-        let left = self.pool.zone_blocks - self.segment.stripes.read().end_block();
+        let left = self.pool.zone_blocks - self.prepared.end_block();
         Geometry::new(self.segment.kind, self.segment.data, self.segment.parity, left).segment_payload_bytes
     }
 
@@ -116,60 +121,19 @@ impl SegmentWriter {
     ///
     /// # Panics
     /// If `buf` is empty, or was not begun for this stripe.
-    pub fn prepare(&mut self, buf: &mut StripeBuf, sequence: u64) {
-        assert!(self.prepared.is_none(), "a prepared stripe is submitted before the next");
-        let stripe = self.stripe_count();
-        let identity = self.segment.identity(self.pool.uuid, stripe, 0);
+    pub fn prepare(&mut self, buf: &mut StripeBuf, sequence: u64) -> PreparedStripe {
+        let identity = self.segment.identity(self.pool.uuid, self.prepared.count(), 0);
         let (rows, crcs) = buf.close(identity, sequence, &self.segment.code);
         assert!(Some(rows) <= self.next_rows(), "the buffer was begun for this stripe");
-        self.prepared = Some(crcs.into_iter().map(CrcTable::from).collect());
+        PreparedStripe {
+            pool: Arc::clone(&self.pool),
+            segment: Arc::clone(&self.segment),
+            place: self.prepared.push(rows),
+            tables: crcs.into_iter().map(CrcTable::from).collect(),
+        }
     }
 
-    /// The half that waits for devices: writes all columns of the prepared stripe at once, and says at which
-    /// payload offset it begins. Not durable before `Pool::flush`.
-    ///
-    /// # Errors
-    /// `Failed` when more devices of this segment have failed than it has parity columns; the stripe and the writer
-    /// are lost then.
-    ///
-    /// # Panics
-    /// If `buf` was not prepared.
-    pub fn submit(&mut self, buf: &StripeBuf) -> Result<u64, PoolError> {
-        assert!(buf.is_closed(), "a stripe is prepared before it is submitted");
-        let tables = self.prepared.take().expect("a stripe is prepared before it is submitted");
-        if self.broken {
-            return Err(self.pool.failed());
-        }
-        let block = self.segment.stripes.read().end_block();
-        let mut ops = Vec::with_capacity(self.segment.width());
-        for (column, (device, zone)) in self.segment.columns.iter().enumerate() {
-            let at = (*device, self.pool.zone_offset(*zone, block));
-            ops.extend(self.pool.devices.write_op(at, buf.shard(column)));
-        }
-        self.pool.devices.run(&mut ops);
-        if self.pool.lost_columns(&self.segment) > usize::from(self.segment.parity) {
-            self.broken = true;
-            return Err(self.pool.failed());
-        }
-        Ok(self.record(buf, tables))
-    }
-
-    /// Makes a stripe that was written known to readers and to the next flush.
-    fn record(&self, buf: &StripeBuf, tables: Vec<CrcTable>) -> u64 {
-        let segment = &self.segment;
-        self.pool.unflushed.lock().insert(segment.id, Arc::clone(segment));
-        let place = segment.stripes.write().push(buf.rows());
-        if segment.kind == SegmentKind::Bulk {
-            for (column, table) in tables.into_iter().enumerate() {
-                self.pool.checksums.put(segment.id, place.stripe, column, table);
-            }
-        }
-        self.pool.stripes_written.fetch_add(1, Relaxed);
-        self.pool.payload_bytes.fetch_add(buf.len() as u64, Relaxed);
-        self.row_offset(place.first_row)
-    }
-
-    /// Both halves of writing: `prepare`, then `submit`.
+    /// Both halves of writing: `prepare`, then `submit`. Says at which payload offset the stripe begins.
     ///
     /// # Errors
     /// As `submit`.
@@ -177,13 +141,72 @@ impl SegmentWriter {
     /// # Panics
     /// As `prepare`.
     pub fn write_stripe(&mut self, buf: &mut StripeBuf, sequence: u64) -> Result<u64, PoolError> {
-        self.prepare(buf, sequence);
-        self.submit(buf)
+        let stripe = self.prepare(buf, sequence);
+        PreparedStripe::submit(&[(&stripe, buf)])?;
+        Ok(self.segment.row_offset(stripe.place.first_row))
     }
 
     /// Ends the segment; what was written stays readable. Nothing is written for it.
     #[must_use]
     pub fn seal(self) -> SegmentDescriptor {
         self.segment.descriptor(SegmentState::Sealed)
+    }
+}
+
+impl PreparedStripe {
+    /// Blocks on each column, the header left out.
+    #[must_use]
+    pub fn rows(&self) -> u16 {
+        self.place.rows
+    }
+
+    /// The half of writing that waits for devices: writes all columns of all these stripes at once. Stripes of
+    /// one segment come in their order. Not durable before `Pool::flush`.
+    ///
+    /// # Errors
+    /// `Failed` when more devices of a segment have failed than it has parity columns; its stripes are lost then,
+    /// those of other segments may or may not be written.
+    ///
+    /// # Panics
+    /// If a buffer is not the one that its stripe was prepared in, or an earlier stripe was left out.
+    pub fn submit(batch: &[(&PreparedStripe, &StripeBuf)]) -> Result<(), PoolError> {
+        let Some((first, _)) = batch.first() else { return Ok(()) };
+        if let Some((stripe, _)) = batch.iter().find(|(stripe, _)| stripe.segment.broken.load(Acquire)) {
+            return Err(stripe.pool.failed());
+        }
+        let devices = &first.pool.devices;
+        let mut ops = Vec::with_capacity(batch.iter().map(|(stripe, _)| stripe.segment.width()).sum());
+        for (stripe, buf) in batch {
+            assert!(buf.is_closed() && buf.rows() == stripe.place.rows, "a stripe comes with its own buffer");
+            for (column, (device, zone)) in stripe.segment.columns.iter().enumerate() {
+                let at = (*device, stripe.pool.zone_offset(*zone, stripe.place.block));
+                ops.extend(devices.write_op(at, buf.shard(column)));
+            }
+        }
+        devices.run(&mut ops);
+        for (stripe, buf) in batch {
+            stripe.record(buf)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a stripe that was written known to readers and to the next flush.
+    fn record(&self, buf: &StripeBuf) -> Result<(), PoolError> {
+        let segment = &self.segment;
+        if self.pool.lost_columns(segment) > usize::from(segment.parity) {
+            segment.broken.store(true, Release);
+            return Err(self.pool.failed());
+        }
+        self.pool.unflushed.lock().insert(segment.id, Arc::clone(segment));
+        let place = segment.stripes.write().push(self.place.rows);
+        assert_eq!(place, self.place, "stripes are submitted in the order in which they were prepared");
+        if segment.kind == SegmentKind::Bulk {
+            for (column, table) in self.tables.iter().enumerate() {
+                self.pool.checksums.put(segment.id, place.stripe, column, Arc::clone(table));
+            }
+        }
+        self.pool.stripes_written.fetch_add(1, Relaxed);
+        self.pool.payload_bytes.fetch_add(buf.len() as u64, Relaxed);
+        Ok(())
     }
 }

@@ -237,9 +237,9 @@ fn what_is_still_in_a_buffer_can_be_read_from_it() {
         }
     };
     reads_right(&buf);
-    writer.prepare(&mut buf, 1);
+    let stripe = writer.prepare(&mut buf, 1);
     reads_right(&buf);
-    writer.submit(&buf).unwrap();
+    warpfire_pool::PreparedStripe::submit(&[(&stripe, &buf)]).unwrap();
     writer.begin(&mut buf);
     assert!(buf.is_empty());
 }
