@@ -67,7 +67,11 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
         progress: Some(Arc::new(progress)),
         ..CheckOptions::default()
     };
-    let report = check(&devices, &options).map_err(|error| unchecked(Failure::new(error)));
+    let named = if args.pool.is_empty() { "the pool".into() } else { args.pool.to_string_lossy() };
+    let report = check(&devices, &options).map_err(|error| {
+        let failure = Failure::new(format_args!("cannot check {named}: {error}"));
+        unchecked(failure.hint("'warpfire status' tells which devices make a pool"))
+    });
     bar.finish_and_clear();
     let report = report?;
     if json {

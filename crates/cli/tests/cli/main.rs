@@ -4,4 +4,5 @@ mod answers;
 mod copy;
 mod fixture;
 mod mounted;
+mod places;
 mod refusals;

@@ -102,7 +102,11 @@ pub fn wait_until_ready(server: &mut Child) -> Result<(), Failure> {
     let mut line = String::new();
     match BufReader::new(stdout).read_line(&mut line) {
         Ok(bytes) if bytes > 0 => Ok(()),
-        _ => Err(Failure::silent()),
+        // It has said why, and its code is ours.
+        _ => {
+            let code = server.wait().ok().and_then(|ended| u8::try_from(ended.code()?).ok());
+            Err(code.into_iter().fold(Failure::silent(), Failure::exit_code))
+        }
     }
 }
 
