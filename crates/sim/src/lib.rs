@@ -13,6 +13,7 @@
 pub mod crash;
 pub mod drive;
 pub mod faults;
+pub mod golden;
 pub mod history;
 pub mod model;
 pub mod observe;

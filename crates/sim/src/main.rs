@@ -47,7 +47,7 @@ struct Common {
     #[arg(long, default_value_t = 600)]
     minutes: u64,
     /// A case that takes longer hangs: the run ends with its seed
-    #[arg(long, default_value_t = 120)]
+    #[arg(long, default_value_t = 900)]
     case_seconds: u64,
     /// Threads; each case runs on one
     #[arg(long, default_value_t = 2)]

@@ -1,0 +1,158 @@
+//! Images of devices as text, so that one of each format version can be kept and opened for ever.
+//!
+//! ```text
+//! device NAME SIZE_BYTES        then, for each block that is not all zeros:
+//! BLOCK: RUN RUN …              RUN is hex bytes, or xx*N for N times the same byte
+//! ```
+
+use warpfire_simdev::{DeviceSpec, SimWorld};
+use warpfire_units::BLOCK_BYTES;
+
+use crate::model::{Picture, show_path};
+use crate::op::{Fill, Op};
+use crate::session::{Session, Violation};
+use crate::stack::Shape;
+
+/// Runs of the same byte from this length on are counted.
+const RUN_MIN: usize = 8;
+
+/// The devices that the golden image is of.
+pub const SHAPE: Shape = Shape { zones: 16, zone_bytes: 128 << 10, ..Shape::TINY };
+
+/// Makes the golden pool of today's format: every kind of file, data in the commit log, in tables and in slices.
+///
+/// # Errors
+/// If the product disagrees with the model.
+pub fn make() -> Result<Session, Violation> {
+    let mut session = Session::make(SHAPE, 1)?;
+    let path = |text: &str| text.split('/').map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
+    let fill = |len, seed| Fill { len, seed };
+    let ops = [
+        Op::Mkdir(path("folder")),
+        Op::Put(path("folder/small"), fill(300, 1)),
+        Op::Put(path("large"), fill(34_000, 2)),
+        Op::CopyRange(path("large"), crate::op::Span { offset: 5, len: 20_000 }, path("folder/small"), 100),
+        Op::Symlink(path("link"), b"folder/small".to_vec()),
+        Op::Mkfifo(path("pipe")),
+        Op::Link(path("large"), path("folder/second")),
+        Op::SetXattr(path("folder"), b"user.color".to_vec(), fill(20, 3)),
+        Op::Reopen,
+        Op::Append(path("folder/small"), fill(50, 4)),
+        Op::Truncate(path("large"), 33_000),
+        Op::SetMode(path("pipe"), 0o600),
+        Op::Sync,
+    ];
+    for op in &ops {
+        session.step(op)?;
+    }
+    Ok(session)
+}
+
+/// What the devices of a world hold, as text.
+#[must_use]
+pub fn write_image(world: &SimWorld) -> String {
+    let mut out = String::new();
+    for sim in world.sims() {
+        let size_bytes = sim.spec().size_bytes;
+        out.push_str(&format!("device {} {size_bytes}\n", sim.spec().name));
+        for block in 0..size_bytes / BLOCK_BYTES as u64 {
+            let bytes = sim.peek(block * BLOCK_BYTES as u64, BLOCK_BYTES);
+            if bytes.iter().any(|b| *b != 0) {
+                out.push_str(&format!("{block}:{}\n", write_runs(&bytes)));
+            }
+        }
+    }
+    out
+}
+
+fn write_runs(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    let mut plain = false;
+    for run in bytes.chunk_by(|a, b| a == b) {
+        let byte = run.first().copied().unwrap_or_default();
+        if run.len() >= RUN_MIN {
+            out.push_str(&format!(" {byte:02x}*{}", run.len()));
+            plain = false;
+            continue;
+        }
+        if !plain {
+            out.push(' ');
+            plain = true;
+        }
+        run.iter().for_each(|b| out.push_str(&format!("{b:02x}")));
+    }
+    out
+}
+
+/// The world of which `text` is the image.
+///
+/// # Errors
+/// The line that is no line of an image.
+pub fn read_image(text: &str) -> Result<SimWorld, String> {
+    let mut world = SimWorld::new(1);
+    for line in text.lines() {
+        let bad = || format!("not a line of an image: {line}");
+        if let Some(device) = line.strip_prefix("device ") {
+            let (name, size) = device.split_once(' ').ok_or_else(bad)?;
+            world.add(DeviceSpec::conventional(name, size.parse().map_err(|_| bad())?));
+            continue;
+        }
+        let (block, runs) = line.split_once(':').ok_or_else(bad)?;
+        let block: u64 = block.parse().map_err(|_| bad())?;
+        let bytes = read_runs(runs).filter(|bytes| bytes.len() == BLOCK_BYTES).ok_or_else(bad)?;
+        world.sims().last().ok_or_else(bad)?.poke(block * BLOCK_BYTES as u64, &bytes);
+    }
+    Ok(world)
+}
+
+fn read_runs(runs: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(BLOCK_BYTES);
+    let byte = |hex: &str| u8::from_str_radix(hex, 16).ok();
+    for run in runs.split_whitespace() {
+        if let Some((hex, count)) = run.split_once('*') {
+            bytes.extend(std::iter::repeat_n(byte(hex)?, count.parse().ok()?));
+            continue;
+        }
+        for at in (0..run.len()).step_by(2) {
+            bytes.push(byte(run.get(at..at + 2)?)?);
+        }
+    }
+    Some(bytes)
+}
+
+/// What a filesystem shows, a line for each path: the dump beside the image.
+#[must_use]
+pub fn write_dump(picture: &Picture) -> String {
+    let mut out = String::new();
+    for (path, e) in &picture.entries {
+        let time = |t: warpfire_env::Timestamp| format!("{}.{:09}", t.seconds, t.nanos);
+        out.push_str(&format!(
+            "{} {:?} {:o} {}:{} links {} size {} mtime {} ctime {} content {:08x} same as {}",
+            show_path(path),
+            e.kind,
+            e.permissions,
+            e.owner.0,
+            e.owner.1,
+            e.links,
+            e.content.size_bytes(),
+            time(e.mtime),
+            time(e.ctime),
+            sum(&e.content.read(0, usize::try_from(e.content.size_bytes()).unwrap_or(0))),
+            show_path(&e.same_as)
+        ));
+        for (name, value) in &e.xattrs {
+            out.push_str(&format!(" {}={:08x}", String::from_utf8_lossy(name), sum(value)));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// Fletcher's sum: the dump owes nothing to the format's own checksums.
+fn sum(bytes: &[u8]) -> u32 {
+    let (a, b) = bytes.iter().fold((1u32, 0u32), |(a, b), byte| {
+        let a = (a + u32::from(*byte)) % 65_535;
+        (a, (b + a) % 65_535)
+    });
+    b << 16 | a
+}
