@@ -1,5 +1,6 @@
-//! Fills a pool with very many small files and waits to be killed: `fill IMAGE FILES`.
+//! Fills a pool with very many small files and waits to be killed: `fill IMAGE FILES ORDER`.
 //!
+//! ORDER is that of names: `sorted`, or `random`, as hashes would be.
 //! All but the last thousand are synced together, the last thousand one by one, so that a commit log is left to replay; then
 //! ten thousand more are made that nobody syncs. `scripts/scale` kills it then, and times how the pool comes back.
 
@@ -9,18 +10,25 @@ use warpfire::Pool;
 
 const SYNCED_ALONE: u64 = 1000;
 const UNSYNCED: u64 = 10_000;
+/// Multiplying by an odd number gives each file a name of its own, anywhere among the others.
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [image, files] = words.as_slice() else { return Err("usage: fill IMAGE FILES".into()) };
+    let [image, files, order] = words.as_slice() else { return Err("usage: fill IMAGE FILES ORDER".into()) };
     let files: u64 = files.parse()?;
+    let spread = match order.as_str() {
+        "sorted" => 1,
+        "random" => ODD,
+        _ => return Err(format!("'{order}' is no order: sorted or random").into()),
+    };
     let fs = Pool::options().open([image])?;
     fs.create_dir_all("/files")?;
     let folder = fs.dir("/files")?;
     let make = |number: u64| {
         let mut bytes = [0x2e; 100];
         bytes[..8].copy_from_slice(&number.to_le_bytes());
-        folder.write(format!("{number:010}"), bytes)
+        folder.write(format!("{:020}", number.wrapping_mul(spread)), bytes)
     };
     let together = files.saturating_sub(SYNCED_ALONE);
     for number in 0..together {
