@@ -397,6 +397,10 @@ impl LogStore for Log {
         self.pool.read_many(&mut on_devices).map_err(|e| on_read(first, &e))
     }
 
+    fn readable_bytes(&self, segment: SegmentId) -> u64 {
+        self.table.lock().written_bytes(segment)
+    }
+
     fn log(&self, record: &[u8]) -> Result<LogPos, LogError> {
         self.latch.check()?;
         let (pos, waiting_bytes) = self.pending.lock().push(record);

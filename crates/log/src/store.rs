@@ -123,6 +123,9 @@ pub trait LogStore: Send + Sync + 'static {
     /// As `read`, for many slices at once: the device sees them together.
     fn read_many(&self, reads: &mut [(SlicePtr, &mut [u8])]) -> Result<(), LogError>;
 
+    /// Payload bytes of a segment that can be read now, from its beginning on; 0 if there is no such segment.
+    fn readable_bytes(&self, segment: SegmentId) -> u64;
+
     /// Appends a record to the commit log. Records are recovered in this order.
     fn log(&self, record: &[u8]) -> Result<LogPos, LogError>;
 

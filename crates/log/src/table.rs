@@ -87,6 +87,11 @@ impl Table {
         self.segments.iter().map(|(id, entry)| (*id, entry))
     }
 
+    /// Payload bytes of a segment, in stripes or in a buffer; 0 if it does not exist.
+    pub(crate) fn written_bytes(&self, id: SegmentId) -> u64 {
+        self.segments.get(&id).map_or(0, |entry| entry.written_bytes)
+    }
+
     /// Takes in a segment that was just allocated.
     pub(crate) fn open(&mut self, mut logged: SegmentDescriptor) {
         logged.stripes.clear();

@@ -207,6 +207,10 @@ impl LogStore for MemLog {
         reads.iter_mut().try_for_each(|(slice, buf)| self.read(*slice, buf))
     }
 
+    fn readable_bytes(&self, segment: SegmentId) -> u64 {
+        self.state.lock().segments.len_bytes(segment)
+    }
+
     fn log(&self, record: &[u8]) -> Result<LogPos, LogError> {
         let mut state = self.state.lock();
         state.writable()?;

@@ -126,6 +126,10 @@ impl Segments {
         Ok(id)
     }
 
+    pub(super) fn len_bytes(&self, id: SegmentId) -> u64 {
+        self.all.get(&id).map_or(0, |s| s.bytes.len() as u64)
+    }
+
     pub(super) fn read(&self, slice: SlicePtr, buf: &mut [u8]) -> Result<(), LogError> {
         assert_eq!(buf.len(), slice.len_bytes as usize, "a buffer has its slice's length");
         let held = self.all.get(&slice.segment).and_then(|s| {

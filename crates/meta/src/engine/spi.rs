@@ -95,7 +95,7 @@ impl<L: LogStore, S: Schema> SliceStore for Engine<L, S> {
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), LogError> {
         let done = match reads {
             [] => Ok(()),
-            [(slice, buf)] => self.inner.log.read(*slice, buf),
+            [(slice, buf)] => self.inner.cache.ahead.read(self.log(), *slice, buf),
             reads => self.inner.log.read_many(reads),
         };
         self.inner.answer_damage();

@@ -1,4 +1,4 @@
-//! Decoded blocks of tables, bounded in bytes.
+//! What is kept of what was read, bounded in bytes: decoded blocks of tables, and chunks that were read ahead.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 use warpfire_format::table::{DataBlock, Partition, Place};
 
+use super::ReadAhead;
 use crate::store::MetaError;
 
 #[derive(Clone)]
@@ -37,6 +38,7 @@ impl Weighter<Key, Block> for ByMemory {
 /// The cache that all tables share.
 pub(crate) struct BlockCache {
     blocks: Cache<Key, Block, ByMemory, FixedState>,
+    pub(crate) ahead: ReadAhead,
 }
 
 impl BlockCache {
@@ -49,7 +51,8 @@ impl BlockCache {
             .build()
             .expect("both capacities are given");
         let hasher = FixedState::with_seed(2);
-        BlockCache { blocks: Cache::with_options(options, ByMemory, hasher, DefaultLifecycle::default()) }
+        let blocks = Cache::with_options(options, ByMemory, hasher, DefaultLifecycle::default());
+        BlockCache { blocks, ahead: ReadAhead::new(bytes) }
     }
 
     pub(super) fn get_or_read(

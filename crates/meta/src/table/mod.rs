@@ -1,5 +1,6 @@
 //! Tables: sorted, immutable, read block by block through a cache of bounded size.
 
+mod ahead;
 mod cache;
 mod cursor;
 mod stream;
@@ -10,9 +11,10 @@ use std::sync::{Arc, OnceLock};
 
 use warpfire_format::manifest::TableEntry;
 use warpfire_format::table::{DataBlock, Partition, Place, TopIndex};
-use warpfire_log::LogStore;
+use warpfire_log::{LogError, LogStore};
 use warpfire_units::SlicePtr;
 
+pub(crate) use ahead::ReadAhead;
 pub(crate) use cache::BlockCache;
 pub(crate) use cursor::RunCursor;
 pub(crate) use stream::RunStream;
@@ -65,6 +67,19 @@ impl<L: LogStore> Table<L> {
 
     /// Reads part of the table, whatever slices it lies in.
     pub(crate) fn read(&self, place: Place) -> Result<Vec<u8>, MetaError> {
+        self.read_by(place, |slice, buf| self.log.read(slice, buf))
+    }
+
+    /// As `read`, for a block of which others near it may be wanted soon.
+    fn read_block(&self, place: Place, cache: &BlockCache) -> Result<Vec<u8>, MetaError> {
+        self.read_by(place, |slice, buf| cache.ahead.read(&*self.log, slice, buf))
+    }
+
+    fn read_by(
+        &self,
+        place: Place,
+        read_one: impl FnOnce(SlicePtr, &mut [u8]) -> Result<(), LogError>,
+    ) -> Result<Vec<u8>, MetaError> {
         let mut bytes = vec![0; place.len as usize];
         let (mut skip, mut rest) = (place.offset, bytes.as_mut_slice());
         let mut reads: Vec<(SlicePtr, &mut [u8])> = Vec::new();
@@ -85,7 +100,7 @@ impl<L: LogStore> Table<L> {
             return Err(MetaError::Corrupt { code: 306, reason: "a block lies outside its table".into() });
         }
         match reads.as_mut_slice() {
-            [(slice, buf)] => self.log.read(*slice, buf)?,
+            [(slice, buf)] => read_one(*slice, buf)?,
             reads => self.log.read_many(reads)?,
         }
         Ok(bytes)
@@ -106,7 +121,7 @@ impl<L: LogStore> Table<L> {
 
     pub(crate) fn partition(&self, place: Place, cache: &BlockCache) -> Result<Arc<Partition>, MetaError> {
         let block = cache.get_or_read(self.entry.id, place, || {
-            Ok(Block::Partition(Arc::new(Partition::decode(&self.read(place)?)?)))
+            Ok(Block::Partition(Arc::new(Partition::decode(&self.read_block(place, cache)?)?)))
         })?;
         match block {
             Block::Partition(partition) => Ok(partition),
@@ -116,7 +131,7 @@ impl<L: LogStore> Table<L> {
 
     pub(crate) fn data(&self, place: Place, cache: &BlockCache) -> Result<Arc<DataBlock>, MetaError> {
         let block = cache.get_or_read(self.entry.id, place, || {
-            Ok(Block::Data(Arc::new(DataBlock::decode(&self.read(place)?)?)))
+            Ok(Block::Data(Arc::new(DataBlock::decode(&self.read_block(place, cache)?)?)))
         })?;
         match block {
             Block::Data(data) => Ok(data),

@@ -1,0 +1,242 @@
+//! Reading ahead of short reads that follow each other on flash: blocks of a table in a scan, small files in the order of their
+//! directory.
+//!
+//! ```text
+//!   block numbers of one segment      ... 63 | 64 65 66 ..................... 127 | 128 ...
+//!   short reads, near each other             |  ^  ^  ^ the third reads the whole chunk
+//! ```
+//!
+//! # Invariants
+//! 1. What is kept was verified when it was read, and never changes: a segment's bytes are written once, and no two
+//!    segments have one number.
+//! 2. A read that is not near a recent one costs what it would cost without this.
+
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use parking_lot::Mutex;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
+use warpfire_log::{LogError, LogStore};
+use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
+
+/// What is read at once, and where such pieces begin: as much as a partition of a table.
+const CHUNK_BYTES: u64 = 256 * 1024;
+
+/// Chunks kept, in bytes: those of some sixty readers at a time.
+const KEPT_BYTES_MAX: u64 = 16 << 20;
+const KEPT_BYTES_MIN: u64 = 4 * CHUNK_BYTES;
+
+/// Longer reads are worth a device's while as they are.
+const SHORT_BYTES_MAX: usize = 16 * 1024;
+
+/// Places of recent reads that are remembered: a scan has two for each run, its data and its index.
+const RECENT_MAX: usize = 32;
+
+/// Reads near each other before a whole chunk is read.
+const NEAR_READS_MIN: u32 = 2;
+
+/// Where somebody reads.
+#[derive(Clone, Copy)]
+struct Recent {
+    segment: SegmentId,
+    block: u64,
+    /// How many reads before the last were each near the one before it.
+    near: u32,
+}
+
+/// The places of recent reads, the oldest replaced first.
+#[derive(Default)]
+struct Places {
+    recent: Vec<Recent>,
+    oldest: usize,
+}
+
+impl Places {
+    /// Takes note of a read; says how many before it led here, each near the one before.
+    fn note(&mut self, segment: SegmentId, first: u64, last: u64) -> u32 {
+        let near = |r: &&mut Recent| {
+            r.segment == segment && r.block + 1 >= first && r.block <= last.saturating_add(1)
+        };
+        if let Some(recent) = self.recent.iter_mut().find(near) {
+            recent.block = last;
+            recent.near = recent.near.saturating_add(1);
+            return recent.near;
+        }
+        let new = Recent { segment, block: last, near: 0 };
+        if self.recent.len() < RECENT_MAX {
+            self.recent.push(new);
+        } else {
+            self.recent[self.oldest] = new;
+            self.oldest = (self.oldest + 1) % RECENT_MAX;
+        }
+        0
+    }
+}
+
+/// A segment and the number of a chunk in it.
+type Key = (SegmentId, u64);
+
+#[derive(Clone)]
+struct ByLength;
+
+impl Weighter<Key, Arc<[u8]>> for ByLength {
+    fn weight(&self, _key: &Key, chunk: &Arc<[u8]>) -> u64 {
+        chunk.len() as u64
+    }
+}
+
+/// Chunks that were read ahead, and where to read ahead next.
+pub(crate) struct ReadAhead {
+    chunks: Cache<Key, Arc<[u8]>, ByLength, FixedState>,
+    places: Mutex<Places>,
+}
+
+impl ReadAhead {
+    /// With room for a fourth of what a cache of `cache_bytes` takes, within bounds.
+    pub(super) fn new(cache_bytes: u64) -> Self {
+        let bytes = (cache_bytes / 4).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX);
+        let options = OptionsBuilder::new()
+            .estimated_items_capacity((bytes / CHUNK_BYTES) as usize)
+            .weight_capacity(bytes)
+            .shards(1)
+            .build()
+            .expect("both capacities are given");
+        let hasher = FixedState::with_seed(3);
+        let chunks = Cache::with_options(options, ByLength, hasher, DefaultLifecycle::default());
+        ReadAhead { chunks, places: Mutex::default() }
+    }
+
+    /// As `read` of the log.
+    pub(crate) fn read<L: LogStore>(&self, log: &L, slice: SlicePtr, buf: &mut [u8]) -> Result<(), LogError> {
+        if buf.is_empty() || buf.len() > SHORT_BYTES_MAX {
+            return log.read(slice, buf);
+        }
+        let is_near = self.is_near(slice, buf.len() as u64);
+        if self.copy(slice.segment, slice.offset_bytes, buf) {
+            return Ok(());
+        }
+        if is_near && self.fetch(log, slice) && self.copy(slice.segment, slice.offset_bytes, buf) {
+            return Ok(());
+        }
+        log.read(slice, buf)
+    }
+
+    /// Whether this read follows others. Where many threads read at random, those that would wait say no.
+    fn is_near(&self, slice: SlicePtr, len_bytes: u64) -> bool {
+        let block = BLOCK_BYTES as u64;
+        let (first, last) = (slice.offset_bytes / block, (slice.offset_bytes + len_bytes - 1) / block);
+        self.places.try_lock().is_some_and(|mut p| p.note(slice.segment, first, last) >= NEAR_READS_MIN)
+    }
+
+    /// Fills `buf` from chunks; `false` if they do not have all of it.
+    fn copy(&self, segment: SegmentId, mut at: u64, buf: &mut [u8]) -> bool {
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let Some(chunk) = self.chunks.get(&(segment, at / CHUNK_BYTES)) else { return false };
+            let found = chunk.get((at % CHUNK_BYTES) as usize..).unwrap_or_default();
+            // A chunk ends early where its segment did when it was read.
+            let missing_bytes = CHUNK_BYTES - at % CHUNK_BYTES;
+            let len = rest.len().min(found.len());
+            if len < rest.len() && (found.len() as u64) < missing_bytes {
+                return false;
+            }
+            let (head, tail) = rest.split_at_mut(len);
+            head.copy_from_slice(&found[..len]);
+            (at, rest) = (at + len as u64, tail);
+        }
+        true
+    }
+
+    /// Reads the chunks that the slice lies in. `false` if that fails: then the slice is better read alone.
+    fn fetch<L: LogStore>(&self, log: &L, slice: SlicePtr) -> bool {
+        let end = slice.offset_bytes + u64::from(slice.len_bytes);
+        let readable_bytes = log.readable_bytes(slice.segment);
+        (slice.offset_bytes / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES)).all(|number| {
+            let start = number * CHUNK_BYTES;
+            let stop = readable_bytes.min(start + CHUNK_BYTES);
+            if stop < end.min(start + CHUNK_BYTES) {
+                return false;
+            }
+            let len_bytes = (stop - start) as u32;
+            if self.chunks.peek(&(slice.segment, number)).is_some_and(|c| c.len() == len_bytes as usize) {
+                return true;
+            }
+            let mut chunk = vec![0; len_bytes as usize];
+            let whole = SlicePtr { segment: slice.segment, offset_bytes: start, len_bytes };
+            let read = log.read(whole, &mut chunk).is_ok();
+            if read {
+                self.chunks.insert((slice.segment, number), chunk.into());
+            }
+            read
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warpfire_log::{MemLog, Stream};
+
+    use super::*;
+
+    fn filled(len: usize) -> (MemLog, SegmentId, Vec<u8>) {
+        let log = MemLog::new();
+        let bytes: Vec<u8> = (0..len).map(|i| (i / 7) as u8).collect();
+        let segments: Vec<SegmentId> =
+            bytes.chunks(60_000).map(|part| log.append(Stream::Small, part).unwrap()[0].segment).collect();
+        assert!(segments.iter().all(|s| *s == segments[0]), "one segment takes it all");
+        (log, segments[0], bytes)
+    }
+
+    fn check(ahead: &ReadAhead, log: &MemLog, segment: SegmentId, bytes: &[u8], at: usize, len: usize) {
+        let slice = SlicePtr { segment, offset_bytes: at as u64, len_bytes: len as u32 };
+        let mut buf = vec![0; len];
+        ahead.read(log, slice, &mut buf).unwrap();
+        assert_eq!(buf, bytes[at..at + len], "{len} bytes at {at}");
+    }
+
+    #[test]
+    fn reads_in_order_either_way_cost_few_reads_below() {
+        let (log, segment, bytes) = filled(1_000_000);
+        for forward in [true, false] {
+            let ahead = ReadAhead::new(64 << 20);
+            let before = log.counters().reads;
+            let mut places: Vec<usize> = (0..bytes.len() / 100).map(|i| i * 100).collect();
+            if !forward {
+                places.reverse();
+            }
+            for at in places {
+                check(&ahead, &log, segment, &bytes, at, 100);
+            }
+            let reads = log.counters().reads - before;
+            assert!(reads <= 2 + 4, "{reads} reads for four chunks");
+        }
+    }
+
+    #[test]
+    fn reads_far_apart_are_read_as_they_are() {
+        let (log, segment, bytes) = filled(1_000_000);
+        let ahead = ReadAhead::new(64 << 20);
+        let before = log.counters().read_bytes;
+        for i in 0..1000 {
+            check(&ahead, &log, segment, &bytes, (i * 397_336) % 990_000 / 50_000 * 50_000, 100);
+        }
+        let read = log.counters().read_bytes - before;
+        assert!(read <= 1_000_000 + 100_000, "{read} bytes: no more than every chunk once");
+    }
+
+    #[test]
+    fn a_segment_that_grew_is_read_to_its_new_end() {
+        let (log, segment, mut bytes) = filled(30_000);
+        let ahead = ReadAhead::new(64 << 20);
+        for at in (0..29_000).step_by(1000) {
+            check(&ahead, &log, segment, &bytes, at, 1000);
+        }
+        let more: Vec<u8> = (0..30_000u32).map(|i| (i % 251) as u8).collect();
+        log.append(Stream::Small, &more).unwrap();
+        bytes.extend(more);
+        for at in (20_000..59_000).step_by(1000) {
+            check(&ahead, &log, segment, &bytes, at, 1000);
+        }
+    }
+}
