@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use warpfire_env::Timestamp;
 use warpfire_log::Log;
 use warpfire_meta::bench::PlainSchema;
-use warpfire_meta::{Admit, Background, Batch, Engine, EngineOptions, Store};
+use warpfire_meta::{Admit, Background, Batch, Direction, Engine, EngineOptions, KeyRange, Page, Store};
 use warpfire_pool::{CreateOptions, Pool};
 use warpfire_simdev::{Cut, DeviceSpec, SimWorld, mix};
 use warpfire_units::Seq;
@@ -109,5 +109,50 @@ fn power_cuts_leave_a_commit_no_older_than_the_last_sync() {
         }
         engine.close().unwrap();
         assert_holds(&reopen(&world), last, &format!("seed {seed}, closed"));
+    }
+}
+
+/// Records of about 120 bytes, all in tables, none in memory.
+fn filled_and_reopened(world: &SimWorld, records: u64) -> RealEngine {
+    let engine = create(world);
+    let mut batch = Batch::new();
+    for n in 0..records {
+        batch.put(format!("directory/{n:08}").as_bytes(), &[b'v'; 100]);
+        if batch.len() == 100 || n + 1 == records {
+            engine.commit(&batch, None, Admit::User).expect("there is room");
+            batch.clear();
+        }
+    }
+    engine.close().expect("nothing fails");
+    reopen(world)
+}
+
+#[test]
+fn a_cold_scan_reads_many_blocks_at_once() {
+    const RECORDS: u64 = 20_000;
+    let world = SimWorld::of(3, 3, &DeviceSpec::append_only("flash", DEVICE_BYTES));
+    for direction in [Direction::Forward, Direction::Backward] {
+        let world = world.fork();
+        let engine = filled_and_reopened(&world, RECORDS);
+        let before = engine.log().pool().counters().total;
+        let (mut page, mut seen) = (Page::default(), 0);
+        let (mut start, mut end) = (Vec::new(), None);
+        loop {
+            let range = KeyRange { start: &start, end: end.as_deref() };
+            engine.scan(range, Seq::MAX, direction, 500, 1 << 20, &mut page).expect("tables read back");
+            seen += page.len() as u64;
+            let Some(last) = page.iter().next_back().filter(|_| page.more) else { break };
+            match direction {
+                Direction::Forward => start = [last.key, &[0]].concat(),
+                Direction::Backward => end = Some(last.key.to_vec()),
+            }
+        }
+        assert_eq!(seen, RECORDS);
+        let after = engine.log().pool().counters().total;
+        // Tables of 64 KiB in stripes of two columns: the least that reading ahead can gain.
+        let (reads, blocks) = (after.reads - before.reads, (after.read_bytes - before.read_bytes) / 4096);
+        assert!(reads * 3 < blocks, "{direction:?}: {reads} reads for {blocks} blocks");
+        // The two-fold room is for headers, blocks read twice where runs begin, and chunks that hold more than tables.
+        assert!(blocks * 4096 < 2 * RECORDS * 125, "{direction:?}: {blocks} blocks for {RECORDS} records");
     }
 }

@@ -15,11 +15,8 @@ use super::target::Counters;
 use super::workload::{Measure, Shape, processor_nanos};
 use crate::failure::Failure;
 
-/// Each record is a commit of its own, as each new file is.
-const RECORDS_PER_COMMIT: u64 = 1;
-
-/// Inserts `shape.count` records, gets as many at random, and scans them all.
-pub fn measure(spec: &PoolSpec, shape: &Shape) -> Result<Vec<Measure>, Failure> {
+/// Inserts `shape.count` records, `batch` in one commit, gets as many at random, and scans them all.
+pub fn measure(spec: &PoolSpec, shape: &Shape, batch: u64) -> Result<Vec<Measure>, Failure> {
     let devices: Result<Vec<Arc<dyn Device>>, Failure> = spec
         .remove_images()?
         .iter()
@@ -36,7 +33,7 @@ pub fn measure(spec: &PoolSpec, shape: &Shape) -> Result<Vec<Measure>, Failure> 
     let load = Load {
         records: shape.count,
         value_bytes: usize::try_from(shape.size_bytes).expect("a value fits in memory"),
-        batch: RECORDS_PER_COMMIT,
+        batch,
         sync_every: 0,
         threads: shape.threads,
         in_order: shape.order == Order::InOrder,

@@ -19,6 +19,7 @@ mod memory;
 mod names;
 mod raw;
 mod report;
+mod rocksdb;
 mod served;
 mod target;
 mod workload;
@@ -27,6 +28,7 @@ use backing::{Backing, PoolSpec};
 use kernel::Kind;
 use names::Order;
 use report::{Machine, Report, Row, Skipped};
+use rocksdb::Rocksdb;
 use target::Target;
 use workload::{Measure, Shape, Workload};
 
@@ -37,6 +39,7 @@ Examples:
   warpfire bench sync --files 10000 --threads 8 --peers raw            each file durable; a bare write beside it
   warpfire bench randread --large 4G --files 500K --threads 32 --peers raw
   warpfire bench meta --files 5M --order random                        the metadata engine alone
+  warpfire bench meta --files 2M --batch 100 --peers rocksdb           the engine alone, RocksDB beside it
   warpfire bench stat --files 1M --mount /mnt --runs 5 --json          inside a folder that is there";
 
 /// Arguments of `warpfire bench`.
@@ -101,6 +104,14 @@ pub struct Args {
     /// What else to measure beside it.
     #[arg(long, value_enum, value_delimiter = ',')]
     peers: Vec<Peer>,
+
+    /// Records in one commit of the workload `meta`; 1, as each new file is a commit.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    batch: u64,
+
+    /// The program that runs the workload `meta` on RocksDB; benches/peers/rocksdb/build.sh builds it.
+    #[arg(long, value_name = "PROGRAM", default_value = "target/peers/rocksdb-load")]
+    rocksdb: PathBuf,
 }
 
 /// What else can be measured.
@@ -116,6 +127,8 @@ enum Peer {
     Btrfs,
     /// A bare file, around the page cache.
     Raw,
+    /// RocksDB, for the workload `meta`.
+    Rocksdb,
 }
 
 /// `1M` is a million here, not 2^20: these are files, not bytes.
@@ -144,7 +157,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let backing = Backing::new(&args.backing)?;
     let mut skipped = Vec::new();
     if args.workload == Workload::Meta {
-        let rows = measure_engine(args, &shape, &backing)?;
+        let rows = measure_engine(args, &shape, &backing, &mut skipped)?;
         return show(args, shape, rows, skipped, json);
     }
     let mut targets = targets(args, &shape, &backing, &mut skipped)?;
@@ -169,19 +182,42 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     show(args, shape, rows, skipped, json)
 }
 
-/// The engine has one target, itself; its phases follow each other on the same records.
-fn measure_engine(args: &Args, shape: &Shape, backing: &Backing) -> Result<Vec<Row>, Failure> {
+/// The engine and, in turn with it, RocksDB; the phases of each follow each other on the same records.
+fn measure_engine(
+    args: &Args,
+    shape: &Shape,
+    backing: &Backing,
+    skipped: &mut Vec<Skipped>,
+) -> Result<Vec<Row>, Failure> {
     let spec =
         PoolSpec::new(backing.subfolder("engine")?, args.data, args.parity, capacity_bytes(args, shape));
-    let mut measured: Vec<Vec<Measure>> = vec![Vec::new(), Vec::new(), Vec::new()];
+    let mut rocksdb = None;
+    for peer in &args.peers {
+        let found = match peer {
+            Peer::Rocksdb => Rocksdb::find(&args.rocksdb, backing.subfolder("rocksdb")?),
+            _ => Err("it has no records to insert; the only peer of meta is rocksdb".to_owned()),
+        };
+        match found {
+            Ok(found) => rocksdb = Some(found),
+            Err(reason) => skipped.push(Skipped { target: format!("{peer:?}").to_lowercase(), reason }),
+        }
+    }
+    let mut names = vec!["engine".to_owned()];
+    names.extend(rocksdb.iter().map(Rocksdb::name));
+    let mut measured: Vec<Vec<Measure>> = (0..3 * names.len()).map(|_| Vec::new()).collect();
     for round in 1..=args.runs {
-        for (runs, measure) in measured.iter_mut().zip(engine::measure(&spec, shape)?) {
+        let mut phases = engine::measure(&spec, shape, args.batch)?;
+        if let Some(rocksdb) = &rocksdb {
+            phases.extend(rocksdb.measure(shape, args.batch)?);
+        }
+        for (at, (runs, measure)) in measured.iter_mut().zip(phases).enumerate() {
             let micros = measure.nanos as f64 / 1e3 / measure.ops.max(1) as f64;
-            note(format_args!("run {round}: engine {} {micros:.3} µs/op", measure.phase));
+            note(format_args!("run {round}: {} {} {micros:.3} µs/op", names[at / 3], measure.phase));
             runs.push(measure);
         }
     }
-    Ok(measured.into_iter().map(|runs| Row::of_runs("engine".to_owned(), runs)).collect())
+    let row = |(at, runs): (usize, Vec<Measure>)| Row::of_runs(names[at / 3].clone(), runs);
+    Ok(measured.into_iter().enumerate().map(row).collect())
 }
 
 fn show(args: &Args, shape: Shape, rows: Vec<Row>, skipped: Vec<Skipped>, json: bool) -> Result<(), Failure> {
@@ -258,6 +294,10 @@ fn targets(
             Peer::Raw if args.workload.needs_no_names() => {
                 let bytes = if args.workload.is_large() { shape.large_bytes } else { 1 << 28 };
                 targets.push(Box::new(raw::Raw::new(backing.path("raw"), bytes)));
+            }
+            Peer::Rocksdb => {
+                let reason = "it has records and no files; its workload is meta".to_owned();
+                skipped.push(Skipped { target: "rocksdb".to_owned(), reason });
             }
             Peer::Raw => {
                 let reason = format!("a bare file has no names to {}", args.workload.name());

@@ -1,0 +1,110 @@
+//! RocksDB beside the metadata engine: a program of its own (`benches/peers/rocksdb`) runs the same load, and nothing of
+//! Warpfire is linked with it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::names::Order;
+use super::target::Counters;
+use super::workload::{Measure, Shape};
+use crate::failure::Failure;
+
+/// How the program is got.
+const BUILD: &str = "benches/peers/rocksdb/build.sh";
+
+/// The program, where it was found, and the folder for its database.
+pub struct Rocksdb {
+    program: PathBuf,
+    version: String,
+    folder: PathBuf,
+}
+
+impl Rocksdb {
+    /// The peer, with a database inside `folder`.
+    ///
+    /// # Errors
+    /// The reason why it can not be measured.
+    pub fn find(program: &Path, folder: PathBuf) -> Result<Self, String> {
+        let told = Command::new(program).arg("--version").output();
+        let told = told.map_err(|error| format!("{}: {error}; {BUILD} builds it", program.display()))?;
+        let version = String::from_utf8_lossy(&told.stdout).trim().to_owned();
+        if !told.status.success() || version.is_empty() {
+            return Err(format!("{} does not tell its version; {BUILD} builds it", program.display()));
+        }
+        Ok(Rocksdb { program: program.to_owned(), version, folder })
+    }
+
+    /// What its rows are called: RocksDB with its version, and whether its library checks assertions.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("rocksdb {}", self.version)
+    }
+
+    /// Runs the load once on a new database.
+    pub fn measure(&self, shape: &Shape, batch: u64) -> Result<Vec<Measure>, Failure> {
+        let database = self.folder.join("database");
+        if database.exists() {
+            std::fs::remove_dir_all(&database).map_err(|error| Failure::local(&database, &error))?;
+        }
+        let order = if shape.order == Order::InOrder { "in-order" } else { "random" };
+        let numbers = [shape.count, shape.size_bytes, batch, shape.threads].map(|n| n.to_string());
+        let ran = Command::new(&self.program)
+            .arg(&database)
+            .args(numbers)
+            .arg(order)
+            .stderr(Stdio::inherit())
+            .output()
+            .map_err(|error| Failure::local(&self.program, &error))?;
+        if !ran.status.success() {
+            return Err(Failure::new(format_args!("{} failed: {}", self.program.display(), ran.status)));
+        }
+        let lines = String::from_utf8_lossy(&ran.stdout);
+        let phases: Option<Vec<Measure>> = lines.lines().map(|line| parse(line, shape)).collect();
+        phases.ok_or_else(|| Failure::new(format_args!("{} says: {lines}", self.program.display())))
+    }
+}
+
+/// A line of the program: `phase operations wall_nanos cpu_nanos written_bytes peak_bytes stored_bytes`.
+fn parse(line: &str, shape: &Shape) -> Option<Measure> {
+    let (word, numbers) = line.split_once(' ')?;
+    let phase = ["insert", "get", "scan"].into_iter().find(|phase| *phase == word)?;
+    let numbers: Result<Vec<u64>, _> = numbers.split(' ').map(str::parse).collect();
+    let numbers: [u64; 6] = numbers.ok()?.try_into().ok()?;
+    let [ops, nanos, cpu_nanos, written_bytes, peak_bytes, stored_bytes] = numbers;
+    Some(Measure {
+        phase,
+        ops,
+        bytes: ops * (warpfire_meta::bench::KEY_BYTES as u64 + shape.size_bytes),
+        nanos,
+        cpu_nanos: Some(cpu_nanos),
+        latencies_nanos: Vec::new(),
+        devices: Some(Counters { written_bytes, ..Counters::default() }),
+        peak_bytes: Some(peak_bytes),
+        stored_bytes: Some(stored_bytes),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape() -> Shape {
+        Shape { count: 10, size_bytes: 100, large_bytes: 0, threads: 1, dirs: 1, order: Order::InOrder }
+    }
+
+    #[test]
+    fn a_line_is_a_phase() {
+        let measure = parse("get 10 2000 1500 4096 65536 1000", &shape()).expect("as the program prints it");
+        assert_eq!((measure.phase, measure.ops, measure.nanos, measure.bytes), ("get", 10, 2000, 1240));
+        assert_eq!(measure.cpu_nanos, Some(1500));
+        for wrong in ["", "get", "get 1 2 3 4 5", "get 1 2 3 4 5 x", "sing 1 2 3 4 5 6"] {
+            assert!(parse(wrong, &shape()).is_none(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_is_not_there_says_how_to_get_it() {
+        let reason = Rocksdb::find(Path::new("/nowhere/rocksdb-load"), PathBuf::new()).err();
+        assert!(reason.is_some_and(|reason| reason.contains(BUILD)));
+    }
+}
