@@ -160,15 +160,18 @@ impl Log {
 
     /// Seals those open segments that are among `ids`.
     fn seal_open(&self, ids: &BTreeSet<SegmentId>) -> Result<(), LogError> {
+        let mut any = false;
         for stream in &self.streams {
             let mut open = stream.open.lock();
             if open.as_ref().is_some_and(|o| ids.contains(&o.id())) {
                 self.latch.check()?;
                 self.write_out(stream, &mut open).map_err(|e| self.latch.on_write(e))?;
                 self.seal(&mut open);
+                any = true;
             }
         }
-        Ok(())
+        // A segment is sealed when its last stripe has arrived, and is to be emptied right away.
+        if any { self.behind.settle().map_err(|e| self.latch.on_write(e)) } else { Ok(()) }
     }
 
     /// Makes sure that the stream has an open segment in which `wanted` bytes fit, and says where.
