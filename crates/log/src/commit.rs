@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use warpfire_format::logframe::{BARRIER_BYTES, Fragment, Frame, RECORD_HEAD_BYTES};
 use warpfire_format::segment::{SegmentDescriptor, SegmentKind};
 use warpfire_pool::{Pool, PoolError, SegmentWriter, StripeBuf};
-use warpfire_units::SegmentId;
+use warpfire_units::{BLOCK_BYTES, SegmentId};
 
 use crate::limits::EDIT_MAX_BYTES;
 use crate::pending::Records;
@@ -25,7 +25,7 @@ use crate::store::LogPos;
 pub(crate) struct StripeStart {
     /// The first record that begins in this stripe or later.
     pub(crate) pos: u64,
-    /// Payload bytes of the segment's stripes before this one.
+    /// Bytes of the segment's stripes before this one, in whole blocks.
     pub(crate) bytes_before: u64,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct StripeStart {
 pub(crate) struct Past {
     pub(crate) descriptor: SegmentDescriptor,
     pub(crate) starts: Vec<StripeStart>,
-    /// Payload bytes of all its stripes.
+    /// Bytes of all its stripes, in whole blocks.
     pub(crate) bytes: u64,
 }
 
@@ -113,7 +113,7 @@ impl Commit {
         LogPos(self.written_pos)
     }
 
-    /// Payload bytes that the next recovery would read.
+    /// Bytes that the next recovery would read, in whole blocks.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes + self.past.iter().map(|p| p.bytes).sum::<u64>() - self.skipped_bytes
     }
@@ -207,7 +207,8 @@ impl Commit {
         let len = self.buf.len();
         self.current.write_stripe(&mut self.buf, self.sequence + 1)?;
         self.sequence += 1;
-        self.bytes += len as u64;
+        // The device, and recovery, know only blocks.
+        self.bytes += len.next_multiple_of(BLOCK_BYTES) as u64;
         Ok(())
     }
 

@@ -8,11 +8,23 @@ pub(crate) const PENDING_MAX_BYTES: usize = 16 << 20;
 /// it, and two for a group that is longer than what is left of those.
 pub(crate) const LOG_RESERVE_SEGMENTS: u64 = 4;
 
+/// The same for the stream that cleaning writes: one victim, of a half and more of a segment, empties itself into it.
+pub(crate) const LOG_RESERVE_COLD_SEGMENTS: u64 = 3;
+
+/// The same for tables, whose writing is what turns deletions into garbage, and garbage into free segments: the one log segment
+/// that a sync may need for its edit.
+pub(crate) const LOG_RESERVE_TABLE_SEGMENTS: u64 = 1;
+
 /// Bulk segments kept for deletion and cleaning: one for each stream that they write.
 pub(crate) const RESERVE_SEGMENTS_MIN: u64 = 4;
 
 /// Part of the pool kept for deletion and cleaning when that is more: 2 %.
 pub(crate) const RESERVE_PART: u64 = 50;
+
+/// One part in so many of the reserve is for upkeep alone, which asks nobody: of four segments two, in which a memtable of
+/// a 32nd of the pool (of 256 segments: 8; of a pool of 64 or fewer: 2) is written as tables, or one victim's
+/// live part and the table that names it.
+pub(crate) const UPKEEP_PART: u64 = 2;
 
 /// A segment with this share of live bytes or more is not worth cleaning: moving 85 bytes to gain 15 writes
 /// more than five bytes for each that is freed.

@@ -22,7 +22,7 @@ use warpfire_units::{SegmentId, SlicePtr};
 use crate::behind::{Behind, WriterThread};
 use crate::commit::Commit;
 use crate::latch::{Latch, on_read};
-use crate::limits::{EDIT_MAX_BYTES, PENDING_MAX_BYTES};
+use crate::limits::{EDIT_MAX_BYTES, PENDING_MAX_BYTES, UPKEEP_PART};
 use crate::pending::{Pending, Records};
 use crate::pins::Pins;
 use crate::placing::{STREAMS, room_wanted_bytes, slot, starts_on_block};
@@ -158,7 +158,7 @@ impl Log {
         }
     }
 
-    /// Seals those open segments that are among `ids`.
+    /// Seals those open segments that are among `ids`, which may have got bytes since they were named.
     fn seal_open(&self, ids: &BTreeSet<SegmentId>) -> Result<(), LogError> {
         let mut any = false;
         for stream in &self.streams {
@@ -177,7 +177,7 @@ impl Log {
     /// Makes sure that the stream has an open segment in which `wanted` bytes fit, and says where.
     fn place(
         &self,
-        stream: &BulkStream,
+        kind: Stream,
         open: &mut Option<OpenSegment>,
         on_block: bool,
         wanted: usize,
@@ -185,9 +185,11 @@ impl Log {
         if let Some(at) = open.as_ref().and_then(|o| o.place(on_block, wanted)) {
             return Ok(at);
         }
+        // First the new one: when there is none, what is left of this one still takes shorter appends.
+        let stream = &self.streams[slot(kind)];
+        let writer = allocate_bulk(&self.pool, self.next_id(), kind)?;
         self.write_out(stream, open)?;
         self.seal(open);
-        let writer = allocate_bulk(&self.pool, self.next_id())?;
         self.table.lock().open(writer.descriptor());
         stream.publish_open(writer.id());
         *open = Some(OpenSegment::new(writer));
@@ -204,7 +206,12 @@ impl Log {
         let mut rest = bytes;
         while !rest.is_empty() {
             let wanted = room_wanted_bytes(bytes.len(), rest.len());
-            let part = self.append_part(stream, &mut open, on_block, wanted, rest);
+            let mut part = self.append_part(kind, &mut open, on_block, wanted, rest);
+            if matches!(part, Err(PoolError::NoSpace)) {
+                drop(open);
+                part = self.append_to_a_rest(on_block, wanted, rest);
+                open = stream.open.lock();
+            }
             match part {
                 Ok(slice) => {
                     rest = &rest[slice.len_bytes as usize..];
@@ -224,13 +231,14 @@ impl Log {
 
     fn append_part(
         &self,
-        stream: &BulkStream,
+        kind: Stream,
         open: &mut Option<OpenSegment>,
         on_block: bool,
         wanted: usize,
         bytes: &[u8],
     ) -> Result<SlicePtr, PoolError> {
-        let offset_bytes = self.place(stream, open, on_block, wanted)?;
+        let stream = &self.streams[slot(kind)];
+        let offset_bytes = self.place(kind, open, on_block, wanted)?;
         let segment = open.as_mut().expect("a place lies in the open segment");
         let taken = segment.takes(offset_bytes, bytes.len());
         let id = segment.id();
@@ -245,6 +253,24 @@ impl Log {
         Ok(SlicePtr { segment: id, offset_bytes, len_bytes })
     }
 
+    /// Appends to whichever stream's open segment has room: without a free segment, keeping lifetimes apart matters less
+    /// than that everything counted as free can be used.
+    fn append_to_a_rest(&self, on_block: bool, wanted: usize, bytes: &[u8]) -> Result<SlicePtr, PoolError> {
+        for kind in STREAMS {
+            let mut open = self.streams[slot(kind)].open.lock();
+            if open.as_ref().is_some_and(|o| o.place(on_block, wanted).is_some()) {
+                return self.append_part(kind, &mut open, on_block, wanted, bytes);
+            }
+        }
+        Err(PoolError::NoSpace)
+    }
+
+    /// Seals open segments in which nothing is referred to any more, so that they can be freed.
+    fn seal_dead(&self) -> Result<(), LogError> {
+        let dead = self.table.lock().open_and_dead();
+        if dead.is_empty() { Ok(()) } else { self.seal_open(&dead) }
+    }
+
     /// Lets go of segments that no pin holds any more. Their zones follow at the next sync.
     fn collect_unpinned(&self) {
         while let Some(id) = self.pins.take_unpinned() {
@@ -255,6 +281,7 @@ impl Log {
     /// Frees zones by a sync, if that frees any. `true` if it is worth trying again.
     fn reclaim(&self) -> Result<bool, LogError> {
         let before = self.pool.free_segments(SegmentKind::Mirror);
+        self.seal_dead()?;
         let mut state = self.commit.lock();
         self.write_cut(&mut state)?;
         Ok(self.pool.free_segments(SegmentKind::Mirror) > before)
@@ -424,6 +451,7 @@ impl LogStore for Log {
     }
 
     fn checkpoint(&self, client: &[u8], keep_from: LogPos) -> Result<(), LogError> {
+        self.seal_dead()?;
         let mut state = self.commit.lock();
         self.latch.check()?;
         self.check_root_fits(&state, client)?;
@@ -450,7 +478,10 @@ impl LogStore for Log {
             return Ok(());
         }
         let space = self.space();
-        let kept = if who == Admit::User { space.reserve_bytes } else { 0 };
+        let kept = match who {
+            Admit::User => space.reserve_bytes,
+            Admit::Reserve => space.reserve_bytes / UPKEEP_PART,
+        };
         if space.free_bytes < kept.saturating_add(bytes) { Err(LogError::NoSpace) } else { Ok(()) }
     }
 

@@ -31,7 +31,8 @@ pub struct LogPos(pub u64);
 pub enum Admit {
     /// New user bytes or names: refused once only the reserve is left.
     User,
-    /// Deletion, metadata upkeep and cleaning: may use the reserve.
+    /// Deletion: may use the reserve but for the part that upkeep (writing tables, merging, cleaning, which do not ask)
+    /// needs to turn deletions into free segments.
     Reserve,
 }
 

@@ -15,7 +15,10 @@ use warpfire_pool::{Pool, PoolError, SegmentWriter, StripeBuf};
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
 use crate::behind::{Behind, Flight};
-use crate::limits::{LOG_RESERVE_SEGMENTS, SEGMENT_RUNS_MAX};
+use crate::limits::{
+    LOG_RESERVE_COLD_SEGMENTS, LOG_RESERVE_SEGMENTS, LOG_RESERVE_TABLE_SEGMENTS, SEGMENT_RUNS_MAX,
+};
+use crate::store::Stream;
 
 /// The segment at a stream's end.
 pub(crate) struct OpenSegment {
@@ -181,9 +184,15 @@ pub(crate) fn log_segments_in_bulk(pool: &Pool) -> u64 {
     width(SegmentKind::Bulk).div_ceil(width(SegmentKind::Mirror).max(1))
 }
 
-/// A new segment for a stream, unless the commit log may need the zones.
-pub(crate) fn allocate_bulk(pool: &Pool, id: SegmentId) -> Result<SegmentWriter, PoolError> {
-    if pool.free_segments(SegmentKind::Mirror) < LOG_RESERVE_SEGMENTS + log_segments_in_bulk(pool) {
+/// A new segment for a stream, unless the commit log may need the zones. It can do without, for a checkpoint needs none: so
+/// the last ones go to what makes others free.
+pub(crate) fn allocate_bulk(pool: &Pool, id: SegmentId, stream: Stream) -> Result<SegmentWriter, PoolError> {
+    let kept = match stream {
+        Stream::Large | Stream::Small => LOG_RESERVE_SEGMENTS,
+        Stream::Cold => LOG_RESERVE_COLD_SEGMENTS,
+        Stream::Table => LOG_RESERVE_TABLE_SEGMENTS,
+    };
+    if pool.free_segments(SegmentKind::Mirror) < kept + log_segments_in_bulk(pool) {
         return Err(PoolError::NoSpace);
     }
     pool.allocate(id, SegmentKind::Bulk)

@@ -135,6 +135,12 @@ impl Table {
         retire_empty(id, entry, pins);
     }
 
+    /// Open segments that were written and that nothing refers to.
+    pub(crate) fn open_and_dead(&self) -> BTreeSet<SegmentId> {
+        let dead = |e: &Entry| e.state == State::Open && e.written_bytes > 0 && e.live_bytes == Some(0);
+        self.segments.iter().filter(|(_, e)| dead(e)).map(|(id, _)| *id).collect()
+    }
+
     /// Counts one more reference. Metadata that names a segment which does not exist is damage, which reading it
     /// reports; there is nothing to count.
     pub(crate) fn retain(&mut self, id: SegmentId, bytes: u64) {

@@ -27,6 +27,13 @@ pub enum MetaError {
     },
 }
 
+impl MetaError {
+    /// Whether there was only no room for it.
+    pub(crate) fn is_no_space(&self) -> bool {
+        matches!(self, MetaError::Log(LogError::NoSpace))
+    }
+}
+
 /// How a commit ended when it did not succeed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CommitError {

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use warpfire_units::{SegmentId, SlicePtr};
 
+use crate::limits::UPKEEP_PART;
 use crate::pins::Pins;
 use crate::placing::UNSPLIT_MAX_BYTES;
 use crate::store::{Admit, LogError, LogPos, LogStore, Pin, Recovered, Slices, Space, Stream};
@@ -252,7 +253,10 @@ impl LogStore for MemLog {
         let mut state = self.state.lock();
         self.free_unpinned(&mut state);
         let space = state.segments.space();
-        let kept = if who == Admit::User { space.reserve_bytes } else { 0 };
+        let kept = match who {
+            Admit::User => space.reserve_bytes,
+            Admit::Reserve => space.reserve_bytes / UPKEEP_PART,
+        };
         if space.free_bytes < kept.saturating_add(bytes) { Err(LogError::NoSpace) } else { Ok(()) }
     }
 

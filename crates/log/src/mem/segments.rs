@@ -87,7 +87,7 @@ impl Segments {
         Ok((slices, emptied))
     }
 
-    /// The stream's open segment if the append (or, when it may be split, a block of it) fits; else a new one.
+    /// The stream's open segment if the append (or, when it may be split, a block of it) fits; else a new one; else any open one.
     fn open_for(
         &mut self,
         stream: Stream,
@@ -97,15 +97,20 @@ impl Segments {
         emptied: &mut Vec<SegmentId>,
     ) -> Result<SegmentId, LogError> {
         let wanted = room_wanted_bytes(whole, left) as u64;
-        if let Some(id) = self.open[slot(stream)] {
-            let start = self.all[&id].bytes.len();
+        let fits = |id: &SegmentId| {
+            let start = self.all[id].bytes.len();
             let start =
                 if starts_on_block(stream, whole) { start.next_multiple_of(BLOCK_BYTES) } else { start };
-            if start as u64 + wanted <= self.options.segment_bytes {
-                return Ok(id);
-            }
+            start as u64 + wanted <= self.options.segment_bytes
+        };
+        if let Some(id) = self.open[slot(stream)].filter(fits) {
+            return Ok(id);
         }
         if self.all.len() as u64 >= self.count_max() {
+            // What is free in other streams' segments is free for all.
+            if let Some(id) = self.open.iter().flatten().copied().find(fits) {
+                return Ok(id);
+            }
             for slice in before {
                 self.get(slice.segment).live_bytes -= u64::from(slice.len_bytes);
             }

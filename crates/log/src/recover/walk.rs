@@ -6,7 +6,7 @@ use warpfire_format::logframe::{Fragment, Frame};
 use warpfire_format::logstate::LogState;
 use warpfire_format::segment::{SegmentDescriptor, SegmentState};
 use warpfire_pool::{Health, Pool, RecoveredStripe};
-use warpfire_units::SegmentId;
+use warpfire_units::{BLOCK_BYTES, SegmentId};
 
 use super::{LOG_MISSING, OUT_OF_ORDER, ROOT_LOST, unreadable};
 use crate::commit::{Past, StripeStart};
@@ -140,7 +140,7 @@ impl Reader {
         }
         let past = self.past.back_mut().expect("a segment was begun");
         past.starts.push(StripeStart { pos: self.next_pos, bytes_before: past.bytes });
-        past.bytes += payload.len() as u64;
+        past.bytes += payload.len().next_multiple_of(BLOCK_BYTES) as u64;
         past.descriptor.push_stripe(stripe.rows);
         self.next_sequence += 1;
         let mut rest = payload;

@@ -9,6 +9,9 @@ use crate::memtable::SHARDS;
 use crate::schema::Schema;
 use crate::store::MetaError;
 
+/// Memtables' worth of deletions that memory takes when tables can not be written.
+const OVERDRAFT: u64 = 4;
+
 /// How much is where.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
@@ -33,8 +36,15 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         let in_memory = || {
             self.usage.active_bytes.load(Ordering::Relaxed) + self.usage.frozen_bytes.load(Ordering::Relaxed)
         };
-        self.admit(in_memory() + grant, who)?;
         let budget = self.options.memtable_bytes;
+        // Deletion must go on when there is no room for tables: that is how space comes back.
+        let goes_on = |e: &MetaError| {
+            e.is_no_space() && who == Admit::Reserve && in_memory() + grant <= OVERDRAFT * budget
+        };
+        match self.admit(in_memory() + grant, who) {
+            Err(e) if !goes_on(&e) => return Err(e),
+            _ => {}
+        }
         let mut full = self.usage.active_bytes.load(Ordering::Relaxed) + grant > budget;
         while full {
             let freed = match self.freeze() {
@@ -46,12 +56,7 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
             };
             match freed {
                 Ok(()) => full = self.usage.active_bytes.load(Ordering::Relaxed) + grant > budget,
-                // Deletion must go on when tables can not be written: that is how space comes back.
-                Err(MetaError::Log(LogError::NoSpace))
-                    if who == Admit::Reserve && in_memory() + grant <= 4 * budget =>
-                {
-                    break;
-                }
+                Err(e) if goes_on(&e) => break,
                 Err(e) => return Err(e),
             }
         }

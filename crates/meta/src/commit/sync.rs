@@ -78,6 +78,20 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         };
         self.durable.fetch_max(upto.0, Ordering::AcqRel);
         self.slices_durable.fetch_max(written, Ordering::AcqRel);
+        // Background work comes before this, unless it is called too seldom or finds no space.
+        if self.log.log_bytes() > 2 * self.options.log_bytes_max {
+            return self.shorten_log();
+        }
         Ok(())
+    }
+
+    /// Writes what is in memory as tables, so that the commit log can begin anew: its segments come out of the reserve.
+    fn shorten_log(&self) -> Result<(), MetaError> {
+        let shortened = self.freeze().and_then(|_| self.flush_or_reclaim()).and_then(|()| self.checkpoint());
+        match shortened {
+            // What is in the log is durable; the next sync tries again.
+            Err(e) if e.is_no_space() => Ok(()),
+            other => other,
+        }
     }
 }

@@ -50,7 +50,7 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
     /// that prove so. `true` if anything was moved.
     fn empty(&self, segments: Vec<SegmentId>, lossy: &mut BTreeSet<SegmentId>) -> Result<bool, MetaError> {
         let victims: BTreeSet<SegmentId> =
-            segments.into_iter().filter(|s| !lossy.contains(s)).take(VICTIMS).collect();
+            segments.into_iter().filter(|s| !lossy.contains(s)).take(self.victims_at_once()).collect();
         if victims.is_empty() {
             return Ok(false);
         }
@@ -84,6 +84,17 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         Ok(moved)
     }
 
+    /// Segments to empty at a time: what is moved out of them is there twice until the last table is written.
+    fn victims_at_once(&self) -> usize {
+        if self.is_short_of_space() { 1 } else { VICTIMS }
+    }
+
+    /// Whether so much of the reserve is used that work for space has to take the smallest steps.
+    fn is_short_of_space(&self) -> bool {
+        let space = self.log.space();
+        space.free_bytes < space.reserve_bytes
+    }
+
     fn rewrite(
         &self,
         run: u64,
@@ -94,7 +105,7 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         let one = || std::iter::once(table);
         let mut job = Job::new(self, seq_base(one()), references(one()), victims, moves);
         let mut streams = vec![RunStream::new(vec![Arc::clone(table)])?];
-        merge_streams(&mut streams, &mut job, false)?;
+        merge_streams(&mut streams, &mut job, false, None)?;
         job.finish(&Into::Same(run), vec![table.entry().id], Vec::new())
     }
 
@@ -107,6 +118,8 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
 
     /// Drops what deletes hide: writes what is in memory and merges everything. `true` if there was anything to do.
     fn drop_deleted(&self) -> Result<bool, MetaError> {
+        // With nothing in memory this needs no room, and the log's segments are needed below.
+        self.checkpoint()?;
         let mut did = self.flush_frozen()?;
         did |= self.freeze()?;
         did |= self.flush_frozen()?;
@@ -123,22 +136,29 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         &self,
         mut enough: impl FnMut() -> Result<T, MetaError>,
     ) -> Result<T, MetaError> {
-        let no_space = |e: &MetaError| matches!(e, MetaError::Log(LogError::NoSpace));
         let mut idle = 0;
-        for turn in 0..RECLAIM_TURNS {
+        // When it is short, cleaning first would spend what is left on moving what has been deleted.
+        let mut drops = self.is_short_of_space();
+        for turn in 1..=RECLAIM_TURNS {
             match enough() {
-                Err(e) if no_space(&e) => {}
+                Err(e) if e.is_no_space() => {}
                 other => return other,
             }
             let newest = self.newest().0;
             if self.gave_up_at.load(Ordering::Relaxed) == newest {
                 break;
             }
-            let step = if turn % 3 == 2 || idle > 0 { self.drop_deleted() } else { self.clean_step() };
+            let step = if drops { self.drop_deleted() } else { self.clean_step() };
             match step {
-                Ok(true) => idle = 0,
-                Err(e) if !no_space(&e) => return Err(e),
-                Ok(false) | Err(_) if idle == 0 => idle = 1,
+                Ok(true) => {
+                    idle = 0;
+                    drops = turn % 3 == 2;
+                }
+                Err(e) if !e.is_no_space() => return Err(e),
+                Ok(false) | Err(_) if idle == 0 => {
+                    idle = 1;
+                    drops = !drops;
+                }
                 // Neither helps, and nothing will before the next commit.
                 Ok(false) | Err(_) => self.gave_up_at.store(newest, Ordering::Relaxed),
             }

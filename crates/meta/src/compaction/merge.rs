@@ -78,15 +78,18 @@ pub(super) fn seq_base<'t, L: LogStore>(tables: impl Iterator<Item = &'t Arc<Tab
     tables.map(|t| t.entry().seq_min).filter(|seq| *seq != Seq(0)).min().unwrap_or(Seq(1))
 }
 
-/// Feeds a job with everything in `streams` (newer ones first), key by key.
+/// Feeds a job with everything in `streams` (newer ones first), key by key, up to the key `until`.
 pub(super) fn merge_streams<L: LogStore, S: Schema>(
     streams: &mut Vec<RunStream<L>>,
     job: &mut Job<'_, L, S>,
     bottom: bool,
+    until: Option<&[u8]>,
 ) -> Result<(), MetaError> {
     let mut group = Group::default();
     streams.retain(|s| s.entry().is_some());
-    while let Some(smallest) = streams.iter().filter_map(RunStream::entry).map(|e| e.key).min() {
+    while let Some(smallest) = streams.iter().filter_map(RunStream::entry).map(|e| e.key).min()
+        && until.is_none_or(|until| smallest < until)
+    {
         group.begin(smallest);
         let mut ended = false;
         for stream in &mut *streams {
@@ -124,6 +127,10 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         if unreadable || version.runs.len() < 2 && version.tables().all(|(_, t)| t.entry().deletes == 0) {
             return Ok(false);
         }
+        let bytes: u64 = version.runs.iter().map(Run::bytes).sum();
+        if bytes > self.log.space().free_bytes / 2 {
+            return self.merge_in_pieces(&version);
+        }
         self.merge_runs(&version, 0..version.runs.len())
     }
 
@@ -139,11 +146,29 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         // Flushes add runs only before the newest, so the last run stays the last while compaction is locked.
         let bottom = group.end == version.runs.len();
         let runs = &version.runs[group];
+        let into = Into::Merged(runs.iter().map(|run| run.id).collect());
+        self.merge_tables(runs, bottom, &into, true)
+    }
+
+    /// Merges those tables of some runs that overlap or have something to drop; the others move, or stay as they are.
+    pub(super) fn merge_tables(
+        &self,
+        runs: &[Run<L>],
+        bottom: bool,
+        into: &Into,
+        others_move: bool,
+    ) -> Result<(), MetaError> {
         let (mut kept, mut merged) = (Vec::new(), Vec::new());
         for cluster in clusters(runs) {
             match cluster.as_slice() {
                 [(_, table)] if !(bottom && table.entry().deletes > 0) => kept.push(Arc::clone(table)),
                 _ => merged.push(cluster),
+            }
+        }
+        if !others_move {
+            kept.clear();
+            if merged.is_empty() {
+                return Ok(());
             }
         }
         let tables = || merged.iter().flatten().map(|(_, t)| t);
@@ -156,11 +181,11 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
             }
             let mut streams =
                 by_run.into_iter().filter(|t| !t.is_empty()).map(RunStream::new).collect::<Result<_, _>>()?;
-            merge_streams(&mut streams, &mut job, bottom)?;
+            merge_streams(&mut streams, &mut job, bottom, None)?;
             job.end_table()?;
         }
         let ids = |tables: &mut dyn Iterator<Item = &Arc<Table<L>>>| tables.map(|t| t.entry().id).collect();
         let (removed, moved) = (ids(&mut tables()), ids(&mut kept.iter()));
-        job.finish(&Into::Merged(runs.iter().map(|run| run.id).collect()), removed, moved)
+        job.finish(into, removed, moved)
     }
 }

@@ -6,3 +6,4 @@ mod flush;
 mod fold;
 mod job;
 mod merge;
+mod pieces;

@@ -134,8 +134,14 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
     /// Moves data out of damaged segments; merges runs; cleans segments when that pays.
     pub(super) fn compaction_step(&self) -> Result<bool, MetaError> {
         self.latch.check()?;
-        if self.repair_step()? || self.merge_step()? {
+        if self.repair_step()? {
             return Ok(true);
+        }
+        match self.merge_step() {
+            Ok(false) => {}
+            // What can not be written at once is merged in pieces.
+            Err(e) if e.is_no_space() => return self.merge_all(),
+            other => return other,
         }
         if !self.cleaning_pays() {
             return Ok(false);

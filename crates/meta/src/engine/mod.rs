@@ -71,6 +71,19 @@ pub struct EngineOptions {
     pub background: Background,
 }
 
+/// Memtable and commit log take at most this part of a pool each: both are paid for out of the reserve.
+const UPKEEP_POOL_PART: u64 = 32;
+
+impl EngineOptions {
+    /// The same, with what is too much for a pool of this size cut down.
+    fn fitted(mut self, pool_bytes: u64) -> Self {
+        let most = (pool_bytes / UPKEEP_POOL_PART).max(TABLE_BYTES_MIN);
+        self.memtable_bytes = self.memtable_bytes.min(most);
+        self.log_bytes_max = self.log_bytes_max.min(most);
+        self
+    }
+}
+
 impl Default for EngineOptions {
     fn default() -> Self {
         EngineOptions {

@@ -71,6 +71,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         options: EngineOptions,
     ) -> Result<Self, MetaError> {
         let log: Arc<L> = log.into();
+        let options = options.fitted(log.space().total_bytes);
         let replayed = replay(recovered)?;
         let flushed = replayed.manifest.flushed;
         let mut live = HashMap::new();
