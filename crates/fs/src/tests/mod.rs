@@ -4,6 +4,7 @@ mod bad_days;
 mod check;
 mod engine;
 mod file_model;
+mod full;
 mod names;
 mod threads;
 mod tree_model;
