@@ -20,7 +20,7 @@ use crate::table::{RunStream, Table};
 use crate::version::Into;
 
 /// Turns of work for one request, before it is told that there is no space.
-const RECLAIM_TURNS: u32 = 16;
+const RECLAIM_TURNS: u32 = 128;
 
 /// Segments cleaned at a time.
 const VICTIMS: usize = 4;
@@ -136,6 +136,12 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         &self,
         mut enough: impl FnMut() -> Result<T, MetaError>,
     ) -> Result<T, MetaError> {
+        match enough() {
+            Err(e) if e.is_no_space() => {}
+            other => return other,
+        }
+        // One at a time: what another thread's work holds for the moment would look like space that can not be won.
+        let _alone = self.reclaiming.lock();
         let mut idle = 0;
         // When it is short, cleaning first would spend what is left on moving what has been deleted.
         let mut drops = self.is_short_of_space();

@@ -10,7 +10,7 @@
 //!    operands is in one of them only.
 //! 2. Seqs in the frozen memtable are below those of the active one and above those in tables.
 //! 3. What a sync that returned had covered is in the tables of a durable manifest edit or in a durable record.
-//! 4. Locks are taken in this order: compacting, lossy, flushing, cut, manifest, shards (rising), order, hook.
+//! 4. Locks are taken in this order: reclaiming, compacting, lossy, flushing, cut, manifest, shards (rising), order, hook.
 
 mod background;
 mod recovery;
@@ -143,6 +143,7 @@ pub(crate) struct Inner<L: LogStore, S> {
     pub(crate) spare: Mutex<Option<Vec<MemShard>>>,
     pub(crate) flushing: Mutex<()>,
     pub(crate) compacting: Mutex<()>,
+    pub(crate) reclaiming: Mutex<()>,
     manifest: Mutex<Manifest>,
     pub(crate) turns: SyncTurns,
     /// Every commit up to here is durable.

@@ -130,6 +130,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             spare: Mutex::new(None),
             flushing: Mutex::new(()),
             compacting: Mutex::new(()),
+            reclaiming: Mutex::new(()),
             manifest: Mutex::new(Manifest { state: replayed.manifest, records, edits_since_checkpoint: 0 }),
             turns: SyncTurns::default(),
             durable: AtomicU64::new(replayed.newest.0),
