@@ -144,7 +144,7 @@ impl Behind {
         let batch: Vec<Arc<Flight>> =
             queue.waiting.iter().take_while(fits).map(|w| w.flight.clone()).collect();
         drop(queue);
-        let _turn = Turn(self);
+        let mut turn = Turn { behind: self, is_over: false };
         let count = batch.len();
         let result = submit(batch);
         let mut queue = self.queue.lock();
@@ -154,6 +154,7 @@ impl Behind {
         }
         queue.driven = false;
         self.changed.notify_all();
+        turn.is_over = true;
         queue
     }
 
@@ -230,15 +231,21 @@ fn submit(batch: Vec<Arc<Flight>>) -> Result<(), PoolError> {
 }
 
 /// Lets nobody wait for a driver that panicked.
-struct Turn<'b>(&'b Behind);
+///
+/// It knows by its end and not by `thread::panicking`: what unwinds may have begun before the turn, in a thread that
+/// closes what it holds on its way out.
+struct Turn<'b> {
+    behind: &'b Behind,
+    is_over: bool,
+}
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            let mut queue = self.0.queue.lock();
+        if !self.is_over {
+            let mut queue = self.behind.queue.lock();
             queue.failure = Some(PoolError::Failed { reason: "writing stripes panicked".into() });
             queue.driven = false;
-            self.0.changed.notify_all();
+            self.behind.changed.notify_all();
         }
     }
 }

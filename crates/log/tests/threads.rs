@@ -76,6 +76,33 @@ fn a_write_that_fails_on_the_writer_thread_latches() {
     assert!(matches!(log.sync(), Err(LogError::ReadOnly(_))));
 }
 
+/// Writes on its way out of a scope, as a mount does that is closed when its owner goes.
+struct Closing<'l>(&'l Log, &'l Mutex<Option<Result<(), LogError>>>);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let written = self.0.append(Stream::Small, &content(1, 100)).and_then(|_| self.0.sync());
+        *self.1.lock().expect("nobody panics here") = Some(written);
+    }
+}
+
+/// It hung: whoever wrote stripes took the panic that was under way for its own, and asked for a lock that it held.
+#[test]
+fn a_thread_that_panicked_can_still_write_while_it_unwinds() {
+    let shape = shape(2, 1, 3);
+    let log = shape.create(&shape.world(5)).expect("blank devices take a log");
+    let written = Mutex::new(None);
+    let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _closing = Closing(&log, &written);
+        panic!("of the owner, and none of the log's business");
+    }));
+    assert!(unwound.is_err());
+    let written = written.into_inner().expect("nobody panicked here");
+    written.expect("it was closed").expect("what it wrote is durable");
+    log.append(Stream::Small, &content(2, 100)).expect("the log goes on");
+    log.sync().expect("the log goes on");
+}
+
 fn run_everything_at_once(world: &SimWorld, log: Log) {
     let written: Mutex<Vec<(u64, Vec<SlicePtr>)>> = Mutex::new(Vec::new());
     let acknowledged = AtomicU64::new(0);

@@ -309,7 +309,8 @@ fn locks_of_whole_files_and_of_ranges_keep_others_out() {
     let refused = rustix::fs::flock(&two, FlockOperation::NonBlockingLockExclusive);
     assert_eq!(refused, Err(rustix::io::Errno::WOULDBLOCK));
     drop(one);
-    rustix::fs::flock(&two, FlockOperation::NonBlockingLockExclusive).unwrap();
+    // Waits, because a child that another test is just starting may hold a copy of the file for a moment.
+    rustix::fs::flock(&two, FlockOperation::LockExclusive).unwrap();
     let writable = OpenOptions::new().write(true).open(&path).unwrap();
     rustix::fs::fcntl_lock(&writable, FlockOperation::NonBlockingLockExclusive).unwrap();
     let other =

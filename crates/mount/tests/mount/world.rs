@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 use warpfire_env::{Clock, Device, MemDevice, SystemClock, SystemRandom};
@@ -13,6 +14,10 @@ use warpfire_log::Log;
 use warpfire_meta::{Engine, EngineOptions};
 use warpfire_mount::{MountError, MountOptions, Session, mount};
 use warpfire_pool::{CreateOptions, Pool};
+
+/// How often a mount may be found in use before that is taken for true: for about ten seconds.
+const UNMOUNT_TRIES_MAX: u32 = 5000;
+const UNMOUNT_PAUSE: Duration = Duration::from_millis(2);
 
 /// A mounted filesystem in memory, unmounted when dropped.
 pub struct World {
@@ -75,12 +80,25 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         if let Some(mut session) = self.session.take() {
-            let ended = session.unmount();
+            let ended = unmount(&mut session);
             if !std::thread::panicking() {
                 ended.unwrap();
             }
         }
     }
+}
+
+/// Unmounts what its test has let go of. A child that another test is just starting holds a copy of all files that are open
+/// in this process until it runs its own program, and keeps a mount in use for as long.
+pub fn unmount(session: &mut Session) -> Result<(), MountError> {
+    let ended = (0..UNMOUNT_TRIES_MAX).find_map(|_| match session.unmount() {
+        Err(MountError::InUse(_)) => {
+            std::thread::park_timeout(UNMOUNT_PAUSE);
+            None
+        }
+        ended => Some(ended),
+    });
+    ended.unwrap_or_else(|| session.unmount())
 }
 
 /// An empty filesystem on a device in memory.
