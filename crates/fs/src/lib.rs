@@ -27,7 +27,7 @@ pub use attrs::{Attr, NewMode, SetAttr, SetTime, XattrMode};
 pub use data::{AllocMode, Position, ReadAt, Seek};
 pub use error::FsError;
 pub use fs::{AtimeMode, Fs, FsOptions};
-pub use names::{DirEntry, DirHandle, NewFile, RenameMode};
+pub use names::{DirEntry, DirHandle, HandleVisitor, NewFile, RenameMode};
 pub use node::{Node, NodeRef};
 pub use path::{Follow, Resolved};
 pub use schema::FsSchema;

@@ -31,6 +31,9 @@ const MARKS_MAX: usize = 1 << 15;
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
 
+/// Takes an entry's cookie, name and node; says whether it has no room for it.
+pub type HandleVisitor<'v> = dyn FnMut(u64, &[u8], &NodeRef) -> bool + 'v;
+
 /// An open directory.
 #[derive(Debug)]
 pub struct DirHandle {
@@ -46,6 +49,10 @@ struct Marks {
 }
 
 impl Marks {
+    fn new() -> Marks {
+        Marks { names: BTreeMap::new(), sparse: SPARSE, newest: 0 }
+    }
+
     fn add(&mut self, cookie: u64, name: &Name) {
         self.names.insert(cookie, name.clone());
         self.newest = self.newest.max(cookie);
@@ -74,6 +81,10 @@ impl DirHandle {
     pub fn dir(&self) -> &NodeRef {
         &self.dir
     }
+
+    fn rewind(&self) {
+        *self.marks.lock() = Marks::new();
+    }
 }
 
 impl<E: Store + SliceStore> Fs<E> {
@@ -86,8 +97,7 @@ impl<E: Store + SliceStore> Fs<E> {
             return Err(FsError::NotDirectory);
         }
         self.access(caller, dir, Perm::READ)?;
-        let marks = Marks { names: BTreeMap::new(), sparse: SPARSE, newest: 0 };
-        Ok(DirHandle { dir: NodeRef::clone(dir), marks: Mutex::new(marks) })
+        Ok(DirHandle { dir: NodeRef::clone(dir), marks: Mutex::new(Marks::new()) })
     }
 
     /// Up to `max` entries after a cookie, 0 for the start, each with the cookie after it. `.` and `..` come first. Empty at the end.
@@ -103,7 +113,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let mut entries = Vec::with_capacity(max.min(1024));
         let own = |name: &[u8], ino| DirEntry { name: name.into(), ino, kind: FileKind::Directory };
         if cookie == 0 {
-            *handle.marks.lock() = Marks { names: BTreeMap::new(), sparse: SPARSE, newest: 0 };
+            handle.rewind();
             self.was_read(&handle.dir)?;
         }
         if cookie < DOT && entries.len() < max {
@@ -116,15 +126,7 @@ impl<E: Store + SliceStore> Fs<E> {
         if entries.len() == max || handle.dir.state.read().is_unlinked() {
             return Ok(entries);
         }
-        let first = cookie.max(DOT_DOT);
-        let (mut at, mut after) = handle.marks.lock().before(first);
-        while at < first {
-            let skip = usize::try_from(first - at).unwrap_or(usize::MAX).min(1024);
-            let skipped = self.names_after(handle.dir.ino(), after.as_deref(), skip)?;
-            let Some(last) = skipped.last() else { return Ok(entries) };
-            at += skipped.len() as u64;
-            after = Some(last.name.clone());
-        }
+        let Some((mut at, after)) = self.name_before(handle, cookie)? else { return Ok(entries) };
         let names = self.names_after(handle.dir.ino(), after.as_deref(), max - entries.len())?;
         let mut marks = handle.marks.lock();
         for entry in names {
@@ -133,5 +135,59 @@ impl<E: Store + SliceStore> Fs<E> {
             entries.push((at, entry));
         }
         Ok(entries)
+    }
+
+    /// Visits entries after a cookie, 0 for the start, each as the cookie after it, its name and its node, until there are no more or
+    /// `visit` says that it has no room for this one. `.` and `..` come first. `at_once` is how many names are read ahead of the visits.
+    ///
+    /// # Errors
+    /// What reading the store says.
+    pub fn visit_handle(
+        &self,
+        handle: &DirHandle,
+        cookie: u64,
+        at_once: usize,
+        visit: &mut HandleVisitor<'_>,
+    ) -> Result<(), FsError> {
+        if cookie == 0 {
+            handle.rewind();
+            self.was_read(&handle.dir)?;
+        }
+        if cookie < DOT && visit(DOT, b".", &handle.dir) {
+            return Ok(());
+        }
+        if cookie < DOT_DOT {
+            let parent = self.parent(&handle.dir).unwrap_or_else(|_| NodeRef::clone(&handle.dir));
+            if visit(DOT_DOT, b"..", &parent) {
+                return Ok(());
+            }
+        }
+        if handle.dir.state.read().is_unlinked() {
+            return Ok(());
+        }
+        let Some((mut at, after)) = self.name_before(handle, cookie)? else { return Ok(()) };
+        self.visit_nodes(handle.dir.ino(), after.as_deref(), at_once, &mut |name, node| {
+            at += 1;
+            // A name that went while it was read has its number all the same.
+            let full = node.is_some_and(|node| visit(at, name, node));
+            if !full {
+                handle.marks.lock().add(at, &name.into());
+            }
+            full
+        })
+    }
+
+    /// The number of the last entry at or before a cookie, and its name if it is not `..`; `None` if the directory ends before.
+    fn name_before(&self, handle: &DirHandle, cookie: u64) -> Result<Option<(u64, Option<Name>)>, FsError> {
+        let first = cookie.max(DOT_DOT);
+        let (mut at, mut after) = handle.marks.lock().before(first);
+        while at < first {
+            let skip = usize::try_from(first - at).unwrap_or(usize::MAX).min(1024);
+            let skipped = self.names_after(handle.dir.ino(), after.as_deref(), skip)?;
+            let Some(last) = skipped.last() else { return Ok(None) };
+            at += skipped.len() as u64;
+            after = Some(last.name.clone());
+        }
+        Ok(Some((at, after)))
     }
 }

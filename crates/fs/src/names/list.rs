@@ -7,7 +7,7 @@ use crate::acl::{Caller, Perm};
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::PAGE_BYTES;
-use crate::node::{Name, NodeRef};
+use crate::node::{Found, Home, Name, NodeRef, State};
 
 /// One name of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,5 +74,53 @@ impl<E: Store + SliceStore> Fs<E> {
             start.push(0);
         }
         Ok(entries)
+    }
+
+    /// Visits names after `after`, or from the first, each with its node, until there are no more or `visit` says that it is full.
+    /// A name that has gone meanwhile has no node. `at_once` names are read at a time.
+    pub(super) fn visit_nodes(
+        &self,
+        dir: u64,
+        after: Option<&[u8]>,
+        at_once: usize,
+        visit: &mut dyn FnMut(&[u8], Option<&NodeRef>) -> bool,
+    ) -> Result<(), FsError> {
+        let (mut start, end) = dentry_range(self.volume, dir);
+        if let Some(name) = after {
+            start = dentry_key(self.volume, dir, name);
+            start.push(0);
+        }
+        let mut page = Page::default();
+        loop {
+            // Before the snapshot, so that what changes after it is seen to have moved.
+            let stood = self.stripes.all();
+            let snapshot = self.engine.snapshot();
+            let at = self.engine.seq(&snapshot);
+            let range = KeyRange { start: &start, end: Some(&end) };
+            self.engine.scan(range, at, Direction::Forward, at_once, PAGE_BYTES, &mut page)?;
+            drop(snapshot);
+            for entry in page.iter() {
+                let Key::Dentry(_, _, name) = Key::decode(entry.key)? else {
+                    return Err(FsError::Damaged { code: 0, reason: "a key is in the wrong range".into() });
+                };
+                let node = match Dentry::decode(entry.value)? {
+                    Dentry::Embedded(inode) if inode.ino != dir => {
+                        let is_current = || self.stripes.at(entry.key) == stood.at(entry.key);
+                        let state = || State::new(&inode, Home::Dentry(dir, name.into()));
+                        match self.table.get_or_insert(inode.ino, is_current, state) {
+                            Found::Node(node) => Some(node),
+                            Found::Dying(_) | Found::Stale => self.find(dir, name)?,
+                        }
+                    }
+                    _ => self.find(dir, name)?,
+                };
+                if visit(name, node.as_ref()) {
+                    return Ok(());
+                }
+            }
+            let Some(last) = page.iter().last().filter(|_| page.more) else { return Ok(()) };
+            start = last.key.into();
+            start.push(0);
+        }
     }
 }

@@ -9,7 +9,7 @@ mod move_checks;
 mod remove;
 mod rename;
 
-pub use handle::DirHandle;
+pub use handle::{DirHandle, HandleVisitor};
 pub use list::DirEntry;
 pub use make::NewFile;
 pub use rename::RenameMode;

@@ -3,8 +3,8 @@
 use super::{Ticking, World, world, world_with};
 use crate::acl::{Caller, Perm};
 use crate::{
-    DirEntry, FileKind, Follow, Fs, FsError, FsOptions, NewMode, NodeRef, Position, RenameMode, SetAttr,
-    SetTime, XattrMode,
+    DirEntry, DirHandle, FileKind, Follow, Fs, FsError, FsOptions, NewMode, NodeRef, Position, RenameMode,
+    SetAttr, SetTime, XattrMode,
 };
 use std::sync::Arc;
 use warpfire_env::Timestamp;
@@ -301,6 +301,80 @@ fn a_listing_goes_on_by_name_whatever_changes_meanwhile() {
     assert!(seen.iter().map(|n| &n[..]).eq(expect.iter().map(|n| n.as_bytes())), "each name once");
     let again = fs.read_handle(&handle, 500, 1).unwrap();
     assert_eq!(&again[0].1.name[..], b"n00499", "a cookie names its place, though n00498 is gone");
+}
+
+/// Everything that a handle shows from a cookie on, in answers of `room` entries.
+fn visited(fs: &World, handle: &DirHandle, from: u64, room: usize) -> Vec<(u64, Vec<u8>, NodeRef)> {
+    let mut seen: Vec<(u64, Vec<u8>, NodeRef)> = Vec::new();
+    loop {
+        let (at, mut told) = (seen.last().map_or(from, |(at, ..)| *at), 0);
+        fs.visit_handle(handle, at, 7, &mut |cookie, name, node| {
+            let full = told == room;
+            if !full {
+                seen.push((cookie, name.to_vec(), NodeRef::clone(node)));
+                told += 1;
+            }
+            full
+        })
+        .unwrap();
+        if told == 0 {
+            return seen;
+        }
+    }
+}
+
+#[test]
+fn a_listing_with_nodes_agrees_with_one_without_and_with_lookups() {
+    let fs = world();
+    let root = fs.root();
+    let linked = file(&fs, &root, "linked", b"two names");
+    fs.link(&ROOT, &linked, &root, b"other").unwrap();
+    dir(&fs, &root, "folder");
+    fs.symlink(&ROOT, &root, b"symbolic", b"linked").unwrap();
+    for i in 0..100 {
+        file(&fs, &root, &format!("n{i:05}"), &vec![1; i * 50]);
+    }
+    let handle = fs.opendir(&ROOT, &root).unwrap();
+    let plain = fs.read_handle(&handle, 0, usize::MAX).unwrap();
+    for room in [1, 7, 10, 1000] {
+        let seen = visited(&fs, &handle, 0, room);
+        let told = |(at, name, node): &(u64, Vec<u8>, NodeRef)| (*at, name.clone(), node.ino(), node.kind());
+        let listed = |(at, entry): &(u64, DirEntry)| (*at, entry.name.to_vec(), entry.ino, entry.kind);
+        assert!(seen.iter().map(told).eq(plain.iter().map(listed)), "answers of {room}");
+        for (_, name, node) in &seen {
+            let found = fs.lookup(&ROOT, &root, name).unwrap();
+            assert!(Arc::ptr_eq(node, &found), "one node stands for {}", String::from_utf8_lossy(name));
+        }
+    }
+}
+
+#[test]
+fn a_listing_with_nodes_shows_what_has_changed_since_it_began() {
+    let fs = world();
+    let root = fs.root();
+    for i in 0..50 {
+        file(&fs, &root, &format!("n{i:05}"), b"old");
+    }
+    let handle = fs.opendir(&ROOT, &root).unwrap();
+    let mut visits = 0;
+    fs.visit_handle(&handle, 0, 100, &mut |_, name, node| {
+        visits += 1;
+        if name == b"n00003" {
+            // Read from the store already, and not made a node of yet.
+            let grown = fs.lookup(&ROOT, &root, b"n00010").unwrap();
+            fs.write(&ROOT, &grown, Position::At(0), b"something new").unwrap();
+            fs.unlink(&ROOT, &root, b"n00011").unwrap();
+        }
+        assert_ne!(name, b"n00011", "it went before it was shown");
+        if name == b"n00010" {
+            assert_eq!(fs.getattr(node).size_bytes, 13);
+        }
+        false
+    })
+    .unwrap();
+    assert_eq!(visits, 2 + 49);
+    let after = visited(&fs, &handle, 14, 5);
+    assert_eq!(after[0].1, b"n00012", "its place is kept: the name that went had a number");
 }
 
 #[test]

@@ -16,7 +16,8 @@ const WRITE_BYTES_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 64;
 
 /// Wanted where the kernel has it:
-/// - parallel lookups and listings of one directory; listings with attributes, when the kernel finds them used;
+/// - parallel lookups and listings of one directory; listings with attributes, always: a name's inode comes with it,
+///   while a lookup later costs a request;
 /// - reads and direct I/O without waiting for each other;
 /// - cached targets of symbolic links;
 /// - the umask to us, because a default list overrides it;
@@ -27,7 +28,6 @@ const BACKGROUND_MAX: u16 = 64;
 /// by itself when all users are on one machine; the writeback cache, which makes small files slower.
 const WANTED: InitFlags = InitFlags::FUSE_PARALLEL_DIROPS
     .union(InitFlags::FUSE_DO_READDIRPLUS)
-    .union(InitFlags::FUSE_READDIRPLUS_AUTO)
     .union(InitFlags::FUSE_ASYNC_READ)
     .union(InitFlags::FUSE_ASYNC_DIO)
     .union(InitFlags::FUSE_CACHE_SYMLINKS)

@@ -6,14 +6,13 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use foldhash::fast::FixedState;
 use fuser::{Errno, FileHandle, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use warpfire_fs::acl::Caller;
-use warpfire_fs::{DirEntry, DirHandle, FsError};
+use warpfire_fs::{DirEntry, DirHandle};
 use warpfire_meta::{SliceStore, Store};
 
 use super::init::KEEP;
@@ -22,12 +21,21 @@ use crate::attr::{file_attr, file_type};
 
 /// Names asked of the filesystem at a time: about what a page of an answer has room for ...
 const NAMES_AT_ONCE: usize = 128;
-/// ... and with attributes.
-const NODES_AT_ONCE: usize = 24;
+/// ... and with attributes: what a page of an answer has room for, and what the largest has, of 1 MiB.
+const NODES_AT_ONCE_MIN: usize = 24;
+/// See [`NODES_AT_ONCE_MIN`].
+const NODES_AT_ONCE_MAX: usize = 6144;
+
+/// An open directory.
+pub(super) struct OpenDir {
+    handle: DirHandle,
+    /// How many names the last answer with attributes told of.
+    told: AtomicUsize,
+}
 
 /// Open directories, by the number that the kernel has for them.
 pub(super) struct OpenDirs {
-    handles: Mutex<HashMap<u64, Arc<DirHandle>, FixedState>>,
+    handles: Mutex<HashMap<u64, Arc<OpenDir>, FixedState>>,
     next: AtomicU64,
 }
 
@@ -39,7 +47,8 @@ impl OpenDirs {
 
     pub(super) fn add(&self, handle: DirHandle) -> FileHandle {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.handles.lock().insert(number, Arc::new(handle));
+        let dir = OpenDir { handle, told: AtomicUsize::new(NODES_AT_ONCE_MIN) };
+        self.handles.lock().insert(number, Arc::new(dir));
         FileHandle(number)
     }
 
@@ -54,7 +63,7 @@ impl OpenDirs {
         drop(gone);
     }
 
-    fn get(&self, number: FileHandle) -> Answer<Arc<DirHandle>> {
+    fn get(&self, number: FileHandle) -> Answer<Arc<OpenDir>> {
         self.handles.lock().get(&number.0).cloned().ok_or(Refusal(Errno::EBADF))
     }
 }
@@ -62,8 +71,8 @@ impl OpenDirs {
 impl<E: Store + SliceStore> Server<E> {
     /// Names and kinds from a position on, as many as the answer has room for.
     pub(super) fn list_names(&self, number: FileHandle, from: u64, mut reply: ReplyDirectory) {
-        let filled = self.open_dirs.get(number).and_then(|handle| {
-            self.walk(&handle, from, NAMES_AT_ONCE, |cookie, entry| {
+        let filled = self.open_dirs.get(number).and_then(|dir| {
+            self.walk(&dir.handle, from, |cookie, entry| {
                 let name = OsStr::from_bytes(&entry.name);
                 Ok(reply.add(INodeNo(entry.ino), cookie, file_type(entry.kind), name))
             })
@@ -76,28 +85,24 @@ impl<E: Store + SliceStore> Server<E> {
 
     /// As `list_names`, and tells of the nodes too.
     pub(super) fn list_nodes(&self, number: FileHandle, from: u64, mut reply: ReplyDirectoryPlus) {
-        let filled = self.open_dirs.get(number).and_then(|handle| {
-            self.walk(&handle, from, NODES_AT_ONCE, |cookie, entry| {
-                let name = OsStr::from_bytes(&entry.name);
-                if entry.name.as_slice() == b"." || entry.name.as_slice() == b".." {
-                    // Shown, not told of: the kernel knows them as directories already.
-                    let mut attr = file_attr(&self.fs.getattr(handle.dir()));
-                    attr.ino = INodeNo(entry.ino);
-                    return Ok(reply.add(attr.ino, cookie, name, &KEEP, &attr, GENERATION));
+        let filled = self.open_dirs.get(number).and_then(|dir| {
+            let mut told = 0;
+            let at_once = dir.told.load(Ordering::Relaxed);
+            self.fs.visit_handle(&dir.handle, from, at_once, &mut |cookie, name, node| {
+                let attr = file_attr(&self.fs.getattr(node));
+                if reply.add(attr.ino, cookie, OsStr::from_bytes(name), &KEEP, &attr, GENERATION) {
+                    return true;
                 }
-                let node = match self.fs.lookup(&Caller::ROOT, handle.dir(), &entry.name) {
-                    Ok(node) => node,
-                    // It went after the names were read.
-                    Err(FsError::NotFound) => return Ok(false),
-                    Err(e) => return Err(e.into()),
-                };
-                let attr = file_attr(&self.fs.getattr(&node));
-                let full = reply.add(attr.ino, cookie, name, &KEEP, &attr, GENERATION);
-                if !full {
-                    self.nodes.remember(node.ino(), &node);
+                told += 1;
+                // These are shown, not told of: the kernel knows them as directories already.
+                if name != b"." && name != b".." {
+                    self.nodes.remember(node.ino(), node);
                 }
-                Ok(full)
-            })
+                false
+            })?;
+            // The next answer has as much room, if not quite as long names.
+            dir.told.store((told + 1).clamp(NODES_AT_ONCE_MIN, NODES_AT_ONCE_MAX), Ordering::Relaxed);
+            Ok(())
         });
         match filled {
             Ok(()) => reply.ok(),
@@ -110,19 +115,18 @@ impl<E: Store + SliceStore> Server<E> {
         &self,
         handle: &DirHandle,
         from: u64,
-        at_once: usize,
         mut visit: impl FnMut(u64, &DirEntry) -> Answer<bool>,
     ) -> Answer<()> {
         let mut position = from;
         loop {
-            let entries = self.fs.read_handle(handle, position, at_once)?;
+            let entries = self.fs.read_handle(handle, position, NAMES_AT_ONCE)?;
             for (cookie, entry) in &entries {
                 if visit(*cookie, entry)? {
                     return Ok(());
                 }
                 position = *cookie;
             }
-            if entries.len() < at_once {
+            if entries.len() < NAMES_AT_ONCE {
                 return Ok(());
             }
         }
