@@ -15,16 +15,17 @@ pub(crate) const LOG_RESERVE_COLD_SEGMENTS: u64 = 3;
 /// that a sync may need for its edit.
 pub(crate) const LOG_RESERVE_TABLE_SEGMENTS: u64 = 1;
 
-/// Bulk segments kept for deletion and cleaning: one for each stream that they write.
-pub(crate) const RESERVE_SEGMENTS_MIN: u64 = 4;
+/// Bulk segments kept from users: two that deletions may fill, two for merging, two that are left to cleaning.
+pub(crate) const RESERVE_SEGMENTS_MIN: u64 = 6;
 
-/// Part of the pool kept for deletion and cleaning when that is more: 2 %.
+/// Part of the pool kept for deletion, merging and cleaning when that is more: 2 %.
 pub(crate) const RESERVE_PART: u64 = 50;
 
-/// One part in so many of the reserve is for upkeep alone, which asks nobody: of four segments two, in which a memtable of
-/// a 32nd of the pool (of 256 segments: 8; of a pool of 64 or fewer: 2) is written as tables, or one victim's
-/// live part and the table that names it.
-pub(crate) const UPKEEP_PART: u64 = 2;
+/// Bytes of a reserve that are kept for upkeep, which asks nobody: of six segments four, in which memtables of two 32nds of
+/// the pool (of 256 segments: 16; of a pool of 64 or fewer: 4) are written as tables, tables merged, and victims emptied.
+pub(crate) fn upkeep_bytes(reserve_bytes: u64) -> u64 {
+    reserve_bytes / 3 * 2
+}
 
 /// A segment with this share of live bytes or more is not worth cleaning: moving 85 bytes to gain 15 writes
 /// more than five bytes for each that is freed.

@@ -22,7 +22,7 @@ use warpfire_units::{SegmentId, SlicePtr};
 use crate::behind::{Behind, WriterThread};
 use crate::commit::Commit;
 use crate::latch::{Latch, on_read};
-use crate::limits::{EDIT_MAX_BYTES, PENDING_MAX_BYTES, UPKEEP_PART};
+use crate::limits::{EDIT_MAX_BYTES, PENDING_MAX_BYTES, upkeep_bytes};
 use crate::pending::{Pending, Records};
 use crate::pins::Pins;
 use crate::placing::{STREAMS, room_wanted_bytes, slot, starts_on_block};
@@ -480,7 +480,7 @@ impl LogStore for Log {
         let space = self.space();
         let kept = match who {
             Admit::User => space.reserve_bytes,
-            Admit::Reserve => space.reserve_bytes / UPKEEP_PART,
+            Admit::Reserve => upkeep_bytes(space.reserve_bytes),
         };
         if space.free_bytes < kept.saturating_add(bytes) { Err(LogError::NoSpace) } else { Ok(()) }
     }

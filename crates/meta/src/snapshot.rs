@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use warpfire_units::Seq;
@@ -32,6 +33,7 @@ impl Drop for Snapshot {
         *count -= 1;
         if *count == 0 {
             held.remove(&self.seq);
+            self.registry.released.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -46,6 +48,8 @@ impl fmt::Debug for Snapshot {
 #[derive(Default)]
 pub(crate) struct Registry {
     held: Mutex<BTreeMap<Seq, usize>>,
+    /// Versions that ceased to be held.
+    released: AtomicU64,
 }
 
 impl Registry {
@@ -57,6 +61,11 @@ impl Registry {
         *held.entry(seq).or_insert(0) += 1;
         drop(held);
         Snapshot { seq, registry: Arc::clone(self) }
+    }
+
+    /// Versions that ceased to be held since the engine was opened.
+    pub(crate) fn released(&self) -> u64 {
+        self.released.load(Ordering::Relaxed)
     }
 
     /// The versions that must stay readable, oldest first: those held, and the newest (which `newest` tells).

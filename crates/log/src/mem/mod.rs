@@ -21,7 +21,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use warpfire_units::{SegmentId, SlicePtr};
 
-use crate::limits::UPKEEP_PART;
+use crate::limits::upkeep_bytes;
 use crate::pins::Pins;
 use crate::placing::UNSPLIT_MAX_BYTES;
 use crate::store::{Admit, LogError, LogPos, LogStore, Pin, Recovered, Slices, Space, Stream};
@@ -255,7 +255,7 @@ impl LogStore for MemLog {
         let space = state.segments.space();
         let kept = match who {
             Admit::User => space.reserve_bytes,
-            Admit::Reserve => space.reserve_bytes / UPKEEP_PART,
+            Admit::Reserve => upkeep_bytes(space.reserve_bytes),
         };
         if space.free_bytes < kept.saturating_add(bytes) { Err(LogError::NoSpace) } else { Ok(()) }
     }

@@ -12,7 +12,7 @@ use crate::store::{LogError, Slices, Space, Stream};
 const VICTIM_LIVE_MAX_PERCENT: u64 = 85;
 
 /// Segments kept for deletion and cleaning.
-const RESERVE_SEGMENTS: u64 = 4;
+const RESERVE_SEGMENTS: u64 = 6;
 
 #[derive(Clone, Default)]
 struct Segment {

@@ -23,6 +23,13 @@ pub(crate) struct Usage {
     pub(crate) runs: AtomicUsize,
 }
 
+impl Usage {
+    /// Bytes granted to commits that are in no table yet.
+    pub(crate) fn in_memory_bytes(&self) -> u64 {
+        self.active_bytes.load(Ordering::Relaxed) + self.frozen_bytes.load(Ordering::Relaxed)
+    }
+}
+
 impl<L: LogStore, S: Schema> Inner<L, S> {
     /// A shard's portion: all shards' together are an eighth of the memtable.
     fn portion(&self) -> u64 {
@@ -33,9 +40,7 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
     pub(super) fn make_room(&self, bytes: u64, who: Admit) -> Result<u64, MetaError> {
         self.latch.check()?;
         let grant = bytes + self.portion();
-        let in_memory = || {
-            self.usage.active_bytes.load(Ordering::Relaxed) + self.usage.frozen_bytes.load(Ordering::Relaxed)
-        };
+        let in_memory = || self.usage.in_memory_bytes();
         let budget = self.options.memtable_bytes;
         // Deletion must go on when there is no room for tables: that is how space comes back.
         let goes_on = |e: &MetaError| {

@@ -6,10 +6,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use warpfire_log::{Admit, LogError, LogStore};
-use warpfire_units::SegmentId;
+use warpfire_units::{SegmentId, Seq};
 
 use super::job::{Job, Moves};
 use super::merge::{merge_streams, references, seq_base};
@@ -22,8 +21,24 @@ use crate::version::Into;
 /// Turns of work for one request, before it is told that there is no space.
 const RECLAIM_TURNS: u32 = 128;
 
+/// Turns that gain nothing, one after the other, before it is held that nothing more can be gained: two of each kind at the least.
+const IDLE_TURNS: u32 = 6;
+
+/// One part in so many of the reserve is left for cleaning alone: of six segments two, one for what is live in a victim and one for
+/// the rest of the tables that reach into it, one at each end.
+const CLEANING_PART: u64 = 3;
+
 /// Segments cleaned at a time.
 const VICTIMS: usize = 4;
+
+/// What work for space depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Standing {
+    newest: Seq,
+    /// Snapshots let go since the engine was opened.
+    snapshots_released: u64,
+    free_bytes: u64,
+}
 
 impl<L: LogStore, S: Schema> Inner<L, S> {
     /// Cleans some segments, if that gains space. `true` if anything was moved.
@@ -59,22 +74,20 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
             moved |= self.freeze()?;
             moved |= self.flush_frozen()?;
         }
-        let version = self.version();
-        let mut moves = Moves::default();
-        for (run, table) in version.tables() {
+        let concerns = |table: &Table<L>| -> Vec<SegmentId> {
             let entry = table.entry();
             let lies_in = entry.slices.iter().map(|s| s.segment);
             let names = entry.references.iter().map(|(segment, _)| *segment);
-            let concerned: Vec<SegmentId> = lies_in.chain(names).filter(|s| victims.contains(s)).collect();
-            if concerned.is_empty() {
-                continue;
-            }
+            lies_in.chain(names).filter(|s| victims.contains(s)).collect()
+        };
+        let mut moves = Moves::default();
+        for (run, table) in self.tables_that(|_, table| !concerns(table).is_empty()) {
             let rewritten = match table.is_unreadable() {
                 true => Ok(()),
-                false => self.rewrite(run, table, &victims, &mut moves),
+                false => self.rewrite(run, &table, &victims, &mut moves),
             };
             if table.is_unreadable() {
-                moves.lost.extend(concerned);
+                moves.lost.extend(concerns(&table));
             } else {
                 rewritten?;
                 moved = true;
@@ -82,6 +95,17 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         }
         lossy.append(&mut moves.lost);
         Ok(moved)
+    }
+
+    /// Some tables, with their runs. None of the others is held, and each of these only until it is dropped, so that a table
+    /// which is replaced gives back its space at once.
+    pub(super) fn tables_that(
+        &self,
+        concerned: impl Fn(u64, &Table<L>) -> bool,
+    ) -> Vec<(u64, Arc<Table<L>>)> {
+        let version = self.version();
+        let tables = version.tables().filter(|(run, table)| concerned(*run, table));
+        tables.map(|(run, table)| (run, Arc::clone(table))).collect()
     }
 
     /// Segments to empty at a time: what is moved out of them is there twice until the last table is written.
@@ -140,8 +164,9 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
             Err(e) if e.is_no_space() => {}
             other => return other,
         }
-        // One at a time: what another thread's work holds for the moment would look like space that can not be won.
-        let _alone = self.reclaiming.lock();
+        // Alone: what another thread's work holds for the moment would look like space that can not be won.
+        let (_compacting, _flushing) = (self.compacting.lock(), self.flushing.lock());
+        let mut best = self.held_and_free_bytes();
         let mut idle = 0;
         // When it is short, cleaning first would spend what is left on moving what has been deleted.
         let mut drops = self.is_short_of_space();
@@ -150,26 +175,50 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
                 Err(e) if e.is_no_space() => {}
                 other => return other,
             }
-            let newest = self.newest().0;
-            if self.gave_up_at.load(Ordering::Relaxed) == newest {
+            let standing = self.standing();
+            if *self.gave_up.lock() == Some(standing) {
                 break;
             }
             let step = if drops { self.drop_deleted() } else { self.clean_step() };
-            match step {
-                Ok(true) => {
-                    idle = 0;
-                    drops = turn % 3 == 2;
-                }
+            let did = match step {
                 Err(e) if !e.is_no_space() => return Err(e),
-                Ok(false) | Err(_) if idle == 0 => {
-                    idle = 1;
-                    drops = !drops;
-                }
-                // Neither helps, and nothing will before the next commit.
-                Ok(false) | Err(_) => self.gave_up_at.store(newest, Ordering::Relaxed),
+                step => step.unwrap_or(false),
+            };
+            // Also a step that found no space at last may have won some before.
+            let (held, free) = self.held_and_free_bytes();
+            idle = if held < best.0 || free > best.1 { 0 } else { idle + 1 };
+            best = (held.min(best.0), free.max(best.1));
+            if idle == IDLE_TURNS {
+                // Nothing will help before something changes.
+                *self.gave_up.lock() = Some(self.standing());
             }
+            drops = if did { turn % 3 == 2 } else { !drops };
         }
         enough()
+    }
+
+    /// Says whether tables of `bytes` may be written, so that there is room left in which to clean. What begins without it would end
+    /// without it too, and leave garbage where that room was.
+    pub(super) fn has_room_for(&self, bytes: u64) -> Result<(), MetaError> {
+        let space = self.log.space();
+        if space.free_bytes < bytes + space.reserve_bytes / CLEANING_PART {
+            return Err(MetaError::Log(LogError::NoSpace));
+        }
+        Ok(())
+    }
+
+    /// What is live, with what memory will make of it; and what is free.
+    fn held_and_free_bytes(&self) -> (u64, u64) {
+        let space = self.log.space();
+        (space.live_bytes + self.usage.in_memory_bytes(), space.free_bytes)
+    }
+
+    fn standing(&self) -> Standing {
+        Standing {
+            newest: self.newest(),
+            snapshots_released: self.snapshots.released(),
+            free_bytes: self.log.space().free_bytes,
+        }
     }
 
     /// `admit` of the log, after as much work for space as it takes and gains.

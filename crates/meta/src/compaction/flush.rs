@@ -21,6 +21,7 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         let _flushing = self.flushing.lock();
         self.latch.check()?;
         let Some(frozen) = self.shards.frozen() else { return Ok(false) };
+        self.has_room_for(self.usage.frozen_bytes.load(Ordering::Relaxed))?;
         self.write_frozen(&frozen)?;
         self.usage.frozen_bytes.store(0, Ordering::Relaxed);
         // Readers let go soon; if one still holds it now, the memory is simply not kept.

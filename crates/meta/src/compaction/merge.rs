@@ -129,7 +129,8 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         }
         let bytes: u64 = version.runs.iter().map(Run::bytes).sum();
         if bytes > self.log.space().free_bytes / 2 {
-            return self.merge_in_pieces(&version);
+            drop(version);
+            return self.merge_in_pieces();
         }
         self.merge_runs(&version, 0..version.runs.len())
     }
@@ -172,6 +173,7 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
             }
         }
         let tables = || merged.iter().flatten().map(|(_, t)| t);
+        self.has_room_for(tables().map(|t| u64::from(t.entry().len_bytes)).sum())?;
         let (cleaning, mut moves) = (BTreeSet::new(), Moves::default());
         let mut job = Job::new(self, seq_base(tables()), references(tables()), &cleaning, &mut moves);
         for cluster in &merged {

@@ -7,3 +7,5 @@ mod fold;
 mod job;
 mod merge;
 mod pieces;
+
+pub(crate) use clean::Standing;

@@ -4,12 +4,13 @@
 //! 1. A piece takes all tables of its range from all runs that there were at the beginning, so what it puts into the oldest
 //!    run is older than whatever else there is of its keys.
 //! 2. Tables that reach over a piece's end are split there before, within their runs.
-//! 3. Each step is an edit of its own, behind which what it replaced is released: what a merge needs at any time is a
-//!    piece, and not the run.
+//! 3. Each step is an edit of its own, behind which what it replaced is released, for nothing holds a version over it: what a
+//!    merge needs at any time is a piece, and not the run.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use warpfire_format::manifest::TableEntry;
 use warpfire_log::LogStore;
 
 use super::job::{Job, Moves};
@@ -22,6 +23,9 @@ use crate::version::{Into, Run, Version};
 
 /// A piece is meant to take this part of what is free, for what it replaces may share segments with what stays.
 const FREE_PART: u64 = 8;
+
+/// Times that a step is tried again after cleaning.
+const STEP_TRIES_MAX: u32 = 4;
 
 /// Tables that hold keys in a range: none is below `from`, and one that is not below `until` is not in it.
 fn within<L: LogStore>(
@@ -39,23 +43,27 @@ fn within<L: LogStore>(
     version.runs.iter().filter(|run| known.contains(&run.id)).map(part).collect()
 }
 
-/// Where a piece from the front of these runs ends, for its share of the longest to be about `bytes`. `None`: at the end.
+/// Where a piece from the front of these runs ends, for the tables that begin in it to be about `bytes`, or one. `None`: at
+/// the end.
 fn piece_end<L: LogStore>(runs: &[Run<L>], bytes: u64) -> Option<Vec<u8>> {
-    let longest = runs.iter().max_by_key(|run| run.bytes())?;
+    let mut tables: Vec<&TableEntry> =
+        runs.iter().flat_map(|run| &run.tables).map(|t| t.entry().as_ref()).collect();
+    tables.sort_unstable_by(|a, b| a.smallest.cmp(&b.smallest));
+    let first = tables.first()?;
     let mut sum = 0;
-    let mut beyond = longest.tables.iter().skip_while(|t| {
-        let before = sum;
-        sum += u64::from(t.entry().len_bytes);
-        before == 0 || sum <= bytes
+    let mut beyond = tables.iter().skip_while(|t| {
+        sum += u64::from(t.len_bytes);
+        t.smallest == first.smallest || sum <= bytes
     });
-    beyond.next().map(|t| t.entry().smallest.clone())
+    beyond.next().map(|t| t.smallest.clone())
 }
 
 impl<L: LogStore, S: Schema> Inner<L, S> {
     /// Merges all tables of a version into its oldest run, piece by piece. `false`: a table proved unreadable, and from there
-    /// on everything is as it was. The caller has locked compaction.
-    pub(super) fn merge_in_pieces(&self, version: &Version<L>) -> Result<bool, MetaError> {
-        match self.merge_pieces(&version.runs.iter().map(|run| run.id).collect()) {
+    /// on everything is as it was. The caller has locked compaction, and holds no version.
+    pub(super) fn merge_in_pieces(&self) -> Result<bool, MetaError> {
+        let known = self.version().runs.iter().map(|run| run.id).collect();
+        match self.merge_pieces(&known) {
             Err(_) if self.version().runs.iter().any(Run::is_unreadable) => Ok(false),
             other => other.map(|()| true),
         }
@@ -64,16 +72,16 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
     fn merge_pieces(&self, known: &BTreeSet<u64>) -> Result<(), MetaError> {
         let mut from = Vec::new();
         loop {
-            let version = self.version();
             let bytes = (self.log.space().free_bytes / FREE_PART).max(self.table_bytes() as u64);
-            let end = piece_end(&within(&version, known, &from, None), bytes);
+            let end = piece_end(&within(&self.version(), known, &from, None), bytes);
             if let Some(end) = &end {
-                self.split_at(&version, known, end)?;
+                while self.with_cleaning(|| self.split_at(known, end))? {}
             }
-            let runs = within(&self.version(), known, &from, end.as_deref());
-            if let Some(oldest) = runs.last() {
-                self.merge_tables(&runs, true, &Into::Same(oldest.id), false)?;
-            }
+            self.with_cleaning(|| {
+                let runs = within(&self.version(), known, &from, end.as_deref());
+                let Some(oldest) = runs.last() else { return Ok(()) };
+                self.merge_tables(&runs, true, &Into::Same(oldest.id), false)
+            })?;
             match end {
                 Some(end) => from = end,
                 None => return Ok(()),
@@ -81,22 +89,44 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         }
     }
 
-    /// Makes `key` a boundary of tables in all of these runs.
-    fn split_at(&self, version: &Version<L>, known: &BTreeSet<u64>, key: &[u8]) -> Result<(), MetaError> {
-        for (run, table) in version.tables().filter(|(run, _)| known.contains(run)) {
+    /// Splits one table that reaches over `key`. `false`: there is none in these runs.
+    fn split_at(&self, known: &BTreeSet<u64>, key: &[u8]) -> Result<bool, MetaError> {
+        let reaches_over = |table: &Table<L>| {
             let entry = table.entry();
-            if entry.smallest.as_slice() >= key || entry.largest.as_slice() < key {
-                continue;
+            entry.smallest.as_slice() < key && entry.largest.as_slice() >= key
+        };
+        let (run, table) = {
+            let tables = self.tables_that(|run, table| known.contains(&run) && reaches_over(table));
+            let Some(first) = tables.into_iter().next() else { return Ok(false) };
+            first
+        };
+        self.has_room_for(u64::from(table.entry().len_bytes))?;
+        let one = || std::iter::once(&table);
+        let (cleaning, mut moves) = (BTreeSet::new(), Moves::default());
+        let mut job = Job::new(self, seq_base(one()), references(one()), &cleaning, &mut moves);
+        let mut streams = vec![RunStream::new(vec![Arc::clone(&table)])?];
+        merge_streams(&mut streams, &mut job, false, Some(key))?;
+        job.end_table()?;
+        merge_streams(&mut streams, &mut job, false, None)?;
+        job.finish(&Into::Same(run), vec![table.entry().id], Vec::new())?;
+        Ok(true)
+    }
+
+    /// Does a step. Where there is no space for it, segments are cleaned, which it and those before it have left partly empty, and it is
+    /// tried again.
+    fn with_cleaning<T>(&self, mut step: impl FnMut() -> Result<T, MetaError>) -> Result<T, MetaError> {
+        for _ in 0..STEP_TRIES_MAX {
+            match step() {
+                Err(e) if e.is_no_space() => {}
+                other => return other,
             }
-            let one = || std::iter::once(table);
-            let (cleaning, mut moves) = (BTreeSet::new(), Moves::default());
-            let mut job = Job::new(self, seq_base(one()), references(one()), &cleaning, &mut moves);
-            let mut streams = vec![RunStream::new(vec![Arc::clone(table)])?];
-            merge_streams(&mut streams, &mut job, false, Some(key))?;
-            job.end_table()?;
-            merge_streams(&mut streams, &mut job, false, None)?;
-            job.finish(&Into::Same(run), vec![entry.id], Vec::new())?;
+            loop {
+                let free_bytes = self.log.space().free_bytes;
+                if !self.clean_step()? || self.log.space().free_bytes <= free_bytes {
+                    break;
+                }
+            }
         }
-        Ok(())
+        step()
     }
 }

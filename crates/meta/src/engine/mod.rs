@@ -10,7 +10,8 @@
 //!    operands is in one of them only.
 //! 2. Seqs in the frozen memtable are below those of the active one and above those in tables.
 //! 3. What a sync that returned had covered is in the tables of a durable manifest edit or in a durable record.
-//! 4. Locks are taken in this order: reclaiming, compacting, lossy, flushing, cut, manifest, shards (rising), order, hook.
+//! 4. Locks are taken in this order: compacting, flushing, cut, manifest, shards (rising), order, hook. Who holds `compacting`
+//!    may take `lossy` and `gave_up`, and takes nothing but `flushing` and what follows it while holding them.
 
 mod background;
 mod recovery;
@@ -22,7 +23,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, ReentrantMutex};
 use warpfire_format::manifest::TableEntry;
 use warpfire_log::{LogError, LogPos, LogStore};
 use warpfire_units::{SegmentId, Seq};
@@ -30,6 +31,7 @@ use warpfire_units::{SegmentId, Seq};
 pub(crate) use shards::{Shard, Shards};
 
 use crate::commit::{Cut, SyncTurns, Usage};
+use crate::compaction::Standing;
 use crate::lock::KeyLocks;
 use crate::memtable::{MemShard, Order};
 use crate::schema::Schema;
@@ -141,9 +143,10 @@ pub(crate) struct Inner<L: LogStore, S> {
     pub(crate) order: Mutex<Order>,
     pub(crate) cut: Mutex<Cut>,
     pub(crate) spare: Mutex<Option<Vec<MemShard>>>,
-    pub(crate) flushing: Mutex<()>,
-    pub(crate) compacting: Mutex<()>,
-    pub(crate) reclaiming: Mutex<()>,
+    /// Held while tables are written from memory, and while tables are rewritten; both by whoever works for space, who
+    /// calls what takes them again.
+    pub(crate) flushing: ReentrantMutex<()>,
+    pub(crate) compacting: ReentrantMutex<()>,
     manifest: Mutex<Manifest>,
     pub(crate) turns: SyncTurns,
     /// Every commit up to here is durable.
@@ -152,8 +155,8 @@ pub(crate) struct Inner<L: LogStore, S> {
     pub(crate) slices_written: AtomicU64,
     pub(crate) slices_durable: AtomicU64,
     pub(crate) usage: Usage,
-    /// The newest commit when work for space last came to nothing: it is not tried again before another.
-    pub(crate) gave_up_at: AtomicU64,
+    /// How things stood when work for space last came to nothing: it is not tried again before they change.
+    pub(crate) gave_up: Mutex<Option<Standing>>,
     /// Segments in which something can not be read or rebuilt: emptying them is not tried again.
     pub(crate) lossy: Mutex<BTreeSet<SegmentId>>,
     /// What the log had seen of damage when background work was last called for it.

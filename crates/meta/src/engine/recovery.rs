@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, ReentrantMutex};
 use warpfire_format::commit::CommitRecord;
 use warpfire_format::key_hash;
 use warpfire_format::manifest::ManifestEdit;
@@ -128,16 +128,15 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             order: Mutex::new(Order::default()),
             cut: Mutex::new(gathered),
             spare: Mutex::new(None),
-            flushing: Mutex::new(()),
-            compacting: Mutex::new(()),
-            reclaiming: Mutex::new(()),
+            flushing: ReentrantMutex::new(()),
+            compacting: ReentrantMutex::new(()),
             manifest: Mutex::new(Manifest { state: replayed.manifest, records, edits_since_checkpoint: 0 }),
             turns: SyncTurns::default(),
             durable: AtomicU64::new(replayed.newest.0),
             slices_written: AtomicU64::new(0),
             slices_durable: AtomicU64::new(0),
             usage,
-            gave_up_at: AtomicU64::new(u64::MAX),
+            gave_up: Mutex::new(None),
             lossy: Mutex::default(),
             damage_answered: AtomicU64::new(0),
             latch: Latch::default(),

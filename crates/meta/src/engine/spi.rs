@@ -79,7 +79,7 @@ impl<L: LogStore, S: Schema> SliceStore for Engine<L, S> {
             other => LogError::ReadOnly(other.to_string().into()),
         };
         self.inner.latch.check().map_err(as_log_error)?;
-        let in_memory = self.inner.usage.active_bytes.load(Ordering::Relaxed);
+        let in_memory = self.inner.usage.in_memory_bytes();
         self.inner.admit(in_memory + bytes.len() as u64, who).map_err(as_log_error)?;
         let slices = self.inner.log.append(stream, bytes)?;
         self.inner.slices_written.fetch_add(1, Ordering::AcqRel);
