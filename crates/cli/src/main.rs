@@ -7,6 +7,7 @@ mod commands;
 mod failure;
 mod location;
 mod output;
+mod prefill;
 mod progress;
 
 use std::process::ExitCode;

@@ -10,11 +10,13 @@ use warpfire_units::{COLUMNS_MAX, PARITY_MAX};
 
 use crate::failure::Failure;
 use crate::output::{Size, note, print, print_json};
+use crate::prefill::prefilled;
 
 const EXAMPLES: &str = "\
 Examples:
   warpfire mkfs a.img                                       one image file, no redundancy
   warpfire mkfs --size 1G --data 4 --parity 2 p/{0..5}.img  six image files; any two may be lost
+  warpfire mkfs --prefill --size 64G fast.img               one image file that has all of its space from the start
   warpfire mkfs --yes /dev/nvme0n1 /dev/nvme1n1             two drives, each a copy of the other";
 
 /// Widest default: more devices than this are used in turn.
@@ -42,6 +44,11 @@ pub struct Args {
     /// Size of image files that are made, such as 512M or 1.5G [default: 8G, at most half of what is free].
     #[arg(long)]
     size: Option<Size>,
+
+    /// Write image files that are made once, so that later writes need no space from the filesystem below: slow now,
+    /// faster later.
+    #[arg(long)]
+    prefill: bool,
 
     /// Size of a zone, the unit of erasing: a power of two from 1M to 256M [default: 1/256 of the device].
     #[arg(long, value_name = "SIZE")]
@@ -86,10 +93,18 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     if let Some(zone) = args.zone {
         options = options.zone_bytes(zone.0);
     }
-    if let Some(new) = plan.devices.iter().find(|device| device.is_new) {
+    if let Some(new) = plan.new_files().next() {
         options = options.size_bytes(new.size_bytes);
     }
-    let pool = options.create(&args.devices).map_err(|error| Failure::pool(&error))?;
+    let filled = if args.prefill { prefill(&plan) } else { Ok(()) };
+    let made = filled.and_then(|()| options.create(&args.devices).map_err(|error| Failure::pool(&error)));
+    if made.is_err() {
+        for device in plan.new_files() {
+            // Why there is no pool is what the user has to hear.
+            let _ = std::fs::remove_file(&device.path);
+        }
+    }
+    let pool = made?;
     let space = pool.stats().space;
     pool.close()?;
     if json {
@@ -173,6 +188,14 @@ fn default_image_bytes(path: &Path, new_files: usize) -> Result<u64, Failure> {
     Ok(IMAGE_BYTES_DEFAULT.min(share) & !((1 << 20) - 1))
 }
 
+/// Writes the new image files once.
+fn prefill(plan: &Plan) -> Result<(), Failure> {
+    for device in plan.new_files() {
+        prefilled(&device.path, device.size_bytes).map_err(|error| Failure::local(&device.path, &error))?;
+    }
+    Ok(())
+}
+
 fn confirm() -> Result<(), Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage("this overwrites data and there is nobody to ask").hint("say --yes"));
@@ -189,6 +212,10 @@ fn confirm() -> Result<(), Failure> {
 impl Plan {
     fn destroys(&self) -> bool {
         self.devices.iter().any(|device| device.is_block_device || device.overwrites.is_some())
+    }
+
+    fn new_files(&self) -> impl Iterator<Item = &DevicePlan> {
+        self.devices.iter().filter(|device| device.is_new)
     }
 
     fn in_words(&self) -> String {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use warpfire::{Pool, PoolOptions};
 
 use crate::failure::Failure;
+use crate::prefill::prefilled;
 
 /// A folder of our own inside the one that was named; removed with all that is in it when the benchmark ends.
 pub struct Backing {
@@ -49,15 +50,18 @@ pub struct PoolSpec {
     data: u16,
     parity: u8,
     device_bytes: u64,
+    prewritten: bool,
 }
 
 impl PoolSpec {
-    /// A pool of `data + parity` image files, of `total_bytes` for files together, in a folder of their own.
+    /// A pool of `data + parity` image files, of `total_bytes` for files together, in a folder of their own. If
+    /// `prewritten`, the image files are written once, before the first pool is made in them; else they are sparse, and
+    /// new for each pool.
     #[must_use]
-    pub fn new(folder: PathBuf, data: u16, parity: u8, total_bytes: u64) -> Self {
+    pub fn new(folder: PathBuf, data: u16, parity: u8, total_bytes: u64, prewritten: bool) -> Self {
         let devices = usize::from(data) + usize::from(parity);
         let device_bytes = (total_bytes / u64::from(data)).next_multiple_of(1 << 20);
-        PoolSpec { folder, devices, data, parity, device_bytes }
+        PoolSpec { folder, devices, data, parity, device_bytes, prewritten }
     }
 
     /// The image files.
@@ -66,11 +70,17 @@ impl PoolSpec {
         (0..self.devices).map(|number| self.folder.join(format!("{number:03}.img"))).collect()
     }
 
-    /// The image files, after those of the run before were removed.
-    pub fn remove_images(&self) -> Result<Vec<PathBuf>, Failure> {
+    /// The image files, ready for a new pool: those of the run before are removed, or kept with their space if they are
+    /// prewritten.
+    pub fn fresh_images(&self) -> Result<Vec<PathBuf>, Failure> {
         let images = self.images();
-        for image in images.iter().filter(|image| image.exists()) {
-            std::fs::remove_file(image).map_err(|error| Failure::local(image, &error))?;
+        for image in &images {
+            match (self.prewritten, image.exists()) {
+                (true, false) => prefilled(image, self.device_bytes).map(drop),
+                (false, true) => std::fs::remove_file(image),
+                (true, true) | (false, false) => Ok(()),
+            }
+            .map_err(|error| Failure::local(image, &error))?;
         }
         Ok(images)
     }
@@ -87,10 +97,14 @@ impl PoolSpec {
         (self.data, self.parity)
     }
 
-    /// Options that make the pool.
+    /// Options that make the pool, over the pool of the run before if its images were kept.
     #[must_use]
     pub fn options(&self) -> PoolOptions {
-        Pool::options().data(self.data).parity(self.parity).size_bytes(self.device_bytes)
+        Pool::options()
+            .data(self.data)
+            .parity(self.parity)
+            .size_bytes(self.device_bytes)
+            .force(self.prewritten)
     }
 
     /// The folder that holds the image files.

@@ -18,7 +18,7 @@ use crate::failure::Failure;
 /// Inserts `shape.count` records, `batch` in one commit, gets as many at random, and scans them all.
 pub fn measure(spec: &PoolSpec, shape: &Shape, batch: u64) -> Result<Vec<Measure>, Failure> {
     let devices: Result<Vec<Arc<dyn Device>>, Failure> = spec
-        .remove_images()?
+        .fresh_images()?
         .iter()
         .map(|image| match FileDevice::create(image, spec.device_bytes()) {
             Ok(device) => Ok(Arc::new(device) as Arc<dyn Device>),

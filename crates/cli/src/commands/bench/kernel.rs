@@ -6,6 +6,7 @@ use std::process::Command;
 use super::folder::{Tree, drop_caches};
 use super::target::{Counters, Folder, LargeFile, Target};
 use crate::failure::Failure;
+use crate::prefill::prefilled;
 
 /// Which filesystem.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +30,7 @@ impl Kind {
 
     /// How it is made; the options are part of what is reported.
     #[must_use]
-    pub fn mkfs(self, files: u64) -> Vec<String> {
+    pub fn mkfs(self, files: u64, prewritten: bool) -> Vec<String> {
         let mut words: Vec<String> = match self {
             Kind::Ext4 => vec!["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
             Kind::Xfs => vec!["mkfs.xfs", "-q", "-f"],
@@ -42,6 +43,14 @@ impl Kind {
             // Its inodes are made in advance: enough for the files and some folders.
             words.extend(["-N".to_owned(), (files + files / 8 + 10_000).to_string()]);
         }
+        if prewritten {
+            // Else it gives the image's space back to the filesystem below.
+            let keep: &[&str] = match self {
+                Kind::Ext4 => &["-E", "nodiscard"],
+                Kind::Xfs | Kind::Btrfs => &["-K"],
+            };
+            words.extend(keep.iter().map(|&word| word.to_owned()));
+        }
         words
     }
 
@@ -51,7 +60,7 @@ impl Kind {
         if !rustix::process::geteuid().is_root() {
             return Some("making and mounting it needs root".to_owned());
         }
-        let program = &self.mkfs(0)[0];
+        let program = &self.mkfs(0, false)[0];
         let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
         if !found.is_ok_and(|output| output.status.success()) {
             return Some(format!("{program} is not installed"));
@@ -73,13 +82,22 @@ pub struct Kernel {
     mountpoint: PathBuf,
     image_bytes: u64,
     files: u64,
+    prewritten: bool,
     loop_device: Option<PathBuf>,
 }
 
 impl Kernel {
-    pub fn new(kind: Kind, image: PathBuf, mountpoint: PathBuf, image_bytes: u64, files: u64) -> Self {
+    /// A filesystem for `files` files in an image file of `image_bytes`, sparse or `prewritten` as those of a pool are.
+    pub fn new(
+        kind: Kind,
+        image: PathBuf,
+        mountpoint: PathBuf,
+        image_bytes: u64,
+        files: u64,
+        prewritten: bool,
+    ) -> Self {
         let tree = Tree::new(mountpoint.clone());
-        Kernel { kind, image, tree, mountpoint, image_bytes, files, loop_device: None }
+        Kernel { kind, image, tree, mountpoint, image_bytes, files, prewritten, loop_device: None }
     }
 
     fn unmount(&mut self) -> Result<(), Failure> {
@@ -93,7 +111,8 @@ impl Kernel {
     fn mount(&mut self) -> Result<(), Failure> {
         let losetup = ["losetup", "--direct-io=on", "--find", "--show"].map(Path::new);
         let device = PathBuf::from(run(&[&losetup[..], &[&self.image]].concat())?.trim());
-        let mount = ["mount", "-t", self.kind.name()].map(Path::new);
+        // btrfs discards by default, which takes a prewritten image's space away.
+        let mount = ["mount", "-o", "nodiscard", "-t", self.kind.name()].map(Path::new);
         if let Err(failure) = run(&[&mount[..], &[&device, &self.mountpoint]].concat()) {
             run(&[Path::new("losetup"), Path::new("--detach"), &device])?;
             return Err(failure);
@@ -119,9 +138,13 @@ impl Target for Kernel {
     fn fresh(&mut self) -> Result<(), Failure> {
         self.unmount()?;
         let failed = |error| Failure::local(&self.image, &error);
-        let image = std::fs::File::create(&self.image).map_err(failed)?;
-        image.set_len(self.image_bytes).map_err(failed)?;
-        let mkfs = self.kind.mkfs(self.files);
+        if !self.prewritten {
+            let image = std::fs::File::create(&self.image).map_err(failed)?;
+            image.set_len(self.image_bytes).map_err(failed)?;
+        } else if !self.image.exists() {
+            prefilled(&self.image, self.image_bytes).map_err(failed)?;
+        }
+        let mkfs = self.kind.mkfs(self.files, self.prewritten);
         let mut words: Vec<&Path> = mkfs.iter().map(Path::new).collect();
         words.push(&self.image);
         run(&words)?;

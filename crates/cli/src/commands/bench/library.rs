@@ -39,7 +39,7 @@ impl Target for Library {
 
     fn fresh(&mut self) -> Result<(), Failure> {
         self.close()?;
-        let images = self.spec.remove_images()?;
+        let images = self.spec.fresh_images()?;
         self.pool = Some(self.spec.options().background(self.background).create(&images)?);
         Ok(())
     }

@@ -33,6 +33,9 @@ use target::Target;
 use workload::{Measure, Shape, Workload};
 
 const EXAMPLES: &str = "\
+For sync, seq, randread and randwrite all image files are written once before, as the bare file is: writes into a
+sparse image wait for the filesystem below to find and journal its space. For the others they are sparse.
+
 Examples:
   warpfire bench create --files 1M                                     a million files by the library
   warpfire bench create --files 1M --peers mount,ext4,xfs,btrfs        and others beside it, as root
@@ -189,8 +192,13 @@ fn measure_engine(
     backing: &Backing,
     skipped: &mut Vec<Skipped>,
 ) -> Result<Vec<Row>, Failure> {
-    let spec =
-        PoolSpec::new(backing.subfolder("engine")?, args.data, args.parity, capacity_bytes(args, shape));
+    let spec = PoolSpec::new(
+        backing.subfolder("engine")?,
+        args.data,
+        args.parity,
+        capacity_bytes(args, shape),
+        false,
+    );
     let mut rocksdb = None;
     for peer in &args.peers {
         let found = match peer {
@@ -227,6 +235,7 @@ fn show(args: &Args, shape: Shape, rows: Vec<Row>, skipped: Vec<Skipped>, json: 
         workload: args.workload.name(),
         shape,
         runs: args.runs,
+        prewritten: args.workload.is_prewritten(),
         rows,
         skipped,
     };
@@ -253,8 +262,9 @@ fn targets(
     skipped: &mut Vec<Skipped>,
 ) -> Result<Vec<Box<dyn Target>>, Failure> {
     let capacity = capacity_bytes(args, shape);
+    let prewritten = args.workload.is_prewritten();
     let pool = |name: &str| -> Result<PoolSpec, Failure> {
-        Ok(PoolSpec::new(backing.subfolder(name)?, args.data, args.parity, capacity))
+        Ok(PoolSpec::new(backing.subfolder(name)?, args.data, args.parity, capacity, prewritten))
     };
     let mut targets: Vec<Box<dyn Target>> = Vec::new();
     match &args.mount {
@@ -265,7 +275,7 @@ fn targets(
         let mut kernel = |kind: Kind| -> Result<(), Failure> {
             match kind.unavailable() {
                 Some(reason) => {
-                    let target = kind.mkfs(0)[0].trim_start_matches("mkfs.").to_owned();
+                    let target = kind.mkfs(0, false)[0].trim_start_matches("mkfs.").to_owned();
                     skipped.push(Skipped { target, reason });
                 }
                 None => {
@@ -278,6 +288,7 @@ fn targets(
                         mountpoint,
                         capacity,
                         shape.count,
+                        prewritten,
                     )));
                 }
             }

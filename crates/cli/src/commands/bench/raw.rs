@@ -1,18 +1,15 @@
 //! The device itself, as a measure of what is possible: one file, written and read around the page cache.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use rustix::fs::OFlags;
 use warpfire_env::AlignedBuf;
 use warpfire_units::BLOCK_BYTES;
 
 use super::target::{Counters, Folder, LargeFile, Target};
 use crate::failure::Failure;
-
-/// The file is prepared in pieces of this size.
-const PREPARE_BYTES: usize = 4 << 20;
+use crate::prefill::prefilled;
 
 /// A bare file with `O_DIRECT`. It has no names: of the workloads on small files it knows the synced create, as
 /// a write of one block and an fdatasync.
@@ -43,19 +40,8 @@ impl Target for Raw {
 
     fn fresh(&mut self) -> Result<(), Failure> {
         self.file = None;
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true);
-        let direct = i32::try_from(OFlags::DIRECT.bits()).expect("open flags fit an int");
-        let file = options.custom_flags(direct).open(&self.path).map_err(|error| self.failed(&error))?;
         // Written once before, so that the measured writes change no metadata of the filesystem below.
-        let zeros = AlignedBuf::zeroed(PREPARE_BYTES);
-        for at in (0..self.size_bytes).step_by(PREPARE_BYTES) {
-            let len = self.size_bytes.saturating_sub(at).min(PREPARE_BYTES as u64);
-            let len = usize::try_from(len).expect("at most PREPARE_BYTES");
-            file.write_all_at(&zeros[..len], at).map_err(|error| self.failed(&error))?;
-        }
-        file.sync_all().map_err(|error| self.failed(&error))?;
-        self.file = Some(file);
+        self.file = Some(prefilled(&self.path, self.size_bytes).map_err(|error| self.failed(&error))?);
         Ok(())
     }
 

@@ -19,6 +19,8 @@ pub struct Report {
     pub shape: Shape,
     /// Medians over this many runs.
     pub runs: u64,
+    /// Whether image files were written once before; else they are sparse.
+    pub prewritten: bool,
     /// One row for each target and phase.
     pub rows: Vec<Row>,
     /// Targets that could not be measured, and why.
@@ -173,11 +175,12 @@ impl Report {
     pub fn in_words(&self) -> String {
         let Machine { cpu, cores, memory_bytes, kernel } = &self.machine;
         let mut text = format!(
-            "{}\n{cores} × {cpu}, {}, Linux {kernel}; medians of {} {}\n\n",
+            "{}\n{cores} × {cpu}, {}, Linux {kernel}; medians of {} {}; image files {}\n\n",
             self.command,
             Size(*memory_bytes),
             self.runs,
             if self.runs == 1 { "run" } else { "runs" },
+            if self.prewritten { "written once before" } else { "sparse" },
         );
         let mut table = Table::new(&HEADINGS);
         for row in &self.rows {

@@ -72,7 +72,7 @@ impl Target for Mounted {
 
     fn fresh(&mut self) -> Result<(), Failure> {
         self.unmount()?;
-        let images = self.spec.remove_images()?;
+        let images = self.spec.fresh_images()?;
         self.spec.options().create(&images)?.close()?;
         self.mount()
     }

@@ -103,6 +103,13 @@ impl Workload {
         matches!(self, Workload::Randread | Workload::Randwrite | Workload::Seq)
     }
 
+    /// Whether it measures bytes to and from the devices, so that image files are written once before: a bare file is,
+    /// and taking space from the filesystem below would be most of the time.
+    #[must_use]
+    pub fn is_prewritten(self) -> bool {
+        self.needs_no_names()
+    }
+
     /// Whether a bare file can do it, which has no names.
     #[must_use]
     pub fn needs_no_names(self) -> bool {
