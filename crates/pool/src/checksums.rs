@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
 use quick_cache::Weighter;
-use quick_cache::sync::Cache;
+use quick_cache::sync::{Cache, DefaultLifecycle};
 use warpfire_units::SegmentId;
 
 /// Most bytes of tables kept, bookkeeping counted.
@@ -30,13 +31,15 @@ impl Weighter<Key, CrcTable> for TableWeight {
 }
 
 /// A bounded cache of CRC tables, shared by all readers.
-pub(crate) struct Checksums(Cache<Key, CrcTable, TableWeight>);
+pub(crate) struct Checksums(Cache<Key, CrcTable, TableWeight, FixedState>);
 
 impl Checksums {
     pub(crate) fn new() -> Self {
         // Tables of full shards, the common case, decide how many entries to expect.
         let expected = CACHE_BYTES_MAX / (ENTRY_BYTES + 1024);
-        Checksums(Cache::with_weighter(expected as usize, CACHE_BYTES_MAX, TableWeight))
+        let lifecycle = DefaultLifecycle::default();
+        let hasher = FixedState::default();
+        Checksums(Cache::with(expected as usize, CACHE_BYTES_MAX, TableWeight, hasher, lifecycle))
     }
 
     pub(crate) fn get(&self, segment: SegmentId, stripe: u32, column: usize) -> Option<CrcTable> {

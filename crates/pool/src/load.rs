@@ -81,23 +81,22 @@ impl Inner {
     }
 
     /// Whether each block verifies, from row `first_row` on.
-    pub(crate) fn judge_blocks(
-        &self,
-        segment: &Segment,
+    pub(crate) fn judge_blocks<'a>(
+        &'a self,
+        segment: &'a Segment,
         column: usize,
-        table: &CrcTable,
+        table: &'a [u32],
         first_row: u16,
-        blocks: &[u8],
-    ) -> Vec<bool> {
+        blocks: &'a [u8],
+    ) -> impl Iterator<Item = bool> + 'a {
         let expected = table.get(usize::from(first_row)..).unwrap_or_default();
-        let judge = |(block, crc): (&[u8], &u32)| {
+        blocks.chunks_exact(BLOCK_BYTES).zip(expected).map(move |(block, crc)| {
             let sound = crc32c(block) == *crc;
             if !sound {
                 self.devices.count_checksum_error(segment.columns[column].0);
             }
             sound
-        };
-        blocks.chunks_exact(BLOCK_BYTES).zip(expected).map(judge).collect()
+        })
     }
 
     /// Reads `rows` of each of the `columns`, with headers where their tables are not cached, all at once. Columns
@@ -124,7 +123,7 @@ impl Inner {
             let known = f.table.or_else(|| self.table_from(segment, place, f.column, &f.header));
             let table = known?;
             let read = &f.blocks[..rows.len() * BLOCK_BYTES];
-            let sound = self.judge_blocks(segment, f.column, &table, rows.start, read);
+            let sound = self.judge_blocks(segment, f.column, &table, rows.start, read).collect();
             Some(Shard { column: f.column, first_row: rows.start, blocks: f.blocks, sound })
         });
         judged.collect()

@@ -123,7 +123,14 @@ impl<'a> Piece<'a> {
         })
     }
 
-    fn blocks(&mut self) -> &mut [u8] {
+    fn blocks(&self) -> &[u8] {
+        match &self.bounce {
+            Some(bounce) => bounce,
+            None => self.dest,
+        }
+    }
+
+    fn blocks_mut(&mut self) -> &mut [u8] {
         match &mut self.bounce {
             Some(bounce) => bounce,
             None => self.dest,
@@ -205,12 +212,11 @@ impl Inner {
         {
             piece.table = self.table_from(&piece.segment, &piece.place, piece.column, header);
         }
-        piece.lost = match piece.table.clone().filter(|_| piece.reached) {
+        piece.lost = match piece.table.as_ref().filter(|_| piece.reached) {
             None => rows.collect(),
             Some(table) => {
-                let segment = Arc::clone(&piece.segment);
-                let (column, first) = (piece.column, piece.first_row);
-                let sound = self.judge_blocks(&segment, column, &table, first, piece.blocks());
+                let sound =
+                    self.judge_blocks(&piece.segment, piece.column, table, rows.start, piece.blocks());
                 rows.zip(sound).filter(|(_, sound)| !sound).map(|(row, _)| row).collect()
             }
         };
@@ -236,7 +242,7 @@ impl Inner {
             for row in std::mem::take(&mut piece.lost) {
                 let block = rebuilt.block(piece.column, row);
                 let at = usize::from(row - piece.first_row) * BLOCK_BYTES;
-                piece.blocks()[at..at + BLOCK_BYTES].copy_from_slice(block);
+                piece.blocks_mut()[at..at + BLOCK_BYTES].copy_from_slice(block);
                 self.rebuilt_blocks.fetch_add(1, Relaxed);
             }
         }
