@@ -35,37 +35,59 @@ impl Item {
     }
 }
 
+/// Bytes of a key that its item holds.
+const HEAD_BYTES: usize = size_of::<u128>();
+
+/// Keys that share more than this, which no names do, are compared whole; it bounds the depth of `sort`.
+const SHARED_BYTES_MAX: usize = 1024;
+
+/// A key's first bytes; what a shorter key lacks is zeros, so equal heads may belong to different keys.
 fn head(key: &[u8]) -> u128 {
-    if let Some(first) = key.first_chunk::<16>() {
+    if let Some(first) = key.first_chunk::<HEAD_BYTES>() {
         return u128::from_be_bytes(*first);
     }
-    let mut head = [0; 16];
+    let mut head = [0; HEAD_BYTES];
     head[..key.len()].copy_from_slice(key);
     u128::from_be_bytes(head)
 }
 
 /// The newest version of each key, in the order of keys.
 pub(super) fn sorted(shards: &[MemShard]) -> Vec<Item> {
-    let Some(first) = shards.iter().find(|s| s.len() > 0).map(|s| s.key(0)) else { return Vec::new() };
-    // Heads start where keys begin to differ: a directory's keys share their first bytes.
-    let mut common = first.len();
-    for shard in shards {
-        for slot in 0..shard.len() {
-            let key = shard.key(slot);
-            if !key.starts_with(&first[..common]) {
-                common = key.iter().zip(first).take_while(|(a, b)| a == b).count();
-            }
-        }
-    }
     let mut items = Vec::with_capacity(shards.iter().map(MemShard::len).sum());
     for (number, shard) in shards.iter().enumerate() {
         let newest = shard.slots.iter().enumerate().filter(|(_, s)| !s.superseded);
-        items.extend(newest.map(|(slot, _)| Item::new(&shard.key(slot)[common..], number, slot)));
+        items.extend(newest.map(|(slot, _)| Item::new(shard.key(slot), number, slot)));
+    }
+    sort(&mut items, 0, &|i| shards[i.shard()].key(i.slot()));
+    items
+}
+
+/// Sorts items of different keys that share their first `shared` bytes.
+///
+/// Heads start where the keys begin to differ, and again where those with equal heads do: a directory's names share
+/// their directory, and often their own first bytes as well. A compare that goes to the keys costs a cache miss or two.
+fn sort<'a>(items: &mut [Item], shared: usize, key: &impl Fn(&Item) -> &'a [u8]) {
+    let Some(first) = items.first().map(key) else { return };
+    let mut common = first.len();
+    for item in items.iter() {
+        let key = key(item);
+        if !key[shared..].starts_with(&first[shared..common]) {
+            common = shared + key[shared..].iter().zip(&first[shared..]).take_while(|(a, b)| a == b).count();
+        }
+    }
+    for item in items.iter_mut() {
+        item.head = head(&key(item)[common..]);
     }
     // Stable sorting finds the runs that inserts in order leave in each shard.
-    let key = |i: &Item| shards[i.shard()].key(i.slot());
-    items.sort_by(|a, b| a.head.cmp(&b.head).then_with(|| key(a).cmp(key(b))));
-    items
+    items.sort_by_key(|i| i.head);
+    let after = common + HEAD_BYTES;
+    for equal in items.chunk_by_mut(|a, b| a.head == b.head).filter(|equal| equal.len() > 1) {
+        if after <= SHARED_BYTES_MAX && equal.iter().all(|i| key(i).len() >= after) {
+            sort(equal, after, key);
+        } else {
+            equal.sort_by(|a, b| key(a).cmp(key(b)));
+        }
+    }
 }
 
 /// Keys of the active memtable, in sorted runs.
@@ -174,6 +196,32 @@ mod tests {
 
     use super::*;
     use crate::memtable::shard_of;
+
+    #[test]
+    fn a_frozen_memtable_sorts_keys_that_share_much_end_early_or_differ_late() {
+        let mut keys: Vec<Vec<u8>> = vec![b"a".to_vec(), b"a\0".to_vec(), b"a\0\0".to_vec(), b"b".to_vec()];
+        for shared in [0, 1, 15, 16, 17, 31, 32, 33, 48, 200, SHARED_BYTES_MAX, 3 * SHARED_BYTES_MAX] {
+            for n in 0..40u32 {
+                let mut key = vec![b'a'; shared];
+                key.extend(n.wrapping_mul(2_654_435_761).to_be_bytes());
+                keys.push(key.clone());
+                key.extend(vec![0; n as usize]);
+                key.push(1);
+                keys.push(key);
+            }
+        }
+        let mut shards: Vec<MemShard> = (0..SHARDS).map(|_| MemShard::default()).collect();
+        for (n, key) in keys.iter().enumerate() {
+            let hash = key_hash(key);
+            let entry = Entry { key, seq: Seq(n as u64 + 1), kind: EntryKind::Put, value: b"" };
+            shards[shard_of(hash)].insert(hash, entry);
+        }
+        let in_order = sorted(&shards);
+        let in_order: Vec<&[u8]> = in_order.iter().map(|i| shards[i.shard()].key(i.slot())).collect();
+        keys.sort();
+        keys.dedup();
+        assert_eq!(in_order, keys);
+    }
 
     #[test]
     fn keys_come_in_order_both_ways_however_often_one_looks() {
