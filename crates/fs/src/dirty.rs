@@ -1,18 +1,21 @@
 //! Changes that fold in memory and are committed with the next cut: times of directories, and sums.
 //!
 //! # Invariants
-//! 1. A directory is in `waiting` if and only if its touch has `pending` set, but for the moment between the two.
+//! 1. A directory whose touch is pending is in `waiting`, but for the moment between the two.
 //! 2. The sums in the store and in its memory are of exactly the commits that are there: each commit carries what it adds.
 //! 3. A directory that was emitted stays held until the cut after, so no node is made from a record that lacks the touch.
+//! 4. What is emitted sets the time of the last change of content, so that a later time that someone set does not outlast
+//!    it. It commutes with every commit but those that set that time too: these commit what waits first (`kept`), and if
+//!    a name changed meanwhile let it be emitted once more (`replaced`), so that the record ends as what is shown.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use parking_lot::Mutex;
-use warpfire_format::fs::{CounterId, InodeEdit, Key, Stamp, VolumeId, encode_counter, inode_key};
+use parking_lot::{Mutex, MutexGuard};
+use warpfire_format::fs::{CounterId, Key, Stamp, VolumeId, encode_counter, inode_key};
 use warpfire_meta::{Batch, SUMS};
 
-use crate::node::{Node, NodeRef};
+use crate::node::{Node, NodeRef, Touch};
 
 pub(crate) struct Dirty {
     volume: VolumeId,
@@ -42,13 +45,18 @@ impl Dirty {
     }
 
     /// Names in `dir` changed at `now`.
-    pub(crate) fn touch(&self, dir: &Arc<Node>, now: Stamp) {
+    pub(crate) fn touch(&self, dir: &NodeRef, now: Stamp) {
         let mut touch = dir.touch.lock();
-        let first = touch.pending.is_none();
-        touch.pending = touch.pending.max(Some(now));
         touch.shown = touch.shown.max(Some(now));
+        touch.count += 1;
+        self.wait(dir, touch);
+    }
+
+    /// Has the touch emitted at the next cut.
+    fn wait(&self, dir: &NodeRef, mut touch: MutexGuard<'_, Touch>) {
+        let waits_already = std::mem::replace(&mut touch.pending, true);
         drop(touch);
-        if first {
+        if !waits_already {
             self.waiting.lock().push(Arc::clone(dir));
         }
     }
@@ -72,10 +80,12 @@ impl Dirty {
         let dirs = std::mem::take(&mut *self.waiting.lock());
         let mut operand = Vec::new();
         for dir in &dirs {
-            let Some(at) = dir.touch.lock().pending.take() else { continue };
+            let mut touch = dir.touch.lock();
+            let Some(edit) = touch.edit() else { continue };
+            touch.pending = false;
+            drop(touch);
             operand.clear();
-            InodeEdit { mtime_max: Some(at), ctime_max: Some(at), ..InodeEdit::default() }
-                .encode(&mut operand);
+            edit.encode(&mut operand);
             batch.merge(&inode_key(self.volume, dir.ino()), &operand);
         }
         let before = std::mem::replace(&mut *self.emitted.lock(), dirs);
@@ -90,8 +100,20 @@ impl Dirty {
         drop(before);
     }
 
-    /// The directory's times were set: what waited is part of what was set.
-    pub(crate) fn forget(dir: &Node) {
-        *dir.touch.lock() = crate::node::Touch::default();
+    /// A commit put this touch into the record.
+    pub(crate) fn kept(dir: &Node, touch: Touch) {
+        let mut now = dir.touch.lock();
+        now.pending &= now.count != touch.count;
+    }
+
+    /// A commit set the directory's time of the last change of content, in place of what `touch` had shown.
+    pub(crate) fn replaced(&self, dir: &NodeRef, touch: Touch) {
+        let mut now = dir.touch.lock();
+        if now.count == touch.count {
+            now.shown = None;
+        } else {
+            // Whether the record took it before or after what was set is not known. After is as right as before.
+            self.wait(dir, now);
+        }
     }
 }

@@ -8,7 +8,7 @@
 //! # Invariants
 //! 1. A name changes only under its key lock.
 //! 2. An inode number is given out only below the superblock's `next_ino`, which is committed before.
-//! 3. What a hook's batch says is a sum or a maximum: it commutes with every other commit.
+//! 3. What a hook's batch says commutes with every other commit: it adds, or who commits sees to it (`dirty`).
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::attrs::stamp;
 use crate::dirty::Dirty;
 use crate::error::FsError;
 use crate::limits::INO_BLOCK;
-use crate::node::{Found, Home, Node, NodeRef, State, Stripes, Table};
+use crate::node::{Found, Home, NodeRef, State, Stripes, Table};
 use crate::scratch::Scratch;
 
 /// Inode number of a volume's root directory.
@@ -309,7 +309,7 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 
     /// Notes that names in a directory have changed.
-    pub(crate) fn touch(&self, dir: &Arc<Node>, now: Stamp) {
+    pub(crate) fn touch(&self, dir: &NodeRef, now: Stamp) {
         self.dirty.touch(dir, now);
     }
 }

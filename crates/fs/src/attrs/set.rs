@@ -9,7 +9,7 @@ use crate::acl::{Caller, Perm, XATTR_ACCESS, mode_after_chmod, mode_after_chown,
 use crate::dirty::Dirty;
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::node::{Node, NodeRef, State};
+use crate::node::{Node, NodeRef, State, Touch};
 use crate::scratch::Scratch;
 
 /// Security capabilities of an executable; gone after any write by anyone.
@@ -44,9 +44,13 @@ impl<E: Store + SliceStore> Fs<E> {
             }
             let flags = drop_capability.then(|| state.attrs.flags & !flag::CAPABILITY);
             let edit = InodeEdit { flags, ..edit };
+            let touch = match edit.mtime {
+                Some(_) if node.is_dir() => Some(self.commit_touch(node, &mut state)?),
+                _ => None,
+            };
             self.commit_edit(node, &mut state, &edit, &mut scratch.batch, Admit::Reserve)?;
-            if edit.mtime.is_some() && edit.ctime.is_some() {
-                Dirty::forget(node);
+            if let Some(touch) = touch {
+                self.dirty.replaced(node, touch);
             }
         }
         Ok(attr_of(node.ino(), &node.current(&state)))
@@ -104,12 +108,18 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         if edit != InodeEdit::default() {
             edit.ctime = Some(now);
-            // A touch that waits must not outlast what is set here.
-            if node.is_dir() && edit.mtime.is_none() {
-                edit.mtime = Some(attrs.mtime);
-            }
         }
         Ok(edit)
+    }
+
+    /// Commits what of the directory's touch waits for the next cut, ahead of a commit that sets the same time.
+    fn commit_touch(&self, dir: &Node, state: &mut State) -> Result<Touch, FsError> {
+        let touch = *dir.touch.lock();
+        if let Some(edit) = touch.edit() {
+            self.commit_edit(dir, state, &edit, &mut Scratch::take().batch, Admit::Reserve)?;
+            Dirty::kept(dir, touch);
+        }
+        Ok(touch)
     }
 
     /// Adds to the batch what a chmod makes of the inode's list.

@@ -7,7 +7,7 @@
 //! 1. At most one live node stands for an inode number.
 //! 2. A node's state equals its record, but for a directory's pending touch.
 //! 3. A record that exists is changed only by who holds its node's state for writing; `Touch` is the one exception, and its
-//!    changes commute with all others.
+//!    changes commute with all but those that set the same time (`dirty`).
 //! 4. After each change of a record, and before its node's state is let go, the stripe of its home moves on (`stripes`). So
 //!    who read a record, and then finds no node for it and its stripe unmoved, may make the node from what it read.
 //! 5. A dying node's file has lost its last name while no one else held the node. No one finds it any more: who meets it waits
@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use warpfire_format::fs::{
-    Attrs, Content, FileKind, Inode, Key, KeyBuf, Stamp, VolumeId, dentry_key, inode_key,
+    Attrs, Content, FileKind, Inode, InodeEdit, Key, KeyBuf, Stamp, VolumeId, dentry_key, inode_key,
 };
 
 pub(crate) use stripes::Stripes;
@@ -96,13 +96,23 @@ pub(crate) struct History {
     pub(crate) bytes: u32,
 }
 
-/// A directory's times that are not in its record yet.
+/// When names in a directory changed, as far as that may not be in its record yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Touch {
-    /// To be merged at the next cut.
-    pub(crate) pending: Option<Stamp>,
-    /// Latest, pending or merged since the node was made.
+    /// Whether `shown` is to be committed at the next cut.
+    pub(crate) pending: bool,
+    /// Latest since the node was made or its times were set: what its times are.
     pub(crate) shown: Option<Stamp>,
+    /// How many there were since the node was made.
+    pub(crate) count: u64,
+}
+
+impl Touch {
+    /// What brings the record up to date, `None` if it is.
+    pub(crate) fn edit(&self) -> Option<InodeEdit<'static>> {
+        let at = self.shown.filter(|_| self.pending)?;
+        Some(InodeEdit { mtime: Some(at), ctime_max: Some(at), ..InodeEdit::default() })
+    }
 }
 
 impl State {
@@ -181,7 +191,7 @@ impl Node {
         if self.is_dir()
             && let Some(t) = self.touch.lock().shown
         {
-            attrs.mtime = attrs.mtime.max(t);
+            attrs.mtime = t;
             attrs.ctime = attrs.ctime.max(t);
         }
         attrs

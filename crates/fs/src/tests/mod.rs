@@ -7,6 +7,7 @@ mod file_model;
 mod full;
 mod names;
 mod threads;
+mod times;
 mod tree_model;
 
 use std::sync::Arc;

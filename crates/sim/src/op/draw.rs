@@ -198,7 +198,8 @@ impl Draw {
         match r.below(8) {
             0 => Op::SetMode(path, number(0o1000)),
             1 => Op::SetOwner(path, number(100), number(100)),
-            2 => Op::SetTime(path, i64::try_from(r.below(3_800_000_000)).expect("small") - (1 << 31)),
+            // From 1901 to 2174, so before and after what the clock says.
+            2 => Op::SetTime(path, i64::try_from(r.below(1 << 33)).expect("small") - (1 << 31)),
             3..6 => {
                 let name = format!("user.{}", number(5)).into_bytes();
                 let len = if r.one_in(5) { self.len(0, 5000) } else { self.len(0, 60) };

@@ -1,0 +1,94 @@
+//! Times of directories: what was set, what changed since, and what is there after reopening.
+
+use std::sync::Arc;
+use std::thread;
+
+use warpfire_env::Timestamp;
+
+use super::{Draw, Engine, Ticking, World, world_with};
+use crate::acl::Caller;
+use crate::{Attr, Fs, FsOptions, NewMode, NodeRef, SetAttr, SetTime};
+
+const ROOT: Caller<'static> = Caller::ROOT;
+
+const PAST: Timestamp = Timestamp { seconds: Ticking::START_SECONDS - 1000, nanos: 1 };
+const FUTURE: Timestamp = Timestamp { seconds: Ticking::START_SECONDS + 1000, nanos: 1 };
+
+/// A filesystem with the directory `d`.
+fn with_dir() -> (Arc<Engine>, Arc<Ticking>, World, NodeRef) {
+    let (engine, clock) = world_with();
+    let fs = Fs::open(engine.clone(), clock.clone(), FsOptions::default()).unwrap();
+    let d = fs.mkdir(&ROOT, &fs.root(), b"d", NewMode::exact(0o755)).unwrap();
+    (engine, clock, fs, d)
+}
+
+fn set_mtime(fs: &World, node: &NodeRef, at: Timestamp) {
+    let set = SetAttr { mtime: Some(SetTime::At(at)), ..SetAttr::default() };
+    fs.setattr(&ROOT, node, &set).unwrap();
+}
+
+fn make(fs: &World, dir: &NodeRef, name: &[u8]) {
+    fs.create_file(&ROOT, dir, name, NewMode::exact(0o644), b"").unwrap();
+}
+
+/// What `d` shows, which must be what it shows again after a sync and reopening.
+fn shown_and_kept(engine: Arc<Engine>, clock: Arc<Ticking>, fs: World, d: NodeRef, story: &str) -> Attr {
+    let shown = fs.getattr(&d);
+    fs.sync().unwrap();
+    drop((d, fs));
+    let fs = Fs::open(engine, clock, FsOptions::default()).unwrap();
+    let d = fs.lookup(&ROOT, &fs.root(), b"d").unwrap();
+    assert_eq!(fs.getattr(&d), shown, "{story}");
+    shown
+}
+
+#[test]
+fn a_new_name_ends_a_time_set_into_the_future() {
+    let (engine, clock, fs, d) = with_dir();
+    set_mtime(&fs, &d, FUTURE);
+    fs.sync().unwrap();
+    make(&fs, &d, b"a");
+    let shown = shown_and_kept(engine, clock, fs, d, "future, then a name");
+    assert!(shown.mtime < FUTURE, "{:?}", shown.mtime);
+}
+
+#[test]
+fn a_time_that_was_set_stays_though_names_changed_before() {
+    for (at, story) in [(PAST, "past"), (FUTURE, "future")] {
+        let (engine, clock, fs, d) = with_dir();
+        make(&fs, &d, b"a");
+        set_mtime(&fs, &d, at);
+        let shown = shown_and_kept(engine, clock, fs, d, story);
+        assert_eq!(shown.mtime, at);
+        assert!(shown.ctime > PAST && shown.ctime < FUTURE, "{:?}", shown.ctime);
+    }
+}
+
+#[test]
+fn a_change_of_mode_leaves_the_time_of_the_last_new_name() {
+    let (engine, clock, fs, d) = with_dir();
+    set_mtime(&fs, &d, FUTURE);
+    make(&fs, &d, b"a");
+    let before = fs.getattr(&d);
+    fs.setattr(&ROOT, &d, &SetAttr { mode: Some(0o700), ..SetAttr::default() }).unwrap();
+    let shown = shown_and_kept(engine, clock, fs, d, "future, a name, chmod");
+    assert_eq!(shown.mtime, before.mtime);
+    assert!(shown.ctime > before.ctime);
+}
+
+/// Names are made and times set while others sync: whichever came last, memory and flash say the same.
+#[test]
+fn racing_touches_cuts_and_set_times_end_as_what_is_shown() {
+    for seed in 0..40 {
+        let (engine, clock, fs, d) = with_dir();
+        thread::scope(|s| {
+            s.spawn(|| (0..60).for_each(|n| make(&fs, &d, format!("{n}").as_bytes())));
+            s.spawn(|| (0..60).for_each(|_| fs.sync().unwrap()));
+            let mut draw = Draw(seed);
+            for _ in 0..60 {
+                set_mtime(&fs, &d, if draw.below(2) == 0 { PAST } else { FUTURE });
+            }
+        });
+        shown_and_kept(engine, clock, fs, d, &format!("seed {seed}"));
+    }
+}
