@@ -79,6 +79,12 @@ pub enum FsError {
     /// The engine can not say whether the change took place; look.
     #[error("outcome unknown: {0}")]
     Unknown(Arc<str>),
+    /// The transaction that this belongs to has been committed or aborted.
+    #[error("the transaction has ended")]
+    Ended,
+    /// The transaction was begun for reading only.
+    #[error("the transaction only reads")]
+    OnlyReads,
 }
 
 impl FsError {
@@ -105,7 +111,8 @@ impl FsError {
             FsError::Unsupported => libc::EOPNOTSUPP,
             FsError::NoSuchOffset => libc::ENXIO,
             FsError::Busy => libc::EBUSY,
-            FsError::ReadOnly(_) => libc::EROFS,
+            FsError::ReadOnly(_) | FsError::OnlyReads => libc::EROFS,
+            FsError::Ended => libc::EBADF,
             FsError::Damaged { .. } | FsError::Unknown(_) => libc::EIO,
         }
     }
@@ -137,6 +144,8 @@ impl From<MetaError> for FsError {
             MetaError::Log(e) => e.into(),
             MetaError::Schema(e) => FsError::Damaged { code: e.code, reason: e.reason.into() },
             MetaError::Corrupt { code, reason } => FsError::Damaged { code, reason },
+            MetaError::Ended => FsError::Ended,
+            MetaError::OnlyReads => FsError::OnlyReads,
         }
     }
 }

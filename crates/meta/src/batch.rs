@@ -37,6 +37,25 @@ pub enum BatchOp<'a> {
     Merge(&'a [u8], &'a [u8]),
 }
 
+impl<'a> BatchOp<'a> {
+    /// The key that changes.
+    #[must_use]
+    pub fn key(&self) -> &'a [u8] {
+        match self {
+            BatchOp::Put(key, _) | BatchOp::Delete(key) | BatchOp::Merge(key, _) => key,
+        }
+    }
+
+    /// The value or operand; empty for a delete.
+    #[must_use]
+    pub fn value(&self) -> &'a [u8] {
+        match self {
+            BatchOp::Put(_, value) | BatchOp::Merge(_, value) => value,
+            BatchOp::Delete(_) => &[],
+        }
+    }
+}
+
 impl Batch {
     /// An empty batch.
     #[must_use]
@@ -83,17 +102,42 @@ impl Batch {
         self.bytes.extend_from_slice(value);
     }
 
+    /// Adds a change of another batch.
+    pub fn push_op(&mut self, op: BatchOp<'_>) {
+        match op {
+            BatchOp::Put(key, value) => self.put(key, value),
+            BatchOp::Delete(key) => self.delete(key),
+            BatchOp::Merge(key, operand) => self.merge(key, operand),
+        }
+    }
+
     /// The changes, in the order they were made.
     pub fn iter(&self) -> impl Iterator<Item = BatchOp<'_>> {
-        self.ops.iter().map(|e| {
-            let (key, rest) = self.bytes[e.key_start as usize..].split_at(e.key_len as usize);
-            let value = &rest[..e.value_len as usize];
-            match e.kind {
-                Kind::Put => BatchOp::Put(key, value),
-                Kind::Delete => BatchOp::Delete(key),
-                Kind::Merge => BatchOp::Merge(key, value),
-            }
-        })
+        self.ops.iter().map(|entry| self.op_of(entry))
+    }
+
+    /// The change with this number, from 0 on.
+    pub(crate) fn op(&self, number: usize) -> BatchOp<'_> {
+        self.op_of(&self.ops[number])
+    }
+
+    fn op_of(&self, e: &Entry) -> BatchOp<'_> {
+        let (key, rest) = self.bytes[e.key_start as usize..].split_at(e.key_len as usize);
+        let value = &rest[..e.value_len as usize];
+        match e.kind {
+            Kind::Put => BatchOp::Put(key, value),
+            Kind::Delete => BatchOp::Delete(key),
+            Kind::Merge => BatchOp::Merge(key, value),
+        }
+    }
+
+    /// Forgets the changes from this number on; the sums become these.
+    pub(crate) fn truncate(&mut self, len: usize, sums: [i64; SUMS]) {
+        if let Some(first) = self.ops.get(len) {
+            self.bytes.truncate(first.key_start as usize);
+            self.ops.truncate(len);
+        }
+        self.sums = sums;
     }
 
     /// Number of changes.

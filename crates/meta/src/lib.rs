@@ -21,6 +21,7 @@ mod table;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod tx;
 mod version;
 
 pub use batch::{Batch, BatchOp, SUMS};
@@ -34,4 +35,5 @@ pub use store::{
     CommitError, CutHook, Direction, KeyRange, MetaError, Page, PageEntry, ReadSet, SliceRead, SliceStore,
     Store,
 };
+pub use tx::{Changes, Mark, TxStore};
 pub use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};

@@ -25,6 +25,12 @@ pub enum MetaError {
         /// What was found where.
         reason: Arc<str>,
     },
+    /// The transaction that was asked has been committed or aborted.
+    #[error("the transaction has ended")]
+    Ended,
+    /// The transaction that was to change something was begun for reading only.
+    #[error("the transaction only reads")]
+    OnlyReads,
 }
 
 impl MetaError {

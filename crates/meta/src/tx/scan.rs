@@ -1,0 +1,130 @@
+//! Scanning the version below and the overlay as one.
+
+use warpfire_log::LogError;
+
+use super::overlay::Overlay;
+use super::{State, TxStore};
+use crate::schema::{Base, Schema};
+use crate::store::{Direction, KeyRange, MetaError, Page, PageEntry, SliceStore, Store};
+
+/// The key right after `key`.
+fn after(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
+}
+
+/// What comes next in the merge of two walks.
+enum Next<'a> {
+    Below(PageEntry<'a>),
+    Changed(&'a [u8], Option<PageEntry<'a>>),
+}
+
+impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
+    pub(super) fn scan_in(
+        &self,
+        state: &mut State,
+        range: KeyRange<'_>,
+        direction: Direction,
+        (max_entries, max_bytes): (usize, usize),
+        page: &mut Page,
+    ) -> Result<(), MetaError> {
+        page.clear();
+        if range.end.is_some_and(|end| end <= range.start) {
+            return Ok(());
+        }
+        let (mut start, mut end) = (range.start.to_vec(), range.end.map(<[u8]>::to_vec));
+        let mut below = Page::default();
+        // Where the walk came to an end before the range did.
+        let stopped = loop {
+            let wanted = max_entries.saturating_sub(page.len()).max(1);
+            let left = KeyRange { start: &start, end: end.as_deref() };
+            self.below.scan(left, self.at, direction, wanted, max_bytes, &mut below)?;
+            let last = below.iter().last().filter(|_| below.more).map(|entry| entry.key.to_vec());
+            if below.more && last.is_none() {
+                return Err(MetaError::Log(LogError::Damaged("a scan that goes on gave nothing".into())));
+            }
+            // The part of the range that this page of the version below speaks of.
+            let (part_start, part_end) = match (&last, direction) {
+                (None, _) => (start.clone(), end.clone()),
+                (Some(last), Direction::Forward) => (start.clone(), Some(after(last))),
+                (Some(last), Direction::Backward) => (last.clone(), end.clone()),
+            };
+            let part = KeyRange { start: &part_start, end: part_end.as_deref() };
+            let full = self.merge(&state.overlay, &below, part, direction, (max_entries, max_bytes), page)?;
+            if full.is_some() {
+                break full;
+            }
+            match (last, direction) {
+                (None, _) => break None,
+                (Some(_), Direction::Forward) => start = part_end.expect("the part ends after its last key"),
+                (Some(_), Direction::Backward) => end = Some(part_start),
+            }
+        };
+        page.more = stopped.is_some();
+        if let Some(reads) = &mut state.reads {
+            match (stopped, direction) {
+                (None, _) => reads.range(range.start, range.end),
+                (Some(key), Direction::Forward) => reads.range(range.start, Some(&after(&key))),
+                (Some(key), Direction::Backward) => reads.range(&key, range.end),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds to the page what there is in a part of the range; gives the first key for which it had no room.
+    fn merge(
+        &self,
+        overlay: &Overlay,
+        below: &Page,
+        part: KeyRange<'_>,
+        direction: Direction,
+        (max_entries, max_bytes): (usize, usize),
+        page: &mut Page,
+    ) -> Result<Option<Vec<u8>>, MetaError> {
+        let mut entries = below.iter().peekable();
+        let mut changed = overlay.keys(part.start, part.end);
+        let mut step = || match direction {
+            Direction::Forward => changed.next(),
+            Direction::Backward => changed.next_back(),
+        };
+        let mut waiting = step().map(|(key, _)| &**key);
+        let mut value = Vec::new();
+        loop {
+            let next = match (entries.peek().copied(), waiting) {
+                (None, None) => return Ok(None),
+                (Some(entry), None) => Next::Below(entry),
+                (None, Some(key)) => Next::Changed(key, None),
+                (Some(entry), Some(key)) => {
+                    let order = match direction {
+                        Direction::Forward => entry.key.cmp(key),
+                        Direction::Backward => key.cmp(entry.key),
+                    };
+                    match order {
+                        std::cmp::Ordering::Less => Next::Below(entry),
+                        std::cmp::Ordering::Equal => Next::Changed(key, Some(entry)),
+                        std::cmp::Ordering::Greater => Next::Changed(key, None),
+                    }
+                }
+            };
+            let (key, shown) = match next {
+                Next::Below(entry) => {
+                    entries.next();
+                    (entry.key, Some(entry.value))
+                }
+                Next::Changed(key, entry) => {
+                    if entry.is_some() {
+                        entries.next();
+                    }
+                    waiting = step().map(|(key, _)| &**key);
+                    let base = entry.map_or(Base::Absent, |entry| Base::Value(entry.value));
+                    let there = overlay.fold(&self.schema, key, Some(base), &mut value)?;
+                    (key, there.then_some(value.as_slice()))
+                }
+            };
+            let Some(shown) = shown else { continue };
+            if page.len() >= max_entries || (!page.is_empty() && page.bytes() >= max_bytes) {
+                return Ok(Some(key.to_vec()));
+            }
+            page.push(key, shown);
+        }
+    }
+}

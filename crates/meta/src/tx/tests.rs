@@ -1,0 +1,213 @@
+//! Transactions against their naive twin: a map in which the changes were simply made.
+
+use warpfire_log::{Admit, Stream};
+use warpfire_units::Seq;
+
+use super::{Mark, TxStore};
+use crate::testing::{ListSchema, Rng, clear_item, pointer_item, text_item};
+use crate::{Batch, CommitError, Direction, KeyRange, MapStore, MetaError, Page, SliceStore, Store};
+use std::sync::Arc;
+
+type Below = MapStore<ListSchema>;
+
+fn key(rng: &mut Rng) -> Vec<u8> {
+    format!("k{:02}", rng.below(40)).into_bytes()
+}
+
+fn change(rng: &mut Rng) -> Batch {
+    let mut batch = Batch::new();
+    for _ in 0..=rng.below(4) {
+        let (key, text) = (key(rng), text_item(&[rng.next() as u8; 3]));
+        match rng.below(6) {
+            0 | 1 => batch.put(&key, &text),
+            2 => batch.delete(&key),
+            3 => batch.merge(&key, &clear_item()),
+            _ => batch.merge(&key, &text),
+        }
+    }
+    batch
+}
+
+fn apply(store: &impl Store, batch: &Batch) {
+    store.commit(batch, None, Admit::User).unwrap();
+}
+
+/// A store that holds these changes and no others.
+fn twin_of(batches: &[Batch]) -> Below {
+    let twin = MapStore::new(ListSchema);
+    batches.iter().for_each(|batch| apply(&twin, batch));
+    twin
+}
+
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn scan<E: Store>(
+    store: &E,
+    range: KeyRange<'_>,
+    direction: Direction,
+    limits: (usize, usize),
+) -> (Entries, bool) {
+    let mut page = Page::default();
+    let snapshot = store.snapshot();
+    store.scan(range, store.seq(&snapshot), direction, limits.0, limits.1, &mut page).unwrap();
+    (page.iter().map(|e| (e.key.to_vec(), e.value.to_vec())).collect(), page.more)
+}
+
+fn check(tx: &impl Store, twin: &impl Store, rng: &mut Rng, what: &str) {
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    let asked = key(rng);
+    let (there, also) =
+        (tx.get(&asked, Seq::MAX, &mut a).unwrap(), twin.get(&asked, Seq::MAX, &mut b).unwrap());
+    assert_eq!((there, &a), (also, &b), "{what}: {asked:?}");
+    let (start, end) = (key(rng), key(rng));
+    let range = match rng.below(3) {
+        0 => KeyRange { start: b"", end: None },
+        1 => KeyRange { start: &start, end: None },
+        _ => KeyRange { start: &start, end: Some(&end) },
+    };
+    let direction = if rng.below(2) == 0 { Direction::Forward } else { Direction::Backward };
+    let limits = ([1, 3, 1000][rng.below(3) as usize], [1, 30, 1 << 20][rng.below(3) as usize]);
+    assert_eq!(
+        scan(tx, range, direction, limits),
+        scan(twin, range, direction, limits),
+        "{what}: {range:?} {direction:?} {limits:?}"
+    );
+}
+
+#[test]
+fn a_transaction_reads_like_a_map_in_which_its_changes_were_made() {
+    for seed in 0..300 {
+        let mut rng = Rng(seed);
+        let mut made: Vec<Batch> = (0..rng.below(30)).map(|_| change(&mut rng)).collect();
+        let below = Arc::new(twin_of(&made));
+        let tx = TxStore::begin(below.clone(), ListSchema);
+        let mut marks: Vec<(Mark, usize)> = Vec::new();
+        let mut twin = twin_of(&made);
+        for step in 0..60 {
+            match rng.below(10) {
+                0..3 => {
+                    let batch = change(&mut rng);
+                    apply(&tx, &batch);
+                    apply(&twin, &batch);
+                    made.push(batch);
+                }
+                3 => marks.push((tx.mark(), made.len())),
+                4 => {
+                    if let Some((mark, len)) = marks.pop() {
+                        tx.roll_back(&mark);
+                        made.truncate(len);
+                        twin = twin_of(&made);
+                    }
+                }
+                // Others go on below; the transaction does not see it.
+                5 => apply(&*below, &change(&mut rng)),
+                _ => check(&tx, &twin, &mut rng, &format!("seed {seed} step {step}")),
+            }
+        }
+    }
+}
+
+#[test]
+fn changes_committed_below_are_those_that_were_seen_inside() {
+    for seed in 0..200 {
+        let mut rng = Rng(5000 + seed);
+        let made: Vec<Batch> = (0..rng.below(20)).map(|_| change(&mut rng)).collect();
+        let (below, twin) = (Arc::new(twin_of(&made)), twin_of(&made));
+        let tx = TxStore::begin(below.clone(), ListSchema);
+        for _ in 0..rng.below(20) {
+            let batch = change(&mut rng);
+            apply(&tx, &batch);
+            apply(&twin, &batch);
+        }
+        let changes = tx.changes().unwrap();
+        below.commit(&changes.batch, Some(&tx.reads()), changes.who).unwrap();
+        let all = KeyRange { start: b"", end: None };
+        let limits = (usize::MAX, usize::MAX);
+        assert_eq!(
+            scan(&*below, all, Direction::Forward, limits),
+            scan(&twin, all, Direction::Forward, limits),
+            "seed {seed}"
+        );
+    }
+}
+
+fn put(key: &[u8], text: &[u8]) -> Batch {
+    let mut batch = Batch::new();
+    batch.put(key, &text_item(text));
+    batch
+}
+
+fn conflicts(read: impl FnOnce(&TxStore<Below, ListSchema>), meanwhile: &Batch) -> bool {
+    let below = Arc::new(twin_of(&[put(b"a", b"1"), put(b"c", b"3"), put(b"e", b"5")]));
+    let tx = TxStore::begin(below.clone(), ListSchema);
+    read(&tx);
+    apply(&tx, &put(b"z", b"26"));
+    apply(&*below, meanwhile);
+    let changes = tx.changes().unwrap();
+    matches!(below.commit(&changes.batch, Some(&tx.reads()), changes.who), Err(CommitError::Conflict))
+}
+
+#[test]
+fn only_what_was_read_conflicts() {
+    let get =
+        |key: &'static [u8]| move |tx: &TxStore<_, _>| _ = tx.get(key, Seq::MAX, &mut Vec::new()).unwrap();
+    assert!(conflicts(get(b"a"), &put(b"a", b"2")));
+    assert!(conflicts(get(b"b"), &put(b"b", b"2")), "that it was missing has been read");
+    assert!(!conflicts(get(b"b"), &put(b"a", b"2")));
+    assert!(!conflicts(|tx| apply(tx, &put(b"a", b"0")), &put(b"a", b"2")), "a blind write reads nothing");
+    let blind = |tx: &TxStore<_, _>| {
+        apply(tx, &put(b"a", b"0"));
+        tx.get(b"a", Seq::MAX, &mut Vec::new()).unwrap();
+    };
+    assert!(!conflicts(blind, &put(b"a", b"2")), "its own writes are not read from below");
+}
+
+#[test]
+fn a_page_reads_as_far_as_it_shows() {
+    let first = |direction| {
+        move |tx: &TxStore<_, _>| {
+            assert_eq!(scan(tx, KeyRange { start: b"a", end: Some(b"x") }, direction, (1, 1000)).0.len(), 1);
+        }
+    };
+    assert!(conflicts(first(Direction::Forward), &put(b"b", b"2")), "it said what comes next");
+    assert!(!conflicts(first(Direction::Forward), &put(b"d", b"4")));
+    assert!(conflicts(first(Direction::Backward), &put(b"d", b"4")));
+    assert!(!conflicts(first(Direction::Backward), &put(b"b", b"2")));
+    let all = |tx: &TxStore<_, _>| {
+        _ = scan(tx, KeyRange { start: b"a", end: Some(b"x") }, Direction::Forward, (9, 999))
+    };
+    assert!(conflicts(all, &put(b"w", b"23")));
+    assert!(!conflicts(all, &put(b"y", b"25")));
+}
+
+#[test]
+fn slices_stay_until_the_transaction_ends_and_then_only_if_they_were_committed() {
+    for commits in [true, false] {
+        let below = Arc::new(MapStore::new(ListSchema));
+        let tx = TxStore::begin(below.clone(), ListSchema);
+        let slices = tx.write(Stream::Large, b"bytes", Admit::User).unwrap();
+        let mut batch = Batch::new();
+        batch.put(b"k", &pointer_item(slices[0]));
+        apply(&tx, &batch);
+        tx.release(&slices);
+        if commits {
+            let changes = tx.changes().unwrap();
+            below.commit(&changes.batch, Some(&tx.reads()), changes.who).unwrap();
+        }
+        drop(tx);
+        while below.background_step().unwrap() {}
+        assert_eq!(below.slices_stored(), usize::from(commits));
+    }
+}
+
+#[test]
+fn what_has_ended_says_so_and_what_only_reads_changes_nothing() {
+    let below = Arc::new(twin_of(&[put(b"a", b"1")]));
+    let tx = TxStore::begin(below.clone(), ListSchema);
+    tx.end();
+    assert!(matches!(tx.get(b"a", Seq::MAX, &mut Vec::new()), Err(MetaError::Ended)));
+    let tx = TxStore::begin_read_only(below, ListSchema);
+    assert!(tx.get(b"a", Seq::MAX, &mut Vec::new()).unwrap());
+    let refused = tx.commit(&put(b"a", b"2"), None, Admit::User);
+    assert!(matches!(refused, Err(CommitError::Failed(MetaError::OnlyReads))));
+}
