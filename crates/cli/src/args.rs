@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, cat, completions, cp, fsck, inspect, ls, man, mkdir, mkfs, mount, rm, stat, status, umount,
+    bench, cat, completions, cp, fsck, inspect, ls, man, mkdir, mkfs, mount, rm, scrub, stat, status, umount,
 };
 
 const EXAMPLES: &str = "\
@@ -24,7 +24,7 @@ Exit codes:
   1  something that was asked for could not be done
   2  the command line does not say what to do
   3  the pool could not be opened: a device is missing, foreign, damaged or in use
-'warpfire fsck' has those of fsck(8).";
+'warpfire fsck' and 'warpfire scrub' have those of fsck(8).";
 
 /// A transactional filesystem for flash.
 #[derive(Parser, Debug)]
@@ -64,6 +64,8 @@ pub enum Command {
     Mkdir(mkdir::Args),
     /// Check everything with independent code.
     Fsck(fsck::Args),
+    /// Read everything and repair what parity covers.
+    Scrub(scrub::Args),
     /// Look at what is on flash: labels, segments, stripes, tables, keys, inodes.
     Inspect(inspect::Args),
     /// Measure a pool, a mounted folder, and other filesystems beside them.

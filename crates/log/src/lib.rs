@@ -21,4 +21,6 @@ mod table;
 
 pub use log::Log;
 pub use mem::{MemLog, MemLogCounters, MemLogOptions};
-pub use store::{Admit, LogError, LogPos, LogStore, Pin, Records, Recovered, Slices, Space, Stream};
+pub use store::{
+    Admit, LogError, LogPos, LogStore, Pin, Records, Recovered, Scrubbed, Slices, Space, Stream,
+};

@@ -26,7 +26,7 @@ use crate::limits::{EDIT_MAX_BYTES, PENDING_MAX_BYTES, upkeep_bytes};
 use crate::pending::{Pending, Records};
 use crate::pins::Pins;
 use crate::placing::{STREAMS, room_wanted_bytes, slot, starts_on_block};
-use crate::store::{Admit, LogError, LogPos, LogStore, Pin, Slices, Space, Stream};
+use crate::store::{Admit, LogError, LogPos, LogStore, Pin, Scrubbed, Slices, Space, Stream};
 use crate::stream::{BulkStream, OpenSegment, allocate_bulk};
 use crate::table::Table;
 
@@ -158,12 +158,12 @@ impl Log {
         }
     }
 
-    /// Seals those open segments that are among `ids`, which may have got bytes since they were named.
-    fn seal_open(&self, ids: &BTreeSet<SegmentId>) -> Result<(), LogError> {
+    /// Seals the open segments that are wanted, which may have got bytes since they were named.
+    fn seal_open(&self, wanted: impl Fn(SegmentId) -> bool) -> Result<(), LogError> {
         let mut any = false;
         for stream in &self.streams {
             let mut open = stream.open.lock();
-            if open.as_ref().is_some_and(|o| ids.contains(&o.id())) {
+            if open.as_ref().is_some_and(|o| wanted(o.id())) {
                 self.latch.check()?;
                 self.write_out(stream, &mut open).map_err(|e| self.latch.on_write(e))?;
                 self.seal(&mut open);
@@ -268,7 +268,7 @@ impl Log {
     /// Seals open segments in which nothing is referred to any more, so that they can be freed.
     fn seal_dead(&self) -> Result<(), LogError> {
         let dead = self.table.lock().open_and_dead();
-        if dead.is_empty() { Ok(()) } else { self.seal_open(&dead) }
+        if dead.is_empty() { Ok(()) } else { self.seal_open(|id| dead.contains(&id)) }
     }
 
     /// Lets go of segments that no pin holds any more. Their zones follow at the next sync.
@@ -514,17 +514,23 @@ impl LogStore for Log {
         if known.is_empty() {
             return Ok(Vec::new());
         }
-        self.seal_open(&known)?;
+        self.seal_open(|id| known.contains(&id))?;
         Ok(self.live_sealed().into_iter().filter(|id| known.contains(id)).collect())
     }
 
-    fn scrub(&self, after: Option<SegmentId>) -> Result<Option<SegmentId>, LogError> {
-        let Some(id) = self.live_sealed().into_iter().find(|id| Some(*id) > after) else { return Ok(None) };
-        match self.pool.verify(id) {
-            // It was freed meanwhile, and what was live in it is elsewhere, behind it.
-            Ok(_) | Err(PoolError::UnknownSegment(_)) => Ok(Some(id)),
-            Err(e) => Err(LogError::Damaged(format!("{id}: {e}").into())),
+    fn scrub(&self, after: Option<SegmentId>) -> Result<Option<Scrubbed>, LogError> {
+        if after.is_none() {
+            self.seal_open(|_| true)?;
         }
+        let mut behind = self.live_sealed().into_iter().filter(|id| Some(*id) > after);
+        let Some(segment) = behind.next() else { return Ok(None) };
+        let is_whole = match self.pool.verify(segment) {
+            Ok(is_whole) => is_whole,
+            // It was freed meanwhile, and what was live in it is elsewhere, behind it.
+            Err(PoolError::UnknownSegment(_)) => true,
+            Err(e) => return Err(LogError::Damaged(format!("{segment}: {e}").into())),
+        };
+        Ok(Some(Scrubbed { segment, is_whole, left: behind.count() as u64 }))
     }
 
     fn space(&self) -> Space {

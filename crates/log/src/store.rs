@@ -108,6 +108,17 @@ pub struct Recovered {
     pub records: Records,
 }
 
+/// One segment after a scrub read it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scrubbed {
+    /// Which.
+    pub segment: SegmentId,
+    /// Whether every block on a device that works verifies.
+    pub is_whole: bool,
+    /// Segments behind it that are still to be read.
+    pub left: u64,
+}
+
 /// Immutable byte ranges and one commit log, over a pool or in memory.
 ///
 /// # Order
@@ -172,9 +183,9 @@ pub trait LogStore: Send + Sync + 'static {
     /// it, so that the caller can move what is live, as for `victims`.
     fn damaged(&self) -> Result<Vec<SegmentId>, LogError>;
 
-    /// Verifies every block, parity too, of the first sealed segment with live bytes behind `after`, and says which that was;
-    /// `None` behind the last. Damage that it meets counts as seen.
-    fn scrub(&self, after: Option<SegmentId>) -> Result<Option<SegmentId>, LogError>;
+    /// Verifies every block, parity too, of the first sealed segment with live bytes behind `after`, and says what it found;
+    /// `None` behind the last. Damage that it meets counts as seen. `after` is `None` at first: then what is being written is sealed.
+    fn scrub(&self, after: Option<SegmentId>) -> Result<Option<Scrubbed>, LogError>;
 
     /// Space, exactly, as of now.
     fn space(&self) -> Space;

@@ -157,7 +157,7 @@ fn work_until_idle(engine: &RealEngine) {
 fn scrub(engine: &RealEngine) {
     let mut after = None;
     while let Some(done) = engine.scrub_step(after).expect("damage fails no scrub") {
-        after = Some(done);
+        after = Some(done.segment);
     }
 }
 

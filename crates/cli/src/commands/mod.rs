@@ -17,6 +17,7 @@ pub mod mkdir;
 pub mod mkfs;
 pub mod mount;
 pub mod rm;
+pub mod scrub;
 pub mod stat;
 pub mod status;
 pub mod umount;
@@ -38,6 +39,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Stat(args) => stat::run(&args, json),
         Command::Mkdir(args) => mkdir::run(&args),
         Command::Fsck(args) => return fsck::run(&args, json),
+        Command::Scrub(args) => return scrub::run(&args, json),
         Command::Inspect(args) => inspect::run(&args, json),
         Command::Bench(args) => bench::run(&args, json),
         Command::Man(args) => man::run(&args),

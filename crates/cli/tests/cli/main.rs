@@ -6,3 +6,4 @@ mod fixture;
 mod mounted;
 mod places;
 mod refusals;
+mod scrub;

@@ -24,7 +24,7 @@ use warpfire_units::{SegmentId, SlicePtr};
 use crate::limits::upkeep_bytes;
 use crate::pins::Pins;
 use crate::placing::UNSPLIT_MAX_BYTES;
-use crate::store::{Admit, LogError, LogPos, LogStore, Pin, Recovered, Slices, Space, Stream};
+use crate::store::{Admit, LogError, LogPos, LogStore, Pin, Recovered, Scrubbed, Slices, Space, Stream};
 use segments::Segments;
 
 /// What a `MemLog` is made of.
@@ -290,7 +290,7 @@ impl LogStore for MemLog {
         Ok(Vec::new())
     }
 
-    fn scrub(&self, _after: Option<SegmentId>) -> Result<Option<SegmentId>, LogError> {
+    fn scrub(&self, _after: Option<SegmentId>) -> Result<Option<Scrubbed>, LogError> {
         // Memory does not rot.
         Ok(None)
     }

@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, ReentrantMutex};
 use warpfire_format::manifest::TableEntry;
-use warpfire_log::{LogError, LogPos, LogStore};
+use warpfire_log::{LogError, LogPos, LogStore, Scrubbed};
 use warpfire_units::{SegmentId, Seq};
 
 pub(crate) use shards::{Shard, Shards};
@@ -273,12 +273,12 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         self.inner.version().runs.iter().map(|run| (run.tables.len(), run.bytes())).collect()
     }
 
-    /// Verifies every block, parity too, of the next segment behind `after`, and says which that was; `None` behind the last.
+    /// Verifies every block, parity too, of the next segment behind `after`, and says what it found; `None` behind the last.
     /// What is found damaged is moved out of by the background work.
     ///
     /// # Errors
     /// What the log says.
-    pub fn scrub_step(&self, after: Option<SegmentId>) -> Result<Option<SegmentId>, LogError> {
+    pub fn scrub_step(&self, after: Option<SegmentId>) -> Result<Option<Scrubbed>, LogError> {
         let scrubbed = self.inner.log.scrub(after);
         self.inner.answer_damage();
         scrubbed

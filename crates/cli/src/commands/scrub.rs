@@ -1,0 +1,144 @@
+//! `warpfire scrub`: read everything and repair what parity covers.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use warpfire::Scrub;
+use warpfire_env::{Clock, SystemClock};
+
+use super::pool;
+use crate::failure::Failure;
+use crate::location::PoolName;
+use crate::output::{Size, duration, grouped, note, per_second, print, print_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  warpfire scrub pool                the pool on the image files in a folder
+  warpfire scrub /dev/nvme0n1,/dev/nvme1n1
+  warpfire scrub --json a.img,b.img
+
+Everything that is kept is read, parity too. What does not verify is rebuilt and written elsewhere. Do it now and then, so that damage is
+found while there is parity left to repair it. The pool must not be mounted.
+
+Exit codes, as fsck(8):
+  0  nothing is wrong
+  1  something was, and has been repaired
+  4  something still is: more is lost than parity covers, there is no room for repairs, or a device is missing
+  8  the pool could not be scrubbed";
+
+/// Arguments of `warpfire scrub`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Devices or image files separated by commas, or a folder of *.img files [default: what WARPFIRE_POOL names].
+    #[arg(value_name = "POOL", default_value = "")]
+    pool: OsString,
+}
+
+/// What fsck(8) calls errors corrected, errors left, and an operational error.
+const EXIT_REPAIRED: u8 = 1;
+const EXIT_LEFT: u8 = 4;
+const EXIT_UNSCRUBBED: u8 = 8;
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+struct Answer {
+    segments: u64,
+    read_bytes: u64,
+    nanos: u64,
+    damaged_segments: u64,
+    repaired_segments: u64,
+    unrepaired_segments: u64,
+    lost_devices: usize,
+}
+
+/// Scrubs.
+pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
+    let answer = scrub(args).map_err(|failure| failure.exit_code(EXIT_UNSCRUBBED))?;
+    if json {
+        print_json(&answer)?;
+    } else {
+        print(answer.in_words())?;
+    }
+    if answer.unrepaired_segments > 0 {
+        note("'warpfire fsck' names what is lost; where parity covers it, make room and scrub again");
+    }
+    if answer.lost_devices > 0 {
+        note("bring back the missing devices and scrub again: until then what they hold has less parity");
+    }
+    Ok(ExitCode::from(answer.exit_code()))
+}
+
+fn scrub(args: &Args) -> Result<Answer, Failure> {
+    let fs = pool::open(&PoolName::new(&args.pool))?;
+    let started_nanos = SystemClock.monotonic_nanos();
+    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(5));
+    bar.set_style(ProgressStyle::with_template("{msg} {percent} %").expect("the template is well formed"));
+    let scrub = fs.scrub(|so_far| {
+        let nanos = SystemClock.monotonic_nanos() - started_nanos;
+        let rate = Size(per_second(so_far.read_bytes, nanos));
+        bar.set_message(format!(
+            "{} read ({rate}/s), {} of {} segments damaged,",
+            Size(so_far.read_bytes),
+            grouped(so_far.damaged_segments),
+            grouped(so_far.segments),
+        ));
+        bar.set_length(so_far.segments + so_far.segments_left);
+        bar.set_position(so_far.segments);
+    });
+    bar.finish_and_clear();
+    let answer = Answer::new(&scrub?, SystemClock.monotonic_nanos() - started_nanos);
+    fs.close()?;
+    Ok(answer)
+}
+
+impl Answer {
+    fn new(scrub: &Scrub, nanos: u64) -> Answer {
+        Answer {
+            segments: scrub.segments,
+            read_bytes: scrub.read_bytes,
+            nanos,
+            damaged_segments: scrub.damaged_segments,
+            repaired_segments: scrub.damaged_segments - scrub.unrepaired_segments,
+            unrepaired_segments: scrub.unrepaired_segments,
+            lost_devices: scrub.lost_devices,
+        }
+    }
+
+    fn exit_code(&self) -> u8 {
+        if self.unrepaired_segments > 0 || self.lost_devices > 0 {
+            EXIT_LEFT
+        } else if self.damaged_segments > 0 {
+            EXIT_REPAIRED
+        } else {
+            0
+        }
+    }
+
+    fn in_words(&self) -> String {
+        let read = format!(
+            "{} read in {} segments in {} ({}/s)",
+            Size(self.read_bytes),
+            grouped(self.segments),
+            duration(self.nanos),
+            Size(per_second(self.read_bytes, self.nanos)),
+        );
+        let found = match self.damaged_segments {
+            0 => "nothing damaged".to_owned(),
+            damaged => format!(
+                "{} segments damaged: {} repaired, {} NOT REPAIRED",
+                grouped(damaged),
+                grouped(self.repaired_segments),
+                grouped(self.unrepaired_segments),
+            ),
+        };
+        let away = match self.lost_devices {
+            0 => String::new(),
+            1 => "; one device MISSING, nothing read of it".to_owned(),
+            away => format!("; {away} devices MISSING, nothing read of them"),
+        };
+        format!("{read}\n{found}{away}\n")
+    }
+}

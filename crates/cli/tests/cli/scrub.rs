@@ -1,0 +1,90 @@
+//! Scrubbing pools that have rotted.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::fixture::{Fixture, bytes};
+
+/// Image files are this large, with zones of 1 MiB. Zones 0 and 1 hold roots.
+const IMAGE_BYTES: u64 = 32 << 20;
+const FIRST_SEGMENT_AT: u64 = 2 << 20;
+
+/// A pool of 2+1 devices with a few files.
+fn filled() -> Fixture {
+    let fixture = Fixture::pool(3, 2, 1, 32);
+    for number in 0..6 {
+        fixture.local(&format!("tree/{number}"), bytes(number, 700_000));
+    }
+    fixture.run(["cp", "-r", "tree", "pool:/"]).succeeded();
+    fixture
+}
+
+/// Flips bits in every block behind the roots.
+fn rot(image: &Path) {
+    let file = OpenOptions::new().read(true).write(true).open(image).expect("the image is there");
+    for at in (FIRST_SEGMENT_AT..IMAGE_BYTES).step_by(4096) {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at + 100).expect("inside the image");
+        file.write_all_at(&[!byte[0]], at + 100).expect("inside the image");
+    }
+}
+
+#[test]
+fn a_sound_pool_has_nothing_to_repair() {
+    let fixture = filled();
+    let said = fixture.run(["scrub", "pool"]).succeeded();
+    assert!(said.contains("nothing damaged") && said.contains("/s)"), "{said}");
+    let said: Value =
+        serde_json::from_str(&fixture.run(["scrub", "--json", "pool"]).succeeded()).expect("JSON");
+    assert!(said["read_bytes"].as_u64().expect("a number") > 6 * 700_000, "{said}");
+    assert_eq!(said["damaged_segments"], 0);
+}
+
+#[test]
+fn what_rots_is_repaired_before_the_next_device_rots() {
+    let fixture = filled();
+    for number in [0, 1, 2, 0] {
+        rot(&fixture.path(&format!("pool/{number}.img")));
+        let ran = fixture.run(["scrub", "pool"]);
+        assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+        assert!(ran.stdout.contains(" 0 NOT REPAIRED"), "{}", ran.stdout);
+        fixture.run(["fsck", "pool"]).succeeded();
+    }
+    fixture.run(["cp", "-r", "pool:/tree", "back"]).succeeded();
+    for number in 0..6 {
+        let back = std::fs::read(fixture.path(&format!("back/{number}"))).expect("copied");
+        assert!(back == bytes(number, 700_000), "file {number}");
+    }
+}
+
+#[test]
+fn damage_beyond_parity_is_told_by_the_exit_code() {
+    let fixture = Fixture::pool(1, 1, 0, 32);
+    fixture.local("a", bytes(1, 3 << 20));
+    fixture.run(["cp", "a", "pool:/"]).succeeded();
+    // One block in the middle of the file's bytes.
+    let image = fixture.path("pool/0.img");
+    let file = OpenOptions::new().read(true).write(true).open(&image).expect("the image is there");
+    let content = std::fs::read(&image).expect("the image is read");
+    let piece = &bytes(1, 3 << 20)[1 << 20..][..64];
+    let at = content.windows(64).position(|window| window == piece).expect("stored as it is");
+    file.write_all_at(&[!piece[0]], at as u64).expect("inside the image");
+    let ran = fixture.run(["scrub", "--json", "pool"]);
+    assert_eq!(ran.code, 4, "{}{}", ran.stdout, ran.stderr);
+    let said: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    assert_eq!((&said["damaged_segments"], &said["unrepaired_segments"]), (&1.into(), &1.into()));
+    assert!(ran.stderr.contains("fsck"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_missing_device_is_told_by_the_exit_code() {
+    let fixture = filled();
+    std::fs::remove_file(fixture.path("pool/1.img")).expect("a device goes");
+    let ran = fixture.run(["scrub", "pool"]);
+    assert_eq!(ran.code, 4, "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stdout.contains("one device MISSING"), "{}", ran.stdout);
+    fixture.run(["scrub", "nowhere.img"]).failed(8);
+}
