@@ -44,6 +44,8 @@ pub enum ErrorKind {
     NoSpace,
     /// The pool went read-only after a failure; reopen it. What was synced is safe.
     ReadOnly,
+    /// The slice is kept no more: its lease has ended.
+    Expired,
     /// Bytes can not be read or rebuilt, or do not mean anything.
     Damaged,
     /// A device is in use by another process.
@@ -135,6 +137,8 @@ impl From<FsError> for Error {
             FsError::NoSpace => (ErrorKind::NoSpace, Some("remove something, or add a device")),
             FsError::ReadOnly(_) => (ErrorKind::ReadOnly, Some(REOPEN)),
             FsError::Damaged { .. } => (ErrorKind::Damaged, Some(DAMAGED)),
+            FsError::ForeignSlice => (ErrorKind::InvalidInput, None),
+            FsError::LeaseExpired => (ErrorKind::Expired, Some("take the slice again")),
             FsError::Unsupported => (ErrorKind::Unsupported, None),
             _ => (ErrorKind::Other, None),
         };

@@ -62,6 +62,12 @@ pub enum FsError {
     /// No data, or no hole, at or after the offset.
     #[error("no such offset")]
     NoSuchOffset,
+    /// A slice of another pool, or of one that has been closed since.
+    #[error("the slice is of another pool")]
+    ForeignSlice,
+    /// The slice's lease has ended, and its bytes are kept no more: yank it again.
+    #[error("the slice's lease has ended")]
+    LeaseExpired,
     /// The root directory, or a directory that is being moved into itself.
     #[error("busy")]
     Busy,
@@ -110,6 +116,8 @@ impl FsError {
             FsError::ValueTooLarge => libc::E2BIG,
             FsError::Unsupported => libc::EOPNOTSUPP,
             FsError::NoSuchOffset => libc::ENXIO,
+            FsError::ForeignSlice => libc::EXDEV,
+            FsError::LeaseExpired => libc::ESTALE,
             FsError::Busy => libc::EBUSY,
             FsError::ReadOnly(_) | FsError::OnlyReads => libc::EROFS,
             FsError::Ended => libc::EBADF,

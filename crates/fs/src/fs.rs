@@ -27,6 +27,7 @@ use crate::error::FsError;
 use crate::limits::INO_BLOCK;
 use crate::node::{Found, Home, NodeRef, State, Stripes, Table};
 use crate::scratch::Scratch;
+use crate::slice::Leases;
 
 /// Inode number of a volume's root directory.
 const ROOT_INO: u64 = 1;
@@ -60,6 +61,7 @@ pub struct Fs<E: Store + SliceStore> {
     pub(crate) table: Arc<Table>,
     pub(crate) stripes: Stripes,
     pub(crate) dirty: Arc<Dirty>,
+    pub(crate) leases: Leases,
     /// Held by who moves a directory to another parent.
     pub(crate) rename: Mutex<()>,
     inos: Inos,
@@ -140,6 +142,7 @@ impl<E: Store + SliceStore> Fs<E> {
             table,
             stripes: Stripes::default(),
             dirty,
+            leases: Leases::new(),
             rename: Mutex::new(()),
             inos,
             root,

@@ -19,6 +19,7 @@ mod orphan;
 mod path;
 mod schema;
 mod scratch;
+mod slice;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -31,5 +32,6 @@ pub use names::{DirEntry, DirHandle, HandleVisitor, NewFile, RenameMode};
 pub use node::{Node, NodeRef};
 pub use path::{Follow, Resolved};
 pub use schema::FsSchema;
+pub use slice::{Inserted, Yanked};
 pub use space::SpaceInfo;
 pub use warpfire_format::fs::FileKind;

@@ -22,6 +22,7 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// What committing says; the rest is tried again later.
     pub fn reap(&self) -> Result<(), FsError> {
+        self.leases.expire(self.clock.now());
         for ino in self.table.take_unheld_orphans() {
             if let Err(e) = self.remove_orphan(ino) {
                 self.table.return_unheld_orphan(ino);

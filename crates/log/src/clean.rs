@@ -78,7 +78,9 @@ impl Log {
         for (id, entry) in table.iter().filter(|(_, e)| e.state == State::Sealed && e.live_bytes() > 0) {
             let live = entry.live_bytes().min(segment_bytes);
             let is_damaged = damaged.contains(&id);
-            if is_damaged || live * 100 < segment_bytes * VICTIM_LIVE_MAX_PERCENT {
+            // While bytes are held that can not be moved, moving the others gains nothing.
+            let is_worth_it = live * 100 < segment_bytes * VICTIM_LIVE_MAX_PERCENT && !entry.is_held();
+            if is_damaged || is_worth_it {
                 let age = u128::from(newest - id.get()) + 1;
                 let gain = u128::from(segment_bytes - live) * age * 1_000_000;
                 found.push((is_damaged, gain / u128::from(segment_bytes + live), id));

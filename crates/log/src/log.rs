@@ -489,6 +489,14 @@ impl LogStore for Log {
         self.table.lock().retain(slice.segment, u64::from(slice.len_bytes));
     }
 
+    fn hold(&self, slice: SlicePtr) {
+        self.table.lock().hold(slice.segment, u64::from(slice.len_bytes));
+    }
+
+    fn let_go(&self, slice: SlicePtr) {
+        self.table.lock().let_go(slice.segment, u64::from(slice.len_bytes), &self.pins);
+    }
+
     fn release(&self, segment: SegmentId, bytes: u64) {
         self.table.lock().release(segment, bytes, &self.pins);
     }

@@ -159,8 +159,16 @@ pub trait LogStore: Send + Sync + 'static {
     /// Checks that `bytes` more could be appended by this kind of caller; promises nothing to others.
     fn admit(&self, bytes: u64, who: Admit) -> Result<(), LogError>;
 
-    /// Counts one more reference to the slice's bytes (a clone).
+    /// Counts one more reference to the slice's bytes (a clone). The caller refers to them already, or has held a pin since
+    /// something did.
     fn retain(&self, slice: SlicePtr);
+
+    /// As `retain`, for bytes that someone keeps without metadata saying so: they can not be moved, so their segment is not worth
+    /// cleaning until `let_go`.
+    fn hold(&self, slice: SlicePtr);
+
+    /// Ends a `hold` of the same slice.
+    fn let_go(&self, slice: SlicePtr);
 
     /// Counts `bytes` of a segment as no longer referenced. Call it only after the record that drops
     /// the reference is durable. A sealed segment without references is freed once no pin is older.

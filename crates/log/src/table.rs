@@ -1,6 +1,8 @@
 //! The segment table: every bulk segment, what refers to it, and what the commit log knows of it.
 //!
 //! ```text
+//!                       ┌──retain, hold──┐
+//!                       ▼ (who has a pin)│
 //!   Open ──seal──▶ Sealed ──retire_empty──▶ Retired ──free──▶ Freeing ──take_freed──▶ gone
 //!                  (nothing refers to it)   (no pin is left)  (its frame is durable)
 //! ```
@@ -12,7 +14,8 @@
 //!    recovery until `set_live`, and a segment with an unknown count is not retired.
 //! 3. Zones of a segment are given back only after `take_freed`, that is after a barrier behind its
 //!    `Freed` frame became durable. (The reset rule, docs/FORMAT.md "Log frames" 8.)
-//! 4. A retired segment is never referred to again.
+//! 4. A retired segment is referred to again only by who has a pin that is older than its retirement: the pin keeps it from
+//!    being freed, and a reference makes it sealed again.
 //! 5. `dirty` holds at least the segments of which the next group has something to say, so that a sync costs
 //!    what changed and not what there is.
 
@@ -40,11 +43,20 @@ pub(crate) struct Entry {
     logged_as: Option<State>,
     pub(crate) state: State,
     live_bytes: Option<u64>,
+    /// References among `live_bytes` that are nowhere in metadata, so that no cleaning can move them.
+    holds: u64,
+    /// Places in the queue of the retired: more than one if it was retired, referred to again, and retired again.
+    queued: u32,
     /// Payload bytes in its stripes and, while it is open, in its stream's buffer.
     pub(crate) written_bytes: u64,
 }
 
 impl Entry {
+    /// Whether someone holds bytes in it that only he knows of.
+    pub(crate) fn is_held(&self) -> bool {
+        self.holds > 0
+    }
+
     /// Bytes that something refers to, counted once each at most; all of them while the count is unknown.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.live_bytes.map_or(self.written_bytes, |live| live.min(self.written_bytes))
@@ -71,6 +83,8 @@ impl Table {
                 logged_as: Some(State::Sealed),
                 state: State::Sealed,
                 live_bytes: None,
+                holds: 0,
+                queued: 0,
                 written_bytes,
             };
             (entry.logged.id, entry)
@@ -100,6 +114,8 @@ impl Table {
             logged_as: None,
             state: State::Open,
             live_bytes: Some(0),
+            holds: 0,
+            queued: 0,
             written_bytes: 0,
             logged,
         };
@@ -145,7 +161,10 @@ impl Table {
     /// reports; there is nothing to count.
     pub(crate) fn retain(&mut self, id: SegmentId, bytes: u64) {
         let Some(entry) = self.segments.get_mut(&id) else { return };
-        assert!(matches!(entry.state, State::Open | State::Sealed), "what nothing refers to stays so");
+        assert!(entry.state != State::Freeing, "who refers to what nothing refers to has pinned it");
+        if entry.state == State::Retired {
+            entry.state = State::Sealed;
+        }
         if let Some(live) = &mut entry.live_bytes {
             *live += bytes;
         }
@@ -160,6 +179,22 @@ impl Table {
         retire_empty(id, entry, pins);
     }
 
+    /// As `retain`, for a reference that metadata does not know of.
+    pub(crate) fn hold(&mut self, id: SegmentId, bytes: u64) {
+        self.retain(id, bytes);
+        if let Some(entry) = self.segments.get_mut(&id) {
+            entry.holds += 1;
+        }
+    }
+
+    /// Ends a `hold`.
+    pub(crate) fn let_go(&mut self, id: SegmentId, bytes: u64, pins: &Pins) {
+        if let Some(entry) = self.segments.get_mut(&id) {
+            entry.holds = entry.holds.checked_sub(1).expect("what is let go was held");
+        }
+        self.release(id, bytes, pins);
+    }
+
     pub(crate) fn set_live(&mut self, live: &HashMap<SegmentId, u64>, pins: &Pins) {
         for (id, entry) in &mut self.segments {
             entry.live_bytes = Some(live.get(id).copied().unwrap_or(0));
@@ -167,12 +202,16 @@ impl Table {
         }
     }
 
-    /// No pin holds the segment any more.
+    /// No pin from before one of the segment's retirements is left. If that was its last one, and it is still retired, it goes.
     pub(crate) fn free(&mut self, id: SegmentId) {
-        self.dirty.insert(id);
         let entry = self.get(id);
-        assert!(entry.state == State::Retired && entry.live_bytes == Some(0), "only the retired are freed");
+        entry.queued -= 1;
+        if entry.queued > 0 || entry.state != State::Retired {
+            return;
+        }
+        assert!(entry.live_bytes == Some(0), "only what nothing refers to is freed");
         entry.state = State::Freeing;
+        self.dirty.insert(id);
     }
 
     /// What the log does not know yet, as frames; it knows it from now on.
@@ -245,6 +284,7 @@ pub(crate) fn append_runs(descriptor: &mut SegmentDescriptor, runs: &[StripeRun]
 fn retire_empty(id: SegmentId, entry: &mut Entry, pins: &Pins) {
     if entry.state == State::Sealed && entry.live_bytes == Some(0) {
         entry.state = State::Retired;
+        entry.queued += 1;
         pins.retire(id);
     }
 }

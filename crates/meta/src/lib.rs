@@ -32,8 +32,8 @@ pub use memtable::KEY_BYTES_MAX;
 pub use schema::{Base, Folded, PlaceError, Placer, Schema, SchemaError};
 pub use snapshot::Snapshot;
 pub use store::{
-    CommitError, CutHook, Direction, KeyRange, MetaError, Page, PageEntry, ReadSet, SliceRead, SliceStore,
-    Store,
+    CommitError, CutHook, Direction, Holder, KeyRange, MetaError, Page, PageEntry, ReadSet, SliceRead,
+    SliceStore, Store,
 };
 pub use tx::{Changes, Mark, TxStore};
 pub use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};

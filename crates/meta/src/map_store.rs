@@ -21,7 +21,7 @@ use crate::lock::{KeyGuard, KeyLocks};
 use crate::schema::{Base, Folded, Schema};
 use crate::snapshot::{Registry, Snapshot};
 use crate::store::{
-    CommitError, CutHook, Direction, KeyRange, MetaError, Page, ReadSet, SliceRead, SliceStore, Store,
+    CommitError, CutHook, Direction, Holder, KeyRange, MetaError, Page, ReadSet, SliceRead, SliceStore, Store,
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,7 +35,7 @@ type Versions = Vec<(Seq, Change)>;
 
 struct Slice {
     bytes: Vec<u8>,
-    /// Bytes that the writer has not given back yet.
+    /// Bytes that the writer has not given back yet, or that someone holds.
     held_bytes: u64,
 }
 
@@ -317,6 +317,28 @@ impl<S: Schema> Store for MapStore<S> {
     }
 }
 
+impl<S: Schema> Holder for MapStore<S> {
+    fn hold(&self, slices: &[SlicePtr]) {
+        let mut state = self.state.lock();
+        for ptr in slices {
+            // Metadata that names a slice which does not exist is damage, which reading it reports.
+            if let Some(slice) = state.slices.get_mut(&ptr.segment) {
+                slice.held_bytes += u64::from(ptr.len_bytes);
+            }
+        }
+    }
+
+    fn let_go(&self, slices: &[SlicePtr]) {
+        let mut state = self.state.lock();
+        for ptr in slices {
+            if let Some(slice) = state.slices.get_mut(&ptr.segment) {
+                let held = slice.held_bytes.checked_sub(u64::from(ptr.len_bytes));
+                slice.held_bytes = held.expect("what is let go was held");
+            }
+        }
+    }
+}
+
 impl<S: Schema> SliceStore for MapStore<S> {
     fn write(&self, _stream: Stream, bytes: &[u8], who: Admit) -> Result<Slices, LogError> {
         assert!(!bytes.is_empty(), "a slice has bytes");
@@ -338,6 +360,10 @@ impl<S: Schema> SliceStore for MapStore<S> {
                 .checked_sub(u64::from(ptr.len_bytes))
                 .expect("a writer gives its reference back once");
         }
+    }
+
+    fn holder(self: &Arc<Self>) -> Arc<dyn Holder> {
+        Arc::clone(self) as Arc<dyn Holder>
     }
 
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), LogError> {

@@ -221,6 +221,16 @@ pub trait Store: Send + Sync + 'static {
 /// A slice to read and the buffer to fill (of the slice's length).
 pub type SliceRead<'a> = (SlicePtr, &'a mut [u8]);
 
+/// Keeps slices for who remembers them without metadata saying so.
+pub trait Holder: Send + Sync {
+    /// Keeps bytes that metadata names, or named when the caller's pin was taken, until `let_go`, whatever becomes of what named
+    /// them. It takes memory and space, and nothing of it survives closing.
+    fn hold(&self, slices: &[SlicePtr]);
+
+    /// Ends a `hold` of the same slices.
+    fn let_go(&self, slices: &[SlicePtr]);
+}
+
 /// Immutable byte ranges. On one machine the log; on a cluster, storage servers.
 pub trait SliceStore: Send + Sync + 'static {
     /// Writes bytes. The caller holds one reference to them and gives it back with `release`, whether or not
@@ -229,6 +239,9 @@ pub trait SliceStore: Send + Sync + 'static {
 
     /// Gives back the reference that `write` gave.
     fn release(&self, slices: &[SlicePtr]);
+
+    /// Where the bytes are held: the same for every store that is laid over this one.
+    fn holder(self: &Arc<Self>) -> Arc<dyn Holder>;
 
     /// Fills each buffer with its slice's bytes, verified.
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), LogError>;

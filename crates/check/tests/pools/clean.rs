@@ -2,7 +2,7 @@
 
 use warpfire_check::{CheckOptions, Severity, check};
 
-use crate::rig::{SHAPES, assert_clean, checked, cut, live, make, reopen, world};
+use crate::rig::{SHAPES, assert_clean, checked, cut, live, make, rearrange, reopen, world};
 
 #[test]
 fn a_new_pool_is_clean() {
@@ -32,6 +32,24 @@ fn a_pool_with_a_life_behind_it_is_clean_when_closed_and_again_when_opened() {
         assert_clean(&opened, &format!("{shape:?} opened, seed {seed}"));
         assert_eq!(opened.totals.names, closed.totals.names);
         assert_eq!(opened.totals.file_bytes, closed.totals.file_bytes);
+    }
+}
+
+#[test]
+fn a_pool_whose_files_were_rearranged_by_pointers_is_clean_also_after_a_cut() {
+    for (seed, shape) in (0..).zip(SHAPES) {
+        let world = world(shape, seed);
+        let fs = make(&world, shape);
+        rearrange(&fs, seed, 250);
+        let after = cut(&world);
+        assert_clean(&checked(&after.devices()), &format!("{shape:?} after a cut, seed {seed}"));
+        fs.close().unwrap();
+        drop(fs);
+        assert_clean(&checked(&world.devices()), &format!("{shape:?} closed, seed {seed}"));
+        let fs = reopen(&world);
+        fs.sync().unwrap();
+        drop(fs);
+        assert_clean(&checked(&world.devices()), &format!("{shape:?} opened, seed {seed}"));
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use warpfire_check::{CheckOptions, Report, check};
 use warpfire_env::{Device, Timestamp};
 use warpfire_fs::acl::Caller;
-use warpfire_fs::{AllocMode, Fs, FsOptions, FsSchema, NewMode, NodeRef, Position, RenameMode, XattrMode};
+use warpfire_fs::{
+    AllocMode, Fs, FsOptions, FsSchema, Inserted, NewMode, NodeRef, Position, RenameMode, XattrMode,
+};
 use warpfire_log::Log;
 use warpfire_meta::{Background, Engine, EngineOptions, Store};
 use warpfire_pool::{CreateOptions, Pool};
@@ -140,6 +142,41 @@ pub fn live(fs: &World, seed: u64, steps: u64) {
         if step % 7 == 0 {
             while fs.engine().background_step().expect("sound devices do not fail") {}
         }
+    }
+}
+
+/// Writes files and rearranges them by pointers, `steps` times; values that were taken outlive what they were taken from.
+pub fn rearrange(fs: &World, seed: u64, steps: u64) {
+    let mut draw = Draw(seed << 32);
+    let root = Caller::ROOT;
+    let make = |n: u64| fs.create(&root, &fs.root(), format!("s{n}").as_bytes(), NewMode::exact(0o644));
+    let files: Vec<NodeRef> = (0..5).map(|n| make(n).expect("a new name is made")).collect();
+    let mut taken = vec![fs.yank(&files[0], 0, 0).expect("nothing is taken from an empty file")];
+    for _ in 0..steps {
+        let [from, to] = [0, 1].map(|_| &files[draw.below(5) as usize]);
+        let (at, len) = (draw.below(600_000), 1 + draw.below(300_000));
+        let place = draw.below(fs.getattr(to).size_bytes + 1);
+        let slice = taken[draw.below(taken.len() as u64) as usize].clone();
+        match draw.below(9) {
+            0 | 1 => {
+                let data = bytes(&mut draw, len);
+                _ = fs.write(&root, to, Position::At(place), &data);
+            }
+            2 => taken.push(fs.yank(from, at, len).expect("files are readable")),
+            3 => _ = fs.paste(&root, to, Position::At(place), &slice),
+            4 => _ = fs.paste(&root, to, Position::End, &slice),
+            5 => _ = fs.insert_range(&root, to, place, Inserted::Slice(&slice)),
+            6 => _ = fs.remove_range(&root, to, place, 3 * len),
+            7 => _ = fs.concat(&root, to, &[Arc::clone(from), Arc::clone(to)]),
+            _ => taken.truncate(5),
+        }
+        if fs.getattr(to).size_bytes > 3_000_000 {
+            fs.truncate(&root, to, 0).expect("truncating works on a full pool too");
+        }
+        if draw.below(5) == 0 {
+            _ = fs.sync();
+        }
+        while fs.engine().background_step().expect("sound devices do not fail") {}
     }
 }
 

@@ -4,6 +4,7 @@ use warpfire_meta::{Admit, SliceStore, Store};
 
 use super::check_regular;
 use super::piece::Piece;
+use super::splice::Splice;
 use super::write::check_end;
 use crate::acl::Caller;
 use crate::error::FsError;
@@ -58,8 +59,21 @@ impl<E: Store + SliceStore> Fs<E> {
         let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
         let batch = &mut scratch.batch;
         match mode {
-            AllocMode::Insert => return self.insert_range(node, &mut state, offset, len, edit, batch),
-            AllocMode::Collapse => return self.collapse_range(node, &mut state, offset, len, edit, batch),
+            AllocMode::Insert if offset >= size => {
+                return Err(FsError::Invalid("a range is inserted before the end of the file"));
+            }
+            AllocMode::Insert => {
+                check_end(size, len)?;
+                let splice = Splice { cut: offset, from: offset, to: end, inserted: &[] };
+                return self.splice(node, &mut state, &splice, edit, batch);
+            }
+            AllocMode::Collapse if end >= size => {
+                return Err(FsError::Invalid("a range that is collapsed ends before the end of the file"));
+            }
+            AllocMode::Collapse => {
+                let splice = Splice { cut: offset, from: end, to: offset, inserted: &[] };
+                return self.splice(node, &mut state, &splice, edit, batch);
+            }
             _ => {}
         }
         let grows = match mode {

@@ -61,7 +61,7 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 
     /// The values that hold a range's extents, by region.
-    fn values_of(
+    pub(crate) fn values_of(
         &self,
         node: &Node,
         state: &State,
@@ -74,6 +74,9 @@ impl<E: Store + SliceStore> Fs<E> {
         let mut values = Vec::new();
         self.for_each_region(node.ino(), start / REGION, &mut |index, value| {
             let inside = index * REGION < end;
+            if inside && values.len() == REGIONS_PER_COMMIT {
+                return Err(FsError::FileTooLarge);
+            }
             if inside {
                 values.push((index, Value::Region(value.to_vec())));
             }
@@ -84,13 +87,18 @@ impl<E: Store + SliceStore> Fs<E> {
 }
 
 /// A value with extents in it.
-enum Value {
+pub(crate) enum Value {
     Record(Vec<u8>),
     Region(Vec<u8>),
 }
 
 /// The range's pieces, holes spelled out, moved so that it begins at `at`.
-fn pieces_of(values: &[(u64, Value)], start: u64, end: u64, at: u64) -> Result<Vec<Piece<'_>>, FsError> {
+pub(crate) fn pieces_of(
+    values: &[(u64, Value)],
+    start: u64,
+    end: u64,
+    at: u64,
+) -> Result<Vec<Piece<'_>>, FsError> {
     let mut pieces = Vec::new();
     let mut done = start;
     let hole_until = |pieces: &mut Vec<Piece<'_>>, until: u64, done: u64| {

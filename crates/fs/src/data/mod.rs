@@ -7,15 +7,18 @@ mod history;
 mod piece;
 mod read;
 mod seek;
-mod shift;
+mod splice;
 mod truncate;
 mod write;
 
 pub use alloc::AllocMode;
-pub(crate) use piece::{Source, by_region};
+pub(crate) use copy::pieces_of;
+pub(crate) use piece::{Piece, Source, by_region};
 pub use read::ReadAt;
 pub use seek::Seek;
+pub(crate) use splice::Splice;
 pub use write::Position;
+pub(crate) use write::check_end;
 
 use crate::error::FsError;
 use crate::node::Node;

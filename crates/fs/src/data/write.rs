@@ -72,6 +72,6 @@ impl<E: Store + SliceStore> Fs<E> {
 }
 
 /// The end of a range, if files may reach so far.
-pub(super) fn check_end(offset: u64, len: u64) -> Result<u64, FsError> {
+pub(crate) fn check_end(offset: u64, len: u64) -> Result<u64, FsError> {
     offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX).ok_or(FsError::FileTooLarge)
 }

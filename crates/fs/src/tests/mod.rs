@@ -6,6 +6,8 @@ mod engine;
 mod file_model;
 mod full;
 mod names;
+mod slice_model;
+mod slices;
 mod threads;
 mod times;
 mod tree_model;

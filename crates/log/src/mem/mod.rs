@@ -176,8 +176,7 @@ impl MemLog {
 
     fn free_unpinned(&self, state: &mut State) {
         while let Some(segment) = self.pins.take_unpinned() {
-            state.segments.free(segment);
-            state.counters.segments_freed += 1;
+            state.counters.segments_freed += u64::from(state.segments.free(segment));
         }
     }
 }
@@ -262,6 +261,15 @@ impl LogStore for MemLog {
 
     fn retain(&self, slice: SlicePtr) {
         self.state.lock().segments.retain(slice.segment, u64::from(slice.len_bytes));
+    }
+
+    fn hold(&self, slice: SlicePtr) {
+        self.state.lock().segments.hold(slice.segment, u64::from(slice.len_bytes));
+    }
+
+    fn let_go(&self, slice: SlicePtr) {
+        let emptied = self.state.lock().segments.let_go(slice.segment, u64::from(slice.len_bytes));
+        self.retire(emptied);
     }
 
     fn release(&self, segment: SegmentId, bytes: u64) {

@@ -22,9 +22,13 @@ struct Segment {
     /// Its length when a sync last covered it.
     synced_len: usize,
     live_bytes: u64,
+    /// References among `live_bytes` that are nowhere in metadata.
+    holds: u64,
     sealed: bool,
-    /// Empty, sealed and waiting for pins; nothing may refer to it again.
+    /// Empty, sealed and waiting for pins; only who has one may refer to it again.
     retired: bool,
+    /// Times that it was retired and its pins from before are not known to be gone.
+    queued: u32,
 }
 
 impl Segment {
@@ -32,6 +36,7 @@ impl Segment {
     fn retire_if_empty(&mut self) -> bool {
         let retires = self.sealed && self.live_bytes == 0 && !self.retired;
         self.retired |= retires;
+        self.queued += u32::from(retires);
         retires
     }
 }
@@ -147,8 +152,19 @@ impl Segments {
 
     pub(super) fn retain(&mut self, id: SegmentId, bytes: u64) {
         let segment = self.get(id);
-        assert!(!segment.retired, "what nothing refers to is not referred to again");
+        segment.retired = false;
         segment.live_bytes += bytes;
+    }
+
+    pub(super) fn hold(&mut self, id: SegmentId, bytes: u64) {
+        self.retain(id, bytes);
+        self.get(id).holds += 1;
+    }
+
+    pub(super) fn let_go(&mut self, id: SegmentId, bytes: u64) -> Option<SegmentId> {
+        let segment = self.get(id);
+        segment.holds = segment.holds.checked_sub(1).expect("what is let go was held");
+        self.release(id, bytes)
     }
 
     pub(super) fn release(&mut self, id: SegmentId, bytes: u64) -> Option<SegmentId> {
@@ -170,9 +186,16 @@ impl Segments {
         emptied
     }
 
-    pub(super) fn free(&mut self, id: SegmentId) {
+    /// Frees a segment that waits for no older retirement's pins and that nothing refers to again. `true` if it went.
+    pub(super) fn free(&mut self, id: SegmentId) -> bool {
+        let segment = self.get(id);
+        segment.queued -= 1;
+        if segment.queued > 0 || !segment.retired {
+            return false;
+        }
         let freed = self.all.remove(&id).expect("a segment is freed once");
         assert!(freed.sealed && freed.live_bytes == 0, "only sealed segments without references are freed");
+        true
     }
 
     /// Every append so far is durable.
@@ -198,8 +221,11 @@ impl Segments {
 
     pub(super) fn victims(&self, max: usize) -> Vec<SegmentId> {
         let worth = |s: &Segment| s.live_bytes * 100 < self.options.segment_bytes * VICTIM_LIVE_MAX_PERCENT;
-        let mut found: Vec<_> =
-            self.all.iter().filter(|(_, s)| s.sealed && s.live_bytes > 0 && worth(s)).collect();
+        let mut found: Vec<_> = self
+            .all
+            .iter()
+            .filter(|(_, s)| s.sealed && s.live_bytes > 0 && s.holds == 0 && worth(s))
+            .collect();
         found.sort_by_key(|(id, s)| (s.live_bytes, **id));
         found.into_iter().map(|(id, _)| *id).take(max).collect()
     }

@@ -1,5 +1,6 @@
 //! The engine as `Store` and `SliceStore`.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use warpfire_log::{Admit, LogError, LogStore, Pin, Slices, Space, Stream};
@@ -11,7 +12,7 @@ use crate::lock::KeyGuard;
 use crate::schema::Schema;
 use crate::snapshot::Snapshot;
 use crate::store::{
-    CommitError, CutHook, Direction, KeyRange, MetaError, Page, ReadSet, SliceRead, SliceStore, Store,
+    CommitError, CutHook, Direction, Holder, KeyRange, MetaError, Page, ReadSet, SliceRead, SliceStore, Store,
 };
 
 impl<L: LogStore, S: Schema> Store for Engine<L, S> {
@@ -72,6 +73,16 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
     }
 }
 
+impl<L: LogStore, S: Schema> Holder for Engine<L, S> {
+    fn hold(&self, slices: &[SlicePtr]) {
+        slices.iter().for_each(|slice| self.inner.log.hold(*slice));
+    }
+
+    fn let_go(&self, slices: &[SlicePtr]) {
+        slices.iter().for_each(|slice| self.inner.log.let_go(*slice));
+    }
+}
+
 impl<L: LogStore, S: Schema> SliceStore for Engine<L, S> {
     fn write(&self, stream: Stream, bytes: &[u8], who: Admit) -> Result<Slices, LogError> {
         let as_log_error = |e| match e {
@@ -90,6 +101,10 @@ impl<L: LogStore, S: Schema> SliceStore for Engine<L, S> {
         for slice in slices {
             self.inner.log.release(slice.segment, u64::from(slice.len_bytes));
         }
+    }
+
+    fn holder(self: &Arc<Self>) -> Arc<dyn Holder> {
+        Arc::clone(self) as Arc<dyn Holder>
     }
 
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), LogError> {

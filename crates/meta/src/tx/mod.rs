@@ -36,7 +36,7 @@ use warpfire_units::{Seq, SlicePtr};
 use crate::batch::{Batch, SUMS};
 use crate::schema::{Base, Schema};
 use crate::store::{
-    CommitError, CutHook, Direction, KeyRange, MetaError, Page, ReadSet, SliceRead, SliceStore, Store,
+    CommitError, CutHook, Direction, Holder, KeyRange, MetaError, Page, ReadSet, SliceRead, SliceStore, Store,
 };
 use overlay::{Found, Overlay};
 use reads::Reads;
@@ -263,6 +263,10 @@ impl<E: Store + SliceStore, S: Schema> SliceStore for TxStore<E, S> {
 
     /// Held until the transaction ends: see invariant 3.
     fn release(&self, _slices: &[SlicePtr]) {}
+
+    fn holder(self: &Arc<Self>) -> Arc<dyn Holder> {
+        self.below.holder()
+    }
 
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), LogError> {
         self.below.read(reads)

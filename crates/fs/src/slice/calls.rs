@@ -1,0 +1,270 @@
+//! The calls that take, place and move slices.
+
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use warpfire_env::Timestamp;
+use warpfire_meta::{Admit, SliceRead, SliceStore, Store};
+use warpfire_units::SlicePtr;
+
+use super::yanked::Yanked;
+use crate::acl::Caller;
+use crate::data::{Piece, Position, Splice, check_end, check_regular, pieces_of};
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::node::{NodeRef, State};
+use crate::scratch::Scratch;
+
+/// What is inserted into a file.
+#[derive(Clone, Copy, Debug)]
+pub enum Inserted<'y> {
+    /// Zeros: this many bytes.
+    Hole(u64),
+    /// What was taken from a file.
+    Slice(&'y Yanked),
+}
+
+impl Inserted<'_> {
+    fn len_bytes(&self) -> u64 {
+        match self {
+            Inserted::Hole(len_bytes) => *len_bytes,
+            Inserted::Slice(slice) => slice.len_bytes(),
+        }
+    }
+}
+
+/// The state of a file among several that are locked together.
+enum Held<'n> {
+    Source(RwLockReadGuard<'n, State>),
+    Target(RwLockWriteGuard<'n, State>),
+}
+
+impl Held<'_> {
+    fn state(&self) -> &State {
+        match self {
+            Held::Source(state) => state,
+            Held::Target(state) => state,
+        }
+    }
+}
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// Takes a range of a file as a value: what there is of it before the end of the file, as of now. Permission to read is the caller's to have checked.
+    ///
+    /// # Errors
+    /// `IsDirectory`, `Invalid` for what has no content; `FileTooLarge` for more than 2^18 regions.
+    pub fn yank(&self, node: &NodeRef, offset: u64, len: u64) -> Result<Yanked, FsError> {
+        check_regular(node)?;
+        self.leases.expire(self.clock.now());
+        let _pin = self.engine.pin();
+        let state = node.state.read();
+        let end = offset.saturating_add(len).min(state.attrs.size_bytes);
+        let yanked = if offset < end {
+            let values = self.values_of(node, &state, offset, end)?;
+            Yanked::take(&self.engine.holder(), &pieces_of(&values, offset, end, 0)?)
+        } else {
+            Yanked::take(&self.engine.holder(), &[])
+        };
+        drop(state);
+        self.was_read(node)?;
+        Ok(yanked)
+    }
+
+    /// Writes a value, holes included, in one commit. Returns where it went.
+    ///
+    /// # Errors
+    /// `ForeignSlice`, `LeaseExpired`; `FileTooLarge` beyond 2^63 - 1 and for more than 2^18 regions; otherwise as `write`.
+    pub fn paste(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        position: Position,
+        slice: &Yanked,
+    ) -> Result<u64, FsError> {
+        check_regular(node)?;
+        let now = self.use_slice(slice)?;
+        let _pin = self.engine.pin();
+        let mut scratch = Scratch::take();
+        let mut state = node.state.write();
+        let offset = match position {
+            Position::At(offset) => offset,
+            Position::End => state.attrs.size_bytes,
+        };
+        let end = check_end(offset, slice.len_bytes())?;
+        let pieces = slice.pieces(offset, now)?;
+        if !pieces.is_empty() {
+            let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+            let size_after = state.attrs.size_bytes.max(end);
+            self.lay(node, &mut state, &pieces, size_after, edit, &mut scratch.batch, Admit::User)?;
+        }
+        Ok(offset)
+    }
+
+    /// Puts a value or a hole into a file, in one commit: what lies from `offset` on moves up by its length.
+    ///
+    /// # Errors
+    /// `Invalid` past the end of the file; as `paste`, with the regions from `offset` on counted.
+    pub fn insert_range(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        offset: u64,
+        inserted: Inserted<'_>,
+    ) -> Result<(), FsError> {
+        check_regular(node)?;
+        let now = match inserted {
+            Inserted::Slice(slice) => self.use_slice(slice)?,
+            Inserted::Hole(_) => self.clock.now(),
+        };
+        let _pin = self.engine.pin();
+        let mut scratch = Scratch::take();
+        let mut state = node.state.write();
+        let size = state.attrs.size_bytes;
+        let len = inserted.len_bytes();
+        if offset > size {
+            return Err(FsError::Invalid("a range is inserted within the file or at its end"));
+        }
+        let size_after = check_end(size, len)?;
+        let pieces = match inserted {
+            Inserted::Slice(slice) => slice.pieces(offset, now)?,
+            Inserted::Hole(len) => vec![Piece::hole(offset, len)],
+        };
+        if len == 0 {
+            return Ok(());
+        }
+        let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+        if offset == size {
+            return self.lay(node, &mut state, &pieces, size_after, edit, &mut scratch.batch, Admit::User);
+        }
+        let splice = Splice { cut: offset, from: offset, to: offset + len, inserted: &pieces };
+        self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
+    }
+
+    /// Takes a range out of a file, in one commit: what lies behind moves down.
+    ///
+    /// # Errors
+    /// `FileTooLarge` if more than 2^18 regions lie from `offset` on; `truncate` takes those at the end in steps.
+    pub fn remove_range(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), FsError> {
+        check_regular(node)?;
+        let mut scratch = Scratch::take();
+        let mut state = node.state.write();
+        let size = state.attrs.size_bytes;
+        let end = offset.saturating_add(len).min(size);
+        if offset >= end {
+            return Ok(());
+        }
+        if end == size {
+            let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+            let rest = [Piece::hole(offset, size - offset)];
+            return self.lay(node, &mut state, &rest, offset, edit, &mut scratch.batch, Admit::Reserve);
+        }
+        let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+        let splice = Splice { cut: offset, from: end, to: offset, inserted: &[] };
+        self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
+    }
+
+    /// Makes `target` hold what `sources` hold, one after the other, as of one moment and in one commit; it may be one of them. With one source
+    /// this is `copy`. Returns the length.
+    ///
+    /// # Errors
+    /// `FileTooLarge` beyond 2^63 - 1, or if target and sources have more than 2^18 regions; otherwise as `write`.
+    pub fn concat(&self, caller: &Caller<'_>, target: &NodeRef, sources: &[NodeRef]) -> Result<u64, FsError> {
+        check_regular(target)?;
+        sources.iter().try_for_each(|source| check_regular(source))?;
+        let _pin = self.engine.pin();
+        let mut files: Vec<&NodeRef> = sources.iter().chain([target]).collect();
+        files.sort_unstable_by_key(|node| node.ino());
+        files.dedup_by_key(|node| node.ino());
+        let mut held: Vec<Held<'_>> = files
+            .iter()
+            .map(|node| match node.ino() == target.ino() {
+                true => Held::Target(node.state.write()),
+                false => Held::Source(node.state.read()),
+            })
+            .collect();
+        let place = |node: &NodeRef| {
+            files.binary_search_by_key(&node.ino(), |file| file.ino()).expect("every file is among them")
+        };
+        let mut values = Vec::with_capacity(sources.len());
+        let mut len = 0;
+        for source in sources {
+            let state = held.get(place(source)).expect("every file is locked").state();
+            let size = state.attrs.size_bytes;
+            len = check_end(len, size)?;
+            values.push((size, self.values_of(source, state, 0, size)?));
+        }
+        let mut pieces = Vec::new();
+        let mut at = 0;
+        for (size, values) in &values {
+            pieces.extend(pieces_of(values, 0, *size, at)?);
+            at += size;
+        }
+        let mut scratch = Scratch::take();
+        let Some(Held::Target(state)) = held.get_mut(place(target)) else {
+            unreachable!("the target is locked for writing")
+        };
+        let edit = self.edit_of_write(caller, target, state, &mut scratch.batch);
+        let splice = Splice { cut: 0, from: state.attrs.size_bytes, to: len, inserted: &pieces };
+        self.splice(target, state, &splice, edit, &mut scratch.batch)?;
+        drop(held);
+        sources.iter().try_for_each(|source| self.was_read(source))?;
+        Ok(len)
+    }
+
+    /// Fills `buf` with a value's bytes from a place in it on. Returns how many there were.
+    ///
+    /// # Errors
+    /// `ForeignSlice`, `LeaseExpired`; `Damaged` if bytes can not be had.
+    pub fn read_yanked(&self, slice: &Yanked, at: u64, buf: &mut [u8]) -> Result<usize, FsError> {
+        let now = self.use_slice(slice)?;
+        let _pin = self.engine.pin();
+        let pieces = slice.pieces(0, now)?;
+        let end = at.saturating_add(buf.len() as u64).min(slice.len_bytes());
+        let mut reads: Vec<SliceRead<'_>> = Vec::new();
+        let mut rest = buf;
+        let mut done = 0;
+        for piece in pieces.iter().filter_map(|piece| piece.clip(at, end)) {
+            let (place, behind) = rest.split_at_mut(usize::try_from(piece.len).expect("inside the buffer"));
+            done += place.len();
+            rest = behind;
+            match piece.source {
+                warpfire_format::fs::Source::Hole => place.fill(0),
+                warpfire_format::fs::Source::Bytes(bytes) => place.copy_from_slice(bytes),
+                warpfire_format::fs::Source::Slice(segment, offset_bytes) => {
+                    let len_bytes = u32::try_from(place.len()).expect("a run of a value is below 4 GiB");
+                    reads.push((SlicePtr { segment, offset_bytes, len_bytes }, place));
+                }
+            }
+        }
+        self.engine.read(&mut reads)?;
+        Ok(done)
+    }
+
+    /// Bounds how long a value, with all its clones and parts, keeps its bytes: until then, and no longer although it may still be there. A later lease takes the
+    /// place of an earlier one. What is due is let go by the next call on slices, or the next `sync`.
+    ///
+    /// # Errors
+    /// `ForeignSlice`; `LeaseExpired` if its time is over already.
+    pub fn lease(&self, slice: &Yanked, until: Timestamp) -> Result<(), FsError> {
+        let now = self.use_slice(slice)?;
+        if slice.holds().any(|hold| !hold.is_kept(now)) {
+            return Err(FsError::LeaseExpired);
+        }
+        slice.holds().for_each(|hold| self.leases.add(hold, until));
+        Ok(())
+    }
+
+    /// The time, once it is clear that a value may be used here at all.
+    fn use_slice(&self, slice: &Yanked) -> Result<Timestamp, FsError> {
+        if !slice.is_of(&self.engine.holder()) {
+            return Err(FsError::ForeignSlice);
+        }
+        let now = self.clock.now();
+        self.leases.expire(now);
+        Ok(now)
+    }
+}
