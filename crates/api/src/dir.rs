@@ -68,7 +68,7 @@ impl Dir {
         file.write_all_at(bytes, 0)
     }
 
-    /// As [`write`](Dir::write), and sets permissions, owner and times.
+    /// As [`write`](Dir::write), and sets permissions, owner and times. A new file is made with all of it in one commit.
     ///
     /// # Errors
     /// As [`write`](Dir::write) and [`Warpfire::set_metadata`].
@@ -78,13 +78,15 @@ impl Dir {
         bytes: impl AsRef<[u8]>,
         set: &SetMetadata,
     ) -> Result<()> {
-        let name = name.as_ref();
-        self.write(name, bytes)?;
-        if set.is_empty() {
-            return Ok(());
+        let (name, bytes) = (name.as_ref(), bytes.as_ref());
+        let (fs, caller) = (self.pool.fs(), self.pool.identity().caller());
+        match fs.create_file_with(&caller, &self.node, name.as_bytes(), FILE_MODE, bytes, &set.0) {
+            Ok(_) => return Ok(()),
+            Err(FsError::Exists) => self.overwrite(name, bytes)?,
+            Err(error) => return Err(error.into()),
         }
         let node = self.pool.followed(&self.node, name)?;
-        self.pool.fs().setattr(&self.pool.identity().caller(), &node, &set.0)?;
+        fs.setattr(&caller, &node, &set.0)?;
         Ok(())
     }
 

@@ -214,8 +214,4 @@ impl SetMetadata {
         self.0.mtime = Some(SetTime::At(at));
         self
     }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0 == SetAttr::default()
-    }
 }

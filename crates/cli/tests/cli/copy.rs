@@ -1,6 +1,8 @@
 //! Copying in, looking, and copying out again, with the real binary.
 
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
 
 use crate::fixture::{Fixture, bytes, tree};
 
@@ -37,6 +39,97 @@ fn a_tree_comes_back_as_it_went_into_one_file() {
 #[test]
 fn a_tree_comes_back_as_it_went_into_six_devices() {
     round_trip(6, 4, 2);
+}
+
+/// Blocks that are allocated, as stat(2) counts them.
+fn allocated_bytes(path: &Path) -> u64 {
+    path.metadata().expect("it is there").blocks() * 512
+}
+
+#[test]
+fn holes_stay_holes_both_ways() {
+    let fixture = Fixture::pool(1, 1, 0, 32);
+    let sparse = File::create(fixture.path("sparse")).expect("a local file is made");
+    sparse.write_all_at(&bytes(1, 5000), 3 << 30).expect("written");
+    sparse.write_all_at(b"near", 10).expect("written");
+    sparse.set_len(5 << 30).expect("set");
+    drop(sparse);
+    let said = fixture.run(["cp", "sparse", "pool:/"]);
+    assert!(said.stderr.contains("KiB in"), "far less than 5 GiB was copied: {}", said.stderr);
+    said.succeeded();
+    fixture.run(["cp", "pool:/sparse", "pool:/again"]).succeeded();
+    fixture.run(["cp", "pool:/again", "back"]).succeeded();
+    let back = File::open(fixture.path("back")).expect("copied out");
+    assert_eq!(back.metadata().expect("it is there").len(), 5 << 30);
+    assert!(allocated_bytes(&fixture.path("back")) <= allocated_bytes(&fixture.path("sparse")) + (64 << 10));
+    let mut read = vec![0; 5000];
+    back.read_exact_at(&mut read, 3 << 30).expect("read");
+    assert!(read == bytes(1, 5000));
+    back.read_exact_at(&mut read[..4], 10).expect("read");
+    assert_eq!(&read[..4], b"near");
+}
+
+#[test]
+fn a_copy_inside_a_pool_keeps_what_a_copy_out_keeps() {
+    let fixture = Fixture::pool(1, 1, 0, 64);
+    make_tree(&fixture);
+    fixture.run(["cp", "-r", "tree", "pool:/"]).succeeded();
+    fixture.run(["cp", "-r", "pool:/tree", "pool:/twin"]).succeeded();
+    fixture.run(["cp", "-r", "pool:/twin", "back"]).succeeded();
+    assert_eq!(tree(&fixture.path("tree")), tree(&fixture.path("back")));
+}
+
+/// The list that gives user 1234 read access to a file of mode 640, as the kernel hands it out.
+fn list() -> Vec<u8> {
+    let nobody = u32::MAX;
+    // Tag, permissions, and of a named user the number: user, user 1234, group, mask, others.
+    let entries = [(1u16, 6u16, nobody), (2, 4, 1234), (4, 4, nobody), (16, 4, nobody), (32, 0, nobody)];
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, number) in entries {
+        list.extend(tag.to_le_bytes());
+        list.extend(permissions.to_le_bytes());
+        list.extend(number.to_le_bytes());
+    }
+    list
+}
+
+#[test]
+fn an_archive_keeps_attributes_and_access_control_lists() {
+    let fixture = Fixture::pool(1, 1, 0, 64);
+    make_tree(&fixture);
+    let set = |name: &str, attribute: &str, value: &[u8]| {
+        rustix::fs::setxattr(fixture.path(name), attribute, value, rustix::fs::XattrFlags::empty())
+    };
+    // A folder for temporary files that keeps no attributes has nothing to show here.
+    if set("tree/block", "user.colour", b"green") == Err(rustix::io::Errno::OPNOTSUPP) {
+        eprintln!("left out: the folder for temporary files keeps no extended attributes");
+        return;
+    }
+    set("tree/bin", "user.folder", b"").expect("set");
+    set("tree/large", "user.long", &bytes(9, 3000)).expect("set");
+    set("tree/odd", "system.posix_acl_access", &list()).expect("set");
+    set("tree/many", "system.posix_acl_default", &list()).expect("set");
+    std::fs::set_permissions(fixture.path("tree/block"), PermissionsExt::from_mode(0o444)).expect("set");
+    fixture.run(["cp", "-a", "tree", "pool:/"]).succeeded();
+    fixture.run(["cp", "-a", "pool:/tree", "pool:/twin"]).succeeded();
+    fixture.run(["cp", "-a", "pool:/twin", "back"]).succeeded();
+    assert_eq!(tree(&fixture.path("tree")), tree(&fixture.path("back")));
+    let get = |name: &str, attribute: &str| {
+        let mut value = vec![0; 65536];
+        let len = rustix::fs::getxattr(fixture.path(name), attribute, &mut value[..]).expect(name);
+        value.truncate(len);
+        value
+    };
+    assert_eq!(get("back/block", "user.colour"), b"green");
+    assert_eq!(get("back/bin", "user.folder"), b"");
+    assert!(get("back/large", "user.long") == bytes(9, 3000));
+    assert_eq!(get("back/odd", "system.posix_acl_access"), list());
+    assert_eq!(get("back/odd-again", "system.posix_acl_access"), list());
+    assert_eq!(get("back/many", "system.posix_acl_default"), list());
+    fixture.run(["cp", "-r", "pool:/tree", "plain"]).succeeded();
+    let mut value = [0; 16];
+    let lost = rustix::fs::getxattr(fixture.path("plain/block"), "user.colour", &mut value[..]);
+    assert_eq!(lost, Err(rustix::io::Errno::NODATA), "only --archive keeps them");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Changing attributes.
 
-use warpfire_format::fs::{FileKind, InodeEdit, Stamp, flag, xattr_key};
+use warpfire_format::fs::{Attrs, FileKind, InodeEdit, Stamp, flag, xattr_key};
 use warpfire_meta::{Admit, Batch, SliceStore, Store};
 
 use super::access::subject;
@@ -27,7 +27,7 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         let now = self.now();
         let mut state = node.state.write();
-        let edit = self.plan_setattr(caller, node, &state, set, now)?;
+        let edit = self.plan_setattr(caller, node.ino(), &node.current(&state), set, now)?;
         if edit != InodeEdit::default() {
             let mut scratch = Scratch::take();
             if edit.permissions.is_some() && state.attrs.flags & flag::ACL != 0 {
@@ -56,19 +56,19 @@ impl<E: Store + SliceStore> Fs<E> {
         Ok(attr_of(node.ino(), &node.current(&state)))
     }
 
-    fn plan_setattr(
+    /// What a call of `setattr` makes of attributes, but for the size.
+    pub(crate) fn plan_setattr(
         &self,
         caller: &Caller<'_>,
-        node: &Node,
-        state: &State,
+        ino: u64,
+        attrs: &Attrs,
         set: &SetAttr,
         now: Stamp,
     ) -> Result<InodeEdit<'static>, FsError> {
-        let attrs = node.current(state);
-        let who = subject(&attrs);
+        let who = subject(attrs);
         let is_owner = who.is_owned_by(caller);
         let mut edit = InodeEdit::default();
-        let mut mode = super::mode_of(&attrs);
+        let mut mode = super::mode_of(attrs);
         if set.uid.is_some() || set.gid.is_some() {
             let (uid, gid) = (set.uid.unwrap_or(attrs.uid), set.gid.unwrap_or(attrs.gid));
             let own_group = gid == attrs.gid || caller.is_in(gid);
@@ -89,7 +89,7 @@ impl<E: Store + SliceStore> Fs<E> {
             let gid = edit.owner.map_or(attrs.gid, |(_, gid)| gid);
             mode = mode_after_chmod(&crate::acl::Subject { gid, ..who }, wanted, caller);
         }
-        if mode != super::mode_of(&attrs) || set.mode.is_some() {
+        if mode != super::mode_of(attrs) || set.mode.is_some() {
             edit.permissions = Some((mode & 0o7777) as u16);
         }
         let time = |t: SetTime| match t {
@@ -99,7 +99,7 @@ impl<E: Store + SliceStore> Fs<E> {
         if set.atime.is_some() || set.mtime.is_some() {
             let both_now = [set.atime, set.mtime].iter().flatten().all(|t| *t == SetTime::Now);
             if !is_owner && both_now {
-                self.permit(caller, node.ino(), &attrs, Perm::WRITE)?;
+                self.permit(caller, ino, attrs, Perm::WRITE)?;
             } else if !is_owner {
                 return Err(FsError::NotPermitted);
             }

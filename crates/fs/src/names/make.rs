@@ -8,7 +8,7 @@ use warpfire_meta::{Admit, Batch, SliceStore, Store};
 
 use super::check_name;
 use crate::acl::{Acl, Caller, Inherited, Perm, XATTR_ACCESS, XATTR_DEFAULT, inherit};
-use crate::attrs::NewMode;
+use crate::attrs::{NewMode, SetAttr};
 use crate::data::{Source, by_region};
 use crate::dirty::{BYTES, INODES};
 use crate::error::FsError;
@@ -30,6 +30,8 @@ pub struct NewFile<'a> {
     pub rdev: u64,
     /// Target of a symbolic link, or first bytes of a regular file.
     pub content: &'a [u8],
+    /// What is different from what a new file has, as if set right after.
+    pub set: Option<&'a SetAttr>,
 }
 
 /// A new inode before it is written.
@@ -52,7 +54,12 @@ impl<E: Store + SliceStore> Fs<E> {
         name: &[u8],
         mode: NewMode,
     ) -> Result<NodeRef, FsError> {
-        self.make_node(caller, dir, name, &NewFile { kind: FileKind::Directory, mode, rdev: 0, content: b"" })
+        self.make_node(
+            caller,
+            dir,
+            name,
+            &NewFile { kind: FileKind::Directory, mode, rdev: 0, content: b"", set: None },
+        )
     }
 
     /// Makes an empty regular file that must not exist yet.
@@ -66,7 +73,12 @@ impl<E: Store + SliceStore> Fs<E> {
         name: &[u8],
         mode: NewMode,
     ) -> Result<NodeRef, FsError> {
-        self.make_node(caller, dir, name, &NewFile { kind: FileKind::Regular, mode, rdev: 0, content: b"" })
+        self.make_node(
+            caller,
+            dir,
+            name,
+            &NewFile { kind: FileKind::Regular, mode, rdev: 0, content: b"", set: None },
+        )
     }
 
     /// Makes a symbolic link.
@@ -85,7 +97,7 @@ impl<E: Store + SliceStore> Fs<E> {
             caller,
             dir,
             name,
-            &NewFile { kind: FileKind::Symlink, mode, rdev: 0, content: target },
+            &NewFile { kind: FileKind::Symlink, mode, rdev: 0, content: target, set: None },
         )
     }
 
@@ -112,7 +124,7 @@ impl<E: Store + SliceStore> Fs<E> {
             FileKind::CharDevice | FileKind::BlockDevice => rdev,
             _ => 0,
         };
-        self.make_node(caller, dir, name, &NewFile { kind, mode, rdev, content: b"" })
+        self.make_node(caller, dir, name, &NewFile { kind, mode, rdev, content: b"", set: None })
     }
 
     /// Makes a regular file with all of its content in one commit, and keeps no node of it. Returns its inode number.
@@ -127,7 +139,24 @@ impl<E: Store + SliceStore> Fs<E> {
         mode: NewMode,
         data: &[u8],
     ) -> Result<u64, FsError> {
-        let new = NewFile { kind: FileKind::Regular, mode, rdev: 0, content: data };
+        let new = NewFile { kind: FileKind::Regular, mode, rdev: 0, content: data, set: None };
+        self.make(caller, dir, name, &new).map(|(ino, _)| ino)
+    }
+
+    /// As `create_file`, with other attributes than a new file has, all in one commit.
+    ///
+    /// # Errors
+    /// As `create_file` and `setattr`; `Invalid` if a size is to be set.
+    pub fn create_file_with(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        name: &[u8],
+        mode: NewMode,
+        data: &[u8],
+        set: &SetAttr,
+    ) -> Result<u64, FsError> {
+        let new = NewFile { kind: FileKind::Regular, mode, rdev: 0, content: data, set: Some(set) };
         self.make(caller, dir, name, &new).map(|(ino, _)| ino)
     }
 
@@ -136,7 +165,7 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// As `mkdir`.
     pub fn tmpfile(&self, caller: &Caller<'_>, dir: &NodeRef, mode: NewMode) -> Result<NodeRef, FsError> {
-        let new = NewFile { kind: FileKind::Regular, mode, rdev: 0, content: b"" };
+        let new = NewFile { kind: FileKind::Regular, mode, rdev: 0, content: b"", set: None };
         let now = self.now();
         let mut draft = self.draft(caller, dir, &new, now, Perm::WRITE.or(Perm::EXECUTE))?;
         draft.attrs.links = 0;
@@ -317,7 +346,15 @@ impl<E: Store + SliceStore> Fs<E> {
                 attrs.flags |= bit | flag::XATTRS;
             }
         }
-        Ok(Draft { ino: self.new_ino()?, attrs, access, default })
+        let mut draft = Draft { ino: self.new_ino()?, attrs, access, default };
+        if let Some(set) = new.set {
+            let edit = self.plan_setattr(caller, draft.ino, &draft.attrs, set, now)?;
+            edit.apply(&mut draft.attrs)?;
+            if let (Some(permissions), Some(list)) = (edit.permissions, &mut draft.access) {
+                list.chmod(u32::from(permissions));
+            }
+        }
+        Ok(draft)
     }
 
     fn put_lists(&self, draft: &Draft, batch: &mut Batch) {
@@ -348,6 +385,9 @@ fn check_content(new: &NewFile<'_>) -> Result<(), FsError> {
         if new.content.contains(&0) {
             return Err(FsError::Invalid("a target holds no NUL"));
         }
+    }
+    if new.set.is_some_and(|set| set.size_bytes.is_some()) {
+        return Err(FsError::Invalid("a new file is as long as its bytes"));
     }
     if new.content.len() as u64 > FILE_BYTES_MAX {
         return Err(FsError::FileTooLarge);

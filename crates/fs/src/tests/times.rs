@@ -1,13 +1,14 @@
-//! Times of directories: what was set, what changed since, and what is there after reopening.
+//! Times and other attributes that are set: what changed since, and what is there after reopening.
 
 use std::sync::Arc;
 use std::thread;
 
 use warpfire_env::Timestamp;
+use warpfire_meta::Store;
 
 use super::{Draw, Engine, Ticking, World, world_with};
 use crate::acl::Caller;
-use crate::{Attr, Fs, FsOptions, NewMode, NodeRef, SetAttr, SetTime};
+use crate::{Attr, Fs, FsError, FsOptions, NewMode, NodeRef, SetAttr, SetTime};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
@@ -74,6 +75,29 @@ fn a_change_of_mode_leaves_the_time_of_the_last_new_name() {
     let shown = shown_and_kept(engine, clock, fs, d, "future, a name, chmod");
     assert_eq!(shown.mtime, before.mtime);
     assert!(shown.ctime > before.ctime);
+}
+
+#[test]
+fn a_file_is_made_with_its_attributes_in_one_commit() {
+    let (engine, _, fs, d) = with_dir();
+    let set = SetAttr {
+        mode: Some(0o4751),
+        uid: Some(7),
+        gid: Some(8),
+        mtime: Some(SetTime::At(PAST)),
+        ..SetAttr::default()
+    };
+    let newest = || engine.seq(&engine.snapshot()).0;
+    let before = newest();
+    fs.create_file_with(&ROOT, &d, b"a", NewMode::exact(0o644), b"bytes", &set).unwrap();
+    assert_eq!(newest() - before, 1);
+    let attr = fs.getattr(&fs.lookup(&ROOT, &d, b"a").unwrap());
+    assert_eq!((attr.mode & 0o7777, attr.uid, attr.gid, attr.mtime), (0o4751, 7, 8, PAST));
+    let alice = Caller { uid: 10, gid: 20, groups: &[0u32; 0], checked: false };
+    fs.setattr(&ROOT, &d, &SetAttr { mode: Some(0o777), ..SetAttr::default() }).unwrap();
+    let refused = fs.create_file_with(&alice, &d, b"b", NewMode::exact(0o644), b"", &set);
+    assert!(matches!(refused, Err(FsError::NotPermitted)), "only root gives files away");
+    assert!(fs.lookup(&ROOT, &d, b"b").is_err());
 }
 
 /// Names are made and times set while others sync: whichever came last, memory and flash say the same.

@@ -1,59 +1,97 @@
 //! Copying inside one pool: the copy shares the slices of the file, no data moves.
 
-use std::path::Path;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 use warpfire::{FileType, Metadata, SetMetadata, Warpfire};
 
 use super::Job;
+use super::xattrs::{Turn, Xattrs};
 use crate::failure::Failure;
 
-/// Copies a file, or a folder with all that is in it.
-pub fn copy(job: &mut Job, fs: &Warpfire, source: &Path, target: &Path) {
-    if target.starts_with(source) {
-        return job.skip(source, "can not be copied into itself");
-    }
-    let metadata = match fs.symlink_metadata(source) {
-        Ok(metadata) => metadata,
-        Err(error) => return job.skip(source, error),
-    };
-    if !metadata.is_dir() {
-        let copied = file(fs, source, &metadata, target);
-        return job.outcome(source, copied);
-    }
-    if !job.recursive {
-        return job.skip(source, "is a folder; copy it with -r");
-    }
-    if let Err(failure) = folder(job, fs, source, target) {
-        return job.skip(source, failure);
-    }
-    let kept = fs.set_metadata(target, &kept(&metadata));
-    job.outcome(source, kept.map(|()| 0));
+/// A copy inside one pool.
+pub struct Inside<'a> {
+    fs: &'a Warpfire,
+    /// Files with more than one name: where the first was copied to.
+    linked: HashMap<u64, PathBuf>,
+    is_superuser: bool,
 }
 
-fn folder(job: &mut Job, fs: &Warpfire, source: &Path, target: &Path) -> Result<(), Failure> {
-    if !fs.metadata(target).is_ok_and(|there| there.is_dir()) {
-        fs.create_dir(target)?;
+impl<'a> Inside<'a> {
+    pub fn new(fs: &'a Warpfire) -> Self {
+        Inside { fs, linked: HashMap::new(), is_superuser: rustix::process::geteuid().is_root() }
     }
-    for entry in fs.read_dir(source)? {
-        let name = entry?.file_name().to_owned();
-        copy(job, fs, &source.join(&name), &target.join(&name));
-    }
-    Ok(())
-}
 
-fn file(fs: &Warpfire, source: &Path, metadata: &Metadata, target: &Path) -> Result<u64, Failure> {
-    match metadata.file_type() {
-        FileType::File | FileType::Dir => {
-            fs.copy(source, target)?;
+    /// Copies a file, or a folder with all that is in it.
+    pub fn copy(&mut self, job: &mut Job, source: &Path, target: &Path) {
+        if target.starts_with(source) {
+            return job.skip(source, "can not be copied into itself");
         }
-        FileType::Symlink => fs.symlink(fs.read_link(source)?, target)?,
-        special => fs.create_special(target, special, metadata.mode(), metadata.device_numbers())?,
+        let metadata = match self.fs.symlink_metadata(source) {
+            Ok(metadata) => metadata,
+            Err(error) => return job.skip(source, error),
+        };
+        if !metadata.is_dir() {
+            let copied = self.file(job, source, &metadata, target);
+            return job.outcome(source, copied);
+        }
+        if !job.recursive {
+            return job.skip(source, "is a folder; copy it with -r");
+        }
+        if let Err(failure) = self.folder(job, source, target) {
+            return job.skip(source, failure);
+        }
+        let kept = self.keep(job, source, &metadata, target);
+        job.outcome(source, kept.map(|()| 0));
     }
-    fs.set_symlink_metadata(target, &kept(metadata))?;
-    Ok(metadata.len())
-}
 
-fn kept(metadata: &Metadata) -> SetMetadata {
-    let kept = SetMetadata::new().accessed(metadata.accessed()).modified(metadata.modified());
-    if metadata.file_type() == FileType::Symlink { kept } else { kept.mode(metadata.mode()) }
+    fn folder(&mut self, job: &mut Job, source: &Path, target: &Path) -> Result<(), Failure> {
+        if !self.fs.metadata(target).is_ok_and(|there| there.is_dir()) {
+            self.fs.create_dir(target)?;
+        }
+        for entry in self.fs.read_dir(source)? {
+            let name = entry?.file_name().to_owned();
+            self.copy(job, &source.join(&name), &target.join(&name));
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, job: &Job, source: &Path, metadata: &Metadata, target: &Path) -> Result<u64, Failure> {
+        if metadata.nlink() > 1 {
+            if let Some(first) = self.linked.get(&metadata.ino()) {
+                if self.fs.symlink_metadata(target).is_ok() {
+                    self.fs.remove_file(target)?;
+                }
+                self.fs.hard_link(first, target)?;
+                return Ok(0);
+            }
+            self.linked.insert(metadata.ino(), target.to_path_buf());
+        }
+        match metadata.file_type() {
+            FileType::File | FileType::Dir => {
+                self.fs.copy(source, target)?;
+            }
+            FileType::Symlink => self.fs.symlink(self.fs.read_link(source)?, target)?,
+            special => {
+                self.fs.create_special(target, special, metadata.mode(), metadata.device_numbers())?;
+            }
+        }
+        self.keep(job, source, metadata, target)?;
+        Ok(metadata.len())
+    }
+
+    /// Gives the copy the mode and times of the file, the superuser its owner too, and with `--archive` its extended attributes.
+    fn keep(&self, job: &Job, source: &Path, metadata: &Metadata, target: &Path) -> Result<(), Failure> {
+        let mut kept = SetMetadata::new().accessed(metadata.accessed()).modified(metadata.modified());
+        if self.is_superuser {
+            kept = kept.owner(metadata.uid()).group(metadata.gid());
+        }
+        if metadata.file_type() == FileType::Symlink {
+            return Ok(self.fs.set_symlink_metadata(target, &kept)?);
+        }
+        let xattrs = if job.archive { Xattrs::of_pool(self.fs, source)? } else { Xattrs::default() };
+        xattrs.set_on_pool(self.fs, target, Turn::Before)?;
+        self.fs.set_symlink_metadata(target, &kept.mode(metadata.mode()))?;
+        xattrs.set_on_pool(self.fs, target, Turn::After)
+    }
 }

@@ -1,24 +1,24 @@
 //! Copying local files into a pool.
 //!
 //! A folder is opened in the pool once and its files are made through that handle, each in one commit with its
-//! bytes, mode, owner and times.
+//! bytes, mode, owner and times. What is long, has holes or has extended attributes takes a few.
 
 use std::collections::HashMap;
 use std::fs::{self, DirEntry};
-use std::io::Read;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::io::{Read, Seek};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use warpfire::{Dir, FileType, SetMetadata, Timestamp, Warpfire};
 
-use super::Job;
+use super::holes::{may_have_holes, next_data};
+use super::xattrs::{Turn, Xattrs};
+use super::{Job, PIECE_BYTES};
 use crate::failure::Failure;
 
 /// A file up to this size is read whole and made in one commit.
 const WHOLE_BYTES_MAX: u64 = 1 << 20;
-
-/// A larger file is copied in pieces of this size.
-const PIECE_BYTES: usize = 4 << 20;
 
 /// A copy into one pool.
 pub struct Inward<'a> {
@@ -50,7 +50,7 @@ impl<'a> Inward<'a> {
             Err(error) => return job.skip(source, error),
         };
         if !metadata.is_dir() {
-            let copied = self.file(source, &metadata, parent, target);
+            let copied = self.file(job, source, &metadata, parent, target);
             return job.outcome(source, copied);
         }
         if !job.recursive {
@@ -60,8 +60,8 @@ impl<'a> Inward<'a> {
             return job.skip(source, failure);
         }
         // Times and a mode without the owner's write bit can be set only once everything is inside.
-        let set = self.fs.set_metadata(target, &self.kept(&metadata));
-        job.outcome(source, set.map(|()| 0));
+        let kept = self.xattrs(job, source).and_then(|xattrs| self.keep(&xattrs, &metadata, target));
+        job.outcome(source, kept.map(|()| 0));
     }
 
     fn folder(&mut self, job: &mut Job, source: &Path, target: &Path) -> Result<(), Failure> {
@@ -84,6 +84,7 @@ impl<'a> Inward<'a> {
     /// Copies what is no folder; gives the bytes that it held.
     fn file(
         &mut self,
+        job: &Job,
         source: &Path,
         metadata: &fs::Metadata,
         parent: &Dir,
@@ -100,25 +101,39 @@ impl<'a> Inward<'a> {
         }
         let file_type = metadata.file_type();
         if file_type.is_file() {
-            return self.contents(source, metadata, parent, target);
+            let xattrs = self.xattrs(job, source)?;
+            return self.contents(source, metadata, &xattrs, parent, target);
         }
         self.replace(target)?;
         if file_type.is_symlink() {
             let to = fs::read_link(source).map_err(|error| Failure::local(source, &error))?;
             self.fs.symlink(&to, target)?;
-        } else {
-            let kind = match file_type {
-                kind if kind.is_fifo() => FileType::Fifo,
-                kind if kind.is_socket() => FileType::Socket,
-                kind if kind.is_block_device() => FileType::BlockDevice,
-                _ => FileType::CharDevice,
-            };
-            let device = metadata.rdev();
-            let numbers = (rustix::fs::major(device), rustix::fs::minor(device));
-            self.fs.create_special(target, kind, metadata.mode() & 0o7777, numbers)?;
+            self.fs.set_symlink_metadata(target, &self.kept(metadata))?;
+            return Ok(0);
         }
-        self.fs.set_symlink_metadata(target, &self.kept(metadata))?;
+        let kind = match file_type {
+            kind if kind.is_fifo() => FileType::Fifo,
+            kind if kind.is_socket() => FileType::Socket,
+            kind if kind.is_block_device() => FileType::BlockDevice,
+            _ => FileType::CharDevice,
+        };
+        let device = metadata.rdev();
+        let numbers = (rustix::fs::major(device), rustix::fs::minor(device));
+        self.fs.create_special(target, kind, metadata.mode() & 0o7777, numbers)?;
+        self.keep(&self.xattrs(job, source)?, metadata, target)?;
         Ok(0)
+    }
+
+    /// The extended attributes to keep of what is no symbolic link.
+    fn xattrs(&self, job: &Job, source: &Path) -> Result<Xattrs, Failure> {
+        if job.archive { Xattrs::of_local(source) } else { Ok(Xattrs::default()) }
+    }
+
+    /// Gives the copy the attributes of what is no symbolic link.
+    fn keep(&self, xattrs: &Xattrs, metadata: &fs::Metadata, target: &Path) -> Result<(), Failure> {
+        xattrs.set_on_pool(self.fs, target, Turn::Before)?;
+        self.fs.set_metadata(target, &self.kept(metadata))?;
+        xattrs.set_on_pool(self.fs, target, Turn::After)
     }
 
     /// Removes what is in the way of something that is no regular file.
@@ -133,32 +148,60 @@ impl<'a> Inward<'a> {
         &mut self,
         source: &Path,
         metadata: &fs::Metadata,
+        xattrs: &Xattrs,
         parent: &Dir,
         target: &Path,
     ) -> Result<u64, Failure> {
         let name = target.file_name().ok_or_else(|| Failure::new("the root of a pool is no file"))?;
         let failed = |error| Failure::local(source, &error);
         let mut from = fs::File::open(source).map_err(failed)?;
-        let kept = self.kept(metadata);
-        self.piece.clear();
-        if metadata.len() <= WHOLE_BYTES_MAX {
+        let mut data = Some(0..metadata.len());
+        if may_have_holes(metadata) {
+            data = next_data(&from, 0).map_err(failed)?;
+        }
+        let is_dense = data == Some(0..metadata.len());
+        if is_dense && xattrs.is_empty() && metadata.len() <= WHOLE_BYTES_MAX {
+            from.rewind().map_err(failed)?;
+            self.piece.clear();
             from.read_to_end(&mut self.piece).map_err(failed)?;
-            parent.write_with(name, &self.piece, &kept)?;
+            parent.write_with(name, &self.piece, &self.kept(metadata))?;
             return Ok(self.piece.len() as u64);
         }
         let to = self.fs.create(target)?;
+        let (mut copied, mut end) = (0, 0);
+        while let Some(range) = data {
+            copied += self.range(source, &from, &to, range.clone())?;
+            end = range.end;
+            data = if is_dense { None } else { next_data(&from, end).map_err(failed)? };
+        }
+        if end < metadata.len() {
+            to.set_len(metadata.len())?;
+        }
+        self.keep(xattrs, metadata, target)?;
+        Ok(copied)
+    }
+
+    /// Copies a range of a file; gives how many bytes, fewer than asked for if the file has become shorter.
+    fn range(
+        &mut self,
+        source: &Path,
+        from: &fs::File,
+        to: &warpfire::File,
+        range: Range<u64>,
+    ) -> Result<u64, Failure> {
         self.piece.resize(PIECE_BYTES, 0);
-        let mut at = 0;
-        loop {
-            let read = from.read(&mut self.piece).map_err(failed)?;
+        let mut at = range.start;
+        while at < range.end {
+            let wanted = usize::try_from(range.end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+            let read = from.read_at(&mut self.piece[..wanted], at);
+            let read = read.map_err(|error| Failure::local(source, &error))?;
             if read == 0 {
                 break;
             }
             to.write_all_at(&self.piece[..read], at)?;
             at += read as u64;
         }
-        self.fs.set_metadata(target, &kept)?;
-        Ok(at)
+        Ok(at - range.start)
     }
 
     /// What is kept of a file besides its contents. Only the superuser can give files away.

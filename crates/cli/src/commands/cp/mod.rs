@@ -1,7 +1,7 @@
 //! `warpfire cp`: copy files into a pool, out of it, or inside it.
 //!
-//! Folders, symbolic links, special files, hard links within what is copied, permission bits, owners (for the
-//! superuser) and times are kept. A file that can not be copied is reported and the rest goes on.
+//! Folders, symbolic links, special files, holes, hard links within what is copied, permission bits, owners (for the
+//! superuser) and times are kept; with `--archive` extended attributes and access control lists too. A file that can not be copied is reported and the rest goes on.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
@@ -15,15 +15,24 @@ use crate::location::{Location, Side};
 use crate::output::{note, print_json};
 use crate::progress::Progress;
 
+mod holes;
 mod inside;
 mod inward;
 mod outward;
+mod xattrs;
 
 const EXAMPLES: &str = "\
 Examples:
   warpfire cp -r ~/photos pool:/             into a pool, as /photos
   warpfire cp -r pool:/photos ~/back         out of it
-  warpfire cp pool:/big.tar pool:/again.tar  inside it: only pointers are copied";
+  warpfire cp pool:/big.tar pool:/again.tar  inside it: only pointers are copied
+  warpfire cp -a /srv/www pool:/             with extended attributes and access control lists
+
+Kept are permission bits, times, symbolic links, hard links within what is copied, holes, special files and, for the
+superuser, owners.";
+
+/// A file is copied in pieces of this size.
+const PIECE_BYTES: usize = 4 << 20;
 
 /// Arguments of `warpfire cp`.
 #[derive(clap::Args, Debug)]
@@ -41,6 +50,10 @@ pub struct Args {
     #[arg(long, short)]
     recursive: bool,
 
+    /// Copy folders with all that is in them, and keep extended attributes and access control lists.
+    #[arg(long, short)]
+    archive: bool,
+
     /// Say nothing of what was done.
     #[arg(long, short)]
     quiet: bool,
@@ -49,6 +62,7 @@ pub struct Args {
 /// What all three directions keep of a run.
 struct Job {
     recursive: bool,
+    archive: bool,
     progress: Progress,
     failed: u64,
 }
@@ -71,7 +85,12 @@ impl Job {
 
 /// Copies everything that was named.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
-    let mut job = Job { recursive: args.recursive, progress: Progress::start("copied"), failed: 0 };
+    let mut job = Job {
+        recursive: args.recursive || args.archive,
+        archive: args.archive,
+        progress: Progress::start("copied"),
+        failed: 0,
+    };
     let sources: Vec<Side> = args.sources.iter().map(|source| Side::parse(source)).collect();
     match Side::parse(&args.destination) {
         Side::Pool(destination) => into_pool(&mut job, &sources, &destination)?,
@@ -95,6 +114,7 @@ fn into_pool(job: &mut Job, sources: &[Side], destination: &Location) -> Result<
     let is_folder = fs.metadata(&destination.path).is_ok_and(|metadata| metadata.is_dir());
     check_room_for(sources.len(), is_folder, &destination.path)?;
     let mut inward = inward::Inward::new(&fs);
+    let mut inside = inside::Inside::new(&fs);
     for source in sources {
         match source {
             Side::Local(path) => {
@@ -103,7 +123,7 @@ fn into_pool(job: &mut Job, sources: &[Side], destination: &Location) -> Result<
             }
             Side::Pool(location) if location.pool == destination.pool => {
                 let target = target(&location.path, &destination.path, is_folder)?;
-                inside::copy(job, &fs, &location.path, &target);
+                inside.copy(job, &location.path, &target);
             }
             Side::Pool(location) => {
                 return Err(Failure::usage(format_args!("{} is in another pool", location.path.display()))
@@ -111,7 +131,7 @@ fn into_pool(job: &mut Job, sources: &[Side], destination: &Location) -> Result<
             }
         }
     }
-    drop(inward);
+    drop((inward, inside));
     fs.close().map_err(Failure::from)
 }
 

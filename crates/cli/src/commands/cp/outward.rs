@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+use std::io;
+use std::os::unix::fs::{FileExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
@@ -11,11 +11,9 @@ use rustix::fs::{
 };
 use warpfire::{FileType, Metadata, Timestamp, Warpfire};
 
-use super::Job;
+use super::xattrs::{Turn, Xattrs};
+use super::{Job, PIECE_BYTES};
 use crate::failure::Failure;
-
-/// A file is copied in pieces of this size.
-const PIECE_BYTES: usize = 4 << 20;
 
 /// A copy out of one pool.
 pub struct Outward<'a> {
@@ -39,7 +37,7 @@ impl<'a> Outward<'a> {
             Err(error) => return job.skip(source, error),
         };
         if !metadata.is_dir() {
-            let copied = self.file(source, &metadata, target);
+            let copied = self.file(job, source, &metadata, target);
             return job.outcome(source, copied);
         }
         if !job.recursive {
@@ -48,7 +46,7 @@ impl<'a> Outward<'a> {
         if let Err(failure) = self.folder(job, source, target) {
             return job.skip(source, failure);
         }
-        let kept = self.keep(&metadata, target);
+        let kept = self.keep(job, source, &metadata, target);
         job.outcome(source, kept.map(|()| 0));
     }
 
@@ -64,7 +62,7 @@ impl<'a> Outward<'a> {
     }
 
     /// Copies what is no folder; gives the bytes that it held.
-    fn file(&mut self, source: &Path, metadata: &Metadata, target: &Path) -> Result<u64, Failure> {
+    fn file(&mut self, job: &Job, source: &Path, metadata: &Metadata, target: &Path) -> Result<u64, Failure> {
         let failed = |error| Failure::local(target, &error);
         if metadata.nlink() > 1 {
             if let Some(first) = self.linked.get(&metadata.ino()) {
@@ -80,7 +78,7 @@ impl<'a> Outward<'a> {
                 symlink(self.fs.read_link(source)?, target).map_err(failed)?;
                 0
             }
-            FileType::File | FileType::Dir => self.contents(source, target)?,
+            FileType::File | FileType::Dir => self.contents(source, metadata, target)?,
             special => {
                 replace(target)?;
                 let (kind, (major, minor)) = (node_type(special), metadata.device_numbers());
@@ -89,28 +87,52 @@ impl<'a> Outward<'a> {
                 0
             }
         };
-        self.keep(metadata, target)?;
+        self.keep(job, source, metadata, target)?;
         Ok(bytes)
     }
 
-    fn contents(&mut self, source: &Path, target: &Path) -> Result<u64, Failure> {
+    fn contents(&mut self, source: &Path, metadata: &Metadata, target: &Path) -> Result<u64, Failure> {
         let failed = |error| Failure::local(target, &error);
         let from = self.fs.open(source)?;
-        let mut to = fs::File::create(target).map_err(failed)?;
-        let mut at = 0;
-        loop {
-            let read = from.read_at(&mut self.piece, at)?;
-            if read == 0 {
-                return Ok(at);
+        let to = fs::File::create(target).map_err(failed)?;
+        let len = metadata.len();
+        let is_dense = metadata.allocated_bytes() >= len;
+        let (mut at, mut copied) = (0, 0);
+        while at < len {
+            let data_end = if is_dense {
+                len
+            } else {
+                let Some(data) = from.next_data(at)? else { break };
+                at = data;
+                from.next_hole(data)?.unwrap_or(len)
+            };
+            while at < data_end {
+                let wanted = usize::try_from(data_end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+                let read = from.read_at(&mut self.piece[..wanted], at)?;
+                if read == 0 {
+                    return Err(Failure::new("the file has become shorter"));
+                }
+                to.write_all_at(&self.piece[..read], at).map_err(failed)?;
+                at += read as u64;
+                copied += read as u64;
             }
-            to.write_all(&self.piece[..read]).map_err(failed)?;
-            at += read as u64;
         }
+        if !is_dense {
+            to.set_len(len).map_err(failed)?;
+        }
+        Ok(copied)
     }
 
-    /// Gives the copy the owner, mode and times of the file. Only the superuser can give files away.
-    fn keep(&self, metadata: &Metadata, target: &Path) -> Result<(), Failure> {
+    /// Gives the copy the owner, mode and times of the file, and with `--archive` its extended attributes. Only the superuser can give
+    /// files away.
+    fn keep(&self, job: &Job, source: &Path, metadata: &Metadata, target: &Path) -> Result<(), Failure> {
         let failed = |error: io::Error| Failure::local(target, &error);
+        let xattrs = if job.archive && metadata.file_type() != FileType::Symlink {
+            Xattrs::of_pool(self.fs, source)?
+        } else {
+            Xattrs::default()
+        };
+        xattrs.set_on_local(target, Turn::Before)?;
         if self.is_superuser {
             lchown(target, Some(metadata.uid()), Some(metadata.gid())).map_err(failed)?;
         }
@@ -118,6 +140,7 @@ impl<'a> Outward<'a> {
             let permissions = fs::Permissions::from_mode(metadata.mode());
             fs::set_permissions(target, permissions).map_err(failed)?;
         }
+        xattrs.set_on_local(target, Turn::After)?;
         let times = Timestamps {
             last_access: timespec(metadata.accessed()),
             last_modification: timespec(metadata.modified()),
