@@ -183,18 +183,18 @@ impl OpenOptions {
 /// ```
 #[derive(Clone, Debug)]
 pub struct File {
-    pool: Warpfire,
-    node: NodeRef,
-    reads: bool,
-    writes: bool,
-    appends: bool,
+    pub(crate) pool: Warpfire,
+    pub(crate) node: NodeRef,
+    pub(crate) reads: bool,
+    pub(crate) writes: bool,
+    pub(crate) appends: bool,
 }
 
 /// Most bytes that are asked for at once when a whole file is read.
 const READ_BYTES_MAX: u64 = 16 << 20;
 
 impl File {
-    fn check(&self, allowed: bool, what: &str) -> Result<()> {
+    pub(crate) fn check(&self, allowed: bool, what: &str) -> Result<()> {
         if allowed {
             return Ok(());
         }
@@ -282,30 +282,6 @@ impl File {
         Ok(self.pool.fs().truncate(&self.pool.identity().caller(), &self.node, bytes)?)
     }
 
-    /// Makes a range read as zeros and lets go of its bytes. The length stays.
-    ///
-    /// # Errors
-    /// `InvalidInput` for an empty range.
-    pub fn punch_hole(&self, range: Range<u64>) -> Result<()> {
-        self.change_range(AllocMode::PunchHole, range)
-    }
-
-    /// Moves what follows the range's start up by its length; the range reads as zeros. No data moves.
-    ///
-    /// # Errors
-    /// `InvalidInput` for an empty range, or one that begins at or past the end.
-    pub fn insert_range(&self, range: Range<u64>) -> Result<()> {
-        self.change_range(AllocMode::Insert, range)
-    }
-
-    /// Takes a range out of the file; what follows moves down. No data moves.
-    ///
-    /// # Errors
-    /// `InvalidInput` for an empty range, or one that reaches the end.
-    pub fn remove_range(&self, range: Range<u64>) -> Result<()> {
-        self.change_range(AllocMode::Collapse, range)
-    }
-
     /// Sees that there is room for a range, which reads as zeros where nothing was written; the file grows to its end.
     ///
     /// # Errors
@@ -314,7 +290,7 @@ impl File {
         self.change_range(AllocMode::Allocate, range)
     }
 
-    fn change_range(&self, mode: AllocMode, range: Range<u64>) -> Result<()> {
+    pub(crate) fn change_range(&self, mode: AllocMode, range: Range<u64>) -> Result<()> {
         self.check(self.writes, "writing")?;
         let len = range.end.saturating_sub(range.start);
         Ok(self.pool.fs().fallocate(&self.pool.identity().caller(), &self.node, mode, range.start, len)?)
@@ -386,40 +362,5 @@ impl File {
     pub fn set_metadata(&self, set: &SetMetadata) -> Result<()> {
         self.pool.fs().setattr(&self.pool.identity().caller(), &self.node, &set.0)?;
         Ok(())
-    }
-}
-
-impl Warpfire {
-    /// Copies a file's contents and permissions by pointers: no data is read or moved. What was at `to` is replaced, in place. Gives the length.
-    ///
-    /// ```
-    /// use warpfire::Pool;
-    ///
-    /// let fs = Pool::options().in_memory()?;
-    /// fs.write("/a", vec![7; 10 << 20])?;
-    /// fs.copy("/a", "/b")?;
-    /// assert_eq!(fs.read("/b")?, fs.read("/a")?);
-    /// # Ok::<(), warpfire::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `NotFound`, `IsADirectory`, `PermissionDenied`, `NoSpace`; `InvalidInput` if both are one file.
-    pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
-        let source = self.open(from)?;
-        let target = OpenOptions::new().write(true).create(true).open(self, to)?;
-        let length = source.metadata()?.len();
-        if source.node.ino() == target.node.ino() {
-            return Err(Error::invalid("a file can not be copied onto itself"));
-        }
-        target.set_len(0)?;
-        let mut copied = 0;
-        while copied < length {
-            match target.copy_range_from(&source, copied, length - copied, copied)? {
-                0 => break,
-                bytes => copied += bytes,
-            }
-        }
-        target.set_metadata(&SetMetadata::new().mode(source.metadata()?.mode()))?;
-        Ok(copied)
     }
 }

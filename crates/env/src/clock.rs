@@ -1,6 +1,6 @@
 //! Time and randomness.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Wall-clock time as a filesystem keeps it: nanoseconds since 1970, negative before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -9,6 +9,19 @@ pub struct Timestamp {
     pub seconds: i64,
     /// Nanoseconds past `seconds`, below 1,000,000,000.
     pub nanos: u32,
+}
+
+const NANOS_PER_SECOND: u32 = 1_000_000_000;
+
+impl Timestamp {
+    /// The time so much later; the end of time if there is none.
+    #[must_use]
+    pub fn saturating_add(self, time: Duration) -> Timestamp {
+        let nanos = self.nanos + time.subsec_nanos();
+        let whole = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        let seconds = self.seconds.saturating_add(whole).saturating_add((nanos / NANOS_PER_SECOND).into());
+        Timestamp { seconds, nanos: nanos % NANOS_PER_SECOND }
+    }
 }
 
 /// Time, as everything above this room sees it.
@@ -37,7 +50,7 @@ impl Clock for SystemClock {
             Err(e) => {
                 let before = e.duration();
                 let up = i64::from(before.subsec_nanos() > 0);
-                let nanos = (1_000_000_000 - before.subsec_nanos()) % 1_000_000_000;
+                let nanos = (NANOS_PER_SECOND - before.subsec_nanos()) % NANOS_PER_SECOND;
                 Timestamp { seconds: -before.as_secs().cast_signed() - up, nanos }
             }
         }

@@ -1,5 +1,7 @@
 //! The calls that take, place and move slices.
 
+use std::time::Duration;
+
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use warpfire_env::Timestamp;
 use warpfire_meta::{Admit, SliceRead, SliceStore, Store};
@@ -244,16 +246,17 @@ impl<E: Store + SliceStore> Fs<E> {
         Ok(done)
     }
 
-    /// Bounds how long a value, with all its clones and parts, keeps its bytes: until then, and no longer although it may still be there. A later lease takes the
+    /// Bounds how long a value, with all its clones and parts, keeps its bytes: for this time from now, and no longer although it may still be there. A later lease takes the
     /// place of an earlier one. What is due is let go by the next call on slices, or the next `sync`.
     ///
     /// # Errors
     /// `ForeignSlice`; `LeaseExpired` if its time is over already.
-    pub fn lease(&self, slice: &Yanked, until: Timestamp) -> Result<(), FsError> {
+    pub fn lease(&self, slice: &Yanked, time: Duration) -> Result<(), FsError> {
         let now = self.use_slice(slice)?;
         if slice.holds().any(|hold| !hold.is_kept(now)) {
             return Err(FsError::LeaseExpired);
         }
+        let until = now.saturating_add(time);
         slice.holds().for_each(|hold| self.leases.add(hold, until));
         Ok(())
     }

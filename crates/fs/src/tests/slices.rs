@@ -1,8 +1,8 @@
 //! Single behaviours of slicing calls: what they write, how long they keep, and what they refuse.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use warpfire_env::{Clock, Timestamp};
 use warpfire_log::{LogStore, MemLog, MemLogCounters, MemLogOptions, Recovered};
 use warpfire_meta::{MapStore, Store};
 
@@ -147,8 +147,8 @@ fn a_lease_keeps_until_its_deadline_and_no_longer() {
     let node = make(&fs, b"f");
     fs.write(&ROOT, &node, Position::End, &pattern(100_000)).unwrap();
     let slice = fs.yank(&node, 0, 100_000).unwrap();
-    let in_seconds = |seconds| Timestamp { seconds: clock.now().seconds + seconds, nanos: 0 };
-    fs.lease(&slice, in_seconds(60)).unwrap();
+    let minute = Duration::from_secs(60);
+    fs.lease(&slice, minute).unwrap();
     fs.unlink(&ROOT, &fs.root(), b"f").unwrap();
     drop(node);
     fs.sync().unwrap();
@@ -156,14 +156,14 @@ fn a_lease_keeps_until_its_deadline_and_no_longer() {
     clock.skip_seconds(40);
     let target = make(&fs, b"t");
     fs.paste(&ROOT, &target, Position::End, &slice.part(0..10)).unwrap();
-    fs.lease(&slice, in_seconds(60)).unwrap();
+    fs.lease(&slice, minute).unwrap();
     clock.skip_seconds(40);
     fs.paste(&ROOT, &target, Position::End, &slice.part(10..20)).unwrap();
     clock.skip_seconds(40);
     let refused = [
         fs.paste(&ROOT, &target, Position::End, &slice).map(|_| ()),
         fs.insert_range(&ROOT, &target, 0, Inserted::Slice(&slice.part(5..6))),
-        fs.lease(&slice, in_seconds(60)),
+        fs.lease(&slice, minute),
         fs.read_yanked(&slice, 0, &mut [0; 10]).map(|_| ()),
     ];
     for outcome in refused {
