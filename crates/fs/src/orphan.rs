@@ -12,6 +12,9 @@ use crate::fs::Fs;
 use crate::limits::{FILE_BYTES_MAX, ORPHAN_STEP_REGIONS, PAGE_BYTES, PAGE_ENTRIES, REGIONS_BLIND_MAX};
 use crate::node::{Layout, State};
 
+/// The region in which the largest file ends.
+const REGION_INDEX_MAX: u64 = FILE_BYTES_MAX / REGION_BYTES as u64;
+
 /// Called with a region's index and value; `false` ends the walk.
 type RegionVisitor<'v> = dyn FnMut(u64, &[u8]) -> Result<bool, FsError> + 'v;
 
@@ -122,21 +125,25 @@ impl<E: Store + SliceStore> Fs<E> {
             return Ok((first..past).collect());
         }
         let mut found = Vec::new();
-        self.for_each_region(ino, first, &mut |index, _| {
+        self.for_each_region(ino, first, past, &mut |index, _| {
             found.push(index);
             Ok(found.len() < max)
         })?;
         Ok(found)
     }
 
-    /// Visits regions that exist, in order, from `first` on, until `visit` says `false`.
+    /// Visits regions that exist, in order, from `first` on and below `past`, until `visit` says `false`.
     pub(crate) fn for_each_region(
         &self,
         ino: u64,
         first: u64,
+        past: u64,
         visit: &mut RegionVisitor<'_>,
     ) -> Result<(), FsError> {
-        let (mut start, end) = region_range(self.volume, ino, first);
+        let (mut start, mut end) = region_range(self.volume, ino, first);
+        if past <= REGION_INDEX_MAX {
+            end = region_key(self.volume, ino, past.max(first));
+        }
         let snapshot = self.engine.snapshot();
         let at = self.engine.seq(&snapshot);
         let mut page = Page::default();
@@ -147,7 +154,7 @@ impl<E: Store + SliceStore> Fs<E> {
                 let Key::Region(_, _, index) = Key::decode(entry.key)? else {
                     return Err(FsError::Damaged { code: 0, reason: "a key is in the wrong range".into() });
                 };
-                if index > FILE_BYTES_MAX / u64::from(REGION_BYTES) {
+                if index > REGION_INDEX_MAX {
                     return Err(FsError::Damaged {
                         code: 0,
                         reason: "a region lies past every file's end".into(),

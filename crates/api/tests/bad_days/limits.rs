@@ -81,7 +81,7 @@ fn reads_and_ranges_beyond_every_limit_are_answered() {
     file.punch_hole(9_000..END_MAX).expect("a range up to it");
     number(file.allocate(0..u64::MAX));
     number(file.insert_range(4_096..4_096 + END_MAX));
-    number(file.remove_range(4_096..u64::MAX));
+    file.remove_range(10_000..u64::MAX).expect("there is nothing to take past the end");
     number(file.copy_range_from(&file, 0, u64::MAX, 5_000));
     assert_eq!(file.copy_range_from(&file, u64::MAX, 1, 0).unwrap_or(0), 0);
     let mut expected = vec![7; 9_000];

@@ -141,8 +141,8 @@ impl<E: Store + SliceStore> Fs<E> {
             }
             return Ok(());
         }
-        self.for_each_region(node.ino(), start / REGION, &mut |index, value| {
-            Ok(index * REGION < end && visit_map(index, &decode_region(value, false)?)?)
+        self.for_each_region(node.ino(), start / REGION, end.div_ceil(REGION), &mut |index, value| {
+            visit_map(index, &decode_region(value, false)?)
         })
     }
 

@@ -72,15 +72,12 @@ impl<E: Store + SliceStore> Fs<E> {
             return Ok(vec![(0, Value::Record(self.record(node, state)?))]);
         }
         let mut values = Vec::new();
-        self.for_each_region(node.ino(), start / REGION, &mut |index, value| {
-            let inside = index * REGION < end;
-            if inside && values.len() == REGIONS_PER_COMMIT {
+        self.for_each_region(node.ino(), start / REGION, end.div_ceil(REGION), &mut |index, value| {
+            if values.len() == REGIONS_PER_COMMIT {
                 return Err(FsError::FileTooLarge);
             }
-            if inside {
-                values.push((index, Value::Region(value.to_vec())));
-            }
-            Ok(inside)
+            values.push((index, Value::Region(value.to_vec())));
+            Ok(true)
         })?;
         Ok(values)
     }

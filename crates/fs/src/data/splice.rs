@@ -60,7 +60,7 @@ impl<E: Store + SliceStore> Fs<E> {
             let Content::Small(extents) = Inode::decode(&record)?.content else { return Err(lost()) };
             old.extend(extents.to_map()?.iter().map(|extent| Piece::of_extent(0, extent)));
         } else {
-            self.for_each_region(node.ino(), splice.cut / REGION, &mut |index, value| {
+            self.for_each_region(node.ino(), splice.cut / REGION, u64::MAX, &mut |index, value| {
                 values.push((index, value.to_vec()));
                 if values.len() > REGIONS_PER_COMMIT { Err(FsError::FileTooLarge) } else { Ok(true) }
             })?;
