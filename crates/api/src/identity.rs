@@ -30,6 +30,10 @@ impl Groups for GroupList {
     fn contains(&self, gid: u32) -> bool {
         self.0.contains(&gid)
     }
+
+    fn all(&self) -> Vec<u32> {
+        self.0.clone()
+    }
 }
 
 impl Identity {

@@ -75,6 +75,12 @@ impl Dirty {
         (self.inodes.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 
+    /// Inodes and bytes are these again.
+    pub(crate) fn set_counts(&self, (inodes, bytes): (i64, i64)) {
+        self.inodes.store(inodes, Ordering::Relaxed);
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
     /// The cut hook: adds everything that waits, and what commits added to the sums, to the batch.
     pub(crate) fn emit(&self, sums: &[i64; SUMS], batch: &mut Batch) {
         let dirs = std::mem::take(&mut *self.waiting.lock());
@@ -106,9 +112,19 @@ impl Dirty {
         now.pending &= now.count != touch.count;
     }
 
+    /// The touch was taken for a commit that has failed.
+    pub(crate) fn give_back(&self, dir: &NodeRef, touch: Touch) {
+        let mut now = dir.touch.lock();
+        *now = Touch { pending: now.pending, ..touch };
+        if touch.pending {
+            self.wait(dir, now);
+        }
+    }
+
     /// A commit set the directory's time of the last change of content, in place of what `touch` had shown.
     pub(crate) fn replaced(&self, dir: &NodeRef, touch: Touch) {
         let mut now = dir.touch.lock();
+        now.was_set = true;
         if now.count == touch.count {
             now.shown = None;
         } else {

@@ -85,6 +85,14 @@ pub enum FsError {
     /// The engine can not say whether the change took place; look.
     #[error("outcome unknown: {0}")]
     Unknown(Arc<str>),
+    /// A transaction could not be committed: this call would answer otherwise now than it did. Nothing has changed; begin again.
+    #[error("conflict: another change came between: '{call}' of {path} would answer otherwise now")]
+    Conflict {
+        /// What was called.
+        call: &'static str,
+        /// The path whose answer has changed.
+        path: Arc<str>,
+    },
     /// The transaction that this belongs to has been committed or aborted.
     #[error("the transaction has ended")]
     Ended,
@@ -121,6 +129,7 @@ impl FsError {
             FsError::Busy => libc::EBUSY,
             FsError::ReadOnly(_) | FsError::OnlyReads => libc::EROFS,
             FsError::Ended => libc::EBADF,
+            FsError::Conflict { .. } => libc::EAGAIN,
             FsError::Damaged { .. } | FsError::Unknown(_) => libc::EIO,
         }
     }

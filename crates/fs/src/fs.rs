@@ -1,13 +1,13 @@
 //! The filesystem as a whole: opening, numbers, commits, syncing.
 //!
 //! # Order of locks
-//! 1. `rename` (moves of directories), 2. `Node::children` (ascending inode numbers), 3. the engine's key locks (names),
+//! 0. A turn (`tx/turn.rs`), which every call takes first. Then: 1. `rename` (moves of directories), 2. `Node::children` (ascending inode numbers), 3. the engine's key locks (names),
 //! 4. `Node::state` (ascending inode numbers), 5. everything inside `Table`, `Dirty`, `Touch` and `Inos`, held for a few
 //!    instructions. The cut hook runs inside commits, so it takes locks of group 5 only.
 //!
 //! # Invariants
 //! 1. A name changes only under its key lock.
-//! 2. An inode number is given out only below the superblock's `next_ino`, which is committed before.
+//! 2. Outside of calls, nothing is changed but by the cut hook.
 //! 3. What a hook's batch says commutes with every other commit: it adds, or who commits sees to it (`dirty`).
 
 use std::sync::Arc;
@@ -24,13 +24,14 @@ use warpfire_units::Seq;
 use crate::attrs::stamp;
 use crate::dirty::Dirty;
 use crate::error::FsError;
-use crate::limits::INO_BLOCK;
 use crate::node::{Found, Home, NodeRef, State, Stripes, Table};
+use crate::numbers::Numbers;
 use crate::scratch::Scratch;
 use crate::slice::Leases;
+use crate::tx::{Counters, Turns};
 
 /// Inode number of a volume's root directory.
-const ROOT_INO: u64 = 1;
+pub(crate) const ROOT_INO: u64 = 1;
 
 /// The name of the first volume.
 const FIRST_VOLUME_NAME: &[u8] = b"main";
@@ -61,15 +62,14 @@ pub struct Fs<E: Store + SliceStore> {
     pub(crate) table: Arc<Table>,
     pub(crate) stripes: Stripes,
     pub(crate) dirty: Arc<Dirty>,
-    pub(crate) leases: Leases,
+    pub(crate) leases: Arc<Leases>,
     /// Held by who moves a directory to another parent.
     pub(crate) rename: Mutex<()>,
-    inos: Inos,
-    root: NodeRef,
+    pub(crate) numbers: Numbers,
+    pub(crate) turns: Turns,
+    pub(crate) counters: Counters,
+    pub(crate) root: NodeRef,
 }
-
-/// Inode numbers that are reserved and not given out yet.
-struct Inos(Mutex<(u64, u64)>);
 
 impl<E: Store + SliceStore> Fs<E> {
     /// Writes an empty filesystem into an empty engine; durable on return. The root directory belongs to `uid` and `gid`.
@@ -133,7 +133,6 @@ impl<E: Store + SliceStore> Fs<E> {
         let dirty = Arc::new(Dirty::new(volume, sum(CounterId::Inodes)?, sum(CounterId::Bytes)?));
         let hook = Arc::clone(&dirty);
         engine.set_cut_hook(Box::new(move |sums, batch| hook.emit(sums, batch)));
-        let inos = Inos(Mutex::new((next_ino, next_ino)));
         let fs = Fs {
             engine,
             clock,
@@ -142,12 +141,17 @@ impl<E: Store + SliceStore> Fs<E> {
             table,
             stripes: Stripes::default(),
             dirty,
-            leases: Leases::new(),
+            leases: Arc::new(Leases::new()),
             rename: Mutex::new(()),
-            inos,
+            numbers: Numbers::own(next_ino),
+            turns: Turns::base(),
+            counters: Counters::default(),
             root,
         };
-        fs.remove_left_orphans()?;
+        {
+            let _turn = fs.turn();
+            fs.remove_left_orphans()?;
+        }
         Ok(fs)
     }
 
@@ -196,40 +200,19 @@ impl<E: Store + SliceStore> Fs<E> {
     /// As `sync`.
     pub fn close(&self) -> Result<(), FsError> {
         self.reap()?;
-        let mut inos = self.inos.0.lock();
-        if inos.0 < inos.1 {
-            self.put_next_ino(inos.0)?;
-            inos.1 = inos.0;
+        {
+            let _turn = self.turn();
+            self.return_numbers()?;
         }
         Ok(self.engine.close()?)
     }
 
     pub(crate) fn now(&self) -> Stamp {
-        stamp(self.clock.now())
-    }
-
-    /// A number for a new inode.
-    pub(crate) fn new_ino(&self) -> Result<u64, FsError> {
-        let mut inos = self.inos.0.lock();
-        if inos.0 == inos.1 {
-            let end = inos.1.checked_add(INO_BLOCK).ok_or(FsError::NoSpace)?;
-            self.put_next_ino(end)?;
-            inos.1 = end;
-        }
-        let ino = inos.0;
-        inos.0 += 1;
-        Ok(ino)
-    }
-
-    fn put_next_ino(&self, next_ino: u64) -> Result<(), FsError> {
-        let mut value = Vec::new();
-        Superblock { next_ino }.encode(&mut value);
-        let mut batch = Batch::new();
-        batch.put(&Key::Super(SuperId::Superblock).encode(), &value);
-        self.commit(&batch, Admit::Reserve)
+        self.turns.time().unwrap_or_else(|| stamp(self.clock.now()))
     }
 
     pub(crate) fn commit(&self, batch: &Batch, who: Admit) -> Result<(), FsError> {
+        assert!(self.turns.is_held(), "what changes something is a call, and takes a turn");
         self.engine.commit(batch, None, who)?;
         self.dirty.count(batch.sums());
         Ok(())

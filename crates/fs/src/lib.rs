@@ -15,6 +15,7 @@ mod fs;
 pub mod limits;
 mod names;
 mod node;
+mod numbers;
 mod orphan;
 mod path;
 mod schema;
@@ -23,6 +24,7 @@ mod slice;
 mod space;
 #[cfg(test)]
 mod tests;
+mod tx;
 
 pub use attrs::{Attr, NewMode, SetAttr, SetTime, XattrMode};
 pub use data::{AllocMode, Position, ReadAt, Seek};
@@ -34,4 +36,5 @@ pub use path::{Follow, Resolved};
 pub use schema::FsSchema;
 pub use slice::{Inserted, Yanked};
 pub use space::SpaceInfo;
+pub use tx::{Inside, Savepoint, Transaction, TransactionCounts, Version};
 pub use warpfire_format::fs::FileKind;

@@ -8,6 +8,7 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::{PATH_BYTES_MAX, SYMLINKS_MAX};
 use crate::node::{Name, NodeRef};
+use crate::tx::{Call, Who};
 
 /// Whether a symbolic link at a path's end is followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +60,19 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// As `resolve`.
     pub fn resolve_parent(
+        &self,
+        caller: &Caller<'_>,
+        base: &NodeRef,
+        path: &[u8],
+        follow: Follow,
+    ) -> Result<Resolved, FsError> {
+        self.call(
+            || Call::Resolve { who: Who::of(caller), base: base.ino(), path: path.into(), follow },
+            || self.resolve_parent_in_turn(caller, base, path, follow),
+        )
+    }
+
+    fn resolve_parent_in_turn(
         &self,
         caller: &Caller<'_>,
         base: &NodeRef,

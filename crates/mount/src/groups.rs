@@ -18,14 +18,24 @@ impl ProcessGroups {
     }
 }
 
-impl Groups for ProcessGroups {
-    fn contains(&self, gid: u32) -> bool {
+impl ProcessGroups {
+    fn known(&self) -> &[u32] {
         let read = || {
             // A process that is gone, or in another namespace, has no groups that could grant anything.
             let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
             groups_of_status(&status)
         };
-        self.groups.get_or_init(read).contains(&gid)
+        self.groups.get_or_init(read)
+    }
+}
+
+impl Groups for ProcessGroups {
+    fn contains(&self, gid: u32) -> bool {
+        self.known().contains(&gid)
+    }
+
+    fn all(&self) -> Vec<u32> {
+        self.known().into()
     }
 }
 

@@ -12,17 +12,28 @@ const S_IFDIR: u32 = 0o040_000;
 pub trait Groups {
     /// Whether the caller is a member of `gid`.
     fn contains(&self, gid: u32) -> bool;
+
+    /// All of them, for who has to ask again later.
+    fn all(&self) -> Vec<u32>;
 }
 
 impl Groups for [u32] {
     fn contains(&self, gid: u32) -> bool {
         <[u32]>::contains(self, &gid)
     }
+
+    fn all(&self) -> Vec<u32> {
+        self.into()
+    }
 }
 
 impl<const N: usize> Groups for [u32; N] {
     fn contains(&self, gid: u32) -> bool {
         Groups::contains(self.as_slice(), gid)
+    }
+
+    fn all(&self) -> Vec<u32> {
+        self.as_slice().into()
     }
 }
 
@@ -223,12 +234,20 @@ mod tests {
         fn contains(&self, gid: u32) -> bool {
             self.0.contains(&gid)
         }
+
+        fn all(&self) -> Vec<u32> {
+            self.0.as_slice().into()
+        }
     }
 
     struct NeverAsked;
     impl Groups for NeverAsked {
         fn contains(&self, _: u32) -> bool {
             panic!("the answer did not depend on groups")
+        }
+
+        fn all(&self) -> Vec<u32> {
+            panic!("no one asks again")
         }
     }
 

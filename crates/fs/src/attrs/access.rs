@@ -8,6 +8,7 @@ use crate::acl::{Acl, AclError, Caller, Perm, Subject, XATTR_ACCESS, may_delete_
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::Node;
+use crate::tx::{Call, Who};
 
 impl From<AclError> for FsError {
     fn from(_: AclError) -> Self {
@@ -26,6 +27,13 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `AccessDenied` if it does not.
     pub fn access(&self, caller: &Caller<'_>, node: &Node, want: Perm) -> Result<(), FsError> {
+        self.call(
+            || Call::Access { who: Who::of(caller), node: node.ino(), want },
+            || self.access_in_turn(caller, node, want),
+        )
+    }
+
+    fn access_in_turn(&self, caller: &Caller<'_>, node: &Node, want: Perm) -> Result<(), FsError> {
         let attrs = node.state.read().attrs;
         self.permit(caller, node.ino(), &attrs, want)
     }

@@ -8,11 +8,16 @@ use crate::error::FsError;
 use crate::fs::{AtimeMode, Fs};
 use crate::limits::RELATIME_SECONDS;
 use crate::node::Node;
+use crate::tx::Call;
 
 impl<E: Store + SliceStore> Fs<E> {
     /// What `stat` shows.
     #[must_use]
     pub fn getattr(&self, node: &Node) -> Attr {
+        self.call(|| Call::Attributes { node: node.ino() }, || self.getattr_in_turn(node))
+    }
+
+    fn getattr_in_turn(&self, node: &Node) -> Attr {
         attr_of(node.ino(), &node.current(&node.state.read()))
     }
 
@@ -21,6 +26,10 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `Invalid` if the node is no symbolic link.
     pub fn readlink(&self, node: &Node) -> Result<Vec<u8>, FsError> {
+        self.call(|| Call::Target { node: node.ino() }, || self.readlink_in_turn(node))
+    }
+
+    fn readlink_in_turn(&self, node: &Node) -> Result<Vec<u8>, FsError> {
         if node.kind() != FileKind::Symlink {
             return Err(FsError::Invalid("not a symbolic link"));
         }
@@ -39,6 +48,7 @@ impl<E: Store + SliceStore> Fs<E> {
 
     /// Renews the access time if it is due.
     pub(crate) fn was_read(&self, node: &Node) -> Result<(), FsError> {
+        let _turn = self.turns.take();
         let attrs = node.current(&node.state.read());
         if self.atime_is_due(&attrs) { self.renew_atime(node, self.now()) } else { Ok(()) }
     }

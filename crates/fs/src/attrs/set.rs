@@ -11,6 +11,7 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::{Node, NodeRef, State, Touch};
 use crate::scratch::Scratch;
+use crate::tx::{Call, Who};
 
 /// Security capabilities of an executable; gone after any write by anyone.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
@@ -21,6 +22,13 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NotPermitted` or `AccessDenied` as for `chmod`, `chown`, `utimensat` and `truncate`; a size as `truncate`.
     pub fn setattr(&self, caller: &Caller<'_>, node: &NodeRef, set: &SetAttr) -> Result<Attr, FsError> {
+        self.call(
+            || Call::SetAttributes { who: Who::of(caller), node: node.ino(), set: *set },
+            || self.setattr_in_turn(caller, node, set),
+        )
+    }
+
+    fn setattr_in_turn(&self, caller: &Caller<'_>, node: &NodeRef, set: &SetAttr) -> Result<Attr, FsError> {
         if let Some(size) = set.size_bytes {
             self.access(caller, node, Perm::WRITE)?;
             self.truncate(caller, node, size)?;
@@ -176,6 +184,10 @@ impl<E: Store + SliceStore> Fs<E> {
         let mut attrs = state.attrs;
         edit.apply(&mut attrs)?;
         let Some(key) = state.home_key(self.volume, node.ino()) else {
+            // A file is gone for its holders only where a transaction went back to before it was made.
+            if !node.is_dir() {
+                return Err(FsError::NotFound);
+            }
             // Nothing of a directory that is gone is kept but what its holders see.
             state.attrs = attrs;
             return Ok(());

@@ -14,6 +14,7 @@ use crate::fs::Fs;
 use crate::limits::{PAGE_BYTES, PAGE_ENTRIES, XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX};
 use crate::node::{Node, State};
 use crate::scratch::Scratch;
+use crate::tx::{Call, Who};
 
 /// Whether an attribute may or must be there before it is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -65,6 +66,13 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NoAttribute` if there is none of that name; `Unsupported` for a namespace that does not exist; `AccessDenied`.
     pub fn getxattr(&self, caller: &Caller<'_>, node: &Node, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        self.call(
+            || Call::GetXattr { who: Who::of(caller), node: node.ino(), name: name.into() },
+            || self.getxattr_in_turn(caller, node, name),
+        )
+    }
+
+    fn getxattr_in_turn(&self, caller: &Caller<'_>, node: &Node, name: &[u8]) -> Result<Vec<u8>, FsError> {
         let space = space(name)?;
         let state = node.state.read();
         self.permit_xattr(caller, node, &state, space, Perm::READ)?;
@@ -83,6 +91,13 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `ValueTooLarge` if they are more than 64 KiB.
     pub fn listxattr(&self, caller: &Caller<'_>, node: &Node) -> Result<Vec<u8>, FsError> {
+        self.call(
+            || Call::ListXattr { who: Who::of(caller), node: node.ino() },
+            || self.listxattr_in_turn(caller, node),
+        )
+    }
+
+    fn listxattr_in_turn(&self, caller: &Caller<'_>, node: &Node) -> Result<Vec<u8>, FsError> {
         let state = node.state.read();
         let mut names = Vec::new();
         if state.attrs.flags & flag::XATTRS == 0 {
@@ -104,6 +119,26 @@ impl<E: Store + SliceStore> Fs<E> {
     /// `Exists` or `NoAttribute` as `mode` asks; `ValueTooLarge` above 64 KiB; `Invalid` for a malformed ACL; `NotPermitted`,
     /// `AccessDenied`, `Unsupported` as on Linux.
     pub fn setxattr(
+        &self,
+        caller: &Caller<'_>,
+        node: &Node,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<(), FsError> {
+        self.call(
+            || Call::SetXattr {
+                who: Who::of(caller),
+                node: node.ino(),
+                name: name.into(),
+                value: value.into(),
+                mode,
+            },
+            || self.setxattr_in_turn(caller, node, name, value, mode),
+        )
+    }
+
+    fn setxattr_in_turn(
         &self,
         caller: &Caller<'_>,
         node: &Node,
@@ -150,6 +185,13 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NoAttribute` if there is none of that name; otherwise as `setxattr`.
     pub fn removexattr(&self, caller: &Caller<'_>, node: &Node, name: &[u8]) -> Result<(), FsError> {
+        self.call(
+            || Call::RemoveXattr { who: Who::of(caller), node: node.ino(), name: name.into() },
+            || self.removexattr_in_turn(caller, node, name),
+        )
+    }
+
+    fn removexattr_in_turn(&self, caller: &Caller<'_>, node: &Node, name: &[u8]) -> Result<(), FsError> {
         let space = space(name)?;
         let mut state = node.state.write();
         self.permit_xattr(caller, node, &state, space, Perm::WRITE)?;

@@ -11,6 +11,7 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::NodeRef;
 use crate::scratch::Scratch;
+use crate::tx::{Call, Who};
 
 /// What to do with a range of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +39,20 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `Invalid` for an empty range, or for one that `Insert` or `Collapse` can not take; `FileTooLarge`; `NoSpace`.
     pub fn fallocate(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        mode: AllocMode,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), FsError> {
+        self.call(
+            || Call::Allocate { who: Who::of(caller), node: node.ino(), mode, offset, len },
+            || self.fallocate_in_turn(caller, node, mode, offset, len),
+        )
+    }
+
+    fn fallocate_in_turn(
         &self,
         caller: &Caller<'_>,
         node: &NodeRef,

@@ -14,6 +14,7 @@ use crate::fs::Fs;
 use crate::limits::REGIONS_PER_COMMIT;
 use crate::node::{Layout, Node, NodeRef, State};
 use crate::scratch::Scratch;
+use crate::tx::{Call, Who};
 
 const REGION: u64 = REGION_BYTES as u64;
 
@@ -27,6 +28,19 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `Invalid` if both ranges are of one file and overlap; otherwise as `write`.
     pub fn copy_range(
+        &self,
+        caller: &Caller<'_>,
+        from: (&NodeRef, u64),
+        to: (&NodeRef, u64),
+        len: u64,
+    ) -> Result<u64, FsError> {
+        self.call(
+            || Call::Copy { who: Who::of(caller), from: (from.0.ino(), from.1), to: (to.0.ino(), to.1), len },
+            || self.copy_range_in_turn(caller, from, to, len),
+        )
+    }
+
+    fn copy_range_in_turn(
         &self,
         caller: &Caller<'_>,
         from: (&NodeRef, u64),

@@ -104,6 +104,14 @@ impl<'a> Source<'a> {
         Ok(Source::Slices(slices))
     }
 
+    /// How many bytes.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Source::Bytes(bytes) => bytes.len() as u64,
+            Source::Slices(slices) => slices.iter().map(|slice| u64::from(slice.len_bytes)).sum(),
+        }
+    }
+
     /// Gives the store back its references.
     pub(crate) fn release<E: SliceStore>(&self, engine: &E) {
         if let Source::Slices(slices) = self {

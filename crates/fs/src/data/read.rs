@@ -16,6 +16,7 @@ use crate::limits::WHOLE_FILE_BYTES_MAX;
 use crate::names::check_name;
 use crate::node::{Layout, Node, NodeRef, State};
 use crate::scratch::Scratch;
+use crate::tx::{Call, Told, Who};
 
 /// A buffer that is being filled: bytes go in at once, slices are noted for the store.
 struct Filling<'b> {
@@ -119,7 +120,17 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// As `read`; buffers may or may not have been filled then.
     pub fn read_many(&self, node: &NodeRef, reads: &mut [ReadAt<'_>]) -> Result<(), FsError> {
+        if !self.turns.are_inside() {
+            return self.read_many_in_turn(node, reads);
+        }
+        let parts = reads.iter().map(|read| (read.offset, read.buf.len())).collect();
+        let call = || Call::Read { node: node.ino(), parts };
+        self.call(call, || self.read_many_in_turn(node, reads).map(|()| Told::of(reads))).map(drop)
+    }
+
+    fn read_many_in_turn(&self, node: &NodeRef, reads: &mut [ReadAt<'_>]) -> Result<(), FsError> {
         check_regular(node)?;
+        let turn = self.turns.take();
         // Taken before pointers are read: their bytes stay until the read has ended, whatever is written meanwhile.
         let pin = self.engine.pin();
         let state = node.state.read();
@@ -134,7 +145,8 @@ impl<E: Store + SliceStore> Fs<E> {
             filling.wanted(&mut slices);
             is_empty = false;
         }
-        drop(state);
+        // The devices are read after the turn: the pin keeps the bytes where they are.
+        drop((state, turn));
         if is_empty {
             return Ok(());
         }
@@ -175,6 +187,13 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// As `lookup`, `access` and `read`; `FileTooLarge` above 4 GiB: read such a file in parts.
     pub fn read_file(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        self.call(
+            || Call::ReadFile { who: Who::of(caller), dir: dir.ino(), name: name.into() },
+            || self.read_file_in_turn(caller, dir, name),
+        )
+    }
+
+    fn read_file_in_turn(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<Vec<u8>, FsError> {
         check_name(name)?;
         if !dir.is_dir() {
             return Err(FsError::NotDirectory);

@@ -6,6 +6,7 @@ use super::check_regular;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::NodeRef;
+use crate::tx::Call;
 
 /// What to look for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +23,10 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NoSuchOffset` at or past the end of the file, or if no data follows.
     pub fn seek(&self, node: &NodeRef, what: Seek, offset: u64) -> Result<u64, FsError> {
+        self.call(|| Call::Seek { node: node.ino(), what, offset }, || self.seek_in_turn(node, what, offset))
+    }
+
+    fn seek_in_turn(&self, node: &NodeRef, what: Seek, offset: u64) -> Result<u64, FsError> {
         check_regular(node)?;
         let state = node.state.read();
         let size = state.attrs.size_bytes;

@@ -11,6 +11,7 @@ use crate::fs::Fs;
 use crate::limits::{FILE_BYTES_MAX, REGIONS_PER_COMMIT};
 use crate::node::{Layout, NodeRef};
 use crate::scratch::Scratch;
+use crate::tx::{Call, Who};
 
 impl<E: Store + SliceStore> Fs<E> {
     /// Sets a file's size; what is added is a hole. Permission to write is the caller's to have checked. One commit, but for a file that loses
@@ -19,6 +20,13 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `FileTooLarge` above 2^63 - 1; `IsDirectory`; `Invalid` for what has no size.
     pub fn truncate(&self, caller: &Caller<'_>, node: &NodeRef, size: u64) -> Result<(), FsError> {
+        self.call(
+            || Call::Truncate { who: Who::of(caller), node: node.ino(), size },
+            || self.truncate_in_turn(caller, node, size),
+        )
+    }
+
+    fn truncate_in_turn(&self, caller: &Caller<'_>, node: &NodeRef, size: u64) -> Result<(), FsError> {
         check_regular(node)?;
         if size > FILE_BYTES_MAX {
             return Err(FsError::FileTooLarge);

@@ -10,6 +10,7 @@ use crate::fs::Fs;
 use crate::limits::FILE_BYTES_MAX;
 use crate::node::NodeRef;
 use crate::scratch::Scratch;
+use crate::tx::{Call, Data, Who};
 
 /// Where to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,20 +33,57 @@ impl<E: Store + SliceStore> Fs<E> {
         position: Position,
         data: &[u8],
     ) -> Result<u64, FsError> {
+        self.write_and_tell(caller, node, position, data, true)
+    }
+
+    /// As `write` at the end, for who does not ask where that was: in a transaction it disturbs no other append and is disturbed by none.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub fn append(&self, caller: &Caller<'_>, node: &NodeRef, data: &[u8]) -> Result<(), FsError> {
+        self.write_and_tell(caller, node, Position::End, data, false).map(drop)
+    }
+
+    fn write_and_tell(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        position: Position,
+        data: &[u8],
+        tells: bool,
+    ) -> Result<u64, FsError> {
         check_regular(node)?;
         if let Position::At(offset) = position {
             check_end(offset, data.len() as u64)?;
-            if data.is_empty() {
-                return Ok(offset);
-            }
-        } else if data.is_empty() {
-            return Ok(node.state.read().attrs.size_bytes);
         }
         // Long data is written before the file is locked: others go on meanwhile.
         let source = Source::stage(&*self.engine, data)?;
-        let written = self.write_staged(caller, node, position, &source, data.len() as u64);
+        let written = self.write_source(caller, node, position, &source, tells);
         source.release(&*self.engine);
         written
+    }
+
+    /// As `write`, of what is staged. `tells`: whether the caller learns where it went.
+    pub(crate) fn write_source(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        position: Position,
+        source: &Source<'_>,
+        tells: bool,
+    ) -> Result<u64, FsError> {
+        let call = || Call::Write {
+            who: Who::of(caller),
+            node: node.ino(),
+            position,
+            data: Data::of(source),
+            tells,
+        };
+        let run = || {
+            let offset = self.write_staged(caller, node, position, source)?;
+            Ok(if tells { offset } else { 0 })
+        };
+        self.call(call, run)
     }
 
     fn write_staged(
@@ -54,7 +92,6 @@ impl<E: Store + SliceStore> Fs<E> {
         node: &NodeRef,
         position: Position,
         source: &Source<'_>,
-        len: u64,
     ) -> Result<u64, FsError> {
         let mut scratch = Scratch::take();
         let mut state = node.state.write();
@@ -63,6 +100,10 @@ impl<E: Store + SliceStore> Fs<E> {
             Position::At(offset) => offset,
             Position::End => size,
         };
+        let len = source.len();
+        if len == 0 {
+            return Ok(offset);
+        }
         let end = check_end(offset, len)?;
         let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
         let pieces = source.pieces(offset);

@@ -110,6 +110,7 @@ impl<E: Store + SliceStore> Fs<E> {
         cookie: u64,
         max: usize,
     ) -> Result<Vec<(u64, DirEntry)>, FsError> {
+        let _turn = self.turn();
         let mut entries = Vec::with_capacity(max.min(1024));
         let own = |name: &[u8], ino| DirEntry { name: name.into(), ino, kind: FileKind::Directory };
         if cookie == 0 {
@@ -149,6 +150,7 @@ impl<E: Store + SliceStore> Fs<E> {
         at_once: usize,
         visit: &mut HandleVisitor<'_>,
     ) -> Result<(), FsError> {
+        let _turn = self.turn();
         if cookie == 0 {
             handle.rewind();
             self.was_read(&handle.dir)?;

@@ -11,6 +11,7 @@ use crate::fs::Fs;
 use crate::limits::LINKS_MAX;
 use crate::node::{Home, NodeRef};
 use crate::scratch::Scratch;
+use crate::tx::{Call, Who};
 
 impl<E: Store + SliceStore> Fs<E> {
     /// Gives a file one more name. With the second name the inode moves out of the first.
@@ -19,6 +20,19 @@ impl<E: Store + SliceStore> Fs<E> {
     /// `NotPermitted` for a directory; `NotFound` for a file without a name that was not made by `tmpfile`; `TooManyLinks`;
     /// `Exists` and others as for `create`.
     pub fn link(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        dir: &NodeRef,
+        name: &[u8],
+    ) -> Result<(), FsError> {
+        self.call(
+            || Call::Link { who: Who::of(caller), node: node.ino(), dir: dir.ino(), name: name.into() },
+            || self.link_in_turn(caller, node, dir, name),
+        )
+    }
+
+    fn link_in_turn(
         &self,
         caller: &Caller<'_>,
         node: &NodeRef,

@@ -8,6 +8,7 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::PAGE_BYTES;
 use crate::node::{Found, Home, Name, NodeRef, State};
+use crate::tx::{Call, Who};
 
 /// One name of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,6 +28,19 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NotDirectory`; `AccessDenied` if the caller may not read the directory.
     pub fn readdir(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        after: Option<&[u8]>,
+        max: usize,
+    ) -> Result<Vec<DirEntry>, FsError> {
+        self.call(
+            || Call::List { who: Who::of(caller), dir: dir.ino(), after: after.map(Name::from_slice), max },
+            || self.readdir_in_turn(caller, dir, after, max),
+        )
+    }
+
+    fn readdir_in_turn(
         &self,
         caller: &Caller<'_>,
         dir: &NodeRef,

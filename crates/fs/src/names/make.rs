@@ -16,6 +16,7 @@ use crate::fs::{Fs, fresh};
 use crate::limits::{FILE_BYTES_MAX, LINKS_MAX, TARGET_BYTES_MAX};
 use crate::node::{Found, Home, NodeRef, State};
 use crate::scratch::Scratch;
+use crate::tx::{Call, Data, Fresh, Who};
 
 const S_ISGID: u32 = 0o2000;
 
@@ -140,7 +141,7 @@ impl<E: Store + SliceStore> Fs<E> {
         data: &[u8],
     ) -> Result<u64, FsError> {
         let new = NewFile { kind: FileKind::Regular, mode, rdev: 0, content: data, set: None };
-        self.make(caller, dir, name, &new).map(|(ino, _)| ino)
+        self.make(caller, dir, name, &new, false).map(|(ino, _)| ino)
     }
 
     /// As `create_file`, with other attributes than a new file has, all in one commit.
@@ -157,7 +158,7 @@ impl<E: Store + SliceStore> Fs<E> {
         set: &SetAttr,
     ) -> Result<u64, FsError> {
         let new = NewFile { kind: FileKind::Regular, mode, rdev: 0, content: data, set: Some(set) };
-        self.make(caller, dir, name, &new).map(|(ino, _)| ino)
+        self.make(caller, dir, name, &new, false).map(|(ino, _)| ino)
     }
 
     /// Makes a regular file without a name; `link` can give it one. It goes with its last holder.
@@ -165,6 +166,13 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// As `mkdir`.
     pub fn tmpfile(&self, caller: &Caller<'_>, dir: &NodeRef, mode: NewMode) -> Result<NodeRef, FsError> {
+        self.call(
+            || Call::Tmpfile { who: Who::of(caller), dir: dir.ino(), mode },
+            || self.tmpfile_in_turn(caller, dir, mode),
+        )
+    }
+
+    fn tmpfile_in_turn(&self, caller: &Caller<'_>, dir: &NodeRef, mode: NewMode) -> Result<NodeRef, FsError> {
         let new = NewFile { kind: FileKind::Regular, mode, rdev: 0, content: b"", set: None };
         let now = self.now();
         let mut draft = self.draft(caller, dir, &new, now, Perm::WRITE.or(Perm::EXECUTE))?;
@@ -191,14 +199,8 @@ impl<E: Store + SliceStore> Fs<E> {
         name: &[u8],
         new: &NewFile<'_>,
     ) -> Result<NodeRef, FsError> {
-        let (ino, made) = self.make(caller, dir, name, new)?;
-        let found =
-            self.table.get_or_insert(ino, || self.stripes.at(&made.home_key) == made.stripe, || made.state);
-        match found {
-            Found::Node(node) => Ok(node),
-            // Someone was quicker to find the name and has changed or removed it: look what there is.
-            Found::Dying(_) | Found::Stale => self.find(dir.ino(), name)?.ok_or(FsError::NotFound),
-        }
+        let (_, node) = self.make(caller, dir, name, new, true)?;
+        node.ok_or(FsError::NotFound)
     }
 
     fn make(
@@ -207,16 +209,56 @@ impl<E: Store + SliceStore> Fs<E> {
         dir: &NodeRef,
         name: &[u8],
         new: &NewFile<'_>,
-    ) -> Result<(u64, Made), FsError> {
+        keeps_node: bool,
+    ) -> Result<(u64, Option<NodeRef>), FsError> {
         check_name(name)?;
         check_content(new)?;
         let source = match new.kind {
             FileKind::Regular if !new.content.is_empty() => Source::stage(&*self.engine, new.content)?,
-            _ => Source::Bytes(b""),
+            _ => Source::Bytes(new.content),
         };
-        let made = self.make_staged(caller, dir, name, new, &source);
+        let made = self.make_source(caller, dir, name, new, &source, keeps_node);
         source.release(&*self.engine);
         made
+    }
+
+    /// Makes what is staged, and its node if that is asked for. The content is that of `source`; of slices, `new` does not have it.
+    pub(crate) fn make_source(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        name: &[u8],
+        new: &NewFile<'_>,
+        source: &Source<'_>,
+        keeps_node: bool,
+    ) -> Result<(u64, Option<NodeRef>), FsError> {
+        let call = || Call::Make {
+            who: Who::of(caller),
+            dir: dir.ino(),
+            name: name.into(),
+            kind: new.kind,
+            mode: new.mode,
+            rdev: new.rdev,
+            content: Data::of(source),
+            set: new.set.copied(),
+            keeps_node,
+        };
+        let run = || {
+            let (ino, made) = self.make_staged(caller, dir, name, new, source)?;
+            let node = if keeps_node { Some(self.node_of(dir, name, ino, made)?) } else { None };
+            Ok(Fresh(ino, node))
+        };
+        self.call(call, run).map(|Fresh(ino, node)| (ino, node))
+    }
+
+    fn node_of(&self, dir: &NodeRef, name: &[u8], ino: u64, made: Made) -> Result<NodeRef, FsError> {
+        let found =
+            self.table.get_or_insert(ino, || self.stripes.at(&made.home_key) == made.stripe, || made.state);
+        match found {
+            Found::Node(node) => Ok(node),
+            // Someone was quicker to find the name and has changed or removed it: look what there is.
+            Found::Dying(_) | Found::Stale => self.find(dir.ino(), name)?.ok_or(FsError::NotFound),
+        }
     }
 
     fn make_staged(
@@ -246,10 +288,10 @@ impl<E: Store + SliceStore> Fs<E> {
         value.clear();
         let content = match new.kind {
             FileKind::Regular => {
-                draft.attrs.size_bytes = new.content.len() as u64;
+                draft.attrs.size_bytes = source.len();
                 draft.attrs.allocated_bytes = draft.attrs.size_bytes;
                 let regions = by_region(&source.pieces(0));
-                if new.content.len() <= SMALL_FILE_BYTES_MAX as usize {
+                if source.len() <= u64::from(SMALL_FILE_BYTES_MAX) {
                     for (_, extents) in regions {
                         extents.encode(&mut tail);
                     }

@@ -23,6 +23,7 @@ use crate::acl::{Caller, Perm};
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::{Node, NodeRef};
+use crate::tx::{Call, Who};
 
 /// Checks a name that is to be made, removed or found in a directory. `.` and `..` are paths, not names.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
@@ -73,6 +74,13 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NotFound`; `NotDirectory` if `dir` is none; `AccessDenied` if the caller may not search it.
     pub fn lookup(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<NodeRef, FsError> {
+        self.call(
+            || Call::Lookup { who: Who::of(caller), dir: dir.ino(), name: name.into() },
+            || self.lookup_in_turn(caller, dir, name),
+        )
+    }
+
+    fn lookup_in_turn(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<NodeRef, FsError> {
         if !dir.is_dir() {
             return Err(FsError::NotDirectory);
         }
@@ -90,6 +98,10 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NotFound` if the directory has been removed.
     pub fn parent(&self, dir: &NodeRef) -> Result<NodeRef, FsError> {
+        self.call(|| Call::Parent { dir: dir.ino() }, || self.parent_in_turn(dir))
+    }
+
+    fn parent_in_turn(&self, dir: &NodeRef) -> Result<NodeRef, FsError> {
         let parent = {
             let state = dir.state.read();
             if state.is_unlinked() {

@@ -11,6 +11,7 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::{Home, Node, NodeRef};
 use crate::scratch::Scratch;
+use crate::tx::{Call, Who};
 
 impl<E: Store + SliceStore> Fs<E> {
     /// Removes a name of anything but a directory. The file goes with its last name and last holder.
@@ -18,6 +19,13 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NotFound`, `IsDirectory`, `AccessDenied`, `NotPermitted` in a sticky directory.
     pub fn unlink(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<(), FsError> {
+        self.call(
+            || Call::Unlink { who: Who::of(caller), dir: dir.ino(), name: name.into() },
+            || self.unlink_in_turn(caller, dir, name),
+        )
+    }
+
+    fn unlink_in_turn(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<(), FsError> {
         check_parent_and_name(dir, name)?;
         let departure = self.unlink_name(caller, dir, name)?;
         if departure == Departure::Orphaned {
@@ -59,6 +67,13 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NotEmpty`, `Busy` for the root, `Invalid` for `.`, `AccessDenied`, `NotPermitted`.
     pub fn rmdir(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<(), FsError> {
+        self.call(
+            || Call::Rmdir { who: Who::of(caller), dir: dir.ino(), name: name.into() },
+            || self.rmdir_in_turn(caller, dir, name),
+        )
+    }
+
+    fn rmdir_in_turn(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<(), FsError> {
         match name {
             b"." => return Err(FsError::Invalid("'.' can not be removed")),
             b".." => return Err(FsError::NotEmpty),

@@ -18,6 +18,7 @@ use crate::fs::Fs;
 use crate::limits::LINKS_MAX;
 use crate::node::{Home, Name, NodeRef, State};
 use crate::scratch::Scratch;
+use crate::tx::{Call, Who};
 
 /// What to do about a target that exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -62,6 +63,24 @@ impl<E: Store + SliceStore> Fs<E> {
     /// `NotFound`; `Exists`, `NotEmpty`, `IsDirectory` or `NotDirectory` for a target that can not be replaced; `Invalid` if a directory
     /// would become its own ancestor; `AccessDenied`, `NotPermitted`; `NoSpace`.
     pub fn rename(
+        &self,
+        caller: &Caller<'_>,
+        from: (&NodeRef, &[u8]),
+        to: (&NodeRef, &[u8]),
+        mode: RenameMode,
+    ) -> Result<(), FsError> {
+        self.call(
+            || Call::Rename {
+                who: Who::of(caller),
+                from: (from.0.ino(), from.1.into()),
+                to: (to.0.ino(), to.1.into()),
+                mode,
+            },
+            || self.rename_in_turn(caller, from, to, mode),
+        )
+    }
+
+    fn rename_in_turn(
         &self,
         caller: &Caller<'_>,
         from: (&NodeRef, &[u8]),

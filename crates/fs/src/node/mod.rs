@@ -10,7 +10,8 @@
 //!    changes commute with all but those that set the same time (`dirty`).
 //! 4. After each change of a record, and before its node's state is let go, the stripe of its home moves on (`stripes`). So
 //!    who read a record, and then finds no node for it and its stripe unmoved, may make the node from what it read.
-//! 5. A dying node's file has lost its last name while no one else held the node. No one finds it any more: who meets it waits
+//! 5. A commit of a transaction changes records while it is alone (`tx`), and then the nodes that are held.
+//! 6. A dying node's file has lost its last name while no one else held the node. No one finds it any more: who meets it waits
 //!    for its state and looks again.
 //!
 //! ```text
@@ -55,7 +56,7 @@ pub struct Node {
 pub type NodeRef = Arc<Node>;
 
 /// What a node knows of its record.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct State {
     pub(crate) attrs: Attrs,
     pub(crate) home: Home,
@@ -105,6 +106,8 @@ pub(crate) struct Touch {
     pub(crate) shown: Option<Stamp>,
     /// How many there were since the node was made.
     pub(crate) count: u64,
+    /// Whether the times were set since the node was made, in place of what had been shown.
+    pub(crate) was_set: bool,
 }
 
 impl Touch {

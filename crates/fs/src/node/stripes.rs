@@ -7,6 +7,9 @@ use foldhash::fast::FixedState;
 
 const STRIPES: usize = 1024;
 
+/// Inside a transaction calls follow each other: any change can count as a change of all.
+const STRIPES_INSIDE: usize = 1;
+
 /// A counter for each of many groups of keys; it moves on when a record at one of them changes.
 pub(crate) struct Stripes(Box<[AtomicU64]>);
 
@@ -16,24 +19,33 @@ pub(crate) struct Stood(Box<[u64]>);
 impl Stood {
     /// Where the key's counter stood.
     pub(crate) fn at(&self, key: &[u8]) -> u64 {
-        *self.0.get(index(key)).expect("the remainder is below the count")
+        *self.0.get(index(key, self.0.len())).expect("the remainder is below the count")
     }
 }
 
-/// Which counter is the key's.
-fn index(key: &[u8]) -> usize {
-    FixedState::default().hash_one(key) as usize % STRIPES
+/// Which of so many counters is the key's; a power of two.
+fn index(key: &[u8], counters: usize) -> usize {
+    if counters == 1 { 0 } else { FixedState::default().hash_one(key) as usize & (counters - 1) }
 }
 
 impl Default for Stripes {
     fn default() -> Self {
-        Stripes((0..STRIPES).map(|_| AtomicU64::new(0)).collect())
+        Stripes::of_count(STRIPES)
     }
 }
 
 impl Stripes {
+    fn of_count(counters: usize) -> Stripes {
+        Stripes((0..counters).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Those of a transaction's inside.
+    pub(crate) fn inside() -> Stripes {
+        Stripes::of_count(STRIPES_INSIDE)
+    }
+
     fn of(&self, key: &[u8]) -> &AtomicU64 {
-        self.0.get(index(key)).expect("the remainder is below the count")
+        self.0.get(index(key, self.0.len())).expect("the remainder is below the count")
     }
 
     /// Where the key's counter stands: read it before the record.

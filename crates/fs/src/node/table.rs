@@ -13,11 +13,28 @@ const SHARDS: u64 = 64;
 
 type Shard = HashMap<u64, Weak<Node>, FixedState>;
 
+/// Inside a transaction calls follow each other.
+const SHARDS_INSIDE: u64 = 1;
+
 /// All nodes, and the orphans that no one holds any more.
 pub(crate) struct Table {
     shards: Box<[Mutex<Shard>]>,
+    inside: Option<Kept>,
     unheld_orphans: Mutex<Vec<u64>>,
     unheld_count: AtomicUsize,
+}
+
+/// What a transaction's inside keeps besides: every node that was made there, because a commit brings their states to the base's nodes.
+struct Kept {
+    base: Arc<Table>,
+    nodes: Mutex<KeptNodes>,
+}
+
+#[derive(Default)]
+struct KeptNodes {
+    nodes: Vec<(NodeRef, Option<State>)>,
+    /// Whether the states that nodes were made with are kept too.
+    with_first: bool,
 }
 
 /// What looking for a node found.
@@ -30,17 +47,41 @@ pub(crate) enum Found {
     Stale,
 }
 
+impl Kept {
+    fn keep(&self, node: &NodeRef) {
+        // Times of a directory that wait in the base are not in the record that was read.
+        if node.is_dir()
+            && let Some(Found::Node(held)) = self.base.get(node.ino)
+        {
+            node.touch.lock().shown = held.touch.lock().shown;
+        }
+        let mut kept = self.nodes.lock();
+        let first = kept.with_first.then(|| node.state.read().clone());
+        kept.nodes.push((Arc::clone(node), first));
+    }
+}
+
 impl Table {
     pub(crate) fn new() -> Arc<Table> {
+        Self::of_shards(SHARDS, None)
+    }
+
+    /// Of a transaction's inside. It keeps its nodes until it is told to let go.
+    pub(crate) fn inside(base: &Arc<Table>) -> Arc<Table> {
+        Self::of_shards(SHARDS_INSIDE, Some(Kept { base: Arc::clone(base), nodes: Mutex::default() }))
+    }
+
+    fn of_shards(shards: u64, inside: Option<Kept>) -> Arc<Table> {
         Arc::new(Table {
-            shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
+            shards: (0..shards).map(|_| Mutex::new(Shard::default())).collect(),
+            inside,
             unheld_orphans: Mutex::default(),
             unheld_count: AtomicUsize::new(0),
         })
     }
 
     fn shard(&self, ino: u64) -> &Mutex<Shard> {
-        let index = (ino % SHARDS) as usize;
+        let index = (ino & (self.shards.len() as u64 - 1)) as usize;
         self.shards.get(index).expect("the remainder is below the count")
     }
 
@@ -67,15 +108,51 @@ impl Table {
         }
         let node = Arc::new(Node::new(self, ino, state()));
         shard.insert(ino, Arc::downgrade(&node));
+        drop(shard);
+        if let Some(inside) = &self.inside {
+            inside.keep(&node);
+        }
         Found::Node(node)
     }
 
     /// Marks the node as dying unless someone else holds it. The caller holds its state for writing.
     pub(crate) fn claim(&self, node: &NodeRef) -> bool {
+        if self.inside.is_some() {
+            // Whether someone holds the file is for the base to know.
+            return false;
+        }
         let _shard = self.shard(node.ino).lock();
         let alone = Arc::strong_count(node) == 1;
         node.dying.store(alone, Ordering::Release);
         alone
+    }
+
+    /// Every node that was made inside a transaction, in that order.
+    pub(crate) fn kept(&self) -> Vec<NodeRef> {
+        let kept = self.inside.as_ref().map(|inside| inside.nodes.lock());
+        kept.map_or_else(Vec::new, |kept| kept.nodes.iter().map(|(node, _)| Arc::clone(node)).collect())
+    }
+
+    /// As `kept`, each with the state that it was made with, if that was kept.
+    pub(crate) fn kept_with_first(&self) -> Vec<(NodeRef, Option<State>)> {
+        self.inside.as_ref().map_or_else(Vec::new, |inside| inside.nodes.lock().nodes.clone())
+    }
+
+    /// What `look` says of each kept node. From now on the states that nodes are made with are kept.
+    pub(crate) fn keep_first_states<T>(&self, look: impl Fn(&NodeRef) -> T) -> Vec<T> {
+        let Some(inside) = &self.inside else { return Vec::new() };
+        let mut kept = inside.nodes.lock();
+        kept.with_first = true;
+        kept.nodes.iter().map(|(node, _)| look(node)).collect()
+    }
+
+    /// Lets go of the nodes that were made inside a transaction.
+    pub(crate) fn let_go(&self) {
+        if let Some(inside) = &self.inside {
+            // Nodes that go use the table: not under its lock.
+            let nodes = std::mem::take(&mut inside.nodes.lock().nodes);
+            drop(nodes);
+        }
     }
 
     /// A node is gone: called by its drop.

@@ -14,6 +14,7 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::{NodeRef, State};
 use crate::scratch::Scratch;
+use crate::tx::{Call, KeptInserted, Who};
 
 /// What is inserted into a file.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +26,13 @@ pub enum Inserted<'y> {
 }
 
 impl Inserted<'_> {
+    fn kept(&self) -> KeptInserted {
+        match self {
+            Inserted::Hole(len_bytes) => KeptInserted::Hole(*len_bytes),
+            Inserted::Slice(slice) => KeptInserted::Slice((*slice).clone()),
+        }
+    }
+
     fn len_bytes(&self) -> u64 {
         match self {
             Inserted::Hole(len_bytes) => *len_bytes,
@@ -54,6 +62,10 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `IsDirectory`, `Invalid` for what has no content; `FileTooLarge` for more than 2^18 regions.
     pub fn yank(&self, node: &NodeRef, offset: u64, len: u64) -> Result<Yanked, FsError> {
+        self.call(|| Call::Yank { node: node.ino(), offset, len }, || self.yank_in_turn(node, offset, len))
+    }
+
+    fn yank_in_turn(&self, node: &NodeRef, offset: u64, len: u64) -> Result<Yanked, FsError> {
         check_regular(node)?;
         self.leases.expire(self.clock.now());
         let _pin = self.engine.pin();
@@ -75,6 +87,19 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `ForeignSlice`, `LeaseExpired`; `FileTooLarge` beyond 2^63 - 1 and for more than 2^18 regions; otherwise as `write`.
     pub fn paste(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        position: Position,
+        slice: &Yanked,
+    ) -> Result<u64, FsError> {
+        self.call(
+            || Call::Paste { who: Who::of(caller), node: node.ino(), position, slice: slice.clone() },
+            || self.paste_in_turn(caller, node, position, slice),
+        )
+    }
+
+    fn paste_in_turn(
         &self,
         caller: &Caller<'_>,
         node: &NodeRef,
@@ -105,6 +130,19 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `Invalid` past the end of the file; as `paste`, with the regions from `offset` on counted.
     pub fn insert_range(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        offset: u64,
+        inserted: Inserted<'_>,
+    ) -> Result<(), FsError> {
+        self.call(
+            || Call::Insert { who: Who::of(caller), node: node.ino(), offset, inserted: inserted.kept() },
+            || self.insert_range_in_turn(caller, node, offset, inserted),
+        )
+    }
+
+    fn insert_range_in_turn(
         &self,
         caller: &Caller<'_>,
         node: &NodeRef,
@@ -151,6 +189,19 @@ impl<E: Store + SliceStore> Fs<E> {
         offset: u64,
         len: u64,
     ) -> Result<(), FsError> {
+        self.call(
+            || Call::Remove { who: Who::of(caller), node: node.ino(), offset, len },
+            || self.remove_range_in_turn(caller, node, offset, len),
+        )
+    }
+
+    fn remove_range_in_turn(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), FsError> {
         check_regular(node)?;
         let mut scratch = Scratch::take();
         let mut state = node.state.write();
@@ -175,6 +226,22 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `FileTooLarge` beyond 2^63 - 1, or if target and sources have more than 2^18 regions; otherwise as `write`.
     pub fn concat(&self, caller: &Caller<'_>, target: &NodeRef, sources: &[NodeRef]) -> Result<u64, FsError> {
+        self.call(
+            || Call::Concat {
+                who: Who::of(caller),
+                target: target.ino(),
+                sources: sources.iter().map(|source| source.ino()).collect(),
+            },
+            || self.concat_in_turn(caller, target, sources),
+        )
+    }
+
+    fn concat_in_turn(
+        &self,
+        caller: &Caller<'_>,
+        target: &NodeRef,
+        sources: &[NodeRef],
+    ) -> Result<u64, FsError> {
         check_regular(target)?;
         sources.iter().try_for_each(|source| check_regular(source))?;
         let _pin = self.engine.pin();

@@ -1,5 +1,6 @@
 //! A range of bytes as a value.
 
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
@@ -11,6 +12,7 @@ use warpfire_units::{SegmentId, SlicePtr};
 use super::lease::Hold;
 use crate::data::Piece;
 use crate::error::FsError;
+use crate::tx::Answer;
 
 /// Bytes that were taken from files, as pointers. Cheap to clone; keeps its bytes until the last clone and the last part of it is gone, whatever
 /// becomes of the files, or until its lease ends. It knows its pool, and does not keep it open; nothing of it survives closing.
@@ -161,6 +163,20 @@ impl Yanked {
             piece
         });
         Ok(pieces.collect())
+    }
+}
+
+impl Answer for Yanked {
+    /// Who holds the same pointers holds the same bytes.
+    fn add_to(&self, state: &mut impl Hasher) {
+        for run in &*self.runs {
+            run.len_bytes.hash(state);
+            match &run.source {
+                Source::Hole => state.write_u8(0),
+                Source::Bytes(bytes, from) => bytes.get(*from..).hash(state),
+                Source::Slice(_, segment, offset) => (segment.get(), offset).hash(state),
+            }
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod slice_model;
 mod slices;
 mod threads;
 mod times;
+mod transactions;
 mod tree_model;
 
 use std::sync::Arc;

@@ -45,11 +45,17 @@ use reads::Reads;
 pub struct TxStore<E: Store + SliceStore, S: Schema> {
     below: Arc<E>,
     schema: S,
-    snapshot: E::Snapshot,
     at: Seq,
     state: Mutex<State>,
+    /// What is kept for this transaction, until it ends.
+    view: Mutex<Option<View<E>>>,
+}
+
+#[expect(dead_code, reason = "held for its drop")]
+struct View<E: Store> {
+    snapshot: E::Snapshot,
     /// Values that were read may be written elsewhere, with the slices in them.
-    _pin: Pin,
+    pin: Pin,
 }
 
 struct State {
@@ -91,12 +97,13 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
     }
 
     fn over(below: Arc<E>, schema: S, reads: Option<Reads>) -> Self {
-        let _pin = below.pin();
+        let pin = below.pin();
         let snapshot = below.snapshot();
         let at = below.seq(&snapshot);
         let state =
             State { overlay: Overlay::default(), reads, held: Vec::new(), who: Admit::Reserve, ended: false };
-        TxStore { below, schema, snapshot, at, state: Mutex::new(state), _pin }
+        let view = Mutex::new(Some(View { snapshot, pin }));
+        TxStore { below, schema, at, state: Mutex::new(state), view }
     }
 
     /// The version that lies below.
@@ -155,6 +162,7 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
             let held = std::mem::take(&mut state.held);
             state.overlay = Overlay::default();
             self.below.release(&held);
+            *self.view.lock() = None;
         }
     }
 
@@ -283,6 +291,6 @@ impl<E: Store + SliceStore, S: Schema> SliceStore for TxStore<E, S> {
 
 impl<E: Store + SliceStore, S: Schema> std::fmt::Debug for TxStore<E, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "TxStore({})", self.below.seq(&self.snapshot).0)
+        write!(f, "TxStore({})", self.at.0)
     }
 }

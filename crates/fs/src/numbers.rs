@@ -1,0 +1,109 @@
+//! Inode numbers.
+//!
+//! # Invariants
+//! 1. A number is given out once, and only below the superblock's `next_ino`, which is committed before.
+//! 2. Inside a transaction numbers come from the base, and a repetition of its calls gets those that it had.
+
+use parking_lot::Mutex;
+use warpfire_format::fs::{Key, SuperId, Superblock};
+use warpfire_meta::{Admit, Batch, SliceStore, Store};
+
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::limits::INO_BLOCK;
+
+/// Where a filesystem has its inode numbers from.
+pub(crate) enum Numbers {
+    /// The next number, and the first that is not reserved.
+    Own(Mutex<(u64, u64)>),
+    Lent(Lent),
+}
+
+type Lender = Box<dyn Fn() -> Result<u64, FsError> + Send + Sync>;
+
+/// Numbers of a base, given out inside a transaction.
+pub(crate) struct Lent {
+    lender: Lender,
+    drawn: Mutex<Drawn>,
+}
+
+/// Numbers that were drawn, and how many of them have been given out.
+#[derive(Default)]
+struct Drawn {
+    numbers: Vec<u64>,
+    given: usize,
+}
+
+impl Numbers {
+    pub(crate) fn own(next: u64) -> Numbers {
+        Numbers::Own(Mutex::new((next, next)))
+    }
+
+    /// `again` are given out first.
+    pub(crate) fn lent(lender: Lender, again: Vec<u64>) -> Numbers {
+        Numbers::Lent(Lent { lender, drawn: Mutex::new(Drawn { numbers: again, given: 0 }) })
+    }
+
+    /// Those that were drawn inside a transaction, in order.
+    pub(crate) fn drawn(&self) -> Vec<u64> {
+        match self {
+            Numbers::Own(_) => Vec::new(),
+            Numbers::Lent(lent) => lent.drawn.lock().numbers.clone(),
+        }
+    }
+}
+
+impl Lent {
+    fn next(&self) -> Result<u64, FsError> {
+        let mut drawn = self.drawn.lock();
+        let again = drawn.numbers.get(drawn.given).copied();
+        let ino = match again {
+            Some(ino) => ino,
+            None => {
+                let ino = (self.lender)()?;
+                drawn.numbers.push(ino);
+                ino
+            }
+        };
+        drawn.given += 1;
+        Ok(ino)
+    }
+}
+
+impl<E: Store + SliceStore> Fs<E> {
+    /// A number for a new inode.
+    pub(crate) fn new_ino(&self) -> Result<u64, FsError> {
+        let own = match &self.numbers {
+            Numbers::Own(own) => own,
+            Numbers::Lent(lent) => return lent.next(),
+        };
+        let mut own = own.lock();
+        if own.0 == own.1 {
+            let end = own.1.checked_add(INO_BLOCK).ok_or(FsError::NoSpace)?;
+            self.put_next_ino(end)?;
+            own.1 = end;
+        }
+        let ino = own.0;
+        own.0 += 1;
+        Ok(ino)
+    }
+
+    /// Gives back the numbers that were reserved and not used.
+    pub(crate) fn return_numbers(&self) -> Result<(), FsError> {
+        let Numbers::Own(own) = &self.numbers else { return Ok(()) };
+        let mut own = own.lock();
+        if own.0 < own.1 {
+            self.put_next_ino(own.0)?;
+            own.1 = own.0;
+        }
+        Ok(())
+    }
+
+    fn put_next_ino(&self, next_ino: u64) -> Result<(), FsError> {
+        let mut value = Vec::new();
+        Superblock { next_ino }.encode(&mut value);
+        let mut batch = Batch::new();
+        batch.put(&Key::Super(SuperId::Superblock).encode(), &value);
+        self.commit(&batch, Admit::Reserve)
+    }
+}

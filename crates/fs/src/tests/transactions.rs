@@ -1,0 +1,360 @@
+//! Transactions: what they see, what others see of them, what conflicts and what does not.
+
+use std::sync::Arc;
+
+use warpfire_meta::{SliceStore, Store};
+
+use super::check::check;
+use super::{Engine, Ticking, World, world_with};
+use crate::acl::Caller;
+use crate::{Fs, FsError, FsOptions, NewMode, NodeRef, Position, RenameMode, SetAttr, SetTime, Transaction};
+
+const ROOT: Caller<'static> = Caller::ROOT;
+const MODE: NewMode = NewMode { mode: 0o644, umask: 0 };
+
+fn shared() -> (Arc<Engine>, Arc<Ticking>, Arc<World>) {
+    let (engine, clock) = world_with();
+    let fs = Fs::open(engine.clone(), clock.clone(), FsOptions::default()).unwrap();
+    (engine, clock, Arc::new(fs))
+}
+
+fn make<E: Store + SliceStore>(fs: &Fs<E>, name: &str, bytes: &[u8]) {
+    fs.create_file(&ROOT, &fs.root(), name.as_bytes(), MODE, bytes).unwrap();
+}
+
+fn open<E: Store + SliceStore>(fs: &Fs<E>, name: &str) -> NodeRef {
+    fs.lookup(&ROOT, &fs.root(), name.as_bytes()).unwrap()
+}
+
+fn read<E: Store + SliceStore>(fs: &Fs<E>, name: &str) -> Result<Vec<u8>, FsError> {
+    fs.read_file(&ROOT, &fs.root(), name.as_bytes())
+}
+
+fn overwrite<E: Store + SliceStore>(fs: &Fs<E>, name: &str, bytes: &[u8]) {
+    fs.write(&ROOT, &open(fs, name), Position::At(0), bytes).unwrap();
+}
+
+fn names<E: Store + SliceStore>(fs: &Fs<E>) -> Vec<String> {
+    let entries = fs.readdir(&ROOT, &fs.root(), None, 1000).unwrap();
+    entries.iter().map(|e| String::from_utf8(e.name.to_vec()).unwrap()).collect()
+}
+
+fn conflict_of(outcome: Result<(), FsError>) -> (&'static str, String) {
+    match outcome {
+        Err(FsError::Conflict { call, path }) => (call, path.to_string()),
+        other => panic!("expected a conflict, got {other:?}"),
+    }
+}
+
+/// Closes the story: all records agree, in memory and after reopening.
+fn agree(engine: &Arc<Engine>, clock: &Arc<Ticking>, fs: Arc<World>, what: &str) {
+    let shown = super::tree_model::listing(&fs);
+    fs.sync().unwrap();
+    check(&**engine, what);
+    drop(fs);
+    let again = Fs::open(engine.clone(), clock.clone(), FsOptions::default()).unwrap();
+    assert_eq!(super::tree_model::listing(&again), shown, "{what}");
+}
+
+#[test]
+fn others_see_nothing_before_the_commit_and_everything_after() {
+    let (engine, clock, fs) = shared();
+    make(&fs, "old", b"1");
+    make(&fs, "gone", b"2");
+    let tx = fs.begin().unwrap();
+    let inside = tx.files();
+    make(inside, "new", b"3");
+    overwrite(inside, "old", b"one");
+    inside.unlink(&ROOT, &inside.root(), b"gone").unwrap();
+    let dir = inside.mkdir(&ROOT, &inside.root(), b"dir", MODE).unwrap();
+    inside.rename(&ROOT, (&inside.root(), b"new"), (&dir, b"moved"), RenameMode::Replace).unwrap();
+    assert_eq!(names(inside), ["dir", "old"]);
+    assert_eq!(read(inside, "old").unwrap(), b"one");
+    assert_eq!(names(&fs), ["gone", "old"]);
+    assert_eq!(read(&fs, "old").unwrap(), b"1");
+    tx.commit().unwrap();
+    assert_eq!(names(&fs), ["dir", "old"]);
+    assert_eq!(read(&fs, "old").unwrap(), b"one");
+    assert_eq!(fs.read_file(&ROOT, &open(&fs, "dir"), b"moved").unwrap(), b"3");
+    agree(&engine, &clock, fs, "committed");
+}
+
+#[test]
+fn an_aborted_transaction_leaves_nothing() {
+    let (engine, clock, fs) = shared();
+    make(&fs, "a", b"1");
+    let counts = |fs: &World| fs.statfs().map(|space| (space.inodes, space.file_bytes)).unwrap();
+    let before = counts(&fs);
+    let tx = fs.begin().unwrap();
+    make(tx.files(), "b", &[7; 100_000]);
+    overwrite(tx.files(), "a", &[8; 100_000]);
+    let kept = tx.files().clone();
+    drop(tx);
+    assert_eq!(names(&fs), ["a"]);
+    while engine.background_step().unwrap() {}
+    assert_eq!(engine.slices_stored(), 0, "what it wrote is given back");
+    assert_eq!(counts(&fs), before);
+    assert!(matches!(read(&kept, "a"), Err(FsError::Ended)));
+    agree(&engine, &clock, fs, "aborted");
+}
+
+#[test]
+fn files_that_are_open_outside_show_what_was_committed() {
+    let (engine, clock, fs) = shared();
+    for name in ["grown", "moved", "unlinked", "linked"] {
+        make(&fs, name, b"before");
+    }
+    let [grown, moved, unlinked, linked] =
+        ["grown", "moved", "unlinked", "linked"].map(|name| open(&fs, name));
+    let tx = fs.begin().unwrap();
+    let inside = tx.files();
+    overwrite(inside, "grown", &[9; 200_000]);
+    inside
+        .rename(&ROOT, (&inside.root(), b"moved"), (&inside.root(), b"elsewhere"), RenameMode::Replace)
+        .unwrap();
+    inside.unlink(&ROOT, &inside.root(), b"unlinked").unwrap();
+    inside.link(&ROOT, &open(inside, "linked"), &inside.root(), b"second").unwrap();
+    tx.commit().unwrap();
+    assert_eq!(fs.getattr(&grown).size_bytes, 200_000);
+    fs.write(&ROOT, &moved, Position::End, b" and after").unwrap();
+    assert_eq!(read(&fs, "elsewhere").unwrap(), b"before and after");
+    let mut bytes = [0; 6];
+    assert_eq!(fs.read(&unlinked, 0, &mut bytes).unwrap(), 6);
+    assert_eq!((&bytes, fs.getattr(&unlinked).links), (b"before", 0), "open, and without a name");
+    assert_eq!(fs.getattr(&linked).links, 2);
+    fs.unlink(&ROOT, &fs.root(), b"linked").unwrap();
+    assert_eq!(read(&fs, "second").unwrap(), b"before");
+    drop((grown, moved, unlinked, linked));
+    fs.reap().unwrap();
+    agree(&engine, &clock, fs, "open files");
+}
+
+#[test]
+fn a_change_of_what_was_read_is_a_conflict_that_is_named() {
+    let (engine, clock, fs) = shared();
+    let dir = fs.mkdir(&ROOT, &fs.root(), b"d", NewMode::exact(0o755)).unwrap();
+    fs.create_file(&ROOT, &dir, b"x", MODE, b"1").unwrap();
+    let tx = fs.begin().unwrap();
+    let inside = tx.files();
+    let x = inside.resolve(&ROOT, &inside.root(), b"/d/x", crate::Follow::Yes).unwrap();
+    let mut byte = [0];
+    inside.read(&x, 0, &mut byte).unwrap();
+    make(inside, "copy", &byte);
+    let outside = fs.resolve(&ROOT, &fs.root(), b"/d/x", crate::Follow::Yes).unwrap();
+    fs.write(&ROOT, &outside, Position::At(0), b"2").unwrap();
+    assert_eq!(conflict_of(tx.commit()), ("read", "/d/x".to_owned()));
+    assert_eq!(names(&fs), ["d"], "nothing of it is there");
+    let counts = fs.transaction_counts();
+    assert_eq!((counts.commits, counts.replays, counts.conflicts), (0, 1, 1));
+    drop(outside);
+    agree(&engine, &clock, fs, "conflict");
+}
+
+/// What others did between, and what the transaction did: no call would have answered otherwise.
+fn commits_despite(ours: impl FnOnce(&Transaction<Engine>), others: impl FnOnce(&World), what: &str) {
+    let (engine, clock, fs) = shared();
+    make(&fs, "log", b"");
+    make(&fs, "file", b"0123456789");
+    let tx = fs.begin().unwrap();
+    ours(&tx);
+    others(&fs);
+    fs.sync().unwrap();
+    tx.commit().unwrap_or_else(|e| panic!("{what}: {e}"));
+    agree(&engine, &clock, fs, what);
+}
+
+#[test]
+fn appends_that_do_not_ask_where_do_not_conflict() {
+    let append = |fs: &World, text: &[u8]| fs.append(&ROOT, &open(fs, "log"), text).unwrap();
+    let (engine, clock, fs) = shared();
+    make(&fs, "log", b"");
+    let txs: Vec<_> = (0..5).map(|_| fs.begin().unwrap()).collect();
+    for tx in &txs {
+        tx.files().append(&ROOT, &open(tx.files(), "log"), b"inside ").unwrap();
+    }
+    append(&fs, b"outside ");
+    txs.into_iter().for_each(|tx| tx.commit().unwrap());
+    assert_eq!(read(&fs, "log").unwrap(), b"outside inside inside inside inside inside ");
+    assert_eq!(fs.transaction_counts().replays, 5);
+    agree(&engine, &clock, fs, "appends");
+}
+
+#[test]
+fn what_no_call_saw_does_not_conflict() {
+    let touch = |fs: &World| {
+        let set = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+        fs.setattr(&ROOT, &open(fs, "file"), &set).unwrap();
+    };
+    commits_despite(|tx| make(tx.files(), "mine", b"1"), |fs| make(fs, "theirs", b"2"), "different names");
+    commits_despite(
+        |tx| overwrite(tx.files(), "file", b"mine"),
+        |fs| overwrite(fs, "file", b"theirs"),
+        "blind writes",
+    );
+    commits_despite(|tx| overwrite(tx.files(), "file", b"mine"), touch, "a write and a touch");
+    commits_despite(
+        |tx| _ = tx.files().write(&ROOT, &open(tx.files(), "file"), Position::At(9), &[1; 90_000]).unwrap(),
+        |fs| _ = fs.write(&ROOT, &open(fs, "file"), Position::End, &[2; 80_000]).unwrap(),
+        "long data is written once and placed again",
+    );
+    commits_despite(
+        |tx| {
+            let inside = tx.files();
+            let node = inside.create(&ROOT, &inside.root(), b"draft", MODE).unwrap();
+            inside.append(&ROOT, &node, b"text").unwrap();
+            assert_eq!(inside.getattr(&node).size_bytes, 4);
+            inside
+                .rename(&ROOT, (&inside.root(), b"draft"), (&inside.root(), b"done"), RenameMode::Replace)
+                .unwrap();
+            inside.append(&ROOT, &open(inside, "log"), b"made done\n").unwrap();
+        },
+        |fs| fs.append(&ROOT, &open(fs, "log"), b"else\n").unwrap(),
+        "calls on what it made itself",
+    );
+}
+
+#[test]
+fn a_name_that_both_make_goes_to_the_first() {
+    let (engine, clock, fs) = shared();
+    let (one, two) = (fs.begin().unwrap(), fs.begin().unwrap());
+    make(one.files(), "n", b"1");
+    make(two.files(), "n", b"2");
+    one.commit().unwrap();
+    assert_eq!(conflict_of(two.commit()), ("create", "/n".to_owned()));
+    assert_eq!(read(&fs, "n").unwrap(), b"1");
+    agree(&engine, &clock, fs, "both made it");
+}
+
+#[test]
+fn a_listing_conflicts_with_a_new_name_in_it() {
+    let (_, _, fs) = shared();
+    let tx = fs.begin().unwrap();
+    assert!(names(tx.files()).is_empty());
+    make(tx.files(), "was empty", b"");
+    make(&fs, "x", b"");
+    assert_eq!(conflict_of(tx.commit()), ("list", "/".to_owned()));
+}
+
+#[test]
+fn a_directory_that_is_filled_meanwhile_is_not_removed() {
+    let (engine, clock, fs) = shared();
+    let dir = fs.mkdir(&ROOT, &fs.root(), b"d", NewMode::exact(0o755)).unwrap();
+    let tx = fs.begin().unwrap();
+    tx.files().rmdir(&ROOT, &tx.files().root(), b"d").unwrap();
+    fs.create_file(&ROOT, &dir, b"x", MODE, b"").unwrap();
+    assert_eq!(conflict_of(tx.commit()), ("remove a directory", "/d".to_owned()));
+    let tx = fs.begin().unwrap();
+    fs.unlink(&ROOT, &dir, b"x").unwrap();
+    tx.files().unlink(&ROOT, &open(tx.files(), "d"), b"x").unwrap();
+    conflict_of(tx.commit());
+    let tx = fs.begin().unwrap();
+    tx.files().rmdir(&ROOT, &tx.files().root(), b"d").unwrap();
+    tx.commit().unwrap();
+    assert!(
+        matches!(fs.create_file(&ROOT, &dir, b"x", MODE, b""), Err(FsError::NotFound)),
+        "who holds it knows"
+    );
+    drop(dir);
+    agree(&engine, &clock, fs, "directories");
+}
+
+#[test]
+fn reading_alone_never_conflicts_and_stays_in_its_time() {
+    let (_, _, fs) = shared();
+    make(&fs, "a", b"1");
+    let view = fs.begin_read_only().unwrap();
+    overwrite(&fs, "a", b"2");
+    assert_eq!(read(view.files(), "a").unwrap(), b"1");
+    let refused = view.files().unlink(&ROOT, &view.files().root(), b"a");
+    assert!(matches!(refused, Err(FsError::OnlyReads)));
+    view.commit().unwrap();
+}
+
+#[test]
+fn going_back_to_a_savepoint_undoes_names_bytes_and_attributes() {
+    let (engine, clock, fs) = shared();
+    make(&fs, "kept", b"0");
+    make(&fs, "late", b"late");
+    let tx = fs.begin().unwrap();
+    let inside = tx.files();
+    let early = inside.create(&ROOT, &inside.root(), b"early", MODE).unwrap();
+    inside.append(&ROOT, &early, b"1").unwrap();
+    let point = tx.savepoint();
+    inside.append(&ROOT, &early, &[2; 100_000]).unwrap();
+    let new = inside.create(&ROOT, &inside.root(), b"new", MODE).unwrap();
+    inside.unlink(&ROOT, &inside.root(), b"kept").unwrap();
+    let late = open(inside, "late");
+    inside.rename(&ROOT, (&inside.root(), b"late"), (&inside.root(), b"later"), RenameMode::Replace).unwrap();
+    let void = tx.savepoint();
+    for _ in 0..2 {
+        tx.roll_back(&point).unwrap();
+        assert_eq!(names(inside), ["early", "kept", "late"]);
+        assert_eq!(inside.getattr(&early).size_bytes, 1, "what is open goes back too");
+        inside.append(&ROOT, &late, b"!").unwrap();
+        assert_eq!(inside.getattr(&early).allocated_bytes, 1);
+        assert!(inside.append(&ROOT, &new, b"x").is_err(), "made since, and gone");
+    }
+    assert!(tx.roll_back(&void).is_err(), "it lies after the one that was gone back to");
+    assert!(fs.begin().unwrap().roll_back(&point).is_err(), "of another transaction");
+    make(inside, "new", b"again");
+    // A conflict on the way has the calls repeated: only those that were not undone.
+    fs.append(&ROOT, &open(&fs, "late"), b"?").unwrap();
+    tx.commit().unwrap();
+    assert_eq!(names(&fs), ["early", "kept", "late", "new"]);
+    assert_eq!(
+        (read(&fs, "late").unwrap(), read(&fs, "early").unwrap()),
+        (b"late?!".to_vec(), b"1".to_vec())
+    );
+    agree(&engine, &clock, fs, "savepoints");
+}
+
+#[test]
+fn a_commit_can_expect_versions() {
+    let (_, _, fs) = shared();
+    make(&fs, "a", b"1");
+    let node = open(&fs, "a");
+    let seen = fs.version(&node).unwrap();
+    let tx = fs.begin().unwrap();
+    tx.expect(seen.clone());
+    make(tx.files(), "b", b"");
+    tx.commit().unwrap();
+    fs.write(&ROOT, &node, Position::At(0), b"2").unwrap();
+    let tx = fs.begin().unwrap();
+    tx.expect(seen);
+    make(tx.files(), "c", b"");
+    assert_eq!(conflict_of(tx.commit()), ("expect a version", "/a".to_owned()));
+    let gone = fs.version(&node).unwrap();
+    fs.unlink(&ROOT, &fs.root(), b"a").unwrap();
+    let tx = fs.begin().unwrap();
+    tx.expect(gone);
+    conflict_of(tx.commit());
+    assert_eq!(names(&fs), ["b"]);
+}
+
+#[test]
+fn times_of_directories_go_on_through_a_transaction() {
+    let (engine, clock, fs) = shared();
+    let dir = fs.mkdir(&ROOT, &fs.root(), b"d", NewMode::exact(0o755)).unwrap();
+    fs.create_file(&ROOT, &dir, b"x", MODE, b"").unwrap();
+    let waits = fs.getattr(&dir).mtime;
+    let tx = fs.begin().unwrap();
+    let inside = open(tx.files(), "d");
+    assert_eq!(tx.files().getattr(&inside).mtime, waits, "what waits in memory is seen");
+    tx.files().create_file(&ROOT, &inside, b"y", MODE, b"").unwrap();
+    let later = tx.files().getattr(&inside).mtime;
+    assert!(later > waits);
+    tx.commit().unwrap();
+    assert_eq!(fs.getattr(&dir).mtime, later);
+    fs.create_file(&ROOT, &dir, b"z", MODE, b"").unwrap();
+    let tx = fs.begin().unwrap();
+    let then = warpfire_env::Timestamp { seconds: 5, nanos: 5 };
+    let set = SetAttr { mtime: Some(SetTime::At(then)), ..SetAttr::default() };
+    tx.files().setattr(&ROOT, &open(tx.files(), "d"), &set).unwrap();
+    tx.commit().unwrap();
+    assert_eq!(fs.getattr(&dir).mtime, then, "what waited does not come after what was set");
+    drop(dir);
+    fs.sync().unwrap();
+    drop(fs);
+    let again = Fs::open(engine, clock, FsOptions::default()).unwrap();
+    assert_eq!(again.getattr(&open(&again, "d")).mtime, then);
+}
