@@ -8,7 +8,7 @@ use warpfire_format::root::{DEVICES_MAX, DeviceEntry, ZONE_BLOCKS_MIN};
 use warpfire_units::{BLOCK_BYTES, COLUMNS_MAX, PARITY_MAX};
 
 use crate::error::{DeviceSetError, PoolError};
-use crate::geometry::{ZONES_MIN, default_zone_bytes};
+use crate::geometry::{ZONES_MIN, default_zone_bytes, device_bytes_min};
 use crate::open::Identity;
 use crate::pool::Pool;
 use crate::roots::{RootEnd, Roots};
@@ -144,9 +144,10 @@ fn verify_shape(
         return Err(impossible(format!("a zone of {zone_bytes} bytes is too small or too large")));
     };
     for info in devices.iter().map(|d| d.info()) {
-        if info.size_bytes / zone_bytes < ZONES_MIN {
+        let least_bytes = device_bytes_min(Some(zone_bytes));
+        if info.size_bytes < least_bytes {
             return Err(impossible(format!(
-                "{} has {} bytes; {ZONES_MIN} zones of {zone_bytes} bytes are the least",
+                "{} has {} bytes; {least_bytes} are the least, {ZONES_MIN} zones of {zone_bytes} bytes",
                 info.name, info.size_bytes
             )));
         }

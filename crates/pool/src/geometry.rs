@@ -7,8 +7,9 @@ use warpfire_units::BLOCK_BYTES;
 /// Default zones on a device; the zone is the largest power of two that gives at least so many.
 const ZONES_WANTED: u64 = 256;
 
-/// Fewest zones on a device: two for roots, and enough to clean with.
-pub const ZONES_MIN: u64 = 16;
+/// Fewest zones on a device: two for roots, four for the commit log, six for deleting, merging and cleaning on a full pool (both as
+/// `warpfire-log` reserves them), and four for what is kept.
+pub const ZONES_MIN: u64 = 2 + 4 + 6 + 4;
 
 /// Smallest and largest default zone: 1 MiB keeps a stripe whole, 256 MiB is the largest common zoned drive's.
 const DEFAULT_ZONE_BYTES_MIN: u64 = 1 << 20;
@@ -25,6 +26,13 @@ pub(crate) fn default_zone_bytes(smallest_bytes: u64) -> u64 {
     let wanted = (smallest_bytes / ZONES_WANTED).max(1);
     let power = 1u64 << wanted.ilog2();
     power.clamp(DEFAULT_ZONE_BYTES_MIN, DEFAULT_ZONE_BYTES_MAX)
+}
+
+/// Bytes of the smallest device that a pool can be made on, with zones of this size or, if it is not given, of the smallest default size:
+/// 16 zones of 1 MiB, 16 MiB.
+#[must_use]
+pub fn device_bytes_min(zone_bytes: Option<u64>) -> u64 {
+    ZONES_MIN.saturating_mul(zone_bytes.unwrap_or(DEFAULT_ZONE_BYTES_MIN))
 }
 
 /// Rows of a full stripe when the zone has `blocks_left`; `None` when no stripe fits any more.

@@ -36,7 +36,7 @@ pub use counters::{Counters, DeviceCounters};
 pub use create::CreateOptions;
 pub use devices::DeviceState;
 pub use error::{DeviceSetError, PoolError};
-pub use geometry::{Geometry, ZONES_MIN};
+pub use geometry::{Geometry, ZONES_MIN, device_bytes_min};
 pub use pool::{DeviceStatus, Pool, Status};
 pub use recover::{Health, RecoveredStripe};
 pub use restore::Restored;

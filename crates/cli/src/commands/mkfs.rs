@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use warpfire::{Content, Pool, content_of};
+use warpfire_pool::{ZONES_MIN, device_bytes_min};
 use warpfire_units::{COLUMNS_MAX, PARITY_MAX};
 
 use crate::failure::Failure;
@@ -41,7 +42,7 @@ pub struct Args {
     #[arg(long, value_name = "M")]
     parity: Option<u8>,
 
-    /// Size of image files that are made, such as 512M or 1.5G [default: 8G, at most half of what is free].
+    /// Size of image files that are made, such as 512M or 1.5G, at least 16 zones [default: 8G, at most half of what is free].
     #[arg(long)]
     size: Option<Size>,
 
@@ -119,7 +120,9 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
     let new_files = args.devices.iter().filter(|path| !path.exists()).count();
     let devices =
         args.devices.iter().map(|path| device_plan(path, args, new_files)).collect::<Result<_, Failure>>()?;
-    Ok(Plan { devices, data, parity })
+    let plan = Plan { devices, data, parity };
+    plan.refuse_too_small(args.zone)?;
+    Ok(plan)
 }
 
 /// Data and parity devices of a stripe over so many devices.
@@ -210,6 +213,26 @@ fn confirm() -> Result<(), Failure> {
 }
 
 impl Plan {
+    fn refuse_too_small(&self, zone: Option<Size>) -> Result<(), Failure> {
+        let least_bytes = device_bytes_min(zone.map(|zone| zone.0));
+        let Some(device) = self.devices.iter().find(|device| device.size_bytes < least_bytes) else {
+            return Ok(());
+        };
+        let least = Size(least_bytes);
+        let hint = match (device.is_new, zone) {
+            (true, _) => format!("give --size {}M or more", least_bytes.div_ceil(1 << 20)),
+            (false, None) => "choose a larger device".to_owned(),
+            (false, Some(_)) => "choose a larger device, or a smaller --zone".to_owned(),
+        };
+        Err(Failure::usage(format_args!(
+            "{} is too small for a pool: it has {}, and {ZONES_MIN} zones of {} take {least}",
+            device.path.display(),
+            Size(device.size_bytes),
+            Size(least_bytes / ZONES_MIN),
+        ))
+        .hint(hint))
+    }
+
     fn destroys(&self) -> bool {
         self.devices.iter().any(|device| device.is_block_device || device.overwrites.is_some())
     }

@@ -136,3 +136,26 @@ fn names_and_paths_that_are_too_long_are_refused() {
     let said = fixture.run(["mkdir", &format!("pool:{long}")]).failed(1);
     assert!(said.contains("too long"), "{said}");
 }
+
+#[test]
+fn a_pool_that_is_too_small_is_refused_with_the_least_size_which_works() {
+    let fixture = Fixture::empty();
+    let said = fixture.run(["mkfs", "--size", "15M", "a.img"]).failed(2);
+    assert!(said.contains("a.img is too small") && said.contains("give --size 16M or more"), "{said}");
+    let said = fixture.run(["mkfs", "--size", "100M", "--zone", "16M", "a.img"]).failed(2);
+    assert!(said.contains("16 zones of 16 MiB take 256 MiB"), "{said}");
+    fixture.local("tiny.img", vec![0; 1 << 20]);
+    let said = fixture.run(["mkfs", "tiny.img"]).failed(2);
+    assert!(said.contains("has 1 MiB") && said.contains("choose a larger device"), "{said}");
+    assert!(!fixture.path("a.img").exists(), "nothing is left behind");
+    for (devices, geometry) in [(1, "1+0"), (2, "1+1"), (3, "2+1"), (6, "4+2")] {
+        let folder = fixture.path(geometry);
+        std::fs::create_dir(&folder).expect("a folder is made");
+        let images = (0..devices).map(|number| format!("{geometry}/{number}.img"));
+        fixture.run(["mkfs".into(), "--size=16M".into()].into_iter().chain(images)).succeeded();
+        fixture.local("file", vec![7; 1 << 20]);
+        fixture.run(["cp", "file", &format!("{geometry}:/")]).succeeded();
+        fixture.run(["rm", &format!("{geometry}:/file")]).succeeded();
+        fixture.run(["fsck", geometry]).succeeded();
+    }
+}
