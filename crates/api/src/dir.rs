@@ -6,9 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use warpfire_fs::{Follow, FsError, NodeRef};
+use warpfire_meta::{SliceStore, Store};
 
 use crate::warpfire::FILE_MODE;
-use crate::{File, FileType, Metadata, Result, SetMetadata, Warpfire};
+use crate::{Engine, File, FileType, Metadata, Result, SetMetadata, Warpfire};
 
 /// An open folder. Calls on the files in it need no walk along a path, and making a small file through it is one commit.
 ///
@@ -25,14 +26,25 @@ use crate::{File, FileType, Metadata, Result, SetMetadata, Warpfire};
 /// assert_eq!(mail.read("999.eml")?, b"Subject: hello\r\n");
 /// # Ok::<(), warpfire::Error>(())
 /// ```
-#[derive(Clone, Debug)]
-pub struct Dir {
-    pool: Warpfire,
+pub struct Dir<E: Store + SliceStore = Engine> {
+    pool: Warpfire<E>,
     node: NodeRef,
 }
 
-impl Dir {
-    pub(crate) fn at_path(pool: &Warpfire, path: &Path) -> Result<Self> {
+impl<E: Store + SliceStore> Clone for Dir<E> {
+    fn clone(&self) -> Self {
+        Dir::at(&self.pool, NodeRef::clone(&self.node))
+    }
+}
+
+impl<E: Store + SliceStore> std::fmt::Debug for Dir<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Dir({:?})", self.node)
+    }
+}
+
+impl<E: Store + SliceStore> Dir<E> {
+    pub(crate) fn at_path(pool: &Warpfire<E>, path: &Path) -> Result<Self> {
         let node = pool.node_at(path, Follow::Yes)?;
         if !node.is_dir() {
             return Err(FsError::NotDirectory.into());
@@ -40,7 +52,7 @@ impl Dir {
         Ok(Dir::at(pool, node))
     }
 
-    pub(crate) fn at(pool: &Warpfire, node: NodeRef) -> Self {
+    pub(crate) fn at(pool: &Warpfire<E>, node: NodeRef) -> Self {
         Dir { pool: pool.clone(), node }
     }
 
@@ -108,7 +120,7 @@ impl Dir {
     ///
     /// # Errors
     /// `NotFound`, `IsADirectory`, `PermissionDenied`.
-    pub fn open(&self, name: impl AsRef<OsStr>) -> Result<File> {
+    pub fn open(&self, name: impl AsRef<OsStr>) -> Result<File<E>> {
         let node = self.pool.followed(&self.node, name.as_ref())?;
         crate::OpenOptions::new().read(true).open_node(&self.pool, node)
     }
@@ -134,7 +146,7 @@ impl Dir {
     ///
     /// # Errors
     /// `PermissionDenied`.
-    pub fn read_dir(&self) -> Result<ReadDir> {
+    pub fn read_dir(&self) -> Result<ReadDir<E>> {
         ReadDir::start(&self.pool, NodeRef::clone(&self.node))
     }
 }
@@ -144,16 +156,21 @@ const PAGE_NAMES: usize = 1024;
 
 /// The names in a folder, as they are asked for. A name that is there all the time comes exactly once, whatever else changes meanwhile; `.` and
 /// `..` do not come.
-#[derive(Debug)]
-pub struct ReadDir {
-    dir: Dir,
+pub struct ReadDir<E: Store + SliceStore = Engine> {
+    dir: Dir<E>,
     page: VecDeque<warpfire_fs::DirEntry>,
     /// Where to go on; `None` once there is nothing left beyond the page.
     after: Option<Vec<u8>>,
 }
 
-impl ReadDir {
-    pub(crate) fn start(pool: &Warpfire, node: NodeRef) -> Result<Self> {
+impl<E: Store + SliceStore> std::fmt::Debug for ReadDir<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ReadDir({:?})", self.dir)
+    }
+}
+
+impl<E: Store + SliceStore> ReadDir<E> {
+    pub(crate) fn start(pool: &Warpfire<E>, node: NodeRef) -> Result<Self> {
         let mut listing = ReadDir { dir: Dir::at(pool, node), page: VecDeque::new(), after: None };
         listing.read_page(None)?;
         Ok(listing)
@@ -168,8 +185,8 @@ impl ReadDir {
     }
 }
 
-impl Iterator for ReadDir {
-    type Item = Result<DirEntry>;
+impl<E: Store + SliceStore> Iterator for ReadDir<E> {
+    type Item = Result<DirEntry<E>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.page.is_empty() {
@@ -184,13 +201,24 @@ impl Iterator for ReadDir {
 }
 
 /// One name of a folder.
-#[derive(Clone, Debug)]
-pub struct DirEntry {
-    dir: Dir,
+pub struct DirEntry<E: Store + SliceStore = Engine> {
+    dir: Dir<E>,
     entry: warpfire_fs::DirEntry,
 }
 
-impl DirEntry {
+impl<E: Store + SliceStore> Clone for DirEntry<E> {
+    fn clone(&self) -> Self {
+        DirEntry { dir: self.dir.clone(), entry: self.entry.clone() }
+    }
+}
+
+impl<E: Store + SliceStore> std::fmt::Debug for DirEntry<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DirEntry({:?} in {:?})", self.file_name(), self.dir)
+    }
+}
+
+impl<E: Store + SliceStore> DirEntry<E> {
     /// The name.
     #[must_use]
     pub fn file_name(&self) -> &OsStr {

@@ -54,6 +54,10 @@ pub enum ErrorKind {
     NotAPool,
     /// A device failed.
     Device,
+    /// A transaction could not be committed because something that it had read has changed. Nothing of it took place; begin again.
+    Conflict,
+    /// The transaction has ended, or was begun for reading only.
+    WrongTransaction,
     /// This kind of file, or this filesystem, does not do that.
     Unsupported,
     /// Anything else; the operating system's number says what.
@@ -140,6 +144,8 @@ impl From<FsError> for Error {
             FsError::ForeignSlice => (ErrorKind::InvalidInput, None),
             FsError::LeaseExpired => (ErrorKind::Expired, Some("take the slice again")),
             FsError::Unsupported => (ErrorKind::Unsupported, None),
+            FsError::Conflict { .. } => (ErrorKind::Conflict, Some("begin the transaction again")),
+            FsError::Ended | FsError::OnlyReads => (ErrorKind::WrongTransaction, None),
             _ => (ErrorKind::Other, None),
         };
         Error { kind, errno: error.errno(), message: error.to_string(), hint }

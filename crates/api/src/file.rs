@@ -6,8 +6,9 @@ use std::path::Path;
 
 use warpfire_fs::acl::Perm;
 use warpfire_fs::{AllocMode, Follow, FsError, NewMode, NodeRef, Position, Seek};
+use warpfire_meta::{SliceStore, Store};
 
-use crate::{Error, Metadata, Result, SetMetadata, Warpfire};
+use crate::{Engine, Error, Metadata, Result, SetMetadata, Warpfire};
 
 /// How to open a file, as in `std::fs::OpenOptions`.
 ///
@@ -111,7 +112,7 @@ impl OpenOptions {
     /// # Errors
     /// `NotFound`, `AlreadyExists`, `IsADirectory`, `PermissionDenied`, `NoSpace`; `InvalidInput` if nothing is allowed, or something is to be
     /// made or emptied that may not be written.
-    pub fn open(&self, pool: &Warpfire, path: impl AsRef<Path>) -> Result<File> {
+    pub fn open<E: Store + SliceStore>(&self, pool: &Warpfire<E>, path: impl AsRef<Path>) -> Result<File<E>> {
         let writes = self.write || self.append;
         let changes = self.create || self.create_new || self.truncate;
         if !writes && (changes || !self.read) {
@@ -143,7 +144,11 @@ impl OpenOptions {
     }
 
     /// Opens a file that is there.
-    pub(crate) fn open_node(&self, pool: &Warpfire, node: NodeRef) -> Result<File> {
+    pub(crate) fn open_node<E: Store + SliceStore>(
+        &self,
+        pool: &Warpfire<E>,
+        node: NodeRef,
+    ) -> Result<File<E>> {
         let (fs, caller) = (pool.fs(), pool.identity().caller());
         if node.is_dir() {
             return Err(FsError::IsDirectory.into());
@@ -160,7 +165,7 @@ impl OpenOptions {
         Ok(self.opened(pool, node))
     }
 
-    fn opened(&self, pool: &Warpfire, node: NodeRef) -> File {
+    fn opened<E: Store + SliceStore>(&self, pool: &Warpfire<E>, node: NodeRef) -> File<E> {
         File { pool: pool.clone(), node, reads: self.read, writes: self.write, appends: self.append }
     }
 }
@@ -181,9 +186,8 @@ impl OpenOptions {
 /// file.sync_all()?;
 /// # Ok::<(), warpfire::Error>(())
 /// ```
-#[derive(Clone, Debug)]
-pub struct File {
-    pub(crate) pool: Warpfire,
+pub struct File<E: Store + SliceStore = Engine> {
+    pub(crate) pool: Warpfire<E>,
     pub(crate) node: NodeRef,
     pub(crate) reads: bool,
     pub(crate) writes: bool,
@@ -193,7 +197,19 @@ pub struct File {
 /// Most bytes that are asked for at once when a whole file is read.
 const READ_BYTES_MAX: u64 = 16 << 20;
 
-impl File {
+impl<E: Store + SliceStore> Clone for File<E> {
+    fn clone(&self) -> Self {
+        File { pool: self.pool.clone(), node: NodeRef::clone(&self.node), ..*self }
+    }
+}
+
+impl<E: Store + SliceStore> std::fmt::Debug for File<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "File({:?})", self.node)
+    }
+}
+
+impl<E: Store + SliceStore> File<E> {
     pub(crate) fn check(&self, allowed: bool, what: &str) -> Result<()> {
         if allowed {
             return Ok(());
@@ -273,6 +289,15 @@ impl File {
         Ok(self.pool.fs().write(&self.pool.identity().caller(), &self.node, Position::End, bytes)?)
     }
 
+    /// As [`append`](File::append), for who does not ask where that was. In a transaction it disturbs no other append, and is disturbed by none.
+    ///
+    /// # Errors
+    /// As [`write_all_at`](File::write_all_at).
+    pub fn append_blindly(&self, bytes: &[u8]) -> Result<()> {
+        self.check(self.writes || self.appends, "writing")?;
+        Ok(self.pool.fs().append(&self.pool.identity().caller(), &self.node, bytes)?)
+    }
+
     /// Sets the length; what is added is a hole.
     ///
     /// # Errors
@@ -301,7 +326,7 @@ impl File {
     ///
     /// # Errors
     /// `InvalidInput` if both ranges are of one file and overlap; otherwise as [`write_all_at`](File::write_all_at).
-    pub fn copy_range_from(&self, from: &File, from_at: u64, len_bytes: u64, at: u64) -> Result<u64> {
+    pub fn copy_range_from(&self, from: &File<E>, from_at: u64, len_bytes: u64, at: u64) -> Result<u64> {
         self.check(self.writes, "writing")?;
         from.check(from.reads, "reading")?;
         let caller = self.pool.identity().caller();

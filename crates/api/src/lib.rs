@@ -39,6 +39,7 @@ mod slice;
 mod stats;
 mod store;
 mod tree;
+mod tx;
 mod warpfire;
 mod xattr;
 
@@ -51,7 +52,8 @@ pub use metadata::{FileType, Metadata, SetMetadata};
 pub use options::{Pool, PoolOptions};
 pub use scrub::Scrub;
 pub use slice::Slice;
-pub use stats::{DeviceCounters, DeviceState, DeviceStats, Space, Stats};
+pub use stats::{DeviceCounters, DeviceState, DeviceStats, Space, Stats, TransactionCounts};
 pub use store::Engine;
+pub use tx::{Inside, Savepoint, Tx, Version};
 pub use warpfire::Warpfire;
 pub use warpfire_env::Timestamp;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use warpfire_fs::{AllocMode, FsError, Inserted, NodeRef, Position, Yanked};
+use warpfire_meta::{SliceStore, Store};
 
 use crate::{Error, File, OpenOptions, Result, SetMetadata, Warpfire};
 
@@ -72,7 +73,7 @@ impl Slice {
     }
 }
 
-impl File {
+impl<E: Store + SliceStore> File<E> {
     /// Takes a range as a slice: what there is of it before the end of the file. No data is read.
     ///
     /// # Errors
@@ -170,7 +171,7 @@ impl File {
     }
 }
 
-impl Warpfire {
+impl<E: Store + SliceStore> Warpfire<E> {
     /// The bytes of a slice from a place in it on, into a buffer. Gives how many there were.
     ///
     /// # Errors
@@ -257,7 +258,7 @@ impl Warpfire {
 }
 
 /// What one commit can not take.
-fn copy_in_steps(source: &File, target: &File) -> Result<u64> {
+fn copy_in_steps<E: Store + SliceStore>(source: &File<E>, target: &File<E>) -> Result<u64> {
     let length = source.metadata()?.len();
     target.set_len(0)?;
     let mut copied = 0;

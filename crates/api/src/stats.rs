@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+pub use warpfire_fs::TransactionCounts;
 pub use warpfire_meta::Space;
 pub use warpfire_pool::{DeviceCounters, DeviceState};
 
@@ -29,6 +30,8 @@ pub struct Stats {
     pub rebuilt_blocks: u64,
     /// Segments in which damage was seen since the pool was opened.
     pub damaged_segments: usize,
+    /// How transactions have ended since the pool was opened, and how often their calls were made again.
+    pub transactions: TransactionCounts,
 }
 
 /// One device of a pool.

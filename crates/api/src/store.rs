@@ -70,6 +70,7 @@ impl Joined {
             stripes: counters.stripes,
             rebuilt_blocks: counters.rebuilt_blocks,
             damaged_segments: status.damaged_segments,
+            transactions: self.fs.transaction_counts(),
         }
     }
 }

@@ -2,9 +2,11 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use warpfire_meta::{SliceStore, Store};
+
 use crate::{ErrorKind, Result, Warpfire};
 
-impl Warpfire {
+impl<E: Store + SliceStore> Warpfire<E> {
     /// Makes a folder and those above it that are missing. A folder that is there already is fine.
     ///
     /// # Errors

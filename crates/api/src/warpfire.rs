@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use warpfire_fs::{Follow, Fs, NewMode, RenameMode};
+use warpfire_meta::{SliceStore, Store};
 
 use crate::committer::Committer;
 use crate::metadata::SetMetadata;
@@ -35,8 +36,10 @@ const DIR_MODE: NewMode = NewMode { mode: 0o777, umask: 0o022 };
 /// fs.sync()?;
 /// # Ok::<(), warpfire::Error>(())
 /// ```
-#[derive(Clone)]
-pub struct Warpfire {
+///
+/// The parameter is the store that its calls work on: a pool's engine, or [what a transaction sees](crate::Inside).
+pub struct Warpfire<E: Store + SliceStore = Engine> {
+    fs: Arc<Fs<E>>,
     pub(crate) shared: Arc<Shared>,
     identity: Arc<Identity>,
 }
@@ -48,7 +51,13 @@ pub(crate) struct Shared {
     committer: Mutex<Option<Committer>>,
 }
 
-impl std::fmt::Debug for Warpfire {
+impl<E: Store + SliceStore> Clone for Warpfire<E> {
+    fn clone(&self) -> Self {
+        self.acting(Arc::clone(&self.identity))
+    }
+}
+
+impl<E: Store + SliceStore> std::fmt::Debug for Warpfire<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Warpfire({:?})", self.identity)
     }
@@ -75,21 +84,13 @@ impl Warpfire {
         let committer =
             commit_interval.map(|interval| Committer::start(Arc::clone(&joined.fs), interval)).transpose()?;
         let shared = Arc::new(Shared { joined, committer: Mutex::new(committer) });
-        Ok(Warpfire { shared, identity: Arc::new(identity) })
+        Ok(Warpfire { fs: Arc::clone(&shared.joined.fs), shared, identity: Arc::new(identity) })
     }
 
-    pub(crate) fn fs(&self) -> &Fs<Engine> {
-        &self.shared.joined.fs
-    }
-
-    pub(crate) fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
-    /// The same pool on behalf of someone else.
-    #[must_use]
-    pub fn acting_as(&self, identity: Identity) -> Warpfire {
-        Warpfire { shared: Arc::clone(&self.shared), identity: Arc::new(identity) }
+    /// Other files of the same pool, on behalf of the same: those that a transaction sees.
+    pub(crate) fn over<E: Store + SliceStore>(&self, fs: &Arc<Fs<E>>) -> Warpfire<E> {
+        let (shared, identity) = (Arc::clone(&self.shared), Arc::clone(&self.identity));
+        Warpfire { fs: Arc::clone(fs), shared, identity }
     }
 
     /// The filesystem below, for doors that are built on this crate. Calls there are on nodes and name their caller.
@@ -119,12 +120,32 @@ impl Warpfire {
     pub fn stats(&self) -> Stats {
         self.shared.joined.stats()
     }
+}
+
+impl<E: Store + SliceStore> Warpfire<E> {
+    pub(crate) fn fs(&self) -> &Fs<E> {
+        &self.fs
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn acting(&self, identity: Arc<Identity>) -> Self {
+        Warpfire { fs: Arc::clone(&self.fs), shared: Arc::clone(&self.shared), identity }
+    }
+
+    /// The same files on behalf of someone else.
+    #[must_use]
+    pub fn acting_as(&self, identity: Identity) -> Self {
+        self.acting(Arc::new(identity))
+    }
 
     /// Opens a file for reading.
     ///
     /// # Errors
     /// `NotFound`, `PermissionDenied`, `IsADirectory`.
-    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<File<E>> {
         OpenOptions::new().read(true).open(self, path)
     }
 
@@ -132,7 +153,7 @@ impl Warpfire {
     ///
     /// # Errors
     /// `NotFound` for a folder on the way, `PermissionDenied`, `IsADirectory`, `NoSpace`.
-    pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
+    pub fn create(&self, path: impl AsRef<Path>) -> Result<File<E>> {
         OpenOptions::new().write(true).create(true).truncate(true).open(self, path)
     }
 
@@ -140,7 +161,7 @@ impl Warpfire {
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `PermissionDenied`.
-    pub fn dir(&self, path: impl AsRef<Path>) -> Result<Dir> {
+    pub fn dir(&self, path: impl AsRef<Path>) -> Result<Dir<E>> {
         Dir::at_path(self, path.as_ref())
     }
 
@@ -304,7 +325,7 @@ impl Warpfire {
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `PermissionDenied`.
-    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir<E>> {
         ReadDir::start(self, self.node_at(path.as_ref(), Follow::Yes)?)
     }
 }

@@ -5,10 +5,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use warpfire_fs::{Follow, XattrMode};
+use warpfire_meta::{SliceStore, Store};
 
 use crate::{Result, Warpfire};
 
-impl Warpfire {
+impl<E: Store + SliceStore> Warpfire<E> {
     /// The value of an extended attribute.
     ///
     /// ```
