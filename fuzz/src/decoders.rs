@@ -178,7 +178,11 @@ fn region(data: &[u8]) {
             let mut again = Vec::new();
             encode_region(&mut again, &map, is_operand);
             let decoded = decode_region(&again, is_operand).expect("what was encoded decodes");
-            assert!(decoded.iter().eq(map.iter()), "it means the same");
+            // Encoding joins neighbouring bytes, so only the second time there is nothing left to join.
+            assert_eq!(decoded.data_bytes(), map.data_bytes(), "it covers the same");
+            let mut once_more = Vec::new();
+            encode_region(&mut once_more, &decoded, is_operand);
+            assert_eq!(once_more, again, "it means the same");
         }
     }
 }
