@@ -119,6 +119,15 @@ impl<E: Store + SliceStore> File<E> {
         Ok(self.pool.fs().paste(&self.pool.identity().caller(), &self.node, position, &slice.0)?)
     }
 
+    /// Makes the file hold a slice and nothing else, in one commit. No data moves.
+    ///
+    /// # Errors
+    /// As [`paste_at`](File::paste_at); `InvalidInput` if the file has more than 256 GiB of data.
+    pub fn replace(&self, slice: &Slice) -> Result<()> {
+        self.check(self.writes, "writing")?;
+        Ok(self.pool.fs().replace_content(&self.pool.identity().caller(), &self.node, &slice.0)?)
+    }
+
     /// Puts a slice between the bytes before the offset and those from there on, which move up, in one commit. No data moves.
     ///
     /// # Errors

@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, cat, completions, cp, fsck, inspect, ls, man, mkdir, mkfs, mount, rm, scrub, stat, status, umount,
+    bench, cat, completions, cp, fsck, inspect, ls, man, mkdir, mkfs, mount, rm, scrub, slice, stat, status,
+    umount,
 };
 
 const EXAMPLES: &str = "\
@@ -66,6 +67,8 @@ pub enum Command {
     Fsck(fsck::Args),
     /// Read everything and repair what parity covers.
     Scrub(scrub::Args),
+    /// Rearrange files by moving pointers: join, cut, paste, shuffle.
+    Slice(slice::Args),
     /// Look at what is on flash: labels, segments, stripes, tables, keys, inodes.
     Inspect(inspect::Args),
     /// Measure a pool, a mounted folder, and other filesystems beside them.

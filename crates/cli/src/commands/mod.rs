@@ -18,6 +18,7 @@ pub mod mkfs;
 pub mod mount;
 pub mod rm;
 pub mod scrub;
+pub mod slice;
 pub mod stat;
 pub mod status;
 pub mod umount;
@@ -36,6 +37,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Ls(args) => ls::run(&args, json),
         Command::Cat(args) => cat::run(&args),
         Command::Rm(args) => rm::run(&args),
+        Command::Slice(args) => slice::run(&args, json),
         Command::Stat(args) => stat::run(&args, json),
         Command::Mkdir(args) => mkdir::run(&args),
         Command::Fsck(args) => return fsck::run(&args, json),

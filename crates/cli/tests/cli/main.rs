@@ -7,3 +7,4 @@ mod mounted;
 mod places;
 mod refusals;
 mod scrub;
+mod slices;

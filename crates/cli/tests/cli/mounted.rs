@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::fixture::{Fixture, bytes};
 
 /// Whether this machine lets us mount.
-fn can_mount() -> bool {
+pub fn can_mount() -> bool {
     let there = OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
     if !there {
         eprintln!("skipped: /dev/fuse can not be opened here");
@@ -19,10 +19,10 @@ fn can_mount() -> bool {
 }
 
 /// A pool that is mounted in the fixture's folder `mnt`; taken away when the test ends, however it ends.
-struct Mounted(Fixture);
+pub struct Mounted(pub Fixture);
 
 impl Mounted {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let fixture = Fixture::pool(3, 2, 1, 64);
         std::fs::create_dir(fixture.path("mnt")).expect("a new folder");
         fixture.run(["mount", "pool", "mnt"]).succeeded();

@@ -220,6 +220,40 @@ impl<E: Store + SliceStore> Fs<E> {
         self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
     }
 
+    /// Makes a file hold a value and nothing else, in one commit.
+    ///
+    /// # Errors
+    /// As `paste`, with the file's own regions counted.
+    pub fn replace_content(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        slice: &Yanked,
+    ) -> Result<(), FsError> {
+        self.call(
+            || Call::Replace { who: Who::of(caller), node: node.ino(), slice: slice.clone() },
+            || self.replace_content_in_turn(caller, node, slice),
+        )
+    }
+
+    fn replace_content_in_turn(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        slice: &Yanked,
+    ) -> Result<(), FsError> {
+        check_regular(node)?;
+        let now = self.use_slice(slice)?;
+        let _pin = self.engine.pin();
+        let mut scratch = Scratch::take();
+        let mut state = node.state.write();
+        let len = check_end(0, slice.len_bytes())?;
+        let pieces = slice.pieces(0, now)?;
+        let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+        let splice = Splice { cut: 0, from: state.attrs.size_bytes, to: len, inserted: &pieces };
+        self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
+    }
+
     /// Makes `target` hold what `sources` hold, one after the other, as of one moment and in one commit; it may be one of them. With one source
     /// this is `copy`. Returns the length.
     ///

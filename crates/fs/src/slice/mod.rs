@@ -6,6 +6,7 @@
 //! | [`Fs::paste`](crate::Fs::paste) | writes a value at an offset, or at the end: `append` |
 //! | [`Fs::insert_range`](crate::Fs::insert_range) | makes room for a value or a hole: what follows moves up |
 //! | [`Fs::remove_range`](crate::Fs::remove_range) | takes a range out: what follows moves down |
+//! | [`Fs::replace_content`](crate::Fs::replace_content) | makes a file hold a value and nothing else |
 //! | [`Fs::concat`](crate::Fs::concat) | makes a file of whole files; of one: `copy` |
 //! | [`Fs::fallocate`](crate::Fs::fallocate) with `PunchHole` | makes a hole: `punch` |
 //! | [`Fs::read_yanked`](crate::Fs::read_yanked) | the bytes of a value |

@@ -164,6 +164,13 @@ impl<'f, E: Store + SliceStore> Model<'f, E> {
         self.twins[target] = twin;
     }
 
+    fn replace(&mut self) {
+        let Some((slice, twin)) = self.some() else { return };
+        let which = self.file();
+        self.fs.replace_content(&ROOT, &self.nodes[which], &slice).unwrap();
+        self.twins[which] = twin;
+    }
+
     fn punch(&mut self) {
         let (which, len) = (self.file(), self.len());
         let at = self.place(which);
@@ -203,7 +210,7 @@ impl<'f, E: Store + SliceStore> Model<'f, E> {
     fn run(&mut self, steps: u64, what: &str, upkeep: &dyn Fn(u64)) {
         for step in 0..steps {
             self.context = format!("{what} step {step}");
-            match self.draw.below(12) {
+            match self.draw.below(13) {
                 0 | 1 => self.write(),
                 2..=4 => self.yank(),
                 5 | 6 => self.paste(),
@@ -211,6 +218,7 @@ impl<'f, E: Store + SliceStore> Model<'f, E> {
                 8 => self.remove(),
                 9 => self.concat(),
                 10 => self.punch(),
+                11 => self.replace(),
                 _ => self.unlink(),
             }
             for which in 0..FILES {

@@ -220,6 +220,11 @@ pub(crate) enum Call {
         position: Position,
         slice: Yanked,
     },
+    Replace {
+        who: Who,
+        node: u64,
+        slice: Yanked,
+    },
     Insert {
         who: Who,
         node: u64,
@@ -312,6 +317,7 @@ impl Call {
             Call::Copy { .. } => "copy a range",
             Call::Yank { .. } => "yank",
             Call::Paste { .. } => "paste",
+            Call::Replace { .. } => "replace content",
             Call::Insert { .. } => "insert a range",
             Call::Remove { .. } => "remove a range",
             Call::Concat { .. } => "concatenate",
@@ -345,6 +351,7 @@ impl Call {
             | Call::Allocate { node, .. }
             | Call::Yank { node, .. }
             | Call::Paste { node, .. }
+            | Call::Replace { node, .. }
             | Call::Insert { node, .. }
             | Call::Remove { node, .. }
             | Call::Concat { target: node, .. }
@@ -433,6 +440,9 @@ impl Call {
             Call::Yank { node: file, offset, len } => _ = fs.yank(node(nodes, *file)?, *offset, *len)?,
             Call::Paste { who, node: file, position, slice } => {
                 fs.paste(&who.caller(), node(nodes, *file)?, *position, slice)?;
+            }
+            Call::Replace { who, node: file, slice } => {
+                fs.replace_content(&who.caller(), node(nodes, *file)?, slice)?;
             }
             Call::Insert { who, node: file, offset, inserted } => {
                 fs.insert_range(&who.caller(), node(nodes, *file)?, *offset, inserted.given())?;

@@ -154,6 +154,31 @@ fn a_range_is_copied_from_file_to_file() {
 }
 
 #[test]
+fn copying_a_range_moves_no_data_wherever_it_begins_and_ends() {
+    const METADATA_BYTES_MAX: u64 = 64 << 10;
+    let Some(world) = World::new() else { return };
+    let bytes: Vec<u8> = (0..9_000_000u32).map(|i| (i / 7 % 251) as u8).collect();
+    fs::write(world.at("from"), &bytes).unwrap();
+    let from = File::open(world.at("from")).unwrap();
+    let to = File::options().read(true).write(true).create_new(true).open(world.at("to")).unwrap();
+    to.write_all_at(&bytes[..100_000], 0).unwrap();
+    to.sync_all().unwrap();
+    let before = world.written_bytes();
+    let mut expected = bytes[..100_000].to_vec();
+    for (start, len, place) in [(1, 8_999_998, 3), (4096, 1, 4095), (777_777, 1_048_577, 99_999)] {
+        let (mut at, mut into) = (start as u64, place as u64);
+        let copied = rustix::fs::copy_file_range(&from, Some(&mut at), &to, Some(&mut into), len);
+        assert_eq!(copied, Ok(len), "in one call");
+        expected.resize(expected.len().max(place + len), 0);
+        expected[place..place + len].copy_from_slice(&bytes[start..start + len]);
+    }
+    to.sync_all().unwrap();
+    let written = world.written_bytes() - before;
+    assert!(written < METADATA_BYTES_MAX, "{written} bytes were written for 10 MB");
+    assert!(fs::read(world.at("to")).unwrap() == expected);
+}
+
+#[test]
 fn direct_and_buffered_io_see_the_same_bytes() {
     let Some(world) = World::new() else { return };
     let path = world.at("file");

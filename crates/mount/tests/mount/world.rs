@@ -23,6 +23,7 @@ const UNMOUNT_PAUSE: Duration = Duration::from_millis(2);
 pub struct World {
     session: Option<Session>,
     directory: tempfile::TempDir,
+    pool: Pool,
 }
 
 impl World {
@@ -44,8 +45,9 @@ impl World {
         let directory = tempfile::tempdir().unwrap();
         let options =
             MountOptions { unmount_on_signals: false, fsname: "test".to_owned(), ..options.clone() };
-        match mount(filesystem(), directory.path(), &options) {
-            Ok(session) => Some(World { session: Some(session), directory }),
+        let (fs, pool) = filesystem_and_pool();
+        match mount(fs, directory.path(), &options) {
+            Ok(session) => Some(World { session: Some(session), directory, pool }),
             Err(e @ (MountError::NoFuse | MountError::NotPermitted { .. })) => {
                 eprintln!("passed over: {e}");
                 None
@@ -57,6 +59,11 @@ impl World {
     /// The mountpoint.
     pub fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// Payload bytes, of data and metadata alike, that have been written to the pool.
+    pub fn written_bytes(&self) -> u64 {
+        self.pool.counters().payload_bytes
     }
 
     /// A path in the mount.
@@ -103,14 +110,18 @@ pub fn unmount(session: &mut Session) -> Result<(), MountError> {
 
 /// An empty filesystem on a device in memory.
 pub fn filesystem() -> Arc<Fs<Engine<Log, FsSchema>>> {
+    filesystem_and_pool().0
+}
+
+fn filesystem_and_pool() -> (Arc<Fs<Engine<Log, FsSchema>>>, Pool) {
     let device: Arc<dyn Device> = Arc::new(MemDevice::new("memory", 256 << 20));
     let alone = CreateOptions { data: 1, parity: 0, zone_bytes: None, force: false };
     let pool = Pool::create(vec![device], &alone, &SystemRandom, SystemClock.now()).unwrap();
-    let (log, recovered) = Log::create(pool).unwrap();
+    let (log, recovered) = Log::create(pool.clone()).unwrap();
     let engine = Arc::new(Engine::open(log, recovered, FsSchema, EngineOptions::default()).unwrap());
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     Fs::format(&*engine, &SystemClock, uid, gid).unwrap();
-    Arc::new(Fs::open(engine, Arc::new(SystemClock), FsOptions::default()).unwrap())
+    (Arc::new(Fs::open(engine, Arc::new(SystemClock), FsOptions::default()).unwrap()), pool)
 }
 
 /// A shared mapping of the beginning of a file.

@@ -1,0 +1,283 @@
+//! `warpfire slice`: rearrange files by moving pointers.
+
+use std::ffi::OsString;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::location::{PoolName, Side};
+use crate::output::{Size, grouped, note, print_json};
+
+mod door;
+mod inside;
+mod mounted;
+
+use door::{Door, Part, Place};
+
+const EXAMPLES: &str = "\
+Examples:
+  warpfire slice concat pool:/part1 pool:/part2 pool:/whole     join files; they stay
+  warpfire slice cut --from 1G --len 20M pool:/film             take a range away
+  warpfire slice paste --from 0 --len 5M --insert 1G pool:/intro pool:/film
+  warpfire slice shuffle --size 16M --seed 7 /mnt/film /mnt/new     on a mounted pool
+  warpfire slice cat --from 4096 --len 100 pool:/film
+
+Files are all in one pool, or all on a mounted one. No data is read or written but by cat: only pointers change, at any
+byte. Inside a pool each step is one commit; through a mount it is made of copy_file_range and truncation, in several.";
+
+/// Arguments of `warpfire slice`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES, subcommand_required = true)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// What to do.
+#[derive(clap::Subcommand, Debug)]
+enum Verb {
+    /// Print a range of a file.
+    Cat {
+        #[command(flatten)]
+        part: PartOf,
+    },
+    /// Take a range out of a file; what follows moves down. With TARGET that file then holds the range.
+    Cut {
+        #[command(flatten)]
+        part: PartOf,
+        /// The file that holds the range afterwards, and nothing else.
+        target: Option<OsString>,
+    },
+    /// Write a range of a file into another: over what is there, between it, or at the end.
+    Paste {
+        #[command(flatten)]
+        part: PartOf,
+        /// The file to write into; made if it is missing.
+        target: OsString,
+        /// Write over what is at this offset.
+        #[arg(long, value_name = "OFFSET", conflicts_with = "insert")]
+        over: Option<Size>,
+        /// Make room at this offset: what follows moves up.
+        #[arg(long, value_name = "OFFSET")]
+        insert: Option<Size>,
+    },
+    /// Make a file of whole files, one after the other; they stay.
+    Concat {
+        /// The files to join.
+        #[arg(required = true, value_name = "SOURCE")]
+        sources: Vec<OsString>,
+        /// The file that holds them afterwards, and nothing else; it may be one of them.
+        #[arg(required = true)]
+        target: OsString,
+    },
+    /// Make a file of the parts of another, in an order drawn from a seed.
+    Shuffle {
+        /// The file whose parts are taken; it stays.
+        source: OsString,
+        /// The file that holds them afterwards, and nothing else; it may be the same.
+        target: OsString,
+        /// Length of a part; the last may be shorter.
+        #[arg(long, default_value = "16M")]
+        size: Size,
+        /// The same seed gives the same order.
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+    },
+}
+
+/// A range of a file.
+#[derive(clap::Args, Debug)]
+struct PartOf {
+    /// The file.
+    source: OsString,
+    /// Where the range begins.
+    #[arg(long, value_name = "OFFSET", default_value = "0")]
+    from: Size,
+    /// How long it is; to the end if that is nearer or nothing is said.
+    #[arg(long, value_name = "LENGTH")]
+    len: Option<Size>,
+}
+
+/// What was done.
+#[derive(Serialize)]
+struct Summary {
+    verb: &'static str,
+    /// Ranges of files that were placed or taken away.
+    parts: u64,
+    /// Their bytes, none of which was moved.
+    bytes: u64,
+}
+
+/// Parts of one file that a shuffle places: 2^20 of them are some 100 MB of memory.
+const PARTS_MAX: u64 = 1 << 20;
+
+/// Does what was asked, in the pool or on the mount that all the files are in.
+pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+    let sides: Vec<Side> = args.verb.files().into_iter().map(|file| Side::parse(file)).collect();
+    let summary = match pool_of(&sides)? {
+        Some(pool) => {
+            let door = inside::Inside::open(pool)?;
+            let summary = args.verb.run(&door)?;
+            door.close()?;
+            summary
+        }
+        None => args.verb.run(&mounted::Mounted)?,
+    };
+    match (summary, json) {
+        (None, _) => Ok(()),
+        (Some(summary), true) => print_json(&summary),
+        (Some(Summary { verb, parts, bytes }), false) => {
+            let ranges = if parts == 1 { "range" } else { "ranges" };
+            note(format_args!("{verb} {} {ranges}, {}, by pointers", grouped(parts), Size(bytes)));
+            Ok(())
+        }
+    }
+}
+
+/// The pool that all files are in; `None` if they are all of this machine.
+fn pool_of(sides: &[Side]) -> Result<Option<&PoolName>, Failure> {
+    let pools = sides.iter().map(|side| match side {
+        Side::Pool(location) => Some(&location.pool),
+        Side::Local(_) => None,
+    });
+    let mut pools = pools.collect::<Vec<_>>();
+    pools.dedup();
+    match pools.as_slice() {
+        [one] => Ok(*one),
+        _ => Err(Failure::usage("the files are not all in one place")
+            .hint("name files of one pool, or files on one mounted pool")),
+    }
+}
+
+fn path_of(file: &OsString) -> PathBuf {
+    match Side::parse(file) {
+        Side::Pool(location) => location.path,
+        Side::Local(path) => path,
+    }
+}
+
+impl PartOf {
+    /// The part, as far as the file has it.
+    fn resolve(&self, door: &impl Door) -> Result<Part, Failure> {
+        let path = path_of(&self.source);
+        let size = door.len(&path)?;
+        let end = self.len.map_or(size, |len| self.from.0.saturating_add(len.0).min(size));
+        Ok(Part { path, range: self.from.0.min(end)..end })
+    }
+}
+
+impl Verb {
+    fn files(&self) -> Vec<&OsString> {
+        match self {
+            Verb::Cat { part } => vec![&part.source],
+            Verb::Cut { part, target } => std::iter::once(&part.source).chain(target).collect(),
+            Verb::Paste { part, target, .. } => vec![&part.source, target],
+            Verb::Concat { sources, target } => sources.iter().chain([target]).collect(),
+            Verb::Shuffle { source, target, .. } => vec![source, target],
+        }
+    }
+
+    fn run(&self, door: &impl Door) -> Result<Option<Summary>, Failure> {
+        let done = |verb, parts: &[Part]| {
+            let bytes = parts.iter().map(Part::len).sum();
+            Ok(Some(Summary { verb, parts: parts.len() as u64, bytes }))
+        };
+        match self {
+            Verb::Cat { part } => {
+                door.print(&part.resolve(door)?)?;
+                Ok(None)
+            }
+            Verb::Cut { part, target } => {
+                let part = part.resolve(door)?;
+                if let Some(target) = target {
+                    let target = path_of(target);
+                    if target == part.path {
+                        return Err(Failure::usage("a range is cut into another file"));
+                    }
+                    door.assemble(std::slice::from_ref(&part), &target)?;
+                }
+                door.remove(&part)?;
+                done("cut", &[part])
+            }
+            Verb::Paste { part, target, over, insert } => {
+                let part = part.resolve(door)?;
+                let place = match (over, insert) {
+                    (Some(at), _) => Place::Over(at.0),
+                    (None, Some(at)) => Place::Between(at.0),
+                    (None, None) => Place::End,
+                };
+                door.paste(&part, &path_of(target), place)?;
+                done("pasted", &[part])
+            }
+            Verb::Concat { sources, target } => {
+                let whole = |source| {
+                    let path = path_of(source);
+                    Ok(Part { range: 0..door.len(&path)?, path })
+                };
+                let parts = sources.iter().map(whole).collect::<Result<Vec<_>, Failure>>()?;
+                door.assemble(&parts, &path_of(target))?;
+                done("joined", &parts)
+            }
+            Verb::Shuffle { source, target, size, seed } => {
+                let path = path_of(source);
+                let ranges = shuffled(door.len(&path)?, size.0, *seed)?;
+                let parts: Vec<Part> =
+                    ranges.into_iter().map(|range| Part { path: path.clone(), range }).collect();
+                door.assemble(&parts, &path_of(target))?;
+                done("shuffled", &parts)
+            }
+        }
+    }
+}
+
+/// The parts of a file of this length, each once, in an order that follows from the seed (Fisher and Yates).
+fn shuffled(len: u64, size: u64, seed: u64) -> Result<Vec<Range<u64>>, Failure> {
+    if size == 0 || len.div_ceil(size) > PARTS_MAX {
+        return Err(Failure::usage(format_args!(
+            "parts of {} are too small for a file of {}",
+            Size(size),
+            Size(len)
+        ))
+        .hint(format_args!("there may be {} of them", grouped(PARTS_MAX))));
+    }
+    let mut parts: Vec<Range<u64>> =
+        (0..len.div_ceil(size)).map(|n| n * size..((n + 1) * size).min(len)).collect();
+    let mut state = seed;
+    for left in (2..=parts.len()).rev() {
+        // SplitMix64.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut drawn = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        drawn = (drawn ^ (drawn >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let other = usize::try_from((drawn ^ (drawn >> 31)) % left as u64).expect("below the count");
+        parts.swap(left - 1, other);
+    }
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shuffle_has_each_part_once_and_a_seed_gives_one_order() {
+        let parts = shuffled(1000, 30, 1).expect("few parts");
+        let mut sorted = parts.clone();
+        sorted.sort_by_key(|part| part.start);
+        assert_ne!(parts, sorted);
+        assert_eq!(sorted.first(), Some(&(0..30)));
+        assert_eq!(sorted.last(), Some(&(990..1000)));
+        assert!(sorted.windows(2).all(|pair| pair[0].end == pair[1].start));
+        assert_eq!(shuffled(1000, 30, 1).expect("few parts"), parts);
+        assert_ne!(shuffled(1000, 30, 2).expect("few parts"), parts);
+        assert!(shuffled(0, 30, 1).expect("none").is_empty());
+    }
+
+    #[test]
+    fn parts_of_nothing_and_too_many_parts_are_refused() {
+        shuffled(1000, 0, 1).expect_err("no part has no bytes");
+        shuffled(1 << 40, 1, 1).expect_err("too many");
+    }
+}
