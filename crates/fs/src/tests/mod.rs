@@ -6,10 +6,12 @@ mod engine;
 mod file_model;
 mod full;
 mod names;
+mod serial;
 mod slice_model;
 mod slices;
 mod threads;
 mod times;
+mod transaction_model;
 mod transactions;
 mod tree_model;
 

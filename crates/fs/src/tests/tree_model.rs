@@ -13,7 +13,7 @@ const ROOT: Caller<'static> = Caller::ROOT;
 
 /// The twin: files are shared by number, directories own their names.
 #[derive(Default, Clone)]
-struct Tree {
+pub(crate) struct Tree {
     nodes: BTreeMap<u64, Twin>,
     next: u64,
 }
@@ -27,7 +27,7 @@ enum Twin {
 type Outcome = Result<(), i32>;
 
 impl Tree {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Tree { nodes: [(1, Twin::Dir(BTreeMap::new()))].into(), next: 2 }
     }
 
@@ -148,7 +148,7 @@ impl Tree {
     }
 
     /// Every path with what is there: `None` for a directory.
-    fn listing(&self) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
+    pub(crate) fn listing(&self) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
         let mut all = BTreeMap::new();
         let mut todo = vec![(Vec::new(), 1)];
         while let Some((path, ino)) = todo.pop() {
@@ -187,7 +187,7 @@ pub(crate) fn listing<E: Store + SliceStore>(fs: &Fs<E>) -> BTreeMap<Vec<u8>, Op
 }
 
 /// One random call on both; both must answer alike.
-fn step<E: Store + SliceStore>(fs: &Fs<E>, tree: &mut Tree, draw: &mut Draw, what: &str) {
+pub(crate) fn step<E: Store + SliceStore>(fs: &Fs<E>, tree: &mut Tree, draw: &mut Draw, what: &str) {
     const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
     let path = |draw: &mut Draw| -> Vec<&'static [u8]> {
         (0..=draw.below(3)).map(|_| NAMES[draw.below(4) as usize]).collect()
@@ -307,7 +307,7 @@ fn a_power_cut_leaves_a_moment_since_the_last_sync() {
 }
 
 /// A twin of what the filesystem holds now. Hard links are told apart by number.
-fn twin_of<E: Store + SliceStore>(fs: &Fs<E>) -> Tree {
+pub(crate) fn twin_of<E: Store + SliceStore>(fs: &Fs<E>) -> Tree {
     let mut tree = Tree { nodes: BTreeMap::new(), next: 1 << 40 };
     let mut todo = vec![fs.root()];
     while let Some(dir) = todo.pop() {

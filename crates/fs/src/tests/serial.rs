@@ -1,0 +1,233 @@
+//! Whether transactions are as if one after the other: histories of lists in files, to which threads append and which they read.
+//!
+//! Every append has a number of its own, so a list shows the order of its writers, and what a transaction read shows whom it saw and whom it
+//! did not. Whoever came before whom by that is an edge; a history that some order explains has no circle.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use parking_lot::Mutex;
+use warpfire_meta::{SliceStore, Store};
+
+use super::{Draw, world_with};
+use crate::acl::Caller;
+use crate::{Fs, FsError, FsOptions, NewMode, Position};
+
+const ROOT: Caller<'static> = Caller::ROOT;
+const LISTS: u64 = 5;
+
+type List = Vec<u32>;
+
+/// A transaction that was committed: what it read of which list, before it appended, and where it appended.
+#[derive(Clone, Debug, Default)]
+struct Done {
+    id: u32,
+    reads: Vec<(usize, List)>,
+    appends: Vec<usize>,
+}
+
+/// What is wrong with a history, if anything.
+fn judge(lists: &[List], done: &[Done]) -> Result<(), String> {
+    let mut expected: BTreeMap<(usize, u32), u32> = BTreeMap::new();
+    for tx in done {
+        tx.appends.iter().for_each(|list| *expected.entry((*list, tx.id)).or_default() += 1);
+    }
+    for (number, list) in lists.iter().enumerate() {
+        for id in list {
+            let left = expected.get_mut(&(number, *id)).filter(|left| **left > 0);
+            *left.ok_or(format!("{id} is in list {number} twice, or was never committed"))? -= 1;
+        }
+    }
+    if let Some(((list, id), _)) = expected.iter().find(|(_, left)| **left > 0) {
+        return Err(format!("{id} was committed and is lost from list {list}"));
+    }
+    let mut after: BTreeMap<u32, Vec<u32>> = done.iter().map(|tx| (tx.id, Vec::new())).collect();
+    let mut edge = |from: u32, to: u32| {
+        if from != to {
+            after.get_mut(&from).expect("only what was committed is in a list").push(to);
+        }
+    };
+    for list in lists {
+        list.windows(2).for_each(|pair| edge(pair[0], pair[1]));
+    }
+    for tx in done {
+        for (number, read) in &tx.reads {
+            let list = &lists[*number];
+            if !list.starts_with(read) {
+                return Err(format!("{} read of list {number} what never was", tx.id));
+            }
+            if let Some(seen) = read.last() {
+                edge(*seen, tx.id);
+            }
+            if let Some(unseen) = list.get(read.len()) {
+                edge(tx.id, *unseen);
+            }
+        }
+    }
+    let mut waits: BTreeMap<u32, usize> = after.keys().map(|id| (*id, 0)).collect();
+    for to in after.values().flatten() {
+        *waits.get_mut(to).expect("every end of an edge is a transaction") += 1;
+    }
+    let mut free: Vec<u32> = waits.iter().filter(|(_, n)| **n == 0).map(|(id, _)| *id).collect();
+    let mut placed = 0;
+    while let Some(id) = free.pop() {
+        placed += 1;
+        for to in &after[&id] {
+            let left = waits.get_mut(to).expect("every end of an edge is a transaction");
+            *left -= 1;
+            if *left == 0 {
+                free.push(*to);
+            }
+        }
+    }
+    if placed < after.len() {
+        Err(format!("{} transactions are in circles", after.len() - placed))
+    } else {
+        Ok(())
+    }
+}
+
+fn name(list: u64) -> [u8; 1] {
+    [b'a' + list as u8]
+}
+
+fn read<E: Store + SliceStore>(fs: &Fs<E>, list: u64) -> Result<List, FsError> {
+    let bytes = fs.read_file(&ROOT, &fs.root(), &name(list))?;
+    Ok(bytes.chunks(4).map(|id| u32::from_le_bytes(id.try_into().unwrap())).collect())
+}
+
+/// Does something random in a transaction. `None` if it ended in a conflict.
+fn try_one<E: Store + SliceStore>(
+    fs: &Arc<Fs<E>>,
+    id: u32,
+    draw: &mut Draw,
+) -> Result<Option<Done>, FsError> {
+    let mut done = Done { id, ..Done::default() };
+    let bytes = id.to_le_bytes();
+    if draw.below(8) == 0 {
+        let list = draw.below(LISTS);
+        let node = fs.lookup(&ROOT, &fs.root(), &name(list))?;
+        fs.append(&ROOT, &node, &bytes)?;
+        done.appends.push(list as usize);
+        return Ok(Some(done));
+    }
+    let tx = fs.begin()?;
+    let inside = tx.files();
+    let first = draw.below(LISTS);
+    for list in (0..=draw.below(3)).map(|n| (first + n) % LISTS) {
+        let node = inside.lookup(&ROOT, &inside.root(), &name(list))?;
+        let point = tx.savepoint();
+        match draw.below(6) {
+            0 => inside.append(&ROOT, &node, &bytes)?,
+            1 => {
+                inside.append(&ROOT, &node, &[0; 4])?;
+                tx.roll_back(&point)?;
+                continue;
+            }
+            kind => {
+                let seen = read(inside, list)?;
+                let end = seen.len() as u64 * 4;
+                done.reads.push((list as usize, seen));
+                if kind < 4 {
+                    inside.write(&ROOT, &node, Position::At(end), &bytes)?;
+                } else {
+                    continue;
+                }
+            }
+        }
+        done.appends.push(list as usize);
+    }
+    match tx.commit() {
+        Ok(()) => Ok(Some(done)),
+        Err(FsError::Conflict { .. }) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Random transactions of several threads, judged. `meanwhile` is called now and then.
+fn run<E: Store + SliceStore>(
+    fs: &Arc<Fs<E>>,
+    seed: u64,
+    (threads, each): (u64, u64),
+    meanwhile: &(dyn Fn(u64) + Sync),
+) {
+    for list in 0..LISTS {
+        fs.create_file(&ROOT, &fs.root(), &name(list), NewMode::exact(0o644), b"").unwrap();
+    }
+    let (ids, all) = (AtomicU32::new(1), Mutex::new(Vec::new()));
+    thread::scope(|s| {
+        for thread in 0..threads {
+            let (ids, all) = (&ids, &all);
+            s.spawn(move || {
+                let mut draw = Draw(seed * 1000 + thread);
+                let mut mine = Vec::new();
+                for _ in 0..each {
+                    let id = ids.fetch_add(1, Ordering::Relaxed);
+                    mine.extend(try_one(fs, id, &mut draw).unwrap());
+                    meanwhile(draw.next());
+                }
+                all.lock().extend(mine);
+            });
+        }
+    });
+    let lists: Vec<List> = (0..LISTS).map(|list| read(fs, list).unwrap()).collect();
+    if let Err(wrong) = judge(&lists, &all.into_inner()) {
+        panic!("not serialisable, seed {seed}: {wrong}");
+    }
+}
+
+/// More rounds than a test has time for: so many, if this is set.
+fn rounds(usual: u64) -> u64 {
+    std::env::var("WARPFIRE_TX_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(usual)
+}
+
+#[test]
+#[cfg_attr(feature = "planted-bug-reads-unchecked", should_panic(expected = "not serialisable"))]
+fn concurrent_transactions_are_as_if_one_after_the_other() {
+    for seed in 0..rounds(8) {
+        let (engine, clock) = world_with();
+        let fs = Arc::new(Fs::open(engine.clone(), clock, FsOptions::default()).unwrap());
+        run(&fs, seed, (8, 60), &|draw| {
+            if draw % 50 == 0 {
+                fs.sync().unwrap();
+                engine.background_step().unwrap();
+            }
+        });
+        fs.sync().unwrap();
+        super::check::check(&*engine, &format!("seed {seed}"));
+    }
+}
+
+#[test]
+#[cfg_attr(feature = "planted-bug-reads-unchecked", ignore = "the test above finds the bug")]
+fn they_are_over_the_engine_too_while_it_writes_tables_and_cleans() {
+    for seed in 0..rounds(4) {
+        let fs = Arc::new(super::engine::open(super::engine::format(), Fs::format));
+        run(&fs, 100 + seed, (4, 120), &|draw| match draw % 40 {
+            0 => fs.sync().unwrap(),
+            1 => fs.engine().flush().unwrap(),
+            2 => _ = fs.engine().background_step().unwrap(),
+            _ => {}
+        });
+        fs.sync().unwrap();
+        super::check::check(&**fs.engine(), &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn the_judge_knows_lost_doubled_and_circular() {
+    let tx = |id, reads: &[(usize, &[u32])], appends: &[usize]| Done {
+        id,
+        reads: reads.iter().map(|(list, read)| (*list, read.to_vec())).collect(),
+        appends: appends.to_vec(),
+    };
+    let two = [tx(1, &[(0, &[])], &[0]), tx(2, &[(0, &[1])], &[0])];
+    assert_eq!(judge(&[vec![1, 2]], &two), Ok(()));
+    assert!(judge(&[vec![1]], &two).unwrap_err().contains("lost"));
+    assert!(judge(&[vec![1, 2, 2]], &two).unwrap_err().contains("twice"));
+    assert!(judge(&[vec![2, 1]], &two).unwrap_err().contains("never was"));
+    let skew = [tx(1, &[(0, &[])], &[1]), tx(2, &[(1, &[])], &[0])];
+    assert!(judge(&[vec![2], vec![1]], &skew).unwrap_err().contains("circles"));
+}

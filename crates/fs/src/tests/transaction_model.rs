@@ -1,0 +1,105 @@
+//! Random transactions against the tree of names in which their calls were made one after the other, also under power cuts.
+
+use std::sync::Arc;
+
+use warpfire_meta::{SliceStore, Store};
+
+use super::check::check;
+use super::tree_model::{Tree, listing, step, twin_of};
+use super::{Draw, world_with};
+use crate::{Fs, FsOptions};
+
+/// One random transaction; others' calls go on between its own, on names that it does not meet.
+fn transact<E: Store + SliceStore>(fs: &Arc<Fs<E>>, tree: &mut Tree, draw: &mut Draw, what: &str) {
+    let tx = fs.begin().unwrap();
+    let mut inside = tree.clone();
+    let mut points = Vec::new();
+    for n in 0..draw.below(12) {
+        let what = format!("{what} call {n}");
+        match draw.below(8) {
+            0 => points.push((tx.savepoint(), inside.clone())),
+            1 => {
+                if let Some((point, then)) = points.pop() {
+                    tx.roll_back(&point).unwrap();
+                    inside = then;
+                }
+            }
+            _ => step(tx.files(), &mut inside, draw, &what),
+        }
+    }
+    assert_eq!(listing(tx.files()), inside.listing(), "{what}, inside");
+    assert_eq!(listing(fs), tree.listing(), "{what}, outside, before");
+    if draw.below(4) == 0 {
+        return tx.abort();
+    }
+    if draw.below(3) == 0 {
+        // What waits in memory goes into records that the transaction has read: its calls are made again.
+        fs.sync().unwrap();
+    }
+    tx.commit().unwrap_or_else(|e| panic!("{what}: {e}"));
+    *tree = inside;
+    assert_eq!(listing(fs), tree.listing(), "{what}, outside, after");
+}
+
+#[test]
+fn random_transactions_do_what_their_calls_would_do_one_after_the_other() {
+    for seed in 0..30 {
+        let (engine, clock) = world_with();
+        let fs = Arc::new(Fs::open(engine.clone(), clock.clone(), FsOptions::default()).unwrap());
+        let (mut draw, mut tree) = (Draw(9000 + seed), Tree::new());
+        // Held by someone outside, as the kernel holds what it knows.
+        let mut held = Vec::new();
+        for n in 0..40 {
+            let what = format!("seed {seed} step {n}");
+            if draw.below(3) == 0 {
+                step(&*fs, &mut tree, &mut draw, &what);
+            } else {
+                transact(&fs, &mut tree, &mut draw, &what);
+            }
+            for entry in fs.readdir(&crate::acl::Caller::ROOT, &fs.root(), None, 2).unwrap() {
+                held.extend(fs.lookup(&crate::acl::Caller::ROOT, &fs.root(), &entry.name));
+            }
+            if draw.below(4) == 0 {
+                held.clear();
+            }
+        }
+        held.clear();
+        fs.sync().unwrap();
+        check(&*engine, &format!("seed {seed}"));
+        drop(fs);
+        let fs = Fs::open(engine, clock, FsOptions::default()).unwrap();
+        assert_eq!(listing(&fs), tree.listing(), "seed {seed}, reopened");
+    }
+}
+
+#[test]
+fn a_power_cut_leaves_transactions_whole_or_not_there() {
+    use super::engine::{format, open};
+    for seed in 0..12 {
+        let mut draw = Draw(7000 + seed);
+        let mut fs = Arc::new(open(format(), Fs::format));
+        for round in 0..4 {
+            let mut tree = twin_of(&*fs);
+            let mut moments = vec![tree.listing()];
+            for n in 0..draw.below(25) {
+                transact(&fs, &mut tree, &mut draw, &format!("seed {seed} round {round} step {n}"));
+                moments.push(tree.listing());
+                match draw.below(12) {
+                    0 => fs.sync().unwrap(),
+                    1 | 2 => _ = fs.engine().background_step().unwrap(),
+                    3 => fs.engine().flush().unwrap(),
+                    _ => {}
+                }
+                let cut = open(fs.engine().log().crash_seeded(draw.next()), |_, _, _, _| Ok(()));
+                let found = listing(&cut);
+                assert!(
+                    moments.contains(&found),
+                    "seed {seed} round {round} step {n}: a part of a transaction"
+                );
+                cut.sync().unwrap();
+                check(&**cut.engine(), &format!("seed {seed} round {round} step {n}"));
+            }
+            fs = Arc::new(open(fs.engine().log().crash_seeded(draw.next()), |_, _, _, _| Ok(())));
+        }
+    }
+}
