@@ -72,6 +72,7 @@ fn bench_reports_a_row_for_each_target_and_says_what_it_left_out() {
     assert_eq!(report["rows"][0]["target"], "library");
     assert_eq!(report["rows"][0]["ops"], 500);
     assert!(report["rows"][0]["devices"]["writes"].as_u64().expect("counted") > 0);
+    assert!(report["rows"][0]["write_amplification"].as_f64().expect("counted") > 1.0);
     assert_eq!(report["skipped"][0]["target"], "raw");
     let left: Vec<_> = std::fs::read_dir(fixture.path(".")).expect("a folder").collect();
     assert!(left.is_empty(), "{left:?}");

@@ -68,6 +68,9 @@ pub struct Row {
     latency_nanos_p99: Option<u64>,
     /// Of the run with the median time.
     devices: Option<Counters>,
+    /// Bytes written to devices, parity too, for each byte of the operations' own; where there are both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    write_amplification: Option<f64>,
     peak_bytes: Option<u64>,
     stored_bytes: Option<u64>,
 }
@@ -118,6 +121,10 @@ impl Row {
             latency_nanos_p50: percentile(&latencies, 50),
             latency_nanos_p99: percentile(&latencies, 99),
             devices: median.devices,
+            write_amplification: median
+                .devices
+                .filter(|devices| devices.written_bytes > 0 && median.bytes > 0)
+                .map(|devices| devices.written_bytes as f64 / median.bytes as f64),
             stored_bytes: median.stored_bytes,
             peak_bytes: runs.iter().filter_map(|run| run.peak_bytes).max(),
         }
@@ -142,6 +149,7 @@ impl Row {
             device(|devices| grouped(devices.reads)),
             device(|devices| grouped(devices.writes)),
             device(|devices| Size(devices.written_bytes).to_string()),
+            self.write_amplification.map_or_else(absent, |times| format!("×{times:.2}")),
             device(|devices| grouped(devices.flushes)),
         ]
     }
@@ -151,7 +159,7 @@ fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
     sorted.get(sorted.len().saturating_sub(1) * percent / 100).copied()
 }
 
-const HEADINGS: [&str; 15] = [
+const HEADINGS: [&str; 16] = [
     "target",
     "µs/op",
     "cpu µs/op",
@@ -166,6 +174,7 @@ const HEADINGS: [&str; 15] = [
     "dev reads",
     "dev writes",
     "written",
+    "for a byte",
     "flushes",
 ];
 
