@@ -1,0 +1,70 @@
+//! What examples that measure share: flags, a clock, and a pool that is made anew.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use warpfire::{Pool, Warpfire};
+use warpfire_env::{Clock, SystemClock};
+
+pub type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Room for the log beside what is asked for.
+const SPARE_BYTES: u64 = 1 << 30;
+
+/// Flags of the form `--name value`.
+pub struct Flags {
+    given: Vec<(String, String)>,
+    usage: &'static str,
+}
+
+impl Flags {
+    /// Those of the command line: `--image`, `--host`, and those in `numbers`.
+    pub fn parse(numbers: &[&str], usage: &'static str) -> Outcome<Flags> {
+        let mut given = Vec::new();
+        let mut words = std::env::args().skip(1);
+        while let Some(word) = words.next() {
+            let known = |name: &&str| numbers.contains(name) || ["image", "host"].contains(name);
+            let name = word.strip_prefix("--").filter(known).ok_or(usage)?;
+            given.push((name.to_owned(), words.next().ok_or(usage)?));
+        }
+        Ok(Flags { given, usage })
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.given.iter().rev().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A number above zero.
+    pub fn number(&self, name: &str, default: u64) -> Outcome<u64> {
+        let Some(text) = self.text(name) else { return Ok(default) };
+        Ok(text.parse().ok().filter(|number| *number > 0).ok_or(self.usage)?)
+    }
+
+    /// A pool with room for so many bytes, made anew: on the image that `--image` names, or in memory.
+    pub fn pool(&self, room_bytes: u64) -> Outcome<Warpfire> {
+        let options = Pool::options().size_bytes(room_bytes + SPARE_BYTES);
+        Ok(match self.text("image") {
+            Some(image) => options.force(true).create([image])?,
+            None => options.in_memory()?,
+        })
+    }
+
+    /// The host's directory that `--host` names.
+    pub fn host(&self) -> Option<PathBuf> {
+        self.text("host").map(PathBuf::from)
+    }
+}
+
+/// Does a step, and prints how long it took and what it wrote to the pool's devices. Gives the seconds.
+pub fn measured(pool: Option<&Warpfire>, what: &str, step: impl FnOnce() -> Outcome<()>) -> Outcome<f64> {
+    let written = || pool.map(|pool| pool.stats().counters().written_bytes);
+    let (before, start) = (written(), SystemClock.monotonic_nanos());
+    step()?;
+    let seconds = (SystemClock.monotonic_nanos() - start) as f64 / 1e9;
+    let wrote = match before.zip(written()) {
+        Some((before, after)) => format!("{:13} bytes to devices", after - before),
+        None => String::new(),
+    };
+    println!("{what:34} {:9.1} ms {wrote}", seconds * 1000.0);
+    Ok(seconds)
+}

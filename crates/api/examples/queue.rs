@@ -1,0 +1,181 @@
+//! A work queue in one file: workers append units to it, others take them from its head and file what they have done:
+//! `queue [--units 96] [--unit-kb 1000] [--appenders 12] [--consumers 4] [--image FILE] [--host DIRECTORY]`.
+//!
+//! By pointers, an append finds the end by itself, and a consumer moves a unit into its own file in a transaction, so that after a crash each
+//! unit has been taken once or is still in the queue. With plain reads and writes the workers lock the queue's ends, a consumer writes the unit anew,
+//! and a crash may lose or double one. Both read each unit once. Prints the time of each, with a sync at the end.
+
+mod measure;
+mod place;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use measure::{Flags, Outcome, measured};
+use parking_lot::Mutex;
+use place::{Place, make};
+use warpfire::{ErrorKind, OpenOptions, Warpfire};
+
+const USAGE: &str = "usage: queue [--units UNITS] [--unit-kb KILOBYTES] [--appenders THREADS] [--consumers THREADS] \
+                     [--image FILE] [--host DIRECTORY]";
+/// Room for the queue, what is filed of it, and as much again for the log.
+const ROOM: u64 = 6;
+/// A consumer looks again so much later when the queue is empty.
+const PAUSE: Duration = Duration::from_micros(200);
+
+#[derive(Clone, Copy)]
+struct Job {
+    units: u64,
+    unit_bytes: u64,
+    appenders: u64,
+    consumers: u64,
+}
+
+impl Job {
+    fn unit(self, number: u64) -> Vec<u8> {
+        vec![number as u8; usize::try_from(self.unit_bytes).expect("a unit fits in memory")]
+    }
+
+    /// Every unit that an appender brings.
+    fn units_of(self, appender: u64) -> impl Iterator<Item = u64> {
+        (0..self.units).filter(move |unit| unit % self.appenders == appender)
+    }
+
+    /// What is done with a unit: it is looked at.
+    fn work(self, unit: &[u8], done: &AtomicU64) -> Outcome<()> {
+        let first = *unit.first().ok_or("a unit is not empty")?;
+        if unit.iter().any(|byte| *byte != first) {
+            return Err("a unit is torn".into());
+        }
+        done.fetch_add(u64::from(first), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Runs all workers, and sees that each unit was worked on once.
+    fn run(
+        self,
+        append: impl Fn(u64) -> Outcome<()> + Sync,
+        consume: impl Fn(u64, &AtomicU64) -> Outcome<()> + Sync,
+    ) -> Outcome<()> {
+        let done = AtomicU64::new(0);
+        thread::scope(|scope| {
+            let (append, consume, done) = (&append, &consume, &done);
+            let told = |outcome: Outcome<()>| outcome.map_err(|error| error.to_string());
+            let appenders = (0..self.appenders).map(|worker| scope.spawn(move || told(append(worker))));
+            let consumers =
+                (0..self.consumers).map(|worker| scope.spawn(move || told(consume(worker, done))));
+            let workers: Vec<_> = appenders.chain(consumers).collect();
+            workers.into_iter().try_for_each(|worker| worker.join().expect("workers do not panic"))
+        })?;
+        let expected: u64 = (0..self.units).map(|unit| u64::from(unit as u8)).sum();
+        if done.into_inner() == expected { Ok(()) } else { Err("a unit was lost, or taken twice".into()) }
+    }
+
+    fn by_pointers(self, pool: &Warpfire) -> Outcome<()> {
+        let queue = make(pool, "queue")?;
+        pool.write("/head", 0u64.to_le_bytes())?;
+        let append = |worker| {
+            self.units_of(worker).try_for_each(|unit| queue.append_blindly(&self.unit(unit)))?;
+            Ok(())
+        };
+        let consume = |worker, done: &AtomicU64| {
+            make(pool, &format!("done-{worker}"))?;
+            let mut unit = self.unit(0);
+            while let Some(head) = self.take(pool, worker)? {
+                queue.read_exact_at(&mut unit, head * self.unit_bytes)?;
+                self.work(&unit, done)?;
+            }
+            Ok(())
+        };
+        self.run(append, consume)?;
+        Ok(pool.sync()?)
+    }
+
+    /// Moves the unit at the head to a worker's file. Gives its number; `None` when all are taken.
+    fn take(self, pool: &Warpfire, worker: u64) -> Outcome<Option<u64>> {
+        loop {
+            let taken = pool.transact(|tx| {
+                let head: [u8; 8] = tx.read("/head")?.try_into().expect("the head is a number");
+                let head = u64::from_le_bytes(head);
+                let queue = tx.open("/queue")?;
+                if head == self.units || queue.metadata()?.len() <= head * self.unit_bytes {
+                    return Ok((head, false));
+                }
+                let unit = queue.yank(head * self.unit_bytes..(head + 1) * self.unit_bytes)?;
+                let file = OpenOptions::new().append(true).open(tx, format!("/done-{worker}"))?;
+                file.append_slice(&unit)?;
+                tx.write("/head", (head + 1).to_le_bytes())?;
+                Ok((head, true))
+            });
+            match taken {
+                Ok((head, true)) => return Ok(Some(head)),
+                Ok((head, false)) if head == self.units => return Ok(None),
+                Ok(_) => thread::park_timeout(PAUSE),
+                // Others were quicker each time.
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn by_copying(self, place: &Place) -> Outcome<()> {
+        let queue = place.make("plain-queue")?;
+        let (tail, head, filled) = (Mutex::new(0), Mutex::new(0), AtomicU64::new(0));
+        let append = |worker| {
+            self.units_of(worker).try_for_each(|unit| {
+                let bytes = self.unit(unit);
+                let mut tail = tail.lock();
+                queue.write(&bytes, *tail * self.unit_bytes)?;
+                *tail += 1;
+                filled.store(*tail, Ordering::Release);
+                Ok(())
+            })
+        };
+        let consume = |worker, done: &AtomicU64| {
+            let file = place.make(&format!("plain-done-{worker}"))?;
+            let mut unit = self.unit(0);
+            let mut filed = 0;
+            loop {
+                let mut next = head.lock();
+                let number = *next;
+                if number == self.units {
+                    return file.settle();
+                }
+                if filled.load(Ordering::Acquire) == number {
+                    drop(next);
+                    thread::park_timeout(PAUSE);
+                    continue;
+                }
+                *next += 1;
+                drop(next);
+                queue.read(&mut unit, number * self.unit_bytes)?;
+                self.work(&unit, done)?;
+                file.write(&unit, filed)?;
+                filed += self.unit_bytes;
+            }
+        };
+        self.run(append, consume)?;
+        queue.settle()
+    }
+}
+
+fn main() -> Outcome<()> {
+    let flags = Flags::parse(&["units", "unit-kb", "appenders", "consumers"], USAGE)?;
+    let job = Job {
+        units: flags.number("units", 96)?,
+        unit_bytes: flags.number("unit-kb", 1000)? * 1000,
+        appenders: flags.number("appenders", 12)?,
+        consumers: flags.number("consumers", 4)?,
+    };
+    let pool = flags.pool(ROOM * job.units * job.unit_bytes)?;
+    let by_pointers = measured(Some(&pool), "queue by pointers", || job.by_pointers(&pool))?;
+    for place in Place::all(&pool, flags.host()) {
+        let what = format!("queue by copying, in {}", place.name());
+        let by_copying = measured(place.pool(), &what, || job.by_copying(&place))?;
+        println!("{:34} {:9.1} times as long", "", by_copying / by_pointers);
+        place.remove("plain-queue")?;
+        (0..job.consumers).try_for_each(|worker| place.remove(&format!("plain-done-{worker}")))?;
+    }
+    Ok(())
+}

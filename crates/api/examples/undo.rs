@@ -1,0 +1,106 @@
+//! A session that goes wrong is undone: `rm -r` of a tree, and then an abort:
+//! `undo [--files 2000] [--file-kb 4] [--image FILE] [--host DIRECTORY]`.
+//!
+//! In a transaction the tree is gone for who removed it, and there for all others; the abort brings it back. Without one, the tree
+//! is copied before, and renamed back after. Prints the time of both ways, without a sync.
+
+mod measure;
+
+use std::fs;
+use std::path::Path;
+
+use measure::{Flags, Outcome, measured};
+use warpfire::Warpfire;
+
+const USAGE: &str = "usage: undo [--files FILES] [--file-kb KILOBYTES] [--image FILE] [--host DIRECTORY]";
+const FILES_PER_FOLDER: u64 = 100;
+/// Room for the tree, its copy, and as much again for the log.
+const ROOM: u64 = 4;
+
+struct Tree {
+    files: u64,
+    file_bytes: usize,
+}
+
+impl Tree {
+    fn folders(&self) -> impl Iterator<Item = String> {
+        (0..self.files.div_ceil(FILES_PER_FOLDER)).map(|folder| format!("{folder}"))
+    }
+
+    fn names(&self) -> impl Iterator<Item = String> {
+        (0..self.files).map(|file| format!("{}/{file}", file / FILES_PER_FOLDER))
+    }
+
+    fn plant(&self, pool: &Warpfire) -> Outcome<()> {
+        self.folders().try_for_each(|folder| pool.create_dir_all(format!("/tree/{folder}")))?;
+        self.names().try_for_each(|name| pool.write(format!("/tree/{name}"), vec![1; self.file_bytes]))?;
+        Ok(pool.sync()?)
+    }
+
+    fn check(&self, pool: &Warpfire) -> Outcome<()> {
+        for name in self.names() {
+            if pool.read(format!("/tree/{name}"))?.len() != self.file_bytes {
+                return Err(format!("{name} is not what it was").into());
+            }
+        }
+        Ok(())
+    }
+
+    fn undo_by_abort(&self, pool: &Warpfire) -> Outcome<()> {
+        let session = pool.begin()?;
+        session.remove_dir_all("/tree")?;
+        session.write("/note", b"it is all gone")?;
+        if session.exists("/tree") || !pool.exists("/tree") || pool.exists("/note") {
+            return Err("what a session does is for itself".into());
+        }
+        session.abort();
+        Ok(())
+    }
+
+    fn undo_by_copy(&self, pool: &Warpfire) -> Outcome<()> {
+        for folder in self.folders() {
+            pool.create_dir_all(format!("/saved/{folder}"))?;
+        }
+        for name in self.names() {
+            pool.write(format!("/saved/{name}"), pool.read(format!("/tree/{name}"))?)?;
+        }
+        pool.remove_dir_all("/tree")?;
+        Ok(pool.rename("/saved", "/tree")?)
+    }
+
+    fn undo_on_the_host(&self, directory: &Path) -> Outcome<()> {
+        let (tree, saved) = (directory.join("tree"), directory.join("saved"));
+        for folder in self.folders() {
+            fs::create_dir_all(saved.join(folder))?;
+        }
+        for name in self.names() {
+            fs::write(saved.join(&name), fs::read(tree.join(&name))?)?;
+        }
+        fs::remove_dir_all(&tree)?;
+        Ok(fs::rename(saved, tree)?)
+    }
+}
+
+fn main() -> Outcome<()> {
+    let flags = Flags::parse(&["files", "file-kb"], USAGE)?;
+    let tree = Tree {
+        files: flags.number("files", 2000)?,
+        file_bytes: usize::try_from(flags.number("file-kb", 4)? * 1000)?,
+    };
+    let pool = flags.pool(ROOM * tree.files * tree.file_bytes as u64)?;
+    tree.plant(&pool)?;
+    let by_abort = measured(Some(&pool), "rm -r, undone by abort", || tree.undo_by_abort(&pool))?;
+    tree.check(&pool)?;
+    let by_copy = measured(Some(&pool), "rm -r, undone by a copy", || tree.undo_by_copy(&pool))?;
+    tree.check(&pool)?;
+    println!("{:34} {:9.1} times as long", "", by_copy / by_abort);
+    if let Some(directory) = flags.host() {
+        let root = directory.join("tree");
+        tree.folders().try_for_each(|folder| fs::create_dir_all(root.join(folder)))?;
+        tree.names().try_for_each(|name| fs::write(root.join(name), vec![1; tree.file_bytes]))?;
+        let on_host = measured(None, "on the host", || tree.undo_on_the_host(&directory))?;
+        println!("{:34} {:9.1} times as long", "", on_host / by_abort);
+        fs::remove_dir_all(root)?;
+    }
+    Ok(())
+}
