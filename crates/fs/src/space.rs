@@ -10,7 +10,7 @@ use crate::fs::Fs;
 pub struct SpaceInfo {
     /// Bytes that the pool can hold, parity and headers taken off.
     pub total_bytes: u64,
-    /// Bytes that nothing live occupies: free now, or freed by cleaning.
+    /// Bytes that no file needs: free now, or freed by merging and cleaning.
     pub free_bytes: u64,
     /// Bytes that a user may still write.
     pub available_bytes: u64,
@@ -28,7 +28,13 @@ impl<E: Store + SliceStore> Fs<E> {
     pub fn statfs(&self) -> Result<SpaceInfo, FsError> {
         let space = self.engine.space();
         let (inodes, file_bytes) = self.dirty.counts();
-        let free_bytes = space.free_bytes.saturating_add(space.garbage_bytes).min(space.total_bytes);
+        // No file needs more than its own bytes (fewer, if it shares slices): what is live beyond that was deleted, and merging
+        // has not come by yet.
+        let needed_bytes = file_bytes.max(0).cast_unsigned().saturating_add(self.engine.table_bytes());
+        let deleted_bytes = space.live_bytes.saturating_sub(needed_bytes);
+        let free_bytes = (space.free_bytes.saturating_add(space.garbage_bytes))
+            .saturating_add(deleted_bytes)
+            .min(space.total_bytes);
         Ok(SpaceInfo {
             total_bytes: space.total_bytes,
             free_bytes,

@@ -393,6 +393,10 @@ impl<S: Schema> SliceStore for MapStore<S> {
             ..Space::default()
         }
     }
+
+    fn table_bytes(&self) -> u64 {
+        0
+    }
 }
 
 #[cfg(test)]

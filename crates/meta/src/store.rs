@@ -249,6 +249,9 @@ pub trait SliceStore: Send + Sync + 'static {
     /// While it lives, no slice that metadata named when it was taken goes away.
     fn pin(&self) -> Pin;
 
-    /// Space, exactly, as of now.
+    /// Space, exactly, as of now. What was deleted is live in it until merging finds that nothing names it any more.
     fn space(&self) -> Space;
+
+    /// Which part of the live bytes are the store's own tables.
+    fn table_bytes(&self) -> u64;
 }

@@ -74,3 +74,27 @@ fn files_fill_a_pool_and_deleting_them_empties_it_however_old_it_is() {
         check(&**fs.engine(), &context);
     }
 }
+
+#[test]
+fn what_was_deleted_shows_as_free_before_merging_finds_it() {
+    let options = MemLogOptions { capacity_bytes: 16 << 20, segment_bytes: 256 << 10 };
+    let fs = open((MemLog::with_options(options), Recovered::empty()), Fs::format);
+    let before = fs.statfs().unwrap();
+    for n in 0..100 {
+        fs.create_file(&ROOT, &fs.root(), &name(n), NewMode::exact(0o644), &[n as u8; 80_000]).unwrap();
+    }
+    fs.sync().unwrap();
+    let full = fs.statfs().unwrap();
+    assert!(full.free_bytes <= before.free_bytes - 8_000_000, "{} of {}", full.free_bytes, before.free_bytes);
+    for n in 0..100 {
+        fs.unlink(&ROOT, &fs.root(), &name(n)).unwrap();
+    }
+    let after = fs.statfs().unwrap();
+    assert!(fs.engine().log().space().live_bytes > 7_000_000, "merging has been there");
+    assert!(
+        after.free_bytes > before.free_bytes - (64 << 10),
+        "{} of {}",
+        after.free_bytes,
+        before.free_bytes
+    );
+}

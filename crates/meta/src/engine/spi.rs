@@ -14,6 +14,7 @@ use crate::snapshot::Snapshot;
 use crate::store::{
     CommitError, CutHook, Direction, Holder, KeyRange, MetaError, Page, ReadSet, SliceRead, SliceStore, Store,
 };
+use crate::version::Run;
 
 impl<L: LogStore, S: Schema> Store for Engine<L, S> {
     type Snapshot = Snapshot;
@@ -123,5 +124,9 @@ impl<L: LogStore, S: Schema> SliceStore for Engine<L, S> {
 
     fn space(&self) -> Space {
         self.inner.log.space()
+    }
+
+    fn table_bytes(&self) -> u64 {
+        self.inner.version().runs.iter().map(Run::bytes).sum()
     }
 }

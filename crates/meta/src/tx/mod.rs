@@ -287,6 +287,10 @@ impl<E: Store + SliceStore, S: Schema> SliceStore for TxStore<E, S> {
     fn space(&self) -> Space {
         self.below.space()
     }
+
+    fn table_bytes(&self) -> u64 {
+        self.below.table_bytes()
+    }
 }
 
 impl<E: Store + SliceStore, S: Schema> std::fmt::Debug for TxStore<E, S> {
