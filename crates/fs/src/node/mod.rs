@@ -88,7 +88,7 @@ pub(crate) enum Layout {
     Regions,
 }
 
-/// Edits merged into one value since it was last written whole.
+/// Edits merged into one value since it was last written whole, as far as is known: it only says when to do so again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct History {
     /// Which region the edits are of; 0 for a small file.
@@ -203,8 +203,8 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let orphan = matches!(self.state.get_mut().home, Home::Orphan { .. });
-        self.table.forget(self.ino, std::ptr::from_ref(self), orphan);
+        let node = std::ptr::from_ref(self);
+        self.table.forget(self.ino, node, self.state.get_mut());
     }
 }
 

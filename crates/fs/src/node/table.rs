@@ -1,4 +1,7 @@
 //! The nodes in use, by inode number.
+//!
+//! A file that is opened, changed and closed again and again is another node each time. So that what its reads fold stays short all the same, the
+//! table remembers the histories of some files that no one uses. One that it forgot begins anew.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -7,11 +10,29 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use super::{Node, NodeRef, State};
+use super::{History, Home, Node, NodeRef, State};
 
 const SHARDS: u64 = 64;
 
-type Shard = HashMap<u64, Weak<Node>, FixedState>;
+#[derive(Default)]
+struct Shard {
+    nodes: HashMap<u64, Weak<Node>, FixedState>,
+    /// Of files that are not in use.
+    histories: HashMap<u64, History, FixedState>,
+}
+
+/// Histories in a shard: 64 shards of 64 are of 4096 files. More files than that take so many edits in turn that each has few before they become
+/// a table, which folds them.
+const HISTORIES_MAX: usize = 64;
+
+impl Shard {
+    fn remember(&mut self, ino: u64, history: History) {
+        if self.histories.len() == HISTORIES_MAX {
+            self.histories.clear();
+        }
+        self.histories.insert(ino, history);
+    }
+}
 
 /// Inside a transaction calls follow each other.
 const SHARDS_INSIDE: u64 = 1;
@@ -55,6 +76,9 @@ impl Kept {
         {
             node.touch.lock().shown = held.touch.lock().shown;
         }
+        if !node.is_dir() {
+            node.state.write().history = self.base.history(node.ino);
+        }
         let mut kept = self.nodes.lock();
         let first = kept.with_first.then(|| node.state.read().clone());
         kept.nodes.push((Arc::clone(node), first));
@@ -87,7 +111,7 @@ impl Table {
 
     /// The node, if there is one.
     pub(crate) fn get(&self, ino: u64) -> Option<Found> {
-        let node = self.shard(ino).lock().get(&ino).and_then(Weak::upgrade)?;
+        let node = self.shard(ino).lock().nodes.get(&ino).and_then(Weak::upgrade)?;
         Some(if node.is_dying() { Found::Dying(node) } else { Found::Node(node) })
     }
 
@@ -99,15 +123,19 @@ impl Table {
         state: impl FnOnce() -> State,
     ) -> Found {
         let mut shard = self.shard(ino).lock();
-        if let Some(node) = shard.get(&ino).and_then(Weak::upgrade) {
+        if let Some(node) = shard.nodes.get(&ino).and_then(Weak::upgrade) {
             drop(shard);
             return if node.is_dying() { Found::Dying(node) } else { Found::Node(node) };
         }
         if !is_current() {
             return Found::Stale;
         }
-        let node = Arc::new(Node::new(self, ino, state()));
-        shard.insert(ino, Arc::downgrade(&node));
+        let mut state = state();
+        if !shard.histories.is_empty() {
+            state.history = shard.histories.remove(&ino).unwrap_or_default();
+        }
+        let node = Arc::new(Node::new(self, ino, state));
+        shard.nodes.insert(ino, Arc::downgrade(&node));
         drop(shard);
         if let Some(inside) = &self.inside {
             inside.keep(&node);
@@ -155,14 +183,32 @@ impl Table {
         }
     }
 
+    /// The history of a file, in use or not.
+    fn history(&self, ino: u64) -> History {
+        match self.get(ino) {
+            Some(Found::Node(node) | Found::Dying(node)) => node.state.read().history,
+            Some(Found::Stale) | None => {
+                self.shard(ino).lock().histories.get(&ino).copied().unwrap_or_default()
+            }
+        }
+    }
+
+    /// A transaction has changed a file that no one uses.
+    pub(crate) fn remember(&self, ino: u64, history: History) {
+        self.shard(ino).lock().remember(ino, history);
+    }
+
     /// A node is gone: called by its drop.
-    pub(super) fn forget(&self, ino: u64, node: *const Node, orphan: bool) {
+    pub(super) fn forget(&self, ino: u64, node: *const Node, state: &State) {
         let mut shard = self.shard(ino).lock();
-        if shard.get(&ino).is_some_and(|there| std::ptr::eq(there.as_ptr(), node)) {
-            shard.remove(&ino);
+        if shard.nodes.get(&ino).is_some_and(|there| std::ptr::eq(there.as_ptr(), node)) {
+            shard.nodes.remove(&ino);
+            if self.inside.is_none() && state.history.edits > 0 && !state.is_unlinked() {
+                shard.remember(ino, state.history);
+            }
         }
         drop(shard);
-        if orphan {
+        if matches!(state.home, Home::Orphan { .. }) {
             self.return_unheld_orphan(ino);
         }
     }

@@ -7,6 +7,7 @@ use warpfire_meta::{SliceStore, Store};
 use super::check::check;
 use super::{Engine, Ticking, World, world_with};
 use crate::acl::Caller;
+use crate::limits::EDITS_MAX;
 use crate::{Fs, FsError, FsOptions, NewMode, NodeRef, Position, RenameMode, SetAttr, SetTime, Transaction};
 
 const ROOT: Caller<'static> = Caller::ROOT;
@@ -357,4 +358,25 @@ fn times_of_directories_go_on_through_a_transaction() {
     drop(fs);
     let again = Fs::open(engine, clock, FsOptions::default()).unwrap();
     assert_eq!(again.getattr(&open(&again, "d")).mtime, then);
+}
+
+/// What went wrong: the count of a small file's edits went with its node, so a file that was opened anew for each change, or changed by one
+/// transaction after the other, was never written whole, and reading it took ever longer.
+#[test]
+fn histories_stay_short_though_each_change_opens_the_file_anew() {
+    let (engine, clock, fs) = shared();
+    make(&*fs, "f", &[0; 512]);
+    let mut most = [0, 0];
+    for n in 0..600u64 {
+        overwrite(&*fs, "f", &[n as u8; 8]);
+        most[0] = most[0].max(open(&*fs, "f").state.read().history.edits);
+        let tx = fs.begin().unwrap();
+        overwrite(tx.files(), "f", &[n as u8; 8]);
+        most[1] = most[1].max(open(tx.files(), "f").state.read().history.edits);
+        tx.commit().unwrap();
+    }
+    for most in most {
+        assert!((EDITS_MAX / 2..2 * EDITS_MAX).contains(&most), "{most} edits at most");
+    }
+    agree(&engine, &clock, fs, "after many changes");
 }

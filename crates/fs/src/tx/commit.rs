@@ -197,6 +197,7 @@ impl<E: Store + SliceStore> Fs<E> {
             match &held {
                 Some(held) => *held.state.write() = state.clone(),
                 None if matches!(state.home, Home::Orphan { .. }) => self.table.return_unheld_orphan(ino),
+                None if state.history.edits > 0 => self.table.remember(ino, state.history),
                 None => {}
             }
             if let Some(at) = touch.shown.filter(|_| touch.pending && !state.is_unlinked()) {
