@@ -30,7 +30,10 @@ Examples:
   warpfire mount a.img,b.img ~/pool       works as an ordinary user too
   warpfire mount --foreground /dev/nvme0n1,/dev/nvme1n1 /mnt
 
-The pool is unmounted by 'warpfire umount', by umount(8), or when the server gets SIGTERM.";
+The pool is unmounted by 'warpfire umount', by umount(8), or when the server gets SIGTERM.
+
+fsync of any file or folder, and so 'sync /mnt', makes all that was done before it durable. A 'sync' without a name
+does not reach a filesystem in user space.";
 
 /// Arguments of `warpfire mount`.
 #[derive(clap::Args, Debug)]
