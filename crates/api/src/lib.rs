@@ -52,7 +52,7 @@ pub use metadata::{FileType, Metadata, SetMetadata};
 pub use options::{Pool, PoolOptions};
 pub use scrub::Scrub;
 pub use slice::Slice;
-pub use stats::{DeviceCounters, DeviceState, DeviceStats, Space, Stats, TransactionCounts};
+pub use stats::{DeviceCounters, DeviceState, DeviceStats, GatherCounts, Space, Stats, TransactionCounts};
 pub use store::Engine;
 pub use tx::{Inside, Savepoint, Tx, Version};
 pub use warpfire::Warpfire;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-pub use warpfire_fs::TransactionCounts;
+pub use warpfire_fs::{GatherCounts, TransactionCounts};
 pub use warpfire_meta::Space;
 pub use warpfire_pool::{DeviceCounters, DeviceState};
 
@@ -32,6 +32,8 @@ pub struct Stats {
     pub damaged_segments: usize,
     /// How transactions have ended since the pool was opened, and how often their calls were made again.
     pub transactions: TransactionCounts,
+    /// Pieces of files that were written next to each other since the pool was opened, because they were read together.
+    pub gathered: GatherCounts,
 }
 
 /// One device of a pool.

@@ -71,6 +71,7 @@ impl Joined {
             rebuilt_blocks: counters.rebuilt_blocks,
             damaged_segments: status.damaged_segments,
             transactions: self.fs.transaction_counts(),
+            gathered: self.fs.gather_counts(),
         }
     }
 }

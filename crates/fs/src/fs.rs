@@ -22,6 +22,7 @@ use warpfire_meta::{Admit, Batch, SliceStore, Store};
 use warpfire_units::Seq;
 
 use crate::attrs::stamp;
+use crate::data::Strain;
 use crate::dirty::Dirty;
 use crate::error::FsError;
 use crate::node::{Found, Home, NodeRef, State, Stripes, Table};
@@ -63,6 +64,7 @@ pub struct Fs<E: Store + SliceStore> {
     pub(crate) stripes: Stripes,
     pub(crate) dirty: Arc<Dirty>,
     pub(crate) leases: Arc<Leases>,
+    pub(crate) strain: Arc<Strain>,
     /// Held by who moves a directory to another parent.
     pub(crate) rename: Mutex<()>,
     pub(crate) numbers: Numbers,
@@ -142,6 +144,7 @@ impl<E: Store + SliceStore> Fs<E> {
             stripes: Stripes::default(),
             dirty,
             leases: Arc::new(Leases::new()),
+            strain: Arc::default(),
             rename: Mutex::new(()),
             numbers: Numbers::own(next_ino),
             turns: Turns::base(),

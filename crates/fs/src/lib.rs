@@ -27,7 +27,7 @@ mod tests;
 mod tx;
 
 pub use attrs::{Attr, NewMode, SetAttr, SetTime, XattrMode};
-pub use data::{AllocMode, Position, ReadAt, Seek};
+pub use data::{AllocMode, GatherCounts, Position, ReadAt, Seek};
 pub use error::FsError;
 pub use fs::{AtimeMode, Fs, FsOptions};
 pub use names::{DirEntry, DirHandle, HandleVisitor, NewFile, RenameMode};

@@ -3,6 +3,7 @@
 mod alloc;
 mod change;
 mod copy;
+mod gather;
 mod history;
 mod piece;
 mod read;
@@ -13,6 +14,8 @@ mod write;
 
 pub use alloc::AllocMode;
 pub(crate) use copy::pieces_of;
+pub use gather::GatherCounts;
+pub(crate) use gather::Strain;
 pub(crate) use piece::{Piece, Source, by_region};
 pub use read::ReadAt;
 pub use seek::Seek;

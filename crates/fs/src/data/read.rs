@@ -8,6 +8,7 @@ use warpfire_meta::{SliceRead, SliceStore, Store};
 use warpfire_units::SlicePtr;
 
 use super::check_regular;
+use super::gather::{Strained, strains};
 use crate::acl::{Caller, Perm};
 use crate::attrs::lost;
 use crate::error::FsError;
@@ -26,6 +27,7 @@ struct Filling<'b> {
     /// Bytes of the buffer that are decided.
     done: usize,
     wanted: Vec<(usize, SlicePtr)>,
+    strained: Vec<Strained>,
 }
 
 impl<'b> Filling<'b> {
@@ -46,6 +48,15 @@ impl<'b> Filling<'b> {
             self.place(base, &extent.clip(from, to));
         }
         Ok(())
+    }
+
+    /// Notes that the region whose pieces were wanted from the `before`th on was strained, if it was.
+    fn note_strain(&mut self, index: u64, before: usize, value: &[u8]) {
+        let pieces = self.wanted.get(before..).unwrap_or_default();
+        let read_bytes = pieces.iter().map(|(_, slice)| u64::from(slice.len_bytes)).sum();
+        if strains(pieces.len(), read_bytes) {
+            self.strained.push(Strained { index, value: value.to_vec(), read_bytes });
+        }
     }
 
     fn place(&mut self, base: u64, part: &Extent<'_>) {
@@ -135,13 +146,16 @@ impl<E: Store + SliceStore> Fs<E> {
         let pin = self.engine.pin();
         let state = node.state.read();
         let mut slices: Vec<SliceRead<'_>> = Vec::with_capacity(reads.len());
+        let mut strained = Vec::new();
         let mut is_empty = true;
         for read in reads {
             let left = state.attrs.size_bytes.saturating_sub(read.offset);
             read.len = usize::try_from(left).unwrap_or(usize::MAX).min(read.buf.len());
             let Some(buf) = read.buf.get_mut(..read.len).filter(|b| !b.is_empty()) else { continue };
-            let mut filling = Filling { buf, start: read.offset, done: 0, wanted: Vec::new() };
+            let mut filling =
+                Filling { buf, start: read.offset, done: 0, wanted: Vec::new(), strained: Vec::new() };
             self.fill_from_state(node, &state, &mut filling)?;
+            strained.append(&mut filling.strained);
             filling.wanted(&mut slices);
             is_empty = false;
         }
@@ -151,6 +165,7 @@ impl<E: Store + SliceStore> Fs<E> {
             return Ok(());
         }
         self.engine.read(&mut slices)?;
+        self.gather(node, &strained);
         drop(pin);
         self.was_read(node)
     }
@@ -176,7 +191,9 @@ impl<E: Store + SliceStore> Fs<E> {
         let mut scratch = Scratch::take();
         for index in filling.start / region..end.div_ceil(region) {
             if self.get(&region_key(self.volume, ino, index), &mut scratch.value)? {
+                let before = filling.wanted.len();
                 filling.take(index * region, region_extents(&scratch.value, false)?)?;
+                filling.note_strain(index, before, &scratch.value);
             }
         }
         Ok(())
@@ -215,7 +232,8 @@ impl<E: Store + SliceStore> Fs<E> {
         let Content::Small(extents) = inode.content else { return self.read_node(caller, dir, name) };
         self.permit(caller, inode.ino, &inode.attrs, Perm::READ)?;
         let mut bytes = vec![0; usize::try_from(inode.attrs.size_bytes).expect("a small file fits memory")];
-        let mut filling = Filling { buf: &mut bytes, start: 0, done: 0, wanted: Vec::new() };
+        let mut filling =
+            Filling { buf: &mut bytes, start: 0, done: 0, wanted: Vec::new(), strained: Vec::new() };
         filling.take(0, extents)?;
         let mut slices = Vec::new();
         filling.wanted(&mut slices);

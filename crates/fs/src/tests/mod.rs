@@ -5,6 +5,7 @@ mod check;
 mod engine;
 mod file_model;
 mod full;
+mod gather;
 mod names;
 mod serial;
 mod slice_model;

@@ -178,6 +178,22 @@ impl<'f, E: Store + SliceStore> Model<'f, E> {
         self.twins[which].iter_mut().skip(at as usize).take(len as usize).for_each(|byte| *byte = None);
     }
 
+    /// What is there in small pieces, in another order, so that reading it gathers it.
+    fn shred(&mut self) {
+        const PIECE: usize = 1000;
+        let which = self.file();
+        let order: Vec<usize> = (0..self.twins[which].len() / PIECE).rev().collect();
+        let place = |n: usize| (n * PIECE) as u64;
+        let pieces: Vec<Yanked> = order
+            .iter()
+            .map(|n| self.fs.yank(&self.nodes[which], place(*n), PIECE as u64).unwrap())
+            .collect();
+        let Some(slice) = Yanked::join(&pieces).unwrap() else { return };
+        self.fs.replace_content(&ROOT, &self.nodes[which], &slice).unwrap();
+        let twin = &self.twins[which];
+        self.twins[which] = order.iter().flat_map(|n| twin[n * PIECE..(n + 1) * PIECE].to_vec()).collect();
+    }
+
     /// The file goes; what was taken from it stays.
     fn unlink(&mut self) {
         let which = self.file();
@@ -210,7 +226,7 @@ impl<'f, E: Store + SliceStore> Model<'f, E> {
     fn run(&mut self, steps: u64, what: &str, upkeep: &dyn Fn(u64)) {
         for step in 0..steps {
             self.context = format!("{what} step {step}");
-            match self.draw.below(13) {
+            match self.draw.below(14) {
                 0 | 1 => self.write(),
                 2..=4 => self.yank(),
                 5 | 6 => self.paste(),
@@ -219,6 +235,7 @@ impl<'f, E: Store + SliceStore> Model<'f, E> {
                 9 => self.concat(),
                 10 => self.punch(),
                 11 => self.replace(),
+                12 => self.shred(),
                 _ => self.unlink(),
             }
             for which in 0..FILES {
@@ -241,6 +258,7 @@ fn assert_same(bytes: &[u8], twin: &[Option<u8>], what: &str) {
 
 #[test]
 fn slicing_calls_agree_with_byte_vectors() {
+    let mut gathered = 0;
     for seed in 0..25 {
         let (engine, clock) = world_with();
         let mut twins = vec![Twin::new(); FILES];
@@ -255,13 +273,16 @@ fn slicing_calls_agree_with_byte_vectors() {
             model.run(60, &format!("seed {seed} life {life}"), &sweep);
             twins = model.twins;
             fs.sync().unwrap();
+            gathered += fs.gather_counts().regions;
         }
         super::check::check(&*engine, &format!("seed {seed}"));
     }
+    assert!(gathered > 0, "some file in small pieces was read");
 }
 
 #[test]
 fn slicing_calls_agree_with_byte_vectors_while_the_engine_packs_cleans_and_loses_power() {
+    let mut gathered = 0;
     for seed in 0..12 {
         let mut log = format();
         let mut twins = vec![Twin::new(); FILES];
@@ -283,10 +304,12 @@ fn slicing_calls_agree_with_byte_vectors_while_the_engine_packs_cleans_and_loses
             fs.sync().unwrap();
             twins = model.twins;
             super::check::check(&**fs.engine(), &what);
+            gathered += fs.gather_counts().regions;
             let mem: &MemLog = fs.engine().log();
             log = mem.crash();
         }
     }
+    assert!(gathered > 0, "some file in small pieces was read");
 }
 
 #[test]

@@ -81,6 +81,7 @@ impl<E: Store + SliceStore> Fs<E> {
             stripes: Stripes::inside(),
             dirty: Arc::new(Dirty::new(self.volume, inodes, bytes)),
             leases: Arc::clone(&self.leases),
+            strain: Arc::clone(&self.strain),
             rename: Mutex::new(()),
             numbers: Numbers::lent(Box::new(move || base.lend_ino()), again),
             turns: Turns::inside(Journal::default()),

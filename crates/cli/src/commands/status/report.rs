@@ -83,6 +83,8 @@ pub struct Written {
     pub amplification: Option<f64>,
     /// Stripes written.
     pub stripes: u64,
+    /// Part of the payload: files in small pieces, written in one because they were read.
+    pub gathered_bytes: u64,
 }
 
 impl StatusReport {
@@ -114,7 +116,13 @@ impl StatusReport {
                 free_bytes: space.free_bytes,
                 reserve_bytes: space.reserve_bytes,
             },
-            written: Written { payload_bytes, device_bytes, amplification, stripes: stats.stripes },
+            written: Written {
+                payload_bytes,
+                device_bytes,
+                amplification,
+                stripes: stats.stripes,
+                gathered_bytes: stats.gathered.bytes,
+            },
             rebuilt_blocks: stats.rebuilt_blocks,
             damaged_segments: stats.damaged_segments,
         }
@@ -145,6 +153,12 @@ impl StatusReport {
             Size(written.payload_bytes),
             written.amplification.map(|times| format!(" (×{times:.2})")).unwrap_or_default(),
         );
+        if written.gathered_bytes > 0 {
+            text += &format!(
+                "gathered   {} of files in small pieces, written in one when they were read\n",
+                Size(written.gathered_bytes),
+            );
+        }
         if self.rebuilt_blocks > 0 || self.damaged_segments > 0 {
             text += &format!(
                 "damage     {} blocks rebuilt for reads, {} segments with damage, since it was opened\n",
