@@ -36,5 +36,5 @@ pub use path::{Follow, Resolved};
 pub use schema::FsSchema;
 pub use slice::{Inserted, Yanked};
 pub use space::SpaceInfo;
-pub use tx::{Inside, Savepoint, Transaction, TransactionCounts, Version};
+pub use tx::{Changed, Inside, Savepoint, Transaction, TransactionCounts, Version};
 pub use warpfire_format::fs::FileKind;

@@ -1,7 +1,7 @@
 //! Mounts a filesystem that lives in memory, until it is unmounted or gets a signal.
 //!
 //! ```text
-//! memory MOUNTPOINT [--size-mib N] [--allow-other] [--read-only] [--threads N]
+//! memory MOUNTPOINT [--size-mib N] [--allow-other] [--read-only] [--threads N] [--views-at DIRECTORY]
 //! ```
 //!
 //! All of Warpfire is in it but the devices: a pool of one, in memory, written as flash would be.
@@ -17,7 +17,7 @@ use warpfire_meta::{Engine, EngineOptions};
 use warpfire_mount::{MountOptions, mount};
 use warpfire_pool::{CreateOptions, Pool};
 
-const USAGE: &str = "usage: memory MOUNTPOINT [--size-mib N] [--allow-other] [--read-only] [--threads N]";
+const USAGE: &str = "usage: memory MOUNTPOINT [--size-mib N] [--allow-other] [--read-only] [--threads N] [--views-at DIRECTORY]";
 
 /// What the command line says.
 struct Arguments {
@@ -50,6 +50,7 @@ fn arguments() -> Option<Arguments> {
         match argument.to_str() {
             Some("--allow-other") => options.allow_other = true,
             Some("--read-only") => options.read_only = true,
+            Some("--views-at") => options.views_at = Some(arguments.next()?.into()),
             Some("--threads") => options.threads = usize::try_from(number()?).ok()?,
             Some("--size-mib") => size_mib = number()?,
             _ if mountpoint.is_none() => mountpoint = Some(PathBuf::from(argument)),

@@ -29,6 +29,15 @@ struct Shared {
 pub(crate) struct Changes(Arc<Shared>);
 
 impl Changes {
+    /// For a filesystem that needs no background commit.
+    pub(crate) fn ignored() -> Changes {
+        Changes(Arc::new(Shared {
+            dirty: AtomicBool::new(true),
+            stop: Mutex::new(false),
+            wake: Condvar::new(),
+        }))
+    }
+
     /// Something has changed.
     pub(crate) fn mark(&self) {
         if !self.0.dirty.load(Ordering::Relaxed) && !self.0.dirty.swap(true, Ordering::AcqRel) {

@@ -1,4 +1,4 @@
-//! A caller's supplementary groups, which a request does not carry.
+//! What a request does not carry of its caller: supplementary groups, and which process a thread is of.
 
 use std::cell::OnceCell;
 use std::fs;
@@ -45,6 +45,15 @@ fn groups_of_status(status: &str) -> SmallVec<[u32; 32]> {
     line.into_iter().flat_map(str::split_whitespace).filter_map(|gid| gid.parse().ok()).collect()
 }
 
+/// The process that a thread is of; `None` if the thread is gone.
+pub(crate) fn process_of(thread: u32) -> Option<u32> {
+    process_of_status(&fs::read_to_string(format!("/proc/{thread}/status")).ok()?)
+}
+
+fn process_of_status(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,6 +63,7 @@ mod tests {
         let status = "Name:\tcat\nUid:\t0\t0\t0\t0\nGroups:\t4 24 1000 \nNStgid:\t7\n";
         assert_eq!(groups_of_status(status).as_slice(), [4, 24, 1000]);
         assert!(groups_of_status("").is_empty());
+        assert_eq!(process_of_status("Name:\tcat\nTgid:\t4711\nNgid:\t0\nPid:\t4712\n"), Some(4711));
     }
 
     #[test]

@@ -4,20 +4,24 @@
 //! The adapter is thin: names, data and attributes are `warpfire_fs`'s business; what is here is the kernel's view
 //! of them (which inodes it remembers, what it may cache, who checks permissions) and the life of a mount.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod attach;
 mod attr;
 mod committer;
 mod error;
+mod gate;
 mod groups;
 mod mountpoint;
 mod nodes;
 mod options;
 mod server;
+mod serving;
 mod session;
+mod views;
 mod waiters;
 
 pub use error::MountError;
 pub use options::{MountOptions, THREADS_MAX};
 pub use session::{Session, mount};
+pub use views::{ControlClient, TransactionReport, TransactionState, enter};

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
@@ -50,6 +51,16 @@ pub(crate) fn detach(path: &Path) -> Result<(), MountError> {
 /// Takes a mount away that nobody uses.
 pub(crate) fn unmount(path: &Path) -> Result<(), MountError> {
     unmount_with(path, UnmountFlags::empty(), &["-u"])
+}
+
+/// Has the kernel hand over what programs wrote through mappings.
+///
+/// # Errors
+/// What the system says, or the filesystem of what was handed over.
+pub(crate) fn write_back(path: &Path) -> Result<(), MountError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let written = rustix::fs::open(path, flags, Mode::empty()).and_then(rustix::fs::syncfs);
+    written.map_err(|e| system(path, "write back", e.into()))
 }
 
 fn unmount_with(path: &Path, flags: UnmountFlags, helper: &[&str]) -> Result<(), MountError> {

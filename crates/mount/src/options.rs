@@ -1,5 +1,6 @@
 //! What a mount can be asked for.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How to mount. `Default` mounts for the mounting user alone, writable, with a commit every five seconds.
@@ -19,6 +20,11 @@ pub struct MountOptions {
     pub fsname: String,
     /// Unmounts on SIGTERM, SIGINT and SIGHUP.
     pub unmount_on_signals: bool,
+    /// How long a transaction that ends with no process may be left alone before it is aborted.
+    pub transaction_timeout: Duration,
+    /// The directory that views of transactions are mounted in, made if it is not there. `None`: `/run/warpfire`; of an ordinary
+    /// user, `warpfire` in `$XDG_RUNTIME_DIR`, or `/tmp/warpfire-UID`.
+    pub views_at: Option<PathBuf>,
 }
 
 /// Most threads that serve one mount: each has a request buffer of its own.
@@ -34,6 +40,8 @@ impl Default for MountOptions {
             commit_interval: Duration::from_secs(5),
             fsname: "warpfire".to_owned(),
             unmount_on_signals: true,
+            transaction_timeout: Duration::from_secs(3600),
+            views_at: None,
         }
     }
 }

@@ -11,14 +11,11 @@
 //! 2. A filesystem is closed only after the last answer to the kernel, but for a detached mount: what is still open
 //!    in that one gets errors from then on.
 
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
-use fuser::{Config, SessionACL};
-use rustix::fs::{Mode, OFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use warpfire_fs::{Fs, FsError};
@@ -27,10 +24,14 @@ use warpfire_meta::{SliceStore, Store};
 use crate::attach::attach;
 use crate::committer::Committer;
 use crate::error::MountError;
+use crate::gate::Gate;
 use crate::mountpoint::{self, system};
-use crate::options::{Checks, MountOptions, THREADS_MAX};
-use crate::server::Server;
-use crate::waiters::Waiters;
+use crate::nodes::Nodes;
+use crate::options::{Checks, MountOptions};
+use crate::server::{Server, Setting};
+use crate::serving::serve;
+use crate::views::{Control, Main, Views};
+use crate::waiters::{SYNC_THREADS, Waiters};
 
 /// How a mount ends.
 enum End {
@@ -70,54 +71,46 @@ pub fn mount<E: Store + SliceStore>(
     };
     let (committer, changes) = Committer::start(options.commit_interval, commit).map_err(threads_failed)?;
     let checks = Checks::of(options, rustix::process::geteuid().as_raw());
-    let waiters = Waiters::start().map_err(threads_failed)?;
-    let server = Server::new(Arc::clone(&fs), checks, changes, waiters);
+    let waiters = Arc::new(Waiters::start("warpfire-sync", SYNC_THREADS).map_err(threads_failed)?);
+    let (root, gate) = (fs.root(), Arc::new(Gate::default()));
+    let nodes = Arc::new(Nodes::new(root.ino(), root));
+    let main = Main {
+        nodes: Arc::clone(&nodes),
+        gate: Arc::clone(&gate),
+        changes: changes.clone(),
+        waiters: Arc::clone(&waiters),
+    };
+    let views = Arc::new(Views::new(Arc::clone(&fs), main, options).map_err(threads_failed)?);
+    let control: Arc<dyn Control> = Arc::clone(&views) as Arc<dyn Control>;
+    let setting = Setting { nodes, gate, changes, waiters, control: Some(control) };
+    let server = Server::new(Arc::clone(&fs), checks, setting);
     let device = attach(&at, options)?;
     let (detached, ends) = mpsc::channel();
-    let serving = serve(server, device, options, &at, detached.clone()).inspect_err(|_| {
+    let ended = detached.clone();
+    // Nobody waits any more if the session was dropped.
+    let tell_end = move || _ = ended.send(End::Unmounted);
+    let (serving, notifier) = serve(server, device, options, &at, tell_end).inspect_err(|_| {
         // Nobody would ever answer; the first error is the one to tell.
         let _ = mountpoint::detach(&at);
     })?;
     mountpoint::raise_readahead(&at);
+    let ending = Arc::clone(&views);
     let mut session = Session {
         mountpoint: at.clone(),
         ends,
         serving: Some(serving),
         signals: None,
         committer,
-        close: Some(Box::new(move || fs.close())),
+        close: Some(Box::new(move || {
+            ending.end_all();
+            fs.close()
+        })),
     };
+    views.start(notifier).map_err(threads_failed)?;
     if options.unmount_on_signals {
         session.signals = Some(watch_signals(at.clone(), detached).map_err(threads_failed)?);
     }
     Ok(session)
-}
-
-/// Greets the kernel and starts the threads that answer it.
-fn serve<E: Store + SliceStore>(
-    server: Server<E>,
-    device: OwnedFd,
-    options: &MountOptions,
-    at: &Path,
-    ends: Sender<End>,
-) -> Result<JoinHandle<std::io::Result<()>>, MountError> {
-    let mut config = Config::default();
-    config.n_threads = Some(options.threads.clamp(1, THREADS_MAX));
-    // A descriptor for each thread needs the device's name, which an ordinary user may not have.
-    config.clone_fd = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
-    // Who may come in is the kernel's to say: it knows the mount's owner and `allow_other`.
-    let session = fuser::Session::from_fd(server, device, SessionACL::All, config)
-        .map_err(|e| system(at, "agree with the kernel on a protocol", e))?;
-    let run = move || {
-        let ended = session.run();
-        // Nobody waits any more if the session was dropped.
-        let _ = ends.send(End::Unmounted);
-        ended
-    };
-    thread::Builder::new()
-        .name("warpfire-serve".to_owned())
-        .spawn(run)
-        .map_err(|e| system(at, "start threads", e))
 }
 
 /// Unmounts when the process is asked to end.
@@ -145,10 +138,8 @@ fn watch_signals(at: PathBuf, ends: Sender<End>) -> std::io::Result<(Handle, Joi
 
 /// Detaches a mount that is in use, after the kernel has handed over what programs wrote through mappings.
 fn write_back_and_detach(at: &Path) -> Result<(), MountError> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let written = rustix::fs::open(at, flags, Mode::empty()).and_then(rustix::fs::syncfs);
-    if let Err(e) = written {
-        tracing::error!(mountpoint = %at.display(), "writing back before a detach: {e}");
+    if let Err(e) = mountpoint::write_back(at) {
+        tracing::error!("before a detach: {e}");
     }
     mountpoint::detach(at)
 }

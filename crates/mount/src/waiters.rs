@@ -1,4 +1,4 @@
-//! Threads for requests that wait: a sync, which takes as long as the device does.
+//! Threads for requests that wait: a sync, which takes as long as the device does, or the end of a transaction.
 //!
 //! Invariants
 //! 1. A thread that reads requests from the kernel does not wait for a flush: who asks for one is answered from here,
@@ -13,10 +13,10 @@ use std::thread::{self, JoinHandle};
 use parking_lot::Mutex;
 
 /// Syncs that can wait together.
-const THREADS: usize = 16;
+pub(crate) const SYNC_THREADS: usize = 16;
 
-/// Jobs that no thread has taken yet: four for each thread.
-const WAITING_MAX: usize = 4 * THREADS;
+/// Jobs that no thread has taken yet: four for each sync that can wait.
+pub(crate) const WAITING_MAX: usize = 4 * SYNC_THREADS;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -27,14 +27,15 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    pub(crate) fn start() -> std::io::Result<Waiters> {
+    /// So many threads, of this name and a number.
+    pub(crate) fn start(name: &str, threads: usize) -> std::io::Result<Waiters> {
         let (jobs, waiting) = sync_channel(WAITING_MAX);
         let waiting = Arc::new(Mutex::new(waiting));
         let start = |number| {
             let waiting = Arc::clone(&waiting);
-            thread::Builder::new().name(format!("warpfire-sync-{number}")).spawn(move || work(&waiting))
+            thread::Builder::new().name(format!("{name}-{number}")).spawn(move || work(&waiting))
         };
-        let threads = (0..THREADS).map(start).collect::<Result<_, _>>()?;
+        let threads = (0..threads).map(start).collect::<Result<_, _>>()?;
         Ok(Waiters { jobs: Some(jobs), threads })
     }
 
@@ -75,9 +76,9 @@ mod tests {
 
     #[test]
     fn jobs_wait_together() {
-        let waiters = Waiters::start().unwrap();
-        let all = Arc::new(Barrier::new(THREADS));
-        for _ in 0..THREADS {
+        let waiters = Waiters::start("test", SYNC_THREADS).unwrap();
+        let all = Arc::new(Barrier::new(SYNC_THREADS));
+        for _ in 0..SYNC_THREADS {
             let all = Arc::clone(&all);
             waiters.give(move || _ = all.wait());
         }
@@ -87,7 +88,7 @@ mod tests {
     #[test]
     fn every_job_is_done_also_those_beyond_the_queue() {
         let done = Arc::new(AtomicUsize::new(0));
-        let waiters = Waiters::start().unwrap();
+        let waiters = Waiters::start("test", SYNC_THREADS).unwrap();
         for _ in 0..10 * WAITING_MAX {
             let done = Arc::clone(&done);
             waiters.give(move || _ = done.fetch_add(1, Ordering::Relaxed));

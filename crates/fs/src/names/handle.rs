@@ -17,6 +17,7 @@ use crate::acl::{Caller, Perm};
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::{Name, NodeRef};
+use crate::tx::Turn;
 
 /// Latest cookies that are all marked.
 const RING: u64 = 4096;
@@ -110,7 +111,7 @@ impl<E: Store + SliceStore> Fs<E> {
         cookie: u64,
         max: usize,
     ) -> Result<Vec<(u64, DirEntry)>, FsError> {
-        let _turn = self.turn();
+        let _turn = self.handle_turn();
         let mut entries = Vec::with_capacity(max.min(1024));
         let own = |name: &[u8], ino| DirEntry { name: name.into(), ino, kind: FileKind::Directory };
         if cookie == 0 {
@@ -128,7 +129,7 @@ impl<E: Store + SliceStore> Fs<E> {
             return Ok(entries);
         }
         let Some((mut at, after)) = self.name_before(handle, cookie)? else { return Ok(entries) };
-        let names = self.names_after(handle.dir.ino(), after.as_deref(), max - entries.len())?;
+        let names = self.names_told(&handle.dir, after.as_deref(), max - entries.len())?;
         let mut marks = handle.marks.lock();
         for entry in names {
             at += 1;
@@ -150,7 +151,7 @@ impl<E: Store + SliceStore> Fs<E> {
         at_once: usize,
         visit: &mut HandleVisitor<'_>,
     ) -> Result<(), FsError> {
-        let _turn = self.turn();
+        let _turn = self.handle_turn();
         if cookie == 0 {
             handle.rewind();
             self.was_read(&handle.dir)?;
@@ -168,7 +169,7 @@ impl<E: Store + SliceStore> Fs<E> {
             return Ok(());
         }
         let Some((mut at, after)) = self.name_before(handle, cookie)? else { return Ok(()) };
-        self.visit_nodes(handle.dir.ino(), after.as_deref(), at_once, &mut |name, node| {
+        self.visit_told(&handle.dir, after.as_deref(), at_once, &mut |name, node| {
             at += 1;
             // A name that went while it was read has its number all the same.
             let full = node.is_some_and(|node| visit(at, name, node));
@@ -179,13 +180,27 @@ impl<E: Store + SliceStore> Fs<E> {
         })
     }
 
+    /// One turn for all that a call on a handle does. Inside a transaction its parts are calls of their own, so that they are written down.
+    fn handle_turn(&self) -> Option<Turn<'_>> {
+        (!self.turns.are_inside()).then(|| self.turn())
+    }
+
+    /// As `names_after`, written down inside a transaction. Who asks was asked when the handle was opened.
+    fn names_told(&self, dir: &NodeRef, after: Option<&[u8]>, max: usize) -> Result<Vec<DirEntry>, FsError> {
+        if self.turns.are_inside() {
+            self.readdir(&Caller::ROOT, dir, after, max)
+        } else {
+            self.names_after(dir.ino(), after, max)
+        }
+    }
+
     /// The number of the last entry at or before a cookie, and its name if it is not `..`; `None` if the directory ends before.
     fn name_before(&self, handle: &DirHandle, cookie: u64) -> Result<Option<(u64, Option<Name>)>, FsError> {
         let first = cookie.max(DOT_DOT);
         let (mut at, mut after) = handle.marks.lock().before(first);
         while at < first {
             let skip = usize::try_from(first - at).unwrap_or(usize::MAX).min(1024);
-            let skipped = self.names_after(handle.dir.ino(), after.as_deref(), skip)?;
+            let skipped = self.names_told(&handle.dir, after.as_deref(), skip)?;
             let Some(last) = skipped.last() else { return Ok(None) };
             at += skipped.len() as u64;
             after = Some(last.name.clone());

@@ -1,5 +1,7 @@
 //! Listing a directory, in the order of its keys.
 
+use std::cell::Cell;
+
 use warpfire_format::fs::{Dentry, FileKind, Key, dentry_key, dentry_range};
 use warpfire_meta::{Direction, KeyRange, Page, SliceStore, Store};
 
@@ -8,7 +10,7 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::PAGE_BYTES;
 use crate::node::{Found, Home, Name, NodeRef, State};
-use crate::tx::{Call, Who};
+use crate::tx::{Call, Shown, Who};
 
 /// One name of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -136,5 +138,35 @@ impl<E: Store + SliceStore> Fs<E> {
             start = last.key.into();
             start.push(0);
         }
+    }
+
+    /// As `visit_nodes`, written down inside a transaction, with the attributes of the nodes that were taken: who visits a node may tell of them.
+    pub(crate) fn visit_told(
+        &self,
+        dir: &NodeRef,
+        after: Option<&[u8]>,
+        at_once: usize,
+        visit: &mut dyn FnMut(&[u8], Option<&NodeRef>) -> bool,
+    ) -> Result<(), FsError> {
+        if !self.turns.are_inside() {
+            return self.visit_nodes(dir.ino(), after, at_once, visit);
+        }
+        // Who had room for all that there is relies on there being no more.
+        let max = Cell::new(usize::MAX);
+        let run = || {
+            let mut shown = Shown::default();
+            self.visit_nodes(dir.ino(), after, at_once, &mut |name, node| {
+                let full = visit(name, node);
+                match node {
+                    _ if full => max.set(shown.count()),
+                    Some(node) => shown.add(name, node, &self.getattr(node)),
+                    None => {}
+                }
+                full
+            })?;
+            Ok(shown)
+        };
+        let call = || Call::Visit { dir: dir.ino(), after: after.map(Name::from_slice), max: max.get() };
+        self.call(call, run).map(drop)
     }
 }

@@ -380,3 +380,47 @@ fn histories_stay_short_though_each_change_opens_the_file_anew() {
     }
     agree(&engine, &clock, fs, "after many changes");
 }
+
+/// What listing by a handle gives: all nodes, or the first `max`.
+fn visit<E: Store + SliceStore>(fs: &Fs<E>, max: usize) -> Vec<NodeRef> {
+    let handle = fs.opendir(&ROOT, &fs.root()).unwrap();
+    let mut nodes = Vec::new();
+    let take = &mut |_: u64, name: &[u8], node: &NodeRef| {
+        let full = nodes.len() == max;
+        if !full && name != b"." && name != b".." {
+            nodes.push(NodeRef::clone(node));
+        }
+        full
+    };
+    fs.visit_handle(&handle, 0, 2, take).unwrap();
+    nodes
+}
+
+#[test]
+fn listing_by_a_handle_is_repeated_as_far_as_it_went() {
+    let (engine, clock, fs) = shared();
+    ["a", "b", "c"].iter().for_each(|name| make(&fs, name, b"1"));
+    let tx = fs.begin().unwrap();
+    let nodes = visit(tx.files(), 2);
+    // A node that only the listing gave.
+    tx.files().write(&ROOT, &nodes[0], Position::At(0), b"2").unwrap();
+    // The access time is in a record that was read, and not in what was answered; the name comes after those that were taken.
+    read(&fs, "b").unwrap();
+    make(&fs, "bb", b"new");
+    tx.commit().unwrap();
+    assert_eq!(fs.transaction_counts().replays, 1);
+    assert_eq!(read(&fs, "a").unwrap(), b"2");
+    agree(&engine, &clock, fs, "listed in part");
+}
+
+#[test]
+fn a_name_that_comes_into_a_directory_that_was_listed_by_a_handle_conflicts() {
+    let (engine, clock, fs) = shared();
+    ["a", "b", "c"].iter().for_each(|name| make(&fs, name, b"1"));
+    let tx = fs.begin().unwrap();
+    assert_eq!(visit(tx.files(), usize::MAX).len(), 3);
+    make(tx.files(), "mine", b"x");
+    make(&fs, "theirs", b"x");
+    assert_eq!(conflict_of(tx.commit()), ("list", "/".to_owned()));
+    agree(&engine, &clock, fs, "listed to the end");
+}

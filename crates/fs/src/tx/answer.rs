@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
-use foldhash::quality::FixedState;
+use foldhash::quality::{FixedState, FoldHasher};
 use warpfire_format::fs::FileKind;
 
 use crate::attrs::Attr;
@@ -109,6 +109,38 @@ impl Told {
 impl Answer for Told {
     fn add_to(&self, state: &mut impl Hasher) {
         self.0.hash(state);
+    }
+}
+
+/// Names that were shown one by one, with their nodes and attributes.
+pub(crate) struct Shown {
+    state: FoldHasher<'static>,
+    count: usize,
+}
+
+impl Default for Shown {
+    fn default() -> Self {
+        Shown { state: FixedState::with_seed(7).build_hasher(), count: 0 }
+    }
+}
+
+impl Shown {
+    pub(crate) fn add(&mut self, name: &[u8], node: &NodeRef, attr: &Attr) {
+        self.count += 1;
+        name.hash(&mut self.state);
+        node.add_to(&mut self.state);
+        attr.add_to(&mut self.state);
+    }
+
+    /// How many.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+}
+
+impl Answer for Shown {
+    fn add_to(&self, state: &mut impl Hasher) {
+        (self.state.finish(), self.count).hash(state);
     }
 }
 

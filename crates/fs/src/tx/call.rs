@@ -131,6 +131,12 @@ pub(crate) enum Call {
         after: Option<Name>,
         max: usize,
     },
+    /// As `List`, with nodes and their attributes, on a handle: who asks was asked when it was opened. At most `max` were taken.
+    Visit {
+        dir: u64,
+        after: Option<Name>,
+        max: usize,
+    },
     Make {
         who: Who,
         dir: u64,
@@ -281,6 +287,9 @@ pub(crate) enum Call {
     },
 }
 
+/// Names read ahead of a visit that is repeated.
+const VISIT_AT_ONCE: usize = 256;
+
 /// What calls gave that later calls need, by number.
 #[derive(Default)]
 pub(crate) struct Scene {
@@ -302,7 +311,7 @@ impl Call {
             Call::Lookup { .. } | Call::Resolve { .. } => "look up",
             Call::Parent { .. } => "look up the parent",
             Call::Mark { .. } | Call::Back { .. } => "go back",
-            Call::List { .. } => "list",
+            Call::List { .. } | Call::Visit { .. } => "list",
             Call::Make { kind: FileKind::Directory, .. } => "make a directory",
             Call::Make { .. } | Call::Tmpfile { .. } => "create",
             Call::Unlink { .. } => "unlink",
@@ -342,7 +351,10 @@ impl Call {
             | Call::Rename { from: (dir, name), .. } => (*dir, name),
             Call::Resolve { base, path, .. } => (*base, path),
             Call::Mark { .. } | Call::Back { .. } => (ROOT_INO, b""),
-            Call::Parent { dir } | Call::List { dir, .. } | Call::Tmpfile { dir, .. } => (*dir, b""),
+            Call::Parent { dir }
+            | Call::List { dir, .. }
+            | Call::Visit { dir, .. }
+            | Call::Tmpfile { dir, .. } => (*dir, b""),
             Call::Copy { to: (node, _), .. }
             | Call::Read { node, .. }
             | Call::Seek { node, .. }
@@ -391,6 +403,17 @@ impl Call {
             }
             Call::List { who, dir, after, max } => {
                 fs.readdir(&who.caller(), node(nodes, *dir)?, after.as_deref(), *max)?;
+            }
+            Call::Visit { dir, after, max } => {
+                let (dir, mut left) = (NodeRef::clone(node(nodes, *dir)?), *max);
+                fs.visit_told(&dir, after.as_deref(), left.min(VISIT_AT_ONCE), &mut |_, found| {
+                    let full = left == 0;
+                    if let Some(found) = found.filter(|_| !full) {
+                        left -= 1;
+                        nodes.insert(found.ino(), NodeRef::clone(found));
+                    }
+                    full
+                })?;
             }
             Call::Make { who, dir, name, kind, mode, rdev, content, set, keeps_node } => {
                 let new = NewFile {

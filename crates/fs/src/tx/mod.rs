@@ -29,6 +29,7 @@
 mod answer;
 mod begin;
 mod call;
+mod changed;
 mod commit;
 mod journal;
 mod replay;
@@ -36,11 +37,12 @@ mod savepoint;
 mod turn;
 
 pub use begin::{Inside, Transaction};
+pub use changed::Changed;
 pub use commit::{TransactionCounts, Version};
 pub use savepoint::Savepoint;
 
-pub(crate) use answer::{Answer, Fresh, Told};
+pub(crate) use answer::{Answer, Fresh, Shown, Told};
 pub(crate) use call::{Call, Data, KeptInserted, Who};
 pub(crate) use commit::Counters;
 pub(crate) use journal::Journal;
-pub(crate) use turn::Turns;
+pub(crate) use turn::{Turn, Turns};

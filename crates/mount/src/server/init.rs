@@ -1,13 +1,8 @@
 //! What is agreed with the kernel when a mount begins, and why.
 
-use std::time::Duration;
-
 use fuser::{InitFlags, KernelConfig};
 
 use crate::options::Checks;
-
-/// How long the kernel may keep names and attributes: for good. It is told of every change, because it makes them.
-pub(super) const KEEP: Duration = Duration::from_secs(1 << 30);
 
 /// Largest write, and largest read: the kernel's limit of 256 pages.
 const WRITE_BYTES_MAX: u32 = 1 << 20;

@@ -15,9 +15,9 @@ use parking_lot::Mutex;
 use warpfire_fs::{DirEntry, DirHandle};
 use warpfire_meta::{SliceStore, Store};
 
-use super::init::KEEP;
 use super::{Answer, GENERATION, Refusal, Server};
 use crate::attr::{file_attr, file_type};
+use crate::gate::Pass;
 
 /// Names asked of the filesystem at a time: about what a page of an answer has room for ...
 const NAMES_AT_ONCE: usize = 128;
@@ -84,19 +84,26 @@ impl<E: Store + SliceStore> Server<E> {
     }
 
     /// As `list_names`, and tells of the nodes too.
-    pub(super) fn list_nodes(&self, number: FileHandle, from: u64, mut reply: ReplyDirectoryPlus) {
+    pub(super) fn list_nodes(
+        &self,
+        pass: &Pass<'_>,
+        number: FileHandle,
+        from: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
         let filled = self.open_dirs.get(number).and_then(|dir| {
             let mut told = 0;
+            let keep = pass.keep();
             let at_once = dir.told.load(Ordering::Relaxed);
             self.fs.visit_handle(&dir.handle, from, at_once, &mut |cookie, name, node| {
                 let attr = file_attr(&self.fs.getattr(node));
-                if reply.add(attr.ino, cookie, OsStr::from_bytes(name), &KEEP, &attr, GENERATION) {
+                if reply.add(attr.ino, cookie, OsStr::from_bytes(name), &keep, &attr, GENERATION) {
                     return true;
                 }
                 told += 1;
                 // These are shown, not told of: the kernel knows them as directories already.
                 if name != b"." && name != b".." {
-                    self.nodes.remember(node.ino(), node);
+                    self.setting.nodes.remember(node.ino(), node);
                 }
                 false
             })?;

@@ -9,6 +9,7 @@
 
 mod flags;
 mod init;
+mod ioctl;
 mod listing;
 
 use std::cell::RefCell;
@@ -20,9 +21,9 @@ use std::time::SystemTime;
 
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use warpfire_fs::acl::{Caller, Perm};
 use warpfire_fs::{Fs, FsError, NewMode, NodeRef, Position, Seek, SetAttr};
@@ -30,12 +31,13 @@ use warpfire_meta::{SliceStore, Store};
 
 use crate::attr::{file_attr, nothing, set_time};
 use crate::committer::Changes;
+use crate::gate::{Gate, Pass};
 use crate::groups::ProcessGroups;
 use crate::nodes::Nodes;
 use crate::options::Checks;
+use crate::views::Control;
 use crate::waiters::Waiters;
 use flags::{alloc_mode, file_kind, rename_mode, xattr_mode};
-use init::KEEP;
 use listing::OpenDirs;
 
 /// Names in one mount are never given to another inode of the same number, so one generation is enough.
@@ -61,11 +63,23 @@ thread_local! {
 /// The adapter between the kernel and a filesystem.
 pub(crate) struct Server<E: Store + SliceStore> {
     fs: Arc<Fs<E>>,
-    nodes: Nodes<NodeRef>,
     open_dirs: OpenDirs,
     checks: Checks,
-    changes: Changes,
-    waiters: Waiters,
+    setting: Setting,
+}
+
+/// What a server shares with others in its process.
+pub(crate) struct Setting {
+    /// What the kernel remembers.
+    pub(crate) nodes: Arc<Nodes<NodeRef>>,
+    /// What the kernel may keep.
+    pub(crate) gate: Arc<Gate>,
+    /// Is told of changes.
+    pub(crate) changes: Changes,
+    /// Threads for what waits.
+    pub(crate) waiters: Arc<Waiters>,
+    /// Begins and ends transactions; a mount that shows one has none.
+    pub(crate) control: Option<Arc<dyn Control>>,
 }
 
 /// A request's error, on its way to the kernel.
@@ -86,38 +100,35 @@ const STALE: Refusal = Refusal(Errno::ESTALE);
 type Answer<T> = Result<T, Refusal>;
 
 impl<E: Store + SliceStore> Server<E> {
-    pub(crate) fn new(fs: Arc<Fs<E>>, checks: Checks, changes: Changes, waiters: Waiters) -> Server<E> {
-        let root = fs.root();
-        Server {
-            nodes: Nodes::new(root.ino(), root),
-            open_dirs: OpenDirs::new(),
-            fs,
-            checks,
-            changes,
-            waiters,
-        }
+    pub(crate) fn new(fs: Arc<Fs<E>>, checks: Checks, setting: Setting) -> Server<E> {
+        Server { fs, open_dirs: OpenDirs::new(), checks, setting }
     }
 
     fn node(&self, ino: INodeNo) -> Answer<NodeRef> {
-        self.nodes.get(ino.0).ok_or(STALE)
+        self.setting.nodes.get(ino.0).ok_or(STALE)
+    }
+
+    /// A pass for an answer.
+    fn pass(&self) -> Pass<'_> {
+        self.setting.gate.pass()
     }
 
     /// Tells of a node, and counts that.
-    fn enter(&self, answer: Answer<NodeRef>, reply: ReplyEntry) {
+    fn enter(&self, pass: &Pass<'_>, answer: Answer<NodeRef>, reply: ReplyEntry) {
         match answer {
             Ok(node) => {
                 let attr = file_attr(&self.fs.getattr(&node));
-                self.nodes.remember(node.ino(), &node);
-                reply.entry(&KEEP, &attr, GENERATION);
+                self.setting.nodes.remember(node.ino(), &node);
+                reply.entry(&pass.keep(), &attr, GENERATION);
             }
             Err(Refusal(errno)) => reply.error(errno),
         }
     }
 
     /// As `enter`, of something just made.
-    fn enter_new(&self, answer: Answer<NodeRef>, reply: ReplyEntry) {
-        self.enter(answer, reply);
-        self.changes.mark();
+    fn enter_new(&self, pass: &Pass<'_>, answer: Answer<NodeRef>, reply: ReplyEntry) {
+        self.enter(pass, answer, reply);
+        self.setting.changes.mark();
     }
 
     fn done(&self, answer: Answer<()>, reply: ReplyEmpty) {
@@ -125,7 +136,7 @@ impl<E: Store + SliceStore> Server<E> {
             Ok(()) => reply.ok(),
             Err(Refusal(errno)) => reply.error(errno),
         }
-        self.changes.mark();
+        self.setting.changes.mark();
     }
 }
 
@@ -142,10 +153,11 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
 
     fn destroy(&mut self) {
         self.open_dirs.clear();
-        self.nodes.clear();
+        self.setting.nodes.clear();
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let pass = self.pass();
         let groups = ProcessGroups::of(req.pid());
         let found = self.node(parent).and_then(|dir| {
             match self.fs.lookup(&caller(req, &groups), &dir, name.as_bytes()) {
@@ -155,26 +167,27 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         });
         match found {
             // Inode 0: the kernel may remember that there is no such name.
-            Ok(None) => reply.entry(&KEEP, &nothing(), GENERATION),
-            Ok(Some(node)) => self.enter(Ok(node), reply),
-            Err(refusal) => self.enter(Err(refusal), reply),
+            Ok(None) => reply.entry(&pass.keep(), &nothing(), GENERATION),
+            Ok(Some(node)) => self.enter(&pass, Ok(node), reply),
+            Err(refusal) => self.enter(&pass, Err(refusal), reply),
         }
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
-        if self.nodes.forget(ino.0, lookups).is_none() {
+        if self.setting.nodes.forget(ino.0, lookups).is_none() {
             return;
         }
         // It may have been the last that kept a file without a name.
         if let Err(e) = self.fs.reap() {
             tracing::error!("removing files without a name: {e}");
         }
-        self.changes.mark();
+        self.setting.changes.mark();
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let pass = self.pass();
         match self.node(ino) {
-            Ok(node) => reply.attr(&KEEP, &file_attr(&self.fs.getattr(&node))),
+            Ok(node) => reply.attr(&pass.keep(), &file_attr(&self.fs.getattr(&node))),
             Err(Refusal(errno)) => reply.error(errno),
         }
     }
@@ -197,6 +210,7 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let pass = self.pass();
         let groups = ProcessGroups::of(req.pid());
         let set = SetAttr {
             mode,
@@ -208,10 +222,10 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         };
         let set = self.node(ino).and_then(|node| Ok(self.fs.setattr(&caller(req, &groups), &node, &set)?));
         match set {
-            Ok(attr) => reply.attr(&KEEP, &file_attr(&attr)),
+            Ok(attr) => reply.attr(&pass.keep(), &file_attr(&attr)),
             Err(Refusal(errno)) => reply.error(errno),
         }
-        self.changes.mark();
+        self.setting.changes.mark();
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
@@ -231,6 +245,7 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        let pass = self.pass();
         let groups = ProcessGroups::of(req.pid());
         let made = self.node(parent).and_then(|dir| {
             let kind = file_kind(mode).ok_or(Refusal(Errno::EINVAL))?;
@@ -238,16 +253,17 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
             let mode = NewMode { mode: mode & 0o7777, umask };
             Ok(self.fs.mknod(&who, &dir, name.as_bytes(), kind, mode, u64::from(rdev))?)
         });
-        self.enter_new(made, reply);
+        self.enter_new(&pass, made, reply);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let pass = self.pass();
         let groups = ProcessGroups::of(req.pid());
         let made = self.node(parent).and_then(|dir| {
             let mode = NewMode { mode: mode & 0o7777, umask };
             Ok(self.fs.mkdir(&caller(req, &groups), &dir, name.as_bytes(), mode)?)
         });
-        self.enter_new(made, reply);
+        self.enter_new(&pass, made, reply);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -267,12 +283,13 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let pass = self.pass();
         let groups = ProcessGroups::of(req.pid());
         let target = target.as_os_str().as_bytes();
         let made = self
             .node(parent)
             .and_then(|dir| Ok(self.fs.symlink(&caller(req, &groups), &dir, name.as_bytes(), target)?));
-        self.enter_new(made, reply);
+        self.enter_new(&pass, made, reply);
     }
 
     fn rename(
@@ -285,6 +302,8 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let pass = self.pass();
+        pass.note_names();
         let groups = ProcessGroups::of(req.pid());
         let renamed = self.node(parent).and_then(|from| {
             let to = self.node(newparent)?;
@@ -296,13 +315,14 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
     }
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let pass = self.pass();
         let groups = ProcessGroups::of(req.pid());
         let linked = self.node(ino).and_then(|node| {
             let dir = self.node(newparent)?;
             self.fs.link(&caller(req, &groups), &node, &dir, newname.as_bytes())?;
             Ok(node)
         });
-        self.enter_new(linked, reply);
+        self.enter_new(&pass, linked, reply);
     }
 
     fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -357,6 +377,8 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let pass = self.pass();
+        pass.note(ino.0);
         READ_BUFFER.with_borrow_mut(|buffer| {
             let wanted = size as usize;
             if buffer.len() < wanted {
@@ -382,6 +404,8 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let pass = self.pass();
+        pass.note(ino.0);
         let groups = ProcessGroups::of(req.pid());
         // The kernel knows whether the writer may keep set-id bits. It resolves appends too, under its own lock.
         let loses_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
@@ -394,13 +418,13 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
             }
             Err(Refusal(errno)) => reply.error(errno),
         }
-        self.changes.mark();
+        self.setting.changes.mark();
     }
 
     fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let fs = Arc::clone(&self.fs);
         match self.node(ino) {
-            Ok(node) => self.waiters.give(move || match fs.fsync(&node) {
+            Ok(node) => self.setting.waiters.give(move || match fs.fsync(&node) {
                 Ok(()) => reply.ok(),
                 Err(e) => reply.error(Refusal::from(e).0),
             }),
@@ -424,7 +448,7 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        self.list_nodes(fh, offset, reply);
+        self.list_nodes(&self.pass(), fh, offset, reply);
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
@@ -466,6 +490,8 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let pass = self.pass();
+        pass.note(ino.0);
         let groups = ProcessGroups::of(req.pid());
         let got = self
             .node(ino)
@@ -541,6 +567,20 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         }
     }
 
+    fn ioctl(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        command: u32,
+        given: &[u8],
+        _room: u32,
+        reply: ReplyIoctl,
+    ) {
+        self.answer_ioctl(req, ino, command, given, reply);
+    }
+
     fn copy_file_range(
         &self,
         req: &Request,
@@ -565,7 +605,7 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
             Ok(copied) => reply.written(u32::try_from(copied).expect("no more is copied than was asked")),
             Err(Refusal(errno)) => reply.error(errno),
         }
-        self.changes.mark();
+        self.setting.changes.mark();
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use rustix::process::{Pid, Signal};
-use warpfire_mount::{MountError, MountOptions, mount};
+use warpfire_mount::{ControlClient, MountError, MountOptions, mount};
 
 use crate::world;
 
@@ -23,6 +23,8 @@ impl Server {
         let program = tests.parent().and_then(Path::parent).unwrap().join("examples/memory");
         let mut child = Command::new(program)
             .arg(mountpoint)
+            .arg("--views-at")
+            .arg(mountpoint.with_extension("views"))
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()
@@ -85,6 +87,25 @@ fn a_mount_whose_server_was_killed_is_replaced_by_the_next() {
     next.signal(Signal::TERM);
     assert!(next.child.wait().unwrap().success());
     assert!(!is_mounted(dir.path()));
+}
+
+#[test]
+fn views_of_a_server_that_was_killed_are_taken_away_by_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mountpoint, views) = (dir.path().join("mnt"), dir.path().join("mnt.views"));
+    fs::create_dir(&mountpoint).unwrap();
+    let Some(mut server) = Server::start(&mountpoint) else { return };
+    let begun = ControlClient::open(&mountpoint).unwrap().begin(false).unwrap();
+    fs::write(begun.path.join("file"), b"x").unwrap();
+    server.signal(Signal::KILL);
+    server.child.wait().unwrap();
+    assert!(fs::read(begun.path.join("file")).is_err(), "nobody answers");
+    assert_eq!(fs::read_dir(&views).unwrap().count(), 1);
+    let mut next = Server::start(&mountpoint).expect("a dead mount does not stand in the way");
+    assert_eq!(fs::read_dir(&views).unwrap().count(), 0);
+    assert!(!mountpoint.join("file").exists());
+    next.signal(Signal::TERM);
+    assert!(next.child.wait().unwrap().success());
 }
 
 /// The kernel answered `stat` of the dead mount from its cache, so it was taken for a live one.

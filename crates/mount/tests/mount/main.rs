@@ -5,4 +5,6 @@ mod files;
 #[cfg(test)]
 mod life;
 #[cfg(test)]
+mod views;
+#[cfg(test)]
 mod world;

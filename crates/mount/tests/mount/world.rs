@@ -23,6 +23,7 @@ const UNMOUNT_PAUSE: Duration = Duration::from_millis(2);
 pub struct World {
     session: Option<Session>,
     directory: tempfile::TempDir,
+    views: tempfile::TempDir,
     pool: Pool,
 }
 
@@ -41,13 +42,18 @@ impl World {
         World::mounted(&MountOptions { allow_other: true, ..MountOptions::default() })
     }
 
-    fn mounted(options: &MountOptions) -> Option<World> {
-        let directory = tempfile::tempdir().unwrap();
-        let options =
-            MountOptions { unmount_on_signals: false, fsname: "test".to_owned(), ..options.clone() };
+    /// Mounted as these options say.
+    pub fn mounted(options: &MountOptions) -> Option<World> {
+        let (directory, views) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let options = MountOptions {
+            unmount_on_signals: false,
+            fsname: "test".to_owned(),
+            views_at: Some(views.path().join("warpfire")),
+            ..options.clone()
+        };
         let (fs, pool) = filesystem_and_pool();
         match mount(fs, directory.path(), &options) {
-            Ok(session) => Some(World { session: Some(session), directory, pool }),
+            Ok(session) => Some(World { session: Some(session), directory, views, pool }),
             Err(e @ (MountError::NoFuse | MountError::NotPermitted { .. })) => {
                 eprintln!("passed over: {e}");
                 None
@@ -59,6 +65,16 @@ impl World {
     /// The mountpoint.
     pub fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// How many views have a directory.
+    pub fn views(&self) -> usize {
+        std::fs::read_dir(self.views.path().join("warpfire")).map_or(0, Iterator::count)
+    }
+
+    /// Unmounts, with views open perhaps.
+    pub fn end(&mut self) {
+        unmount(&mut self.session.take().expect("a world ends once")).unwrap();
     }
 
     /// Payload bytes, of data and metadata alike, that have been written to the pool.

@@ -1,0 +1,52 @@
+//! What a commit will change, for those who keep what they were told of the base.
+
+use std::collections::BTreeSet;
+
+use warpfire_format::fs::Key;
+use warpfire_meta::{SliceStore, Store};
+
+use super::begin::Transaction;
+use crate::error::FsError;
+
+/// Something whose answer changes when a transaction is committed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changed<'a> {
+    /// A name in the directory with this inode number: it comes, goes, or leads elsewhere; or it only holds the record of a file that changes.
+    Name(u64, &'a [u8]),
+    /// A file's attributes, extended ones too, or its content. A directory whose names change is among these.
+    File(u64),
+}
+
+impl<E: Store + SliceStore> Transaction<E> {
+    /// Visits what has been changed so far: names first, then each file once. What the commit changes is among it, and a repetition of the calls changes
+    /// the same.
+    ///
+    /// # Errors
+    /// `Damaged` if a change does not decode; `Ended`.
+    pub fn visit_changed(&self, visit: &mut dyn FnMut(Changed<'_>)) -> Result<(), FsError> {
+        let _turn = self.inside.turns.take();
+        let engine = &self.inside.engine;
+        let mut files = BTreeSet::new();
+        for op in engine.changes()?.batch.iter() {
+            match Key::decode(op.key())? {
+                Key::Dentry(_, dir, name) => {
+                    visit(Changed::Name(dir, name));
+                    files.insert(dir);
+                }
+                Key::Inode(_, ino) | Key::Orphan(_, ino) | Key::Xattr(_, ino, _) | Key::Region(_, ino, _) => {
+                    files.insert(ino);
+                }
+                Key::Super(_) | Key::Counter(..) => {}
+            }
+        }
+        // A record that lies in a name does not show in the key whose it is: the node does.
+        for node in self.inside.table.kept() {
+            let home = node.state.read().home_key(self.inside.volume, node.ino());
+            if home.is_none_or(|key| engine.has_changed(&key)) {
+                files.insert(node.ino());
+            }
+        }
+        files.into_iter().for_each(|ino| visit(Changed::File(ino)));
+        Ok(())
+    }
+}

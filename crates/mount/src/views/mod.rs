@@ -1,0 +1,461 @@
+//! Views: transactions for programs that know nothing of them.
+//!
+//! A view is a second mount, of a transaction's own filesystem ([`warpfire_fs::Inside`]), by the same process. Programs that work there see what was there
+//! when it began and what was done in it; others see nothing of it until it is committed, and all of it from then on.
+//!
+//! ```text
+//!             in use                 refused: a call would answer otherwise
+//!            ┌───────┐              ┌─────────────────────────────────────▶ conflict
+//!            ▼       │              │
+//!   begin ─▶ open ──commit──▶ ending ──▶ caches emptied, committed ───────▶ committed
+//!              └── abort, its process ends, not used for long, the mount ends ──▶ aborted
+//! ```
+//!
+//! # Invariants
+//! 1. A view that is open is in the registry with its transaction; who ends it takes it out first, so it ends once.
+//! 2. Before a commit the view is out of the tree, with nothing open in it, and what programs wrote through mappings has been handed over. What another
+//!    mount namespace still holds of it gets `EBADF` from then on.
+//! 3. A commit is announced as `gate.rs` says: no one who goes through the mount sees a part of it. What is read all the while from a file that the
+//!    commit changes may be of before for as long as emptying its cache takes once more.
+//! 4. A thread that takes requests from the kernel neither mounts, nor unmounts, nor tells the kernel something by itself: it would wait for itself. Threads of their own
+//!    do; each transaction has at most one job for them, and there are at most [`TRANSACTIONS_MAX`].
+//! 5. Nothing of a view outlives the server: a transaction that was open when it died has never been.
+
+mod announce;
+mod client;
+mod enter;
+mod place;
+mod watch;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use fuser::Notifier;
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use warpfire_env::{Clock, SystemClock};
+use warpfire_fs::{Fs, FsError, NodeRef, Transaction};
+use warpfire_meta::{SliceStore, Store};
+
+use crate::attach::attach;
+use crate::committer::Changes;
+use crate::error::MountError;
+use crate::gate::Gate;
+use crate::groups;
+use crate::mountpoint;
+use crate::nodes::Nodes;
+use crate::options::{Checks, MountOptions};
+use crate::server::{Server, Setting};
+use crate::serving::serve;
+use crate::waiters::{WAITING_MAX, Waiters};
+use place::Place;
+
+pub use client::Control as ControlClient;
+pub use enter::enter;
+pub(crate) use wire::Request;
+pub use wire::{TransactionReport, TransactionState};
+
+/// Transactions of one mount at a time: each is a mount with threads of its own.
+const TRANSACTIONS_MAX: usize = 64;
+
+/// Transactions that begin or end at a time; the others wait.
+const JOB_THREADS: usize = 4;
+
+const _: () = assert!(TRANSACTIONS_MAX <= WAITING_MAX, "no job is left to a thread that takes requests");
+
+/// How often, and how long each time, a commit waits for those who have just closed what they had open in the view: half a second.
+const IN_USE_TRIES_MAX: u32 = 20;
+const IN_USE_PAUSE: Duration = Duration::from_millis(25);
+
+/// Begins and ends transactions, for who asks through the mount.
+pub(crate) trait Control: Send + Sync {
+    /// Answers a request, on this thread or another.
+    fn ask(self: Arc<Self>, asker: Asker, request: Request, answer: Answer);
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asker {
+    pub(crate) uid: u32,
+    pub(crate) pid: u32,
+}
+
+/// Takes what is answered.
+pub(crate) type Answer = Box<dyn FnOnce(Result<TransactionReport, Errno>) + Send>;
+
+/// The views of one mount.
+pub(crate) struct Views<E: Store + SliceStore> {
+    fs: Arc<Fs<E>>,
+    main: Main,
+    /// Known once the kernel has been greeted, which is before anyone can ask.
+    notifier: OnceLock<Notifier>,
+    options: MountOptions,
+    base: PathBuf,
+    registry: Mutex<Registry<E>>,
+    /// Signalled when a view begins, ends, or is to be looked at.
+    moved: Condvar,
+    /// Held by who announces a commit.
+    committing: Mutex<()>,
+    watcher: Mutex<Option<JoinHandle<()>>>,
+    /// Threads that begin and end transactions; until `end_all`.
+    jobs: Mutex<Option<Waiters>>,
+}
+
+/// What views share with the mount that they are begun from.
+pub(crate) struct Main {
+    pub(crate) nodes: Arc<Nodes<NodeRef>>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) changes: Changes,
+    pub(crate) waiters: Arc<Waiters>,
+}
+
+struct Registry<E: Store + SliceStore> {
+    views: BTreeMap<u64, Entry<E>>,
+    last_id: u64,
+    stop: bool,
+}
+
+enum Entry<E: Store + SliceStore> {
+    Open(View<E>),
+    /// Someone begins or ends it.
+    Taken {
+        uid: u32,
+    },
+}
+
+struct View<E: Store + SliceStore> {
+    id: u64,
+    uid: u32,
+    ends_with: Option<Process>,
+    transaction: Transaction<E>,
+    place: Place,
+    gate: Arc<Gate>,
+    used: Used,
+}
+
+/// A process whose end can be seen.
+struct Process {
+    pid: u32,
+    handle: OwnedFd,
+}
+
+/// When a view was used last, as far as someone has looked.
+#[derive(Clone, Copy)]
+struct Used {
+    passes: u64,
+    at_nanos: u64,
+}
+
+impl<E: Store + SliceStore> View<E> {
+    /// Nanoseconds since something was asked of the view's server.
+    fn idle_nanos(&mut self) -> u64 {
+        let (passes, now) = (self.gate.passes(), SystemClock.monotonic_nanos());
+        if passes != self.used.passes {
+            self.used = Used { passes, at_nanos: now };
+        }
+        now - self.used.at_nanos
+    }
+
+    fn report(&mut self) -> TransactionReport {
+        let idle = Duration::from_nanos(self.idle_nanos());
+        TransactionReport {
+            pid: self.ends_with.as_ref().map(|process| process.pid),
+            idle_seconds: u32::try_from(idle.as_secs()).unwrap_or(u32::MAX),
+            path: self.place.view(),
+            ..ended(self.id, self.uid, TransactionState::Open)
+        }
+    }
+}
+
+/// A report of a transaction that has no view.
+fn ended(id: u64, uid: u32, state: TransactionState) -> TransactionReport {
+    let (call, path) = (String::new(), PathBuf::new());
+    TransactionReport { id, state, uid, pid: None, idle_seconds: 0, call, path }
+}
+
+fn errno_of(e: &FsError) -> Errno {
+    Errno::from_raw_os_error(e.errno())
+}
+
+impl<E: Store + SliceStore> Registry<E> {
+    /// Takes a view that is open, if `asker` may end it.
+    fn take(&mut self, id: u64, asker: Asker) -> Result<View<E>, Errno> {
+        let entry = self.views.get_mut(&id).filter(|entry| entry.is_of(asker)).ok_or(Errno::NOENT)?;
+        entry.take().ok_or(Errno::BUSY)
+    }
+}
+
+impl<E: Store + SliceStore> Entry<E> {
+    fn uid(&self) -> u32 {
+        match self {
+            Entry::Open(view) => view.uid,
+            Entry::Taken { uid } => *uid,
+        }
+    }
+
+    /// Whether the asker may know of it: who began it, and root.
+    fn is_of(&self, asker: Asker) -> bool {
+        asker.uid == 0 || asker.uid == self.uid()
+    }
+
+    fn take(&mut self) -> Option<View<E>> {
+        let uid = self.uid();
+        match std::mem::replace(self, Entry::Taken { uid }) {
+            Entry::Open(view) => Some(view),
+            Entry::Taken { .. } => None,
+        }
+    }
+
+    fn report(&mut self, id: u64) -> TransactionReport {
+        match self {
+            Entry::Open(view) => view.report(),
+            Entry::Taken { uid } => ended(id, *uid, TransactionState::Ending),
+        }
+    }
+}
+
+impl<E: Store + SliceStore> Views<E> {
+    /// # Errors
+    /// If threads can not be started.
+    pub(crate) fn new(fs: Arc<Fs<E>>, main: Main, options: &MountOptions) -> std::io::Result<Views<E>> {
+        Ok(Views {
+            fs,
+            main,
+            notifier: OnceLock::new(),
+            options: options.clone(),
+            base: options.views_at.clone().unwrap_or_else(place::default_base),
+            registry: Mutex::new(Registry { views: BTreeMap::new(), last_id: 0, stop: false }),
+            moved: Condvar::new(),
+            committing: Mutex::default(),
+            watcher: Mutex::default(),
+            jobs: Mutex::new(Some(Waiters::start("warpfire-tx", JOB_THREADS)?)),
+        })
+    }
+
+    /// The mount is there: what has been left by servers that died goes, and those who abandon transactions are watched for.
+    pub(crate) fn start(self: &Arc<Self>, notifier: Notifier) -> std::io::Result<()> {
+        place::sweep(&self.base);
+        assert!(self.notifier.set(notifier).is_ok(), "a mount is started once");
+        let views = Arc::clone(self);
+        let watcher =
+            thread::Builder::new().name("warpfire-views".to_owned()).spawn(move || views.watch())?;
+        *self.watcher.lock() = Some(watcher);
+        Ok(())
+    }
+
+    /// Aborts what is open, and waits for what is being committed. No transaction begins after it.
+    pub(crate) fn end_all(&self) {
+        let mut registry = self.registry.lock();
+        registry.stop = true;
+        self.moved.notify_all();
+        let open: Vec<View<E>> = registry.views.values_mut().filter_map(Entry::take).collect();
+        drop(registry);
+        for view in open {
+            tracing::warn!(id = view.id, "the mount ends: its transaction is aborted");
+            self.abort(view);
+        }
+        let mut registry = self.registry.lock();
+        while !registry.views.is_empty() {
+            self.moved.wait(&mut registry);
+        }
+        drop(registry);
+        if let Some(watcher) = self.watcher.lock().take() {
+            watcher.join().expect("the watching thread does not panic");
+        }
+        // A job lets go of its view before it is done: not on its own thread, which this waits for.
+        let jobs = self.jobs.lock().take();
+        drop(jobs);
+    }
+
+    fn begin(&self, id: u64, asker: Asker, ends_with_process: bool) -> Result<TransactionReport, Errno> {
+        let made = self.make(id, asker, ends_with_process);
+        let mut registry = self.registry.lock();
+        let outcome = match made {
+            Ok(view) if registry.stop => {
+                drop(registry);
+                self.abort(view);
+                return Err(Errno::SHUTDOWN);
+            }
+            Ok(mut view) => {
+                let report = view.report();
+                registry.views.insert(id, Entry::Open(view));
+                Ok(report)
+            }
+            Err(errno) => {
+                registry.views.remove(&id);
+                Err(errno)
+            }
+        };
+        self.moved.notify_all();
+        outcome
+    }
+
+    fn make(&self, id: u64, asker: Asker, ends_with_process: bool) -> Result<View<E>, Errno> {
+        let ends_with = if ends_with_process { Some(Process::find(asker.pid)?) } else { None };
+        let made = place::prepare_base(&self.base).and_then(|()| Place::make(&self.base, id, asker.uid));
+        let place = made.map_err(|e| {
+            tracing::error!(at = %self.base.display(), "a view can not be made: {e}");
+            Errno::from_io_error(&e).unwrap_or(Errno::ACCESS)
+        })?;
+        let transaction = self.fs.begin().map_err(|e| errno_of(&e)).inspect_err(|_| place.remove())?;
+        let gate = Arc::new(Gate::default());
+        if let Err(e) = self.show(&transaction, &gate, &place.view()) {
+            tracing::error!("{e}");
+            place.remove();
+            return Err(match e {
+                MountError::System { source, .. } => Errno::from_io_error(&source).unwrap_or(Errno::IO),
+                _ => Errno::PERM,
+            });
+        }
+        let used = Used { passes: gate.passes(), at_nanos: SystemClock.monotonic_nanos() };
+        Ok(View { id, uid: asker.uid, ends_with, transaction, place, gate, used })
+    }
+
+    /// Mounts a transaction. The threads that serve it end when the kernel has let go of the mount.
+    fn show(&self, transaction: &Transaction<E>, gate: &Arc<Gate>, at: &Path) -> Result<(), MountError> {
+        let inside = transaction.files();
+        let root = inside.root();
+        let setting = Setting {
+            nodes: Arc::new(Nodes::new(root.ino(), root)),
+            gate: Arc::clone(gate),
+            changes: Changes::ignored(),
+            waiters: Arc::clone(&self.main.waiters),
+            control: None,
+        };
+        let checks = Checks::of(&self.options, rustix::process::geteuid().as_raw());
+        let server = Server::new(Arc::clone(inside), checks, setting);
+        let device = attach(at, &self.options)?;
+        serve(server, device, &self.options, at, || ()).inspect_err(|_| {
+            // Nobody would ever answer; the first error is the one to tell.
+            let _ = mountpoint::detach(at);
+        })?;
+        mountpoint::raise_readahead(at);
+        Ok(())
+    }
+
+    fn commit(&self, view: View<E>, durable: bool) -> Result<TransactionReport, Errno> {
+        let (id, uid) = (view.id, view.uid);
+        match close(&view.place.view()) {
+            Ok(()) => {}
+            Err(MountError::InUse(_)) => {
+                self.registry.lock().views.insert(id, Entry::Open(view));
+                self.moved.notify_all();
+                return Err(Errno::BUSY);
+            }
+            Err(e) => {
+                tracing::error!(id, "a view can not be closed, its transaction is aborted: {e}");
+                self.abort(view);
+                return Err(Errno::IO);
+            }
+        }
+        let outcome = self.commit_announced(view.transaction);
+        self.main.changes.mark();
+        let outcome = outcome.and_then(|()| if durable { self.fs.sync() } else { Ok(()) });
+        view.place.remove();
+        self.forget(id);
+        match outcome {
+            Ok(()) => Ok(ended(id, uid, TransactionState::Committed)),
+            Err(FsError::Conflict { call, path }) => Ok(TransactionReport {
+                call: call.to_owned(),
+                path: Path::new(&*path).to_owned(),
+                ..ended(id, uid, TransactionState::Conflict)
+            }),
+            Err(e) => {
+                tracing::error!(id, "a transaction can not be committed: {e}");
+                Err(errno_of(&e))
+            }
+        }
+    }
+
+    fn abort(&self, view: View<E>) -> TransactionReport {
+        let (id, uid) = (view.id, view.uid);
+        view.place.remove();
+        view.transaction.abort();
+        self.forget(id);
+        ended(id, uid, TransactionState::Aborted)
+    }
+
+    fn forget(&self, id: u64) {
+        self.registry.lock().views.remove(&id);
+        self.moved.notify_all();
+    }
+}
+
+/// Takes a view out of the tree when no one has anything open in it any more.
+fn close(at: &Path) -> Result<(), MountError> {
+    mountpoint::write_back(at)?;
+    for _ in 0..IN_USE_TRIES_MAX {
+        match mountpoint::unmount(at) {
+            Err(MountError::InUse(_)) => thread::park_timeout(IN_USE_PAUSE),
+            closed => return closed,
+        }
+    }
+    mountpoint::unmount(at)
+}
+
+impl Process {
+    /// The process of a thread.
+    fn find(pid: u32) -> Result<Process, Errno> {
+        // The kernel names the thread that asks; processes alone have handles.
+        let pid = groups::process_of(pid).ok_or(Errno::SRCH)?;
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+        Ok(Process { pid, handle: pidfd_open(number, PidfdFlags::empty())? })
+    }
+}
+
+impl<E: Store + SliceStore> Control for Views<E> {
+    fn ask(self: Arc<Self>, asker: Asker, request: Request, answer: Answer) {
+        let mut registry = self.registry.lock();
+        let job: Result<Job<E>, Errno> = match request {
+            Request::Begin { .. } if self.options.read_only => Err(Errno::ROFS),
+            Request::Begin { .. } if registry.stop => Err(Errno::SHUTDOWN),
+            Request::Begin { .. } if registry.views.len() >= TRANSACTIONS_MAX => Err(Errno::AGAIN),
+            Request::Begin { ends_with_process } => {
+                registry.last_id += 1;
+                let id = registry.last_id;
+                registry.views.insert(id, Entry::Taken { uid: asker.uid });
+                Ok(Box::new(move |views| views.begin(id, asker, ends_with_process)))
+            }
+            Request::Commit { id, durable } => {
+                let taken = registry.take(id, asker);
+                taken.map(|view| Box::new(move |views: &Views<E>| views.commit(view, durable)) as Job<E>)
+            }
+            Request::Abort { id } => {
+                let taken = registry.take(id, asker);
+                taken.map(|view| Box::new(move |views: &Views<E>| Ok(views.abort(view))) as Job<E>)
+            }
+            Request::Status { id } => {
+                let entry = registry.views.get_mut(&id).filter(|entry| entry.is_of(asker));
+                return answer(entry.map(|entry| entry.report(id)).ok_or(Errno::NOENT));
+            }
+            Request::Next { after } => {
+                let mut later = registry.views.range_mut(after.saturating_add(1)..);
+                let next = later.find(|(_, entry)| entry.is_of(asker));
+                return answer(next.map(|(id, entry)| entry.report(*id)).ok_or(Errno::NOENT));
+            }
+        };
+        drop(registry);
+        match job {
+            Ok(job) => self.start_job(job, answer),
+            Err(errno) => answer(Err(errno)),
+        }
+    }
+}
+
+type Job<E> = Box<dyn FnOnce(&Views<E>) -> Result<TransactionReport, Errno> + Send>;
+
+impl<E: Store + SliceStore> Views<E> {
+    /// Has a job done by another thread, and answered with what it says.
+    fn start_job(self: Arc<Self>, job: Job<E>, answer: Answer) {
+        let views = Arc::clone(&self);
+        let jobs = self.jobs.lock();
+        let jobs = jobs.as_ref().expect("`end_all` waits for all jobs, and none comes after it");
+        jobs.give(move || answer(job(&views)));
+    }
+}

@@ -1,0 +1,275 @@
+//! The bytes of the ioctls that begin and end transactions.
+//!
+//! They are asked of the mount's root directory. Each passes one block and gets it back; numbers are the machine's own, as in any ioctl.
+//!
+//! ```text
+//! offset  bytes  field     in                                    out
+//!      0      4  version   1                                     1
+//!      4      4  flags     see below                             0
+//!      8      8  id        which one; BEGIN: 0                   which one
+//!     16      4  state     0                                     1 open, 2 ending, 3 committed, 4 conflict, 5 aborted
+//!     20      4  uid       0                                     who began it
+//!     24      4  pid       0                                     the process that it ends with, 0 if none
+//!     28      4  idle      0                                     seconds since it was last used
+//!     32     32  call      0                                     conflict: the call, NUL-terminated
+//!     64   4096  path      0                                     the view's path, or the conflict's; NUL-terminated
+//!
+//! ioctl    number                  flags
+//! BEGIN    _IOWR('W', 0x40, 4160)  1: it ends with the process that asks
+//! COMMIT   _IOWR('W', 0x41, 4160)  1: durable when it returns
+//! ABORT    _IOWR('W', 0x42, 4160)
+//! STATUS   _IOWR('W', 0x43, 4160)
+//! NEXT     _IOWR('W', 0x44, 4160)  as STATUS, of the first with a greater id
+//! ```
+//!
+//! A conflict is no error of the ioctl: COMMIT returns 0, and `state` says 4. Errors:
+//! `EINVAL` another version, flags that are not known, a path that does not fit; `ENOENT` no such transaction, or none of one's own; `EBUSY` COMMIT: something in the
+//! view is open; `EAGAIN` BEGIN: too many are open; `EROFS` BEGIN on a mount that is read-only; what the filesystem says, `ENOSPC` for example: then the
+//! transaction has been aborted.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Version of these bytes.
+const VERSION: u32 = 1;
+
+/// Length of a block.
+pub(crate) const BLOCK_BYTES: usize = 64 + PATH_BYTES;
+const CALL_BYTES: usize = 32;
+const PATH_BYTES: usize = 4096;
+
+/// A block on its way.
+pub(crate) type Block = [u8; BLOCK_BYTES];
+
+/// The number of the ioctl with this function: `_IOWR('W', function, BLOCK_BYTES)`.
+const fn number(function: u32) -> u32 {
+    const READ_WRITE: u32 = 3 << 30;
+    READ_WRITE | (BLOCK_BYTES as u32) << 16 | (b'W' as u32) << 8 | function
+}
+
+pub(crate) const BEGIN: u32 = number(0x40);
+pub(crate) const COMMIT: u32 = number(0x41);
+pub(crate) const ABORT: u32 = number(0x42);
+pub(crate) const STATUS: u32 = number(0x43);
+pub(crate) const NEXT: u32 = number(0x44);
+
+/// The one flag that there is, of BEGIN and of COMMIT.
+const FLAG: u32 = 1;
+
+/// What is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Request {
+    Begin { ends_with_process: bool },
+    Commit { id: u64, durable: bool },
+    Abort { id: u64 },
+    Status { id: u64 },
+    Next { after: u64 },
+}
+
+/// How far a transaction is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TransactionState {
+    /// It can be worked in.
+    Open,
+    /// Someone is committing or aborting it.
+    Ending,
+    /// All its changes are visible.
+    Committed,
+    /// Nothing has changed: a call would answer otherwise now.
+    Conflict,
+    /// Nothing has changed.
+    Aborted,
+}
+
+/// What is said of a transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TransactionReport {
+    /// Its number, which no other of this mount has.
+    pub id: u64,
+    /// How far it is.
+    pub state: TransactionState,
+    /// Who began it.
+    pub uid: u32,
+    /// The process that it ends with, if it does with one.
+    pub pid: Option<u32>,
+    /// Seconds since something in its view was asked of the server.
+    pub idle_seconds: u32,
+    /// The call that would answer otherwise now, after a conflict.
+    pub call: String,
+    /// Where its view is; after a conflict, what the call was about.
+    pub path: PathBuf,
+}
+
+const STATES: [TransactionState; 5] = [
+    TransactionState::Open,
+    TransactionState::Ending,
+    TransactionState::Committed,
+    TransactionState::Conflict,
+    TransactionState::Aborted,
+];
+
+impl Request {
+    /// Whether this ioctl is one of these.
+    pub(crate) fn is_known(command: u32) -> bool {
+        [BEGIN, COMMIT, ABORT, STATUS, NEXT].contains(&command)
+    }
+
+    /// What is asked; `None` if it makes no sense.
+    pub(crate) fn decode(command: u32, given: &[u8]) -> Option<Request> {
+        let (version, rest) = given.split_first_chunk()?;
+        let (flags, rest) = rest.split_first_chunk()?;
+        let (id, _) = rest.split_first_chunk()?;
+        let (version, flags, id) =
+            (u32::from_ne_bytes(*version), u32::from_ne_bytes(*flags), u64::from_ne_bytes(*id));
+        if given.len() != BLOCK_BYTES || version != VERSION {
+            return None;
+        }
+        match (command, flags) {
+            (BEGIN, 0 | FLAG) => Some(Request::Begin { ends_with_process: flags == FLAG }),
+            (COMMIT, 0 | FLAG) => Some(Request::Commit { id, durable: flags == FLAG }),
+            (ABORT, 0) => Some(Request::Abort { id }),
+            (STATUS, 0) => Some(Request::Status { id }),
+            (NEXT, 0) => Some(Request::Next { after: id }),
+            _ => None,
+        }
+    }
+
+    /// The ioctl's number and block.
+    pub(crate) fn encode(self) -> (u32, Block) {
+        let (command, flagged, id) = match self {
+            Request::Begin { ends_with_process } => (BEGIN, ends_with_process, 0),
+            Request::Commit { id, durable } => (COMMIT, durable, id),
+            Request::Abort { id } => (ABORT, false, id),
+            Request::Status { id } => (STATUS, false, id),
+            Request::Next { after } => (NEXT, false, after),
+        };
+        let mut block = [0; BLOCK_BYTES];
+        block[..4].copy_from_slice(&VERSION.to_ne_bytes());
+        block[4..8].copy_from_slice(&u32::from(flagged).to_ne_bytes());
+        block[8..16].copy_from_slice(&id.to_ne_bytes());
+        (command, block)
+    }
+}
+
+impl TransactionReport {
+    /// The answer's bytes. Texts that are too long are cut.
+    pub(crate) fn encode(&self) -> Block {
+        let state = STATES.iter().position(|state| *state == self.state).expect("all states are listed");
+        let mut block = [0; BLOCK_BYTES];
+        block[..4].copy_from_slice(&VERSION.to_ne_bytes());
+        block[8..16].copy_from_slice(&self.id.to_ne_bytes());
+        block[16..20].copy_from_slice(&(state as u32 + 1).to_ne_bytes());
+        block[20..24].copy_from_slice(&self.uid.to_ne_bytes());
+        block[24..28].copy_from_slice(&self.pid.unwrap_or(0).to_ne_bytes());
+        block[28..32].copy_from_slice(&self.idle_seconds.to_ne_bytes());
+        let (call, path) = block[32..].split_at_mut(CALL_BYTES);
+        put_text(call, self.call.as_bytes());
+        put_text(path, self.path.as_os_str().as_bytes());
+        block
+    }
+
+    /// What an answer says; `None` if it is none.
+    pub(crate) fn decode(block: &Block) -> Option<TransactionReport> {
+        let (version, rest) = block.split_first_chunk()?;
+        let (_flags, rest) = rest.split_first_chunk::<4>()?;
+        let (id, rest) = rest.split_first_chunk()?;
+        let (state, rest) = rest.split_first_chunk()?;
+        let (uid, rest) = rest.split_first_chunk()?;
+        let (pid, rest) = rest.split_first_chunk()?;
+        let (idle, rest) = rest.split_first_chunk()?;
+        let (call, path) = rest.split_at_checked(CALL_BYTES)?;
+        if u32::from_ne_bytes(*version) != VERSION {
+            return None;
+        }
+        let state = usize::try_from(u32::from_ne_bytes(*state).checked_sub(1)?).ok()?;
+        Some(TransactionReport {
+            id: u64::from_ne_bytes(*id),
+            state: *STATES.get(state)?,
+            uid: u32::from_ne_bytes(*uid),
+            pid: Some(u32::from_ne_bytes(*pid)).filter(|pid| *pid != 0),
+            idle_seconds: u32::from_ne_bytes(*idle),
+            call: String::from_utf8_lossy(text(call)).into_owned(),
+            path: Path::new(OsStr::from_bytes(text(path))).to_owned(),
+        })
+    }
+}
+
+/// Puts a text and at least one NUL.
+fn put_text(into: &mut [u8], text: &[u8]) {
+    let len = text.len().min(into.len() - 1);
+    into[..len].copy_from_slice(&text[..len]);
+}
+
+/// A text up to its NUL.
+fn text(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_are_those_that_c_makes() {
+        assert_eq!(BEGIN, 0xd040_5740);
+        assert_eq!(NEXT, 0xd040_5744);
+    }
+
+    #[test]
+    fn requests_come_back_as_they_were_sent() {
+        for request in [
+            Request::Begin { ends_with_process: true },
+            Request::Begin { ends_with_process: false },
+            Request::Commit { id: 7, durable: true },
+            Request::Abort { id: u64::MAX },
+            Request::Status { id: 1 },
+            Request::Next { after: 0 },
+        ] {
+            let (command, block) = request.encode();
+            assert_eq!(Request::decode(command, &block), Some(request));
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let (command, mut block) = Request::Abort { id: 7 }.encode();
+        assert_eq!(Request::decode(command, &block[1..]), None);
+        block[4] = 1;
+        assert_eq!(Request::decode(command, &block), None, "no flag is known");
+        block[4] = 0;
+        block[0] = 2;
+        assert_eq!(Request::decode(command, &block), None, "another version");
+        assert_eq!(Request::decode(0x5401, &[]), None);
+    }
+
+    #[test]
+    fn a_report_comes_back_as_it_was_sent() {
+        let report = TransactionReport {
+            id: 9,
+            state: TransactionState::Conflict,
+            uid: 1000,
+            pid: Some(4711),
+            idle_seconds: 12,
+            call: "look up".to_owned(),
+            path: PathBuf::from("/a/b"),
+        };
+        assert_eq!(TransactionReport::decode(&report.encode()), Some(report));
+        assert_eq!(TransactionReport::decode(&[0; BLOCK_BYTES]), None);
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_is_cut_before_its_nul() {
+        let report = TransactionReport {
+            id: 1,
+            state: TransactionState::Open,
+            uid: 0,
+            pid: None,
+            idle_seconds: 0,
+            call: "c".repeat(100),
+            path: PathBuf::from("p".repeat(5000)),
+        };
+        let back = TransactionReport::decode(&report.encode()).unwrap();
+        assert_eq!((back.call.len(), back.path.as_os_str().len()), (CALL_BYTES - 1, PATH_BYTES - 1));
+    }
+}

@@ -1,0 +1,328 @@
+//! Transactions through the mount: what a view shows, what others see of it, and how it ends.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use warpfire_mount::{ControlClient, MountOptions, TransactionReport, TransactionState};
+
+use crate::world::{Mapping, World};
+
+/// For how long something that comes by itself is waited for.
+const TRIES_MAX: u32 = 500;
+const PAUSE: Duration = Duration::from_millis(20);
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let came = (0..TRIES_MAX).any(|_| {
+        thread::park_timeout(PAUSE);
+        is_so()
+    });
+    assert!(came, "{what}");
+}
+
+/// Asks for a commit until no child of another test, just starting, has a copy of something in the view.
+fn commit(control: &ControlClient, id: u64) -> TransactionReport {
+    for _ in 0..TRIES_MAX {
+        match control.commit(id, false) {
+            Err(e) if is(&e, Errno::BUSY) => thread::park_timeout(PAUSE),
+            committed => return committed.unwrap(),
+        }
+    }
+    control.commit(id, false).unwrap()
+}
+
+fn is(e: &std::io::Error, errno: Errno) -> bool {
+    e.raw_os_error() == Some(errno.raw_os_error())
+}
+
+fn begun(world: &World) -> (ControlClient, u64, PathBuf) {
+    let control = ControlClient::open(world.path()).unwrap();
+    let report = control.begin(false).unwrap();
+    assert_eq!(report.state, TransactionState::Open);
+    (control, report.id, report.path)
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn others_see_nothing_before_the_commit_and_everything_after() {
+    let Some(world) = World::new() else { return };
+    fs::write(world.at("changed"), b"before").unwrap();
+    fs::write(world.at("removed"), b"x").unwrap();
+    fs::create_dir(world.at("old")).unwrap();
+    let (control, id, view) = begun(&world);
+    assert_eq!(fs::read(view.join("changed")).unwrap(), b"before");
+
+    fs::write(view.join("changed"), b"after, and longer").unwrap();
+    fs::remove_file(view.join("removed")).unwrap();
+    fs::create_dir(view.join("new")).unwrap();
+    fs::write(view.join("new/file"), b"y").unwrap();
+    fs::rename(view.join("old"), view.join("moved")).unwrap();
+    assert_eq!(names(&view), ["changed", "moved", "new"]);
+
+    // The kernel has cached that these are there, or are not.
+    assert_eq!(names(world.path()), ["changed", "old", "removed"]);
+    assert!(!world.at("new").exists() && !world.at("moved").exists());
+    assert_eq!(fs::read(world.at("changed")).unwrap(), b"before");
+    assert_eq!(fs::metadata(world.at("changed")).unwrap().len(), 6);
+
+    assert_eq!(commit(&control, id).state, TransactionState::Committed);
+    assert_eq!(fs::read(world.at("new/file")).unwrap(), b"y");
+    assert!(world.at("moved").exists() && !world.at("old").exists() && !world.at("removed").exists());
+    assert_eq!(fs::read(world.at("changed")).unwrap(), b"after, and longer");
+    assert_eq!(names(world.path()), ["changed", "moved", "new"]);
+    assert_eq!(world.views(), 0, "the view has left nothing behind");
+}
+
+#[test]
+fn a_file_that_is_open_and_cached_outside_shows_the_new_content_after_the_commit() {
+    let Some(world) = World::new() else { return };
+    fs::write(world.at("file"), vec![1; 3 << 20]).unwrap();
+    let open = File::open(world.at("file")).unwrap();
+    let mut content = Vec::new();
+    (&open).read_to_end(&mut content).unwrap();
+    let (control, id, view) = begun(&world);
+    let inside = File::options().write(true).open(view.join("file")).unwrap();
+    inside.write_all_at(&[2; 4096], 1 << 20).unwrap();
+    inside.set_len(2 << 20).unwrap();
+    drop(inside);
+    let mut piece = [0; 4096];
+    open.read_exact_at(&mut piece, 1 << 20).unwrap();
+    assert_eq!(piece, [1; 4096]);
+    commit(&control, id);
+    open.read_exact_at(&mut piece, 1 << 20).unwrap();
+    assert_eq!(piece, [2; 4096]);
+    assert_eq!(open.metadata().unwrap().len(), 2 << 20);
+}
+
+#[test]
+fn what_was_written_through_a_mapping_of_the_view_is_committed() {
+    let Some(world) = World::new() else { return };
+    fs::write(world.at("file"), vec![1; 8192]).unwrap();
+    let (control, id, view) = begun(&world);
+    let file = File::options().read(true).write(true).open(view.join("file")).unwrap();
+    let mut mapping = Mapping::new(&file, 8192);
+    mapping.bytes()[5000] = 9;
+    drop((mapping, file));
+    commit(&control, id);
+    let content = fs::read(world.at("file")).unwrap();
+    assert_eq!((content[4999], content[5000], content[5001]), (1, 9, 1));
+}
+
+#[test]
+fn an_aborted_transaction_leaves_nothing() {
+    let Some(world) = World::new() else { return };
+    fs::write(world.at("file"), b"before").unwrap();
+    let (control, id, view) = begun(&world);
+    fs::write(view.join("file"), b"changed").unwrap();
+    fs::write(view.join("new"), b"x").unwrap();
+    assert_eq!(control.abort(id).unwrap().state, TransactionState::Aborted);
+    assert_eq!(fs::read(world.at("file")).unwrap(), b"before");
+    assert_eq!(names(world.path()), ["file"]);
+    assert_eq!(world.views(), 0);
+}
+
+#[test]
+fn a_true_conflict_refuses_the_second_and_names_the_path() {
+    let Some(world) = World::new() else { return };
+    fs::create_dir(world.at("d")).unwrap();
+    fs::write(world.at("d/count"), b"1").unwrap();
+    let (control, first, first_view) = begun(&world);
+    let second = control.begin(false).unwrap();
+    for view in [&first_view, &second.path] {
+        assert_eq!(fs::read(view.join("d/count")).unwrap(), b"1");
+        fs::write(view.join("d/count"), b"2").unwrap();
+    }
+    fs::write(second.path.join("only-second"), b"x").unwrap();
+    assert_eq!(commit(&control, first).state, TransactionState::Committed);
+    let refused = commit(&control, second.id);
+    assert_eq!((refused.state, refused.path), (TransactionState::Conflict, PathBuf::from("/d/count")));
+    assert!(!refused.call.is_empty());
+    assert_eq!(fs::read(world.at("d/count")).unwrap(), b"2");
+    assert!(!world.at("only-second").exists());
+    assert_eq!(control.status(second.id).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn transactions_that_make_different_files_in_one_directory_both_commit() {
+    let Some(world) = World::new() else { return };
+    fs::create_dir(world.at("d")).unwrap();
+    let (control, first, first_view) = begun(&world);
+    let second = control.begin(false).unwrap();
+    fs::write(first_view.join("d/a"), b"1").unwrap();
+    fs::write(second.path.join("d/b"), b"2").unwrap();
+    fs::write(world.at("d/c"), b"3").unwrap();
+    assert_eq!(commit(&control, first).state, TransactionState::Committed);
+    assert_eq!(commit(&control, second.id).state, TransactionState::Committed);
+    assert_eq!(names(&world.at("d")), ["a", "b", "c"]);
+}
+
+/// Looks at names one after the other, all of which are cached as not there, while commits make them.
+#[test]
+fn who_has_seen_one_name_of_a_commit_sees_all() {
+    const NAMES: usize = 20;
+    let Some(world) = World::new() else { return };
+    let (stop, mounted) = (AtomicBool::new(false), world.path());
+    let name = |round: usize, n: usize| format!("{round}-{n}");
+    let reader = |round: &dyn Fn() -> usize| {
+        while !stop.load(Ordering::Relaxed) {
+            let round = round();
+            let seen: Vec<bool> = (0..NAMES).map(|n| mounted.join(name(round, n)).exists()).collect();
+            assert!(seen.is_sorted(), "once one is there the later ones are: {seen:?}");
+        }
+    };
+    let round = std::sync::atomic::AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| reader(&|| round.load(Ordering::Relaxed)));
+        }
+        for now in 0..15 {
+            round.store(now, Ordering::Relaxed);
+            let (control, id, view) = begun(&world);
+            for n in 0..NAMES {
+                fs::write(view.join(name(now, n)), b"x").unwrap();
+            }
+            assert_eq!(commit(&control, id).state, TransactionState::Committed);
+            assert!((0..NAMES).all(|n| world.at(&name(now, n)).exists()));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Reads cached data of two files, attributes first, while commits change both.
+#[test]
+fn who_has_read_new_data_of_one_file_reads_new_data_of_the_other() {
+    let Some(world) = World::new() else { return };
+    let write = |at: &Path, value: u64| {
+        for name in ["a", "b"] {
+            fs::write(at.join(name), value.to_le_bytes()).unwrap();
+        }
+    };
+    write(world.path(), 0);
+    let (stop, mounted) = (AtomicBool::new(false), world.path());
+    let value = |name: &str| u64::from_le_bytes(fs::read(mounted.join(name)).unwrap().try_into().unwrap());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let (a, b) = (value("a"), value("b"));
+                assert!(a <= b, "{a} was read before {b}");
+            }
+        });
+        for round in 1..20 {
+            let (control, id, view) = begun(&world);
+            // Not truncated to nothing: each file has eight bytes at any time.
+            for name in ["b", "a"] {
+                let file = File::options().write(true).open(view.join(name)).unwrap();
+                file.write_all_at(&u64::to_le_bytes(round), 0).unwrap();
+            }
+            assert_eq!(commit(&control, id).state, TransactionState::Committed);
+            assert_eq!((value("a"), value("b")), (round, round));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_view_in_use_is_not_committed_and_goes_on() {
+    let Some(world) = World::new() else { return };
+    let (control, id, view) = begun(&world);
+    let mut open = File::create(view.join("file")).unwrap();
+    assert!(is(&control.commit(id, false).unwrap_err(), Errno::BUSY));
+    open.write_all(b"goes on").unwrap();
+    drop(open);
+    commit(&control, id);
+    assert_eq!(fs::read(world.at("file")).unwrap(), b"goes on");
+    assert!(is(&control.commit(id, false).unwrap_err(), Errno::NOENT), "it is committed once");
+}
+
+#[test]
+fn what_is_open_when_a_transaction_is_aborted_gets_errors() {
+    let Some(world) = World::new() else { return };
+    let (control, id, view) = begun(&world);
+    let mut open = File::create(view.join("file")).unwrap();
+    control.abort(id).unwrap();
+    assert!(open.write_all(b"too late").is_err());
+    assert_eq!(names(world.path()), Vec::<String>::new());
+}
+
+#[test]
+fn transactions_are_listed_with_their_views() {
+    let Some(world) = World::new() else { return };
+    let (control, first, first_view) = begun(&world);
+    let second = control.begin(true).unwrap();
+    let list = control.list().unwrap();
+    let shown: Vec<(u64, Option<u32>)> = list.iter().map(|report| (report.id, report.pid)).collect();
+    assert_eq!((shown.len(), shown[0]), (2, (first, None)));
+    assert_eq!(control.status(first).unwrap().path, first_view);
+    control.abort(first).unwrap();
+    assert_eq!(control.list().unwrap().len(), 1);
+    control.abort(second.id).unwrap();
+    assert!(control.list().unwrap().is_empty());
+}
+
+#[test]
+fn a_transaction_that_nobody_uses_is_aborted() {
+    let timeout = Duration::from_millis(600);
+    let Some(world) = World::mounted(&MountOptions { transaction_timeout: timeout, ..Default::default() })
+    else {
+        return;
+    };
+    let (control, id, view) = begun(&world);
+    fs::write(view.join("file"), b"x").unwrap();
+    wait_until("it ends by itself", || control.status(id).is_err());
+    assert_eq!(world.views(), 0);
+    assert!(!world.at("file").exists());
+}
+
+#[test]
+fn the_end_of_the_mount_aborts_what_is_open() {
+    let Some(mut world) = World::new() else { return };
+    let (control, _, view) = begun(&world);
+    fs::write(view.join("file"), b"x").unwrap();
+    drop(control);
+    world.end();
+    assert_eq!(world.views(), 0);
+    assert!(!view.exists());
+}
+
+#[test]
+fn a_view_has_no_transactions_and_other_files_have_no_ioctls() {
+    let Some(world) = World::new() else { return };
+    let (control, id, view) = begun(&world);
+    let inner = ControlClient::open(&view).unwrap();
+    assert!(is(&inner.begin(false).unwrap_err(), Errno::NOTTY));
+    drop(inner);
+    fs::create_dir(world.at("d")).unwrap();
+    let below = ControlClient::open(&world.at("d")).unwrap();
+    assert!(is(&below.begin(false).unwrap_err(), Errno::NOTTY));
+    control.abort(id).unwrap();
+}
+
+#[test]
+fn a_mount_that_is_read_only_begins_none() {
+    let Some(world) = World::mounted(&MountOptions { read_only: true, ..Default::default() }) else {
+        return;
+    };
+    let control = ControlClient::open(world.path()).unwrap();
+    assert!(is(&control.begin(false).unwrap_err(), Errno::ROFS));
+}
+
+#[test]
+fn a_view_is_for_who_began_it() {
+    let Some(world) = World::shared() else { return };
+    fs::set_permissions(world.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let (control, id, view) = begun(&world);
+    fs::write(view.join("file"), b"x").unwrap();
+    assert!(!world.can_read(&view.join("file"), 1000));
+    control.abort(id).unwrap();
+}
