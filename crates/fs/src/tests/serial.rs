@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
+use warpfire_env::{Clock, SystemClock};
 use warpfire_meta::{SliceStore, Store};
 
 use super::{Draw, world_with};
@@ -146,13 +147,13 @@ fn try_one<E: Store + SliceStore>(
     }
 }
 
-/// Random transactions of several threads, judged. `meanwhile` is called now and then.
+/// Random transactions of several threads, judged; says how many ended in a conflict. `meanwhile` is called now and then.
 fn run<E: Store + SliceStore>(
     fs: &Arc<Fs<E>>,
     seed: u64,
     (threads, each): (u64, u64),
     meanwhile: &(dyn Fn(u64) + Sync),
-) {
+) -> u64 {
     for list in 0..LISTS {
         fs.create_file(&ROOT, &fs.root(), &name(list), NewMode::exact(0o644), b"").unwrap();
     }
@@ -173,47 +174,82 @@ fn run<E: Store + SliceStore>(
         }
     });
     let lists: Vec<List> = (0..LISTS).map(|list| read(fs, list).unwrap()).collect();
-    if let Err(wrong) = judge(&lists, &all.into_inner()) {
+    let done = all.into_inner();
+    if let Err(wrong) = judge(&lists, &done) {
         panic!("not serialisable, seed {seed}: {wrong}");
     }
+    threads * each - done.len() as u64
 }
 
-/// More rounds than a test has time for: so many, if this is set.
-fn rounds(usual: u64) -> u64 {
-    std::env::var("WARPFIRE_TX_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(usual)
+/// A history over the naive engine.
+fn over_a_map(seed: u64, work: (u64, u64)) -> u64 {
+    let (engine, clock) = world_with();
+    let fs = Arc::new(Fs::open(engine.clone(), clock, FsOptions::default()).unwrap());
+    let conflicts = run(&fs, seed, work, &|draw| {
+        if draw % 50 == 0 {
+            fs.sync().unwrap();
+            engine.background_step().unwrap();
+        }
+    });
+    fs.sync().unwrap();
+    super::check::check(&*engine, &format!("seed {seed}"));
+    conflicts
+}
+
+/// A history over the engine, which writes tables and cleans meanwhile.
+fn over_the_engine(seed: u64, work: (u64, u64)) -> u64 {
+    let fs = Arc::new(super::engine::open(super::engine::format(), Fs::format));
+    let conflicts = run(&fs, seed, work, &|draw| match draw % 40 {
+        0 => fs.sync().unwrap(),
+        1 => fs.engine().flush().unwrap(),
+        2 => _ = fs.engine().background_step().unwrap(),
+        _ => {}
+    });
+    fs.sync().unwrap();
+    super::check::check(&**fs.engine(), &format!("seed {seed}"));
+    conflicts
+}
+
+/// What the variable says, or what a test has time for.
+fn wanted(variable: &str, usual: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|count| count.parse().ok()).unwrap_or(usual)
 }
 
 #[test]
 #[cfg_attr(feature = "planted-bug-reads-unchecked", should_panic(expected = "not serialisable"))]
 fn concurrent_transactions_are_as_if_one_after_the_other() {
-    for seed in 0..rounds(8) {
-        let (engine, clock) = world_with();
-        let fs = Arc::new(Fs::open(engine.clone(), clock, FsOptions::default()).unwrap());
-        run(&fs, seed, (8, 60), &|draw| {
-            if draw % 50 == 0 {
-                fs.sync().unwrap();
-                engine.background_step().unwrap();
-            }
-        });
-        fs.sync().unwrap();
-        super::check::check(&*engine, &format!("seed {seed}"));
+    for seed in 0..8 {
+        over_a_map(seed, (8, 60));
     }
 }
 
 #[test]
 #[cfg_attr(feature = "planted-bug-reads-unchecked", ignore = "the test above finds the bug")]
 fn they_are_over_the_engine_too_while_it_writes_tables_and_cleans() {
-    for seed in 0..rounds(4) {
-        let fs = Arc::new(super::engine::open(super::engine::format(), Fs::format));
-        run(&fs, 100 + seed, (4, 120), &|draw| match draw % 40 {
-            0 => fs.sync().unwrap(),
-            1 => fs.engine().flush().unwrap(),
-            2 => _ = fs.engine().background_step().unwrap(),
-            _ => {}
-        });
-        fs.sync().unwrap();
-        super::check::check(&**fs.engine(), &format!("seed {seed}"));
+    for seed in 0..4 {
+        over_the_engine(100 + seed, (4, 120));
     }
+}
+
+/// As `scripts/transactions` runs it: histories of 2,000 transactions of 8 threads, over one engine and the other.
+#[test]
+#[ignore = "takes minutes: scripts/transactions"]
+fn very_many_concurrent_transactions_are_as_if_one_after_the_other() {
+    const THREADS: u64 = 8;
+    const EACH: u64 = 250;
+    let count = wanted("WARPFIRE_TRANSACTIONS", 1_000_000);
+    let start = SystemClock.monotonic_nanos();
+    let (mut begun, mut conflicts, mut seed) = (0, 0, 0);
+    while begun < count {
+        let history = if seed % 2 == 0 { over_a_map } else { over_the_engine };
+        conflicts += history(seed, (THREADS, EACH));
+        begun += THREADS * EACH;
+        seed += 1;
+    }
+    let seconds = (SystemClock.monotonic_nanos() - start) / 1_000_000_000;
+    println!(
+        "{begun} transactions of {THREADS} threads in {seed} histories, each as if one after the other; {conflicts} ended in a conflict; {seconds} s"
+    );
 }
 
 #[test]
