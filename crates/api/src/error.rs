@@ -58,6 +58,8 @@ pub enum ErrorKind {
     Conflict,
     /// The transaction has ended, or was begun for reading only.
     WrongTransaction,
+    /// The transaction would change more than fits in the memory that one may take. What was done before can be committed.
+    TransactionTooLarge,
     /// This kind of file, or this filesystem, does not do that.
     Unsupported,
     /// Anything else; the operating system's number says what.
@@ -146,12 +148,14 @@ impl From<FsError> for Error {
             FsError::Unsupported => (ErrorKind::Unsupported, None),
             FsError::Conflict { .. } => (ErrorKind::Conflict, Some("begin the transaction again")),
             FsError::Ended | FsError::OnlyReads => (ErrorKind::WrongTransaction, None),
+            FsError::TransactionTooLarge => (ErrorKind::TransactionTooLarge, Some(IN_PARTS)),
             _ => (ErrorKind::Other, None),
         };
         Error { kind, errno: error.errno(), message: error.to_string(), hint }
     }
 }
 
+const IN_PARTS: &str = "commit it and go on in another; some two million files fit in one";
 const REOPEN: &str = "close the pool, see to its devices and open it again; what was synced is safe";
 const LEAVE_OUT: &str = "find it, or leave it out: as many devices may be missing as the pool has parity";
 const WRITABLE: &str = "a pool is opened for writing: use a place and a user that may write to its devices";

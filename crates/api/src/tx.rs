@@ -39,8 +39,11 @@ const TRIES: u32 = 32;
 /// neither do appends that do not ask where they went ([`File::append_blindly`](crate::File::append_blindly)). A directory's own times are left out.
 ///
 /// # What it costs
-/// Names and short data are in memory until the commit; long data is in the pool. A commit lets calls that go on finish, and makes others wait. A
-/// transaction that is open for long keeps the space of what was replaced since it began.
+/// Names and attributes are in memory until the commit; data is in the pool, but for the first few MiB of short writes. So there is no limit to the bytes
+/// that a transaction writes, and one that makes a million files takes about half a GiB; beyond some two million, calls that change something fail with
+/// [`ErrorKind::TransactionTooLarge`]. One of more than 1.6 million calls is not looked into when something that it read has changed: it fails with `Conflict`.
+/// A commit lets calls that go on finish, and makes others wait. A transaction that is open for long keeps the space of what was there when it
+/// began and was replaced since.
 #[derive(Debug)]
 pub struct Tx {
     view: Warpfire<Inside>,

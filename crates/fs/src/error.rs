@@ -99,6 +99,9 @@ pub enum FsError {
     /// The transaction was begun for reading only.
     #[error("the transaction only reads")]
     OnlyReads,
+    /// The transaction changes more than fits in the memory that one may take. This call has changed nothing; what was done before can be committed.
+    #[error("the transaction changes too many files")]
+    TransactionTooLarge,
 }
 
 impl FsError {
@@ -129,6 +132,7 @@ impl FsError {
             FsError::Busy => libc::EBUSY,
             FsError::ReadOnly(_) | FsError::OnlyReads => libc::EROFS,
             FsError::Ended => libc::EBADF,
+            FsError::TransactionTooLarge => libc::ENOMEM,
             FsError::Conflict { .. } => libc::EAGAIN,
             FsError::Damaged { .. } | FsError::Unknown(_) => libc::EIO,
         }
@@ -163,6 +167,7 @@ impl From<MetaError> for FsError {
             MetaError::Corrupt { code, reason } => FsError::Damaged { code, reason },
             MetaError::Ended => FsError::Ended,
             MetaError::OnlyReads => FsError::OnlyReads,
+            MetaError::TooLarge => FsError::TransactionTooLarge,
         }
     }
 }

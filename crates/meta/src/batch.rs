@@ -140,6 +140,25 @@ impl Batch {
         self.sums = sums;
     }
 
+    /// Forgets the changes whose numbers are not to be kept.
+    pub(crate) fn retain(&mut self, keep: impl Fn(usize) -> bool) {
+        let mut end = 0;
+        let mut number = 0;
+        let bytes = &mut self.bytes;
+        self.ops.retain_mut(|op| {
+            let kept = keep(number);
+            number += 1;
+            if kept {
+                let (start, len) = (op.key_start as usize, (op.key_len + op.value_len) as usize);
+                bytes.copy_within(start..start + len, end);
+                op.key_start = u32::try_from(end).expect("changes only move towards the front");
+                end += len;
+            }
+            kept
+        });
+        self.bytes.truncate(end);
+    }
+
     /// Number of changes.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -9,6 +9,7 @@ pub mod bench;
 mod commit;
 mod compaction;
 mod engine;
+mod keys;
 mod lock;
 mod map_store;
 mod memtable;
@@ -26,6 +27,7 @@ mod version;
 
 pub use batch::{Batch, BatchOp, SUMS};
 pub use engine::{Background, Engine, EngineOptions};
+pub use keys::Keys;
 pub use lock::KeyGuard;
 pub use map_store::MapStore;
 pub use memtable::KEY_BYTES_MAX;

@@ -450,8 +450,7 @@ mod tests {
         put(&store, b"b", &text_item(b"2"));
         let mut batch = Batch::new();
         batch.put(b"c", &text_item(b"3"));
-        let reads =
-            |keys: &[&[u8]], ranges| ReadSet { at, keys: keys.iter().map(|k| k.to_vec()).collect(), ranges };
+        let reads = |keys: &[&[u8]], ranges| ReadSet { at, keys: keys.iter().collect(), ranges };
         store.commit(&batch, Some(&reads(&[b"a"], vec![])), Admit::User).unwrap();
         for bad in [reads(&[b"b"], vec![]), reads(&[], vec![(b"a".to_vec(), None)])] {
             assert!(matches!(store.commit(&batch, Some(&bad), Admit::User), Err(CommitError::Conflict)));

@@ -6,6 +6,7 @@ use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};
 use warpfire_units::{Seq, SlicePtr};
 
 use crate::batch::{Batch, SUMS};
+use crate::keys::Keys;
 use crate::schema::SchemaError;
 
 /// Why a read or a sync failed.
@@ -31,6 +32,9 @@ pub enum MetaError {
     /// The transaction that was to change something was begun for reading only.
     #[error("the transaction only reads")]
     OnlyReads,
+    /// The transaction changes more than fits in the memory that one may take. What it has changed so far can be committed.
+    #[error("the transaction changes too much")]
+    TooLarge,
 }
 
 impl MetaError {
@@ -148,7 +152,7 @@ pub struct ReadSet {
     /// The version that was read.
     pub at: Seq,
     /// Keys that were read, present or not.
-    pub keys: Vec<Vec<u8>>,
+    pub keys: Keys,
     /// Ranges that were scanned: start, end (`None` to the end of the map).
     pub ranges: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
@@ -236,6 +240,11 @@ pub trait SliceStore: Send + Sync + 'static {
     /// Writes bytes. The caller holds one reference to them and gives it back with `release`, whether or not
     /// a commit has named them meanwhile (a commit counts a reference of its own for each pointer in it).
     fn write(&self, stream: Stream, bytes: &[u8], who: Admit) -> Result<Slices, LogError>;
+
+    /// Whether bytes that are few enough to be part of a value may be. Where values wait in memory for long, `false` says when many do.
+    fn lets_ride(&self, _len: usize) -> bool {
+        true
+    }
 
     /// Gives back the reference that `write` gave.
     fn release(&self, slices: &[SlicePtr]);

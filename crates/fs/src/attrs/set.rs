@@ -23,7 +23,7 @@ impl<E: Store + SliceStore> Fs<E> {
     /// `NotPermitted` or `AccessDenied` as for `chmod`, `chown`, `utimensat` and `truncate`; a size as `truncate`.
     pub fn setattr(&self, caller: &Caller<'_>, node: &NodeRef, set: &SetAttr) -> Result<Attr, FsError> {
         self.call(
-            || Call::SetAttributes { who: Who::of(caller), node: node.ino(), set: *set },
+            || Call::SetAttributes { who: Who::of(caller), node: node.ino(), set: Box::new(*set) },
             || self.setattr_in_turn(caller, node, set),
         )
     }

@@ -88,12 +88,14 @@ pub(crate) enum Source<'a> {
 impl<'a> Source<'a> {
     /// Brings long data into the slice store. What was staged must be released after the commit, whether it succeeded or not.
     pub(crate) fn stage<E: SliceStore>(engine: &E, data: &'a [u8]) -> Result<Source<'a>, FsError> {
-        if data.len() <= RIDE_BYTES_MAX {
+        let is_short = data.len() <= RIDE_BYTES_MAX;
+        if is_short && engine.lets_ride(data.len()) {
             return Ok(Source::Bytes(data));
         }
+        let stream = if is_short { Stream::Small } else { Stream::Large };
         let mut slices = Vec::with_capacity(data.len().div_ceil(REGION_BYTES as usize));
         for chunk in data.chunks(REGION_BYTES as usize) {
-            match engine.write(Stream::Large, chunk, Admit::User) {
+            match engine.write(stream, chunk, Admit::User) {
                 Ok(written) => slices.extend(written),
                 Err(e) => {
                     engine.release(&slices);

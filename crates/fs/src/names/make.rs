@@ -240,7 +240,7 @@ impl<E: Store + SliceStore> Fs<E> {
             mode: new.mode,
             rdev: new.rdev,
             content: Data::of(source),
-            set: new.set.copied(),
+            set: new.set.copied().map(Box::new),
             keeps_node,
         };
         let run = || {

@@ -27,6 +27,10 @@ const HISTORIES_MAX: usize = 64;
 
 impl Shard {
     fn remember(&mut self, ino: u64, history: History) {
+        if history.edits == 0 {
+            self.histories.remove(&ino);
+            return;
+        }
         if self.histories.len() == HISTORIES_MAX {
             self.histories.clear();
         }
@@ -203,7 +207,7 @@ impl Table {
         let mut shard = self.shard(ino).lock();
         if shard.nodes.get(&ino).is_some_and(|there| std::ptr::eq(there.as_ptr(), node)) {
             shard.nodes.remove(&ino);
-            if self.inside.is_none() && state.history.edits > 0 && !state.is_unlinked() {
+            if self.inside.is_none() && !state.is_unlinked() {
                 shard.remember(ino, state.history);
             }
         }

@@ -50,7 +50,7 @@ impl<E: Store + SliceStore> Fs<E> {
     fn transaction(self: &Arc<Self>, store: TxStore<E, FsSchema>) -> Result<Transaction<E>, FsError> {
         Ok(Transaction {
             base: Arc::clone(self),
-            inside: Arc::new(self.inside(store, Vec::new())?),
+            inside: Arc::new(self.inside(store, Vec::new(), Journal::default())?),
             savepoints: Mutex::default(),
             expected: Mutex::default(),
         })
@@ -61,6 +61,7 @@ impl<E: Store + SliceStore> Fs<E> {
         self: &Arc<Self>,
         store: TxStore<E, FsSchema>,
         again: Vec<u64>,
+        journal: Journal,
     ) -> Result<Inside<E>, FsError> {
         let mut value = Vec::new();
         if !store.get(&inode_key(self.volume, ROOT_INO), Seq::MAX, &mut value)? {
@@ -84,7 +85,7 @@ impl<E: Store + SliceStore> Fs<E> {
             strain: Arc::clone(&self.strain),
             rename: Mutex::new(()),
             numbers: Numbers::lent(Box::new(move || base.lend_ino()), again),
-            turns: Turns::inside(Journal::default()),
+            turns: Turns::inside(journal),
             counters: Counters::default(),
             root,
         })

@@ -22,7 +22,7 @@ use warpfire_format::fs::FileKind;
 
 /// Groups, by number.
 #[derive(Clone, Debug)]
-struct Kept(Vec<u32>);
+struct Kept(Box<[u32]>);
 
 impl Groups for Kept {
     fn contains(&self, gid: u32) -> bool {
@@ -30,7 +30,7 @@ impl Groups for Kept {
     }
 
     fn all(&self) -> Vec<u32> {
-        self.0.clone()
+        self.0.to_vec()
     }
 }
 
@@ -45,7 +45,12 @@ pub(crate) struct Who {
 
 impl Who {
     pub(crate) fn of(caller: &Caller<'_>) -> Who {
-        Who { uid: caller.uid, gid: caller.gid, groups: Kept(caller.groups.all()), checked: caller.checked }
+        Who {
+            uid: caller.uid,
+            gid: caller.gid,
+            groups: Kept(caller.groups.all().into()),
+            checked: caller.checked,
+        }
     }
 
     fn caller(&self) -> Caller<'_> {
@@ -100,7 +105,7 @@ impl Data {
     }
 }
 
-/// A call. Files are inode numbers.
+/// A call. Files are inode numbers. There may be very many: what is long and rare is in a box.
 #[derive(Clone, Debug)]
 pub(crate) enum Call {
     Lookup {
@@ -145,7 +150,7 @@ pub(crate) enum Call {
         mode: NewMode,
         rdev: u64,
         content: Data,
-        set: Option<SetAttr>,
+        set: Option<Box<SetAttr>>,
         keeps_node: bool,
     },
     Tmpfile {
@@ -254,7 +259,7 @@ pub(crate) enum Call {
     SetAttributes {
         who: Who,
         node: u64,
-        set: SetAttr,
+        set: Box<SetAttr>,
     },
     Target {
         node: u64,
@@ -421,7 +426,7 @@ impl Call {
                     mode: *mode,
                     rdev: *rdev,
                     content: content.bytes(),
-                    set: set.as_ref(),
+                    set: set.as_deref(),
                 };
                 let (caller, source) = (who.caller(), content.source());
                 keep = fs.make_source(&caller, node(nodes, *dir)?, name, &new, &source, *keeps_node)?.1;

@@ -19,7 +19,7 @@ pub enum Changed<'a> {
 
 impl<E: Store + SliceStore> Transaction<E> {
     /// Visits what has been changed so far: names first, then each file once. What the commit changes is among it, and a repetition of the calls changes
-    /// the same.
+    /// the same. `visit` must not call the transaction.
     ///
     /// # Errors
     /// `Damaged` if a change does not decode; `Ended`.
@@ -27,8 +27,8 @@ impl<E: Store + SliceStore> Transaction<E> {
         let _turn = self.inside.turns.take();
         let engine = &self.inside.engine;
         let mut files = BTreeSet::new();
-        for op in engine.changes()?.batch.iter() {
-            match Key::decode(op.key())? {
+        engine.visit_changed(&mut |key| -> Result<(), FsError> {
+            match Key::decode(key)? {
                 Key::Dentry(_, dir, name) => {
                     visit(Changed::Name(dir, name));
                     files.insert(dir);
@@ -38,7 +38,8 @@ impl<E: Store + SliceStore> Transaction<E> {
                 }
                 Key::Super(_) | Key::Counter(..) => {}
             }
-        }
+            Ok(())
+        })?;
         // A record that lies in a name does not show in the key whose it is: the node does.
         for node in self.inside.table.kept() {
             let home = node.state.read().home_key(self.inside.volume, node.ino());

@@ -125,15 +125,15 @@ impl<E: Store + SliceStore> Transaction<E> {
     }
 
     fn make_changes(&self, journal: &Journal) -> Result<(), FsError> {
-        let changes = self.inside.engine.changes()?;
-        let reads = self.inside.engine.reads();
-        let checked = if cfg!(feature = "planted-bug-reads-unchecked") { None } else { Some(&reads) };
+        let changes = self.inside.engine.seal()?;
+        let checked = if cfg!(feature = "planted-bug-reads-unchecked") { None } else { Some(&changes.reads) };
         match self.base.commit_inside(&self.inside, &changes, checked) {
             Err(CommitError::Conflict) => {}
             other => return Ok(other?),
         }
+        drop(changes);
         let again = self.repeat(journal)?;
-        let changes = again.fs.engine.changes()?;
+        let changes = again.fs.engine.seal()?;
         // Since it was read nothing has been committed but by the cut hook, and that commutes with it: see `fs.rs`.
         Ok(self.base.commit_inside(&again.fs, &changes, None)?)
     }
@@ -141,7 +141,8 @@ impl<E: Store + SliceStore> Transaction<E> {
 
 impl<E: Store + SliceStore> Fs<E> {
     fn check_version(&self, version: &Version) -> Result<(), FsError> {
-        let reads = ReadSet { at: version.at, keys: vec![version.key.to_vec()], ranges: Vec::new() };
+        let reads =
+            ReadSet { at: version.at, keys: [&version.key].into_iter().collect(), ranges: Vec::new() };
         let conflict = || FsError::Conflict { call: "expect a version", path: Arc::clone(&version.path) };
         // A deletion leaves no trace once it is old.
         if !self.get(&version.key, &mut Vec::new())? {
@@ -197,7 +198,7 @@ impl<E: Store + SliceStore> Fs<E> {
             match &held {
                 Some(held) => *held.state.write() = state.clone(),
                 None if matches!(state.home, Home::Orphan { .. }) => self.table.return_unheld_orphan(ino),
-                None if state.history.edits > 0 => self.table.remember(ino, state.history),
+                None if !state.is_unlinked() => self.table.remember(ino, state.history),
                 None => {}
             }
             if let Some(at) = touch.shown.filter(|_| touch.pending && !state.is_unlinked()) {

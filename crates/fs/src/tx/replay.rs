@@ -31,18 +31,17 @@ impl<E: Store + SliceStore> Transaction<E> {
     pub(super) fn repeat(&self, journal: &Journal) -> Result<Again<E>, FsError> {
         self.base.counters.replays.fetch_add(1, Ordering::Relaxed);
         let conflict = |call, path: String| FsError::Conflict { call, path: path.into() };
-        if journal.has_gaps {
-            return Err(conflict("read", "/".into()));
-        }
+        let Some(entries) = journal.entries() else { return Err(conflict("read", "/".into())) };
         let store = TxStore::begin(Arc::clone(&self.base.engine), FsSchema);
-        let again = Again { fs: self.base.inside(store, self.inside.numbers.drawn())? };
+        let again =
+            Again { fs: self.base.inside(store, self.inside.numbers.drawn(), Journal::of_repetition())? };
         let mut scene = Scene::default();
         scene.nodes.insert(again.fs.root().ino(), again.fs.root());
-        for (number, entry) in journal.entries.iter().enumerate() {
+        for entry in entries {
             again.fs.turns.give_time(entry.at);
             entry.call.make(&again.fs, &mut scene);
             let mut turn = again.fs.turns.take();
-            let answered = turn.journal().and_then(|j| j.entries.get(number)).map(|entry| entry.digest);
+            let answered = turn.journal().and_then(Journal::take_last);
             if answered != Some(entry.digest) {
                 let (ino, name) = entry.call.subject();
                 return Err(conflict(entry.call.name(), self.inside.path_of(ino, name)));

@@ -13,7 +13,7 @@ use warpfire_meta::{SliceStore, Store};
 
 use super::answer::{Answer, digest};
 use super::call::Call;
-use super::journal::{Entry, Journal};
+use super::journal::Journal;
 use crate::attrs::stamp;
 use crate::fs::Fs;
 
@@ -171,7 +171,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let at = self.turns.begin_call(stamp(self.clock.now()));
         let answer = run();
         if let Some(journal) = turn.journal() {
-            journal.entries.push(Entry { call: call(), digest: digest(&answer), at });
+            journal.note(call, digest(&answer), at);
         }
         answer
     }
@@ -181,7 +181,7 @@ impl<E: Store + SliceStore> Fs<E> {
     pub(crate) fn turn(&self) -> Turn<'_> {
         let mut turn = self.turns.take();
         if let Some(journal) = turn.journal() {
-            journal.has_gaps = true;
+            journal.leave_gap();
             self.turns.begin_call(stamp(self.clock.now()));
         }
         turn

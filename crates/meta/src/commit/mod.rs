@@ -3,7 +3,9 @@
 //! # Invariants
 //! 1. A commit takes its seq while it holds the locks of all its shards, and lets go when all its changes are in. So
 //!    a reader that takes a shard's lock after it learned of a seq finds everything of that commit and of all before.
-//! 2. No lock of a shard is held while room is asked for, tables are read or anything is waited for.
+//! 2. However many changes a commit has, they are in one memtable under one seq. A cut is made with no commit in progress, so they get to the log in
+//!    one record, or in the tables of one edit.
+//! 3. No lock of a shard is held while room is asked for, tables are read or anything is waited for.
 
 mod cut;
 mod reads;

@@ -63,7 +63,7 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
             if run.tables.iter().all(|t| t.entry().seq_max <= reads.at) {
                 continue;
             }
-            for key in &reads.keys {
+            for key in reads.keys.iter() {
                 let Some(table) = run.table_of(key).filter(|t| t.entry().seq_max > reads.at) else {
                     continue;
                 };

@@ -7,7 +7,7 @@ use warpfire_units::Seq;
 
 use super::{PlainEngine, get, open, put};
 use crate::testing::Rng;
-use crate::{Background, Batch, CommitError, Direction, KeyRange, Page, ReadSet, Store};
+use crate::{Background, Batch, CommitError, Direction, KeyRange, Keys, Page, ReadSet, Store};
 
 const ACCOUNTS: u64 = 64;
 
@@ -87,8 +87,11 @@ fn increments_with_read_sets_are_never_lost() {
                         let mut batch = Batch::new();
                         batch.put(b"counter", &(old + 1).to_le_bytes());
                         batch.put(&account(thread * 1000 + i), &[0; 200]);
-                        let reads =
-                            ReadSet { at: snapshot.seq(), keys: vec![b"counter".to_vec()], ranges: vec![] };
+                        let reads = ReadSet {
+                            at: snapshot.seq(),
+                            keys: [b"counter"].into_iter().collect(),
+                            ranges: vec![],
+                        };
                         match engine.commit(&batch, Some(&reads), Admit::User) {
                             Ok(_) => break,
                             Err(CommitError::Conflict) => {}
@@ -107,8 +110,11 @@ fn increments_with_read_sets_are_never_lost() {
 fn a_range_that_was_read_admits_no_phantom() {
     let engine = open(MemLog::new(), Background::Manual);
     let snapshot = engine.snapshot();
-    let reads =
-        ReadSet { at: snapshot.seq(), keys: vec![], ranges: vec![(b"a".to_vec(), Some(b"c".to_vec()))] };
+    let reads = ReadSet {
+        at: snapshot.seq(),
+        keys: Keys::default(),
+        ranges: vec![(b"a".to_vec(), Some(b"c".to_vec()))],
+    };
     let mut batch = Batch::new();
     batch.put(b"elsewhere", b"");
     put(&engine, b"c", b"just outside").unwrap();
@@ -119,7 +125,7 @@ fn a_range_that_was_read_admits_no_phantom() {
         assert!(matches!(outcome, Err(CommitError::Conflict)), "{stage}");
         engine.flush().unwrap();
     }
-    let reads = ReadSet { at: snapshot.seq(), keys: vec![b"b".to_vec()], ranges: vec![] };
+    let reads = ReadSet { at: snapshot.seq(), keys: [b"b"].into_iter().collect(), ranges: vec![] };
     assert!(matches!(engine.commit(&batch, Some(&reads), Admit::User), Err(CommitError::Conflict)));
     let reads = ReadSet { at: engine.snapshot().seq(), ..reads };
     assert!(engine.commit(&batch, Some(&reads), Admit::User).is_ok());

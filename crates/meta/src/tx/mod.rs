@@ -9,18 +9,22 @@
 //! # Invariants
 //! 1. A read is of the snapshot with the overlay over it, at whatever version it asks for.
 //! 2. What a read took from the snapshot is in the read set, what was missing there included, unless the transaction only reads.
-//! 3. Slices that were written are held until the transaction ends, so that the changes that name them can be committed; then
-//!    they are given back, whichever way it ended.
+//! 3. Slices that were written, and those that changes name, are held until the transaction ends, so that the changes can be committed; then
+//!    they are given back, whichever way it ended. Nothing else is pinned: what others replace is cleaned meanwhile.
 //! 4. An overlay that was rolled back to a mark is as it was when the mark was made. The read set only grows: what was
 //!    done since may follow from all that was read.
-//! 5. Once ended, it neither reads nor changes anything.
+//! 5. Once sealed or ended, it neither reads nor changes anything.
+//! 6. Its memory is bounded: changes beyond a limit are refused (`overlay.rs`), reads beyond one count as reads of everything (`reads.rs`), and
+//!    bytes that could ride in a change are slices once many ride.
 //!
 //! ```text
-//!   open ──────► ended      `end`, or dropped
+//!   open ──seal──► sealed ──► ended      `end`, or dropped
+//!     └───────────────────────►
 //! ```
 //!
 //! Calls of one transaction are one after the other; who shares it among threads sees to that. So its key locks are empty.
 
+mod held;
 mod overlay;
 mod reads;
 mod scan;
@@ -33,38 +37,45 @@ use parking_lot::{Mutex, MutexGuard};
 use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};
 use warpfire_units::{Seq, SlicePtr};
 
-use crate::batch::{Batch, SUMS};
+use crate::batch::{Batch, BatchOp, SUMS};
 use crate::schema::{Base, Schema};
 use crate::store::{
     CommitError, CutHook, Direction, Holder, KeyRange, MetaError, Page, ReadSet, SliceRead, SliceStore, Store,
 };
+use held::Held;
 use overlay::{Found, Overlay};
 use reads::Reads;
 
-/// A transaction over a store. [`changes`](TxStore::changes) and [`reads`](TxStore::reads) are what to commit below.
+/// A transaction over a store. What [`seal`](TxStore::seal) gives is what to commit below.
 pub struct TxStore<E: Store + SliceStore, S: Schema> {
     below: Arc<E>,
     schema: S,
     at: Seq,
     state: Mutex<State>,
-    /// What is kept for this transaction, until it ends.
-    view: Mutex<Option<View<E>>>,
-}
-
-#[expect(dead_code, reason = "held for its drop")]
-struct View<E: Store> {
-    snapshot: E::Snapshot,
-    /// Values that were read may be written elsewhere, with the slices in them.
-    pin: Pin,
+    /// Until it ends.
+    snapshot: Mutex<Option<E::Snapshot>>,
 }
 
 struct State {
     overlay: Overlay,
     reads: Option<Reads>,
-    held: Vec<SlicePtr>,
+    held: Held,
     who: Admit,
-    ended: bool,
+    phase: Phase,
 }
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Open,
+    Sealed,
+    Ended,
+}
+
+/// Once changes take so much memory, bytes do not ride in them any more, but for very short ones: they become slices at once.
+const RIDE_MEMORY_BYTES_MAX: usize = 8 << 20;
+
+/// What rides even then: a slice's place takes about as much.
+const RIDE_ALWAYS_BYTES: usize = 32;
 
 /// A moment in a transaction.
 #[derive(Clone, Copy, Debug)]
@@ -74,11 +85,13 @@ pub struct Mark {
     who: Admit,
 }
 
-/// What a transaction changes, each key once.
+/// What a transaction has changed, each key once, and read.
 #[derive(Clone, Debug)]
 pub struct Changes {
     /// The changes.
     pub batch: Batch,
+    /// What was read.
+    pub reads: ReadSet,
     /// Whether the reserve may be used for them: only if that was so for each of them.
     pub who: Admit,
 }
@@ -97,13 +110,16 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
     }
 
     fn over(below: Arc<E>, schema: S, reads: Option<Reads>) -> Self {
-        let pin = below.pin();
         let snapshot = below.snapshot();
         let at = below.seq(&snapshot);
-        let state =
-            State { overlay: Overlay::default(), reads, held: Vec::new(), who: Admit::Reserve, ended: false };
-        let view = Mutex::new(Some(View { snapshot, pin }));
-        TxStore { below, schema, at, state: Mutex::new(state), view }
+        let state = State {
+            overlay: Overlay::default(),
+            reads,
+            held: Held::default(),
+            who: Admit::Reserve,
+            phase: Phase::Open,
+        };
+        TxStore { below, schema, at, state: Mutex::new(state), snapshot: Mutex::new(Some(snapshot)) }
     }
 
     /// The version that lies below.
@@ -124,21 +140,28 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
         self.state.lock().overlay.contains(key)
     }
 
-    /// What has been changed so far, for a commit below.
+    /// Visits each key that has been changed, in order. The transaction waits meanwhile: `visit` must not call it.
     ///
     /// # Errors
-    /// If an operand does not decode.
-    pub fn changes(&self) -> Result<Changes, MetaError> {
-        let state = self.state.lock();
-        let mut batch = Batch::new();
-        state.overlay.fold_into(&self.schema, &mut batch)?;
-        Ok(Changes { batch, who: state.who })
+    /// `Ended`; what `visit` says, which ends it.
+    pub fn visit_changed<F: From<MetaError>>(
+        &self,
+        visit: &mut dyn FnMut(&[u8]) -> Result<(), F>,
+    ) -> Result<(), F> {
+        self.open()?.overlay.keys(&[], None).try_for_each(|(key, _)| visit(key))
     }
 
-    /// What has been read so far, for a commit below.
-    #[must_use]
-    pub fn reads(&self) -> ReadSet {
-        self.state.lock().reads.as_ref().map_or_else(ReadSet::default, |reads| reads.to_set(self.at))
+    /// Takes out what was changed and read, for a commit below. What is held stays so until the end.
+    ///
+    /// # Errors
+    /// `Ended`; if an operand does not decode.
+    pub fn seal(&self) -> Result<Changes, MetaError> {
+        let mut state = self.open()?;
+        state.phase = Phase::Sealed;
+        let (overlay, reads, who) = (std::mem::take(&mut state.overlay), state.reads.take(), state.who);
+        drop(state);
+        let reads = reads.map_or_else(ReadSet::default, |reads| reads.into_set(self.at));
+        Ok(Changes { batch: overlay.into_batch(&self.schema)?, reads, who })
     }
 
     /// This moment, to come back to.
@@ -158,17 +181,17 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
     /// Ends the transaction and gives back what it held. What it changed has to be committed below before.
     pub fn end(&self) {
         let mut state = self.state.lock();
-        if !std::mem::replace(&mut state.ended, true) {
+        if std::mem::replace(&mut state.phase, Phase::Ended) != Phase::Ended {
             let held = std::mem::take(&mut state.held);
             state.overlay = Overlay::default();
-            self.below.release(&held);
-            *self.view.lock() = None;
+            self.below.release(&held.end(&*self.below.holder()));
+            *self.snapshot.lock() = None;
         }
     }
 
     fn open(&self) -> Result<MutexGuard<'_, State>, MetaError> {
         let state = self.state.lock();
-        if state.ended { Err(MetaError::Ended) } else { Ok(state) }
+        if state.phase == Phase::Open { Ok(state) } else { Err(MetaError::Ended) }
     }
 
     /// The key's value below, noted as read.
@@ -235,6 +258,11 @@ impl<E: Store + SliceStore, S: Schema> Store for TxStore<E, S> {
         if state.reads.is_none() {
             return Err(MetaError::OnlyReads.into());
         }
+        for op in batch.iter().filter(|op| !matches!(op, BatchOp::Delete(_))) {
+            let (held, is_operand) = (&mut state.held, matches!(op, BatchOp::Merge(..)));
+            let mut hold = |slice| held.named(slice, &*self.below.holder());
+            self.schema.pointers(op.key(), op.value(), is_operand, &mut hold).map_err(MetaError::from)?;
+        }
         state.overlay.append(batch)?;
         if who == Admit::User {
             state.who = Admit::User;
@@ -265,8 +293,13 @@ impl<E: Store + SliceStore, S: Schema> SliceStore for TxStore<E, S> {
         let over = |_| LogError::ReadOnly("the transaction has ended".into());
         drop(self.open().map_err(over)?);
         let slices = self.below.write(stream, bytes, who)?;
-        self.state.lock().held.extend_from_slice(&slices);
+        let (mut state, holder) = (self.state.lock(), self.below.holder());
+        slices.iter().for_each(|slice| state.held.wrote(*slice, &*holder));
         Ok(slices)
+    }
+
+    fn lets_ride(&self, len: usize) -> bool {
+        len <= RIDE_ALWAYS_BYTES || self.state.lock().overlay.memory_bytes() < RIDE_MEMORY_BYTES_MAX
     }
 
     /// Held until the transaction ends: see invariant 3.

@@ -8,14 +8,20 @@ use std::collections::btree_map::Range;
 use std::ops::Bound;
 
 use smallvec::SmallVec;
-use warpfire_log::LogError;
 
 use crate::batch::{Batch, BatchOp, SUMS};
 use crate::schema::{Base, Folded, Schema};
 use crate::store::MetaError;
 
-/// Most bytes of keys and values that one transaction changes: a batch counts them in 32 bits, and folding adds none.
-const OVERLAY_BYTES_MAX: usize = 3 << 30;
+/// Most memory of one transaction's changes: some two million files made, or as many of anything else that takes a key and a short value. The
+/// commit takes about as much again, in the memtable.
+const OVERLAY_BYTES_MAX: usize = 512 << 20;
+
+/// Memory of a change beside its key and value, and ...
+const CHANGE_BYTES: usize = 16;
+
+/// ... of a changed key in the index beside its bytes, in a tree whose nodes are half full.
+const KEY_BYTES: usize = 112;
 
 type Changed = SmallVec<[u32; 2]>;
 
@@ -23,6 +29,8 @@ type Changed = SmallVec<[u32; 2]>;
 pub(super) struct Overlay {
     log: Batch,
     index: BTreeMap<Box<[u8]>, Changed>,
+    /// Bytes of the keys in the index.
+    key_bytes: usize,
 }
 
 /// What the overlay knows of a key.
@@ -52,16 +60,25 @@ impl Overlay {
         self.index.contains_key(key)
     }
 
+    /// Memory that it takes, in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.log.bytes() + self.log.len() * CHANGE_BYTES + self.index.len() * KEY_BYTES + self.key_bytes
+    }
+
     /// Adds a batch, all of it or nothing.
     pub(super) fn append(&mut self, batch: &Batch) -> Result<(), MetaError> {
-        if self.log.bytes() + batch.bytes() > OVERLAY_BYTES_MAX {
-            return Err(MetaError::Log(LogError::NoSpace));
+        if self.memory_bytes() + batch.bytes() + batch.len() * (CHANGE_BYTES + KEY_BYTES) > OVERLAY_BYTES_MAX
+        {
+            return Err(MetaError::TooLarge);
         }
         for op in batch.iter() {
             let number = u32::try_from(self.log.len()).expect("fewer changes than bytes");
             match self.index.get_mut(op.key()) {
                 Some(changed) => changed.push(number),
-                None => _ = self.index.insert(op.key().into(), Changed::from_slice(&[number])),
+                None => {
+                    self.index.insert(op.key().into(), Changed::from_slice(&[number]));
+                    self.key_bytes += op.key().len();
+                }
             }
             self.log.push_op(op);
         }
@@ -79,6 +96,7 @@ impl Overlay {
             changed.pop();
             if changed.is_empty() {
                 self.index.remove(key);
+                self.key_bytes -= key.len();
             }
         }
         self.log.truncate(len, sums);
@@ -141,28 +159,80 @@ impl Overlay {
         Ok(schema.fold(key, base, &operands, out)?)
     }
 
-    /// Adds each key's changes to the batch as one.
-    pub(super) fn fold_into<S: Schema>(&self, schema: &S, batch: &mut Batch) -> Result<(), MetaError> {
+    /// All changes, each key's as one. Those of keys that were changed once stay where they are.
+    pub(super) fn into_batch<S: Schema>(mut self, schema: &S) -> Result<Batch, MetaError> {
+        if self.index.len() == self.log.len() {
+            return Ok(self.log);
+        }
+        let mut folded = Batch::new();
+        let mut is_folded = vec![false; self.log.len()];
         let mut out = Vec::new();
-        for (key, changed) in &self.index {
-            match *changed.as_slice() {
-                [only] => batch.push_op(self.log.op(only as usize)),
-                _ => match self.fold_changed(schema, key, changed, Base::Unknown, &mut out)? {
-                    Folded::Value => batch.put(key, &out),
-                    Folded::Deleted => batch.delete(key),
-                    Folded::Operand => batch.merge(key, &out),
-                },
+        for (key, changed) in self.index.iter().filter(|(_, changed)| changed.len() > 1) {
+            match self.fold_changed(schema, key, changed, Base::Unknown, &mut out)? {
+                Folded::Value => folded.put(key, &out),
+                Folded::Deleted => folded.delete(key),
+                Folded::Operand => folded.merge(key, &out),
             }
+            changed.iter().for_each(|number| is_folded[*number as usize] = true);
         }
-        for (sum, added) in self.sums().iter().enumerate() {
-            batch.add(sum, *added);
-        }
-        Ok(())
+        // Before the batch grows: this is the larger part of a large transaction.
+        self.index.clear();
+        self.log.retain(|number| !is_folded[number]);
+        folded.iter().for_each(|op| self.log.push_op(op));
+        Ok(self.log)
     }
 
     /// Keys that have changed, from `start` on and below `end`.
     pub(super) fn keys(&self, start: &[u8], end: Option<&[u8]>) -> Range<'_, Box<[u8]>, Changed> {
         let end = end.map_or(Bound::Unbounded, Bound::Excluded);
         self.index.range::<[u8], _>((Bound::Included(start), end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ListSchema, text_item};
+
+    #[test]
+    fn what_is_too_much_is_refused_whole_and_what_was_there_stays() {
+        let mut overlay = Overlay::default();
+        let mut batch = Batch::new();
+        let value = vec![7; OVERLAY_BYTES_MAX / 8];
+        let taken = (0..9u8).take_while(|n| {
+            batch.clear();
+            batch.put(&[*n], b"short");
+            batch.put(&[*n, 1], &value);
+            overlay.append(&batch).is_ok()
+        });
+        let taken = taken.count();
+        assert!((3..8).contains(&taken), "{taken}");
+        assert!(matches!(overlay.append(&batch), Err(MetaError::TooLarge)));
+        assert_eq!(overlay.len(), 2 * taken);
+        assert!(!overlay.contains(&[taken as u8]), "nothing of a batch that was refused");
+        batch.clear();
+        batch.put(b"k", b"short");
+        overlay.append(&batch).unwrap();
+        assert_eq!(overlay.into_batch(&ListSchema).unwrap().len(), 2 * taken + 1);
+    }
+
+    #[test]
+    fn keys_that_changed_often_become_one_change_and_others_stay() {
+        let (mut overlay, mut batch) = (Overlay::default(), Batch::new());
+        for n in 0..6u8 {
+            batch.merge(b"often", &text_item(&[n]));
+            batch.put(&[n], &text_item(&[n; 3]));
+        }
+        batch.delete(&[2]);
+        batch.add(1, 5);
+        overlay.append(&batch).unwrap();
+        let all = overlay.into_batch(&ListSchema).unwrap();
+        let keys: Vec<&[u8]> = all.iter().map(|op| op.key()).collect();
+        assert_eq!(keys, [&[0][..], &[1], &[3], &[4], &[5], &[2], b"often"]);
+        assert_eq!(all.iter().nth(4), Some(BatchOp::Put(&[5], &text_item(&[5; 3]))));
+        assert_eq!(all.iter().nth(5), Some(BatchOp::Delete(&[2])));
+        let folded: Vec<u8> = (0..6u8).flat_map(|n| text_item(&[n])).collect();
+        assert_eq!(all.iter().nth(6), Some(BatchOp::Merge(b"often", &folded)));
+        assert_eq!(all.sums(), &[0, 5]);
     }
 }

@@ -1,23 +1,43 @@
 //! What a transaction has read of the version below.
+//!
+//! # Invariants
+//! 1. `numbers` has the number of each key in `keys`, and each key is there once.
 
-use foldhash::fast::FixedState;
-use hashbrown::HashSet;
+use hashbrown::HashTable;
+use warpfire_format::key_hash;
 use warpfire_units::Seq;
 
+use crate::keys::Keys;
 use crate::store::ReadSet;
 
 type Bound = Option<Vec<u8>>;
 
+/// Beyond this much memory, which is some three million keys, a transaction counts as one that has read everything.
+const READS_BYTES_MAX: usize = 128 << 20;
+
+/// A number in the table, at its usual load.
+const NUMBER_BYTES: usize = 2 * size_of::<u32>();
+
 #[derive(Default)]
 pub(super) struct Reads {
-    keys: HashSet<Box<[u8]>, FixedState>,
+    keys: Keys,
+    numbers: HashTable<u32>,
     ranges: Vec<(Vec<u8>, Bound)>,
 }
 
 impl Reads {
     pub(super) fn key(&mut self, key: &[u8]) {
-        if !self.keys.contains(key) {
-            self.keys.insert(key.into());
+        let Reads { keys, numbers, .. } = self;
+        let is_key = |number: &u32| keys.key(*number as usize) == key;
+        let hash = key_hash(key);
+        if numbers.find(hash, is_key).is_some() {
+            return;
+        }
+        let number = u32::try_from(keys.len()).expect("fewer keys than bytes");
+        numbers.insert_unique(hash, number, |number| key_hash(keys.key(*number as usize)));
+        keys.push(key);
+        if keys.memory_bytes() + keys.len() * NUMBER_BYTES > READS_BYTES_MAX {
+            *self = Reads { ranges: vec![(Vec::new(), None)], ..Reads::default() };
         }
     }
 
@@ -36,10 +56,31 @@ impl Reads {
         self.ranges.push((start.to_vec(), end.map(<[u8]>::to_vec)));
     }
 
-    pub(super) fn to_set(&self, at: Seq) -> ReadSet {
-        // Sorted, so that a commit does the same whatever the hashes are.
-        let mut keys: Vec<Vec<u8>> = self.keys.iter().map(|key| key.to_vec()).collect();
-        keys.sort_unstable();
-        ReadSet { at, keys, ranges: self.ranges.clone() }
+    pub(super) fn into_set(self, at: Seq) -> ReadSet {
+        ReadSet { at, keys: self.keys, ranges: self.ranges }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memtable::KEY_BYTES_MAX;
+
+    #[test]
+    fn a_key_counts_once_and_very_many_count_as_everything() {
+        let mut reads = Reads::default();
+        for key in [&b"a"[..], b"b", b"a", b""] {
+            reads.key(key);
+        }
+        let keys: Vec<&[u8]> = reads.keys.iter().collect();
+        assert_eq!(keys, [&b"a"[..], b"b", b""]);
+        for n in 0..=READS_BYTES_MAX / KEY_BYTES_MAX {
+            let mut key = vec![0; KEY_BYTES_MAX];
+            key[..8].copy_from_slice(&n.to_le_bytes());
+            reads.key(&key);
+        }
+        let set = reads.into_set(Seq(1));
+        assert!(set.keys.len() < 4, "what was read before is part of everything");
+        assert_eq!(set.ranges, [(Vec::new(), None)]);
     }
 }

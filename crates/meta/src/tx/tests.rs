@@ -119,8 +119,8 @@ fn changes_committed_below_are_those_that_were_seen_inside() {
             apply(&tx, &batch);
             apply(&twin, &batch);
         }
-        let changes = tx.changes().unwrap();
-        below.commit(&changes.batch, Some(&tx.reads()), changes.who).unwrap();
+        let changes = tx.seal().unwrap();
+        below.commit(&changes.batch, Some(&changes.reads), changes.who).unwrap();
         let all = KeyRange { start: b"", end: None };
         let limits = (usize::MAX, usize::MAX);
         assert_eq!(
@@ -143,8 +143,8 @@ fn conflicts(read: impl FnOnce(&TxStore<Below, ListSchema>), meanwhile: &Batch) 
     read(&tx);
     apply(&tx, &put(b"z", b"26"));
     apply(&*below, meanwhile);
-    let changes = tx.changes().unwrap();
-    matches!(below.commit(&changes.batch, Some(&tx.reads()), changes.who), Err(CommitError::Conflict))
+    let changes = tx.seal().unwrap();
+    matches!(below.commit(&changes.batch, Some(&changes.reads), changes.who), Err(CommitError::Conflict))
 }
 
 #[test]
@@ -191,8 +191,8 @@ fn slices_stay_until_the_transaction_ends_and_then_only_if_they_were_committed()
         apply(&tx, &batch);
         tx.release(&slices);
         if commits {
-            let changes = tx.changes().unwrap();
-            below.commit(&changes.batch, Some(&tx.reads()), changes.who).unwrap();
+            let changes = tx.seal().unwrap();
+            below.commit(&changes.batch, Some(&changes.reads), changes.who).unwrap();
         }
         drop(tx);
         while below.background_step().unwrap() {}

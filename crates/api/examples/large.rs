@@ -1,0 +1,121 @@
+//! One large transaction: `large IMAGE files COUNT` makes files of 100 bytes, `large IMAGE bytes COUNT` writes one file in pieces of 1 MiB.
+//!
+//! IMAGE must not be there yet. Prints how long the calls took and the durable commit, what was given to the device, and the most memory that the process had.
+//! Reopens the pool and reads back what was committed.
+
+use std::error::Error;
+
+use warpfire::{Pool, Tx, Warpfire};
+use warpfire_env::{Clock, SystemClock};
+
+type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+const USAGE: &str = "usage: large IMAGE files|bytes COUNT";
+const FILE_BYTES: u64 = 100;
+const FILES_PER_FOLDER: u64 = 10_000;
+const PIECE_BYTES: u64 = 1 << 20;
+/// Room for what is committed, and as much again for the log.
+const ROOM: u64 = 2;
+const ROOM_PER_FILE: u64 = 1024;
+
+fn main() -> Outcome {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [image, what, count] = words.as_slice() else { return Err(USAGE.into()) };
+    let count: u64 = count.parse()?;
+    let (bytes, files) = match what.as_str() {
+        "files" => (count * ROOM_PER_FILE, true),
+        "bytes" => (count, false),
+        _ => return Err(USAGE.into()),
+    };
+    let pool = Pool::options().size_bytes(ROOM * bytes + (1 << 30)).create([image])?;
+    let start = SystemClock.monotonic_nanos();
+    let tx = pool.begin()?;
+    if files {
+        make(&tx, count)?
+    } else {
+        write(&tx, count)?
+    }
+    let called = seconds_since(start);
+    println!("{called:8.2} s  calls; most memory {} MiB", most_memory_mib()?);
+    if pool.exists("/0") {
+        return Err("something of the transaction was seen before its commit".into());
+    }
+    tx.commit_durable()?;
+    println!("{:8.2} s  commit; most memory {} MiB", seconds_since(start) - called, most_memory_mib()?);
+    println!("{:8.2} GB to the device", pool.stats().counters().written_bytes as f64 / 1e9);
+    pool.close()?;
+    let start = SystemClock.monotonic_nanos();
+    let pool = Pool::options().open([image])?;
+    if files {
+        check_files(&pool, count)?
+    } else {
+        check_bytes(&pool, count)?
+    }
+    println!(
+        "{:8.2} s  reopened and read back; most memory {} MiB",
+        seconds_since(start),
+        most_memory_mib()?
+    );
+    Ok(())
+}
+
+fn content(number: u64) -> [u8; FILE_BYTES as usize] {
+    let mut bytes = [0x2e; FILE_BYTES as usize];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+fn make(tx: &Tx, count: u64) -> Outcome {
+    for folder in 0..count.div_ceil(FILES_PER_FOLDER) {
+        tx.create_dir(folder.to_string())?;
+        let dir = tx.dir(folder.to_string())?;
+        for number in folder * FILES_PER_FOLDER..count.min((folder + 1) * FILES_PER_FOLDER) {
+            dir.write(number.to_string(), content(number))?;
+        }
+    }
+    Ok(())
+}
+
+fn check_files(pool: &Warpfire, count: u64) -> Outcome {
+    for number in 0..count {
+        if pool.read(format!("{}/{number}", number / FILES_PER_FOLDER))? != content(number) {
+            return Err(format!("file {number} is not what was committed").into());
+        }
+    }
+    Ok(())
+}
+
+fn piece(number: u64) -> Vec<u8> {
+    number.to_le_bytes().repeat((PIECE_BYTES / 8) as usize)
+}
+
+fn write(tx: &Tx, count: u64) -> Outcome {
+    let file = tx.create("/0")?;
+    for number in 0..count / PIECE_BYTES {
+        file.write_all_at(&piece(number), number * PIECE_BYTES)?;
+    }
+    Ok(())
+}
+
+fn check_bytes(pool: &Warpfire, count: u64) -> Outcome {
+    let file = pool.open("/0")?;
+    let mut bytes = vec![0; PIECE_BYTES as usize];
+    for number in 0..count / PIECE_BYTES {
+        file.read_exact_at(&mut bytes, number * PIECE_BYTES)?;
+        if bytes != piece(number) {
+            return Err(format!("piece {number} is not what was committed").into());
+        }
+    }
+    Ok(())
+}
+
+fn most_memory_mib() -> Outcome<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kib / 1024)
+}
+
+fn seconds_since(start: u64) -> f64 {
+    (SystemClock.monotonic_nanos() - start) as f64 / 1e9
+}
