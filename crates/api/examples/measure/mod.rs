@@ -1,6 +1,7 @@
 //! What examples that measure share: flags, a clock, and a pool that is made anew.
 
 use std::error::Error;
+use std::fs;
 use std::path::PathBuf;
 
 use warpfire::{Pool, Warpfire};
@@ -44,7 +45,13 @@ impl Flags {
     pub fn pool(&self, room_bytes: u64) -> Outcome<Warpfire> {
         let options = Pool::options().size_bytes(room_bytes + SPARE_BYTES);
         Ok(match self.text("image") {
-            Some(image) => options.force(true).create([image])?,
+            Some(image) => {
+                // A file that is there would keep its size.
+                if fs::metadata(image).is_ok_and(|there| there.is_file()) {
+                    fs::remove_file(image)?;
+                }
+                options.force(true).create([image])?
+            }
             None => options.in_memory()?,
         })
     }

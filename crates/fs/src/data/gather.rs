@@ -16,10 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use warpfire_format::fs::{Extent, ExtentMap, Source, decode_region, encode_region, region_key};
+use warpfire_format::fs::{
+    Extent, ExtentMap, REGION_BYTES, Source, decode_region, encode_region, region_key,
+};
 use warpfire_meta::{Admit, Batch, SliceRead, SliceStore, Store, Stream};
 use warpfire_units::SlicePtr;
 
+use super::read::ReadAt;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::{
@@ -69,6 +72,18 @@ pub(super) struct Strained {
     /// Its value, as it was read.
     pub(super) value: Vec<u8>,
     pub(super) read_bytes: u64,
+    /// Which of the reads that were made together it was.
+    pub(super) read: usize,
+}
+
+impl Strained {
+    /// The bytes from the region's start on, if the read that strained it has them up to `end`.
+    fn shown<'r>(&self, reads: &'r [ReadAt<'_>], end: u32) -> Option<&'r [u8]> {
+        let read = reads.get(self.read)?;
+        let skipped = (self.index * u64::from(REGION_BYTES)).checked_sub(read.offset)?;
+        let bytes = read.buf.get(..read.len)?.get(usize::try_from(skipped).ok()?..)?;
+        bytes.get(..end as usize)
+    }
 }
 
 /// Whether a read of so many bytes through so many pieces strains a region.
@@ -84,14 +99,14 @@ impl<E: Store + SliceStore> Fs<E> {
         GatherCounts { regions: read(&self.strain.regions), bytes: read(&self.strain.bytes) }
     }
 
-    /// Gathers those regions that are due, for who has a pin since their values were read.
-    pub(super) fn gather(&self, node: &Node, strained: &[Strained]) {
+    /// Gathers those regions that are due, for who has a pin since their values were read, and has made the reads that strained them.
+    pub(super) fn gather(&self, node: &Node, strained: &[Strained], reads: &[ReadAt<'_>]) {
         let is_open = |strain| Arc::strong_count(strain) > 1;
         if strained.is_empty() || self.turns.are_inside() || self.turns.is_held() || is_open(&self.strain) {
             return;
         }
         for region in strained {
-            match self.gather_region(node, region) {
+            match self.gather_region(node, region, reads) {
                 Ok(0) => {}
                 Ok(bytes) => {
                     self.strain.regions.fetch_add(1, Ordering::Relaxed);
@@ -103,7 +118,7 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 
     /// Gives the bytes written, 0 if it is not due, not worth it, or has changed meanwhile.
-    fn gather_region(&self, node: &Node, region: &Strained) -> Result<u64, FsError> {
+    fn gather_region(&self, node: &Node, region: &Strained, reads: &[ReadAt<'_>]) -> Result<u64, FsError> {
         let map = decode_region(&region.value, false)?;
         let holds = map.data_bytes();
         if !self.strain.is_due_after((node.ino(), region.index), region.read_bytes, holds)
@@ -115,7 +130,24 @@ impl<E: Store + SliceStore> Fs<E> {
         if space.free_bytes < space.total_bytes / GATHER_FREE_PART {
             return Ok(0);
         }
-        let mut bytes = vec![0; usize::try_from(holds).expect("a region fits in memory")];
+        let end = map.iter().last().map_or(0, Extent::end);
+        let bytes: Vec<u8> = match region.shown(reads, end) {
+            Some(shown) => {
+                let places = map.iter().map(|extent| extent.offset as usize..extent.end() as usize);
+                let parts = places.map(|place| shown.get(place).expect("it was read up to its end"));
+                parts.collect::<Vec<_>>().concat()
+            }
+            None => self.data_of(&map)?,
+        };
+        let slices = self.engine.write(Stream::Large, &bytes, Admit::User)?;
+        let replaced = self.replace_region(node, region, &gathered(&map, &slices));
+        self.engine.release(&slices);
+        Ok(if replaced? { holds } else { 0 })
+    }
+
+    /// The bytes of a map's extents, one after the other.
+    fn data_of(&self, map: &ExtentMap<'_>) -> Result<Vec<u8>, FsError> {
+        let mut bytes = vec![0; usize::try_from(map.data_bytes()).expect("a region fits in memory")];
         let mut reads: Vec<SliceRead<'_>> = Vec::with_capacity(map.len());
         let mut rest = bytes.as_mut_slice();
         for extent in map.iter() {
@@ -128,10 +160,7 @@ impl<E: Store + SliceStore> Fs<E> {
             }
         }
         self.engine.read(&mut reads)?;
-        let slices = self.engine.write(Stream::Large, &bytes, Admit::User)?;
-        let replaced = self.replace_region(node, region, &gathered(&map, &slices));
-        self.engine.release(&slices);
-        Ok(if replaced? { holds } else { 0 })
+        Ok(bytes)
     }
 
     /// Puts a region's new value in the place of the one that was read. `false` if that is not there any more.

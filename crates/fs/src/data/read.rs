@@ -28,9 +28,15 @@ struct Filling<'b> {
     done: usize,
     wanted: Vec<(usize, SlicePtr)>,
     strained: Vec<Strained>,
+    /// Which of the reads that are made together this is.
+    read: usize,
 }
 
 impl<'b> Filling<'b> {
+    fn new(buf: &'b mut [u8], start: u64, read: usize) -> Self {
+        Filling { buf, start, done: 0, wanted: Vec::new(), strained: Vec::new(), read }
+    }
+
     /// Takes what falls into the buffer of extents that begin at `base` in the file.
     fn take(&mut self, base: u64, extents: Extents<'_>) -> Result<(), FsError> {
         let end = self.start + self.buf.len() as u64;
@@ -55,7 +61,7 @@ impl<'b> Filling<'b> {
         let pieces = self.wanted.get(before..).unwrap_or_default();
         let read_bytes = pieces.iter().map(|(_, slice)| u64::from(slice.len_bytes)).sum();
         if strains(pieces.len(), read_bytes) {
-            self.strained.push(Strained { index, value: value.to_vec(), read_bytes });
+            self.strained.push(Strained { index, value: value.to_vec(), read_bytes, read: self.read });
         }
     }
 
@@ -148,12 +154,11 @@ impl<E: Store + SliceStore> Fs<E> {
         let mut slices: Vec<SliceRead<'_>> = Vec::with_capacity(reads.len());
         let mut strained = Vec::new();
         let mut is_empty = true;
-        for read in reads {
+        for (number, read) in reads.iter_mut().enumerate() {
             let left = state.attrs.size_bytes.saturating_sub(read.offset);
             read.len = usize::try_from(left).unwrap_or(usize::MAX).min(read.buf.len());
             let Some(buf) = read.buf.get_mut(..read.len).filter(|b| !b.is_empty()) else { continue };
-            let mut filling =
-                Filling { buf, start: read.offset, done: 0, wanted: Vec::new(), strained: Vec::new() };
+            let mut filling = Filling::new(buf, read.offset, number);
             self.fill_from_state(node, &state, &mut filling)?;
             strained.append(&mut filling.strained);
             filling.wanted(&mut slices);
@@ -165,7 +170,7 @@ impl<E: Store + SliceStore> Fs<E> {
             return Ok(());
         }
         self.engine.read(&mut slices)?;
-        self.gather(node, &strained);
+        self.gather(node, &strained, reads);
         drop(pin);
         self.was_read(node)
     }
@@ -232,8 +237,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let Content::Small(extents) = inode.content else { return self.read_node(caller, dir, name) };
         self.permit(caller, inode.ino, &inode.attrs, Perm::READ)?;
         let mut bytes = vec![0; usize::try_from(inode.attrs.size_bytes).expect("a small file fits memory")];
-        let mut filling =
-            Filling { buf: &mut bytes, start: 0, done: 0, wanted: Vec::new(), strained: Vec::new() };
+        let mut filling = Filling::new(&mut bytes, 0, 0);
         filling.take(0, extents)?;
         let mut slices = Vec::new();
         filling.wanted(&mut slices);
