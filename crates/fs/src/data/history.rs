@@ -20,10 +20,18 @@ impl<E: Store + SliceStore> Fs<E> {
     pub(super) fn note_edits(&self, node: &Node, state: &mut State, region: u64, pieces: &[Piece<'_>]) {
         let history = &mut state.history;
         if history.region != region {
-            *history = History { region, ..History::default() };
+            *history = History { region, record_edits: history.record_edits, ..History::default() };
         }
         let riding: u64 = pieces.iter().filter(|p| matches!(p.source, Source::Bytes(_))).map(|p| p.len).sum();
         history.edits += 1;
+        if state.layout == Layout::Regions {
+            history.record_edits += 1;
+            if history.record_edits >= EDITS_MAX {
+                history.record_edits = 0;
+                let _ = self.rewrite_record(node, state);
+            }
+        }
+        let history = &mut state.history;
         history.bytes = history.bytes.saturating_add(u32::try_from(riding).unwrap_or(u32::MAX));
         let many = history.edits >= EDITS_MAX + history.bytes.min(REGION_RIDE_BYTES_MAX) / EDIT_PER_BYTES;
         let heavy = state.layout == Layout::Regions && history.bytes >= REGION_RIDE_BYTES_MAX;
@@ -35,7 +43,8 @@ impl<E: Store + SliceStore> Fs<E> {
         } else {
             self.rewrite_record(node, state)
         };
-        state.history = History { region, edits: 0, bytes: rewritten.unwrap_or(0) };
+        let record_edits = state.history.record_edits;
+        state.history = History { region, edits: 0, bytes: rewritten.unwrap_or(0), record_edits };
     }
 
     /// Writes a small file's record whole. Returns how many bytes may ride in it.

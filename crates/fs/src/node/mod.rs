@@ -95,6 +95,15 @@ pub(crate) struct History {
     pub(crate) region: u64,
     pub(crate) edits: u32,
     pub(crate) bytes: u32,
+    /// Edits merged into the record of a file whose extents are at keys of their own.
+    pub(crate) record_edits: u32,
+}
+
+impl History {
+    /// Whether there is nothing to remember.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.edits == 0 && self.record_edits == 0
+    }
 }
 
 /// When names in a directory changed, as far as that may not be in its record yet.

@@ -27,7 +27,7 @@ const HISTORIES_MAX: usize = 64;
 
 impl Shard {
     fn remember(&mut self, ino: u64, history: History) {
-        if history.edits == 0 {
+        if history.is_empty() {
             self.histories.remove(&ino);
             return;
         }

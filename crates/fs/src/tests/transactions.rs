@@ -378,6 +378,13 @@ fn histories_stay_short_though_each_change_opens_the_file_anew() {
     for most in most {
         assert!((EDITS_MAX / 2..2 * EDITS_MAX).contains(&most), "{most} edits at most");
     }
+    make(&*fs, "long", &[0; 100_000]);
+    let mut most = 0;
+    for _ in 0..600 {
+        fs.append(&ROOT, &open(&*fs, "long"), b"more").unwrap();
+        most = most.max(open(&*fs, "long").state.read().history.record_edits);
+    }
+    assert_eq!(most, EDITS_MAX - 1, "of the record alone, whose extents are elsewhere");
     agree(&engine, &clock, fs, "after many changes");
 }
 
