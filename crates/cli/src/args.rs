@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     bench, cat, completions, cp, fsck, inspect, ls, man, mkdir, mkfs, mount, rm, scrub, slice, stat, status,
-    umount,
+    tx, umount,
 };
 
 const EXAMPLES: &str = "\
@@ -25,7 +25,8 @@ Exit codes:
   1  something that was asked for could not be done
   2  the command line does not say what to do
   3  the pool could not be opened: a device is missing, foreign, damaged or in use
-'warpfire fsck' and 'warpfire scrub' have those of fsck(8).";
+  75 a transaction could not be committed, because what it read has changed
+'warpfire fsck' and 'warpfire scrub' have those of fsck(8), 'warpfire tx run' those of the program that it runs.";
 
 /// A transactional filesystem for flash.
 #[derive(Parser, Debug)]
@@ -69,6 +70,8 @@ pub enum Command {
     Scrub(scrub::Args),
     /// Rearrange files by moving pointers: join, cut, paste, shuffle.
     Slice(slice::Args),
+    /// Work on a mounted pool in transactions: all of it or nothing.
+    Tx(tx::Args),
     /// Look at what is on flash: labels, segments, stripes, tables, keys, inodes.
     Inspect(inspect::Args),
     /// Measure a pool, a mounted folder, and other filesystems beside them.

@@ -15,6 +15,8 @@ pub enum Exit {
     Usage = 2,
     /// The pool could not be opened: a device is missing, foreign, damaged or in use.
     Pool = 3,
+    /// A transaction could not be committed, because what it read has changed: sysexits' "try again".
+    Conflict = 75,
 }
 
 /// A command that failed.
@@ -85,6 +87,11 @@ impl Failure {
     #[must_use]
     pub fn exit_code(self, code: u8) -> Self {
         Failure { exit: code, ..self }
+    }
+
+    /// Whether it is a transaction's conflict.
+    pub fn is_conflict(&self) -> bool {
+        self.exit == Exit::Conflict as u8
     }
 
     /// Says what happened on stderr and gives the code to exit with.

@@ -21,6 +21,7 @@ pub mod scrub;
 pub mod slice;
 pub mod stat;
 pub mod status;
+pub mod tx;
 pub mod umount;
 
 mod pool;
@@ -38,6 +39,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Cat(args) => cat::run(&args),
         Command::Rm(args) => rm::run(&args),
         Command::Slice(args) => slice::run(&args, json),
+        Command::Tx(args) => return tx::run(&args, json),
         Command::Stat(args) => stat::run(&args, json),
         Command::Mkdir(args) => mkdir::run(&args),
         Command::Fsck(args) => return fsck::run(&args, json),

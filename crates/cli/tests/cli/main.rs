@@ -8,3 +8,4 @@ mod places;
 mod refusals;
 mod scrub;
 mod slices;
+mod transactions;

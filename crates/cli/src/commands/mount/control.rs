@@ -6,7 +6,7 @@
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, PidfdFlags, Uid, geteuid, pidfd_open};
 
@@ -82,12 +82,32 @@ pub fn pool_mounted_at(folder: &Path) -> Option<String> {
     pool.map(str::to_owned)
 }
 
+/// Where the pool is mounted that a folder is in; `None` if it is in none.
+#[must_use]
+pub fn mount_around(folder: &Path) -> Option<PathBuf> {
+    let folder = folder.canonicalize().ok()?;
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    nearest_pool(&table, &folder)
+}
+
+/// Where the filesystem that a folder is in is mounted, if that is a pool.
+fn nearest_pool(table: &str, folder: &Path) -> Option<PathBuf> {
+    let around = table.lines().filter_map(mount_of).filter(|(at, _)| folder.starts_with(at));
+    // Of those at one place the last hides the others.
+    let (at, source) = around.max_by_key(|(at, _)| at.len())?;
+    source.starts_with(SOURCE_PREFIX).then(|| at.into())
+}
+
+/// The mountpoint and the source in a line of mountinfo(5).
+fn mount_of(line: &str) -> Option<(String, &str)> {
+    let (place, source) = line.split_once(" - ")?;
+    Some((unescape(place.split(' ').nth(4)?), source.split(' ').nth(1)?))
+}
+
 /// The pool that a line of mountinfo(5) says is mounted at `folder`.
 fn mounted_pool<'a>(line: &'a str, folder: &Path) -> Option<&'a str> {
-    let (place, source) = line.split_once(" - ")?;
-    let mountpoint = place.split(' ').nth(4)?;
-    let source = source.split(' ').nth(1)?;
-    if unescape(mountpoint) != folder.to_str()? {
+    let (mountpoint, source) = mount_of(line)?;
+    if mountpoint != folder.to_str()? {
         return None;
     }
     source.strip_prefix(SOURCE_PREFIX)
@@ -112,6 +132,19 @@ mod tests {
     fn a_mounted_pool_is_found_by_its_folder() {
         assert_eq!(mounted_pool(LINE, Path::new("/mnt/my pool")), Some("0a1b"));
         assert_eq!(mounted_pool(LINE, Path::new("/mnt")), None);
+    }
+
+    #[test]
+    fn a_folder_is_in_the_pool_that_is_mounted_nearest_around_it() {
+        let table = format!(
+            "28 1 8:1 / / rw - ext4 /dev/vda rw\n{LINE}\n70 64 8:2 / /mnt/my\\040pool/usb rw - vfat /dev/sdb rw"
+        );
+        let pool = Some(PathBuf::from("/mnt/my pool"));
+        assert_eq!(nearest_pool(&table, Path::new("/mnt/my pool")), pool);
+        assert_eq!(nearest_pool(&table, Path::new("/mnt/my pool/a/b")), pool);
+        for outside in ["/mnt/my pool 2", "/mnt/my pool/usb/x", "/mnt"] {
+            assert_eq!(nearest_pool(&table, Path::new(outside)), None, "{outside}");
+        }
     }
 
     #[test]

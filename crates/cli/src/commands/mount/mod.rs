@@ -62,6 +62,10 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     commit: u64,
 
+    /// Seconds after which a transaction that nobody works in is aborted.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=30 * 86400))]
+    tx_timeout: u64,
+
     /// Threads that take requests [default: one for two cores].
     #[arg(long, value_parser = parse_threads)]
     threads: Option<usize>,
@@ -125,6 +129,7 @@ fn serve(args: &Args) -> Result<(), Failure> {
         allow_other: args.allow_other,
         threads: args.threads.unwrap_or(MountOptions::default().threads),
         commit_interval: Duration::from_secs(args.commit),
+        transaction_timeout: Duration::from_secs(args.tx_timeout),
         fsname: format!("{}{}", control::SOURCE_PREFIX, stats.pool),
         ..MountOptions::default()
     };

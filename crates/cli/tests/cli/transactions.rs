@@ -1,0 +1,265 @@
+//! `warpfire tx` on a mounted pool.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::fixture::{Fixture, Ran};
+use crate::mounted::{Mounted, can_mount};
+
+/// How long something that comes by itself is waited for: ten seconds.
+const TRIES_MAX: u32 = 500;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// An ordinary user, who has no processes of his own.
+const NOBODY: u32 = 65534;
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let came = (0..TRIES_MAX).any(|_| {
+        thread::park_timeout(PAUSE);
+        is_so()
+    });
+    assert!(came, "{what}");
+}
+
+/// `None`, with a word, where a mount namespace can not be made.
+fn pool() -> Option<Mounted> {
+    if !can_mount() {
+        return None;
+    }
+    let unshare = Command::new("unshare").args(["-rm", "true"]).status();
+    if !unshare.is_ok_and(|ended| ended.success()) {
+        eprintln!("skipped: no mount namespaces here");
+        return None;
+    }
+    Some(Mounted::new())
+}
+
+fn run(pool: &Mounted, script: &str) -> Ran {
+    pool.0.run(["tx", "run", "--in", "mnt", "--", "sh", "-c", script])
+}
+
+fn list(pool: &Mounted) -> Vec<Value> {
+    let list = pool.0.run(["tx", "list", "--in", "mnt", "--json"]).succeeded();
+    serde_json::from_str(&list).expect("a list")
+}
+
+/// A script in a transaction, which says that it has begun by making a file and then waits for another.
+fn start(pool: &Mounted, script: &str) -> Child {
+    let mut command = pool.0.command(["tx", "run", "--in", "mnt", "--", "sh", "-c", script]);
+    command.stderr(Stdio::null()).spawn().expect("the binary runs")
+}
+
+#[test]
+fn a_program_that_succeeds_is_committed_whole_and_one_that_fails_changes_nothing() {
+    let Some(pool) = pool() else { return };
+    fs::write(pool.0.path("mnt/old"), b"before").expect("written");
+    assert!(!pool.0.path("mnt/new").exists());
+    run(&pool, "mkdir mnt/new && echo after > mnt/old && cp mnt/old mnt/new/file").succeeded();
+    assert_eq!(fs::read(pool.0.path("mnt/new/file")).expect("committed"), b"after\n");
+    assert_eq!(fs::read(pool.0.path("mnt/old")).expect("there"), b"after\n");
+
+    let said = run(&pool, "rm -r mnt/old mnt/new; ls mnt | grep -q . && exit 9; exit 7").failed(7);
+    assert!(said.contains("aborted"), "{said}");
+    assert!(pool.0.path("mnt/old").exists() && pool.0.path("mnt/new/file").exists());
+    assert!(list(&pool).is_empty());
+}
+
+#[test]
+fn the_program_is_where_it_was_and_sees_the_transaction_there() {
+    let Some(pool) = pool() else { return };
+    fs::create_dir_all(pool.0.path("mnt/a/b")).expect("made");
+    let mut inside = pool.0.command(["tx", "run", "--", "sh", "-c", "pwd > here; echo $WARPFIRE_TX > ../id"]);
+    let ran = Ran::from(inside.current_dir(pool.0.path("mnt/a/b")).output().expect("the binary runs"));
+    ran.succeeded();
+    let here = fs::read_to_string(pool.0.path("mnt/a/b/here")).expect("committed");
+    assert!(here.trim_end().ends_with("mnt/a/b"), "{here}");
+    assert_eq!(fs::read(pool.0.path("mnt/a/id")).expect("committed"), b"1\n");
+}
+
+#[test]
+fn codes_tell_what_went_wrong() {
+    let Some(pool) = pool() else { return };
+    pool.0.run(["tx", "run", "--in", "mnt", "no-such-program"]).failed(127);
+    pool.0.run(["tx", "run", "--in", "mnt", "--", "/"]).failed(126);
+    run(&pool, "kill -TERM $$").failed(128 + 15);
+    let said = run(&pool, &format!("{} tx run --in mnt true", env!("CARGO_BIN_EXE_warpfire"))).failed(125);
+    assert!(said.contains("not nested"), "{said}");
+    pool.0.run(["tx", "run", "--in", "pool", "true"]).failed(1);
+    let said = pool.0.run(["tx", "commit", "--in", "mnt", "99"]).failed(1);
+    assert!(said.contains("no transaction 99"), "{said}");
+}
+
+#[test]
+fn of_two_that_conflict_the_second_is_refused_with_the_path() {
+    let Some(pool) = pool() else { return };
+    fs::write(pool.0.path("mnt/count"), b"1\n").expect("written");
+    let first =
+        "n=$(cat mnt/count); touch read; while [ ! -e go ]; do sleep 0.02; done; echo $((n + 1)) > mnt/count";
+    let command = ["tx", "run", "--in", "mnt", "--", "sh", "-c", first];
+    let slow = pool.0.command(command).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    wait_until("the first has read", || pool.0.path("read").exists());
+    run(&pool, "echo 10 > mnt/count; echo x > mnt/other").succeeded();
+    fs::write(pool.0.path("go"), b"").expect("written");
+    let said = Ran::from(slow.wait_with_output().expect("it ends")).failed(75);
+    assert!(said.contains("/count") && said.contains("nothing has changed"), "{said}");
+    assert_eq!(fs::read(pool.0.path("mnt/count")).expect("read"), b"10\n");
+}
+
+#[test]
+fn two_that_make_different_files_in_one_folder_both_commit() {
+    let Some(pool) = pool() else { return };
+    fs::create_dir(pool.0.path("mnt/d")).expect("made");
+    let make = |name: &str| {
+        start(
+            &pool,
+            &format!("echo {name} > mnt/d/{name}; touch {name}; while [ ! -e go ]; do sleep 0.02; done"),
+        )
+    };
+    let mut both = [make("a"), make("b")];
+    wait_until("both have made theirs", || ["a", "b"].iter().all(|name| pool.0.path(name).exists()));
+    assert_eq!(fs::read_dir(pool.0.path("mnt/d")).expect("listed").count(), 0);
+    fs::write(pool.0.path("go"), b"").expect("written");
+    for one in &mut both {
+        assert!(one.wait().expect("it ends").success());
+    }
+    assert_eq!(fs::read_dir(pool.0.path("mnt/d")).expect("listed").count(), 2);
+}
+
+#[test]
+fn killing_tx_run_aborts() {
+    let Some(pool) = pool() else { return };
+    let mut killed = start(&pool, "echo x > mnt/file; touch begun; exec sleep 60");
+    wait_until("it has begun", || pool.0.path("begun").exists());
+    assert_eq!(list(&pool).len(), 1);
+    killed.kill().expect("it runs");
+    killed.wait().expect("it ends");
+    wait_until("the server has noticed", || list(&pool).is_empty());
+    assert!(!pool.0.path("mnt/file").exists());
+}
+
+#[test]
+fn signals_reach_the_program() {
+    let Some(pool) = pool() else { return };
+    let script = "trap 'echo got > mnt/file; exit 0' TERM; touch begun; while true; do sleep 0.02; done";
+    let mut running = start(&pool, script);
+    wait_until("it has begun", || pool.0.path("begun").exists());
+    let id = running.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill runs").success());
+    assert!(running.wait().expect("it ends").success());
+    assert_eq!(fs::read(pool.0.path("mnt/file")).expect("committed"), b"got\n");
+}
+
+#[test]
+fn what_the_program_leaves_behind_is_waited_for() {
+    let Some(pool) = pool() else { return };
+    run(&pool, "(sleep 0.5; echo late > mnt/late) & exit 0").succeeded();
+    assert_eq!(fs::read(pool.0.path("mnt/late")).expect("committed"), b"late\n");
+}
+
+#[test]
+fn a_program_that_leaves_a_process_that_stays_is_aborted() {
+    let Some(pool) = pool() else { return };
+    let script = "echo x > mnt/file; setsid sleep 30 > /dev/null 2>&1 & echo $! > left; exit 0";
+    let said = run(&pool, script).failed(125);
+    assert!(said.contains("left processes behind"), "{said}");
+    assert!(!pool.0.path("mnt/file").exists());
+    let left = fs::read_to_string(pool.0.path("left")).expect("written");
+    assert!(Command::new("kill").arg(left.trim()).status().expect("kill runs").success());
+}
+
+#[test]
+fn a_transaction_is_begun_worked_in_from_anywhere_and_committed() {
+    let Some(pool) = pool() else { return };
+    let begun = pool.0.run(["tx", "begin", "--in", "mnt"]).succeeded();
+    let (id, view) = begun.trim_end().split_once(' ').expect("an id and a folder");
+    fs::write(Path::new(view).join("file"), b"x").expect("written");
+    assert!(!pool.0.path("mnt/file").exists());
+    assert_eq!((list(&pool).len(), list(&pool)[0]["state"].as_str()), (1, Some("open")));
+    assert!(pool.0.run(["tx", "status", "--in", "mnt", id]).succeeded().contains(view));
+    let mut guest = Command::new("sleep").arg("60").current_dir(view).spawn().expect("sleep runs");
+    let said = pool.0.run(["tx", "commit", "--in", "mnt", id]).failed(1);
+    assert!(said.contains("in use"), "{said}");
+    guest.kill().expect("it runs");
+    guest.wait().expect("it ends");
+    pool.0.run(["tx", "commit", "--durable", "--in", "mnt", id]).succeeded();
+    assert_eq!(fs::read(pool.0.path("mnt/file")).expect("committed"), b"x");
+    assert!(!Path::new(view).exists());
+    assert!(pool.0.run(["tx", "list", "--in", "mnt"]).succeeded().contains("no transaction"));
+}
+
+#[test]
+fn an_aborted_transaction_is_gone() {
+    let Some(pool) = pool() else { return };
+    let begun = pool.0.run(["tx", "begin", "--in", "mnt"]).succeeded();
+    let (id, view) = begun.trim_end().split_once(' ').expect("an id and a folder");
+    fs::write(Path::new(view).join("file"), b"x").expect("written");
+    pool.0.run(["tx", "abort", "--in", "mnt", id]).succeeded();
+    assert!(!pool.0.path("mnt/file").exists());
+    pool.0.run(["tx", "abort", "--in", "mnt", id]).failed(1);
+}
+
+/// A pool and a copy of the binary that an ordinary user can reach; `None`, with a word, unless root runs this.
+fn reachable(fixture: &Fixture, owner: Option<u32>) -> Option<()> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return None;
+    }
+    fs::copy(env!("CARGO_BIN_EXE_warpfire"), fixture.path("warpfire")).expect("copied");
+    let own = format!("chmod 755 . && chown -R {} .", owner.unwrap_or(0));
+    assert!(fixture.shell(0, &own).success());
+    Some(())
+}
+
+impl Fixture {
+    /// Runs a script in the folder as a user.
+    fn shell(&self, uid: u32, script: &str) -> std::process::ExitStatus {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).current_dir(self.path("")).uid(uid).gid(uid);
+        shell.env_remove("XDG_RUNTIME_DIR").status().expect("sh runs")
+    }
+}
+
+#[test]
+fn an_ordinary_user_does_it_on_a_mount_of_root_and_on_his_own() {
+    if pool().is_none() {
+        return;
+    }
+    for own in [false, true] {
+        let fixture = Fixture::pool(1, 1, 0, 64);
+        fs::create_dir(fixture.path("mnt")).expect("made");
+        let Some(()) = reachable(&fixture, own.then_some(NOBODY)) else { return };
+        let mounter = if own { NOBODY } else { 0 };
+        let mount = if own {
+            "./warpfire mount pool mnt"
+        } else {
+            "./warpfire mount --allow-other pool mnt && chmod 777 mnt"
+        };
+        if !fixture.shell(mounter, mount).success() {
+            assert!(own, "root can mount");
+            eprintln!("skipped: ordinary users can not mount here");
+            return;
+        }
+        let done = fixture
+            .shell(NOBODY, "./warpfire tx run --in mnt -- sh -c 'echo $(id -u) > mnt/file && mkdir mnt/d'");
+        let mine = fixture.shell(NOBODY, "test $(cat mnt/file) = 65534 && test -O mnt/d");
+        let refused = fixture.shell(NOBODY, "./warpfire tx run --in mnt -- sh -c 'rm mnt/file; exit 3'");
+        let kept = fixture.shell(NOBODY, "test -e mnt/file");
+        let others = !own && fixture.shell(0, "./warpfire tx begin --in mnt > begun").success();
+        let not_mine = fixture.shell(NOBODY, "./warpfire tx abort --in mnt $(cut -d' ' -f1 begun)");
+        let unmounted = fixture.shell(mounter, "./warpfire umount mnt");
+        assert!(
+            done.success() && mine.success() && kept.success() && unmounted.success(),
+            "own mount: {own}"
+        );
+        assert_eq!(refused.code(), Some(3));
+        if others {
+            assert_eq!(not_mine.code(), Some(1), "it is root's");
+        }
+    }
+}
