@@ -204,15 +204,14 @@ fn an_aborted_transaction_is_gone() {
     pool.0.run(["tx", "abort", "--in", "mnt", id]).failed(1);
 }
 
-/// A pool and a copy of the binary that an ordinary user can reach; `None`, with a word, unless root runs this.
-fn reachable(fixture: &Fixture, owner: Option<u32>) -> Option<()> {
+/// The folder is a user's, with a copy of the binary that anyone can reach; `None`, with a word, unless root runs this.
+fn reachable(fixture: &Fixture, owner: u32) -> Option<()> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root");
         return None;
     }
     fs::copy(env!("CARGO_BIN_EXE_warpfire"), fixture.path("warpfire")).expect("copied");
-    let own = format!("chmod 755 . && chown -R {} .", owner.unwrap_or(0));
-    assert!(fixture.shell(0, &own).success());
+    assert!(fixture.shell(0, &format!("chmod 755 . && chown -R {owner} .")).success());
     Some(())
 }
 
@@ -231,10 +230,11 @@ fn an_ordinary_user_does_it_on_a_mount_of_root_and_on_his_own() {
         return;
     }
     for own in [false, true] {
-        let fixture = Fixture::pool(1, 1, 0, 64);
+        let fixture = Fixture::empty();
         fs::create_dir(fixture.path("mnt")).expect("made");
-        let Some(()) = reachable(&fixture, own.then_some(NOBODY)) else { return };
         let mounter = if own { NOBODY } else { 0 };
+        let Some(()) = reachable(&fixture, mounter) else { return };
+        assert!(fixture.shell(mounter, "./warpfire mkfs --size 64M --data 1 --parity 0 pool").success());
         let mount = if own {
             "./warpfire mount pool mnt"
         } else {

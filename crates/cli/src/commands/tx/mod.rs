@@ -27,7 +27,8 @@ Examples:
 Exit codes besides those of every command:
   75   a conflict: what was read has been changed by others meanwhile; nothing has changed, try again
 'tx run' ends with the code of the program, 128 and its number for a signal, when that is not 0. For its own:
-  125  it could not begin or commit, or the program left processes behind; nothing has changed
+  125  it could not begin or commit, or the program left processes behind that go on for
+       five seconds; nothing has changed
   126  the program can not be run
   127  there is no such program
 

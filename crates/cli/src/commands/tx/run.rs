@@ -29,8 +29,8 @@ pub const CANNOT_RUN: u8 = 126;
 /// There is no such program.
 pub const NO_PROGRAM: u8 = 127;
 
-/// How often, and how long each time, processes that the program left behind are waited for: ten seconds.
-const LEFT_TRIES_MAX: u32 = 200;
+/// How often, and how long each time, processes that the program left behind are waited for: five seconds.
+const LEFT_TRIES_MAX: u32 = 100;
 const LEFT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Names the transaction to the program.
@@ -107,7 +107,7 @@ fn all_have_ended() -> bool {
             Err(Errno::INTR) => continue,
             Err(_) => return true,
         }
-        if tries == LEFT_TRIES_MAX / 10 {
+        if tries == LEFT_TRIES_MAX / 5 {
             note("waiting for processes that the program left behind");
         }
         thread::park_timeout(LEFT_PAUSE);
