@@ -18,6 +18,7 @@ mod options;
 mod server;
 mod serving;
 mod session;
+mod slices;
 mod views;
 mod waiters;
 

@@ -28,9 +28,11 @@ pub(crate) fn serve<E: Store + SliceStore>(
     // A descriptor for each thread needs the device's name, which an ordinary user may not have.
     config.clone_fd = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
     // Who may come in is the kernel's to say: it knows the mount's owner and `allow_other`.
+    let known = server.notifier();
     let session = fuser::Session::from_fd(server, device, SessionACL::All, config)
         .map_err(|e| system(at, "agree with the kernel on a protocol", e))?;
     let notifier = session.notifier();
+    assert!(known.set(notifier.clone()).is_ok(), "a server serves one mount");
     let run = move || {
         let ended = session.run();
         at_end();

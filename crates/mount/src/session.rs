@@ -82,7 +82,8 @@ pub fn mount<E: Store + SliceStore>(
     };
     let views = Arc::new(Views::new(Arc::clone(&fs), main, options).map_err(threads_failed)?);
     let control: Arc<dyn Control> = Arc::clone(&views) as Arc<dyn Control>;
-    let setting = Setting { nodes, gate, changes, waiters, control: Some(control) };
+    let setting =
+        Setting { nodes, gate, changes, waiters, control: Some(control), read_only: options.read_only };
     let server = Server::new(Arc::clone(&fs), checks, setting);
     let device = attach(&at, options)?;
     let (detached, ends) = mpsc::channel();

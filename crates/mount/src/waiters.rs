@@ -47,6 +47,26 @@ impl Waiters {
             Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => job(),
         }
     }
+
+    /// Has a job done with something by one of the threads, never here: if all are busy and enough wait, `refuse` gets it.
+    pub(crate) fn give_or<T: Send + 'static>(
+        &self,
+        with: T,
+        job: impl FnOnce(T) + Send + 'static,
+        refuse: impl FnOnce(T),
+    ) {
+        let jobs = self.jobs.as_ref().expect("only dropping takes the sender away");
+        let with = Arc::new(Mutex::new(Some(with)));
+        let taken = Arc::clone(&with);
+        let job = move || {
+            let with = taken.lock().take();
+            job(with.expect("a job is done once"));
+        };
+        if jobs.try_send(Box::new(job)).is_err() {
+            let with = with.lock().take();
+            refuse(with.expect("the job was not taken"));
+        }
+    }
 }
 
 impl Drop for Waiters {

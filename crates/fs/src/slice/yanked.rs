@@ -100,6 +100,12 @@ impl Yanked {
         data.map(|run| run.len_bytes).sum()
     }
 
+    /// Stretches that it is made of: pointers, bytes, holes. Each takes some 50 bytes of memory.
+    #[must_use]
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
     /// The part of it in a range, cut to its length.
     #[must_use]
     pub fn part(&self, range: Range<u64>) -> Yanked {

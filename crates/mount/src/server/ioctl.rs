@@ -8,8 +8,9 @@ use std::sync::Arc;
 use fuser::{Errno, INodeNo, ReplyIoctl, Request};
 use warpfire_meta::{SliceStore, Store};
 
-use super::Server;
-use crate::views;
+use super::{Refusal, Server};
+use crate::groups::ProcessGroups;
+use crate::{slices, views};
 
 impl<E: Store + SliceStore> Server<E> {
     /// Answers the ioctl with this number, or has it answered by another thread.
@@ -33,7 +34,43 @@ impl<E: Store + SliceStore> Server<E> {
                 };
                 Arc::clone(control).ask(asker, request, Box::new(answer));
             }
+            _ if slices::Request::is_known(command) => self.answer_slicing(req, ino, command, given, reply),
             _ => reply.error(Errno::ENOTTY),
         }
+    }
+
+    /// Has one that rearranges a file answered by another thread: the kernel will be told to forget what it knows of the file.
+    fn answer_slicing(&self, req: &Request, ino: INodeNo, command: u32, given: &[u8], reply: ReplyIoctl) {
+        let asked = self.node(ino).and_then(|node| {
+            Ok(slices::Asked {
+                fs: Arc::clone(&self.fs),
+                shelf: Arc::clone(&self.shelf),
+                notifier: Arc::clone(&self.notifier),
+                node,
+                uid: req.uid(),
+                gid: req.gid(),
+                groups: ProcessGroups::of(req.pid()),
+                request: slices::Request::decode(command, given).ok_or(Refusal(Errno::EINVAL))?,
+                read_only: self.setting.read_only,
+            })
+        });
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(Refusal(errno)) => return reply.error(errno),
+        };
+        let changes = self.setting.changes.clone();
+        // Who can not wait for a thread is told so: a thread that takes requests must not do it itself.
+        self.setting.waiters.give_or(
+            reply,
+            move |reply| {
+                match asked.answer() {
+                    Ok(told) => reply.ioctl(0, &told.encode()),
+                    Err(slices::Refused::Here(errno)) => reply.error(errno),
+                    Err(slices::Refused::ByFs(e)) => reply.error(Refusal::from(e).0),
+                }
+                changes.mark();
+            },
+            |reply| reply.error(Errno::EAGAIN),
+        );
     }
 }

@@ -16,13 +16,13 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    INodeNo, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use warpfire_fs::acl::{Caller, Perm};
@@ -35,6 +35,7 @@ use crate::gate::{Gate, Pass};
 use crate::groups::ProcessGroups;
 use crate::nodes::Nodes;
 use crate::options::Checks;
+use crate::slices::Shelf;
 use crate::views::Control;
 use crate::waiters::Waiters;
 use flags::{alloc_mode, file_kind, rename_mode, xattr_mode};
@@ -66,6 +67,10 @@ pub(crate) struct Server<E: Store + SliceStore> {
     open_dirs: OpenDirs,
     checks: Checks,
     setting: Setting,
+    /// Slices that were taken by ioctls.
+    shelf: Arc<Shelf>,
+    /// Known once the kernel has been greeted, which is before anyone can ask.
+    notifier: Arc<OnceLock<Notifier>>,
 }
 
 /// What a server shares with others in its process.
@@ -80,6 +85,8 @@ pub(crate) struct Setting {
     pub(crate) waiters: Arc<Waiters>,
     /// Begins and ends transactions; a mount that shows one has none.
     pub(crate) control: Option<Arc<dyn Control>>,
+    /// Whether nothing may be changed.
+    pub(crate) read_only: bool,
 }
 
 /// A request's error, on its way to the kernel.
@@ -101,7 +108,13 @@ type Answer<T> = Result<T, Refusal>;
 
 impl<E: Store + SliceStore> Server<E> {
     pub(crate) fn new(fs: Arc<Fs<E>>, checks: Checks, setting: Setting) -> Server<E> {
-        Server { fs, open_dirs: OpenDirs::new(), checks, setting }
+        let (shelf, notifier) = (Arc::default(), Arc::default());
+        Server { fs, open_dirs: OpenDirs::new(), checks, setting, shelf, notifier }
+    }
+
+    /// Where the server looks for who tells the kernel something.
+    pub(crate) fn notifier(&self) -> Arc<OnceLock<Notifier>> {
+        Arc::clone(&self.notifier)
     }
 
     fn node(&self, ino: INodeNo) -> Answer<NodeRef> {

@@ -327,6 +327,7 @@ impl<E: Store + SliceStore> Views<E> {
             changes: Changes::ignored(),
             waiters: Arc::clone(&self.main.waiters),
             control: None,
+            read_only: self.options.read_only,
         };
         let checks = Checks::of(&self.options, rustix::process::geteuid().as_raw());
         let server = Server::new(Arc::clone(inside), checks, setting);

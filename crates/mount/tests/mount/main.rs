@@ -5,6 +5,8 @@ mod files;
 #[cfg(test)]
 mod life;
 #[cfg(test)]
+mod slices;
+#[cfg(test)]
 mod views;
 #[cfg(test)]
 mod world;

@@ -1,0 +1,245 @@
+//! The bytes of the ioctls that rearrange files.
+//!
+//! They are asked of a file that is open. Each passes one block and gets it back; numbers are the machine's own. `include/warpfire.h`
+//! says the same in C.
+//!
+//! ```text
+//! offset  bytes  field    in                                           out
+//!      0      4  version  1                                            1
+//!      4      4  flags    PASTE: 1 at the end of the file, else 0      0
+//!      8      8  offset   in the file; JOIN, DROP: 0                   PASTE: where it went
+//!     16      8  length   how many bytes, 2^64 - 1 for all             how many there were
+//!     24      8  slice    which; YANK, REMOVE: 0; INSERT: 0 for zeros  YANK, JOIN: the new one
+//!     32      8  other    JOIN: the one that comes behind, else 0      0
+//!     40      8  from     PASTE, INSERT: first byte in the slice       0
+//!     48      4  seconds  YANK, JOIN: how long it is kept, 0 for 60    0
+//!     52      4  zero     0                                            0
+//!
+//! ioctl    number                what it does
+//! YANK     _IOWR('W', 0x50, 56)  takes a range of the file as a slice, as far as the file goes
+//! PASTE    _IOWR('W', 0x51, 56)  writes a part of a slice at the offset, or at the end
+//! INSERT   _IOWR('W', 0x52, 56)  makes room at the offset for a part of a slice or for zeros, and puts it there
+//! REMOVE   _IOWR('W', 0x53, 56)  takes a range out of the file; what follows moves down
+//! REPLACE  _IOWR('W', 0x54, 56)  makes the file hold the slice and nothing else
+//! JOIN     _IOWR('W', 0x55, 56)  makes a slice of two
+//! DROP     _IOWR('W', 0x56, 56)  forgets a slice
+//! ```
+//!
+//! Each is one commit, and moves no data. Errors: `EINVAL` another version, a field that is to be 0, seconds above a day, no regular file, INSERT past the end;
+//! `EACCES` the caller may not read (YANK) or write (PASTE, INSERT, REMOVE, REPLACE) the file; `EROFS` a mount that is read-only; `ENOENT` no such slice of this user's on this
+//! mount, or not any more; `EAGAIN` too many slices are kept, or too much is waiting; otherwise as write(2).
+
+use warpfire_fs::Position;
+
+/// Version of these bytes.
+const VERSION: u32 = 1;
+
+/// Length of a block.
+const BLOCK_BYTES: usize = 56;
+
+/// A block on its way.
+pub(crate) type Block = [u8; BLOCK_BYTES];
+
+/// PASTE: at the end of the file.
+const AT_END: u32 = 1;
+
+/// How long a slice is kept if nothing is said, and at most.
+const SECONDS_DEFAULT: u32 = 60;
+const SECONDS_MAX: u32 = 24 * 60 * 60;
+
+/// The number of the ioctl with this function: `_IOWR('W', function, BLOCK_BYTES)`.
+const fn number(function: u32) -> u32 {
+    const READ_WRITE: u32 = 3 << 30;
+    READ_WRITE | (BLOCK_BYTES as u32) << 16 | (b'W' as u32) << 8 | function
+}
+
+const YANK: u32 = number(0x50);
+const PASTE: u32 = number(0x51);
+const INSERT: u32 = number(0x52);
+const REMOVE: u32 = number(0x53);
+const REPLACE: u32 = number(0x54);
+const JOIN: u32 = number(0x55);
+const DROP: u32 = number(0x56);
+
+/// A part of a slice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Part {
+    pub(crate) slice: u64,
+    pub(crate) from: u64,
+    pub(crate) len: u64,
+}
+
+/// What is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Request {
+    Yank { offset: u64, len: u64, seconds: u32 },
+    Paste { part: Part, position: Position },
+    Insert { part: Part, offset: u64 },
+    InsertZeros { len: u64, offset: u64 },
+    Remove { offset: u64, len: u64 },
+    Replace { slice: u64 },
+    Join { slice: u64, other: u64, seconds: u32 },
+    Drop { slice: u64 },
+}
+
+/// What is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) slice: u64,
+}
+
+/// A block's fields.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Fields {
+    flags: u32,
+    offset: u64,
+    len: u64,
+    slice: u64,
+    other: u64,
+    from: u64,
+    seconds: u32,
+}
+
+impl Fields {
+    fn decode(given: &[u8]) -> Option<Fields> {
+        let (version, rest) = given.split_first_chunk()?;
+        let (flags, rest) = rest.split_first_chunk()?;
+        let (offset, rest) = rest.split_first_chunk()?;
+        let (len, rest) = rest.split_first_chunk()?;
+        let (slice, rest) = rest.split_first_chunk()?;
+        let (other, rest) = rest.split_first_chunk()?;
+        let (from, rest) = rest.split_first_chunk()?;
+        let (seconds, rest) = rest.split_first_chunk()?;
+        if u32::from_ne_bytes(*version) != VERSION || rest != [0; 4] {
+            return None;
+        }
+        Some(Fields {
+            flags: u32::from_ne_bytes(*flags),
+            offset: u64::from_ne_bytes(*offset),
+            len: u64::from_ne_bytes(*len),
+            slice: u64::from_ne_bytes(*slice),
+            other: u64::from_ne_bytes(*other),
+            from: u64::from_ne_bytes(*from),
+            seconds: u32::from_ne_bytes(*seconds),
+        })
+    }
+}
+
+impl Request {
+    /// Whether this ioctl is one of these.
+    pub(crate) fn is_known(command: u32) -> bool {
+        [YANK, PASTE, INSERT, REMOVE, REPLACE, JOIN, DROP].contains(&command)
+    }
+
+    /// What is asked; `None` if it makes no sense.
+    pub(crate) fn decode(command: u32, given: &[u8]) -> Option<Request> {
+        let fields = Fields::decode(given)?;
+        let Fields { flags, offset, len, slice, other, from, .. } = fields;
+        let seconds = if fields.seconds == 0 { SECONDS_DEFAULT } else { fields.seconds };
+        let part = Part { slice, from, len };
+        // What is used is taken away; the rest has to be zero.
+        let (request, rest) = match command {
+            YANK => {
+                (Request::Yank { offset, len, seconds }, Fields { offset: 0, len: 0, seconds: 0, ..fields })
+            }
+            PASTE => {
+                let position = if flags == AT_END { Position::End } else { Position::At(offset) };
+                let rest = Fields { flags: flags & !AT_END, len: 0, slice: 0, from: 0, ..fields };
+                let offset = if flags == AT_END { offset } else { 0 };
+                (Request::Paste { part, position }, Fields { offset, ..rest })
+            }
+            INSERT if slice == 0 => {
+                (Request::InsertZeros { len, offset }, Fields { offset: 0, len: 0, ..fields })
+            }
+            INSERT => {
+                (Request::Insert { part, offset }, Fields { offset: 0, len: 0, slice: 0, from: 0, ..fields })
+            }
+            REMOVE => (Request::Remove { offset, len }, Fields { offset: 0, len: 0, ..fields }),
+            REPLACE => (Request::Replace { slice }, Fields { slice: 0, ..fields }),
+            JOIN => {
+                (Request::Join { slice, other, seconds }, Fields { slice: 0, other: 0, seconds: 0, ..fields })
+            }
+            DROP => (Request::Drop { slice }, Fields { slice: 0, ..fields }),
+            _ => return None,
+        };
+        (rest == Fields::default() && seconds <= SECONDS_MAX).then_some(request)
+    }
+}
+
+impl Told {
+    /// The answer's bytes.
+    pub(crate) fn encode(&self) -> Block {
+        let mut block = [0; BLOCK_BYTES];
+        block[..4].copy_from_slice(&VERSION.to_ne_bytes());
+        block[8..16].copy_from_slice(&self.offset.to_ne_bytes());
+        block[16..24].copy_from_slice(&self.len.to_ne_bytes());
+        block[24..32].copy_from_slice(&self.slice.to_ne_bytes());
+        block
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(words: [u64; 5], flags: u32, seconds: u32) -> Block {
+        let mut block = [0; BLOCK_BYTES];
+        block[..4].copy_from_slice(&1u32.to_ne_bytes());
+        block[4..8].copy_from_slice(&flags.to_ne_bytes());
+        for (place, word) in block[8..48].chunks_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        block[48..52].copy_from_slice(&seconds.to_ne_bytes());
+        block
+    }
+
+    #[test]
+    fn the_numbers_are_those_that_c_makes() {
+        assert_eq!(YANK, 0xc038_5750);
+        assert_eq!(DROP, 0xc038_5756);
+    }
+
+    #[test]
+    fn requests_are_read_field_by_field() {
+        let part = Part { slice: 3, from: 5, len: 2 };
+        let of = |command, words, flags, seconds| Request::decode(command, &block(words, flags, seconds));
+        assert_eq!(of(YANK, [1, 2, 0, 0, 0], 0, 7), Some(Request::Yank { offset: 1, len: 2, seconds: 7 }));
+        assert_eq!(
+            of(PASTE, [1, 2, 3, 0, 5], 0, 0),
+            Some(Request::Paste { part, position: Position::At(1) })
+        );
+        assert_eq!(of(PASTE, [0, 2, 3, 0, 5], 1, 0), Some(Request::Paste { part, position: Position::End }));
+        assert_eq!(of(INSERT, [1, 2, 3, 0, 5], 0, 0), Some(Request::Insert { part, offset: 1 }));
+        assert_eq!(of(INSERT, [1, 2, 0, 0, 0], 0, 0), Some(Request::InsertZeros { len: 2, offset: 1 }));
+        assert_eq!(of(REMOVE, [1, 2, 0, 0, 0], 0, 0), Some(Request::Remove { offset: 1, len: 2 }));
+        assert_eq!(of(REPLACE, [0, 0, 3, 0, 0], 0, 0), Some(Request::Replace { slice: 3 }));
+        assert_eq!(of(JOIN, [0, 0, 3, 4, 0], 0, 0), Some(Request::Join { slice: 3, other: 4, seconds: 60 }));
+        assert_eq!(of(DROP, [0, 0, 3, 0, 0], 0, 0), Some(Request::Drop { slice: 3 }));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let good = block([1, 2, 0, 0, 0], 0, 0);
+        assert!(Request::decode(YANK, &good).is_some());
+        assert_eq!(Request::decode(YANK, &good[..55]), None, "too short");
+        assert_eq!(Request::decode(0x5401, &good), None, "another ioctl");
+        let refused = [
+            (YANK, block([1, 2, 9, 0, 0], 0, 0)),
+            (YANK, block([1, 2, 0, 0, 0], 2, 0)),
+            (YANK, block([1, 2, 0, 0, 0], 0, SECONDS_MAX + 1)),
+            (PASTE, block([1, 2, 3, 0, 5], 1, 0)),
+            (INSERT, block([1, 2, 0, 0, 5], 0, 0)),
+            (DROP, block([0, 1, 3, 0, 0], 0, 0)),
+        ];
+        for (command, block) in refused {
+            assert_eq!(Request::decode(command, &block), None, "{block:?}");
+        }
+        for byte in [0, 52] {
+            let mut bad = good;
+            bad[byte] = 2;
+            assert_eq!(Request::decode(YANK, &bad), None, "version, and what is zero");
+        }
+    }
+}

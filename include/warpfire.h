@@ -1,0 +1,175 @@
+/*
+ * warpfire.h: files on a mounted pool, rearranged by moving pointers.
+ *
+ * Each call works on a file that is open on the mount, takes place as a whole or not at all, and moves no data. All return 0, or -1 with errno:
+ *
+ *   ENOTTY  the file is not on a mounted pool
+ *   EINVAL  no regular file; an insertion past the end; a time above a day
+ *   EACCES  the caller may not read (yank) or may not write (all that change a file) it, however it was opened
+ *   EROFS   the mount is read-only
+ *   ENOENT  no such slice: never taken by this user on this mount, dropped, or kept for as long as was asked
+ *   EAGAIN  too many slices are kept, or too many calls wait: drop some, or ask again
+ *   ENOSPC, EFBIG, EIO ...  as for write(2)
+ *
+ * A slice is a number that stands for a range of bytes as they were when it was taken. It can be used many times, in any file of the mount, whatever becomes of the
+ * file that it was taken from, for `seconds` (0: a minute) or until it is dropped.
+ *
+ * What the kernel has words for is done with those: fallocate(2) with FALLOC_FL_PUNCH_HOLE punches at any byte, and copy_file_range(2) copies any range by
+ * pointers. What was written through a mapping is part of the file as of these calls; what is written through one meanwhile may go before or after.
+ *
+ * Copyright the Warpfire authors. MIT or Apache-2.0, at your choice.
+ */
+#ifndef WARPFIRE_H
+#define WARPFIRE_H
+
+#include <stdint.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WARPFIRE_VERSION 1
+#define WARPFIRE_ALL UINT64_MAX /* a length: all that there is */
+#define WARPFIRE_AT_END 1u      /* a flag of WARPFIRE_PASTE */
+
+/* What an ioctl passes, and gets back. Fields that a call does not use are 0. */
+struct warpfire_slicing {
+    uint32_t version; /* WARPFIRE_VERSION */
+    uint32_t flags;   /* WARPFIRE_AT_END or 0 */
+    uint64_t offset;  /* in the file; back: where it went */
+    uint64_t length;  /* in bytes; back: how many there were */
+    uint64_t slice;   /* which; INSERT: 0 for zeros; back: the new one */
+    uint64_t other;   /* JOIN: what comes behind */
+    uint64_t from;    /* PASTE, INSERT: first byte in the slice */
+    uint32_t seconds; /* YANK, JOIN: how long it is kept, 0 for 60 */
+    uint32_t zero;
+};
+
+#define WARPFIRE_YANK _IOWR('W', 0x50, struct warpfire_slicing)
+#define WARPFIRE_PASTE _IOWR('W', 0x51, struct warpfire_slicing)
+#define WARPFIRE_INSERT _IOWR('W', 0x52, struct warpfire_slicing)
+#define WARPFIRE_REMOVE _IOWR('W', 0x53, struct warpfire_slicing)
+#define WARPFIRE_REPLACE _IOWR('W', 0x54, struct warpfire_slicing)
+#define WARPFIRE_JOIN _IOWR('W', 0x55, struct warpfire_slicing)
+#define WARPFIRE_DROP _IOWR('W', 0x56, struct warpfire_slicing)
+
+/*
+ * One ioctl. The kernel learns the file's new length when someone asks for it, and appends by the length that it knows: so this asks.
+ */
+static inline int warpfire_slicing(int fd, unsigned long what, struct warpfire_slicing *block)
+{
+    struct stat asked;
+    block->version = WARPFIRE_VERSION;
+    return ioctl(fd, what, block) == -1 ? -1 : fstat(fd, &asked);
+}
+
+/* Takes a range of a file, as far as the file goes. */
+static inline int warpfire_yank(int fd, uint64_t offset, uint64_t length, uint32_t seconds, uint64_t *slice)
+{
+    struct warpfire_slicing block;
+    memset(&block, 0, sizeof block);
+    block.offset = offset;
+    block.length = length;
+    block.seconds = seconds;
+    if (warpfire_slicing(fd, WARPFIRE_YANK, &block) == -1)
+        return -1;
+    *slice = block.slice;
+    return 0;
+}
+
+/* Writes a slice over what is at the offset. */
+static inline int warpfire_paste(int fd, uint64_t offset, uint64_t slice)
+{
+    struct warpfire_slicing block;
+    memset(&block, 0, sizeof block);
+    block.offset = offset;
+    block.length = WARPFIRE_ALL;
+    block.slice = slice;
+    return warpfire_slicing(fd, WARPFIRE_PASTE, &block);
+}
+
+/* Writes a slice at the end, and says where that was. */
+static inline int warpfire_append(int fd, uint64_t slice, uint64_t *offset)
+{
+    struct warpfire_slicing block;
+    memset(&block, 0, sizeof block);
+    block.flags = WARPFIRE_AT_END;
+    block.length = WARPFIRE_ALL;
+    block.slice = slice;
+    if (warpfire_slicing(fd, WARPFIRE_PASTE, &block) == -1)
+        return -1;
+    *offset = block.offset;
+    return 0;
+}
+
+/* Puts a slice between what is before the offset and what follows, which moves up. */
+static inline int warpfire_insert(int fd, uint64_t offset, uint64_t slice)
+{
+    struct warpfire_slicing block;
+    memset(&block, 0, sizeof block);
+    block.offset = offset;
+    block.length = WARPFIRE_ALL;
+    block.slice = slice;
+    return warpfire_slicing(fd, WARPFIRE_INSERT, &block);
+}
+
+/* Makes room for a range, which reads as zeros: what follows the offset moves up. */
+static inline int warpfire_insert_range(int fd, uint64_t offset, uint64_t length)
+{
+    struct warpfire_slicing block;
+    memset(&block, 0, sizeof block);
+    block.offset = offset;
+    block.length = length;
+    return warpfire_slicing(fd, WARPFIRE_INSERT, &block);
+}
+
+/* Takes a range out of a file: what follows moves down. */
+static inline int warpfire_remove_range(int fd, uint64_t offset, uint64_t length)
+{
+    struct warpfire_slicing block;
+    memset(&block, 0, sizeof block);
+    block.offset = offset;
+    block.length = length;
+    return warpfire_slicing(fd, WARPFIRE_REMOVE, &block);
+}
+
+/* Makes a file hold a slice and nothing else. With warpfire_join this is how whole files are concatenated, at once. */
+static inline int warpfire_replace(int fd, uint64_t slice)
+{
+    struct warpfire_slicing block;
+    memset(&block, 0, sizeof block);
+    block.slice = slice;
+    return warpfire_slicing(fd, WARPFIRE_REPLACE, &block);
+}
+
+/* Makes a slice of two, one after the other; `fd` is any file of the mount. All three are kept for `seconds` from now. */
+static inline int warpfire_join(int fd, uint64_t first, uint64_t second, uint32_t seconds, uint64_t *slice)
+{
+    struct warpfire_slicing block;
+    memset(&block, 0, sizeof block);
+    block.slice = first;
+    block.other = second;
+    block.seconds = seconds;
+    if (warpfire_slicing(fd, WARPFIRE_JOIN, &block) == -1)
+        return -1;
+    *slice = block.slice;
+    return 0;
+}
+
+/* Forgets a slice; `fd` is any file of the mount. */
+static inline int warpfire_drop(int fd, uint64_t slice)
+{
+    struct warpfire_slicing block;
+    memset(&block, 0, sizeof block);
+    block.slice = slice;
+    return warpfire_slicing(fd, WARPFIRE_DROP, &block);
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
