@@ -98,7 +98,7 @@ impl<E: Store + SliceStore> Dir<E> {
             Err(error) => return Err(error.into()),
         }
         let node = self.pool.followed(&self.node, name)?;
-        fs.setattr(&caller, &node, &set.0)?;
+        fs.set_attributes(&caller, &node, &set.0)?;
         Ok(())
     }
 

@@ -385,7 +385,7 @@ impl<E: Store + SliceStore> File<E> {
     /// # Errors
     /// `PermissionDenied` as for fchmod, fchown and futimens.
     pub fn set_metadata(&self, set: &SetMetadata) -> Result<()> {
-        self.pool.fs().setattr(&self.pool.identity().caller(), &self.node, &set.0)?;
+        self.pool.fs().set_attributes(&self.pool.identity().caller(), &self.node, &set.0)?;
         Ok(())
     }
 }

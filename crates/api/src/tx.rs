@@ -35,8 +35,8 @@ const TRIES: u32 = 32;
 /// # Conflicts
 /// Transactions and plain calls are as if one after the other. Where something that a transaction has read was changed by someone else, its calls
 /// are made again when it commits; if each answers as it did, the program can not tell and the commit goes on. Otherwise it fails with [`ErrorKind::Conflict`],
-/// which names the call and the path. So what is written without having been read does not conflict, names that others make in the same folder do not, and
-/// neither do appends that do not ask where they went ([`File::append_blindly`](crate::File::append_blindly)). A directory's own times are left out.
+/// which names the call and the path. So what is written without having been read does not conflict, names that others make in the same folder do not,
+/// attributes that are set do not, and neither do appends that do not ask where they went ([`File::append_blindly`](crate::File::append_blindly)). A directory's own times are left out.
 ///
 /// # What it costs
 /// Names and attributes are in memory until the commit; data is in the pool, but for the first few MiB of short writes. So there is no limit to the bytes

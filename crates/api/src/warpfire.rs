@@ -299,7 +299,7 @@ impl<E: Store + SliceStore> Warpfire<E> {
     /// `NotFound`; `PermissionDenied` as for chmod, chown and utimensat.
     pub fn set_metadata(&self, path: impl AsRef<Path>, set: &SetMetadata) -> Result<()> {
         let node = self.node_at(path.as_ref(), Follow::Yes)?;
-        self.fs().setattr(&self.identity.caller(), &node, &set.0)?;
+        self.fs().set_attributes(&self.identity.caller(), &node, &set.0)?;
         Ok(())
     }
 
@@ -309,7 +309,7 @@ impl<E: Store + SliceStore> Warpfire<E> {
     /// As [`set_metadata`](Warpfire::set_metadata); `Unsupported` for the permissions of a symbolic link.
     pub fn set_symlink_metadata(&self, path: impl AsRef<Path>, set: &SetMetadata) -> Result<()> {
         let node = self.node_at(path.as_ref(), Follow::No)?;
-        self.fs().setattr(&self.identity.caller(), &node, &set.0)?;
+        self.fs().set_attributes(&self.identity.caller(), &node, &set.0)?;
         Ok(())
     }
 

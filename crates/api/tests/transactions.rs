@@ -123,3 +123,46 @@ fn a_durable_commit_is_there_after_the_pool_was_closed_without_a_word() {
     assert_eq!((fs.read("/d/a").unwrap(), fs.read("/b").unwrap()), (b"a".to_vec(), vec![2; 100_000]));
     assert!(!fs.exists("/never"));
 }
+
+/// Everyone appends to one file, writes to a place of one's own in another, makes a name in one folder and sets the attributes of both: nobody
+/// asks what others change, so nobody is told of them, however often calls are made again.
+#[test]
+fn a_storm_of_changes_that_no_one_reads_has_no_conflict() {
+    const THREADS: u64 = 8;
+    const EACH: u64 = 60;
+    let fs = pool();
+    fs.create_dir("/d").unwrap();
+    fs.write("/log", b"").unwrap();
+    fs.write("/places", [0; 100_000]).unwrap();
+    thread::scope(|s| {
+        for thread in 0..THREADS {
+            let fs = &fs;
+            s.spawn(move || {
+                for i in 0..EACH {
+                    let tx = fs.begin().unwrap();
+                    let number = thread * EACH + i;
+                    let log = OpenOptions::new().append(true).open(&tx, "/log").unwrap();
+                    log.append_blindly(&number.to_le_bytes()).unwrap();
+                    let places = OpenOptions::new().write(true).open(&tx, "/places").unwrap();
+                    places.write_all_at(&number.to_le_bytes(), number * 8).unwrap();
+                    tx.write(format!("/d/{number}"), number.to_le_bytes()).unwrap();
+                    tx.set_mode("/log", 0o600 + (number % 8) as u32).unwrap();
+                    tx.set_mode("/d", 0o700 + (number % 8) as u32).unwrap();
+                    tx.commit().unwrap();
+                }
+            });
+        }
+    });
+    let total = THREADS * EACH;
+    let numbers = |bytes: Vec<u8>| -> Vec<u64> {
+        bytes.chunks(8).map(|number| u64::from_le_bytes(number.try_into().unwrap())).collect()
+    };
+    let mut appended = numbers(fs.read("/log").unwrap());
+    appended.sort_unstable();
+    assert_eq!(appended, (0..total).collect::<Vec<_>>());
+    assert_eq!(numbers(fs.read("/places").unwrap())[..total as usize], (0..total).collect::<Vec<_>>());
+    assert_eq!(fs.read_dir("/d").unwrap().count() as u64, total);
+    let counts = fs.stats().transactions;
+    assert_eq!((counts.commits, counts.conflicts), (total, 0));
+    assert!(counts.replays > 0, "they got in each other's way");
+}

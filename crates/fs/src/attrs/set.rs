@@ -22,9 +22,29 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NotPermitted` or `AccessDenied` as for `chmod`, `chown`, `utimensat` and `truncate`; a size as `truncate`.
     pub fn setattr(&self, caller: &Caller<'_>, node: &NodeRef, set: &SetAttr) -> Result<Attr, FsError> {
+        let told = self.setattr_and_tell(caller, node, set, true)?;
+        Ok(told.expect("who asks is told"))
+    }
+
+    /// As `setattr`, for who does not ask what they are then: in a transaction it is not disturbed by others who change them.
+    ///
+    /// # Errors
+    /// As `setattr`.
+    pub fn set_attributes(&self, caller: &Caller<'_>, node: &NodeRef, set: &SetAttr) -> Result<(), FsError> {
+        self.setattr_and_tell(caller, node, set, false).map(drop)
+    }
+
+    /// `tells`: whether the caller learns what the attributes are then.
+    pub(crate) fn setattr_and_tell(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        set: &SetAttr,
+        tells: bool,
+    ) -> Result<Option<Attr>, FsError> {
         self.call(
-            || Call::SetAttributes { who: Who::of(caller), node: node.ino(), set: Box::new(*set) },
-            || self.setattr_in_turn(caller, node, set),
+            || Call::SetAttributes { who: Who::of(caller), node: node.ino(), set: Box::new(*set), tells },
+            || Ok(Some(self.setattr_in_turn(caller, node, set)?).filter(|_| tells)),
         )
     }
 

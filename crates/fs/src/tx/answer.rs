@@ -41,6 +41,15 @@ impl<T: Answer> Answer for Result<T, FsError> {
     }
 }
 
+impl<T: Answer> Answer for Option<T> {
+    fn add_to(&self, state: &mut impl Hasher) {
+        self.is_some().hash(state);
+        if let Some(answer) = self {
+            answer.add_to(state);
+        }
+    }
+}
+
 impl Answer for () {
     fn add_to(&self, _state: &mut impl Hasher) {}
 }

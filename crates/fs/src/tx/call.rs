@@ -256,10 +256,12 @@ pub(crate) enum Call {
     Attributes {
         node: u64,
     },
+    /// `tells`: whether the caller learned what they are then.
     SetAttributes {
         who: Who,
         node: u64,
         set: Box<SetAttr>,
+        tells: bool,
     },
     Target {
         node: u64,
@@ -484,8 +486,8 @@ impl Call {
                 fs.concat(&who.caller(), node(nodes, *target)?, &sources)?;
             }
             Call::Attributes { node: file } => _ = fs.getattr(node(nodes, *file)?),
-            Call::SetAttributes { who, node: file, set } => {
-                fs.setattr(&who.caller(), node(nodes, *file)?, set)?;
+            Call::SetAttributes { who, node: file, set, tells } => {
+                fs.setattr_and_tell(&who.caller(), node(nodes, *file)?, set, *tells)?;
             }
             Call::Target { node: file } => _ = fs.readlink(node(nodes, *file)?)?,
             Call::Access { who, node: file, want } => fs.access(&who.caller(), node(nodes, *file)?, *want)?,

@@ -30,6 +30,19 @@ pub struct StatusReport {
     pub rebuilt_blocks: u64,
     /// Segments in which damage was seen since the pool was opened.
     pub damaged_segments: usize,
+    /// How transactions have ended since the pool was opened.
+    pub transactions: Transactions,
+}
+
+/// How transactions have ended since the pool was opened.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Transactions {
+    /// Committed.
+    pub commits: u64,
+    /// Commits for which the calls were made again, because something that they had read had changed.
+    pub replays: u64,
+    /// Not committed: a call would have answered otherwise.
+    pub conflicts: u64,
 }
 
 /// One device.
@@ -125,6 +138,11 @@ impl StatusReport {
             },
             rebuilt_blocks: stats.rebuilt_blocks,
             damaged_segments: stats.damaged_segments,
+            transactions: Transactions {
+                commits: stats.transactions.commits,
+                replays: stats.transactions.replays,
+                conflicts: stats.transactions.conflicts,
+            },
         }
     }
 
@@ -164,6 +182,15 @@ impl StatusReport {
                 "damage     {} blocks rebuilt for reads, {} segments with damage, since it was opened\n",
                 grouped(self.rebuilt_blocks),
                 self.damaged_segments,
+            );
+        }
+        let Transactions { commits, replays, conflicts } = self.transactions;
+        if commits > 0 || conflicts > 0 {
+            text += &format!(
+                "committed  {} transactions; {} ended in a conflict, for {} calls were made again, since it was opened\n",
+                grouped(commits),
+                grouped(conflicts),
+                grouped(replays),
             );
         }
         text
