@@ -28,6 +28,27 @@ use crate::{Error, File, OpenOptions, Result, SetMetadata, Warpfire};
 /// assert_eq!(byte, [2]);
 /// # Ok::<(), warpfire::Error>(())
 /// ```
+///
+/// # Bad days
+/// A call that fails has changed nothing.
+///
+/// | what | what happens |
+/// |---|---|
+/// | a slice of another pool, or of this one before it was closed | `InvalidInput` |
+/// | a slice whose lease has ended | `Expired` |
+/// | a range that reaches past the end, yanked or removed | what there is of it |
+/// | a slice pasted past the end | a hole is between, as after a write |
+/// | a slice inserted past the end | `InvalidInput` |
+/// | a slice pasted over where it was taken from | the file shows it as it was when it was taken |
+/// | a file concatenated with itself onto itself | it holds what it held, twice |
+/// | a folder, a link, a pipe | `IsADirectory`, `InvalidInput` |
+/// | more than 256 GiB of data in one call, or a file beyond 2^63 - 1 | `InvalidInput` |
+/// | a full pool | `NoSpace`; removing a range still works |
+///
+/// # Reading what is in many pieces
+/// A file of pieces below some 24 KiB reads slowly: each costs the device a read. When reads that met many such pieces have read as much of a region (1 MiB) as
+/// there is, the region's bytes are written next to each other, and the next read is fast; [`Stats::gathered`](crate::Stats::gathered) counts them. It happens while a
+/// quarter of the pool is free and no transaction is open. What other files share is copied by that.
 #[derive(Clone, Debug)]
 pub struct Slice(Yanked);
 
