@@ -1,4 +1,5 @@
-//! One large transaction: `large IMAGE files COUNT` makes files of 100 bytes, `large IMAGE bytes COUNT` writes one file in pieces of 1 MiB.
+//! One large transaction: `large IMAGE files COUNT` makes files of 100 bytes, `large IMAGE opened COUNT` the same as programs do, by a path, a handle and
+//! a write, and `large IMAGE bytes COUNT` writes one file in pieces of 1 MiB.
 //!
 //! IMAGE must not be there yet. Prints how long the calls took and the durable commit, what was given to the device, and the most memory that the process had.
 //! Reopens the pool and reads back what was committed.
@@ -10,7 +11,7 @@ use warpfire_env::{Clock, SystemClock};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-const USAGE: &str = "usage: large IMAGE files|bytes COUNT";
+const USAGE: &str = "usage: large IMAGE files|opened|bytes COUNT";
 const FILE_BYTES: u64 = 100;
 const FILES_PER_FOLDER: u64 = 10_000;
 const PIECE_BYTES: u64 = 1 << 20;
@@ -23,17 +24,17 @@ fn main() -> Outcome {
     let [image, what, count] = words.as_slice() else { return Err(USAGE.into()) };
     let count: u64 = count.parse()?;
     let (bytes, files) = match what.as_str() {
-        "files" => (count * ROOM_PER_FILE, true),
+        "files" | "opened" => (count * ROOM_PER_FILE, true),
         "bytes" => (count, false),
         _ => return Err(USAGE.into()),
     };
     let pool = Pool::options().size_bytes(ROOM * bytes + (1 << 30)).create([image])?;
     let start = SystemClock.monotonic_nanos();
     let tx = pool.begin()?;
-    if files {
-        make(&tx, count)?
-    } else {
-        write(&tx, count)?
+    match what.as_str() {
+        "files" => make(&tx, count)?,
+        "opened" => make_opened(&tx, count)?,
+        _ => write(&tx, count)?,
     }
     let called = seconds_since(start);
     println!("{called:8.2} s  calls; most memory {} MiB", most_memory_mib()?);
@@ -72,6 +73,17 @@ fn make(tx: &Tx, count: u64) -> Outcome {
         for number in folder * FILES_PER_FOLDER..count.min((folder + 1) * FILES_PER_FOLDER) {
             dir.write(number.to_string(), content(number))?;
         }
+    }
+    Ok(())
+}
+
+fn make_opened(tx: &Tx, count: u64) -> Outcome {
+    for folder in 0..count.div_ceil(FILES_PER_FOLDER) {
+        tx.create_dir(folder.to_string())?;
+    }
+    for number in 0..count {
+        let file = tx.create(format!("{}/{number}", number / FILES_PER_FOLDER))?;
+        file.write_all_at(&content(number), 0)?;
     }
     Ok(())
 }

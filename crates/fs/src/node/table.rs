@@ -57,7 +57,8 @@ struct Kept {
 
 #[derive(Default)]
 struct KeptNodes {
-    nodes: Vec<(NodeRef, Option<State>)>,
+    /// In a box, for it is long, and kept only from the first savepoint on.
+    nodes: Vec<(NodeRef, Option<Box<State>>)>,
     /// Whether the states that nodes were made with are kept too.
     with_first: bool,
 }
@@ -84,7 +85,7 @@ impl Kept {
             node.state.write().history = self.base.history(node.ino);
         }
         let mut kept = self.nodes.lock();
-        let first = kept.with_first.then(|| node.state.read().clone());
+        let first = kept.with_first.then(|| Box::new(node.state.read().clone()));
         kept.nodes.push((Arc::clone(node), first));
     }
 }
@@ -166,7 +167,7 @@ impl Table {
     }
 
     /// As `kept`, each with the state that it was made with, if that was kept.
-    pub(crate) fn kept_with_first(&self) -> Vec<(NodeRef, Option<State>)> {
+    pub(crate) fn kept_with_first(&self) -> Vec<(NodeRef, Option<Box<State>>)> {
         self.inside.as_ref().map_or_else(Vec::new, |inside| inside.nodes.lock().nodes.clone())
     }
 

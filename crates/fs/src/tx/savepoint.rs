@@ -85,7 +85,7 @@ impl<E: Store + SliceStore> Inside<E> {
         for (number, (node, first)) in self.table.kept_with_first().into_iter().enumerate() {
             let (state, touch) = match (to.states.get(number), first) {
                 (Some(then), _) => then.clone(),
-                (None, Some(first)) if self.is_record_of(&node, &first)? => (first, Touch::default()),
+                (None, Some(first)) if self.is_record_of(&node, &first)? => (*first, Touch::default()),
                 (None, _) => {
                     let mut state = node.state.read().clone();
                     state.home = Home::Gone;
