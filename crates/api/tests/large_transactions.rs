@@ -2,6 +2,7 @@
 
 use warpfire::{Error, ErrorKind, Pool, PoolOptions, Tx, Warpfire};
 use warpfire_check::{CheckOptions, check};
+use warpfire_meta::Store;
 use warpfire_simdev::{DeviceSpec, SimWorld};
 
 const DEVICE_BYTES: u64 = 64 << 20;
@@ -140,6 +141,48 @@ fn others_go_on_and_space_is_cleaned_while_a_large_transaction_is_open() {
     assert_eq!(pool.read("/other-7").unwrap(), content(39, 600_000));
     assert_eq!(pool.read("/long-copy").unwrap(), content(3, 700_000));
     assert_eq!(pool.read("/moved").unwrap(), content(4, 20_000));
+    pool.close().unwrap();
+    let report = check(&world.devices(), &CheckOptions::default()).expect("the pool can be checked");
+    assert!(report.is_clean(), "{report:?}");
+}
+
+/// Its copies name the bytes of others, in segments that are worth cleaning once what lies between has gone.
+#[test]
+fn bytes_that_a_transaction_names_are_not_moved_away_from_it() {
+    const FILES: u64 = 400;
+    const BYTES: usize = 40_000;
+    let (world, pool) = world_and_pool(5);
+    for dir in ["/kept", "/doomed", "/copies", "/other"] {
+        pool.create_dir(dir).unwrap();
+    }
+    let dir_of = |number: u64| if number.is_multiple_of(4) { "kept" } else { "doomed" };
+    for number in 0..FILES {
+        pool.write(format!("/{}/{number}", dir_of(number)), content(number, BYTES)).unwrap();
+    }
+    pool.filesystem().engine().compact().unwrap();
+    let tx = pool.begin().unwrap();
+    for number in (0..FILES).step_by(4) {
+        tx.copy(format!("/kept/{number}"), format!("/copies/{number}")).unwrap();
+    }
+    for number in (0..FILES).filter(|number| number % 4 != 0) {
+        pool.remove_file(format!("/doomed/{number}")).unwrap();
+    }
+    for round in 0..40 {
+        for number in 0..8 {
+            pool.write(format!("/other/{number}"), content(round, 600_000)).unwrap();
+        }
+        pool.filesystem().engine().compact().unwrap();
+        while pool.filesystem().engine().background_step().unwrap() {}
+    }
+    tx.commit_durable().unwrap();
+    assert_eq!(
+        pool.stats().transactions.replays,
+        0,
+        "its own changes were committed, not those of a repetition"
+    );
+    for number in (0..FILES).step_by(4) {
+        assert_eq!(pool.read(format!("/copies/{number}")).unwrap(), content(number, BYTES), "file {number}");
+    }
     pool.close().unwrap();
     let report = check(&world.devices(), &CheckOptions::default()).expect("the pool can be checked");
     assert!(report.is_clean(), "{report:?}");
