@@ -1,7 +1,7 @@
 /*
- * warpfire.h: files on a mounted pool, rearranged by moving pointers.
+ * warpfire.h: files on a mounted pool, rearranged by moving pointers; at the end, transactions.
  *
- * Each call works on a file that is open on the mount, takes place as a whole or not at all, and moves no data. All return 0, or -1 with errno:
+ * Each call on files works on a file that is open on the mount, takes place as a whole or not at all, and moves no data. All return 0, or -1 with errno:
  *
  *   ENOTTY  the file is not on a mounted pool
  *   EINVAL  no regular file; an insertion past the end; a time above a day
@@ -166,6 +166,56 @@ static inline int warpfire_drop(int fd, uint64_t slice)
     memset(&block, 0, sizeof block);
     block.slice = slice;
     return warpfire_slicing(fd, WARPFIRE_DROP, &block);
+}
+
+/*
+ * Transactions: a BEGIN on the mount's root directory, opened for reading, gives the path of a view, in which any program can work. COMMIT makes all that
+ * was done there visible at once. docs/IOCTLS.md says what else is defined.
+ *
+ *   ENOTTY  not the root directory of a mounted pool, or that of a view
+ *   EINVAL  another version, or flags that are not known
+ *   ENOENT  no such transaction, or another user's; it has ended
+ *   EBUSY   COMMIT: something in the view is open, or someone's working directory; it goes on. Or someone is just ending it
+ *   EAGAIN  BEGIN: as many are open as there may be
+ *   EROFS   BEGIN: the mount is read-only
+ *   ENOSPC, EIO ...  COMMIT: as the filesystem says; the transaction has been aborted
+ */
+struct warpfire_tx {
+    uint32_t version; /* WARPFIRE_VERSION */
+    uint32_t flags;   /* of BEGIN, WARPFIRE_TX_MINE or 0; of COMMIT, WARPFIRE_TX_DURABLE or 0 */
+    uint64_t id;      /* which; back: which */
+    uint32_t state;   /* back: one of those below */
+    uint32_t uid;     /* back: who began it */
+    uint32_t pid;     /* back: the process that it ends with, 0 if none */
+    uint32_t idle;    /* back: seconds since its view was last asked for something */
+    char call[32];    /* back, after a conflict: the call that would answer otherwise now */
+    char path[4096];  /* back: where the view is; after a conflict, what the call was about */
+};
+
+#define WARPFIRE_TX_MINE 1u    /* it is aborted when this process ends */
+#define WARPFIRE_TX_DURABLE 1u /* it is on flash on return */
+
+#define WARPFIRE_TX_OPEN 1u
+#define WARPFIRE_TX_ENDING 2u
+#define WARPFIRE_TX_COMMITTED 3u
+#define WARPFIRE_TX_CONFLICT 4u /* nothing has changed; begin again */
+#define WARPFIRE_TX_ABORTED 5u
+#define WARPFIRE_TX_NOT_DURABLE 6u /* committed, but the pool has failed */
+
+#define WARPFIRE_TX_BEGIN _IOWR('W', 0x40, struct warpfire_tx)
+#define WARPFIRE_TX_COMMIT _IOWR('W', 0x41, struct warpfire_tx)
+#define WARPFIRE_TX_ABORT _IOWR('W', 0x42, struct warpfire_tx)
+#define WARPFIRE_TX_STATUS _IOWR('W', 0x43, struct warpfire_tx)
+#define WARPFIRE_TX_NEXT _IOWR('W', 0x44, struct warpfire_tx) /* STATUS of the first with a greater id */
+
+/* One ioctl: `fd` is the mount's root directory. */
+static inline int warpfire_tx(int fd, unsigned long what, uint64_t id, uint32_t flags, struct warpfire_tx *block)
+{
+    memset(block, 0, sizeof *block);
+    block->version = WARPFIRE_VERSION;
+    block->id = id;
+    block->flags = flags;
+    return ioctl(fd, what, block);
 }
 
 #ifdef __cplusplus

@@ -357,10 +357,11 @@ impl<E: Store + SliceStore> Views<E> {
         }
         let outcome = self.commit_announced(view.transaction);
         self.main.changes.mark();
-        let outcome = outcome.and_then(|()| if durable { self.fs.sync() } else { Ok(()) });
+        let synced = if durable && outcome.is_ok() { self.fs.sync() } else { Ok(()) };
         view.place.remove();
         self.forget(id);
         match outcome {
+            Ok(()) if synced.is_err() => Ok(ended(id, uid, TransactionState::NotDurable)),
             Ok(()) => Ok(ended(id, uid, TransactionState::Committed)),
             Err(FsError::Conflict { call, path }) => Ok(TransactionReport {
                 call: call.to_owned(),

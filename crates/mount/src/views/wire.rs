@@ -7,7 +7,7 @@
 //!      0      4  version   1                                     1
 //!      4      4  flags     see below                             0
 //!      8      8  id        which one; BEGIN: 0                   which one
-//!     16      4  state     0                                     1 open, 2 ending, 3 committed, 4 conflict, 5 aborted
+//!     16      4  state     0                                     1 open, 2 ending, 3 committed, 4 conflict, 5 aborted, 6 not durable
 //!     20      4  uid       0                                     who began it
 //!     24      4  pid       0                                     the process that it ends with, 0 if none
 //!     28      4  idle      0                                     seconds since it was last used
@@ -22,7 +22,8 @@
 //! NEXT     _IOWR('W', 0x44, 4160)  as STATUS, of the first with a greater id
 //! ```
 //!
-//! A conflict is no error of the ioctl: COMMIT returns 0, and `state` says 4. Errors:
+//! A conflict is no error of the ioctl: COMMIT returns 0, and `state` says 4; nor is, where that was asked for,
+//! 6: that it was committed and the pool could not make it durable. Errors:
 //! `EINVAL` another version, flags that are not known, a path that does not fit; `ENOENT` no such transaction, or none of one's own; `EBUSY` COMMIT: something in the
 //! view is open; `EAGAIN` BEGIN: too many are open; `EROFS` BEGIN on a mount that is read-only; what the filesystem says, `ENOSPC` for example: then the
 //! transaction has been aborted.
@@ -80,6 +81,8 @@ pub enum TransactionState {
     Conflict,
     /// Nothing has changed.
     Aborted,
+    /// All its changes are visible, but could not be made durable: the pool has failed, and they may be lost.
+    NotDurable,
 }
 
 /// What is said of a transaction.
@@ -101,12 +104,13 @@ pub struct TransactionReport {
     pub path: PathBuf,
 }
 
-const STATES: [TransactionState; 5] = [
+const STATES: [TransactionState; 6] = [
     TransactionState::Open,
     TransactionState::Ending,
     TransactionState::Committed,
     TransactionState::Conflict,
     TransactionState::Aborted,
+    TransactionState::NotDurable,
 ];
 
 impl Request {

@@ -2,40 +2,15 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::world::World;
-
-/// The program, made in a directory that all users can enter; `None` where there is no compiler for C.
-fn program(directory: &Path) -> Option<PathBuf> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let made = directory.join("slicing");
-    let built = Command::new("cc")
-        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"])
-        .arg(here.join("../../include"))
-        .arg("-o")
-        .arg(&made)
-        .arg(here.join("tests/mount/slicing.c"))
-        .status();
-    match built {
-        Ok(status) => {
-            assert!(status.success(), "the program compiles");
-            fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
-            Some(made)
-        }
-        Err(e) => {
-            eprintln!("passed over: there is no cc: {e}");
-            None
-        }
-    }
-}
+use crate::world::{World, c_program};
 
 #[test]
 fn a_program_in_c_rearranges_files() {
     let Some(world) = World::new() else { return };
     let directory = tempfile::tempdir().unwrap();
-    let Some(program) = program(directory.path()) else { return };
+    let Some(program) = c_program("slicing", directory.path()) else { return };
     let ran = Command::new(program).arg("story").arg(world.path()).status().unwrap();
     assert!(ran.success());
     // The program has gone; what it did is there.
@@ -47,7 +22,7 @@ fn a_program_in_c_rearranges_files() {
 fn who_may_not_read_or_write_a_file_can_not_rearrange_it_though_it_is_open() {
     let Some(world) = World::shared() else { return };
     let directory = tempfile::tempdir().unwrap();
-    let Some(program) = program(directory.path()) else { return };
+    let Some(program) = c_program("slicing", directory.path()) else { return };
     fs::set_permissions(world.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::write(world.at("secret"), b"secret").unwrap();
     fs::set_permissions(world.at("secret"), fs::Permissions::from_mode(0o600)).unwrap();

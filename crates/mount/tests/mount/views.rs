@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use warpfire_mount::{ControlClient, MountOptions, TransactionReport, TransactionState};
 
-use crate::world::{Mapping, World};
+use crate::world::{Mapping, World, c_program};
 
 /// For how long something that comes by itself is waited for.
 const TRIES_MAX: u32 = 500;
@@ -325,4 +325,13 @@ fn a_view_is_for_who_began_it() {
     fs::write(view.join("file"), b"x").unwrap();
     assert!(!world.can_read(&view.join("file"), 1000));
     control.abort(id).unwrap();
+}
+
+#[test]
+fn a_program_in_c_works_in_transactions() {
+    let Some(world) = World::new() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let Some(program) = c_program("transaction", directory.path()) else { return };
+    assert!(std::process::Command::new(program).arg(world.path()).status().unwrap().success());
+    assert_eq!(names(world.path()), ["one", "two"]);
 }

@@ -1,6 +1,7 @@
 //! A mount for one test.
 
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -138,6 +139,30 @@ fn filesystem_and_pool() -> (Arc<Fs<Engine<Log, FsSchema>>>, Pool) {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     Fs::format(&*engine, &SystemClock, uid, gid).unwrap();
     (Arc::new(Fs::open(engine, Arc::new(SystemClock), FsOptions::default()).unwrap()), pool)
+}
+
+/// A program in C, made in a directory that all users can enter; `None` where there is no compiler for C.
+pub fn c_program(name: &str, directory: &Path) -> Option<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let made = directory.join(name);
+    let built = Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"])
+        .arg(here.join("../../include"))
+        .arg("-o")
+        .arg(&made)
+        .arg(here.join("tests/mount").join(name).with_extension("c"))
+        .status();
+    match built {
+        Ok(status) => {
+            assert!(status.success(), "the program compiles");
+            std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+            Some(made)
+        }
+        Err(e) => {
+            eprintln!("passed over: there is no cc: {e}");
+            None
+        }
+    }
 }
 
 /// A shared mapping of the beginning of a file.

@@ -27,8 +27,8 @@ Examples:
 Exit codes besides those of every command:
   75   a conflict: what was read has been changed by others meanwhile; nothing has changed, try again
 'tx run' ends with the code of the program, 128 and its number for a signal, when that is not 0. For its own:
-  125  it could not begin or commit, or the program left processes behind that go on for
-       five seconds; nothing has changed
+  125  it could not begin, commit or make durable, and says which; or the program left processes behind
+       that went on for five seconds: then nothing has changed
   126  the program can not be run
   127  there is no such program
 
@@ -134,6 +134,7 @@ fn state(state: TransactionState) -> &'static str {
         TransactionState::Committed => "committed",
         TransactionState::Conflict => "conflict",
         TransactionState::Aborted => "aborted",
+        TransactionState::NotDurable => "not durable",
     }
 }
 
@@ -184,8 +185,13 @@ impl Mounted {
     /// Commits; a conflict is a failure.
     fn commit(&self, id: u64, durable: bool) -> Result<(), Failure> {
         let report = self.about(id, |control| control.commit(id, durable))?;
-        if report.state == TransactionState::Committed {
-            return Ok(());
+        match report.state {
+            TransactionState::Committed => return Ok(()),
+            TransactionState::NotDurable => {
+                let failure = Failure::new(format_args!("transaction {id} is committed, but not durable"));
+                return Err(failure.hint("the pool has failed: see 'warpfire status'"));
+            }
+            _ => {}
         }
         let (call, path) = (report.call, report.path.display());
         let failure = Failure::new(format_args!(
@@ -205,8 +211,10 @@ impl Mounted {
                 Failure::new(format_args!("there is no transaction {id} of yours, or it has ended"))
                     .hint("'warpfire tx list' shows those that are open")
             }
-            Some(Errno::BUSY) => Failure::new(format_args!("transaction {id} is in use, and stays open"))
-                .hint("close the files and leave the folders of its view"),
+            Some(Errno::BUSY) => {
+                Failure::new(format_args!("transaction {id} is in use, and was not committed"))
+                    .hint("close the files and leave the folders of its view")
+            }
             _ => Failure::new(format_args!("transaction {id} has been aborted: {error}")),
         })
     }

@@ -72,7 +72,7 @@ pub fn run(mounted: &Mounted, program: &[OsString], durable: bool) -> Result<Exi
     match mounted.commit(begun.id, durable) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(failure) if failure.is_conflict() => Err(failure),
-        Err(failure) => Err(abort(failure.hint("nothing has changed"))),
+        Err(failure) => Err(abort(failure)),
     }
 }
 

@@ -1,0 +1,52 @@
+/*
+ * Works in transactions on a mounted pool, as a program in C would: `transaction DIRECTORY`, the root of an empty mount. Exits 0 if all is as it should be,
+ * and says what is not.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "warpfire.h"
+
+#define MUST(what)                                                                                   \
+    do {                                                                                             \
+        if (!(what)) {                                                                               \
+            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno);                     \
+            exit(1);                                                                                 \
+        }                                                                                            \
+    } while (0)
+
+static void make(const char *directory, const char *name)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    int fd = open(path, O_CREAT | O_EXCL | O_WRONLY, 0644);
+    MUST(fd != -1 && write(fd, name, strlen(name)) == (ssize_t)strlen(name) && close(fd) == 0);
+}
+
+int main(int count, char **words)
+{
+    MUST(count == 2);
+    int root = open(words[1], O_RDONLY | O_DIRECTORY);
+    MUST(root != -1);
+    struct warpfire_tx first, second, said;
+
+    MUST(warpfire_tx(root, WARPFIRE_TX_BEGIN, 0, WARPFIRE_TX_MINE, &first) == 0);
+    MUST(first.state == WARPFIRE_TX_OPEN && first.pid == (uint32_t)getpid() && first.uid == (uint32_t)getuid());
+    make(first.path, "one");
+    make(first.path, "two");
+    MUST(faccessat(root, "one", F_OK, 0) == -1);
+    MUST(warpfire_tx(root, WARPFIRE_TX_BEGIN, 0, 0, &second) == 0);
+    make(second.path, "one");
+    MUST(warpfire_tx(root, WARPFIRE_TX_NEXT, first.id, 0, &said) == 0 && said.id == second.id);
+
+    MUST(warpfire_tx(root, WARPFIRE_TX_COMMIT, first.id, WARPFIRE_TX_DURABLE, &said) == 0);
+    MUST(said.state == WARPFIRE_TX_COMMITTED && faccessat(root, "one", F_OK, 0) == 0);
+    MUST(warpfire_tx(root, WARPFIRE_TX_COMMIT, second.id, 0, &said) == 0 && said.state == WARPFIRE_TX_CONFLICT);
+    MUST(strcmp(said.path, "/one") == 0);
+    MUST(warpfire_tx(root, WARPFIRE_TX_ABORT, second.id, 0, &said) == -1 && errno == ENOENT);
+    MUST(warpfire_tx(root, WARPFIRE_TX_STATUS, 1, 7, &said) == -1 && errno == EINVAL);
+    return 0;
+}
