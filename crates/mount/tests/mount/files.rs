@@ -390,3 +390,31 @@ fn long_names_and_targets_are_refused_with_their_errors() {
     let long = fs::write(world.at(&"n".repeat(256)), b"").unwrap_err();
     assert_eq!(long.raw_os_error(), Some(rustix::io::Errno::NAMETOOLONG.raw_os_error()));
 }
+
+#[test]
+fn a_file_of_small_pieces_is_gathered_by_reading_it_through_the_mount() {
+    const PIECE: usize = 4096;
+    const FILE: usize = 8 << 20;
+    let Some(world) = World::new() else { return };
+    let bytes: Vec<u8> = (0..FILE).map(|i| (i / 7 % 251) as u8).collect();
+    fs::write(world.at("from"), &bytes).unwrap();
+    let from = File::open(world.at("from")).unwrap();
+    let to = File::options().read(true).write(true).create_new(true).open(world.at("to")).unwrap();
+    let starts = (0..FILE).step_by(PIECE).rev();
+    for (place, start) in starts.clone().enumerate() {
+        let (mut at, mut into) = (start as u64, (place * PIECE) as u64);
+        assert_eq!(rustix::fs::copy_file_range(&from, Some(&mut at), &to, Some(&mut into), PIECE), Ok(PIECE));
+    }
+    let expected: Vec<u8> = starts.flat_map(|start| bytes[start..start + PIECE].to_vec()).collect();
+    let mut written = Vec::new();
+    for _ in 0..3 {
+        to.sync_all().unwrap();
+        let before = world.written_bytes();
+        rustix::fs::fadvise(&to, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        assert!(fs::read(world.at("to")).unwrap() == expected);
+        to.sync_all().unwrap();
+        written.push(world.written_bytes() - before);
+    }
+    assert!(written[0] > FILE as u64 / 2, "{written:?}: most of it was gathered when it was first read");
+    assert!(written[2] < FILE as u64 / 8, "{written:?}: it is not gathered for ever");
+}
