@@ -22,11 +22,10 @@
 //! NEXT     _IOWR('W', 0x44, 4160)  as STATUS, of the first with a greater id
 //! ```
 //!
-//! A conflict is no error of the ioctl: COMMIT returns 0, and `state` says 4; nor is, where that was asked for,
-//! 6: that it was committed and the pool could not make it durable. Errors:
-//! `EINVAL` another version, flags that are not known, a path that does not fit; `ENOENT` no such transaction, or none of one's own; `EBUSY` COMMIT: something in the
-//! view is open; `EAGAIN` BEGIN: too many are open; `EROFS` BEGIN on a mount that is read-only; what the filesystem says, `ENOSPC` for example: then the
-//! transaction has been aborted.
+//! Two outcomes are no errors: COMMIT returns 0 too when `state` says 4, or 6: it was committed, but the pool could not make it durable. Errors:
+//! `EINVAL` another version, flags that are not known; `ENOENT` no such transaction, or none of one's own; `EBUSY` COMMIT: something in the view is open, or
+//! someone is ending it; `EAGAIN` BEGIN: too many are open; `EROFS` BEGIN on a mount that is read-only; what the filesystem says, `ENOSPC` for example: then
+//! the transaction has been aborted.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
