@@ -4,7 +4,8 @@
 //! copies, so that both many small writes and the reads between them cost linear time.
 
 use warpfire_format::fs::{
-    Extent, ExtentMap, INLINE_FOREVER_BYTES_MAX, Source, decode_region, encode_region, region_key,
+    Content, Extent, ExtentMap, INLINE_FOREVER_BYTES_MAX, Inode, Source, decode_region, encode_region,
+    region_key,
 };
 use warpfire_meta::{Admit, Batch, SliceStore, Store, Stream};
 
@@ -28,7 +29,7 @@ impl<E: Store + SliceStore> Fs<E> {
             history.record_edits += 1;
             if history.record_edits >= EDITS_MAX {
                 history.record_edits = 0;
-                let _ = self.rewrite_record(node, state);
+                let _ = self.put_whole_record(node, state);
             }
         }
         let history = &mut state.history;
@@ -45,6 +46,15 @@ impl<E: Store + SliceStore> Fs<E> {
         };
         let record_edits = state.history.record_edits;
         state.history = History { region, edits: 0, bytes: rewritten.unwrap_or(0), record_edits };
+    }
+
+    /// Writes the record of a file in regions whole. What it says is what the node knows, so nothing is read.
+    fn put_whole_record(&self, node: &Node, state: &State) -> Result<(), FsError> {
+        let Some(key) = state.home_key(self.volume, node.ino()) else { return Ok(()) };
+        let (mut batch, mut value) = (Batch::new(), Vec::new());
+        Inode { ino: node.ino(), attrs: state.attrs, content: Content::Regions }.encode(&mut value);
+        batch.put(&key, &value);
+        self.commit_upkeep(&batch)
     }
 
     /// Writes a small file's record whole. Returns how many bytes may ride in it.
