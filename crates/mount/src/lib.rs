@@ -25,4 +25,5 @@ mod waiters;
 pub use error::MountError;
 pub use options::{MountOptions, THREADS_MAX};
 pub use session::{Session, mount};
+pub use slices::{MountedSlice, remove_range};
 pub use views::{ControlClient, TransactionReport, TransactionState, enter};

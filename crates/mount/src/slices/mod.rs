@@ -6,6 +6,7 @@
 //!    attributes from before are forgotten after it.
 //! 3. A thread that takes requests from the kernel does not tell it something: it would wait for itself. A waiter does.
 
+mod client;
 mod shelf;
 mod wire;
 
@@ -19,6 +20,7 @@ use warpfire_fs::{Fs, FsError, Inserted, NodeRef, Yanked};
 use warpfire_meta::{SliceStore, Store};
 
 use crate::groups::ProcessGroups;
+pub use client::{MountedSlice, remove_range};
 pub(crate) use shelf::Shelf;
 use wire::Part;
 pub(crate) use wire::{Request, Told};

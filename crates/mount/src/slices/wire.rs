@@ -53,13 +53,13 @@ const fn number(function: u32) -> u32 {
     READ_WRITE | (BLOCK_BYTES as u32) << 16 | (b'W' as u32) << 8 | function
 }
 
-const YANK: u32 = number(0x50);
-const PASTE: u32 = number(0x51);
-const INSERT: u32 = number(0x52);
-const REMOVE: u32 = number(0x53);
-const REPLACE: u32 = number(0x54);
-const JOIN: u32 = number(0x55);
-const DROP: u32 = number(0x56);
+pub(super) const YANK: u32 = number(0x50);
+pub(super) const PASTE: u32 = number(0x51);
+pub(super) const INSERT: u32 = number(0x52);
+pub(super) const REMOVE: u32 = number(0x53);
+pub(super) const REPLACE: u32 = number(0x54);
+pub(super) const JOIN: u32 = number(0x55);
+pub(super) const DROP: u32 = number(0x56);
 
 /// A part of a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,6 +125,18 @@ impl Fields {
             seconds: u32::from_ne_bytes(*seconds),
         })
     }
+
+    fn encode(&self) -> Block {
+        let mut block = [0; BLOCK_BYTES];
+        block[..4].copy_from_slice(&VERSION.to_ne_bytes());
+        block[4..8].copy_from_slice(&self.flags.to_ne_bytes());
+        let words = [self.offset, self.len, self.slice, self.other, self.from];
+        for (place, word) in block[8..48].chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        block[48..52].copy_from_slice(&self.seconds.to_ne_bytes());
+        block
+    }
 }
 
 impl Request {
@@ -168,15 +180,41 @@ impl Request {
     }
 }
 
+impl Request {
+    /// The ioctl's number and block.
+    pub(crate) fn encode(self) -> (u32, Block) {
+        let fields = Fields::default();
+        let with = |part: Part| Fields { slice: part.slice, from: part.from, len: part.len, ..fields };
+        let (command, fields) = match self {
+            Request::Yank { offset, len, seconds } => (YANK, Fields { offset, len, seconds, ..fields }),
+            Request::Paste { part, position: Position::At(offset) } => {
+                (PASTE, Fields { offset, ..with(part) })
+            }
+            Request::Paste { part, position: Position::End } => {
+                (PASTE, Fields { flags: AT_END, ..with(part) })
+            }
+            Request::Insert { part, offset } => (INSERT, Fields { offset, ..with(part) }),
+            Request::InsertZeros { len, offset } => (INSERT, Fields { offset, len, ..fields }),
+            Request::Remove { offset, len } => (REMOVE, Fields { offset, len, ..fields }),
+            Request::Replace { slice } => (REPLACE, Fields { slice, ..fields }),
+            Request::Join { slice, other, seconds } => (JOIN, Fields { slice, other, seconds, ..fields }),
+            Request::Drop { slice } => (DROP, Fields { slice, ..fields }),
+        };
+        (command, fields.encode())
+    }
+}
+
 impl Told {
+    /// What an answer says; `None` if it is none.
+    pub(crate) fn decode(block: &Block) -> Option<Told> {
+        let Fields { offset, len, slice, .. } = Fields::decode(block)?;
+        Some(Told { offset, len, slice })
+    }
+
     /// The answer's bytes.
     pub(crate) fn encode(&self) -> Block {
-        let mut block = [0; BLOCK_BYTES];
-        block[..4].copy_from_slice(&VERSION.to_ne_bytes());
-        block[8..16].copy_from_slice(&self.offset.to_ne_bytes());
-        block[16..24].copy_from_slice(&self.len.to_ne_bytes());
-        block[24..32].copy_from_slice(&self.slice.to_ne_bytes());
-        block
+        let Told { offset, len, slice } = *self;
+        Fields { offset, len, slice, ..Fields::default() }.encode()
     }
 }
 
@@ -217,6 +255,27 @@ mod tests {
         assert_eq!(of(REPLACE, [0, 0, 3, 0, 0], 0, 0), Some(Request::Replace { slice: 3 }));
         assert_eq!(of(JOIN, [0, 0, 3, 4, 0], 0, 0), Some(Request::Join { slice: 3, other: 4, seconds: 60 }));
         assert_eq!(of(DROP, [0, 0, 3, 0, 0], 0, 0), Some(Request::Drop { slice: 3 }));
+    }
+
+    #[test]
+    fn requests_come_back_as_they_were_sent() {
+        let part = Part { slice: 3, from: 5, len: u64::MAX };
+        for request in [
+            Request::Yank { offset: 1, len: 2, seconds: 3 },
+            Request::Paste { part, position: Position::At(9) },
+            Request::Paste { part, position: Position::End },
+            Request::Insert { part, offset: 9 },
+            Request::InsertZeros { len: 4, offset: 9 },
+            Request::Remove { offset: 1, len: 2 },
+            Request::Replace { slice: 1 },
+            Request::Join { slice: 1, other: 2, seconds: 60 },
+            Request::Drop { slice: 1 },
+        ] {
+            let (command, block) = request.encode();
+            assert_eq!(Request::decode(command, &block), Some(request));
+        }
+        let told = Told { offset: 1, len: 2, slice: 3 };
+        assert_eq!(Told::decode(&told.encode()), Some(told));
     }
 
     #[test]

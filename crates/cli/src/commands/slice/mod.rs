@@ -25,7 +25,7 @@ Examples:
   warpfire slice cat --from 4096 --len 100 pool:/film
 
 Files are all in one pool, or all on a mounted one. No data is read or written but by cat: only pointers change, at any
-byte. Inside a pool each step is one commit; through a mount it is made of copy_file_range and truncation, in several.";
+byte. Each step is one commit: others see all of it or none.";
 
 /// Arguments of `warpfire slice`.
 #[derive(clap::Args, Debug)]

@@ -1,12 +1,12 @@
-//! Slices of files on a mounted pool, by `copy_file_range`: the kernel asks the pool, which copies pointers.
-//!
-//! A range can not be copied within a file over itself, and a file can not be its own source while it is being emptied, so what is
-//! needed later is first put aside in a file without a name, by pointers too.
+//! Slices of files on a mounted pool, by ioctls that its server answers. Each step is one commit, as inside a pool.
 
 use std::fs::File;
-use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+
+use rustix::io::Errno;
+use warpfire_mount::{MountedSlice, remove_range};
 
 use super::door::{Door, Part, Place};
 use crate::failure::Failure;
@@ -15,14 +15,17 @@ use crate::output::print;
 /// A range is read and printed in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A file is asked for in pieces that the answer of a copy has room for.
-const COPY_BYTES_MAX: u64 = 1 << 30;
-
 /// The files of this machine.
 pub struct Mounted;
 
-fn failed<E: Into<std::io::Error>>(path: &Path) -> impl FnOnce(E) -> Failure {
-    move |error| Failure::local(path, &error.into())
+fn failed(path: &Path) -> impl Fn(io::Error) -> Failure {
+    move |error| {
+        if error.raw_os_error() == Some(Errno::NOTTY.raw_os_error()) {
+            return Failure::new(format_args!("{}: it is not on a mounted pool", path.display()))
+                .hint("mount the pool, or name its files as POOL:/PATH");
+        }
+        Failure::local(path, &error)
+    }
 }
 
 fn open(path: &Path) -> Result<File, Failure> {
@@ -38,42 +41,22 @@ fn len(file: &File, path: &Path) -> Result<u64, Failure> {
     Ok(file.metadata().map_err(failed(path))?.len())
 }
 
-/// A file beside `path` that goes with its last user: the mount makes none without a name, so it has one for a moment.
-fn aside(path: &Path) -> Result<File, Failure> {
-    let name = path.with_file_name(format!(".warpfire-slice-{}", std::process::id()));
-    let made = File::options().read(true).write(true).create_new(true).open(&name);
-    let made = made.map_err(failed(&name))?;
-    std::fs::remove_file(&name).map_err(failed(&name))?;
-    Ok(made)
-}
-
-/// Copies a range by pointers to an offset of another file.
-fn copy(from: &File, range: Range<u64>, to: &File, at: u64, path: &Path) -> Result<(), Failure> {
-    let (mut from_at, mut to_at) = (range.start, at);
-    while from_at < range.end {
-        let len = usize::try_from((range.end - from_at).min(COPY_BYTES_MAX)).expect("a piece fits");
-        let copied = rustix::fs::copy_file_range(from, Some(&mut from_at), to, Some(&mut to_at), len);
-        if copied.map_err(failed(path))? == 0 {
-            return Err(Failure::new(format_args!("{}: it became shorter meanwhile", path.display())));
-        }
+/// Takes a part of a file that is on the mount of `target`.
+fn taken(part: &Part, source: &File, target: &File) -> Result<MountedSlice, Failure> {
+    let mount = |file: &File| file.metadata().map(|meta| meta.dev()).map_err(failed(&part.path));
+    let slice = MountedSlice::yank(source, part.range.clone()).map_err(failed(&part.path))?;
+    if mount(source)? != mount(target)? {
+        return Err(Failure::new(format_args!("{}: the files are on two mounts", part.path.display())));
     }
-    Ok(())
+    Ok(slice)
 }
 
-/// The range of a file, on its own.
-fn taken(part: &Part, beside: &Path) -> Result<File, Failure> {
-    let taken = aside(beside)?;
-    copy(&open(&part.path)?, part.range.clone(), &taken, 0, &part.path)?;
-    Ok(taken)
-}
-
-/// Makes the bytes from an offset of a file on those of another.
-fn end_with(file: &File, at: u64, tail: &File, path: &Path) -> Result<(), Failure> {
-    file.set_len(at).map_err(failed(path))?;
-    let tail_len = len(tail, path)?;
-    copy(tail, 0..tail_len, file, at, path)?;
-    // A hole at the end is not copied everywhere.
-    file.set_len(at + tail_len).map_err(failed(path))
+/// Two slices as one, in place of the two.
+fn joined(file: &File, before: MountedSlice, behind: MountedSlice) -> io::Result<MountedSlice> {
+    let both = before.join(file, behind)?;
+    before.forget(file)?;
+    behind.forget(file)?;
+    Ok(both)
 }
 
 impl Door for Mounted {
@@ -98,37 +81,45 @@ impl Door for Mounted {
     }
 
     fn assemble(&self, parts: &[Part], target: &Path) -> Result<(), Failure> {
-        let whole = aside(target)?;
-        let mut at = 0;
+        let file = writable(target)?;
+        let join = |before, behind| joined(&file, before, behind).map_err(failed(target));
+        // Each of as many parts as two to its rank, of ranks that fall: so no part is joined more often than there are ranks.
+        let mut waiting: Vec<(u32, MountedSlice)> = Vec::new();
+        let mut source: Option<(&Path, File)> = None;
         for part in parts {
-            copy(&open(&part.path)?, part.range.clone(), &whole, at, &part.path)?;
-            at += part.len();
+            if source.as_ref().is_none_or(|(path, _)| *path != part.path) {
+                source = Some((&part.path, open(&part.path)?));
+            }
+            let (_, from) = source.as_ref().expect("it was opened");
+            let (mut rank, mut slice) = (0, taken(part, from, &file)?);
+            while let Some((_, before)) = waiting.pop_if(|(other, _)| *other == rank) {
+                (rank, slice) = (rank + 1, join(before, slice)?);
+            }
+            waiting.push((rank, slice));
         }
-        end_with(&writable(target)?, 0, &whole, target)
+        let Some((_, mut whole)) = waiting.pop() else { return file.set_len(0).map_err(failed(target)) };
+        while let Some((_, before)) = waiting.pop() {
+            whole = join(before, whole)?;
+        }
+        whole.replace(&file).and_then(|()| whole.forget(&file)).map_err(failed(target))
     }
 
     fn paste(&self, part: &Part, target: &Path, place: Place) -> Result<(), Failure> {
-        let slice = taken(part, target)?;
         let file = writable(target)?;
-        let size = len(&file, target)?;
-        let at = match place {
-            Place::Over(at) | Place::Between(at) => at,
-            Place::End => size,
-        };
-        if !matches!(place, Place::Between(_)) {
-            return copy(&slice, 0..part.len(), &file, at, target);
+        let slice = taken(part, &open(&part.path)?, &file)?;
+        match place {
+            Place::Over(at) => slice.paste(&file, Some(at)),
+            Place::End => slice.paste(&file, None),
+            Place::Between(at) if at > len(&file, target)? => {
+                return Err(Failure::new(format_args!("{}: it ends before {at}", target.display())));
+            }
+            Place::Between(at) => slice.insert(&file, at),
         }
-        if at > size {
-            return Err(Failure::new(format_args!("{}: it ends before {at}", target.display())));
-        }
-        let tail = taken(&Part { path: target.to_path_buf(), range: at..size }, target)?;
-        copy(&slice, 0..part.len(), &file, at, target)?;
-        end_with(&file, at + part.len(), &tail, target)
+        .and_then(|()| slice.forget(&file))
+        .map_err(failed(target))
     }
 
     fn remove(&self, part: &Part) -> Result<(), Failure> {
-        let file = writable(&part.path)?;
-        let tail = Part { path: part.path.clone(), range: part.range.end..len(&file, &part.path)? };
-        end_with(&file, part.range.start, &taken(&tail, &part.path)?, &part.path)
+        remove_range(&writable(&part.path)?, part.range.clone()).map_err(failed(&part.path))
     }
 }
