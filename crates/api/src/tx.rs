@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::path::Path;
+use std::time::Duration;
 
 use warpfire_fs::{Follow, FsSchema, Transaction};
 use warpfire_meta::TxStore;
@@ -13,6 +14,12 @@ pub type Inside = TxStore<Engine, FsSchema>;
 
 /// Tries of [`Warpfire::transact`]. A conflict means that someone else got on with it, so a try fails only as often as others commit what it reads.
 const TRIES: u32 = 32;
+
+/// After so many, the others wait before they begin: those who take less time would come first for ever.
+const TRIES_BESIDE: u32 = 4;
+
+/// How long they wait at most, so that nobody waits for someone who waits for him.
+const AHEAD_MAX: Duration = Duration::from_millis(200);
 
 /// A transaction. All calls of [`Warpfire`] are there, and handles that they give; inside one sees what was there when it began, and one's own
 /// changes. Others see nothing of it before [`commit`](Tx::commit), and everything after. Dropping it aborts it.
@@ -169,8 +176,8 @@ impl Warpfire {
         Ok(Tx::over(self, self.filesystem().begin_read_only()?))
     }
 
-    /// Does something in a transaction and commits it; on a conflict does it again in a new one, up to 32 times. What it does besides should
-    /// bear repetition. If it fails, nothing has changed.
+    /// Does something in a transaction and commits it; on a conflict does it again in a new one, up to 32 times, the later ones ahead of other
+    /// calls of this. What it does besides should bear repetition. If it fails, nothing has changed.
     ///
     /// ```
     /// use warpfire::Pool;
@@ -191,9 +198,12 @@ impl Warpfire {
     pub fn transact<T>(&self, mut work: impl FnMut(&Tx) -> Result<T>) -> Result<T> {
         let mut tries = 1;
         loop {
+            let ahead = self.shared.ahead.try_lock_for(AHEAD_MAX).filter(|_| tries > TRIES_BESIDE);
             let tx = self.begin()?;
             let outcome = work(&tx)?;
-            match tx.commit() {
+            let committed = tx.commit();
+            drop(ahead);
+            match committed {
                 Ok(()) => return Ok(outcome),
                 Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES => tries += 1,
                 Err(error) => return Err(error),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, ReentrantMutex};
 use warpfire_fs::{Follow, Fs, NewMode, RenameMode};
 use warpfire_meta::{SliceStore, Store};
 
@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     pub joined: Joined,
     /// `None` once the pool has been closed, and where nothing is committed at intervals.
     committer: Mutex<Option<Committer>>,
+    /// Held by a transaction that has met conflicts again and again, for which those that begin wait.
+    pub ahead: ReentrantMutex<()>,
 }
 
 impl<E: Store + SliceStore> Clone for Warpfire<E> {
@@ -83,7 +85,8 @@ impl Warpfire {
     pub(crate) fn new(joined: Joined, identity: Identity, commit_interval: Option<Duration>) -> Result<Self> {
         let committer =
             commit_interval.map(|interval| Committer::start(Arc::clone(&joined.fs), interval)).transpose()?;
-        let shared = Arc::new(Shared { joined, committer: Mutex::new(committer) });
+        let shared =
+            Arc::new(Shared { joined, committer: Mutex::new(committer), ahead: ReentrantMutex::new(()) });
         Ok(Warpfire { fs: Arc::clone(&shared.joined.fs), shared, identity: Arc::new(identity) })
     }
 
