@@ -1,5 +1,6 @@
 //! The calls that take, place and move slices.
 
+use std::cell::OnceCell;
 use std::time::Duration;
 
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
@@ -7,6 +8,7 @@ use warpfire_env::Timestamp;
 use warpfire_meta::{Admit, SliceRead, SliceStore, Store};
 use warpfire_units::SlicePtr;
 
+use super::same::pieces_from;
 use super::yanked::Yanked;
 use crate::acl::Caller;
 use crate::data::{Piece, Position, Splice, check_end, check_regular, pieces_of};
@@ -62,7 +64,15 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `IsDirectory`, `Invalid` for what has no content; `FileTooLarge` for more than 2^18 regions.
     pub fn yank(&self, node: &NodeRef, offset: u64, len: u64) -> Result<Yanked, FsError> {
-        self.call(|| Call::Yank { node: node.ino(), offset, len }, || self.yank_in_turn(node, offset, len))
+        let kept = OnceCell::new();
+        let run = || {
+            let yanked = self.yank_in_turn(node, offset, len)?;
+            if self.turns.are_inside() {
+                _ = kept.set(yanked.kept_apart(&self.engine.holder()));
+            }
+            Ok(yanked)
+        };
+        self.call(|| Call::Yank { node: node.ino(), offset, len, told: kept.get().cloned() }, run)
     }
 
     fn yank_in_turn(&self, node: &NodeRef, offset: u64, len: u64) -> Result<Yanked, FsError> {
@@ -325,12 +335,22 @@ impl<E: Store + SliceStore> Fs<E> {
     pub fn read_yanked(&self, slice: &Yanked, at: u64, buf: &mut [u8]) -> Result<usize, FsError> {
         let now = self.use_slice(slice)?;
         let _pin = self.engine.pin();
-        let pieces = slice.pieces(0, now)?;
-        let end = at.saturating_add(buf.len() as u64).min(slice.len_bytes());
+        self.read_pieces(&slice.pieces(0, now)?, at, buf)
+    }
+
+    /// Fills `buf` with what pieces that lie one after the other have from a place on, for who has a pin. Returns how many bytes there were.
+    pub(super) fn read_pieces(
+        &self,
+        pieces: &[Piece<'_>],
+        at: u64,
+        buf: &mut [u8],
+    ) -> Result<usize, FsError> {
+        let end = at.saturating_add(buf.len() as u64);
+        let pieces = pieces_from(pieces, at).iter().map_while(|piece| piece.clip(at, end));
         let mut reads: Vec<SliceRead<'_>> = Vec::new();
         let mut rest = buf;
         let mut done = 0;
-        for piece in pieces.iter().filter_map(|piece| piece.clip(at, end)) {
+        for piece in pieces {
             let (place, behind) = rest.split_at_mut(usize::try_from(piece.len).expect("inside the buffer"));
             done += place.len();
             rest = behind;
@@ -348,7 +368,7 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 
     /// Bounds how long a value, with all its clones and parts, keeps its bytes: for this time from now, and no longer although it may still be there. A later lease takes the
-    /// place of an earlier one. What is due is let go by the next call on slices, or the next `sync`.
+    /// place of an earlier one. A transaction in which it was yanked keeps them until it ends. What is due is let go by the next call on slices, or the next `sync`.
     ///
     /// # Errors
     /// `ForeignSlice`; `LeaseExpired` if its time is over already.
@@ -363,7 +383,7 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 
     /// The time, once it is clear that a value may be used here at all.
-    fn use_slice(&self, slice: &Yanked) -> Result<Timestamp, FsError> {
+    pub(super) fn use_slice(&self, slice: &Yanked) -> Result<Timestamp, FsError> {
         if !slice.is_of(&self.engine.holder()) {
             return Err(FsError::ForeignSlice);
         }

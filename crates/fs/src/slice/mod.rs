@@ -27,6 +27,7 @@
 
 mod calls;
 mod lease;
+mod same;
 mod yanked;
 
 pub use calls::Inserted;

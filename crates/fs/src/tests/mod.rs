@@ -6,6 +6,7 @@ mod engine;
 mod file_model;
 mod full;
 mod gather;
+mod moved;
 mod names;
 mod serial;
 mod slice_model;

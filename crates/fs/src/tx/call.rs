@@ -220,10 +220,12 @@ pub(crate) enum Call {
         to: (u64, u64),
         len: u64,
     },
+    /// `told`: what the caller got, kept for itself; `None` if it failed.
     Yank {
         node: u64,
         offset: u64,
         len: u64,
+        told: Option<Yanked>,
     },
     Paste {
         who: Who,
@@ -302,6 +304,8 @@ const VISIT_AT_ONCE: usize = 256;
 pub(crate) struct Scene {
     pub(crate) nodes: Nodes,
     savepoints: HashMap<u64, Savepoint, FixedState>,
+    /// A value that was yanked again has other bytes than it had.
+    pub(crate) has_other_bytes: bool,
 }
 
 type Nodes = HashMap<u64, NodeRef, FixedState>;
@@ -467,7 +471,13 @@ impl Call {
                 let (source, target) = (node(nodes, from.0)?, node(nodes, to.0)?);
                 fs.copy_range(&who.caller(), (source, from.1), (target, to.1), *len)?;
             }
-            Call::Yank { node: file, offset, len } => _ = fs.yank(node(nodes, *file)?, *offset, *len)?,
+            Call::Yank { node: file, offset, len, told } => {
+                let now = fs.yank(node(nodes, *file)?, *offset, *len)?;
+                // What can not be read is not known to be the same.
+                let is_same =
+                    told.as_ref().is_some_and(|told| fs.are_same_bytes(told, &now).unwrap_or(false));
+                scene.has_other_bytes |= !is_same;
+            }
             Call::Paste { who, node: file, position, slice } => {
                 fs.paste(&who.caller(), node(nodes, *file)?, *position, slice)?;
             }

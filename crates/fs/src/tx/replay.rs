@@ -42,7 +42,7 @@ impl<E: Store + SliceStore> Transaction<E> {
             entry.call.make(&again.fs, &mut scene);
             let mut turn = again.fs.turns.take();
             let answered = turn.journal().and_then(Journal::take_last);
-            if answered != Some(entry.digest) {
+            if answered != Some(entry.digest) || scene.has_other_bytes {
                 let (ino, name) = entry.call.subject();
                 return Err(conflict(entry.call.name(), self.inside.path_of(ino, name)));
             }
