@@ -8,6 +8,7 @@
 
 mod attach;
 mod attr;
+mod awake;
 mod committer;
 mod error;
 mod gate;

@@ -14,6 +14,9 @@ pub struct MountOptions {
     /// Threads that take requests from the kernel; at least 1, at most [`THREADS_MAX`]. The kernel gives requests to them
     /// in turn, so that one program alone is served fastest by one: unless said, there is one for two processors.
     pub threads: usize,
+    /// Keeps idle processors from halting while requests flow, where that is what makes requests slow: in virtual machines of at most eight processors
+    /// that halt without polling first. Needs write access to `/dev/cpu_dma_latency`, which root has; without it nothing is done.
+    pub keep_awake: bool,
     /// How long a change may wait before it is made durable without a sync asking for it.
     pub commit_interval: Duration,
     /// What mount tables show as the source.
@@ -37,6 +40,7 @@ impl Default for MountOptions {
             read_only: false,
             allow_other: false,
             threads: (cores / 2).clamp(1, 16),
+            keep_awake: true,
             commit_interval: Duration::from_secs(5),
             fsname: "warpfire".to_owned(),
             unmount_on_signals: true,

@@ -22,6 +22,7 @@ use warpfire_fs::{Fs, FsError};
 use warpfire_meta::{SliceStore, Store};
 
 use crate::attach::attach;
+use crate::awake::Awake;
 use crate::committer::Committer;
 use crate::error::MountError;
 use crate::gate::Gate;
@@ -49,6 +50,7 @@ pub struct Session {
     serving: Option<JoinHandle<std::io::Result<()>>>,
     signals: Option<(Handle, JoinHandle<()>)>,
     committer: Committer,
+    awake: Awake,
     close: Option<Box<dyn FnOnce() -> Result<(), FsError> + Send>>,
 }
 
@@ -70,6 +72,7 @@ pub fn mount<E: Store + SliceStore>(
         }
     };
     let (committer, changes) = Committer::start(options.commit_interval, commit).map_err(threads_failed)?;
+    let (awake, requests) = Awake::start(options.keep_awake).map_err(threads_failed)?;
     let checks = Checks::of(options, rustix::process::geteuid().as_raw());
     let waiters = Arc::new(Waiters::start("warpfire-sync", SYNC_THREADS).map_err(threads_failed)?);
     let (root, gate) = (fs.root(), Arc::new(Gate::default()));
@@ -78,12 +81,20 @@ pub fn mount<E: Store + SliceStore>(
         nodes: Arc::clone(&nodes),
         gate: Arc::clone(&gate),
         changes: changes.clone(),
+        requests: requests.clone(),
         waiters: Arc::clone(&waiters),
     };
     let views = Arc::new(Views::new(Arc::clone(&fs), main, options).map_err(threads_failed)?);
     let control: Arc<dyn Control> = Arc::clone(&views) as Arc<dyn Control>;
-    let setting =
-        Setting { nodes, gate, changes, waiters, control: Some(control), read_only: options.read_only };
+    let setting = Setting {
+        nodes,
+        gate,
+        changes,
+        requests,
+        waiters,
+        control: Some(control),
+        read_only: options.read_only,
+    };
     let server = Server::new(Arc::clone(&fs), checks, setting);
     let device = attach(&at, options)?;
     let (detached, ends) = mpsc::channel();
@@ -102,6 +113,7 @@ pub fn mount<E: Store + SliceStore>(
         serving: Some(serving),
         signals: None,
         committer,
+        awake,
         close: Some(Box::new(move || {
             ending.end_all();
             fs.close()
@@ -197,6 +209,7 @@ impl Session {
             _ => Ok(()),
         };
         self.committer.stop();
+        self.awake.stop();
         let Some(close) = self.close.take() else { return Ok(()) };
         close()?;
         served.map_err(|e| system(&self.mountpoint, "serve", e))

@@ -30,6 +30,7 @@ use warpfire_fs::{Fs, FsError, NewMode, NodeRef, Position, Seek, SetAttr};
 use warpfire_meta::{SliceStore, Store};
 
 use crate::attr::{file_attr, nothing, set_time};
+use crate::awake::Requests;
 use crate::committer::Changes;
 use crate::gate::{Gate, Pass};
 use crate::groups::ProcessGroups;
@@ -81,6 +82,8 @@ pub(crate) struct Setting {
     pub(crate) gate: Arc<Gate>,
     /// Is told of changes.
     pub(crate) changes: Changes,
+    /// Is told of requests.
+    pub(crate) requests: Requests,
     /// Threads for what waits.
     pub(crate) waiters: Arc<Waiters>,
     /// Begins and ends transactions; a mount that shows one has none.
@@ -117,7 +120,9 @@ impl<E: Store + SliceStore> Server<E> {
         Arc::clone(&self.notifier)
     }
 
+    /// The node that a request is about.
     fn node(&self, ino: INodeNo) -> Answer<NodeRef> {
+        self.setting.requests.count();
         self.setting.nodes.get(ino.0).ok_or(STALE)
     }
 

@@ -44,6 +44,7 @@ use warpfire_fs::{Fs, FsError, NodeRef, Transaction};
 use warpfire_meta::{SliceStore, Store};
 
 use crate::attach::attach;
+use crate::awake::Requests;
 use crate::committer::Changes;
 use crate::error::MountError;
 use crate::gate::Gate;
@@ -112,6 +113,7 @@ pub(crate) struct Main {
     pub(crate) nodes: Arc<Nodes<NodeRef>>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) changes: Changes,
+    pub(crate) requests: Requests,
     pub(crate) waiters: Arc<Waiters>,
 }
 
@@ -325,6 +327,7 @@ impl<E: Store + SliceStore> Views<E> {
             nodes: Arc::new(Nodes::new(root.ino(), root)),
             gate: Arc::clone(gate),
             changes: Changes::ignored(),
+            requests: self.main.requests.clone(),
             waiters: Arc::clone(&self.main.waiters),
             control: None,
             read_only: self.options.read_only,

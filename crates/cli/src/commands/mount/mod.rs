@@ -70,6 +70,10 @@ pub struct Args {
     #[arg(long, value_parser = parse_threads)]
     threads: Option<usize>,
 
+    /// Let idle processors halt between requests, also on a virtual machine where each request waits for their waking.
+    #[arg(long)]
+    let_halt: bool,
+
     /// Where the server writes what goes wrong while it serves, in the background [default: nowhere].
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
@@ -128,6 +132,7 @@ fn serve(args: &Args) -> Result<(), Failure> {
         read_only: args.read_only,
         allow_other: args.allow_other,
         threads: args.threads.unwrap_or(MountOptions::default().threads),
+        keep_awake: !args.let_halt,
         commit_interval: Duration::from_secs(args.commit),
         transaction_timeout: Duration::from_secs(args.tx_timeout),
         fsname: format!("{}{}", control::SOURCE_PREFIX, stats.pool),
