@@ -39,7 +39,8 @@ pub(crate) const SEGMENT_RUNS_MAX: usize = 1024;
 /// frame 2072, and a segment that is opened, grown, sealed and freed at once has one of each.
 pub(crate) const EDIT_MAX_BYTES: usize = 4096;
 
-/// Payload bytes of full stripes that may wait for the devices while the next ones fill, and ...
+/// Payload bytes of full stripes that may wait for the devices while the next ones fill: at most 16 MiB of memory, as a buffer
+/// takes whole huge pages of 2 MiB, which one stripe of 1 MiB of a single device fills by half. And ...
 pub(crate) const BEHIND_MAX_BYTES: usize = 8 << 20;
 
 /// ... stripes that may in any case, so that one is written while another fills: of the longest, of 4 MiB and as much

@@ -76,6 +76,21 @@ fn a_write_that_fails_on_the_writer_thread_latches() {
     assert!(matches!(log.sync(), Err(LogError::ReadOnly(_))));
 }
 
+#[test]
+fn a_write_that_fails_after_its_append_returned_fails_the_sync() {
+    let shape = shape(1, 0, 1);
+    let world = shape.world(6);
+    let log = shape.create(&world).expect("blank devices take a log");
+    let log = log.with_writer_thread();
+    log.sync().expect("nothing fails yet");
+    world.sims()[0].inject(Fault::Fail { op: OpClass::Write, after: 0, lasting: false });
+    // Two stripes may be on their way: these appends wait for no device, and so may hear of no failure.
+    let told = (0..2).map(|key| log.append(Stream::Large, &content(key, narrow(ZONE_BYTES) / 2)));
+    let told = told.filter(Result::is_err).count();
+    assert!(matches!(log.sync(), Err(LogError::ReadOnly(_))), "after {told} appends that heard of it");
+    assert!(matches!(log.append(Stream::Large, b"more"), Err(LogError::ReadOnly(_))));
+}
+
 /// Writes on its way out of a scope, as a mount does that is closed when its owner goes.
 struct Closing<'l>(&'l Log, &'l Mutex<Option<Result<(), LogError>>>);
 

@@ -60,7 +60,7 @@ impl StripeBuf {
         self.closed = false;
         let needed = self.stride() * self.regions();
         if self.memory.len() < needed {
-            self.memory = AlignedBuf::zeroed(needed);
+            self.memory = AlignedBuf::lasting(needed);
         }
     }
 
