@@ -27,6 +27,7 @@
 
 mod committer;
 mod devices;
+mod diff;
 mod dir;
 mod error;
 mod file;
@@ -44,6 +45,7 @@ mod warpfire;
 mod xattr;
 
 pub use devices::{Content, Label, content_of, label_of};
+pub use diff::{Aspect, Change, Diff, Differing, How};
 pub use dir::{Dir, DirEntry, ReadDir};
 pub use error::{Error, ErrorKind, Result};
 pub use file::{File, OpenOptions};

@@ -78,6 +78,10 @@ impl Tx {
         Tx { view: pool.over(tx.files()), tx }
     }
 
+    pub(crate) fn transaction(&self) -> &Transaction<Engine> {
+        &self.tx
+    }
+
     /// Makes everything visible at once. After a crash all of it is there or nothing.
     ///
     /// # Errors

@@ -240,7 +240,7 @@ impl<E: Store + SliceStore> Fs<E> {
                 return Err(FsError::Damaged { code: 0, reason: "a directory holds itself".into() });
             }
             let found = match dentry {
-                Dentry::Reference(kind, ino) => self.find_own(kind, ino)?,
+                Dentry::Reference(kind, ino) => self.find_own(kind, ino, Some((dir, name)))?,
                 Dentry::Embedded(inode) => Some(self.table.get_or_insert(
                     inode.ino,
                     || self.stripes.at(&key) == before,
@@ -263,8 +263,8 @@ impl<E: Store + SliceStore> Fs<E> {
         }
     }
 
-    /// The node of an inode that lives at its own key. `None` if there is no such inode.
-    fn find_own(&self, kind: FileKind, ino: u64) -> Result<Option<Found>, FsError> {
+    /// The node of an inode that lives at its own key, found by a name of it. `None` if there is no such inode.
+    fn find_own(&self, kind: FileKind, ino: u64, by: Option<(u64, &[u8])>) -> Result<Option<Found>, FsError> {
         if let Some(found) = self.table.get(ino) {
             return Ok(Some(found));
         }
@@ -282,13 +282,18 @@ impl<E: Store + SliceStore> Fs<E> {
             });
         }
         let is_current = || self.stripes.at(&key) == before;
-        Ok(Some(self.table.get_or_insert(ino, is_current, || State::new(&inode, Home::Own))))
+        let state = || {
+            let state = State::new(&inode, Home::Own);
+            let place = state.place.clone().or_else(|| by.map(|(dir, name)| (dir, name.into())));
+            State { place, ..state }
+        };
+        Ok(Some(self.table.get_or_insert(ino, is_current, state)))
     }
 
     /// The node of a directory by number, for walks towards the root. `None` if it is gone.
     pub(crate) fn directory(&self, ino: u64) -> Result<Option<NodeRef>, FsError> {
         loop {
-            match self.find_own(FileKind::Directory, ino)? {
+            match self.find_own(FileKind::Directory, ino, None)? {
                 Some(Found::Node(node)) => return Ok(Some(node)),
                 Some(Found::Dying(node)) => drop(node.state.read()),
                 Some(Found::Stale) => {}

@@ -36,5 +36,8 @@ pub use path::{Follow, Resolved};
 pub use schema::FsSchema;
 pub use slice::{Inserted, Yanked};
 pub use space::SpaceInfo;
-pub use tx::{Changed, Inside, Savepoint, Transaction, TransactionCounts, Version};
+pub use tx::{
+    Aspect, Change, Changed, Diff, Differing, How, Inside, RANGES_TOLD_MAX, Savepoint, Transaction,
+    TransactionCounts, Version, XATTRS_TOLD_MAX,
+};
 pub use warpfire_format::fs::FileKind;

@@ -44,6 +44,14 @@ impl Numbers {
         Numbers::Lent(Lent { lender, drawn: Mutex::new(Drawn { numbers: again, given: 0 }) })
     }
 
+    /// Whether this one was drawn inside a transaction: they rise, so what was there when it began has a smaller one.
+    pub(crate) fn has_drawn(&self, ino: u64) -> bool {
+        match self {
+            Numbers::Own(_) => false,
+            Numbers::Lent(lent) => lent.drawn.lock().numbers.first().is_some_and(|first| *first <= ino),
+        }
+    }
+
     /// Those that were drawn inside a transaction, in order.
     pub(crate) fn drawn(&self) -> Vec<u64> {
         match self {

@@ -103,6 +103,9 @@ impl<E: Store + SliceStore> Fs<E> {
         self.commit(batch, Admit::User)?;
         state.attrs.links += 1;
         state.attrs.ctime = now;
+        if home == Home::Own {
+            state.place = Some((dir.ino(), name.into()));
+        }
         state.home = home;
         for moved in [&old_key, &own, &key] {
             self.stripes.moved(moved);

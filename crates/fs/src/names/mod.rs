@@ -107,7 +107,8 @@ impl<E: Store + SliceStore> Fs<E> {
             if state.is_unlinked() {
                 return Err(FsError::NotFound);
             }
-            state.place.as_ref().map(|(parent, _)| *parent).ok_or(FsError::NotDirectory)?
+            let place = state.place.as_ref().filter(|_| dir.is_dir());
+            place.map(|(parent, _)| *parent).ok_or(FsError::NotDirectory)?
         };
         if parent == dir.ino() {
             return Ok(NodeRef::clone(dir));

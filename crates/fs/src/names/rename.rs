@@ -336,7 +336,7 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         state.home = home;
         state.attrs.ctime = now;
-        if node.is_dir() {
+        if state.home == Home::Own {
             state.place = Some((at.dir.ino(), Name::from_slice(at.name)));
         }
     }

@@ -61,7 +61,7 @@ pub(crate) struct State {
     pub(crate) attrs: Attrs,
     pub(crate) home: Home,
     pub(crate) layout: Layout,
-    /// A directory's parent and its name there.
+    /// A directory's parent and its name there. Of a file whose record is at its own key a name that it had, if one is known.
     pub(crate) place: Option<(u64, Name)>,
     pub(crate) history: History,
 }

@@ -2,6 +2,7 @@
 
 mod bad_days;
 mod check;
+mod diff;
 mod engine;
 mod file_model;
 mod full;

@@ -31,6 +31,7 @@ mod begin;
 mod call;
 mod changed;
 mod commit;
+mod diff;
 mod journal;
 mod replay;
 mod savepoint;
@@ -39,6 +40,7 @@ mod turn;
 pub use begin::{Inside, Transaction};
 pub use changed::Changed;
 pub use commit::{TransactionCounts, Version};
+pub use diff::{Aspect, Change, Diff, Differing, How, RANGES_TOLD_MAX, XATTRS_TOLD_MAX};
 pub use savepoint::Savepoint;
 
 pub(crate) use answer::{Answer, Fresh, Shown, Told};

@@ -151,6 +151,54 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
         self.open()?.overlay.keys(&[], None).try_for_each(|(key, _)| visit(key))
     }
 
+    /// The first keys of a range that have been changed, in order: at most `max`.
+    ///
+    /// # Errors
+    /// `Ended`.
+    pub fn changed_keys(&self, range: KeyRange<'_>, max: usize) -> Result<Vec<Box<[u8]>>, MetaError> {
+        Ok(self.open()?.overlay.keys(range.start, range.end).take(max).map(|(key, _)| key.clone()).collect())
+    }
+
+    /// The key's value inside, for who looks at the transaction from outside: it does not count as read.
+    ///
+    /// # Errors
+    /// `Ended`; what reading says.
+    pub fn peek(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
+        self.unnoted(|state| self.get_in(state, key, out))
+    }
+
+    /// As `peek`, the value that lies below.
+    ///
+    /// # Errors
+    /// As `peek`.
+    pub fn peek_below(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
+        let _open = self.open()?;
+        self.below.get(key, self.at, out)
+    }
+
+    /// A page of the range inside, forward, as [`Store::scan`] gives it; it does not count as read.
+    ///
+    /// # Errors
+    /// As `peek`.
+    pub fn peek_range(
+        &self,
+        range: KeyRange<'_>,
+        max_entries: usize,
+        max_bytes: usize,
+        page: &mut Page,
+    ) -> Result<(), MetaError> {
+        let most = (max_entries, max_bytes);
+        self.unnoted(|state| self.scan_in(state, range, Direction::Forward, most, page))
+    }
+
+    fn unnoted<T>(&self, look: impl FnOnce(&mut State) -> Result<T, MetaError>) -> Result<T, MetaError> {
+        let mut state = self.open()?;
+        let reads = state.reads.take();
+        let seen = look(&mut state);
+        state.reads = reads;
+        seen
+    }
+
     /// Takes out what was changed and read, for a commit below. What is held stays so until the end.
     ///
     /// # Errors

@@ -1,0 +1,4 @@
+//! What a commit would change.
+
+mod model;
+mod stories;

@@ -1,0 +1,172 @@
+//! Reading both sides of a transaction, without counting as a reader.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use warpfire_format::fs::{Content, Dentry, FileKind, Inode, Key, VolumeId, dentry_key, inode_key};
+use warpfire_meta::{KeyRange, Pin, SliceStore, Store};
+
+use super::super::begin::Inside;
+use crate::attrs::{Attr, attr_of};
+use crate::error::FsError;
+use crate::limits::DEPTH_MAX;
+use crate::node::Name;
+
+/// A name, by its directory.
+pub(super) type Place = (u64, Name);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Side {
+    /// What was there when the transaction began.
+    Before,
+    /// What it sees.
+    Inside,
+}
+
+/// A file's record.
+pub(super) struct Record {
+    pub(super) ino: u64,
+    pub(super) kind: FileKind,
+    /// Whether it is at its own key: of directories, and files that have, or had, several names.
+    pub(super) is_own: bool,
+    bytes: Vec<u8>,
+}
+
+impl Record {
+    pub(super) fn inode(&self) -> Result<Inode<'_>, FsError> {
+        Ok(Inode::decode(&self.bytes)?)
+    }
+
+    pub(super) fn attr(&self) -> Result<Attr, FsError> {
+        Ok(attr_of(self.ino, &self.inode()?.attrs))
+    }
+
+    /// Whether it may have several names.
+    pub(super) fn is_shared(&self) -> bool {
+        self.is_own && self.kind != FileKind::Directory
+    }
+}
+
+/// A transaction's inside, and what lies below it.
+pub(super) struct Sides<E: Store + SliceStore>(Arc<Inside<E>>);
+
+impl<E: Store + SliceStore> Sides<E> {
+    pub(super) fn new(inside: Arc<Inside<E>>) -> Self {
+        Sides(inside)
+    }
+
+    pub(super) fn inside(&self) -> &Inside<E> {
+        &self.0
+    }
+
+    pub(super) fn volume(&self) -> VolumeId {
+        self.0.volume
+    }
+
+    pub(super) fn root(&self) -> u64 {
+        self.0.root().ino()
+    }
+
+    /// While it lives, slices that records name stay.
+    pub(super) fn pin(&self) -> Pin {
+        self.0.engine.pin()
+    }
+
+    /// Whether the transaction has made this file.
+    pub(super) fn is_made(&self, ino: u64) -> bool {
+        self.0.numbers.has_drawn(ino)
+    }
+
+    pub(super) fn get(&self, side: Side, key: &[u8], out: &mut Vec<u8>) -> Result<bool, FsError> {
+        Ok(match side {
+            Side::Before => self.0.engine.peek_below(key, out)?,
+            Side::Inside => self.0.engine.peek(key, out)?,
+        })
+    }
+
+    /// Keys that have been changed, in order, at most `max`.
+    pub(super) fn changed(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        max: usize,
+    ) -> Result<Vec<Box<[u8]>>, FsError> {
+        Ok(self.0.engine.changed_keys(KeyRange { start, end }, max)?)
+    }
+
+    /// The inode that a name leads to.
+    pub(super) fn leads_to(&self, side: Side, dir: u64, name: &[u8]) -> Result<Option<u64>, FsError> {
+        let mut value = Vec::new();
+        let there = self.get(side, &dentry_key(self.volume(), dir, name), &mut value)?;
+        Ok(if there { Some(Dentry::decode(&value)?.ino()) } else { None })
+    }
+
+    /// The record that a name leads to.
+    pub(super) fn find(&self, side: Side, dir: u64, name: &[u8]) -> Result<Option<Record>, FsError> {
+        let mut bytes = Vec::new();
+        if !self.get(side, &dentry_key(self.volume(), dir, name), &mut bytes)? {
+            return Ok(None);
+        }
+        let dentry = Dentry::decode(&bytes)?;
+        let (ino, kind) = (dentry.ino(), dentry.kind());
+        match dentry {
+            Dentry::Embedded(_) => Ok(Some(Record { ino, kind, is_own: false, bytes })),
+            // Not there only if it went after its name was read.
+            Dentry::Reference(..) => self.own(side, ino),
+        }
+    }
+
+    /// The record that is at its own key.
+    pub(super) fn own(&self, side: Side, ino: u64) -> Result<Option<Record>, FsError> {
+        let mut bytes = Vec::new();
+        if !self.get(side, &inode_key(self.volume(), ino), &mut bytes)? {
+            return Ok(None);
+        }
+        let kind = Inode::decode(&bytes)?.attrs.kind;
+        Ok(Some(Record { ino, kind, is_own: true, bytes }))
+    }
+
+    /// Where a directory is; `None` if it is not on this side, or the root.
+    pub(super) fn place_of(&self, side: Side, dir: u64) -> Result<Option<Place>, FsError> {
+        if dir == self.root() {
+            return Ok(None);
+        }
+        let Some(record) = self.own(side, dir)? else { return Ok(None) };
+        let place = match record.inode()?.content {
+            Content::Directory(parent, name) => Some((parent, name.into())),
+            _ => None,
+        };
+        Ok(place)
+    }
+
+    /// A name that a file of several names had when the transaction met it.
+    pub(super) fn known_place(&self, ino: u64) -> Option<Place> {
+        self.0.held(ino)?.state.read().place.clone()
+    }
+
+    /// The path of a name; `None` if it is not on this side.
+    pub(super) fn path_of(&self, side: Side, place: &Place) -> Result<Option<PathBuf>, FsError> {
+        let (mut dir, mut names) = (place.0, vec![place.1.clone()]);
+        while dir != self.root() && names.len() < DEPTH_MAX as usize {
+            let Some((parent, name)) = self.place_of(side, dir)? else { return Ok(None) };
+            names.push(name);
+            dir = parent;
+        }
+        let mut path = Vec::new();
+        for name in names.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        Ok(Some(OsStr::from_bytes(&path).into()))
+    }
+}
+
+/// The name of a directory's entry that a key is.
+pub(super) fn name_of(key: &[u8]) -> Result<Option<Place>, FsError> {
+    Ok(match Key::decode(key)? {
+        Key::Dentry(_, dir, name) => Some((dir, name.into())),
+        _ => None,
+    })
+}
