@@ -218,6 +218,108 @@ static inline int warpfire_tx(int fd, unsigned long what, uint64_t id, uint32_t 
     return ioctl(fd, what, block);
 }
 
+/*
+ * What a commit would change, some paths at a time: `page` is all zeros at first and passed again until its `count` is 0. In the order of the paths; docs/IOCTLS.md
+ * says what is told.
+ *
+ *   ENOENT  no such transaction, or another user's; it has ended
+ *   EBUSY   it is ending, or another call lists its changes right now
+ *   ESTALE  someone else has listed them since: begin anew
+ *   others  as for STATUS
+ */
+struct warpfire_diff {
+    uint32_t version; /* WARPFIRE_VERSION */
+    uint32_t flags;   /* 0 */
+    uint64_t id;      /* which; 0 on the root of a view: its own */
+    uint64_t at;      /* 0: from the first change on; else what came back */
+    uint32_t count;   /* 0; back: how many changes there are, 0 at the end */
+    uint32_t zero;
+    uint64_t changes[2043]; /* back: `count` times struct warpfire_change and what follows each */
+};
+
+struct warpfire_time {
+    int64_t seconds;
+    uint32_t nanos;
+    uint32_t zero;
+};
+
+/* A file as stat shows it. `ino` is 0 if there is none. */
+struct warpfire_file {
+    uint64_t ino;
+    uint64_t size;
+    uint64_t allocated; /* bytes that are not holes */
+    uint64_t rdev;
+    uint32_t mode;
+    uint32_t links;
+    uint32_t uid;
+    uint32_t gid;
+    struct warpfire_time atime, mtime, ctime, btime;
+};
+
+struct warpfire_change {
+    uint32_t bytes;    /* of this change with all that follows it */
+    uint8_t how;       /* one of those below */
+    uint8_t cut;       /* 1 if a path is longer than 4095 bytes and was cut */
+    uint16_t differs;  /* the sum of those below */
+    uint16_t path;     /* bytes of the path, its NUL too */
+    uint16_t other;    /* bytes of the other path, its NUL too; 0 if there is none */
+    uint16_t names;    /* bytes of names of extended attributes that differ, their NULs too: the first 16 */
+    uint16_t ranges;   /* how many ranges follow: the first 16 */
+    uint64_t data;     /* how many bytes of the file differ ... */
+    uint64_t in;       /* ... in how many ranges */
+    uint64_t xattrs;   /* how many extended attributes differ */
+    struct warpfire_file before, after;
+    /* then the ranges, each a uint64_t of the first byte and one of the first behind it; the path, the other path, the names; zeros up to a multiple of 8 */
+};
+
+#define WARPFIRE_CREATED 1 /* no `before` */
+#define WARPFIRE_DELETED 2 /* no `after`; `path` is where it was */
+#define WARPFIRE_RENAMED 3 /* `other` is where it was */
+#define WARPFIRE_LINKED 4  /* `other` is another name of the file, if one is known */
+#define WARPFIRE_CHANGED 5
+
+#define WARPFIRE_DIFFERS_DATA 1u
+#define WARPFIRE_DIFFERS_SIZE 2u
+#define WARPFIRE_DIFFERS_MODE 4u
+#define WARPFIRE_DIFFERS_OWNER 8u
+#define WARPFIRE_DIFFERS_MTIME 16u
+#define WARPFIRE_DIFFERS_ATIME 32u
+#define WARPFIRE_DIFFERS_XATTRS 64u
+
+#define WARPFIRE_TX_DIFF _IOWR('W', 0x45, struct warpfire_diff)
+
+/* One ioctl: `fd` is the mount's root directory, or that of a view. */
+static inline int warpfire_diff(int fd, uint64_t id, struct warpfire_diff *page)
+{
+    page->version = WARPFIRE_VERSION;
+    page->id = id;
+    page->count = 0;
+    return ioctl(fd, WARPFIRE_TX_DIFF, page);
+}
+
+/* The first of a page's `count` changes, which there is if `count` is not 0 ... */
+static inline const struct warpfire_change *warpfire_first_change(const struct warpfire_diff *page)
+{
+    return (const struct warpfire_change *)page->changes;
+}
+
+/* ... and the one behind another, which there is but after the last. */
+static inline const struct warpfire_change *warpfire_next_change(const struct warpfire_change *change)
+{
+    return (const struct warpfire_change *)((const char *)change + change->bytes);
+}
+
+static inline const char *warpfire_change_path(const struct warpfire_change *change)
+{
+    return (const char *)(change + 1) + 16 * change->ranges;
+}
+
+/* NULL if there is none. */
+static inline const char *warpfire_change_other(const struct warpfire_change *change)
+{
+    return change->other ? warpfire_change_path(change) + change->path : NULL;
+}
+
 #ifdef __cplusplus
 }
 #endif

@@ -31,7 +31,7 @@ use crate::nodes::Nodes;
 use crate::options::{Checks, MountOptions};
 use crate::server::{Server, Setting};
 use crate::serving::serve;
-use crate::views::{Control, Main, Views};
+use crate::views::{Control, Door, Main, Views};
 use crate::waiters::{SYNC_THREADS, Waiters};
 
 /// How a mount ends.
@@ -92,7 +92,7 @@ pub fn mount<E: Store + SliceStore>(
         changes,
         requests,
         waiters,
-        control: Some(control),
+        door: Door::Main(control),
         read_only: options.read_only,
     };
     let server = Server::new(Arc::clone(&fs), checks, setting);

@@ -14,7 +14,7 @@ mod time;
 pub use entry::{Entry, mode_letters};
 pub use size::{Size, duration, grouped, per_second};
 pub use table::Table;
-pub use time::moment;
+pub use time::{exact_moment, moment};
 
 use crate::failure::Failure;
 

@@ -194,6 +194,50 @@ fn a_transaction_is_begun_worked_in_from_anywhere_and_committed() {
 }
 
 #[test]
+fn a_diff_says_in_lines_and_in_json_what_a_commit_would_change() {
+    let Some(pool) = pool() else { return };
+    fs::write(pool.0.path("mnt/grown"), vec![b'x'; 100]).expect("written");
+    fs::write(pool.0.path("mnt/moved"), b"x").expect("written");
+    pool.0.run(["tx", "diff", "--in", "mnt"]).failed(1);
+    let begun = pool.0.run(["tx", "begin", "--in", "mnt"]).succeeded();
+    let (id, view) = begun.trim_end().split_once(' ').expect("an id and a folder");
+    assert_eq!(pool.0.run(["tx", "diff", "--in", "mnt", id]).succeeded(), "nothing would change\n");
+    assert_eq!(pool.0.run(["tx", "diff", "--in", "mnt", id, "--json"]).succeeded(), "[]\n");
+    let work = format!(
+        "cd {view} && printf 0123456789 >> grown && chmod 600 grown && mkdir d && mv moved d/ && ln grown z"
+    );
+    assert!(Command::new("sh").args(["-c", &work]).status().expect("sh runs").success());
+    let lines = "created  /d  (folder)\n\
+        renamed  /moved -> /d/moved\n\
+        changed  /grown  (10 bytes at 100, size 100 -> 110, mode 0644 -> 0600, time)\n\
+        linked   /z  (another name of /grown)\n";
+    assert_eq!(pool.0.run(["tx", "diff", "--in", "mnt", id]).succeeded(), lines);
+    assert_eq!(pool.0.run(["tx", "diff", "--in", "mnt"]).succeeded(), lines, "it is the only one");
+    let told = pool.0.run(["tx", "diff", "--in", "mnt", id, "--json"]).succeeded();
+    let told: Vec<Value> = serde_json::from_str(&told).expect("a list");
+    let words: Vec<&str> = told.iter().map(|one| one["change"].as_str().expect("a word")).collect();
+    assert_eq!(words, ["created", "renamed", "changed", "linked"]);
+    assert_eq!((&told[1]["from"], &told[1]["path"]), (&Value::from("/moved"), &Value::from("/d/moved")));
+    assert_eq!(told[2]["differs"], serde_json::json!(["data", "size", "mode", "modified"]));
+    assert_eq!(told[2]["data"], serde_json::json!({"bytes": 10, "ranges": 1, "first": [[100, 110]]}));
+    assert_eq!(told[2]["before"]["mode"], "0644");
+    assert_eq!(told[3]["from"], "/grown");
+    pool.0.run(["tx", "commit", "--in", "mnt", id]).succeeded();
+    pool.0.run(["tx", "diff", "--in", "mnt", id]).failed(1);
+}
+
+#[test]
+fn a_program_in_a_transaction_asks_what_it_has_changed() {
+    let Some(pool) = pool() else { return };
+    let warpfire = env!("CARGO_BIN_EXE_warpfire");
+    run(&pool, &format!("echo x > mnt/file && {warpfire} tx diff --in mnt > told; echo more >> mnt/file"))
+        .succeeded();
+    let told = fs::read_to_string(pool.0.path("told")).expect("written");
+    assert_eq!(told, "created  /file  (file, 2 B)\n");
+    assert_eq!(fs::read(pool.0.path("mnt/file")).expect("committed"), b"x\nmore\n");
+}
+
+#[test]
 fn an_aborted_transaction_is_gone() {
     let Some(pool) = pool() else { return };
     let begun = pool.0.run(["tx", "begin", "--in", "mnt"]).succeeded();

@@ -22,17 +22,29 @@ impl<E: Store + SliceStore> Server<E> {
         given: &[u8],
         reply: ReplyIoctl,
     ) {
-        match &self.setting.control {
-            Some(control) if views::Request::is_known(command) && ino.0 == self.fs.root().ino() => {
+        let asker = views::Asker { uid: req.uid(), pid: req.pid() };
+        let is_root = ino.0 == self.fs.root().ino();
+        match self.setting.door.main() {
+            Some(control) if is_root && views::Request::is_known(command) => {
                 let Some(request) = views::Request::decode(command, given) else {
                     return reply.error(Errno::EINVAL);
                 };
-                let asker = views::Asker { uid: req.uid(), pid: req.pid() };
                 let answer = move |told: Result<views::TransactionReport, rustix::io::Errno>| match told {
                     Ok(report) => reply.ioctl(0, &report.encode()),
                     Err(errno) => reply.error(Errno::from_i32(errno.raw_os_error())),
                 };
                 Arc::clone(control).ask(asker, request, Box::new(answer));
+            }
+            _ if is_root && views::DiffRequest::is_known(command) => {
+                let Some(request) = views::DiffRequest::decode(given) else {
+                    return reply.error(Errno::EINVAL);
+                };
+                let answer = move |listed: Result<Box<views::DiffBlock>, rustix::io::Errno>| match listed {
+                    Ok(block) => reply.ioctl(0, &*block),
+                    Err(errno) => reply.error(Errno::from_i32(errno.raw_os_error())),
+                };
+                let (control, request) = self.setting.door.lister(request);
+                Arc::clone(control).list(asker, request, Box::new(answer));
             }
             _ if slices::Request::is_known(command) => self.answer_slicing(req, ino, command, given, reply),
             _ => reply.error(Errno::ENOTTY),

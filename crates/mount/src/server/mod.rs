@@ -37,7 +37,7 @@ use crate::groups::ProcessGroups;
 use crate::nodes::Nodes;
 use crate::options::Checks;
 use crate::slices::Shelf;
-use crate::views::Control;
+use crate::views::Door;
 use crate::waiters::Waiters;
 use flags::{alloc_mode, file_kind, rename_mode, xattr_mode};
 use listing::OpenDirs;
@@ -86,8 +86,8 @@ pub(crate) struct Setting {
     pub(crate) requests: Requests,
     /// Threads for what waits.
     pub(crate) waiters: Arc<Waiters>,
-    /// Begins and ends transactions; a mount that shows one has none.
-    pub(crate) control: Option<Arc<dyn Control>>,
+    /// What the root directory answers about transactions.
+    pub(crate) door: Door,
     /// Whether nothing may be changed.
     pub(crate) read_only: bool,
 }

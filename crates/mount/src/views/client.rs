@@ -8,7 +8,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl};
 
-use super::wire::{ABORT, BEGIN, Block, COMMIT, NEXT, Request, STATUS, TransactionReport};
+use warpfire_fs::Change;
+
+use super::diff::{self, DIFF};
+use super::wire::{ABORT, BEGIN, COMMIT, NEXT, Request, STATUS, TransactionReport};
 
 /// A mount whose server can be asked. Errors are those that `views/wire.rs` lists.
 #[derive(Debug)]
@@ -74,26 +77,79 @@ impl Control {
         }
     }
 
+    /// What a commit of a transaction would change, in the order of the paths: see [`warpfire_fs::Diff`].
+    #[must_use]
+    pub fn changes(&self, id: u64) -> Changes<'_> {
+        Changes { control: self, id, at: 0, page: Vec::new().into_iter(), ended: false }
+    }
+
     fn ask(&self, request: Request) -> io::Result<TransactionReport> {
         let (command, mut block) = request.encode();
         match command {
-            BEGIN => self.exchange::<{ BEGIN as Opcode }>(&mut block),
-            COMMIT => self.exchange::<{ COMMIT as Opcode }>(&mut block),
-            ABORT => self.exchange::<{ ABORT as Opcode }>(&mut block),
-            STATUS => self.exchange::<{ STATUS as Opcode }>(&mut block),
-            NEXT => self.exchange::<{ NEXT as Opcode }>(&mut block),
+            BEGIN => self.exchange::<{ BEGIN as Opcode }, _>(&mut block),
+            COMMIT => self.exchange::<{ COMMIT as Opcode }, _>(&mut block),
+            ABORT => self.exchange::<{ ABORT as Opcode }, _>(&mut block),
+            STATUS => self.exchange::<{ STATUS as Opcode }, _>(&mut block),
+            NEXT => self.exchange::<{ NEXT as Opcode }, _>(&mut block),
             _ => unreachable!("requests have no other numbers"),
         }?;
-        TransactionReport::decode(&block)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is none"))
+        TransactionReport::decode(&block).ok_or_else(no_answer)
     }
 
     #[expect(
         unsafe_code,
         reason = "an ioctl is a call with an argument that only its number tells the type of"
     )]
-    fn exchange<const NUMBER: Opcode>(&self, block: &mut Block) -> Result<(), Errno> {
+    fn exchange<const NUMBER: Opcode, B: Exchanged>(&self, block: &mut B) -> Result<(), Errno> {
+        const { assert!(NUMBER >> 16 & 0x3fff == size_of::<B>() as Opcode, "the number says how long a block is") };
         // SAFETY: the number says that it reads and writes as many bytes as a block has, and FUSE passes no more.
-        unsafe { ioctl(&self.root, Updater::<NUMBER, Block>::new(block)) }
+        unsafe { ioctl(&self.root, Updater::<NUMBER, B>::new(block)) }
+    }
+}
+
+/// Bytes without a meaning of their own, so that any may come back.
+trait Exchanged {}
+
+impl<const LEN: usize> Exchanged for [u8; LEN] {}
+
+fn no_answer() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the answer is none")
+}
+
+/// Changes of a transaction, asked for as they are read. After an error there are none.
+///
+/// # Errors
+/// `ENOENT` if there is no such transaction, or it has ended; `EBUSY` and `ESTALE` if someone else has its changes listed now.
+#[derive(Debug)]
+pub struct Changes<'a> {
+    control: &'a Control,
+    id: u64,
+    at: u64,
+    page: std::vec::IntoIter<Change>,
+    ended: bool,
+}
+
+impl Changes<'_> {
+    fn next_page(&mut self) -> io::Result<()> {
+        let mut block = Box::new(diff::Request { id: self.id, at: self.at }.encode());
+        self.control.exchange::<{ DIFF as Opcode }, _>(&mut *block)?;
+        let (at, changes) = diff::decode(&block).ok_or_else(no_answer)?;
+        (self.at, self.page) = (at, changes.into_iter());
+        Ok(())
+    }
+}
+
+impl Iterator for Changes<'_> {
+    type Item = io::Result<Change>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.page.len() == 0 && !self.ended {
+            let asked = self.next_page();
+            self.ended = self.page.len() == 0;
+            if let Err(e) = asked {
+                return Some(Err(e));
+            }
+        }
+        self.page.next().map(Ok)
     }
 }

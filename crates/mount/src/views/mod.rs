@@ -19,10 +19,12 @@
 //!    commit changes may be of before for as long as emptying its cache takes once more.
 //! 4. A thread that takes requests from the kernel neither mounts, nor unmounts, nor tells the kernel something by itself: it would wait for itself. Threads of their own
 //!    do; each transaction has at most one job for them, and there are at most [`TRANSACTIONS_MAX`].
-//! 5. Nothing of a view outlives the server: a transaction that was open when it died has never been.
+//! 5. What a transaction would change is listed by threads of their own too, so that no listing keeps others from committing (`diff/`).
+//! 6. Nothing of a view outlives the server: a transaction that was open when it died has never been.
 
 mod announce;
 mod client;
+mod diff;
 mod enter;
 mod place;
 mod watch;
@@ -55,9 +57,11 @@ use crate::options::{Checks, MountOptions};
 use crate::server::{Server, Setting};
 use crate::serving::serve;
 use crate::waiters::{WAITING_MAX, Waiters};
+use diff::{Listings, Turn};
 use place::Place;
 
-pub use client::Control as ControlClient;
+pub use client::{Changes as ChangesClient, Control as ControlClient};
+pub(crate) use diff::{Block as DiffBlock, Request as DiffRequest};
 pub use enter::enter;
 pub(crate) use wire::Request;
 pub use wire::{TransactionReport, TransactionState};
@@ -67,6 +71,9 @@ const TRANSACTIONS_MAX: usize = 64;
 
 /// Transactions that begin or end at a time; the others wait.
 const JOB_THREADS: usize = 4;
+
+/// Transactions whose changes are listed at a time.
+const LIST_THREADS: usize = 2;
 
 const _: () = assert!(TRANSACTIONS_MAX <= WAITING_MAX, "no job is left to a thread that takes requests");
 
@@ -78,6 +85,34 @@ const IN_USE_PAUSE: Duration = Duration::from_millis(25);
 pub(crate) trait Control: Send + Sync {
     /// Answers a request, on this thread or another.
     fn ask(self: Arc<Self>, asker: Asker, request: Request, answer: Answer);
+
+    /// Has some of a transaction's changes listed by another thread.
+    fn list(self: Arc<Self>, asker: Asker, request: DiffRequest, answer: ListAnswer);
+}
+
+/// What a mount's root directory answers.
+pub(crate) enum Door {
+    /// Of the mount that views are begun from: everything.
+    Main(Arc<dyn Control>),
+    /// Of a view: what its own transaction would change. Transactions are not nested.
+    View(Arc<dyn Control>, u64),
+}
+
+impl Door {
+    pub(crate) fn main(&self) -> Option<&Arc<dyn Control>> {
+        match self {
+            Door::Main(control) => Some(control),
+            Door::View(..) => None,
+        }
+    }
+
+    /// Who lists changes, and which transaction is meant.
+    pub(crate) fn lister(&self, request: DiffRequest) -> (&Arc<dyn Control>, DiffRequest) {
+        match self {
+            Door::View(control, own) if request.id == 0 => (control, DiffRequest { id: *own, ..request }),
+            Door::Main(control) | Door::View(control, _) => (control, request),
+        }
+    }
 }
 
 /// Who asks.
@@ -89,6 +124,9 @@ pub(crate) struct Asker {
 
 /// Takes what is answered.
 pub(crate) type Answer = Box<dyn FnOnce(Result<TransactionReport, Errno>) + Send>;
+
+/// Takes what is listed.
+pub(crate) type ListAnswer = Box<dyn FnOnce(Result<Box<DiffBlock>, Errno>) + Send>;
 
 /// The views of one mount.
 pub(crate) struct Views<E: Store + SliceStore> {
@@ -106,6 +144,8 @@ pub(crate) struct Views<E: Store + SliceStore> {
     watcher: Mutex<Option<JoinHandle<()>>>,
     /// Threads that begin and end transactions; until `end_all`.
     jobs: Mutex<Option<Waiters>>,
+    /// Threads that list changes; until `end_all`.
+    listers: Mutex<Option<Waiters>>,
 }
 
 /// What views share with the mount that they are begun from.
@@ -139,6 +179,7 @@ struct View<E: Store + SliceStore> {
     place: Place,
     gate: Arc<Gate>,
     used: Used,
+    listing: Listings<E>,
 }
 
 /// A process whose end can be seen.
@@ -237,6 +278,7 @@ impl<E: Store + SliceStore> Views<E> {
             committing: Mutex::default(),
             watcher: Mutex::default(),
             jobs: Mutex::new(Some(Waiters::start("warpfire-tx", JOB_THREADS)?)),
+            listers: Mutex::new(Some(Waiters::start("warpfire-diff", LIST_THREADS)?)),
         })
     }
 
@@ -271,11 +313,16 @@ impl<E: Store + SliceStore> Views<E> {
             watcher.join().expect("the watching thread does not panic");
         }
         // A job lets go of its view before it is done: not on its own thread, which this waits for.
-        let jobs = self.jobs.lock().take();
-        drop(jobs);
+        let (jobs, listers) = (self.jobs.lock().take(), self.listers.lock().take());
+        drop((jobs, listers));
     }
 
-    fn begin(&self, id: u64, asker: Asker, ends_with_process: bool) -> Result<TransactionReport, Errno> {
+    fn begin(
+        self: &Arc<Self>,
+        id: u64,
+        asker: Asker,
+        ends_with_process: bool,
+    ) -> Result<TransactionReport, Errno> {
         let made = self.make(id, asker, ends_with_process);
         let mut registry = self.registry.lock();
         let outcome = match made {
@@ -298,7 +345,7 @@ impl<E: Store + SliceStore> Views<E> {
         outcome
     }
 
-    fn make(&self, id: u64, asker: Asker, ends_with_process: bool) -> Result<View<E>, Errno> {
+    fn make(self: &Arc<Self>, id: u64, asker: Asker, ends_with_process: bool) -> Result<View<E>, Errno> {
         let ends_with = if ends_with_process { Some(Process::find(asker.pid)?) } else { None };
         let made = place::prepare_base(&self.base).and_then(|()| Place::make(&self.base, id, asker.uid));
         let place = made.map_err(|e| {
@@ -307,7 +354,7 @@ impl<E: Store + SliceStore> Views<E> {
         })?;
         let transaction = self.fs.begin().map_err(|e| errno_of(&e)).inspect_err(|_| place.remove())?;
         let gate = Arc::new(Gate::default());
-        if let Err(e) = self.show(&transaction, &gate, &place.view()) {
+        if let Err(e) = self.show(id, &transaction, &gate, &place.view()) {
             tracing::error!("{e}");
             place.remove();
             return Err(match e {
@@ -316,11 +363,18 @@ impl<E: Store + SliceStore> Views<E> {
             });
         }
         let used = Used { passes: gate.passes(), at_nanos: SystemClock.monotonic_nanos() };
-        Ok(View { id, uid: asker.uid, ends_with, transaction, place, gate, used })
+        let listing = Arc::new(Mutex::new(Turn::Free(None)));
+        Ok(View { id, uid: asker.uid, ends_with, transaction, place, gate, used, listing })
     }
 
     /// Mounts a transaction. The threads that serve it end when the kernel has let go of the mount.
-    fn show(&self, transaction: &Transaction<E>, gate: &Arc<Gate>, at: &Path) -> Result<(), MountError> {
+    fn show(
+        self: &Arc<Self>,
+        id: u64,
+        transaction: &Transaction<E>,
+        gate: &Arc<Gate>,
+        at: &Path,
+    ) -> Result<(), MountError> {
         let inside = transaction.files();
         let root = inside.root();
         let setting = Setting {
@@ -329,7 +383,7 @@ impl<E: Store + SliceStore> Views<E> {
             changes: Changes::ignored(),
             requests: self.main.requests.clone(),
             waiters: Arc::clone(&self.main.waiters),
-            control: None,
+            door: Door::View(Arc::clone(self) as Arc<dyn Control>, id),
             read_only: self.options.read_only,
         };
         let checks = Checks::of(&self.options, rustix::process::geteuid().as_raw());
@@ -429,11 +483,11 @@ impl<E: Store + SliceStore> Control for Views<E> {
             }
             Request::Commit { id, durable } => {
                 let taken = registry.take(id, asker);
-                taken.map(|view| Box::new(move |views: &Views<E>| views.commit(view, durable)) as Job<E>)
+                taken.map(|view| Box::new(move |views: &Arc<Views<E>>| views.commit(view, durable)) as Job<E>)
             }
             Request::Abort { id } => {
                 let taken = registry.take(id, asker);
-                taken.map(|view| Box::new(move |views: &Views<E>| Ok(views.abort(view))) as Job<E>)
+                taken.map(|view| Box::new(move |views: &Arc<Views<E>>| Ok(views.abort(view))) as Job<E>)
             }
             Request::Status { id } => {
                 let entry = registry.views.get_mut(&id).filter(|entry| entry.is_of(asker));
@@ -451,9 +505,20 @@ impl<E: Store + SliceStore> Control for Views<E> {
             Err(errno) => answer(Err(errno)),
         }
     }
+
+    fn list(self: Arc<Self>, asker: Asker, request: DiffRequest, answer: ListAnswer) {
+        let call = match self.take_listing(asker, request) {
+            Ok(call) => call,
+            Err(errno) => return answer(Err(errno)),
+        };
+        match &*self.listers.lock() {
+            Some(listers) => listers.give(move || answer(call.list())),
+            None => answer(Err(Errno::SHUTDOWN)),
+        }
+    }
 }
 
-type Job<E> = Box<dyn FnOnce(&Views<E>) -> Result<TransactionReport, Errno> + Send>;
+type Job<E> = Box<dyn FnOnce(&Arc<Views<E>>) -> Result<TransactionReport, Errno> + Send>;
 
 impl<E: Store + SliceStore> Views<E> {
     /// Has a job done by another thread, and answered with what it says.

@@ -1,6 +1,6 @@
 /*
- * Works in transactions on a mounted pool, as a program in C would: `transaction DIRECTORY`, the root of an empty mount. Exits 0 if all is as it should be,
- * and says what is not.
+ * Works in transactions on a mounted pool, as a program in C would: `transaction story DIRECTORY`, the root of an empty mount, or `transaction stranger ID
+ * DIRECTORY` for a user who did not begin that one. Exits 0 if all is as it should be, and says what is not.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,18 +26,49 @@ static void make(const char *directory, const char *name)
     MUST(fd != -1 && write(fd, name, strlen(name)) == (ssize_t)strlen(name) && close(fd) == 0);
 }
 
+/* The changes of a transaction, as "created /one; ..." */
+static void list(int root, uint64_t id, char *said, size_t room)
+{
+    static const char *const words[] = {"", "created", "deleted", "renamed", "linked", "changed"};
+    struct warpfire_diff page;
+    memset(&page, 0, sizeof page);
+    *said = 0;
+    do {
+        MUST(warpfire_diff(root, id, &page) == 0);
+        const struct warpfire_change *change = warpfire_first_change(&page);
+        for (uint32_t left = page.count; left > 0; left--, change = warpfire_next_change(change)) {
+            size_t used = strlen(said);
+            snprintf(said + used, room - used, "%s %s; ", words[change->how], warpfire_change_path(change));
+            MUST(change->how != WARPFIRE_CREATED || (change->before.ino == 0 && change->after.ino != 0));
+        }
+    } while (page.count);
+}
+
+static int stranger(int root, uint64_t id)
+{
+    struct warpfire_diff page;
+    memset(&page, 0, sizeof page);
+    MUST(warpfire_diff(root, id, &page) == -1 && errno == ENOENT);
+    return 0;
+}
+
 int main(int count, char **words)
 {
-    MUST(count == 2);
-    int root = open(words[1], O_RDONLY | O_DIRECTORY);
+    MUST(count >= 3);
+    int root = open(words[count - 1], O_RDONLY | O_DIRECTORY);
     MUST(root != -1);
+    if (strcmp(words[1], "stranger") == 0)
+        return stranger(root, strtoull(words[2], NULL, 10));
     struct warpfire_tx first, second, said;
+    char listed[200];
 
     MUST(warpfire_tx(root, WARPFIRE_TX_BEGIN, 0, WARPFIRE_TX_MINE, &first) == 0);
     MUST(first.state == WARPFIRE_TX_OPEN && first.pid == (uint32_t)getpid() && first.uid == (uint32_t)getuid());
     make(first.path, "one");
     make(first.path, "two");
     MUST(faccessat(root, "one", F_OK, 0) == -1);
+    list(root, first.id, listed, sizeof listed);
+    MUST(strcmp(listed, "created /one; created /two; ") == 0);
     MUST(warpfire_tx(root, WARPFIRE_TX_BEGIN, 0, 0, &second) == 0);
     make(second.path, "one");
     MUST(warpfire_tx(root, WARPFIRE_TX_NEXT, first.id, 0, &said) == 0 && said.id == second.id);
@@ -46,6 +77,7 @@ int main(int count, char **words)
     MUST(said.state == WARPFIRE_TX_COMMITTED && faccessat(root, "one", F_OK, 0) == 0);
     MUST(warpfire_tx(root, WARPFIRE_TX_COMMIT, second.id, 0, &said) == 0 && said.state == WARPFIRE_TX_CONFLICT);
     MUST(strcmp(said.path, "/one") == 0);
+    MUST(stranger(root, first.id) == 0);
     MUST(warpfire_tx(root, WARPFIRE_TX_ABORT, second.id, 0, &said) == -1 && errno == ENOENT);
     MUST(warpfire_tx(root, WARPFIRE_TX_STATUS, 1, 7, &said) == -1 && errno == EINVAL);
     return 0;

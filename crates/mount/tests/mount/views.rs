@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use warpfire_mount::{ControlClient, MountOptions, TransactionReport, TransactionState};
+use warpfire_mount::{ControlClient, How, MountOptions, TransactionReport, TransactionState};
 
 use crate::world::{Mapping, World, c_program};
 
@@ -327,11 +327,100 @@ fn a_view_is_for_who_began_it() {
     control.abort(id).unwrap();
 }
 
+/// Each change as one word and its path.
+fn changes(control: &ControlClient, id: u64) -> Vec<String> {
+    let told = control.changes(id).map(|change| {
+        let change = change.unwrap();
+        let path = change.path.display();
+        match &change.how {
+            How::Created => format!("created {path}"),
+            How::Deleted => format!("deleted {path}"),
+            How::Renamed(from) => format!("renamed {} to {path}", from.display()),
+            How::Linked(_) => format!("linked {path}"),
+            How::Changed => format!("changed {path} {:?}", change.aspects()),
+        }
+    });
+    told.collect()
+}
+
+#[test]
+fn what_programs_did_in_a_view_is_listed_before_it_is_committed() {
+    let Some(world) = World::new() else { return };
+    fs::create_dir(world.at("d")).unwrap();
+    for name in ["d/kept", "gone", "grown", "moved", "swapped"] {
+        fs::write(world.at(name), b"before").unwrap();
+    }
+    let (control, id, view) = begun(&world);
+    assert_eq!(changes(&control, id), Vec::<String>::new());
+    fs::rename(view.join("d"), view.join("e")).unwrap();
+    fs::write(view.join("e/new"), b"x").unwrap();
+    fs::remove_file(view.join("gone")).unwrap();
+    File::options().append(true).open(view.join("grown")).unwrap().write_all(b", and after").unwrap();
+    fs::set_permissions(view.join("grown"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    fs::rename(view.join("moved"), view.join("swapped")).unwrap();
+    std::os::unix::fs::symlink("target", view.join("symlink")).unwrap();
+    fs::hard_link(view.join("grown"), view.join("z")).unwrap();
+    let all = [
+        "renamed /d to /e",
+        "created /e/new",
+        "deleted /gone",
+        "changed /grown [Data, Size, Mode, ModifiedTime]",
+        "deleted /swapped",
+        "renamed /moved to /swapped",
+        "created /symlink",
+        "linked /z",
+    ];
+    assert_eq!(changes(&control, id), all);
+    let inner = ControlClient::open(&view).unwrap();
+    assert_eq!(changes(&inner, 0), all, "a view tells of its own");
+    drop(inner);
+    assert_eq!(commit(&control, id).state, TransactionState::Committed);
+    assert!(is(&control.changes(id).next().unwrap().unwrap_err(), Errno::NOENT));
+    assert!(is(&control.changes(0).next().unwrap().unwrap_err(), Errno::NOENT));
+}
+
+#[test]
+fn many_changes_are_listed_page_by_page_in_order() {
+    const FILES: usize = 3000;
+    let Some(world) = World::new() else { return };
+    let (control, id, view) = begun(&world);
+    for n in 0..FILES {
+        fs::write(view.join(format!("{n:05}")), b"x").unwrap();
+    }
+    let expected: Vec<String> = (0..FILES).map(|n| format!("created /{n:05}")).collect();
+    assert_eq!(changes(&control, id), expected);
+    // Another listing takes the place of the first, which has begun and can not go on then.
+    let mut first = control.changes(id);
+    first.next().unwrap().unwrap();
+    assert_eq!(changes(&control, id).len(), FILES);
+    let ended = first.find_map(Result::err).unwrap();
+    assert!(is(&ended, Errno::STALE));
+    assert_eq!(commit(&control, id).state, TransactionState::Committed);
+}
+
+#[test]
+fn only_who_began_a_transaction_is_told_what_it_changes() {
+    let Some(world) = World::shared() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let Some(program) = c_program("transaction", directory.path()) else { return };
+    fs::set_permissions(world.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let (control, id, view) = begun(&world);
+    fs::write(view.join("file"), b"x").unwrap();
+    let ran = std::os::unix::process::CommandExt::uid(&mut std::process::Command::new(program), 1234)
+        .args(["stranger", &id.to_string()])
+        .arg(world.path())
+        .current_dir("/")
+        .status()
+        .unwrap();
+    assert!(ran.success());
+    control.abort(id).unwrap();
+}
+
 #[test]
 fn a_program_in_c_works_in_transactions() {
     let Some(world) = World::new() else { return };
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = c_program("transaction", directory.path()) else { return };
-    assert!(std::process::Command::new(program).arg(world.path()).status().unwrap().success());
+    assert!(std::process::Command::new(program).arg("story").arg(world.path()).status().unwrap().success());
     assert_eq!(names(world.path()), ["one", "two"]);
 }

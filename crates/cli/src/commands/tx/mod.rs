@@ -13,6 +13,7 @@ use super::mount::control::mount_around;
 use crate::failure::{Exit, Failure};
 use crate::output::{Table, duration, print, print_json};
 
+mod diff;
 mod enter;
 mod run;
 
@@ -21,8 +22,11 @@ Examples:
   warpfire tx run --in /mnt -- make install DESTDIR=/mnt     all of it or nothing
   warpfire tx run -- sh -c 'tar xf big.tar && ./migrate'     in the pool mounted around the current folder
   warpfire tx begin --in /mnt                                prints an id and a folder to work under
+  warpfire tx diff --in /mnt 7                               what a commit would change: a line for each path
   warpfire tx commit --in /mnt 7
   warpfire tx list --in /mnt
+  warpfire tx run -- sh                                      a session to try things in; 'warpfire tx diff' there shows
+                                                             what it has changed, 'exit 1' undoes all of it
 
 Exit codes besides those of every command:
   75   a conflict: what was read has been changed by others meanwhile; nothing has changed, try again
@@ -35,6 +39,24 @@ Exit codes besides those of every command:
 What is read and written in a transaction is what was there when it began, with its own changes. A transaction from 'tx begin' that is
 left alone for an hour ('mount --tx-timeout') is aborted; one from 'tx run' ends with it, however that ends. The signals
 TERM, HUP, USR1 and USR2 are passed on to the program; a terminal sends its own to both.";
+
+const DIFF_HELP: &str = "\
+Each line says what happens to a name, and what differs in its file:
+  created  /new/file  (file, 12 KiB)
+  deleted  /old
+  renamed  /from -> /to                       what is in a folder goes with it, and is not listed
+  linked   /b  (another name of /a)
+  changed  /file  (20 bytes at 4,096, size 4,096 -> 4,116, mode 0644 -> 0600, time, attributes user.note)
+
+It is compared with what was there when the transaction began; what others have committed since is not listed, nor whether
+it conflicts. A name that goes is listed where it was, all else where it will be. Up to 64 KiB of a file are compared
+byte by byte; of more, what was written again counts as changed. Times that the filesystem keeps for a folder by itself
+are left out.
+
+Examples:
+  warpfire tx diff --in /mnt 7
+  warpfire tx diff                             in 'tx run', or where only one is open
+  warpfire tx diff --json 7 | jq '.[].path'";
 
 /// Arguments of `warpfire tx`.
 #[derive(clap::Args, Debug)]
@@ -104,6 +126,14 @@ enum Verb {
         #[command(flatten)]
         one: One,
     },
+    /// List what a commit of a transaction would change: a line for each path, in order.
+    #[command(after_help = DIFF_HELP)]
+    Diff {
+        #[command(flatten)]
+        place: In,
+        /// Its number [default: the one that the folder shows, or the only one that is open].
+        id: Option<u64>,
+    },
     /// What `run` starts, to become the program.
     #[command(hide = true)]
     Enter(enter::Args),
@@ -147,6 +177,7 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
         Verb::Commit { one, durable } => one.place.open()?.commit(one.id, *durable),
         Verb::Abort { one } => one.place.open()?.about(one.id, |control| control.abort(one.id)).map(drop),
         Verb::List { place } => show_list(place.open()?.list()?, json),
+        Verb::Diff { place, id } => diff::run(&place.open()?, *id, json),
         Verb::Status { one } => {
             let report = one.place.open()?.about(one.id, |control| control.status(one.id))?;
             if json { print_json(&Shown::from(report)) } else { show_list(vec![report], false) }
@@ -207,16 +238,18 @@ impl Mounted {
         ask: impl FnOnce(&ControlClient) -> io::Result<TransactionReport>,
     ) -> Result<TransactionReport, Failure> {
         ask(&self.control).map_err(|error| match error_number(&error) {
-            Some(Errno::NOENT) => {
-                Failure::new(format_args!("there is no transaction {id} of yours, or it has ended"))
-                    .hint("'warpfire tx list' shows those that are open")
-            }
+            Some(Errno::NOENT) => self.no_such(id),
             Some(Errno::BUSY) => {
                 Failure::new(format_args!("transaction {id} is in use, and was not committed"))
                     .hint("close the files and leave the folders of its view")
             }
             _ => Failure::new(format_args!("transaction {id} has been aborted: {error}")),
         })
+    }
+
+    fn no_such(&self, id: u64) -> Failure {
+        Failure::new(format_args!("there is no transaction {id} of yours, or it has ended"))
+            .hint("'warpfire tx list' shows those that are open")
     }
 
     fn not_begun(&self, error: &io::Error) -> Failure {

@@ -1,0 +1,283 @@
+//! `warpfire tx diff`: what a commit would change, one line for each path.
+
+use std::path::Path;
+
+use rustix::io::Errno;
+use serde::Serialize;
+use warpfire_mount::{Aspect, Attr, Change, FileKind, How};
+
+use super::{Mounted, error_number};
+use crate::failure::Failure;
+use crate::output::{Size, exact_moment, grouped, print};
+
+/// Lines that are printed at a time.
+const LINES_AT_ONCE: usize = 256;
+
+/// Prints the changes of a transaction as they come. Without a number it is the one that the folder shows, or the only one that is open.
+pub fn run(mounted: &Mounted, id: Option<u64>, json: bool) -> Result<(), Failure> {
+    let mut lines = Lines::new(json);
+    let shown = print_changes(mounted, id.unwrap_or(0), &mut lines);
+    match (id, shown) {
+        (None, Err(error)) if error.number == Some(Errno::NOENT) && !lines.has_any => {
+            let id = only_one(mounted)?;
+            print_changes(mounted, id, &mut lines).map_err(|error| error.failure)?;
+        }
+        (_, shown) => shown.map_err(|error| error.failure)?,
+    }
+    lines.finish()
+}
+
+/// What ended a listing.
+struct Ended {
+    failure: Failure,
+    number: Option<Errno>,
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Self {
+        Ended { failure, number: None }
+    }
+}
+
+fn print_changes(mounted: &Mounted, id: u64, lines: &mut Lines) -> Result<(), Ended> {
+    for change in mounted.control.changes(id) {
+        let change = change.map_err(|error| Ended {
+            number: error_number(&error),
+            failure: match error_number(&error) {
+                Some(Errno::NOENT) => mounted.no_such(id),
+                Some(Errno::BUSY | Errno::STALE) => {
+                    let failure =
+                        Failure::new(format_args!("transaction {id} is ending, or being listed by another"));
+                    failure.hint("try again")
+                }
+                Some(Errno::NOTTY) => {
+                    let folder = mounted.folder.display();
+                    Failure::new(format_args!("{folder} can not say what a transaction changes: {error}"))
+                }
+                _ => Failure::new(format_args!("the changes of transaction {id} can not be read: {error}")),
+            },
+        })?;
+        lines.add(&change)?;
+    }
+    Ok(())
+}
+
+fn only_one(mounted: &Mounted) -> Result<u64, Failure> {
+    match mounted.list()?.as_slice() {
+        [one] => Ok(one.id),
+        [] => Err(Failure::new("no transaction is open")),
+        _ => {
+            Err(Failure::new("several transactions are open")
+                .hint("say which: 'warpfire tx list' shows them"))
+        }
+    }
+}
+
+/// Lines on their way out, a JSON array of them where that is asked for.
+struct Lines {
+    json: bool,
+    has_any: bool,
+    waiting: Vec<String>,
+}
+
+impl Lines {
+    fn new(json: bool) -> Lines {
+        Lines { json, has_any: false, waiting: Vec::new() }
+    }
+
+    fn add(&mut self, change: &Change) -> Result<(), Failure> {
+        let line = if self.json {
+            let before = if self.has_any { ",\n" } else { "[\n" };
+            let change = serde_json::to_string(&Shown::from(change));
+            format!("{before}{}", change.expect("the command's answers have string keys only"))
+        } else {
+            line(change)
+        };
+        self.has_any = true;
+        self.waiting.push(line);
+        if self.waiting.len() < LINES_AT_ONCE {
+            return Ok(());
+        }
+        print(std::mem::take(&mut self.waiting).concat())
+    }
+
+    fn finish(mut self) -> Result<(), Failure> {
+        self.waiting.push(match (self.json, self.has_any) {
+            (true, true) => "\n]\n".to_owned(),
+            (true, false) => "[]\n".to_owned(),
+            (false, true) => String::new(),
+            (false, false) => "nothing would change\n".to_owned(),
+        });
+        print(self.waiting.concat())
+    }
+}
+
+fn word(how: &How) -> &'static str {
+    match how {
+        How::Created => "created",
+        How::Deleted => "deleted",
+        How::Renamed(_) => "renamed",
+        How::Linked(_) => "linked",
+        How::Changed => "changed",
+    }
+}
+
+fn kind(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "file",
+        FileKind::Directory => "folder",
+        FileKind::Symlink => "symlink",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+        FileKind::BlockDevice => "block device",
+        FileKind::CharDevice => "character device",
+    }
+}
+
+fn line(change: &Change) -> String {
+    let (word, path) = (word(&change.how), change.path.display());
+    let place = match &change.how {
+        How::Renamed(from) => format!("{} -> {path}", from.display()),
+        _ => path.to_string(),
+    };
+    let mut said = Vec::new();
+    if let How::Linked(Some(other)) = &change.how {
+        said.push(format!("another name of {}", other.display()));
+    }
+    if let (None, Some(file)) | (Some(file), None) = (&change.before, &change.after) {
+        said.push(kind(file.kind).to_owned());
+        if file.kind == FileKind::Regular {
+            said.push(Size(file.size_bytes).to_string());
+        }
+    }
+    if let (Some(before), Some(after)) = (&change.before, &change.after) {
+        said.extend(change.aspects().iter().map(|aspect| differs(change, *aspect, before, after)));
+    }
+    let said = if said.is_empty() { String::new() } else { format!("  ({})", said.join(", ")) };
+    format!("{word:<8} {place}{said}\n")
+}
+
+/// What differs, in words.
+fn differs(change: &Change, aspect: Aspect, before: &Attr, after: &Attr) -> String {
+    let data = &change.data;
+    match aspect {
+        Aspect::Data => {
+            let bytes = if data.bytes == 1 { "byte" } else { "bytes" };
+            match (&data.ranges[..], data.count) {
+                ([one], 1) => format!("{} {bytes} at {}", grouped(data.bytes), grouped(one.start)),
+                _ => format!("{} bytes in {} places", grouped(data.bytes), grouped(data.count)),
+            }
+        }
+        Aspect::Size => format!("size {} -> {}", grouped(before.size_bytes), grouped(after.size_bytes)),
+        Aspect::Mode => format!("mode {:04o} -> {:04o}", before.mode & 0o7777, after.mode & 0o7777),
+        Aspect::Owner => format!("owner {}:{} -> {}:{}", before.uid, before.gid, after.uid, after.gid),
+        Aspect::ModifiedTime => "time".to_owned(),
+        Aspect::AccessTime => "access time".to_owned(),
+        Aspect::Xattrs => {
+            let (count, names) = &change.xattrs;
+            let names: Vec<String> = names.iter().map(|name| Path::new(name).display().to_string()).collect();
+            let more = if *count > names.len() as u64 { " ..." } else { "" };
+            format!("attributes {}{more}", names.join(" "))
+        }
+    }
+}
+
+fn aspect(aspect: Aspect) -> &'static str {
+    match aspect {
+        Aspect::Data => "data",
+        Aspect::Size => "size",
+        Aspect::Mode => "mode",
+        Aspect::Owner => "owner",
+        Aspect::ModifiedTime => "modified",
+        Aspect::AccessTime => "accessed",
+        Aspect::Xattrs => "attributes",
+    }
+}
+
+/// A change, as JSON.
+#[derive(Serialize)]
+struct Shown {
+    change: &'static str,
+    path: String,
+    /// Where it was; of a link another name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<String>,
+    differs: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    before: Option<ShownFile>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    after: Option<ShownFile>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<ShownData>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attributes: Option<ShownAttributes>,
+}
+
+#[derive(Serialize)]
+struct ShownFile {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    inode: u64,
+    mode: String,
+    links: u32,
+    uid: u32,
+    gid: u32,
+    size_bytes: u64,
+    modified: String,
+    accessed: String,
+}
+
+/// Where the content differs: how much in all, and the first ranges, each by its first byte and the first behind it.
+#[derive(Serialize)]
+struct ShownData {
+    bytes: u64,
+    ranges: u64,
+    first: Vec<(u64, u64)>,
+}
+
+/// Extended attributes that differ: how many, and the first.
+#[derive(Serialize)]
+struct ShownAttributes {
+    count: u64,
+    first: Vec<String>,
+}
+
+impl From<&Attr> for ShownFile {
+    fn from(attr: &Attr) -> Self {
+        ShownFile {
+            kind: kind(attr.kind),
+            inode: attr.ino,
+            mode: format!("{:04o}", attr.mode & 0o7777),
+            links: attr.links,
+            uid: attr.uid,
+            gid: attr.gid,
+            size_bytes: attr.size_bytes,
+            modified: exact_moment(attr.mtime),
+            accessed: exact_moment(attr.atime),
+        }
+    }
+}
+
+impl From<&Change> for Shown {
+    fn from(change: &Change) -> Self {
+        let (data, (count, names)) = (&change.data, &change.xattrs);
+        let first = data.ranges.iter().map(|range| (range.start, range.end)).collect();
+        let text = |path: &Path| path.display().to_string();
+        Shown {
+            change: word(&change.how),
+            path: text(&change.path),
+            from: match &change.how {
+                How::Renamed(from) | How::Linked(Some(from)) => Some(text(from)),
+                _ => None,
+            },
+            differs: change.aspects().into_iter().map(aspect).collect(),
+            before: change.before.as_ref().map(ShownFile::from),
+            after: change.after.as_ref().map(ShownFile::from),
+            data: (data.count > 0).then_some(ShownData { bytes: data.bytes, ranges: data.count, first }),
+            attributes: (*count > 0).then(|| ShownAttributes {
+                count: *count,
+                first: names.iter().map(|name| text(Path::new(name))).collect(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! The bytes of the ioctl that lists what a transaction would change.
+//!
+//! It is asked of the mount's root directory. Each call passes one block and gets it back with some changes; numbers are the machine's own.
+//!
+//! ```text
+//! offset  bytes  field     in                                    out
+//!      0      4  version   1                                     1
+//!      4      4  flags     0                                     0
+//!      8      8  id        which transaction                     which
+//!     16      8  at        0: from the first change on,          how many changes have been told
+//!                          else what the last answer had
+//!     24      4  count     0                                     how many changes follow; 0: there are no more
+//!     28      4  zero      0                                     0
+//!     32  16344  changes   0                                     the changes, one after the other
+//!
+//! DIFF  _IOWR('W', 0x45, 16376)
+//!
+//! a change
+//!      0      4  bytes     of all of it, a multiple of 8
+//!      4      1  how       1 created, 2 deleted, 3 renamed, 4 linked, 5 changed
+//!      5      1  cut       1 if a text was too long and is not whole, else 0
+//!      6      2  aspects   1 data, 2 size, 4 mode, 8 owner, 16 mtime, 32 atime, 64 extended attributes
+//!      8      2  path      bytes of the path, its NUL too
+//!     10      2  other     bytes of the other path, its NUL too; 0 if there is none
+//!     12      2  names     bytes of names of extended attributes, their NULs too
+//!     14      2  ranges    how many ranges are told
+//!     16      8  data      bytes that differ
+//!     24      8  count     ranges in which they differ
+//!     32      8  xattrs    extended attributes that differ
+//!     40    112  before    the file as it was, all 0 if there was none
+//!    152    112  after     the file as it will be, all 0 if the name goes
+//!    264   16 n  ranges    of each the first byte, and the first byte behind it
+//!      *      *  texts     the path, the other path, the names; then zeros
+//!
+//! a file
+//!      0      8  ino
+//!      8      8  size      bytes
+//!     16      8  allocated bytes that are not holes
+//!     24      8  rdev
+//!     32      4  mode      with the type
+//!     36      4  links
+//!     40      4  uid
+//!     44      4  gid
+//!     48     16  atime     seconds (8), nanoseconds (4), 0 (4); so too
+//!     64     16  mtime
+//!     80     16  ctime
+//!     96     16  btime
+//! ```
+//!
+//! Errors: `EINVAL` another version, a field that is to be 0; `ENOENT` as for STATUS, or it has ended meanwhile; `EBUSY` it is beginning or ending, or another
+//! call lists its changes right now; `ESTALE` the answer with this `at` was not the last: begin anew; `EAGAIN` too many calls wait; what the filesystem says.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use warpfire_env::Timestamp;
+use warpfire_fs::{Aspect, Attr, Change, Differing, FileKind, How};
+
+/// Version of these bytes.
+const VERSION: u32 = 1;
+
+/// Length of a block: the largest multiple of 8 that an ioctl's number has room for.
+pub(crate) const BLOCK_BYTES: usize = 16_376;
+
+const HEAD_BYTES: usize = 32;
+const CHANGE_BYTES: usize = 40 + 2 * FILE_BYTES;
+const FILE_BYTES: usize = 112;
+
+/// Longest text, its NUL too: as long as paths can be that someone uses. Names of attributes are as many as are told, of up to 255 bytes.
+const TEXT_BYTES: usize = 4096;
+
+const _: () = assert!(
+    HEAD_BYTES + CHANGE_BYTES + 16 * warpfire_fs::RANGES_TOLD_MAX + 3 * TEXT_BYTES + 8 <= BLOCK_BYTES,
+    "every change fits a block"
+);
+const _: () = assert!(warpfire_fs::XATTRS_TOLD_MAX * 256 <= TEXT_BYTES, "all names that are told fit");
+
+/// A block on its way.
+pub(crate) type Block = [u8; BLOCK_BYTES];
+
+/// The number of the ioctl.
+pub(crate) const DIFF: u32 = 3 << 30 | (BLOCK_BYTES as u32) << 16 | (b'W' as u32) << 8 | 0x45;
+
+/// What is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Request {
+    pub(crate) id: u64,
+    pub(crate) at: u64,
+}
+
+impl Request {
+    /// Whether this ioctl is it.
+    pub(crate) fn is_known(command: u32) -> bool {
+        command == DIFF
+    }
+
+    /// What is asked; `None` if it makes no sense.
+    pub(crate) fn decode(given: &[u8]) -> Option<Request> {
+        let mut input = Input(given);
+        let (version, flags) = (input.u32()?, input.u32()?);
+        let request = Request { id: input.u64()?, at: input.u64()? };
+        let zeros = (input.u32()?, input.u32()?);
+        let makes_sense = given.len() == BLOCK_BYTES && version == VERSION && flags == 0 && zeros == (0, 0);
+        makes_sense.then_some(request)
+    }
+
+    pub(crate) fn encode(self) -> Block {
+        head(self.id, self.at, 0)
+    }
+}
+
+fn head(id: u64, at: u64, count: u32) -> Block {
+    let mut block = [0; BLOCK_BYTES];
+    block[..4].copy_from_slice(&VERSION.to_ne_bytes());
+    block[8..16].copy_from_slice(&id.to_ne_bytes());
+    block[16..24].copy_from_slice(&at.to_ne_bytes());
+    block[24..28].copy_from_slice(&count.to_ne_bytes());
+    block
+}
+
+/// Some changes, on their way back.
+pub(crate) struct Page {
+    changes: Vec<u8>,
+    count: u32,
+}
+
+impl Page {
+    pub(crate) fn new() -> Page {
+        Page { changes: Vec::with_capacity(BLOCK_BYTES), count: 0 }
+    }
+
+    /// How many changes are in it.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Adds a change; `false` if there is no room for it. An empty page has room for any.
+    pub(crate) fn add(&mut self, change: &Change) -> bool {
+        let before = self.changes.len();
+        encode(change, &mut self.changes);
+        let fits = HEAD_BYTES + self.changes.len() <= BLOCK_BYTES;
+        if fits {
+            self.count += 1;
+        } else {
+            self.changes.truncate(before);
+        }
+        fits
+    }
+
+    /// The answer's bytes; `at` is what the next request passes.
+    pub(crate) fn finish(&self, id: u64, at: u64) -> Box<Block> {
+        let mut block = Box::new(head(id, at, self.count));
+        block[HEAD_BYTES..HEAD_BYTES + self.changes.len()].copy_from_slice(&self.changes);
+        block
+    }
+}
+
+/// What an answer says: what to go on with, and its changes, none if there are no more; `None` if it is none.
+pub(crate) fn decode(block: &Block) -> Option<(u64, Vec<Change>)> {
+    let mut input = Input(block);
+    let (version, _flags, _id, at) = (input.u32()?, input.u32()?, input.u64()?, input.u64()?);
+    let (count, _zero) = (input.u32()?, input.u32()?);
+    if version != VERSION {
+        return None;
+    }
+    let mut changes = Vec::new();
+    for _ in 0..count {
+        let len = usize::try_from(u32::from_ne_bytes(*input.0.first_chunk()?)).ok()?;
+        let (change, rest) = input.0.split_at_checked(len)?;
+        changes.push(decode_change(change)?);
+        input = Input(rest);
+    }
+    Some((at, changes))
+}
+
+const ASPECTS: [Aspect; 7] = [
+    Aspect::Data,
+    Aspect::Size,
+    Aspect::Mode,
+    Aspect::Owner,
+    Aspect::ModifiedTime,
+    Aspect::AccessTime,
+    Aspect::Xattrs,
+];
+
+fn encode(change: &Change, out: &mut Vec<u8>) {
+    let start = out.len();
+    let (how, other) = match &change.how {
+        How::Created => (1, None),
+        How::Deleted => (2, None),
+        How::Renamed(from) => (3, Some(from)),
+        How::Linked(other) => (4, other.as_ref()),
+        How::Changed => (5, None),
+    };
+    let aspects = change.aspects();
+    let bits = ASPECTS.iter().enumerate().filter(|(_, aspect)| aspects.contains(aspect));
+    let bits = bits.fold(0u16, |bits, (number, _)| bits | 1 << number);
+    let (path, path_cut) = text(&change.path);
+    let (other, other_cut) = other.map_or((Vec::new(), false), |other| text(other));
+    let mut names = Vec::new();
+    for name in &change.xattrs.1 {
+        names.extend_from_slice(name.as_bytes());
+        names.push(0);
+    }
+    let narrow = |len: usize| u16::try_from(len).expect("texts and ranges are few").to_ne_bytes();
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&[how, u8::from(path_cut || other_cut)]);
+    out.extend_from_slice(&bits.to_ne_bytes());
+    for len in [path.len(), other.len(), names.len(), change.data.ranges.len()] {
+        out.extend_from_slice(&narrow(len));
+    }
+    for number in [change.data.bytes, change.data.count, change.xattrs.0] {
+        out.extend_from_slice(&number.to_ne_bytes());
+    }
+    for file in [&change.before, &change.after] {
+        match file {
+            Some(attr) => encode_file(attr, out),
+            None => out.extend_from_slice(&[0; FILE_BYTES]),
+        }
+    }
+    for range in &change.data.ranges {
+        out.extend_from_slice(&range.start.to_ne_bytes());
+        out.extend_from_slice(&range.end.to_ne_bytes());
+    }
+    for text in [path, other, names] {
+        out.extend_from_slice(&text);
+    }
+    let len = (out.len() - start).next_multiple_of(8);
+    out.resize(start + len, 0);
+    let bytes = u32::try_from(len).expect("a change is short").to_ne_bytes();
+    out[start..start + 4].copy_from_slice(&bytes);
+}
+
+/// A path with its NUL, and whether it had to be cut.
+fn text(path: &Path) -> (Vec<u8>, bool) {
+    let bytes = path.as_os_str().as_bytes();
+    let kept = &bytes[..bytes.len().min(TEXT_BYTES - 1)];
+    ([kept, &[0]].concat(), kept.len() < bytes.len())
+}
+
+fn encode_file(attr: &Attr, out: &mut Vec<u8>) {
+    for number in [attr.ino, attr.size_bytes, attr.allocated_bytes, attr.rdev] {
+        out.extend_from_slice(&number.to_ne_bytes());
+    }
+    for number in [attr.mode, attr.links, attr.uid, attr.gid] {
+        out.extend_from_slice(&number.to_ne_bytes());
+    }
+    for time in [attr.atime, attr.mtime, attr.ctime, attr.btime] {
+        out.extend_from_slice(&time.seconds.to_ne_bytes());
+        out.extend_from_slice(&time.nanos.to_ne_bytes());
+        out.extend_from_slice(&[0; 4]);
+    }
+}
+
+fn decode_change(bytes: &[u8]) -> Option<Change> {
+    let mut input = Input(bytes);
+    let (_bytes, [how, _cut]) = (input.u32()?, *input.take::<2>()?);
+    let _aspects = input.u16()?;
+    let (path, other) = (usize::from(input.u16()?), usize::from(input.u16()?));
+    let (names, ranges) = (usize::from(input.u16()?), input.u16()?);
+    let mut data = Differing { bytes: input.u64()?, count: input.u64()?, ranges: Vec::new() };
+    let xattrs = input.u64()?;
+    let (before, after) = (decode_file(&mut input)?, decode_file(&mut input)?);
+    for _ in 0..ranges {
+        data.ranges.push(input.u64()?..input.u64()?);
+    }
+    let path = input.path(path)?;
+    let other = if other == 0 { None } else { Some(input.path(other)?) };
+    let (names, _zeros) = input.0.split_at_checked(names)?;
+    let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let names: Vec<OsString> = names.map(|name| OsStr::from_bytes(name).to_owned()).collect();
+    let how = match (how, other) {
+        (1, None) => How::Created,
+        (2, None) => How::Deleted,
+        (3, Some(from)) => How::Renamed(from),
+        (4, other) => How::Linked(other),
+        (5, None) => How::Changed,
+        _ => return None,
+    };
+    Some(Change { path, how, before, after, data, xattrs: (xattrs, names) })
+}
+
+/// A file, if the bytes are not those of none.
+fn decode_file(input: &mut Input<'_>) -> Option<Option<Attr>> {
+    let (ino, size_bytes) = (input.u64()?, input.u64()?);
+    let (allocated_bytes, rdev) = (input.u64()?, input.u64()?);
+    let (mode, links, uid, gid) = (input.u32()?, input.u32()?, input.u32()?, input.u32()?);
+    let mut times = [Timestamp { seconds: 0, nanos: 0 }; 4];
+    for time in &mut times {
+        *time = Timestamp { seconds: input.u64()?.cast_signed(), nanos: input.u32()? };
+        input.u32()?;
+    }
+    if ino == 0 {
+        return Some(None);
+    }
+    let kind = FileKind::new(u8::try_from(mode >> 12).ok()?)?;
+    let [atime, mtime, ctime, btime] = times;
+    Some(Some(Attr {
+        ino,
+        kind,
+        mode,
+        links,
+        uid,
+        gid,
+        rdev,
+        size_bytes,
+        allocated_bytes,
+        atime,
+        mtime,
+        ctime,
+        btime,
+    }))
+}
+
+/// Bytes that are read from the front.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn take<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        Some(u16::from_ne_bytes(*self.take()?))
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_ne_bytes(*self.take()?))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_ne_bytes(*self.take()?))
+    }
+
+    /// A path of so many bytes, of which the last is its NUL.
+    fn path(&mut self, len: usize) -> Option<PathBuf> {
+        let (path, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        let (nul, path) = path.split_last()?;
+        (*nul == 0).then(|| OsStr::from_bytes(path).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attr(size_bytes: u64) -> Attr {
+        let time = |nanos| Timestamp { seconds: -5, nanos };
+        Attr {
+            ino: 77,
+            kind: FileKind::Regular,
+            mode: 0o100_644,
+            links: 2,
+            uid: 1,
+            gid: 2,
+            rdev: 3,
+            size_bytes,
+            allocated_bytes: 4,
+            atime: time(1),
+            mtime: time(2),
+            ctime: time(3),
+            btime: time(4),
+        }
+    }
+
+    fn change(path: &str, how: How) -> Change {
+        let data = Differing { bytes: 9, count: 20, ranges: vec![1..5, 7..12] };
+        let xattrs = (3, vec!["user.a".into(), "user.b".into()]);
+        Change { path: path.into(), how, before: Some(attr(1)), after: Some(attr(2)), data, xattrs }
+    }
+
+    #[test]
+    fn the_number_is_the_one_that_c_makes() {
+        assert_eq!(DIFF, 0xfff8_5745);
+    }
+
+    #[test]
+    fn requests_come_back_as_they_were_sent_and_others_are_refused() {
+        let request = Request { id: 7, at: 9 };
+        let mut block = request.encode();
+        assert_eq!(Request::decode(&block), Some(request));
+        assert_eq!(Request::decode(&block[1..]), None);
+        for field in [0, 4, 24, 28] {
+            block[field] ^= 2;
+            assert_eq!(Request::decode(&block), None, "field at {field}");
+            block[field] ^= 2;
+        }
+    }
+
+    #[test]
+    fn changes_come_back_as_they_were_sent_as_many_as_there_is_room_for() {
+        let sent = [
+            change("/a", How::Changed),
+            Change { before: None, ..change("/b", How::Created) },
+            Change { after: None, ..change("/c", How::Deleted) },
+            change("/d", How::Renamed("/e".into())),
+            change("/f", How::Linked(Some("/g".into()))),
+            change("/h", How::Linked(None)),
+        ];
+        let mut page = Page::new();
+        assert!(sent.iter().all(|change| page.add(change)));
+        assert_eq!(decode(&page.finish(3, 6)), Some((6, sent.to_vec())));
+        while page.add(&sent[0]) {}
+        let (_, told) = decode(&page.finish(3, 0)).unwrap();
+        assert_eq!((told.len() as u32, told.last()), (page.count(), Some(&sent[0])));
+    }
+
+    #[test]
+    fn the_longest_change_fits_and_a_longer_path_is_cut() {
+        let long = "x".repeat(5000);
+        let mut longest = change(&long, How::Renamed(long.clone().into()));
+        longest.data.ranges = (0..warpfire_fs::RANGES_TOLD_MAX as u64).map(|n| 2 * n..2 * n + 1).collect();
+        longest.xattrs.1 = vec!["n".repeat(255).into(); warpfire_fs::XATTRS_TOLD_MAX];
+        let mut page = Page::new();
+        assert!(page.add(&longest));
+        let (_, told) = decode(&page.finish(1, 1)).unwrap();
+        assert_eq!(told[0].path.as_os_str().len(), TEXT_BYTES - 1);
+        assert_eq!(told[0].xattrs, longest.xattrs);
+    }
+
+    #[test]
+    fn any_bytes_decode_or_are_none() {
+        let mut page = Page::new();
+        page.add(&change("/a", How::Renamed("/b".into())));
+        let good = page.finish(1, 1);
+        for at in 0..HEAD_BYTES + CHANGE_BYTES + 64 {
+            for flip in [1, 0x80, 0xff] {
+                let mut bad = good.clone();
+                bad[at] ^= flip;
+                let _ = decode(&bad);
+            }
+        }
+    }
+}
