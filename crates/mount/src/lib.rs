@@ -27,5 +27,5 @@ pub use error::MountError;
 pub use options::{MountOptions, THREADS_MAX};
 pub use session::{Session, mount};
 pub use slices::{MountedSlice, remove_range};
-pub use views::{ChangesClient, ControlClient, TransactionReport, TransactionState, enter};
+pub use views::{ChangesClient, ControlClient, TransactionReport, TransactionState, enter, pass_signals_to};
 pub use warpfire_fs::{Aspect, Attr, Change, Differing, FileKind, How};

@@ -143,16 +143,34 @@ fn killing_tx_run_aborts() {
     assert!(!pool.0.path("mnt/file").exists());
 }
 
-#[test]
-fn signals_reach_the_program() {
-    let Some(pool) = pool() else { return };
-    let script = "trap 'echo got > mnt/file; exit 0' TERM; touch begun; while true; do sleep 0.02; done";
-    let mut running = start(&pool, script);
+/// Signals as programs have them unless someone has them ignored, as shells do for what they start in the background.
+const DEFAULT_SIGNALS: [&str; 2] = ["env", "--default-signal=INT,QUIT,TERM,HUP,USR1,USR2"];
+
+/// Sends a signal to `tx run` alone once its program says that it has begun, and gives the code that it ends with.
+fn signalled(pool: &Mounted, signal: &str, script: &str) -> Option<i32> {
+    let _ = fs::remove_file(pool.0.path("begun"));
+    let words = ["tx", "run", "--in", "mnt", "--"].iter().chain(&DEFAULT_SIGNALS);
+    let mut command = pool.0.command(words.chain(&["sh", "-c", script]));
+    let mut running = command.stderr(Stdio::null()).spawn().expect("the binary runs");
     wait_until("it has begun", || pool.0.path("begun").exists());
     let id = running.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill runs").success());
-    assert!(running.wait().expect("it ends").success());
-    assert_eq!(fs::read(pool.0.path("mnt/file")).expect("committed"), b"got\n");
+    assert!(Command::new("kill").args([&format!("-{signal}"), &id]).status().expect("kill runs").success());
+    running.wait().expect("it ends").code()
+}
+
+#[test]
+fn a_signal_to_tx_run_alone_reaches_the_program_which_decides() {
+    let Some(pool) = pool() else { return };
+    for (signal, number) in [("INT", 2), ("QUIT", 3), ("TERM", 15), ("HUP", 1), ("USR1", 10), ("USR2", 12)] {
+        let wait = "touch begun; while true; do sleep 0.02; done";
+        let handled = format!("trap 'echo got > mnt/{signal}; exit 0' {signal}; {wait}");
+        assert_eq!(signalled(&pool, signal, &handled), Some(0), "{signal}");
+        assert_eq!(fs::read(pool.0.path("mnt").join(signal)).expect("committed"), b"got\n");
+        let not_handled = format!("echo x > mnt/lost; {wait}");
+        assert_eq!(signalled(&pool, signal, &not_handled), Some(128 + number), "{signal}");
+        assert!(!pool.0.path("mnt/lost").exists(), "{signal}");
+        assert!(list(&pool).is_empty());
+    }
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod announce;
 mod client;
 mod diff;
 mod enter;
+mod passing;
 mod place;
 mod watch;
 mod wire;
@@ -63,6 +64,7 @@ use place::Place;
 pub use client::{Changes as ChangesClient, Control as ControlClient};
 pub(crate) use diff::{Block as DiffBlock, Request as DiffRequest};
 pub use enter::enter;
+pub use passing::pass_signals_to;
 pub(crate) use wire::Request;
 pub use wire::{TransactionReport, TransactionState};
 

@@ -38,7 +38,8 @@ Exit codes besides those of every command:
 
 What is read and written in a transaction is what was there when it began, with its own changes. A transaction from 'tx begin' that is
 left alone for an hour ('mount --tx-timeout') is aborted; one from 'tx run' ends with it, however that ends. The signals
-TERM, HUP, USR1 and USR2 are passed on to the program; a terminal sends its own to both.";
+INT, QUIT, TERM, HUP, USR1 and USR2 are passed on to the program, and what it does then decides: if it ends with 0 the
+transaction is committed, also after a signal. INT and QUIT of a terminal, which sends them to both, are not passed on again.";
 
 const DIFF_HELP: &str = "\
 Each line says what happens to a name, and what differs in its file:

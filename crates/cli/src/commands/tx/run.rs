@@ -6,6 +6,8 @@
 //!                                                  │                └── not in time: abort
 //!                                                  └── we are killed: the server sees it and aborts
 //! ```
+//!
+//! Signals that would end us go to the program instead, and how it ends decides.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -14,9 +16,8 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
+use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, wait};
+use warpfire_mount::pass_signals_to;
 
 use super::Mounted;
 use crate::failure::Failure;
@@ -51,7 +52,7 @@ pub fn run(mounted: &Mounted, program: &[OsString], durable: bool) -> Result<Exi
         let mut own = Command::new(std::env::current_exe()?);
         own.args(["tx", "enter"]).arg(&begun.path).arg(&mounted.folder).arg("--").args(program);
         let child = own.env(ID_VARIABLE, begun.id.to_string()).spawn()?;
-        pass_signals(&child)?;
+        pass_signals_to(Pid::from_child(&child))?;
         Ok(child)
     };
     let started: std::io::Result<Child> = start();
@@ -80,22 +81,6 @@ pub fn run(mounted: &Mounted, program: &[OsString], durable: bool) -> Result<Exi
 fn code_of(ended: ExitStatus) -> u8 {
     let code = ended.code().or_else(|| ended.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(RUN_FAILED)
-}
-
-/// Passes signals to the program, on a thread that lasts as long as the process. Those of the terminal reach it by themselves; here they only do not end us.
-fn pass_signals(child: &Child) -> std::io::Result<()> {
-    let program = Pid::from_child(child);
-    let mut signals = Signals::new([SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT])?;
-    let pass = move || {
-        for signal in signals.forever().filter(|signal| ![SIGINT, SIGQUIT].contains(signal)) {
-            if let Some(signal) = Signal::from_named_raw(signal) {
-                // It may have ended just now.
-                let _ = kill_process(program, signal);
-            }
-        }
-    };
-    thread::Builder::new().name("warpfire-signal".to_owned()).spawn(pass)?;
-    Ok(())
 }
 
 /// Waits until all descendants have ended; says so while it takes long. `false` if they do not.
