@@ -178,6 +178,30 @@ fn a_record_larger_than_a_log_segment_comes_back_whole() {
     Client::recovered(open(&world).unwrap(), &client.history, 1, "a large record");
 }
 
+/// The stripes of a segment that was written, sealed and freed between two syncs were looked for after its zones had been reset, so the second sync was lost.
+#[test]
+fn a_sync_that_frees_what_was_written_since_the_last_one_is_not_lost() {
+    for shape in SHAPES {
+        let world = shape.world(1);
+        let log = shape.create(&world).unwrap();
+        let write = || log.append(Stream::Large, &content(1, 20 << 10)).unwrap();
+        let mut slices = write();
+        while slices.iter().all(|slice| slice.segment == slices[0].segment) {
+            slices.extend(write());
+        }
+        for slice in &slices {
+            log.release(slice.segment, u64::from(slice.len_bytes));
+        }
+        log.log(b"behind what is gone").unwrap();
+        log.sync().unwrap();
+        drop(log);
+        let (log, recovered) = open(&world).unwrap();
+        assert_eq!(recovered.records.count(), 1, "{shape:?}");
+        assert_eq!(log.position().0, 2, "{shape:?}");
+        assert_append_only(&world, &format!("{shape:?}"));
+    }
+}
+
 #[test]
 fn victims_are_the_emptiest_and_the_pinned_are_kept() {
     let shape = shape(2, 1, 3);

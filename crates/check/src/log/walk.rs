@@ -181,7 +181,7 @@ fn barriers(mut payload: &[u8]) -> Vec<u64> {
     numbers
 }
 
-/// Whether every stripe that a group lists is there and can be read.
+/// Whether every stripe that a group lists is there and can be read, but for segments that it frees: their zones may have been reset since.
 fn verifies(media: &Media, group: &Group, replayed: &Replayed) -> bool {
     let quiet = Findings::default();
     let mut shards = Shards::default();
@@ -202,7 +202,9 @@ fn verifies(media: &Media, group: &Group, replayed: &Replayed) -> bool {
                 if known.clip(media.zone_blocks) {
                     return false;
                 }
-                for place in known.stripes().filter(|p| p.stripe >= *first_stripe) {
+                let is_freed =
+                    group.edits.iter().any(|e| matches!(e, Edit::Freed(freed) if freed == segment));
+                for place in known.stripes().filter(|p| !is_freed && p.stripe >= *first_stripe) {
                     let d = &known.descriptor;
                     let verdict = shards.verify(media, d, place, true, &mut Totals::default(), &quiet);
                     if verdict.header.is_none() || !verdict.readable {

@@ -1,7 +1,7 @@
 //! Which of the groups that were found count.
 //!
 //! Every group but the last was durable: the next one is begun only after its flush returned. The last one may be torn,
-//! so each bulk stripe that it requires is verified.
+//! so each bulk stripe that it requires is verified. What it frees itself it does not require: once it was durable, those zones were reset.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -100,7 +100,7 @@ fn open_segment(segments: &mut Segments, id: SegmentId) -> Result<&mut SegmentDe
     segments.get_mut(&id).filter(|d| d.state == SegmentState::Open).ok_or_else(|| BAD_EDIT.into())
 }
 
-/// Whether every bulk stripe that the group requires is readable. `before` is the table without the group.
+/// Whether every bulk stripe that the group requires is readable: those it lists, but for segments that it frees too. `before` is the table without the group.
 fn holds(
     pool: &Pool,
     before: &Segments,
@@ -111,6 +111,11 @@ fn holds(
         return Ok(true);
     }
     let mut grown = before.clone();
+    let freed = group.edits.iter().filter_map(|edit| match edit {
+        Frame::Freed(segment) => Some(*segment),
+        _ => None,
+    });
+    let freed: BTreeSet<SegmentId> = freed.collect();
     for edit in &group.edits {
         match edit {
             Frame::Opened(descriptor) => {
@@ -118,7 +123,9 @@ fn holds(
             }
             Frame::Grew { segment, first_stripe, runs } => {
                 let descriptor = grown.get_mut(segment).ok_or(BAD_EDIT)?;
-                if !stripes_verify(pool, descriptor, *first_stripe, runs, damaged)? {
+                if !freed.contains(segment)
+                    && !stripes_verify(pool, descriptor, *first_stripe, runs, damaged)?
+                {
                     return Ok(false);
                 }
                 append_runs(descriptor, runs);
