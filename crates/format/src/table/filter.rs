@@ -5,14 +5,15 @@
 //! ```
 //!
 //! With h the key's hash: the line is (h / 2^32 × lines) / 2^32; the bits are the six lowest groups of nine bits
-//! of h × 0x9e3779b97f4a7c15 (modulo 2^64). Ten bits a key and six probes let about 1 in 80 absent keys through.
+//! of h × 0x9e3779b97f4a7c15 (modulo 2^64). Sixteen bits a key and six probes let about 1 in 500 absent keys through.
 //! (Putze, Sanders, Singler: "Cache-, Hash- and Space-Efficient Bloom Filters", 2007.)
 
 use super::BAD_FILTER;
 use crate::Corrupt;
 
-/// Bits of filter for each key.
-const BITS_PER_KEY: usize = 10;
+/// Bits of filter for each key. Each absent key that gets through costs a read of a data block, of which too many for a cache
+/// lie about at random: with ten bits (1 in 80), making 8 million files at random names read 216,000 of them, with these 40,000.
+const BITS_PER_KEY: usize = 16;
 const PROBES: u32 = 6;
 const LINE_BYTES: usize = 64;
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -109,7 +110,7 @@ mod tests {
         let filter = Filter::decode(&bytes).unwrap();
         assert!(hashes(0..10_000).iter().all(|h| filter.may_hold(*h)));
         let passed = hashes(10_000..110_000).iter().filter(|h| filter.may_hold(**h)).count();
-        assert!(passed < 2_000, "{passed} of 100,000 absent keys pass");
+        assert!(passed < 400, "{passed} of 100,000 absent keys pass");
     }
 
     #[test]
