@@ -11,8 +11,7 @@ const WRITE_BYTES_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 64;
 
 /// Wanted where the kernel has it:
-/// - parallel lookups and listings of one directory; listings with attributes, always: a name's inode comes with it,
-///   while a lookup later costs a request;
+/// - parallel lookups and listings of one directory;
 /// - reads and direct I/O without waiting for each other;
 /// - cached targets of symbolic links;
 /// - the umask to us, because a default list overrides it;
@@ -22,16 +21,27 @@ const BACKGROUND_MAX: u16 = 64;
 /// Not wanted: truncation as part of OPEN, since there is no OPEN to be part of; locks, which the kernel does well
 /// by itself when all users are on one machine; the writeback cache, which makes small files slower.
 const WANTED: InitFlags = InitFlags::FUSE_PARALLEL_DIROPS
-    .union(InitFlags::FUSE_DO_READDIRPLUS)
     .union(InitFlags::FUSE_ASYNC_READ)
     .union(InitFlags::FUSE_ASYNC_DIO)
     .union(InitFlags::FUSE_CACHE_SYMLINKS)
     .union(InitFlags::FUSE_DONT_MASK)
     .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
 
+/// What a listing tells of the files that it names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Listings {
+    /// Their kinds. In a view, where all that is told counts as seen: who asked only for names does not conflict with who changes a file.
+    Names,
+    /// Their attributes too: a name's inode comes with it, while a lookup later costs a request.
+    Nodes,
+}
+
 /// Settles a mount's protocol.
-pub(super) fn configure(config: &mut KernelConfig, checks: Checks) {
+pub(super) fn configure(config: &mut KernelConfig, checks: Checks, listings: Listings) {
     let mut wanted = WANTED;
+    if listings == Listings::Nodes {
+        wanted |= InitFlags::FUSE_DO_READDIRPLUS;
+    }
     if checks == Checks::Kernel {
         // With this the kernel checks permissions, by mode and list.
         wanted |= InitFlags::FUSE_POSIX_ACL;

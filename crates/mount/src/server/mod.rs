@@ -165,7 +165,11 @@ fn caller<'a>(req: &Request, groups: &'a ProcessGroups) -> Caller<'a> {
 
 impl<E: Store + SliceStore> Filesystem for Server<E> {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        init::configure(config, self.checks);
+        let listings = match self.setting.door {
+            Door::Main(_) => init::Listings::Nodes,
+            Door::View(..) => init::Listings::Names,
+        };
+        init::configure(config, self.checks, listings);
         Ok(())
     }
 

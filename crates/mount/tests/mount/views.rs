@@ -26,7 +26,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Asks for a commit until no child of another test, just starting, has a copy of something in the view.
-fn commit(control: &ControlClient, id: u64) -> TransactionReport {
+pub fn commit(control: &ControlClient, id: u64) -> TransactionReport {
     for _ in 0..TRIES_MAX {
         match control.commit(id, false) {
             Err(e) if is(&e, Errno::BUSY) => thread::park_timeout(PAUSE),
@@ -36,11 +36,11 @@ fn commit(control: &ControlClient, id: u64) -> TransactionReport {
     control.commit(id, false).unwrap()
 }
 
-fn is(e: &std::io::Error, errno: Errno) -> bool {
+pub fn is(e: &std::io::Error, errno: Errno) -> bool {
     e.raw_os_error() == Some(errno.raw_os_error())
 }
 
-fn begun(world: &World) -> (ControlClient, u64, PathBuf) {
+pub fn begun(world: &World) -> (ControlClient, u64, PathBuf) {
     let control = ControlClient::open(world.path()).unwrap();
     let report = control.begin(false).unwrap();
     assert_eq!(report.state, TransactionState::Open);
@@ -325,6 +325,33 @@ fn a_view_is_for_who_began_it() {
     fs::write(view.join("file"), b"x").unwrap();
     assert!(!world.can_read(&view.join("file"), 1000));
     control.abort(id).unwrap();
+}
+
+#[test]
+fn who_lists_names_in_a_view_conflicts_with_other_names_and_not_with_changes_of_the_files() {
+    let Some(world) = World::new() else { return };
+    fs::create_dir(world.at("d")).unwrap();
+    for n in 0..300 {
+        fs::write(world.at("d").join(format!("{n}")), b"x").unwrap();
+    }
+    let listed = |what: &dyn Fn(&Path), meanwhile: &dyn Fn()| {
+        let (control, id, view) = begun(&world);
+        assert_eq!(names(&view.join("d")).len(), fs::read_dir(world.at("d")).unwrap().count());
+        what(&view.join("d"));
+        fs::write(view.join("done"), b"x").unwrap();
+        meanwhile();
+        commit(&control, id).state
+    };
+    let grow = || fs::write(world.at("d/7"), b"longer").unwrap();
+    assert_eq!(listed(&|_| {}, &grow), TransactionState::Committed);
+    let mode = || fs::set_permissions(world.at("d/8"), std::os::unix::fs::PermissionsExt::from_mode(0o600));
+    assert_eq!(listed(&|_| {}, &|| mode().unwrap()), TransactionState::Committed);
+    let look = |d: &Path| _ = fs::metadata(d.join("9")).unwrap();
+    assert_eq!(listed(&look, &grow), TransactionState::Committed, "it looked at another");
+    let grow = || fs::write(world.at("d/9"), b"longer").unwrap();
+    assert_eq!(listed(&look, &grow), TransactionState::Conflict);
+    let more = || fs::write(world.at("d/new"), b"x").unwrap();
+    assert_eq!(listed(&|_| {}, &more), TransactionState::Conflict);
 }
 
 /// Each change as one word and its path.
