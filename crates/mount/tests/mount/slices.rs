@@ -1,10 +1,20 @@
-//! Files rearranged by ioctls, from a program in C that knows only `include/warpfire.h`.
+//! Files rearranged by ioctls: from a program in C that knows only `include/warpfire.h`, and in views of transactions.
 
-use std::fs;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
+use rustix::io::Errno;
+use warpfire_mount::{MountedSlice, TransactionState, remove_range};
+
+use crate::views::{begun, commit, is};
 use crate::world::{World, c_program};
+
+fn open(path: &Path) -> File {
+    File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
 
 #[test]
 fn a_program_in_c_rearranges_files() {
@@ -34,4 +44,127 @@ fn who_may_not_read_or_write_a_file_can_not_rearrange_it_though_it_is_open() {
         .unwrap();
     assert!(ran.success());
     assert_eq!(fs::read(world.at("secret")).unwrap(), b"secret");
+}
+
+#[test]
+fn a_slice_is_of_the_mount_or_the_view_that_it_was_taken_in() {
+    let Some(world) = World::new() else { return };
+    fs::write(world.at("file"), b"one two three").unwrap();
+    let (control, id, view) = begun(&world);
+    let (outside, inside) = (open(&world.at("file")), open(&view.join("file")));
+    let taken_outside = MountedSlice::yank(&outside, 0..4).unwrap();
+    let taken_inside = MountedSlice::yank(&inside, 4..8).unwrap();
+    for (slice, file) in [(taken_outside, &inside), (taken_inside, &outside)] {
+        assert!(is(&slice.paste(file, None).unwrap_err(), Errno::NOENT));
+        assert!(is(&slice.insert(file, 0).unwrap_err(), Errno::NOENT));
+        assert!(is(&slice.replace(file).unwrap_err(), Errno::NOENT));
+        assert!(is(&slice.join(file, slice).unwrap_err(), Errno::NOENT));
+    }
+    taken_outside.paste(&outside, None).unwrap();
+    drop((outside, inside));
+    control.abort(id).unwrap();
+    assert_eq!(fs::read(world.at("file")).unwrap(), b"one two threeone ");
+    let file = open(&world.at("file"));
+    assert!(is(&taken_inside.paste(&file, None).unwrap_err(), Errno::NOENT), "it has gone with its view");
+}
+
+/// Takes "two " out of the file's middle, and puts it at its beginning and into another file.
+fn rearrange(directory: &Path) {
+    let (file, other) = (open(&directory.join("file")), open(&directory.join("other")));
+    let word = MountedSlice::yank(&file, 4..8).unwrap();
+    remove_range(&file, 4..8).unwrap();
+    word.insert(&file, 0).unwrap();
+    word.paste(&other, None).unwrap();
+    word.join(&other, word).unwrap().paste(&other, None).unwrap();
+    assert_eq!(fs::read(directory.join("file")).unwrap(), b"two one three");
+    assert_eq!(fs::read(directory.join("other")).unwrap(), b"two two two ");
+}
+
+#[test]
+fn what_is_rearranged_in_a_view_is_there_after_the_commit_and_not_after_an_abort() {
+    let Some(world) = World::new() else { return };
+    fs::write(world.at("file"), b"one two three").unwrap();
+    for commits in [false, true] {
+        let (control, id, view) = begun(&world);
+        rearrange(&view);
+        assert_eq!(fs::read(world.at("file")).unwrap(), b"one two three");
+        assert!(!world.at("other").exists());
+        if commits {
+            assert_eq!(commit(&control, id).state, TransactionState::Committed);
+        } else {
+            control.abort(id).unwrap();
+        }
+    }
+    assert_eq!(fs::read(world.at("file")).unwrap(), b"two one three");
+    assert_eq!(fs::read(world.at("other")).unwrap(), b"two two two ");
+}
+
+#[test]
+fn a_paste_in_a_view_does_not_conflict_with_who_appends_to_other_files_or_makes_some() {
+    let Some(world) = World::new() else { return };
+    for name in ["file", "log"] {
+        fs::write(world.at(name), b"one two three").unwrap();
+    }
+    let (control, id, view) = begun(&world);
+    rearrange(&view);
+    let log = open(&world.at("log"));
+    MountedSlice::yank(&log, 0..4).unwrap().paste(&log, None).unwrap();
+    fs::write(world.at("new"), b"x").unwrap();
+    assert_eq!(commit(&control, id).state, TransactionState::Committed);
+    assert_eq!(fs::read(world.at("log")).unwrap(), b"one two threeone ");
+    assert_eq!(fs::read(world.at("file")).unwrap(), b"two one three");
+}
+
+/// To open a file the kernel asks how long it is: who does so has seen it.
+#[test]
+fn a_paste_into_a_file_that_others_append_to_is_refused_whole_and_succeeds_when_it_is_done_again() {
+    let Some(world) = World::new() else { return };
+    fs::write(world.at("file"), b"one ").unwrap();
+    let append_in_view = || {
+        let (control, id, view) = begun(&world);
+        let file = open(&view.join("file"));
+        MountedSlice::yank(&file, 0..4).unwrap().paste(&file, None).unwrap();
+        drop(file);
+        (control, id)
+    };
+    let (control, id) = append_in_view();
+    let file = open(&world.at("file"));
+    MountedSlice::yank(&file, 0..4).unwrap().paste(&file, None).unwrap();
+    let refused = commit(&control, id);
+    assert_eq!((refused.state, refused.path.as_path()), (TransactionState::Conflict, Path::new("/file")));
+    assert_eq!(fs::read(world.at("file")).unwrap(), b"one one ");
+    let (control, id) = append_in_view();
+    assert_eq!(commit(&control, id).state, TransactionState::Committed);
+    assert_eq!(fs::read(world.at("file")).unwrap(), b"one one one ");
+}
+
+/// Another process reads two files one after the other, again and again, while slices are put into both in views.
+#[test]
+fn another_process_sees_slices_pasted_in_a_view_in_all_files_or_in_none() {
+    const ROUNDS: usize = 8;
+    let Some(world) = World::new() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        fs::write(world.at(name), b"x").unwrap();
+    }
+    let script = "until [ -e \"$2/stop\" ]; do echo $(cat \"$1/b\") $(cat \"$1/a\") $(cat \"$1/b\"); done > \"$2/seen\"";
+    let mut watcher =
+        Command::new("sh").args(["-c", script, "sh"]).args([world.path(), directory.path()]).spawn().unwrap();
+    for _ in 0..ROUNDS {
+        let (control, id, view) = begun(&world);
+        for name in ["a", "b"] {
+            let file = open(&view.join(name));
+            MountedSlice::yank(&file, 0..1).unwrap().paste(&file, None).unwrap();
+        }
+        assert_eq!(commit(&control, id).state, TransactionState::Committed);
+    }
+    fs::write(directory.path().join("stop"), b"").unwrap();
+    assert!(watcher.wait().unwrap().success());
+    let seen = fs::read_to_string(directory.path().join("seen")).unwrap();
+    let lines: BTreeSet<Vec<usize>> =
+        seen.lines().map(|line| line.split(' ').map(str::len).collect()).collect();
+    for line in lines {
+        let [before, middle, after] = line[..] else { panic!("three are read: {line:?}") };
+        assert!(before <= middle && middle <= after && after <= ROUNDS + 1, "{line:?}");
+    }
 }
