@@ -143,11 +143,14 @@ impl From<FsError> for Error {
             FsError::NoSpace => (ErrorKind::NoSpace, Some("remove something, or add a device")),
             FsError::ReadOnly(_) => (ErrorKind::ReadOnly, Some(REOPEN)),
             FsError::Damaged { .. } => (ErrorKind::Damaged, Some(DAMAGED)),
-            FsError::ForeignSlice => (ErrorKind::InvalidInput, None),
+            FsError::ForeignSlice => {
+                (ErrorKind::InvalidInput, Some("take it from a file of this pool, since it was opened"))
+            }
             FsError::LeaseExpired => (ErrorKind::Expired, Some("take the slice again")),
             FsError::Unsupported => (ErrorKind::Unsupported, None),
             FsError::Conflict { .. } => (ErrorKind::Conflict, Some("begin the transaction again")),
-            FsError::Ended | FsError::OnlyReads => (ErrorKind::WrongTransaction, None),
+            FsError::Ended => (ErrorKind::WrongTransaction, Some("begin another")),
+            FsError::OnlyReads => (ErrorKind::WrongTransaction, Some("begin one that writes")),
             FsError::TransactionTooLarge => (ErrorKind::TransactionTooLarge, Some(IN_PARTS)),
             _ => (ErrorKind::Other, None),
         };

@@ -51,6 +51,15 @@ const AHEAD_MAX: Duration = Duration::from_millis(200);
 /// [`ErrorKind::TransactionTooLarge`]. One of more than 1.6 million calls is not looked into when something that it read has changed: it fails with `Conflict`.
 /// A commit lets calls that go on finish, and makes others wait. A transaction that is open for long keeps the space of what was there when it
 /// began and was replaced since.
+///
+/// # Bad days
+/// | what | what happens |
+/// |---|---|
+/// | a handle, folder or savepoint of a transaction that was committed, or aborted | `WrongTransaction`; nothing has changed |
+/// | a commit after an abort, or two | can not be written: both take the transaction away |
+/// | it fills the pool | `NoSpace` for its call, and for others until there is room; dropping it gives back all that it wrote |
+/// | the program ends, or is killed | the transaction has never been |
+/// | the pool goes read-only | `ReadOnly`; nothing has changed, but what [`commit_durable`](Tx::commit_durable) says |
 #[derive(Debug)]
 pub struct Tx {
     view: Warpfire<Inside>,

@@ -7,4 +7,6 @@ mod limits;
 mod redundancy;
 mod rig;
 mod silent;
+mod slices;
 mod space;
+mod transactions;

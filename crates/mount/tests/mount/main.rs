@@ -1,6 +1,8 @@
 //! Real mounts of a filesystem in memory.
 
 #[cfg(test)]
+mod bad_days;
+#[cfg(test)]
 mod files;
 #[cfg(test)]
 mod life;

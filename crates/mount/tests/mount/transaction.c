@@ -1,6 +1,6 @@
 /*
  * Works in transactions on a mounted pool, as a program in C would: `transaction story DIRECTORY`, the root of an empty mount, or `transaction stranger ID
- * DIRECTORY` for a user who did not begin that one. Exits 0 if all is as it should be, and says what is not.
+ * DIRECTORY` for a user who did not begin that one, or `transaction wait DIRECTORY`, which waits in one to be killed. Exits 0 if all is as it should be, and says what is not.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -61,6 +61,12 @@ int main(int count, char **words)
         return stranger(root, strtoull(words[2], NULL, 10));
     struct warpfire_tx first, second, said;
     char listed[200];
+    if (strcmp(words[1], "wait") == 0) {
+        MUST(warpfire_tx(root, WARPFIRE_TX_BEGIN, 0, WARPFIRE_TX_MINE, &first) == 0);
+        make(first.path, "made");
+        for (;;)
+            pause();
+    }
 
     MUST(warpfire_tx(root, WARPFIRE_TX_BEGIN, 0, WARPFIRE_TX_MINE, &first) == 0);
     MUST(first.state == WARPFIRE_TX_OPEN && first.pid == (uint32_t)getpid() && first.uid == (uint32_t)getuid());

@@ -17,7 +17,7 @@ use crate::world::{Mapping, World, c_program};
 const TRIES_MAX: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(20);
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let came = (0..TRIES_MAX).any(|_| {
         thread::park_timeout(PAUSE);
         is_so()

@@ -1,0 +1,71 @@
+//! Transactions that have ended, that fill the pool, and whose program has gone.
+
+use warpfire::{ErrorKind, OpenOptions, Pool};
+
+use crate::rig::{Images, refused};
+
+#[test]
+fn what_is_left_of_a_transaction_after_its_commit_or_abort_is_refused() {
+    let fs = Pool::options().in_memory().expect("a pool in memory");
+    fs.write("/a", b"before").expect("there is room");
+    fs.create_dir("/d").expect("a new name");
+    for commits in [false, true] {
+        let tx = fs.begin().expect("a transaction");
+        let file = OpenOptions::new().read(true).write(true).open(&tx, "/a").expect("it is there");
+        let dir = tx.dir("/d").expect("it is there");
+        let mut unread = tx.diff().expect("a listing");
+        if commits {
+            tx.commit().expect("nothing conflicts");
+        } else {
+            tx.abort();
+        }
+        refused(file.write_all_at(b"late", 0), ErrorKind::WrongTransaction);
+        refused(file.yank(0..3), ErrorKind::WrongTransaction);
+        refused(dir.write("late", b"x"), ErrorKind::WrongTransaction);
+        refused(dir.read_dir().map(drop), ErrorKind::WrongTransaction);
+        assert!(unread.next().is_none(), "nothing was changed");
+        assert_eq!(fs.read("/a").expect("it is there"), b"before");
+        assert_eq!(fs.read_dir("/d").expect("it is there").count(), 0);
+    }
+}
+
+#[test]
+fn a_transaction_that_only_reads_refuses_changes() {
+    let fs = Pool::options().in_memory().expect("a pool in memory");
+    let view = fs.view().expect("a view");
+    refused(view.write("/a", b"x"), ErrorKind::WrongTransaction);
+    assert!(!fs.exists("/a"));
+}
+
+#[test]
+fn a_transaction_that_fills_the_pool_is_told_so_and_others_read_on_and_write_when_it_has_gone() {
+    let fs = Pool::options().size_bytes(64 << 20).in_memory().expect("a pool in memory");
+    fs.write("/others", vec![1; 1 << 20]).expect("there is room");
+    let tx = fs.begin().expect("a transaction");
+    let full = (0..1000).find_map(|n| tx.write(format!("/{n}"), vec![2; 1 << 20]).err());
+    refused::<()>(Err(full.expect("the pool has an end")), ErrorKind::NoSpace);
+    assert_eq!(fs.read("/others").expect("it is there"), vec![1; 1 << 20]);
+    fs.remove_file("/others").expect("removing always works");
+    tx.abort();
+    assert_eq!(fs.read_dir("/").expect("it is there").count(), 0);
+    for round in 0..50 {
+        fs.write("/more", vec![3; 1 << 20]).unwrap_or_else(|e| panic!("round {round}: {e}"));
+    }
+}
+
+#[test]
+fn a_transaction_whose_program_is_gone_has_never_been() {
+    let images = Images::with_files(1, 0, 3);
+    let fs = Pool::options().open(&images.paths).expect("the pool opens");
+    let tx = fs.begin().expect("a transaction");
+    tx.write("/late", vec![1; 100_000]).expect("there is room");
+    fs.sync().expect("sound devices do not fail");
+    // Not dropped: as if the program had been killed.
+    std::mem::forget(tx);
+    std::mem::forget(fs);
+    let copies = Images::new(1);
+    std::fs::copy(&images.paths[0], &copies.paths[0]).expect("copied as it is");
+    let fs = Pool::options().open(&copies.paths).expect("the pool opens");
+    assert!(!fs.exists("/late"));
+    assert_eq!(fs.read_dir("/").expect("it is there").count(), 3);
+}
