@@ -52,6 +52,13 @@ impl Dirty {
         self.wait(dir, touch);
     }
 
+    /// A commit gave the record earlier times than those that are shown: they are emitted once more.
+    pub(crate) fn emit_again(&self, dir: &NodeRef) {
+        let mut touch = dir.touch.lock();
+        touch.count += 1;
+        self.wait(dir, touch);
+    }
+
     /// Has the touch emitted at the next cut.
     fn wait(&self, dir: &NodeRef, mut touch: MutexGuard<'_, Touch>) {
         let waits_already = std::mem::replace(&mut touch.pending, true);

@@ -360,6 +360,26 @@ fn times_of_directories_go_on_through_a_transaction() {
     assert_eq!(again.getattr(&open(&again, "d")).mtime, then);
 }
 
+/// The record got the time at which the transaction had set the owner, and after a crash that was the directory's, though a later one had been shown.
+#[test]
+fn the_time_of_a_name_outlasts_a_commit_of_what_was_set_before_it() {
+    let (engine, clock, fs) = shared();
+    let dir = fs.mkdir(&ROOT, &fs.root(), b"d", NewMode::exact(0o755)).unwrap();
+    let tx = fs.begin().unwrap();
+    let set = SetAttr { uid: Some(7), ..SetAttr::default() };
+    tx.files().set_attributes(&ROOT, &open(tx.files(), "d"), &set).unwrap();
+    fs.create_file(&ROOT, &dir, b"x", MODE, b"").unwrap();
+    fs.sync().unwrap();
+    tx.commit().unwrap();
+    let shown = fs.getattr(&dir);
+    drop(dir);
+    fs.sync().unwrap();
+    drop(fs);
+    let again = Fs::open(engine, clock, FsOptions::default()).unwrap();
+    let found = again.getattr(&open(&again, "d"));
+    assert_eq!((found.uid, found.ctime, found.mtime), (7, shown.ctime, shown.mtime));
+}
+
 /// What went wrong: the count of a small file's edits went with its node, so a file that was opened anew for each change, or changed by one
 /// transaction after the other, was never written whole, and reading it took ever longer.
 #[test]

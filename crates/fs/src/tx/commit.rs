@@ -196,7 +196,13 @@ impl<E: Store + SliceStore> Fs<E> {
             let state = node.state.read();
             let touch = *node.touch.lock();
             match &held {
-                Some(held) => *held.state.write() = state.clone(),
+                Some(held) => {
+                    *held.state.write() = state.clone();
+                    let shown = held.touch.lock().shown;
+                    if shown.is_some_and(|shown| shown > state.attrs.ctime) && !state.is_unlinked() {
+                        self.dirty.emit_again(held);
+                    }
+                }
                 None if matches!(state.home, Home::Orphan { .. }) => self.table.return_unheld_orphan(ino),
                 None if !state.is_unlinked() => self.table.remember(ino, state.history),
                 None => {}
