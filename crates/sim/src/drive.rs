@@ -1,21 +1,76 @@
 //! Doing operations to the product, by path and as user 0.
 
+use std::collections::BTreeMap;
+
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{
-    AllocMode, Fs, FsError, NewMode, NodeRef, Position, RenameMode, SetAttr, SetTime, XattrMode,
+    AllocMode, Attr, FileKind, Fs, FsError, NewMode, NodeRef, Position, RenameMode, SetAttr, SetTime,
+    XattrMode, Yanked,
 };
 use warpfire_meta::{MetaError, SliceStore, Store};
 
-use crate::model::{Errno, Name, Path};
-use crate::op::{Op, Span};
+use crate::model::{Errno, Look, Name, Path, Told};
+use crate::op::{Op, Slot, Span};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
-/// Does an operation. `Reopen` is for whoever holds the devices and does nothing here.
+/// Does an operation. What is about more than one filesystem is for whoever holds them, and does nothing here. Gives what it tells, and the value
+/// that it yanked.
 ///
 /// # Errors
 /// What the filesystem says.
-pub fn drive<E: Store + SliceStore>(fs: &Fs<E>, op: &Op) -> Result<(), FsError> {
+pub fn drive<E: Store + SliceStore>(
+    fs: &Fs<E>,
+    op: &Op,
+    values: &BTreeMap<Slot, Yanked>,
+) -> Result<(Told, Option<Yanked>), FsError> {
+    let told = match op {
+        Op::Write(path, offset, fill) => {
+            Told::Number(fs.write(&ROOT, &node(fs, path)?, Position::At(*offset), &fill.bytes())?)
+        }
+        Op::Append(path, fill) => {
+            Told::Number(fs.write(&ROOT, &node(fs, path)?, Position::End, &fill.bytes())?)
+        }
+        Op::CopyRange(from, span, to, at) => {
+            let (from, to) = (node(fs, from)?, node(fs, to)?);
+            Told::Number(fs.copy_range(&ROOT, (&from, span.offset), (&to, *at), span.len)?)
+        }
+        Op::Paste(slot, path, at) => {
+            let value = values.get(slot).expect("what is pasted is there");
+            let position = at.map_or(Position::End, Position::At);
+            Told::Number(fs.paste(&ROOT, &node(fs, path)?, position, value)?)
+        }
+        Op::Yank(path, span, _) => {
+            let value = fs.yank(&node(fs, path)?, span.offset, span.len)?;
+            let mut bytes = vec![0; usize::try_from(value.len_bytes()).expect("values are short")];
+            fs.read_yanked(&value, 0, &mut bytes)?;
+            return Ok((Told::Bytes(bytes), Some(value)));
+        }
+        Op::Read(path, span) => {
+            let mut bytes = vec![0; usize::try_from(span.len).expect("reads are short")];
+            let len = fs.read(&node(fs, path)?, span.offset, &mut bytes)?;
+            bytes.truncate(len);
+            Told::Bytes(bytes)
+        }
+        Op::List(path) => {
+            let entries = fs.readdir(&ROOT, &node(fs, path)?, None, usize::MAX)?;
+            Told::Names(entries.iter().map(|entry| (entry.name.to_vec(), entry.kind)).collect())
+        }
+        Op::Look(path) => Told::Look(look(&fs.getattr(&*node(fs, path)?))),
+        Op::SetMode(path, mode) => set(fs, path, &SetAttr { mode: Some(*mode), ..SetAttr::default() })?,
+        Op::SetOwner(path, uid, gid) => {
+            set(fs, path, &SetAttr { uid: Some(*uid), gid: Some(*gid), ..SetAttr::default() })?
+        }
+        _ => {
+            change(fs, op)?;
+            Told::Nothing
+        }
+    };
+    Ok((told, None))
+}
+
+/// Does what tells nothing but that it was done.
+fn change<E: Store + SliceStore>(fs: &Fs<E>, op: &Op) -> Result<(), FsError> {
     match op {
         Op::Create(path) => {
             let (dir, name) = place(fs, path)?;
@@ -35,21 +90,14 @@ pub fn drive<E: Store + SliceStore>(fs: &Fs<E>, op: &Op) -> Result<(), FsError> 
         }
         Op::Mkfifo(path) => {
             let (dir, name) = place(fs, path)?;
-            fs.mknod(&ROOT, &dir, name, warpfire_fs::FileKind::Fifo, NewMode::exact(0o644), 0).map(drop)
+            fs.mknod(&ROOT, &dir, name, FileKind::Fifo, NewMode::exact(0o644), 0).map(drop)
         }
-        Op::Write(path, offset, fill) => {
-            fs.write(&ROOT, &node(fs, path)?, Position::At(*offset), &fill.bytes()).map(drop)
-        }
-        Op::Append(path, fill) => fs.write(&ROOT, &node(fs, path)?, Position::End, &fill.bytes()).map(drop),
+        Op::AppendBlindly(path, fill) => fs.append(&ROOT, &node(fs, path)?, &fill.bytes()),
         Op::Truncate(path, size) => fs.truncate(&ROOT, &node(fs, path)?, *size),
         Op::Allocate(path, span) => allocate(fs, path, AllocMode::Allocate, *span),
         Op::Punch(path, span) => allocate(fs, path, AllocMode::PunchHole, *span),
         Op::Insert(path, span) => allocate(fs, path, AllocMode::Insert, *span),
         Op::Collapse(path, span) => allocate(fs, path, AllocMode::Collapse, *span),
-        Op::CopyRange(from, span, to, at) => {
-            let (from, to) = (node(fs, from)?, node(fs, to)?);
-            fs.copy_range(&ROOT, (&from, span.offset), (&to, *at), span.len).map(drop)
-        }
         Op::Link(from, to) => {
             let from = node(fs, from)?;
             let (dir, name) = place(fs, to)?;
@@ -64,13 +112,10 @@ pub fn drive<E: Store + SliceStore>(fs: &Fs<E>, op: &Op) -> Result<(), FsError> 
             fs.rmdir(&ROOT, &dir, name)
         }
         Op::Rename(from, to, mode) => rename(fs, from, to, *mode),
-        Op::SetMode(path, mode) => set(fs, path, SetAttr { mode: Some(*mode), ..SetAttr::default() }),
-        Op::SetOwner(path, uid, gid) => {
-            set(fs, path, SetAttr { uid: Some(*uid), gid: Some(*gid), ..SetAttr::default() })
-        }
         Op::SetTime(path, seconds) => {
             let time = warpfire_env::Timestamp { seconds: *seconds, nanos: 0 };
-            set(fs, path, SetAttr { mtime: Some(SetTime::At(time)), ..SetAttr::default() })
+            let set = SetAttr { mtime: Some(SetTime::At(time)), ..SetAttr::default() };
+            fs.set_attributes(&ROOT, &node(fs, path)?, &set)
         }
         Op::SetXattr(path, name, fill) => {
             fs.setxattr(&ROOT, &*node(fs, path)?, name, &fill.bytes(), XattrMode::Either)
@@ -79,7 +124,7 @@ pub fn drive<E: Store + SliceStore>(fs: &Fs<E>, op: &Op) -> Result<(), FsError> 
         Op::Fsync(path) => fs.fsync(&node(fs, path)?),
         Op::Sync => fs.sync(),
         Op::Background(steps) => background(fs.engine().as_ref(), *steps),
-        Op::Reopen => Ok(()),
+        _ => Ok(()),
     }
 }
 
@@ -113,8 +158,20 @@ fn rename<E: Store + SliceStore>(
     fs.rename(&ROOT, (&from_dir, from_name), (&to_dir, to_name), mode)
 }
 
-fn set<E: Store + SliceStore>(fs: &Fs<E>, path: &Path, change: SetAttr) -> Result<(), FsError> {
-    fs.setattr(&ROOT, &node(fs, path)?, &change).map(drop)
+fn set<E: Store + SliceStore>(fs: &Fs<E>, path: &Path, change: &SetAttr) -> Result<Told, FsError> {
+    Ok(Told::Look(look(&fs.setattr(&ROOT, &node(fs, path)?, change)?)))
+}
+
+fn look(attr: &Attr) -> Look {
+    let is_dir = attr.kind == FileKind::Directory;
+    Look {
+        kind: attr.kind,
+        permissions: attr.mode & 0o7777,
+        owner: (attr.uid, attr.gid),
+        links: attr.links,
+        size_bytes: if is_dir { 0 } else { attr.size_bytes },
+        times: (!is_dir).then_some((attr.mtime, attr.ctime)),
+    }
 }
 
 fn allocate<E: Store + SliceStore>(

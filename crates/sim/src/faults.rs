@@ -25,7 +25,7 @@ pub fn run(seed: u64) -> Result<u64, Violation> {
     let mut session = Session::make(shape, seed)?;
     let draw = Draw::new(random.below(u64::MAX), Menu { reopens: within, ..Menu::TINY });
     for _ in 0..random.below(OPERATIONS) {
-        let op = draw.next(session.history.model());
+        let op = draw.next(session.history.model(), session.desk());
         session.step(&op)?;
     }
     let faults = inject(&session, &random, shape, within);
@@ -34,7 +34,7 @@ pub fn run(seed: u64) -> Result<u64, Violation> {
         Violation(format!("{v}\n {shape}\n faults: {faults:?}\n{history}"))
     };
     for _ in 0..OPERATIONS {
-        let op = draw.next(session.history.model());
+        let op = draw.next(session.history.model(), session.desk());
         match session.try_step(&op).map_err(|v| told(v, &session))? {
             Outcome::Agreed | Outcome::Refused => {}
             Outcome::Faulted(e) if within => {
@@ -90,7 +90,7 @@ fn recover(session: &mut Session, random: &SimRandom, within: bool) -> Result<()
     session.crash(&cut)?;
     let draw = Draw::new(random.below(u64::MAX), Menu { reopens: true, ..Menu::TINY });
     for _ in 0..5 {
-        let op = draw.next(session.history.model());
+        let op = draw.next(session.history.model(), session.desk());
         session.step(&op)?;
     }
     session.step(&Op::Sync)?;

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! 1. State `i` is the model after `i` operations; state 0 is where the session began.
-//! 2. A crash leaves a state that is no older than the last one a sync has acknowledged, and no newer than the one that
+//! 2. What a transaction does shows in the state that its commit leads to, and in none before.
+//! 3. A crash leaves a state that is no older than the last one a sync has acknowledged, and no newer than the one that
 //!    the operation under way leads to.
 
 use std::ops::RangeInclusive;
@@ -10,7 +11,8 @@ use std::sync::OnceLock;
 
 use warpfire_env::Timestamp;
 
-use crate::model::{Errno, Model, Picture};
+use crate::desk::Slots;
+use crate::model::{Errno, Model, Picture, Told};
 use crate::op::Op;
 
 /// One state and how it came about.
@@ -82,19 +84,29 @@ impl History {
     ///
     /// # Errors
     /// What the operation must fail with.
-    pub fn push(&mut self, op: &Op, now: Timestamp) -> Result<(), Errno> {
+    pub fn push(&mut self, op: &Op, slots: &Slots, now: Timestamp) -> Result<Told, Errno> {
         let mut model = self.model().clone();
-        let result = model.apply(op, now);
-        self.states.push(State::new(model, Some(op.clone())));
+        let result = model.apply(op, slots, now);
+        self.push_state(op, model);
         result
+    }
+
+    /// An operation leads to this state.
+    pub fn push_state(&mut self, op: &Op, model: Model) {
+        self.states.push(State::new(model, Some(op.clone())));
+    }
+
+    /// The newest state is this one, of those that the last operation may have led to.
+    pub fn set_last(&mut self, model: Model) {
+        let last = self.states.last_mut().expect("there is a state");
+        *last = State::new(model, last.op.take());
     }
 
     /// Takes the last operation's effect back: the product refused it for a reason that the model has not.
     pub fn refuse_last(&mut self) {
         let before = self.newest() - 1;
         let model = self.states[before].model.clone();
-        let last = &mut self.states[before + 1];
-        *last = State::new(model, last.op.take());
+        self.set_last(model);
     }
 
     /// The newest of the states that looks like `found`.
@@ -111,10 +123,10 @@ impl History {
         if let Some(number) = (0..self.states.len()).find(|n| self.states[*n].digest() == digest) {
             why.push_str(&format!(" it is state {number}, which a sync or a later operation forbids\n"));
         }
-        for (label, number) in [("oldest", oldest), ("newest", newest)] {
-            let differences = self.state(number).picture().differences(found);
-            why.push_str(&format!(" against the {label} allowed state ({number}):\n{differences}"));
-        }
+        let differences = allowed.map(|number| (number, self.state(number).picture().differences(found)));
+        let nearest = differences.min_by_key(|(_, differences)| differences.lines().count());
+        let (number, differences) = nearest.expect("some state is allowed");
+        why.push_str(&format!(" against the nearest allowed state ({number}):\n{differences}"));
         Err(why)
     }
 

@@ -5,12 +5,13 @@
 //!    └───▶ model::Model ──▶ history::History (a state for each operation)  Picture ┴─▶ equal?
 //! ```
 //!
-//! [`session`] runs both side by side. On top of it: [`seeds`], random sessions with power cuts; [`crash`], every crash state
+//! [`session`] runs both side by side; what is open beside them, transactions and yanked values, lies on the [`desk`]. On top of it: [`seeds`], random sessions with power cuts; [`crash`], every crash state
 //! of a recorded workload; [`faults`], devices that fail under load; [`rot`], devices that are lost or rotten.
 
 #![forbid(unsafe_code)]
 
 pub mod crash;
+pub mod desk;
 pub mod drive;
 pub mod faults;
 pub mod golden;

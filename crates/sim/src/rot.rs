@@ -57,7 +57,7 @@ pub fn run_geometry(seed: u64, geometry: (u16, u8, u16), operations: u64) -> Res
     let menu = if random.one_in(2) { Menu::TINY } else { Menu::WIDE };
     let draw = Draw::new(random.below(u64::MAX), menu);
     for _ in 0..random.below(operations) {
-        let op = draw.next(session.history.model());
+        let op = draw.next(session.history.model(), session.desk());
         session.step(&op)?;
     }
     session.step(&Op::Sync)?;

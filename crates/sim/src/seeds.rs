@@ -2,7 +2,7 @@
 
 use warpfire_simdev::{Cut, SimRandom, mix};
 
-use crate::op::{Draw, Menu, Op};
+use crate::op::{Draw, End, Menu, Op};
 use crate::session::{Outcome, Session, Violation};
 use crate::stack::{Kind, Shape};
 
@@ -65,7 +65,7 @@ pub fn run(seed: u64, plan: Plan, operations: u64, trace: &mut dyn FnMut(&Op)) -
     for _ in 0..CUTS {
         let here = 1 + random.below(operations / CUTS * 2);
         for _ in 0..here {
-            let op = draw.next(session.history.model());
+            let op = draw.next(session.history.model(), session.desk());
             trace(&op);
             if let Outcome::Refused = session.step(&op).map_err(|v| told(v, &session))? {
                 tally.refused += 1;
@@ -95,6 +95,11 @@ fn told(violation: Violation, session: &Session) -> Violation {
 
 /// Deletes everything and lets background work come to rest: what is still counted as live then is a leak.
 fn drain(session: &mut Session) -> Result<(), Violation> {
+    let open: Vec<_> = session.desk().open().map(|tx| Op::End(tx, End::Abort)).collect();
+    let kept: Vec<_> = session.desk().slots().keys().map(|slot| Op::LetGo(*slot)).collect();
+    for op in open.iter().chain(&kept) {
+        session.step(op)?;
+    }
     for (path, kind) in session.history.model().paths().into_iter().skip(1).rev() {
         let op = if kind == warpfire_fs::FileKind::Directory { Op::Rmdir(path) } else { Op::Unlink(path) };
         if let Outcome::Refused = session.step(&op)? {

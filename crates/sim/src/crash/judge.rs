@@ -190,11 +190,11 @@ impl Judge {
         };
         for _ in 0..2 {
             for _ in 0..self.random.below(6) {
-                let op = draw.next(session.history.model());
+                let op = draw.next(session.history.model(), session.desk());
                 session.step(&op).map_err(|v| told(v, &session))?;
             }
             session.step(&Op::Sync).map_err(|v| told(v, &session))?;
-            let op = draw.next(session.history.model());
+            let op = draw.next(session.history.model(), session.desk());
             session.step(&op).map_err(|v| told(v, &session))?;
             let show = session.history.show(0);
             let cut = Cut::Seeded(self.random.below(u64::MAX));

@@ -48,7 +48,7 @@ impl Small {
     pub fn judge(&self, nth: u64) -> Result<u64, Violation> {
         let mut ops = self.workloads[usize::try_from(nth).expect("workloads are few")].iter().cloned();
         let workload =
-            Workload::record(self.shape, self.world.fork(), self.model.clone(), &mut |_| ops.next())?;
+            Workload::record(self.shape, self.world.fork(), self.model.clone(), &mut |_, _| ops.next())?;
         let mut judge = Judge::new(nth, Budget::SMALL);
         judge.try_all(&workload, u64::MAX)?;
         Ok(judge.states)

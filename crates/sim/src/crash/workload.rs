@@ -2,6 +2,7 @@
 
 use warpfire_simdev::{Recording, SimWorld};
 
+use crate::desk::Desk;
 use crate::history::History;
 use crate::model::Model;
 use crate::op::{Draw, Menu, Op};
@@ -28,11 +29,11 @@ impl Workload {
         shape: Shape,
         mut world: SimWorld,
         model: Model,
-        next: &mut dyn FnMut(&Model) -> Option<Op>,
+        next: &mut dyn FnMut(&Model, &Desk) -> Option<Op>,
     ) -> Result<Self, Violation> {
         world.record();
         let mut session = Session::resume(shape, world, model)?;
-        while let Some(op) = next(session.history.model()) {
+        while let Some(op) = next(session.history.model(), session.desk()) {
             session.world.mark(2 * session.history.newest() as u64 + 1);
             session.step(&op)?;
             session.world.mark(2 * session.history.durable() as u64);
@@ -51,9 +52,9 @@ impl Workload {
         let model = session.history.model().clone();
         let world = closed(session)?;
         let mut left = operations;
-        Self::record(shape, world, model, &mut |model| {
+        Self::record(shape, world, model, &mut |model, desk| {
             left = left.checked_sub(1)?;
-            Some(draw.next(model))
+            Some(draw.next(model, desk))
         })
     }
 }

@@ -3,15 +3,63 @@
 use warpfire_env::Timestamp;
 use warpfire_fs::FileKind;
 
-use super::{Body, Content, Errno, Model, NodeId, Path};
-use crate::op::Op;
+use super::{Body, Content, Errno, Model, NodeId, Path, Told};
+use crate::desk::Slots;
+use crate::op::{Op, Span};
 
 impl Model {
     /// Does an operation as of `now`, as user 0.
     ///
     /// # Errors
     /// What the product must say too. Nothing has changed then.
-    pub fn apply(&mut self, op: &Op, now: Timestamp) -> Result<(), Errno> {
+    pub fn apply(&mut self, op: &Op, slots: &Slots, now: Timestamp) -> Result<Told, Errno> {
+        match op {
+            Op::Append(path, fill) => {
+                let end = self.size_bytes(path);
+                self.change(path, now, |c| {
+                    c.write(c.size_bytes(), &fill.bytes());
+                    Ok(())
+                })?;
+                Ok(Told::Number(end.expect("what was appended to is a file")))
+            }
+            Op::Write(path, offset, fill) => {
+                self.change(path, now, |c| {
+                    c.write(*offset, &fill.bytes());
+                    Ok(())
+                })?;
+                Ok(Told::Number(*offset))
+            }
+            Op::CopyRange(from, span, to, at) => self.copy_range(from, *span, to, *at, now),
+            Op::Paste(slot, path, at) => {
+                let bytes = slots.get(slot).expect("what is pasted is there");
+                let content = self.content(self.lookup(path)?)?;
+                let at = at.unwrap_or(content.size_bytes());
+                if !bytes.is_empty() {
+                    self.change(path, now, |c| {
+                        c.write(at, bytes);
+                        Ok(())
+                    })?;
+                }
+                Ok(Told::Number(at))
+            }
+            Op::SetMode(path, _) | Op::SetOwner(path, ..) => {
+                self.change_only(op, now)?;
+                Ok(Told::Look(self.look(self.lookup(path)?)))
+            }
+            Op::Read(path, span) | Op::Yank(path, span, _) => {
+                let content = self.content(self.lookup(path)?)?;
+                let len = span.len.min(content.size_bytes().saturating_sub(span.offset));
+                let len = usize::try_from(len).expect("what is read at once is short");
+                Ok(Told::Bytes(content.read(span.offset, len)))
+            }
+            Op::List(path) => self.list(path),
+            Op::Look(path) => Ok(Told::Look(self.look(self.lookup(path)?))),
+            _ => self.change_only(op, now).map(|()| Told::Nothing),
+        }
+    }
+
+    /// Does what tells nothing but that it was done.
+    fn change_only(&mut self, op: &Op, now: Timestamp) -> Result<(), Errno> {
         match op {
             Op::Create(path) => {
                 self.make(path, FileKind::Regular, 0o644, Body::File(Content::default()), now).map(drop)
@@ -32,11 +80,7 @@ impl Model {
             Op::Unlink(path) => self.unlink(path, now),
             Op::Rmdir(path) => self.rmdir(path, now),
             Op::Rename(from, to, mode) => self.rename(from, to, *mode, now),
-            Op::Write(path, offset, fill) => self.change(path, now, |c| {
-                c.write(*offset, &fill.bytes());
-                Ok(())
-            }),
-            Op::Append(path, fill) => self.change(path, now, |c| {
+            Op::AppendBlindly(path, fill) => self.change(path, now, |c| {
                 c.write(c.size_bytes(), &fill.bytes());
                 Ok(())
             }),
@@ -62,23 +106,6 @@ impl Model {
                 c.collapse(span.offset, span.len);
                 Ok(())
             }),
-            Op::CopyRange(from, span, to, at) => {
-                let (from, target) = (self.lookup(from)?, self.lookup(to)?);
-                let source = self.content(from)?;
-                self.content(target)?;
-                let len = span.len.min(source.size_bytes().saturating_sub(span.offset));
-                if from == target && span.offset < at + len && *at < span.offset + len {
-                    return Err(Errno(libc::EINVAL));
-                }
-                let bytes = source.read(span.offset, usize::try_from(len).expect("copies are small"));
-                if bytes.is_empty() {
-                    return Ok(());
-                }
-                self.change(to, now, |c| {
-                    c.write(*at, &bytes);
-                    Ok(())
-                })
-            }
             Op::SetMode(path, mode) => {
                 let id = self.lookup(path)?;
                 if self.node(id).kind == FileKind::Symlink {
@@ -118,8 +145,34 @@ impl Model {
                 Ok(())
             }
             Op::Fsync(path) => self.lookup(path).map(drop),
-            Op::Sync | Op::Background(_) | Op::Reopen => Ok(()),
+            _ => Ok(()),
         }
+    }
+
+    /// Gives how many bytes there were.
+    fn copy_range(
+        &mut self,
+        from: &Path,
+        span: Span,
+        to: &Path,
+        at: u64,
+        now: Timestamp,
+    ) -> Result<Told, Errno> {
+        let (from, target) = (self.lookup(from)?, self.lookup(to)?);
+        let source = self.content(from)?;
+        self.content(target)?;
+        let len = span.len.min(source.size_bytes().saturating_sub(span.offset));
+        if from == target && span.offset < at + len && at < span.offset + len {
+            return Err(Errno(libc::EINVAL));
+        }
+        let bytes = source.read(span.offset, usize::try_from(len).expect("copies are small"));
+        if !bytes.is_empty() {
+            self.change(to, now, |c| {
+                c.write(at, &bytes);
+                Ok(())
+            })?;
+        }
+        Ok(Told::Number(len))
     }
 
     /// Only files and directories have attributes in the namespace `user`.
@@ -131,7 +184,7 @@ impl Model {
         }
     }
 
-    fn content(&self, id: NodeId) -> Result<&Content, Errno> {
+    pub(super) fn content(&self, id: NodeId) -> Result<&Content, Errno> {
         match &self.node(id).body {
             Body::File(content) => Ok(content),
             Body::Directory(_) => Err(Errno(libc::EISDIR)),

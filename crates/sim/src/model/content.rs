@@ -97,13 +97,19 @@ impl Content {
         self.size_bytes -= len;
     }
 
-    /// Replaces `gone` bytes at an offset by a hole of `hole` bytes, all of the file's bytes in hand.
+    /// Replaces `gone` bytes at an offset by a hole of `hole` bytes.
     fn splice(&mut self, offset: u64, gone: u64, hole: u64) {
-        let whole = |n| usize::try_from(n).expect("files that are shifted by bytes are small");
-        let mut bytes = self.read(0, whole(self.size_bytes));
-        bytes.splice(whole(offset)..whole(offset + gone), std::iter::repeat_n(0, whole(hole)));
-        *self = Content::default();
-        self.write(0, &bytes);
+        let (from, size_after) = (offset + gone, self.size_bytes - gone + hole);
+        let behind = self.pages.range(from / PAGE..);
+        let behind: Vec<(u64, Vec<u8>)> = behind
+            .map(|(page, _)| {
+                let at = from.max(page * PAGE);
+                (at, self.read(at, usize::try_from((page + 1) * PAGE - at).expect("a part of a page")))
+            })
+            .collect();
+        self.truncate(offset);
+        behind.iter().for_each(|(at, bytes)| self.write(at - gone + hole, bytes));
+        self.truncate(size_after);
     }
 
     /// The bytes of a range, zeros past the end.
@@ -175,6 +181,11 @@ mod tests {
         assert_eq!(plain(&content), bytes);
         content.collapse(8192, 12288);
         bytes.drain(8192..8192 + 12288);
+        assert_eq!(plain(&content), bytes);
+        content.collapse(7001, 4999);
+        bytes.drain(7001..12000);
+        content.insert(6999, 8193);
+        bytes.splice(6999..6999, std::iter::repeat_n(0, 8193));
         assert_eq!(plain(&content), bytes);
         content.zero(5000, 6000);
         bytes[5000..11000].fill(0);

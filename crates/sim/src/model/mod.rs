@@ -7,6 +7,7 @@
 //! 1. Node 0 is the root directory. Every other node has `links` names, or a directory that holds it once.
 //! 2. An operation that fails changes nothing.
 
+mod answer;
 mod apply;
 mod content;
 mod errno;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use warpfire_env::Timestamp;
 use warpfire_fs::FileKind;
 
+pub use answer::{Answer, Look, Told};
 pub use content::{Content, PAGE};
 pub use errno::Errno;
 pub use picture::{Entry, Picture, show_path};
@@ -32,6 +34,9 @@ pub type Path = Vec<Name>;
 type NodeId = u64;
 
 const ROOT: NodeId = 0;
+
+/// A fork makes fewer nodes than these bits count.
+const FORK_BITS: u32 = 32;
 
 /// Longest name.
 const NAME_BYTES_MAX: usize = 255;
@@ -80,6 +85,32 @@ impl Model {
             body: Body::Directory(BTreeMap::new()),
         };
         Model { nodes: BTreeMap::from([(ROOT, Arc::new(root))]), next: ROOT + 1 }
+    }
+
+    /// A copy whose new nodes have numbers of their own, by the number of the copy.
+    #[must_use]
+    pub(crate) fn fork(&self, number: u64) -> Model {
+        Model { nodes: self.nodes.clone(), next: number << FORK_BITS }
+    }
+
+    /// What becomes of this if a fork that began here takes its place.
+    #[must_use]
+    pub(crate) fn replaced_by(&self, fork: Model) -> Model {
+        Model { nodes: fork.nodes, next: self.next }
+    }
+
+    /// Takes over the times of directories that `find` knows: when several changed a directory at once, which of their times it has is not laid down.
+    pub(crate) fn take_times_of_directories<E>(
+        &mut self,
+        mut find: impl FnMut(&Path) -> Result<(Timestamp, Timestamp), E>,
+    ) -> Result<(), E> {
+        for (path, _) in self.paths().into_iter().filter(|(_, kind)| *kind == FileKind::Directory) {
+            let times = find(&path)?;
+            let id = self.lookup(&path).unwrap_or_else(|_| unreachable!("the path was just listed"));
+            let node = self.node_mut(id);
+            (node.mtime, node.ctime) = times;
+        }
+        Ok(())
     }
 
     /// Nodes that exist, the root among them.

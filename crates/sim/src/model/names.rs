@@ -13,7 +13,7 @@ impl Model {
     }
 
     /// What a name in a directory leads to.
-    fn find(&self, dir: NodeId, name: &Name) -> Result<Option<NodeId>, Errno> {
+    pub(super) fn find(&self, dir: NodeId, name: &Name) -> Result<Option<NodeId>, Errno> {
         let Body::Directory(names) = &self.node(dir).body else { return Err(Errno(libc::ENOTDIR)) };
         if name.len() > NAME_BYTES_MAX {
             return Err(Errno(libc::ENAMETOOLONG));

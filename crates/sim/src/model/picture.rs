@@ -56,6 +56,13 @@ impl Picture {
         hasher.finish()
     }
 
+    /// Leaves out the times of directories.
+    pub(crate) fn forget_times_of_directories(&mut self) {
+        for entry in self.entries.values_mut().filter(|entry| entry.kind == FileKind::Directory) {
+            (entry.mtime, entry.ctime) = (Timestamp::default(), Timestamp::default());
+        }
+    }
+
     /// How `found` differs from this picture, a line for each path; empty if it does not.
     #[must_use]
     pub fn differences(&self, found: &Picture) -> String {

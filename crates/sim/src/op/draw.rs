@@ -4,6 +4,7 @@ use warpfire_fs::{FileKind, RenameMode};
 use warpfire_simdev::SimRandom;
 
 use super::{Fill, Op, Span};
+use crate::desk::Desk;
 use crate::model::{Model, Name, PAGE, Path};
 
 /// What may be drawn.
@@ -19,25 +20,45 @@ pub struct Menu {
     pub reopens: bool,
     /// One operation in so many is a sync.
     pub one_sync_in: u64,
+    /// Of a hundred operations so many are about transactions, slices and reading.
+    pub together: u64,
 }
 
 impl Menu {
     /// Small files and few names: a state is cheap to make and to compare.
-    pub const TINY: Menu =
-        Menu { nodes: 16, write_bytes_max: 9_000, offset_max: 20_000, reopens: false, one_sync_in: 6 };
+    pub const TINY: Menu = Menu {
+        nodes: 16,
+        write_bytes_max: 9_000,
+        offset_max: 20_000,
+        reopens: false,
+        one_sync_in: 6,
+        together: 40,
+    };
     /// Files of all sizes, past the size at which bytes stop riding in metadata and past a region.
-    pub const WIDE: Menu =
-        Menu { nodes: 60, write_bytes_max: 200_000, offset_max: 2_500_000, reopens: true, one_sync_in: 12 };
+    pub const WIDE: Menu = Menu {
+        nodes: 60,
+        write_bytes_max: 200_000,
+        offset_max: 2_500_000,
+        reopens: true,
+        one_sync_in: 12,
+        together: 35,
+    };
     /// Writes that fill a small pool again and again.
-    pub const CRAMPED: Menu =
-        Menu { nodes: 40, write_bytes_max: 1_500_000, offset_max: 3_000_000, reopens: true, one_sync_in: 25 };
+    pub const CRAMPED: Menu = Menu {
+        nodes: 40,
+        write_bytes_max: 1_500_000,
+        offset_max: 3_000_000,
+        reopens: true,
+        one_sync_in: 25,
+        together: 25,
+    };
 }
 
 /// A source of operations.
 #[derive(Debug)]
 pub struct Draw {
-    random: SimRandom,
-    menu: Menu,
+    pub(super) random: SimRandom,
+    pub(super) menu: Menu,
 }
 
 impl Draw {
@@ -47,12 +68,20 @@ impl Draw {
         Draw { random: SimRandom::new(seed), menu }
     }
 
-    /// The next operation on what the model shows.
-    pub fn next(&self, model: &Model) -> Op {
-        let r = &self.random;
-        if r.one_in(self.menu.one_sync_in) {
+    /// The next operation on what the model shows, and on what is open.
+    pub fn next(&self, model: &Model, desk: &Desk) -> Op {
+        if self.random.one_in(self.menu.one_sync_in) {
             return Op::Sync;
         }
+        if self.random.below(100) < self.menu.together {
+            return self.together(model, desk);
+        }
+        self.plain(model)
+    }
+
+    /// An operation on names and files.
+    pub(super) fn plain(&self, model: &Model) -> Op {
+        let r = &self.random;
         let all = model.paths();
         let crowded = model.len() > self.menu.nodes;
         match r.below(100) {
@@ -76,17 +105,17 @@ impl Draw {
         }
     }
 
-    fn len(&self, least: u64, most: u64) -> usize {
+    pub(super) fn len(&self, least: u64, most: u64) -> usize {
         usize::try_from(least + self.random.below(most - least + 1)).expect("lengths fit memory")
     }
 
     /// Lengths of all magnitudes: as many below 10 as from 1,000 to 10,000.
-    fn write_len(&self) -> usize {
+    pub(super) fn write_len(&self) -> usize {
         let magnitude = self.random.below(u64::from(self.menu.write_bytes_max.ilog2()) + 1);
         self.len(1, (2u64 << magnitude).min(self.menu.write_bytes_max))
     }
 
-    fn offset(&self) -> u64 {
+    pub(super) fn offset(&self) -> u64 {
         match self.random.below(40) {
             0 => self.random.below(1 << 40),
             1..10 => 0,
@@ -95,12 +124,12 @@ impl Draw {
         }
     }
 
-    fn fill(&self, len: usize) -> Fill {
+    pub(super) fn fill(&self, len: usize) -> Fill {
         Fill { len, seed: self.random.below(u64::MAX) }
     }
 
     /// A path of a kind that exists; now and then, or if there is none, one that does not.
-    fn any(&self, all: &[(Path, FileKind)], wanted: impl Fn(FileKind) -> bool) -> Path {
+    pub(super) fn any(&self, all: &[(Path, FileKind)], wanted: impl Fn(FileKind) -> bool) -> Path {
         let fitting: Vec<&Path> = all
             .iter()
             .filter(|(path, kind)| !path.is_empty() && wanted(*kind))
@@ -113,7 +142,7 @@ impl Draw {
         fitting[usize::try_from(nth).expect("an index")].clone()
     }
 
-    fn file(&self, all: &[(Path, FileKind)]) -> Path {
+    pub(super) fn file(&self, all: &[(Path, FileKind)]) -> Path {
         self.any(all, |kind| kind == FileKind::Regular)
     }
 
@@ -166,8 +195,7 @@ impl Draw {
         let size = model.size_bytes(&path).unwrap_or(0);
         let within = |bound: u64| self.random.below(bound.max(1));
         let span = Span { offset: within(size + PAGE), len: 1 + within(size + PAGE) };
-        // Shifts by bytes hold the whole file in memory, so long files are shifted by pages.
-        let shift = if size < 1 << 20 && self.random.one_in(2) {
+        let shift = if self.random.one_in(2) {
             Span { offset: within(size + 1), len: 1 + within(3 * PAGE) }
         } else {
             Span { offset: within(size / PAGE + 1) * PAGE, len: (1 + within(4)) * PAGE }

@@ -2,16 +2,17 @@
 
 mod alphabet;
 mod draw;
-
-use std::fmt;
+mod show;
+mod together;
 
 use warpfire_fs::RenameMode;
 use warpfire_simdev::mix;
 
-use crate::model::{Name, Path, show_path};
+use crate::model::{Name, Path};
 
 pub use alphabet::{alphabet, namespace};
 pub use draw::{Draw, Menu};
+pub use together::{SLOTS, TRANSACTIONS_MAX};
 
 /// Bytes that a number names: `len` of them, never zero, the same each time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +46,32 @@ pub struct Span {
     pub offset: u64,
     /// How many.
     pub len: u64,
+}
+
+/// A transaction among those that are open at once.
+pub type Tx = u8;
+
+/// A place for a yanked value.
+pub type Slot = u8;
+
+/// What a transaction is begun for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Begin {
+    /// To change something.
+    Changes,
+    /// To see everything as it is at that moment.
+    Reads,
+}
+
+/// How a transaction ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// Its changes become visible.
+    Commit,
+    /// They are durable too.
+    CommitDurable,
+    /// They are given up.
+    Abort,
 }
 
 /// One operation on a filesystem.
@@ -94,6 +121,32 @@ pub enum Op {
     SetXattr(Path, Name, Fill),
     /// Removes an extended attribute.
     RemoveXattr(Path, Name),
+    /// Writes at the end without asking where that is.
+    AppendBlindly(Path, Fill),
+    /// Reads a range.
+    Read(Path, Span),
+    /// Lists a directory.
+    List(Path),
+    /// Reads attributes.
+    Look(Path),
+    /// Takes a range as a value, in the place of what the slot held.
+    Yank(Path, Span, Slot),
+    /// Writes a slot's value at an offset, or at the end.
+    Paste(Slot, Path, Option<u64>),
+    /// Lets go of a slot's value.
+    LetGo(Slot),
+    /// Begins a transaction.
+    Begin(Tx, Begin),
+    /// Does an operation in a transaction.
+    In(Tx, Box<Op>),
+    /// Makes a savepoint in a transaction.
+    Mark(Tx),
+    /// Goes back to the transaction's savepoint of this number.
+    Back(Tx, usize),
+    /// Compares all that a transaction sees with what it must see.
+    Observe(Tx),
+    /// Ends a transaction.
+    End(Tx, End),
     /// Makes a file durable.
     Fsync(Path),
     /// Makes everything durable.
@@ -108,48 +161,6 @@ impl Op {
     /// Whether everything that came before is durable once this has returned without an error.
     #[must_use]
     pub fn makes_durable(&self) -> bool {
-        matches!(self, Op::Fsync(_) | Op::Sync | Op::Reopen)
-    }
-}
-
-impl fmt::Display for Op {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let p = show_path;
-        match self {
-            Op::Create(path) => write!(f, "create {}", p(path)),
-            Op::Put(path, fill) => write!(f, "put {} ({} bytes)", p(path), fill.len),
-            Op::Mkdir(path) => write!(f, "mkdir {}", p(path)),
-            Op::Symlink(path, target) => {
-                write!(f, "symlink {} -> {} bytes", p(path), target.len())
-            }
-            Op::Mkfifo(path) => write!(f, "mkfifo {}", p(path)),
-            Op::Write(path, offset, fill) => write!(f, "write {} {} at {offset}", p(path), fill.len),
-            Op::Append(path, fill) => write!(f, "append {} {}", p(path), fill.len),
-            Op::Truncate(path, size) => write!(f, "truncate {} to {size}", p(path)),
-            Op::Allocate(path, s) => write!(f, "allocate {} {} at {}", p(path), s.len, s.offset),
-            Op::Punch(path, s) => write!(f, "punch {} {} at {}", p(path), s.len, s.offset),
-            Op::Insert(path, s) => write!(f, "insert {} {} at {}", p(path), s.len, s.offset),
-            Op::Collapse(path, s) => write!(f, "collapse {} {} at {}", p(path), s.len, s.offset),
-            Op::CopyRange(from, s, to, at) => {
-                write!(f, "copy {} {} at {} to {} at {at}", p(from), s.len, s.offset, p(to))
-            }
-            Op::Link(from, to) => write!(f, "link {} {}", p(from), p(to)),
-            Op::Unlink(path) => write!(f, "unlink {}", p(path)),
-            Op::Rmdir(path) => write!(f, "rmdir {}", p(path)),
-            Op::Rename(from, to, mode) => write!(f, "rename {} {} {mode:?}", p(from), p(to)),
-            Op::SetMode(path, mode) => write!(f, "chmod {mode:o} {}", p(path)),
-            Op::SetOwner(path, uid, gid) => write!(f, "chown {uid}:{gid} {}", p(path)),
-            Op::SetTime(path, seconds) => write!(f, "touch {} at {seconds}", p(path)),
-            Op::SetXattr(path, name, fill) => {
-                write!(f, "setxattr {} {} {}", p(path), String::from_utf8_lossy(name), fill.len)
-            }
-            Op::RemoveXattr(path, name) => {
-                write!(f, "removexattr {} {}", p(path), String::from_utf8_lossy(name))
-            }
-            Op::Fsync(path) => write!(f, "fsync {}", p(path)),
-            Op::Sync => f.write_str("sync"),
-            Op::Background(steps) => write!(f, "background x{steps}"),
-            Op::Reopen => f.write_str("reopen"),
-        }
+        matches!(self, Op::Fsync(_) | Op::Sync | Op::Reopen | Op::End(_, End::CommitDurable))
     }
 }

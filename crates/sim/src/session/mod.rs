@@ -1,17 +1,23 @@
 //! One run of the product beside the model: each answer is compared, and everything that can be seen, when asked.
 
+mod compare;
+mod transactions;
+
 use std::fmt;
+use std::sync::Arc;
 
 use warpfire_env::Clock;
 use warpfire_fs::FsError;
 use warpfire_simdev::{Cut, SimWorld};
 
+use crate::desk::Desk;
 use crate::drive::{drive, errno_of};
 use crate::history::History;
-use crate::model::{Errno, Model, show_path};
+use crate::model::{Errno, Model, Told, show_path};
 use crate::observe::observe;
 use crate::op::Op;
 use crate::stack::{Shape, SimFs, overwrite};
+use compare::{Compared, compare};
 
 /// Time that passes before each operation: enough to tell two times apart.
 const STEP_NANOS: u64 = 1_000_001;
@@ -44,7 +50,8 @@ pub struct Session {
     /// The devices.
     pub world: SimWorld,
     shape: Shape,
-    fs: Option<SimFs>,
+    fs: Option<Arc<SimFs>>,
+    desk: Desk,
     /// What the model says.
     pub history: History,
 }
@@ -58,7 +65,13 @@ impl Session {
         let world = shape.world(seed);
         let fs = shape.make(&world).map_err(|e| Violation(format!("can not make {shape}: {e}")))?;
         let model = Model::new(world.clock().now());
-        Ok(Session { world, shape, fs: Some(fs), history: History::new(model) })
+        Ok(Session {
+            world,
+            shape,
+            fs: Some(Arc::new(fs)),
+            desk: Desk::default(),
+            history: History::new(model),
+        })
     }
 
     /// A session in another world, whose devices hold the model's state.
@@ -66,7 +79,8 @@ impl Session {
     /// # Errors
     /// If it can not be opened, or holds something else.
     pub fn resume(shape: Shape, world: SimWorld, model: Model) -> Result<Self, Violation> {
-        let mut session = Session { world, shape, fs: None, history: History::new(model) };
+        let mut session =
+            Session { world, shape, fs: None, desk: Desk::default(), history: History::new(model) };
         session.open()?;
         session.check()?;
         Ok(session)
@@ -77,13 +91,19 @@ impl Session {
     /// # Panics
     /// After a failed open.
     #[must_use]
-    pub fn fs(&self) -> &SimFs {
+    pub fn fs(&self) -> &Arc<SimFs> {
         self.fs.as_ref().expect("a session whose open failed is not used any more")
+    }
+
+    /// What is open beside it.
+    #[must_use]
+    pub fn desk(&self) -> &Desk {
+        &self.desk
     }
 
     fn open(&mut self) -> Result<(), Violation> {
         let opened = self.shape.open(&self.world);
-        self.fs = Some(opened.map_err(|e| Violation(format!("can not be opened: {e}")))?);
+        self.fs = Some(Arc::new(opened.map_err(|e| Violation(format!("can not be opened: {e}")))?));
         Ok(())
     }
 
@@ -106,44 +126,43 @@ impl Session {
     pub fn try_step(&mut self, op: &Op) -> Result<Outcome, Violation> {
         let clock = self.world.clock();
         clock.advance(STEP_NANOS);
-        let wanted = self.history.push(op, clock.now());
-        let said = if *op == Op::Reopen { self.reopen() } else { drive(self.fs(), op) };
-        match (wanted, said) {
-            (Ok(()), Ok(())) => {
-                if op.makes_durable() {
+        let now = clock.now();
+        if let Some(outcome) = self.step_of_transaction(op, now)? {
+            return Ok(outcome);
+        }
+        let wanted = self.history.push(op, self.desk.slots(), now);
+        let said = match op {
+            Op::Reopen => self.reopen().map(|()| (Told::Nothing, None)),
+            _ => drive(self.fs(), op, &self.desk.values),
+        };
+        let outcome = compare(&wanted, said).map_err(|why| self.disagreement(op, &why))?;
+        match &outcome {
+            Compared::Agreed(yanked) => {
+                self.desk.note(op, yanked.as_ref(), &wanted);
+                if op.makes_durable() && wanted.is_ok() {
                     self.history.acknowledge();
                 }
-                Ok(Outcome::Agreed)
             }
-            (Err(wanted), Err(said)) if wanted == errno_of(&said) => Ok(Outcome::Agreed),
-            (_, Err(FsError::NoSpace)) => {
-                self.history.refuse_last();
-                Ok(Outcome::Refused)
-            }
-            (_, Err(said)) if is_fault(&said) => Ok(Outcome::Faulted(said)),
-            (Ok(()), Err(said)) => Err(self.disagreement(op, &format!("it must succeed; it says: {said}"))),
-            (Err(wanted), Ok(())) => {
-                Err(self.disagreement(op, &format!("it must fail ({wanted}); it succeeds")))
-            }
-            (Err(wanted), Err(said)) => {
-                Err(self.disagreement(op, &format!("it must fail with '{wanted}'; it says: {said}")))
-            }
+            Compared::Refused => self.history.refuse_last(),
+            Compared::Faulted(_) => {}
         }
+        Ok(outcome.into())
     }
 
-    fn disagreement(&self, op: &Op, why: &str) -> Violation {
+    pub(super) fn disagreement(&self, op: &Op, why: &str) -> Violation {
         Violation(format!("operation {}: {op}: {why}", self.history.newest()))
     }
 
     fn reopen(&mut self) -> Result<(), FsError> {
+        self.desk.clear();
         if let Some(fs) = self.fs.take() {
             fs.close()?;
         }
         let opened = self.shape.open(&self.world);
-        self.fs = Some(opened.map_err(|e| match e {
+        self.fs = Some(Arc::new(opened.map_err(|e| match e {
             crate::stack::StackError::Fs(e) => e,
             other => FsError::Damaged { code: 0, reason: other.to_string().into() },
-        })?);
+        })?));
         Ok(())
     }
 
@@ -171,6 +190,7 @@ impl Session {
     /// # Errors
     /// If what is found is no state that a crash may leave.
     pub fn crash(&mut self, cut: &Cut) -> Result<(), Violation> {
+        self.desk.clear();
         self.fs = None;
         if let Some(what) = overwrite(&self.world) {
             return Err(Violation(what));

@@ -1,0 +1,159 @@
+//! What an operation tells who asks for it: what transactions are judged by.
+
+use warpfire_env::Timestamp;
+use warpfire_fs::FileKind;
+
+use super::{Body, Content, Errno, Model, Name, NodeId, Path, ROOT};
+use crate::desk::Slots;
+use crate::op::Op;
+
+/// What an operation that succeeds tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// That it succeeded.
+    Nothing,
+    /// Where something went, or how much.
+    Number(u64),
+    /// Bytes of a file.
+    Bytes(Vec<u8>),
+    /// Names, in order, and what they lead to.
+    Names(Vec<(Name, FileKind)>),
+    /// Attributes.
+    Look(Look),
+}
+
+/// Attributes that calls tell. The times of a directory move with every name in it, so no one relies on them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Look {
+    /// Kind of file.
+    pub kind: FileKind,
+    /// Permission bits.
+    pub permissions: u32,
+    /// Owner and group.
+    pub owner: (u32, u32),
+    /// Names; of a directory 2 and one for each subdirectory.
+    pub links: u32,
+    /// Bytes of a file or a link's target; 0 of anything else.
+    pub size_bytes: u64,
+    /// Last change of content and of anything; `None` for a directory.
+    pub times: Option<(Timestamp, Timestamp)>,
+}
+
+/// What an operation told, and which nodes it told of.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub(crate) said: Result<Told, Errno>,
+    seen: Vec<NodeId>,
+    /// Of attributes: the content, on which the bytes that are allocated depend, though not how.
+    behind: Option<Content>,
+}
+
+impl Answer {
+    /// Whether someone who learned one learned the other: `None` if the model can not say.
+    pub(crate) fn is_same(&self, other: &Answer) -> Option<bool> {
+        let Answer { said, seen, behind } = self;
+        if *said != other.said || *seen != other.seen {
+            return Some(false);
+        }
+        (*behind == other.behind).then_some(true)
+    }
+}
+
+impl Model {
+    /// Does an operation as of `now`, and gives all that the caller learns by it.
+    pub fn answer(&mut self, op: &Op, slots: &Slots, now: Timestamp) -> Answer {
+        let mut seen = self.seen(op);
+        let made = self.next;
+        let said = self.apply(op, slots, now);
+        if self.next != made {
+            seen.push(made);
+        }
+        let behind = match (op, &said) {
+            (Op::SetMode(path, _) | Op::SetOwner(path, ..) | Op::Look(path), Ok(_)) => {
+                self.lookup(path).and_then(|id| self.content(id).cloned()).ok()
+            }
+            _ => None,
+        };
+        Answer { said, seen, behind }
+    }
+
+    /// The nodes that the operation's paths lead through, those that are listed too.
+    fn seen(&self, op: &Op) -> Vec<NodeId> {
+        let parent = |path: &'_ Path| path.len().saturating_sub(1);
+        let (first, second) = match op {
+            Op::Create(path)
+            | Op::Put(path, _)
+            | Op::Mkdir(path)
+            | Op::Symlink(path, _)
+            | Op::Mkfifo(path)
+            | Op::Unlink(path)
+            | Op::Rmdir(path) => ((path, parent(path)), None),
+            Op::Link(from, to) => ((from, from.len()), Some((to, parent(to)))),
+            Op::Rename(from, to, _) => ((from, parent(from)), Some((to, parent(to)))),
+            Op::CopyRange(from, _, to, _) => ((from, from.len()), Some((to, to.len()))),
+            Op::Write(path, ..)
+            | Op::Append(path, _)
+            | Op::AppendBlindly(path, _)
+            | Op::Truncate(path, _)
+            | Op::Allocate(path, _)
+            | Op::Punch(path, _)
+            | Op::Insert(path, _)
+            | Op::Collapse(path, _)
+            | Op::SetMode(path, _)
+            | Op::SetOwner(path, ..)
+            | Op::SetTime(path, _)
+            | Op::SetXattr(path, ..)
+            | Op::RemoveXattr(path, _)
+            | Op::Read(path, _)
+            | Op::List(path)
+            | Op::Look(path)
+            | Op::Yank(path, ..)
+            | Op::Paste(_, path, _)
+            | Op::Fsync(path) => ((path, path.len()), None),
+            _ => return Vec::new(),
+        };
+        let mut seen = Vec::new();
+        for (path, len) in std::iter::once(first).chain(second) {
+            let mut dir = ROOT;
+            for name in path.iter().take(len) {
+                let Ok(Some(id)) = self.find(dir, name) else { return seen };
+                seen.push(id);
+                dir = id;
+            }
+        }
+        if let (Op::List(path), Some(dir)) = (op, seen.last().copied().or(Some(ROOT)))
+            && let Body::Directory(names) = &self.node(dir).body
+            && seen.len() == path.len()
+        {
+            seen.extend(names.values());
+        }
+        seen
+    }
+
+    pub(super) fn look(&self, id: NodeId) -> Look {
+        let node = self.node(id);
+        let size_bytes = match &node.body {
+            Body::File(content) => content.size_bytes(),
+            Body::Symlink(target) => target.len() as u64,
+            Body::Directory(_) | Body::Special => 0,
+        };
+        Look {
+            kind: node.kind,
+            permissions: node.permissions,
+            owner: (node.uid, node.gid),
+            links: node.links,
+            size_bytes,
+            times: (node.kind != FileKind::Directory).then_some((node.mtime, node.ctime)),
+        }
+    }
+
+    pub(super) fn list(&self, path: &Path) -> Result<Told, Errno> {
+        match &self.node(self.lookup(path)?).body {
+            Body::Directory(names) => {
+                let entries = names.iter().map(|(name, id)| (name.clone(), self.node(*id).kind));
+                Ok(Told::Names(entries.collect()))
+            }
+            Body::File(_) | Body::Symlink(_) | Body::Special => Err(Errno(libc::ENOTDIR)),
+        }
+    }
+}
