@@ -18,6 +18,9 @@ use crate::{
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
+/// Up to so many bytes differ only if they do.
+const EXACT_BYTES_MAX: u64 = 64 << 10;
+
 /// One whole file, by number.
 #[derive(Clone, PartialEq, Eq)]
 struct File {
@@ -143,12 +146,9 @@ fn agree(changes: &[Change], before: &Picture, after: &Picture, what: &str) {
             assert!(told.insert((change.path.clone(), told_as.0, told_as.1)), "{what}: twice: {change:?}");
         }
         if let How::Linked(Some(other)) = &change.how {
-            let is_name = |tree: &Picture| {
-                tree.names
-                    .values()
-                    .any(|(path, ino)| path == other && *ino == change.after.expect("a link stays").ino)
-            };
-            assert!(is_name(before) || is_name(after), "{what}: another name: {change:?}");
+            let ino = change.after.expect("a link stays").ino;
+            let is_name = after.names.values().any(|(path, there)| path == other && *there == ino);
+            assert!(is_name && *other != change.path, "{what}: another name: {change:?}");
         }
         if let (Some(was), Some(is)) = (change.before, change.after) {
             assert_eq!(was.ino, is.ino, "{what}: {change:?}");
@@ -157,6 +157,12 @@ fn agree(changes: &[Change], before: &Picture, after: &Picture, what: &str) {
             let mut aspects = change.aspects();
             if is.kind == FileKind::Directory {
                 aspects.retain(|aspect| *aspect != Aspect::ModifiedTime);
+            }
+            if change.data.bytes > EXACT_BYTES_MAX
+                && !aspects_of(&before.files[&is.ino], &after.files[&is.ino]).contains(&Aspect::Data)
+            {
+                // Written anew with what was there: only of little is that looked at.
+                aspects.retain(|aspect| *aspect != Aspect::Data);
             }
             assert!(
                 change.how != How::Changed || !change.aspects().is_empty(),
@@ -309,14 +315,14 @@ fn story<E: Store + SliceStore>(fs: Fs<E>, seed: u64, upkeep: &dyn Fn(&Fs<E>, u6
 
 #[test]
 fn a_diff_says_what_a_comparison_of_both_trees_says() {
-    for seed in 0..80 {
+    for seed in 0..400 {
         story(world(), seed, &|_, _| {});
     }
 }
 
 #[test]
 fn it_says_so_wherever_the_engine_has_put_the_bytes() {
-    for seed in 0..30 {
+    for seed in 0..150 {
         story(open(format(), Fs::format), 5000 + seed, &|fs, draw| match draw % 5 {
             0 => fs.engine().flush().unwrap(),
             1 | 2 => _ = fs.engine().background_step().unwrap(),

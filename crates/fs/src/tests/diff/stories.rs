@@ -139,6 +139,22 @@ fn names_of_one_file_are_told_each_and_its_content_once() {
     assert_eq!(told(&tx), expected);
 }
 
+/// Once such a file was told of before its names were known, and not compared.
+#[test]
+fn a_file_that_is_renamed_and_has_one_more_name_is_compared_at_the_first() {
+    let fs = shared();
+    make(&fs, &fs.root(), b"was", b"x");
+    let tx = fs.begin().unwrap();
+    let inside = tx.files();
+    let file = inside.lookup(&ROOT, &inside.root(), b"was").unwrap();
+    rename(inside, b"was", b"is");
+    let dir = inside.mkdir(&ROOT, &inside.root(), b"dir", MODE).unwrap();
+    inside.link(&ROOT, &file, &dir, b"also").unwrap();
+    inside.write(&ROOT, &file, Position::At(0), b"y").unwrap();
+    let expected = ["created /dir", "linked /is as /dir/also Data ModifiedTime", "renamed /was to /is"];
+    assert_eq!(told(&tx), expected);
+}
+
 /// The names by which the transaction met the file are gone; the one that is left was never looked at.
 #[test]
 fn a_file_that_is_changed_behind_a_name_that_nobody_met_is_told_there() {

@@ -47,9 +47,14 @@ impl Moved {
         self.gone.binary_search(from).is_ok_and(|number| number < self.came.len())
     }
 
-    /// A name that the file had before and has still.
-    pub(super) fn stays(&self) -> Option<&Place> {
-        self.stays.as_ref()
+    /// A name that the file had before.
+    pub(super) fn had(&self) -> Option<&Place> {
+        self.stays.as_ref().or(self.gone.first())
+    }
+
+    /// Names that the file has inside, as far as they are known here.
+    pub(super) fn has(&self) -> impl Iterator<Item = &Place> {
+        self.stays.iter().chain(&self.came)
     }
 }
 

@@ -8,7 +8,7 @@ use warpfire_format::fs::{FileKind, Key, dentry_key, dentry_range, xattr_range};
 use warpfire_meta::{SliceStore, Store};
 
 use super::sides::{Place, Record, Side, Sides, name_of};
-use super::survey::Survey;
+use super::survey::{Moved, Survey};
 use super::{Change, Differing, How, XATTRS_TOLD_MAX};
 use crate::error::FsError;
 
@@ -145,31 +145,32 @@ impl<E: Store + SliceStore> Pair<'_, E> {
             }));
         }
         let moved = self.survey.moved(record.ino);
-        let from = moved.and_then(|moved| moved.renamed_from(place)).cloned();
-        let other = from.clone().or_else(|| moved.and_then(|moved| moved.stays().cloned()));
-        let other = other.or_else(|| self.sides.known_place(record.ino));
-        let (mut before, mut path_before) = (None, None);
-        if let Some(other) = &other {
-            before = self.sides.find(Side::Before, other.0, &other.1)?;
-            before = before.filter(|before| before.ino == record.ino);
-            if before.is_some() {
-                path_before = self.sides.path_of(Side::Before, other)?;
+        let from = moved.and_then(|moved| moved.renamed_from(place));
+        let how = match from.map(|from| self.sides.path_of(Side::Before, from)).transpose()?.flatten() {
+            Some(from) => How::Renamed(from),
+            None => How::Linked(self.other_name(place, record.ino)?),
+        };
+        if first.is_some() {
+            let attr = Some(record.attr()?);
+            return Ok(seen(Some(told(path, how, attr, attr))));
+        }
+        let before = match from.or_else(|| moved.and_then(Moved::had)) {
+            Some((dir, name)) => self.sides.find(Side::Before, *dir, name)?,
+            None => self.sides.own(Side::Before, record.ino)?,
+        };
+        let before = before.filter(|before| before.ino == record.ino);
+        Ok(seen(Some(self.compared(path, how, before, &record)?)))
+    }
+
+    /// The path of another name that a file has inside.
+    fn other_name(&self, place: &Place, ino: u64) -> Result<Option<PathBuf>, FsError> {
+        let moved = self.survey.moved(ino).into_iter().flat_map(Moved::has).cloned();
+        for other in moved.chain(self.sides.known_place(ino)).filter(|other| other != place) {
+            if self.sides.leads_to(Side::Inside, other.0, &other.1)? == Some(ino) {
+                return self.sides.path_of(Side::Inside, &other);
             }
         }
-        if before.is_none() {
-            before = self.sides.own(Side::Before, record.ino)?;
-        }
-        let how = match (from, path_before) {
-            (Some(_), Some(path)) => How::Renamed(path),
-            (_, path) => How::Linked(path),
-        };
-        let change = if first.is_none() {
-            self.compared(path, how, before, &record)?
-        } else {
-            let attr = Some(record.attr()?);
-            told(path, how, attr, attr)
-        };
-        Ok(seen(Some(change)))
+        Ok(None)
     }
 
     fn told_if_changed(
