@@ -17,6 +17,7 @@ mod create;
 mod devices;
 mod error;
 mod geometry;
+mod header_window;
 mod load;
 mod open;
 mod pool;

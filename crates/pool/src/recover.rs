@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
-use warpfire_env::AlignedBuf;
 use warpfire_format::Corrupt;
 use warpfire_format::segment::{ROWS_MAX, SegmentDescriptor, SegmentKind};
 use warpfire_format::stripe::StripeHeader;
 use warpfire_units::BLOCK_BYTES;
 
 use crate::error::PoolError;
+use crate::header_window::HeaderWindow;
 use crate::pool::{Inner, Pool, TOO_LONG};
 use crate::segment::Segment;
 use crate::stripes::{StripeIndex, StripePlace};
@@ -89,9 +89,10 @@ impl Pool {
         listed.truncate_stripes(from);
         let too_long = PoolError::Misfit { id: d.id, source: TOO_LONG };
         let mut stripes = StripeIndex::of(&listed, inner.zone_blocks).ok_or(too_long)?;
+        let mut window = HeaderWindow::default();
         while stripes.end_block() < inner.zone_blocks {
             let (stripe, block) = (stripes.count(), stripes.end_block());
-            if let Some(headers) = inner.headers_at(&segment, stripe, block) {
+            if let Some(headers) = inner.headers_at(&segment, stripe, block, &mut window) {
                 if u32::from(headers.rows) >= inner.zone_blocks - block {
                     break;
                 }
@@ -130,16 +131,18 @@ fn lost_lengths(kind: SegmentKind, count: u32, blocks: u32) -> Option<Vec<u16>> 
 }
 
 impl Inner {
-    /// Reads the header block of every column and puts together what those say that are this stripe's.
-    pub(crate) fn headers_at(&self, segment: &Segment, stripe: u32, block: u32) -> Option<Headers> {
-        let place = StripePlace { stripe, block, first_row: 0, rows: 0 };
-        let columns: Vec<usize> = (0..segment.width()).collect();
-        let blocks = self.read_headers(segment, &place, &columns, 1);
+    /// Reads the header block of every column, if `window` has not got it, and puts together what those say that are this stripe's.
+    pub(crate) fn headers_at(
+        &self,
+        segment: &Segment,
+        stripe: u32,
+        block: u32,
+        window: &mut HeaderWindow,
+    ) -> Option<Headers> {
         let mut agreed: Option<Headers> = None;
-        for (column, block) in columns.iter().zip(&blocks) {
-            let Some(block) = block else { continue };
-            let Some(found) = self.judge_header(segment, stripe, *column, block) else {
-                self.devices.count_identity_error(segment.columns[*column].0);
+        for (column, block) in window.blocks(self, segment, block) {
+            let Some(found) = self.judge_header(segment, stripe, column, block) else {
+                self.devices.count_identity_error(segment.columns[column].0);
                 continue;
             };
             let h = found.header;
@@ -152,43 +155,18 @@ impl Inner {
             });
             if (agreed.sequence, agreed.rows) == (h.sequence, h.rows) {
                 agreed.count += 1;
-                self.checksums.put(segment.id, stripe, *column, found.crcs().collect::<Arc<[u32]>>());
+                self.checksums.put(segment.id, stripe, column, found.crcs().collect::<Arc<[u32]>>());
             }
         }
         agreed
-    }
-
-    /// Reads `count` blocks from the stripe's place on, on each of the columns; `None` where that fails.
-    fn read_headers(
-        &self,
-        segment: &Segment,
-        place: &StripePlace,
-        columns: &[usize],
-        count: usize,
-    ) -> Vec<Option<AlignedBuf>> {
-        let mut blocks: Vec<AlignedBuf> =
-            columns.iter().map(|_| AlignedBuf::zeroed(count * BLOCK_BYTES)).collect();
-        let mut ops = Vec::with_capacity(columns.len());
-        let mut owners = Vec::with_capacity(columns.len());
-        for (n, (column, block)) in columns.iter().zip(&mut blocks).enumerate() {
-            if let Some(op) = self.devices.read_op(self.locate(segment, place, *column, None), block) {
-                ops.push(op);
-                owners.push(n);
-            }
-        }
-        self.devices.run(&mut ops);
-        let good: Vec<usize> =
-            ops.iter().zip(owners).filter(|(op, _)| op.result.is_ok()).map(|(_, n)| n).collect();
-        blocks.into_iter().enumerate().map(|(n, b)| good.contains(&n).then_some(b)).collect()
     }
 
     /// The first stripe after `stripe`, and its block, within one stripe's length. Looks on m+1 columns: of those
     /// one is sound as long as damage stays within parity.
     fn next_stripe_after(&self, segment: &Segment, stripe: u32, block: u32) -> Option<(u32, u32)> {
         let window = (self.zone_blocks - block).min(u32::from(ROWS_MAX) + 2);
-        let place = StripePlace { stripe, block, first_row: 0, rows: 0 };
         let columns: Vec<usize> = (0..=usize::from(segment.parity)).collect();
-        let read = self.read_headers(segment, &place, &columns, window as usize);
+        let read = self.read_headers(segment, &columns, block, window).columns;
         let mut nearest: Option<(u32, u32)> = None;
         for (column, blocks) in columns.iter().zip(&read) {
             let Some(blocks) = blocks else { continue };

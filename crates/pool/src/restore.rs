@@ -17,6 +17,7 @@ use warpfire_format::stripe::{StripeHeader, inline_start};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
 use crate::error::PoolError;
+use crate::header_window::HeaderWindow;
 use crate::pool::{Inner, Pool};
 use crate::segment::Segment;
 use crate::stripes::StripePlace;
@@ -147,12 +148,14 @@ impl Inner {
         column: usize,
         zone: ZoneIndex,
     ) -> Result<(), PoolError> {
-        let found = self.headers_at(segment, place.stripe, place.block).ok_or(PoolError::Unreadable {
-            segment: segment.id,
-            stripe: place.stripe,
-            readable: 0,
-            needed: segment.needed(),
-        })?;
+        let found = self.headers_at(segment, place.stripe, place.block, &mut HeaderWindow::default()).ok_or(
+            PoolError::Unreadable {
+                segment: segment.id,
+                stripe: place.stripe,
+                readable: 0,
+                needed: segment.needed(),
+            },
+        )?;
         let rebuilt = self.rebuild(segment, place, &[column], 0..place.rows)?;
         let mut shard = AlignedBuf::zeroed((usize::from(place.rows) + 1) * BLOCK_BYTES);
         let (header, blocks) = shard.split_at_mut(BLOCK_BYTES);

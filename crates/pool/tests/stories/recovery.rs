@@ -1,7 +1,7 @@
 //! Walking segments that a crash left open.
 
 use warpfire_pool::{Health, Pool, SegmentDescriptor, SegmentKind, SegmentState};
-use warpfire_simdev::{Cut, SimWorld, cuts};
+use warpfire_simdev::{Cut, Fault, OpClass, SimWorld, cuts};
 use warpfire_units::{BLOCK_BYTES, SegmentId};
 
 use crate::rig::{block_at, id, open_with, pattern, read, world, write_segment};
@@ -79,6 +79,34 @@ fn a_mirror_gives_back_each_payload_in_order_from_any_one_copy() {
     assert!(seen.iter().all(|s| s.health == Health::Intact));
     assert_eq!(seen.iter().map(|s| s.sequence).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
     assert_eq!(seen[0].rows, 0, "a small record costs the header block alone");
+}
+
+#[test]
+fn many_small_stripes_are_walked_with_few_reads_of_each_copy() {
+    let (world, pool) = world(29, 3, 2, 1);
+    let (d, payloads) = write_mirror(&pool, id(1), &[100; 60]);
+    let (pool, _) = Pool::open(world.devices()).unwrap();
+    let before = pool.counters().total.reads;
+    let seen = walk(&pool, &opened(d), 0);
+    assert!(seen.iter().map(|s| s.payload.clone().unwrap()).eq(payloads));
+    assert!(seen.iter().all(|s| s.health == Health::Intact));
+    let reads = pool.counters().total.reads - before;
+    assert!(reads <= 2 * 7, "{reads} reads for 60 stripes on two columns");
+}
+
+#[test]
+fn blocks_that_can_not_be_read_together_are_read_alone() {
+    let (world, pool) = world(30, 1, 1, 0);
+    let (d, _) = write_mirror(&pool, id(1), &[100; 60]);
+    // The first read is of one block: if that fails, its stripe is lost.
+    for after in 1..6 {
+        let (pool, _) = Pool::open(world.devices()).unwrap();
+        world.sims()[0].inject(Fault::Fail { op: OpClass::Read, after, lasting: false });
+        let seen = walk(&pool, &opened(d.clone()), 0);
+        assert_eq!(pool.counters().total.errors, 1, "read {after}");
+        assert_eq!(seen.len(), 60, "read {after}");
+        assert!(seen.iter().all(|s| s.health == Health::Intact), "read {after}");
+    }
 }
 
 #[test]

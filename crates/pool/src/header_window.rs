@@ -1,0 +1,105 @@
+//! Header blocks of a segment, read ahead of a walk over its stripes.
+//!
+//! In a commit log of small syncs every block is a stripe. One by one, 64 MiB of it would be 16,384 reads, each as long as the device
+//! takes to answer; with this they are some 260.
+//!
+//! # Invariants
+//! 1. A block that can be read alone is in the window: where reading several blocks fails on some column, one is read.
+//! 2. The window grows while the walk stays near it, and begins small again when stripes are long: at most half of what is read
+//!    is read in vain.
+
+use warpfire_env::{AlignedBuf, DeviceOp};
+use warpfire_units::BLOCK_BYTES;
+
+use crate::pool::Inner;
+use crate::segment::Segment;
+use crate::stripes::StripePlace;
+
+/// Most blocks of each column that are read at once: 256 KiB, of at most 9 columns of a mirror 2.3 MiB.
+const AHEAD_BLOCKS_MAX: u32 = 64;
+
+/// The blocks from one on, of every column.
+#[derive(Default)]
+pub(crate) struct HeaderWindow {
+    first: u32,
+    len: u32,
+    columns: Vec<Option<AlignedBuf>>,
+}
+
+/// What was read of some columns.
+pub(crate) struct ReadHeaders {
+    /// `None` where the device is missing or failed.
+    pub(crate) columns: Vec<Option<AlignedBuf>>,
+    /// Whether a device that is there failed.
+    pub(crate) is_short: bool,
+}
+
+impl HeaderWindow {
+    fn end(&self) -> u32 {
+        self.first + self.len
+    }
+
+    /// How many blocks to read at `block`, which is not in the window.
+    fn wanted(&self, block: u32) -> u32 {
+        match block.checked_sub(self.end()) {
+            Some(skipped) if skipped <= self.len => (2 * self.len).clamp(1, AHEAD_BLOCKS_MAX),
+            _ => 1,
+        }
+    }
+
+    /// Block number `block` of each column's zone, of columns where it can be read.
+    pub(crate) fn blocks<'w>(
+        &'w mut self,
+        pool: &Inner,
+        segment: &Segment,
+        block: u32,
+    ) -> impl Iterator<Item = (usize, &'w [u8])> {
+        if !(self.first..self.end()).contains(&block) {
+            self.read(pool, segment, block);
+        }
+        let at = (block - self.first) as usize * BLOCK_BYTES;
+        let columns = self.columns.iter().enumerate();
+        columns.filter_map(move |(column, read)| Some((column, read.as_ref()?.get(at..at + BLOCK_BYTES)?)))
+    }
+
+    fn read(&mut self, pool: &Inner, segment: &Segment, block: u32) {
+        let columns: Vec<usize> = (0..segment.width()).collect();
+        let wanted = self.wanted(block).min(pool.zone_blocks - block);
+        let mut read = pool.read_headers(segment, &columns, block, wanted);
+        (self.first, self.len) = (block, wanted);
+        if read.is_short && wanted > 1 {
+            read = pool.read_headers(segment, &columns, block, 1);
+            self.len = 1;
+        }
+        self.columns = read.columns;
+    }
+}
+
+impl Inner {
+    /// Reads `count` blocks from zone block `block` on, of each of the columns, all at once.
+    pub(crate) fn read_headers(
+        &self,
+        segment: &Segment,
+        columns: &[usize],
+        block: u32,
+        count: u32,
+    ) -> ReadHeaders {
+        let place = StripePlace { stripe: 0, block, first_row: 0, rows: 0 };
+        let blank = |_: &usize| AlignedBuf::zeroed(count as usize * BLOCK_BYTES);
+        let mut blocks: Vec<AlignedBuf> = columns.iter().map(blank).collect();
+        let mut ops: Vec<DeviceOp<'_>> = Vec::with_capacity(columns.len());
+        let mut owners = Vec::with_capacity(columns.len());
+        for (n, (column, block)) in columns.iter().zip(&mut blocks).enumerate() {
+            if let Some(op) = self.devices.read_op(self.locate(segment, &place, *column, None), block) {
+                ops.push(op);
+                owners.push(n);
+            }
+        }
+        self.devices.run(&mut ops);
+        let is_short = ops.iter().any(|op| op.result.is_err());
+        let good: Vec<usize> =
+            ops.iter().zip(owners).filter(|(op, _)| op.result.is_ok()).map(|(_, n)| n).collect();
+        let columns = blocks.into_iter().enumerate().map(|(n, b)| good.contains(&n).then_some(b)).collect();
+        ReadHeaders { columns, is_short }
+    }
+}
