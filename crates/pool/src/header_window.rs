@@ -1,7 +1,7 @@
-//! Header blocks of a segment, read ahead of a walk over its stripes.
+//! Header blocks of a segment, and the rows of short stripes, read ahead of a walk over them.
 //!
-//! In a commit log of small syncs every block is a stripe. One by one, 64 MiB of it would be 16,384 reads, each as long as the device
-//! takes to answer; with this they are some 260.
+//! In a commit log of small syncs every block is a stripe, or every few. One by one, 64 MiB of it would be 16,384 reads, each as long
+//! as the device takes to answer; with this they are some 260.
 //!
 //! # Invariants
 //! 1. A block that can be read alone is in the window: where reading several blocks fails on some column, one is read.
@@ -17,6 +17,9 @@ use crate::stripes::StripePlace;
 
 /// Most blocks of each column that are read at once: 256 KiB, of at most 9 columns of a mirror 2.3 MiB.
 const AHEAD_BLOCKS_MAX: u32 = 64;
+
+/// Stripes of so many blocks are short however few blocks were read before.
+const SHORT_BLOCKS: u32 = 8;
 
 /// The blocks from one on, of every column.
 #[derive(Default)]
@@ -42,7 +45,9 @@ impl HeaderWindow {
     /// How many blocks to read at `block`, which is not in the window.
     fn wanted(&self, block: u32) -> u32 {
         match block.checked_sub(self.end()) {
-            Some(skipped) if skipped <= self.len => (2 * self.len).clamp(1, AHEAD_BLOCKS_MAX),
+            Some(skipped) if skipped <= self.len.max(SHORT_BLOCKS) => {
+                (2 * self.len).clamp(1, AHEAD_BLOCKS_MAX)
+            }
             _ => 1,
         }
     }
@@ -57,9 +62,20 @@ impl HeaderWindow {
         if !(self.first..self.end()).contains(&block) {
             self.read(pool, segment, block);
         }
-        let at = (block - self.first) as usize * BLOCK_BYTES;
+        self.cut(block, 1)
+    }
+
+    /// The rows of a stripe, of columns where they can be read, if the window has got them all.
+    pub(crate) fn rows(&self, place: &StripePlace) -> Option<impl Iterator<Item = (usize, &[u8])>> {
+        let (first, rows) = (place.block + 1, u32::from(place.rows));
+        (self.first <= first && first + rows <= self.end()).then(|| self.cut(first, rows))
+    }
+
+    fn cut(&self, block: u32, count: u32) -> impl Iterator<Item = (usize, &[u8])> {
+        let bytes = |blocks: u32| blocks as usize * BLOCK_BYTES;
+        let range = bytes(block - self.first)..bytes(block - self.first + count);
         let columns = self.columns.iter().enumerate();
-        columns.filter_map(move |(column, read)| Some((column, read.as_ref()?.get(at..at + BLOCK_BYTES)?)))
+        columns.filter_map(move |(column, read)| Some((column, read.as_ref()?.get(range.clone())?)))
     }
 
     fn read(&mut self, pool: &Inner, segment: &Segment, block: u32) {

@@ -99,6 +99,21 @@ impl Inner {
         })
     }
 
+    /// Judges all rows of one column that were read already; `None` if its table is not cached.
+    pub(crate) fn judge_read(
+        &self,
+        segment: &Segment,
+        place: &StripePlace,
+        column: usize,
+        read: &[u8],
+    ) -> Option<Shard> {
+        let table = self.checksums.get(segment.id, place.stripe, column)?;
+        let mut blocks = AlignedBuf::zeroed(read.len());
+        blocks.copy_from_slice(read);
+        let sound = self.judge_blocks(segment, column, &table, 0, read).collect();
+        Some(Shard { column, first_row: 0, blocks, sound })
+    }
+
     /// Reads `rows` of each of the `columns`, with headers where their tables are not cached, all at once. Columns
     /// that are missing, do not answer, or are not what they should be are left out.
     pub(crate) fn load(

@@ -13,6 +13,7 @@ use warpfire_units::BLOCK_BYTES;
 
 use crate::error::PoolError;
 use crate::header_window::HeaderWindow;
+use crate::load::Shard;
 use crate::pool::{Inner, Pool, TOO_LONG};
 use crate::segment::Segment;
 use crate::stripes::{StripeIndex, StripePlace};
@@ -97,7 +98,7 @@ impl Pool {
                     break;
                 }
                 let place = stripes.push(headers.rows);
-                inner.report(&segment, &place, &headers, each);
+                inner.report(&segment, &place, &headers, &window, each);
             } else if let Some((next, at)) = inner.next_stripe_after(&segment, stripe, block) {
                 let Some(lengths) = lost_lengths(segment.kind, next - stripe, at - block) else { break };
                 for rows in lengths {
@@ -180,18 +181,30 @@ impl Inner {
         nearest.map(|(at, stripe)| (stripe, at))
     }
 
+    /// All rows of a stripe, from the window if it has got them.
+    fn whole_stripe(&self, segment: &Segment, place: &StripePlace, window: &HeaderWindow) -> Vec<Shard> {
+        if place.rows == 0 {
+            return Vec::new();
+        }
+        let judge = |(column, blocks)| self.judge_read(segment, place, column, blocks);
+        let in_window = window.rows(place).and_then(|rows| rows.map(judge).collect());
+        in_window.unwrap_or_else(|| {
+            let columns: Vec<usize> = (0..segment.width()).collect();
+            self.load(segment, place, &columns, 0..place.rows)
+        })
+    }
+
     fn report(
         &self,
         segment: &Segment,
         place: &StripePlace,
         headers: &Headers,
+        window: &HeaderWindow,
         each: &mut dyn FnMut(RecoveredStripe<'_>),
     ) {
         let mut worst = headers.count;
         let mut payload = headers.inline.clone();
-        let columns: Vec<usize> = (0..segment.width()).collect();
-        let shards =
-            if place.rows > 0 { self.load(segment, place, &columns, 0..place.rows) } else { Vec::new() };
+        let shards = self.whole_stripe(segment, place, window);
         for row in 0..place.rows {
             worst = worst.min(shards.iter().filter(|s| s.is_sound(row)).count());
             if segment.kind == SegmentKind::Mirror

@@ -4,7 +4,7 @@ use warpfire_pool::{Health, Pool, SegmentDescriptor, SegmentKind, SegmentState};
 use warpfire_simdev::{Cut, Fault, OpClass, SimWorld, cuts};
 use warpfire_units::{BLOCK_BYTES, SegmentId};
 
-use crate::rig::{block_at, id, open_with, pattern, read, world, write_segment};
+use crate::rig::{ZONE_BYTES, block_at, id, open_with, pattern, read, world, write_segment};
 
 /// One recovered stripe, with its payload copied.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -92,6 +92,27 @@ fn many_small_stripes_are_walked_with_few_reads_of_each_copy() {
     assert!(seen.iter().all(|s| s.health == Health::Intact));
     let reads = pool.counters().total.reads - before;
     assert!(reads <= 2 * 7, "{reads} reads for 60 stripes on two columns");
+}
+
+#[test]
+fn so_are_stripes_of_a_few_blocks_and_what_rots_in_them_is_found() {
+    let (world, pool) = world(31, 3, 2, 1);
+    let (d, payloads) = write_mirror(&pool, id(1), &[10_000; 20]);
+    let (device, zone) = d.columns[0];
+    let stripe_blocks = 1 + u64::from(d.stripes[0].rows);
+    for rotten in [0, 5, 19] {
+        let block = rotten * stripe_blocks + 1;
+        world.sims()[usize::from(device.0)]
+            .rot(u64::from(zone.0) * ZONE_BYTES + block * BLOCK_BYTES as u64, 5);
+    }
+    let (pool, _) = Pool::open(world.devices()).unwrap();
+    let before = pool.counters().total.reads;
+    let seen = walk(&pool, &opened(d), 0);
+    let reads = pool.counters().total.reads - before;
+    assert!(seen.iter().map(|s| s.payload.clone().unwrap()).eq(payloads));
+    let rebuilt: Vec<_> = seen.iter().filter(|s| s.health != Health::Intact).map(|s| s.index).collect();
+    assert_eq!(rebuilt, [0, 5, 19]);
+    assert!(reads <= 2 * 12, "{reads} reads for 20 stripes on two columns");
 }
 
 #[test]
