@@ -309,19 +309,24 @@ fn an_ordinary_user_does_it_on_a_mount_of_root_and_on_his_own() {
         }
         let done = fixture
             .shell(NOBODY, "./warpfire tx run --in mnt -- sh -c 'echo $(id -u) > mnt/file && mkdir mnt/d'");
+        let look = "./warpfire tx run --in mnt -- sh -c 'rm mnt/file && ./warpfire tx diff --in mnt; exit 3'";
+        let looked = fixture.shell(NOBODY, &format!("{look} > mnt/told"));
+        let told = fixture.shell(NOBODY, "test \"$(cat mnt/told)\" = 'deleted  /file  (file, 6 B)'");
         let mine = fixture.shell(NOBODY, "test $(cat mnt/file) = 65534 && test -O mnt/d");
         let refused = fixture.shell(NOBODY, "./warpfire tx run --in mnt -- sh -c 'rm mnt/file; exit 3'");
         let kept = fixture.shell(NOBODY, "test -e mnt/file");
         let others = !own && fixture.shell(0, "./warpfire tx begin --in mnt > begun").success();
         let not_mine = fixture.shell(NOBODY, "./warpfire tx abort --in mnt $(cut -d' ' -f1 begun)");
+        let not_told = fixture.shell(NOBODY, "./warpfire tx diff --in mnt $(cut -d' ' -f1 begun)");
         let unmounted = fixture.shell(mounter, "./warpfire umount mnt");
         assert!(
             done.success() && mine.success() && kept.success() && unmounted.success(),
             "own mount: {own}"
         );
         assert_eq!(refused.code(), Some(3));
+        assert_eq!((looked.code(), told.success()), (Some(3), true), "own mount: {own}");
         if others {
-            assert_eq!(not_mine.code(), Some(1), "it is root's");
+            assert_eq!((not_mine.code(), not_told.code()), (Some(1), Some(1)), "it is root's");
         }
     }
 }
