@@ -58,12 +58,39 @@ impl<E: Store + SliceStore> Fs<E> {
             Layout::Regions => {
                 let old_size = state.attrs.size_bytes;
                 self.plan_regions(node.ino(), pieces, old_size, batch)?;
-                self.commit_edit(node, state, &edit, batch, who)?;
+                if self.turns.are_inside() {
+                    self.commit_whole(node, state, &edit, batch, who)?;
+                } else {
+                    self.commit_edit(node, state, &edit, batch, who)?;
+                }
                 if let Some(last) = pieces.last().filter(|p| !p.is_hole()) {
                     self.note_edits(node, state, (last.end() - 1) / REGION, pieces);
                 }
             }
         }
+        Ok(())
+    }
+
+    /// As `commit_edit`, for a file in regions inside a transaction: its record has been read there and may not change anyway, so it is written whole, and
+    /// who reads it next folds nothing.
+    fn commit_whole(
+        &self,
+        node: &Node,
+        state: &mut State,
+        edit: &InodeEdit<'_>,
+        batch: &mut Batch,
+        who: Admit,
+    ) -> Result<(), FsError> {
+        let Some(key) = state.home_key(self.volume, node.ino()) else { return Err(FsError::NotFound) };
+        let mut attrs = state.attrs;
+        edit.apply(&mut attrs)?;
+        let mut value = Vec::with_capacity(128);
+        Inode { ino: node.ino(), attrs, content: Content::Regions }.encode(&mut value);
+        batch.put(&key, &value);
+        self.commit(batch, who)?;
+        state.attrs = attrs;
+        state.history.record_edits = 0;
+        self.stripes.moved(&key);
         Ok(())
     }
 

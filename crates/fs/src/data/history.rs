@@ -25,7 +25,8 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         let riding: u64 = pieces.iter().filter(|p| matches!(p.source, Source::Bytes(_))).map(|p| p.len).sum();
         history.edits += 1;
-        if state.layout == Layout::Regions {
+        // Inside a transaction the record was written whole.
+        if state.layout == Layout::Regions && !self.turns.are_inside() {
             history.record_edits += 1;
             if history.record_edits >= EDITS_MAX {
                 history.record_edits = 0;

@@ -360,6 +360,21 @@ fn times_of_directories_go_on_through_a_transaction() {
     assert_eq!(again.getattr(&open(&again, "d")).mtime, then);
 }
 
+/// The root's record is not read at the beginning, and is watched all the same.
+#[test]
+fn permissions_of_the_root_that_changed_meanwhile_are_a_conflict() {
+    let (_, _, fs) = shared();
+    make(&fs, "file", b"1");
+    fs.setattr(&ROOT, &fs.root(), &SetAttr { mode: Some(0o755), ..SetAttr::default() }).unwrap();
+    let tx = fs.begin().unwrap();
+    let inside = tx.files();
+    let someone = Caller { uid: 7, gid: 7, groups: &[0u32; 0], checked: false };
+    inside.lookup(&someone, &inside.root(), b"file").unwrap();
+    overwrite(inside, "file", b"2");
+    fs.setattr(&ROOT, &fs.root(), &SetAttr { mode: Some(0o700), ..SetAttr::default() }).unwrap();
+    assert_eq!(conflict_of(tx.commit()).0, "look up");
+}
+
 /// The record got the time at which the transaction had set the owner, and after a crash that was the directory's, though a later one had been shown.
 #[test]
 fn the_time_of_a_name_outlasts_a_commit_of_what_was_set_before_it() {

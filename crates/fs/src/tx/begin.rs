@@ -3,17 +3,15 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use warpfire_format::fs::{Inode, inode_key};
+use warpfire_format::fs::inode_key;
 use warpfire_meta::{SliceStore, Store, TxStore};
-use warpfire_units::Seq;
 
 use super::savepoint::Savepoints;
 use super::{Counters, Journal, Turns, Version};
-use crate::attrs::lost;
 use crate::dirty::Dirty;
 use crate::error::FsError;
 use crate::fs::{AtimeMode, Fs, FsOptions, ROOT_INO};
-use crate::node::{Found, Home, State, Stripes, Table};
+use crate::node::{Found, Stripes, Table};
 use crate::numbers::Numbers;
 use crate::schema::FsSchema;
 
@@ -32,48 +30,51 @@ impl<E: Store + SliceStore> Fs<E> {
     /// Begins a transaction. It sees everything as of now, and its own changes.
     ///
     /// # Errors
-    /// What reading the root says.
+    /// None: what is to be read is read by the calls inside.
     pub fn begin(self: &Arc<Self>) -> Result<Transaction<E>, FsError> {
-        let store = TxStore::begin(Arc::clone(&self.engine), FsSchema);
-        self.transaction(store)
+        self.transaction(|| TxStore::begin(Arc::clone(&self.engine), FsSchema))
     }
 
     /// Begins a transaction that only reads: everything as of now. It never conflicts.
     ///
     /// # Errors
-    /// What reading the root says.
+    /// None: what is to be read is read by the calls inside.
     pub fn begin_read_only(self: &Arc<Self>) -> Result<Transaction<E>, FsError> {
-        let store = TxStore::begin_read_only(Arc::clone(&self.engine), FsSchema);
-        self.transaction(store)
+        self.transaction(|| TxStore::begin_read_only(Arc::clone(&self.engine), FsSchema))
     }
 
-    fn transaction(self: &Arc<Self>, store: TxStore<E, FsSchema>) -> Result<Transaction<E>, FsError> {
+    fn transaction(
+        self: &Arc<Self>,
+        store: impl FnOnce() -> TxStore<E, FsSchema>,
+    ) -> Result<Transaction<E>, FsError> {
         Ok(Transaction {
             base: Arc::clone(self),
-            inside: Arc::new(self.inside(store, Vec::new(), Journal::default())?),
+            inside: Arc::new(self.inside(store, Vec::new(), Journal::default())),
             savepoints: Mutex::default(),
             expected: Mutex::default(),
         })
     }
 
-    /// A filesystem over the store of a transaction; the first inode numbers that it needs are `again`.
+    /// A filesystem over the store of a transaction, which is made for it; the first inode numbers that it needs are `again`.
     pub(super) fn inside(
         self: &Arc<Self>,
-        store: TxStore<E, FsSchema>,
+        store: impl FnOnce() -> TxStore<E, FsSchema>,
         again: Vec<u64>,
         journal: Journal,
-    ) -> Result<Inside<E>, FsError> {
-        let mut value = Vec::new();
-        if !store.get(&inode_key(self.volume, ROOT_INO), Seq::MAX, &mut value)? {
-            return Err(lost());
-        }
-        let inode = Inode::decode(&value)?;
+    ) -> Inside<E> {
+        // A commit changes the record first and the node then; any other who changes the record holds the state. So it is what the store has.
+        let turn = self.turns.take();
+        let held = self.root.state.read();
+        let store = store();
+        let state = held.clone();
+        drop((held, turn));
+        store.saw(&inode_key(self.volume, ROOT_INO));
         let table = Table::inside(&self.table);
-        let found = table.get_or_insert(ROOT_INO, || true, || State::new(&inode, Home::Own));
+        let found = table.get_or_insert(ROOT_INO, || true, || state);
         let Found::Node(root) = found else { unreachable!("a new table holds no other node") };
         let (inodes, bytes) = self.dirty.counts();
         let base = Arc::clone(self);
-        Ok(Fs {
+        Fs {
             engine: Arc::new(store),
             clock: Arc::clone(&self.clock),
             volume: self.volume,
@@ -88,7 +89,7 @@ impl<E: Store + SliceStore> Fs<E> {
             turns: Turns::inside(journal),
             counters: Counters::default(),
             root,
-        })
+        }
     }
 
     fn lend_ino(&self) -> Result<u64, FsError> {

@@ -32,9 +32,9 @@ impl<E: Store + SliceStore> Transaction<E> {
         self.base.counters.replays.fetch_add(1, Ordering::Relaxed);
         let conflict = |call, path: String| FsError::Conflict { call, path: path.into() };
         let Some(entries) = journal.entries() else { return Err(conflict("read", "/".into())) };
-        let store = TxStore::begin(Arc::clone(&self.base.engine), FsSchema);
+        let store = || TxStore::begin(Arc::clone(&self.base.engine), FsSchema);
         let again =
-            Again { fs: self.base.inside(store, self.inside.numbers.drawn(), Journal::of_repetition())? };
+            Again { fs: self.base.inside(store, self.inside.numbers.drawn(), Journal::of_repetition()) };
         let mut scene = Scene::default();
         scene.nodes.insert(again.fs.root().ino(), again.fs.root());
         for entry in entries {

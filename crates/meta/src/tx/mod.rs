@@ -242,6 +242,13 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
         if state.phase == Phase::Open { Ok(state) } else { Err(MetaError::Ended) }
     }
 
+    /// The key's value is known, as of the version that lies below, without a read of it: noted as read.
+    pub fn saw(&self, key: &[u8]) {
+        if let Some(reads) = &mut self.state.lock().reads {
+            reads.key(key);
+        }
+    }
+
     /// The key's value below, noted as read.
     fn get_below(&self, state: &mut State, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
         if let Some(reads) = &mut state.reads {
