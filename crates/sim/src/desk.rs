@@ -81,6 +81,8 @@ impl Fork {
     /// The operation was done.
     pub(crate) fn done(&mut self, op: &Op, slots: &Slots, at: Timestamp, (model, answer): (Model, Answer)) {
         self.model = model;
+        // It asks for room, of which the model knows nothing.
+        self.may_conflict |= matches!(op, Op::Allocate(..));
         self.entries.push(Entry::Call { op: op.clone(), slots: slots.clone(), at, answer: Box::new(answer) });
     }
 
