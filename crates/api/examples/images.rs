@@ -157,7 +157,7 @@ fn main() -> Outcome<()> {
     let by_pointers = measured(Some(&pool), "add by pointers", || job.add_by_pointers(&pool))?;
     let store = Content::Pool(pool.open("/by-pointers")?);
     measured(Some(&pool), "read what pointers made", || job.read(&store, len))?;
-    for place in Place::all(&pool, flags.host()) {
+    for place in Place::all(&pool, flags.directory("host")) {
         if matches!(place, Place::Host(_)) {
             files = job.bring(&place)?;
         }

@@ -1,5 +1,8 @@
 //! A work queue in one file: workers append units to it, others take them from its head and file what they have done:
-//! `queue [--units 96] [--unit-kb 1000] [--appenders 12] [--consumers 4] [--image FILE] [--host DIRECTORY]`.
+//! `queue [--units 96] [--unit-kb 1000] [--appenders 12] [--consumers 4] [--image FILE] [--mount DIRECTORY] [--host DIRECTORY]`.
+//!
+//! With `--mount`, a directory in a mounted pool, the workers are processes (`processes/mod.rs`), there and in the host's directory. Without, they are threads that use the
+//! library.
 //!
 //! By pointers, an append finds the end by itself, and a consumer moves a unit into its own file in a transaction, so that after a crash each
 //! unit has been taken once or is still in the queue. With plain reads and writes the workers lock the queue's ends, a consumer writes the unit anew,
@@ -7,7 +10,9 @@
 
 mod measure;
 mod place;
+mod processes;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -15,10 +20,11 @@ use std::time::Duration;
 use measure::{Flags, Outcome, measured};
 use parking_lot::Mutex;
 use place::{Place, make};
+use processes::Filing;
 use warpfire::{ErrorKind, OpenOptions, Warpfire};
 
-const USAGE: &str = "usage: queue [--units UNITS] [--unit-kb KILOBYTES] [--appenders THREADS] [--consumers THREADS] \
-                     [--image FILE] [--host DIRECTORY]";
+const USAGE: &str = "usage: queue [--units UNITS] [--unit-kb KILOBYTES] [--appenders WORKERS] [--consumers WORKERS] \
+                     [--image FILE] [--mount DIRECTORY] [--host DIRECTORY]";
 /// Room for the queue, what is filed of it, and as much again for the log.
 const ROOM: u64 = 6;
 /// A consumer looks again so much later when the queue is empty.
@@ -43,13 +49,18 @@ impl Job {
     }
 
     /// What is done with a unit: it is looked at.
-    fn work(self, unit: &[u8], done: &AtomicU64) -> Outcome<()> {
+    fn look(self, unit: &[u8]) -> Outcome<u64> {
         let first = *unit.first().ok_or("a unit is not empty")?;
         if unit.iter().any(|byte| *byte != first) {
             return Err("a unit is torn".into());
         }
-        done.fetch_add(u64::from(first), Ordering::Relaxed);
-        Ok(())
+        Ok(u64::from(first))
+    }
+
+    /// Sees that each unit was looked at once, by the sum of what was seen.
+    fn check(self, done: u64) -> Outcome<()> {
+        let expected: u64 = (0..self.units).map(|unit| u64::from(unit as u8)).sum();
+        if done == expected { Ok(()) } else { Err("a unit was lost, or taken twice".into()) }
     }
 
     /// Runs all workers, and sees that each unit was worked on once.
@@ -68,8 +79,7 @@ impl Job {
             let workers: Vec<_> = appenders.chain(consumers).collect();
             workers.into_iter().try_for_each(|worker| worker.join().expect("workers do not panic"))
         })?;
-        let expected: u64 = (0..self.units).map(|unit| u64::from(unit as u8)).sum();
-        if done.into_inner() == expected { Ok(()) } else { Err("a unit was lost, or taken twice".into()) }
+        self.check(done.into_inner())
     }
 
     fn by_pointers(self, pool: &Warpfire) -> Outcome<()> {
@@ -84,7 +94,7 @@ impl Job {
             let mut unit = self.unit(0);
             while let Some(head) = self.take(pool, worker)? {
                 queue.read_exact_at(&mut unit, head * self.unit_bytes)?;
-                self.work(&unit, done)?;
+                done.fetch_add(self.look(&unit)?, Ordering::Relaxed);
             }
             Ok(())
         };
@@ -150,7 +160,7 @@ impl Job {
                 *next += 1;
                 drop(next);
                 queue.read(&mut unit, number * self.unit_bytes)?;
-                self.work(&unit, done)?;
+                done.fetch_add(self.look(&unit)?, Ordering::Relaxed);
                 file.write(&unit, filed)?;
                 filed += self.unit_bytes;
             }
@@ -158,24 +168,51 @@ impl Job {
         self.run(append, consume)?;
         queue.settle()
     }
+
+    /// By threads on the library, in a pool that is made anew.
+    fn in_threads(self, flags: &Flags) -> Outcome<()> {
+        println!("workers are threads on the library: no mounted pool was named");
+        let pool = flags.pool(ROOM * self.units * self.unit_bytes)?;
+        let by_pointers = measured(Some(&pool), "queue by pointers", || self.by_pointers(&pool))?;
+        for place in Place::all(&pool, flags.directory("host")) {
+            let what = format!("queue by copying, in {}", place.name());
+            let by_copying = measured(place.pool(), &what, || self.by_copying(&place))?;
+            println!("{:34} {:9.1} times as long", "", by_copying / by_pointers);
+            place.remove("plain-queue")?;
+            (0..self.consumers).try_for_each(|worker| place.remove(&format!("plain-done-{worker}")))?;
+        }
+        Ok(())
+    }
+
+    /// By processes, in a mounted pool and on the host.
+    fn in_processes(self, mount: &Path, host: Option<&Path>) -> Outcome<()> {
+        let run = |directory: &Path, filing| processes::run(self, directory, filing);
+        let by_pointers = measured(None, "mounted, by pointers", || run(mount, Filing::Pointers))?;
+        let places = [(mount, "mounted, by copying")]
+            .into_iter()
+            .chain(host.map(|host| (host, "on the host, by copying")));
+        for (directory, what) in places {
+            let by_copying = measured(None, what, || run(directory, Filing::Copying))?;
+            println!("{:34} {:9.1} times as long", "", by_copying / by_pointers);
+        }
+        Ok(())
+    }
 }
 
 fn main() -> Outcome<()> {
-    let flags = Flags::parse(&["units", "unit-kb", "appenders", "consumers"], USAGE)?;
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(outcome) = processes::work(&words) {
+        return outcome;
+    }
+    let flags = Flags::parse(&["units", "unit-kb", "appenders", "consumers", "mount"], USAGE)?;
     let job = Job {
         units: flags.number("units", 96)?,
         unit_bytes: flags.number("unit-kb", 1000)? * 1000,
         appenders: flags.number("appenders", 12)?,
         consumers: flags.number("consumers", 4)?,
     };
-    let pool = flags.pool(ROOM * job.units * job.unit_bytes)?;
-    let by_pointers = measured(Some(&pool), "queue by pointers", || job.by_pointers(&pool))?;
-    for place in Place::all(&pool, flags.host()) {
-        let what = format!("queue by copying, in {}", place.name());
-        let by_copying = measured(place.pool(), &what, || job.by_copying(&place))?;
-        println!("{:34} {:9.1} times as long", "", by_copying / by_pointers);
-        place.remove("plain-queue")?;
-        (0..job.consumers).try_for_each(|worker| place.remove(&format!("plain-done-{worker}")))?;
+    match flags.directory("mount") {
+        Some(mount) => job.in_processes(&mount, flags.directory("host").as_deref()),
+        None => job.in_threads(&flags),
     }
-    Ok(())
 }

@@ -97,7 +97,7 @@ fn main() -> Outcome<()> {
     })?;
     records.check(&Content::Pool(to))?;
 
-    for place in Place::all(&pool, flags.host()) {
+    for place in Place::all(&pool, flags.directory("host")) {
         let from = match &place {
             Place::Pool(_) => Content::Pool(from.clone()),
             Place::Host(_) => place.make("records")?,

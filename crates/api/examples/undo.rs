@@ -94,7 +94,7 @@ fn main() -> Outcome<()> {
     let by_copy = measured(Some(&pool), "rm -r, undone by a copy", || tree.undo_by_copy(&pool))?;
     tree.check(&pool)?;
     println!("{:34} {:9.1} times as long", "", by_copy / by_abort);
-    if let Some(directory) = flags.host() {
+    if let Some(directory) = flags.directory("host") {
         let root = directory.join("tree");
         tree.folders().try_for_each(|folder| fs::create_dir_all(root.join(folder)))?;
         tree.names().try_for_each(|name| fs::write(root.join(name), vec![1; tree.file_bytes]))?;

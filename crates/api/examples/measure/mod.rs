@@ -19,12 +19,12 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Those of the command line: `--image`, `--host`, and those in `numbers`.
-    pub fn parse(numbers: &[&str], usage: &'static str) -> Outcome<Flags> {
+    /// Those of the command line: `--image`, `--host`, and those in `others`.
+    pub fn parse(others: &[&str], usage: &'static str) -> Outcome<Flags> {
         let mut given = Vec::new();
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
-            let known = |name: &&str| numbers.contains(name) || ["image", "host"].contains(name);
+            let known = |name: &&str| others.contains(name) || ["image", "host"].contains(name);
             let name = word.strip_prefix("--").filter(known).ok_or(usage)?;
             given.push((name.to_owned(), words.next().ok_or(usage)?));
         }
@@ -56,9 +56,9 @@ impl Flags {
         })
     }
 
-    /// The host's directory that `--host` names.
-    pub fn host(&self) -> Option<PathBuf> {
-        self.text("host").map(PathBuf::from)
+    /// The directory that such a flag names: `host` one of the host.
+    pub fn directory(&self, name: &str) -> Option<PathBuf> {
+        self.text(name).map(PathBuf::from)
     }
 }
 
