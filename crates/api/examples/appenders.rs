@@ -20,7 +20,9 @@ const USAGE: &str = "usage: appenders [--appenders COUNT] [--appends COUNT] [--u
 /// What a process is told that is to be one of the appenders: then a path, its number, and the job's.
 const CHILD: &str = "append";
 /// Both files, as much again on its way, and what warms up.
-const ROOM: u64 = 5;
+const ROOM: u64 = 6;
+/// As much as a pool has in memory at most, and more.
+const WARM_BYTES: u64 = 256 << 20;
 
 #[derive(Clone, Copy)]
 struct Job {
@@ -128,7 +130,8 @@ impl Job {
 
     fn on_pool(self, pool: &Warpfire) -> Outcome<()> {
         // The first to write waits for the memory that the pool keeps from then on.
-        Job { appends: self.appends.div_ceil(10), ..self }.in_order(pool)?;
+        let warm = WARM_BYTES.div_ceil(self.appenders * self.unit_bytes as u64);
+        Job { appends: self.appends.min(warm), ..self }.in_order(pool)?;
         pool.remove_file("/alone")?;
         let many = measured(Some(pool), "appending threads, transactions", || self.in_transactions(pool))?;
         let one = measured(Some(pool), "one writer, plain", || self.in_order(pool))?;
