@@ -17,7 +17,7 @@ use crate::server::Server;
 /// # Errors
 /// If the kernel does not speak the protocol, or threads can not be started.
 pub(crate) fn serve<E: Store + SliceStore>(
-    server: Server<E>,
+    mut server: Server<E>,
     device: OwnedFd,
     options: &MountOptions,
     at: &Path,
@@ -28,6 +28,11 @@ pub(crate) fn serve<E: Store + SliceStore>(
     // A descriptor for each thread needs the device's name, which an ordinary user may not have.
     config.clone_fd = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
     // Who may come in is the kernel's to say: it knows the mount's owner and `allow_other`.
+    if config.n_threads == Some(1)
+        && let Ok(connection) = device.try_clone()
+    {
+        server.serve_alone(connection);
+    }
     let known = server.notifier();
     let session = fuser::Session::from_fd(server, device, SessionACL::All, config)
         .map_err(|e| system(at, "agree with the kernel on a protocol", e))?;

@@ -14,6 +14,8 @@ mod listing;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -72,6 +74,33 @@ pub(crate) struct Server<E: Store + SliceStore> {
     shelf: Arc<Shelf>,
     /// Known once the kernel has been greeted, which is before anyone can ask.
     notifier: Arc<OnceLock<Notifier>>,
+    /// The connection to the kernel, of a server with one thread.
+    alone: Option<OwnedFd>,
+}
+
+/// Held while a request is answered. Then the next one is looked for.
+struct Answering<'a> {
+    pass: Pass<'a>,
+    _next: Next<'a>,
+}
+
+impl<'a> Deref for Answering<'a> {
+    type Target = Pass<'a>;
+
+    fn deref(&self) -> &Pass<'a> {
+        &self.pass
+    }
+}
+
+/// Looks for the next request when it is dropped.
+struct Next<'a>(Option<(&'a Requests, BorrowedFd<'a>)>);
+
+impl Drop for Next<'_> {
+    fn drop(&mut self) {
+        if let Some((requests, connection)) = self.0 {
+            requests.linger(connection);
+        }
+    }
 }
 
 /// What a server shares with others in its process.
@@ -112,7 +141,12 @@ type Answer<T> = Result<T, Refusal>;
 impl<E: Store + SliceStore> Server<E> {
     pub(crate) fn new(fs: Arc<Fs<E>>, checks: Checks, setting: Setting) -> Server<E> {
         let (shelf, notifier) = (Arc::default(), Arc::default());
-        Server { fs, open_dirs: OpenDirs::new(), checks, setting, shelf, notifier }
+        Server { fs, open_dirs: OpenDirs::new(), checks, setting, shelf, notifier, alone: None }
+    }
+
+    /// Says that one thread serves this connection, which may look for its next request before it sleeps. Of several, another would be woken for it.
+    pub(crate) fn serve_alone(&mut self, connection: OwnedFd) {
+        self.alone = Some(connection);
     }
 
     /// Where the server looks for who tells the kernel something.
@@ -127,8 +161,9 @@ impl<E: Store + SliceStore> Server<E> {
     }
 
     /// A pass for an answer.
-    fn pass(&self) -> Pass<'_> {
-        self.setting.gate.pass()
+    fn pass(&self) -> Answering<'_> {
+        let next = self.alone.as_ref().map(|connection| (&self.setting.requests, connection.as_fd()));
+        Answering { pass: self.setting.gate.pass(), _next: Next(next) }
     }
 
     /// Tells of a node, and counts that.
