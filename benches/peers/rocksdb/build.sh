@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds rocksdb-load, the peer of `warpfire bench meta --peers rocksdb`, against the system's RocksDB.
+# Builds rocksdb-load, the peer of `warpfire-bench meta --peers rocksdb`, against the system's RocksDB.
 #
 # usage: benches/peers/rocksdb/build.sh [FOLDER]     the program goes to FOLDER, target/peers if none is named
 #

@@ -1,4 +1,4 @@
-// The load of `warpfire bench meta` on RocksDB: the same keys and values in the same order, committed in the same batches with
+// The load of `warpfire-bench meta` on RocksDB: the same keys and values in the same order, committed in the same batches with
 // the log on, one sync at the end, then random gets and one scan.
 //
 // usage: rocksdb-load --version
@@ -32,7 +32,7 @@
 
 namespace {
 
-// As `warpfire bench meta` has them: cache and memtable of the engine's defaults.
+// As `warpfire-bench meta` has them: cache and memtable of the engine's defaults.
 constexpr size_t kMemtableBytes = 64u << 20;
 constexpr size_t kCacheBytes = 64u << 20;
 constexpr int kKeyBytes = 24;

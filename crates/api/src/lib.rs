@@ -44,7 +44,7 @@ mod tx;
 mod warpfire;
 mod xattr;
 
-pub use devices::{Content, Label, content_of, label_of};
+pub use devices::{Content, Label, content_of, label_of, prefilled};
 pub use diff::{Aspect, Change, Diff, Differing, How};
 pub use dir::{Dir, DirEntry, ReadDir};
 pub use error::{Error, ErrorKind, Result};
@@ -59,3 +59,5 @@ pub use store::Engine;
 pub use tx::{Inside, Savepoint, Tx, Version};
 pub use warpfire::Warpfire;
 pub use warpfire_env::Timestamp;
+pub use warpfire_pool::{ZONES_MIN, device_bytes_min};
+pub use warpfire_units::{COLUMNS_MAX, PARITY_MAX};

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, cat, completions, cp, fsck, inspect, ls, man, mkdir, mkfs, mount, rm, scrub, slice, stat, status,
-    tx, umount,
+    cat, completions, cp, fsck, inspect, ls, man, mkdir, mkfs, mount, rm, scrub, slice, stat, status, tx,
+    umount,
 };
 
 const EXAMPLES: &str = "\
@@ -74,8 +74,6 @@ pub enum Command {
     Tx(tx::Args),
     /// Look at what is on flash: labels, segments, stripes, tables, keys, inodes.
     Inspect(inspect::Args),
-    /// Measure a pool, a mounted folder, and other filesystems beside them.
-    Bench(bench::Args),
     /// Write the manual pages to a folder.
     #[command(hide = true)]
     Man(man::Args),

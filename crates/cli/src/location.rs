@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::failure::Failure;
+use warpfire_terminal::Failure;
 
 /// Names the pool of locations that begin with `:/`.
 pub const POOL_VARIABLE: &str = "WARPFIRE_POOL";

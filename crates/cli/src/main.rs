@@ -1,13 +1,11 @@
-//! `warpfire`: make a pool, mount it, copy in and out, look inside, measure.
+//! `warpfire`: make a pool, mount it, copy in and out, look inside.
 
 #![forbid(unsafe_code)]
 
 mod args;
 mod commands;
-mod failure;
 mod location;
 mod output;
-mod prefill;
 mod progress;
 
 use std::process::ExitCode;

@@ -2,8 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warpfire_env::{Clock, SystemClock};
-
-use crate::output::{Size, duration, grouped, per_second};
+use warpfire_terminal::{Size, duration, grouped, per_second};
 
 /// Files and bytes that have been dealt with so far, and since when.
 pub struct Progress {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use warpfire_house::members;
 
 /// Every crate with its level. A crate may need crates of lower levels only.
-const LEVELS: [(&str, u8); 15] = [
+const LEVELS: [(&str, u8); 17] = [
     ("warpfire-units", 0),
     ("warpfire-house", 0),
     ("warpfire-erasure", 1),
@@ -18,7 +18,9 @@ const LEVELS: [(&str, u8); 15] = [
     ("warpfire", 6),
     ("warpfire-mount", 6),
     ("warpfire-check", 6),
-    ("warpfire-cli", 7),
+    ("warpfire-terminal", 7),
+    ("warpfire-cli", 8),
+    ("warpfire-bench", 8),
     ("warpfire-simdev", 8),
     ("warpfire-sim", 9),
 ];

@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 mod batch;
-pub mod bench;
 mod commit;
 mod compaction;
 mod engine;
@@ -31,7 +30,7 @@ pub use keys::Keys;
 pub use lock::KeyGuard;
 pub use map_store::MapStore;
 pub use memtable::KEY_BYTES_MAX;
-pub use schema::{Base, Folded, PlaceError, Placer, Schema, SchemaError};
+pub use schema::{Base, Folded, PlaceError, Placer, PlainSchema, Schema, SchemaError};
 pub use snapshot::Snapshot;
 pub use store::{
     CommitError, CutHook, Direction, Holder, KeyRange, MetaError, Page, PageEntry, ReadSet, SliceRead,

@@ -89,3 +89,45 @@ pub enum PlaceError {
     #[error(transparent)]
     Log(#[from] LogError),
 }
+
+/// The simplest schema, for benchmarks and tests: values are bytes that hold no pointer, operands are appended.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PlainSchema;
+
+impl Schema for PlainSchema {
+    fn fold(
+        &self,
+        _key: &[u8],
+        base: Base<'_>,
+        operands: &[&[u8]],
+        out: &mut Vec<u8>,
+    ) -> Result<Folded, SchemaError> {
+        out.clear();
+        if let Base::Value(value) = base {
+            out.extend_from_slice(value);
+        }
+        operands.iter().for_each(|operand| out.extend_from_slice(operand));
+        Ok(if base == Base::Unknown { Folded::Operand } else { Folded::Value })
+    }
+
+    fn pointers(
+        &self,
+        _key: &[u8],
+        _value: &[u8],
+        _is_operand: bool,
+        _visit: &mut dyn FnMut(SlicePtr),
+    ) -> Result<(), SchemaError> {
+        Ok(())
+    }
+
+    fn place(
+        &self,
+        _key: &[u8],
+        _value: &[u8],
+        _is_operand: bool,
+        _placer: &mut dyn Placer,
+        _out: &mut Vec<u8>,
+    ) -> Result<bool, PlaceError> {
+        Ok(false)
+    }
+}

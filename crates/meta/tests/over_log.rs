@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use warpfire_env::Timestamp;
 use warpfire_log::Log;
-use warpfire_meta::bench::PlainSchema;
-use warpfire_meta::{Admit, Background, Batch, Direction, Engine, EngineOptions, KeyRange, Page, Store};
+use warpfire_meta::{
+    Admit, Background, Batch, Direction, Engine, EngineOptions, KeyRange, Page, PlainSchema, Store,
+};
 use warpfire_pool::{CreateOptions, Pool};
 use warpfire_simdev::{Cut, DeviceSpec, SimWorld, mix};
 use warpfire_units::Seq;

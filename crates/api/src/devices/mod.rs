@@ -7,9 +7,11 @@ use warpfire_env::{Device, FileDevice};
 
 mod content;
 mod label;
+mod prefill;
 
 pub use content::{Content, content_of};
 pub use label::{Label, label_of};
+pub use prefill::prefilled;
 
 use crate::{Error, ErrorKind, Result};
 

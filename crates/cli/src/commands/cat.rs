@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 
+use warpfire_terminal::{Failure, print};
+
 use super::pool;
-use crate::failure::Failure;
 use crate::location::Location;
-use crate::output::print;
 
 const EXAMPLES: &str = "\
 Examples:

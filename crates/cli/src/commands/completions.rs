@@ -2,10 +2,9 @@
 
 use clap::CommandFactory;
 use clap_complete::{Shell, generate};
+use warpfire_terminal::{Failure, print};
 
 use crate::args::Cli;
-use crate::failure::Failure;
-use crate::output::print;
 
 /// Arguments of `warpfire completions`.
 #[derive(clap::Args, Debug)]

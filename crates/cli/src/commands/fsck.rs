@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warpfire_check::{CheckOptions, Phase, Report, check};
+use warpfire_terminal::{Failure, Size, duration, grouped, note, print, print_json};
 
 use super::pool::devices;
-use crate::failure::Failure;
 use crate::location::PoolName;
-use crate::output::{Size, duration, grouped, note, print, print_json};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,11 +4,10 @@ use std::ffi::{OsStr, OsString};
 
 use clap::Subcommand;
 use warpfire_check::{CheckError, inspect};
+use warpfire_terminal::{Failure, print, print_json};
 
 use super::pool::{self, devices};
-use crate::failure::Failure;
 use crate::location::{Location, PoolName};
-use crate::output::{print, print_json};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use warpfire::{FileType, Metadata, Warpfire};
+use warpfire_terminal::{Failure, print, print_json};
 
 use super::pool;
-use crate::failure::Failure;
 use crate::location::Location;
-use crate::output::{Entry, mode_letters, moment, print, print_json};
+use crate::output::{Entry, mode_letters, moment};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::CommandFactory;
+use warpfire_terminal::Failure;
 
 use crate::args::Cli;
-use crate::failure::Failure;
 
 /// Arguments of `warpfire man`.
 #[derive(clap::Args, Debug)]

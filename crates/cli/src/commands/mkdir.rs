@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 
+use warpfire_terminal::Failure;
+
 use super::pool;
-use crate::failure::Failure;
 use crate::location::Location;
 
 const EXAMPLES: &str = "\

@@ -5,13 +5,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use warpfire::{Content, Pool, content_of};
-use warpfire_pool::{ZONES_MIN, device_bytes_min};
-use warpfire_units::{COLUMNS_MAX, PARITY_MAX};
-
-use crate::failure::Failure;
-use crate::output::{Size, note, print, print_json};
-use crate::prefill::prefilled;
+use warpfire::{COLUMNS_MAX, Content, PARITY_MAX, Pool, ZONES_MIN, content_of, device_bytes_min, prefilled};
+use warpfire_terminal::{Failure, Size, note, print, print_json};
 
 const EXAMPLES: &str = "\
 Examples:

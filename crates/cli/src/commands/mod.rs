@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use crate::args::{Cli, Command};
-use crate::failure::Failure;
+use warpfire_terminal::Failure;
 
-pub mod bench;
+use crate::args::{Cli, Command};
+
 pub mod cat;
 pub mod completions;
 pub mod cp;
@@ -45,7 +45,6 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Fsck(args) => return fsck::run(&args, json),
         Command::Scrub(args) => return scrub::run(&args, json),
         Command::Inspect(args) => inspect::run(&args, json),
-        Command::Bench(args) => bench::run(&args, json),
         Command::Man(args) => man::run(&args),
         Command::Completions(args) => completions::run(&args),
     }?;

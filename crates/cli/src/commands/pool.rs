@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use warpfire::{Pool, Warpfire};
 use warpfire_env::{Device, FileDevice};
+use warpfire_terminal::{Failure, note};
 
-use crate::failure::Failure;
 use crate::location::PoolName;
-use crate::output::note;
 
 /// Opens a pool for one command and says on stderr if it is not whole.
 pub fn open(name: &PoolName) -> Result<Warpfire, Failure> {

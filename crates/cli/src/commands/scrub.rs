@@ -7,11 +7,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use warpfire::Scrub;
 use warpfire_env::{Clock, SystemClock};
+use warpfire_terminal::{Failure, Size, duration, grouped, note, per_second, print, print_json};
 
 use super::pool;
-use crate::failure::Failure;
 use crate::location::PoolName;
-use crate::output::{Size, duration, grouped, note, per_second, print, print_json};
 
 const EXAMPLES: &str = "\
 Examples:

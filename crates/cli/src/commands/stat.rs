@@ -3,11 +3,11 @@
 use std::ffi::OsString;
 
 use warpfire::FileType;
+use warpfire_terminal::{Failure, Size, print, print_json};
 
 use super::pool;
-use crate::failure::Failure;
 use crate::location::Location;
-use crate::output::{Entry, Size, print, print_json};
+use crate::output::Entry;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::UnmountFlags;
+use warpfire_terminal::Failure;
 
 use super::mount::control::{Server, pool_mounted_at};
-use crate::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -65,31 +65,6 @@ fn inspect_shows_roots_segments_tables_and_files() {
 }
 
 #[test]
-fn bench_reports_a_row_for_each_target_and_says_what_it_left_out() {
-    let fixture = Fixture::empty();
-    let words = "bench create --files 500 --runs 1 --capacity 64M --peers raw --json".split(' ');
-    let report: Value = serde_json::from_str(&fixture.run(words).succeeded()).expect("JSON");
-    assert_eq!(report["rows"][0]["target"], "library");
-    assert_eq!(report["rows"][0]["ops"], 500);
-    assert!(report["rows"][0]["devices"]["writes"].as_u64().expect("counted") > 0);
-    assert!(report["rows"][0]["write_amplification"].as_f64().expect("counted") > 1.0);
-    assert_eq!(report["skipped"][0]["target"], "raw");
-    let left: Vec<_> = std::fs::read_dir(fixture.path(".")).expect("a folder").collect();
-    assert!(left.is_empty(), "{left:?}");
-}
-
-#[test]
-fn every_workload_runs_on_the_library() {
-    let fixture = Fixture::empty();
-    for workload in ["create", "read", "stat", "remove", "sync", "randread", "randwrite", "seq", "meta"] {
-        let words =
-            format!("bench {workload} --files 200 --large 8M --threads 2 --dirs 2 --runs 1 --capacity 128M");
-        let said = fixture.run(words.split(' ')).succeeded();
-        assert!(said.contains("library") || said.contains("engine scan"), "{workload}: {said}");
-    }
-}
-
-#[test]
 fn manual_pages_and_completions_come_from_the_table() {
     let fixture = Fixture::empty();
     fixture.run(["man", "pages"]).succeeded();

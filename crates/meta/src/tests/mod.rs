@@ -9,7 +9,7 @@ mod threads;
 use warpfire_log::{Admit, MemLog, Recovered};
 use warpfire_units::Seq;
 
-use crate::bench::PlainSchema;
+use crate::schema::PlainSchema;
 use crate::{Background, Batch, CommitError, Engine, EngineOptions, Store};
 
 type PlainEngine = Engine<MemLog, PlainSchema>;

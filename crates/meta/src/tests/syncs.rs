@@ -4,7 +4,7 @@ use warpfire_log::MemLog;
 use warpfire_units::Seq;
 
 use super::{get, open, put, small};
-use crate::bench::PlainSchema;
+use crate::schema::PlainSchema;
 use crate::{Background, Engine, Store};
 
 #[test]

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use warpfire::{FileType, Metadata, SetMetadata, Warpfire};
+use warpfire_terminal::Failure;
 
 use super::Job;
 use super::xattrs::{Turn, Xattrs};
-use crate::failure::Failure;
 
 /// A copy inside one pool.
 pub struct Inside<'a> {

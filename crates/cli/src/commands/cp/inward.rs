@@ -11,11 +11,11 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use warpfire::{Dir, FileType, SetMetadata, Timestamp, Warpfire};
+use warpfire_terminal::Failure;
 
 use super::holes::{may_have_holes, next_data};
 use super::xattrs::{Turn, Xattrs};
 use super::{Job, PIECE_BYTES};
-use crate::failure::Failure;
 
 /// A file up to this size is read whole and made in one commit.
 const WHOLE_BYTES_MAX: u64 = 1 << 20;

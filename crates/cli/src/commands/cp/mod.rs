@@ -8,11 +8,10 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use warpfire::Warpfire;
+use warpfire_terminal::{Failure, note, print_json};
 
 use super::pool;
-use crate::failure::Failure;
 use crate::location::{Location, Side};
-use crate::output::{note, print_json};
 use crate::progress::Progress;
 
 mod holes;

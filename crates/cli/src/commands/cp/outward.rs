@@ -10,10 +10,10 @@ use rustix::fs::{
     AtFlags, CWD, FileType as NodeType, Mode, Timespec, Timestamps, makedev, mknodat, utimensat,
 };
 use warpfire::{FileType, Metadata, Timestamp, Warpfire};
+use warpfire_terminal::Failure;
 
 use super::xattrs::{Turn, Xattrs};
 use super::{Job, PIECE_BYTES};
-use crate::failure::Failure;
 
 /// A copy out of one pool.
 pub struct Outward<'a> {

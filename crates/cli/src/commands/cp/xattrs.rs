@@ -7,8 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{XattrFlags, getxattr, listxattr, setxattr};
 use warpfire::Warpfire;
-
-use crate::failure::Failure;
+use warpfire_terminal::Failure;
 
 /// Attributes of one file, in the order in which they were listed.
 #[derive(Debug, Default)]

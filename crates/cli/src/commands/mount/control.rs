@@ -9,9 +9,9 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, PidfdFlags, Uid, geteuid, pidfd_open};
+use warpfire_terminal::Failure;
 
 use crate::commands::status::StatusReport;
-use crate::failure::Failure;
 
 /// How a mounted pool calls its device in the table of mounts.
 pub const SOURCE_PREFIX: &str = "warpfire:";

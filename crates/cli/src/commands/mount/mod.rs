@@ -15,12 +15,11 @@ use std::time::Duration;
 
 use warpfire::Warpfire;
 use warpfire_mount::{MountOptions, THREADS_MAX};
+use warpfire_terminal::{Failure, note, print};
 
 use super::pool;
 use super::status::StatusReport;
-use crate::failure::Failure;
 use crate::location::PoolName;
-use crate::output::{note, print};
 
 pub mod control;
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::failure::Failure;
+use warpfire_terminal::Failure;
 
 /// A range of a file, inside it.
 #[derive(Clone, Debug)]

@@ -3,12 +3,11 @@
 use std::path::Path;
 
 use warpfire::{File, OpenOptions, Slice, Warpfire};
+use warpfire_terminal::{Failure, print};
 
 use super::door::{Door, Part, Place};
 use crate::commands::pool;
-use crate::failure::Failure;
 use crate::location::PoolName;
-use crate::output::print;
 
 /// A range is read and printed in pieces of this size.
 const PIECE_BYTES: u64 = 1 << 20;

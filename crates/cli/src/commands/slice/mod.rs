@@ -6,15 +6,14 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::failure::Failure;
 use crate::location::{PoolName, Side};
-use crate::output::{Size, grouped, note, print_json};
 
 mod door;
 mod inside;
 mod mounted;
 
 use door::{Door, Part, Place};
+use warpfire_terminal::{Failure, Size, grouped, note, print_json};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,10 +7,9 @@ use std::path::Path;
 
 use rustix::io::Errno;
 use warpfire_mount::{MountedSlice, remove_range};
+use warpfire_terminal::{Failure, print};
 
 use super::door::{Door, Part, Place};
-use crate::failure::Failure;
-use crate::output::print;
 
 /// A range is read and printed in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;

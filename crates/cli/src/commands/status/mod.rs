@@ -6,12 +6,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use warpfire::label_of;
+use warpfire_terminal::{Failure, print, print_json};
 
 use super::mount::control;
 use super::pool;
-use crate::failure::Failure;
 use crate::location::PoolName;
-use crate::output::{print, print_json};
 
 mod report;
 

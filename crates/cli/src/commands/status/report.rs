@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use warpfire::{DeviceState, Stats};
-
-use crate::output::{Size, Table, grouped};
+use warpfire_terminal::{Size, Table, grouped};
 
 /// A pool at a glance.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -5,10 +5,10 @@ use std::path::Path;
 use rustix::io::Errno;
 use serde::Serialize;
 use warpfire_mount::{Aspect, Attr, Change, FileKind, How};
+use warpfire_terminal::{Failure, Size, grouped, print};
 
 use super::{Mounted, error_number};
-use crate::failure::Failure;
-use crate::output::{Size, exact_moment, grouped, print};
+use crate::output::exact_moment;
 
 /// Lines that are printed at a time.
 const LINES_AT_ONCE: usize = 256;

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use rustix::process::{Signal, set_parent_process_death_signal};
+use warpfire_terminal::Failure;
 
 use super::run::{CANNOT_RUN, NO_PROGRAM, RUN_FAILED};
-use crate::failure::Failure;
 
 /// What `run` passes.
 #[derive(clap::Args, Debug)]

@@ -8,10 +8,9 @@ use std::process::ExitCode;
 use rustix::io::Errno;
 use serde::Serialize;
 use warpfire_mount::{ControlClient, TransactionReport, TransactionState};
+use warpfire_terminal::{Exit, Failure, Table, duration, print, print_json};
 
 use super::mount::control::mount_around;
-use crate::failure::{Exit, Failure};
-use crate::output::{Table, duration, print, print_json};
 
 mod diff;
 mod enter;

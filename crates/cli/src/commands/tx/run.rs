@@ -18,10 +18,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, wait};
 use warpfire_mount::pass_signals_to;
+use warpfire_terminal::{Failure, note};
 
 use super::Mounted;
-use crate::failure::Failure;
-use crate::output::note;
 
 /// `tx run` itself failed.
 pub const RUN_FAILED: u8 = 125;

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use warpfire::prefilled;
 use warpfire_env::AlignedBuf;
+use warpfire_terminal::Failure;
 use warpfire_units::BLOCK_BYTES;
 
-use super::target::{Counters, Folder, LargeFile, Target};
-use crate::failure::Failure;
-use crate::prefill::prefilled;
+use crate::target::{Counters, Folder, LargeFile, Target};
 
 /// A bare file with `O_DIRECT`. It has no names: of the workloads on small files it knows the synced create, as
 /// a write of one block and an fdatasync.

@@ -2,10 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use warpfire::{Pool, PoolOptions};
-
-use crate::failure::Failure;
-use crate::prefill::prefilled;
+use warpfire::{Pool, PoolOptions, prefilled};
+use warpfire_terminal::Failure;
 
 /// A folder of our own inside the one that was named; removed with all that is in it when the benchmark ends.
 pub struct Backing {
@@ -37,7 +35,7 @@ impl Backing {
 impl Drop for Backing {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.folder) {
-            crate::output::note(format_args!("{} could not be removed: {error}", self.folder.display()));
+            warpfire_terminal::note(format_args!("{} could not be removed: {error}", self.folder.display()));
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use warpfire::{Dir, File, Pool, Warpfire};
+use warpfire_terminal::Failure;
 
-use super::backing::PoolSpec;
-use super::target::{Counters, Folder, LargeFile, Target};
-use crate::failure::Failure;
+use crate::backing::PoolSpec;
+use crate::target::{Counters, Folder, LargeFile, Target};
 
 /// A pool on image files of its own, opened by the library.
 pub struct Library {

@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::names::Order;
-use super::target::Counters;
-use super::workload::{Measure, Shape};
-use crate::failure::Failure;
+use warpfire_terminal::Failure;
+
+use crate::names::Order;
+use crate::target::Counters;
+use crate::workload::{Measure, Shape};
 
 /// How the program is got.
 const BUILD: &str = "benches/peers/rocksdb/build.sh";
@@ -74,7 +75,7 @@ fn parse(line: &str, shape: &Shape) -> Option<Measure> {
     Some(Measure {
         phase,
         ops,
-        bytes: ops * (warpfire_meta::bench::KEY_BYTES as u64 + shape.size_bytes),
+        bytes: ops * (crate::load::KEY_BYTES as u64 + shape.size_bytes),
         nanos,
         cpu_nanos: Some(cpu_nanos),
         latencies_nanos: Vec::new(),

@@ -1,54 +1,43 @@
-//! `warpfire bench`: measure a pool and, in the same run, other filesystems over the same backing.
-//!
-//! Runs are interleaved: each round measures every target once, so that a machine that changes its speed changes it
-//! for all. The library is measured through its public calls only.
+//! The command line, which targets it asks for, and the rounds of runs.
 
 use std::path::PathBuf;
 
-use clap::ValueEnum;
+use clap::{Parser, ValueEnum};
 
-use crate::failure::Failure;
-use crate::output::{Size, note, print, print_json};
-
-mod backing;
-mod engine;
-mod folder;
-mod kernel;
-mod library;
-mod memory;
-mod names;
-mod raw;
-mod report;
-mod rocksdb;
-mod served;
-mod target;
-mod workload;
-
-use backing::{Backing, PoolSpec};
-use kernel::Kind;
-use names::Order;
-use report::{Machine, Report, Row, Skipped};
-use rocksdb::Rocksdb;
-use target::Target;
-use workload::{Measure, Shape, Workload};
+use crate::backing::{Backing, PoolSpec};
+use crate::engine;
+use crate::kernel::{Kernel, Kind};
+use crate::library::Library;
+use crate::names::Order;
+use crate::raw::Raw;
+use crate::report::{Machine, Report, Row, Skipped};
+use crate::rocksdb::Rocksdb;
+use crate::served::{self, Mounted, Named};
+use crate::target::Target;
+use crate::workload::{Measure, Shape, Workload};
+use warpfire_terminal::{Failure, Size, note, print, print_json};
 
 const EXAMPLES: &str = "\
 For sync, seq, randread and randwrite all image files are written once before, as the bare file is: writes into a
 sparse image wait for the filesystem below to find and journal its space. For the others they are sparse.
 
 Examples:
-  warpfire bench create --files 1M                                     a million files by the library
-  warpfire bench create --files 1M --peers mount,ext4,xfs,btrfs        and others beside it, as root
-  warpfire bench sync --files 10000 --threads 8 --peers raw            each file durable; a bare write beside it
-  warpfire bench randread --large 4G --files 500K --threads 32 --peers raw
-  warpfire bench meta --files 5M --order random                        the metadata engine alone
-  warpfire bench meta --files 2M --batch 100 --peers rocksdb           the engine alone, RocksDB beside it
-  warpfire bench stat --files 1M --mount /mnt --runs 5 --json          inside a folder that is there";
+  warpfire-bench create --files 1M                                     a million files by the library
+  warpfire-bench create --files 1M --peers mount,ext4,xfs,btrfs        and others beside it, as root
+  warpfire-bench sync --files 10000 --threads 8 --peers raw            each file durable; a bare write beside it
+  warpfire-bench randread --large 4G --files 500K --threads 32 --peers raw
+  warpfire-bench meta --files 5M --order random                        the metadata engine alone
+  warpfire-bench meta --files 2M --batch 100 --peers rocksdb           the engine alone, RocksDB beside it
+  warpfire-bench stat --files 1M --mount /mnt --runs 5 --json          inside a folder that is there";
 
-/// Arguments of `warpfire bench`.
-#[derive(clap::Args, Debug)]
-#[command(after_help = EXAMPLES)]
+/// Measures a pool, a mounted directory, and other filesystems beside them.
+#[derive(Parser, Debug)]
+#[command(name = "warpfire-bench", version, about, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Args {
+    /// Print the report as JSON.
+    #[arg(long)]
+    json: bool,
+
     /// What to measure.
     workload: Workload,
 
@@ -108,6 +97,10 @@ pub struct Args {
     #[arg(long, value_enum, value_delimiter = ',')]
     peers: Vec<Peer>,
 
+    /// The program that mounts the pool of the peer `mount` [default: `warpfire` beside this program].
+    #[arg(long, value_name = "PROGRAM")]
+    warpfire: Option<PathBuf>,
+
     /// Records in one commit of the workload `meta`; 1, as each new file is a commit.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     batch: u64,
@@ -148,7 +141,10 @@ fn parse_count(text: &str) -> Result<u64, String> {
 }
 
 /// Measures and reports.
-pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+///
+/// # Errors
+/// What a target says, or that it can not be set up.
+pub fn run(args: &Args) -> Result<(), Failure> {
     let shape = Shape {
         count: args.files,
         size_bytes: args.size.0,
@@ -161,7 +157,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let mut skipped = Vec::new();
     if args.workload == Workload::Meta {
         let rows = measure_engine(args, &shape, &backing, &mut skipped)?;
-        return show(args, shape, rows, skipped, json);
+        return show(args, shape, rows, skipped);
     }
     let mut targets = targets(args, &shape, &backing, &mut skipped)?;
     let mut measures: Vec<Vec<Vec<Measure>>> = targets.iter().map(|_| Vec::new()).collect();
@@ -182,7 +178,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         phases.into_iter().map(|runs| Row::of_runs(target.name(), runs)).collect::<Vec<_>>()
     });
     let rows = rows.collect();
-    show(args, shape, rows, skipped, json)
+    show(args, shape, rows, skipped)
 }
 
 /// The engine and, in turn with it, RocksDB; the phases of each follow each other on the same records.
@@ -228,7 +224,7 @@ fn measure_engine(
     Ok(measured.into_iter().enumerate().map(row).collect())
 }
 
-fn show(args: &Args, shape: Shape, rows: Vec<Row>, skipped: Vec<Skipped>, json: bool) -> Result<(), Failure> {
+fn show(args: &Args, shape: Shape, rows: Vec<Row>, skipped: Vec<Skipped>) -> Result<(), Failure> {
     let report = Report {
         command: std::env::args().collect::<Vec<_>>().join(" "),
         machine: Machine::this(),
@@ -239,7 +235,7 @@ fn show(args: &Args, shape: Shape, rows: Vec<Row>, skipped: Vec<Skipped>, json: 
         rows,
         skipped,
     };
-    if json { print_json(&report) } else { print(report.in_words()) }
+    if args.json { print_json(&report) } else { print(report.in_words()) }
 }
 
 /// Room for the files, several times over: kernel filesystems round each up to blocks and keep an inode.
@@ -268,8 +264,8 @@ fn targets(
     };
     let mut targets: Vec<Box<dyn Target>> = Vec::new();
     match &args.mount {
-        Some(folder) => targets.push(Box::new(served::Named::new(folder)?)),
-        None => targets.push(Box::new(library::Library::new(pool("library")?, args.background))),
+        Some(folder) => targets.push(Box::new(Named::new(folder)?)),
+        None => targets.push(Box::new(Library::new(pool("library")?, args.background))),
     }
     for &peer in &args.peers {
         let mut kernel = |kind: Kind| -> Result<(), Failure> {
@@ -282,7 +278,7 @@ fn targets(
                     let name = format!("{kind:?}").to_lowercase();
                     let (image, mountpoint) =
                         (backing.path(&format!("{name}.img")), backing.subfolder(&name)?);
-                    targets.push(Box::new(kernel::Kernel::new(
+                    targets.push(Box::new(Kernel::new(
                         kind,
                         image,
                         mountpoint,
@@ -299,12 +295,16 @@ fn targets(
             Peer::Xfs => kernel(Kind::Xfs)?,
             Peer::Btrfs => kernel(Kind::Btrfs)?,
             Peer::Mount => {
+                let program = match &args.warpfire {
+                    Some(program) => program.clone(),
+                    None => served::program()?,
+                };
                 let mountpoint = backing.subfolder("mountpoint")?;
-                targets.push(Box::new(served::Mounted::new(pool("mounted")?, mountpoint)));
+                targets.push(Box::new(Mounted::new(program, pool("mounted")?, mountpoint)));
             }
             Peer::Raw if args.workload.needs_no_names() => {
                 let bytes = if args.workload.is_large() { shape.large_bytes } else { 1 << 28 };
-                targets.push(Box::new(raw::Raw::new(backing.path("raw"), bytes)));
+                targets.push(Box::new(Raw::new(backing.path("raw"), bytes)));
             }
             Peer::Rocksdb => {
                 let reason = "it has records and no files; its workload is meta".to_owned();
@@ -321,7 +321,14 @@ fn targets(
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+
+    #[test]
+    fn the_table_is_consistent() {
+        Args::command().debug_assert();
+    }
 
     #[test]
     fn counts_are_in_thousands() {

@@ -1,8 +1,7 @@
 //! What a benchmark runs against.
 
 use serde::Serialize;
-
-use crate::failure::Failure;
+use warpfire_terminal::Failure;
 
 /// Something that keeps files and can be measured.
 pub trait Target: Sync {

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use clap::ValueEnum;
 use serde::Serialize;
 use warpfire_env::{AlignedBuf, Clock, SystemClock};
+use warpfire_terminal::Failure;
 use warpfire_units::BLOCK_BYTES;
 
-use super::memory::PeakMemory;
-use super::names::{Name, Order, fill, mix};
-use super::target::{Counters, Folder, LargeFile, Target};
-use crate::failure::Failure;
+use crate::memory::PeakMemory;
+use crate::names::{Name, Order, fill, mix};
+use crate::target::{Counters, Folder, LargeFile, Target};
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -98,8 +98,8 @@ impl Failure {
     pub fn report(&self) -> ExitCode {
         if !self.silent {
             match &self.hint {
-                Some(hint) => crate::output::note(format_args!("{}; {hint}", self.message)),
-                None => crate::output::note(&self.message),
+                Some(hint) => crate::note(format_args!("{}; {hint}", self.message)),
+                None => crate::note(&self.message),
             }
         }
         ExitCode::from(self.exit)

@@ -1,10 +1,10 @@
 //! What was measured, as a table or as JSON.
 
 use serde::Serialize;
+use warpfire_terminal::{Size, Table, duration, grouped, per_second};
 
-use super::target::Counters;
-use super::workload::{Measure, Shape};
-use crate::output::{Size, Table, duration, grouped, per_second};
+use crate::target::Counters;
+use crate::workload::{Measure, Shape};
 
 /// Everything about one benchmark.
 #[derive(Debug, Serialize)]

@@ -5,8 +5,9 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::target::{Folder, LargeFile};
-use crate::failure::Failure;
+use warpfire_terminal::Failure;
+
+use crate::target::{Folder, LargeFile};
 
 /// Files below a folder that the system serves.
 pub struct Tree {

@@ -1,58 +1,11 @@
 //! The load that the engine is measured by: inserts at random or in order, a final sync, reads, a scan.
 //!
-//! The time is the caller's (`Clock`, and a function that tells processor time), so the same code runs in the command
-//! line's `bench meta` and in the simulator.
+//! The caller gives the clock and a function for processor time, so that the workload `meta` and the example `meta_load` share the code.
 
 use warpfire_env::Clock;
 use warpfire_log::{Admit, LogStore};
-use warpfire_units::{Seq, SlicePtr};
-
-use crate::batch::Batch;
-use crate::engine::Engine;
-use crate::schema::{Base, Folded, PlaceError, Placer, Schema, SchemaError};
-use crate::store::{Direction, KeyRange, MetaError, Page, Store};
-
-/// Values are bytes that name nothing; operands are appended.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PlainSchema;
-
-impl Schema for PlainSchema {
-    fn fold(
-        &self,
-        _key: &[u8],
-        base: Base<'_>,
-        operands: &[&[u8]],
-        out: &mut Vec<u8>,
-    ) -> Result<Folded, SchemaError> {
-        out.clear();
-        if let Base::Value(value) = base {
-            out.extend_from_slice(value);
-        }
-        operands.iter().for_each(|operand| out.extend_from_slice(operand));
-        Ok(if base == Base::Unknown { Folded::Operand } else { Folded::Value })
-    }
-
-    fn pointers(
-        &self,
-        _key: &[u8],
-        _value: &[u8],
-        _is_operand: bool,
-        _visit: &mut dyn FnMut(SlicePtr),
-    ) -> Result<(), SchemaError> {
-        Ok(())
-    }
-
-    fn place(
-        &self,
-        _key: &[u8],
-        _value: &[u8],
-        _is_operand: bool,
-        _placer: &mut dyn Placer,
-        _out: &mut Vec<u8>,
-    ) -> Result<bool, PlaceError> {
-        Ok(false)
-    }
-}
+use warpfire_meta::{Batch, CommitError, Direction, Engine, KeyRange, MetaError, Page, PlainSchema, Store};
+use warpfire_units::Seq;
 
 /// What to load.
 #[derive(Clone, Copy, Debug)]
@@ -146,7 +99,7 @@ pub fn insert<L: LogStore>(
             batch.put(&key_of(n, load.in_order), &value);
             if batch.len() as u64 == load.batch || n + 1 == (thread + 1) * share {
                 let seq = engine.commit(&batch, None, Admit::User).map_err(|e| match e {
-                    crate::CommitError::Failed(e) => e,
+                    CommitError::Failed(e) => e,
                     other => MetaError::Corrupt { code: 0, reason: other.to_string().into() },
                 })?;
                 batch.clear();

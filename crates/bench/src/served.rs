@@ -1,15 +1,28 @@
 //! Targets that the system serves from a folder: our own pool, mounted by a server process, and any folder that was named.
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
-use super::backing::PoolSpec;
-use super::folder::{Tree, drop_caches};
-use super::target::{Counters, Folder, LargeFile, Target};
-use crate::failure::Failure;
+use warpfire_terminal::Failure;
+
+use crate::backing::PoolSpec;
+use crate::folder::{Tree, drop_caches};
+use crate::target::{Counters, Folder, LargeFile, Target};
+
+/// The product command, which is built beside this program.
+///
+/// # Errors
+/// The system does not say where this program lies.
+pub fn program() -> Result<PathBuf, Failure> {
+    let here = std::env::current_exe()
+        .map_err(|error| Failure::new(format_args!("cannot find the program that mounts: {error}")))?;
+    Ok(here.with_file_name("warpfire"))
+}
 
 /// A pool on new image files, mounted.
 pub struct Mounted {
+    program: PathBuf,
     spec: PoolSpec,
     mountpoint: PathBuf,
     tree: Tree,
@@ -17,38 +30,50 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    pub fn new(spec: PoolSpec, mountpoint: PathBuf) -> Self {
+    /// A pool that `program`, the product command, mounts on `mountpoint`.
+    pub fn new(program: PathBuf, spec: PoolSpec, mountpoint: PathBuf) -> Self {
         let tree = Tree::new(mountpoint.clone());
-        Mounted { spec, mountpoint, tree, server: None }
+        Mounted { program, spec, mountpoint, tree, server: None }
+    }
+
+    fn not_started(&self, error: &std::io::Error) -> Failure {
+        Failure::local(&self.program, error)
+            .hint("'cargo build --release -p warpfire-cli' builds it; --warpfire names another")
     }
 
     fn mount(&mut self) -> Result<(), Failure> {
-        let program = std::env::current_exe()
-            .map_err(|error| Failure::new(format_args!("cannot start a server: {error}")))?;
-        let mut server = Command::new(program)
+        let mut server = Command::new(&self.program)
             .args(["mount", "--foreground"])
             .arg(self.spec.folder())
             .arg(&self.mountpoint)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| Failure::new(format_args!("cannot start a server: {error}")))?;
-        let ready = super::super::mount::wait_until_ready(&mut server);
+            .map_err(|error| self.not_started(&error))?;
+        let stdout = server.stdout.take().expect("the server is started with a pipe");
         self.server = Some(server);
-        ready
+        let mut line = String::new();
+        match BufReader::new(stdout).read_line(&mut line) {
+            Ok(bytes) if bytes > 0 => Ok(()),
+            // The server has printed the reason on the stderr that both share.
+            _ => Err(Failure::silent()),
+        }
     }
 
     fn unmount(&mut self) -> Result<(), Failure> {
         let Some(mut server) = self.server.take() else { return Ok(()) };
-        let unmounted = super::super::umount::unmount(&self.mountpoint);
-        if unmounted.is_err() {
+        let unmounted = Command::new(&self.program).arg("umount").arg(&self.mountpoint).status();
+        let is_unmounted = unmounted.as_ref().is_ok_and(ExitStatus::success);
+        if !is_unmounted {
             // The server never mounted, or is gone; a server that still runs would keep the pool.
             server.kill().map_err(|error| Failure::new(format_args!("cannot stop the server: {error}")))?;
         }
         let ended = server
             .wait()
             .map_err(|error| Failure::new(format_args!("cannot wait for the server: {error}")))?;
-        unmounted?;
+        if !unmounted.map_err(|error| self.not_started(&error))?.success() {
+            return Err(Failure::silent());
+        }
         if ended.success() {
             Ok(())
         } else {

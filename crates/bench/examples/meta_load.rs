@@ -1,9 +1,9 @@
 //! Runs the engine's load over the log in memory: `meta_load [records] [threads] [random|order] [batch] [cache MiB]`.
 
+use warpfire_bench::load::{self, Load, Spent, Timer};
 use warpfire_env::SystemClock;
 use warpfire_log::{LogStore, MemLog, Recovered};
-use warpfire_meta::bench::{self, Load, PlainSchema, Spent, Timer};
-use warpfire_meta::{Engine, EngineOptions, Store};
+use warpfire_meta::{Engine, EngineOptions, PlainSchema, Store};
 
 fn cpu_nanos() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -26,22 +26,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let timer = Timer { clock: &SystemClock, cpu_nanos: &cpu_nanos };
     let options = EngineOptions { block_cache_bytes: cache_mib << 20, ..EngineOptions::default() };
     let engine = Engine::open(MemLog::new(), Recovered::empty(), PlainSchema, options)?;
-    say("insert", bench::insert(&engine, load, timer)?);
+    say("insert", load::insert(&engine, load, timer)?);
     let counters = engine.log().counters();
     let written = counters.appended_bytes + counters.record_bytes;
     println!("write amplification {:.2}", written as f64 / (records * 124) as f64);
     println!("runs {:?}", engine.runs());
     println!("bytes a record {:.1}", engine.log().space().live_bytes as f64 / records as f64);
     for _ in 0..2 {
-        say("get", bench::get(&engine, load, 1_000_000.min(records), timer)?);
-        say("scan", bench::scan(&engine, timer)?);
+        say("get", load::get(&engine, load, 1_000_000.min(records), timer)?);
+        say("scan", load::scan(&engine, timer)?);
     }
     engine.compact()?;
     println!("compacted: runs {:?}", engine.runs());
     println!("bytes a record {:.1}", engine.log().space().live_bytes as f64 / records as f64);
-    say("get", bench::get(&engine, load, 1_000_000.min(records), timer)?);
-    say("get", bench::get(&engine, load, 1_000_000.min(records), timer)?);
-    say("scan", bench::scan(&engine, timer)?);
+    say("get", load::get(&engine, load, 1_000_000.min(records), timer)?);
+    say("get", load::get(&engine, load, 1_000_000.min(records), timer)?);
+    say("scan", load::scan(&engine, timer)?);
     engine.close()?;
     Ok(())
 }

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::folder::{Tree, drop_caches};
-use super::target::{Counters, Folder, LargeFile, Target};
-use crate::failure::Failure;
-use crate::prefill::prefilled;
+use warpfire::prefilled;
+use warpfire_terminal::Failure;
+
+use crate::folder::{Tree, drop_caches};
+use crate::target::{Counters, Folder, LargeFile, Target};
 
 /// Which filesystem.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

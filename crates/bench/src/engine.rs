@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use warpfire_env::{Clock, Device, FileDevice, SystemClock, SystemRandom};
 use warpfire_log::{Log, LogStore};
-use warpfire_meta::bench::{self, Load, PlainSchema, Spent, Timer};
-use warpfire_meta::{Engine, EngineOptions, Store};
+use warpfire_meta::{Engine, EngineOptions, MetaError, PlainSchema, Store};
 use warpfire_pool::{CreateOptions, Pool};
+use warpfire_terminal::Failure;
 
-use super::backing::PoolSpec;
-use super::memory::PeakMemory;
-use super::names::Order;
-use super::target::Counters;
-use super::workload::{Measure, Shape, processor_nanos};
-use crate::failure::Failure;
+use crate::backing::PoolSpec;
+use crate::load::{self, Load, Spent, Timer};
+use crate::memory::PeakMemory;
+use crate::names::Order;
+use crate::target::Counters;
+use crate::workload::{Measure, Shape, processor_nanos};
 
 /// Inserts `shape.count` records, `batch` in one commit, gets as many at random, and scans them all.
 pub fn measure(spec: &PoolSpec, shape: &Shape, batch: u64) -> Result<Vec<Measure>, Failure> {
@@ -39,14 +39,14 @@ pub fn measure(spec: &PoolSpec, shape: &Shape, batch: u64) -> Result<Vec<Measure
         in_order: shape.order == Order::InOrder,
     };
     let timer = Timer { clock: &SystemClock, cpu_nanos: &processor_nanos };
-    let phase = |name: &'static str, work: &dyn Fn() -> Result<Spent, warpfire_meta::MetaError>| {
+    let phase = |name: &'static str, work: &dyn Fn() -> Result<Spent, MetaError>| {
         let memory = PeakMemory::begin(std::process::id());
         let before = counters(&pool);
         let spent = work().map_err(Failure::new)?;
         Ok::<_, Failure>(Measure {
             phase: name,
             ops: spent.count,
-            bytes: spent.count * (bench::KEY_BYTES as u64 + shape.size_bytes),
+            bytes: spent.count * (load::KEY_BYTES as u64 + shape.size_bytes),
             nanos: spent.wall_nanos,
             cpu_nanos: Some(spent.cpu_nanos),
             latencies_nanos: Vec::new(),
@@ -56,9 +56,9 @@ pub fn measure(spec: &PoolSpec, shape: &Shape, batch: u64) -> Result<Vec<Measure
         })
     };
     let measures = vec![
-        phase("insert", &|| bench::insert(&engine, load, timer))?,
-        phase("get", &|| bench::get(&engine, load, shape.count, timer))?,
-        phase("scan", &|| bench::scan(&engine, timer))?,
+        phase("insert", &|| load::insert(&engine, load, timer))?,
+        phase("get", &|| load::get(&engine, load, shape.count, timer))?,
+        phase("scan", &|| load::scan(&engine, timer))?,
     ];
     engine.close().map_err(Failure::new)?;
     Ok(measures)
