@@ -13,6 +13,7 @@ mod committer;
 mod error;
 mod gate;
 mod groups;
+mod mountinfo;
 mod mountpoint;
 mod nodes;
 mod options;
@@ -24,6 +25,7 @@ mod views;
 mod waiters;
 
 pub use error::MountError;
+pub use mountinfo::{MountEntry, mounts};
 pub use options::{MountOptions, THREADS_MAX};
 pub use session::{Session, mount};
 pub use slices::{MountedSlice, remove_range};

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::error::MountError;
+use crate::mountinfo;
 
 /// Dead mounts that may lie on top of each other on one directory and are all taken away.
 const DEAD_MOUNTS_MAX: usize = 16;
@@ -121,8 +121,8 @@ fn look(path: &Path) -> io::Result<Found> {
         return Ok(Found::SomethingElse);
     }
     let real = path.canonicalize()?;
-    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    if !table.split(|&b| b == b'\n').filter_map(fuse_mountpoint).any(|at| at == real) {
+    let mounts = mountinfo::mounts().unwrap_or_default();
+    if !mounts.iter().any(|mount| mount.is_fuse() && mount.mountpoint == real) {
         return Ok(Found::Directory(real));
     }
     // Attributes may come from the kernel's cache, long after the server died. This question never does.
@@ -134,37 +134,6 @@ fn look(path: &Path) -> io::Result<Found> {
 fn is_dead(e: &io::Error) -> bool {
     let dead = [Errno::NOTCONN, Errno::CONNABORTED];
     e.raw_os_error().is_some_and(|raw| dead.contains(&Errno::from_raw_os_error(raw)))
-}
-
-/// Where a line of mountinfo says that a FUSE filesystem is mounted; `None` for other filesystems.
-///
-/// `36 35 98:0 /root /mountpoint options shared:1 - fuse source options`, see proc_pid_mountinfo(5).
-fn fuse_mountpoint(line: &[u8]) -> Option<PathBuf> {
-    let mut words = line.split(|&b| b == b' ');
-    let at = words.nth(4)?;
-    let kind = words.skip_while(|w| *w != b"-").nth(1)?;
-    let is_fuse = kind == b"fuse" || kind.starts_with(b"fuse.") || kind == b"fuseblk";
-    is_fuse.then(|| PathBuf::from(std::ffi::OsString::from_vec(unescape(at))))
-}
-
-/// Undoes the octal escapes (`\040` for a space) of the mount table.
-fn unescape(word: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(word.len());
-    let mut rest = word;
-    while let Some((&first, tail)) = rest.split_first() {
-        let escape = tail.get(..3).filter(|d| first == b'\\' && d.iter().all(|b| (b'0'..=b'7').contains(b)));
-        match escape {
-            Some(digits) => {
-                plain.push(digits.iter().fold(0u8, |n, d| n.wrapping_mul(8).wrapping_add(d - b'0')));
-                rest = &tail[3..];
-            }
-            None => {
-                plain.push(first);
-                rest = tail;
-            }
-        }
-    }
-    plain
 }
 
 #[cfg(test)]
@@ -183,18 +152,5 @@ mod tests {
         fs::write(&file, b"").unwrap();
         assert!(matches!(prepare(&file), Err(MountError::NotADirectory(_))));
         assert_eq!(prepare(dir.path()).unwrap(), dir.path().canonicalize().unwrap());
-    }
-
-    #[test]
-    fn the_mount_table_tells_fuse_mounts_from_others() {
-        let fuse = br"36 35 0:40 / /mnt/my\040disk rw,nosuid shared:7 master:1 - fuse.warpfire pool.img rw,user_id=0";
-        assert_eq!(fuse_mountpoint(fuse), Some(PathBuf::from("/mnt/my disk")));
-        assert_eq!(fuse_mountpoint(b"36 35 8:1 / /mnt rw - ext4 /dev/sda1 rw"), None);
-        assert_eq!(fuse_mountpoint(b""), None);
-    }
-
-    #[test]
-    fn only_whole_octal_escapes_are_undone() {
-        assert_eq!(unescape(br"a\040b\134c\0"), br"a b\c\0");
     }
 }

@@ -9,6 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, PidfdFlags, Uid, geteuid, pidfd_open};
+use warpfire_mount::{MountEntry, mounts};
 use warpfire_terminal::Failure;
 
 use crate::commands::status::StatusReport;
@@ -77,79 +78,65 @@ pub fn pool_mounted_at(folder: &Path) -> Option<String> {
         }
         _ => folder.canonicalize().ok()?,
     };
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let pool = table.lines().rev().find_map(|line| mounted_pool(line, &folder));
-    pool.map(str::to_owned)
+    mounts().ok()?.iter().rev().find_map(|mount| mounted_pool(mount, &folder)).map(str::to_owned)
 }
 
 /// Where the pool is mounted that a folder is in; `None` if it is in none.
 #[must_use]
 pub fn mount_around(folder: &Path) -> Option<PathBuf> {
-    let folder = folder.canonicalize().ok()?;
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    nearest_pool(&table, &folder)
+    nearest_pool(&mounts().ok()?, &folder.canonicalize().ok()?)
 }
 
 /// Where the filesystem that a folder is in is mounted, if that is a pool.
-fn nearest_pool(table: &str, folder: &Path) -> Option<PathBuf> {
-    let around = table.lines().filter_map(mount_of).filter(|(at, _)| folder.starts_with(at));
+fn nearest_pool(mounts: &[MountEntry], folder: &Path) -> Option<PathBuf> {
+    let around = mounts.iter().filter(|mount| folder.starts_with(&mount.mountpoint));
     // Of those at one place the last hides the others.
-    let (at, source) = around.max_by_key(|(at, _)| at.len())?;
-    source.starts_with(SOURCE_PREFIX).then(|| at.into())
+    let nearest = around.max_by_key(|mount| mount.mountpoint.as_os_str().len())?;
+    pool_of(nearest).map(|_| nearest.mountpoint.clone())
 }
 
-/// The mountpoint and the source in a line of mountinfo(5).
-fn mount_of(line: &str) -> Option<(String, &str)> {
-    let (place, source) = line.split_once(" - ")?;
-    Some((unescape(place.split(' ').nth(4)?), source.split(' ').nth(1)?))
+/// The pool of a mount at `folder`.
+fn mounted_pool<'a>(mount: &'a MountEntry, folder: &Path) -> Option<&'a str> {
+    pool_of(mount).filter(|_| mount.mountpoint == folder)
 }
 
-/// The pool that a line of mountinfo(5) says is mounted at `folder`.
-fn mounted_pool<'a>(line: &'a str, folder: &Path) -> Option<&'a str> {
-    let (mountpoint, source) = mount_of(line)?;
-    if mountpoint != folder.to_str()? {
-        return None;
-    }
-    source.strip_prefix(SOURCE_PREFIX)
-}
-
-/// Undoes the octal escapes of space, tab, newline and backslash in the table of mounts.
-fn unescape(text: &str) -> String {
-    let mut plain = text.to_owned();
-    for (escape, letter) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
-        plain = plain.replace(escape, letter);
-    }
-    plain
+/// The pool that is mounted; `None` for other filesystems.
+fn pool_of(mount: &MountEntry) -> Option<&str> {
+    mount.source.to_str()?.strip_prefix(SOURCE_PREFIX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const LINE: &str = "64 28 0:53 / /mnt/my\\040pool rw,nosuid - fuse.warpfire warpfire:0a1b rw,user_id=0";
+    fn mount(at: &str, source: &str) -> MountEntry {
+        MountEntry { mountpoint: at.into(), filesystem: "any".into(), source: source.into() }
+    }
 
     #[test]
     fn a_mounted_pool_is_found_by_its_folder() {
-        assert_eq!(mounted_pool(LINE, Path::new("/mnt/my pool")), Some("0a1b"));
-        assert_eq!(mounted_pool(LINE, Path::new("/mnt")), None);
+        let pool = mount("/mnt/my pool", "warpfire:0a1b");
+        assert_eq!(mounted_pool(&pool, Path::new("/mnt/my pool")), Some("0a1b"));
+        assert_eq!(mounted_pool(&pool, Path::new("/mnt")), None);
     }
 
     #[test]
     fn a_folder_is_in_the_pool_that_is_mounted_nearest_around_it() {
-        let table = format!(
-            "28 1 8:1 / / rw - ext4 /dev/vda rw\n{LINE}\n70 64 8:2 / /mnt/my\\040pool/usb rw - vfat /dev/sdb rw"
-        );
+        let mounts = [
+            mount("/", "/dev/vda"),
+            mount("/mnt/my pool", "warpfire:0a1b"),
+            mount("/mnt/my pool/usb", "/dev/sdb"),
+        ];
         let pool = Some(PathBuf::from("/mnt/my pool"));
-        assert_eq!(nearest_pool(&table, Path::new("/mnt/my pool")), pool);
-        assert_eq!(nearest_pool(&table, Path::new("/mnt/my pool/a/b")), pool);
+        assert_eq!(nearest_pool(&mounts, Path::new("/mnt/my pool")), pool);
+        assert_eq!(nearest_pool(&mounts, Path::new("/mnt/my pool/a/b")), pool);
         for outside in ["/mnt/my pool 2", "/mnt/my pool/usb/x", "/mnt"] {
-            assert_eq!(nearest_pool(&table, Path::new(outside)), None, "{outside}");
+            assert_eq!(nearest_pool(&mounts, Path::new(outside)), None, "{outside}");
         }
     }
 
     #[test]
     fn another_filesystem_is_no_pool() {
-        let line = "64 28 7:0 / /mnt rw - ext4 /dev/loop0 rw";
-        assert_eq!(mounted_pool(line, Path::new("/mnt")), None);
+        assert_eq!(mounted_pool(&mount("/mnt", "/dev/loop0"), Path::new("/mnt")), None);
     }
 }
