@@ -79,6 +79,11 @@ impl Error {
         Error { hint: Some(hint), ..self }
     }
 
+    pub(crate) fn no_thread(error: &io::Error) -> Self {
+        let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
+        Error::new(ErrorKind::Other, errno, format!("cannot start a thread: {error}"))
+    }
+
     pub(crate) fn of_path(path: &Path, error: &io::Error) -> Self {
         let kind = match error.kind() {
             io::ErrorKind::NotFound => ErrorKind::NotFound,

@@ -25,7 +25,6 @@
 
 #![forbid(unsafe_code)]
 
-mod committer;
 mod devices;
 mod diff;
 mod dir;

@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, ReentrantMutex};
-use warpfire_fs::{Follow, Fs, NewMode, RenameMode};
+use warpfire_fs::{Follow, Fs, IntervalSync, NewMode, RenameMode};
 use warpfire_meta::{SliceStore, Store};
 
-use crate::committer::Committer;
 use crate::metadata::SetMetadata;
 use crate::stats::Stats;
 use crate::store::{Engine, Joined};
-use crate::{Dir, File, FileType, Identity, Metadata, OpenOptions, ReadDir, Result};
+use crate::{Dir, Error, File, FileType, Identity, Metadata, OpenOptions, ReadDir, Result};
 
 /// Permissions of files and folders that are made without saying otherwise, as with the umask 022.
 pub(crate) const FILE_MODE: NewMode = NewMode { mode: 0o666, umask: 0o022 };
@@ -48,7 +47,7 @@ pub struct Warpfire<E: Store + SliceStore = Engine> {
 pub(crate) struct Shared {
     pub joined: Joined,
     /// `None` once the pool has been closed, and where nothing is committed at intervals.
-    committer: Mutex<Option<Committer>>,
+    interval_sync: Mutex<Option<IntervalSync>>,
     /// Held by a transaction that has met conflicts again and again, for which those that begin wait.
     pub ahead: ReentrantMutex<()>,
 }
@@ -74,19 +73,28 @@ impl Drop for Shared {
 
 impl Shared {
     fn close(&self) -> Result<()> {
-        if let Some(committer) = self.committer.lock().take() {
-            committer.stop();
-        }
+        // Its last sync is over before the filesystem closes.
+        drop(self.interval_sync.lock().take());
         Ok(self.joined.fs.close()?)
     }
 }
 
 impl Warpfire {
     pub(crate) fn new(joined: Joined, identity: Identity, commit_interval: Option<Duration>) -> Result<Self> {
-        let committer =
-            commit_interval.map(|interval| Committer::start(Arc::clone(&joined.fs), interval)).transpose()?;
-        let shared =
-            Arc::new(Shared { joined, committer: Mutex::new(committer), ahead: ReentrantMutex::new(()) });
+        let interval_sync = match commit_interval {
+            Some(interval) => {
+                let fs = Arc::clone(&joined.fs);
+                // A sync that fails leaves the pool read-only, and every later call reports that.
+                let sync = move || drop(fs.sync());
+                Some(IntervalSync::always(interval, sync).map_err(|error| Error::no_thread(&error))?)
+            }
+            None => None,
+        };
+        let shared = Arc::new(Shared {
+            joined,
+            interval_sync: Mutex::new(interval_sync),
+            ahead: ReentrantMutex::new(()),
+        });
         Ok(Warpfire { fs: Arc::clone(&shared.joined.fs), shared, identity: Arc::new(identity) })
     }
 

@@ -9,7 +9,6 @@
 mod attach;
 mod attr;
 mod awake;
-mod committer;
 mod error;
 mod gate;
 mod groups;

@@ -18,12 +18,11 @@ use std::thread::{self, JoinHandle};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
-use warpfire_fs::{Fs, FsError};
+use warpfire_fs::{Fs, FsError, IntervalSync};
 use warpfire_meta::{SliceStore, Store};
 
 use crate::attach::attach;
 use crate::awake::Awake;
-use crate::committer::Committer;
 use crate::error::MountError;
 use crate::gate::Gate;
 use crate::mountpoint::{self, system};
@@ -49,7 +48,7 @@ pub struct Session {
     ends: Receiver<End>,
     serving: Option<JoinHandle<std::io::Result<()>>>,
     signals: Option<(Handle, JoinHandle<()>)>,
-    committer: Committer,
+    interval_sync: IntervalSync,
     awake: Awake,
     close: Option<Box<dyn FnOnce() -> Result<(), FsError> + Send>>,
 }
@@ -71,7 +70,8 @@ pub fn mount<E: Store + SliceStore>(
             tracing::error!("background commit: {e}");
         }
     };
-    let (committer, changes) = Committer::start(options.commit_interval, commit).map_err(threads_failed)?;
+    let (interval_sync, changes) =
+        IntervalSync::after_changes(options.commit_interval, commit).map_err(threads_failed)?;
     let (awake, requests) = Awake::start(options.keep_awake).map_err(threads_failed)?;
     let checks = Checks::of(options, rustix::process::geteuid().as_raw());
     let waiters = Arc::new(Waiters::start("warpfire-sync", SYNC_THREADS).map_err(threads_failed)?);
@@ -112,7 +112,7 @@ pub fn mount<E: Store + SliceStore>(
         ends,
         serving: Some(serving),
         signals: None,
-        committer,
+        interval_sync,
         awake,
         close: Some(Box::new(move || {
             ending.end_all();
@@ -208,7 +208,7 @@ impl Session {
             (End::Unmounted, Some(serving)) => serving.join().expect("the serving thread does not panic"),
             _ => Ok(()),
         };
-        self.committer.stop();
+        self.interval_sync.stop();
         self.awake.stop();
         let Some(close) = self.close.take() else { return Ok(()) };
         close()?;

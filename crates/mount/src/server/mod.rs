@@ -28,12 +28,11 @@ use fuser::{
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use warpfire_fs::acl::{Caller, Perm};
-use warpfire_fs::{Fs, FsError, NewMode, NodeRef, Position, Seek, SetAttr};
+use warpfire_fs::{Changes, Fs, FsError, NewMode, NodeRef, Position, Seek, SetAttr};
 use warpfire_meta::{SliceStore, Store};
 
 use crate::attr::{file_attr, nothing, set_time};
 use crate::awake::Requests;
-use crate::committer::Changes;
 use crate::gate::{Gate, Pass};
 use crate::groups::ProcessGroups;
 use crate::nodes::Nodes;

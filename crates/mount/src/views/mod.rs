@@ -43,12 +43,11 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use warpfire_env::{Clock, SystemClock};
-use warpfire_fs::{Fs, FsError, NodeRef, Transaction};
+use warpfire_fs::{Changes, Fs, FsError, NodeRef, Transaction};
 use warpfire_meta::{SliceStore, Store};
 
 use crate::attach::attach;
 use crate::awake::Requests;
-use crate::committer::Changes;
 use crate::error::MountError;
 use crate::gate::Gate;
 use crate::groups;
