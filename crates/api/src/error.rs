@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use rustix::io::Errno;
 use warpfire_env::{DeviceError, OpenError};
 use warpfire_fs::FsError;
 use warpfire_log::LogError;
@@ -72,7 +73,7 @@ impl Error {
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Error::new(ErrorKind::InvalidInput, libc::EINVAL, message)
+        Error::new(ErrorKind::InvalidInput, Errno::INVAL.raw_os_error(), message)
     }
 
     pub(crate) fn with_hint(self, hint: &'static str) -> Self {
@@ -80,7 +81,7 @@ impl Error {
     }
 
     pub(crate) fn no_thread(error: &io::Error) -> Self {
-        let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
+        let errno = error.raw_os_error().unwrap_or(Errno::AGAIN.raw_os_error());
         Error::new(ErrorKind::Other, errno, format!("cannot start a thread: {error}"))
     }
 
@@ -91,7 +92,7 @@ impl Error {
             io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
             _ => ErrorKind::Other,
         };
-        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        let errno = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
         Error::new(kind, errno, format!("{}: {error}", path.display()))
     }
 
@@ -183,7 +184,11 @@ impl From<MetaError> for Error {
 
 impl From<DeviceError> for Error {
     fn from(error: DeviceError) -> Self {
-        let errno = if matches!(error, DeviceError::NoSpace { .. }) { libc::ENOSPC } else { libc::EIO };
+        let errno = if matches!(error, DeviceError::NoSpace { .. }) {
+            Errno::NOSPC.raw_os_error()
+        } else {
+            Errno::IO.raw_os_error()
+        };
         Error::new(ErrorKind::Device, errno, error.to_string())
     }
 }
@@ -191,8 +196,10 @@ impl From<DeviceError> for Error {
 impl From<OpenError> for Error {
     fn from(error: OpenError) -> Self {
         match &error {
-            OpenError::InUse { .. } => Error::new(ErrorKind::InUse, libc::EBUSY, error.to_string())
-                .with_hint("a pool is used by one process at a time: use its mount, or unmount it first"),
+            OpenError::InUse { .. } => {
+                Error::new(ErrorKind::InUse, Errno::BUSY.raw_os_error(), error.to_string())
+                    .with_hint("a pool is used by one process at a time: use its mount, or unmount it first")
+            }
             OpenError::System { path, source } => {
                 let found = Error::of_path(path, source);
                 match source.kind() {
@@ -217,12 +224,14 @@ impl From<PoolError> for Error {
         let message = error.to_string();
         let of = |kind, errno| Error::new(kind, errno, message.clone());
         match error {
-            PoolError::NoSpace | PoolError::RootTooLarge { .. } => of(ErrorKind::NoSpace, libc::ENOSPC),
-            PoolError::Failed { .. } => of(ErrorKind::ReadOnly, libc::EROFS).with_hint(REOPEN),
+            PoolError::NoSpace | PoolError::RootTooLarge { .. } => {
+                of(ErrorKind::NoSpace, Errno::NOSPC.raw_os_error())
+            }
+            PoolError::Failed { .. } => of(ErrorKind::ReadOnly, Errno::ROFS.raw_os_error()).with_hint(REOPEN),
             PoolError::Unreadable { .. }
             | PoolError::BadSlice(_)
             | PoolError::UnknownSegment(_)
-            | PoolError::Misfit { .. } => of(ErrorKind::Damaged, libc::EIO).with_hint(DAMAGED),
+            | PoolError::Misfit { .. } => of(ErrorKind::Damaged, Errno::IO.raw_os_error()).with_hint(DAMAGED),
             PoolError::Device(error) => error.into(),
             PoolError::Devices(error) => error.into(),
         }
@@ -232,11 +241,13 @@ impl From<PoolError> for Error {
 impl From<DeviceSetError> for Error {
     fn from(error: DeviceSetError) -> Self {
         let message = error.to_string();
-        let not_a_pool = || Error::new(ErrorKind::NotAPool, libc::EINVAL, message.clone());
+        let not_a_pool = || Error::new(ErrorKind::NotAPool, Errno::INVAL.raw_os_error(), message.clone());
         match error {
             DeviceSetError::Impossible(_) => Error::invalid(message),
-            DeviceSetError::InUse { .. } => Error::new(ErrorKind::AlreadyExists, libc::EEXIST, message)
-                .with_hint("choose another device, or force it to be overwritten"),
+            DeviceSetError::InUse { .. } => {
+                Error::new(ErrorKind::AlreadyExists, Errno::EXIST.raw_os_error(), message)
+                    .with_hint("choose another device, or force it to be overwritten")
+            }
             DeviceSetError::NoPool { .. } => {
                 not_a_pool().with_hint("name the devices of a pool; 'warpfire mkfs' makes one")
             }
@@ -253,7 +264,7 @@ impl From<DeviceSetError> for Error {
                 not_a_pool().with_hint("open the pool with one part of its devices only")
             }
             DeviceSetError::NoRoot(_) => {
-                Error::new(ErrorKind::Damaged, libc::EIO, message).with_hint(DAMAGED)
+                Error::new(ErrorKind::Damaged, Errno::IO.raw_os_error(), message).with_hint(DAMAGED)
             }
         }
     }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use rustix::io::Errno;
 use warpfire_fs::acl::Perm;
 use warpfire_fs::{AllocMode, Follow, FsError, NewMode, NodeRef, Position, Seek};
 use warpfire_meta::{SliceStore, Store};
@@ -215,7 +216,7 @@ impl<E: Store + SliceStore> File<E> {
             return Ok(());
         }
         let message = format!("the file was not opened for {what}");
-        Err(Error::new(crate::ErrorKind::InvalidInput, libc::EBADF, message))
+        Err(Error::new(crate::ErrorKind::InvalidInput, Errno::BADF.raw_os_error(), message))
     }
 
     /// Fills the buffer from the offset; gives how many bytes there were before the end of the file.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use warpfire_env::{Device, MemDevice};
 use warpfire_meta::Background;
 use warpfire_pool::CreateOptions;
@@ -210,7 +211,11 @@ impl PoolOptions {
 fn collected<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Vec<PathBuf>> {
     let paths: Vec<PathBuf> = paths.into_iter().map(|path| path.as_ref().to_path_buf()).collect();
     if paths.is_empty() {
-        return Err(Error::new(ErrorKind::InvalidInput, libc::EINVAL, "a pool needs at least one device"));
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            Errno::INVAL.raw_os_error(),
+            "a pool needs at least one device",
+        ));
     }
     Ok(paths)
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use tempfile::TempDir;
 use warpfire::{
     Content, ErrorKind, Identity, OpenOptions, Pool, SetMetadata, Timestamp, content_of, label_of,
@@ -125,7 +126,7 @@ fn handles_allow_what_they_were_opened_for() {
     let reader = fs.open("/a").expect("opened");
     assert_eq!(reader.write_all_at(b"2", 0).expect_err("read only").kind(), ErrorKind::InvalidInput);
     let writer = fs.create("/b").expect("made");
-    assert_eq!(writer.read_to_end().expect_err("write only").errno(), libc::EBADF);
+    assert_eq!(writer.read_to_end().expect_err("write only").errno(), Errno::BADF.raw_os_error());
     let neither = OpenOptions::new().open(&fs, "/a").expect_err("for nothing");
     assert_eq!(neither.kind(), ErrorKind::InvalidInput);
     let again = OpenOptions::new().write(true).create_new(true).open(&fs, "/a").expect_err("it is there");

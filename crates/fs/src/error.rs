@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use warpfire_format::Corrupt;
 use warpfire_meta::{CommitError, LogError, MetaError};
 
@@ -108,34 +109,35 @@ impl FsError {
     /// The operating system's number for this.
     #[must_use]
     pub fn errno(&self) -> i32 {
-        match self {
-            FsError::NotFound => libc::ENOENT,
-            FsError::Exists => libc::EEXIST,
-            FsError::NotDirectory => libc::ENOTDIR,
-            FsError::IsDirectory => libc::EISDIR,
-            FsError::NotEmpty => libc::ENOTEMPTY,
-            FsError::AccessDenied => libc::EACCES,
-            FsError::NotPermitted => libc::EPERM,
-            FsError::Invalid(_) => libc::EINVAL,
-            FsError::NameTooLong => libc::ENAMETOOLONG,
-            FsError::TooManyLinks => libc::EMLINK,
-            FsError::SymlinkLoop => libc::ELOOP,
-            FsError::FileTooLarge => libc::EFBIG,
-            FsError::NoSpace => libc::ENOSPC,
-            FsError::NoAttribute => libc::ENODATA,
-            FsError::Range(_) => libc::ERANGE,
-            FsError::ValueTooLarge => libc::E2BIG,
-            FsError::Unsupported => libc::EOPNOTSUPP,
-            FsError::NoSuchOffset => libc::ENXIO,
-            FsError::ForeignSlice => libc::EXDEV,
-            FsError::LeaseExpired => libc::ESTALE,
-            FsError::Busy => libc::EBUSY,
-            FsError::ReadOnly(_) | FsError::OnlyReads => libc::EROFS,
-            FsError::Ended => libc::EBADF,
-            FsError::TransactionTooLarge => libc::ENOMEM,
-            FsError::Conflict { .. } => libc::EAGAIN,
-            FsError::Damaged { .. } | FsError::Unknown(_) => libc::EIO,
-        }
+        let errno = match self {
+            FsError::NotFound => Errno::NOENT,
+            FsError::Exists => Errno::EXIST,
+            FsError::NotDirectory => Errno::NOTDIR,
+            FsError::IsDirectory => Errno::ISDIR,
+            FsError::NotEmpty => Errno::NOTEMPTY,
+            FsError::AccessDenied => Errno::ACCESS,
+            FsError::NotPermitted => Errno::PERM,
+            FsError::Invalid(_) => Errno::INVAL,
+            FsError::NameTooLong => Errno::NAMETOOLONG,
+            FsError::TooManyLinks => Errno::MLINK,
+            FsError::SymlinkLoop => Errno::LOOP,
+            FsError::FileTooLarge => Errno::FBIG,
+            FsError::NoSpace => Errno::NOSPC,
+            FsError::NoAttribute => Errno::NODATA,
+            FsError::Range(_) => Errno::RANGE,
+            FsError::ValueTooLarge => Errno::TOOBIG,
+            FsError::Unsupported => Errno::OPNOTSUPP,
+            FsError::NoSuchOffset => Errno::NXIO,
+            FsError::ForeignSlice => Errno::XDEV,
+            FsError::LeaseExpired => Errno::STALE,
+            FsError::Busy => Errno::BUSY,
+            FsError::ReadOnly(_) | FsError::OnlyReads => Errno::ROFS,
+            FsError::Ended => Errno::BADF,
+            FsError::TransactionTooLarge => Errno::NOMEM,
+            FsError::Conflict { .. } => Errno::AGAIN,
+            FsError::Damaged { .. } | FsError::Unknown(_) => Errno::IO,
+        };
+        errno.raw_os_error()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use warpfire_env::{Device, FileDevice};
 
 mod content;
@@ -53,7 +54,7 @@ impl NewDevices {
             _ if force => Ok(device),
             content => Err(Error::new(
                 ErrorKind::AlreadyExists,
-                libc::EEXIST,
+                Errno::EXIST.raw_os_error(),
                 format!("{} holds {content}", path.display()),
             )
             .with_hint("choose another device, or force it to be overwritten")),

@@ -1,5 +1,6 @@
 //! Names, paths and offsets at their limits, and one beyond.
 
+use rustix::io::Errno;
 use warpfire::{Error, ErrorKind, OpenOptions, Pool, Warpfire};
 
 /// The last offset at which a file can end.
@@ -21,12 +22,12 @@ fn a_name_has_at_most_255_bytes() {
     let (longest, longer) = ("n".repeat(255), "n".repeat(256));
     fs.write(&longest, b"kept").expect("255 bytes are a name");
     fs.create_dir("/folder").expect("a name");
-    assert_eq!(number(fs.write(&longer, b"")), libc::ENAMETOOLONG);
-    assert_eq!(number(fs.create_dir(&longer)), libc::ENAMETOOLONG);
-    assert_eq!(number(fs.rename(&longest, &longer)), libc::ENAMETOOLONG);
-    assert_eq!(number(fs.hard_link(&longest, &longer)), libc::ENAMETOOLONG);
-    assert_eq!(number(fs.symlink("/", &longer)), libc::ENAMETOOLONG);
-    assert_eq!(number(fs.read(&longer)), libc::ENAMETOOLONG);
+    assert_eq!(number(fs.write(&longer, b"")), Errno::NAMETOOLONG.raw_os_error());
+    assert_eq!(number(fs.create_dir(&longer)), Errno::NAMETOOLONG.raw_os_error());
+    assert_eq!(number(fs.rename(&longest, &longer)), Errno::NAMETOOLONG.raw_os_error());
+    assert_eq!(number(fs.hard_link(&longest, &longer)), Errno::NAMETOOLONG.raw_os_error());
+    assert_eq!(number(fs.symlink("/", &longer)), Errno::NAMETOOLONG.raw_os_error());
+    assert_eq!(number(fs.read(&longer)), Errno::NAMETOOLONG.raw_os_error());
     assert_eq!(fs.read(&longest).expect("still there"), b"kept");
 }
 
@@ -43,7 +44,7 @@ fn a_path_has_at_most_4095_bytes_and_its_end() {
     assert!(fs.metadata(&path).expect("it is there").is_dir());
     for length in [4096, 4097] {
         let longer = format!("{path}{}", "/".repeat(length - path.len()));
-        assert_eq!(number(fs.metadata(&longer)), libc::ENAMETOOLONG, "{length}");
+        assert_eq!(number(fs.metadata(&longer)), Errno::NAMETOOLONG.raw_os_error(), "{length}");
     }
 }
 
@@ -57,9 +58,9 @@ fn a_file_ends_at_most_at_2_to_the_63_minus_1() {
     file.read_exact_at(&mut bytes, END_MAX - 3).expect("what was written is read");
     assert_eq!(&bytes, b"end");
     for at in [END_MAX - 2, END_MAX, 1 << 63, u64::MAX - 2, u64::MAX] {
-        assert_eq!(number(file.write_all_at(b"end", at)), libc::EFBIG, "at {at}");
+        assert_eq!(number(file.write_all_at(b"end", at)), Errno::FBIG.raw_os_error(), "at {at}");
     }
-    assert_eq!(number(file.append(b"x")), libc::EFBIG);
+    assert_eq!(number(file.append(b"x")), Errno::FBIG.raw_os_error());
     file.set_len(END_MAX).expect("the limit is a length");
     number(file.set_len(1 << 63));
     number(file.set_len(u64::MAX));

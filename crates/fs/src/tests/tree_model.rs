@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rustix::io::Errno;
 use warpfire_meta::{SliceStore, Store};
 
 use super::check::check;
@@ -47,9 +48,9 @@ impl Tree {
         let (last, above) = path.split_last().unwrap();
         let mut dir = 1;
         for name in above {
-            dir = *self.dir(dir).get(*name).ok_or(libc::ENOENT)?;
+            dir = *self.dir(dir).get(*name).ok_or(Errno::NOENT.raw_os_error())?;
             if !self.is_dir(dir) {
-                return Err(libc::ENOTDIR);
+                return Err(Errno::NOTDIR.raw_os_error());
             }
         }
         let there = self.dir(dir).get(*last).copied();
@@ -59,7 +60,7 @@ impl Tree {
     fn make(&mut self, path: &[&[u8]], twin: Twin) -> Outcome {
         let (dir, name, there) = self.at(path)?;
         if there.is_some() {
-            return Err(libc::EEXIST);
+            return Err(Errno::EXIST.raw_os_error());
         }
         let ino = self.next;
         self.next += 1;
@@ -69,21 +70,21 @@ impl Tree {
     }
 
     fn append(&mut self, path: &[&[u8]], data: &[u8]) -> Outcome {
-        let ino = self.at(path)?.2.ok_or(libc::ENOENT)?;
+        let ino = self.at(path)?.2.ok_or(Errno::NOENT.raw_os_error())?;
         match self.nodes.get_mut(&ino) {
             Some(Twin::File(bytes)) => bytes.extend_from_slice(data),
-            _ => return Err(libc::EISDIR),
+            _ => return Err(Errno::ISDIR.raw_os_error()),
         }
         Ok(())
     }
 
     fn remove(&mut self, path: &[&[u8]], wants_dir: bool) -> Outcome {
         let (dir, name, there) = self.at(path)?;
-        let ino = there.ok_or(libc::ENOENT)?;
+        let ino = there.ok_or(Errno::NOENT.raw_os_error())?;
         match (wants_dir, &self.nodes[&ino]) {
-            (true, Twin::File(_)) => return Err(libc::ENOTDIR),
-            (false, Twin::Dir(_)) => return Err(libc::EISDIR),
-            (true, Twin::Dir(names)) if !names.is_empty() => return Err(libc::ENOTEMPTY),
+            (true, Twin::File(_)) => return Err(Errno::NOTDIR.raw_os_error()),
+            (false, Twin::Dir(_)) => return Err(Errno::ISDIR.raw_os_error()),
+            (true, Twin::Dir(names)) if !names.is_empty() => return Err(Errno::NOTEMPTY.raw_os_error()),
             _ => {}
         }
         self.dir(dir).remove(&name);
@@ -91,13 +92,13 @@ impl Tree {
     }
 
     fn link(&mut self, from: &[&[u8]], to: &[&[u8]]) -> Outcome {
-        let ino = self.at(from)?.2.ok_or(libc::ENOENT)?;
+        let ino = self.at(from)?.2.ok_or(Errno::NOENT.raw_os_error())?;
         let (dir, name, there) = self.at(to)?;
         if self.is_dir(ino) {
-            return Err(libc::EPERM);
+            return Err(Errno::PERM.raw_os_error());
         }
         if there.is_some() {
-            return Err(libc::EEXIST);
+            return Err(Errno::EXIST.raw_os_error());
         }
         self.dir(dir).insert(name, ino);
         Ok(())
@@ -114,28 +115,28 @@ impl Tree {
     fn rename(&mut self, from: &[&[u8]], to: &[&[u8]], mode: RenameMode) -> Outcome {
         let (from_dir, from_name, source) = self.at(from)?;
         let (to_dir, to_name, target) = self.at(to)?;
-        let source = source.ok_or(libc::ENOENT)?;
+        let source = source.ok_or(Errno::NOENT.raw_os_error())?;
         match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) => return Err(libc::EEXIST),
-            (RenameMode::Exchange, None) => return Err(libc::ENOENT),
+            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EXIST.raw_os_error()),
+            (RenameMode::Exchange, None) => return Err(Errno::NOENT.raw_os_error()),
             _ => {}
         }
         if self.is_dir(source) && from_dir != to_dir && self.holds(source, to_dir) {
-            return Err(libc::EINVAL);
+            return Err(Errno::INVAL.raw_os_error());
         }
         if let Some(target) = target.filter(|t| *t != source) {
             if mode == RenameMode::Exchange {
                 if self.is_dir(target) && from_dir != to_dir && self.holds(target, from_dir) {
-                    return Err(libc::EINVAL);
+                    return Err(Errno::INVAL.raw_os_error());
                 }
                 self.dir(from_dir).insert(from_name, target);
                 self.dir(to_dir).insert(to_name, source);
                 return Ok(());
             }
             match (self.is_dir(source), &self.nodes[&target]) {
-                (true, Twin::File(_)) => return Err(libc::ENOTDIR),
-                (false, Twin::Dir(_)) => return Err(libc::EISDIR),
-                (true, Twin::Dir(names)) if !names.is_empty() => return Err(libc::ENOTEMPTY),
+                (true, Twin::File(_)) => return Err(Errno::NOTDIR.raw_os_error()),
+                (false, Twin::Dir(_)) => return Err(Errno::ISDIR.raw_os_error()),
+                (true, Twin::Dir(names)) if !names.is_empty() => return Err(Errno::NOTEMPTY.raw_os_error()),
                 _ => {}
             }
         }
