@@ -17,7 +17,6 @@ mod mountpoint;
 mod nodes;
 mod options;
 mod server;
-mod serving;
 mod session;
 mod slices;
 mod views;

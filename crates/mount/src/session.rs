@@ -11,11 +11,13 @@
 //! 2. A filesystem is closed only after the last answer to the kernel, but for a detached mount: what is still open
 //!    in that one gets errors from then on.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
+use fuser::{Config, Notifier, SessionACL};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use warpfire_fs::{Fs, FsError, IntervalSync};
@@ -27,9 +29,8 @@ use crate::error::MountError;
 use crate::gate::Gate;
 use crate::mountpoint::{self, system};
 use crate::nodes::Nodes;
-use crate::options::{Checks, MountOptions};
+use crate::options::{Checks, MountOptions, THREADS_MAX};
 use crate::server::{Server, Setting};
-use crate::serving::serve;
 use crate::views::{Control, Door, Main, Views};
 use crate::waiters::{SYNC_THREADS, Waiters};
 
@@ -124,6 +125,44 @@ pub fn mount<E: Store + SliceStore>(
         session.signals = Some(watch_signals(at.clone(), detached).map_err(threads_failed)?);
     }
     Ok(session)
+}
+
+/// Greets the kernel and starts the threads that answer it. They end when the kernel has let go of the mount, and then call `at_end`.
+///
+/// # Errors
+/// If the kernel does not speak the protocol, or threads can not be started.
+pub(crate) fn serve<E: Store + SliceStore>(
+    mut server: Server<E>,
+    device: OwnedFd,
+    options: &MountOptions,
+    at: &Path,
+    at_end: impl FnOnce() + Send + 'static,
+) -> Result<(JoinHandle<std::io::Result<()>>, Notifier), MountError> {
+    let mut config = Config::default();
+    config.n_threads = Some(options.threads.clamp(1, THREADS_MAX));
+    // A descriptor for each thread needs the device's name, which an ordinary user may not have.
+    config.clone_fd = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    // Who may come in is the kernel's to say: it knows the mount's owner and `allow_other`.
+    if config.n_threads == Some(1)
+        && let Ok(connection) = device.try_clone()
+    {
+        server.serve_alone(connection);
+    }
+    let known = server.notifier();
+    let session = fuser::Session::from_fd(server, device, SessionACL::All, config)
+        .map_err(|e| system(at, "agree with the kernel on a protocol", e))?;
+    let notifier = session.notifier();
+    assert!(known.set(notifier.clone()).is_ok(), "a server serves one mount");
+    let run = move || {
+        let ended = session.run();
+        at_end();
+        ended
+    };
+    let serving = thread::Builder::new()
+        .name("warpfire-serve".to_owned())
+        .spawn(run)
+        .map_err(|e| system(at, "start threads", e))?;
+    Ok((serving, notifier))
 }
 
 /// Unmounts when the process is asked to end.

@@ -26,7 +26,6 @@ mod announce;
 mod client;
 mod diff;
 mod enter;
-mod passing;
 mod place;
 mod watch;
 mod wire;
@@ -55,15 +54,14 @@ use crate::mountpoint;
 use crate::nodes::Nodes;
 use crate::options::{Checks, MountOptions};
 use crate::server::{Server, Setting};
-use crate::serving::serve;
+use crate::session::serve;
 use crate::waiters::{WAITING_MAX, Waiters};
 use diff::{Listings, Turn};
 use place::Place;
 
 pub use client::{Changes as ChangesClient, Control as ControlClient};
 pub(crate) use diff::{Block as DiffBlock, Request as DiffRequest};
-pub use enter::enter;
-pub use passing::pass_signals_to;
+pub use enter::{enter, pass_signals_to};
 pub(crate) use wire::Request;
 pub use wire::{TransactionReport, TransactionState};
 

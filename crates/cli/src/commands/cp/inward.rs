@@ -4,21 +4,25 @@
 //! bytes, mode, owner and times. What is long, has holes or has extended attributes takes a few.
 
 use std::collections::HashMap;
-use std::fs::{self, DirEntry};
-use std::io::{Read, Seek};
+use std::fs::{self, DirEntry, File, Metadata};
+use std::io::{self, Read, Seek};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 use warpfire::{Dir, FileType, SetMetadata, Timestamp, Warpfire};
 use warpfire_terminal::Failure;
 
-use super::holes::{may_have_holes, next_data};
 use super::xattrs::{Turn, Xattrs};
 use super::{Job, PIECE_BYTES};
 
 /// A file up to this size is read whole and made in one commit.
 const WHOLE_BYTES_MAX: u64 = 1 << 20;
+
+/// `st_blocks` counts in these, whatever the filesystem's own are.
+const STAT_BLOCK_BYTES: u64 = 512;
 
 /// A copy into one pool.
 pub struct Inward<'a> {
@@ -217,5 +221,22 @@ impl<'a> Inward<'a> {
             kept = kept.owner(metadata.uid()).group(metadata.gid());
         }
         kept
+    }
+}
+
+/// Whether less is allocated than the file is long, so that looking for holes may pay.
+fn may_have_holes(metadata: &Metadata) -> bool {
+    metadata.blocks().saturating_mul(STAT_BLOCK_BYTES) < metadata.len()
+}
+
+/// The next range of data at or after an offset, `None` if only a hole is left. Moves the file's offset.
+///
+/// # Errors
+/// As lseek(2).
+fn next_data(file: &File, at: u64) -> io::Result<Option<Range<u64>>> {
+    match seek(file, SeekFrom::Data(at)) {
+        Ok(start) => Ok(Some(start..seek(file, SeekFrom::Hole(start))?)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }

@@ -14,7 +14,6 @@ use super::pool;
 use crate::location::{Location, Side};
 use crate::progress::Progress;
 
-mod holes;
 mod inside;
 mod inward;
 mod outward;

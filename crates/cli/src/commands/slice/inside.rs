@@ -5,7 +5,7 @@ use std::path::Path;
 use warpfire::{File, OpenOptions, Slice, Warpfire};
 use warpfire_terminal::{Failure, print};
 
-use super::door::{Door, Part, Place};
+use super::{Door, Part, Place};
 use crate::commands::pool;
 use crate::location::PoolName;
 

@@ -2,17 +2,15 @@
 
 use std::ffi::OsString;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use crate::location::{PoolName, Side};
 
-mod door;
 mod inside;
 mod mounted;
 
-use door::{Door, Part, Place};
 use warpfire_terminal::{Failure, Size, grouped, note, print_json};
 
 const EXAMPLES: &str = "\
@@ -25,6 +23,48 @@ Examples:
 
 Files are all in one pool, or all on a mounted one. No data is read or written but by cat: only pointers change, at any
 byte. Each step is one commit: others see all of it or none.";
+
+/// A range of a file, inside it.
+#[derive(Clone, Debug)]
+struct Part {
+    path: PathBuf,
+    range: Range<u64>,
+}
+
+impl Part {
+    fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+}
+
+/// Where a part goes.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// Over what is at this offset.
+    Over(u64),
+    /// Between what is before this offset and what is from there on.
+    Between(u64),
+    /// Behind everything.
+    End,
+}
+
+/// A way to the files: the library, or a mount.
+trait Door {
+    /// A file's length.
+    fn len(&self, path: &Path) -> Result<u64, Failure>;
+
+    /// Prints a part.
+    fn print(&self, part: &Part) -> Result<(), Failure>;
+
+    /// Makes `target` hold these parts, one after the other, and nothing else. It is made if it is missing, and may be a source.
+    fn assemble(&self, parts: &[Part], target: &Path) -> Result<(), Failure>;
+
+    /// Writes a part into `target`, which is made if it is missing and may be the source.
+    fn paste(&self, part: &Part, target: &Path, place: Place) -> Result<(), Failure>;
+
+    /// Takes a part away; what follows moves down.
+    fn remove(&self, part: &Part) -> Result<(), Failure>;
+}
 
 /// Arguments of `warpfire slice`.
 #[derive(clap::Args, Debug)]

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use warpfire_mount::{MountedSlice, remove_range};
 use warpfire_terminal::{Failure, print};
 
-use super::door::{Door, Part, Place};
+use super::{Door, Part, Place};
 
 /// A range is read and printed in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
