@@ -18,7 +18,7 @@
 use warpfire_units::Seq;
 
 use crate::table::{Entry, EntryKind};
-use crate::{Corrupt, Cursor, crc32c, varint};
+use crate::{Corrupt, FieldErrors, Reader, crc32c, varint};
 
 /// First byte after the checksum.
 const KIND: u8 = 1;
@@ -26,6 +26,8 @@ const HEADER_BYTES: usize = 25;
 
 const BAD_CHECKSUM: Corrupt = Corrupt::new(310, "commit record checksum");
 const BAD_RECORD: Corrupt = Corrupt::new(311, "commit record structure");
+
+static FIELDS: FieldErrors = FieldErrors::all(BAD_RECORD);
 
 /// Collects the changes of one record.
 #[derive(Debug)]
@@ -82,42 +84,43 @@ pub struct CommitRecord<'a> {
 impl<'a> CommitRecord<'a> {
     /// Verifies the checksum and reads the header. `None` if it is a record of another kind.
     pub fn decode(record: &'a [u8]) -> Result<Option<Self>, Corrupt> {
-        let mut cursor = Cursor::new(record, BAD_RECORD);
-        let crc = cursor.u32()?;
-        if crc32c(cursor.rest()) != crc {
+        let mut reader = Reader::new(record, &FIELDS);
+        let crc = reader.u32()?;
+        if crc32c(reader.rest()) != crc {
             return Err(BAD_CHECKSUM);
         }
-        if cursor.u8()? != KIND {
+        if reader.u8()? != KIND {
             return Ok(None);
         }
-        let (first, last, count) = (Seq(cursor.u64()?), Seq(cursor.u64()?), cursor.u32()?);
+        let (first, last, count) = (Seq(reader.u64()?), Seq(reader.u64()?), reader.u32()?);
         if first == Seq(0) || last < first {
             return Err(BAD_RECORD);
         }
-        Ok(Some(CommitRecord { first, last, count, changes: cursor.rest() }))
+        Ok(Some(CommitRecord { first, last, count, changes: reader.rest() }))
     }
 
     /// Calls `each` with every change, in order.
     pub fn for_each(&self, mut each: impl FnMut(Entry<'a>)) -> Result<(), Corrupt> {
-        let mut rest = self.changes;
+        let mut reader = Reader::new(self.changes, &FIELDS);
         for _ in 0..self.count {
-            let change = take_change(&mut rest, self.first).ok_or(BAD_RECORD)?;
+            let change = take_change(&mut reader, self.first)?;
             if change.seq > self.last || (change.kind == EntryKind::Delete && !change.value.is_empty()) {
                 return Err(BAD_RECORD);
             }
             each(change);
         }
-        if rest.is_empty() { Ok(()) } else { Err(BAD_RECORD) }
+        reader.end()
     }
 }
 
-fn take_change<'a>(rest: &mut &'a [u8], first: Seq) -> Option<Entry<'a>> {
-    let seq = Seq(first.0.checked_add(varint::take(rest)?)?);
-    let key_len = varint::take_u32(rest)? as usize;
-    let tag = varint::take(rest)?;
-    let key = varint::take_bytes(rest, key_len)?;
-    let value = varint::take_bytes(rest, usize::try_from(tag >> 2).ok()?)?;
-    Some(Entry { key, seq, kind: EntryKind::from_bits(tag)?, value })
+fn take_change<'a>(reader: &mut Reader<'a>, first: Seq) -> Result<Entry<'a>, Corrupt> {
+    let seq = first.0.checked_add(reader.varint()?).ok_or(BAD_RECORD)?;
+    let key_len = reader.varint32()? as usize;
+    let tag = reader.varint()?;
+    let key = reader.bytes(key_len)?;
+    let value = reader.bytes(usize::try_from(tag >> 2).map_err(|_| BAD_RECORD)?)?;
+    let kind = EntryKind::from_bits(tag).ok_or(BAD_RECORD)?;
+    Ok(Entry { key, seq: Seq(seq), kind, value })
 }
 
 #[cfg(test)]

@@ -1,4 +1,10 @@
-//! The hash of keys. Filters on flash depend on it, so it never changes.
+//! The two functions of bytes whose results are on flash: the checksum and the hash of keys. Neither ever changes.
+
+/// CRC32C (Castagnoli, reflected, as in iSCSI) of `bytes`: the one checksum of the format.
+#[must_use]
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}
 
 const K0: u64 = 0x9e37_79b9_7f4a_7c15;
 const K1: u64 = 0xe703_7ed1_a0b4_28db;
@@ -30,7 +36,13 @@ pub fn key_hash(key: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::key_hash;
+    use super::{crc32c, key_hash};
+
+    #[test]
+    fn the_published_check_value_holds() {
+        assert_eq!(crc32c(b"123456789"), 0xE306_9283);
+        assert_eq!(crc32c(&[0; 32]), 0x8A91_36AA, "RFC 3720, B.4: 32 bytes of zeroes");
+    }
 
     #[test]
     fn the_hash_never_changes() {

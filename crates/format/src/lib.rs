@@ -5,9 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod commit;
-mod corrupt;
-mod crc;
-mod cursor;
+mod decode;
 pub mod fs;
 mod hash;
 pub mod logframe;
@@ -19,10 +17,8 @@ pub mod stripe;
 pub mod table;
 mod varint;
 
-pub use corrupt::Corrupt;
-pub use crc::crc32c;
-pub use cursor::Cursor;
-pub use hash::key_hash;
+pub use decode::{Corrupt, FieldErrors, Reader};
+pub use hash::{crc32c, key_hash};
 
 /// A 128-bit random name, of a pool or of a device. Never zero on flash.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

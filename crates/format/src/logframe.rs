@@ -26,7 +26,7 @@
 use warpfire_units::SegmentId;
 
 use crate::segment::{ROWS_MAX, SegmentDescriptor, SegmentKind, StripeRun};
-use crate::{Corrupt, Cursor};
+use crate::{Corrupt, FieldErrors, Reader};
 
 /// Bytes of a frame before its body.
 pub const FRAME_HEAD_BYTES: usize = 8;
@@ -46,6 +46,8 @@ const FRAGMENT: Corrupt = Corrupt::new(222, "impossible record fragment");
 const FIELD: Corrupt = Corrupt::new(223, "log frame with an impossible field");
 const PADDING: Corrupt = Corrupt::new(224, "log frame padding is not zero");
 const TRAILING: Corrupt = Corrupt::new(225, "log frame body is longer than its content");
+
+static FIELDS: FieldErrors = FieldErrors { short: SHORT, varint: FIELD, trailing: TRAILING };
 
 /// Which part of a record a fragment is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -183,14 +185,14 @@ impl<'a> Frame<'a> {
     /// # Errors
     /// Codes 220 to 225, and those of the segment descriptor.
     pub fn decode(bytes: &'a [u8]) -> Result<(Frame<'a>, &'a [u8]), Corrupt> {
-        let mut head = Cursor::new(bytes, SHORT);
+        let mut head = Reader::new(bytes, &FIELDS);
         let kind = head.u8()?;
         let fragment = head.u8()?;
         if head.u16()? != 0 {
             return Err(PADDING);
         }
         let len = usize::try_from(head.u32()?).map_err(|_| SHORT)?;
-        let mut body = Cursor::new(head.bytes(len)?, SHORT);
+        let mut body = Reader::new(head.bytes(len)?, &FIELDS);
         if kind != 1 && fragment != 0 {
             return Err(FRAGMENT);
         }
@@ -198,9 +200,7 @@ impl<'a> Frame<'a> {
             1 => {
                 let fragment = Fragment::from_raw(fragment).ok_or(FRAGMENT)?;
                 let pos = not_zero(body.u64()?)?;
-                let bytes = body.rest();
-                body.bytes(bytes.len())?;
-                Frame::Record { fragment, pos, bytes }
+                Frame::Record { fragment, pos, bytes: body.take_rest() }
             }
             2 => Frame::Barrier { number: not_zero(body.u64()?)?, checkpoint: not_zero(body.u64()?)? },
             3 => Frame::Opened(descriptor(&mut body, SegmentKind::Bulk)?),
@@ -210,7 +210,8 @@ impl<'a> Frame<'a> {
             7 => Frame::LogNext(descriptor(&mut body, SegmentKind::Mirror)?),
             _ => return Err(TYPE),
         };
-        if body.rest().is_empty() { Ok((frame, head.rest())) } else { Err(TRAILING) }
+        body.end()?;
+        Ok((frame, head.rest()))
     }
 }
 
@@ -218,17 +219,17 @@ fn not_zero(n: u64) -> Result<u64, Corrupt> {
     if n == 0 { Err(FIELD) } else { Ok(n) }
 }
 
-fn segment_id(body: &mut Cursor<'_>) -> Result<SegmentId, Corrupt> {
+fn segment_id(body: &mut Reader<'_>) -> Result<SegmentId, Corrupt> {
     SegmentId::new(body.u64()?).ok_or(FIELD)
 }
 
-fn descriptor(body: &mut Cursor<'_>, kind: SegmentKind) -> Result<SegmentDescriptor, Corrupt> {
+fn descriptor(body: &mut Reader<'_>, kind: SegmentKind) -> Result<SegmentDescriptor, Corrupt> {
     let (descriptor, rest) = SegmentDescriptor::decode(body.rest())?;
-    *body = Cursor::new(rest, SHORT);
+    *body = Reader::new(rest, &FIELDS);
     if descriptor.kind == kind { Ok(descriptor) } else { Err(FIELD) }
 }
 
-fn decode_grew(body: &mut Cursor<'_>) -> Result<Frame<'static>, Corrupt> {
+fn decode_grew(body: &mut Reader<'_>) -> Result<Frame<'static>, Corrupt> {
     let segment = segment_id(body)?;
     let first_stripe = body.u32()?;
     let count = usize::try_from(body.u32()?).map_err(|_| FIELD)?;

@@ -24,7 +24,7 @@
 use warpfire_units::SegmentId;
 
 use crate::segment::{SegmentDescriptor, SegmentKind};
-use crate::{Corrupt, Cursor};
+use crate::{Corrupt, FieldErrors, Reader};
 
 const MAGIC: [u8; 4] = *b"WfLg";
 const VERSION: u16 = 1;
@@ -35,6 +35,8 @@ const VERSION_BAD: Corrupt = Corrupt::new(242, "log state of an unknown version"
 const FIELD: Corrupt = Corrupt::new(243, "log state with an impossible field");
 const PADDING: Corrupt = Corrupt::new(244, "log state padding is not zero");
 const TABLE: Corrupt = Corrupt::new(245, "log state with an impossible segment");
+
+static FIELDS: FieldErrors = FieldErrors::all(SHORT);
 
 /// The log's part of a root.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -99,7 +101,7 @@ impl LogState {
     /// # Errors
     /// Codes 240 to 245, and those of the segment descriptor.
     pub fn decode(bytes: &[u8]) -> Result<(LogState, &[u8]), Corrupt> {
-        let mut c = Cursor::new(bytes, SHORT);
+        let mut c = Reader::new(bytes, &FIELDS);
         if c.array()? != MAGIC {
             return Err(MAGIC_BAD);
         }

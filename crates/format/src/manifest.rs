@@ -19,12 +19,14 @@
 
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
-use crate::{Corrupt, crc32c, varint};
+use crate::{Corrupt, FieldErrors, Reader, crc32c, varint};
 
 const KIND: u8 = 2;
 
 const BAD_CHECKSUM: Corrupt = Corrupt::new(320, "manifest edit checksum");
 const BAD_EDIT: Corrupt = Corrupt::new(321, "manifest edit structure");
+
+static FIELDS: FieldErrors = FieldErrors::all(BAD_EDIT);
 
 /// A table, as the manifest knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -98,16 +100,17 @@ impl ManifestEdit {
 
     /// Verifies and decodes an edit. `None` if it is a record of another kind.
     pub fn decode(record: &[u8]) -> Result<Option<Self>, Corrupt> {
-        let (crc, rest) = record.split_first_chunk::<4>().ok_or(BAD_EDIT)?;
-        if crc32c(rest) != u32::from_le_bytes(*crc) {
+        let mut reader = Reader::new(record, &FIELDS);
+        let crc = reader.u32()?;
+        if crc32c(reader.rest()) != crc {
             return Err(BAD_CHECKSUM);
         }
-        let (kind, mut rest) = rest.split_first().ok_or(BAD_EDIT)?;
-        if *kind != KIND {
+        if reader.u8()? != KIND {
             return Ok(None);
         }
-        let edit = take_edit(&mut rest).ok_or(BAD_EDIT)?;
-        if rest.is_empty() { Ok(Some(edit)) } else { Err(BAD_EDIT) }
+        let edit = take_edit(&mut reader)?;
+        reader.end()?;
+        Ok(Some(edit))
     }
 }
 
@@ -138,67 +141,76 @@ fn put_table(out: &mut Vec<u8>, t: &TableEntry) {
     });
 }
 
-fn take_list<T>(rest: &mut &[u8], each: impl Fn(&mut &[u8]) -> Option<T>) -> Option<Vec<T>> {
-    let count = varint::take_u32(rest)? as usize;
-    // An item takes at least a byte: a false count can not make a large allocation.
-    if count > rest.len() {
-        return None;
+fn take_list<T>(
+    reader: &mut Reader<'_>,
+    each: impl Fn(&mut Reader<'_>) -> Result<T, Corrupt>,
+) -> Result<Vec<T>, Corrupt> {
+    let count = reader.varint32()? as usize;
+    // An item takes at least a byte: a false count cannot make a large allocation.
+    if count > reader.rest().len() {
+        return Err(BAD_EDIT);
     }
-    (0..count).map(|_| each(rest)).collect()
+    (0..count).map(|_| each(reader)).collect()
 }
 
-fn take_id(rest: &mut &[u8]) -> Option<u64> {
-    varint::take(rest).filter(|id| *id != 0)
+fn take_id(reader: &mut Reader<'_>) -> Result<u64, Corrupt> {
+    match reader.varint()? {
+        0 => Err(BAD_EDIT),
+        id => Ok(id),
+    }
 }
 
-fn take_key(rest: &mut &[u8]) -> Option<Vec<u8>> {
-    let len = varint::take_u32(rest)? as usize;
-    varint::take_bytes(rest, len).map(<[u8]>::to_vec)
+fn take_segment(reader: &mut Reader<'_>) -> Result<SegmentId, Corrupt> {
+    SegmentId::new(reader.varint()?).ok_or(BAD_EDIT)
 }
 
-fn take_edit(rest: &mut &[u8]) -> Option<ManifestEdit> {
-    Some(ManifestEdit {
-        number: varint::take(rest)?,
-        flushed: Seq(varint::take(rest)?),
-        next_table: take_id(rest)?,
-        next_run: take_id(rest)?,
-        runs: take_list(rest, take_id)?,
-        removed: take_list(rest, take_id)?,
-        moved: take_list(rest, |rest| Some((take_id(rest)?, take_id(rest)?)))?,
-        added: take_list(rest, take_table)?,
+fn take_key(reader: &mut Reader<'_>) -> Result<Vec<u8>, Corrupt> {
+    let len = reader.varint32()? as usize;
+    reader.bytes(len).map(<[u8]>::to_vec)
+}
+
+fn take_slice(reader: &mut Reader<'_>) -> Result<SlicePtr, Corrupt> {
+    let slice = SlicePtr {
+        segment: take_segment(reader)?,
+        offset_bytes: reader.varint()?,
+        len_bytes: reader.varint32()?,
+    };
+    let ends = slice.offset_bytes.checked_add(u64::from(slice.len_bytes)).is_some();
+    if ends && slice.len_bytes > 0 { Ok(slice) } else { Err(BAD_EDIT) }
+}
+
+fn take_edit(reader: &mut Reader<'_>) -> Result<ManifestEdit, Corrupt> {
+    Ok(ManifestEdit {
+        number: reader.varint()?,
+        flushed: Seq(reader.varint()?),
+        next_table: take_id(reader)?,
+        next_run: take_id(reader)?,
+        runs: take_list(reader, take_id)?,
+        removed: take_list(reader, take_id)?,
+        moved: take_list(reader, |reader| Ok((take_id(reader)?, take_id(reader)?)))?,
+        added: take_list(reader, take_table)?,
     })
 }
 
-fn take_table(rest: &mut &[u8]) -> Option<TableEntry> {
+fn take_table(reader: &mut Reader<'_>) -> Result<TableEntry, Corrupt> {
     let t = TableEntry {
-        id: take_id(rest)?,
-        run: take_id(rest)?,
-        entries: varint::take(rest)?,
-        deletes: varint::take(rest)?,
-        len_bytes: varint::take_u32(rest)?,
-        top_len_bytes: varint::take_u32(rest)?,
-        seq_min: Seq(varint::take(rest)?),
-        seq_max: Seq(varint::take(rest)?),
-        smallest: take_key(rest)?,
-        largest: take_key(rest)?,
-        slices: take_list(rest, |rest| {
-            Some(SlicePtr {
-                segment: SegmentId::new(varint::take(rest)?)?,
-                offset_bytes: varint::take(rest)?,
-                len_bytes: varint::take_u32(rest).filter(|len| *len > 0)?,
-            })
-        })?,
-        references: take_list(rest, |rest| {
-            Some((SegmentId::new(varint::take(rest)?)?, varint::take(rest)?))
-        })?,
+        id: take_id(reader)?,
+        run: take_id(reader)?,
+        entries: reader.varint()?,
+        deletes: reader.varint()?,
+        len_bytes: reader.varint32()?,
+        top_len_bytes: reader.varint32()?,
+        seq_min: Seq(reader.varint()?),
+        seq_max: Seq(reader.varint()?),
+        smallest: take_key(reader)?,
+        largest: take_key(reader)?,
+        slices: take_list(reader, take_slice)?,
+        references: take_list(reader, |reader| Ok((take_segment(reader)?, reader.varint()?)))?,
     };
-    let mut len_bytes = 0u64;
-    for slice in &t.slices {
-        slice.offset_bytes.checked_add(u64::from(slice.len_bytes))?;
-        len_bytes += u64::from(slice.len_bytes);
-    }
+    let len_bytes: u64 = t.slices.iter().map(|slice| u64::from(slice.len_bytes)).sum();
     let whole = len_bytes == u64::from(t.len_bytes) && t.top_len_bytes <= t.len_bytes;
-    (whole && t.smallest <= t.largest && t.seq_min <= t.seq_max).then_some(t)
+    let in_order = t.smallest <= t.largest && t.seq_min <= t.seq_max;
+    if whole && in_order { Ok(t) } else { Err(BAD_EDIT) }
 }
 
 #[cfg(test)]

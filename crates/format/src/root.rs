@@ -26,7 +26,8 @@
 
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, PARITY_MAX};
 
-use crate::{Corrupt, Cursor, Uuid, crc32c};
+use crate::decode::only_zeroes;
+use crate::{Corrupt, FieldErrors, Reader, Uuid, crc32c};
 
 const MAGIC: [u8; 4] = *b"WfRt";
 const VERSION: u8 = 1;
@@ -45,6 +46,9 @@ const FIELD: Corrupt = Corrupt::new(103, "root header with an impossible field")
 const PADDING: Corrupt = Corrupt::new(104, "root padding is not zero");
 const BODY: Corrupt = Corrupt::new(105, "root body does not match its checksum");
 const TABLE: Corrupt = Corrupt::new(106, "root with an impossible device table");
+
+static HEADER_FIELDS: FieldErrors = FieldErrors::all(MAGIC_BAD);
+static TABLE_FIELDS: FieldErrors = FieldErrors::all(TABLE);
 
 /// One device, as the pool knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,7 +145,7 @@ impl RootHeader {
     /// # Errors
     /// Codes 100 to 104.
     pub fn decode(block: &[u8]) -> Result<RootHeader, Corrupt> {
-        let mut c = Cursor::new(block, MAGIC_BAD);
+        let mut c = Reader::new(block, &HEADER_FIELDS);
         let stored = c.u32()?;
         if c.clone().array()? != MAGIC || block.len() != BLOCK_BYTES {
             return Err(MAGIC_BAD);
@@ -174,7 +178,7 @@ impl RootHeader {
             made_seconds: i64::from_le_bytes(c.array()?),
         };
         header.verify_fields()?;
-        c.only_zeroes_left(PADDING)?;
+        only_zeroes(c.rest(), PADDING)?;
         Ok(header)
     }
 
@@ -201,8 +205,8 @@ impl RootHeader {
         if crc32c(body) != self.body_crc {
             return Err(BODY);
         }
-        Cursor::new(padding, PADDING).only_zeroes_left(PADDING)?;
-        let mut c = Cursor::new(body, TABLE);
+        only_zeroes(padding, PADDING)?;
+        let mut c = Reader::new(body, &TABLE_FIELDS);
         let mut devices = Vec::with_capacity(usize::from(self.device_count));
         for _ in 0..self.device_count {
             let uuid = Uuid::new(c.u128()?).ok_or(TABLE)?;

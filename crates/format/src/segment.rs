@@ -18,7 +18,7 @@
 
 use warpfire_units::{COLUMNS_MAX, DeviceIndex, PARITY_MAX, SegmentId, ZoneIndex};
 
-use crate::{Corrupt, Cursor};
+use crate::{Corrupt, FieldErrors, Reader};
 
 /// Most rows of payload blocks in one stripe.
 pub const ROWS_MAX: u16 = 255;
@@ -33,6 +33,8 @@ const SHAPE: Corrupt = Corrupt::new(203, "impossible number of columns");
 const COLUMN: Corrupt = Corrupt::new(204, "two columns on one device, or a column in a root zone");
 const RUN: Corrupt = Corrupt::new(205, "impossible stripe run");
 const PADDING: Corrupt = Corrupt::new(206, "segment descriptor padding is not zero");
+
+static FIELDS: FieldErrors = FieldErrors::all(SHORT);
 
 /// How a segment keeps its bytes safe.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -172,7 +174,7 @@ impl SegmentDescriptor {
     /// # Errors
     /// Codes 200 to 206.
     pub fn decode(bytes: &[u8]) -> Result<(SegmentDescriptor, &[u8]), Corrupt> {
-        let mut c = Cursor::new(bytes, SHORT);
+        let mut c = Reader::new(bytes, &FIELDS);
         let id = SegmentId::new(c.u64()?).ok_or(ID)?;
         let epoch = c.u32()?;
         if epoch == 0 {
@@ -203,7 +205,7 @@ impl SegmentDescriptor {
     }
 }
 
-fn decode_columns(c: &mut Cursor<'_>, width: usize) -> Result<Vec<(DeviceIndex, ZoneIndex)>, Corrupt> {
+fn decode_columns(c: &mut Reader<'_>, width: usize) -> Result<Vec<(DeviceIndex, ZoneIndex)>, Corrupt> {
     let mut columns = Vec::with_capacity(width);
     for _ in 0..width {
         columns.push((DeviceIndex(c.u16()?), ZoneIndex(c.u32()?)));
@@ -217,7 +219,7 @@ fn decode_columns(c: &mut Cursor<'_>, width: usize) -> Result<Vec<(DeviceIndex, 
     Ok(columns)
 }
 
-fn decode_runs(c: &mut Cursor<'_>, runs: u32, kind: SegmentKind) -> Result<Vec<StripeRun>, Corrupt> {
+fn decode_runs(c: &mut Reader<'_>, runs: u32, kind: SegmentKind) -> Result<Vec<StripeRun>, Corrupt> {
     let mut stripes = Vec::new();
     let mut total = 0u32;
     for _ in 0..runs {

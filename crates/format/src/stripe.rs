@@ -25,8 +25,9 @@
 
 use warpfire_units::{BLOCK_BYTES, COLUMNS_MAX, PARITY_MAX, SegmentId};
 
+use crate::decode::only_zeroes;
 use crate::segment::{ROWS_MAX, SegmentKind};
-use crate::{Corrupt, Cursor, Uuid, crc32c};
+use crate::{Corrupt, FieldErrors, Reader, Uuid, crc32c};
 
 const MAGIC: [u8; 4] = *b"WfSt";
 const VERSION: u8 = 1;
@@ -40,6 +41,8 @@ const VERSION_BAD: Corrupt = Corrupt::new(122, "stripe header of an unknown vers
 const IDENTITY: Corrupt = Corrupt::new(123, "stripe header with an impossible identity");
 const LENGTH: Corrupt = Corrupt::new(124, "stripe header with impossible lengths");
 const PADDING: Corrupt = Corrupt::new(125, "stripe header padding is not zero");
+
+static FIELDS: FieldErrors = FieldErrors::all(MAGIC_BAD);
 
 /// What makes a shard the one that was asked for. A header that verifies but differs here is another
 /// write's: stale, misdirected, or foreign.
@@ -168,7 +171,7 @@ impl StripeHeader {
     /// # Errors
     /// Codes 120 to 125.
     pub fn decode(block: &[u8]) -> Result<StripeBlock<'_>, Corrupt> {
-        let mut c = Cursor::new(block, MAGIC_BAD);
+        let mut c = Reader::new(block, &FIELDS);
         let stored = c.u32()?;
         if c.clone().array()? != MAGIC || block.len() != BLOCK_BYTES {
             return Err(MAGIC_BAD);
@@ -205,7 +208,7 @@ impl StripeHeader {
             SegmentKind::Mirror => c.rest().len().min(usize::try_from(payload_bytes).map_err(|_| LENGTH)?),
         };
         let inline = c.bytes(inline_bytes)?;
-        c.only_zeroes_left(PADDING)?;
+        only_zeroes(c.rest(), PADDING)?;
         Ok(StripeBlock { header, crcs, inline })
     }
 

@@ -5,9 +5,8 @@
 //!  1   *  sum, or what is added to it (zigzag varint); sums wrap at 2^64
 //! ```
 
-use super::BAD_TAG;
-use super::bytes::{Input, put_signed};
-use crate::Corrupt;
+use super::{BAD_TAG, FIELDS};
+use crate::{Corrupt, Reader, varint};
 
 /// Longest encoded counter.
 pub const COUNTER_BYTES_MAX: usize = 11;
@@ -17,7 +16,7 @@ const TAG: u8 = 1;
 /// Writes a sum, or an addition to one.
 pub fn encode_counter(out: &mut Vec<u8>, value: i64) {
     out.push(TAG);
-    put_signed(out, value);
+    varint::put_signed(out, value);
 }
 
 /// Reads a sum, or an addition to one.
@@ -25,12 +24,12 @@ pub fn encode_counter(out: &mut Vec<u8>, value: i64) {
 /// # Errors
 /// If the bytes are no counter.
 pub fn decode_counter(bytes: &[u8]) -> Result<i64, Corrupt> {
-    let mut input = Input(bytes);
-    if input.u8()? != TAG {
+    let mut reader = Reader::new(bytes, &FIELDS);
+    if reader.u8()? != TAG {
         return Err(BAD_TAG);
     }
-    let value = input.signed()?;
-    input.end()?;
+    let value = reader.signed()?;
+    reader.end()?;
     Ok(value)
 }
 

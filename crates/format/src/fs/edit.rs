@@ -15,11 +15,10 @@
 //! ```
 //! Times are as in an inode's birth time. "Is" comes before "at least" in effect.
 
-use super::bytes::{Input, put_signed, put_varint};
 use super::extent::{ExtentMap, Extents, SMALL_FILE_BYTES_MAX};
 use super::inode::{Attrs, Stamp, flag};
-use super::{BAD_FLAGS, BAD_INO, BAD_LINKS, BAD_MODE, BAD_TAG, key};
-use crate::Corrupt;
+use super::{BAD_FLAGS, BAD_INO, BAD_LINKS, BAD_MODE, BAD_TAG, FIELDS, key};
+use crate::{Corrupt, Reader, varint};
 
 const TAG: u8 = 3;
 
@@ -145,17 +144,17 @@ impl<'a> InodeEdit<'a> {
         ];
         let presence = presence.iter().filter(|(_, there)| *there).fold(0, |all, (bit, _)| all | bit);
         out.push(TAG);
-        put_varint(out, presence);
+        varint::put(out, presence);
         if let Some(p) = self.permissions {
             out.extend_from_slice(&p.to_le_bytes());
         }
         if let Some((uid, gid)) = self.owner {
-            put_varint(out, u64::from(uid));
-            put_varint(out, u64::from(gid));
+            varint::put(out, u64::from(uid));
+            varint::put(out, u64::from(gid));
         }
         if let Some((size, allocated)) = self.size {
-            put_varint(out, size);
-            put_signed(out, size.wrapping_sub(allocated).cast_signed());
+            varint::put(out, size);
+            varint::put_signed(out, size.wrapping_sub(allocated).cast_signed());
         }
         let times = [
             self.atime,
@@ -168,13 +167,13 @@ impl<'a> InodeEdit<'a> {
             time.encode(out, 0);
         }
         if self.links_add != 0 {
-            put_signed(out, self.links_add);
+            varint::put_signed(out, self.links_add);
         }
         if let Some(flags) = self.flags {
-            put_varint(out, u64::from(flags));
+            varint::put(out, u64::from(flags));
         }
         if let Some((parent, name)) = self.parent {
-            put_varint(out, parent);
+            varint::put(out, parent);
             out.push(u8::try_from(name.len()).expect("names have at most 255 bytes"));
             out.extend_from_slice(name);
         }
@@ -195,11 +194,11 @@ impl<'a> InodeEdit<'a> {
 
     /// Reads an operand but for its extents.
     pub(super) fn decode_head(bytes: &'a [u8]) -> Result<(InodeEdit<'a>, Option<Extents<'a>>), Corrupt> {
-        let mut input = Input(bytes);
-        if input.u8()? != TAG {
+        let mut reader = Reader::new(bytes, &FIELDS);
+        if reader.u8()? != TAG {
             return Err(BAD_TAG);
         }
-        let presence = input.varint()?;
+        let presence = reader.varint()?;
         let has = |bit: u64| presence & bit != 0;
         let twice =
             (has(bit::CTIME) && has(bit::CTIME_SAME)) || (has(bit::CTIME_MAX) && has(bit::CTIME_MAX_SAME));
@@ -210,34 +209,34 @@ impl<'a> InodeEdit<'a> {
         }
         let mut edit = InodeEdit::default();
         if has(bit::PERMISSIONS) {
-            edit.permissions = Some(Some(input.u16()?).filter(|p| p >> 12 == 0).ok_or(BAD_MODE)?);
+            edit.permissions = Some(Some(reader.u16()?).filter(|p| p >> 12 == 0).ok_or(BAD_MODE)?);
         }
         if has(bit::OWNER) {
-            edit.owner = Some((input.varint32()?, input.varint32()?));
+            edit.owner = Some((reader.varint32()?, reader.varint32()?));
         }
         if has(bit::SIZE) {
-            let size = input.varint()?;
-            edit.size = Some((size, size.wrapping_sub(input.signed()?.cast_unsigned())));
+            let size = reader.varint()?;
+            edit.size = Some((size, size.wrapping_sub(reader.signed()?.cast_unsigned())));
         }
-        let mut time = |bit: u64| has(bit).then(|| Stamp::decode(&mut input, 0)).transpose();
+        let mut time = |bit: u64| has(bit).then(|| Stamp::decode(&mut reader, 0)).transpose();
         edit.atime = time(bit::ATIME)?;
         edit.mtime = time(bit::MTIME)?;
         edit.ctime = if has(bit::CTIME_SAME) { edit.mtime } else { time(bit::CTIME)? };
         edit.mtime_max = time(bit::MTIME_MAX)?;
         edit.ctime_max = if has(bit::CTIME_MAX_SAME) { edit.mtime_max } else { time(bit::CTIME_MAX)? };
         if has(bit::LINKS) {
-            edit.links_add = input.signed()?;
+            edit.links_add = reader.signed()?;
         }
         if has(bit::FLAGS) {
-            edit.flags = Some(Some(input.varint32()?).filter(|f| f & !flag::ALL == 0).ok_or(BAD_FLAGS)?);
+            edit.flags = Some(Some(reader.varint32()?).filter(|f| f & !flag::ALL == 0).ok_or(BAD_FLAGS)?);
         }
         if has(bit::PARENT) {
-            let parent = Some(input.varint()?).filter(|p| *p != 0).ok_or(BAD_INO)?;
-            let len = usize::from(input.u8()?);
-            edit.parent = Some((parent, key::dentry_name(input.take(len)?)?));
+            let parent = Some(reader.varint()?).filter(|p| *p != 0).ok_or(BAD_INO)?;
+            let len = usize::from(reader.u8()?);
+            edit.parent = Some((parent, key::dentry_name(reader.bytes(len)?)?));
         }
-        let extents = has(bit::EXTENTS).then(|| Extents::new(input.rest(), SMALL_FILE_BYTES_MAX, true));
-        input.end()?;
+        let extents = has(bit::EXTENTS).then(|| Extents::new(reader.take_rest(), SMALL_FILE_BYTES_MAX, true));
+        reader.end()?;
         Ok((edit, extents))
     }
 }
@@ -264,7 +263,7 @@ mod tests {
         #[test]
         fn any_bytes_decode_or_fail(bytes: Vec<u8>, presence in 0u64..1 << 14) {
             let mut tagged = vec![TAG];
-            put_varint(&mut tagged, presence);
+            varint::put(&mut tagged, presence);
             tagged.extend_from_slice(&bytes);
             for b in [&bytes, &tagged] {
                 let mut out = Vec::new();

@@ -12,12 +12,11 @@
 //! Extents run to the end of the value. What no extent covers is, in a value, a hole; in an operand, unchanged.
 //! Neighbours that could be one extent are one extent, so a map has one spelling.
 
-use crate::Corrupt;
+use crate::{Corrupt, Reader, varint};
 use smallvec::SmallVec;
 use warpfire_units::{SegmentId, SlicePtr};
 
-use super::bytes::{Input, put_varint};
-use super::{BAD_EXTENT, BAD_SEGMENT, BAD_TAG, HOLE_IN_VALUE};
+use super::{BAD_EXTENT, BAD_SEGMENT, BAD_TAG, FIELDS, HOLE_IN_VALUE};
 
 /// Bytes of a file that one region covers.
 pub const REGION_BYTES: u32 = 1 << 20;
@@ -216,14 +215,14 @@ impl<'a> ExtentMap<'a> {
         let mut at = 0;
         let mut rest = self.0.as_slice();
         while let Some((first, mut tail)) = rest.split_first() {
-            put_varint(out, u64::from(first.offset - at));
+            varint::put(out, u64::from(first.offset - at));
             let mut end = first.end();
             match first.source {
-                Source::Hole => put_varint(out, u64::from(first.len) << 2 | 3),
+                Source::Hole => varint::put(out, u64::from(first.len) << 2 | 3),
                 Source::Slice(segment, offset) => {
-                    put_varint(out, u64::from(first.len) << 2 | 2);
-                    put_varint(out, segment.get());
-                    put_varint(out, offset);
+                    varint::put(out, u64::from(first.len) << 2 | 2);
+                    varint::put(out, segment.get());
+                    varint::put(out, offset);
                 }
                 Source::Bytes(bytes) => {
                     let mut run = 0;
@@ -233,7 +232,7 @@ impl<'a> ExtentMap<'a> {
                         end = next.end();
                         run += 1;
                     }
-                    put_varint(out, u64::from(end - first.offset) << 2 | 1);
+                    varint::put(out, u64::from(end - first.offset) << 2 | 1);
                     out.extend_from_slice(bytes);
                     let (joined, after) = tail.split_at(run);
                     for e in joined {
@@ -263,7 +262,7 @@ impl<'a> FromIterator<Extent<'a>> for ExtentMap<'a> {
 /// Reads encoded extents one by one.
 #[derive(Clone, Copy, Debug)]
 pub struct Extents<'a> {
-    input: Input<'a>,
+    rest: &'a [u8],
     at: u32,
     limit: u32,
     holes: bool,
@@ -271,15 +270,15 @@ pub struct Extents<'a> {
 
 impl<'a> Extents<'a> {
     /// None at all.
-    pub const EMPTY: Extents<'static> = Extents { input: Input(&[]), at: 0, limit: 0, holes: false };
+    pub const EMPTY: Extents<'static> = Extents { rest: &[], at: 0, limit: 0, holes: false };
 
     pub(super) fn new(bytes: &'a [u8], limit: u32, holes: bool) -> Self {
-        Extents { input: Input(bytes), at: 0, limit, holes }
+        Extents { rest: bytes, at: 0, limit, holes }
     }
 
     /// The bytes not read yet.
     pub(super) fn raw(&self) -> &'a [u8] {
-        self.input.0
+        self.rest
     }
 
     /// All of them, verified.
@@ -295,8 +294,9 @@ impl<'a> Extents<'a> {
     }
 
     fn read(&mut self) -> Result<Extent<'a>, Corrupt> {
-        let gap = self.input.varint32()?;
-        let word = self.input.varint()?;
+        let mut reader = Reader::new(self.rest, &FIELDS);
+        let gap = reader.varint32()?;
+        let word = reader.varint()?;
         let len = u32::try_from(word >> 2).map_err(|_| BAD_EXTENT)?;
         let offset = self.at.checked_add(gap).ok_or(BAD_EXTENT)?;
         let end = offset.checked_add(len).ok_or(BAD_EXTENT)?;
@@ -304,10 +304,10 @@ impl<'a> Extents<'a> {
             return Err(BAD_EXTENT);
         }
         let source = match word & 3 {
-            1 => Source::Bytes(self.input.take(len as usize)?),
+            1 => Source::Bytes(reader.bytes(len as usize)?),
             2 => {
-                let segment = SegmentId::new(self.input.varint()?).ok_or(BAD_SEGMENT)?;
-                let offset = self.input.varint()?;
+                let segment = SegmentId::new(reader.varint()?).ok_or(BAD_SEGMENT)?;
+                let offset = reader.varint()?;
                 offset.checked_add(u64::from(len)).ok_or(BAD_EXTENT)?;
                 Source::Slice(segment, offset)
             }
@@ -316,6 +316,7 @@ impl<'a> Extents<'a> {
             _ => return Err(BAD_TAG),
         };
         self.at = end;
+        self.rest = reader.rest();
         Ok(Extent { offset, len, source })
     }
 }
@@ -324,12 +325,12 @@ impl<'a> Iterator for Extents<'a> {
     type Item = Result<Extent<'a>, Corrupt>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.input.0.is_empty() {
+        if self.rest.is_empty() {
             return None;
         }
         let read = self.read();
         if read.is_err() {
-            self.input = Input(&[]);
+            self.rest = &[];
         }
         Some(read)
     }
@@ -346,12 +347,12 @@ pub fn encode_region(out: &mut Vec<u8>, extents: &ExtentMap<'_>, is_operand: boo
 /// # Errors
 /// If the tag is wrong.
 pub fn region_extents(bytes: &[u8], is_operand: bool) -> Result<Extents<'_>, Corrupt> {
-    let mut input = Input(bytes);
-    let tag = input.u8()?;
+    let mut reader = Reader::new(bytes, &FIELDS);
+    let tag = reader.u8()?;
     if tag != if is_operand { TAG_OPERAND } else { TAG_VALUE } {
         return Err(BAD_TAG);
     }
-    Ok(Extents::new(input.rest(), REGION_BYTES, is_operand))
+    Ok(Extents::new(reader.take_rest(), REGION_BYTES, is_operand))
 }
 
 /// A region's value or operand, verified.

@@ -24,10 +24,9 @@
 //!                                                    else nothing
 //! ```
 
-use super::bytes::{Input, put_signed, put_varint};
 use super::extent::{Extents, SMALL_FILE_BYTES_MAX};
-use super::{BAD_CONTENT, BAD_FLAGS, BAD_INO, BAD_LINKS, BAD_MODE, BAD_NANOS, BAD_TAG, key};
-use crate::Corrupt;
+use super::{BAD_CONTENT, BAD_FLAGS, BAD_INO, BAD_LINKS, BAD_MODE, BAD_NANOS, BAD_TAG, FIELDS, key};
+use crate::{Corrupt, Reader, varint};
 
 const TAG_REFERENCE: u8 = 1;
 const TAG_INODE: u8 = 2;
@@ -73,13 +72,13 @@ pub struct Stamp {
 
 impl Stamp {
     pub(super) fn encode(self, out: &mut Vec<u8>, since: i64) {
-        put_signed(out, self.seconds.wrapping_sub(since));
+        varint::put_signed(out, self.seconds.wrapping_sub(since));
         out.extend_from_slice(&self.nanos.to_le_bytes());
     }
 
-    pub(super) fn decode(input: &mut Input<'_>, since: i64) -> Result<Stamp, Corrupt> {
-        let seconds = since.wrapping_add(input.signed()?);
-        let nanos = input.u32()?;
+    pub(super) fn decode(reader: &mut Reader<'_>, since: i64) -> Result<Stamp, Corrupt> {
+        let seconds = since.wrapping_add(reader.signed()?);
+        let nanos = reader.u32()?;
         if nanos < 1_000_000_000 { Ok(Stamp { seconds, nanos }) } else { Err(BAD_NANOS) }
     }
 }
@@ -202,7 +201,7 @@ impl<'a> Dentry<'a> {
     pub fn encode_reference(out: &mut Vec<u8>, kind: FileKind, ino: u64) {
         out.push(TAG_REFERENCE);
         out.push(kind as u8);
-        put_varint(out, ino);
+        varint::put(out, ino);
     }
 
     /// Reads a name's value.
@@ -218,11 +217,11 @@ impl<'a> Dentry<'a> {
                 _ => Err(BAD_LINKS),
             };
         }
-        let mut input = Input(bytes);
-        input.u8()?;
-        let kind = FileKind::new(input.u8()?).ok_or(BAD_MODE)?;
-        let ino = input.varint()?;
-        input.end()?;
+        let mut reader = Reader::new(bytes, &FIELDS);
+        reader.u8()?;
+        let kind = FileKind::new(reader.u8()?).ok_or(BAD_MODE)?;
+        let ino = reader.varint()?;
+        reader.end()?;
         if ino == 0 { Err(BAD_INO) } else { Ok(Dentry::Reference(kind, ino)) }
     }
 
@@ -254,7 +253,7 @@ impl<'a> Inode<'a> {
             Content::Small(extents) => out.extend_from_slice(extents.raw()),
             Content::Symlink(target) => out.extend_from_slice(target),
             Content::Directory(parent, name) => {
-                put_varint(out, parent);
+                varint::put(out, parent);
                 out.extend_from_slice(name);
             }
         }
@@ -268,14 +267,14 @@ impl<'a> Inode<'a> {
             "an inode is encoded whole"
         );
         out.push(TAG_INODE);
-        put_varint(out, self.ino);
+        varint::put(out, self.ino);
         out.extend_from_slice(&((a.kind as u16) << 12 | a.permissions).to_le_bytes());
         let presence_at = out.len();
         out.push(0);
-        put_varint(out, u64::from(a.uid));
-        put_varint(out, u64::from(a.gid));
+        varint::put(out, u64::from(a.uid));
+        varint::put(out, u64::from(a.gid));
         if a.kind == FileKind::Regular {
-            put_varint(out, a.size_bytes);
+            varint::put(out, a.size_bytes);
         }
         a.btime.encode(out, 0);
         let mut presence = 0;
@@ -289,19 +288,19 @@ impl<'a> Inode<'a> {
         }
         if a.links != a.kind.first_links() {
             presence |= bit::NLINK;
-            put_varint(out, u64::from(a.links));
+            varint::put(out, u64::from(a.links));
         }
         if a.kind.is_device() {
             presence |= bit::RDEV;
-            put_varint(out, a.rdev);
+            varint::put(out, a.rdev);
         }
         if a.flags != 0 {
             presence |= bit::FLAGS;
-            put_varint(out, u64::from(a.flags));
+            varint::put(out, u64::from(a.flags));
         }
         if a.kind == FileKind::Regular && a.allocated_bytes != a.size_bytes {
             presence |= bit::ALLOCATED;
-            put_signed(out, a.size_bytes.wrapping_sub(a.allocated_bytes).cast_signed());
+            varint::put_signed(out, a.size_bytes.wrapping_sub(a.allocated_bytes).cast_signed());
         }
         if matches!(self.content, Content::Regions) {
             presence |= bit::REGIONS;
@@ -314,53 +313,53 @@ impl<'a> Inode<'a> {
     /// # Errors
     /// If the bytes are none. Extents of small files are read, and verified, later.
     pub fn decode(bytes: &'a [u8]) -> Result<Inode<'a>, Corrupt> {
-        let mut input = Input(bytes);
-        if input.u8()? != TAG_INODE {
+        let mut reader = Reader::new(bytes, &FIELDS);
+        if reader.u8()? != TAG_INODE {
             return Err(BAD_TAG);
         }
-        let ino = input.varint()?;
+        let ino = reader.varint()?;
         if ino == 0 {
             return Err(BAD_INO);
         }
-        let mode = input.u16()?;
+        let mode = reader.u16()?;
         let kind = FileKind::new((mode >> 12) as u8).ok_or(BAD_MODE)?;
-        let presence = input.u8()?;
+        let presence = reader.u8()?;
         let has = |bit: u8| presence & bit != 0;
         let regular = kind == FileKind::Regular;
         if (has(bit::REGIONS | bit::ALLOCATED) && !regular) || has(bit::RDEV) != kind.is_device() {
             return Err(BAD_FLAGS);
         }
-        let (uid, gid) = (input.varint32()?, input.varint32()?);
-        let mut size_bytes = if regular { input.varint()? } else { 0 };
-        let btime = Stamp::decode(&mut input, 0)?;
+        let (uid, gid) = (reader.varint32()?, reader.varint32()?);
+        let mut size_bytes = if regular { reader.varint()? } else { 0 };
+        let btime = Stamp::decode(&mut reader, 0)?;
         let mut time = |bit: u8, base: Stamp| {
-            if has(bit) { Stamp::decode(&mut input, base.seconds) } else { Ok(base) }
+            if has(bit) { Stamp::decode(&mut reader, base.seconds) } else { Ok(base) }
         };
         let mtime = time(bit::MTIME, btime)?;
         let ctime = time(bit::CTIME, mtime)?;
         let atime = time(bit::ATIME, btime)?;
         let links = if has(bit::NLINK) {
-            u32::try_from(input.varint()?).map_err(|_| BAD_LINKS)?
+            u32::try_from(reader.varint()?).map_err(|_| BAD_LINKS)?
         } else {
             kind.first_links()
         };
-        let rdev = if has(bit::RDEV) { input.varint()? } else { 0 };
-        let flags = if has(bit::FLAGS) { input.varint32()? } else { 0 };
+        let rdev = if has(bit::RDEV) { reader.varint()? } else { 0 };
+        let flags = if has(bit::FLAGS) { reader.varint32()? } else { 0 };
         if flags & !flag::ALL != 0 {
             return Err(BAD_FLAGS);
         }
-        let holes = if has(bit::ALLOCATED) { input.signed()? } else { 0 };
+        let holes = if has(bit::ALLOCATED) { reader.signed()? } else { 0 };
         let allocated_bytes = size_bytes.wrapping_sub(holes.cast_unsigned());
         let content = match kind {
             FileKind::Regular if !has(bit::REGIONS) => {
                 if size_bytes > u64::from(SMALL_FILE_BYTES_MAX) {
                     return Err(BAD_CONTENT);
                 }
-                Content::Small(Extents::new(input.rest(), SMALL_FILE_BYTES_MAX, false))
+                Content::Small(Extents::new(reader.take_rest(), SMALL_FILE_BYTES_MAX, false))
             }
             FileKind::Regular => Content::Regions,
             FileKind::Symlink => {
-                let target = input.rest();
+                let target = reader.take_rest();
                 if !(1..=TARGET_BYTES_MAX).contains(&target.len()) || target.contains(&0) {
                     return Err(BAD_CONTENT);
                 }
@@ -368,8 +367,8 @@ impl<'a> Inode<'a> {
                 Content::Symlink(target)
             }
             FileKind::Directory => {
-                let parent = input.varint()?;
-                let name = input.rest();
+                let parent = reader.varint()?;
+                let name = reader.take_rest();
                 match (parent, name) {
                     (0, _) => return Err(BAD_INO),
                     (p, []) if p == ino => {}
@@ -380,7 +379,7 @@ impl<'a> Inode<'a> {
             _ => Content::None,
         };
         if !matches!(content, Content::Small(_) | Content::Symlink(_) | Content::Directory(..)) {
-            input.end()?;
+            reader.end()?;
         }
         let permissions = mode & 0xfff;
         let attrs = Attrs {

@@ -4,7 +4,6 @@
 //! also take *operands* (blind merges); [`fold`] says what an operand means, so that any reader can resolve
 //! a key's history without the filesystem. See `docs/FORMAT.md`, sections "Keys", "Inodes", "Regions" and "Counters".
 
-mod bytes;
 mod counter;
 mod edit;
 mod extent;
@@ -31,7 +30,7 @@ pub use superblock::{FORMAT_VERSION, Superblock, VolumeRecord};
 pub use visit::{INLINE_FOREVER_BYTES_MAX, place, pointers};
 pub use xattr::{XATTR_BYTES_MAX, decode_xattr, encode_xattr};
 
-use crate::Corrupt;
+use crate::{Corrupt, FieldErrors};
 
 macro_rules! codes {
     ($($name:ident = $code:literal, $what:literal;)*) => {
@@ -58,3 +57,6 @@ codes! {
     BAD_VERSION = 415, "format version is not known";
     BAD_LINKS = 416, "link count leaves its range";
 }
+
+/// What the readers of all keys and values report.
+static FIELDS: FieldErrors = FieldErrors { short: TRUNCATED, varint: BAD_VARINT, trailing: TRAILING };

@@ -8,9 +8,8 @@
 //!         one has reserved (varint)
 //! ```
 
-use super::bytes::{Input, put_varint};
-use super::{BAD_INO, BAD_TAG, BAD_VERSION, key};
-use crate::Corrupt;
+use super::{BAD_INO, BAD_TAG, BAD_VERSION, FIELDS, key};
+use crate::{Corrupt, Reader, varint};
 
 /// The version of the filesystem's records that this code writes.
 pub const FORMAT_VERSION: u16 = 1;
@@ -36,7 +35,7 @@ impl Superblock {
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(1);
         out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-        put_varint(out, self.next_ino);
+        varint::put(out, self.next_ino);
     }
 
     /// Reads the record.
@@ -44,15 +43,15 @@ impl Superblock {
     /// # Errors
     /// If the bytes are no superblock, or one of a version that this code does not know.
     pub fn decode(bytes: &[u8]) -> Result<Superblock, Corrupt> {
-        let mut input = Input(bytes);
-        if input.u8()? != 1 {
+        let mut reader = Reader::new(bytes, &FIELDS);
+        if reader.u8()? != 1 {
             return Err(BAD_TAG);
         }
-        if input.u16()? != FORMAT_VERSION {
+        if reader.u16()? != FORMAT_VERSION {
             return Err(BAD_VERSION);
         }
-        let next_ino = input.varint()?;
-        input.end()?;
+        let next_ino = reader.varint()?;
+        reader.end()?;
         if next_ino == 0 { Err(BAD_INO) } else { Ok(Superblock { next_ino }) }
     }
 }
@@ -61,7 +60,7 @@ impl<'a> VolumeRecord<'a> {
     /// Writes the record.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(2);
-        put_varint(out, self.root_ino);
+        varint::put(out, self.root_ino);
         out.extend_from_slice(self.name);
     }
 
@@ -70,12 +69,12 @@ impl<'a> VolumeRecord<'a> {
     /// # Errors
     /// If the bytes are no volume.
     pub fn decode(bytes: &'a [u8]) -> Result<VolumeRecord<'a>, Corrupt> {
-        let mut input = Input(bytes);
-        if input.u8()? != 2 {
+        let mut reader = Reader::new(bytes, &FIELDS);
+        if reader.u8()? != 2 {
             return Err(BAD_TAG);
         }
-        let root_ino = input.varint()?;
-        let name = key::dentry_name(input.rest())?;
+        let root_ino = reader.varint()?;
+        let name = key::dentry_name(reader.take_rest())?;
         if root_ino == 0 { Err(BAD_INO) } else { Ok(VolumeRecord { root_ino, name }) }
     }
 }

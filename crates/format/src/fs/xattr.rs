@@ -5,9 +5,8 @@
 //!  1   *  what the attribute says, 0 to 65536 bytes, to the end
 //! ```
 
-use super::bytes::Input;
-use super::{BAD_TAG, TRAILING};
-use crate::Corrupt;
+use super::{BAD_TAG, FIELDS, TRAILING};
+use crate::{Corrupt, Reader};
 
 /// Longest value of an extended attribute, in bytes.
 pub const XATTR_BYTES_MAX: usize = 64 << 10;
@@ -26,11 +25,11 @@ pub fn encode_xattr(out: &mut Vec<u8>, value: &[u8]) {
 /// # Errors
 /// If the bytes are none.
 pub fn decode_xattr(bytes: &[u8]) -> Result<&[u8], Corrupt> {
-    let mut input = Input(bytes);
-    if input.u8()? != TAG {
+    let mut reader = Reader::new(bytes, &FIELDS);
+    if reader.u8()? != TAG {
         return Err(BAD_TAG);
     }
-    let value = input.rest();
+    let value = reader.take_rest();
     if value.len() > XATTR_BYTES_MAX { Err(TRAILING) } else { Ok(value) }
 }
 

@@ -18,8 +18,8 @@
 use warpfire_units::Seq;
 
 use super::keys::Heads;
-use super::{BAD_DATA, BAD_ORDER, DATA, FRAME_BYTES, open, seal, shared_len};
-use crate::{Corrupt, varint};
+use super::{BAD_DATA, BAD_ORDER, DATA, DATA_FIELDS, FRAME_BYTES, open, seal, shared_len};
+use crate::{Corrupt, Reader, varint};
 
 const HEADER_BYTES: usize = FRAME_BYTES + 12;
 
@@ -153,23 +153,21 @@ impl DataBlock {
     /// As `decode`, for readers that only walk the entries: `find` is not available.
     pub fn decode_in_order(block: &[u8]) -> Result<Self, Corrupt> {
         let body = open(block, DATA)?;
-        let (seq_base, rest) = body.split_first_chunk::<8>().ok_or(BAD_DATA)?;
-        let seq_base = u64::from_le_bytes(*seq_base);
-        let (count, mut rest) = rest.split_first_chunk::<4>().ok_or(BAD_DATA)?;
-        let count = u32::from_le_bytes(*count) as usize;
-        // An entry takes at least four bytes: a false count can not make a large allocation.
-        if count == 0 || count > rest.len() / 4 {
+        let mut reader = Reader::new(body, &DATA_FIELDS);
+        let seq_base = reader.u64()?;
+        let count = reader.u32()? as usize;
+        let entries_bytes = reader.rest().len();
+        // An entry takes at least four bytes: a false count cannot make a large allocation.
+        if count == 0 || count > entries_bytes / 4 {
             return Err(BAD_DATA);
         }
-        let mut bytes: Vec<u8> = Vec::with_capacity(rest.len() * 2);
+        let mut bytes: Vec<u8> = Vec::with_capacity(entries_bytes * 2);
         let mut entries: Vec<Decoded> = Vec::with_capacity(count);
         for _ in 0..count {
-            let entry = take_entry(&mut rest, seq_base, entries.last(), &mut bytes)?;
+            let entry = take_entry(&mut reader, seq_base, entries.last(), &mut bytes)?;
             entries.push(entry);
         }
-        if !rest.is_empty() {
-            return Err(BAD_DATA);
-        }
+        reader.end()?;
         Ok(DataBlock { bytes, entries, heads: Heads::default() })
     }
 
@@ -232,19 +230,20 @@ impl DataBlock {
     }
 }
 
+#[inline]
 fn take_entry(
-    rest: &mut &[u8],
+    reader: &mut Reader<'_>,
     seq_base: u64,
     before: Option<&Decoded>,
     bytes: &mut Vec<u8>,
 ) -> Result<Decoded, Corrupt> {
-    let shared = varint::take_u32(rest).ok_or(BAD_DATA)? as usize;
-    let unshared = varint::take_u32(rest).ok_or(BAD_DATA)? as usize;
-    let tag = varint::take(rest).ok_or(BAD_DATA)?;
-    let code = varint::take(rest).ok_or(BAD_DATA)?;
-    let suffix = varint::take_bytes(rest, unshared).ok_or(BAD_DATA)?;
+    let shared = reader.varint32()? as usize;
+    let unshared = reader.varint32()? as usize;
+    let tag = reader.varint()?;
+    let code = reader.varint()?;
+    let suffix = reader.bytes(unshared)?;
     let value_len = usize::try_from(tag >> 2).map_err(|_| BAD_DATA)?;
-    let value = varint::take_bytes(rest, value_len).ok_or(BAD_DATA)?;
+    let value = reader.bytes(value_len)?;
     let kind = EntryKind::from_bits(tag).ok_or(BAD_DATA)?;
     if kind == EntryKind::Delete && value_len != 0 {
         return Err(BAD_DATA);

@@ -20,8 +20,8 @@
 
 use super::filter::Filter;
 use super::keys::Heads;
-use super::{BAD_INDEX, FRAME_BYTES, PARTITION, TOP, open, seal, shared_len};
-use crate::{Corrupt, varint};
+use super::{BAD_INDEX, FRAME_BYTES, INDEX_FIELDS, PARTITION, TOP, open, seal, shared_len};
+use crate::{Corrupt, Reader, varint};
 
 /// Where a block lies in its table, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -69,25 +69,25 @@ struct Index {
 impl Index {
     fn decode(
         count: usize,
-        rest: &mut &[u8],
-        mut place: impl FnMut(&mut &[u8]) -> Option<Place>,
+        reader: &mut Reader<'_>,
+        mut place: impl FnMut(&mut Reader<'_>) -> Result<Place, Corrupt>,
     ) -> Result<Self, Corrupt> {
-        // An entry takes at least three bytes: a false count can not make a large allocation.
-        if count == 0 || count > rest.len() / 3 {
+        // An entry takes at least three bytes: a false count cannot make a large allocation.
+        if count == 0 || count > reader.rest().len() / 3 {
             return Err(BAD_INDEX);
         }
         let mut index = Index {
-            bytes: Vec::with_capacity(rest.len()),
+            bytes: Vec::with_capacity(reader.rest().len()),
             ends: Vec::with_capacity(count),
             places: Vec::with_capacity(count),
             heads: Heads::default(),
         };
         let mut last = 0..0;
         for i in 0..count {
-            let shared = varint::take_u32(rest).ok_or(BAD_INDEX)? as usize;
-            let unshared = varint::take_u32(rest).ok_or(BAD_INDEX)? as usize;
-            index.places.push(place(rest).ok_or(BAD_INDEX)?);
-            let suffix = varint::take_bytes(rest, unshared).ok_or(BAD_INDEX)?;
+            let shared = reader.varint32()? as usize;
+            let unshared = reader.varint32()? as usize;
+            index.places.push(place(reader)?);
+            let suffix = reader.bytes(unshared)?;
             let kept = last.start..last.start + shared;
             let rises = match suffix.first() {
                 None => i == 0,
@@ -118,6 +118,14 @@ impl Index {
 
     fn memory_bytes(&self) -> usize {
         self.bytes.capacity() + self.ends.capacity() * 4 + self.places.capacity() * 8 + self.heads.bytes()
+    }
+}
+
+/// A block's length, which is never zero.
+fn take_len(reader: &mut Reader<'_>) -> Result<u32, Corrupt> {
+    match reader.varint32()? {
+        0 => Err(BAD_INDEX),
+        len => Ok(len),
     }
 }
 
@@ -187,18 +195,18 @@ impl Partition {
     /// Verifies and decodes a partition block.
     pub fn decode(block: &[u8]) -> Result<Self, Corrupt> {
         let body = open(block, PARTITION)?;
-        let (first, rest) = body.split_first_chunk::<4>().ok_or(BAD_INDEX)?;
-        let (blocks, rest) = rest.split_first_chunk::<4>().ok_or(BAD_INDEX)?;
-        let (lines, mut rest) = rest.split_first_chunk::<4>().ok_or(BAD_INDEX)?;
-        let mut offset = u32::from_le_bytes(*first);
-        let index = Index::decode(u32::from_le_bytes(*blocks) as usize, &mut rest, |rest| {
-            let len = varint::take_u32(rest).filter(|len| *len > 0)?;
-            let place = Place { offset, len };
-            offset = offset.checked_add(len)?;
-            Some(place)
+        let mut reader = Reader::new(body, &INDEX_FIELDS);
+        let mut offset = reader.u32()?;
+        let blocks = reader.u32()? as usize;
+        let lines = reader.u32()? as usize;
+        let index = Index::decode(blocks, &mut reader, |reader| {
+            let place = Place { offset, len: take_len(reader)? };
+            // The next block begins where this one ends.
+            offset = offset.checked_add(place.len).ok_or(BAD_INDEX)?;
+            Ok(place)
         })?;
-        let filter = Filter::decode(rest)?;
-        if filter.lines() != u32::from_le_bytes(*lines) as usize {
+        let filter = Filter::decode(reader.rest())?;
+        if filter.lines() != lines {
             return Err(super::BAD_FILTER);
         }
         Ok(Partition { index, filter })
@@ -266,15 +274,21 @@ impl TopIndex {
     /// Verifies and decodes a top block.
     pub fn decode(block: &[u8]) -> Result<Self, Corrupt> {
         let body = open(block, TOP)?;
-        let (partitions, mut rest) = body.split_first_chunk::<4>().ok_or(BAD_INDEX)?;
+        let mut reader = Reader::new(body, &INDEX_FIELDS);
+        let partitions = reader.u32()? as usize;
         let mut end = 0u32;
-        let index = Index::decode(u32::from_le_bytes(*partitions) as usize, &mut rest, |rest| {
-            let offset = varint::take_u32(rest).filter(|offset| *offset > end)?;
-            let len = varint::take_u32(rest).filter(|len| *len > 0)?;
-            end = offset.checked_add(len)?;
-            Some(Place { offset, len })
+        let index = Index::decode(partitions, &mut reader, |reader| {
+            let offset = reader.varint32()?;
+            // Data lies between a partition block and the one before it.
+            if offset <= end {
+                return Err(BAD_INDEX);
+            }
+            let len = take_len(reader)?;
+            end = offset.checked_add(len).ok_or(BAD_INDEX)?;
+            Ok(Place { offset, len })
         })?;
-        if rest.is_empty() { Ok(TopIndex { index }) } else { Err(BAD_INDEX) }
+        reader.end()?;
+        Ok(TopIndex { index })
     }
 
     /// The number of the one partition that can hold `key`.

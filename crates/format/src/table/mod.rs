@@ -21,7 +21,7 @@ pub use data::{DataBlock, DataBlockBuilder, Entry, EntryKind};
 pub use filter::Filter;
 pub use index::{Partition, PartitionBuilder, Place, TopBuilder, TopIndex};
 
-use crate::{Corrupt, crc32c};
+use crate::{Corrupt, FieldErrors, crc32c};
 
 /// Bytes before a block's body: checksum and kind.
 const FRAME_BYTES: usize = 5;
@@ -36,6 +36,9 @@ const BAD_DATA: Corrupt = Corrupt::new(302, "data block structure");
 const BAD_ORDER: Corrupt = Corrupt::new(303, "data block order");
 const BAD_INDEX: Corrupt = Corrupt::new(304, "index structure");
 const BAD_FILTER: Corrupt = Corrupt::new(305, "filter structure");
+
+static DATA_FIELDS: FieldErrors = FieldErrors::all(BAD_DATA);
+static INDEX_FIELDS: FieldErrors = FieldErrors::all(BAD_INDEX);
 
 /// Writes the frame into the five bytes that the builder left free.
 fn seal(block: &mut [u8], kind: u8) {
