@@ -1,48 +1,24 @@
-//! Access control lists, as attributes hold them: extended attribute format 2 of Linux.
-//!
-//! ```text
-//! offset  width  field
-//!      0      4  version, 2
-//! then for each entry
-//!      0      2  tag: 1 owner · 2 user · 4 owning group · 8 group · 16 mask · 32 other
-//!      2      2  permissions, 3 bits
-//!      4      4  id of a user or group
-//! ```
+//! Which access control lists an inode can have.
 
-const OWNER: u16 = 1;
-const USER: u16 = 2;
-const OWNING_GROUP: u16 = 4;
-const GROUP: u16 = 8;
-const MASK: u16 = 16;
-const OTHER: u16 = 32;
+use warpfire_format::fs::{AclCodingError, AclTag, decode_acl};
 
 /// What is wrong with a list, if something is.
 pub(super) fn fault(value: &[u8]) -> Option<&'static str> {
-    let Some((version, rest)) = value.split_first_chunk::<4>() else { return Some("is too short") };
-    if u32::from_le_bytes(*version) != 2 {
-        return Some("is of an unknown version");
+    let entries = match decode_acl(value).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
+        Ok(entries) => entries,
+        Err(AclCodingError::Length) => return Some("is not whole entries"),
+        Err(AclCodingError::Version(_)) => return Some("is of an unknown version"),
+        Err(AclCodingError::UnknownTag(_)) => return Some("has an entry of an unknown kind"),
+        Err(AclCodingError::UnknownPermissions(_)) => return Some("has permissions beyond rwx"),
+    };
+    if entries.is_empty() {
+        return Some("has no entry");
     }
-    let (entries, tail) = rest.as_chunks::<8>();
-    if !tail.is_empty() || entries.is_empty() {
-        return Some("is not whole entries");
-    }
-    let mut tags = Vec::with_capacity(entries.len());
-    for [tag_low, tag_high, perm_low, perm_high, id @ ..] in entries {
-        let tag = u16::from_le_bytes([*tag_low, *tag_high]);
-        if u16::from_le_bytes([*perm_low, *perm_high]) > 7 {
-            return Some("has permissions beyond rwx");
-        }
-        let named = matches!(tag, USER | GROUP);
-        tags.push((tag, if named { u32::from_le_bytes(*id) } else { 0 }));
-    }
-    if tags.iter().any(|(tag, _)| !matches!(*tag, OWNER | USER | OWNING_GROUP | GROUP | MASK | OTHER)) {
-        return Some("has an entry of an unknown kind");
-    }
-    let has = |wanted: u16| tags.iter().any(|(tag, _)| *tag == wanted);
-    if !has(OWNER) || !has(OWNING_GROUP) || !has(OTHER) {
+    let mut tags: Vec<AclTag> = entries.into_iter().map(|(tag, _)| tag).collect();
+    if ![AclTag::Owner, AclTag::OwningGroup, AclTag::Other].iter().all(|needed| tags.contains(needed)) {
         return Some("lacks owner, group or other");
     }
-    if (has(USER) || has(GROUP)) && !has(MASK) {
+    if tags.iter().any(|tag| tag.is_named()) && !tags.contains(&AclTag::Mask) {
         return Some("names users or groups and has no mask");
     }
     let given = tags.len();

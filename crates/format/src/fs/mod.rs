@@ -4,6 +4,7 @@
 //! also take *operands* (blind merges); [`fold`] says what an operand means, so that any reader can resolve
 //! a key's history without the filesystem. See `docs/FORMAT.md`, sections "Keys", "Inodes", "Regions" and "Counters".
 
+mod acl;
 mod counter;
 mod edit;
 mod extent;
@@ -14,6 +15,7 @@ mod superblock;
 mod visit;
 mod xattr;
 
+pub use acl::{ACL_ENTRIES_MAX, AclCodingError, AclTag, acl_bytes, decode_acl, encode_acl};
 pub use counter::{COUNTER_BYTES_MAX, decode_counter, encode_counter};
 pub use edit::InodeEdit;
 pub use extent::{

@@ -1,11 +1,9 @@
 //! Entries, and the list that is valid because it could be made.
 
 use smallvec::SmallVec;
+use warpfire_format::fs::acl_bytes;
 
-use super::xattr::{ENTRY_BYTES, HEADER_BYTES};
-
-/// Most entries of one list: what an extended attribute of 64 KiB, the kernel's limit, has room for.
-pub const ENTRIES_MAX: usize = (65536 - HEADER_BYTES) / ENTRY_BYTES;
+pub use warpfire_format::fs::{ACL_ENTRIES_MAX as ENTRIES_MAX, AclTag as Tag};
 
 /// Read, write and execute, as three bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -54,38 +52,15 @@ impl Perm {
     }
 }
 
-/// Whom an entry is about.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Tag {
-    /// The inode's owner.
-    Owner,
-    /// The user with this id.
-    User(u32),
-    /// The inode's group.
-    OwningGroup,
-    /// The group with this id.
-    Group(u32),
-    /// The most that named users, named groups and the owning group can have.
-    Mask,
-    /// Everyone else.
-    Other,
-}
-
-impl Tag {
-    /// Place in a list; entries never step back, and only users and groups repeat.
-    fn rank(self) -> u8 {
-        match self {
-            Tag::Owner => 0,
-            Tag::User(_) => 1,
-            Tag::OwningGroup => 2,
-            Tag::Group(_) => 3,
-            Tag::Mask => 4,
-            Tag::Other => 5,
-        }
-    }
-
-    fn is_named(self) -> bool {
-        matches!(self, Tag::User(_) | Tag::Group(_))
+/// Place in a list; entries never step back, and only users and groups repeat.
+fn rank(tag: Tag) -> u8 {
+    match tag {
+        Tag::Owner => 0,
+        Tag::User(_) => 1,
+        Tag::OwningGroup => 2,
+        Tag::Group(_) => 3,
+        Tag::Mask => 4,
+        Tag::Other => 5,
     }
 }
 
@@ -149,11 +124,11 @@ impl Acl {
 
     fn validate(&self) -> Result<(), AclError> {
         if self.entries.len() > ENTRIES_MAX {
-            return Err(AclError::Length(HEADER_BYTES + self.entries.len() * ENTRY_BYTES));
+            return Err(AclError::Length(acl_bytes(self.entries.len())));
         }
         for (before, after) in self.entries.iter().zip(self.entries.iter().skip(1)) {
-            let repeats = before.tag.rank() == after.tag.rank() && after.tag.is_named();
-            if before.tag.rank() >= after.tag.rank() && !repeats {
+            let repeats = rank(before.tag) == rank(after.tag) && after.tag.is_named();
+            if rank(before.tag) >= rank(after.tag) && !repeats {
                 return Err(AclError::Order);
             }
         }

@@ -1,96 +1,42 @@
-//! The bytes of a list as the kernel and its tools exchange them: extended attribute format 2.
-//!
-//! ```text
-//! offset  width  field
-//!      0      4  version, 2, little-endian
-//! then for each entry, in the order of the list
-//!      0      2  tag: 0x01 owner · 0x02 user · 0x04 owning group · 0x08 group · 0x10 mask · 0x20 other
-//!      2      2  permissions: 4 read | 2 write | 1 execute
-//!      4      4  id of a user or group; 0xffffffff, and not looked at, for the other tags
-//! ```
+//! A list as an attribute's value, which `warpfire_format::fs` decodes and encodes.
 
-use super::entry::{Acl, AclError, ENTRIES_MAX, Entry, Perm, Tag};
+use warpfire_format::fs::{AclCodingError, decode_acl, encode_acl};
+
+use super::entry::{Acl, AclError, Entry, Perm};
 
 /// The attribute that holds an inode's access list.
 pub const XATTR_ACCESS: &[u8] = b"system.posix_acl_access";
 /// The attribute that holds what a directory gives to what is made in it.
 pub const XATTR_DEFAULT: &[u8] = b"system.posix_acl_default";
 
-pub(super) const HEADER_BYTES: usize = 4;
-pub(super) const ENTRY_BYTES: usize = 8;
-
-const VERSION: u32 = 2;
-const OWNER: u16 = 0x01;
-const USER: u16 = 0x02;
-const OWNING_GROUP: u16 = 0x04;
-const GROUP: u16 = 0x08;
-const MASK: u16 = 0x10;
-const OTHER: u16 = 0x20;
-const NO_ID: u32 = u32::MAX;
-
 impl Acl {
     /// Reads an attribute's value. `None` when it holds no entry, which asks for the list to be removed.
     pub fn from_xattr(value: &[u8]) -> Result<Option<Acl>, AclError> {
-        let bad_length = AclError::Length(value.len());
-        let (version, rest) = value.split_first_chunk::<HEADER_BYTES>().ok_or(bad_length)?;
-        let version = u32::from_le_bytes(*version);
-        if version != VERSION {
-            return Err(AclError::Version(version));
-        }
-        let (raw_entries, tail) = rest.as_chunks::<ENTRY_BYTES>();
-        if !tail.is_empty() || raw_entries.len() > ENTRIES_MAX {
-            return Err(bad_length);
-        }
-        if raw_entries.is_empty() {
+        let refused = |error| match error {
+            AclCodingError::Length => AclError::Length(value.len()),
+            AclCodingError::Version(version) => AclError::Version(version),
+            AclCodingError::UnknownTag(tag) => AclError::UnknownTag(tag),
+            AclCodingError::UnknownPermissions(bits) => AclError::UnknownPerm(bits),
+        };
+        let raw = decode_acl(value).map_err(refused)?;
+        if raw.len() == 0 {
             return Ok(None);
         }
-        let entries = raw_entries.iter().map(decode_entry).collect::<Result<Vec<_>, _>>()?;
+        let entry = |(tag, bits)| Entry { tag, perm: Perm::from_bits(u32::from(bits)) };
+        let entries = raw.map(|raw| raw.map(entry).map_err(refused)).collect::<Result<Vec<_>, _>>()?;
         Acl::new(entries).map(Some)
     }
 
     /// The attribute's value.
     #[must_use]
     pub fn to_xattr(&self) -> Vec<u8> {
-        let mut value = Vec::with_capacity(HEADER_BYTES + self.entries().len() * ENTRY_BYTES);
-        value.extend_from_slice(&VERSION.to_le_bytes());
-        for entry in self.entries() {
-            let (tag, id) = match entry.tag {
-                Tag::Owner => (OWNER, NO_ID),
-                Tag::User(id) => (USER, id),
-                Tag::OwningGroup => (OWNING_GROUP, NO_ID),
-                Tag::Group(id) => (GROUP, id),
-                Tag::Mask => (MASK, NO_ID),
-                Tag::Other => (OTHER, NO_ID),
-            };
-            value.extend_from_slice(&tag.to_le_bytes());
-            value.extend_from_slice(&(entry.perm.bits() as u16).to_le_bytes());
-            value.extend_from_slice(&id.to_le_bytes());
-        }
-        value
+        encode_acl(self.entries().map(|entry| (entry.tag, entry.perm.bits() as u8)))
     }
-}
-
-fn decode_entry(raw: &[u8; ENTRY_BYTES]) -> Result<Entry, AclError> {
-    let [tag0, tag1, perm0, perm1, id @ ..] = *raw;
-    let id = u32::from_le_bytes(id);
-    let tag = match u16::from_le_bytes([tag0, tag1]) {
-        OWNER => Tag::Owner,
-        USER => Tag::User(id),
-        OWNING_GROUP => Tag::OwningGroup,
-        GROUP => Tag::Group(id),
-        MASK => Tag::Mask,
-        OTHER => Tag::Other,
-        unknown => return Err(AclError::UnknownTag(unknown)),
-    };
-    let perm = u16::from_le_bytes([perm0, perm1]);
-    if perm > 7 {
-        return Err(AclError::UnknownPerm(perm));
-    }
-    Ok(Entry { tag, perm: Perm::from_bits(u32::from(perm)) })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::entry::Tag;
     use super::*;
 
     /// `setfacl -m u:10:rw,g:20:rwx,m::r` on a file of mode 0751, read back with getfattr.
