@@ -3,7 +3,7 @@
 //! The caller gives the clock and a function for processor time, so that the workload `meta` and the example `meta_load` share the code.
 
 use warpfire_env::Clock;
-use warpfire_log::{Admit, LogStore};
+use warpfire_log::{Admit, LogError, LogStore};
 use warpfire_meta::{Batch, CommitError, Direction, Engine, KeyRange, MetaError, Page, PlainSchema, Store};
 use warpfire_units::Seq;
 
@@ -100,7 +100,7 @@ pub fn insert<L: LogStore>(
             if batch.len() as u64 == load.batch || n + 1 == (thread + 1) * share {
                 let seq = engine.commit(&batch, None, Admit::User).map_err(|e| match e {
                     CommitError::Failed(e) => e,
-                    other => MetaError::Corrupt { code: 0, reason: other.to_string().into() },
+                    other => MetaError::Log(LogError::ReadOnly(other.to_string().into())),
                 })?;
                 batch.clear();
                 commits += 1;

@@ -75,7 +75,8 @@ pub enum FsError {
     /// The pool has latched read-only after a failure; only reopening recovers. What was synced is safe.
     #[error("the pool is read-only until it is reopened: {0}")]
     ReadOnly(Arc<str>),
-    /// Bytes that can not be read or rebuilt, or do not decode. `code` is permanent, 0 where the bytes could not be read at all.
+    /// Bytes that cannot be read or rebuilt, that do not decode, or that contradict other bytes. Every kind of damage has a
+    /// permanent code of its own, which is never 0; bytes that could not be read at all have code 264.
     #[error("damaged ({code}): {reason}")]
     Damaged {
         /// See docs/FORMAT.md, "Corruption codes".
@@ -152,9 +153,10 @@ impl From<LogError> for FsError {
         match e {
             LogError::NoSpace => FsError::NoSpace,
             LogError::ReadOnly(why) => FsError::ReadOnly(why),
-            LogError::Damaged(reason) => FsError::Damaged { code: 0, reason },
+            LogError::Damaged(reason) => FsError::Damaged { code: LogError::UNREADABLE.code, reason },
             LogError::BadPointer(slice) => {
-                FsError::Damaged { code: 0, reason: format!("bad slice pointer {slice}").into() }
+                let reason = format!("{} {slice}", LogError::BAD_POINTER.what).into();
+                FsError::Damaged { code: LogError::BAD_POINTER.code, reason }
             }
             LogError::Corrupt { code, reason } => FsError::Damaged { code, reason },
         }

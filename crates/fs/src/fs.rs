@@ -22,6 +22,7 @@ use warpfire_meta::{Admit, Batch, SliceStore, Store};
 use warpfire_units::Seq;
 
 use crate::attrs::stamp;
+use crate::damage::{HOLDS_ITSELF, INODE_DIFFERS, NO_INODE_OF_NAME, NO_ROOT_INODE};
 use crate::data::Strain;
 use crate::dirty::Dirty;
 use crate::error::FsError;
@@ -122,7 +123,7 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         let root_ino = VolumeRecord::decode(&value)?.root_ino;
         if !engine.get(&inode_key(volume, root_ino), Seq::MAX, &mut value)? {
-            return Err(FsError::Damaged { code: 0, reason: "the root directory has no inode".into() });
+            return Err(NO_ROOT_INODE.into());
         }
         let inode = Inode::decode(&value)?;
         let table = Table::new();
@@ -237,7 +238,7 @@ impl<E: Store + SliceStore> Fs<E> {
             }
             let dentry = Dentry::decode(&scratch.value)?;
             if dentry.ino() == dir {
-                return Err(FsError::Damaged { code: 0, reason: "a directory holds itself".into() });
+                return Err(HOLDS_ITSELF.into());
             }
             let found = match dentry {
                 Dentry::Reference(kind, ino) => self.find_own(kind, ino, Some((dir, name)))?,
@@ -253,10 +254,7 @@ impl<E: Store + SliceStore> Fs<E> {
                 Some(Found::Stale) => {}
                 // The inode went away after the name was read: so has the name, unless the store lost the inode.
                 None if self.stripes.at(&key) == before => {
-                    return Err(FsError::Damaged {
-                        code: 0,
-                        reason: "a name refers to an inode that is not there".into(),
-                    });
+                    return Err(NO_INODE_OF_NAME.into());
                 }
                 None => {}
             }
@@ -276,10 +274,7 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         let inode = Inode::decode(&value)?;
         if inode.ino != ino || inode.attrs.kind != kind || inode.attrs.links == 0 {
-            return Err(FsError::Damaged {
-                code: 0,
-                reason: "an inode differs from the name that refers to it".into(),
-            });
+            return Err(INODE_DIFFERS.into());
         }
         let is_current = || self.stripes.at(&key) == before;
         let state = || {

@@ -8,6 +8,7 @@
 
 pub mod acl;
 mod attrs;
+mod damage;
 mod data;
 mod dirty;
 mod error;

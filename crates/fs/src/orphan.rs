@@ -6,6 +6,7 @@
 use warpfire_format::fs::{Inode, Key, KeyBuf, REGION_BYTES, flag, region_key, region_range, xattr_key};
 use warpfire_meta::{Admit, Batch, Direction, KeyRange, Page, SliceStore, Store};
 
+use crate::damage::{REGION_PAST_END, WRONG_RANGE};
 use crate::dirty::{BYTES, INODES};
 use crate::error::FsError;
 use crate::fs::Fs;
@@ -157,13 +158,10 @@ impl<E: Store + SliceStore> Fs<E> {
             self.engine.scan(range, at, Direction::Forward, PAGE_ENTRIES, PAGE_BYTES, &mut page)?;
             for entry in page.iter() {
                 let Key::Region(_, _, index) = Key::decode(entry.key)? else {
-                    return Err(FsError::Damaged { code: 0, reason: "a key is in the wrong range".into() });
+                    return Err(WRONG_RANGE.into());
                 };
                 if index > REGION_INDEX_MAX {
-                    return Err(FsError::Damaged {
-                        code: 0,
-                        reason: "a region lies past every file's end".into(),
-                    });
+                    return Err(REGION_PAST_END.into());
                 }
                 if !visit(index, entry.value)? {
                     return Ok(());

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use warpfire_format::Corrupt;
 use warpfire_units::{SegmentId, SlicePtr};
 
 /// Slices that together hold one run of bytes, in order. One, except at a segment's end.
@@ -60,6 +61,13 @@ pub enum LogError {
         /// What was found where.
         reason: Arc<str>,
     },
+}
+
+impl LogError {
+    /// What [`LogError::Damaged`] is, among the corruption codes.
+    pub const UNREADABLE: Corrupt = Corrupt::new(264, "unreadable data");
+    /// What [`LogError::BadPointer`] is, if the pointer comes from flash.
+    pub const BAD_POINTER: Corrupt = Corrupt::new(265, "bad slice pointer");
 }
 
 /// Space in the pool, in payload bytes (parity and headers already taken off).

@@ -7,6 +7,7 @@
 //!   b'X' clear    (operands only) drops all items before it; a list that stays empty is deleted
 //! ```
 
+use warpfire_format::Corrupt;
 use warpfire_log::{LogError, Slices};
 use warpfire_units::{SegmentId, SlicePtr};
 
@@ -43,9 +44,12 @@ pub(crate) fn clear_item() -> Vec<u8> {
     vec![b'X']
 }
 
+/// No room of the product owns this number.
+const BAD_LIST: Corrupt = Corrupt::new(900, "test list");
+
 /// The items of a value or operand.
 pub(crate) fn items(mut bytes: &[u8]) -> Result<Vec<Item<'_>>, SchemaError> {
-    let bad = || SchemaError { code: 499, reason: "test list".to_owned() };
+    let bad = || SchemaError { code: BAD_LIST.code, reason: BAD_LIST.what.to_owned() };
     let mut found = Vec::new();
     while let Some((kind, rest)) = bytes.split_first() {
         match kind {

@@ -34,31 +34,23 @@ pub use xattr::{XATTR_BYTES_MAX, decode_xattr, encode_xattr};
 
 use crate::{Corrupt, FieldErrors};
 
-macro_rules! codes {
-    ($($name:ident = $code:literal, $what:literal;)*) => {
-        $(pub(crate) const $name: Corrupt = Corrupt::new($code, $what);)*
-    };
-}
-
-codes! {
-    BAD_KEY = 400, "key is malformed";
-    TRUNCATED = 401, "value ends early";
-    BAD_VARINT = 402, "variable-length integer is too long or not minimal";
-    BAD_TAG = 403, "tag names no record of this kind of key";
-    BAD_INO = 404, "inode number is zero";
-    BAD_MODE = 405, "mode has no file type";
-    BAD_NANOS = 406, "nanoseconds are not below a second";
-    BAD_FLAGS = 407, "a bit without a meaning is set";
-    BAD_EXTENT = 408, "extent is empty, out of order or past its region";
-    BAD_SEGMENT = 409, "slice names segment zero";
-    HOLE_IN_VALUE = 410, "a value spells out a hole";
-    BAD_NAME = 411, "name is empty, too long or holds '/' or NUL";
-    TRAILING = 412, "bytes after the end of a value";
-    NO_OPERANDS = 413, "this kind of key takes no operands";
-    BAD_CONTENT = 414, "content does not fit the file type";
-    BAD_VERSION = 415, "format version is not known";
-    BAD_LINKS = 416, "link count leaves its range";
-}
+const BAD_KEY: Corrupt = Corrupt::new(400, "key is malformed");
+const TRUNCATED: Corrupt = Corrupt::new(401, "value ends early");
+const BAD_VARINT: Corrupt = Corrupt::new(402, "variable-length integer is too long or not minimal");
+const BAD_TAG: Corrupt = Corrupt::new(403, "tag names no record of this kind of key");
+const BAD_INO: Corrupt = Corrupt::new(404, "inode number is zero");
+const BAD_MODE: Corrupt = Corrupt::new(405, "mode has no file type");
+const BAD_NANOS: Corrupt = Corrupt::new(406, "nanoseconds are not below a second");
+const BAD_FLAGS: Corrupt = Corrupt::new(407, "a bit without a meaning is set");
+const BAD_EXTENT: Corrupt = Corrupt::new(408, "extent is empty, out of order or past its region");
+const BAD_SEGMENT: Corrupt = Corrupt::new(409, "slice names segment zero");
+const HOLE_IN_VALUE: Corrupt = Corrupt::new(410, "a value spells out a hole");
+const BAD_NAME: Corrupt = Corrupt::new(411, "name is empty, too long or holds '/' or NUL");
+const TRAILING: Corrupt = Corrupt::new(412, "bytes after the end of a value");
+const NO_OPERANDS: Corrupt = Corrupt::new(413, "this kind of key takes no operands");
+const BAD_CONTENT: Corrupt = Corrupt::new(414, "content does not fit the file type");
+const BAD_VERSION: Corrupt = Corrupt::new(415, "format version is not known");
+const BAD_LINKS: Corrupt = Corrupt::new(416, "link count leaves its range");
 
 /// What the readers of all keys and values report.
 static FIELDS: FieldErrors = FieldErrors { short: TRUNCATED, varint: BAD_VARINT, trailing: TRAILING };

@@ -4,6 +4,7 @@ use warpfire_format::fs::{Attrs, Content, FileKind, Inode};
 use warpfire_meta::{SliceStore, Store};
 
 use super::attr::{Attr, attr_of};
+use crate::damage::NO_RECORD;
 use crate::error::FsError;
 use crate::fs::{AtimeMode, Fs};
 use crate::limits::RELATIME_SECONDS;
@@ -65,5 +66,5 @@ impl<E: Store + SliceStore> Fs<E> {
 
 /// A record that must be there is not.
 pub(crate) fn lost() -> FsError {
-    FsError::Damaged { code: 0, reason: "an inode in use has no record".into() }
+    NO_RECORD.into()
 }

@@ -13,6 +13,7 @@ use warpfire_meta::{Admit, Batch, SliceStore, Store};
 
 use super::piece::{Piece, Pieces, by_region};
 use crate::attrs::lost;
+use crate::damage::MISCOUNTED_BYTES;
 use crate::dirty::BYTES;
 use crate::error::FsError;
 use crate::fs::Fs;
@@ -299,5 +300,5 @@ impl<E: Store + SliceStore> Fs<E> {
 
 /// The bytes that a record says are allocated are not those that its extents hold.
 pub(super) fn miscounted() -> FsError {
-    FsError::Damaged { code: 0, reason: "a file's allocated bytes are not those of its extents".into() }
+    MISCOUNTED_BYTES.into()
 }

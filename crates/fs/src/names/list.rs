@@ -6,6 +6,7 @@ use warpfire_format::fs::{Dentry, FileKind, Key, dentry_key, dentry_range};
 use warpfire_meta::{Direction, KeyRange, Page, SliceStore, Store};
 
 use crate::acl::{Caller, Perm};
+use crate::damage::WRONG_RANGE;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::PAGE_BYTES;
@@ -80,7 +81,7 @@ impl<E: Store + SliceStore> Fs<E> {
             self.engine.scan(range, at, Direction::Forward, wanted, PAGE_BYTES, &mut page)?;
             for entry in page.iter() {
                 let Key::Dentry(_, _, name) = Key::decode(entry.key)? else {
-                    return Err(FsError::Damaged { code: 0, reason: "a key is in the wrong range".into() });
+                    return Err(WRONG_RANGE.into());
                 };
                 let dentry = Dentry::decode(entry.value)?;
                 entries.push(DirEntry { name: name.into(), ino: dentry.ino(), kind: dentry.kind() });
@@ -117,7 +118,7 @@ impl<E: Store + SliceStore> Fs<E> {
             drop(snapshot);
             for entry in page.iter() {
                 let Key::Dentry(_, _, name) = Key::decode(entry.key)? else {
-                    return Err(FsError::Damaged { code: 0, reason: "a key is in the wrong range".into() });
+                    return Err(WRONG_RANGE.into());
                 };
                 let node = match Dentry::decode(entry.value)? {
                     Dentry::Embedded(inode) if inode.ino != dir => {

@@ -2,6 +2,7 @@
 
 use warpfire_meta::{SliceStore, Store};
 
+use crate::damage::OWN_ANCESTOR;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::DEPTH_MAX;
@@ -26,6 +27,6 @@ impl<E: Store + SliceStore> Fs<E> {
             }
             at = parent;
         }
-        Err(FsError::Damaged { code: 0, reason: "a directory is its own ancestor".into() })
+        Err(OWN_ANCESTOR.into())
     }
 }

@@ -13,6 +13,7 @@ use super::remove::check_parent_and_name;
 use super::{Hold, hold_children};
 use crate::acl::{Caller, Perm};
 use crate::attrs::lost;
+use crate::damage::MISCOUNTED_LINKS;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::LINKS_MAX;
@@ -356,10 +357,7 @@ impl<E: Store + SliceStore> Fs<E> {
             return Err(FsError::TooManyLinks);
         }
         if links < 2 {
-            return Err(FsError::Damaged {
-                code: 0,
-                reason: "a directory miscounts its subdirectories".into(),
-            });
+            return Err(MISCOUNTED_LINKS.into());
         }
         let mut operand = Vec::new();
         InodeEdit { links_add, ..InodeEdit::default() }.encode(&mut operand);

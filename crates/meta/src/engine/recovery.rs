@@ -9,9 +9,9 @@ use std::sync::atomic::AtomicU64;
 
 use parking_lot::{Mutex, ReentrantMutex};
 use warpfire_format::commit::CommitRecord;
-use warpfire_format::key_hash;
 use warpfire_format::manifest::ManifestEdit;
 use warpfire_format::table::EntryKind;
+use warpfire_format::{Corrupt, key_hash};
 use warpfire_log::{LogError, LogPos, LogStore, Recovered};
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
@@ -33,6 +33,8 @@ struct Replayed {
     newest: Seq,
 }
 
+const UNKNOWN_RECORD: Corrupt = Corrupt::new(331, "a log record of no known kind");
+
 fn replay(recovered: Recovered) -> Result<Replayed, MetaError> {
     let mut manifest = ManifestState::decode(&recovered.state)?;
     let mut records = VecDeque::new();
@@ -46,7 +48,7 @@ fn replay(recovered: Recovered) -> Result<Replayed, MetaError> {
             manifest.apply(&edit)?;
             newest = newest.max(manifest.flushed);
         } else {
-            return Err(MetaError::Corrupt { code: 331, reason: "a log record of no known kind".into() });
+            return Err(UNKNOWN_RECORD.into());
         }
         // What has become a table does not have to be kept while the rest is read.
         records.retain(|(_, last, _)| *last > manifest.flushed);

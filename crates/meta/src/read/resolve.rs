@@ -1,6 +1,7 @@
 //! From versions, newest first, to a value.
 
 use smallvec::SmallVec;
+use warpfire_format::Corrupt;
 use warpfire_format::table::{Entry, EntryKind};
 use warpfire_units::Seq;
 
@@ -13,6 +14,8 @@ enum Found {
     Value,
     Deleted,
 }
+
+const FOLDED_TO_OPERAND: Corrupt = Corrupt::new(330, "a known base folded to an operand");
 
 /// Collects a key's versions until its value is settled.
 pub(super) struct Resolver {
@@ -98,9 +101,7 @@ impl Resolver {
                 out.clear();
                 Ok(false)
             }
-            Folded::Operand => {
-                Err(MetaError::Corrupt { code: 330, reason: "a known base folded to an operand".into() })
-            }
+            Folded::Operand => Err(FOLDED_TO_OPERAND.into()),
         }
     }
 }

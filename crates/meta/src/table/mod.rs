@@ -9,6 +9,7 @@ mod writer;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use warpfire_format::Corrupt;
 use warpfire_format::manifest::TableEntry;
 use warpfire_format::table::{DataBlock, Partition, Place, TopIndex};
 use warpfire_log::{LogError, LogStore};
@@ -22,6 +23,8 @@ pub(crate) use writer::TableWriter;
 
 use crate::store::MetaError;
 use cache::Block;
+
+const BLOCK_OUTSIDE: Corrupt = Corrupt::new(306, "a block lies outside its table or partition");
 
 /// A table that a version names. Its bytes are given back when the last reader of a removed table lets go.
 pub(crate) struct Table<L: LogStore> {
@@ -97,7 +100,7 @@ impl<L: LogStore> Table<L> {
             (skip, rest) = (0, tail);
         }
         if !rest.is_empty() {
-            return Err(MetaError::Corrupt { code: 306, reason: "a block lies outside its table".into() });
+            return Err(BLOCK_OUTSIDE.into());
         }
         match reads.as_mut_slice() {
             [(slice, buf)] => read_one(*slice, buf)?,
@@ -162,8 +165,8 @@ impl<L: LogStore> Drop for Table<L> {
     }
 }
 
-impl From<warpfire_format::Corrupt> for MetaError {
-    fn from(e: warpfire_format::Corrupt) -> Self {
+impl From<Corrupt> for MetaError {
+    fn from(e: Corrupt) -> Self {
         MetaError::Corrupt { code: e.code, reason: e.what.into() }
     }
 }

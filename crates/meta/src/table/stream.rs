@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use warpfire_format::table::{DataBlock, Entry, Partition, Place};
 use warpfire_log::LogStore;
 
-use super::Table;
+use super::{BLOCK_OUTSIDE, Table};
 use crate::store::MetaError;
 
 struct OpenTable {
@@ -72,10 +72,7 @@ impl<L: LogStore> RunStream<L> {
             if let Some(place) = self.blocks.next() {
                 let start = place.offset.checked_sub(self.bytes_offset).map(|s| s as usize);
                 let bytes = start.and_then(|s| self.bytes.get(s..s.checked_add(place.len as usize)?));
-                let bytes = bytes.ok_or_else(|| MetaError::Corrupt {
-                    code: 306,
-                    reason: "a block lies outside its partition".into(),
-                })?;
+                let bytes = bytes.ok_or(BLOCK_OUTSIDE)?;
                 self.block = Some(DataBlock::decode_in_order(bytes)?);
                 return Ok(());
             }

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use warpfire_format::Corrupt;
 use warpfire_format::manifest::{ManifestEdit, TableEntry};
 use warpfire_log::LogStore;
 use warpfire_units::Seq;
@@ -49,8 +50,11 @@ pub(crate) enum Into {
     Same(u64),
 }
 
+const CONTRADICTION: Corrupt = Corrupt::new(322, "a manifest edit contradicts the state");
+
+/// A contradiction; `reason` says which.
 fn inconsistent(reason: &'static str) -> MetaError {
-    MetaError::Corrupt { code: 322, reason: reason.into() }
+    MetaError::Corrupt { code: CONTRADICTION.code, reason: reason.into() }
 }
 
 impl ManifestState {

@@ -161,7 +161,7 @@ impl Session {
         let opened = self.shape.open(&self.world);
         self.fs = Some(Arc::new(opened.map_err(|e| match e {
             crate::stack::StackError::Fs(e) => e,
-            other => FsError::Damaged { code: 0, reason: other.to_string().into() },
+            other => FsError::Unknown(other.to_string().into()),
         })?));
         Ok(())
     }
