@@ -1,5 +1,7 @@
 //! Memory that devices accept without copying.
 
+#![expect(unsafe_code, reason = "the buffer owns memory that it allocates or maps itself")]
+
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;

@@ -3,6 +3,8 @@
 //! Everything that could make one run differ from another comes through here, so that the simulator
 //! can own it. The real implementations live in this crate; the simulated ones in `warpfire-simdev`.
 
+#![deny(unsafe_code)]
+
 mod batch;
 mod buf;
 mod clock;

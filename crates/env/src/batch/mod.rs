@@ -126,6 +126,7 @@ impl<'a> DeviceOp<'a> {
 ///
 /// # Panics
 /// If an operation names a device outside the set.
+#[expect(unsafe_code, reason = "it promises the ring that the buffers and descriptors live until it is done")]
 pub fn run_batch(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
     if !worth_a_ring(ops) {
         return run_each(devices, ops);

@@ -8,6 +8,8 @@
 //!
 //! Rings are passed between threads, so they are not made for a single issuer.
 
+#![expect(unsafe_code, reason = "the kernel uses buffers by address until it reports that it is done")]
+
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,5 +1,7 @@
 //! The kernel's calls for block devices: `linux/fs.h` and `linux/blkzoned.h`.
 
+#![expect(unsafe_code, reason = "an ioctl is a call whose number alone says what its argument is")]
+
 use std::fs::File;
 use std::mem::size_of;
 
