@@ -13,8 +13,8 @@ pub struct Corrupt {
 }
 
 impl Corrupt {
-    /// A corruption of kind `code`. Product code calls this with a literal, for a named constant only: so a test of the
-    /// repository sees every code once.
+    /// A corruption of kind `code`. Product code calls this with a literal, for a named constant only: so a
+    /// test of the repository sees every code once.
     #[must_use]
     pub const fn new(code: u16, what: &'static str) -> Self {
         Corrupt { code, what }
@@ -40,8 +40,8 @@ impl FieldErrors {
     }
 }
 
-/// Takes fields off the front of a byte string. Fixed-width fields are little-endian. A field that cannot be taken is an
-/// error of the structure that is read, and takes nothing.
+/// Takes fields off the front of a byte string. Fixed-width fields are little-endian. A field that cannot be
+/// taken is an error of the structure that is read, and takes nothing.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],

@@ -75,8 +75,9 @@ pub enum FsError {
     /// The pool has latched read-only after a failure; only reopening recovers. What was synced is safe.
     #[error("the pool is read-only until it is reopened: {0}")]
     ReadOnly(Arc<str>),
-    /// Bytes that cannot be read or rebuilt, that do not decode, or that contradict other bytes. Every kind of damage has a
-    /// permanent code of its own, which is never 0; bytes that could not be read at all have code 264.
+    /// Bytes that cannot be read or rebuilt, that do not decode, or that contradict other bytes. Every kind
+    /// of damage has a permanent code of its own, which is never 0; bytes that could not be read at all have
+    /// code 264.
     #[error("damaged ({code}): {reason}")]
     Damaged {
         /// See docs/FORMAT.md, "Corruption codes".
@@ -87,7 +88,8 @@ pub enum FsError {
     /// The engine can not say whether the change took place; look.
     #[error("outcome unknown: {0}")]
     Unknown(Arc<str>),
-    /// A transaction could not be committed: this call would answer otherwise now than it did. Nothing has changed; begin again.
+    /// A transaction could not be committed: this call would answer otherwise now than it did. Nothing has
+    /// changed; begin again.
     #[error("conflict: another change came between: '{call}' of {path} would answer otherwise now")]
     Conflict {
         /// What was called.
@@ -101,7 +103,8 @@ pub enum FsError {
     /// The transaction was begun for reading only.
     #[error("the transaction only reads")]
     OnlyReads,
-    /// The transaction changes more than fits in the memory that one may take. This call has changed nothing; what was done before can be committed.
+    /// The transaction changes more than fits in the memory that one may take. This call has changed nothing;
+    /// what was done before can be committed.
     #[error("the transaction changes too many files")]
     TransactionTooLarge,
 }

@@ -1,6 +1,7 @@
 //! Corruption codes are permanent: each number means one thing, for ever, and docs/FORMAT.md says what.
 //!
-//! Product code gives a code in one way only: `const NAME: Corrupt = Corrupt::new(123, "…");`. So this test sees all of them.
+//! Product code gives a code in one way only: `const NAME: Corrupt = Corrupt::new(123, "…");`. So this test
+//! sees all of them.
 
 use std::collections::BTreeMap;
 use std::path::Path;

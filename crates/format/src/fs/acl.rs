@@ -1,5 +1,5 @@
-//! Access control lists, as the two `system.posix_acl_*` attributes hold them: extended attribute format 2 of Linux, which
-//! the kernel and its tools exchange too.
+//! Access control lists, as the two `system.posix_acl_*` attributes hold them: extended attribute format 2 of
+//! Linux, which the kernel and its tools exchange too.
 //!
 //! ```text
 //! offset  width  field

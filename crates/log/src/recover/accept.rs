@@ -1,7 +1,8 @@
-//! Which of the groups that were found count.
+//! Which of the groups that were found count; the cases are in `cases`, table GROUP.
 //!
-//! Every group but the last was durable: the next one is begun only after its flush returned. The last one may be torn,
-//! so each bulk stripe that it requires is verified. What it frees itself it does not require: once it was durable, those zones were reset.
+//! Every group but the last was durable: the next one is begun only after its flush returned. The last one
+//! may be torn, so each bulk stripe that it requires is verified. What it frees itself it does not require:
+//! once it was durable, those zones were reset.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -12,6 +13,7 @@ use warpfire_format::segment::{SegmentDescriptor, SegmentState, StripeRun};
 use warpfire_pool::{Health, Pool};
 use warpfire_units::SegmentId;
 
+use super::cases::{self, GroupDecision, GroupFacts};
 use super::walk::{Found, Group};
 use super::{BAD_EDIT, unreadable};
 use crate::commit::Past;
@@ -30,6 +32,10 @@ pub(super) struct Accepted {
     pub(super) sequence: u64,
     pub(super) next_pos: LogPos,
     pub(super) next_segment: SegmentId,
+    /// Groups that were accepted.
+    pub(super) groups: usize,
+    /// The barrier of the group that was not.
+    pub(super) refused: Option<u64>,
 }
 
 pub(super) fn accept(pool: &Pool, state: &LogState, found: Found) -> Result<Accepted, LogError> {
@@ -38,16 +44,33 @@ pub(super) fn accept(pool: &Pool, state: &LogState, found: Found) -> Result<Acce
     let mut damaged = found.damaged;
     let last = groups.pop();
     for group in &groups {
+        let facts = GroupFacts { last: false, stripes_read: false, stripes_whole: false };
+        assert_eq!(cases::group(facts).1, GroupDecision::Accept, "a group that is followed was durable");
         apply(&mut segments, group)?;
     }
+    let mut refused = None;
     if let Some(group) = last {
         let mut with_last = segments.clone();
         apply(&mut with_last, &group)?;
-        if holds(pool, &segments, &group, &mut damaged)? {
-            segments = with_last;
-            groups.push(group);
+        let stripes_whole = holds(pool, &segments, &group, &mut damaged)?;
+        match cases::group(GroupFacts { last: true, stripes_read: true, stripes_whole }) {
+            (_, GroupDecision::Accept) => {
+                segments = with_last;
+                groups.push(group);
+            }
+            (case, GroupDecision::Refuse) => {
+                tracing::info!(
+                    name: "log_group_refused",
+                    group = group.barrier,
+                    records = group.records.len(),
+                    case,
+                    "the last group of the commit log is torn and is left out: its sync had not returned"
+                );
+                refused = Some(group.barrier);
+            }
         }
     }
+    let accepted_groups = groups.len();
     let (barrier, sequence) =
         groups.last().map_or((state.barrier, state.sequence), |group| (group.barrier, group.sequence));
     let records: Vec<_> = groups.into_iter().flat_map(|group| group.records).collect();
@@ -55,6 +78,10 @@ pub(super) fn accept(pool: &Pool, state: &LogState, found: Found) -> Result<Acce
     for descriptor in segments.values_mut() {
         descriptor.state = SegmentState::Sealed;
     }
+    assert!(
+        refused.is_none_or(|refused| refused > barrier),
+        "a group that was refused is after those accepted"
+    );
     let past = cut_chain(found.past, state.first_stripe, found.first_sequence, sequence);
     damaged.retain(|id| segments.contains_key(id) || past.iter().any(|p| p.descriptor.id == *id));
     Ok(Accepted {
@@ -66,6 +93,8 @@ pub(super) fn accept(pool: &Pool, state: &LogState, found: Found) -> Result<Acce
         sequence,
         next_pos: LogPos(next_pos),
         next_segment: found.next_segment,
+        groups: accepted_groups,
+        refused,
     })
 }
 
@@ -100,7 +129,8 @@ fn open_segment(segments: &mut Segments, id: SegmentId) -> Result<&mut SegmentDe
     segments.get_mut(&id).filter(|d| d.state == SegmentState::Open).ok_or_else(|| BAD_EDIT.into())
 }
 
-/// Whether every bulk stripe that the group requires is readable: those it lists, but for segments that it frees too. `before` is the table without the group.
+/// Whether every bulk stripe that the group requires is readable: those it lists, but for segments that it
+/// frees too. `before` is the table without the group.
 fn holds(
     pool: &Pool,
     before: &Segments,
@@ -161,13 +191,15 @@ fn stripes_verify(
     Ok(missing == 0)
 }
 
-/// Cuts the log's segments down to the stripes up to `sequence`, seals them, and drops those of which nothing is left.
+/// Cuts the log's segments down to the stripes up to `sequence`, seals them, and drops those of which nothing
+/// is left.
 fn cut_chain(
     mut past: VecDeque<Past>,
     first_stripe: u32,
     first_sequence: u64,
     sequence: u64,
 ) -> VecDeque<Past> {
+    // Stripes that are still to be kept, and those of the first segment that lie before the first one read.
     let mut left = sequence + 1 - first_sequence;
     let mut skipped = u64::from(first_stripe);
     for segment in &mut past {
@@ -175,6 +207,7 @@ fn cut_chain(
         let kept = held.min(left);
         left -= kept;
         let stripes = usize::try_from(skipped + kept).expect("a zone has fewer than 2^32 stripes");
+        // The first stripe that goes says how many bytes lie before it.
         if let Some(cut) = segment.starts.get(stripes) {
             segment.bytes = cut.bytes_before;
         }
@@ -186,6 +219,7 @@ fn cut_chain(
         }
         skipped = 0;
     }
+    assert_eq!(left, 0, "every accepted stripe was found in the chain");
     past.retain(|segment| !segment.starts.is_empty());
     past
 }

@@ -1,19 +1,25 @@
 //! Opening: one root, then the commit log from where the root says.
 //!
 //! ```text
-//!   root ──▶ walk: stripes in sequence ──▶ groups ──▶ accept: all but the last, the last if its stripes verify
+//!   root ──▶ walk: stripes in sequence ──▶ groups ──▶ accept: all but the last; the last if it verifies
 //!        ──▶ table and records as of the last accepted barrier ──▶ restore what is not whole
 //!        ──▶ a new root that says so ──▶ open
 //! ```
 //!
 //! # Invariants
-//! 1. Until the new root is durable nothing is written but free zones, so recovery can be cut and begun again.
-//! 2. The new root lists the accepted stripes of the old log as *sealed*, so what was not accepted is never looked at
-//!    again, and the records that were accepted stay until the client's next checkpoint.
+//! 1. Until the new root is durable nothing is written but free zones, so recovery can be cut and begun
+//!    again.
+//! 2. The new root lists the accepted stripes of the old log as *sealed*, so what was not accepted is never
+//!    looked at again, and the records that were accepted stay until the client's next checkpoint.
 //! 3. What was accepted has full redundancy again, where devices allow, before the new root says so.
 //! 4. An acknowledged sync is never dropped: its group is followed by another one, or it verifies.
+//!
+//! What is decided by cases is decided in `cases`, by four tables. Events: `log_recovered` (debug) when it is
+//! done, `log_group_refused` (info) for a group that does not count, `log_group_lost` (debug) for one that
+//! had to, and `log_root_refused` (warn) where the log cannot be opened from the root.
 
 mod accept;
+mod cases;
 mod walk;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -78,9 +84,20 @@ impl Log {
     /// Opens the log of a pool as it was after some cut no older than the last sync that returned.
     ///
     /// # Errors
-    /// `Corrupt` if the root is not the newest or does not decode, `Damaged` if devices fail beyond parity, `NoSpace` if
-    /// not one log segment is free.
+    /// `Corrupt` if the root is not the newest or does not decode, `Damaged` if devices fail beyond parity,
+    /// `NoSpace` if not one log segment is free.
     pub fn open(pool: Pool, root: &Root) -> Result<(Log, Recovered), LogError> {
+        Self::recover(pool, root).inspect_err(|error| {
+            tracing::warn!(
+                name: "log_root_refused",
+                root = root.sequence,
+                %error,
+                "the log cannot be opened from this root"
+            );
+        })
+    }
+
+    fn recover(pool: Pool, root: &Root) -> Result<(Log, Recovered), LogError> {
         let (state, client) = LogState::decode(&root.payload)?;
         let found = walk::walk(&pool, &state)?;
         let mut accepted = accept::accept(&pool, &state, found)?;
@@ -89,6 +106,21 @@ impl Log {
         }
         let current = pool.allocate(accepted.next_segment, SegmentKind::Mirror).map_err(unreadable)?;
         let restored = restore(&pool, &mut accepted);
+        // Stable: a person asks afterwards what a mount found.
+        tracing::debug!(
+            name: "log_recovered",
+            root = root.sequence,
+            groups = accepted.groups,
+            refused_group = accepted.refused,
+            barrier = accepted.barrier,
+            sequence = accepted.sequence,
+            records = accepted.records.len(),
+            segments = accepted.segments.len(),
+            log_segments = accepted.past.len(),
+            restored = restored.len(),
+            damaged = accepted.damaged.len(),
+            "the commit log is recovered"
+        );
         let origin = Origin {
             sequence: accepted.sequence,
             barrier: accepted.barrier,
@@ -115,8 +147,9 @@ impl Log {
     }
 }
 
-/// Gives damaged segments their lost columns back, where that is possible: what was accepted by luck or by parity has
-/// full redundancy before anything is acknowledged on top of it. The others stay damaged, first in line for cleaning.
+/// Gives damaged segments their lost columns back, where that is possible: what was accepted by luck or by
+/// parity has full redundancy before anything is acknowledged on top of it. The others stay damaged, first in
+/// line for cleaning.
 fn restore(pool: &Pool, accepted: &mut Accepted) -> Vec<Restored> {
     let mut all = Vec::new();
     let table = accepted.segments.iter_mut();

@@ -1,4 +1,5 @@
-//! From a root to the groups of the commit log, stripe by stripe.
+//! From a root to the groups of the commit log, stripe by stripe. `cases` decides what a stripe, a frame
+//! behind a gap and a barrier mean; this file collects the facts and does what was decided.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -8,6 +9,9 @@ use warpfire_format::segment::{SegmentDescriptor, SegmentState};
 use warpfire_pool::{Health, Pool, RecoveredStripe};
 use warpfire_units::{BLOCK_BYTES, SegmentId};
 
+use super::cases::{
+    self, BarrierDecision, BarrierFacts, BehindDecision, BehindFacts, StripeDecision, StripeFacts,
+};
 use super::{LOG_MISSING, OUT_OF_ORDER, ROOT_LOST, unreadable};
 use crate::commit::{Past, StripeStart};
 use crate::store::{LogError, LogPos};
@@ -42,6 +46,8 @@ pub(super) fn walk(pool: &Pool, state: &LogState) -> Result<Found, LogError> {
     let mut reader = Reader::new(state, first_sequence);
     let mut chain: VecDeque<SegmentDescriptor> = state.chain.iter().cloned().collect();
     let mut from_stripe = state.first_stripe;
+    // The root lists the segments that the log had when it was written. The last of them announces the next
+    // one, if the log has gone on since, and so on to the segment that announces none.
     while let Some(descriptor) = chain.pop_front() {
         reader.is_last = chain.is_empty();
         reader.begin_segment(&descriptor, from_stripe);
@@ -62,9 +68,16 @@ pub(super) fn walk(pool: &Pool, state: &LogState) -> Result<Found, LogError> {
         chain.extend(reader.announced.take());
         from_stripe = 0;
     }
+    // The root says that these stripes are durable. Without them it is an older root, or the log is lost: not
+    // an older state.
     if reader.next_sequence <= state.sequence {
         return Err(LOG_MISSING.into());
     }
+    assert_eq!(
+        reader.past.iter().map(|past| past.starts.len() as u64).sum::<u64>() - u64::from(state.first_stripe),
+        reader.next_sequence - first_sequence,
+        "each stripe taken is in the chain"
+    );
     Ok(reader.finish(first_sequence))
 }
 
@@ -127,17 +140,21 @@ impl Reader {
 
     /// Takes the next stripe in.
     fn take(&mut self, stripe: &RecoveredStripe<'_>) -> Result<(), LogError> {
-        if self.sealed_stripes.is_some_and(|count| stripe.index >= count) {
-            return Ok(());
-        }
-        let Some(payload) = stripe.payload else {
-            self.gap = true;
-            return Ok(());
+        let facts = StripeFacts {
+            past_seal: self.sealed_stripes.is_some_and(|count| stripe.index >= count),
+            after_gap: self.gap,
+            readable: stripe.payload.is_some(),
+            expected: stripe.payload.is_some() && stripe.sequence == self.next_sequence,
         };
-        self.gap |= stripe.sequence != self.next_sequence;
-        if self.gap {
-            return self.look_behind_gap(payload);
-        }
+        let (case, decision) = cases::stripe(facts);
+        self.gap |= matches!(decision, StripeDecision::Miss | StripeDecision::LookBehind);
+        let payload = match (decision, stripe.payload) {
+            (StripeDecision::Take, Some(payload)) => payload,
+            (StripeDecision::LookBehind, Some(payload)) => return self.look_behind_gap(payload),
+            (StripeDecision::Ignore | StripeDecision::Miss, _) => return Ok(()),
+            (_, None) => unreachable!("case {case} is of a readable stripe"),
+        };
+        assert!(!self.gap, "nothing counts after a gap");
         let past = self.past.back_mut().expect("a segment was begun");
         past.starts.push(StripeStart { pos: self.next_pos, bytes_before: past.bytes });
         past.bytes += payload.len().next_multiple_of(BLOCK_BYTES) as u64;
@@ -152,18 +169,34 @@ impl Reader {
         Ok(())
     }
 
-    /// A stripe is missing. That is a torn last group, unless what follows proves that the group was durable: anything behind
-    /// its barrier, or a later barrier. Then the log is damaged, and an older state must not pass for the newest.
+    /// A stripe is missing. That is a torn last group, unless what follows proves that the group was durable:
+    /// anything behind its barrier, or a later barrier. Then the log is damaged, and an older state must not
+    /// pass for the newest.
     fn look_behind_gap(&mut self, payload: &[u8]) -> Result<(), LogError> {
+        // The torn group is the one after the last barrier. Where no barrier was read, the root knows the
+        // last one.
         let torn_group = self.next_barrier.unwrap_or(self.root_barrier + 1);
         let mut rest = payload;
         while !rest.is_empty() {
             let (frame, after) = Frame::decode(rest)?;
-            let later = matches!(frame, Frame::Barrier { number, .. } if number > torn_group);
-            if self.gap_barrier_seen || later {
-                return Err(LogError::Damaged("commit log unreadable before its end".into()));
+            let facts = BehindFacts {
+                barrier_seen: self.gap_barrier_seen,
+                is_barrier: matches!(frame, Frame::Barrier { .. }),
+                later: matches!(frame, Frame::Barrier { number, .. } if number > torn_group),
+            };
+            match cases::behind_gap(facts) {
+                (_, BehindDecision::Torn) => {}
+                (_, BehindDecision::Ends) => self.gap_barrier_seen = true,
+                (case, BehindDecision::Damaged) => {
+                    tracing::debug!(
+                        name: "log_group_lost",
+                        group = torn_group,
+                        case,
+                        "a durable group of the commit log is lost"
+                    );
+                    return Err(LogError::Damaged("commit log unreadable before its end".into()));
+                }
             }
-            self.gap_barrier_seen = matches!(frame, Frame::Barrier { .. });
             rest = after;
         }
         Ok(())
@@ -216,17 +249,22 @@ impl Reader {
     }
 
     fn barrier(&mut self, number: u64, checkpoint: u64) -> Result<(), LogError> {
-        if self.next_barrier.is_some_and(|next| next != number) {
-            return Err(OUT_OF_ORDER.into());
-        }
-        if checkpoint > self.root_checkpoint {
-            return Err(ROOT_LOST.into());
-        }
+        let facts = BarrierFacts {
+            follows: self.next_barrier.is_none_or(|next| next == number),
+            newer_checkpoint: checkpoint > self.root_checkpoint,
+            in_root: number <= self.root_barrier,
+        };
+        let edits_count = match cases::barrier(facts) {
+            (_, BarrierDecision::OutOfOrder) => return Err(OUT_OF_ORDER.into()),
+            (_, BarrierDecision::RootLost) => return Err(ROOT_LOST.into()),
+            (_, BarrierDecision::RecordsCount) => false,
+            (_, BarrierDecision::AllCounts) => true,
+        };
         self.next_barrier = Some(number + 1);
         let mut group = std::mem::take(&mut self.group);
         group.barrier = number;
         group.sequence = self.next_sequence - 1;
-        if number <= self.root_barrier {
+        if !edits_count {
             group.edits.clear();
         }
         self.groups.push(group);
@@ -234,6 +272,16 @@ impl Reader {
     }
 
     fn finish(self, first_sequence: u64) -> Found {
+        // A group without its barrier was never flushed: nothing in it counts.
+        if !self.group.records.is_empty() || !self.group.edits.is_empty() {
+            tracing::info!(
+                name: "log_group_refused",
+                group = self.next_barrier.unwrap_or(self.root_barrier + 1),
+                records = self.group.records.len(),
+                case = "no barrier",
+                "the last group of the commit log is unfinished and is left out: its sync had not returned"
+            );
+        }
         Found {
             groups: self.groups,
             past: self.past,
