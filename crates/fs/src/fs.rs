@@ -1,7 +1,7 @@
 //! The filesystem as a whole: opening, numbers, commits, syncing.
 //!
 //! # Order of locks
-//! 0. A turn (`tx/turn.rs`), which every call takes first. Then: 1. `rename` (moves of directories), 2. `Node::children` (ascending inode numbers), 3. the engine's key locks (names),
+//! 0. The call gate (`op/call_gate.rs`), which every call enters first. Then: 1. `rename` (moves of directories), 2. `Node::children` (ascending inode numbers), 3. the engine's key locks (names),
 //! 4. `Node::state` (ascending inode numbers), 5. everything inside `Table`, `Dirty`, `Touch` and `Inos`, held for a few
 //!    instructions. The cut hook runs inside commits, so it takes locks of group 5 only.
 //!
@@ -21,16 +21,16 @@ use warpfire_format::fs::{
 use warpfire_meta::{Admit, Batch, SliceStore, Store};
 use warpfire_units::Seq;
 
-use crate::attrs::stamp;
 use crate::damage::{HOLDS_ITSELF, INODE_DIFFERS, NO_INODE_OF_NAME, NO_ROOT_INODE};
 use crate::data::Strain;
 use crate::dirty::Dirty;
 use crate::error::FsError;
 use crate::node::{Found, Home, NodeRef, State, Stripes, Table};
 use crate::numbers::Numbers;
+use crate::op::{CallGate, CallGuard, Digestible, Operation, TransactionCounters};
 use crate::scratch::Scratch;
 use crate::slice::Leases;
-use crate::tx::{Counters, Turns};
+use crate::stamp::stamp;
 
 /// Inode number of a volume's root directory.
 pub(crate) const ROOT_INO: u64 = 1;
@@ -69,8 +69,8 @@ pub struct Fs<E: Store + SliceStore> {
     /// Held by who moves a directory to another parent.
     pub(crate) rename: Mutex<()>,
     pub(crate) numbers: Numbers,
-    pub(crate) turns: Turns,
-    pub(crate) counters: Counters,
+    pub(crate) call_gate: CallGate<Fs<E>>,
+    pub(crate) transactions: TransactionCounters,
     pub(crate) root: NodeRef,
 }
 
@@ -148,12 +148,12 @@ impl<E: Store + SliceStore> Fs<E> {
             strain: Arc::default(),
             rename: Mutex::new(()),
             numbers: Numbers::own(next_ino),
-            turns: Turns::base(),
-            counters: Counters::default(),
+            call_gate: CallGate::base(),
+            transactions: TransactionCounters::default(),
             root,
         };
         {
-            let _turn = fs.turn();
+            let _guard = fs.enter_unrecorded();
             fs.remove_left_orphans()?;
         }
         Ok(fs)
@@ -205,18 +205,33 @@ impl<E: Store + SliceStore> Fs<E> {
     pub fn close(&self) -> Result<(), FsError> {
         self.reap()?;
         {
-            let _turn = self.turn();
+            let _guard = self.enter_unrecorded();
             self.return_numbers()?;
         }
         Ok(self.engine.close()?)
     }
 
+    /// Enters the gate and makes a call with `run`. Inside a transaction it is recorded as `operation`.
+    pub(crate) fn call<O: Operation<Fs<E>> + 'static, T: Digestible>(
+        &self,
+        operation: impl FnOnce() -> O,
+        run: impl FnOnce() -> T,
+    ) -> T {
+        self.call_gate.call(|| stamp(self.clock.now()), operation, run)
+    }
+
+    /// Enters the gate for a call that a transaction does not record: see [`CallGate::enter_unrecorded`].
+    pub(crate) fn enter_unrecorded(&self) -> CallGuard<'_, Fs<E>> {
+        self.call_gate.enter_unrecorded(|| stamp(self.clock.now()))
+    }
+
+    /// The time of the call: in the base the clock's, inside a transaction that of when the call began.
     pub(crate) fn now(&self) -> Stamp {
-        self.turns.time().unwrap_or_else(|| stamp(self.clock.now()))
+        self.call_gate.call_time().unwrap_or_else(|| stamp(self.clock.now()))
     }
 
     pub(crate) fn commit(&self, batch: &Batch, who: Admit) -> Result<(), FsError> {
-        assert!(self.turns.is_held(), "what changes something is a call, and takes a turn");
+        assert!(self.call_gate.is_entered(), "a call changes something only after it has entered the gate");
         self.engine.commit(batch, None, who)?;
         self.dirty.count(batch.sums());
         Ok(())

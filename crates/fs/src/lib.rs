@@ -18,12 +18,14 @@ pub mod limits;
 mod names;
 mod node;
 mod numbers;
+mod op;
 mod orphan;
 mod path;
 mod schema;
 mod scratch;
 mod slice;
 mod space;
+mod stamp;
 #[cfg(test)]
 mod tests;
 mod tx;
@@ -35,12 +37,13 @@ pub use fs::{AtimeMode, Fs, FsOptions};
 pub use interval_sync::{Changes, IntervalSync};
 pub use names::{DirEntry, DirHandle, HandleVisitor, NewFile, RenameMode};
 pub use node::{Node, NodeRef};
+pub use op::{Savepoint, TransactionCounts};
 pub use path::{Follow, Resolved};
 pub use schema::FsSchema;
 pub use slice::{Inserted, Yanked};
 pub use space::SpaceInfo;
 pub use tx::{
-    Aspect, Change, Changed, Diff, Differing, How, Inside, RANGES_TOLD_MAX, Savepoint, Transaction,
-    TransactionCounts, Version, XATTRS_TOLD_MAX,
+    Aspect, Change, Changed, Diff, Differing, How, RANGES_TOLD_MAX, Transaction, TxFs, Version,
+    XATTRS_TOLD_MAX,
 };
 pub use warpfire_format::fs::FileKind;

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. A number is given out once, and only below the superblock's `next_ino`, which is committed before.
-//! 2. Inside a transaction numbers come from the base, and a repetition of its calls gets those that it had.
+//! 2. Inside a transaction numbers come from the base, and a replay of its calls gets those that it had.
 
 use parking_lot::Mutex;
 use warpfire_format::fs::{Key, SuperId, Superblock};

@@ -26,12 +26,12 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// What committing says; the rest is tried again later.
     pub fn reap(&self) -> Result<(), FsError> {
-        if self.turns.are_inside() {
+        if self.call_gate.is_transaction() {
             // Whoever holds such a file outside: the base removes it once the transaction has been committed.
             return Ok(());
         }
         self.leases.expire(self.clock.now());
-        let _turn = self.turns.take();
+        let _guard = self.call_gate.enter();
         for ino in self.table.take_unheld_orphans() {
             if let Err(e) = self.remove_orphan(ino) {
                 self.table.return_unheld_orphan(ino);

@@ -1,5 +1,7 @@
 //! Paths, for programs that call the library. The mount's kernel walks by itself.
 
+use std::hash::{Hash, Hasher};
+
 use warpfire_format::fs::FileKind;
 use warpfire_meta::{SliceStore, Store};
 
@@ -8,7 +10,7 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::{PATH_BYTES_MAX, SYMLINKS_MAX};
 use crate::node::{Name, NodeRef};
-use crate::tx::{Call, Who};
+use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, Scene};
 
 /// Whether a symbolic link at a path's end is followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,77 +68,72 @@ impl<E: Store + SliceStore> Fs<E> {
         path: &[u8],
         follow: Follow,
     ) -> Result<Resolved, FsError> {
-        self.call(
-            || Call::Resolve { who: Who::of(caller), base: base.ino(), path: path.into(), follow },
-            || self.resolve_parent_in_turn(caller, base, path, follow),
-        )
-    }
-
-    fn resolve_parent_in_turn(
-        &self,
-        caller: &Caller<'_>,
-        base: &NodeRef,
-        path: &[u8],
-        follow: Follow,
-    ) -> Result<Resolved, FsError> {
-        if path.is_empty() {
-            return Err(FsError::NotFound);
-        }
-        if path.len() > PATH_BYTES_MAX {
-            return Err(FsError::NameTooLong);
-        }
-        if path.contains(&0) {
-            return Err(FsError::Invalid("a path holds no NUL"));
-        }
-        let mut walk = Walk { rest: path.to_vec(), links: 0 };
-        let mut at = NodeRef::clone(base);
-        loop {
-            let (name, last, wants_dir) = match walk.next() {
-                Step::Root => {
-                    at = self.root();
+        let record = || ResolvePath {
+            caller: RecordedCaller::of(caller),
+            base: base.ino(),
+            path: path.into(),
+            follow,
+        };
+        self.call(record, || {
+            if path.is_empty() {
+                return Err(FsError::NotFound);
+            }
+            if path.len() > PATH_BYTES_MAX {
+                return Err(FsError::NameTooLong);
+            }
+            if path.contains(&0) {
+                return Err(FsError::Invalid("a path holds no NUL"));
+            }
+            let mut walk = Walk { rest: path.to_vec(), links: 0 };
+            let mut at = NodeRef::clone(base);
+            loop {
+                let (name, last, wants_dir) = match walk.next() {
+                    Step::Root => {
+                        at = self.root();
+                        continue;
+                    }
+                    Step::End => {
+                        return Ok(Resolved {
+                            dir: NodeRef::clone(&at),
+                            name: Name::new(),
+                            node: Some(at),
+                            wants_dir: true,
+                        });
+                    }
+                    Step::Name { name, last, wants_dir } => (name, last, wants_dir),
+                };
+                if name == b"." || name == b".." {
+                    at = self.lookup(caller, &at, &name)?;
+                    if last {
+                        return Ok(Resolved {
+                            dir: NodeRef::clone(&at),
+                            name: Name::new(),
+                            node: Some(at),
+                            wants_dir: true,
+                        });
+                    }
                     continue;
                 }
-                Step::End => {
-                    return Ok(Resolved {
-                        dir: NodeRef::clone(&at),
-                        name: Name::new(),
-                        node: Some(at),
-                        wants_dir: true,
-                    });
+                let node = match self.lookup(caller, &at, &name) {
+                    Err(FsError::NotFound) if last => None,
+                    other => Some(other?),
+                };
+                let Some(node) = node else {
+                    return Ok(Resolved { dir: at, name: Name::from_vec(name), node: None, wants_dir });
+                };
+                if node.kind() == FileKind::Symlink && (!last || follow == Follow::Yes || wants_dir) {
+                    walk.follow(&self.readlink(&node)?)?;
+                    continue;
                 }
-                Step::Name { name, last, wants_dir } => (name, last, wants_dir),
-            };
-            if name == b"." || name == b".." {
-                at = self.lookup(caller, &at, &name)?;
+                if (!last || wants_dir) && !node.is_dir() {
+                    return Err(FsError::NotDirectory);
+                }
                 if last {
-                    return Ok(Resolved {
-                        dir: NodeRef::clone(&at),
-                        name: Name::new(),
-                        node: Some(at),
-                        wants_dir: true,
-                    });
+                    return Ok(Resolved { dir: at, name: Name::from_vec(name), node: Some(node), wants_dir });
                 }
-                continue;
+                at = node;
             }
-            let node = match self.lookup(caller, &at, &name) {
-                Err(FsError::NotFound) if last => None,
-                other => Some(other?),
-            };
-            let Some(node) = node else {
-                return Ok(Resolved { dir: at, name: Name::from_vec(name), node: None, wants_dir });
-            };
-            if node.kind() == FileKind::Symlink && (!last || follow == Follow::Yes || wants_dir) {
-                walk.follow(&self.readlink(&node)?)?;
-                continue;
-            }
-            if (!last || wants_dir) && !node.is_dir() {
-                return Err(FsError::NotDirectory);
-            }
-            if last {
-                return Ok(Resolved { dir: at, name: Name::from_vec(name), node: Some(node), wants_dir });
-            }
-            at = node;
-        }
+        })
     }
 }
 
@@ -182,5 +179,44 @@ impl Walk {
         }
         // Links that grow the path are bounded by their number: 40 times 4095 bytes.
         Ok(())
+    }
+}
+
+/// [`Fs::resolve_parent`] as a journal keeps it.
+struct ResolvePath {
+    caller: RecordedCaller,
+    base: u64,
+    path: Box<[u8]>,
+    follow: Follow,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for ResolvePath {
+    fn name(&self) -> &'static str {
+        "look up"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.base, &self.path)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.path.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        let base = scene.node(self.base)?;
+        let resolved = fs.resolve_parent(&self.caller.get(), base, &self.path, self.follow)?;
+        scene.add(resolved.dir);
+        if let Some(node) = resolved.node {
+            scene.add(node);
+        }
+        Ok(())
+    }
+}
+
+impl Digestible for Resolved {
+    fn add_to(&self, state: &mut impl Hasher) {
+        (self.dir.ino(), self.name.as_slice(), self.wants_dir).hash(state);
+        self.node.as_ref().map(|node| (node.ino(), node.kind() as u8)).hash(state);
     }
 }

@@ -8,7 +8,7 @@ use crate::acl::{Acl, AclError, Caller, Perm, Subject, XATTR_ACCESS, may_delete_
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::Node;
-use crate::tx::{Call, Who};
+use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
 
 impl From<AclError> for FsError {
     fn from(_: AclError) -> Self {
@@ -27,15 +27,11 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `AccessDenied` if it does not.
     pub fn access(&self, caller: &Caller<'_>, node: &Node, want: Perm) -> Result<(), FsError> {
-        self.call(
-            || Call::Access { who: Who::of(caller), node: node.ino(), want },
-            || self.access_in_turn(caller, node, want),
-        )
-    }
-
-    fn access_in_turn(&self, caller: &Caller<'_>, node: &Node, want: Perm) -> Result<(), FsError> {
-        let attrs = node.state.read().attrs;
-        self.permit(caller, node.ino(), &attrs, want)
+        let record = || CheckAccess { caller: RecordedCaller::of(caller), node: node.ino(), want };
+        self.call(record, || {
+            let attrs = node.state.read().attrs;
+            self.permit(caller, node.ino(), &attrs, want)
+        })
     }
 
     pub(crate) fn permit(
@@ -77,5 +73,30 @@ impl<E: Store + SliceStore> Fs<E> {
             return Ok(None);
         }
         Ok(Acl::from_xattr(super::xattr::decode(&value)?)?)
+    }
+}
+
+/// [`Fs::access`] as a journal keeps it.
+struct CheckAccess {
+    caller: RecordedCaller,
+    node: u64,
+    want: Perm,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for CheckAccess {
+    fn name(&self) -> &'static str {
+        "check permission"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.access(&self.caller.get(), scene.node(self.node)?, self.want)
     }
 }

@@ -1,7 +1,12 @@
 //! What `stat` shows and what `chmod`, `chown`, `utimens` and `truncate` change.
 
+use std::hash::{Hash, Hasher};
+
 use warpfire_env::Timestamp;
-use warpfire_format::fs::{Attrs, FileKind, Stamp};
+use warpfire_format::fs::{Attrs, FileKind};
+
+use crate::op::Digestible;
+use crate::stamp::timestamp;
 
 /// What `stat` shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,14 +82,6 @@ impl NewMode {
     }
 }
 
-pub(crate) fn stamp(t: Timestamp) -> Stamp {
-    Stamp { seconds: t.seconds, nanos: t.nanos.min(999_999_999) }
-}
-
-pub(crate) fn timestamp(t: Stamp) -> Timestamp {
-    Timestamp { seconds: t.seconds, nanos: t.nanos }
-}
-
 /// `st_mode` of an inode.
 pub(crate) fn mode_of(attrs: &Attrs) -> u32 {
     (attrs.kind as u32) << 12 | u32::from(attrs.permissions)
@@ -105,5 +102,19 @@ pub(crate) fn attr_of(ino: u64, a: &Attrs) -> Attr {
         mtime: timestamp(a.mtime),
         ctime: timestamp(a.ctime),
         btime: timestamp(a.btime),
+    }
+}
+
+impl Digestible for Attr {
+    fn add_to(&self, state: &mut impl Hasher) {
+        (self.ino, self.mode, self.links, self.uid, self.gid, self.rdev).hash(state);
+        (self.size_bytes, self.allocated_bytes).hash(state);
+        (self.btime.seconds, self.btime.nanos).hash(state);
+        // A directory's times move with every name that anyone makes in it; access times move with reading.
+        if self.kind != FileKind::Directory {
+            for time in [self.mtime, self.ctime] {
+                (time.seconds, time.nanos).hash(state);
+            }
+        }
     }
 }

@@ -7,7 +7,7 @@ mod set;
 mod xattr;
 
 pub use attr::{Attr, NewMode, SetAttr, SetTime};
-pub(crate) use attr::{attr_of, mode_of, stamp};
+pub(crate) use attr::{attr_of, mode_of};
 pub(crate) use read::lost;
 pub use xattr::XattrMode;
 pub(crate) use xattr::encode as encode_xattr_value;

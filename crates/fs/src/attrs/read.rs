@@ -9,17 +9,14 @@ use crate::error::FsError;
 use crate::fs::{AtimeMode, Fs};
 use crate::limits::RELATIME_SECONDS;
 use crate::node::Node;
-use crate::tx::Call;
+use crate::op::{Operation, Scene};
 
 impl<E: Store + SliceStore> Fs<E> {
     /// What `stat` shows.
     #[must_use]
     pub fn getattr(&self, node: &Node) -> Attr {
-        self.call(|| Call::Attributes { node: node.ino() }, || self.getattr_in_turn(node))
-    }
-
-    fn getattr_in_turn(&self, node: &Node) -> Attr {
-        attr_of(node.ino(), &node.current(&node.state.read()))
+        let record = || ReadAttributes { node: node.ino() };
+        self.call(record, || attr_of(node.ino(), &node.current(&node.state.read())))
     }
 
     /// A symbolic link's target.
@@ -27,29 +24,28 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `Invalid` if the node is no symbolic link.
     pub fn readlink(&self, node: &Node) -> Result<Vec<u8>, FsError> {
-        self.call(|| Call::Target { node: node.ino() }, || self.readlink_in_turn(node))
-    }
-
-    fn readlink_in_turn(&self, node: &Node) -> Result<Vec<u8>, FsError> {
-        if node.kind() != FileKind::Symlink {
-            return Err(FsError::Invalid("not a symbolic link"));
-        }
-        let state = node.state.read();
-        let mut value = Vec::new();
-        let Some(key) = state.home_key(self.volume, node.ino()) else { return Err(FsError::NotFound) };
-        if !self.get(&key, &mut value)? {
-            return Err(lost());
-        }
-        let Content::Symlink(target) = Inode::decode(&value)?.content else { return Err(lost()) };
-        let target = target.to_vec();
-        drop(state);
-        self.was_read(node)?;
-        Ok(target)
+        let record = || ReadTarget { node: node.ino() };
+        self.call(record, || {
+            if node.kind() != FileKind::Symlink {
+                return Err(FsError::Invalid("not a symbolic link"));
+            }
+            let state = node.state.read();
+            let mut value = Vec::new();
+            let Some(key) = state.home_key(self.volume, node.ino()) else { return Err(FsError::NotFound) };
+            if !self.get(&key, &mut value)? {
+                return Err(lost());
+            }
+            let Content::Symlink(target) = Inode::decode(&value)?.content else { return Err(lost()) };
+            let target = target.to_vec();
+            drop(state);
+            self.was_read(node)?;
+            Ok(target)
+        })
     }
 
     /// Renews the access time if it is due.
     pub(crate) fn was_read(&self, node: &Node) -> Result<(), FsError> {
-        let _turn = self.turns.take();
+        let _guard = self.call_gate.enter();
         let attrs = node.current(&node.state.read());
         if self.atime_is_due(&attrs) { self.renew_atime(node, self.now()) } else { Ok(()) }
     }
@@ -67,4 +63,51 @@ impl<E: Store + SliceStore> Fs<E> {
 /// A record that must be there is not.
 pub(crate) fn lost() -> FsError {
     NO_RECORD.into()
+}
+
+/// [`Fs::getattr`] as a journal keeps it.
+struct ReadAttributes {
+    node: u64,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for ReadAttributes {
+    fn name(&self) -> &'static str {
+        "read attributes"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        let _ = fs.getattr(scene.node(self.node)?);
+        Ok(())
+    }
+}
+
+/// [`Fs::readlink`] as a journal keeps it.
+struct ReadTarget {
+    node: u64,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for ReadTarget {
+    fn name(&self) -> &'static str {
+        "read a link"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.readlink(scene.node(self.node)?).map(drop)
+    }
 }

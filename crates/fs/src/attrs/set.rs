@@ -4,14 +4,15 @@ use warpfire_format::fs::{Attrs, FileKind, InodeEdit, Stamp, flag, xattr_key};
 use warpfire_meta::{Admit, Batch, SliceStore, Store};
 
 use super::access::subject;
-use super::attr::{Attr, SetAttr, SetTime, attr_of, stamp};
+use super::attr::{Attr, SetAttr, SetTime, attr_of};
 use crate::acl::{Caller, Perm, XATTR_ACCESS, mode_after_chmod, mode_after_chown, mode_after_write};
 use crate::dirty::Dirty;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::{Node, NodeRef, State, Touch};
+use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
 use crate::scratch::Scratch;
-use crate::tx::{Call, Who};
+use crate::stamp::stamp;
 
 /// Security capabilities of an executable; gone after any write by anyone.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
@@ -42,13 +43,12 @@ impl<E: Store + SliceStore> Fs<E> {
         set: &SetAttr,
         tells: bool,
     ) -> Result<Option<Attr>, FsError> {
-        self.call(
-            || Call::SetAttributes { who: Who::of(caller), node: node.ino(), set: Box::new(*set), tells },
-            || Ok(Some(self.setattr_in_turn(caller, node, set)?).filter(|_| tells)),
-        )
+        let record =
+            || SetAttributes { caller: RecordedCaller::of(caller), node: node.ino(), set: *set, tells };
+        self.call(record, || Ok(Some(self.apply_setattr(caller, node, set)?).filter(|_| tells)))
     }
 
-    fn setattr_in_turn(&self, caller: &Caller<'_>, node: &NodeRef, set: &SetAttr) -> Result<Attr, FsError> {
+    fn apply_setattr(&self, caller: &Caller<'_>, node: &NodeRef, set: &SetAttr) -> Result<Attr, FsError> {
         if let Some(size) = set.size_bytes {
             self.access(caller, node, Perm::WRITE)?;
             self.truncate(caller, node, size)?;
@@ -219,5 +219,32 @@ impl<E: Store + SliceStore> Fs<E> {
         state.attrs = attrs;
         self.stripes.moved(&key);
         Ok(())
+    }
+}
+
+/// [`Fs::setattr_and_tell`] as a journal keeps it.
+struct SetAttributes {
+    caller: RecordedCaller,
+    node: u64,
+    set: SetAttr,
+    /// Whether the caller learned what the attributes are then.
+    tells: bool,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for SetAttributes {
+    fn name(&self) -> &'static str {
+        "set attributes"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.setattr_and_tell(&self.caller.get(), scene.node(self.node)?, &self.set, self.tells).map(drop)
     }
 }

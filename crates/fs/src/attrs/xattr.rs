@@ -13,8 +13,8 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::{PAGE_BYTES, PAGE_ENTRIES, XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX};
 use crate::node::{Node, State};
+use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
 use crate::scratch::Scratch;
-use crate::tx::{Call, Who};
 
 /// Whether an attribute may or must be there before it is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -66,24 +66,20 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NoAttribute` if there is none of that name; `Unsupported` for a namespace that does not exist; `AccessDenied`.
     pub fn getxattr(&self, caller: &Caller<'_>, node: &Node, name: &[u8]) -> Result<Vec<u8>, FsError> {
-        self.call(
-            || Call::GetXattr { who: Who::of(caller), node: node.ino(), name: name.into() },
-            || self.getxattr_in_turn(caller, node, name),
-        )
-    }
-
-    fn getxattr_in_turn(&self, caller: &Caller<'_>, node: &Node, name: &[u8]) -> Result<Vec<u8>, FsError> {
-        let space = space(name)?;
-        let state = node.state.read();
-        self.permit_xattr(caller, node, &state, space, Perm::READ)?;
-        if state.attrs.flags & flag::XATTRS == 0 {
-            return Err(FsError::NoAttribute);
-        }
-        let mut value = Vec::new();
-        if !self.get(&xattr_key(self.volume, node.ino(), name), &mut value)? {
-            return Err(FsError::NoAttribute);
-        }
-        Ok(decode(&value)?.to_vec())
+        let record = || GetXattr { caller: RecordedCaller::of(caller), node: node.ino(), name: name.into() };
+        self.call(record, || {
+            let space = space(name)?;
+            let state = node.state.read();
+            self.permit_xattr(caller, node, &state, space, Perm::READ)?;
+            if state.attrs.flags & flag::XATTRS == 0 {
+                return Err(FsError::NoAttribute);
+            }
+            let mut value = Vec::new();
+            if !self.get(&xattr_key(self.volume, node.ino(), name), &mut value)? {
+                return Err(FsError::NoAttribute);
+            }
+            Ok(decode(&value)?.to_vec())
+        })
     }
 
     /// Names of all attributes that the caller may know of, in the order of their bytes, each followed by NUL.
@@ -91,26 +87,22 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `ValueTooLarge` if they are more than 64 KiB.
     pub fn listxattr(&self, caller: &Caller<'_>, node: &Node) -> Result<Vec<u8>, FsError> {
-        self.call(
-            || Call::ListXattr { who: Who::of(caller), node: node.ino() },
-            || self.listxattr_in_turn(caller, node),
-        )
-    }
-
-    fn listxattr_in_turn(&self, caller: &Caller<'_>, node: &Node) -> Result<Vec<u8>, FsError> {
-        let state = node.state.read();
-        let mut names = Vec::new();
-        if state.attrs.flags & flag::XATTRS == 0 {
-            return Ok(names);
-        }
-        self.for_each_xattr(node.ino(), &mut |name| {
-            if caller.is_root() || !name.starts_with(b"trusted.") {
-                names.extend_from_slice(name);
-                names.push(0);
+        let record = || ListXattrs { caller: RecordedCaller::of(caller), node: node.ino() };
+        self.call(record, || {
+            let state = node.state.read();
+            let mut names = Vec::new();
+            if state.attrs.flags & flag::XATTRS == 0 {
+                return Ok(names);
             }
-            if names.len() > XATTR_LIST_BYTES_MAX { Err(FsError::ValueTooLarge) } else { Ok(()) }
-        })?;
-        Ok(names)
+            self.for_each_xattr(node.ino(), &mut |name| {
+                if caller.is_root() || !name.starts_with(b"trusted.") {
+                    names.extend_from_slice(name);
+                    names.push(0);
+                }
+                if names.len() > XATTR_LIST_BYTES_MAX { Err(FsError::ValueTooLarge) } else { Ok(()) }
+            })?;
+            Ok(names)
+        })
     }
 
     /// Sets an attribute.
@@ -126,58 +118,48 @@ impl<E: Store + SliceStore> Fs<E> {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<(), FsError> {
-        self.call(
-            || Call::SetXattr {
-                who: Who::of(caller),
-                node: node.ino(),
-                name: name.into(),
-                value: value.into(),
-                mode,
-            },
-            || self.setxattr_in_turn(caller, node, name, value, mode),
-        )
-    }
-
-    fn setxattr_in_turn(
-        &self,
-        caller: &Caller<'_>,
-        node: &Node,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<(), FsError> {
-        let space = space(name)?;
-        if value.len() > XATTR_BYTES_MAX {
-            return Err(FsError::ValueTooLarge);
-        }
-        let mut state = node.state.write();
-        self.permit_xattr(caller, node, &state, space, Perm::WRITE)?;
-        if state.is_unlinked() && node.is_dir() {
-            return Err(FsError::NotFound);
-        }
-        let key = xattr_key(self.volume, node.ino(), name);
-        if mode != XattrMode::Either {
-            let there = state.attrs.flags & flag::XATTRS != 0 && self.get(&key, &mut Vec::new())?;
-            match mode {
-                XattrMode::Create if there => return Err(FsError::Exists),
-                XattrMode::Replace if !there => return Err(FsError::NoAttribute),
-                _ => {}
+        let record = || SetXattr {
+            caller: RecordedCaller::of(caller),
+            node: node.ino(),
+            name: name.into(),
+            value: value.into(),
+            mode,
+        };
+        self.call(record, || {
+            let space = space(name)?;
+            if value.len() > XATTR_BYTES_MAX {
+                return Err(FsError::ValueTooLarge);
             }
-        }
-        let mut scratch = Scratch::take();
-        let now = self.now();
-        if space == Space::Acl {
-            let list = Acl::from_xattr(value)?;
-            let edit = self.plan_list(caller, node, &state, name, list.as_ref(), now, &mut scratch.batch)?;
-            return self.commit_edit(node, &mut state, &edit, &mut scratch.batch, Admit::User);
-        }
-        scratch.batch.put(&key, &encode(value));
-        let mut flags = state.attrs.flags | flag::XATTRS;
-        if name == CAPABILITY {
-            flags |= flag::CAPABILITY;
-        }
-        let edit = InodeEdit { ctime: Some(now), flags: Some(flags), ..InodeEdit::default() };
-        self.commit_edit(node, &mut state, &edit, &mut scratch.batch, Admit::User)
+            let mut state = node.state.write();
+            self.permit_xattr(caller, node, &state, space, Perm::WRITE)?;
+            if state.is_unlinked() && node.is_dir() {
+                return Err(FsError::NotFound);
+            }
+            let key = xattr_key(self.volume, node.ino(), name);
+            if mode != XattrMode::Either {
+                let there = state.attrs.flags & flag::XATTRS != 0 && self.get(&key, &mut Vec::new())?;
+                match mode {
+                    XattrMode::Create if there => return Err(FsError::Exists),
+                    XattrMode::Replace if !there => return Err(FsError::NoAttribute),
+                    _ => {}
+                }
+            }
+            let mut scratch = Scratch::take();
+            let now = self.now();
+            if space == Space::Acl {
+                let list = Acl::from_xattr(value)?;
+                let edit =
+                    self.plan_list(caller, node, &state, name, list.as_ref(), now, &mut scratch.batch)?;
+                return self.commit_edit(node, &mut state, &edit, &mut scratch.batch, Admit::User);
+            }
+            scratch.batch.put(&key, &encode(value));
+            let mut flags = state.attrs.flags | flag::XATTRS;
+            if name == CAPABILITY {
+                flags |= flag::CAPABILITY;
+            }
+            let edit = InodeEdit { ctime: Some(now), flags: Some(flags), ..InodeEdit::default() };
+            self.commit_edit(node, &mut state, &edit, &mut scratch.batch, Admit::User)
+        })
     }
 
     /// Removes an attribute.
@@ -185,32 +167,29 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NoAttribute` if there is none of that name; otherwise as `setxattr`.
     pub fn removexattr(&self, caller: &Caller<'_>, node: &Node, name: &[u8]) -> Result<(), FsError> {
-        self.call(
-            || Call::RemoveXattr { who: Who::of(caller), node: node.ino(), name: name.into() },
-            || self.removexattr_in_turn(caller, node, name),
-        )
-    }
-
-    fn removexattr_in_turn(&self, caller: &Caller<'_>, node: &Node, name: &[u8]) -> Result<(), FsError> {
-        let space = space(name)?;
-        let mut state = node.state.write();
-        self.permit_xattr(caller, node, &state, space, Perm::WRITE)?;
-        let key = xattr_key(self.volume, node.ino(), name);
-        let there = state.attrs.flags & flag::XATTRS != 0 && self.get(&key, &mut Vec::new())?;
-        if !there {
-            return Err(FsError::NoAttribute);
-        }
-        let mut scratch = Scratch::take();
-        scratch.batch.delete(&key);
-        let gone = match name {
-            XATTR_ACCESS => flag::ACL,
-            XATTR_DEFAULT => flag::DEFAULT_ACL,
-            CAPABILITY => flag::CAPABILITY,
-            _ => 0,
-        };
-        let flags = Some(state.attrs.flags & !gone);
-        let edit = InodeEdit { ctime: Some(self.now()), flags, ..InodeEdit::default() };
-        self.commit_edit(node, &mut state, &edit, &mut scratch.batch, Admit::Reserve)
+        let record =
+            || RemoveXattr { caller: RecordedCaller::of(caller), node: node.ino(), name: name.into() };
+        self.call(record, || {
+            let space = space(name)?;
+            let mut state = node.state.write();
+            self.permit_xattr(caller, node, &state, space, Perm::WRITE)?;
+            let key = xattr_key(self.volume, node.ino(), name);
+            let there = state.attrs.flags & flag::XATTRS != 0 && self.get(&key, &mut Vec::new())?;
+            if !there {
+                return Err(FsError::NoAttribute);
+            }
+            let mut scratch = Scratch::take();
+            scratch.batch.delete(&key);
+            let gone = match name {
+                XATTR_ACCESS => flag::ACL,
+                XATTR_DEFAULT => flag::DEFAULT_ACL,
+                CAPABILITY => flag::CAPABILITY,
+                _ => 0,
+            };
+            let flags = Some(state.attrs.flags & !gone);
+            let edit = InodeEdit { ctime: Some(self.now()), flags, ..InodeEdit::default() };
+            self.commit_edit(node, &mut state, &edit, &mut scratch.batch, Admit::Reserve)
+        })
     }
 
     /// A list that is set: the access list's permissions become the mode's, and a list that says no more than the mode is
@@ -308,5 +287,106 @@ impl<E: Store + SliceStore> Fs<E> {
             start = last.key.into();
             start.push(0);
         }
+    }
+}
+
+/// [`Fs::getxattr`] as a journal keeps it.
+struct GetXattr {
+    caller: RecordedCaller,
+    node: u64,
+    name: Box<[u8]>,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for GetXattr {
+    fn name(&self) -> &'static str {
+        "read extended attributes"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.name.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.getxattr(&self.caller.get(), scene.node(self.node)?, &self.name).map(drop)
+    }
+}
+
+/// [`Fs::listxattr`] as a journal keeps it.
+struct ListXattrs {
+    caller: RecordedCaller,
+    node: u64,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for ListXattrs {
+    fn name(&self) -> &'static str {
+        "read extended attributes"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.listxattr(&self.caller.get(), scene.node(self.node)?).map(drop)
+    }
+}
+
+/// [`Fs::setxattr`] as a journal keeps it.
+struct SetXattr {
+    caller: RecordedCaller,
+    node: u64,
+    name: Box<[u8]>,
+    value: Box<[u8]>,
+    mode: XattrMode,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for SetXattr {
+    fn name(&self) -> &'static str {
+        "set extended attributes"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.name.heap_bytes() + self.value.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.setxattr(&self.caller.get(), scene.node(self.node)?, &self.name, &self.value, self.mode)
+    }
+}
+
+/// [`Fs::removexattr`] as a journal keeps it.
+struct RemoveXattr {
+    caller: RecordedCaller,
+    node: u64,
+    name: Box<[u8]>,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for RemoveXattr {
+    fn name(&self) -> &'static str {
+        "set extended attributes"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.name.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.removexattr(&self.caller.get(), scene.node(self.node)?, &self.name)
     }
 }

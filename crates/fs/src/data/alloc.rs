@@ -10,8 +10,8 @@ use crate::acl::Caller;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::NodeRef;
+use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
 use crate::scratch::Scratch;
-use crate::tx::{Call, Who};
 
 /// What to do with a range of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,61 +46,81 @@ impl<E: Store + SliceStore> Fs<E> {
         offset: u64,
         len: u64,
     ) -> Result<(), FsError> {
-        self.call(
-            || Call::Allocate { who: Who::of(caller), node: node.ino(), mode, offset, len },
-            || self.fallocate_in_turn(caller, node, mode, offset, len),
-        )
+        let record = || Allocate { caller: RecordedCaller::of(caller), node: node.ino(), mode, offset, len };
+        self.call(record, || {
+            check_regular(node)?;
+            if len == 0 {
+                return Err(FsError::Invalid("the range is empty"));
+            }
+            let end = check_end(offset, len)?;
+            if matches!(mode, AllocMode::Allocate | AllocMode::KeepSize)
+                && self.statfs()?.available_bytes < len
+            {
+                return Err(FsError::NoSpace);
+            }
+            let mut scratch = Scratch::take();
+            let mut state = node.state.write();
+            let size = state.attrs.size_bytes;
+            let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+            let batch = &mut scratch.batch;
+            match mode {
+                AllocMode::Insert if offset >= size => {
+                    return Err(FsError::Invalid("a range is inserted before the end of the file"));
+                }
+                AllocMode::Insert => {
+                    check_end(size, len)?;
+                    let splice = Splice { cut: offset, from: offset, to: end, inserted: &[] };
+                    return self.splice(node, &mut state, &splice, edit, batch);
+                }
+                AllocMode::Collapse if end >= size => {
+                    return Err(FsError::Invalid(
+                        "a range that is collapsed ends before the end of the file",
+                    ));
+                }
+                AllocMode::Collapse => {
+                    let splice = Splice { cut: offset, from: end, to: offset, inserted: &[] };
+                    return self.splice(node, &mut state, &splice, edit, batch);
+                }
+                _ => {}
+            }
+            let grows = match mode {
+                AllocMode::Allocate => true,
+                AllocMode::ZeroRange { keep_size } => !keep_size,
+                _ => false,
+            };
+            let size_after = if grows { size.max(end) } else { size };
+            let punches = matches!(mode, AllocMode::PunchHole | AllocMode::ZeroRange { .. }) && offset < size;
+            let hole = [Piece::hole(offset, end.min(size).saturating_sub(offset))];
+            let pieces = if punches { &hole[..] } else { &[] };
+            let who = if grows { Admit::User } else { Admit::Reserve };
+            self.lay(node, &mut state, pieces, size_after, edit, batch, who)
+        })
+    }
+}
+
+/// [`Fs::fallocate`] as a journal keeps it.
+struct Allocate {
+    caller: RecordedCaller,
+    node: u64,
+    mode: AllocMode,
+    offset: u64,
+    len: u64,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for Allocate {
+    fn name(&self) -> &'static str {
+        "allocate"
     }
 
-    fn fallocate_in_turn(
-        &self,
-        caller: &Caller<'_>,
-        node: &NodeRef,
-        mode: AllocMode,
-        offset: u64,
-        len: u64,
-    ) -> Result<(), FsError> {
-        check_regular(node)?;
-        if len == 0 {
-            return Err(FsError::Invalid("the range is empty"));
-        }
-        let end = check_end(offset, len)?;
-        if matches!(mode, AllocMode::Allocate | AllocMode::KeepSize) && self.statfs()?.available_bytes < len {
-            return Err(FsError::NoSpace);
-        }
-        let mut scratch = Scratch::take();
-        let mut state = node.state.write();
-        let size = state.attrs.size_bytes;
-        let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
-        let batch = &mut scratch.batch;
-        match mode {
-            AllocMode::Insert if offset >= size => {
-                return Err(FsError::Invalid("a range is inserted before the end of the file"));
-            }
-            AllocMode::Insert => {
-                check_end(size, len)?;
-                let splice = Splice { cut: offset, from: offset, to: end, inserted: &[] };
-                return self.splice(node, &mut state, &splice, edit, batch);
-            }
-            AllocMode::Collapse if end >= size => {
-                return Err(FsError::Invalid("a range that is collapsed ends before the end of the file"));
-            }
-            AllocMode::Collapse => {
-                let splice = Splice { cut: offset, from: end, to: offset, inserted: &[] };
-                return self.splice(node, &mut state, &splice, edit, batch);
-            }
-            _ => {}
-        }
-        let grows = match mode {
-            AllocMode::Allocate => true,
-            AllocMode::ZeroRange { keep_size } => !keep_size,
-            _ => false,
-        };
-        let size_after = if grows { size.max(end) } else { size };
-        let punches = matches!(mode, AllocMode::PunchHole | AllocMode::ZeroRange { .. }) && offset < size;
-        let hole = [Piece::hole(offset, end.min(size).saturating_sub(offset))];
-        let pieces = if punches { &hole[..] } else { &[] };
-        let who = if grows { Admit::User } else { Admit::Reserve };
-        self.lay(node, &mut state, pieces, size_after, edit, batch, who)
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.fallocate(&self.caller.get(), scene.node(self.node)?, self.mode, self.offset, self.len)
     }
 }

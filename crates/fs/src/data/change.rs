@@ -59,7 +59,7 @@ impl<E: Store + SliceStore> Fs<E> {
             Layout::Regions => {
                 let old_size = state.attrs.size_bytes;
                 self.plan_regions(node.ino(), pieces, old_size, batch)?;
-                if self.turns.are_inside() {
+                if self.call_gate.is_transaction() {
                     self.commit_whole(node, state, &edit, batch, who)?;
                 } else {
                     self.commit_edit(node, state, &edit, batch, who)?;

@@ -13,8 +13,8 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::REGIONS_PER_COMMIT;
 use crate::node::{Layout, Node, NodeRef, State};
+use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
 use crate::scratch::Scratch;
-use crate::tx::{Call, Who};
 
 const REGION: u64 = REGION_BYTES as u64;
 
@@ -34,44 +34,39 @@ impl<E: Store + SliceStore> Fs<E> {
         to: (&NodeRef, u64),
         len: u64,
     ) -> Result<u64, FsError> {
-        self.call(
-            || Call::Copy { who: Who::of(caller), from: (from.0.ino(), from.1), to: (to.0.ino(), to.1), len },
-            || self.copy_range_in_turn(caller, from, to, len),
-        )
-    }
-
-    fn copy_range_in_turn(
-        &self,
-        caller: &Caller<'_>,
-        from: (&NodeRef, u64),
-        to: (&NodeRef, u64),
-        len: u64,
-    ) -> Result<u64, FsError> {
-        let ((source, start), (target, at)) = (from, to);
-        check_regular(source)?;
-        check_regular(target)?;
-        let same = source.ino() == target.ino();
-        let _pin = self.engine.pin();
-        let (source_state, mut target_state) = hold_both(source, target);
-        let size = source_state.as_deref().map_or(target_state.attrs.size_bytes, |s| s.attrs.size_bytes);
-        let len = len.min(size.saturating_sub(start)).min(COPY_BYTES_MAX);
-        if len == 0 {
-            return Ok(0);
-        }
-        let end = check_end(at, len)?;
-        if same && start < end && at < start + len {
-            return Err(FsError::Invalid("source and target overlap"));
-        }
-        let values =
-            self.values_of(source, source_state.as_deref().unwrap_or(&target_state), start, start + len)?;
-        let pieces = pieces_of(&values, start, start + len, at)?;
-        let mut scratch = Scratch::take();
-        let edit = self.edit_of_write(caller, target, &target_state, &mut scratch.batch);
-        let size_after = target_state.attrs.size_bytes.max(end);
-        self.lay(target, &mut target_state, &pieces, size_after, edit, &mut scratch.batch, Admit::User)?;
-        drop((source_state, target_state));
-        self.was_read(source)?;
-        Ok(len)
+        let record = || CopyRange {
+            caller: RecordedCaller::of(caller),
+            from: (from.0.ino(), from.1),
+            to: (to.0.ino(), to.1),
+            len,
+        };
+        self.call(record, || {
+            let ((source, start), (target, at)) = (from, to);
+            check_regular(source)?;
+            check_regular(target)?;
+            let same = source.ino() == target.ino();
+            let _pin = self.engine.pin();
+            let (source_state, mut target_state) = hold_both(source, target);
+            let size = source_state.as_deref().map_or(target_state.attrs.size_bytes, |s| s.attrs.size_bytes);
+            let len = len.min(size.saturating_sub(start)).min(COPY_BYTES_MAX);
+            if len == 0 {
+                return Ok(0);
+            }
+            let end = check_end(at, len)?;
+            if same && start < end && at < start + len {
+                return Err(FsError::Invalid("source and target overlap"));
+            }
+            let values =
+                self.values_of(source, source_state.as_deref().unwrap_or(&target_state), start, start + len)?;
+            let pieces = pieces_of(&values, start, start + len, at)?;
+            let mut scratch = Scratch::take();
+            let edit = self.edit_of_write(caller, target, &target_state, &mut scratch.batch);
+            let size_after = target_state.attrs.size_bytes.max(end);
+            self.lay(target, &mut target_state, &pieces, size_after, edit, &mut scratch.batch, Admit::User)?;
+            drop((source_state, target_state));
+            self.was_read(source)?;
+            Ok(len)
+        })
     }
 
     /// The values that hold a range's extents, by region.
@@ -150,4 +145,31 @@ fn hold_both<'a>(
     }
     let target = target.state.write();
     (Some(source.state.read()), target)
+}
+
+/// [`Fs::copy_range`] as a journal keeps it.
+struct CopyRange {
+    caller: RecordedCaller,
+    from: (u64, u64),
+    to: (u64, u64),
+    len: u64,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for CopyRange {
+    fn name(&self) -> &'static str {
+        "copy a range"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.to.0, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        let (from, to) = (scene.node(self.from.0)?, scene.node(self.to.0)?);
+        fs.copy_range(&self.caller.get(), (from, self.from.1), (to, self.to.1), self.len).map(drop)
+    }
 }

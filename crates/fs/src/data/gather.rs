@@ -102,7 +102,11 @@ impl<E: Store + SliceStore> Fs<E> {
     /// Gathers those regions that are due, for who has a pin since their values were read, and has made the reads that strained them.
     pub(super) fn gather(&self, node: &Node, strained: &[Strained], reads: &[ReadAt<'_>]) {
         let is_open = |strain| Arc::strong_count(strain) > 1;
-        if strained.is_empty() || self.turns.are_inside() || self.turns.is_held() || is_open(&self.strain) {
+        if strained.is_empty()
+            || self.call_gate.is_transaction()
+            || self.call_gate.is_entered()
+            || is_open(&self.strain)
+        {
             return;
         }
         for region in strained {
@@ -165,7 +169,7 @@ impl<E: Store + SliceStore> Fs<E> {
 
     /// Puts a region's new value in the place of the one that was read. `false` if that is not there any more.
     fn replace_region(&self, node: &Node, region: &Strained, map: &ExtentMap<'_>) -> Result<bool, FsError> {
-        let _turn = self.turns.take();
+        let _guard = self.call_gate.enter();
         let mut state = node.state.write();
         let key = region_key(self.volume, node.ino(), region.index);
         let mut value = Vec::new();

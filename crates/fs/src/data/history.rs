@@ -26,7 +26,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let riding: u64 = pieces.iter().filter(|p| matches!(p.source, Source::Bytes(_))).map(|p| p.len).sum();
         history.edits += 1;
         // Inside a transaction the record was written whole.
-        if state.layout == Layout::Regions && !self.turns.are_inside() {
+        if state.layout == Layout::Regions && !self.call_gate.is_transaction() {
             history.record_edits += 1;
             if history.record_edits >= EDITS_MAX {
                 history.record_edits = 0;

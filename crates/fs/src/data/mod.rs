@@ -16,7 +16,7 @@ pub use alloc::AllocMode;
 pub(crate) use copy::pieces_of;
 pub use gather::GatherCounts;
 pub(crate) use gather::Strain;
-pub(crate) use piece::{Piece, Source, by_region};
+pub(crate) use piece::{Piece, RecordedContent, Source, by_region};
 pub use read::ReadAt;
 pub use seek::Seek;
 pub(crate) use splice::Splice;

@@ -7,6 +7,7 @@ use warpfire_units::SlicePtr;
 
 use crate::error::FsError;
 use crate::limits::RIDE_BYTES_MAX;
+use crate::op::HeapBytes;
 
 /// A run of bytes of a file.
 #[derive(Clone, Copy, Debug)]
@@ -141,6 +142,51 @@ impl<'a> Source<'a> {
                     Some(piece)
                 })
                 .collect(),
+        }
+    }
+}
+
+/// [`Source`] as a journal keeps it: short bytes are copied, of longer ones it has the slices, which the transaction keeps.
+pub(crate) enum RecordedContent {
+    Bytes(Box<[u8]>),
+    Slices(Box<[SlicePtr]>),
+}
+
+impl RecordedContent {
+    pub(crate) fn of(source: &Source<'_>) -> RecordedContent {
+        match source {
+            Source::Bytes(bytes) => RecordedContent::Bytes((*bytes).into()),
+            Source::Slices(slices) => RecordedContent::Slices(slices.as_slice().into()),
+        }
+    }
+
+    /// The bytes; nothing of slices.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            RecordedContent::Bytes(bytes) => bytes,
+            RecordedContent::Slices(_) => &[],
+        }
+    }
+
+    /// What was staged, to make the call again.
+    pub(crate) fn source(&self) -> Source<'_> {
+        match self {
+            RecordedContent::Bytes(bytes) => Source::Bytes(bytes),
+            RecordedContent::Slices(slices) => Source::Slices(slices.to_vec()),
+        }
+    }
+
+    /// Bytes of the file that it keeps in memory.
+    pub(crate) fn content_bytes(&self) -> usize {
+        self.bytes().len()
+    }
+}
+
+impl HeapBytes for RecordedContent {
+    fn heap_bytes(&self) -> usize {
+        match self {
+            RecordedContent::Bytes(_) => 0,
+            RecordedContent::Slices(slices) => slices.heap_bytes(),
         }
     }
 }

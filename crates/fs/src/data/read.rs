@@ -1,5 +1,7 @@
 //! Reading.
 
+use std::hash::{Hash, Hasher};
+
 use warpfire_format::fs::{
     Content, Dentry, Extent, Extents, FileKind, Inode, REGION_BYTES, Source, dentry_key, inode_key,
     region_extents, region_key,
@@ -15,9 +17,9 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::WHOLE_FILE_BYTES_MAX;
 use crate::names::check_name;
-use crate::node::{Layout, Node, NodeRef, State};
+use crate::node::{Layout, Name, Node, NodeRef, State};
+use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, Scene, new_hasher};
 use crate::scratch::Scratch;
-use crate::tx::{Call, Told, Who};
 
 /// A buffer that is being filled: bytes go in at once, slices are noted for the store.
 struct Filling<'b> {
@@ -137,17 +139,18 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// As `read`; buffers may or may not have been filled then.
     pub fn read_many(&self, node: &NodeRef, reads: &mut [ReadAt<'_>]) -> Result<(), FsError> {
-        if !self.turns.are_inside() {
-            return self.read_many_in_turn(node, reads);
+        if !self.call_gate.is_transaction() {
+            return self.fill_many(node, reads);
         }
-        let parts = reads.iter().map(|read| (read.offset, read.buf.len())).collect();
-        let call = || Call::Read { node: node.ino(), parts };
-        self.call(call, || self.read_many_in_turn(node, reads).map(|()| Told::of(reads))).map(drop)
+        let ranges = reads.iter().map(|read| (read.offset, read.buf.len())).collect();
+        let record = || ReadRanges { node: node.ino(), ranges };
+        self.call(record, || self.fill_many(node, reads).map(|()| BytesDigest::of(reads))).map(drop)
     }
 
-    fn read_many_in_turn(&self, node: &NodeRef, reads: &mut [ReadAt<'_>]) -> Result<(), FsError> {
+    /// In the base, devices are read outside of the gate, so that no commit waits for them. Inside a transaction the caller holds the guard.
+    fn fill_many(&self, node: &NodeRef, reads: &mut [ReadAt<'_>]) -> Result<(), FsError> {
         check_regular(node)?;
-        let turn = self.turns.take();
+        let guard = self.call_gate.enter();
         // Taken before pointers are read: their bytes stay until the read has ended, whatever is written meanwhile.
         let pin = self.engine.pin();
         let state = node.state.read();
@@ -164,8 +167,8 @@ impl<E: Store + SliceStore> Fs<E> {
             filling.wanted(&mut slices);
             is_empty = false;
         }
-        // The devices are read after the turn: the pin keeps the bytes where they are.
-        drop((state, turn));
+        // The devices are read after the guard is dropped: the pin keeps the bytes where they are.
+        drop((state, guard));
         if is_empty {
             return Ok(());
         }
@@ -209,42 +212,40 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// As `lookup`, `access` and `read`; `FileTooLarge` above 4 GiB: read such a file in parts.
     pub fn read_file(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<Vec<u8>, FsError> {
-        self.call(
-            || Call::ReadFile { who: Who::of(caller), dir: dir.ino(), name: name.into() },
-            || self.read_file_in_turn(caller, dir, name),
-        )
-    }
-
-    fn read_file_in_turn(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<Vec<u8>, FsError> {
-        check_name(name)?;
-        if !dir.is_dir() {
-            return Err(FsError::NotDirectory);
-        }
-        self.access(caller, dir, Perm::EXECUTE)?;
-        let pin = self.engine.pin();
-        let mut scratch = Scratch::take();
-        let Scratch { value, other, .. } = &mut *scratch;
-        if !self.get(&dentry_key(self.volume, dir.ino(), name), value)? {
-            return Err(FsError::NotFound);
-        }
-        let inode = match Dentry::decode(value)? {
-            Dentry::Embedded(inode) if matches!(inode.content, Content::Small(_)) => inode,
-            Dentry::Reference(_, ino) if self.get(&inode_key(self.volume, ino), other)? => {
-                Inode::decode(other)?
+        let record =
+            || ReadWholeFile { caller: RecordedCaller::of(caller), dir: dir.ino(), name: name.into() };
+        self.call(record, || {
+            check_name(name)?;
+            if !dir.is_dir() {
+                return Err(FsError::NotDirectory);
             }
-            _ => return self.read_node(caller, dir, name),
-        };
-        let Content::Small(extents) = inode.content else { return self.read_node(caller, dir, name) };
-        self.permit(caller, inode.ino, &inode.attrs, Perm::READ)?;
-        let mut bytes = vec![0; usize::try_from(inode.attrs.size_bytes).expect("a small file fits memory")];
-        let mut filling = Filling::new(&mut bytes, 0, 0);
-        filling.take(0, extents)?;
-        let mut slices = Vec::new();
-        filling.wanted(&mut slices);
-        self.engine.read(&mut slices)?;
-        drop(pin);
-        self.renew_atime_by_name(dir, name, &inode.attrs)?;
-        Ok(bytes)
+            self.access(caller, dir, Perm::EXECUTE)?;
+            let pin = self.engine.pin();
+            let mut scratch = Scratch::take();
+            let Scratch { value, other, .. } = &mut *scratch;
+            if !self.get(&dentry_key(self.volume, dir.ino(), name), value)? {
+                return Err(FsError::NotFound);
+            }
+            let inode = match Dentry::decode(value)? {
+                Dentry::Embedded(inode) if matches!(inode.content, Content::Small(_)) => inode,
+                Dentry::Reference(_, ino) if self.get(&inode_key(self.volume, ino), other)? => {
+                    Inode::decode(other)?
+                }
+                _ => return self.read_node(caller, dir, name),
+            };
+            let Content::Small(extents) = inode.content else { return self.read_node(caller, dir, name) };
+            self.permit(caller, inode.ino, &inode.attrs, Perm::READ)?;
+            let mut bytes =
+                vec![0; usize::try_from(inode.attrs.size_bytes).expect("a small file fits memory")];
+            let mut filling = Filling::new(&mut bytes, 0, 0);
+            filling.take(0, extents)?;
+            let mut slices = Vec::new();
+            filling.wanted(&mut slices);
+            self.engine.read(&mut slices)?;
+            drop(pin);
+            self.renew_atime_by_name(dir, name, &inode.attrs)?;
+            Ok(bytes)
+        })
     }
 
     /// As `read_file`, for files that are not small.
@@ -275,5 +276,78 @@ impl<E: Store + SliceStore> Fs<E> {
             self.was_read(&node)?;
         }
         Ok(())
+    }
+}
+
+/// [`Fs::read_many`] as a journal keeps it.
+struct ReadRanges {
+    node: u64,
+    /// Offset and length of each.
+    ranges: Box<[(u64, usize)]>,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for ReadRanges {
+    fn name(&self) -> &'static str {
+        "read"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.ranges.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        let mut buffers: Vec<Vec<u8>> = self.ranges.iter().map(|(_, len)| vec![0; *len]).collect();
+        let offsets = self.ranges.iter().map(|(offset, _)| *offset);
+        let mut reads: Vec<ReadAt<'_>> =
+            offsets.zip(&mut buffers).map(|(offset, buf)| ReadAt::new(offset, buf)).collect();
+        fs.read_many(scene.node(self.node)?, &mut reads)
+    }
+}
+
+/// [`Fs::read_file`] as a journal keeps it.
+struct ReadWholeFile {
+    caller: RecordedCaller,
+    dir: u64,
+    name: Name,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for ReadWholeFile {
+    fn name(&self) -> &'static str {
+        "read"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.dir, &self.name)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.name.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.read_file(&self.caller.get(), scene.node(self.dir)?, &self.name).map(drop)
+    }
+}
+
+/// Digest of bytes that were read into the caller's buffers.
+struct BytesDigest(u64);
+
+impl BytesDigest {
+    fn of(reads: &[ReadAt<'_>]) -> BytesDigest {
+        let mut state = new_hasher();
+        for read in reads {
+            read.buf.get(..read.len).hash(&mut state);
+        }
+        BytesDigest(state.finish())
+    }
+}
+
+impl Digestible for BytesDigest {
+    fn add_to(&self, state: &mut impl Hasher) {
+        self.0.hash(state);
     }
 }

@@ -6,7 +6,7 @@ use super::check_regular;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::NodeRef;
-use crate::tx::Call;
+use crate::op::{Operation, Scene};
 
 /// What to look for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,34 +23,58 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NoSuchOffset` at or past the end of the file, or if no data follows.
     pub fn seek(&self, node: &NodeRef, what: Seek, offset: u64) -> Result<u64, FsError> {
-        self.call(|| Call::Seek { node: node.ino(), what, offset }, || self.seek_in_turn(node, what, offset))
+        let record = || SeekContent { node: node.ino(), what, offset };
+        self.call(record, || {
+            check_regular(node)?;
+            let state = node.state.read();
+            let size = state.attrs.size_bytes;
+            if offset >= size {
+                return Err(FsError::NoSuchOffset);
+            }
+            let mut data = None;
+            let mut hole = offset;
+            self.for_each_piece(node, &state, offset, size, &mut |piece| match what {
+                Seek::Data => {
+                    data = Some(piece.offset);
+                    Ok(false)
+                }
+                Seek::Hole => {
+                    if piece.offset > hole {
+                        return Ok(false);
+                    }
+                    hole = piece.end();
+                    Ok(true)
+                }
+            })?;
+            match what {
+                Seek::Data => data.ok_or(FsError::NoSuchOffset),
+                Seek::Hole => Ok(hole),
+            }
+        })
+    }
+}
+
+/// [`Fs::seek`] as a journal keeps it.
+struct SeekContent {
+    node: u64,
+    what: Seek,
+    offset: u64,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for SeekContent {
+    fn name(&self) -> &'static str {
+        "seek"
     }
 
-    fn seek_in_turn(&self, node: &NodeRef, what: Seek, offset: u64) -> Result<u64, FsError> {
-        check_regular(node)?;
-        let state = node.state.read();
-        let size = state.attrs.size_bytes;
-        if offset >= size {
-            return Err(FsError::NoSuchOffset);
-        }
-        let mut data = None;
-        let mut hole = offset;
-        self.for_each_piece(node, &state, offset, size, &mut |piece| match what {
-            Seek::Data => {
-                data = Some(piece.offset);
-                Ok(false)
-            }
-            Seek::Hole => {
-                if piece.offset > hole {
-                    return Ok(false);
-                }
-                hole = piece.end();
-                Ok(true)
-            }
-        })?;
-        match what {
-            Seek::Data => data.ok_or(FsError::NoSuchOffset),
-            Seek::Hole => Ok(hole),
-        }
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.seek(scene.node(self.node)?, self.what, self.offset).map(drop)
     }
 }

@@ -10,8 +10,8 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::{FILE_BYTES_MAX, REGIONS_PER_COMMIT};
 use crate::node::{Layout, NodeRef};
+use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
 use crate::scratch::Scratch;
-use crate::tx::{Call, Who};
 
 impl<E: Store + SliceStore> Fs<E> {
     /// Sets a file's size; what is added is a hole. Permission to write is the caller's to have checked. One commit, but for a file that loses
@@ -20,21 +20,17 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `FileTooLarge` above 2^63 - 1; `IsDirectory`; `Invalid` for what has no size.
     pub fn truncate(&self, caller: &Caller<'_>, node: &NodeRef, size: u64) -> Result<(), FsError> {
-        self.call(
-            || Call::Truncate { who: Who::of(caller), node: node.ino(), size },
-            || self.truncate_in_turn(caller, node, size),
-        )
-    }
-
-    fn truncate_in_turn(&self, caller: &Caller<'_>, node: &NodeRef, size: u64) -> Result<(), FsError> {
-        check_regular(node)?;
-        if size > FILE_BYTES_MAX {
-            return Err(FsError::FileTooLarge);
-        }
-        while let Some(step) = self.truncate_step(node, size)? {
-            self.set_size(caller, node, step)?;
-        }
-        self.set_size(caller, node, size)
+        let record = || Truncate { caller: RecordedCaller::of(caller), node: node.ino(), size };
+        self.call(record, || {
+            check_regular(node)?;
+            if size > FILE_BYTES_MAX {
+                return Err(FsError::FileTooLarge);
+            }
+            while let Some(step) = self.truncate_step(node, size)? {
+                self.set_size(caller, node, step)?;
+            }
+            self.set_size(caller, node, size)
+        })
     }
 
     /// A size between the file's and `size` that one commit can reach, if `size` is too far.
@@ -64,5 +60,30 @@ impl<E: Store + SliceStore> Fs<E> {
         let who = if size <= old { Admit::Reserve } else { Admit::User };
         let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
         self.lay(node, &mut state, &pieces, size, edit, &mut scratch.batch, who)
+    }
+}
+
+/// [`Fs::truncate`] as a journal keeps it.
+struct Truncate {
+    caller: RecordedCaller,
+    node: u64,
+    size: u64,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for Truncate {
+    fn name(&self) -> &'static str {
+        "truncate"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.truncate(&self.caller.get(), scene.node(self.node)?, self.size)
     }
 }

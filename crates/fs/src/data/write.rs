@@ -3,14 +3,14 @@
 use warpfire_meta::{Admit, SliceStore, Store};
 
 use super::check_regular;
-use super::piece::Source;
+use super::piece::{RecordedContent, Source};
 use crate::acl::Caller;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::FILE_BYTES_MAX;
 use crate::node::NodeRef;
+use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
 use crate::scratch::Scratch;
-use crate::tx::{Call, Data, Who};
 
 /// Where to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,18 +72,18 @@ impl<E: Store + SliceStore> Fs<E> {
         source: &Source<'_>,
         tells: bool,
     ) -> Result<u64, FsError> {
-        let call = || Call::Write {
-            who: Who::of(caller),
+        let record = || WriteContent {
+            caller: RecordedCaller::of(caller),
             node: node.ino(),
             position,
-            data: Data::of(source),
+            content: RecordedContent::of(source),
             tells,
         };
         let run = || {
             let offset = self.write_staged(caller, node, position, source)?;
             Ok(if tells { offset } else { 0 })
         };
-        self.call(call, run)
+        self.call(record, run)
     }
 
     fn write_staged(
@@ -115,4 +115,38 @@ impl<E: Store + SliceStore> Fs<E> {
 /// The end of a range, if files may reach so far.
 pub(crate) fn check_end(offset: u64, len: u64) -> Result<u64, FsError> {
     offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX).ok_or(FsError::FileTooLarge)
+}
+
+/// [`Fs::write_source`] as a journal keeps it.
+struct WriteContent {
+    caller: RecordedCaller,
+    node: u64,
+    position: Position,
+    content: RecordedContent,
+    /// Whether the caller learned where it went.
+    tells: bool,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for WriteContent {
+    fn name(&self) -> &'static str {
+        "write"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.content.heap_bytes()
+    }
+
+    fn content_bytes(&self) -> usize {
+        self.content.content_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        let source = self.content.source();
+        let node = scene.node(self.node)?;
+        fs.write_source(&self.caller.get(), node, self.position, &source, self.tells).map(drop)
+    }
 }

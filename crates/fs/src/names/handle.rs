@@ -17,7 +17,7 @@ use crate::acl::{Caller, Perm};
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::{Name, NodeRef};
-use crate::tx::Turn;
+use crate::op::CallGuard;
 
 /// Latest cookies that are all marked.
 const RING: u64 = 4096;
@@ -111,7 +111,7 @@ impl<E: Store + SliceStore> Fs<E> {
         cookie: u64,
         max: usize,
     ) -> Result<Vec<(u64, DirEntry)>, FsError> {
-        let _turn = self.handle_turn();
+        let _guard = self.enter_handle();
         let mut entries = Vec::with_capacity(max.min(1024));
         let own = |name: &[u8], ino| DirEntry { name: name.into(), ino, kind: FileKind::Directory };
         if cookie == 0 {
@@ -151,7 +151,7 @@ impl<E: Store + SliceStore> Fs<E> {
         at_once: usize,
         visit: &mut HandleVisitor<'_>,
     ) -> Result<(), FsError> {
-        let _turn = self.handle_turn();
+        let _guard = self.enter_handle();
         if cookie == 0 {
             handle.rewind();
             self.was_read(&handle.dir)?;
@@ -180,14 +180,14 @@ impl<E: Store + SliceStore> Fs<E> {
         })
     }
 
-    /// One turn for all that a call on a handle does. Inside a transaction its parts are calls of their own, so that they are written down.
-    fn handle_turn(&self) -> Option<Turn<'_>> {
-        (!self.turns.are_inside()).then(|| self.turn())
+    /// One guard for all that a call on a handle does. Inside a transaction its parts are calls of their own, so that they are written down.
+    fn enter_handle(&self) -> Option<CallGuard<'_, Fs<E>>> {
+        (!self.call_gate.is_transaction()).then(|| self.enter_unrecorded())
     }
 
     /// As `names_after`, written down inside a transaction. Who asks was asked when the handle was opened.
     fn names_told(&self, dir: &NodeRef, after: Option<&[u8]>, max: usize) -> Result<Vec<DirEntry>, FsError> {
-        if self.turns.are_inside() {
+        if self.call_gate.is_transaction() {
             self.readdir(&Caller::ROOT, dir, after, max)
         } else {
             self.names_after(dir.ino(), after, max)

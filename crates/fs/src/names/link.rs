@@ -9,9 +9,9 @@ use crate::attrs::lost;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::LINKS_MAX;
-use crate::node::{Home, NodeRef};
+use crate::node::{Home, Name, NodeRef};
+use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
 use crate::scratch::Scratch;
-use crate::tx::{Call, Who};
 
 impl<E: Store + SliceStore> Fs<E> {
     /// Gives a file one more name. With the second name the inode moves out of the first.
@@ -26,92 +26,113 @@ impl<E: Store + SliceStore> Fs<E> {
         dir: &NodeRef,
         name: &[u8],
     ) -> Result<(), FsError> {
-        self.call(
-            || Call::Link { who: Who::of(caller), node: node.ino(), dir: dir.ino(), name: name.into() },
-            || self.link_in_turn(caller, node, dir, name),
-        )
+        let record = || MakeLink {
+            caller: RecordedCaller::of(caller),
+            node: node.ino(),
+            dir: dir.ino(),
+            name: name.into(),
+        };
+        self.call(record, || {
+            check_parent_and_name(dir, name)?;
+            if node.is_dir() {
+                return Err(FsError::NotPermitted);
+            }
+            let now = self.now();
+            let _adding = dir.children.read();
+            let key = dentry_key(self.volume, dir.ino(), name);
+            let _guard = self.engine.lock(&[&key]);
+            // A record that moves takes its slices along: they stay from its reading to its commit.
+            let _pin = self.engine.pin();
+            let mut scratch = Scratch::take();
+            let Scratch { batch, value, other } = &mut *scratch;
+            if self.get(&key, value)? {
+                self.access(caller, dir, Perm::EXECUTE)?;
+                return Err(FsError::Exists);
+            }
+            {
+                let parent = dir.state.read();
+                if parent.is_unlinked() {
+                    return Err(FsError::NotFound);
+                }
+                self.permit(caller, dir.ino(), &parent.attrs, Perm::WRITE.or(Perm::EXECUTE))?;
+            }
+            let mut state = node.state.write();
+            if state.attrs.links >= LINKS_MAX {
+                return Err(FsError::TooManyLinks);
+            }
+            let old_key = state.home_key(self.volume, node.ino()).ok_or(FsError::NotFound)?;
+            let own = inode_key(self.volume, node.ino());
+            let mut home = Home::Own;
+            match &state.home {
+                Home::Own => {
+                    InodeEdit { links_add: 1, ctime: Some(now), ..InodeEdit::default() }.encode(value);
+                    batch.merge(&own, value);
+                }
+                Home::Dentry(..) | Home::Orphan { linkable: true } => {
+                    if !self.get(&old_key, value)? {
+                        return Err(lost());
+                    }
+                    let mut inode = Inode::decode(value)?;
+                    inode.attrs.links += 1;
+                    inode.attrs.ctime = now;
+                    inode.encode(other);
+                    if let Home::Orphan { .. } = state.home {
+                        batch.delete(&Key::Orphan(self.volume, node.ino()).encode());
+                        batch.put(&key, other);
+                        home = Home::Dentry(dir.ino(), name.into());
+                    } else {
+                        batch.put(&own, other);
+                        other.clear();
+                        Dentry::encode_reference(other, node.kind(), node.ino());
+                        batch.put(&old_key, other);
+                    }
+                }
+                Home::Orphan { linkable: false } | Home::Gone => return Err(FsError::NotFound),
+            }
+            if home == Home::Own {
+                other.clear();
+                Dentry::encode_reference(other, node.kind(), node.ino());
+                batch.put(&key, other);
+            }
+            self.commit(batch, Admit::User)?;
+            state.attrs.links += 1;
+            state.attrs.ctime = now;
+            if home == Home::Own {
+                state.place = Some((dir.ino(), name.into()));
+            }
+            state.home = home;
+            for moved in [&old_key, &own, &key] {
+                self.stripes.moved(moved);
+            }
+            drop(state);
+            self.touch(dir, now);
+            Ok(())
+        })
+    }
+}
+
+/// [`Fs::link`] as a journal keeps it.
+struct MakeLink {
+    caller: RecordedCaller,
+    node: u64,
+    dir: u64,
+    name: Name,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for MakeLink {
+    fn name(&self) -> &'static str {
+        "link"
     }
 
-    fn link_in_turn(
-        &self,
-        caller: &Caller<'_>,
-        node: &NodeRef,
-        dir: &NodeRef,
-        name: &[u8],
-    ) -> Result<(), FsError> {
-        check_parent_and_name(dir, name)?;
-        if node.is_dir() {
-            return Err(FsError::NotPermitted);
-        }
-        let now = self.now();
-        let _adding = dir.children.read();
-        let key = dentry_key(self.volume, dir.ino(), name);
-        let _guard = self.engine.lock(&[&key]);
-        // A record that moves takes its slices along: they stay from its reading to its commit.
-        let _pin = self.engine.pin();
-        let mut scratch = Scratch::take();
-        let Scratch { batch, value, other } = &mut *scratch;
-        if self.get(&key, value)? {
-            self.access(caller, dir, Perm::EXECUTE)?;
-            return Err(FsError::Exists);
-        }
-        {
-            let parent = dir.state.read();
-            if parent.is_unlinked() {
-                return Err(FsError::NotFound);
-            }
-            self.permit(caller, dir.ino(), &parent.attrs, Perm::WRITE.or(Perm::EXECUTE))?;
-        }
-        let mut state = node.state.write();
-        if state.attrs.links >= LINKS_MAX {
-            return Err(FsError::TooManyLinks);
-        }
-        let old_key = state.home_key(self.volume, node.ino()).ok_or(FsError::NotFound)?;
-        let own = inode_key(self.volume, node.ino());
-        let mut home = Home::Own;
-        match &state.home {
-            Home::Own => {
-                InodeEdit { links_add: 1, ctime: Some(now), ..InodeEdit::default() }.encode(value);
-                batch.merge(&own, value);
-            }
-            Home::Dentry(..) | Home::Orphan { linkable: true } => {
-                if !self.get(&old_key, value)? {
-                    return Err(lost());
-                }
-                let mut inode = Inode::decode(value)?;
-                inode.attrs.links += 1;
-                inode.attrs.ctime = now;
-                inode.encode(other);
-                if let Home::Orphan { .. } = state.home {
-                    batch.delete(&Key::Orphan(self.volume, node.ino()).encode());
-                    batch.put(&key, other);
-                    home = Home::Dentry(dir.ino(), name.into());
-                } else {
-                    batch.put(&own, other);
-                    other.clear();
-                    Dentry::encode_reference(other, node.kind(), node.ino());
-                    batch.put(&old_key, other);
-                }
-            }
-            Home::Orphan { linkable: false } | Home::Gone => return Err(FsError::NotFound),
-        }
-        if home == Home::Own {
-            other.clear();
-            Dentry::encode_reference(other, node.kind(), node.ino());
-            batch.put(&key, other);
-        }
-        self.commit(batch, Admit::User)?;
-        state.attrs.links += 1;
-        state.attrs.ctime = now;
-        if home == Home::Own {
-            state.place = Some((dir.ino(), name.into()));
-        }
-        state.home = home;
-        for moved in [&old_key, &own, &key] {
-            self.stripes.moved(moved);
-        }
-        drop(state);
-        self.touch(dir, now);
-        Ok(())
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.dir, &self.name)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.name.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.link(&self.caller.get(), scene.node(self.node)?, scene.node(self.dir)?, &self.name)
     }
 }

@@ -1,17 +1,23 @@
 //! Listing a directory, in the order of its keys.
 
 use std::cell::Cell;
+use std::hash::{Hash, Hasher};
 
+use foldhash::quality::FoldHasher;
 use warpfire_format::fs::{Dentry, FileKind, Key, dentry_key, dentry_range};
 use warpfire_meta::{Direction, KeyRange, Page, SliceStore, Store};
 
 use crate::acl::{Caller, Perm};
+use crate::attrs::Attr;
 use crate::damage::WRONG_RANGE;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::PAGE_BYTES;
 use crate::node::{Found, Home, Name, NodeRef, State};
-use crate::tx::{Call, Shown, Who};
+use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, Scene, new_hasher};
+
+/// Names read ahead of a visit that is replayed.
+const VISIT_AT_ONCE: usize = 256;
 
 /// One name of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,26 +43,21 @@ impl<E: Store + SliceStore> Fs<E> {
         after: Option<&[u8]>,
         max: usize,
     ) -> Result<Vec<DirEntry>, FsError> {
-        self.call(
-            || Call::List { who: Who::of(caller), dir: dir.ino(), after: after.map(Name::from_slice), max },
-            || self.readdir_in_turn(caller, dir, after, max),
-        )
-    }
-
-    fn readdir_in_turn(
-        &self,
-        caller: &Caller<'_>,
-        dir: &NodeRef,
-        after: Option<&[u8]>,
-        max: usize,
-    ) -> Result<Vec<DirEntry>, FsError> {
-        if !dir.is_dir() {
-            return Err(FsError::NotDirectory);
-        }
-        self.access(caller, dir, Perm::READ)?;
-        let entries = self.names_after(dir.ino(), after, max)?;
-        self.was_read(dir)?;
-        Ok(entries)
+        let record = || ListNames {
+            caller: RecordedCaller::of(caller),
+            dir: dir.ino(),
+            after: after.map(Name::from_slice),
+            max,
+        };
+        self.call(record, || {
+            if !dir.is_dir() {
+                return Err(FsError::NotDirectory);
+            }
+            self.access(caller, dir, Perm::READ)?;
+            let entries = self.names_after(dir.ino(), after, max)?;
+            self.was_read(dir)?;
+            Ok(entries)
+        })
     }
 
     /// As `readdir`, without asking who calls: for handles, which asked when they were opened.
@@ -149,25 +150,116 @@ impl<E: Store + SliceStore> Fs<E> {
         at_once: usize,
         visit: &mut dyn FnMut(&[u8], Option<&NodeRef>) -> bool,
     ) -> Result<(), FsError> {
-        if !self.turns.are_inside() {
+        if !self.call_gate.is_transaction() {
             return self.visit_nodes(dir.ino(), after, at_once, visit);
         }
         // Who had room for all that there is relies on there being no more.
         let max = Cell::new(usize::MAX);
         let run = || {
-            let mut shown = Shown::default();
+            let mut visited = VisitDigest { state: new_hasher(), count: 0 };
             self.visit_nodes(dir.ino(), after, at_once, &mut |name, node| {
                 let full = visit(name, node);
                 match node {
-                    _ if full => max.set(shown.count()),
-                    Some(node) => shown.add(name, node, &self.getattr(node)),
+                    _ if full => max.set(visited.count),
+                    Some(node) => visited.add(name, node, &self.getattr(node)),
                     None => {}
                 }
                 full
             })?;
-            Ok(shown)
+            Ok(visited)
         };
-        let call = || Call::Visit { dir: dir.ino(), after: after.map(Name::from_slice), max: max.get() };
-        self.call(call, run).map(drop)
+        let record = || VisitNames { dir: dir.ino(), after: after.map(Name::from_slice), max: max.get() };
+        self.call(record, run).map(drop)
+    }
+}
+
+/// [`Fs::readdir`] as a journal keeps it.
+struct ListNames {
+    caller: RecordedCaller,
+    dir: u64,
+    after: Option<Name>,
+    max: usize,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for ListNames {
+    fn name(&self) -> &'static str {
+        "list"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.dir, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.after.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.readdir(&self.caller.get(), scene.node(self.dir)?, self.after.as_deref(), self.max).map(drop)
+    }
+}
+
+/// [`Fs::visit_told`] as a journal keeps it. It has no caller: permission was checked when the handle was opened.
+struct VisitNames {
+    dir: u64,
+    after: Option<Name>,
+    /// How many names the visitor took; `usize::MAX` if it would have taken more.
+    max: usize,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for VisitNames {
+    fn name(&self) -> &'static str {
+        "list"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.dir, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.after.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        let dir = NodeRef::clone(scene.node(self.dir)?);
+        let mut left = self.max;
+        fs.visit_told(&dir, self.after.as_deref(), left.min(VISIT_AT_ONCE), &mut |_, node| {
+            let full = left == 0;
+            if let Some(node) = node.filter(|_| !full) {
+                left -= 1;
+                scene.add(NodeRef::clone(node));
+            }
+            full
+        })
+    }
+}
+
+/// Digest of names that were visited one by one, with their nodes and attributes.
+struct VisitDigest {
+    state: FoldHasher<'static>,
+    count: usize,
+}
+
+impl VisitDigest {
+    fn add(&mut self, name: &[u8], node: &NodeRef, attr: &Attr) {
+        self.count += 1;
+        name.hash(&mut self.state);
+        node.add_to(&mut self.state);
+        attr.add_to(&mut self.state);
+    }
+}
+
+impl Digestible for VisitDigest {
+    fn add_to(&self, state: &mut impl Hasher) {
+        (self.state.finish(), self.count).hash(state);
+    }
+}
+
+impl Digestible for Vec<DirEntry> {
+    fn add_to(&self, state: &mut impl Hasher) {
+        for entry in self {
+            (entry.name.as_slice(), entry.ino, entry.kind as u8).hash(state);
+        }
+        self.len().hash(state);
     }
 }

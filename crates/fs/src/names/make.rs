@@ -1,5 +1,7 @@
 //! Making files, directories and everything else that gets a name.
 
+use std::hash::{Hash, Hasher};
+
 use warpfire_format::fs::{
     Attrs, Content, Dentry, Extents, FileKind, Inode, InodeEdit, Key, KeyBuf, SMALL_FILE_BYTES_MAX, Stamp,
     dentry_key, encode_region, flag, inode_key, region_key, xattr_key,
@@ -9,14 +11,14 @@ use warpfire_meta::{Admit, Batch, SliceStore, Store};
 use super::check_name;
 use crate::acl::{Acl, Caller, Inherited, Perm, XATTR_ACCESS, XATTR_DEFAULT, inherit};
 use crate::attrs::{NewMode, SetAttr};
-use crate::data::{Source, by_region};
+use crate::data::{RecordedContent, Source, by_region};
 use crate::dirty::{BYTES, INODES};
 use crate::error::FsError;
 use crate::fs::{Fs, fresh};
 use crate::limits::{FILE_BYTES_MAX, LINKS_MAX, TARGET_BYTES_MAX};
-use crate::node::{Found, Home, NodeRef, State};
+use crate::node::{Found, Home, Name, NodeRef, State};
+use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, Scene};
 use crate::scratch::Scratch;
-use crate::tx::{Call, Data, Fresh, Who};
 
 const S_ISGID: u32 = 0o2000;
 
@@ -166,30 +168,26 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// As `mkdir`.
     pub fn tmpfile(&self, caller: &Caller<'_>, dir: &NodeRef, mode: NewMode) -> Result<NodeRef, FsError> {
-        self.call(
-            || Call::Tmpfile { who: Who::of(caller), dir: dir.ino(), mode },
-            || self.tmpfile_in_turn(caller, dir, mode),
-        )
-    }
-
-    fn tmpfile_in_turn(&self, caller: &Caller<'_>, dir: &NodeRef, mode: NewMode) -> Result<NodeRef, FsError> {
-        let new = NewFile { kind: FileKind::Regular, mode, rdev: 0, content: b"", set: None };
-        let now = self.now();
-        let mut draft = self.draft(caller, dir, &new, now, Perm::WRITE.or(Perm::EXECUTE))?;
-        draft.attrs.links = 0;
-        let mut scratch = Scratch::take();
-        let Scratch { batch, value, .. } = &mut *scratch;
-        let inode = Inode { ino: draft.ino, attrs: draft.attrs, content: Content::Small(Extents::EMPTY) };
-        inode.encode(value);
-        batch.put(&Key::Orphan(self.volume, draft.ino).encode(), value);
-        self.put_lists(&draft, batch);
-        batch.add(INODES, 1);
-        self.commit(batch, Admit::User)?;
-        let state = || State::new(&inode, Home::Orphan { linkable: true });
-        match self.table.get_or_insert(draft.ino, || true, state) {
-            Found::Node(node) => Ok(node),
-            Found::Dying(_) | Found::Stale => unreachable!("no one else knows the number"),
-        }
+        let record = || MakeTmpfile { caller: RecordedCaller::of(caller), dir: dir.ino(), mode };
+        self.call(record, || {
+            let new = NewFile { kind: FileKind::Regular, mode, rdev: 0, content: b"", set: None };
+            let now = self.now();
+            let mut draft = self.draft(caller, dir, &new, now, Perm::WRITE.or(Perm::EXECUTE))?;
+            draft.attrs.links = 0;
+            let mut scratch = Scratch::take();
+            let Scratch { batch, value, .. } = &mut *scratch;
+            let inode = Inode { ino: draft.ino, attrs: draft.attrs, content: Content::Small(Extents::EMPTY) };
+            inode.encode(value);
+            batch.put(&Key::Orphan(self.volume, draft.ino).encode(), value);
+            self.put_lists(&draft, batch);
+            batch.add(INODES, 1);
+            self.commit(batch, Admit::User)?;
+            let state = || State::new(&inode, Home::Orphan { linkable: true });
+            match self.table.get_or_insert(draft.ino, || true, state) {
+                Found::Node(node) => Ok(node),
+                Found::Dying(_) | Found::Stale => unreachable!("no one else knows the number"),
+            }
+        })
     }
 
     fn make_node(
@@ -232,23 +230,23 @@ impl<E: Store + SliceStore> Fs<E> {
         source: &Source<'_>,
         keeps_node: bool,
     ) -> Result<(u64, Option<NodeRef>), FsError> {
-        let call = || Call::Make {
-            who: Who::of(caller),
+        let record = || MakeFile {
+            caller: RecordedCaller::of(caller),
             dir: dir.ino(),
             name: name.into(),
             kind: new.kind,
             mode: new.mode,
             rdev: new.rdev,
-            content: Data::of(source),
+            content: RecordedContent::of(source),
             set: new.set.copied().map(Box::new),
             keeps_node,
         };
         let run = || {
             let (ino, made) = self.make_staged(caller, dir, name, new, source)?;
             let node = if keeps_node { Some(self.node_of(dir, name, ino, made)?) } else { None };
-            Ok(Fresh(ino, node))
+            Ok(CreatedFile(ino, node))
         };
-        self.call(call, run).map(|Fresh(ino, node)| (ino, node))
+        self.call(record, run).map(|CreatedFile(ino, node)| (ino, node))
     }
 
     fn node_of(&self, dir: &NodeRef, name: &[u8], ino: u64, made: Made) -> Result<NodeRef, FsError> {
@@ -435,4 +433,89 @@ fn check_content(new: &NewFile<'_>) -> Result<(), FsError> {
         return Err(FsError::FileTooLarge);
     }
     Ok(())
+}
+
+/// [`Fs::make_source`], and so everything that makes a name but `link`, as a journal keeps it.
+struct MakeFile {
+    caller: RecordedCaller,
+    dir: u64,
+    name: Name,
+    kind: FileKind,
+    mode: NewMode,
+    rdev: u64,
+    content: RecordedContent,
+    set: Option<Box<SetAttr>>,
+    keeps_node: bool,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for MakeFile {
+    fn name(&self) -> &'static str {
+        if self.kind == FileKind::Directory { "make a directory" } else { "create" }
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.dir, &self.name)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let set = self.set.as_ref().map_or(0, |_| size_of::<SetAttr>());
+        self.caller.heap_bytes() + self.name.heap_bytes() + self.content.heap_bytes() + set
+    }
+
+    fn content_bytes(&self) -> usize {
+        self.content.content_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        let new = NewFile {
+            kind: self.kind,
+            mode: self.mode,
+            rdev: self.rdev,
+            content: self.content.bytes(),
+            set: self.set.as_deref(),
+        };
+        let dir = scene.node(self.dir)?;
+        let source = self.content.source();
+        let made = fs.make_source(&self.caller.get(), dir, &self.name, &new, &source, self.keeps_node)?;
+        if let Some(node) = made.1 {
+            scene.add(node);
+        }
+        Ok(())
+    }
+}
+
+/// [`Fs::tmpfile`] as a journal keeps it.
+struct MakeTmpfile {
+    caller: RecordedCaller,
+    dir: u64,
+    mode: NewMode,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for MakeTmpfile {
+    fn name(&self) -> &'static str {
+        "create"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.dir, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        let node = fs.tmpfile(&self.caller.get(), scene.node(self.dir)?, self.mode)?;
+        scene.add(node);
+        Ok(())
+    }
+}
+
+/// The answer of a call that makes a file: its number, and its node if the caller asked for it.
+struct CreatedFile(u64, Option<NodeRef>);
+
+impl Digestible for CreatedFile {
+    fn add_to(&self, state: &mut impl Hasher) {
+        self.0.hash(state);
+    }
 }

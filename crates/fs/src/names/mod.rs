@@ -22,8 +22,8 @@ use warpfire_meta::{SliceStore, Store};
 use crate::acl::{Caller, Perm};
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::node::{Node, NodeRef};
-use crate::tx::{Call, Who};
+use crate::node::{Name, Node, NodeRef};
+use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
 
 /// Checks a name that is to be made, removed or found in a directory. `.` and `..` are paths, not names.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
@@ -74,23 +74,19 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NotFound`; `NotDirectory` if `dir` is none; `AccessDenied` if the caller may not search it.
     pub fn lookup(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<NodeRef, FsError> {
-        self.call(
-            || Call::Lookup { who: Who::of(caller), dir: dir.ino(), name: name.into() },
-            || self.lookup_in_turn(caller, dir, name),
-        )
-    }
-
-    fn lookup_in_turn(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<NodeRef, FsError> {
-        if !dir.is_dir() {
-            return Err(FsError::NotDirectory);
-        }
-        self.access(caller, dir, Perm::EXECUTE)?;
-        match name {
-            b"." => return Ok(NodeRef::clone(dir)),
-            b".." => return self.parent(dir),
-            _ => check_name(name)?,
-        }
-        self.find(dir.ino(), name)?.ok_or(FsError::NotFound)
+        let record = || Lookup { caller: RecordedCaller::of(caller), dir: dir.ino(), name: name.into() };
+        self.call(record, || {
+            if !dir.is_dir() {
+                return Err(FsError::NotDirectory);
+            }
+            self.access(caller, dir, Perm::EXECUTE)?;
+            match name {
+                b"." => return Ok(NodeRef::clone(dir)),
+                b".." => return self.parent(dir),
+                _ => check_name(name)?,
+            }
+            self.find(dir.ino(), name)?.ok_or(FsError::NotFound)
+        })
     }
 
     /// The directory that holds this one; the root holds itself.
@@ -98,21 +94,72 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NotFound` if the directory has been removed.
     pub fn parent(&self, dir: &NodeRef) -> Result<NodeRef, FsError> {
-        self.call(|| Call::Parent { dir: dir.ino() }, || self.parent_in_turn(dir))
+        let record = || LookupParent { dir: dir.ino() };
+        self.call(record, || {
+            let parent = {
+                let state = dir.state.read();
+                if state.is_unlinked() {
+                    return Err(FsError::NotFound);
+                }
+                let place = state.place.as_ref().filter(|_| dir.is_dir());
+                place.map(|(parent, _)| *parent).ok_or(FsError::NotDirectory)?
+            };
+            if parent == dir.ino() {
+                return Ok(NodeRef::clone(dir));
+            }
+            self.directory(parent)?.ok_or(FsError::NotFound)
+        })
+    }
+}
+
+/// [`Fs::lookup`] as a journal keeps it.
+struct Lookup {
+    caller: RecordedCaller,
+    dir: u64,
+    name: Name,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for Lookup {
+    fn name(&self) -> &'static str {
+        "look up"
     }
 
-    fn parent_in_turn(&self, dir: &NodeRef) -> Result<NodeRef, FsError> {
-        let parent = {
-            let state = dir.state.read();
-            if state.is_unlinked() {
-                return Err(FsError::NotFound);
-            }
-            let place = state.place.as_ref().filter(|_| dir.is_dir());
-            place.map(|(parent, _)| *parent).ok_or(FsError::NotDirectory)?
-        };
-        if parent == dir.ino() {
-            return Ok(NodeRef::clone(dir));
-        }
-        self.directory(parent)?.ok_or(FsError::NotFound)
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.dir, &self.name)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.name.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        let node = fs.lookup(&self.caller.get(), scene.node(self.dir)?, &self.name)?;
+        scene.add(node);
+        Ok(())
+    }
+}
+
+/// [`Fs::parent`] as a journal keeps it.
+struct LookupParent {
+    dir: u64,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for LookupParent {
+    fn name(&self) -> &'static str {
+        "look up the parent"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.dir, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        let parent = fs.parent(scene.node(self.dir)?)?;
+        scene.add(parent);
+        Ok(())
     }
 }

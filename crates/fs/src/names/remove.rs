@@ -9,9 +9,9 @@ use crate::acl::Caller;
 use crate::dirty::INODES;
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::node::{Home, Node, NodeRef};
+use crate::node::{Home, Name, Node, NodeRef};
+use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
 use crate::scratch::Scratch;
-use crate::tx::{Call, Who};
 
 impl<E: Store + SliceStore> Fs<E> {
     /// Removes a name of anything but a directory. The file goes with its last name and last holder.
@@ -19,19 +19,15 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NotFound`, `IsDirectory`, `AccessDenied`, `NotPermitted` in a sticky directory.
     pub fn unlink(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<(), FsError> {
-        self.call(
-            || Call::Unlink { who: Who::of(caller), dir: dir.ino(), name: name.into() },
-            || self.unlink_in_turn(caller, dir, name),
-        )
-    }
-
-    fn unlink_in_turn(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<(), FsError> {
-        check_parent_and_name(dir, name)?;
-        let departure = self.unlink_name(caller, dir, name)?;
-        if departure == Departure::Orphaned {
-            self.reap()?;
-        }
-        Ok(())
+        let record = || Unlink { caller: RecordedCaller::of(caller), dir: dir.ino(), name: name.into() };
+        self.call(record, || {
+            check_parent_and_name(dir, name)?;
+            let departure = self.unlink_name(caller, dir, name)?;
+            if departure == Departure::Orphaned {
+                self.reap()?;
+            }
+            Ok(())
+        })
     }
 
     fn unlink_name(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<Departure, FsError> {
@@ -67,36 +63,33 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NotEmpty`, `Busy` for the root, `Invalid` for `.`, `AccessDenied`, `NotPermitted`.
     pub fn rmdir(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<(), FsError> {
-        self.call(
-            || Call::Rmdir { who: Who::of(caller), dir: dir.ino(), name: name.into() },
-            || self.rmdir_in_turn(caller, dir, name),
-        )
-    }
-
-    fn rmdir_in_turn(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<(), FsError> {
-        match name {
-            b"." => return Err(FsError::Invalid("'.' can not be removed")),
-            b".." => return Err(FsError::NotEmpty),
-            _ => check_parent_and_name(dir, name)?,
-        }
-        let key = dentry_key(self.volume, dir.ino(), name);
-        loop {
-            let target = self.find(dir.ino(), name)?.ok_or(FsError::NotFound);
-            let target = match target {
-                Ok(target) => target,
-                Err(e) => {
-                    self.access(caller, dir, crate::acl::Perm::EXECUTE)?;
-                    return Err(e);
-                }
-            };
-            let _closed = hold_children(&[(&target, Hold::Exclusive)]);
-            let _guard = self.engine.lock(&[&key]);
-            let still = self.find(dir.ino(), name)?;
-            if still.is_none_or(|still| still.ino() != target.ino()) {
-                continue;
+        let record =
+            || RemoveDirectory { caller: RecordedCaller::of(caller), dir: dir.ino(), name: name.into() };
+        self.call(record, || {
+            match name {
+                b"." => return Err(FsError::Invalid("'.' can not be removed")),
+                b".." => return Err(FsError::NotEmpty),
+                _ => check_parent_and_name(dir, name)?,
             }
-            return self.remove_directory(caller, dir, &target, &key);
-        }
+            let key = dentry_key(self.volume, dir.ino(), name);
+            loop {
+                let target = self.find(dir.ino(), name)?.ok_or(FsError::NotFound);
+                let target = match target {
+                    Ok(target) => target,
+                    Err(e) => {
+                        self.access(caller, dir, crate::acl::Perm::EXECUTE)?;
+                        return Err(e);
+                    }
+                };
+                let _closed = hold_children(&[(&target, Hold::Exclusive)]);
+                let _guard = self.engine.lock(&[&key]);
+                let still = self.find(dir.ino(), name)?;
+                if still.is_none_or(|still| still.ino() != target.ino()) {
+                    continue;
+                }
+                return self.remove_directory(caller, dir, &target, &key);
+            }
+        })
     }
 
     fn remove_directory(
@@ -182,4 +175,54 @@ pub(super) fn check_parent_and_name(dir: &Node, name: &[u8]) -> Result<(), FsErr
         return Err(FsError::NotDirectory);
     }
     check_name(name)
+}
+
+/// [`Fs::unlink`] as a journal keeps it.
+struct Unlink {
+    caller: RecordedCaller,
+    dir: u64,
+    name: Name,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for Unlink {
+    fn name(&self) -> &'static str {
+        "unlink"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.dir, &self.name)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.name.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.unlink(&self.caller.get(), scene.node(self.dir)?, &self.name)
+    }
+}
+
+/// [`Fs::rmdir`] as a journal keeps it.
+struct RemoveDirectory {
+    caller: RecordedCaller,
+    dir: u64,
+    name: Name,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for RemoveDirectory {
+    fn name(&self) -> &'static str {
+        "remove a directory"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.dir, &self.name)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.name.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.rmdir(&self.caller.get(), scene.node(self.dir)?, &self.name)
+    }
 }

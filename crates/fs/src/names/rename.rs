@@ -18,8 +18,8 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::LINKS_MAX;
 use crate::node::{Home, Name, NodeRef, State};
+use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
 use crate::scratch::Scratch;
-use crate::tx::{Call, Who};
 
 /// What to do about a target that exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -70,43 +70,35 @@ impl<E: Store + SliceStore> Fs<E> {
         to: (&NodeRef, &[u8]),
         mode: RenameMode,
     ) -> Result<(), FsError> {
-        self.call(
-            || Call::Rename {
-                who: Who::of(caller),
-                from: (from.0.ino(), from.1.into()),
-                to: (to.0.ino(), to.1.into()),
-                mode,
-            },
-            || self.rename_in_turn(caller, from, to, mode),
-        )
-    }
-
-    fn rename_in_turn(
-        &self,
-        caller: &Caller<'_>,
-        from: (&NodeRef, &[u8]),
-        to: (&NodeRef, &[u8]),
-        mode: RenameMode,
-    ) -> Result<(), FsError> {
-        for (dir, name) in [from, to] {
-            if name == b"." || name == b".." {
-                return Err(FsError::Busy);
+        let record = || Rename {
+            caller: RecordedCaller::of(caller),
+            from: (from.0.ino(), from.1.into()),
+            to: (to.0.ino(), to.1.into()),
+            mode,
+        };
+        self.call(record, || {
+            for (dir, name) in [from, to] {
+                if name == b"." || name == b".." {
+                    return Err(FsError::Busy);
+                }
+                check_parent_and_name(dir, name)?;
             }
-            check_parent_and_name(dir, name)?;
-        }
-        let end = |(dir, name): (&'_ NodeRef, &[u8])| dentry_key(self.volume, dir.ino(), name);
-        let (from, to) =
-            (End { dir: from.0, name: from.1, key: end(from) }, End { dir: to.0, name: to.1, key: end(to) });
-        loop {
-            let source = self.find(from.dir.ino(), from.name)?;
-            let target = self.find(to.dir.ino(), to.name)?;
-            let departed = self.try_rename(caller, &from, &to, mode, source, target)?;
-            match departed {
-                Some(Departure::Orphaned) => return self.reap(),
-                Some(_) => return Ok(()),
-                None => {}
+            let end = |(dir, name): (&'_ NodeRef, &[u8])| dentry_key(self.volume, dir.ino(), name);
+            let (from, to) = (
+                End { dir: from.0, name: from.1, key: end(from) },
+                End { dir: to.0, name: to.1, key: end(to) },
+            );
+            loop {
+                let source = self.find(from.dir.ino(), from.name)?;
+                let target = self.find(to.dir.ino(), to.name)?;
+                let departed = self.try_rename(caller, &from, &to, mode, source, target)?;
+                match departed {
+                    Some(Departure::Orphaned) => return self.reap(),
+                    Some(_) => return Ok(()),
+                    None => {}
+                }
             }
-        }
+        })
     }
 
     /// One try; `None` if a name led elsewhere once it was locked.
@@ -372,5 +364,32 @@ impl<E: Store + SliceStore> Fs<E> {
             attrs.links = u32::try_from(links).expect("checked when it was planned");
             self.stripes.moved(&inode_key(self.volume, dir.ino()));
         }
+    }
+}
+
+/// [`Fs::rename`] as a journal keeps it.
+struct Rename {
+    caller: RecordedCaller,
+    from: (u64, Name),
+    to: (u64, Name),
+    mode: RenameMode,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for Rename {
+    fn name(&self) -> &'static str {
+        "rename"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.from.0, &self.from.1)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.from.1.heap_bytes() + self.to.1.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        let (from, to) = (scene.node(self.from.0)?, scene.node(self.to.0)?);
+        fs.rename(&self.caller.get(), (from, &self.from.1), (to, &self.to.1), self.mode)
     }
 }

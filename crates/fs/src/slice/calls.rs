@@ -15,8 +15,8 @@ use crate::data::{Piece, Position, Splice, check_end, check_regular, pieces_of};
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::{NodeRef, State};
+use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
 use crate::scratch::Scratch;
-use crate::tx::{Call, KeptInserted, Who};
 
 /// What is inserted into a file.
 #[derive(Clone, Copy, Debug)]
@@ -28,13 +28,6 @@ pub enum Inserted<'y> {
 }
 
 impl Inserted<'_> {
-    fn kept(&self) -> KeptInserted {
-        match self {
-            Inserted::Hole(len_bytes) => KeptInserted::Hole(*len_bytes),
-            Inserted::Slice(slice) => KeptInserted::Slice((*slice).clone()),
-        }
-    }
-
     fn len_bytes(&self) -> u64 {
         match self {
             Inserted::Hole(len_bytes) => *len_bytes,
@@ -64,18 +57,19 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `IsDirectory`, `Invalid` for what has no content; `FileTooLarge` for more than 2^18 regions.
     pub fn yank(&self, node: &NodeRef, offset: u64, len: u64) -> Result<Yanked, FsError> {
-        let kept = OnceCell::new();
+        let recorded = OnceCell::new();
         let run = || {
-            let yanked = self.yank_in_turn(node, offset, len)?;
-            if self.turns.are_inside() {
-                _ = kept.set(yanked.kept_apart(&self.engine.holder()));
+            let yanked = self.take_range(node, offset, len)?;
+            if self.call_gate.is_transaction() {
+                // A lease on the caller's value must not end the bytes that a replay compares with.
+                _ = recorded.set(yanked.kept_apart(&self.engine.holder()));
             }
             Ok(yanked)
         };
-        self.call(|| Call::Yank { node: node.ino(), offset, len, told: kept.get().cloned() }, run)
+        self.call(|| YankRange { node: node.ino(), offset, len, yanked: recorded.get().cloned() }, run)
     }
 
-    fn yank_in_turn(&self, node: &NodeRef, offset: u64, len: u64) -> Result<Yanked, FsError> {
+    fn take_range(&self, node: &NodeRef, offset: u64, len: u64) -> Result<Yanked, FsError> {
         check_regular(node)?;
         self.leases.expire(self.clock.now());
         let _pin = self.engine.pin();
@@ -103,36 +97,31 @@ impl<E: Store + SliceStore> Fs<E> {
         position: Position,
         slice: &Yanked,
     ) -> Result<u64, FsError> {
-        self.call(
-            || Call::Paste { who: Who::of(caller), node: node.ino(), position, slice: slice.clone() },
-            || self.paste_in_turn(caller, node, position, slice),
-        )
-    }
-
-    fn paste_in_turn(
-        &self,
-        caller: &Caller<'_>,
-        node: &NodeRef,
-        position: Position,
-        slice: &Yanked,
-    ) -> Result<u64, FsError> {
-        check_regular(node)?;
-        let now = self.use_slice(slice)?;
-        let _pin = self.engine.pin();
-        let mut scratch = Scratch::take();
-        let mut state = node.state.write();
-        let offset = match position {
-            Position::At(offset) => offset,
-            Position::End => state.attrs.size_bytes,
+        let record = || PasteSlice {
+            caller: RecordedCaller::of(caller),
+            node: node.ino(),
+            position,
+            slice: slice.clone(),
         };
-        let end = check_end(offset, slice.len_bytes())?;
-        let pieces = slice.pieces(offset, now)?;
-        if !pieces.is_empty() {
-            let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
-            let size_after = state.attrs.size_bytes.max(end);
-            self.lay(node, &mut state, &pieces, size_after, edit, &mut scratch.batch, Admit::User)?;
-        }
-        Ok(offset)
+        self.call(record, || {
+            check_regular(node)?;
+            let now = self.use_slice(slice)?;
+            let _pin = self.engine.pin();
+            let mut scratch = Scratch::take();
+            let mut state = node.state.write();
+            let offset = match position {
+                Position::At(offset) => offset,
+                Position::End => state.attrs.size_bytes,
+            };
+            let end = check_end(offset, slice.len_bytes())?;
+            let pieces = slice.pieces(offset, now)?;
+            if !pieces.is_empty() {
+                let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+                let size_after = state.attrs.size_bytes.max(end);
+                self.lay(node, &mut state, &pieces, size_after, edit, &mut scratch.batch, Admit::User)?;
+            }
+            Ok(offset)
+        })
     }
 
     /// Puts a value or a hole into a file, in one commit: what lies from `offset` on moves up by its length.
@@ -146,46 +135,49 @@ impl<E: Store + SliceStore> Fs<E> {
         offset: u64,
         inserted: Inserted<'_>,
     ) -> Result<(), FsError> {
-        self.call(
-            || Call::Insert { who: Who::of(caller), node: node.ino(), offset, inserted: inserted.kept() },
-            || self.insert_range_in_turn(caller, node, offset, inserted),
-        )
-    }
-
-    fn insert_range_in_turn(
-        &self,
-        caller: &Caller<'_>,
-        node: &NodeRef,
-        offset: u64,
-        inserted: Inserted<'_>,
-    ) -> Result<(), FsError> {
-        check_regular(node)?;
-        let now = match inserted {
-            Inserted::Slice(slice) => self.use_slice(slice)?,
-            Inserted::Hole(_) => self.clock.now(),
+        let record = || InsertRange {
+            caller: RecordedCaller::of(caller),
+            node: node.ino(),
+            offset,
+            inserted: RecordedInsert::of(&inserted),
         };
-        let _pin = self.engine.pin();
-        let mut scratch = Scratch::take();
-        let mut state = node.state.write();
-        let size = state.attrs.size_bytes;
-        let len = inserted.len_bytes();
-        if offset > size {
-            return Err(FsError::Invalid("a range is inserted within the file or at its end"));
-        }
-        let size_after = check_end(size, len)?;
-        let pieces = match inserted {
-            Inserted::Slice(slice) => slice.pieces(offset, now)?,
-            Inserted::Hole(len) => vec![Piece::hole(offset, len)],
-        };
-        if len == 0 {
-            return Ok(());
-        }
-        let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
-        if offset == size {
-            return self.lay(node, &mut state, &pieces, size_after, edit, &mut scratch.batch, Admit::User);
-        }
-        let splice = Splice { cut: offset, from: offset, to: offset + len, inserted: &pieces };
-        self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
+        self.call(record, || {
+            check_regular(node)?;
+            let now = match inserted {
+                Inserted::Slice(slice) => self.use_slice(slice)?,
+                Inserted::Hole(_) => self.clock.now(),
+            };
+            let _pin = self.engine.pin();
+            let mut scratch = Scratch::take();
+            let mut state = node.state.write();
+            let size = state.attrs.size_bytes;
+            let len = inserted.len_bytes();
+            if offset > size {
+                return Err(FsError::Invalid("a range is inserted within the file or at its end"));
+            }
+            let size_after = check_end(size, len)?;
+            let pieces = match inserted {
+                Inserted::Slice(slice) => slice.pieces(offset, now)?,
+                Inserted::Hole(len) => vec![Piece::hole(offset, len)],
+            };
+            if len == 0 {
+                return Ok(());
+            }
+            let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+            if offset == size {
+                return self.lay(
+                    node,
+                    &mut state,
+                    &pieces,
+                    size_after,
+                    edit,
+                    &mut scratch.batch,
+                    Admit::User,
+                );
+            }
+            let splice = Splice { cut: offset, from: offset, to: offset + len, inserted: &pieces };
+            self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
+        })
     }
 
     /// Takes a range out of a file, in one commit: what lies behind moves down.
@@ -199,35 +191,25 @@ impl<E: Store + SliceStore> Fs<E> {
         offset: u64,
         len: u64,
     ) -> Result<(), FsError> {
-        self.call(
-            || Call::Remove { who: Who::of(caller), node: node.ino(), offset, len },
-            || self.remove_range_in_turn(caller, node, offset, len),
-        )
-    }
-
-    fn remove_range_in_turn(
-        &self,
-        caller: &Caller<'_>,
-        node: &NodeRef,
-        offset: u64,
-        len: u64,
-    ) -> Result<(), FsError> {
-        check_regular(node)?;
-        let mut scratch = Scratch::take();
-        let mut state = node.state.write();
-        let size = state.attrs.size_bytes;
-        let end = offset.saturating_add(len).min(size);
-        if offset >= end {
-            return Ok(());
-        }
-        if end == size {
+        let record = || RemoveRange { caller: RecordedCaller::of(caller), node: node.ino(), offset, len };
+        self.call(record, || {
+            check_regular(node)?;
+            let mut scratch = Scratch::take();
+            let mut state = node.state.write();
+            let size = state.attrs.size_bytes;
+            let end = offset.saturating_add(len).min(size);
+            if offset >= end {
+                return Ok(());
+            }
+            if end == size {
+                let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+                let rest = [Piece::hole(offset, size - offset)];
+                return self.lay(node, &mut state, &rest, offset, edit, &mut scratch.batch, Admit::Reserve);
+            }
             let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
-            let rest = [Piece::hole(offset, size - offset)];
-            return self.lay(node, &mut state, &rest, offset, edit, &mut scratch.batch, Admit::Reserve);
-        }
-        let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
-        let splice = Splice { cut: offset, from: end, to: offset, inserted: &[] };
-        self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
+            let splice = Splice { cut: offset, from: end, to: offset, inserted: &[] };
+            self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
+        })
     }
 
     /// Makes a file hold a value and nothing else, in one commit.
@@ -240,28 +222,20 @@ impl<E: Store + SliceStore> Fs<E> {
         node: &NodeRef,
         slice: &Yanked,
     ) -> Result<(), FsError> {
-        self.call(
-            || Call::Replace { who: Who::of(caller), node: node.ino(), slice: slice.clone() },
-            || self.replace_content_in_turn(caller, node, slice),
-        )
-    }
-
-    fn replace_content_in_turn(
-        &self,
-        caller: &Caller<'_>,
-        node: &NodeRef,
-        slice: &Yanked,
-    ) -> Result<(), FsError> {
-        check_regular(node)?;
-        let now = self.use_slice(slice)?;
-        let _pin = self.engine.pin();
-        let mut scratch = Scratch::take();
-        let mut state = node.state.write();
-        let len = check_end(0, slice.len_bytes())?;
-        let pieces = slice.pieces(0, now)?;
-        let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
-        let splice = Splice { cut: 0, from: state.attrs.size_bytes, to: len, inserted: &pieces };
-        self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
+        let record =
+            || ReplaceContent { caller: RecordedCaller::of(caller), node: node.ino(), slice: slice.clone() };
+        self.call(record, || {
+            check_regular(node)?;
+            let now = self.use_slice(slice)?;
+            let _pin = self.engine.pin();
+            let mut scratch = Scratch::take();
+            let mut state = node.state.write();
+            let len = check_end(0, slice.len_bytes())?;
+            let pieces = slice.pieces(0, now)?;
+            let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+            let splice = Splice { cut: 0, from: state.attrs.size_bytes, to: len, inserted: &pieces };
+            self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
+        })
     }
 
     /// Makes `target` hold what `sources` hold, one after the other, as of one moment and in one commit; it may be one of them. With one source
@@ -270,62 +244,53 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `FileTooLarge` beyond 2^63 - 1, or if target and sources have more than 2^18 regions; otherwise as `write`.
     pub fn concat(&self, caller: &Caller<'_>, target: &NodeRef, sources: &[NodeRef]) -> Result<u64, FsError> {
-        self.call(
-            || Call::Concat {
-                who: Who::of(caller),
-                target: target.ino(),
-                sources: sources.iter().map(|source| source.ino()).collect(),
-            },
-            || self.concat_in_turn(caller, target, sources),
-        )
-    }
-
-    fn concat_in_turn(
-        &self,
-        caller: &Caller<'_>,
-        target: &NodeRef,
-        sources: &[NodeRef],
-    ) -> Result<u64, FsError> {
-        check_regular(target)?;
-        sources.iter().try_for_each(|source| check_regular(source))?;
-        let _pin = self.engine.pin();
-        let mut files: Vec<&NodeRef> = sources.iter().chain([target]).collect();
-        files.sort_unstable_by_key(|node| node.ino());
-        files.dedup_by_key(|node| node.ino());
-        let mut held: Vec<Held<'_>> = files
-            .iter()
-            .map(|node| match node.ino() == target.ino() {
-                true => Held::Target(node.state.write()),
-                false => Held::Source(node.state.read()),
-            })
-            .collect();
-        let place = |node: &NodeRef| {
-            files.binary_search_by_key(&node.ino(), |file| file.ino()).expect("every file is among them")
+        let record = || Concatenate {
+            caller: RecordedCaller::of(caller),
+            target: target.ino(),
+            sources: sources.iter().map(|source| source.ino()).collect(),
         };
-        let mut values = Vec::with_capacity(sources.len());
-        let mut len = 0;
-        for source in sources {
-            let state = held.get(place(source)).expect("every file is locked").state();
-            let size = state.attrs.size_bytes;
-            len = check_end(len, size)?;
-            values.push((size, self.values_of(source, state, 0, size)?));
-        }
-        let mut pieces = Vec::new();
-        let mut at = 0;
-        for (size, values) in &values {
-            pieces.extend(pieces_of(values, 0, *size, at)?);
-            at += size;
-        }
-        let mut scratch = Scratch::take();
-        let Some(Held::Target(state)) = held.get_mut(place(target)) else {
-            unreachable!("the target is locked for writing")
-        };
-        let edit = self.edit_of_write(caller, target, state, &mut scratch.batch);
-        let splice = Splice { cut: 0, from: state.attrs.size_bytes, to: len, inserted: &pieces };
-        self.splice(target, state, &splice, edit, &mut scratch.batch)?;
-        drop(held);
-        sources.iter().try_for_each(|source| self.was_read(source))?;
-        Ok(len)
+        self.call(record, || {
+            check_regular(target)?;
+            sources.iter().try_for_each(|source| check_regular(source))?;
+            let _pin = self.engine.pin();
+            let mut files: Vec<&NodeRef> = sources.iter().chain([target]).collect();
+            files.sort_unstable_by_key(|node| node.ino());
+            files.dedup_by_key(|node| node.ino());
+            let mut held: Vec<Held<'_>> = files
+                .iter()
+                .map(|node| match node.ino() == target.ino() {
+                    true => Held::Target(node.state.write()),
+                    false => Held::Source(node.state.read()),
+                })
+                .collect();
+            let place = |node: &NodeRef| {
+                files.binary_search_by_key(&node.ino(), |file| file.ino()).expect("every file is among them")
+            };
+            let mut values = Vec::with_capacity(sources.len());
+            let mut len = 0;
+            for source in sources {
+                let state = held.get(place(source)).expect("every file is locked").state();
+                let size = state.attrs.size_bytes;
+                len = check_end(len, size)?;
+                values.push((size, self.values_of(source, state, 0, size)?));
+            }
+            let mut pieces = Vec::new();
+            let mut at = 0;
+            for (size, values) in &values {
+                pieces.extend(pieces_of(values, 0, *size, at)?);
+                at += size;
+            }
+            let mut scratch = Scratch::take();
+            let Some(Held::Target(state)) = held.get_mut(place(target)) else {
+                unreachable!("the target is locked for writing")
+            };
+            let edit = self.edit_of_write(caller, target, state, &mut scratch.batch);
+            let splice = Splice { cut: 0, from: state.attrs.size_bytes, to: len, inserted: &pieces };
+            self.splice(target, state, &splice, edit, &mut scratch.batch)?;
+            drop(held);
+            sources.iter().try_for_each(|source| self.was_read(source))?;
+            Ok(len)
+        })
     }
 
     /// Fills `buf` with a value's bytes from a place in it on. Returns how many there were.
@@ -390,5 +355,222 @@ impl<E: Store + SliceStore> Fs<E> {
         let now = self.clock.now();
         self.leases.expire(now);
         Ok(now)
+    }
+}
+
+/// [`Fs::yank`] as a journal keeps it.
+struct YankRange {
+    node: u64,
+    offset: u64,
+    len: u64,
+    /// What the caller got, with a hold of its own; `None` if the call failed.
+    yanked: Option<Yanked>,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for YankRange {
+    fn name(&self) -> &'static str {
+        "yank"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.yanked.heap_bytes()
+    }
+
+    fn content_bytes(&self) -> usize {
+        self.yanked.as_ref().map_or(0, Yanked::content_bytes)
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        let now = fs.yank(scene.node(self.node)?, self.offset, self.len)?;
+        // Bytes that cannot be read are not known to be the same.
+        let is_same = self.yanked.as_ref().is_some_and(|then| fs.are_same_bytes(then, &now).unwrap_or(false));
+        if !is_same {
+            scene.note_other_bytes();
+        }
+        Ok(())
+    }
+}
+
+/// [`Fs::paste`] as a journal keeps it.
+struct PasteSlice {
+    caller: RecordedCaller,
+    node: u64,
+    position: Position,
+    slice: Yanked,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for PasteSlice {
+    fn name(&self) -> &'static str {
+        "paste"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.slice.heap_bytes()
+    }
+
+    fn content_bytes(&self) -> usize {
+        self.slice.content_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.paste(&self.caller.get(), scene.node(self.node)?, self.position, &self.slice).map(drop)
+    }
+}
+
+/// [`Fs::insert_range`] as a journal keeps it.
+struct InsertRange {
+    caller: RecordedCaller,
+    node: u64,
+    offset: u64,
+    inserted: RecordedInsert,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for InsertRange {
+    fn name(&self) -> &'static str {
+        "insert a range"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.inserted.heap_bytes()
+    }
+
+    fn content_bytes(&self) -> usize {
+        self.inserted.content_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.insert_range(&self.caller.get(), scene.node(self.node)?, self.offset, self.inserted.get())
+    }
+}
+
+/// [`Fs::remove_range`] as a journal keeps it.
+struct RemoveRange {
+    caller: RecordedCaller,
+    node: u64,
+    offset: u64,
+    len: u64,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for RemoveRange {
+    fn name(&self) -> &'static str {
+        "remove a range"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.remove_range(&self.caller.get(), scene.node(self.node)?, self.offset, self.len)
+    }
+}
+
+/// [`Fs::replace_content`] as a journal keeps it.
+struct ReplaceContent {
+    caller: RecordedCaller,
+    node: u64,
+    slice: Yanked,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for ReplaceContent {
+    fn name(&self) -> &'static str {
+        "replace content"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.slice.heap_bytes()
+    }
+
+    fn content_bytes(&self) -> usize {
+        self.slice.content_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.replace_content(&self.caller.get(), scene.node(self.node)?, &self.slice)
+    }
+}
+
+/// [`Fs::concat`] as a journal keeps it.
+struct Concatenate {
+    caller: RecordedCaller,
+    target: u64,
+    sources: Box<[u64]>,
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for Concatenate {
+    fn name(&self) -> &'static str {
+        "concatenate"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.target, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.sources.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        let sources: Vec<NodeRef> =
+            self.sources.iter().map(|ino| scene.node(*ino).cloned()).collect::<Result<_, _>>()?;
+        fs.concat(&self.caller.get(), scene.node(self.target)?, &sources).map(drop)
+    }
+}
+
+/// [`Inserted`] as a journal keeps it.
+enum RecordedInsert {
+    Hole(u64),
+    Slice(Yanked),
+}
+
+impl RecordedInsert {
+    fn of(inserted: &Inserted<'_>) -> RecordedInsert {
+        match inserted {
+            Inserted::Hole(len_bytes) => RecordedInsert::Hole(*len_bytes),
+            Inserted::Slice(slice) => RecordedInsert::Slice((*slice).clone()),
+        }
+    }
+
+    fn get(&self) -> Inserted<'_> {
+        match self {
+            RecordedInsert::Hole(len_bytes) => Inserted::Hole(*len_bytes),
+            RecordedInsert::Slice(slice) => Inserted::Slice(slice),
+        }
+    }
+
+    fn content_bytes(&self) -> usize {
+        match self {
+            RecordedInsert::Hole(_) => 0,
+            RecordedInsert::Slice(slice) => slice.content_bytes(),
+        }
+    }
+}
+
+impl HeapBytes for RecordedInsert {
+    fn heap_bytes(&self) -> usize {
+        match self {
+            RecordedInsert::Hole(_) => 0,
+            RecordedInsert::Slice(slice) => slice.heap_bytes(),
+        }
     }
 }

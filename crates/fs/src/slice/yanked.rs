@@ -12,7 +12,7 @@ use warpfire_units::{SegmentId, SlicePtr};
 use super::lease::Hold;
 use crate::data::Piece;
 use crate::error::FsError;
-use crate::tx::Answer;
+use crate::op::{Digestible, HeapBytes};
 
 /// Bytes that were taken from files, as pointers. Cheap to clone; keeps its bytes until the last clone and the last part of it is gone, whatever
 /// becomes of the files, or until its lease ends. It knows its pool, and does not keep it open; nothing of it survives closing.
@@ -93,6 +93,12 @@ impl Yanked {
             Source::Hole | Source::Bytes(..) => run.part(0, run.len_bytes),
         };
         Self::of(self.pool.clone(), self.runs.iter().map(run).collect())
+    }
+
+    /// Bytes of files that it has in memory: those that rode in metadata.
+    pub(super) fn content_bytes(&self) -> usize {
+        let bytes = self.runs.iter().filter(|run| matches!(run.source, Source::Bytes(..)));
+        bytes.map(|run| usize::try_from(run.len_bytes).expect("bytes in memory")).sum()
     }
 
     /// Whether it was taken from there.
@@ -191,8 +197,15 @@ impl Yanked {
     }
 }
 
-impl Answer for Yanked {
-    /// Where bytes lie is for the store to choose, so two of a length may differ or not: who repeats the call compares them.
+impl HeapBytes for Yanked {
+    /// Its runs, and the pointers of the hold that it may be the last to have.
+    fn heap_bytes(&self) -> usize {
+        self.runs.len() * (size_of::<Run>() + size_of::<SlicePtr>())
+    }
+}
+
+impl Digestible for Yanked {
+    /// Where bytes lie is for the store to choose, so two of a length may differ or not: the replay compares them.
     fn add_to(&self, state: &mut impl Hasher) {
         self.len_bytes.hash(state);
     }

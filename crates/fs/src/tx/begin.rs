@@ -1,4 +1,10 @@
 //! Beginning a transaction, and ending one without a commit.
+//!
+//! # Invariants
+//! 1. A transaction's root node equals its record in the transaction's snapshot: `tx_fs` takes both under one
+//!    guard and the node's state (the test `transaction_model`).
+//! 2. After the end of a transaction every call on its filesystem fails with `Ended`: `Drop` ends the store
+//!    under the guard (the test `an_aborted_transaction_leaves_nothing`).
 
 use std::sync::Arc;
 
@@ -6,22 +12,23 @@ use parking_lot::Mutex;
 use warpfire_format::fs::inode_key;
 use warpfire_meta::{SliceStore, Store, TxStore};
 
+use super::commit::Version;
 use super::savepoint::Savepoints;
-use super::{Counters, Journal, Turns, Version};
 use crate::dirty::Dirty;
 use crate::error::FsError;
 use crate::fs::{AtimeMode, Fs, FsOptions, ROOT_INO};
 use crate::node::{Found, Stripes, Table};
 use crate::numbers::Numbers;
+use crate::op::{CallGate, CallJournal, TransactionCounters};
 use crate::schema::FsSchema;
 
 /// The filesystem as a transaction sees it. All calls of [`Fs`] work there, on nodes that were found there.
-pub type Inside<E> = Fs<TxStore<E, FsSchema>>;
+pub type TxFs<E> = Fs<TxStore<E, FsSchema>>;
 
 /// A transaction. Dropping it aborts it.
 pub struct Transaction<E: Store + SliceStore> {
     pub(super) base: Arc<Fs<E>>,
-    pub(super) inside: Arc<Inside<E>>,
+    pub(super) inside: Arc<TxFs<E>>,
     pub(super) savepoints: Mutex<Savepoints>,
     pub(super) expected: Mutex<Vec<Version>>,
 }
@@ -49,25 +56,29 @@ impl<E: Store + SliceStore> Fs<E> {
     ) -> Result<Transaction<E>, FsError> {
         Ok(Transaction {
             base: Arc::clone(self),
-            inside: Arc::new(self.inside(store, Vec::new(), Journal::default())),
+            inside: Arc::new(self.tx_fs(store, Vec::new(), CallJournal::default())),
             savepoints: Mutex::default(),
             expected: Mutex::default(),
         })
     }
 
-    /// A filesystem over the store of a transaction, which is made for it; the first inode numbers that it needs are `again`.
-    pub(super) fn inside(
+    /// A filesystem over the store of a transaction, which is made for it; the first inode numbers that it
+    /// gives out are `again`.
+    pub(super) fn tx_fs(
         self: &Arc<Self>,
         store: impl FnOnce() -> TxStore<E, FsSchema>,
         again: Vec<u64>,
-        journal: Journal,
-    ) -> Inside<E> {
-        // A commit changes the record first and the node then; any other who changes the record holds the state. So it is what the store has.
-        let turn = self.turns.take();
+        journal: CallJournal<TxFs<E>>,
+    ) -> TxFs<E> {
+        // A commit of a transaction changes the root's record before its node, and waits for this guard. All
+        // other changes hold the node's state. So `held` equals the record in the store's snapshot.
+        let guard = self.call_gate.enter();
         let held = self.root.state.read();
         let store = store();
         let state = held.clone();
-        drop((held, turn));
+        drop((held, guard));
+        // The root node is made without a read of its record, so the read is noted here: a change of it
+        // conflicts like any other.
         store.saw(&inode_key(self.volume, ROOT_INO));
         let table = Table::inside(&self.table);
         let found = table.get_or_insert(ROOT_INO, || true, || state);
@@ -86,34 +97,35 @@ impl<E: Store + SliceStore> Fs<E> {
             strain: Arc::clone(&self.strain),
             rename: Mutex::new(()),
             numbers: Numbers::lent(Box::new(move || base.lend_ino()), again),
-            turns: Turns::inside(journal),
-            counters: Counters::default(),
+            call_gate: CallGate::transaction(journal),
+            transactions: TransactionCounters::default(),
             root,
         }
     }
 
     fn lend_ino(&self) -> Result<u64, FsError> {
-        let _turn = self.turns.take();
+        let _guard = self.call_gate.enter();
         self.new_ino()
     }
 }
 
 impl<E: Store + SliceStore> Transaction<E> {
-    /// The filesystem as this transaction sees it. After the transaction's end, calls on it fail with `Ended`.
+    /// The filesystem as this transaction sees it. After the transaction's end, calls on it fail with
+    /// `Ended`.
     #[must_use]
-    pub fn files(&self) -> &Arc<Inside<E>> {
+    pub fn files(&self) -> &Arc<TxFs<E>> {
         &self.inside
     }
 
-    /// Ends the transaction. Nothing has changed; what it wrote is given back.
+    /// Ends the transaction. Nothing has changed; its slices are released.
     pub fn abort(self) {}
 }
 
 impl<E: Store + SliceStore> Drop for Transaction<E> {
     fn drop(&mut self) {
-        let _last = self.inside.turns.take();
+        let _guard = self.inside.call_gate.enter();
         self.inside.engine.end();
-        // Nodes hold their table, which holds them: this lets go.
+        // Nodes hold their table, and the table of a transaction holds its nodes: this ends the circle.
         self.inside.table.let_go();
     }
 }

@@ -11,20 +11,21 @@ use crate::error::FsError;
 /// Something whose answer changes when a transaction is committed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Changed<'a> {
-    /// A name in the directory with this inode number: it comes, goes, or leads elsewhere; or it only holds the record of a file that changes.
+    /// A name in the directory with this inode number: it comes, goes, or leads elsewhere; or it only holds
+    /// the record of a file that changes.
     Name(u64, &'a [u8]),
     /// A file's attributes, extended ones too, or its content. A directory whose names change is among these.
     File(u64),
 }
 
 impl<E: Store + SliceStore> Transaction<E> {
-    /// Visits what has been changed so far: names first, then each file once. What the commit changes is among it, and a repetition of the calls changes
-    /// the same. `visit` must not call the transaction.
+    /// Visits what has been changed so far: names first, then each file once. What the commit changes is
+    /// among it, and a replay of the calls changes the same. `visit` must not call the transaction.
     ///
     /// # Errors
     /// `Damaged` if a change does not decode; `Ended`.
     pub fn visit_changed(&self, visit: &mut dyn FnMut(Changed<'_>)) -> Result<(), FsError> {
-        let _turn = self.inside.turns.take();
+        let _guard = self.inside.call_gate.enter();
         let engine = &self.inside.engine;
         let mut files = BTreeSet::new();
         engine.visit_changed(&mut |key| -> Result<(), FsError> {

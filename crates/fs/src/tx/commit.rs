@@ -1,25 +1,33 @@
 //! Making a transaction's changes the base's.
 //!
+//! # Invariants
+//! 1. A commit is alone in the base from its first check to its last node: `commit_changes` asserts it. So what was
+//!    checked is still so when the changes are committed.
+//! 2. The engine takes all changes in one commit, or none of them: an error leaves the base as it was
+//!    (the test `a_change_of_what_was_read_is_a_conflict_that_is_named`).
+//! 3. After the commit each node of the base equals its record: `show_changes`, and the test
+//!    `files_that_are_open_outside_show_what_was_committed`.
+//!
 //! ```text
-//!   alone ──► expected versions hold? ──► commit with what was read ──► show ──► committed
-//!                     │                        └─ conflict ─► repeat the calls ─► commit ─┘
+//!   alone ──► expected versions hold? ──► commit with what was read ──► show_changes ──► committed
+//!                     │                        └─ conflict ─► replay the calls ─► commit ─┘
 //!                     └──────────► Conflict ◄───────────────────── answered otherwise
 //! ```
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use warpfire_format::fs::KeyBuf;
 use warpfire_meta::{Admit, Batch, Changes, CommitError, ReadSet, SliceStore, Store};
 use warpfire_units::Seq;
 
-use super::begin::{Inside, Transaction};
-use super::journal::Journal;
+use super::begin::{Transaction, TxFs};
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::{Home, NodeRef, Touch};
+use crate::op::{CallJournal, TransactionCounts};
 
-/// How a file was when someone looked: what [`Transaction::expect`] compares with.
+/// How a file was at some time: what [`Transaction::expect`] compares with.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Version {
     key: KeyBuf,
@@ -27,41 +35,21 @@ pub struct Version {
     path: Arc<str>,
 }
 
-/// How transactions have ended since the filesystem was opened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TransactionCounts {
-    /// Committed.
-    pub commits: u64,
-    /// Whose calls were made again because something that they had read had changed.
-    pub replays: u64,
-    /// Not committed because a call would have answered otherwise, or a version was not the expected one.
-    pub conflicts: u64,
-}
-
-#[derive(Default)]
-pub(crate) struct Counters {
-    commits: AtomicU64,
-    pub(super) replays: AtomicU64,
-    conflicts: AtomicU64,
-}
-
 impl<E: Store + SliceStore> Fs<E> {
     /// How transactions have ended.
     #[must_use]
     pub fn transaction_counts(&self) -> TransactionCounts {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Counters { commits, replays, conflicts } = &self.counters;
-        TransactionCounts { commits: read(commits), replays: read(replays), conflicts: read(conflicts) }
+        self.transactions.read()
     }
 
-    /// How a file is now: any change of its content or attributes makes it another version, a renewed access time too. What was made in a directory
-    /// does not.
+    /// How a file is now: any change of its content or attributes makes it another version, a renewed access
+    /// time too. What was made in a directory does not.
     ///
     /// # Errors
     /// `NotFound` if it is gone.
     pub fn version(&self, node: &NodeRef) -> Result<Version, FsError> {
-        let _turn = self.turn();
-        // Who changes the record holds the state, so all its changes are in the newest version.
+        let _guard = self.enter_unrecorded();
+        // A call changes the record only while it holds the state, so the snapshot has all changes of it.
         let state = node.state.read();
         let key = state.home_key(self.volume, node.ino()).ok_or(FsError::NotFound)?;
         let snapshot = self.engine.snapshot();
@@ -75,14 +63,15 @@ impl<E: Store + SliceStore> Transaction<E> {
         self.expected.lock().push(version);
     }
 
-    /// Commits: all that was done inside becomes visible at once, and stays or is lost as a whole if a crash comes before the next sync.
+    /// Commits: all that was done inside becomes visible at once, and stays or is lost as a whole if a crash
+    /// comes before the next sync.
     ///
     /// # Errors
-    /// `Conflict` if a call would have answered otherwise now, or an expected version is past: nothing has changed then; begin again. `NoSpace`, `ReadOnly`,
-    /// `Damaged`: nothing has changed either.
+    /// `Conflict` if a call would have answered otherwise now, or an expected version is past: nothing has
+    /// changed then; begin again. `NoSpace`, `ReadOnly`, `Damaged`: nothing has changed either.
     pub fn commit(self) -> Result<(), FsError> {
         let outcome = self.try_commit();
-        let counters = &self.base.counters;
+        let counters = &self.base.transactions;
         match &outcome {
             Ok(()) => _ = counters.commits.fetch_add(1, Ordering::Relaxed),
             Err(FsError::Conflict { .. }) => _ = counters.conflicts.fetch_add(1, Ordering::Relaxed),
@@ -105,26 +94,27 @@ impl<E: Store + SliceStore> Transaction<E> {
     }
 
     fn try_commit(&self) -> Result<(), FsError> {
-        let mut turn = self.inside.turns.take();
-        let journal = turn.journal().ok_or(FsError::Busy)?;
+        let mut guard = self.inside.call_gate.enter();
+        let journal = guard.journal().ok_or(FsError::Busy)?;
         let expected = self.expected.lock();
         if self.inside.engine.is_unchanged() && expected.is_empty() {
             self.inside.engine.end();
             return Ok(());
         }
-        let _alone = self.base.turns.take_alone();
+        let _exclusive = self.base.call_gate.enter_exclusive();
         for version in expected.iter() {
             self.base.check_version(version)?;
         }
         if !self.inside.engine.is_unchanged() {
-            self.make_changes(journal)?;
+            self.commit_changes(journal)?;
         }
-        // Before the turn ends: a call that comes after it finds that it is too late.
+        // Under the guard: a call that comes after the commit finds the transaction ended.
         self.inside.engine.end();
         Ok(())
     }
 
-    fn make_changes(&self, journal: &Journal) -> Result<(), FsError> {
+    fn commit_changes(&self, journal: &CallJournal<TxFs<E>>) -> Result<(), FsError> {
+        assert!(self.base.call_gate.is_entered(), "a transaction is committed alone in the base");
         let changes = self.inside.engine.seal()?;
         let checked = if cfg!(feature = "planted-bug-reads-unchecked") { None } else { Some(&changes.reads) };
         match self.base.commit_inside(&self.inside, &changes, checked) {
@@ -132,10 +122,11 @@ impl<E: Store + SliceStore> Transaction<E> {
             other => return Ok(other?),
         }
         drop(changes);
-        let again = self.repeat(journal)?;
-        let changes = again.fs.engine.seal()?;
-        // Since it was read nothing has been committed but by the cut hook, and that commutes with it: see `fs.rs`.
-        Ok(self.base.commit_inside(&again.fs, &changes, None)?)
+        let replayed = self.replay(journal)?;
+        let changes = replayed.fs.engine.seal()?;
+        // Nothing that the replay read has changed since, so reads are not checked again: this commit is
+        // alone in the base, and what the cut hook commits meanwhile commutes with it (`fs.rs`, invariant 3).
+        Ok(self.base.commit_inside(&replayed.fs, &changes, None)?)
     }
 }
 
@@ -155,10 +146,10 @@ impl<E: Store + SliceStore> Fs<E> {
         }
     }
 
-    /// Commits what was done inside. The caller is alone.
+    /// Commits what was done inside, if nothing of `reads` has changed. The caller is alone in the base.
     fn commit_inside(
         &self,
-        inside: &Inside<E>,
+        inside: &TxFs<E>,
         changes: &Changes,
         reads: Option<&ReadSet>,
     ) -> Result<(), CommitError> {
@@ -166,18 +157,20 @@ impl<E: Store + SliceStore> Fs<E> {
             return Ok(());
         }
         let nodes = inside.table.kept();
-        // Times that were set inside take the place of those that wait: a cut must not bring these after them.
+        // A directory's time that the transaction set replaces the times that wait in the base for the next
+        // cut. Those are taken first, so that no cut commits them after the time that was set.
         let replaced: Vec<(NodeRef, Touch)> = nodes
             .iter()
             .filter(|node| node.touch.lock().was_set)
             .filter_map(|node| self.take_touch(node))
             .collect();
         if let Err(e) = self.engine.commit(&changes.batch, reads, changes.who) {
+            // Nothing has changed: the times wait again.
             replaced.into_iter().for_each(|(dir, touch)| self.dirty.give_back(&dir, touch));
             return Err(e);
         }
         self.dirty.count(changes.batch.sums());
-        self.show(&nodes);
+        self.show_changes(&nodes);
         Ok(())
     }
 
@@ -188,8 +181,10 @@ impl<E: Store + SliceStore> Fs<E> {
         Some((held, touch))
     }
 
-    /// What was done inside has been committed: what is in memory says so too.
-    fn show(&self, nodes: &[NodeRef]) {
+    /// The engine has committed the changes: brings them to the nodes that the base holds. No call of the base
+    /// runs, so none sees a part of them.
+    fn show_changes(&self, nodes: &[NodeRef]) {
+        assert!(self.call_gate.is_entered(), "nodes change under the commit's guard");
         for node in nodes {
             let ino = node.ino();
             let held = self.held(ino);
@@ -199,16 +194,20 @@ impl<E: Store + SliceStore> Fs<E> {
                 Some(held) => {
                     *held.state.write() = state.clone();
                     let shown = held.touch.lock().shown;
+                    // The record may now have an earlier time than the base has shown to its callers: the
+                    // later one is committed again with the next cut.
                     if shown.is_some_and(|shown| shown > state.attrs.ctime) && !state.is_unlinked() {
                         self.dirty.emit_again(held);
                     }
                 }
+                // Nobody outside holds the file, and it has no name: `reap` removes it.
                 None if matches!(state.home, Home::Orphan { .. }) => self.table.return_unheld_orphan(ino),
                 None if !state.is_unlinked() => self.table.remember(ino, state.history),
                 None => {}
             }
+            // Names in the directory changed inside: its time waits in the base as after any other call.
             if let Some(at) = touch.shown.filter(|_| touch.pending && !state.is_unlinked()) {
-                // A record that can not be read any more takes no time; the next read of it says so.
+                // A record that cannot be read takes no time; the next read of it reports the damage.
                 if let Some(dir) = held.or_else(|| self.directory(ino).ok().flatten()) {
                     self.touch(&dir, at);
                 }

@@ -1,25 +1,31 @@
 //! Making a transaction's calls again, over the newest version.
+//!
+//! # Invariants
+//! 1. A replay answers as the transaction did, call by call, or it is a conflict that names the first call
+//!    that does not: the digests are compared after each (the test
+//!    `a_change_of_what_was_read_is_a_conflict_that_is_named`).
+//! 2. During a replay nothing else changes the base. `replay` asserts that its thread is in the base's gate;
+//!    the caller entered it exclusively.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use warpfire_meta::{SliceStore, Store, TxStore};
 
-use super::begin::{Inside, Transaction};
-use super::call::Scene;
-use super::journal::Journal;
+use super::begin::{Transaction, TxFs};
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::DEPTH_MAX;
 use crate::node::{Home, NodeRef};
+use crate::op::{CallJournal, Scene};
 use crate::schema::FsSchema;
 
-/// A transaction's inside made anew.
-pub(super) struct Again<E: Store + SliceStore> {
-    pub(super) fs: Inside<E>,
+/// A transaction's filesystem made anew by a replay. Dropping it ends it.
+pub(super) struct ReplayedFs<E: Store + SliceStore> {
+    pub(super) fs: TxFs<E>,
 }
 
-impl<E: Store + SliceStore> Drop for Again<E> {
+impl<E: Store + SliceStore> Drop for ReplayedFs<E> {
     fn drop(&mut self) {
         self.fs.engine.end();
         self.fs.table.let_go();
@@ -28,26 +34,34 @@ impl<E: Store + SliceStore> Drop for Again<E> {
 
 impl<E: Store + SliceStore> Transaction<E> {
     /// Makes all calls of the journal again. The caller is alone in the base.
-    pub(super) fn repeat(&self, journal: &Journal) -> Result<Again<E>, FsError> {
-        self.base.counters.replays.fetch_add(1, Ordering::Relaxed);
+    ///
+    /// # Errors
+    /// `Conflict` if a call answers otherwise now, or the journal is incomplete.
+    pub(super) fn replay(&self, journal: &CallJournal<TxFs<E>>) -> Result<ReplayedFs<E>, FsError> {
+        assert!(self.base.call_gate.is_entered(), "nothing else changes the base while calls are replayed");
+        self.base.transactions.replays.fetch_add(1, Ordering::Relaxed);
         let conflict = |call, path: String| FsError::Conflict { call, path: path.into() };
         let Some(entries) = journal.entries() else { return Err(conflict("read", "/".into())) };
         let store = || TxStore::begin(Arc::clone(&self.base.engine), FsSchema);
-        let again =
-            Again { fs: self.base.inside(store, self.inside.numbers.drawn(), Journal::of_repetition()) };
+        // The same inode numbers are drawn again: the program has seen them.
+        let fs = self.base.tx_fs(store, self.inside.numbers.drawn(), CallJournal::of_replay());
+        let replayed = ReplayedFs { fs };
+        let fs = &replayed.fs;
         let mut scene = Scene::default();
-        scene.nodes.insert(again.fs.root().ino(), again.fs.root());
+        scene.add(fs.root());
         for entry in entries {
-            again.fs.turns.give_time(entry.at);
-            entry.call.make(&again.fs, &mut scene);
-            let mut turn = again.fs.turns.take();
-            let answered = turn.journal().and_then(Journal::take_last);
-            if answered != Some(entry.digest) || scene.has_other_bytes {
-                let (ino, name) = entry.call.subject();
-                return Err(conflict(entry.call.name(), self.inside.path_of(ino, name)));
+            fs.call_gate.set_next_time(entry.at);
+            // The call's error is part of its digest. An error before the call, of a node that the scene
+            // lacks, leaves no digest: that is a conflict too.
+            let _ = entry.operation.replay(fs, &mut scene);
+            let mut guard = fs.call_gate.enter();
+            let digest = guard.journal().and_then(CallJournal::take_last_digest);
+            if digest != Some(entry.digest) || scene.has_other_bytes() {
+                let (ino, name) = entry.operation.subject();
+                return Err(conflict(entry.operation.name(), self.inside.path_of(ino, name)));
             }
         }
-        Ok(again)
+        Ok(replayed)
     }
 }
 

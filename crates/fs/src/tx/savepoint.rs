@@ -1,44 +1,32 @@
 //! Going back to an earlier moment of a transaction.
 //!
-//! Changes are undone in the overlay, and nodes get back the state that they had, so what is open inside stays open. What was made since is gone. The calls
-//! that were undone stay in the journal: the program has seen what they answered, so a repetition makes and undoes them too.
+//! The write set undoes its changes, and each node gets back the state that it had, so files that are open
+//! inside stay open. What was made since is gone. The calls that were undone stay in the journal: the program
+//! has seen their answers, so a replay makes and undoes them too.
 //!
 //! # Invariants
-//! 1. `Savepoints::live` has the numbers of the savepoints that can be gone back to, in the order that they were made; going back to one ends those made
-//!    after it.
+//! 1. `Savepoints::live` has the numbers of the savepoints that the transaction can go back to, in the order
+//!    that they were made; going back to one ends those made after it. `savepoint` asserts the order.
 
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_format::fs::{Dentry, Inode};
-use warpfire_meta::{Mark, SliceStore, Store};
+use warpfire_meta::{SliceStore, Store};
 
-use super::answer::Answer;
-use super::begin::{Inside, Transaction};
-use super::call::Call;
+use super::begin::{Transaction, TxFs};
 use crate::error::FsError;
+use crate::fs::ROOT_INO;
 use crate::node::{Home, Node, State, Touch};
-
-/// A moment of one transaction.
-#[derive(Debug)]
-pub struct Savepoint {
-    number: u64,
-    mark: Mark,
-    counts: (i64, i64),
-    states: Vec<(State, Touch)>,
-}
+use crate::op::{Digestible, Operation, Savepoint, Scene};
 
 #[derive(Default)]
 pub(super) struct Savepoints {
     live: Vec<u64>,
 }
 
-/// Savepoints have numbers of their own in all transactions, so that one of another is recognised.
+/// Numbers of savepoints differ between transactions too, so that a savepoint of another one is recognised.
 static NEXT: AtomicU64 = AtomicU64::new(0);
-
-impl Answer for Savepoint {
-    fn add_to(&self, _state: &mut impl Hasher) {}
-}
 
 impl<E: Store + SliceStore> Transaction<E> {
     /// This moment, to go back to.
@@ -46,11 +34,16 @@ impl<E: Store + SliceStore> Transaction<E> {
     pub fn savepoint(&self) -> Savepoint {
         let mut savepoints = self.savepoints.lock();
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        assert!(
+            savepoints.live.last().is_none_or(|last| *last < number),
+            "later savepoints have larger numbers"
+        );
         savepoints.live.push(number);
-        self.inside.mark(number)
+        self.inside.mark_savepoint(number)
     }
 
-    /// Undoes everything since the savepoint, which can be gone back to again. Files that were made since are gone, for those too who have them open.
+    /// Undoes everything since the savepoint, which can be gone back to again. Files that were made since are
+    /// gone, for those too who have them open.
     ///
     /// # Errors
     /// `Invalid` if the transaction has gone back to before the savepoint, or it is another's.
@@ -60,32 +53,37 @@ impl<E: Store + SliceStore> Transaction<E> {
             return Err(FsError::Invalid("the savepoint is past, or of another transaction"));
         };
         savepoints.live.truncate(at + 1);
-        self.inside.go_back(to)
+        self.inside.roll_back_to(to)
     }
 }
 
-impl<E: Store + SliceStore> Inside<E> {
-    pub(super) fn mark(&self, number: u64) -> Savepoint {
+impl<E: Store + SliceStore> TxFs<E> {
+    fn mark_savepoint(&self, number: u64) -> Savepoint {
         let run = || Savepoint {
             number,
             mark: self.engine.mark(),
             counts: self.dirty.counts(),
             states: self.table.keep_first_states(|node| (node.state.read().clone(), *node.touch.lock())),
         };
-        self.call(|| Call::Mark { number }, run)
+        self.call(|| MarkSavepoint { number }, run)
     }
 
-    pub(super) fn go_back(&self, to: &Savepoint) -> Result<(), FsError> {
-        self.call(|| Call::Back { number: to.number }, || self.undo(to))
+    fn roll_back_to(&self, to: &Savepoint) -> Result<(), FsError> {
+        self.call(|| RollBack { number: to.number }, || self.undo(to))
     }
 
     fn undo(&self, to: &Savepoint) -> Result<(), FsError> {
         self.engine.roll_back(&to.mark);
         self.dirty.set_counts(to.counts);
-        for (number, (node, first)) in self.table.kept_with_first().into_iter().enumerate() {
+        let nodes = self.table.kept_with_first();
+        assert!(to.states.len() <= nodes.len(), "a transaction keeps every node until it ends");
+        for (number, (node, first)) in nodes.into_iter().enumerate() {
             let (state, touch) = match (to.states.get(number), first) {
                 (Some(then), _) => then.clone(),
+                // Met after the savepoint. If its record is the one of then again, so is the state that it
+                // was met with.
                 (None, Some(first)) if self.is_record_of(&node, &first)? => (*first, Touch::default()),
+                // Made after the savepoint.
                 (None, _) => {
                     let mut state = node.state.read().clone();
                     state.home = Home::Gone;
@@ -112,4 +110,55 @@ impl<E: Store + SliceStore> Inside<E> {
             _ => Inode::decode(&value)?.ino == node.ino(),
         })
     }
+}
+
+/// [`Transaction::savepoint`] as a journal keeps it.
+struct MarkSavepoint {
+    number: u64,
+}
+
+impl<E: Store + SliceStore> Operation<TxFs<E>> for MarkSavepoint {
+    fn name(&self) -> &'static str {
+        "go back"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (ROOT_INO, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+
+    fn replay(&self, fs: &TxFs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        scene.add_savepoint(fs.mark_savepoint(self.number));
+        Ok(())
+    }
+}
+
+/// [`Transaction::roll_back`] as a journal keeps it.
+struct RollBack {
+    number: u64,
+}
+
+impl<E: Store + SliceStore> Operation<TxFs<E>> for RollBack {
+    fn name(&self) -> &'static str {
+        "go back"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (ROOT_INO, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+
+    fn replay(&self, fs: &TxFs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        fs.roll_back_to(scene.savepoint(self.number)?)
+    }
+}
+
+impl Digestible for Savepoint {
+    fn add_to(&self, _state: &mut impl Hasher) {}
 }

@@ -1,6 +1,6 @@
 //! Views: transactions for programs that know nothing of them.
 //!
-//! A view is a second mount, of a transaction's own filesystem ([`warpfire_fs::Inside`]), by the same process. Programs that work there see what was there
+//! A view is a second mount, of a transaction's own filesystem ([`warpfire_fs::TxFs`]), by the same process. Programs that work there see what was there
 //! when it began and what was done in it; others see nothing of it until it is committed, and all of it from then on.
 //!
 //! ```text

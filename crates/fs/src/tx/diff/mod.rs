@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use warpfire_meta::{SliceStore, Store};
 
-use super::begin::{Inside, Transaction};
+use super::begin::{Transaction, TxFs};
 use crate::attrs::Attr;
 use crate::error::FsError;
 use sides::{Side, Sides};
@@ -160,7 +160,7 @@ impl<E: Store + SliceStore> Diff<E> {
     ///
     /// # Errors
     /// As there.
-    pub fn of(inside: Arc<Inside<E>>) -> Result<Diff<E>, FsError> {
+    pub fn of(inside: Arc<TxFs<E>>) -> Result<Diff<E>, FsError> {
         let sides = Sides::new(inside);
         let survey = Survey::make(&sides)?;
         let root = sides.root();

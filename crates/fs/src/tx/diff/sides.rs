@@ -8,7 +8,7 @@ use std::sync::Arc;
 use warpfire_format::fs::{Content, Dentry, FileKind, Inode, Key, VolumeId, dentry_key, inode_key};
 use warpfire_meta::{KeyRange, Pin, SliceStore, Store};
 
-use super::super::begin::Inside;
+use super::super::begin::TxFs;
 use crate::attrs::{Attr, attr_of};
 use crate::error::FsError;
 use crate::limits::DEPTH_MAX;
@@ -50,14 +50,14 @@ impl Record {
 }
 
 /// A transaction's inside, and what lies below it.
-pub(super) struct Sides<E: Store + SliceStore>(Arc<Inside<E>>);
+pub(super) struct Sides<E: Store + SliceStore>(Arc<TxFs<E>>);
 
 impl<E: Store + SliceStore> Sides<E> {
-    pub(super) fn new(inside: Arc<Inside<E>>) -> Self {
+    pub(super) fn new(inside: Arc<TxFs<E>>) -> Self {
         Sides(inside)
     }
 
-    pub(super) fn inside(&self) -> &Inside<E> {
+    pub(super) fn inside(&self) -> &TxFs<E> {
         &self.0
     }
 

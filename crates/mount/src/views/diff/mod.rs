@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use warpfire_fs::{Change, Diff, FsError, Inside};
+use warpfire_fs::{Change, Diff, FsError, TxFs};
 use warpfire_meta::{SliceStore, Store};
 
 use super::{Asker, Entry, Views, errno_of};
@@ -41,7 +41,7 @@ pub(super) type Listings<E> = Arc<Mutex<Turn<E>>>;
 /// A call that has the turn.
 pub(super) struct Call<E: Store + SliceStore> {
     id: u64,
-    begin: Option<Arc<Inside<E>>>,
+    begin: Option<Arc<TxFs<E>>>,
     listing: Option<Box<Listing<E>>>,
     back: Listings<E>,
 }

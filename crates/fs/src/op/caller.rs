@@ -1,0 +1,49 @@
+//! The caller of an operation, kept.
+
+use super::operation::HeapBytes;
+use crate::acl::{Caller, Groups};
+
+/// A caller's groups by number, as they were when the call was made.
+#[derive(Debug)]
+struct RecordedGroups(Box<[u32]>);
+
+impl Groups for RecordedGroups {
+    fn contains(&self, gid: u32) -> bool {
+        self.0.contains(&gid)
+    }
+
+    fn all(&self) -> Vec<u32> {
+        self.0.to_vec()
+    }
+}
+
+/// A caller as a journal keeps it.
+#[derive(Debug)]
+pub(crate) struct RecordedCaller {
+    uid: u32,
+    gid: u32,
+    groups: RecordedGroups,
+    checked: bool,
+}
+
+impl RecordedCaller {
+    pub(crate) fn of(caller: &Caller<'_>) -> RecordedCaller {
+        RecordedCaller {
+            uid: caller.uid,
+            gid: caller.gid,
+            groups: RecordedGroups(caller.groups.all().into()),
+            checked: caller.checked,
+        }
+    }
+
+    /// The caller, to make the call again.
+    pub(crate) fn get(&self) -> Caller<'_> {
+        Caller { uid: self.uid, gid: self.gid, groups: &self.groups, checked: self.checked }
+    }
+}
+
+impl HeapBytes for RecordedCaller {
+    fn heap_bytes(&self) -> usize {
+        self.groups.0.heap_bytes()
+    }
+}

@@ -1,0 +1,77 @@
+//! Answers in 64 bits, so that a replay can compare what an operation answers without keeping what it
+//! answered.
+//!
+//! Each type of answer says in its own file what belongs to its digest.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+
+use foldhash::quality::{FixedState, FoldHasher};
+
+use crate::error::FsError;
+use crate::node::NodeRef;
+
+/// The answer of a call.
+pub(crate) trait Digestible {
+    /// Adds what callers rely on, and nothing else: a replay that differs in anything of it is a conflict.
+    fn add_to(&self, state: &mut impl Hasher);
+}
+
+/// Makes a digest. It has the same seed each time: digests of one transaction are compared with those of its
+/// replay.
+pub(crate) fn new_hasher() -> FoldHasher<'static> {
+    FixedState::with_seed(7).build_hasher()
+}
+
+/// An answer's digest.
+pub(super) fn digest(answer: &impl Digestible) -> u64 {
+    let mut state = new_hasher();
+    answer.add_to(&mut state);
+    state.finish()
+}
+
+impl<T: Digestible> Digestible for Result<T, FsError> {
+    fn add_to(&self, state: &mut impl Hasher) {
+        match self {
+            Ok(answer) => {
+                state.write_u8(0);
+                answer.add_to(state);
+            }
+            Err(e) => {
+                state.write_u8(1);
+                std::mem::discriminant(e).hash(state);
+                e.errno().hash(state);
+            }
+        }
+    }
+}
+
+impl<T: Digestible> Digestible for Option<T> {
+    fn add_to(&self, state: &mut impl Hasher) {
+        self.is_some().hash(state);
+        if let Some(answer) = self {
+            answer.add_to(state);
+        }
+    }
+}
+
+impl Digestible for () {
+    fn add_to(&self, _state: &mut impl Hasher) {}
+}
+
+impl Digestible for u64 {
+    fn add_to(&self, state: &mut impl Hasher) {
+        self.hash(state);
+    }
+}
+
+impl Digestible for Vec<u8> {
+    fn add_to(&self, state: &mut impl Hasher) {
+        self.hash(state);
+    }
+}
+
+impl Digestible for NodeRef {
+    fn add_to(&self, state: &mut impl Hasher) {
+        (self.ino(), self.kind() as u8).hash(state);
+    }
+}

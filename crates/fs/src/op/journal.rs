@@ -1,0 +1,170 @@
+//! A transaction's calls and what they answered.
+//!
+//! # Invariants
+//! 1. A complete journal has all calls, in order; an incomplete one has none, since they could not be
+//!    replayed. `entries` gives none then, and `add` asserts it.
+//! 2. A journal takes a bounded amount of memory: past a limit it is incomplete. Held by the tests below.
+
+use warpfire_format::fs::Stamp;
+
+use super::operation::Operation;
+
+/// Most calls of one journal. While a commit replays them, every other call of the filesystem waits.
+const CALLS_MAX: usize = 1_600_000;
+
+/// Most memory for calls, contents of files left out: 250 bytes for each of [`CALLS_MAX`].
+const CALL_BYTES_MAX: usize = 400_000_000;
+
+/// Most memory for contents of files. A transaction's write set has no room for more.
+const CONTENT_BYTES_MAX: usize = 512 << 20;
+
+/// What the allocator adds to the box of an operation.
+const ALLOCATION_BYTES: usize = 16;
+
+/// The calls of a transaction, in order.
+pub(crate) struct CallJournal<F> {
+    entries: Vec<JournalEntry<F>>,
+    call_bytes: usize,
+    content_bytes: usize,
+    /// A call was made that is not in the journal, so the calls cannot be replayed.
+    is_incomplete: bool,
+    last_digest: Option<u64>,
+}
+
+/// One call.
+pub(crate) struct JournalEntry<F> {
+    pub(crate) operation: Box<dyn Operation<F>>,
+    /// Digest of its answer.
+    pub(crate) digest: u64,
+    /// The time that it went by.
+    pub(crate) at: Stamp,
+}
+
+impl<F> Default for CallJournal<F> {
+    fn default() -> Self {
+        CallJournal {
+            entries: Vec::new(),
+            call_bytes: 0,
+            content_bytes: 0,
+            is_incomplete: false,
+            last_digest: None,
+        }
+    }
+}
+
+impl<F> CallJournal<F> {
+    /// Of a replay, which is not replayed itself: it has digests and no calls.
+    pub(crate) fn of_replay() -> Self {
+        CallJournal { is_incomplete: true, ..CallJournal::default() }
+    }
+
+    /// Adds a call and the digest of its answer. The operation is made only if the journal keeps it.
+    pub(super) fn add<O: Operation<F> + 'static>(
+        &mut self,
+        operation: impl FnOnce() -> O,
+        digest: u64,
+        at: Stamp,
+    ) {
+        self.last_digest = Some(digest);
+        if self.is_incomplete {
+            assert!(self.entries.is_empty(), "an incomplete journal has no calls");
+            return;
+        }
+        let operation = operation();
+        self.call_bytes +=
+            size_of::<JournalEntry<F>>() + ALLOCATION_BYTES + size_of::<O>() + operation.heap_bytes();
+        self.content_bytes += operation.content_bytes();
+        let is_full = self.entries.len() == CALLS_MAX
+            || self.call_bytes > CALL_BYTES_MAX
+            || self.content_bytes > CONTENT_BYTES_MAX;
+        if is_full {
+            self.end();
+        } else {
+            self.entries.push(JournalEntry { operation: Box::new(operation), digest, at });
+        }
+    }
+
+    /// A call is not recorded: from now on the journal is incomplete, and gives back its memory.
+    pub(super) fn end(&mut self) {
+        self.is_incomplete = true;
+        self.entries = Vec::new();
+        self.call_bytes = 0;
+        self.content_bytes = 0;
+    }
+
+    /// All calls; `None` if the journal is incomplete.
+    pub(crate) fn entries(&self) -> Option<&[JournalEntry<F>]> {
+        (!self.is_incomplete).then_some(&self.entries)
+    }
+
+    /// Digest of what the last call answered, once; `None` if no call was made since.
+    pub(crate) fn take_last_digest(&mut self) -> Option<u64> {
+        self.last_digest.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::Scene;
+    use super::*;
+    use crate::error::FsError;
+
+    /// An operation that says how much memory it takes.
+    struct SizedOperation {
+        heap_bytes: usize,
+        content_bytes: usize,
+    }
+
+    impl Operation<()> for SizedOperation {
+        fn name(&self) -> &'static str {
+            "sized"
+        }
+
+        fn subject(&self) -> (u64, &[u8]) {
+            (1, b"")
+        }
+
+        fn heap_bytes(&self) -> usize {
+            self.heap_bytes
+        }
+
+        fn content_bytes(&self) -> usize {
+            self.content_bytes
+        }
+
+        fn replay(&self, _fs: &(), _scene: &mut Scene) -> Result<(), FsError> {
+            Ok(())
+        }
+    }
+
+    const AT: Stamp = Stamp { seconds: 1, nanos: 0 };
+
+    /// Length of a journal after so many calls; `None` if it is incomplete.
+    fn len_after(calls: usize, heap_bytes: usize, content_bytes: usize) -> Option<usize> {
+        let mut journal = CallJournal::default();
+        for number in 0..calls {
+            journal.add(|| SizedOperation { heap_bytes, content_bytes }, number as u64, AT);
+            assert_eq!(journal.take_last_digest(), Some(number as u64), "digests go on without calls");
+        }
+        journal.entries().map(<[_]>::len)
+    }
+
+    #[test]
+    fn a_journal_ends_at_its_limits_of_memory() {
+        assert_eq!(len_after(99, CALL_BYTES_MAX / 100, 0), Some(99));
+        assert_eq!(len_after(100, CALL_BYTES_MAX / 100, 0), None);
+        assert_eq!(len_after(100, 0, CONTENT_BYTES_MAX / 100), Some(100));
+        assert_eq!(len_after(101, 0, CONTENT_BYTES_MAX / 100), None);
+    }
+
+    #[test]
+    fn a_journal_that_has_ended_makes_no_operation() {
+        let mut journal = CallJournal::<()>::default();
+        journal.add(|| SizedOperation { heap_bytes: 0, content_bytes: 0 }, 1, AT);
+        journal.end();
+        journal.add(|| -> SizedOperation { unreachable!("nothing keeps it") }, 2, AT);
+        assert!(journal.entries().is_none());
+        assert_eq!(journal.take_last_digest(), Some(2));
+        assert_eq!(journal.take_last_digest(), None);
+    }
+}

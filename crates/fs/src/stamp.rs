@@ -1,0 +1,12 @@
+//! Times as the clock gives them and as records have them.
+
+use warpfire_env::Timestamp;
+use warpfire_format::fs::Stamp;
+
+pub(crate) fn stamp(t: Timestamp) -> Stamp {
+    Stamp { seconds: t.seconds, nanos: t.nanos.min(999_999_999) }
+}
+
+pub(crate) fn timestamp(t: Stamp) -> Timestamp {
+    Timestamp { seconds: t.seconds, nanos: t.nanos }
+}
