@@ -206,7 +206,7 @@ impl<E: Store + SliceStore> Fs<E> {
         self.reap()?;
         {
             let _guard = self.enter_unrecorded();
-            self.return_numbers()?;
+            self.numbers.return_unused(|next_ino| self.put_next_ino(next_ino))?;
         }
         Ok(self.engine.close()?)
     }
@@ -235,6 +235,19 @@ impl<E: Store + SliceStore> Fs<E> {
         self.engine.commit(batch, None, who)?;
         self.dirty.count(batch.sums());
         Ok(())
+    }
+
+    /// A number for a new inode.
+    pub(crate) fn new_ino(&self) -> Result<u64, FsError> {
+        self.numbers.next(|next_ino| self.put_next_ino(next_ino))
+    }
+
+    fn put_next_ino(&self, next_ino: u64) -> Result<(), FsError> {
+        let mut value = Vec::new();
+        Superblock { next_ino }.encode(&mut value);
+        let mut batch = Batch::new();
+        batch.put(&Key::Super(SuperId::Superblock).encode(), &value);
+        self.commit(&batch, Admit::Reserve)
     }
 
     /// The newest value of a key.

@@ -1,15 +1,14 @@
 //! Inode numbers.
 //!
 //! # Invariants
-//! 1. A number is given out once, and only below the superblock's `next_ino`, which is committed before.
-//! 2. Inside a transaction numbers come from the base, and a replay of its calls gets those that it had.
+//! 1. A number is given out once, and only below the superblock's `next_ino`, which is committed before: `next`
+//!    asserts it.
+//! 2. Inside a transaction numbers come from the base, and a replay of its calls gets those that it had (the tests
+//!    of `transactions`).
 
 use parking_lot::Mutex;
-use warpfire_format::fs::{Key, SuperId, Superblock};
-use warpfire_meta::{Admit, Batch, SliceStore, Store};
 
 use crate::error::FsError;
-use crate::fs::Fs;
 use crate::limits::INO_BLOCK;
 
 /// Where a filesystem has its inode numbers from.
@@ -44,6 +43,38 @@ impl Numbers {
         Numbers::Lent(Lent { lender, drawn: Mutex::new(Drawn { numbers: again, given: 0 }) })
     }
 
+    /// A number for a new inode. `reserve` commits the first number that is not reserved from then on.
+    pub(crate) fn next(&self, reserve: impl FnOnce(u64) -> Result<(), FsError>) -> Result<u64, FsError> {
+        let own = match self {
+            Numbers::Own(own) => own,
+            Numbers::Lent(lent) => return lent.next(),
+        };
+        let mut own = own.lock();
+        if own.0 == own.1 {
+            let end = own.1.checked_add(INO_BLOCK).ok_or(FsError::NoSpace)?;
+            reserve(end)?;
+            own.1 = end;
+        }
+        assert!(own.0 < own.1, "a number is reserved before it is given out");
+        let ino = own.0;
+        own.0 += 1;
+        Ok(ino)
+    }
+
+    /// Returns the numbers that were reserved and not used. `reserve` as for `next`.
+    pub(crate) fn return_unused(
+        &self,
+        reserve: impl FnOnce(u64) -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        let Numbers::Own(own) = self else { return Ok(()) };
+        let mut own = own.lock();
+        if own.0 < own.1 {
+            reserve(own.0)?;
+            own.1 = own.0;
+        }
+        Ok(())
+    }
+
     /// Whether this one was drawn inside a transaction: they rise, so what was there when it began has a smaller one.
     pub(crate) fn has_drawn(&self, ino: u64) -> bool {
         match self {
@@ -75,43 +106,5 @@ impl Lent {
         };
         drawn.given += 1;
         Ok(ino)
-    }
-}
-
-impl<E: Store + SliceStore> Fs<E> {
-    /// A number for a new inode.
-    pub(crate) fn new_ino(&self) -> Result<u64, FsError> {
-        let own = match &self.numbers {
-            Numbers::Own(own) => own,
-            Numbers::Lent(lent) => return lent.next(),
-        };
-        let mut own = own.lock();
-        if own.0 == own.1 {
-            let end = own.1.checked_add(INO_BLOCK).ok_or(FsError::NoSpace)?;
-            self.put_next_ino(end)?;
-            own.1 = end;
-        }
-        let ino = own.0;
-        own.0 += 1;
-        Ok(ino)
-    }
-
-    /// Gives back the numbers that were reserved and not used.
-    pub(crate) fn return_numbers(&self) -> Result<(), FsError> {
-        let Numbers::Own(own) = &self.numbers else { return Ok(()) };
-        let mut own = own.lock();
-        if own.0 < own.1 {
-            self.put_next_ino(own.0)?;
-            own.1 = own.0;
-        }
-        Ok(())
-    }
-
-    fn put_next_ino(&self, next_ino: u64) -> Result<(), FsError> {
-        let mut value = Vec::new();
-        Superblock { next_ino }.encode(&mut value);
-        let mut batch = Batch::new();
-        batch.put(&Key::Super(SuperId::Superblock).encode(), &value);
-        self.commit(&batch, Admit::Reserve)
     }
 }

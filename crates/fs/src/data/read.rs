@@ -16,8 +16,7 @@ use crate::attrs::lost;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::WHOLE_FILE_BYTES_MAX;
-use crate::names::check_name;
-use crate::node::{Layout, Name, Node, NodeRef, State};
+use crate::node::{Layout, Name, Node, NodeRef, State, check_name};
 use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, Scene, new_hasher};
 use crate::scratch::Scratch;
 

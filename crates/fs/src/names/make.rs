@@ -8,7 +8,6 @@ use warpfire_format::fs::{
 };
 use warpfire_meta::{Admit, Batch, SliceStore, Store};
 
-use super::check_name;
 use crate::acl::{Acl, Caller, Inherited, Perm, XATTR_ACCESS, XATTR_DEFAULT, inherit};
 use crate::attrs::{NewMode, SetAttr};
 use crate::data::{RecordedContent, Source, by_region};
@@ -16,7 +15,7 @@ use crate::dirty::{BYTES, INODES};
 use crate::error::FsError;
 use crate::fs::{Fs, fresh};
 use crate::limits::{FILE_BYTES_MAX, LINKS_MAX, TARGET_BYTES_MAX};
-use crate::node::{Found, Home, Name, NodeRef, State};
+use crate::node::{Found, Home, Name, NodeRef, State, check_name};
 use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, Scene};
 use crate::scratch::Scratch;
 

@@ -16,28 +16,13 @@ pub use rename::RenameMode;
 
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
-use warpfire_format::fs::NAME_BYTES_MAX;
 use warpfire_meta::{SliceStore, Store};
 
 use crate::acl::{Caller, Perm};
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::node::{Name, Node, NodeRef};
+use crate::node::{Name, Node, NodeRef, check_name};
 use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
-
-/// Checks a name that is to be made, removed or found in a directory. `.` and `..` are paths, not names.
-pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
-    if name.len() > NAME_BYTES_MAX {
-        return Err(FsError::NameTooLong);
-    }
-    if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
-        return Err(FsError::Invalid("a name is not empty and holds neither '/' nor NUL"));
-    }
-    if name == b"." || name == b".." {
-        return Err(FsError::Invalid("'.' and '..' are in every directory already"));
-    }
-    Ok(())
-}
 
 /// How a directory's children are held, see `Node::children`.
 #[derive(Clone, Copy, PartialEq, Eq)]

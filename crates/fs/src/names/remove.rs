@@ -4,12 +4,12 @@ use warpfire_format::fs::{InodeEdit, dentry_key, dentry_range, flag, inode_key};
 use warpfire_meta::{Admit, Direction, KeyRange, Page, SliceStore, Store};
 
 use super::depart::Departure;
-use super::{Hold, check_name, hold_children};
+use super::{Hold, hold_children};
 use crate::acl::Caller;
 use crate::dirty::INODES;
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::node::{Home, Name, Node, NodeRef};
+use crate::node::{Home, Name, Node, NodeRef, check_name};
 use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
 use crate::scratch::Scratch;
 

@@ -31,14 +31,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use warpfire_format::fs::{
-    Attrs, Content, FileKind, Inode, InodeEdit, Key, KeyBuf, Stamp, VolumeId, dentry_key, inode_key,
+    Attrs, Content, FileKind, Inode, InodeEdit, Key, KeyBuf, NAME_BYTES_MAX, Stamp, VolumeId, dentry_key,
+    inode_key,
 };
+
+use crate::error::FsError;
 
 pub(crate) use stripes::Stripes;
 pub(crate) use table::{Found, Table};
 
 /// A name in a directory.
 pub(crate) type Name = SmallVec<[u8; 24]>;
+
+/// Checks a name that is to be made, removed or found in a directory. `.` and `..` are paths, not names.
+pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
+        return Err(FsError::Invalid("a name is not empty and holds neither '/' nor NUL"));
+    }
+    if name == b"." || name == b".." {
+        return Err(FsError::Invalid("'.' and '..' are in every directory already"));
+    }
+    Ok(())
+}
 
 /// An inode that someone uses. While it is held its number stays valid, also when its last name goes.
 pub struct Node {
