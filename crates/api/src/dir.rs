@@ -142,6 +142,16 @@ impl<E: Store + SliceStore> Dir<E> {
         Ok(self.pool.fs().unlink(&caller, &self.node, name.as_ref().as_bytes())?)
     }
 
+    /// Swaps what two names in the directory lead to, in one commit: at every moment both are there.
+    ///
+    /// # Errors
+    /// As [`Warpfire::exchange`].
+    pub fn exchange(&self, a: impl AsRef<OsStr>, b: impl AsRef<OsStr>) -> Result<()> {
+        let caller = self.pool.identity().caller();
+        let (a, b) = (a.as_ref().as_bytes(), b.as_ref().as_bytes());
+        Ok(self.pool.fs().exchange(&caller, (&self.node, a), (&self.node, b))?)
+    }
+
     /// The names in the folder, in the order of their bytes, read as they are asked for.
     ///
     /// # Errors

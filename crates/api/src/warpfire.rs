@@ -234,6 +234,17 @@ impl<E: Store + SliceStore> Warpfire<E> {
         Ok(self.fs().rename(&self.identity.caller(), from, to, RenameMode::Replace)?)
     }
 
+    /// Swaps what two paths lead to, in one commit: at every moment both are there. They may be files, directories or anything else.
+    ///
+    /// # Errors
+    /// `NotFound` if one of them is not there; `InvalidInput` if a directory would be moved into itself; `PermissionDenied`.
+    pub fn exchange(&self, a: impl AsRef<Path>, b: impl AsRef<Path>) -> Result<()> {
+        let (a_dir, a_name) = self.parent_of(a.as_ref())?;
+        let (b_dir, b_name) = self.parent_of(b.as_ref())?;
+        let (a, b) = ((&a_dir, a_name.as_bytes()), (&b_dir, b_name.as_bytes()));
+        Ok(self.fs().exchange(&self.identity.caller(), a, b)?)
+    }
+
     /// Gives a file one more name.
     ///
     /// # Errors

@@ -37,6 +37,25 @@ fn handles_and_listings_inside_show_what_was_done_inside() {
 }
 
 #[test]
+fn an_exchange_swaps_files_and_directories_by_path_and_by_name() {
+    let fs = pool();
+    fs.create_dir("/d").unwrap();
+    fs.write("/d/inner", b"inner").unwrap();
+    fs.write("/f", b"file").unwrap();
+    assert_eq!(fs.exchange("/f", "/none").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(fs.exchange("/d/inner", "/d").unwrap_err().kind(), ErrorKind::InvalidInput);
+    fs.exchange("/f", "/d").unwrap();
+    assert_eq!((fs.read("/d").unwrap(), fs.read("/f/inner").unwrap()), (b"file".into(), b"inner".into()));
+    let tx = fs.begin().unwrap();
+    tx.dir("/").unwrap().exchange("f", "d").unwrap();
+    tx.exchange("/f", "/d/inner").unwrap();
+    assert_eq!(tx.read("/f").unwrap(), b"inner");
+    assert_eq!(fs.read("/d").unwrap(), b"file", "nothing outside before the commit");
+    tx.commit().unwrap();
+    assert_eq!((fs.read("/f").unwrap(), fs.read("/d/inner").unwrap()), (b"inner".into(), b"file".into()));
+}
+
+#[test]
 fn threads_that_count_in_transactions_lose_no_count() {
     let fs = pool();
     fs.write("/a", b"0").unwrap();

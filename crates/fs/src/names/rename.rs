@@ -1,7 +1,8 @@
 //! Renaming and exchanging.
 //!
-//! The two names are held by their key locks, the inodes by their states, directories that would be replaced by their children;
-//! moves of directories between parents exclude each other, so that none becomes its own ancestor.
+//! The two names are held by their key locks, the inodes by their states, directories that would be replaced
+//! by their children; moves of directories between parents exclude each other, so that none becomes its own
+//! ancestor.
 
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
@@ -29,7 +30,7 @@ pub enum RenameMode {
     Replace,
     /// Fail with `Exists`.
     NoReplace,
-    /// Swap the two names; both must exist.
+    /// Swap the two names, as [`Fs::exchange`] does; both must exist.
     Exchange,
 }
 
@@ -61,8 +62,9 @@ impl<E: Store + SliceStore> Fs<E> {
     /// Renames, in one commit. Two names of one file stay as they are.
     ///
     /// # Errors
-    /// `NotFound`; `Exists`, `NotEmpty`, `IsDirectory` or `NotDirectory` for a target that can not be replaced; `Invalid` if a directory
-    /// would become its own ancestor; `AccessDenied`, `NotPermitted`; `NoSpace`.
+    /// `NotFound`; `Exists`, `NotEmpty`, `IsDirectory` or `NotDirectory` for a target that can not be
+    /// replaced; `Invalid` if a directory would become its own ancestor; `AccessDenied`, `NotPermitted`;
+    /// `NoSpace`.
     pub fn rename(
         &self,
         caller: &Caller<'_>,
@@ -99,6 +101,28 @@ impl<E: Store + SliceStore> Fs<E> {
                 }
             }
         })
+    }
+
+    /// Swaps what two names lead to, in one commit: nobody sees one of them changed and the other not, and
+    /// both files are always there. They may be of any two kinds, and in different directories. Two names of
+    /// one file stay as they are.
+    ///
+    /// # Errors
+    /// `NotFound` if one of them is not there; `Invalid` if a directory would become its own ancestor;
+    /// `AccessDenied`, `NotPermitted` as if each were renamed to the other; `TooManyLinks`; `NoSpace`.
+    pub fn exchange(
+        &self,
+        caller: &Caller<'_>,
+        a: (&NodeRef, &[u8]),
+        b: (&NodeRef, &[u8]),
+    ) -> Result<(), FsError> {
+        let record = || Exchange {
+            caller: RecordedCaller::of(caller),
+            a: (a.0.ino(), a.1.into()),
+            b: (b.0.ino(), b.1.into()),
+        };
+        // A call within a call: only the outer one is recorded.
+        self.call(record, || self.rename(caller, a, b, RenameMode::Exchange))
     }
 
     /// One try; `None` if a name led elsewhere once it was locked.
@@ -149,7 +173,7 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         let now = self.now();
         let departed = match &target {
-            Some(target) if exchange => self.exchange(from, to, &source, target, now)?,
+            Some(target) if exchange => self.swap(from, to, &source, target, now)?,
             _ => self.replace(from, to, &source, target.as_ref(), now)?,
         };
         self.stripes.moved(&from.key);
@@ -267,7 +291,7 @@ impl<E: Store + SliceStore> Fs<E> {
         Ok(departure.unwrap_or(Departure::LinksLeft))
     }
 
-    fn exchange(
+    fn swap(
         &self,
         from: &End<'_>,
         to: &End<'_>,
@@ -391,5 +415,31 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for Rename {
     fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
         let (from, to) = (scene.node(self.from.0)?, scene.node(self.to.0)?);
         fs.rename(&self.caller.get(), (from, &self.from.1), (to, &self.to.1), self.mode)
+    }
+}
+
+/// [`Fs::exchange`] as a journal keeps it.
+struct Exchange {
+    caller: RecordedCaller,
+    a: (u64, Name),
+    b: (u64, Name),
+}
+
+impl<E: Store + SliceStore> Operation<Fs<E>> for Exchange {
+    fn name(&self) -> &'static str {
+        "exchange"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.a.0, &self.a.1)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.a.1.heap_bytes() + self.b.1.heap_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+        let (a, b) = (scene.node(self.a.0)?, scene.node(self.b.0)?);
+        fs.exchange(&self.caller.get(), (a, &self.a.1), (b, &self.b.1))
     }
 }

@@ -131,6 +131,37 @@ fn files_that_are_open_outside_show_what_was_committed() {
 }
 
 #[test]
+fn an_exchange_is_replayed_and_named_like_any_call() {
+    let (engine, clock, fs) = shared();
+    let dir = fs.mkdir(&ROOT, &fs.root(), b"d", NewMode::exact(0o755)).unwrap();
+    make(&fs, "a", b"1");
+    fs.create_file(&ROOT, &dir, b"b", MODE, b"2").unwrap();
+    let swapped = |fs: &World| {
+        (read(fs, "a").unwrap(), fs.read_file(&ROOT, &open(fs, "d"), b"b").unwrap())
+            == (b"2".into(), b"1".into())
+    };
+    let exchange_in = |tx: &Transaction<Engine>| {
+        let inside = tx.files();
+        inside.exchange(&ROOT, (&inside.root(), b"a"), (&open(inside, "d"), b"b")).unwrap();
+    };
+    // A write changes a record that the call has read, and not what the call answers.
+    let tx = fs.begin().unwrap();
+    exchange_in(&tx);
+    fs.write(&ROOT, &open(&fs, "a"), Position::At(0), b"1").unwrap();
+    assert!(!swapped(&fs), "nothing outside before the commit");
+    tx.commit().unwrap();
+    assert!(swapped(&fs));
+    assert_eq!(fs.transaction_counts().replays, 1);
+    // The other name has gone: it would answer `NotFound` now.
+    let tx = fs.begin().unwrap();
+    exchange_in(&tx);
+    fs.unlink(&ROOT, &dir, b"b").unwrap();
+    assert_eq!(conflict_of(tx.commit()), ("exchange", "/a".to_owned()));
+    assert!(matches!(fs.exchange(&ROOT, (&fs.root(), b"a"), (&dir, b"b")), Err(FsError::NotFound)));
+    agree(&engine, &clock, fs, "exchanged");
+}
+
+#[test]
 fn a_change_of_what_was_read_is_a_conflict_that_is_named() {
     let (engine, clock, fs) = shared();
     let dir = fs.mkdir(&ROOT, &fs.root(), b"d", NewMode::exact(0o755)).unwrap();
