@@ -36,7 +36,7 @@ extern "C" {
 #define WARPFIRE_AT_END 1u      /* a flag of WARPFIRE_PASTE */
 
 /* What an ioctl passes, and gets back. Fields that a call does not use are 0. */
-struct warpfire_slicing {
+struct warpfire_slice_args {
     uint32_t version; /* WARPFIRE_VERSION */
     uint32_t flags;   /* WARPFIRE_AT_END or 0 */
     uint64_t offset;  /* in the file; back: where it went */
@@ -45,36 +45,36 @@ struct warpfire_slicing {
     uint64_t other;   /* JOIN: what comes behind */
     uint64_t from;    /* PASTE, INSERT: first byte in the slice */
     uint32_t seconds; /* YANK, JOIN: how long it is kept, 0 for 60 */
-    uint32_t zero;
+    uint32_t reserved;
 };
 
-#define WARPFIRE_YANK _IOWR('W', 0x50, struct warpfire_slicing)
-#define WARPFIRE_PASTE _IOWR('W', 0x51, struct warpfire_slicing)
-#define WARPFIRE_INSERT _IOWR('W', 0x52, struct warpfire_slicing)
-#define WARPFIRE_REMOVE _IOWR('W', 0x53, struct warpfire_slicing)
-#define WARPFIRE_REPLACE _IOWR('W', 0x54, struct warpfire_slicing)
-#define WARPFIRE_JOIN _IOWR('W', 0x55, struct warpfire_slicing)
-#define WARPFIRE_DROP _IOWR('W', 0x56, struct warpfire_slicing)
+#define WARPFIRE_YANK _IOWR('W', 0x50, struct warpfire_slice_args)
+#define WARPFIRE_PASTE _IOWR('W', 0x51, struct warpfire_slice_args)
+#define WARPFIRE_INSERT _IOWR('W', 0x52, struct warpfire_slice_args)
+#define WARPFIRE_REMOVE _IOWR('W', 0x53, struct warpfire_slice_args)
+#define WARPFIRE_REPLACE _IOWR('W', 0x54, struct warpfire_slice_args)
+#define WARPFIRE_JOIN _IOWR('W', 0x55, struct warpfire_slice_args)
+#define WARPFIRE_DROP _IOWR('W', 0x56, struct warpfire_slice_args)
 
 /*
  * One ioctl. The kernel learns the file's new length when someone asks for it, and appends by the length that it knows: so this asks.
  */
-static inline int warpfire_slicing(int fd, unsigned long what, struct warpfire_slicing *block)
+static inline int warpfire_slice_ioctl(int fd, unsigned long number, struct warpfire_slice_args *block)
 {
-    struct stat asked;
+    struct stat status;
     block->version = WARPFIRE_VERSION;
-    return ioctl(fd, what, block) == -1 ? -1 : fstat(fd, &asked);
+    return ioctl(fd, number, block) == -1 ? -1 : fstat(fd, &status);
 }
 
 /* Takes a range of a file, as far as the file goes. */
 static inline int warpfire_yank(int fd, uint64_t offset, uint64_t length, uint32_t seconds, uint64_t *slice)
 {
-    struct warpfire_slicing block;
+    struct warpfire_slice_args block;
     memset(&block, 0, sizeof block);
     block.offset = offset;
     block.length = length;
     block.seconds = seconds;
-    if (warpfire_slicing(fd, WARPFIRE_YANK, &block) == -1)
+    if (warpfire_slice_ioctl(fd, WARPFIRE_YANK, &block) == -1)
         return -1;
     *slice = block.slice;
     return 0;
@@ -83,23 +83,23 @@ static inline int warpfire_yank(int fd, uint64_t offset, uint64_t length, uint32
 /* Writes a slice over what is at the offset. */
 static inline int warpfire_paste(int fd, uint64_t offset, uint64_t slice)
 {
-    struct warpfire_slicing block;
+    struct warpfire_slice_args block;
     memset(&block, 0, sizeof block);
     block.offset = offset;
     block.length = WARPFIRE_ALL;
     block.slice = slice;
-    return warpfire_slicing(fd, WARPFIRE_PASTE, &block);
+    return warpfire_slice_ioctl(fd, WARPFIRE_PASTE, &block);
 }
 
 /* Writes a slice at the end, and says where that was. */
 static inline int warpfire_append(int fd, uint64_t slice, uint64_t *offset)
 {
-    struct warpfire_slicing block;
+    struct warpfire_slice_args block;
     memset(&block, 0, sizeof block);
     block.flags = WARPFIRE_AT_END;
     block.length = WARPFIRE_ALL;
     block.slice = slice;
-    if (warpfire_slicing(fd, WARPFIRE_PASTE, &block) == -1)
+    if (warpfire_slice_ioctl(fd, WARPFIRE_PASTE, &block) == -1)
         return -1;
     *offset = block.offset;
     return 0;
@@ -108,52 +108,52 @@ static inline int warpfire_append(int fd, uint64_t slice, uint64_t *offset)
 /* Puts a slice between what is before the offset and what follows, which moves up. */
 static inline int warpfire_insert(int fd, uint64_t offset, uint64_t slice)
 {
-    struct warpfire_slicing block;
+    struct warpfire_slice_args block;
     memset(&block, 0, sizeof block);
     block.offset = offset;
     block.length = WARPFIRE_ALL;
     block.slice = slice;
-    return warpfire_slicing(fd, WARPFIRE_INSERT, &block);
+    return warpfire_slice_ioctl(fd, WARPFIRE_INSERT, &block);
 }
 
 /* Makes room for a range, which reads as zeros: what follows the offset moves up. */
 static inline int warpfire_insert_range(int fd, uint64_t offset, uint64_t length)
 {
-    struct warpfire_slicing block;
+    struct warpfire_slice_args block;
     memset(&block, 0, sizeof block);
     block.offset = offset;
     block.length = length;
-    return warpfire_slicing(fd, WARPFIRE_INSERT, &block);
+    return warpfire_slice_ioctl(fd, WARPFIRE_INSERT, &block);
 }
 
 /* Takes a range out of a file: what follows moves down. */
 static inline int warpfire_remove_range(int fd, uint64_t offset, uint64_t length)
 {
-    struct warpfire_slicing block;
+    struct warpfire_slice_args block;
     memset(&block, 0, sizeof block);
     block.offset = offset;
     block.length = length;
-    return warpfire_slicing(fd, WARPFIRE_REMOVE, &block);
+    return warpfire_slice_ioctl(fd, WARPFIRE_REMOVE, &block);
 }
 
 /* Makes a file hold a slice and nothing else. With warpfire_join this is how whole files are concatenated, at once. */
 static inline int warpfire_replace(int fd, uint64_t slice)
 {
-    struct warpfire_slicing block;
+    struct warpfire_slice_args block;
     memset(&block, 0, sizeof block);
     block.slice = slice;
-    return warpfire_slicing(fd, WARPFIRE_REPLACE, &block);
+    return warpfire_slice_ioctl(fd, WARPFIRE_REPLACE, &block);
 }
 
 /* Makes a slice of two, one after the other; `fd` is any file of the mount. All three are kept for `seconds` from now. */
 static inline int warpfire_join(int fd, uint64_t first, uint64_t second, uint32_t seconds, uint64_t *slice)
 {
-    struct warpfire_slicing block;
+    struct warpfire_slice_args block;
     memset(&block, 0, sizeof block);
     block.slice = first;
     block.other = second;
     block.seconds = seconds;
-    if (warpfire_slicing(fd, WARPFIRE_JOIN, &block) == -1)
+    if (warpfire_slice_ioctl(fd, WARPFIRE_JOIN, &block) == -1)
         return -1;
     *slice = block.slice;
     return 0;
@@ -162,10 +162,10 @@ static inline int warpfire_join(int fd, uint64_t first, uint64_t second, uint32_
 /* Forgets a slice; `fd` is any file of the mount. */
 static inline int warpfire_drop(int fd, uint64_t slice)
 {
-    struct warpfire_slicing block;
+    struct warpfire_slice_args block;
     memset(&block, 0, sizeof block);
     block.slice = slice;
-    return warpfire_slicing(fd, WARPFIRE_DROP, &block);
+    return warpfire_slice_ioctl(fd, WARPFIRE_DROP, &block);
 }
 
 /*
@@ -180,9 +180,9 @@ static inline int warpfire_drop(int fd, uint64_t slice)
  *   EROFS   BEGIN: the mount is read-only
  *   ENOSPC, EIO ...  COMMIT: as the filesystem says; the transaction has been aborted
  */
-struct warpfire_tx {
+struct warpfire_tx_args {
     uint32_t version; /* WARPFIRE_VERSION */
-    uint32_t flags;   /* of BEGIN, WARPFIRE_TX_MINE or 0; of COMMIT, WARPFIRE_TX_DURABLE or 0 */
+    uint32_t flags;   /* of BEGIN, WARPFIRE_TX_PROCESS_BOUND or 0; of COMMIT, WARPFIRE_TX_DURABLE or 0 */
     uint64_t id;      /* which; back: which */
     uint32_t state;   /* back: one of those below */
     uint32_t uid;     /* back: who began it */
@@ -192,8 +192,8 @@ struct warpfire_tx {
     char path[4096];  /* back: where the view is; after a conflict, what the call was about */
 };
 
-#define WARPFIRE_TX_MINE 1u    /* it is aborted when this process ends */
-#define WARPFIRE_TX_DURABLE 1u /* it is on flash on return */
+#define WARPFIRE_TX_PROCESS_BOUND 1u /* it is aborted when this process ends */
+#define WARPFIRE_TX_DURABLE 1u       /* it is on flash on return */
 
 #define WARPFIRE_TX_OPEN 1u
 #define WARPFIRE_TX_ENDING 2u
@@ -202,20 +202,20 @@ struct warpfire_tx {
 #define WARPFIRE_TX_ABORTED 5u
 #define WARPFIRE_TX_NOT_DURABLE 6u /* committed, but the pool has failed */
 
-#define WARPFIRE_TX_BEGIN _IOWR('W', 0x40, struct warpfire_tx)
-#define WARPFIRE_TX_COMMIT _IOWR('W', 0x41, struct warpfire_tx)
-#define WARPFIRE_TX_ABORT _IOWR('W', 0x42, struct warpfire_tx)
-#define WARPFIRE_TX_STATUS _IOWR('W', 0x43, struct warpfire_tx)
-#define WARPFIRE_TX_NEXT _IOWR('W', 0x44, struct warpfire_tx) /* STATUS of the first with a greater id */
+#define WARPFIRE_TX_BEGIN _IOWR('W', 0x40, struct warpfire_tx_args)
+#define WARPFIRE_TX_COMMIT _IOWR('W', 0x41, struct warpfire_tx_args)
+#define WARPFIRE_TX_ABORT _IOWR('W', 0x42, struct warpfire_tx_args)
+#define WARPFIRE_TX_STATUS _IOWR('W', 0x43, struct warpfire_tx_args)
+#define WARPFIRE_TX_NEXT _IOWR('W', 0x44, struct warpfire_tx_args) /* STATUS of the first with a greater id */
 
 /* One ioctl: `fd` is the mount's root directory. */
-static inline int warpfire_tx(int fd, unsigned long what, uint64_t id, uint32_t flags, struct warpfire_tx *block)
+static inline int warpfire_tx_ioctl(int fd, unsigned long number, uint64_t id, uint32_t flags, struct warpfire_tx_args *block)
 {
     memset(block, 0, sizeof *block);
     block->version = WARPFIRE_VERSION;
     block->id = id;
     block->flags = flags;
-    return ioctl(fd, what, block);
+    return ioctl(fd, number, block);
 }
 
 /*
@@ -227,20 +227,20 @@ static inline int warpfire_tx(int fd, unsigned long what, uint64_t id, uint32_t 
  *   ESTALE  someone else has listed them since: begin anew
  *   others  as for STATUS
  */
-struct warpfire_diff {
+struct warpfire_diff_page {
     uint32_t version; /* WARPFIRE_VERSION */
     uint32_t flags;   /* 0 */
     uint64_t id;      /* which; 0 on the root of a view: its own */
     uint64_t at;      /* 0: from the first change on; else what came back */
     uint32_t count;   /* 0; back: how many changes there are, 0 at the end */
-    uint32_t zero;
+    uint32_t reserved;
     uint64_t changes[2043]; /* back: `count` times struct warpfire_change and what follows each */
 };
 
 struct warpfire_time {
     int64_t seconds;
     uint32_t nanos;
-    uint32_t zero;
+    uint32_t reserved;
 };
 
 /* A file as stat shows it. `ino` is 0 if there is none. */
@@ -259,14 +259,14 @@ struct warpfire_file {
 struct warpfire_change {
     uint32_t bytes;    /* of this change with all that follows it */
     uint8_t how;       /* one of those below */
-    uint8_t cut;       /* 1 if a path is longer than 4095 bytes and was cut */
+    uint8_t truncated;       /* 1 if a path is longer than 4095 bytes and was truncated */
     uint16_t differs;  /* the sum of those below */
     uint16_t path;     /* bytes of the path, its NUL too */
     uint16_t other;    /* bytes of the other path, its NUL too; 0 if there is none */
     uint16_t names;    /* bytes of names of extended attributes that differ, their NULs too: the first 16 */
     uint16_t ranges;   /* how many ranges follow: the first 16 */
-    uint64_t data;     /* how many bytes of the file differ ... */
-    uint64_t in;       /* ... in how many ranges */
+    uint64_t data_bytes;  /* how many bytes of the file differ ... */
+    uint64_t data_ranges; /* ... in how many ranges */
     uint64_t xattrs;   /* how many extended attributes differ */
     struct warpfire_file before, after;
     /* then the ranges, each a uint64_t of the first byte and one of the first behind it; the path, the other path, the names; zeros up to a multiple of 8 */
@@ -286,10 +286,10 @@ struct warpfire_change {
 #define WARPFIRE_DIFFERS_ATIME 32u
 #define WARPFIRE_DIFFERS_XATTRS 64u
 
-#define WARPFIRE_TX_DIFF _IOWR('W', 0x45, struct warpfire_diff)
+#define WARPFIRE_TX_DIFF _IOWR('W', 0x45, struct warpfire_diff_page)
 
 /* One ioctl: `fd` is the mount's root directory, or that of a view. */
-static inline int warpfire_diff(int fd, uint64_t id, struct warpfire_diff *page)
+static inline int warpfire_diff_ioctl(int fd, uint64_t id, struct warpfire_diff_page *page)
 {
     page->version = WARPFIRE_VERSION;
     page->id = id;
@@ -298,7 +298,7 @@ static inline int warpfire_diff(int fd, uint64_t id, struct warpfire_diff *page)
 }
 
 /* The first of a page's `count` changes, which there is if `count` is not 0 ... */
-static inline const struct warpfire_change *warpfire_first_change(const struct warpfire_diff *page)
+static inline const struct warpfire_change *warpfire_first_change(const struct warpfire_diff_page *page)
 {
     return (const struct warpfire_change *)page->changes;
 }

@@ -5,18 +5,18 @@
 
 use warpfire_format::commit::{CommitRecord, CommitRecordBuilder};
 use warpfire_format::fs::{
-    Attrs, Content, Dentry, Extent, ExtentMap, FileKind, Inode, InodeEdit, Key, SuperId, Superblock,
-    VolumeId, VolumeRecord, decode_counter, decode_region, decode_xattr, dentry_key, encode_counter,
-    encode_region, encode_xattr, inode_key, region_key, xattr_key,
+    Attrs, Dentry, Extent, ExtentMap, FileKind, FilesystemRecord, Inode, InodeContent, InodeEdit, Key,
+    PoolRecordId, VolumeId, VolumeRecord, decode_counter, decode_region, decode_xattr, dentry_key,
+    encode_counter, encode_region, encode_xattr, inode_key, region_key, xattr_key,
 };
-use warpfire_format::logframe::{Fragment, Frame};
-use warpfire_format::logstate::LogState;
+use warpfire_format::log_frame::{LogFrame, RecordFragment};
+use warpfire_format::log_state::LogState;
 use warpfire_format::manifest::ManifestEdit;
 use warpfire_format::root::{DeviceEntry, RootHeader, encode_body};
 use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState};
 use warpfire_format::stripe::{StripeHeader, StripeIdentity};
 use warpfire_format::table::{
-    DataBlock, DataBlockBuilder, Entry, EntryKind, Partition, PartitionBuilder, TopBuilder, TopIndex,
+    DataBlock, DataBlockBuilder, KeyVersion, Partition, PartitionBuilder, TopBuilder, TopIndex, VersionKind,
 };
 use warpfire_format::{Uuid, crc32c};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, Seq, SlicePtr, ZoneIndex};
@@ -96,7 +96,7 @@ fn segment(data: &[u8]) {
 }
 
 fn log_frame(data: &[u8]) {
-    let Ok((frame, rest)) = Frame::decode(data) else { return };
+    let Ok((frame, rest)) = LogFrame::decode(data) else { return };
     let mut again = Vec::new();
     frame.encode(&mut again);
     again.extend_from_slice(rest);
@@ -157,7 +157,7 @@ fn inode(data: &[u8]) {
         inode.encode(&mut again);
         let decoded = Inode::decode(&again).expect("what was encoded decodes");
         assert_eq!((decoded.ino, decoded.attrs), (inode.ino, inode.attrs));
-        if let Content::Small(extents) = inode.content {
+        if let InodeContent::Small(extents) = inode.content {
             let _ = extents.to_map();
         }
     }
@@ -188,7 +188,7 @@ fn region(data: &[u8]) {
 }
 
 fn small_values(data: &[u8]) {
-    let _ = Superblock::decode(data);
+    let _ = FilesystemRecord::decode(data);
     let _ = VolumeRecord::decode(data);
     let _ = decode_counter(data);
     let _ = decode_xattr(data);
@@ -285,15 +285,15 @@ fn valid_log_frames() -> Vec<Vec<u8>> {
     (next.state, next.stripes) = (SegmentState::Open, Vec::new());
     let runs = descriptor(SegmentKind::Bulk).stripes;
     let frames = [
-        Frame::Record { fragment: Fragment::Whole, pos: 5, bytes: b"hello" },
-        Frame::Barrier { number: 3, checkpoint: 1 },
-        Frame::Opened(opened),
-        Frame::Grew { segment: id(9), first_stripe: 4, runs },
-        Frame::Sealed(id(9)),
-        Frame::Freed(id(8)),
-        Frame::LogNext(next),
+        LogFrame::Record { fragment: RecordFragment::Whole, pos: 5, bytes: b"hello" },
+        LogFrame::Barrier { number: 3, checkpoint: 1 },
+        LogFrame::Opened(opened),
+        LogFrame::Grew { segment: id(9), first_stripe: 4, runs },
+        LogFrame::Sealed(id(9)),
+        LogFrame::Freed(id(8)),
+        LogFrame::LogNext(next),
     ];
-    let encoded = |frame: Frame<'_>| {
+    let encoded = |frame: LogFrame<'_>| {
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
         bytes
@@ -317,8 +317,8 @@ fn valid_log_states() -> Vec<Vec<u8>> {
 }
 
 fn valid_manifests() -> Vec<Vec<u8>> {
-    use warpfire_format::manifest::TableEntry;
-    let added = TableEntry {
+    use warpfire_format::manifest::TableDescriptor;
+    let added = TableDescriptor {
         id: 3,
         run: 2,
         entries: 10,
@@ -345,11 +345,11 @@ fn valid_manifests() -> Vec<Vec<u8>> {
     vec![edit.encode(), ManifestEdit::default().encode()]
 }
 
-fn entries() -> [Entry<'static>; 3] {
+fn entries() -> [KeyVersion<'static>; 3] {
     [
-        Entry { key: b"apple", seq: Seq(5), kind: EntryKind::Put, value: b"red" },
-        Entry { key: b"apple", seq: Seq(4), kind: EntryKind::Delete, value: b"" },
-        Entry { key: b"apricot", seq: Seq(6), kind: EntryKind::Merge, value: b"operand" },
+        KeyVersion { key: b"apple", seq: Seq(5), kind: VersionKind::Put, value: b"red" },
+        KeyVersion { key: b"apple", seq: Seq(4), kind: VersionKind::Delete, value: b"" },
+        KeyVersion { key: b"apricot", seq: Seq(6), kind: VersionKind::Merge, value: b"operand" },
     ]
 }
 
@@ -378,7 +378,7 @@ fn valid_table_blocks() -> Vec<Vec<u8>> {
 fn valid_keys() -> Vec<Vec<u8>> {
     let v = VolumeId::FIRST;
     vec![
-        Key::Super(SuperId::Superblock).encode().to_vec(),
+        Key::Pool(PoolRecordId::Filesystem).encode().to_vec(),
         dentry_key(v, 1, b"name").to_vec(),
         inode_key(v, 300).to_vec(),
         region_key(v, 300, 2).to_vec(),
@@ -388,7 +388,7 @@ fn valid_keys() -> Vec<Vec<u8>> {
 }
 
 fn attrs(kind: FileKind) -> Attrs {
-    let now = warpfire_format::fs::Stamp { seconds: 1_700_000_000, nanos: 5 };
+    let now = warpfire_format::fs::InodeTime { seconds: 1_700_000_000, nanos: 5 };
     Attrs {
         kind,
         permissions: 0o644,
@@ -415,9 +415,9 @@ fn valid_inodes() -> Vec<Vec<u8>> {
     let mut reference = Vec::new();
     Dentry::encode_reference(&mut reference, FileKind::Directory, 12);
     vec![
-        encoded(FileKind::Regular, Content::Regions),
-        encoded(FileKind::Directory, Content::Directory(1, b"name")),
-        encoded(FileKind::Symlink, Content::Symlink(b"there")),
+        encoded(FileKind::Regular, InodeContent::Regions),
+        encoded(FileKind::Directory, InodeContent::Directory(1, b"name")),
+        encoded(FileKind::Symlink, InodeContent::Symlink(b"there")),
         reference,
     ]
 }
@@ -442,7 +442,7 @@ fn valid_regions() -> Vec<Vec<u8>> {
 
 fn valid_small_values() -> Vec<Vec<u8>> {
     let mut values = vec![Vec::new(); 4];
-    Superblock { next_ino: 77 }.encode(&mut values[0]);
+    FilesystemRecord { next_ino: 77 }.encode(&mut values[0]);
     VolumeRecord { root_ino: 1, name: b"main" }.encode(&mut values[1]);
     encode_counter(&mut values[2], -5);
     encode_xattr(&mut values[3], b"value");

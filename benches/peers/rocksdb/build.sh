@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Builds rocksdb-load, the peer of `warpfire-bench meta --peers rocksdb`, against the system's RocksDB.
 #
-# usage: benches/peers/rocksdb/build.sh [FOLDER]     the program goes to FOLDER, target/peers if none is named
+# usage: benches/peers/rocksdb/build.sh [DIRECTORY]     the program goes to DIRECTORY, target/peers if none is named
 #
 # Nothing of Warpfire depends on it. On Debian: apt install g++ librocksdb-dev. Debian builds the library with its assertions
 # on, which makes it slower; the program says so in its version, and the benchmark beside its name.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-folder=${1:-$here/../../../target/peers}
-mkdir -p "$folder"
+directory=${1:-$here/../../../target/peers}
+mkdir -p "$directory"
 
 library=$(ldconfig -p | awk '/librocksdb\.so/ { print $NF; exit }')
 [ -n "$library" ] || { echo "build.sh: there is no librocksdb here" >&2; exit 1; }
@@ -16,5 +16,5 @@ assertions=
 if nm -D --undefined-only "$library" | grep -q '__assert_fail'; then assertions=', assertions on'; fi
 
 ${CXX:-c++} -std=c++17 -O2 -Wall -Wextra -DASSERTIONS="\"$assertions\"" \
-  "$here/load.cc" -o "$folder/rocksdb-load" -lrocksdb -pthread
-echo "$folder/rocksdb-load"
+  "$here/load.cc" -o "$directory/rocksdb-load" -lrocksdb -pthread
+echo "$directory/rocksdb-load"

@@ -2,7 +2,7 @@
 // the log on, one sync at the end, then random gets and one scan.
 //
 // usage: rocksdb-load --version
-//        rocksdb-load FOLDER RECORDS VALUE_BYTES BATCH THREADS random|in-order
+//        rocksdb-load DIRECTORY RECORDS VALUE_BYTES BATCH THREADS random|in-order
 //
 // Prints one line for each phase:
 //   phase operations wall_nanos cpu_nanos written_bytes peak_bytes stored_bytes
@@ -162,7 +162,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (argc != 7) {
-    std::fprintf(stderr, "usage: rocksdb-load FOLDER RECORDS VALUE_BYTES BATCH THREADS random|in-order\n");
+    std::fprintf(stderr, "usage: rocksdb-load DIRECTORY RECORDS VALUE_BYTES BATCH THREADS random|in-order\n");
     return 2;
   }
   const Load load{std::strtoull(argv[2], nullptr, 10), std::strtoull(argv[3], nullptr, 10),

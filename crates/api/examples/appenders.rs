@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::thread;
 
-use measure::{Flags, Outcome, measured};
+use measure::{ExampleResult, Flags, measured};
 use warpfire::{OpenOptions, Warpfire};
 
 const USAGE: &str = "usage: appenders [--appenders COUNT] [--appends COUNT] [--unit-bytes BYTES] [--image FILE] \
@@ -25,13 +25,13 @@ const ROOM: u64 = 6;
 const WARM_BYTES: u64 = 256 << 20;
 
 #[derive(Clone, Copy)]
-struct Job {
+struct AppendJob {
     appenders: u64,
     appends: u64,
     unit_bytes: usize,
 }
 
-impl Job {
+impl AppendJob {
     fn unit(self, appender: u64, number: u64) -> Vec<u8> {
         let mut unit = vec![(appender ^ number) as u8; self.unit_bytes];
         unit[..8].copy_from_slice(&appender.to_le_bytes());
@@ -44,7 +44,7 @@ impl Job {
     }
 
     /// Sees that every unit is there once, whole, and after those that its appender brought before.
-    fn check(self, mut read: impl FnMut(&mut [u8]) -> Outcome<()>) -> Outcome<()> {
+    fn check(self, mut read: impl FnMut(&mut [u8]) -> ExampleResult<()>) -> ExampleResult<()> {
         let mut next = vec![0; usize::try_from(self.appenders)?];
         let mut unit = vec![0; self.unit_bytes];
         for place in 0..self.appenders * self.appends {
@@ -63,7 +63,7 @@ impl Job {
         Ok(())
     }
 
-    fn in_transactions(self, pool: &Warpfire) -> Outcome<()> {
+    fn in_transactions(self, pool: &Warpfire) -> ExampleResult<()> {
         pool.write("/shared", b"")?;
         thread::scope(|scope| {
             let append = move |appender| -> warpfire::Result<()> {
@@ -81,7 +81,7 @@ impl Job {
         Ok(pool.sync()?)
     }
 
-    fn in_order(self, pool: &Warpfire) -> Outcome<()> {
+    fn in_order(self, pool: &Warpfire) -> ExampleResult<()> {
         let file = OpenOptions::new().append(true).create(true).open(pool, "/alone")?;
         for number in 0..self.appends {
             (0..self.appenders)
@@ -90,7 +90,7 @@ impl Job {
         Ok(pool.sync()?)
     }
 
-    fn in_processes(self, path: &Path) -> Outcome<()> {
+    fn in_processes(self, path: &Path) -> ExampleResult<()> {
         let start = |appender: u64| {
             let numbers = [appender, self.appenders, self.appends, self.unit_bytes as u64];
             let numbers = numbers.map(|number| number.to_string());
@@ -106,7 +106,7 @@ impl Job {
     }
 
     /// Appends what one appender brings, or all of them in turn, to a file of the host.
-    fn to_host(self, path: &Path, appenders: std::ops::Range<u64>) -> Outcome<()> {
+    fn to_host(self, path: &Path, appenders: std::ops::Range<u64>) -> ExampleResult<()> {
         let mut file = File::options().append(true).create(true).open(path)?;
         for number in 0..self.appends {
             appenders.clone().try_for_each(|appender| file.write_all(&self.unit(appender, number)))?;
@@ -114,7 +114,7 @@ impl Job {
         Ok(())
     }
 
-    fn on_host(self, host: &Path) -> Outcome<()> {
+    fn on_host(self, host: &Path) -> ExampleResult<()> {
         let (shared, alone) = (host.join("shared"), host.join("alone"));
         File::create_new(&shared)?;
         let many = measured(None, "appending processes", || self.in_processes(&shared))?;
@@ -128,10 +128,10 @@ impl Job {
         Ok([shared, alone].iter().try_for_each(fs::remove_file)?)
     }
 
-    fn on_pool(self, pool: &Warpfire) -> Outcome<()> {
+    fn on_pool(self, pool: &Warpfire) -> ExampleResult<()> {
         // The first to write waits for the memory that the pool keeps from then on.
         let warm = WARM_BYTES.div_ceil(self.appenders * self.unit_bytes as u64);
-        Job { appends: self.appends.min(warm), ..self }.in_order(pool)?;
+        AppendJob { appends: self.appends.min(warm), ..self }.in_order(pool)?;
         pool.remove_file("/alone")?;
         let many = measured(Some(pool), "appending threads, transactions", || self.in_transactions(pool))?;
         let one = measured(Some(pool), "one writer, plain", || self.in_order(pool))?;
@@ -157,18 +157,21 @@ impl Job {
     }
 }
 
-fn main() -> Outcome<()> {
+fn main() -> ExampleResult<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if let [child, path, appender, appenders, appends, unit_bytes] = words.as_slice()
         && child == CHILD
     {
-        let job =
-            Job { appenders: appenders.parse()?, appends: appends.parse()?, unit_bytes: unit_bytes.parse()? };
+        let job = AppendJob {
+            appenders: appenders.parse()?,
+            appends: appends.parse()?,
+            unit_bytes: unit_bytes.parse()?,
+        };
         let appender = appender.parse()?;
         return job.to_host(Path::new(path), appender..appender + 1);
     }
     let flags = Flags::parse(&["appenders", "appends", "unit-bytes"], USAGE)?;
-    let job = Job {
+    let job = AppendJob {
         appenders: flags.number("appenders", 12)?,
         appends: flags.number("appends", 10_000)?,
         unit_bytes: usize::try_from(flags.number("unit-bytes", 4096)?)?.max(16),

@@ -24,11 +24,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let fs = Pool::options().open([image])?;
     fs.create_dir_all("/files")?;
-    let folder = fs.dir("/files")?;
+    let directory = fs.dir("/files")?;
     let make = |number: u64| {
         let mut bytes = [0x2e; 100];
         bytes[..8].copy_from_slice(&number.to_le_bytes());
-        folder.write(format!("{:020}", number.wrapping_mul(spread)), bytes)
+        directory.write(format!("{:020}", number.wrapping_mul(spread)), bytes)
     };
     let together = files.saturating_sub(SYNCED_ALONE);
     for number in 0..together {

@@ -5,10 +5,10 @@
 //! of; by copying, each image is read and written. Then images are read by Zipf's law, through the index. Prints the time of each with its sync.
 
 mod measure;
-mod place;
+mod storage;
 
-use measure::{Flags, Outcome, measured};
-use place::{Content, Place, make};
+use measure::{ExampleResult, Flags, measured};
+use storage::{Storage, StoredFile, make};
 use warpfire::{OpenOptions, Warpfire};
 
 const USAGE: &str = "usage: images [--images IMAGES] [--image-kb KILOBYTES] [--reads READS] [--image FILE] [--host DIRECTORY]";
@@ -20,15 +20,15 @@ const ENTRY_BYTES: usize = 16;
 const FOOTER_BYTES: usize = 16;
 
 /// Images in the order in which they were drawn.
-struct Job {
+struct ImageJob {
     lens: Vec<u64>,
     reads: u64,
 }
 
 /// Numbers that look random (`SplitMix64`).
-struct Draw(u64);
+struct ImageChoice(u64);
 
-impl Draw {
+impl ImageChoice {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let drawn = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -46,15 +46,15 @@ fn name(image: usize) -> String {
     format!("image-{image}")
 }
 
-impl Job {
+impl ImageJob {
     fn image(&self, number: usize) -> Vec<u8> {
         vec![number as u8; usize::try_from(self.lens[number]).expect("an image fits in memory")]
     }
 
     /// The images, as files.
-    fn bring(&self, place: &Place) -> Outcome<Vec<Content>> {
+    fn bring(&self, storage: &Storage) -> ExampleResult<Vec<StoredFile>> {
         let file = |number| {
-            let file = place.make(&name(number))?;
+            let file = storage.make(&name(number))?;
             file.write(&self.image(number), 0)?;
             file.settle()?;
             Ok(file)
@@ -82,7 +82,7 @@ impl Job {
         [(0, half), (half, self.lens.len())]
     }
 
-    fn add_by_pointers(&self, pool: &Warpfire) -> Outcome<()> {
+    fn add_by_pointers(&self, pool: &Warpfire) -> ExampleResult<()> {
         make(pool, "by-pointers")?;
         for (from, to) in self.lots() {
             pool.transact(|tx| {
@@ -98,7 +98,12 @@ impl Job {
         Ok(pool.sync()?)
     }
 
-    fn add_by_copying(&self, place: &Place, files: &[Content], store: &Content) -> Outcome<()> {
+    fn add_by_copying(
+        &self,
+        storage: &Storage,
+        files: &[StoredFile],
+        store: &StoredFile,
+    ) -> ExampleResult<()> {
         for (from, to) in self.lots() {
             let mut at = self.index(from).0;
             for (file, len) in files.iter().zip(&self.lens).take(to).skip(from) {
@@ -110,11 +115,11 @@ impl Job {
             store.write(&self.index(to).1, at)?;
         }
         store.settle()?;
-        place.pool().map_or(Ok(()), |pool| Ok(pool.sync()?))
+        storage.pool().map_or(Ok(()), |pool| Ok(pool.sync()?))
     }
 
     /// Reads images through the index, the n-th most wanted one n times more rarely than the first.
-    fn read(&self, store: &Content, len: u64) -> Outcome<()> {
+    fn read(&self, store: &StoredFile, len: u64) -> ExampleResult<()> {
         let mut footer = [0; FOOTER_BYTES];
         store.read(&mut footer, len - FOOTER_BYTES as u64)?;
         let (start, count) = (word(&footer, 0), usize::try_from(word(&footer, 8))?);
@@ -128,7 +133,7 @@ impl Job {
                 sum
             })
             .collect();
-        let mut draw = Draw(1);
+        let mut draw = ImageChoice(1);
         for _ in 0..self.reads {
             let drawn = (draw.next() >> 11) as f64 / (1u64 << 53) as f64 * sum;
             let number = ranks.partition_point(|rank| *rank <= drawn).min(count - 1);
@@ -143,31 +148,31 @@ impl Job {
     }
 }
 
-fn main() -> Outcome<()> {
+fn main() -> ExampleResult<()> {
     let flags = Flags::parse(&["images", "image-kb", "reads"], USAGE)?;
     let (images, mean) = (flags.number("images", 200)?.max(2), flags.number("image-kb", 100)? * 1000);
-    let mut draw = Draw(0);
+    let mut draw = ImageChoice(0);
     let lens = (0..images).map(|_| mean / 2 + draw.next() % mean).collect();
-    let job = Job { lens, reads: flags.number("reads", 2000)? };
+    let job = ImageJob { lens, reads: flags.number("reads", 2000)? };
     let total: u64 = job.lens.iter().sum();
     let pool = flags.pool(ROOM * total)?;
     let len = total + (job.lens.len() * ENTRY_BYTES + FOOTER_BYTES) as u64;
 
-    let mut files = job.bring(&Place::Pool(pool.clone()))?;
+    let mut files = job.bring(&Storage::Pool(pool.clone()))?;
     let by_pointers = measured(Some(&pool), "add by pointers", || job.add_by_pointers(&pool))?;
-    let store = Content::Pool(pool.open("/by-pointers")?);
+    let store = StoredFile::Pool(pool.open("/by-pointers")?);
     measured(Some(&pool), "read what pointers made", || job.read(&store, len))?;
-    for place in Place::all(&pool, flags.directory("host")) {
-        if matches!(place, Place::Host(_)) {
-            files = job.bring(&place)?;
+    for storage in Storage::all(&pool, flags.directory("host")) {
+        if matches!(storage, Storage::Host(_)) {
+            files = job.bring(&storage)?;
         }
-        let store = place.make("by-copying")?;
-        let what = format!("add by copying, in {}", place.name());
-        let by_copying = measured(place.pool(), &what, || job.add_by_copying(&place, &files, &store))?;
+        let store = storage.make("by-copying")?;
+        let what = format!("add by copying, in {}", storage.name());
+        let by_copying = measured(storage.pool(), &what, || job.add_by_copying(&storage, &files, &store))?;
         println!("{:34} {:9.1} times as long", "", by_copying / by_pointers);
-        measured(place.pool(), "read what copying made", || job.read(&store, len))?;
-        place.remove("by-copying")?;
-        (0..job.lens.len()).try_for_each(|number| place.remove(&name(number)))?;
+        measured(storage.pool(), "read what copying made", || job.read(&store, len))?;
+        storage.remove("by-copying")?;
+        (0..job.lens.len()).try_for_each(|number| storage.remove(&name(number)))?;
     }
     Ok(())
 }

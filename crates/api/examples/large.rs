@@ -9,17 +9,17 @@ use std::error::Error;
 use warpfire::{Pool, Tx, Warpfire};
 use warpfire_env::{Clock, SystemClock};
 
-type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+type ExampleResult<T = ()> = Result<T, Box<dyn Error>>;
 
 const USAGE: &str = "usage: large IMAGE files|opened|bytes COUNT";
 const FILE_BYTES: u64 = 100;
-const FILES_PER_FOLDER: u64 = 10_000;
+const FILES_PER_DIRECTORY: u64 = 10_000;
 const PIECE_BYTES: u64 = 1 << 20;
 /// Room for what is committed, and as much again for the log.
 const ROOM: u64 = 2;
 const ROOM_PER_FILE: u64 = 1024;
 
-fn main() -> Outcome {
+fn main() -> ExampleResult {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [image, what, count] = words.as_slice() else { return Err(USAGE.into()) };
     let count: u64 = count.parse()?;
@@ -66,31 +66,31 @@ fn content(number: u64) -> [u8; FILE_BYTES as usize] {
     bytes
 }
 
-fn make(tx: &Tx, count: u64) -> Outcome {
-    for folder in 0..count.div_ceil(FILES_PER_FOLDER) {
-        tx.create_dir(folder.to_string())?;
-        let dir = tx.dir(folder.to_string())?;
-        for number in folder * FILES_PER_FOLDER..count.min((folder + 1) * FILES_PER_FOLDER) {
+fn make(tx: &Tx, count: u64) -> ExampleResult {
+    for directory in 0..count.div_ceil(FILES_PER_DIRECTORY) {
+        tx.create_dir(directory.to_string())?;
+        let dir = tx.dir(directory.to_string())?;
+        for number in directory * FILES_PER_DIRECTORY..count.min((directory + 1) * FILES_PER_DIRECTORY) {
             dir.write(number.to_string(), content(number))?;
         }
     }
     Ok(())
 }
 
-fn make_opened(tx: &Tx, count: u64) -> Outcome {
-    for folder in 0..count.div_ceil(FILES_PER_FOLDER) {
-        tx.create_dir(folder.to_string())?;
+fn make_opened(tx: &Tx, count: u64) -> ExampleResult {
+    for directory in 0..count.div_ceil(FILES_PER_DIRECTORY) {
+        tx.create_dir(directory.to_string())?;
     }
     for number in 0..count {
-        let file = tx.create(format!("{}/{number}", number / FILES_PER_FOLDER))?;
+        let file = tx.create(format!("{}/{number}", number / FILES_PER_DIRECTORY))?;
         file.write_all_at(&content(number), 0)?;
     }
     Ok(())
 }
 
-fn check_files(pool: &Warpfire, count: u64) -> Outcome {
+fn check_files(pool: &Warpfire, count: u64) -> ExampleResult {
     for number in 0..count {
-        if pool.read(format!("{}/{number}", number / FILES_PER_FOLDER))? != content(number) {
+        if pool.read(format!("{}/{number}", number / FILES_PER_DIRECTORY))? != content(number) {
             return Err(format!("file {number} is not what was committed").into());
         }
     }
@@ -101,7 +101,7 @@ fn piece(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat((PIECE_BYTES / 8) as usize)
 }
 
-fn write(tx: &Tx, count: u64) -> Outcome {
+fn write(tx: &Tx, count: u64) -> ExampleResult {
     let file = tx.create("/0")?;
     for number in 0..count / PIECE_BYTES {
         file.write_all_at(&piece(number), number * PIECE_BYTES)?;
@@ -109,7 +109,7 @@ fn write(tx: &Tx, count: u64) -> Outcome {
     Ok(())
 }
 
-fn check_bytes(pool: &Warpfire, count: u64) -> Outcome {
+fn check_bytes(pool: &Warpfire, count: u64) -> ExampleResult {
     let file = pool.open("/0")?;
     let mut bytes = vec![0; PIECE_BYTES as usize];
     for number in 0..count / PIECE_BYTES {
@@ -121,7 +121,7 @@ fn check_bytes(pool: &Warpfire, count: u64) -> Outcome {
     Ok(())
 }
 
-fn most_memory_mib() -> Outcome<u64> {
+fn most_memory_mib() -> ExampleResult<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
     let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;

@@ -9,18 +9,18 @@
 //! and a crash may lose or double one. Both read each unit once. Prints the time of each, with a sync at the end.
 
 mod measure;
-mod place;
 mod processes;
+mod storage;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use measure::{Flags, Outcome, measured};
+use measure::{ExampleResult, Flags, measured};
 use parking_lot::Mutex;
-use place::{Place, make};
 use processes::Filing;
+use storage::{Storage, make};
 use warpfire::{ErrorKind, OpenOptions, Warpfire};
 
 const USAGE: &str = "usage: queue [--units UNITS] [--unit-kb KILOBYTES] [--appenders WORKERS] [--consumers WORKERS] \
@@ -31,14 +31,14 @@ const ROOM: u64 = 6;
 const PAUSE: Duration = Duration::from_micros(200);
 
 #[derive(Clone, Copy)]
-struct Job {
+struct QueueJob {
     units: u64,
     unit_bytes: u64,
     appenders: u64,
     consumers: u64,
 }
 
-impl Job {
+impl QueueJob {
     fn unit(self, number: u64) -> Vec<u8> {
         vec![number as u8; usize::try_from(self.unit_bytes).expect("a unit fits in memory")]
     }
@@ -49,7 +49,7 @@ impl Job {
     }
 
     /// What is done with a unit: it is looked at.
-    fn look(self, unit: &[u8]) -> Outcome<u64> {
+    fn look(self, unit: &[u8]) -> ExampleResult<u64> {
         let first = *unit.first().ok_or("a unit is not empty")?;
         if unit.iter().any(|byte| *byte != first) {
             return Err("a unit is torn".into());
@@ -58,7 +58,7 @@ impl Job {
     }
 
     /// Sees that each unit was looked at once, by the sum of what was seen.
-    fn check(self, done: u64) -> Outcome<()> {
+    fn check(self, done: u64) -> ExampleResult<()> {
         let expected: u64 = (0..self.units).map(|unit| u64::from(unit as u8)).sum();
         if done == expected { Ok(()) } else { Err("a unit was lost, or taken twice".into()) }
     }
@@ -66,13 +66,13 @@ impl Job {
     /// Runs all workers, and sees that each unit was worked on once.
     fn run(
         self,
-        append: impl Fn(u64) -> Outcome<()> + Sync,
-        consume: impl Fn(u64, &AtomicU64) -> Outcome<()> + Sync,
-    ) -> Outcome<()> {
+        append: impl Fn(u64) -> ExampleResult<()> + Sync,
+        consume: impl Fn(u64, &AtomicU64) -> ExampleResult<()> + Sync,
+    ) -> ExampleResult<()> {
         let done = AtomicU64::new(0);
         thread::scope(|scope| {
             let (append, consume, done) = (&append, &consume, &done);
-            let told = |outcome: Outcome<()>| outcome.map_err(|error| error.to_string());
+            let told = |outcome: ExampleResult<()>| outcome.map_err(|error| error.to_string());
             let appenders = (0..self.appenders).map(|worker| scope.spawn(move || told(append(worker))));
             let consumers =
                 (0..self.consumers).map(|worker| scope.spawn(move || told(consume(worker, done))));
@@ -82,7 +82,7 @@ impl Job {
         self.check(done.into_inner())
     }
 
-    fn by_pointers(self, pool: &Warpfire) -> Outcome<()> {
+    fn by_pointers(self, pool: &Warpfire) -> ExampleResult<()> {
         let queue = make(pool, "queue")?;
         pool.write("/head", 0u64.to_le_bytes())?;
         let append = |worker| {
@@ -103,7 +103,7 @@ impl Job {
     }
 
     /// Moves the unit at the head to a worker's file. Gives its number; `None` when all are taken.
-    fn take(self, pool: &Warpfire, worker: u64) -> Outcome<Option<u64>> {
+    fn take(self, pool: &Warpfire, worker: u64) -> ExampleResult<Option<u64>> {
         loop {
             let taken = pool.transact(|tx| {
                 let head: [u8; 8] = tx.read("/head")?.try_into().expect("the head is a number");
@@ -129,7 +129,7 @@ impl Job {
         }
     }
 
-    fn by_copying(self, place: &Place) -> Outcome<()> {
+    fn by_copying(self, place: &Storage) -> ExampleResult<()> {
         let queue = place.make("plain-queue")?;
         let (tail, head, filled) = (Mutex::new(0), Mutex::new(0), AtomicU64::new(0));
         let append = |worker| {
@@ -170,11 +170,11 @@ impl Job {
     }
 
     /// By threads on the library, in a pool that is made anew.
-    fn in_threads(self, flags: &Flags) -> Outcome<()> {
+    fn in_threads(self, flags: &Flags) -> ExampleResult<()> {
         println!("workers are threads on the library: no mounted pool was named");
         let pool = flags.pool(ROOM * self.units * self.unit_bytes)?;
         let by_pointers = measured(Some(&pool), "queue by pointers", || self.by_pointers(&pool))?;
-        for place in Place::all(&pool, flags.directory("host")) {
+        for place in Storage::all(&pool, flags.directory("host")) {
             let what = format!("queue by copying, in {}", place.name());
             let by_copying = measured(place.pool(), &what, || self.by_copying(&place))?;
             println!("{:34} {:9.1} times as long", "", by_copying / by_pointers);
@@ -185,7 +185,7 @@ impl Job {
     }
 
     /// By processes, in a mounted pool and on the host.
-    fn in_processes(self, mount: &Path, host: Option<&Path>) -> Outcome<()> {
+    fn in_processes(self, mount: &Path, host: Option<&Path>) -> ExampleResult<()> {
         let run = |directory: &Path, filing| processes::run(self, directory, filing);
         let by_pointers = measured(None, "mounted, by pointers", || run(mount, Filing::Pointers))?;
         let places = [(mount, "mounted, by copying")]
@@ -199,13 +199,13 @@ impl Job {
     }
 }
 
-fn main() -> Outcome<()> {
+fn main() -> ExampleResult<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if let Some(outcome) = processes::work(&words) {
         return outcome;
     }
     let flags = Flags::parse(&["units", "unit-kb", "appenders", "consumers", "mount"], USAGE)?;
-    let job = Job {
+    let job = QueueJob {
         units: flags.number("units", 96)?,
         unit_bytes: flags.number("unit-kb", 1000)? * 1000,
         appenders: flags.number("appenders", 12)?,

@@ -6,10 +6,10 @@
 //! Prints the time of each with its sync, and what it wrote to the devices. IMAGE is made anew; without it the pool is in memory.
 
 mod measure;
-mod place;
+mod storage;
 
-use measure::{Flags, Outcome, measured};
-use place::{Content, Place, make};
+use measure::{ExampleResult, Flags, measured};
+use storage::{Storage, StoredFile, make};
 use warpfire::Slice;
 
 const USAGE: &str = "usage: sort [--mb MEGABYTES] [--record-kb KILOBYTES] [--image FILE] [--host DIRECTORY]";
@@ -21,12 +21,12 @@ const ROOM: u64 = 4;
 
 /// Records in a file, one after the other.
 #[derive(Clone, Copy)]
-struct Records {
+struct RecordSet {
     count: u64,
     bytes: usize,
 }
 
-impl Records {
+impl RecordSet {
     fn at(self, number: u64) -> u64 {
         number * self.bytes as u64
     }
@@ -39,24 +39,24 @@ impl Records {
         record
     }
 
-    fn fill(self, file: &Content) -> Outcome<()> {
+    fn fill(self, file: &StoredFile) -> ExampleResult<()> {
         (0..self.count).try_for_each(|number| file.write(&self.record(number), self.at(number)))?;
         file.settle()
     }
 
     /// The places of the records, by key.
-    fn order(self, file: &Content) -> Outcome<Vec<u64>> {
+    fn order(self, file: &StoredFile) -> ExampleResult<Vec<u64>> {
         let key = |number| {
             let mut key = [0; KEY_BYTES];
             file.read(&mut key, self.at(number))?;
             Ok((key, number))
         };
-        let mut keys = (0..self.count).map(key).collect::<Outcome<Vec<_>>>()?;
+        let mut keys = (0..self.count).map(key).collect::<ExampleResult<Vec<_>>>()?;
         keys.sort_unstable();
         Ok(keys.into_iter().map(|(_, number)| number).collect())
     }
 
-    fn sort_by_copying(self, from: &Content, to: &Content) -> Outcome<()> {
+    fn sort_by_copying(self, from: &StoredFile, to: &StoredFile) -> ExampleResult<()> {
         let mut record = vec![0; self.bytes];
         for (place, number) in (0..).zip(self.order(from)?) {
             from.read(&mut record, self.at(number))?;
@@ -65,7 +65,7 @@ impl Records {
         to.settle()
     }
 
-    fn check(self, sorted: &Content) -> Outcome<()> {
+    fn check(self, sorted: &StoredFile) -> ExampleResult<()> {
         let mut last = [0; KEY_BYTES];
         let mut record = vec![0; self.bytes];
         for place in 0..self.count {
@@ -80,29 +80,29 @@ impl Records {
     }
 }
 
-fn main() -> Outcome<()> {
+fn main() -> ExampleResult<()> {
     let flags = Flags::parse(&["mb", "record-kb"], USAGE)?;
     let (total, kilobytes) = (flags.number("mb", 64)? * 1_000_000, flags.number("record-kb", 100)?);
-    let records = Records { count: total / (kilobytes * 1000), bytes: usize::try_from(kilobytes * 1000)? };
+    let records = RecordSet { count: total / (kilobytes * 1000), bytes: usize::try_from(kilobytes * 1000)? };
     let pool = flags.pool(ROOM * total)?;
 
     let (from, to) = (make(&pool, "records")?, make(&pool, "by-pointers")?);
-    records.fill(&Content::Pool(from.clone()))?;
+    records.fill(&StoredFile::Pool(from.clone()))?;
     let by_pointers = measured(Some(&pool), "sort by pointers", || {
-        let order = records.order(&Content::Pool(from.clone()))?;
+        let order = records.order(&StoredFile::Pool(from.clone()))?;
         let slice = |number: u64| from.yank(records.at(number)..records.at(number + 1));
         let sorted = Slice::join(&order.into_iter().map(slice).collect::<Result<Vec<_>, _>>()?)?;
         to.replace(&sorted)?;
         Ok(to.sync_all()?)
     })?;
-    records.check(&Content::Pool(to))?;
+    records.check(&StoredFile::Pool(to))?;
 
-    for place in Place::all(&pool, flags.directory("host")) {
+    for place in Storage::all(&pool, flags.directory("host")) {
         let from = match &place {
-            Place::Pool(_) => Content::Pool(from.clone()),
-            Place::Host(_) => place.make("records")?,
+            Storage::Pool(_) => StoredFile::Pool(from.clone()),
+            Storage::Host(_) => place.make("records")?,
         };
-        if matches!(place, Place::Host(_)) {
+        if matches!(place, Storage::Host(_)) {
             records.fill(&from)?;
         }
         let to = place.make("by-copying")?;

@@ -8,9 +8,9 @@ use std::error::Error;
 use warpfire::{Pool, Warpfire};
 use warpfire_env::{Clock, SystemClock};
 
-type Outcome = Result<(), Box<dyn Error>>;
+type ExampleResult = Result<(), Box<dyn Error>>;
 
-fn main() -> Outcome {
+fn main() -> ExampleResult {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [count] = words.as_slice() else { return Err("usage: transactions COUNT".into()) };
     let count: u64 = count.parse()?;
@@ -51,7 +51,7 @@ fn open<E: warpfire_meta::Store + warpfire_meta::SliceStore>(
     warpfire::OpenOptions::new().write(true).open(fs, "/file")
 }
 
-fn time(fs: &Warpfire, what: &str, count: u64, mut each: impl FnMut(u64) -> Outcome) -> Outcome {
+fn time(fs: &Warpfire, what: &str, count: u64, mut each: impl FnMut(u64) -> ExampleResult) -> ExampleResult {
     let start = SystemClock.monotonic_nanos();
     for n in 0..count {
         each(n)?;

@@ -9,35 +9,35 @@ mod measure;
 use std::fs;
 use std::path::Path;
 
-use measure::{Flags, Outcome, measured};
+use measure::{ExampleResult, Flags, measured};
 use warpfire::Warpfire;
 
 const USAGE: &str = "usage: undo [--files FILES] [--file-kb KILOBYTES] [--image FILE] [--host DIRECTORY]";
-const FILES_PER_FOLDER: u64 = 100;
+const FILES_PER_DIRECTORY: u64 = 100;
 /// Room for the tree, its copy, and as much again for the log.
 const ROOM: u64 = 4;
 
-struct Tree {
+struct SampleTree {
     files: u64,
     file_bytes: usize,
 }
 
-impl Tree {
-    fn folders(&self) -> impl Iterator<Item = String> {
-        (0..self.files.div_ceil(FILES_PER_FOLDER)).map(|folder| format!("{folder}"))
+impl SampleTree {
+    fn directories(&self) -> impl Iterator<Item = String> {
+        (0..self.files.div_ceil(FILES_PER_DIRECTORY)).map(|directory| format!("{directory}"))
     }
 
     fn names(&self) -> impl Iterator<Item = String> {
-        (0..self.files).map(|file| format!("{}/{file}", file / FILES_PER_FOLDER))
+        (0..self.files).map(|file| format!("{}/{file}", file / FILES_PER_DIRECTORY))
     }
 
-    fn plant(&self, pool: &Warpfire) -> Outcome<()> {
-        self.folders().try_for_each(|folder| pool.create_dir_all(format!("/tree/{folder}")))?;
+    fn plant(&self, pool: &Warpfire) -> ExampleResult<()> {
+        self.directories().try_for_each(|directory| pool.create_dir_all(format!("/tree/{directory}")))?;
         self.names().try_for_each(|name| pool.write(format!("/tree/{name}"), vec![1; self.file_bytes]))?;
         Ok(pool.sync()?)
     }
 
-    fn check(&self, pool: &Warpfire) -> Outcome<()> {
+    fn check(&self, pool: &Warpfire) -> ExampleResult<()> {
         for name in self.names() {
             if pool.read(format!("/tree/{name}"))?.len() != self.file_bytes {
                 return Err(format!("{name} is not what it was").into());
@@ -46,7 +46,7 @@ impl Tree {
         Ok(())
     }
 
-    fn undo_by_abort(&self, pool: &Warpfire) -> Outcome<()> {
+    fn undo_by_abort(&self, pool: &Warpfire) -> ExampleResult<()> {
         let session = pool.begin()?;
         session.remove_dir_all("/tree")?;
         session.write("/note", b"it is all gone")?;
@@ -57,9 +57,9 @@ impl Tree {
         Ok(())
     }
 
-    fn undo_by_copy(&self, pool: &Warpfire) -> Outcome<()> {
-        for folder in self.folders() {
-            pool.create_dir_all(format!("/saved/{folder}"))?;
+    fn undo_by_copy(&self, pool: &Warpfire) -> ExampleResult<()> {
+        for directory in self.directories() {
+            pool.create_dir_all(format!("/saved/{directory}"))?;
         }
         for name in self.names() {
             pool.write(format!("/saved/{name}"), pool.read(format!("/tree/{name}"))?)?;
@@ -68,10 +68,10 @@ impl Tree {
         Ok(pool.rename("/saved", "/tree")?)
     }
 
-    fn undo_on_the_host(&self, directory: &Path) -> Outcome<()> {
+    fn undo_on_the_host(&self, directory: &Path) -> ExampleResult<()> {
         let (tree, saved) = (directory.join("tree"), directory.join("saved"));
-        for folder in self.folders() {
-            fs::create_dir_all(saved.join(folder))?;
+        for directory in self.directories() {
+            fs::create_dir_all(saved.join(directory))?;
         }
         for name in self.names() {
             fs::write(saved.join(&name), fs::read(tree.join(&name))?)?;
@@ -81,9 +81,9 @@ impl Tree {
     }
 }
 
-fn main() -> Outcome<()> {
+fn main() -> ExampleResult<()> {
     let flags = Flags::parse(&["files", "file-kb"], USAGE)?;
-    let tree = Tree {
+    let tree = SampleTree {
         files: flags.number("files", 2000)?,
         file_bytes: usize::try_from(flags.number("file-kb", 4)? * 1000)?,
     };
@@ -96,7 +96,7 @@ fn main() -> Outcome<()> {
     println!("{:34} {:9.1} times as long", "", by_copy / by_abort);
     if let Some(directory) = flags.directory("host") {
         let root = directory.join("tree");
-        tree.folders().try_for_each(|folder| fs::create_dir_all(root.join(folder)))?;
+        tree.directories().try_for_each(|directory| fs::create_dir_all(root.join(directory)))?;
         tree.names().try_for_each(|name| fs::write(root.join(name), vec![1; tree.file_bytes]))?;
         let on_host = measured(None, "on the host", || tree.undo_on_the_host(&directory))?;
         println!("{:34} {:9.1} times as long", "", on_host / by_abort);

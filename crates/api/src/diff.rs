@@ -3,13 +3,13 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-pub use warpfire_fs::{Aspect, Differing, How};
+pub use warpfire_fs::{Aspect, ChangeKind, ChangedRanges};
 
 use crate::{Engine, Metadata, Result, Tx};
 
 /// One path that a commit would change.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Change(warpfire_fs::Change);
+pub struct Change(warpfire_fs::PathChange);
 
 impl Change {
     /// Where: of a name that goes where it was, else where it will be.
@@ -20,8 +20,8 @@ impl Change {
 
     /// What happens to the name.
     #[must_use]
-    pub fn how(&self) -> &How {
-        &self.0.how
+    pub fn kind(&self) -> &ChangeKind {
+        &self.0.kind
     }
 
     /// What the file was; `None` if it is made.
@@ -45,7 +45,7 @@ impl Change {
 
     /// Where the content will be another one.
     #[must_use]
-    pub fn data(&self) -> &Differing {
+    pub fn data(&self) -> &ChangedRanges {
         &self.0.data
     }
 
@@ -74,7 +74,7 @@ impl Tx {
     /// permissions of the folders. A folder that was moved is one change; what is in it, none.
     ///
     /// ```
-    /// use warpfire::{How, Pool};
+    /// use warpfire::{ChangeKind, Pool};
     ///
     /// let fs = Pool::options().in_memory()?;
     /// fs.write("/draft", b"one")?;
@@ -83,9 +83,9 @@ impl Tx {
     /// tx.write("/copy", b"one")?;
     /// for change in tx.diff()? {
     ///     let change = change?;
-    ///     match change.how() {
-    ///         How::Renamed(from) => println!("{} -> {}", from.display(), change.path().display()),
-    ///         how => println!("{how:?} {} {:?}", change.path().display(), change.aspects()),
+    ///     match change.kind() {
+    ///         ChangeKind::Renamed(from) => println!("{} -> {}", from.display(), change.path().display()),
+    ///         kind => println!("{kind:?} {} {:?}", change.path().display(), change.aspects()),
     ///     }
     /// }
     /// # let told = tx.diff()?.map(|change| Ok(change?.path().to_owned())).collect::<warpfire::Result<Vec<_>>>()?;

@@ -76,7 +76,7 @@ impl<E: Store + SliceStore> Dir<E> {
 
     fn overwrite(&self, name: &OsStr, bytes: &[u8]) -> Result<()> {
         let options = crate::OpenOptions::new().write(true).truncate(true);
-        let file = options.open_node(&self.pool, self.pool.followed(&self.node, name)?)?;
+        let file = options.open_node(&self.pool, self.pool.node_through_links(&self.node, name)?)?;
         file.write_all_at(bytes, 0)
     }
 
@@ -97,7 +97,7 @@ impl<E: Store + SliceStore> Dir<E> {
             Err(FsError::Exists) => self.overwrite(name, bytes)?,
             Err(error) => return Err(error.into()),
         }
-        let node = self.pool.followed(&self.node, name)?;
+        let node = self.pool.node_through_links(&self.node, name)?;
         fs.set_attributes(&caller, &node, &set.0)?;
         Ok(())
     }
@@ -121,7 +121,7 @@ impl<E: Store + SliceStore> Dir<E> {
     /// # Errors
     /// `NotFound`, `IsADirectory`, `PermissionDenied`.
     pub fn open(&self, name: impl AsRef<OsStr>) -> Result<File<E>> {
-        let node = self.pool.followed(&self.node, name.as_ref())?;
+        let node = self.pool.node_through_links(&self.node, name.as_ref())?;
         crate::OpenOptions::new().read(true).open_node(&self.pool, node)
     }
 

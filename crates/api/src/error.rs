@@ -156,7 +156,7 @@ impl From<FsError> for Error {
             FsError::Unsupported => (ErrorKind::Unsupported, None),
             FsError::Conflict { .. } => (ErrorKind::Conflict, Some("begin the transaction again")),
             FsError::Ended => (ErrorKind::WrongTransaction, Some("begin another")),
-            FsError::OnlyReads => (ErrorKind::WrongTransaction, Some("begin one that writes")),
+            FsError::ReadOnlyTransaction => (ErrorKind::WrongTransaction, Some("begin one that writes")),
             FsError::TransactionTooLarge => (ErrorKind::TransactionTooLarge, Some(IN_PARTS)),
             _ => (ErrorKind::Other, None),
         };

@@ -1,6 +1,6 @@
 //! On whose behalf a handle acts.
 
-use warpfire_fs::acl::{Caller, Groups};
+use warpfire_fs::acl::{Caller, GroupSet};
 
 /// A user and groups. Permissions are checked against it, and what it makes belongs to it.
 ///
@@ -26,7 +26,7 @@ pub struct Identity {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct GroupList(Vec<u32>);
 
-impl Groups for GroupList {
+impl GroupSet for GroupList {
     fn contains(&self, gid: u32) -> bool {
         self.0.contains(&gid)
     }

@@ -10,7 +10,7 @@ use warpfire_meta::Background;
 use warpfire_pool::CreateOptions;
 
 use crate::devices::NewDevices;
-use crate::store::Joined;
+use crate::open_pool::OpenPool;
 use crate::{Error, ErrorKind, Identity, Result, Warpfire};
 
 /// Where pools come from: [`Pool::options`].
@@ -47,7 +47,7 @@ pub struct PoolOptions {
     force: bool,
     identity: Identity,
     background: bool,
-    commit_interval: Option<Duration>,
+    sync_interval: Option<Duration>,
 }
 
 impl Default for PoolOptions {
@@ -60,7 +60,7 @@ impl Default for PoolOptions {
             force: false,
             identity: Identity::of_process(),
             background: true,
-            commit_interval: None,
+            sync_interval: None,
         }
     }
 }
@@ -119,8 +119,8 @@ impl PoolOptions {
     /// Makes changes durable by itself, at the latest so long after they were made. Unless said, only
     /// [`sync`](Warpfire::sync) and closing do.
     #[must_use]
-    pub fn commit_interval(mut self, interval: Duration) -> Self {
-        self.commit_interval = Some(interval);
+    pub fn sync_interval(mut self, interval: Duration) -> Self {
+        self.sync_interval = Some(interval);
         self
     }
 
@@ -147,7 +147,7 @@ impl PoolOptions {
     /// `AlreadyExists` if a device holds something and [`force`](PoolOptions::force) was not said; `InvalidInput` for a
     /// geometry that can not be; `InUse`; `NotFound`; `Device`. Image files that were made are removed again.
     pub fn create<P: AsRef<Path>>(&self, paths: impl IntoIterator<Item = P>) -> Result<Warpfire> {
-        let paths = collected(paths)?;
+        let paths = collect_paths(paths)?;
         let new = NewDevices::prepare(&paths, self.device_bytes, self.force)?;
         match self.create_on(new.devices.clone()) {
             Ok(pool) => Ok(pool),
@@ -164,7 +164,7 @@ impl PoolOptions {
     /// `NotAPool` if too many devices are missing, or one is foreign, doubled or of another pool; `InUse` if another process has it;
     /// `NotFound` if a path does not exist; `Damaged` if what is on the devices can not be read.
     pub fn open<P: AsRef<Path>>(&self, paths: impl IntoIterator<Item = P>) -> Result<Warpfire> {
-        self.open_on(crate::devices::open_all(&collected(paths)?)?)
+        self.open_on(crate::devices::open_all(&collect_paths(paths)?)?)
     }
 
     /// Makes a pool in memory and opens it: `data + parity` devices of [`size_bytes`](PoolOptions::size_bytes) each. It is gone when its last handle is dropped.
@@ -190,8 +190,8 @@ impl PoolOptions {
             zone_bytes: self.zone_bytes,
             force: self.force,
         };
-        let joined = Joined::create(devices, &options, &self.identity, self.work())?;
-        Warpfire::new(joined, self.identity.clone(), self.commit_interval)
+        let open_pool = OpenPool::create(devices, &options, &self.identity, self.work())?;
+        Warpfire::new(open_pool, self.identity.clone(), self.sync_interval)
     }
 
     /// Opens a pool on devices that the caller brings.
@@ -199,8 +199,8 @@ impl PoolOptions {
     /// # Errors
     /// As [`open`](PoolOptions::open).
     pub fn open_on(&self, devices: Vec<Arc<dyn Device>>) -> Result<Warpfire> {
-        let joined = Joined::open(devices, self.work())?;
-        Warpfire::new(joined, self.identity.clone(), self.commit_interval)
+        let open_pool = OpenPool::open(devices, self.work())?;
+        Warpfire::new(open_pool, self.identity.clone(), self.sync_interval)
     }
 
     fn work(&self) -> Background {
@@ -208,7 +208,7 @@ impl PoolOptions {
     }
 }
 
-fn collected<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Vec<PathBuf>> {
+fn collect_paths<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Vec<PathBuf>> {
     let paths: Vec<PathBuf> = paths.into_iter().map(|path| path.as_ref().to_path_buf()).collect();
     if paths.is_empty() {
         return Err(Error::new(

@@ -31,7 +31,7 @@ impl<E: Store + SliceStore> Warpfire<E> {
     }
 
     /// The node that a name in a folder leads to, through symbolic links.
-    pub(crate) fn followed(&self, dir: &NodeRef, name: &OsStr) -> Result<NodeRef> {
+    pub(crate) fn node_through_links(&self, dir: &NodeRef, name: &OsStr) -> Result<NodeRef> {
         Ok(self.fs().resolve(&self.identity().caller(), dir, name.as_bytes(), Follow::Yes)?)
     }
 }

@@ -8,7 +8,7 @@ use crate::{Result, Warpfire};
 /// What a scrub has read so far, and what became of it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
-pub struct Scrub {
+pub struct ScrubReport {
     /// Segments that were read, parity too.
     pub segments: u64,
     /// Segments that are still to be read.
@@ -24,7 +24,7 @@ pub struct Scrub {
     pub lost_devices: usize,
 }
 
-impl Scrub {
+impl ScrubReport {
     /// Whether everything was read, and all that was damaged has all its parity again.
     #[must_use]
     pub fn is_whole(&self) -> bool {
@@ -48,12 +48,12 @@ impl Warpfire {
     ///
     /// # Errors
     /// `ReadOnly` if a device fails while damage is repaired. Damage is no error: it is counted.
-    pub fn scrub(&self, mut progress: impl FnMut(&Scrub)) -> Result<Scrub> {
+    pub fn scrub(&self, mut progress: impl FnMut(&ScrubReport)) -> Result<ScrubReport> {
         let engine = self.fs().engine();
         let read_before = self.stats().counters().read_bytes;
         self.sync()?;
         engine.flush()?;
-        let mut scrub = Scrub::default();
+        let mut scrub = ScrubReport::default();
         let mut after = None;
         while let Some(step) = engine.scrub_step(after)? {
             scrub.segments += 1;

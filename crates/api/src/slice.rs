@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-use warpfire_fs::{AllocMode, FsError, Inserted, NodeRef, Position, Yanked};
+use warpfire_fs::{AllocMode, FsError, InsertSource, NodeRef, Position, YankedSlice};
 use warpfire_meta::{SliceStore, Store};
 
 use crate::{Error, File, OpenOptions, Result, SetMetadata, Warpfire};
@@ -47,10 +47,10 @@ use crate::{Error, File, OpenOptions, Result, SetMetadata, Warpfire};
 ///
 /// # Reading what is in many pieces
 /// A file of pieces below some 24 KiB reads slowly: each costs the device a read. When reads that met many such pieces have read as much of a region (1 MiB) as
-/// there is, the region's bytes are written next to each other, and the next read is fast; [`Stats::gathered`](crate::Stats::gathered) counts them. It happens while a
+/// there is, the region's bytes are written next to each other, and the next read is fast; [`Stats::defragmented`](crate::Stats::defragmented) counts them. It happens while a
 /// quarter of the pool is free and no transaction is open. What other files share is copied by that.
 #[derive(Clone, Debug)]
-pub struct Slice(Yanked);
+pub struct Slice(YankedSlice);
 
 impl Slice {
     /// Length in bytes, holes included.
@@ -89,8 +89,10 @@ impl Slice {
     /// # Errors
     /// `InvalidInput` for none at all, or if they are not all of one pool.
     pub fn join(parts: &[Slice]) -> Result<Slice> {
-        let parts: Vec<Yanked> = parts.iter().map(|part| part.0.clone()).collect();
-        Yanked::join(&parts)?.map(Slice).ok_or_else(|| Error::invalid("there are no slices to be joined"))
+        let parts: Vec<YankedSlice> = parts.iter().map(|part| part.0.clone()).collect();
+        YankedSlice::join(&parts)?
+            .map(Slice)
+            .ok_or_else(|| Error::invalid("there are no slices to be joined"))
     }
 }
 
@@ -154,7 +156,7 @@ impl<E: Store + SliceStore> File<E> {
     /// # Errors
     /// As [`paste_at`](File::paste_at); `InvalidInput` past the end, or if more than 256 GiB of data lie behind.
     pub fn insert_at(&self, slice: &Slice, at: u64) -> Result<()> {
-        self.insert(at, Inserted::Slice(&slice.0))
+        self.insert(at, InsertSource::Slice(&slice.0))
     }
 
     /// Makes room for a range, which reads as zeros: what follows its start moves up, in one commit. No data moves.
@@ -162,10 +164,10 @@ impl<E: Store + SliceStore> File<E> {
     /// # Errors
     /// As [`insert_at`](File::insert_at).
     pub fn insert_range(&self, range: Range<u64>) -> Result<()> {
-        self.insert(range.start, Inserted::Hole(range.end.saturating_sub(range.start)))
+        self.insert(range.start, InsertSource::Hole(range.end.saturating_sub(range.start)))
     }
 
-    fn insert(&self, at: u64, inserted: Inserted<'_>) -> Result<()> {
+    fn insert(&self, at: u64, inserted: InsertSource<'_>) -> Result<()> {
         self.check(self.writes, "writing")?;
         let caller = self.pool.identity().caller();
         Ok(self.pool.fs().insert_range(&caller, &self.node, at, inserted)?)
@@ -207,7 +209,7 @@ impl<E: Store + SliceStore> Warpfire<E> {
     /// # Errors
     /// `InvalidInput` for a slice of another pool; `Expired`; `Damaged`.
     pub fn read_slice(&self, slice: &Slice, at: u64, into: &mut [u8]) -> Result<usize> {
-        Ok(self.fs().read_yanked(&slice.0, at, into)?)
+        Ok(self.fs().read_yanked_slice(&slice.0, at, into)?)
     }
 
     /// Bounds how long a slice, with all its clones and parts, keeps its bytes: for `time` from now, though it may live longer. Another

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-pub use warpfire_fs::{GatherCounts, TransactionCounts};
+pub use warpfire_fs::{DefragmentCounts, TransactionCounts};
 pub use warpfire_meta::Space;
 pub use warpfire_pool::{DeviceCounters, DeviceState};
 
@@ -33,7 +33,7 @@ pub struct Stats {
     /// How transactions have ended since the pool was opened, and how often their calls were made again.
     pub transactions: TransactionCounts,
     /// Pieces of files that were written next to each other since the pool was opened, because they were read together.
-    pub gathered: GatherCounts,
+    pub defragmented: DefragmentCounts,
 }
 
 /// One device of a pool.

@@ -43,23 +43,23 @@ impl<E: Store + SliceStore> Warpfire<E> {
             return self.remove_file(path);
         }
         // Folders are walked by a list and not by recursion: they may be nested deeper than a stack is.
-        let mut folders = vec![path.to_path_buf()];
-        while let Some(folder) = folders.last().cloned() {
-            let dir = self.dir(&folder)?;
-            let mut found_folder = false;
+        let mut directories = vec![path.to_path_buf()];
+        while let Some(directory) = directories.last().cloned() {
+            let dir = self.dir(&directory)?;
+            let mut found_directory = false;
             for entry in dir.read_dir()? {
                 let entry = entry?;
                 if entry.file_type() == crate::FileType::Dir {
-                    folders.push(folder.join(entry.file_name()));
-                    found_folder = true;
+                    directories.push(directory.join(entry.file_name()));
+                    found_directory = true;
                 } else {
                     dir.remove_file(entry.file_name())?;
                 }
             }
-            if !found_folder {
-                folders.pop();
-                if folder.components().any(|component| component != Component::RootDir) {
-                    self.remove_dir(&folder)?;
+            if !found_directory {
+                directories.pop();
+                if directory.components().any(|component| component != Component::RootDir) {
+                    self.remove_dir(&directory)?;
                 }
             }
         }

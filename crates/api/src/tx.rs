@@ -10,16 +10,16 @@ use warpfire_meta::TxStore;
 use crate::{Engine, ErrorKind, Result, Warpfire};
 
 /// What the calls inside a transaction work on.
-pub type Inside = TxStore<Engine, FsSchema>;
+pub type TxEngine = TxStore<Engine, FsSchema>;
 
 /// Tries of [`Warpfire::transact`]. A conflict means that someone else got on with it, so a try fails only as often as others commit what it reads.
 const TRIES: u32 = 32;
 
 /// After so many, the others wait before they begin: those who take less time would come first for ever.
-const TRIES_BESIDE: u32 = 4;
+const TRIES_WITHOUT_PRIORITY: u32 = 4;
 
 /// How long they wait at most, so that nobody waits for someone who waits for him.
-const AHEAD_MAX: Duration = Duration::from_millis(200);
+const PRIORITY_WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// A transaction. All calls of [`Warpfire`] are there, and handles that they give; inside one sees what was there when it began, and one's own
 /// changes. Others see nothing of it before [`commit`](Tx::commit), and everything after. Dropping it aborts it.
@@ -62,7 +62,7 @@ const AHEAD_MAX: Duration = Duration::from_millis(200);
 /// | the pool goes read-only | `ReadOnly`; nothing has changed, but what [`commit_durable`](Tx::commit_durable) says |
 #[derive(Debug)]
 pub struct Tx {
-    view: Warpfire<Inside>,
+    files: Warpfire<TxEngine>,
     tx: Transaction<Engine>,
 }
 
@@ -70,21 +70,21 @@ pub struct Tx {
 #[derive(Debug)]
 pub struct Savepoint(warpfire_fs::Savepoint);
 
-/// How a file was when someone looked, for [`Tx::expect`].
+/// How a file was when someone looked, for [`Tx::expect_version`].
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Version(warpfire_fs::Version);
+pub struct FileVersion(warpfire_fs::FileVersion);
 
 impl Deref for Tx {
-    type Target = Warpfire<Inside>;
+    type Target = Warpfire<TxEngine>;
 
-    fn deref(&self) -> &Warpfire<Inside> {
-        &self.view
+    fn deref(&self) -> &Warpfire<TxEngine> {
+        &self.files
     }
 }
 
 impl Tx {
     fn over(pool: &Warpfire, tx: Transaction<Engine>) -> Tx {
-        Tx { view: pool.over(tx.files()), tx }
+        Tx { files: pool.over(tx.files()), tx }
     }
 
     pub(crate) fn transaction(&self) -> &Transaction<Engine> {
@@ -150,14 +150,14 @@ impl Tx {
     /// let seen = fs.version("/draft")?;
     /// fs.write("/draft", b"two")?;
     /// let tx = fs.begin()?;
-    /// tx.expect(&seen);
+    /// tx.expect_version(&seen);
     /// tx.write("/draft", b"mine")?;
     /// assert_eq!(tx.commit().unwrap_err().kind(), ErrorKind::Conflict);
     /// assert_eq!(fs.read("/draft")?, b"two");
     /// # Ok::<(), warpfire::Error>(())
     /// ```
-    pub fn expect(&self, version: &Version) {
-        self.tx.expect(version.0.clone());
+    pub fn expect_version(&self, version: &FileVersion) {
+        self.tx.expect_version(version.0.clone());
     }
 }
 
@@ -177,15 +177,15 @@ impl Warpfire {
     ///
     /// let fs = Pool::options().in_memory()?;
     /// fs.write("/a", b"then")?;
-    /// let view = fs.view()?;
+    /// let then = fs.begin_read_only()?;
     /// fs.write("/a", b"now")?;
-    /// assert_eq!(view.read("/a")?, b"then");
+    /// assert_eq!(then.read("/a")?, b"then");
     /// # Ok::<(), warpfire::Error>(())
     /// ```
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn view(&self) -> Result<Tx> {
+    pub fn begin_read_only(&self) -> Result<Tx> {
         Ok(Tx::over(self, self.filesystem().begin_read_only()?))
     }
 
@@ -211,11 +211,15 @@ impl Warpfire {
     pub fn transact<T>(&self, mut work: impl FnMut(&Tx) -> Result<T>) -> Result<T> {
         let mut tries = 1;
         loop {
-            let ahead = self.shared.ahead.try_lock_for(AHEAD_MAX).filter(|_| tries > TRIES_BESIDE);
+            let priority = self
+                .shared
+                .priority
+                .try_lock_for(PRIORITY_WAIT_MAX)
+                .filter(|_| tries > TRIES_WITHOUT_PRIORITY);
             let tx = self.begin()?;
             let outcome = work(&tx)?;
             let committed = tx.commit();
-            drop(ahead);
+            drop(priority);
             match committed {
                 Ok(()) => return Ok(outcome),
                 Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES => tries += 1,
@@ -228,8 +232,8 @@ impl Warpfire {
     ///
     /// # Errors
     /// `NotFound`, `PermissionDenied` for a folder on the way.
-    pub fn version(&self, path: impl AsRef<Path>) -> Result<Version> {
+    pub fn version(&self, path: impl AsRef<Path>) -> Result<FileVersion> {
         let node = self.node_at(path.as_ref(), Follow::Yes)?;
-        Ok(Version(self.fs().version(&node)?))
+        Ok(FileVersion(self.fs().version(&node)?))
     }
 }

@@ -11,8 +11,8 @@ use warpfire_fs::{Follow, Fs, IntervalSync, NewMode, RenameMode};
 use warpfire_meta::{SliceStore, Store};
 
 use crate::metadata::SetMetadata;
+use crate::open_pool::{Engine, OpenPool};
 use crate::stats::Stats;
-use crate::store::{Engine, Joined};
 use crate::{Dir, Error, File, FileType, Identity, Metadata, OpenOptions, ReadDir, Result};
 
 /// Permissions of files and folders that are made without saying otherwise, as with the umask 022.
@@ -39,17 +39,17 @@ const DIR_MODE: NewMode = NewMode { mode: 0o777, umask: 0o022 };
 /// The parameter is the store that its calls work on: a pool's engine, or [what a transaction sees](crate::Inside).
 pub struct Warpfire<E: Store + SliceStore = Engine> {
     fs: Arc<Fs<E>>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedPool>,
     identity: Arc<Identity>,
 }
 
 /// What all handles of one open pool share.
-pub(crate) struct Shared {
-    pub joined: Joined,
+pub(crate) struct SharedPool {
+    pub open_pool: OpenPool,
     /// `None` once the pool has been closed, and where nothing is committed at intervals.
     interval_sync: Mutex<Option<IntervalSync>>,
     /// Held by a transaction that has met conflicts again and again, for which those that begin wait.
-    pub ahead: ReentrantMutex<()>,
+    pub priority: ReentrantMutex<()>,
 }
 
 impl<E: Store + SliceStore> Clone for Warpfire<E> {
@@ -64,38 +64,42 @@ impl<E: Store + SliceStore> std::fmt::Debug for Warpfire<E> {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedPool {
     fn drop(&mut self) {
         // Nobody is left to hear of a failure; who has to know calls `close`.
         let _ = self.close();
     }
 }
 
-impl Shared {
+impl SharedPool {
     fn close(&self) -> Result<()> {
         // Its last sync is over before the filesystem closes.
         drop(self.interval_sync.lock().take());
-        Ok(self.joined.fs.close()?)
+        Ok(self.open_pool.fs.close()?)
     }
 }
 
 impl Warpfire {
-    pub(crate) fn new(joined: Joined, identity: Identity, commit_interval: Option<Duration>) -> Result<Self> {
-        let interval_sync = match commit_interval {
+    pub(crate) fn new(
+        open_pool: OpenPool,
+        identity: Identity,
+        sync_interval: Option<Duration>,
+    ) -> Result<Self> {
+        let interval_sync = match sync_interval {
             Some(interval) => {
-                let fs = Arc::clone(&joined.fs);
+                let fs = Arc::clone(&open_pool.fs);
                 // A sync that fails leaves the pool read-only, and every later call reports that.
                 let sync = move || drop(fs.sync());
                 Some(IntervalSync::always(interval, sync).map_err(|error| Error::no_thread(&error))?)
             }
             None => None,
         };
-        let shared = Arc::new(Shared {
-            joined,
+        let shared = Arc::new(SharedPool {
+            open_pool,
             interval_sync: Mutex::new(interval_sync),
-            ahead: ReentrantMutex::new(()),
+            priority: ReentrantMutex::new(()),
         });
-        Ok(Warpfire { fs: Arc::clone(&shared.joined.fs), shared, identity: Arc::new(identity) })
+        Ok(Warpfire { fs: Arc::clone(&shared.open_pool.fs), shared, identity: Arc::new(identity) })
     }
 
     /// Other files of the same pool, on behalf of the same: those that a transaction sees.
@@ -107,7 +111,7 @@ impl Warpfire {
     /// The filesystem below, for doors that are built on this crate. Calls there are on nodes and name their caller.
     #[must_use]
     pub fn filesystem(&self) -> &Arc<Fs<Engine>> {
-        &self.shared.joined.fs
+        &self.shared.open_pool.fs
     }
 
     /// Makes everything that was done before this call, through any handle, durable.
@@ -129,7 +133,7 @@ impl Warpfire {
     /// How the pool is doing.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.shared.joined.stats()
+        self.shared.open_pool.stats()
     }
 }
 

@@ -3,7 +3,7 @@
 use warpfire::{Error, ErrorKind, Pool, PoolOptions, Tx, Warpfire};
 use warpfire_check::{CheckOptions, check};
 use warpfire_meta::Store;
-use warpfire_simdev::{DeviceSpec, SimWorld};
+use warpfire_sim_env::{DeviceSpec, SimWorld};
 
 const DEVICE_BYTES: u64 = 64 << 20;
 
@@ -189,7 +189,7 @@ fn bytes_that_a_transaction_names_are_not_moved_away_from_it() {
 }
 
 #[test]
-fn a_transaction_that_fills_the_pool_hears_of_it_and_others_go_on() {
+fn a_large_transaction_that_fills_the_pool_gets_no_space_and_others_go_on() {
     let (_world, pool) = world_and_pool(4);
     pool.write("/other", content(1, 600_000)).unwrap();
     let tx = pool.begin().unwrap();

@@ -6,24 +6,25 @@ use std::time::Duration;
 use rustix::io::Errno;
 use tempfile::TempDir;
 use warpfire::{
-    Content, ErrorKind, Identity, OpenOptions, Pool, SetMetadata, Timestamp, content_of, label_of,
+    DeviceContent, ErrorKind, Identity, OpenOptions, Pool, SetMetadata, Timestamp, device_content,
+    device_label,
 };
 
 const DEVICE_BYTES: u64 = 64 << 20;
 
 /// Paths of so many image files in a folder that goes with the test.
-fn images(folder: &TempDir, count: usize) -> Vec<PathBuf> {
-    (0..count).map(|number| folder.path().join(format!("{number}.img"))).collect()
+fn images(directory: &TempDir, count: usize) -> Vec<PathBuf> {
+    (0..count).map(|number| directory.path().join(format!("{number}.img"))).collect()
 }
 
-fn folder() -> TempDir {
+fn directory() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
 #[test]
 fn what_was_written_is_there_after_a_drop() {
-    let folder = folder();
-    let images = images(&folder, 1);
+    let directory = directory();
+    let images = images(&directory, 1);
     let options = Pool::options().size_bytes(DEVICE_BYTES);
     let fs = options.create(&images).expect("made");
     fs.create_dir("/d").expect("made");
@@ -38,8 +39,8 @@ fn what_was_written_is_there_after_a_drop() {
 
 #[test]
 fn devices_may_be_named_in_any_order_and_two_may_be_missing() {
-    let folder = folder();
-    let images = images(&folder, 6);
+    let directory = directory();
+    let images = images(&directory, 6);
     let options = Pool::options().data(4).parity(2).size_bytes(DEVICE_BYTES);
     let fs = options.create(&images).expect("made");
     let bytes: Vec<u8> = (0..5_000_000u32).map(|n| (n / 7) as u8).collect();
@@ -57,23 +58,23 @@ fn devices_may_be_named_in_any_order_and_two_may_be_missing() {
 
 #[test]
 fn a_pool_that_is_open_is_not_opened_again() {
-    let folder = folder();
-    let images = images(&folder, 1);
+    let directory = directory();
+    let images = images(&directory, 1);
     let options = Pool::options().size_bytes(DEVICE_BYTES);
     let fs = options.create(&images).expect("made");
     let error = options.open(&images).expect_err("in use");
     assert_eq!(error.kind(), ErrorKind::InUse);
     assert!(error.hint().is_some());
-    let label = label_of(&images[0]).expect("readable").expect("a member");
+    let label = device_label(&images[0]).expect("readable").expect("a member");
     assert_eq!(label.pool, fs.stats().pool);
 }
 
 #[test]
 fn nothing_of_worth_is_overwritten_and_nothing_half_made_is_left() {
-    let folder = folder();
-    let images = images(&folder, 2);
+    let directory = directory();
+    let images = images(&directory, 2);
     std::fs::write(&images[1], vec![7; 1 << 20]).expect("written");
-    assert_eq!(content_of(&images[1]).expect("readable").0, Content::Unknown);
+    assert_eq!(device_content(&images[1]).expect("readable").0, DeviceContent::Unknown);
     let options = Pool::options().parity(1).size_bytes(DEVICE_BYTES);
     let error = options.create(&images).expect_err("something is there");
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
@@ -82,7 +83,7 @@ fn nothing_of_worth_is_overwritten_and_nothing_half_made_is_left() {
 }
 
 #[test]
-fn a_geometry_that_can_not_be_is_refused() {
+fn an_impossible_geometry_is_refused() {
     for (data, parity) in [(0, 0), (1, 9), (249, 2)] {
         let made = Pool::options().data(data).parity(parity).size_bytes(16 << 20).in_memory();
         assert_eq!(made.expect_err("impossible").kind(), ErrorKind::InvalidInput, "{data}+{parity}");
@@ -180,8 +181,8 @@ fn a_tree_is_removed_however_deep_it_is() {
 }
 
 #[test]
-fn a_commit_interval_makes_changes_durable_without_a_sync() {
-    let options = Pool::options().size_bytes(DEVICE_BYTES).commit_interval(Duration::from_millis(10));
+fn a_sync_interval_makes_changes_durable_without_a_sync() {
+    let options = Pool::options().size_bytes(DEVICE_BYTES).sync_interval(Duration::from_millis(10));
     let fs = options.in_memory().expect("made");
     fs.write("/a", b"x").expect("written");
     let flushes = || fs.stats().counters().flushes;

@@ -125,7 +125,7 @@ fn a_transaction_that_fills_the_pool_gets_no_space_and_others_go_on() {
 }
 
 #[test]
-fn a_durable_commit_is_there_after_the_pool_was_closed_without_a_word() {
+fn a_durable_commit_is_there_after_a_close_without_sync() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("pool.img");
     let fs = Pool::options().size_bytes(64 << 20).create([&image]).unwrap();

@@ -1,8 +1,8 @@
 //! Runs the engine's load over the log in memory: `meta_load [records] [threads] [random|order] [batch] [cache MiB]`.
 
-use warpfire_bench::load::{self, Load, Spent, Timer};
+use warpfire_bench::load::{self, Load, LoadTiming, Timer};
 use warpfire_env::SystemClock;
-use warpfire_log::{LogStore, MemLog, Recovered};
+use warpfire_log::{LogStore, MemLog, RecoveredLog};
 use warpfire_meta::{Engine, EngineOptions, PlainSchema, Store};
 
 fn cpu_nanos() -> u64 {
@@ -10,7 +10,7 @@ fn cpu_nanos() -> u64 {
     t.tv_sec.cast_unsigned() * 1_000_000_000 + t.tv_nsec.cast_unsigned()
 }
 
-fn say(what: &str, spent: Spent) {
+fn say(what: &str, spent: LoadTiming) {
     let each = |nanos: u64| nanos as f64 / spent.count as f64;
     println!("{what:<8} {:>8.0} ns wall {:>8.0} ns cpu", each(spent.wall_nanos), each(spent.cpu_nanos));
 }
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let load = Load { records, value_bytes: 100, batch, sync_every: 0, threads, in_order };
     let timer = Timer { clock: &SystemClock, cpu_nanos: &cpu_nanos };
     let options = EngineOptions { block_cache_bytes: cache_mib << 20, ..EngineOptions::default() };
-    let engine = Engine::open(MemLog::new(), Recovered::empty(), PlainSchema, options)?;
+    let engine = Engine::open(MemLog::new(), RecoveredLog::empty(), PlainSchema, options)?;
     say("insert", load::insert(&engine, load, timer)?);
     let counters = engine.log().counters();
     let written = counters.appended_bytes + counters.record_bytes;

@@ -9,7 +9,7 @@ use warpfire_pool::{CreateOptions, Pool};
 use warpfire_terminal::Failure;
 
 use crate::backing::PoolSpec;
-use crate::load::{self, Load, Spent, Timer};
+use crate::load::{self, Load, LoadTiming, Timer};
 use crate::memory::PeakMemory;
 use crate::names::Order;
 use crate::target::Counters;
@@ -39,7 +39,7 @@ pub fn measure(spec: &PoolSpec, shape: &Shape, batch: u64) -> Result<Vec<Measure
         in_order: shape.order == Order::InOrder,
     };
     let timer = Timer { clock: &SystemClock, cpu_nanos: &processor_nanos };
-    let phase = |name: &'static str, work: &dyn Fn() -> Result<Spent, MetaError>| {
+    let phase = |name: &'static str, work: &dyn Fn() -> Result<LoadTiming, MetaError>| {
         let memory = PeakMemory::begin(std::process::id());
         let before = counters(&pool);
         let spent = work().map_err(Failure::new)?;

@@ -4,7 +4,9 @@
 
 use warpfire_env::Clock;
 use warpfire_log::{Admit, LogError, LogStore};
-use warpfire_meta::{Batch, CommitError, Direction, Engine, KeyRange, MetaError, Page, PlainSchema, Store};
+use warpfire_meta::{
+    Batch, CommitError, Direction, Engine, KeyRange, MetaError, PlainSchema, ScanPage, Store,
+};
 use warpfire_units::Seq;
 
 /// What to load.
@@ -26,7 +28,7 @@ pub struct Load {
 
 /// Time that a part of the load took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Spent {
+pub struct LoadTiming {
     /// Operations.
     pub count: u64,
     /// Time on the wall, in nanoseconds.
@@ -70,10 +72,14 @@ pub struct Timer<'a> {
 }
 
 impl Timer<'_> {
-    fn time<T>(&self, count: u64, work: impl FnOnce() -> Result<T, MetaError>) -> Result<Spent, MetaError> {
+    fn time<T>(
+        &self,
+        count: u64,
+        work: impl FnOnce() -> Result<T, MetaError>,
+    ) -> Result<LoadTiming, MetaError> {
         let (wall, cpu) = (self.clock.monotonic_nanos(), (self.cpu_nanos)());
         work()?;
-        Ok(Spent {
+        Ok(LoadTiming {
             count,
             wall_nanos: self.clock.monotonic_nanos() - wall,
             cpu_nanos: (self.cpu_nanos)() - cpu,
@@ -89,7 +95,7 @@ pub fn insert<L: LogStore>(
     engine: &Engine<L, PlainSchema>,
     load: Load,
     timer: Timer<'_>,
-) -> Result<Spent, MetaError> {
+) -> Result<LoadTiming, MetaError> {
     let one_thread = |thread: u64| -> Result<(), MetaError> {
         let share = load.records / load.threads;
         let (mut batch, mut value) = (Batch::new(), vec![b'v'; load.value_bytes]);
@@ -137,7 +143,7 @@ pub fn get<L: LogStore>(
     load: Load,
     count: u64,
     timer: Timer<'_>,
-) -> Result<Spent, MetaError> {
+) -> Result<LoadTiming, MetaError> {
     let mut value = Vec::new();
     timer.time(count, || {
         for i in 0..count {
@@ -152,9 +158,9 @@ pub fn get<L: LogStore>(
 ///
 /// # Errors
 /// As of reads.
-pub fn scan<L: LogStore>(engine: &Engine<L, PlainSchema>, timer: Timer<'_>) -> Result<Spent, MetaError> {
+pub fn scan<L: LogStore>(engine: &Engine<L, PlainSchema>, timer: Timer<'_>) -> Result<LoadTiming, MetaError> {
     let snapshot = engine.snapshot();
-    let (mut page, mut start, mut count) = (Page::default(), Vec::new(), 0);
+    let (mut page, mut start, mut count) = (ScanPage::default(), Vec::new(), 0);
     let spent = timer.time(0, || {
         loop {
             let range = KeyRange { start: &start, end: None };
@@ -166,5 +172,5 @@ pub fn scan<L: LogStore>(engine: &Engine<L, PlainSchema>, timer: Timer<'_>) -> R
             start.push(0);
         }
     })?;
-    Ok(Spent { count, ..spent })
+    Ok(LoadTiming { count, ..spent })
 }

@@ -1,7 +1,7 @@
 //! What was measured, as a table or as JSON.
 
 use serde::Serialize;
-use warpfire_terminal::{Size, Table, duration, grouped, per_second};
+use warpfire_terminal::{Columns, Size, duration, grouped, per_second};
 
 use crate::target::Counters;
 use crate::workload::{Measure, Shape};
@@ -191,7 +191,7 @@ impl Report {
             if self.runs == 1 { "run" } else { "runs" },
             if self.prewritten { "written once before" } else { "sparse" },
         );
-        let mut table = Table::new(&HEADINGS);
+        let mut table = Columns::new(&HEADINGS);
         for row in &self.rows {
             table.row(row.cells());
         }

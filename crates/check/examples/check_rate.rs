@@ -9,7 +9,7 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
-use warpfire_check::{CheckOptions, Report, check};
+use warpfire_check::{CheckOptions, CheckReport, check};
 use warpfire_env::{Clock, Device, FileDevice, SystemClock, SystemRandom};
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{Fs, FsOptions, FsSchema, NewMode};
@@ -70,7 +70,7 @@ fn fill(devices: Vec<Arc<dyn Device>>, files: u64, random: bool) -> Result<(), B
     Ok(())
 }
 
-fn show(report: &Report) {
+fn show(report: &CheckReport) {
     let t = &report.totals;
     println!("checked: {} files, {} stripes, {} MB read", t.files, t.stripes, t.bytes_read >> 20);
     println!(

@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 /// What kind of thing is wrong. The number never changes its meaning.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u16)]
-pub enum Code {
+pub enum FindingCode {
     /// A root record that does not verify, or remains of one.
     RootDamaged = 500,
     /// The newest root is on fewer devices than it should be.
@@ -75,7 +75,7 @@ pub enum Code {
     /// A slice outside the written payload of a live segment.
     SliceOutside = 551,
     /// The pool's own records: superblock, volume, root directory.
-    Superblock = 552,
+    PoolRecords = 552,
     /// An inode number that no one has reserved.
     InoUnreserved = 553,
     /// An inode number that two inodes have.
@@ -112,7 +112,7 @@ pub enum Code {
     NotChecked = 590,
 }
 
-impl Code {
+impl FindingCode {
     /// The number.
     #[must_use]
     pub const fn number(self) -> u16 {
@@ -120,7 +120,7 @@ impl Code {
     }
 }
 
-impl Serialize for Code {
+impl Serialize for FindingCode {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u16(self.number())
     }

@@ -20,7 +20,7 @@ mod report;
 mod run;
 mod tables;
 
-pub use code::Code;
-pub use options::{CheckError, CheckOptions, Phase, Progress};
-pub use report::{Finding, LISTED_MAX, Report, Severity, Totals};
+pub use code::FindingCode;
+pub use options::{CheckError, CheckOptions, CheckPhase, CheckProgress};
+pub use report::{CheckReport, Finding, LISTED_MAX, Severity, Totals};
 pub use run::check;

@@ -4,28 +4,28 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warpfire_env::Device;
-use warpfire_format::logstate::LogState;
+use warpfire_format::log_state::LogState;
 use warpfire_format::root::{DeviceEntry, RootHeader};
 use warpfire_units::SegmentId;
 
-use crate::code::Code;
+use crate::code::FindingCode;
 use crate::log::replay;
-use crate::media::{Media, RootRecord, Segment, find_roots};
+use crate::media::{CheckedSegment, Media, RootRecord, find_roots};
 use crate::options::CheckError;
 use crate::report::{Findings, Totals};
 use crate::tables::{Manifest, split_records};
 
 /// A pool's state as root and commit log tell it.
-pub(crate) struct Loaded {
+pub(crate) struct LoadedPool {
     pub(crate) media: Media,
     pub(crate) root: RootHeader,
     pub(crate) table: Vec<DeviceEntry>,
     pub(crate) records: Vec<(String, Vec<RootRecord>)>,
     pub(crate) state: LogState,
     /// Bulk segments.
-    pub(crate) segments: BTreeMap<SegmentId, Segment>,
+    pub(crate) segments: BTreeMap<SegmentId, CheckedSegment>,
     /// Segments of the commit log, oldest first.
-    pub(crate) chain: Vec<Segment>,
+    pub(crate) chain: Vec<CheckedSegment>,
     pub(crate) manifest: Manifest,
     /// Commit records of the log.
     pub(crate) commits: Vec<Vec<u8>>,
@@ -36,7 +36,7 @@ pub(crate) fn load(
     devices: &[Arc<dyn Device>],
     totals: &mut Totals,
     findings: &Findings,
-) -> Result<Loaded, CheckError> {
+) -> Result<LoadedPool, CheckError> {
     let roots = find_roots(devices, findings)?;
     totals.devices = roots.devices.iter().flatten().count() as u64;
     totals.roots = roots.records.iter().flat_map(|(_, r)| r).filter(|r| r.body_good).count() as u64;
@@ -44,7 +44,7 @@ pub(crate) fn load(
     let (state, client) = LogState::decode(&roots.payload).map_err(|e| CheckError::NoState(e.to_string()))?;
     let replayed = replay(&media, &state, totals, findings);
     let (manifest, commits) = split_records(client, replayed.records, findings);
-    let mut loaded = Loaded {
+    let mut loaded = LoadedPool {
         media,
         root: roots.newest,
         table: roots.table,
@@ -59,7 +59,7 @@ pub(crate) fn load(
     Ok(loaded)
 }
 
-impl Loaded {
+impl LoadedPool {
     /// Every zone belongs to at most one segment and exists; every segment fits its zones.
     fn check_zones(&mut self, totals: &mut Totals, findings: &Findings) {
         let mut owners = BTreeMap::new();
@@ -68,17 +68,21 @@ impl Loaded {
             for &(device, zone) in &segment.descriptor.columns {
                 let zones = self.table.get(usize::from(device.0)).map_or(0, |d| d.zones);
                 if zone.0 >= zones {
-                    let what = format_args!("lies in zone {} of {device}, which has {zones}", zone.0);
-                    findings.error(Code::ZoneOutside, id, what);
+                    let message = format_args!("lies in zone {} of {device}, which has {zones}", zone.0);
+                    findings.error(FindingCode::ZoneOutside, id, message);
                 } else if let Some(other) = owners.insert((device, zone), id) {
-                    let what = format_args!("shares zone {} of {device} with {other}", zone.0);
-                    findings.error(Code::ZoneTwice, id, what);
+                    let message = format_args!("shares zone {} of {device} with {other}", zone.0);
+                    findings.error(FindingCode::ZoneTwice, id, message);
                 }
             }
         }
         for segment in self.chain.iter_mut().chain(self.segments.values_mut()) {
             if segment.clip(self.media.zone_blocks) {
-                findings.error(Code::SegmentTooLong, segment.descriptor.id, "does not fit into its zones");
+                findings.error(
+                    FindingCode::SegmentTooLong,
+                    segment.descriptor.id,
+                    "does not fit into its zones",
+                );
             }
         }
         let usable: u64 = self.table.iter().map(|d| u64::from(d.zones.saturating_sub(2))).sum();

@@ -17,7 +17,7 @@ pub struct CheckOptions {
     /// Time, for the rates in the report.
     pub clock: Arc<dyn Clock>,
     /// Called now and then with how far the check is.
-    pub progress: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
+    pub progress: Option<Arc<dyn Fn(CheckProgress) + Send + Sync>>,
 }
 
 impl Default for CheckOptions {
@@ -38,7 +38,7 @@ impl fmt::Debug for CheckOptions {
 /// What is being checked.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum CheckPhase {
     /// Roots and the commit log.
     Log,
     /// Stripes; counted in stripes.
@@ -49,9 +49,9 @@ pub enum Phase {
 
 /// How far a check is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Progress {
+pub struct CheckProgress {
     /// What is being checked.
-    pub phase: Phase,
+    pub phase: CheckPhase,
     /// How much of it is done.
     pub done: u64,
     /// How much there is.

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::code::Code;
+use crate::code::FindingCode;
 
 /// Most findings of one kind that a report lists; all are counted. At a few hundred bytes each, 60 kinds
 /// take at most some 2 MiB.
@@ -30,11 +30,11 @@ pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
     /// What kind of thing.
-    pub code: Code,
+    pub code: FindingCode,
     /// Where.
     pub place: String,
     /// What, in words.
-    pub what: String,
+    pub message: String,
 }
 
 impl fmt::Display for Finding {
@@ -44,7 +44,7 @@ impl fmt::Display for Finding {
             Severity::Repairable => "repairable",
             Severity::Error => "error",
         };
-        write!(f, "{severity} {}: {}: {}", self.code.number(), self.place, self.what)
+        write!(f, "{severity} {}: {}: {}", self.code.number(), self.place, self.message)
     }
 }
 
@@ -130,7 +130,7 @@ fn rate(count: u64, nanos: u64) -> u64 {
 
 /// The result of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Report {
+pub struct CheckReport {
     /// What was found, worst first; at most [`LISTED_MAX`] of each kind.
     pub findings: Vec<Finding>,
     /// How many notes, listed or not.
@@ -143,7 +143,7 @@ pub struct Report {
     pub totals: Totals,
 }
 
-impl Report {
+impl CheckReport {
     /// Whether nothing but notes was found.
     #[must_use]
     pub fn is_clean(&self) -> bool {
@@ -159,35 +159,46 @@ impl Report {
 
 /// Collects findings.
 #[derive(Debug, Default)]
-pub(crate) struct Findings(RefCell<Collected>);
+pub(crate) struct Findings(RefCell<FindingList>);
 
 #[derive(Debug, Default)]
-struct Collected {
+struct FindingList {
     listed: Vec<Finding>,
-    by_code: BTreeMap<Code, u64>,
+    by_code: BTreeMap<FindingCode, u64>,
     by_severity: BTreeMap<Severity, u64>,
 }
 
 impl Findings {
-    pub(crate) fn note(&self, code: Code, place: impl fmt::Display, what: impl fmt::Display) {
-        self.add(Severity::Note, code, &place, &what);
+    pub(crate) fn note(&self, code: FindingCode, place: impl fmt::Display, message: impl fmt::Display) {
+        self.add(Severity::Note, code, &place, &message);
     }
 
-    pub(crate) fn repairable(&self, code: Code, place: impl fmt::Display, what: impl fmt::Display) {
-        self.add(Severity::Repairable, code, &place, &what);
+    pub(crate) fn repairable(&self, code: FindingCode, place: impl fmt::Display, message: impl fmt::Display) {
+        self.add(Severity::Repairable, code, &place, &message);
     }
 
-    pub(crate) fn error(&self, code: Code, place: impl fmt::Display, what: impl fmt::Display) {
-        self.add(Severity::Error, code, &place, &what);
+    pub(crate) fn error(&self, code: FindingCode, place: impl fmt::Display, message: impl fmt::Display) {
+        self.add(Severity::Error, code, &place, &message);
     }
 
-    fn add(&self, severity: Severity, code: Code, place: &dyn fmt::Display, what: &dyn fmt::Display) {
+    fn add(
+        &self,
+        severity: Severity,
+        code: FindingCode,
+        place: &dyn fmt::Display,
+        message: &dyn fmt::Display,
+    ) {
         let mut all = self.0.borrow_mut();
         *all.by_severity.entry(severity).or_default() += 1;
         let of_code = all.by_code.entry(code).or_default();
         *of_code += 1;
         if *of_code <= LISTED_MAX {
-            all.listed.push(Finding { severity, code, place: place.to_string(), what: what.to_string() });
+            all.listed.push(Finding {
+                severity,
+                code,
+                place: place.to_string(),
+                message: message.to_string(),
+            });
         }
     }
 
@@ -199,7 +210,8 @@ impl Findings {
             *all.by_severity.entry(severity).or_default() += count;
         }
         let room = |code| LISTED_MAX.saturating_sub(all.by_code.get(&code).copied().unwrap_or(0));
-        let mut rooms: BTreeMap<Code, u64> = other.by_code.keys().map(|code| (*code, room(*code))).collect();
+        let mut rooms: BTreeMap<FindingCode, u64> =
+            other.by_code.keys().map(|code| (*code, room(*code))).collect();
         for (code, count) in other.by_code {
             *all.by_code.entry(code).or_default() += count;
         }
@@ -212,12 +224,12 @@ impl Findings {
         }
     }
 
-    pub(crate) fn into_report(self, totals: Totals) -> Report {
-        let Collected { mut listed, by_severity, .. } = self.0.into_inner();
+    pub(crate) fn into_report(self, totals: Totals) -> CheckReport {
+        let FindingList { mut listed, by_severity, .. } = self.0.into_inner();
         // Worst first, otherwise in the order in which they were found.
         listed.sort_by_key(|f| std::cmp::Reverse(f.severity));
         let count = |severity| by_severity.get(&severity).copied().unwrap_or(0);
-        Report {
+        CheckReport {
             findings: listed,
             notes: count(Severity::Note),
             repairable: count(Severity::Repairable),

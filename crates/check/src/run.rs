@@ -5,11 +5,11 @@ use std::sync::Arc;
 use warpfire_env::Device;
 use warpfire_format::segment::SegmentKind;
 
-use crate::load::{Loaded, load};
-use crate::media::{Segment, Shards};
+use crate::load::{LoadedPool, load};
+use crate::media::{CheckedSegment, StripeVerifier};
 use crate::names;
-use crate::options::{CheckError, CheckOptions, Phase, Progress};
-use crate::report::{Findings, Report, Totals};
+use crate::options::{CheckError, CheckOptions, CheckPhase, CheckProgress};
+use crate::report::{CheckReport, Findings, Totals};
 
 /// Stripes or versions between two calls of the progress callback.
 const PROGRESS_EVERY: u64 = 64;
@@ -18,13 +18,13 @@ const PROGRESS_EVERY: u64 = 64;
 ///
 /// # Errors
 /// When there is no pool to check at all. Whatever is wrong inside one is a finding.
-pub fn check(devices: &[Arc<dyn Device>], options: &CheckOptions) -> Result<Report, CheckError> {
+pub fn check(devices: &[Arc<dyn Device>], options: &CheckOptions) -> Result<CheckReport, CheckError> {
     let findings = Findings::default();
     let mut totals = Totals::default();
     let began = options.clock.monotonic_nanos();
-    report_progress(options, Phase::Log, 0, 1);
+    report_progress(options, CheckPhase::Log, 0, 1);
     let mut loaded = load(devices, &mut totals, &findings)?;
-    report_progress(options, Phase::Log, 1, 1);
+    report_progress(options, CheckPhase::Log, 1, 1);
     let log_read = options.clock.monotonic_nanos();
     check_stripes(&mut loaded, options, &mut totals, &findings);
     let stripes_read = options.clock.monotonic_nanos();
@@ -37,16 +37,16 @@ pub fn check(devices: &[Arc<dyn Device>], options: &CheckOptions) -> Result<Repo
     Ok(findings.into_report(totals))
 }
 
-pub(crate) fn report_progress(options: &CheckOptions, phase: Phase, done: u64, total: u64) {
+pub(crate) fn report_progress(options: &CheckOptions, phase: CheckPhase, done: u64, total: u64) {
     if let Some(progress) = &options.progress {
-        progress(Progress { phase, done, total });
+        progress(CheckProgress { phase, done, total });
     }
 }
 
 /// Verifies every stripe of every live segment, and learns how much of each is payload.
-fn check_stripes(loaded: &mut Loaded, options: &CheckOptions, totals: &mut Totals, findings: &Findings) {
-    let mut shards = Shards::default();
-    let stripes = |s: &Segment| u64::from(s.stripe_count());
+fn check_stripes(loaded: &mut LoadedPool, options: &CheckOptions, totals: &mut Totals, findings: &Findings) {
+    let mut shards = StripeVerifier::default();
+    let stripes = |s: &CheckedSegment| u64::from(s.stripe_count());
     let total: u64 = loaded.chain.iter().chain(loaded.segments.values()).map(stripes).sum();
     for segment in loaded.chain.iter_mut().chain(loaded.segments.values_mut()) {
         let places: Vec<_> = segment.stripes().collect();
@@ -58,9 +58,9 @@ fn check_stripes(loaded: &mut Loaded, options: &CheckOptions, totals: &mut Total
             }
             totals.stripes += 1;
             if totals.stripes.is_multiple_of(PROGRESS_EVERY) {
-                report_progress(options, Phase::Stripes, totals.stripes, total);
+                report_progress(options, CheckPhase::Stripes, totals.stripes, total);
             }
         }
     }
-    report_progress(options, Phase::Stripes, total, total);
+    report_progress(options, CheckPhase::Stripes, total, total);
 }

@@ -9,7 +9,7 @@ use crate::commands::{
 
 const EXAMPLES: &str = "\
 Naming files inside a pool:
-  POOL:/path       POOL is devices or image files separated by commas, or a folder of *.img files
+  POOL:/path       POOL is devices or image files separated by commas, or a directory of *.img files
   :/path           the pool that the environment variable WARPFIRE_POOL names
 
 Examples:
@@ -46,7 +46,7 @@ pub struct Cli {
 pub enum Command {
     /// Make a pool on devices or image files.
     Mkfs(mkfs::Args),
-    /// Mount a pool on a folder.
+    /// Mount a pool on a directory.
     Mount(mount::Args),
     /// Unmount a pool and wait until it is closed.
     Umount(umount::Args),
@@ -54,15 +54,15 @@ pub enum Command {
     Status(status::Args),
     /// Copy files into a pool, out of it, or inside it.
     Cp(cp::Args),
-    /// List a folder.
+    /// List a directory.
     Ls(ls::Args),
     /// Print files.
     Cat(cat::Args),
-    /// Remove files and folders.
+    /// Remove files and directories.
     Rm(rm::Args),
     /// Show all that is known about files.
     Stat(stat::Args),
-    /// Make folders.
+    /// Make directories.
     Mkdir(mkdir::Args),
     /// Check everything with independent code.
     Fsck(fsck::Args),
@@ -74,7 +74,7 @@ pub enum Command {
     Tx(tx::Args),
     /// Look at what is on flash: labels, segments, stripes, tables, keys, inodes.
     Inspect(inspect::Args),
-    /// Write the manual pages to a folder.
+    /// Write the manual pages to a directory.
     #[command(hide = true)]
     Man(man::Args),
     /// Print a completion script for a shell.
@@ -89,7 +89,7 @@ mod tests {
     use super::Cli;
 
     #[test]
-    fn the_table_is_consistent() {
+    fn the_arguments_are_consistent() {
         Cli::command().debug_assert();
     }
 

@@ -1,6 +1,6 @@
 //! How a file inside a pool is named on the command line: `POOL:/path`.
 //!
-//! `POOL` is one or more devices or image files, separated by commas. A folder stands for all `*.img` files in it. An empty `POOL`
+//! `POOL` is one or more devices or image files, separated by commas. A directory stands for all `*.img` files in it. An empty `POOL`
 //! (`:/path`) is the one that the environment variable `WARPFIRE_POOL` names.
 
 use std::ffi::{OsStr, OsString};
@@ -27,7 +27,7 @@ pub struct Location {
 
 /// One side of a copy: inside a pool or outside.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Side {
+pub enum PathArgument {
     /// A file of the pool.
     Pool(Location),
     /// A file of this machine.
@@ -41,10 +41,10 @@ impl PoolName {
         PoolName(name.into())
     }
 
-    /// The devices and image files, folders taken apart, in order.
+    /// The devices and image files, directories taken apart, in order.
     ///
     /// # Errors
-    /// An empty name without `WARPFIRE_POOL`, a folder that can not be read or that holds no image.
+    /// An empty name without `WARPFIRE_POOL`, a directory that cannot be read or that holds no image.
     pub fn devices(&self) -> Result<Vec<PathBuf>, Failure> {
         let name = if self.0.is_empty() {
             std::env::var_os(POOL_VARIABLE).filter(|name| !name.is_empty()).ok_or_else(|| {
@@ -67,33 +67,33 @@ impl PoolName {
     }
 }
 
-fn images_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let entries = std::fs::read_dir(folder).map_err(|error| Failure::local(folder, &error))?;
+fn images_in(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let entries = std::fs::read_dir(directory).map_err(|error| Failure::local(directory, &error))?;
     let mut images = Vec::new();
     for entry in entries {
-        let path = entry.map_err(|error| Failure::local(folder, &error))?.path();
+        let path = entry.map_err(|error| Failure::local(directory, &error))?.path();
         if path.extension() == Some(OsStr::new("img")) {
             images.push(path);
         }
     }
     images.sort();
     if images.is_empty() {
-        return Err(Failure::new(format_args!("the folder {} holds no *.img file", folder.display()))
+        return Err(Failure::new(format_args!("the directory {} holds no *.img file", directory.display()))
             .hint("name the devices of the pool, separated by commas"));
     }
     Ok(images)
 }
 
-impl Side {
+impl PathArgument {
     /// What an argument names: inside a pool when it contains `:/`.
     #[must_use]
-    pub fn parse(argument: &OsStr) -> Side {
+    pub fn parse(argument: &OsStr) -> PathArgument {
         let bytes = argument.as_bytes();
         match bytes.windows(2).position(|pair| pair == b":/") {
-            None => Side::Local(PathBuf::from(argument)),
+            None => PathArgument::Local(PathBuf::from(argument)),
             Some(colon) => {
                 let (pool, path) = bytes.split_at(colon);
-                Side::Pool(Location {
+                PathArgument::Pool(Location {
                     pool: PoolName(OsString::from_vec(pool.to_vec())),
                     path: PathBuf::from(OsString::from_vec(path[1..].to_vec())),
                 })
@@ -108,9 +108,9 @@ impl Location {
     /// # Errors
     /// The argument has no `:/`.
     pub fn parse(argument: &OsStr) -> Result<Location, Failure> {
-        match Side::parse(argument) {
-            Side::Pool(location) => Ok(location),
-            Side::Local(path) => {
+        match PathArgument::parse(argument) {
+            PathArgument::Pool(location) => Ok(location),
+            PathArgument::Local(path) => {
                 Err(Failure::usage(format_args!("'{}' does not name a file inside a pool", path.display()))
                     .hint(format_args!("write '{}:/path'", path.display())))
             }
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_path_without_a_colon_before_a_slash_is_local() {
         for local in ["a.img", "a:b", "/x/y:z", "."] {
-            assert_eq!(Side::parse(OsStr::new(local)), Side::Local(local.into()));
+            assert_eq!(PathArgument::parse(OsStr::new(local)), PathArgument::Local(local.into()));
         }
     }
 
@@ -148,12 +148,12 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_stands_for_its_images_in_order() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+    fn a_directory_stands_for_its_images_in_order() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
         for name in ["b.img", "a.img", "notes.txt"] {
-            std::fs::write(folder.path().join(name), b"").expect("writable");
+            std::fs::write(directory.path().join(name), b"").expect("writable");
         }
-        let devices = PoolName::new(folder.path()).devices().expect("two images");
-        assert_eq!(devices, [folder.path().join("a.img"), folder.path().join("b.img")]);
+        let devices = PoolName::new(directory.path()).devices().expect("two images");
+        assert_eq!(devices, [directory.path().join("a.img"), directory.path().join("b.img")]);
     }
 }

@@ -15,8 +15,8 @@ pub struct Progress {
 
 /// What a finished piece of work amounted to.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
-pub struct Summary {
-    /// Files, folders and links dealt with.
+pub struct CopySummary {
+    /// Files, directories and links dealt with.
     pub files: u64,
     /// Bytes of file contents.
     pub bytes: u64,
@@ -46,20 +46,20 @@ impl Progress {
         }
     }
 
-    fn summary(&self) -> Summary {
+    fn summary(&self) -> CopySummary {
         let nanos = SystemClock.monotonic_nanos() - self.started_nanos;
-        Summary { files: self.files, bytes: self.bytes, nanos }
+        CopySummary { files: self.files, bytes: self.bytes, nanos }
     }
 
     /// Takes the line away and says what it came to.
     #[must_use]
-    pub fn finish(self) -> Summary {
+    pub fn finish(self) -> CopySummary {
         self.bar.finish_and_clear();
         self.summary()
     }
 }
 
-impl Summary {
+impl CopySummary {
     /// `copied 10,000 files, 1.2 GiB in 3.2 s (380 MiB/s, 3,100 files/s)`
     #[must_use]
     pub fn in_words(&self, verb: &str) -> String {

@@ -21,11 +21,11 @@ pub struct AlignedBuf {
     start: NonNull<u8>,
     len: usize,
     /// Where the memory came from, and so where it goes.
-    origin: Origin,
+    origin: BufMemory,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Origin {
+enum BufMemory {
     Heap,
     /// A mapping of its own, of whole huge pages, which `len` bytes begin.
     Mapped,
@@ -40,7 +40,7 @@ impl AlignedBuf {
         // SAFETY: the layout's size is at least one block, so not zero.
         let raw = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(raw) else { handle_alloc_error(layout) };
-        AlignedBuf { start, len, origin: Origin::Heap }
+        AlignedBuf { start, len, origin: BufMemory::Heap }
     }
 
     /// As `zeroed`, for a buffer that is used again and again. A long one lies in huge pages if the system gives any: a
@@ -50,7 +50,7 @@ impl AlignedBuf {
         let len = len_bytes.next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES);
         let mapped = if len < HUGE_WORTH_BYTES { None } else { map_huge(len.next_multiple_of(HUGE_BYTES)) };
         match mapped {
-            Some(start) => AlignedBuf { start, len, origin: Origin::Mapped },
+            Some(start) => AlignedBuf { start, len, origin: BufMemory::Mapped },
             None => Self::zeroed(len),
         }
     }
@@ -79,9 +79,9 @@ impl Drop for AlignedBuf {
     fn drop(&mut self) {
         match self.origin {
             // SAFETY: allocated in `zeroed` with this same layout, freed once.
-            Origin::Heap => unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) },
+            BufMemory::Heap => unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) },
             // SAFETY: mapped in `lasting`, of this many huge pages, unmapped once.
-            Origin::Mapped => unsafe { unmap(self.start.as_ptr(), self.len.next_multiple_of(HUGE_BYTES)) },
+            BufMemory::Mapped => unsafe { unmap(self.start.as_ptr(), self.len.next_multiple_of(HUGE_BYTES)) },
         }
     }
 }
@@ -147,6 +147,6 @@ mod tests {
     #[test]
     fn long_lasting_buffers_begin_at_a_huge_page() {
         let buf = AlignedBuf::lasting(HUGE_WORTH_BYTES);
-        assert!(buf.origin == Origin::Heap || buf.as_ptr().addr().is_multiple_of(HUGE_BYTES));
+        assert!(buf.origin == BufMemory::Heap || buf.as_ptr().addr().is_multiple_of(HUGE_BYTES));
     }
 }

@@ -27,20 +27,20 @@ impl fmt::Debug for MemDevice {
 }
 
 /// A part of a range that lies in one chunk.
-struct Part {
+struct ChunkPart {
     chunk: usize,
     start: usize,
     len: usize,
 }
 
-fn parts(offset_bytes: u64, len: usize) -> impl Iterator<Item = Part> {
+fn parts(offset_bytes: u64, len: usize) -> impl Iterator<Item = ChunkPart> {
     let (mut at, mut left) = (usize::try_from(offset_bytes).expect("the range lies in memory"), len);
     std::iter::from_fn(move || {
         let (chunk, start) = (at / CHUNK_BYTES, at % CHUNK_BYTES);
         let len = left.min(CHUNK_BYTES - start);
         at += len;
         left -= len;
-        (len > 0).then_some(Part { chunk, start, len })
+        (len > 0).then_some(ChunkPart { chunk, start, len })
     })
 }
 

@@ -68,7 +68,7 @@ fn a_files_tail_below_a_block_is_not_part_of_the_device() {
 }
 
 #[test]
-fn what_can_not_be_a_device_is_refused_by_name() {
+fn what_cannot_be_a_device_is_refused_by_name() {
     let (dir, path) = place();
     assert_eq!(kind(FileDevice::open(&path)), ErrorKind::NotFound);
     std::fs::write(&path, [1; 100]).unwrap();

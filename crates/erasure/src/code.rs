@@ -17,10 +17,10 @@ pub struct Code {
     data: usize,
     parity: usize,
     kernel: Kernel,
-    shared: Arc<Shared>,
+    shared: Arc<CodeShared>,
 }
 
-struct Shared {
+struct CodeShared {
     /// Data to parity; `None` without parity columns.
     encoder: Option<Box<dyn LinearMap>>,
     plans: Plans,
@@ -48,7 +48,7 @@ impl Code {
             return Err(ErasureError::KernelUnavailable { name: kernel.name() });
         }
         let encoder = (parity > 0).then(|| kernel.prepare(&parity_matrix(data, parity)));
-        Ok(Code { data, parity, kernel, shared: Arc::new(Shared { encoder, plans: Plans::default() }) })
+        Ok(Code { data, parity, kernel, shared: Arc::new(CodeShared { encoder, plans: Plans::default() }) })
     }
 
     /// Number of data columns, k.

@@ -17,7 +17,7 @@
 
 use warpfire_units::Seq;
 
-use crate::table::{Entry, EntryKind};
+use crate::table::{KeyVersion, VersionKind};
 use crate::{Corrupt, FieldErrors, Reader, crc32c, varint};
 
 /// First byte after the checksum.
@@ -47,7 +47,7 @@ impl CommitRecordBuilder {
     }
 
     /// Adds a change.
-    pub fn push(&mut self, change: Entry<'_>) {
+    pub fn push(&mut self, change: KeyVersion<'_>) {
         assert!(self.first <= change.seq && change.seq <= self.last, "the record covers the change");
         varint::put(&mut self.out, change.seq.0 - self.first.0);
         varint::put(&mut self.out, change.key.len() as u64);
@@ -100,11 +100,11 @@ impl<'a> CommitRecord<'a> {
     }
 
     /// Calls `each` with every change, in order.
-    pub fn for_each(&self, mut each: impl FnMut(Entry<'a>)) -> Result<(), Corrupt> {
+    pub fn for_each(&self, mut each: impl FnMut(KeyVersion<'a>)) -> Result<(), Corrupt> {
         let mut reader = Reader::new(self.changes, &FIELDS);
         for _ in 0..self.count {
             let change = take_change(&mut reader, self.first)?;
-            if change.seq > self.last || (change.kind == EntryKind::Delete && !change.value.is_empty()) {
+            if change.seq > self.last || (change.kind == VersionKind::Delete && !change.value.is_empty()) {
                 return Err(BAD_RECORD);
             }
             each(change);
@@ -113,14 +113,14 @@ impl<'a> CommitRecord<'a> {
     }
 }
 
-fn take_change<'a>(reader: &mut Reader<'a>, first: Seq) -> Result<Entry<'a>, Corrupt> {
+fn take_change<'a>(reader: &mut Reader<'a>, first: Seq) -> Result<KeyVersion<'a>, Corrupt> {
     let seq = first.0.checked_add(reader.varint()?).ok_or(BAD_RECORD)?;
     let key_len = reader.varint32()? as usize;
     let tag = reader.varint()?;
     let key = reader.bytes(key_len)?;
     let value = reader.bytes(usize::try_from(tag >> 2).map_err(|_| BAD_RECORD)?)?;
-    let kind = EntryKind::from_bits(tag).ok_or(BAD_RECORD)?;
-    Ok(Entry { key, seq: Seq(seq), kind, value })
+    let kind = VersionKind::from_bits(tag).ok_or(BAD_RECORD)?;
+    Ok(KeyVersion { key, seq: Seq(seq), kind, value })
 }
 
 #[cfg(test)]
@@ -131,8 +131,8 @@ mod tests {
 
     fn sample() -> Vec<u8> {
         let mut builder = CommitRecordBuilder::new(Seq(7), Seq(9));
-        builder.push(Entry { key: b"k", seq: Seq(9), kind: EntryKind::Put, value: b"vv" });
-        builder.push(Entry { key: b"gone", seq: Seq(7), kind: EntryKind::Delete, value: b"" });
+        builder.push(KeyVersion { key: b"k", seq: Seq(9), kind: VersionKind::Put, value: b"vv" });
+        builder.push(KeyVersion { key: b"gone", seq: Seq(7), kind: VersionKind::Delete, value: b"" });
         builder.finish()
     }
 
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!((decoded.first, decoded.last), (Seq(7), Seq(9)));
         let mut seen = Vec::new();
         decoded.for_each(|e| seen.push((e.key.to_vec(), e.seq.0, e.kind))).unwrap();
-        assert_eq!(seen, [(b"k".to_vec(), 9, EntryKind::Put), (b"gone".to_vec(), 7, EntryKind::Delete)]);
+        assert_eq!(seen, [(b"k".to_vec(), 9, VersionKind::Put), (b"gone".to_vec(), 7, VersionKind::Delete)]);
     }
 
     #[test]

@@ -4,20 +4,20 @@ use crate::varint;
 
 /// Bytes that do not decode. The code is permanent: `docs/FORMAT.md`, "Corruption codes".
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("corrupt ({code}): {what}")]
+#[error("corrupt ({code}): {reason}")]
 pub struct Corrupt {
     /// Permanent number of this kind of corruption.
     pub code: u16,
     /// What did not hold.
-    pub what: &'static str,
+    pub reason: &'static str,
 }
 
 impl Corrupt {
     /// A corruption of kind `code`. Product code calls this with a literal, for a named constant only: so a
     /// test of the repository sees every code once.
     #[must_use]
-    pub const fn new(code: u16, what: &'static str) -> Self {
-        Corrupt { code, what }
+    pub const fn new(code: u16, reason: &'static str) -> Self {
+        Corrupt { code, reason }
     }
 }
 

@@ -30,7 +30,7 @@ static FIELDS: FieldErrors = FieldErrors::all(BAD_EDIT);
 
 /// A table, as the manifest knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TableEntry {
+pub struct TableDescriptor {
     /// Its number; never reused.
     pub id: u64,
     /// The run that it belongs to.
@@ -75,7 +75,7 @@ pub struct ManifestEdit {
     /// Tables that change to another run as they are: table, run.
     pub moved: Vec<(u64, u64)>,
     /// Tables that come.
-    pub added: Vec<TableEntry>,
+    pub added: Vec<TableDescriptor>,
 }
 
 impl ManifestEdit {
@@ -121,7 +121,7 @@ fn put_list<T>(out: &mut Vec<u8>, items: &[T], each: impl Fn(&mut Vec<u8>, &T)) 
     }
 }
 
-fn put_table(out: &mut Vec<u8>, t: &TableEntry) {
+fn put_table(out: &mut Vec<u8>, t: &TableDescriptor) {
     let lens = [u64::from(t.len_bytes), u64::from(t.top_len_bytes)];
     for n in [t.id, t.run, t.entries, t.deletes].into_iter().chain(lens).chain([t.seq_min.0, t.seq_max.0]) {
         varint::put(out, n);
@@ -192,8 +192,8 @@ fn take_edit(reader: &mut Reader<'_>) -> Result<ManifestEdit, Corrupt> {
     })
 }
 
-fn take_table(reader: &mut Reader<'_>) -> Result<TableEntry, Corrupt> {
-    let t = TableEntry {
+fn take_table(reader: &mut Reader<'_>) -> Result<TableDescriptor, Corrupt> {
+    let t = TableDescriptor {
         id: take_id(reader)?,
         run: take_id(reader)?,
         entries: reader.varint()?,
@@ -229,7 +229,7 @@ mod tests {
             runs: vec![4, 1],
             removed: vec![2],
             moved: vec![(1, 4)],
-            added: vec![TableEntry {
+            added: vec![TableDescriptor {
                 id: 8,
                 run: 4,
                 entries: 10,

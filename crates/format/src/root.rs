@@ -346,9 +346,9 @@ mod tests {
                 block = resealed(&block, at, value);
             }
             if let Ok(mut h) = RootHeader::decode(&block) {
-                let mut again = vec![0; BLOCK_BYTES];
-                h.encode(&mut again);
-                proptest::prop_assert_eq!(again, block);
+                let mut encoded_again = vec![0; BLOCK_BYTES];
+                h.encode(&mut encoded_again);
+                proptest::prop_assert_eq!(encoded_again, block);
                 h.body_bytes = u32::try_from(body.len()).unwrap();
                 h.body_crc = crc32c(&body);
                 let _decoded_or_refused = h.decode_body(&body);

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn stripes_are_counted_pushed_and_cut_as_a_list_would_be() {
+    fn stripes_are_counted_pushed_and_truncated_as_a_list_would_be() {
         let mut d = sample();
         let mut list = vec![255, 255, 255, 1];
         d.push_stripe(1);
@@ -331,10 +331,10 @@ mod tests {
         #[test]
         fn never_panics_on_arbitrary_bytes(bytes in proptest::collection::vec(0u8..4, 0..200)) {
             if let Ok((d, rest)) = SegmentDescriptor::decode(&bytes) {
-                let mut again = Vec::new();
-                d.encode(&mut again);
-                again.extend_from_slice(rest);
-                proptest::prop_assert_eq!(again, bytes);
+                let mut encoded_again = Vec::new();
+                d.encode(&mut encoded_again);
+                encoded_again.extend_from_slice(rest);
+                proptest::prop_assert_eq!(encoded_again, bytes);
             }
         }
     }

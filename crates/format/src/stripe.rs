@@ -362,9 +362,9 @@ mod tests {
                 block = resealed(&block, at, value);
             }
             if let Ok(b) = StripeHeader::decode(&block) {
-                let mut again = block.clone();
-                b.header.encode(&mut again, &b.crcs().collect::<Vec<_>>());
-                proptest::prop_assert_eq!(again, block);
+                let mut encoded_again = block.clone();
+                b.header.encode(&mut encoded_again, &b.crcs().collect::<Vec<_>>());
+                proptest::prop_assert_eq!(encoded_again, block);
             }
         }
     }

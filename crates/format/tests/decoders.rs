@@ -18,7 +18,7 @@ const CASES: u32 = 3000;
 enum Damage {
     Set(usize, u8),
     Flip(usize, u8),
-    Cut(usize),
+    Truncate(usize),
     Append(Vec<u8>),
     Splice(usize, Vec<u8>),
     Drop(usize, usize),
@@ -30,7 +30,7 @@ fn damage() -> impl Strategy<Value = Damage> {
         4 => (any::<usize>(), prop_oneof![Just(0), Just(1), Just(0x7f), Just(0xff), any::<u8>()])
             .prop_map(|(at, byte)| Damage::Set(at, byte)),
         4 => (any::<usize>(), 0..8u8).prop_map(|(at, bit)| Damage::Flip(at, bit)),
-        1 => any::<usize>().prop_map(Damage::Cut),
+        1 => any::<usize>().prop_map(Damage::Truncate),
         1 => some_bytes().prop_map(Damage::Append),
         2 => (any::<usize>(), some_bytes()).prop_map(|(at, bytes)| Damage::Splice(at, bytes)),
         1 => (any::<usize>(), 1..9usize).prop_map(|(at, len)| Damage::Drop(at, len)),
@@ -42,7 +42,7 @@ fn apply(bytes: &mut Vec<u8>, damage: &Damage) {
     match damage {
         Damage::Set(at, byte) => bytes.get_mut(at % len).into_iter().for_each(|b| *b = *byte),
         Damage::Flip(at, bit) => bytes.get_mut(at % len).into_iter().for_each(|b| *b ^= 1 << bit),
-        Damage::Cut(at) => bytes.truncate(at % len),
+        Damage::Truncate(at) => bytes.truncate(at % len),
         Damage::Append(more) => bytes.extend_from_slice(more),
         Damage::Splice(at, more) => drop(bytes.splice(at % len..at % len, more.iter().copied())),
         Damage::Drop(at, count) => {
@@ -84,15 +84,15 @@ fn no_decoder_panics_on_damaged_bytes_and_what_decodes_has_one_encoding() {
 /// With `WARPFIRE_WRITE_SEEDS` set the files are written instead.
 #[test]
 fn the_seeds_of_the_fuzz_targets_are_today_s_encodings() {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
     let write = std::env::var_os("WARPFIRE_WRITE_SEEDS").is_some();
     for decoder in DECODERS {
-        let folder = folder.join(decoder.name);
+        let directory = directory.join(decoder.name);
         for (n, bytes) in (decoder.valid)().iter().enumerate() {
             (decoder.run)(bytes);
-            let file = folder.join(format!("{n}"));
+            let file = directory.join(format!("{n}"));
             if write {
-                std::fs::create_dir_all(&folder).expect("the folder of seeds can be made");
+                std::fs::create_dir_all(&directory).expect("the directory of seeds can be made");
                 std::fs::write(&file, bytes).expect("a seed can be written");
             }
             let stored = std::fs::read(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));

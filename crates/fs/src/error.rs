@@ -102,7 +102,7 @@ pub enum FsError {
     Ended,
     /// The transaction was begun for reading only.
     #[error("the transaction only reads")]
-    OnlyReads,
+    ReadOnlyTransaction,
     /// The transaction changes more than fits in the memory that one may take. This call has changed nothing;
     /// what was done before can be committed.
     #[error("the transaction changes too many files")]
@@ -135,7 +135,7 @@ impl FsError {
             FsError::ForeignSlice => Errno::XDEV,
             FsError::LeaseExpired => Errno::STALE,
             FsError::Busy => Errno::BUSY,
-            FsError::ReadOnly(_) | FsError::OnlyReads => Errno::ROFS,
+            FsError::ReadOnly(_) | FsError::ReadOnlyTransaction => Errno::ROFS,
             FsError::Ended => Errno::BADF,
             FsError::TransactionTooLarge => Errno::NOMEM,
             FsError::Conflict { .. } => Errno::AGAIN,
@@ -147,7 +147,7 @@ impl FsError {
 
 impl From<Corrupt> for FsError {
     fn from(e: Corrupt) -> Self {
-        FsError::Damaged { code: e.code, reason: e.what.into() }
+        FsError::Damaged { code: e.code, reason: e.reason.into() }
     }
 }
 
@@ -158,7 +158,7 @@ impl From<LogError> for FsError {
             LogError::ReadOnly(why) => FsError::ReadOnly(why),
             LogError::Damaged(reason) => FsError::Damaged { code: LogError::UNREADABLE.code, reason },
             LogError::BadPointer(slice) => {
-                let reason = format!("{} {slice}", LogError::BAD_POINTER.what).into();
+                let reason = format!("{} {slice}", LogError::BAD_POINTER.reason).into();
                 FsError::Damaged { code: LogError::BAD_POINTER.code, reason }
             }
             LogError::Corrupt { code, reason } => FsError::Damaged { code, reason },
@@ -173,7 +173,7 @@ impl From<MetaError> for FsError {
             MetaError::Schema(e) => FsError::Damaged { code: e.code, reason: e.reason.into() },
             MetaError::Corrupt { code, reason } => FsError::Damaged { code, reason },
             MetaError::Ended => FsError::Ended,
-            MetaError::OnlyReads => FsError::OnlyReads,
+            MetaError::ReadOnlyTransaction => FsError::ReadOnlyTransaction,
             MetaError::TooLarge => FsError::TransactionTooLarge,
         }
     }

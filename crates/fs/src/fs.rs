@@ -2,31 +2,31 @@
 //!
 //! # Order of locks
 //! 0. The call gate (`op/call_gate.rs`), which every call enters first. Then: 1. `rename` (moves of directories), 2. `Node::children` (ascending inode numbers), 3. the engine's key locks (names),
-//! 4. `Node::state` (ascending inode numbers), 5. everything inside `Table`, `Dirty`, `Touch` and `Inos`, held for a few
+//! 4. `Node::state` (ascending inode numbers), 5. everything inside `InodeCache`, `Deferred`, `PendingTimes` and `Inos`, held for a few
 //!    instructions. The cut hook runs inside commits, so it takes locks of group 5 only.
 //!
 //! # Invariants
 //! 1. A name changes only under its key lock.
 //! 2. Outside of calls, nothing is changed but by the cut hook.
-//! 3. What a hook's batch says commutes with every other commit: it adds, or who commits sees to it (`dirty`).
+//! 3. What a hook's batch says commutes with every other commit: it adds, or who commits sees to it (`deferred`).
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use warpfire_env::Clock;
 use warpfire_format::fs::{
-    Attrs, Content, CounterId, Dentry, FileKind, Inode, Key, Stamp, SuperId, Superblock, VolumeId,
-    VolumeRecord, decode_counter, dentry_key, inode_key,
+    Attrs, CounterId, Dentry, FileKind, FilesystemRecord, Inode, InodeContent, InodeTime, Key, PoolRecordId,
+    VolumeId, VolumeRecord, decode_counter, dentry_key, inode_key,
 };
 use warpfire_meta::{Admit, Batch, SliceStore, Store};
 use warpfire_units::Seq;
 
 use crate::damage::{HOLDS_ITSELF, INODE_DIFFERS, NO_INODE_OF_NAME, NO_ROOT_INODE};
-use crate::data::Strain;
-use crate::dirty::Dirty;
+use crate::data::Fragmentation;
+use crate::deferred::Deferred;
 use crate::error::FsError;
-use crate::node::{Found, Home, NodeRef, State, Stripes, Table};
-use crate::numbers::Numbers;
+use crate::inode_numbers::InodeNumbers;
+use crate::node::{InodeCache, NodeLookup, NodeRef, NodeState, RecordLocation, VersionCounters};
 use crate::op::{CallGate, CallGuard, Digestible, Operation, TransactionCounters};
 use crate::scratch::Scratch;
 use crate::slice::Leases;
@@ -61,14 +61,14 @@ pub struct Fs<E: Store + SliceStore> {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) volume: VolumeId,
     pub(crate) options: FsOptions,
-    pub(crate) table: Arc<Table>,
-    pub(crate) stripes: Stripes,
-    pub(crate) dirty: Arc<Dirty>,
+    pub(crate) inode_cache: Arc<InodeCache>,
+    pub(crate) version_counters: VersionCounters,
+    pub(crate) deferred: Arc<Deferred>,
     pub(crate) leases: Arc<Leases>,
-    pub(crate) strain: Arc<Strain>,
+    pub(crate) fragmentation: Arc<Fragmentation>,
     /// Held by who moves a directory to another parent.
     pub(crate) rename: Mutex<()>,
-    pub(crate) numbers: Numbers,
+    pub(crate) numbers: InodeNumbers,
     pub(crate) call_gate: CallGate<Fs<E>>,
     pub(crate) transactions: TransactionCounters,
     pub(crate) root: NodeRef,
@@ -81,8 +81,8 @@ impl<E: Store + SliceStore> Fs<E> {
     /// `Exists` if the engine holds a filesystem already.
     pub fn format(engine: &E, clock: &dyn Clock, uid: u32, gid: u32) -> Result<(), FsError> {
         let mut scratch = Scratch::take();
-        let superblock_key = Key::Super(SuperId::Superblock).encode();
-        if engine.get(&superblock_key, Seq::MAX, &mut scratch.value)? {
+        let filesystem_key = Key::Pool(PoolRecordId::Filesystem).encode();
+        if engine.get(&filesystem_key, Seq::MAX, &mut scratch.value)? {
             return Err(FsError::Exists);
         }
         let now = stamp(clock.now());
@@ -91,13 +91,13 @@ impl<E: Store + SliceStore> Fs<E> {
             encode(&mut value);
             scratch.batch.put(key, &value);
         };
-        put(&superblock_key, &|out| Superblock { next_ino: ROOT_INO + 1 }.encode(out));
-        put(&Key::Super(SuperId::Volume(VolumeId::FIRST)).encode(), &|out| {
+        put(&filesystem_key, &|out| FilesystemRecord { next_ino: ROOT_INO + 1 }.encode(out));
+        put(&Key::Pool(PoolRecordId::Volume(VolumeId::FIRST)).encode(), &|out| {
             VolumeRecord { root_ino: ROOT_INO, name: FIRST_VOLUME_NAME }.encode(out);
         });
-        let attrs = Attrs { uid, gid, ..fresh(FileKind::Directory, 0o755, now) };
+        let attrs = Attrs { uid, gid, ..new_attrs(FileKind::Directory, 0o755, now) };
         put(&inode_key(VolumeId::FIRST, ROOT_INO), &|out| {
-            Inode { ino: ROOT_INO, attrs, content: Content::Directory(ROOT_INO, b"") }.encode(out);
+            Inode { ino: ROOT_INO, attrs, content: InodeContent::Directory(ROOT_INO, b"") }.encode(out);
         });
         put(&Key::Counter(VolumeId::FIRST, CounterId::Inodes).encode(), &|out| {
             warpfire_format::fs::encode_counter(out, 1);
@@ -114,11 +114,11 @@ impl<E: Store + SliceStore> Fs<E> {
     pub fn open(engine: Arc<E>, clock: Arc<dyn Clock>, options: FsOptions) -> Result<Fs<E>, FsError> {
         let volume = VolumeId::FIRST;
         let mut value = Vec::new();
-        if !engine.get(&Key::Super(SuperId::Superblock).encode(), Seq::MAX, &mut value)? {
+        if !engine.get(&Key::Pool(PoolRecordId::Filesystem).encode(), Seq::MAX, &mut value)? {
             return Err(FsError::NotFound);
         }
-        let next_ino = Superblock::decode(&value)?.next_ino;
-        if !engine.get(&Key::Super(SuperId::Volume(volume)).encode(), Seq::MAX, &mut value)? {
+        let next_ino = FilesystemRecord::decode(&value)?.next_ino;
+        if !engine.get(&Key::Pool(PoolRecordId::Volume(volume)).encode(), Seq::MAX, &mut value)? {
             return Err(FsError::NotFound);
         }
         let root_ino = VolumeRecord::decode(&value)?.root_ino;
@@ -126,28 +126,29 @@ impl<E: Store + SliceStore> Fs<E> {
             return Err(NO_ROOT_INODE.into());
         }
         let inode = Inode::decode(&value)?;
-        let table = Table::new();
-        let found = table.get_or_insert(root_ino, || true, || State::new(&inode, Home::Own));
-        let Found::Node(root) = found else { unreachable!("a new table holds no other node") };
+        let inode_cache = InodeCache::new();
+        let found =
+            inode_cache.get_or_insert(root_ino, || true, || NodeState::new(&inode, RecordLocation::Own));
+        let NodeLookup::Node(root) = found else { unreachable!("a new table holds no other node") };
         let mut sum = |id| -> Result<i64, FsError> {
             let there = engine.get(&Key::Counter(volume, id).encode(), Seq::MAX, &mut value)?;
             if there { Ok(decode_counter(&value)?) } else { Ok(0) }
         };
-        let dirty = Arc::new(Dirty::new(volume, sum(CounterId::Inodes)?, sum(CounterId::Bytes)?));
-        let hook = Arc::clone(&dirty);
-        engine.set_cut_hook(Box::new(move |sums, batch| hook.emit(sums, batch)));
+        let deferred = Arc::new(Deferred::new(volume, sum(CounterId::Inodes)?, sum(CounterId::Bytes)?));
+        let hook = Arc::clone(&deferred);
+        engine.set_sync_point_hook(Box::new(move |sums, batch| hook.emit(sums, batch)));
         let fs = Fs {
             engine,
             clock,
             volume,
             options,
-            table,
-            stripes: Stripes::default(),
-            dirty,
+            inode_cache,
+            version_counters: VersionCounters::default(),
+            deferred,
             leases: Arc::new(Leases::new()),
-            strain: Arc::default(),
+            fragmentation: Arc::default(),
             rename: Mutex::new(()),
-            numbers: Numbers::own(next_ino),
+            numbers: InodeNumbers::for_base(next_ino),
             call_gate: CallGate::base(),
             transactions: TransactionCounters::default(),
             root,
@@ -173,10 +174,10 @@ impl<E: Store + SliceStore> Fs<E> {
 
     /// The node with this number, if someone holds it.
     #[must_use]
-    pub fn held(&self, ino: u64) -> Option<NodeRef> {
-        match self.table.get(ino)? {
-            Found::Node(node) => Some(node),
-            Found::Dying(_) | Found::Stale => None,
+    pub fn node_in_use(&self, ino: u64) -> Option<NodeRef> {
+        match self.inode_cache.get(ino)? {
+            NodeLookup::Node(node) => Some(node),
+            NodeLookup::Dying(_) | NodeLookup::Stale => None,
         }
     }
 
@@ -226,14 +227,14 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 
     /// The time of the call: in the base the clock's, inside a transaction that of when the call began.
-    pub(crate) fn now(&self) -> Stamp {
+    pub(crate) fn now(&self) -> InodeTime {
         self.call_gate.call_time().unwrap_or_else(|| stamp(self.clock.now()))
     }
 
-    pub(crate) fn commit(&self, batch: &Batch, who: Admit) -> Result<(), FsError> {
+    pub(crate) fn commit(&self, batch: &Batch, admit: Admit) -> Result<(), FsError> {
         assert!(self.call_gate.is_entered(), "a call changes something only after it has entered the gate");
-        self.engine.commit(batch, None, who)?;
-        self.dirty.count(batch.sums());
+        self.engine.commit(batch, None, admit)?;
+        self.deferred.add_sums(batch.sums());
         Ok(())
     }
 
@@ -244,9 +245,9 @@ impl<E: Store + SliceStore> Fs<E> {
 
     fn put_next_ino(&self, next_ino: u64) -> Result<(), FsError> {
         let mut value = Vec::new();
-        Superblock { next_ino }.encode(&mut value);
+        FilesystemRecord { next_ino }.encode(&mut value);
         let mut batch = Batch::new();
-        batch.put(&Key::Super(SuperId::Superblock).encode(), &value);
+        batch.put(&Key::Pool(PoolRecordId::Filesystem).encode(), &value);
         self.commit(&batch, Admit::Reserve)
     }
 
@@ -260,7 +261,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let key = dentry_key(self.volume, dir, name);
         let mut scratch = Scratch::take();
         loop {
-            let before = self.stripes.at(&key);
+            let before = self.version_counters.at(&key);
             if !self.get(&key, &mut scratch.value)? {
                 return Ok(None);
             }
@@ -269,19 +270,19 @@ impl<E: Store + SliceStore> Fs<E> {
                 return Err(HOLDS_ITSELF.into());
             }
             let found = match dentry {
-                Dentry::Reference(kind, ino) => self.find_own(kind, ino, Some((dir, name)))?,
-                Dentry::Embedded(inode) => Some(self.table.get_or_insert(
+                Dentry::Reference(kind, ino) => self.find_at_own_key(kind, ino, Some((dir, name)))?,
+                Dentry::Embedded(inode) => Some(self.inode_cache.get_or_insert(
                     inode.ino,
-                    || self.stripes.at(&key) == before,
-                    || State::new(&inode, Home::Dentry(dir, name.into())),
+                    || self.version_counters.at(&key) == before,
+                    || NodeState::new(&inode, RecordLocation::Dentry(dir, name.into())),
                 )),
             };
             match found {
-                Some(Found::Node(node)) => return Ok(Some(node)),
-                Some(Found::Dying(node)) => drop(node.state.read()),
-                Some(Found::Stale) => {}
+                Some(NodeLookup::Node(node)) => return Ok(Some(node)),
+                Some(NodeLookup::Dying(node)) => drop(node.state.read()),
+                Some(NodeLookup::Stale) => {}
                 // The inode went away after the name was read: so has the name, unless the store lost the inode.
-                None if self.stripes.at(&key) == before => {
+                None if self.version_counters.at(&key) == before => {
                     return Err(NO_INODE_OF_NAME.into());
                 }
                 None => {}
@@ -290,12 +291,17 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 
     /// The node of an inode that lives at its own key, found by a name of it. `None` if there is no such inode.
-    fn find_own(&self, kind: FileKind, ino: u64, by: Option<(u64, &[u8])>) -> Result<Option<Found>, FsError> {
-        if let Some(found) = self.table.get(ino) {
+    fn find_at_own_key(
+        &self,
+        kind: FileKind,
+        ino: u64,
+        by: Option<(u64, &[u8])>,
+    ) -> Result<Option<NodeLookup>, FsError> {
+        if let Some(found) = self.inode_cache.get(ino) {
             return Ok(Some(found));
         }
         let key = inode_key(self.volume, ino);
-        let before = self.stripes.at(&key);
+        let before = self.version_counters.at(&key);
         let mut value = Vec::new();
         if !self.get(&key, &mut value)? {
             return Ok(None);
@@ -304,35 +310,35 @@ impl<E: Store + SliceStore> Fs<E> {
         if inode.ino != ino || inode.attrs.kind != kind || inode.attrs.links == 0 {
             return Err(INODE_DIFFERS.into());
         }
-        let is_current = || self.stripes.at(&key) == before;
+        let is_current = || self.version_counters.at(&key) == before;
         let state = || {
-            let state = State::new(&inode, Home::Own);
-            let place = state.place.clone().or_else(|| by.map(|(dir, name)| (dir, name.into())));
-            State { place, ..state }
+            let state = NodeState::new(&inode, RecordLocation::Own);
+            let dentry = state.dentry.clone().or_else(|| by.map(|(dir, name)| (dir, name.into())));
+            NodeState { dentry, ..state }
         };
-        Ok(Some(self.table.get_or_insert(ino, is_current, state)))
+        Ok(Some(self.inode_cache.get_or_insert(ino, is_current, state)))
     }
 
     /// The node of a directory by number, for walks towards the root. `None` if it is gone.
     pub(crate) fn directory(&self, ino: u64) -> Result<Option<NodeRef>, FsError> {
         loop {
-            match self.find_own(FileKind::Directory, ino, None)? {
-                Some(Found::Node(node)) => return Ok(Some(node)),
-                Some(Found::Dying(node)) => drop(node.state.read()),
-                Some(Found::Stale) => {}
+            match self.find_at_own_key(FileKind::Directory, ino, None)? {
+                Some(NodeLookup::Node(node)) => return Ok(Some(node)),
+                Some(NodeLookup::Dying(node)) => drop(node.state.read()),
+                Some(NodeLookup::Stale) => {}
                 None => return Ok(None),
             }
         }
     }
 
     /// Notes that names in a directory have changed.
-    pub(crate) fn touch(&self, dir: &NodeRef, now: Stamp) {
-        self.dirty.touch(dir, now);
+    pub(crate) fn defer_times(&self, dir: &NodeRef, now: InodeTime) {
+        self.deferred.defer_times(dir, now);
     }
 }
 
 /// Attributes of something new.
-pub(crate) fn fresh(kind: FileKind, permissions: u16, now: Stamp) -> Attrs {
+pub(crate) fn new_attrs(kind: FileKind, permissions: u16, now: InodeTime) -> Attrs {
     Attrs {
         kind,
         permissions,

@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-struct Shared {
-    dirty: AtomicBool,
-    /// Whether `dirty` stays set, because no caller marks changes.
+struct IntervalSyncState {
+    deferred: AtomicBool,
+    /// Whether `deferred` stays set, because no caller marks changes.
     always_dirty: bool,
     stop: Mutex<bool>,
     wake: Condvar,
@@ -28,18 +28,18 @@ struct Shared {
 
 /// Marks changes for an [`IntervalSync`].
 #[derive(Clone)]
-pub struct Changes(Arc<Shared>);
+pub struct ChangeSignal(Arc<IntervalSyncState>);
 
-impl Changes {
+impl ChangeSignal {
     /// For a filesystem that needs no background sync.
     #[must_use]
-    pub fn ignored() -> Changes {
-        Changes(Arc::new(Shared::new(true)))
+    pub fn ignored() -> ChangeSignal {
+        ChangeSignal(Arc::new(IntervalSyncState::new(true)))
     }
 
     /// Something has changed.
     pub fn mark(&self) {
-        if !self.0.dirty.load(Ordering::Relaxed) && !self.0.dirty.swap(true, Ordering::AcqRel) {
+        if !self.0.deferred.load(Ordering::Relaxed) && !self.0.deferred.swap(true, Ordering::AcqRel) {
             // Under the lock, so that the thread is either before its look at the flag or in its wait.
             let _stop = self.0.stop.lock();
             self.0.wake.notify_one();
@@ -49,7 +49,7 @@ impl Changes {
 
 /// The thread that syncs, until it is stopped or dropped.
 pub struct IntervalSync {
-    shared: Arc<Shared>,
+    shared: Arc<IntervalSyncState>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -59,7 +59,7 @@ impl IntervalSync {
     /// # Errors
     /// The system gives no thread.
     pub fn always(interval: Duration, sync: impl Fn() + Send + 'static) -> io::Result<IntervalSync> {
-        IntervalSync::start(Arc::new(Shared::new(true)), interval, sync)
+        IntervalSync::start(Arc::new(IntervalSyncState::new(true)), interval, sync)
     }
 
     /// Starts a thread that calls `sync` one `interval` after a change was marked, as long as there are changes.
@@ -69,13 +69,13 @@ impl IntervalSync {
     pub fn after_changes(
         interval: Duration,
         sync: impl Fn() + Send + 'static,
-    ) -> io::Result<(IntervalSync, Changes)> {
-        let shared = Arc::new(Shared::new(false));
-        Ok((IntervalSync::start(Arc::clone(&shared), interval, sync)?, Changes(shared)))
+    ) -> io::Result<(IntervalSync, ChangeSignal)> {
+        let shared = Arc::new(IntervalSyncState::new(false));
+        Ok((IntervalSync::start(Arc::clone(&shared), interval, sync)?, ChangeSignal(shared)))
     }
 
     fn start(
-        shared: Arc<Shared>,
+        shared: Arc<IntervalSyncState>,
         interval: Duration,
         sync: impl Fn() + Send + 'static,
     ) -> io::Result<IntervalSync> {
@@ -105,10 +105,10 @@ impl Drop for IntervalSync {
     }
 }
 
-impl Shared {
-    fn new(always_dirty: bool) -> Shared {
-        Shared {
-            dirty: AtomicBool::new(always_dirty),
+impl IntervalSyncState {
+    fn new(always_dirty: bool) -> IntervalSyncState {
+        IntervalSyncState {
+            deferred: AtomicBool::new(always_dirty),
             always_dirty,
             stop: Mutex::new(false),
             wake: Condvar::new(),
@@ -118,7 +118,7 @@ impl Shared {
     fn run(&self, interval: Duration, sync: impl Fn()) {
         let mut stop = self.stop.lock();
         loop {
-            while !*stop && !self.dirty.load(Ordering::Acquire) {
+            while !*stop && !self.deferred.load(Ordering::Acquire) {
                 self.wake.wait(&mut stop);
             }
             if !*stop {
@@ -128,7 +128,7 @@ impl Shared {
                 return;
             }
             // Cleared first: a change during the sync asks for another one.
-            self.dirty.store(self.always_dirty, Ordering::Release);
+            self.deferred.store(self.always_dirty, Ordering::Release);
             parking_lot::MutexGuard::unlocked(&mut stop, &sync);
         }
     }

@@ -10,14 +10,14 @@ pub mod acl;
 mod attrs;
 mod damage;
 mod data;
-mod dirty;
+mod deferred;
 mod error;
 mod fs;
+mod inode_numbers;
 mod interval_sync;
 pub mod limits;
 mod names;
 mod node;
-mod numbers;
 mod op;
 mod orphan;
 mod path;
@@ -31,19 +31,19 @@ mod tests;
 mod tx;
 
 pub use attrs::{Attr, NewMode, SetAttr, SetTime, XattrMode};
-pub use data::{AllocMode, GatherCounts, Position, ReadAt, Seek};
+pub use data::{AllocMode, DefragmentCounts, Position, ReadAt, Seek};
 pub use error::FsError;
 pub use fs::{AtimeMode, Fs, FsOptions};
-pub use interval_sync::{Changes, IntervalSync};
+pub use interval_sync::{ChangeSignal, IntervalSync};
 pub use names::{DirEntry, DirHandle, HandleVisitor, NewFile, RenameMode};
 pub use node::{Node, NodeRef};
 pub use op::{Savepoint, TransactionCounts};
 pub use path::{Follow, Resolved};
 pub use schema::FsSchema;
-pub use slice::{Inserted, Yanked};
+pub use slice::{InsertSource, YankedSlice};
 pub use space::SpaceInfo;
 pub use tx::{
-    Aspect, Change, Changed, Diff, Differing, How, RANGES_TOLD_MAX, Transaction, TxFs, Version,
-    XATTRS_TOLD_MAX,
+    Aspect, ChangeKind, ChangedRanges, Diff, FileVersion, Invalidation, PathChange, RANGES_LISTED_MAX,
+    Transaction, TxFs, XATTRS_LISTED_MAX,
 };
 pub use warpfire_format::fs::FileKind;

@@ -28,7 +28,7 @@ pub const XATTR_BYTES_MAX: usize = warpfire_format::fs::XATTR_BYTES_MAX;
 pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
 
 /// A write up to this length rides in its commit; a longer one goes to the slice store first.
-pub const RIDE_BYTES_MAX: usize = 32 << 10;
+pub const INLINE_BYTES_MAX: usize = 32 << 10;
 
 /// Regions that one commit may delete or rewrite: 2^18 keys of 21 bytes with some 20 bytes of value are 10 MB of batch.
 pub const REGIONS_PER_COMMIT: usize = 1 << 18;
@@ -49,23 +49,23 @@ pub const EDITS_MAX: u32 = 64;
 pub const EDIT_PER_BYTES: u32 = 256;
 
 /// Bytes riding in a region's history after which they are written out as a slice.
-pub const REGION_RIDE_BYTES_MAX: u32 = 64 << 10;
+pub const REGION_INLINE_BYTES_MAX: u32 = 64 << 10;
 
 /// A read strains a region if it meets at least this many pieces there ...
-pub const GATHER_PIECES_MIN: usize = 8;
+pub const DEFRAGMENT_PIECES_MIN: usize = 8;
 
 /// ... of less than this on average. Reading a file in order took 1.1 times as long when it was cut into pieces of 32 KiB, 1.6 times with 16 KiB and
 /// 3.8 times with 8 KiB.
-pub const GATHER_PIECE_BYTES_MAX: u64 = 24 << 10;
+pub const DEFRAGMENT_PIECE_BYTES_MAX: u64 = 24 << 10;
 
 /// Gathering must leave so many times fewer pieces: holes keep them apart.
-pub const GATHER_GAIN: usize = 4;
+pub const DEFRAGMENT_GAIN: usize = 4;
 
 /// Nothing is gathered unless one of so many parts of the space is free: what other files share is copied.
-pub const GATHER_FREE_PART: u64 = 4;
+pub const DEFRAGMENT_FREE_PART: u64 = 4;
 
 /// Strained regions that are remembered: 24 bytes each.
-pub const STRAINED_REGIONS_MAX: usize = 4096;
+pub const FRAGMENTED_REGIONS_MAX: usize = 4096;
 
 /// Seconds after which an access time is renewed even if nothing changed since.
 pub const RELATIME_SECONDS: i64 = 24 * 60 * 60;

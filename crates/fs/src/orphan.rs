@@ -4,14 +4,14 @@
 //! An orphan's record goes in the commit that removes the last of its other keys, so a crash leaves something to resume from.
 
 use warpfire_format::fs::{Inode, Key, KeyBuf, REGION_BYTES, flag, region_key, region_range, xattr_key};
-use warpfire_meta::{Admit, Batch, Direction, KeyRange, Page, SliceStore, Store};
+use warpfire_meta::{Admit, Batch, Direction, KeyRange, ScanPage, SliceStore, Store};
 
 use crate::damage::{REGION_PAST_END, WRONG_RANGE};
-use crate::dirty::{BYTES, INODES};
+use crate::deferred::{BYTES, INODES};
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::{FILE_BYTES_MAX, ORPHAN_STEP_REGIONS, PAGE_BYTES, PAGE_ENTRIES, REGIONS_BLIND_MAX};
-use crate::node::{Layout, State};
+use crate::node::{Layout, NodeState};
 
 /// The region in which the largest file ends.
 const REGION_INDEX_MAX: u64 = FILE_BYTES_MAX / REGION_BYTES as u64;
@@ -32,9 +32,9 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         self.leases.expire(self.clock.now());
         let _guard = self.call_gate.enter();
-        for ino in self.table.take_unheld_orphans() {
+        for ino in self.inode_cache.take_unheld_orphans() {
             if let Err(e) = self.remove_orphan(ino) {
-                self.table.return_unheld_orphan(ino);
+                self.inode_cache.return_unheld_orphan(ino);
                 return Err(e);
             }
         }
@@ -57,7 +57,7 @@ impl<E: Store + SliceStore> Fs<E> {
     fn some_orphans(&self) -> Result<Vec<u64>, FsError> {
         let start = Key::Orphan(self.volume, 1).encode();
         let end = Key::Orphan(self.volume, u64::MAX).encode();
-        let mut page = Page::default();
+        let mut page = ScanPage::default();
         let snapshot = self.engine.snapshot();
         let range = KeyRange { start: &start, end: Some(&end) };
         let at = self.engine.seq(&snapshot);
@@ -78,7 +78,7 @@ impl<E: Store + SliceStore> Fs<E> {
             return Ok(());
         }
         let inode = Inode::decode(&value)?;
-        let state = State::new(&inode, crate::node::Home::Orphan { linkable: false });
+        let state = NodeState::new(&inode, crate::node::RecordLocation::Orphan { linkable: false });
         loop {
             let mut batch = Batch::new();
             let last = self.plan_content_removal(ino, &state, ORPHAN_STEP_REGIONS, &mut batch)?;
@@ -98,7 +98,7 @@ impl<E: Store + SliceStore> Fs<E> {
     pub(crate) fn plan_content_removal(
         &self,
         ino: u64,
-        state: &State,
+        state: &NodeState,
         max: usize,
         batch: &mut Batch,
     ) -> Result<bool, FsError> {
@@ -152,7 +152,7 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         let snapshot = self.engine.snapshot();
         let at = self.engine.seq(&snapshot);
-        let mut page = Page::default();
+        let mut page = ScanPage::default();
         loop {
             let range = KeyRange { start: &start, end: Some(&end) };
             self.engine.scan(range, at, Direction::Forward, PAGE_ENTRIES, PAGE_BYTES, &mut page)?;

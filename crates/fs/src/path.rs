@@ -9,8 +9,8 @@ use crate::acl::Caller;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::{PATH_BYTES_MAX, SYMLINKS_MAX};
-use crate::node::{Name, NodeRef};
-use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, Scene};
+use crate::node::{NameBuf, NodeRef};
+use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, ReplayScene};
 
 /// Whether a symbolic link at a path's end is followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +27,7 @@ pub struct Resolved {
     /// The directory that holds, or would hold, the last name.
     pub dir: NodeRef,
     /// The last name; empty if the path leads to a directory by `/`, `.` or `..`, which is then `node`.
-    pub name: Name,
+    pub name: NameBuf,
     /// What is there, if anything.
     pub node: Option<NodeRef>,
     /// Whether the path ended in a slash: only a directory is meant.
@@ -35,7 +35,7 @@ pub struct Resolved {
 }
 
 /// What is still to be walked.
-struct Walk {
+struct PathWalk {
     rest: Vec<u8>,
     links: u32,
 }
@@ -84,30 +84,30 @@ impl<E: Store + SliceStore> Fs<E> {
             if path.contains(&0) {
                 return Err(FsError::Invalid("a path holds no NUL"));
             }
-            let mut walk = Walk { rest: path.to_vec(), links: 0 };
+            let mut walk = PathWalk { rest: path.to_vec(), links: 0 };
             let mut at = NodeRef::clone(base);
             loop {
                 let (name, last, wants_dir) = match walk.next() {
-                    Step::Root => {
+                    PathStep::Root => {
                         at = self.root();
                         continue;
                     }
-                    Step::End => {
+                    PathStep::End => {
                         return Ok(Resolved {
                             dir: NodeRef::clone(&at),
-                            name: Name::new(),
+                            name: NameBuf::new(),
                             node: Some(at),
                             wants_dir: true,
                         });
                     }
-                    Step::Name { name, last, wants_dir } => (name, last, wants_dir),
+                    PathStep::Name { name, last, wants_dir } => (name, last, wants_dir),
                 };
                 if name == b"." || name == b".." {
                     at = self.lookup(caller, &at, &name)?;
                     if last {
                         return Ok(Resolved {
                             dir: NodeRef::clone(&at),
-                            name: Name::new(),
+                            name: NameBuf::new(),
                             node: Some(at),
                             wants_dir: true,
                         });
@@ -119,7 +119,7 @@ impl<E: Store + SliceStore> Fs<E> {
                     other => Some(other?),
                 };
                 let Some(node) = node else {
-                    return Ok(Resolved { dir: at, name: Name::from_vec(name), node: None, wants_dir });
+                    return Ok(Resolved { dir: at, name: NameBuf::from_vec(name), node: None, wants_dir });
                 };
                 if node.kind() == FileKind::Symlink && (!last || follow == Follow::Yes || wants_dir) {
                     walk.follow(&self.readlink(&node)?)?;
@@ -129,7 +129,12 @@ impl<E: Store + SliceStore> Fs<E> {
                     return Err(FsError::NotDirectory);
                 }
                 if last {
-                    return Ok(Resolved { dir: at, name: Name::from_vec(name), node: Some(node), wants_dir });
+                    return Ok(Resolved {
+                        dir: at,
+                        name: NameBuf::from_vec(name),
+                        node: Some(node),
+                        wants_dir,
+                    });
                 }
                 at = node;
             }
@@ -137,7 +142,7 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 }
 
-enum Step {
+enum PathStep {
     /// The walk starts over at the root.
     Root,
     Name {
@@ -148,21 +153,21 @@ enum Step {
     End,
 }
 
-impl Walk {
-    fn next(&mut self) -> Step {
+impl PathWalk {
+    fn next(&mut self) -> PathStep {
         let slashes = self.rest.iter().take_while(|b| **b == b'/').count();
         if slashes > 0 {
             self.rest.drain(..slashes);
-            return Step::Root;
+            return PathStep::Root;
         }
         let len = self.rest.iter().position(|b| *b == b'/').unwrap_or(self.rest.len());
         if len == 0 {
-            return Step::End;
+            return PathStep::End;
         }
         let name: Vec<u8> = self.rest.drain(..len).collect();
         let slashes = self.rest.iter().take_while(|b| **b == b'/').count();
         self.rest.drain(..slashes);
-        Step::Name { name, last: self.rest.is_empty(), wants_dir: slashes > 0 && self.rest.is_empty() }
+        PathStep::Name { name, last: self.rest.is_empty(), wants_dir: slashes > 0 && self.rest.is_empty() }
     }
 
     /// Puts a link's target before what is left of the path.
@@ -203,7 +208,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for ResolvePath {
         self.caller.heap_bytes() + self.path.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         let base = scene.node(self.base)?;
         let resolved = fs.resolve_parent(&self.caller.get(), base, &self.path, self.follow)?;
         scene.add(resolved.dir);

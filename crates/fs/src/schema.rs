@@ -2,7 +2,7 @@
 
 use warpfire_format::Corrupt;
 use warpfire_format::fs::{self, FoldBase, FoldOutcome};
-use warpfire_meta::{Base, Folded, PlaceError, Placer, Schema, SchemaError};
+use warpfire_meta::{FoldResult, OlderValue, RelocateError, Relocator, Schema, SchemaError};
 use warpfire_units::SlicePtr;
 
 /// What `warpfire-format` says of keys and values, given to the engine.
@@ -10,15 +10,15 @@ use warpfire_units::SlicePtr;
 pub struct FsSchema;
 
 fn schema_error(e: Corrupt) -> SchemaError {
-    SchemaError { code: e.code, reason: e.what.into() }
+    SchemaError { code: e.code, reason: e.reason.into() }
 }
 
 /// An error of `place` before it becomes the engine's.
-struct Fault(PlaceError);
+struct PlaceFault(RelocateError);
 
-impl From<Corrupt> for Fault {
+impl From<Corrupt> for PlaceFault {
     fn from(e: Corrupt) -> Self {
-        Fault(PlaceError::Schema(schema_error(e)))
+        PlaceFault(RelocateError::Schema(schema_error(e)))
     }
 }
 
@@ -26,19 +26,19 @@ impl Schema for FsSchema {
     fn fold(
         &self,
         key: &[u8],
-        base: Base<'_>,
+        base: OlderValue<'_>,
         operands: &[&[u8]],
         out: &mut Vec<u8>,
-    ) -> Result<Folded, SchemaError> {
+    ) -> Result<FoldResult, SchemaError> {
         let base = match base {
-            Base::Value(value) => FoldBase::Value(value),
-            Base::Absent => FoldBase::Absent,
-            Base::Unknown => FoldBase::Unknown,
+            OlderValue::Value(value) => FoldBase::Value(value),
+            OlderValue::Absent => FoldBase::Absent,
+            OlderValue::Unknown => FoldBase::Unknown,
         };
         match fs::fold(key, base, operands, out).map_err(schema_error)? {
-            FoldOutcome::Value => Ok(Folded::Value),
-            FoldOutcome::Deleted => Ok(Folded::Deleted),
-            FoldOutcome::Operand => Ok(Folded::Operand),
+            FoldOutcome::Value => Ok(FoldResult::Value),
+            FoldOutcome::Deleted => Ok(FoldResult::Deleted),
+            FoldOutcome::Operand => Ok(FoldResult::Operand),
         }
     }
 
@@ -52,18 +52,18 @@ impl Schema for FsSchema {
         fs::pointers(key, value, is_operand, visit).map_err(schema_error)
     }
 
-    fn place(
+    fn relocate(
         &self,
         key: &[u8],
         value: &[u8],
         is_operand: bool,
-        placer: &mut dyn Placer,
+        relocator: &mut dyn Relocator,
         out: &mut Vec<u8>,
-    ) -> Result<bool, PlaceError> {
+    ) -> Result<bool, RelocateError> {
         // Both closures need the placer; they are never called within each other.
-        let placer = std::cell::RefCell::new(placer);
-        let mut pack = |bytes: &[u8]| placer.borrow_mut().pack(bytes).map_err(|e| Fault(e.into()));
-        let mut moved = |slice| placer.borrow_mut().moved(slice).map_err(|e| Fault(e.into()));
-        fs::place(key, value, is_operand, &mut pack, &mut moved, out).map_err(|Fault(e)| e)
+        let relocator = std::cell::RefCell::new(relocator);
+        let mut pack = |bytes: &[u8]| relocator.borrow_mut().pack(bytes).map_err(|e| PlaceFault(e.into()));
+        let mut moved = |slice| relocator.borrow_mut().move_slice(slice).map_err(|e| PlaceFault(e.into()));
+        fs::relocate(key, value, is_operand, &mut pack, &mut moved, out).map_err(|PlaceFault(e)| e)
     }
 }

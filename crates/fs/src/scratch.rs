@@ -20,32 +20,32 @@ thread_local! {
 }
 
 /// Scratch that goes back to its thread.
-pub(crate) struct Lent(Option<Box<Scratch>>);
+pub(crate) struct ScratchGuard(Option<Box<Scratch>>);
 
 impl Scratch {
-    pub(crate) fn take() -> Lent {
+    pub(crate) fn take() -> ScratchGuard {
         let mut scratch = SPARE.take().unwrap_or_default();
         scratch.batch.clear();
         scratch.value.clear();
         scratch.other.clear();
-        Lent(Some(scratch))
+        ScratchGuard(Some(scratch))
     }
 }
 
-impl std::ops::Deref for Lent {
+impl std::ops::Deref for ScratchGuard {
     type Target = Scratch;
     fn deref(&self) -> &Scratch {
         self.0.as_ref().expect("present until dropped")
     }
 }
 
-impl std::ops::DerefMut for Lent {
+impl std::ops::DerefMut for ScratchGuard {
     fn deref_mut(&mut self) -> &mut Scratch {
         self.0.as_mut().expect("present until dropped")
     }
 }
 
-impl Drop for Lent {
+impl Drop for ScratchGuard {
     fn drop(&mut self) {
         if let Some(scratch) = self.0.take() {
             let kept = scratch.batch.bytes() + scratch.value.capacity() + scratch.other.capacity();

@@ -27,7 +27,7 @@ impl<E: Store + SliceStore> Fs<E> {
     /// What reading the sums says.
     pub fn statfs(&self) -> Result<SpaceInfo, FsError> {
         let space = self.engine.space();
-        let (inodes, file_bytes) = self.dirty.counts();
+        let (inodes, file_bytes) = self.deferred.sums();
         // No file needs more than its own bytes (fewer, if it shares slices): what is live beyond that was deleted, and merging
         // has not come by yet.
         let needed_bytes = file_bytes.max(0).cast_unsigned().saturating_add(self.engine.table_bytes());

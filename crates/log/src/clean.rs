@@ -8,9 +8,9 @@ use warpfire_units::SegmentId;
 
 use crate::limits::{LOG_RESERVE_SEGMENTS, RESERVE_PART, RESERVE_SEGMENTS_MIN, VICTIM_LIVE_MAX_PERCENT};
 use crate::log::Log;
+use crate::segment_table::SegmentStage;
 use crate::store::Space;
 use crate::stream::log_segments_in_bulk;
-use crate::table::State;
 
 impl Log {
     /// Payload bytes of a bulk segment made now.
@@ -29,15 +29,15 @@ impl Log {
         let segment_bytes = self.segment_bytes();
         let free_segments = self.pool.free_segments(SegmentKind::Bulk);
         let mut space = Space { free_bytes: free_segments * segment_bytes, ..Space::default() };
-        let table = self.table.lock();
+        let segment_table = self.segment_table.lock();
         let mut segments = free_segments;
-        for (_, entry) in table.iter() {
+        for (_, entry) in segment_table.iter() {
             segments += 1;
             let live = entry.live_bytes();
             space.live_bytes += live;
             let rest = segment_bytes.saturating_sub(entry.written_bytes);
             match entry.state {
-                State::Open => space.free_bytes += rest,
+                SegmentStage::Open => space.free_bytes += rest,
                 _ => space.garbage_bytes += rest,
             }
             space.garbage_bytes += entry.written_bytes - live;
@@ -62,8 +62,9 @@ impl Log {
 
     /// Sealed segments that something refers to, oldest first.
     pub(crate) fn live_sealed(&self) -> Vec<SegmentId> {
-        let table = self.table.lock();
-        let live = table.iter().filter(|(_, e)| e.state == State::Sealed && e.live_bytes() > 0);
+        let segment_table = self.segment_table.lock();
+        let live =
+            segment_table.iter().filter(|(_, e)| e.state == SegmentStage::Sealed && e.live_bytes() > 0);
         live.map(|(id, _)| id).collect()
     }
 
@@ -73,9 +74,11 @@ impl Log {
         let segment_bytes = self.segment_bytes().max(1);
         let damaged = self.known_damaged();
         let newest = self.newest_segment();
-        let table = self.table.lock();
+        let segment_table = self.segment_table.lock();
         let mut found: Vec<(bool, u128, SegmentId)> = Vec::new();
-        for (id, entry) in table.iter().filter(|(_, e)| e.state == State::Sealed && e.live_bytes() > 0) {
+        for (id, entry) in
+            segment_table.iter().filter(|(_, e)| e.state == SegmentStage::Sealed && e.live_bytes() > 0)
+        {
             let live = entry.live_bytes().min(segment_bytes);
             let is_damaged = damaged.contains(&id);
             // While bytes are held that can not be moved, moving the others gains nothing.

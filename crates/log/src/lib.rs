@@ -4,23 +4,23 @@
 
 #![forbid(unsafe_code)]
 
-mod behind;
 mod clean;
-mod commit;
 mod latch;
 mod limits;
 mod log;
+mod log_writer;
 mod mem;
 mod pending;
 mod pins;
 mod placing;
 mod recover;
+mod segment_table;
 mod store;
 mod stream;
-mod table;
+mod write_queue;
 
 pub use log::Log;
 pub use mem::{MemLog, MemLogCounters, MemLogOptions};
 pub use store::{
-    Admit, LogError, LogPos, LogStore, Pin, Records, Recovered, Scrubbed, Slices, Space, Stream,
+    Admit, LogError, LogPos, LogStore, Pin, RecordIter, RecoveredLog, ScrubbedSegment, Slices, Space, Stream,
 };

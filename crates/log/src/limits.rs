@@ -41,11 +41,11 @@ pub(crate) const EDIT_MAX_BYTES: usize = 4096;
 
 /// Payload bytes of full stripes that may wait for the devices while the next ones fill: at most 16 MiB of memory, as a buffer
 /// takes whole huge pages of 2 MiB, which one stripe of 1 MiB of a single device fills by half. And ...
-pub(crate) const BEHIND_MAX_BYTES: usize = 8 << 20;
+pub(crate) const WRITE_QUEUE_BYTES_MAX: usize = 8 << 20;
 
 /// ... stripes that may in any case, so that one is written while another fills: of the longest, of 4 MiB and as much
 /// parity at most, these two take 16 MiB.
-pub(crate) const BEHIND_STRIPES_MIN: usize = 2;
+pub(crate) const WRITE_QUEUE_STRIPES_MIN: usize = 2;
 
 /// Payload bytes submitted to the devices at once: half of those that may wait, so that the other half fills meanwhile.
-pub(crate) const SUBMIT_MAX_BYTES: usize = BEHIND_MAX_BYTES / 2;
+pub(crate) const SUBMIT_MAX_BYTES: usize = WRITE_QUEUE_BYTES_MAX / 2;

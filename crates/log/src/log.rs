@@ -1,7 +1,7 @@
 //! `Log`: the log over a pool.
 //!
 //! # Invariants
-//! 1. Locks are taken in this order: `commit`, one stream's `open`, the queue of `behind`, `table`, `pending`. Device
+//! 1. Locks are taken in this order: `sync_state`, one stream's `open`, the queue of `write_queue`, `segment_table`, `pending`. Device
 //!    operations happen under the first two only, never under the others.
 //! 2. A *cut* takes the pending records before it looks at the streams. Whatever was appended before a
 //!    record was queued is then in a buffer, on its way or in a stripe; all of it is in stripes before the edits are
@@ -14,33 +14,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use warpfire_format::logstate::LogState;
+use warpfire_format::log_state::LogState;
 use warpfire_format::segment::SegmentKind;
 use warpfire_pool::{Pool, PoolError};
 use warpfire_units::{SegmentId, SlicePtr};
 
-use crate::behind::{Behind, WriterThread};
-use crate::commit::Commit;
 use crate::latch::{Latch, on_read};
 use crate::limits::{EDIT_MAX_BYTES, PENDING_MAX_BYTES, upkeep_bytes};
-use crate::pending::{Pending, Records};
+use crate::log_writer::LogWriter;
+use crate::pending::{PendingRecords, RecordBuffer};
 use crate::pins::Pins;
 use crate::placing::{STREAMS, room_wanted_bytes, slot, starts_on_block};
-use crate::store::{Admit, LogError, LogPos, LogStore, Pin, Scrubbed, Slices, Space, Stream};
+use crate::segment_table::SegmentTable;
+use crate::store::{Admit, LogError, LogPos, LogStore, Pin, ScrubbedSegment, Slices, Space, Stream};
 use crate::stream::{BulkStream, OpenSegment, allocate_bulk};
-use crate::table::Table;
+use crate::write_queue::{WriteQueue, WriterThread};
 
 /// The log over a pool.
 pub struct Log {
     pub(crate) pool: Pool,
-    pub(crate) table: Arc<Mutex<Table>>,
+    pub(crate) segment_table: Arc<Mutex<SegmentTable>>,
     pub(crate) damaged: BTreeSet<SegmentId>,
     pub(crate) pins: Arc<Pins>,
-    behind: Arc<Behind>,
-    writer: Option<WriterThread>,
+    write_queue: Arc<WriteQueue>,
+    writer_thread: Option<WriterThread>,
     streams: [BulkStream; STREAMS.len()],
-    pending: Mutex<Pending>,
-    commit: Mutex<CommitState>,
+    pending: Mutex<PendingRecords>,
+    sync_state: Mutex<SyncState>,
     latch: Latch,
     next_segment: AtomicU64,
     /// Counts appends and records, each after it took place.
@@ -52,19 +52,19 @@ pub struct Log {
 }
 
 /// What only a sync or a checkpoint touches.
-struct CommitState {
-    commit: Commit,
+struct SyncState {
+    log_writer: LogWriter,
     /// `changes` as of the last cut that became durable.
     synced_changes: u64,
     keep_from: LogPos,
 }
 
 /// What recovery found, for `Log::assemble`.
-pub(crate) struct Parts {
+pub(crate) struct LogParts {
     pub(crate) pool: Pool,
-    pub(crate) table: Table,
+    pub(crate) segment_table: SegmentTable,
     pub(crate) damaged: BTreeSet<SegmentId>,
-    pub(crate) commit: Commit,
+    pub(crate) log_writer: LogWriter,
     pub(crate) next_segment: SegmentId,
     pub(crate) next_pos: LogPos,
     pub(crate) keep_from: LogPos,
@@ -72,20 +72,20 @@ pub(crate) struct Parts {
 
 impl Log {
     /// Puts the parts together and makes them the pool's newest root, with `client` as the client's state.
-    pub(crate) fn assemble(parts: Parts, client: &[u8]) -> Result<Log, LogError> {
-        let table = Arc::new(Mutex::new(parts.table));
+    pub(crate) fn assemble(parts: LogParts, client: &[u8]) -> Result<Log, LogError> {
+        let segment_table = Arc::new(Mutex::new(parts.segment_table));
         let pins = Arc::new(Pins::new());
         let log = Log {
             pool: parts.pool,
-            behind: Arc::new(Behind::new(Arc::clone(&table), Arc::clone(&pins))),
-            writer: None,
-            table,
+            write_queue: Arc::new(WriteQueue::new(Arc::clone(&segment_table), Arc::clone(&pins))),
+            writer_thread: None,
+            segment_table,
             damaged: parts.damaged,
             pins,
             streams: std::array::from_fn(|_| BulkStream::new()),
-            pending: Mutex::new(Pending::new(parts.next_pos)),
-            commit: Mutex::new(CommitState {
-                commit: parts.commit,
+            pending: Mutex::new(PendingRecords::new(parts.next_pos)),
+            sync_state: Mutex::new(SyncState {
+                log_writer: parts.log_writer,
                 synced_changes: 0,
                 keep_from: parts.keep_from,
             }),
@@ -96,7 +96,7 @@ impl Log {
             log_segments: AtomicU64::new(0),
             room_bytes: AtomicU64::new(0),
         };
-        log.write_root(&mut log.commit.lock(), client, parts.keep_from)?;
+        log.write_root(&mut log.sync_state.lock(), client, parts.keep_from)?;
         Ok(log)
     }
 
@@ -104,8 +104,8 @@ impl Log {
     /// fills a stripe writes it.
     #[must_use]
     pub fn with_writer_thread(mut self) -> Log {
-        match WriterThread::start(&self.behind) {
-            Ok(writer) => self.writer = Some(writer),
+        match WriterThread::start(&self.write_queue) {
+            Ok(writer) => self.writer_thread = Some(writer),
             Err(e) => tracing::warn!("stripes are written without a thread of their own: {e}"),
         }
         self
@@ -134,9 +134,9 @@ impl Log {
     /// Launches what is in the stream's buffer; seals the segment if that leaves nothing to append to.
     fn write_out(&self, stream: &BulkStream, open: &mut Option<OpenSegment>) -> Result<(), PoolError> {
         let Some(segment) = open.as_mut() else { return Ok(()) };
-        let launched = segment.launch(&self.behind);
-        stream.publish_launched(segment);
-        launched?;
+        let pushed = segment.push(&self.write_queue);
+        stream.publish_pushed(segment);
+        pushed?;
         if segment.is_done() {
             self.seal(open);
         }
@@ -148,13 +148,13 @@ impl Log {
         for stream in &self.streams {
             self.write_out(stream, &mut stream.open.lock())?;
         }
-        self.behind.settle()
+        self.write_queue.drain()
     }
 
     fn seal(&self, open: &mut Option<OpenSegment>) {
         if let Some(segment) = open.take() {
-            assert!(segment.is_launched(), "a segment is sealed when all of it was launched");
-            self.behind.seal(segment.id());
+            assert!(segment.is_pushed(), "a segment is sealed when all of it was launched");
+            self.write_queue.seal(segment.id());
         }
     }
 
@@ -171,7 +171,7 @@ impl Log {
             }
         }
         // A segment is sealed when its last stripe has arrived, and is to be emptied right away.
-        if any { self.behind.settle().map_err(|e| self.latch.on_write(e)) } else { Ok(()) }
+        if any { self.write_queue.drain().map_err(|e| self.latch.on_write(e)) } else { Ok(()) }
     }
 
     /// Makes sure that the stream has an open segment in which `wanted` bytes fit, and says where.
@@ -190,7 +190,7 @@ impl Log {
         let writer = allocate_bulk(&self.pool, self.next_id(), kind)?;
         self.write_out(stream, open)?;
         self.seal(open);
-        self.table.lock().open(writer.descriptor());
+        self.segment_table.lock().open(writer.descriptor());
         stream.publish_open(writer.id());
         *open = Some(OpenSegment::new(writer));
         self.note_room();
@@ -209,7 +209,7 @@ impl Log {
             let mut part = self.append_part(kind, &mut open, on_block, wanted, rest);
             if matches!(part, Err(PoolError::NoSpace)) {
                 drop(open);
-                part = self.append_to_a_rest(on_block, wanted, rest);
+                part = self.append_to_any_stream(on_block, wanted, rest);
                 open = stream.open.lock();
             }
             match part {
@@ -242,10 +242,10 @@ impl Log {
         let segment = open.as_mut().expect("a place lies in the open segment");
         let taken = segment.takes(offset_bytes, bytes.len());
         let id = segment.id();
-        let appended = segment.append(offset_bytes, &bytes[..taken], &self.behind);
-        stream.publish_launched(segment);
+        let appended = segment.append(offset_bytes, &bytes[..taken], &self.write_queue);
+        stream.publish_pushed(segment);
         appended?;
-        self.table.lock().appended(id, taken as u64, segment.len_bytes());
+        self.segment_table.lock().note_append(id, taken as u64, segment.len_bytes());
         if segment.is_done() {
             self.write_out(stream, open)?;
         }
@@ -255,7 +255,12 @@ impl Log {
 
     /// Appends to whichever stream's open segment has room: without a free segment, keeping lifetimes apart matters less
     /// than that everything counted as free can be used.
-    fn append_to_a_rest(&self, on_block: bool, wanted: usize, bytes: &[u8]) -> Result<SlicePtr, PoolError> {
+    fn append_to_any_stream(
+        &self,
+        on_block: bool,
+        wanted: usize,
+        bytes: &[u8],
+    ) -> Result<SlicePtr, PoolError> {
         for kind in STREAMS {
             let mut open = self.streams[slot(kind)].open.lock();
             if open.as_ref().is_some_and(|o| o.place(on_block, wanted).is_some()) {
@@ -267,14 +272,14 @@ impl Log {
 
     /// Seals open segments in which nothing is referred to any more, so that they can be freed.
     fn seal_dead(&self) -> Result<(), LogError> {
-        let dead = self.table.lock().open_and_dead();
+        let dead = self.segment_table.lock().open_and_dead();
         if dead.is_empty() { Ok(()) } else { self.seal_open(|id| dead.contains(&id)) }
     }
 
     /// Lets go of segments that no pin holds any more. Their zones follow at the next sync.
     fn collect_unpinned(&self) {
         while let Some(id) = self.pins.take_unpinned() {
-            self.table.lock().free(id);
+            self.segment_table.lock().free(id);
         }
     }
 
@@ -282,20 +287,20 @@ impl Log {
     fn reclaim(&self) -> Result<bool, LogError> {
         let before = self.pool.free_segments(SegmentKind::Mirror);
         self.seal_dead()?;
-        let mut state = self.commit.lock();
-        self.write_cut(&mut state)?;
+        let mut state = self.sync_state.lock();
+        self.write_group(&mut state)?;
         Ok(self.pool.free_segments(SegmentKind::Mirror) > before)
     }
 
     /// Makes everything durable that was appended and logged before the call.
-    fn write_cut(&self, state: &mut CommitState) -> Result<(), LogError> {
+    fn write_group(&self, state: &mut SyncState) -> Result<(), LogError> {
         self.latch.check()?;
         let changes = self.changes.load(Ordering::Acquire);
         let records = self.pending.lock().take();
-        match self.write_cut_of(state, &records) {
+        match self.write_group_of(state, &records) {
             Ok(()) => state.synced_changes = changes,
             Err(e) => {
-                self.pending.lock().restore(records);
+                self.pending.lock().put_back(records);
                 return Err(e);
             }
         }
@@ -304,7 +309,7 @@ impl Log {
 
     /// Gives back the zones of segments that a durable barrier or root has freed.
     fn free_zones(&self) -> Result<(), LogError> {
-        let freed = self.table.lock().take_freed();
+        let freed = self.segment_table.lock().take_freed();
         for id in &freed {
             self.pool.free(*id).map_err(|e| self.latch.on_write(e))?;
         }
@@ -316,71 +321,73 @@ impl Log {
 
     /// A cut for a checkpoint that needs no record of it: the root says everything, so nothing is logged, and a full pool
     /// can still make one. `false`: some record is needed.
-    fn cut_into_root(&self, state: &mut CommitState, keep_from: LogPos) -> Result<bool, LogError> {
+    fn absorb_into_root(&self, state: &mut SyncState, keep_from: LogPos) -> Result<bool, LogError> {
         let changes = self.changes.load(Ordering::Acquire);
         {
             let mut pending = self.pending.lock();
             if pending.next() > keep_from {
                 return Ok(false);
             }
-            state.commit.skip(&pending.take());
+            state.log_writer.skip(&pending.take());
         }
         self.write_all_out().map_err(|e| self.latch.on_write(e))?;
         self.collect_unpinned();
-        let _said_by_the_root = self.table.lock().edits();
+        let _said_by_the_root = self.segment_table.lock().edits();
         state.synced_changes = changes;
         Ok(true)
     }
 
     /// Whether a root with this client state fits, whatever edits wait.
-    fn check_root_fits(&self, state: &CommitState, client: &[u8]) -> Result<(), LogError> {
-        let bytes = client.len() + state.commit.root_bytes_max() + self.table.lock().root_bytes_max();
+    fn check_root_fits(&self, state: &SyncState, client: &[u8]) -> Result<(), LogError> {
+        let bytes =
+            client.len() + state.log_writer.root_bytes_max() + self.segment_table.lock().root_bytes_max();
         if bytes as u64 > self.pool.root_payload_bytes_max() { Err(LogError::NoSpace) } else { Ok(()) }
     }
 
-    fn write_cut_of(&self, state: &mut CommitState, records: &Records) -> Result<(), LogError> {
+    fn write_group_of(&self, state: &mut SyncState, records: &RecordBuffer) -> Result<(), LogError> {
         let failed = |e| self.latch.on_write(e);
         self.write_all_out().map_err(failed)?;
         self.collect_unpinned();
-        let bytes = records.bytes() + records.len() * 64 + self.table.lock().dirty_count() * EDIT_MAX_BYTES;
-        let commit = &mut state.commit;
-        commit.make_room(&self.pool, bytes, || self.next_id()).map_err(failed)?;
-        let edits = self.table.lock().edits();
+        let bytes =
+            records.bytes() + records.len() * 64 + self.segment_table.lock().dirty_count() * EDIT_MAX_BYTES;
+        let log_writer = &mut state.log_writer;
+        log_writer.make_room(&self.pool, bytes, || self.next_id()).map_err(failed)?;
+        let edits = self.segment_table.lock().edits();
         if records.is_empty() && edits.is_empty() {
             return Ok(());
         }
-        commit.write_group(records, &edits).map_err(failed)?;
+        log_writer.write_group(records, &edits).map_err(failed)?;
         self.pool.flush().map_err(failed)?;
-        self.publish_log_size(commit);
+        self.publish_log_size(log_writer);
         Ok(())
     }
 
-    fn publish_log_size(&self, commit: &Commit) {
-        self.log_bytes.store(commit.bytes(), Ordering::Relaxed);
-        self.log_segments.store(commit.segments() as u64, Ordering::Relaxed);
+    fn publish_log_size(&self, log_writer: &LogWriter) {
+        self.log_bytes.store(log_writer.bytes(), Ordering::Relaxed);
+        self.log_segments.store(log_writer.segments() as u64, Ordering::Relaxed);
     }
 
     /// Writes a root that says what the last group left, and frees the log segments before it.
-    fn write_root(&self, state: &mut CommitState, client: &[u8], keep_from: LogPos) -> Result<(), LogError> {
-        let commit = &mut state.commit;
-        let view = commit.view(keep_from);
+    fn write_root(&self, state: &mut SyncState, client: &[u8], keep_from: LogPos) -> Result<(), LogError> {
+        let log_writer = &mut state.log_writer;
+        let log_chain = log_writer.log_chain(keep_from);
         let root = LogState {
             next_segment: SegmentId::new(self.next_segment.load(Ordering::Relaxed)).expect("ids count up"),
-            next_pos: commit.written_pos().0,
+            next_pos: log_writer.written_pos().0,
             keep_from: keep_from.0,
-            barrier: commit.barrier(),
-            sequence: commit.sequence(),
-            checkpoint: commit.checkpoint() + 1,
-            first_stripe: view.first_stripe,
-            chain: view.chain.clone(),
-            segments: self.table.lock().logged(),
+            barrier: log_writer.barrier(),
+            sequence: log_writer.sequence(),
+            checkpoint: log_writer.checkpoint() + 1,
+            first_stripe: log_chain.first_stripe,
+            chain: log_chain.chain.clone(),
+            segments: self.segment_table.lock().logged(),
         };
         self.pool.write_root(&root.encode(client)).map_err(|e| self.latch.on_write(e))?;
         state.keep_from = keep_from;
-        for id in commit.rooted(root.checkpoint, &view) {
+        for id in log_writer.note_root(root.checkpoint, &log_chain) {
             self.pool.free(id).map_err(|e| self.latch.on_write(e))?;
         }
-        self.publish_log_size(commit);
+        self.publish_log_size(log_writer);
         self.note_room();
         Ok(())
     }
@@ -388,15 +395,15 @@ impl Log {
     /// Reads what is in memory, and says how many bytes before it are on the devices.
     fn read_buffered(&self, slice: SlicePtr, buf: &mut [u8]) -> Result<usize, LogError> {
         assert_eq!(buf.len(), slice.len_bytes as usize, "a buffer has its slice's length");
-        let mut launched = buf.len();
+        let mut pushed = buf.len();
         for stream in &self.streams {
             let read = stream.read_buffered(slice, buf).map_err(|e| on_read(slice, &e))?;
             if let Some(before) = read {
-                launched = before;
+                pushed = before;
                 break;
             }
         }
-        Ok(self.behind.read(slice, &mut buf[..launched]))
+        Ok(self.write_queue.read(slice, &mut buf[..pushed]))
     }
 }
 
@@ -428,7 +435,7 @@ impl LogStore for Log {
     }
 
     fn readable_bytes(&self, segment: SegmentId) -> u64 {
-        self.table.lock().written_bytes(segment)
+        self.segment_table.lock().written_bytes(segment)
     }
 
     fn log(&self, record: &[u8]) -> Result<LogPos, LogError> {
@@ -443,23 +450,26 @@ impl LogStore for Log {
 
     fn sync(&self) -> Result<(), LogError> {
         let changes = self.changes.load(Ordering::Acquire);
-        let mut state = self.commit.lock();
+        let mut state = self.sync_state.lock();
         if state.synced_changes >= changes {
             return self.latch.check();
         }
-        self.write_cut(&mut state)
+        self.write_group(&mut state)
     }
 
     fn checkpoint(&self, client: &[u8], keep_from: LogPos) -> Result<(), LogError> {
         self.seal_dead()?;
-        let mut state = self.commit.lock();
+        let mut state = self.sync_state.lock();
         self.latch.check()?;
         self.check_root_fits(&state, client)?;
         let keep_from = keep_from.max(state.keep_from);
-        if !self.cut_into_root(&mut state, keep_from)? {
-            self.write_cut(&mut state)?;
+        if !self.absorb_into_root(&mut state, keep_from)? {
+            self.write_group(&mut state)?;
         }
-        assert!(keep_from <= state.commit.written_pos(), "a checkpoint keeps from a place that was reached");
+        assert!(
+            keep_from <= state.log_writer.written_pos(),
+            "a checkpoint keeps from a place that was reached"
+        );
         self.write_root(&mut state, client, keep_from)?;
         self.free_zones()
     }
@@ -472,13 +482,13 @@ impl LogStore for Log {
         self.log_bytes.load(Ordering::Relaxed) + self.pending.lock().bytes() as u64
     }
 
-    fn admit(&self, bytes: u64, who: Admit) -> Result<(), LogError> {
+    fn admit(&self, bytes: u64, caller: Admit) -> Result<(), LogError> {
         self.latch.check()?;
         if bytes <= self.room_bytes.load(Ordering::Relaxed) {
             return Ok(());
         }
         let space = self.space();
-        let kept = match who {
+        let kept = match caller {
             Admit::User => space.reserve_bytes,
             Admit::Reserve => upkeep_bytes(space.reserve_bytes),
         };
@@ -486,23 +496,23 @@ impl LogStore for Log {
     }
 
     fn retain(&self, slice: SlicePtr) {
-        self.table.lock().retain(slice.segment, u64::from(slice.len_bytes));
+        self.segment_table.lock().retain(slice.segment, u64::from(slice.len_bytes));
     }
 
     fn hold(&self, slice: SlicePtr) {
-        self.table.lock().hold(slice.segment, u64::from(slice.len_bytes));
+        self.segment_table.lock().hold(slice.segment, u64::from(slice.len_bytes));
     }
 
-    fn let_go(&self, slice: SlicePtr) {
-        self.table.lock().let_go(slice.segment, u64::from(slice.len_bytes), &self.pins);
+    fn release_hold(&self, slice: SlicePtr) {
+        self.segment_table.lock().release_hold(slice.segment, u64::from(slice.len_bytes), &self.pins);
     }
 
     fn release(&self, segment: SegmentId, bytes: u64) {
-        self.table.lock().release(segment, bytes, &self.pins);
+        self.segment_table.lock().release(segment, bytes, &self.pins);
     }
 
     fn set_live(&self, live: &HashMap<SegmentId, u64>) {
-        self.table.lock().set_live(live, &self.pins);
+        self.segment_table.lock().set_live(live, &self.pins);
     }
 
     fn pin(&self) -> Pin {
@@ -526,19 +536,19 @@ impl LogStore for Log {
         Ok(self.live_sealed().into_iter().filter(|id| known.contains(id)).collect())
     }
 
-    fn scrub(&self, after: Option<SegmentId>) -> Result<Option<Scrubbed>, LogError> {
+    fn scrub(&self, after: Option<SegmentId>) -> Result<Option<ScrubbedSegment>, LogError> {
         if after.is_none() {
             self.seal_open(|_| true)?;
         }
-        let mut behind = self.live_sealed().into_iter().filter(|id| Some(*id) > after);
-        let Some(segment) = behind.next() else { return Ok(None) };
+        let mut later = self.live_sealed().into_iter().filter(|id| Some(*id) > after);
+        let Some(segment) = later.next() else { return Ok(None) };
         let is_whole = match self.pool.verify(segment) {
             Ok(is_whole) => is_whole,
             // It was freed meanwhile, and what was live in it is elsewhere, behind it.
             Err(PoolError::UnknownSegment(_)) => true,
             Err(e) => return Err(LogError::Damaged(format!("{segment}: {e}").into())),
         };
-        Ok(Some(Scrubbed { segment, is_whole, left: behind.count() as u64 }))
+        Ok(Some(ScrubbedSegment { segment, is_whole, left: later.count() as u64 }))
     }
 
     fn space(&self) -> Space {

@@ -4,13 +4,13 @@ use crate::store::LogPos;
 
 /// Records in the order of their numbers, in one flat buffer.
 #[derive(Default)]
-pub(crate) struct Records {
+pub(crate) struct RecordBuffer {
     bytes: Vec<u8>,
     /// Where each record ends in `bytes`.
     ends: Vec<usize>,
 }
 
-impl Records {
+impl RecordBuffer {
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -35,14 +35,14 @@ impl Records {
 }
 
 /// The queue between `log` and `sync`.
-pub(crate) struct Pending {
-    records: Records,
+pub(crate) struct PendingRecords {
+    records: RecordBuffer,
     next: LogPos,
 }
 
-impl Pending {
+impl PendingRecords {
     pub(crate) fn new(next: LogPos) -> Self {
-        Pending { records: Records::default(), next }
+        PendingRecords { records: RecordBuffer::default(), next }
     }
 
     /// Queues a record; returns its place and the bytes that wait now.
@@ -62,16 +62,16 @@ impl Pending {
     }
 
     /// The cut: everything queued so far.
-    pub(crate) fn take(&mut self) -> Records {
+    pub(crate) fn take(&mut self) -> RecordBuffer {
         std::mem::take(&mut self.records)
     }
 
     /// Puts a cut that could not be written back in front of what came later.
-    pub(crate) fn restore(&mut self, mut cut: Records) {
+    pub(crate) fn put_back(&mut self, mut records: RecordBuffer) {
         for later in self.records.iter() {
-            cut.push(later);
+            records.push(later);
         }
-        self.records = cut;
+        self.records = records;
     }
 }
 
@@ -80,13 +80,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_restored_cut_stays_in_front() {
-        let mut pending = Pending::new(LogPos(5));
+    fn records_put_back_stay_in_front() {
+        let mut pending = PendingRecords::new(LogPos(5));
         assert_eq!(pending.push(b"a"), (LogPos(5), 1));
         pending.push(b"");
-        let cut = pending.take();
+        let records = pending.take();
         pending.push(b"later");
-        pending.restore(cut);
+        pending.put_back(records);
         assert_eq!(pending.take().iter().collect::<Vec<_>>(), [&b"a"[..], b"", b"later"]);
         assert_eq!(pending.next(), LogPos(8));
     }

@@ -18,17 +18,17 @@ use warpfire_units::SegmentId;
 
 use crate::store::Pin;
 
-struct Token;
+struct PinToken;
 
 /// Retired segments, and the pins that keep them.
 pub(crate) struct Pins {
-    current: ArcSwap<Token>,
-    retired: Mutex<VecDeque<(Arc<Token>, SegmentId)>>,
+    current: ArcSwap<PinToken>,
+    retired: Mutex<VecDeque<(Arc<PinToken>, SegmentId)>>,
 }
 
 impl Pins {
     pub(crate) fn new() -> Self {
-        Pins { current: ArcSwap::from_pointee(Token), retired: Mutex::new(VecDeque::new()) }
+        Pins { current: ArcSwap::from_pointee(PinToken), retired: Mutex::new(VecDeque::new()) }
     }
 
     /// Keeps every segment that is not retired yet.
@@ -40,7 +40,7 @@ impl Pins {
     pub(crate) fn retire(&self, segment: SegmentId) {
         let mut retired = self.retired.lock();
         // `swap` settles every `load_full` in progress, so the old token's count is exact from here on.
-        let token = self.current.swap(Arc::new(Token));
+        let token = self.current.swap(Arc::new(PinToken));
         retired.push_back((token, segment));
     }
 

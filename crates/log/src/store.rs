@@ -105,20 +105,20 @@ impl std::fmt::Debug for Pin {
 }
 
 /// Records of the commit log, oldest first.
-pub type Records = Box<dyn Iterator<Item = Result<(LogPos, Vec<u8>), LogError>> + Send>;
+pub type RecordIter = Box<dyn Iterator<Item = Result<(LogPos, Vec<u8>), LogError>> + Send>;
 
 /// What recovery hands to the metadata engine.
-pub struct Recovered {
+pub struct RecoveredLog {
     /// The state given to the last durable `checkpoint`; empty for a new pool.
     pub state: Vec<u8>,
     /// The records since then, oldest first: a prefix of what was logged, at least up to the last sync
     /// that returned, and each whole.
-    pub records: Records,
+    pub records: RecordIter,
 }
 
 /// One segment after a scrub read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Scrubbed {
+pub struct ScrubbedSegment {
     /// Which.
     pub segment: SegmentId,
     /// Whether every block on a device that works verifies.
@@ -165,18 +165,18 @@ pub trait LogStore: Send + Sync + 'static {
     fn log_bytes(&self) -> u64;
 
     /// Checks that `bytes` more could be appended by this kind of caller; promises nothing to others.
-    fn admit(&self, bytes: u64, who: Admit) -> Result<(), LogError>;
+    fn admit(&self, bytes: u64, caller: Admit) -> Result<(), LogError>;
 
     /// Counts one more reference to the slice's bytes (a clone). The caller refers to them already, or has held a pin since
     /// something did.
     fn retain(&self, slice: SlicePtr);
 
     /// As `retain`, for bytes that someone keeps without metadata saying so: they can not be moved, so their segment is not worth
-    /// cleaning until `let_go`.
+    /// cleaning until `release_hold`.
     fn hold(&self, slice: SlicePtr);
 
     /// Ends a `hold` of the same slice.
-    fn let_go(&self, slice: SlicePtr);
+    fn release_hold(&self, slice: SlicePtr);
 
     /// Counts `bytes` of a segment as no longer referenced. Call it only after the record that drops
     /// the reference is durable. A sealed segment without references is freed once no pin is older.
@@ -201,7 +201,7 @@ pub trait LogStore: Send + Sync + 'static {
 
     /// Verifies every block, parity too, of the first sealed segment with live bytes behind `after`, and says what it found;
     /// `None` behind the last. Damage that it meets counts as seen. `after` is `None` at first: then what is being written is sealed.
-    fn scrub(&self, after: Option<SegmentId>) -> Result<Option<Scrubbed>, LogError>;
+    fn scrub(&self, after: Option<SegmentId>) -> Result<Option<ScrubbedSegment>, LogError>;
 
     /// Space, exactly, as of now.
     fn space(&self) -> Space;

@@ -3,7 +3,7 @@
 //! # Invariants
 //! 1. Payload bytes of the open segment below `base_bytes` are in stripes that were launched; those from
 //!    `base_bytes` on are in `buf`.
-//! 2. `launched_bytes`, readable without the lock, never exceeds `base_bytes`; `segment` names the open segment.
+//! 2. `pushed_bytes`, readable without the lock, never exceeds `base_bytes`; `segment` names the open segment.
 //!    A reader that saw the pointer of an append sees at least the `segment` that was current then.
 //! 3. A segment is sealed when nothing more fits, when it has lost a column, or when its stripes have become too many to list.
 
@@ -14,11 +14,11 @@ use warpfire_format::segment::SegmentKind;
 use warpfire_pool::{Pool, PoolError, SegmentWriter, StripeBuf};
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
-use crate::behind::{Behind, Flight};
 use crate::limits::{
     LOG_RESERVE_COLD_SEGMENTS, LOG_RESERVE_SEGMENTS, LOG_RESERVE_TABLE_SEGMENTS, SEGMENT_RUNS_MAX,
 };
 use crate::store::Stream;
+use crate::write_queue::{QueuedStripe, WriteQueue};
 
 /// The segment at a stream's end.
 pub(crate) struct OpenSegment {
@@ -77,7 +77,7 @@ impl OpenSegment {
         &mut self,
         start_bytes: u64,
         bytes: &[u8],
-        behind: &Behind,
+        write_queue: &WriteQueue,
     ) -> Result<(), PoolError> {
         if start_bytes > self.len_bytes()
             && let Some(buf) = &mut self.buf
@@ -86,18 +86,18 @@ impl OpenSegment {
         }
         let mut rest = bytes;
         while !rest.is_empty() {
-            let buf = self.buf.get_or_insert_with(|| behind.buffer(&self.writer));
+            let buf = self.buf.get_or_insert_with(|| write_queue.buffer(&self.writer));
             let taken = buf.append(rest);
             rest = &rest[taken..];
             if buf.remaining() == 0 {
-                self.launch(behind)?;
+                self.push(write_queue)?;
             }
         }
         Ok(())
     }
 
     /// Launches what is in the buffer, if anything is, as a stripe of as many rows as it needs.
-    pub(crate) fn launch(&mut self, behind: &Behind) -> Result<(), PoolError> {
+    pub(crate) fn push(&mut self, write_queue: &WriteQueue) -> Result<(), PoolError> {
         let Some(mut buf) = self.buf.take() else { return Ok(()) };
         assert_eq!(self.writer.next_offset_bytes(), self.base_bytes, "pool and log count payload alike");
         let stripe = self.writer.prepare(&mut buf, 0);
@@ -105,7 +105,7 @@ impl OpenSegment {
         self.rest_bytes = self.writer.remaining_bytes();
         self.runs += usize::from(stripe.rows() != self.last_rows);
         self.last_rows = stripe.rows();
-        behind.launch(Flight { segment: self.id, base_bytes, stripe, buf })
+        write_queue.push(QueuedStripe { segment: self.id, base_bytes, stripe, buf })
     }
 
     /// Whether the segment should be sealed though there is room.
@@ -114,7 +114,7 @@ impl OpenSegment {
     }
 
     /// Whether everything appended was launched, which it must be before the segment is sealed.
-    pub(crate) fn is_launched(&self) -> bool {
+    pub(crate) fn is_pushed(&self) -> bool {
         self.buf.is_none()
     }
 
@@ -134,25 +134,25 @@ impl OpenSegment {
 /// One stream.
 pub(crate) struct BulkStream {
     segment: AtomicU64,
-    launched_bytes: AtomicU64,
+    pushed_bytes: AtomicU64,
     pub(crate) open: Mutex<Option<OpenSegment>>,
 }
 
 impl BulkStream {
     pub(crate) fn new() -> Self {
-        BulkStream { segment: AtomicU64::new(0), launched_bytes: AtomicU64::new(0), open: Mutex::new(None) }
+        BulkStream { segment: AtomicU64::new(0), pushed_bytes: AtomicU64::new(0), open: Mutex::new(None) }
     }
 
     /// Publishes a new open segment. The caller holds the lock.
     pub(crate) fn publish_open(&self, id: SegmentId) {
         // The bytes first: a reader that sees the new segment must not see the old one's length.
-        self.launched_bytes.store(0, Ordering::Release);
+        self.pushed_bytes.store(0, Ordering::Release);
         self.segment.store(id.get(), Ordering::Release);
     }
 
     /// Publishes how much of the open segment was launched. The caller holds the lock.
-    pub(crate) fn publish_launched(&self, segment: &OpenSegment) {
-        self.launched_bytes.store(segment.base_bytes, Ordering::Release);
+    pub(crate) fn publish_pushed(&self, segment: &OpenSegment) {
+        self.pushed_bytes.store(segment.base_bytes, Ordering::Release);
     }
 
     /// Reads what part of the slice is still in the buffer, and says how many bytes of it were launched.
@@ -160,7 +160,7 @@ impl BulkStream {
     pub(crate) fn read_buffered(&self, slice: SlicePtr, out: &mut [u8]) -> Result<Option<usize>, PoolError> {
         let end = slice.offset_bytes.saturating_add(u64::from(slice.len_bytes));
         if self.segment.load(Ordering::Acquire) != slice.segment.get()
-            || end <= self.launched_bytes.load(Ordering::Acquire)
+            || end <= self.pushed_bytes.load(Ordering::Acquire)
         {
             return Ok(None);
         }
@@ -168,10 +168,10 @@ impl BulkStream {
         let Some(open) = open.as_ref().filter(|o| o.id == slice.segment && end > o.base_bytes) else {
             return Ok(None);
         };
-        let launched = open.base_bytes.saturating_sub(slice.offset_bytes);
-        let launched = usize::try_from(launched).expect("a slice fits memory");
-        open.read(slice.offset_bytes + launched as u64, &mut out[launched..])?;
-        Ok(Some(launched))
+        let pushed = open.base_bytes.saturating_sub(slice.offset_bytes);
+        let pushed = usize::try_from(pushed).expect("a slice fits memory");
+        open.read(slice.offset_bytes + pushed as u64, &mut out[pushed..])?;
+        Ok(Some(pushed))
     }
 }
 

@@ -4,11 +4,11 @@ mod rig;
 
 use rig::{Client, SHAPES, ZONE_BYTES, ZONES, assert_append_only, content, open, shape};
 use warpfire_log::{Admit, LogError, LogStore, Stream};
-use warpfire_simdev::SimRandom;
+use warpfire_sim_env::SimRandom;
 use warpfire_units::SlicePtr;
 
 #[test]
-fn what_is_synced_is_there_after_reopening_on_every_shape() {
+fn synced_bytes_are_there_after_reopening_on_every_shape() {
     for shape in SHAPES {
         let world = shape.world(1);
         let mut client = Client::new(shape.create(&world).unwrap());
@@ -230,7 +230,7 @@ fn victims_are_the_emptiest_and_the_pinned_are_kept() {
 }
 
 #[test]
-fn what_is_held_stays_also_when_it_had_been_let_go_under_a_pin() {
+fn held_bytes_stay_although_their_references_were_released_under_a_pin() {
     let shape = shape(2, 1, 3);
     let world = shape.world(1);
     let log = shape.create(&world).unwrap();
@@ -253,7 +253,7 @@ fn what_is_held_stays_also_when_it_had_been_let_go_under_a_pin() {
     turn();
     log.read(in_first[0], &mut bytes).unwrap();
     assert!(!log.victims(9).contains(&first), "cleaning can not move what metadata does not name");
-    log.let_go(in_first[0]);
+    log.release_hold(in_first[0]);
     turn();
     log.read(in_first[0], &mut bytes).unwrap();
     drop(young);

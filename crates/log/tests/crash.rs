@@ -6,7 +6,7 @@
 mod rig;
 
 use rig::{Client, SHAPES, Shape, assert_append_only, open};
-use warpfire_simdev::{Cut, Event, Fault, Kept, Recording, Replay, SimRandom, SimWorld, mix};
+use warpfire_sim_env::{Cut, Event, Fault, Recording, Replay, SimRandom, SimWorld, Survival, mix};
 
 /// Steps of one recorded life.
 const STEPS: u64 = 40;
@@ -27,7 +27,7 @@ fn cuts(replay: &Replay<'_>, samples: u64, random: &SimRandom) -> Vec<Cut> {
     }
     let prefix = || Cut::Prefix {
         whole: usize::try_from(random.below(pending as u64)).expect("below a length"),
-        last: Kept::Nothing,
+        last: Survival::Nothing,
     };
     let mut cuts = vec![Cut::LoseAll, Cut::KeepAll, prefix()];
     if pending <= 3 {

@@ -7,7 +7,7 @@ mod rig;
 
 use rig::{Client, SHAPES, Shape, open, shape};
 use warpfire_log::{LogError, LogStore, Stream};
-use warpfire_simdev::{Fault, OpClass, SimRandom, SimWorld, mix};
+use warpfire_sim_env::{Fault, OpClass, SimRandom, SimWorld, mix};
 
 const STEPS: u64 = 40;
 

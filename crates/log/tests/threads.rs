@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rig::{ZONE_BYTES, content, open, shape};
 use warpfire_log::{Log, LogError, LogStore, Stream};
-use warpfire_simdev::{Fault, OpClass, SimWorld};
+use warpfire_sim_env::{Fault, OpClass, SimWorld};
 use warpfire_units::SlicePtr;
 
 const WRITERS: u64 = 4;
@@ -85,9 +85,12 @@ fn a_write_that_fails_after_its_append_returned_fails_the_sync() {
     log.sync().expect("nothing fails yet");
     world.sims()[0].inject(Fault::Fail { op: OpClass::Write, after: 0, lasting: false });
     // Two stripes may be on their way: these appends wait for no device, and so may hear of no failure.
-    let told = (0..2).map(|key| log.append(Stream::Large, &content(key, narrow(ZONE_BYTES) / 2)));
-    let told = told.filter(Result::is_err).count();
-    assert!(matches!(log.sync(), Err(LogError::ReadOnly(_))), "after {told} appends that heard of it");
+    let failed_appends = (0..2).map(|key| log.append(Stream::Large, &content(key, narrow(ZONE_BYTES) / 2)));
+    let failed_appends = failed_appends.filter(Result::is_err).count();
+    assert!(
+        matches!(log.sync(), Err(LogError::ReadOnly(_))),
+        "after {failed_appends} appends that heard of it"
+    );
     assert!(matches!(log.append(Stream::Large, b"more"), Err(LogError::ReadOnly(_))));
 }
 

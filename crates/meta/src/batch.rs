@@ -7,20 +7,20 @@ pub const SUMS: usize = 2;
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
-    ops: Vec<Entry>,
+    ops: Vec<BatchEntry>,
     sums: [i64; SUMS],
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    kind: Kind,
+struct BatchEntry {
+    kind: BatchKind,
     key_start: u32,
     key_len: u32,
     value_len: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum BatchKind {
     Put,
     Delete,
     Merge,
@@ -65,17 +65,17 @@ impl Batch {
 
     /// Sets a key.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
-        self.push(Kind::Put, key, value);
+        self.push(BatchKind::Put, key, value);
     }
 
     /// Removes a key, present or not.
     pub fn delete(&mut self, key: &[u8]) {
-        self.push(Kind::Delete, key, &[]);
+        self.push(BatchKind::Delete, key, &[]);
     }
 
     /// Adds an operand to a key without reading it.
     pub fn merge(&mut self, key: &[u8], operand: &[u8]) {
-        self.push(Kind::Merge, key, operand);
+        self.push(BatchKind::Merge, key, operand);
     }
 
     /// Adds to a running sum with this commit. The engine keeps the sums of all commits since its last cut and hands them
@@ -90,9 +90,9 @@ impl Batch {
         &self.sums
     }
 
-    fn push(&mut self, kind: Kind, key: &[u8], value: &[u8]) {
+    fn push(&mut self, kind: BatchKind, key: &[u8], value: &[u8]) {
         let narrow = |n: usize| u32::try_from(n).expect("a batch stays below 4 GiB");
-        self.ops.push(Entry {
+        self.ops.push(BatchEntry {
             kind,
             key_start: narrow(self.bytes.len()),
             key_len: narrow(key.len()),
@@ -121,13 +121,13 @@ impl Batch {
         self.op_of(&self.ops[number])
     }
 
-    fn op_of(&self, e: &Entry) -> BatchOp<'_> {
+    fn op_of(&self, e: &BatchEntry) -> BatchOp<'_> {
         let (key, rest) = self.bytes[e.key_start as usize..].split_at(e.key_len as usize);
         let value = &rest[..e.value_len as usize];
         match e.kind {
-            Kind::Put => BatchOp::Put(key, value),
-            Kind::Delete => BatchOp::Delete(key),
-            Kind::Merge => BatchOp::Merge(key, value),
+            BatchKind::Put => BatchOp::Put(key, value),
+            BatchKind::Delete => BatchOp::Delete(key),
+            BatchKind::Merge => BatchOp::Merge(key, value),
         }
     }
 

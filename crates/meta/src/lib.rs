@@ -8,8 +8,8 @@ mod batch;
 mod commit;
 mod compaction;
 mod engine;
-mod keys;
-mod lock;
+mod key_list;
+mod key_locks;
 mod map_store;
 mod memtable;
 mod read;
@@ -17,24 +17,24 @@ mod schema;
 mod snapshot;
 mod store;
 mod table;
+mod table_set;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 mod tx;
-mod version;
 
 pub use batch::{Batch, BatchOp, SUMS};
 pub use engine::{Background, Engine, EngineOptions};
-pub use keys::Keys;
-pub use lock::KeyGuard;
+pub use key_list::KeyList;
+pub use key_locks::KeyLockGuard;
 pub use map_store::MapStore;
 pub use memtable::KEY_BYTES_MAX;
-pub use schema::{Base, Folded, PlaceError, Placer, PlainSchema, Schema, SchemaError};
-pub use snapshot::Snapshot;
+pub use schema::{FoldResult, OlderValue, PlainSchema, RelocateError, Relocator, Schema, SchemaError};
+pub use snapshot::EngineSnapshot;
 pub use store::{
-    CommitError, CutHook, Direction, Holder, KeyRange, MetaError, Page, PageEntry, ReadSet, SliceRead,
-    SliceStore, Store,
+    CommitError, Direction, KeyRange, MetaError, ReadSet, ScanEntry, ScanPage, SliceHolder, SliceRead,
+    SliceStore, Store, SyncPointHook,
 };
-pub use tx::{Changes, Mark, TxStore};
+pub use tx::{TxChanges, TxMark, TxStore};
 pub use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};

@@ -17,33 +17,34 @@ use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
 use crate::batch::{Batch, BatchOp, SUMS};
-use crate::lock::{KeyGuard, KeyLocks};
-use crate::schema::{Base, Folded, Schema};
-use crate::snapshot::{Registry, Snapshot};
+use crate::key_locks::{KeyLockGuard, KeyLocks};
+use crate::schema::{FoldResult, OlderValue, Schema};
+use crate::snapshot::{EngineSnapshot, SnapshotRegistry};
 use crate::store::{
-    CommitError, CutHook, Direction, Holder, KeyRange, MetaError, Page, ReadSet, SliceRead, SliceStore, Store,
+    CommitError, Direction, KeyRange, MetaError, ReadSet, ScanPage, SliceHolder, SliceRead, SliceStore,
+    Store, SyncPointHook,
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Change {
+enum MapChange {
     Put(Vec<u8>),
     Delete,
     Merge(Vec<u8>),
 }
 
-type Versions = Vec<(Seq, Change)>;
+type MapVersions = Vec<(Seq, MapChange)>;
 
-struct Slice {
+struct MapSlice {
     bytes: Vec<u8>,
     /// Bytes that the writer has not given back yet, or that someone holds.
     held_bytes: u64,
 }
 
 #[derive(Default)]
-struct State {
+struct MapState {
     newest: Seq,
-    map: BTreeMap<Vec<u8>, Versions>,
-    slices: BTreeMap<SegmentId, Slice>,
+    map: BTreeMap<Vec<u8>, MapVersions>,
+    slices: BTreeMap<SegmentId, MapSlice>,
     next_segment: Option<SegmentId>,
     closed: bool,
     /// What commits since the last cut added to the running sums.
@@ -54,9 +55,9 @@ struct State {
 pub struct MapStore<S> {
     schema: S,
     capacity_bytes: u64,
-    state: Mutex<State>,
-    hook: Mutex<Option<CutHook>>,
-    registry: Arc<Registry>,
+    state: Mutex<MapState>,
+    hook: Mutex<Option<SyncPointHook>>,
+    registry: Arc<SnapshotRegistry>,
     locks: KeyLocks,
     pins: Arc<dyn Send + Sync>,
 }
@@ -88,10 +89,10 @@ impl<S: Schema> MapStore<S> {
         self.state.lock().slices.len()
     }
 
-    fn live_bytes(state: &State) -> u64 {
-        let value_bytes = |(_, change): &(Seq, Change)| match change {
-            Change::Put(v) | Change::Merge(v) => v.len(),
-            Change::Delete => 0,
+    fn live_bytes(state: &MapState) -> u64 {
+        let value_bytes = |(_, change): &(Seq, MapChange)| match change {
+            MapChange::Put(v) | MapChange::Merge(v) => v.len(),
+            MapChange::Delete => 0,
         };
         let keys: usize =
             state.map.iter().map(|(key, vs)| key.len() + vs.iter().map(value_bytes).sum::<usize>()).sum();
@@ -99,12 +100,12 @@ impl<S: Schema> MapStore<S> {
         (keys + slices) as u64
     }
 
-    fn admit(&self, state: &State, bytes: usize, who: Admit) -> Result<(), LogError> {
+    fn admit(&self, state: &MapState, bytes: usize, admit: Admit) -> Result<(), LogError> {
         if state.closed {
             return Err(LogError::ReadOnly("the store is closed".into()));
         }
         // Summing is skipped where no answer could refuse: the twin is naive, not quadratic.
-        if who == Admit::User
+        if admit == Admit::User
             && self.capacity_bytes != u64::MAX
             && Self::live_bytes(state) + bytes as u64 > self.capacity_bytes
         {
@@ -113,7 +114,7 @@ impl<S: Schema> MapStore<S> {
         Ok(())
     }
 
-    fn apply(state: &mut State, batch: &Batch) {
+    fn apply(state: &mut MapState, batch: &Batch) {
         state.newest = Seq(state.newest.0 + 1);
         let seq = state.newest;
         for (sum, added) in state.sums.iter_mut().zip(batch.sums()) {
@@ -121,44 +122,44 @@ impl<S: Schema> MapStore<S> {
         }
         for op in batch.iter() {
             let (key, change) = match op {
-                BatchOp::Put(key, value) => (key, Change::Put(value.to_vec())),
-                BatchOp::Delete(key) => (key, Change::Delete),
-                BatchOp::Merge(key, operand) => (key, Change::Merge(operand.to_vec())),
+                BatchOp::Put(key, value) => (key, MapChange::Put(value.to_vec())),
+                BatchOp::Delete(key) => (key, MapChange::Delete),
+                BatchOp::Merge(key, operand) => (key, MapChange::Merge(operand.to_vec())),
             };
             state.map.entry(key.to_vec()).or_default().push((seq, change));
         }
     }
 
     /// Folds what `at` sees of a key's versions. `None`: the key has no value.
-    fn fold(&self, key: &[u8], versions: &Versions, at: Seq) -> Result<Option<Vec<u8>>, MetaError> {
-        let seen: Vec<&Change> = versions.iter().filter(|(seq, _)| *seq <= at).map(|(_, c)| c).collect();
-        let base_at = seen.iter().rposition(|c| !matches!(c, Change::Merge(_)));
+    fn fold(&self, key: &[u8], versions: &MapVersions, at: Seq) -> Result<Option<Vec<u8>>, MetaError> {
+        let seen: Vec<&MapChange> = versions.iter().filter(|(seq, _)| *seq <= at).map(|(_, c)| c).collect();
+        let base_at = seen.iter().rposition(|c| !matches!(c, MapChange::Merge(_)));
         let base = match base_at.map(|i| seen[i]) {
-            Some(Change::Put(value)) => Base::Value(value),
-            _ => Base::Absent,
+            Some(MapChange::Put(value)) => OlderValue::Value(value),
+            _ => OlderValue::Absent,
         };
         let operands: Vec<&[u8]> = seen[base_at.map_or(0, |i| i + 1)..]
             .iter()
             .map(|c| match c {
-                Change::Merge(operand) => operand.as_slice(),
+                MapChange::Merge(operand) => operand.as_slice(),
                 _ => unreachable!("only operands follow the last base"),
             })
             .collect();
         if operands.is_empty() {
             return Ok(match base {
-                Base::Value(value) => Some(value.to_vec()),
-                Base::Absent | Base::Unknown => None,
+                OlderValue::Value(value) => Some(value.to_vec()),
+                OlderValue::Absent | OlderValue::Unknown => None,
             });
         }
         let mut out = Vec::new();
         match self.schema.fold(key, base, &operands, &mut out)? {
-            Folded::Value => Ok(Some(out)),
-            Folded::Deleted => Ok(None),
-            Folded::Operand => unreachable!("a known base folds to a value"),
+            FoldResult::Value => Ok(Some(out)),
+            FoldResult::Deleted => Ok(None),
+            FoldResult::Operand => unreachable!("a known base folds to a value"),
         }
     }
 
-    fn cut(&self, state: &mut State) {
+    fn sync_point(&self, state: &mut MapState) {
         if let Some(hook) = &*self.hook.lock() {
             let mut batch = Batch::new();
             hook(&std::mem::take(&mut state.sums), &mut batch);
@@ -169,7 +170,7 @@ impl<S: Schema> MapStore<S> {
     }
 
     /// Drops versions that no snapshot sees, then slices that nothing refers to.
-    fn sweep(&self, state: &mut State) -> Result<bool, MetaError> {
+    fn sweep(&self, state: &mut MapState) -> Result<bool, MetaError> {
         let visible = self.registry.visible_to(|| state.newest);
         let mut dropped = false;
         let mut named = std::collections::BTreeSet::new();
@@ -179,27 +180,27 @@ impl<S: Schema> MapStore<S> {
                 .iter()
                 .filter_map(|at| {
                     let seen = versions.partition_point(|(seq, _)| seq <= at);
-                    versions[..seen].iter().rposition(|(_, c)| !matches!(c, Change::Merge(_)))
+                    versions[..seen].iter().rposition(|(_, c)| !matches!(c, MapChange::Merge(_)))
                 })
                 .min();
             // A base is dropped only if every visible version has a later one of its own.
             let all_have_a_base = visible
                 .iter()
-                .all(|at| versions.iter().any(|(seq, c)| seq <= at && !matches!(c, Change::Merge(_))));
+                .all(|at| versions.iter().any(|(seq, c)| seq <= at && !matches!(c, MapChange::Merge(_))));
             if let (Some(first), true) = (first_needed, all_have_a_base) {
                 dropped |= first > 0;
                 versions.drain(..first);
             }
-            if let [(seq, Change::Delete)] = versions.as_slice()
+            if let [(seq, MapChange::Delete)] = versions.as_slice()
                 && visible.first().is_some_and(|oldest| seq <= oldest)
             {
                 emptied.push(key.clone());
             }
             for (_, change) in versions.iter() {
                 let (value, is_operand) = match change {
-                    Change::Put(value) => (value, false),
-                    Change::Merge(operand) => (operand, true),
-                    Change::Delete => continue,
+                    MapChange::Put(value) => (value, false),
+                    MapChange::Merge(operand) => (operand, true),
+                    MapChange::Delete => continue,
                 };
                 self.schema.pointers(key, value, is_operand, &mut |slice| {
                     named.insert(slice.segment);
@@ -220,15 +221,15 @@ impl<S: Schema> MapStore<S> {
 }
 
 impl<S: Schema> Store for MapStore<S> {
-    type Snapshot = Snapshot;
-    type KeyGuard<'a> = KeyGuard<'a>;
+    type Snapshot = EngineSnapshot;
+    type KeyGuard<'a> = KeyLockGuard<'a>;
 
-    fn snapshot(&self) -> Snapshot {
+    fn snapshot(&self) -> EngineSnapshot {
         let state = self.state.lock();
-        self.registry.take(|| state.newest)
+        self.registry.acquire(|| state.newest)
     }
 
-    fn seq(&self, snapshot: &Snapshot) -> Seq {
+    fn seq(&self, snapshot: &EngineSnapshot) -> Seq {
         snapshot.seq()
     }
 
@@ -248,7 +249,7 @@ impl<S: Schema> Store for MapStore<S> {
         direction: Direction,
         max_entries: usize,
         max_bytes: usize,
-        page: &mut Page,
+        page: &mut ScanPage,
     ) -> Result<(), MetaError> {
         page.clear();
         if range.end.is_some_and(|end| end <= range.start) {
@@ -271,15 +272,15 @@ impl<S: Schema> Store for MapStore<S> {
         Ok(())
     }
 
-    fn lock<'a>(&'a self, keys: &[&[u8]]) -> KeyGuard<'a> {
+    fn lock<'a>(&'a self, keys: &[&[u8]]) -> KeyLockGuard<'a> {
         self.locks.lock(keys)
     }
 
-    fn commit(&self, batch: &Batch, reads: Option<&ReadSet>, who: Admit) -> Result<Seq, CommitError> {
+    fn commit(&self, batch: &Batch, reads: Option<&ReadSet>, admit: Admit) -> Result<Seq, CommitError> {
         let mut state = self.state.lock();
-        self.admit(&state, batch.bytes(), who)?;
+        self.admit(&state, batch.bytes(), admit)?;
         if let Some(reads) = reads {
-            let changed = |versions: &Versions| versions.iter().any(|(seq, _)| *seq > reads.at);
+            let changed = |versions: &MapVersions| versions.iter().any(|(seq, _)| *seq > reads.at);
             let key_changed = reads.keys.iter().any(|key| state.map.get(key).is_some_and(changed));
             let range_changed = reads.ranges.iter().any(|(start, end)| {
                 state
@@ -298,11 +299,11 @@ impl<S: Schema> Store for MapStore<S> {
     fn sync(&self, _upto: Seq) -> Result<(), MetaError> {
         let mut state = self.state.lock();
         self.admit(&state, 0, Admit::Reserve)?;
-        self.cut(&mut state);
+        self.sync_point(&mut state);
         Ok(())
     }
 
-    fn set_cut_hook(&self, hook: CutHook) {
+    fn set_sync_point_hook(&self, hook: SyncPointHook) {
         *self.hook.lock() = Some(hook);
     }
 
@@ -317,7 +318,7 @@ impl<S: Schema> Store for MapStore<S> {
     }
 }
 
-impl<S: Schema> Holder for MapStore<S> {
+impl<S: Schema> SliceHolder for MapStore<S> {
     fn hold(&self, slices: &[SlicePtr]) {
         let mut state = self.state.lock();
         for ptr in slices {
@@ -328,7 +329,7 @@ impl<S: Schema> Holder for MapStore<S> {
         }
     }
 
-    fn let_go(&self, slices: &[SlicePtr]) {
+    fn release_hold(&self, slices: &[SlicePtr]) {
         let mut state = self.state.lock();
         for ptr in slices {
             if let Some(slice) = state.slices.get_mut(&ptr.segment) {
@@ -340,13 +341,13 @@ impl<S: Schema> Holder for MapStore<S> {
 }
 
 impl<S: Schema> SliceStore for MapStore<S> {
-    fn write(&self, _stream: Stream, bytes: &[u8], who: Admit) -> Result<Slices, LogError> {
+    fn write(&self, _stream: Stream, bytes: &[u8], admit: Admit) -> Result<Slices, LogError> {
         assert!(!bytes.is_empty(), "a slice has bytes");
         let mut state = self.state.lock();
-        self.admit(&state, bytes.len(), who)?;
+        self.admit(&state, bytes.len(), admit)?;
         let segment = state.next_segment.unwrap_or(SegmentId::FIRST);
         state.next_segment = Some(segment.next());
-        state.slices.insert(segment, Slice { bytes: bytes.to_vec(), held_bytes: bytes.len() as u64 });
+        state.slices.insert(segment, MapSlice { bytes: bytes.to_vec(), held_bytes: bytes.len() as u64 });
         let len_bytes = u32::try_from(bytes.len()).expect("a write stays below 4 GiB");
         Ok(Slices::from_buf([SlicePtr { segment, offset_bytes: 0, len_bytes }]))
     }
@@ -362,8 +363,8 @@ impl<S: Schema> SliceStore for MapStore<S> {
         }
     }
 
-    fn holder(self: &Arc<Self>) -> Arc<dyn Holder> {
-        Arc::clone(self) as Arc<dyn Holder>
+    fn holder(self: &Arc<Self>) -> Arc<dyn SliceHolder> {
+        Arc::clone(self) as Arc<dyn SliceHolder>
     }
 
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), LogError> {

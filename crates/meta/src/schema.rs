@@ -5,7 +5,7 @@ use warpfire_units::SlicePtr;
 
 /// What an operand is folded onto.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Base<'a> {
+pub enum OlderValue<'a> {
     /// The key's older value.
     Value(&'a [u8]),
     /// The key is known to have no older value.
@@ -16,12 +16,12 @@ pub enum Base<'a> {
 
 /// What folding produced, in the caller's buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Folded {
-    /// The buffer holds a value (for `Base::Value` and `Base::Absent`).
+pub enum FoldResult {
+    /// The buffer holds a value (for `OlderValue::Value` and `OlderValue::Absent`).
     Value,
     /// The key has no value.
     Deleted,
-    /// The buffer holds one operand that does what all of them did (for `Base::Unknown`).
+    /// The buffer holds one operand that does what all of them did (for `OlderValue::Unknown`).
     Operand,
 }
 
@@ -36,7 +36,7 @@ pub struct SchemaError {
 }
 
 /// Where values put their bytes when a table is written.
-pub trait Placer {
+pub trait Relocator {
     /// Packs bytes that rode inside a value into the small stream; the value names them by pointer
     /// from now on.
     fn pack(&mut self, bytes: &[u8]) -> Result<SlicePtr, LogError>;
@@ -44,7 +44,7 @@ pub trait Placer {
     /// The slice's new place if its segment is being cleaned (the bytes are copied now, once for each
     /// distinct slice), `None` if it stays. Up to 64 KiB stay one slice; more may come back in pieces that
     /// together hold the bytes, in order.
-    fn moved(&mut self, slice: SlicePtr) -> Result<Option<Slices>, LogError>;
+    fn move_slice(&mut self, slice: SlicePtr) -> Result<Option<Slices>, LogError>;
 }
 
 /// The meaning of values, given by whoever owns the keys. Pure: same arguments, same result.
@@ -53,10 +53,10 @@ pub trait Schema: Send + Sync + 'static {
     fn fold(
         &self,
         key: &[u8],
-        base: Base<'_>,
+        base: OlderValue<'_>,
         operands: &[&[u8]],
         out: &mut Vec<u8>,
-    ) -> Result<Folded, SchemaError>;
+    ) -> Result<FoldResult, SchemaError>;
 
     /// Calls `visit` for each slice pointer in a value or operand.
     fn pointers(
@@ -69,19 +69,19 @@ pub trait Schema: Send + Sync + 'static {
 
     /// Rewrites a value or operand on its way into a table: bytes inside it may be packed, slices may
     /// move. `Ok(false)` means unchanged, with `out` untouched.
-    fn place(
+    fn relocate(
         &self,
         key: &[u8],
         value: &[u8],
         is_operand: bool,
-        placer: &mut dyn Placer,
+        relocator: &mut dyn Relocator,
         out: &mut Vec<u8>,
-    ) -> Result<bool, PlaceError>;
+    ) -> Result<bool, RelocateError>;
 }
 
 /// Why a value could not be placed.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum RelocateError {
     /// The value does not decode.
     #[error(transparent)]
     Schema(#[from] SchemaError),
@@ -98,16 +98,16 @@ impl Schema for PlainSchema {
     fn fold(
         &self,
         _key: &[u8],
-        base: Base<'_>,
+        base: OlderValue<'_>,
         operands: &[&[u8]],
         out: &mut Vec<u8>,
-    ) -> Result<Folded, SchemaError> {
+    ) -> Result<FoldResult, SchemaError> {
         out.clear();
-        if let Base::Value(value) = base {
+        if let OlderValue::Value(value) = base {
             out.extend_from_slice(value);
         }
         operands.iter().for_each(|operand| out.extend_from_slice(operand));
-        Ok(if base == Base::Unknown { Folded::Operand } else { Folded::Value })
+        Ok(if base == OlderValue::Unknown { FoldResult::Operand } else { FoldResult::Value })
     }
 
     fn pointers(
@@ -120,14 +120,14 @@ impl Schema for PlainSchema {
         Ok(())
     }
 
-    fn place(
+    fn relocate(
         &self,
         _key: &[u8],
         _value: &[u8],
         _is_operand: bool,
-        _placer: &mut dyn Placer,
+        _placer: &mut dyn Relocator,
         _out: &mut Vec<u8>,
-    ) -> Result<bool, PlaceError> {
+    ) -> Result<bool, RelocateError> {
         Ok(false)
     }
 }

@@ -13,12 +13,12 @@ use parking_lot::Mutex;
 use warpfire_units::Seq;
 
 /// A version that stays readable while this lives.
-pub struct Snapshot {
+pub struct EngineSnapshot {
     seq: Seq,
-    registry: Arc<Registry>,
+    registry: Arc<SnapshotRegistry>,
 }
 
-impl Snapshot {
+impl EngineSnapshot {
     /// The version that it shows.
     #[must_use]
     pub fn seq(&self) -> Seq {
@@ -26,19 +26,19 @@ impl Snapshot {
     }
 }
 
-impl Drop for Snapshot {
+impl Drop for EngineSnapshot {
     fn drop(&mut self) {
-        let mut held = self.registry.held.lock();
-        let count = held.get_mut(&self.seq).expect("a live snapshot is registered");
+        let mut counts = self.registry.counts.lock();
+        let count = counts.get_mut(&self.seq).expect("a live snapshot is registered");
         *count -= 1;
         if *count == 0 {
-            held.remove(&self.seq);
+            counts.remove(&self.seq);
             self.registry.released.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-impl fmt::Debug for Snapshot {
+impl fmt::Debug for EngineSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Snapshot({})", self.seq.0)
     }
@@ -46,21 +46,21 @@ impl fmt::Debug for Snapshot {
 
 /// Every version that a live snapshot holds.
 #[derive(Default)]
-pub(crate) struct Registry {
-    held: Mutex<BTreeMap<Seq, usize>>,
+pub(crate) struct SnapshotRegistry {
+    counts: Mutex<BTreeMap<Seq, usize>>,
     /// Versions that ceased to be held.
     released: AtomicU64,
 }
 
-impl Registry {
+impl SnapshotRegistry {
     /// Registers the version that `newest` tells. It is asked under the registry's lock, so a list taken by
     /// `visible_to` misses no snapshot of an older version.
-    pub(crate) fn take(self: &Arc<Self>, newest: impl FnOnce() -> Seq) -> Snapshot {
-        let mut held = self.held.lock();
+    pub(crate) fn acquire(self: &Arc<Self>, newest: impl FnOnce() -> Seq) -> EngineSnapshot {
+        let mut counts = self.counts.lock();
         let seq = newest();
-        *held.entry(seq).or_insert(0) += 1;
-        drop(held);
-        Snapshot { seq, registry: Arc::clone(self) }
+        *counts.entry(seq).or_insert(0) += 1;
+        drop(counts);
+        EngineSnapshot { seq, registry: Arc::clone(self) }
     }
 
     /// Versions that ceased to be held since the engine was opened.
@@ -70,9 +70,9 @@ impl Registry {
 
     /// The versions that must stay readable, oldest first: those held, and the newest (which `newest` tells).
     pub(crate) fn visible_to(&self, newest: impl FnOnce() -> Seq) -> Vec<Seq> {
-        let held = self.held.lock();
+        let counts = self.counts.lock();
         let newest = newest();
-        let mut seqs: Vec<Seq> = held.keys().copied().collect();
+        let mut seqs: Vec<Seq> = counts.keys().copied().collect();
         if seqs.last() != Some(&newest) {
             seqs.push(newest);
         }
@@ -86,10 +86,10 @@ mod tests {
 
     #[test]
     fn a_version_is_held_until_its_last_snapshot_goes() {
-        let registry = Arc::new(Registry::default());
-        let a = registry.take(|| Seq(3));
-        let b = registry.take(|| Seq(3));
-        let c = registry.take(|| Seq(7));
+        let registry = Arc::new(SnapshotRegistry::default());
+        let a = registry.acquire(|| Seq(3));
+        let b = registry.acquire(|| Seq(3));
+        let c = registry.acquire(|| Seq(7));
         assert_eq!(registry.visible_to(|| Seq(9)), [Seq(3), Seq(7), Seq(9)]);
         drop(a);
         assert_eq!(registry.visible_to(|| Seq(7)), [Seq(3), Seq(7)]);

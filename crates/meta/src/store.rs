@@ -6,7 +6,7 @@ use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};
 use warpfire_units::{Seq, SlicePtr};
 
 use crate::batch::{Batch, SUMS};
-use crate::keys::Keys;
+use crate::key_list::KeyList;
 use crate::schema::SchemaError;
 
 /// Why a read or a sync failed.
@@ -31,7 +31,7 @@ pub enum MetaError {
     Ended,
     /// The transaction that was to change something was begun for reading only.
     #[error("the transaction only reads")]
-    OnlyReads,
+    ReadOnlyTransaction,
     /// The transaction changes more than fits in the memory that one may take. What it has changed so far can be committed.
     #[error("the transaction changes too much")]
     TooLarge,
@@ -85,7 +85,7 @@ pub enum Direction {
 
 /// Part of a scan's answer, in one flat buffer that is reused from page to page.
 #[derive(Clone, Debug, Default)]
-pub struct Page {
+pub struct ScanPage {
     pub(crate) bytes: Vec<u8>,
     pub(crate) entries: Vec<(u32, u32, u32)>,
     /// Whether keys remain beyond the last entry.
@@ -94,14 +94,14 @@ pub struct Page {
 
 /// One key and its folded value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PageEntry<'a> {
+pub struct ScanEntry<'a> {
     /// The key.
     pub key: &'a [u8],
     /// Its value at the scan's version.
     pub value: &'a [u8],
 }
 
-impl Page {
+impl ScanPage {
     /// Empties the page and keeps its memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
@@ -120,10 +120,10 @@ impl Page {
     /// The entries in the scan's order.
     pub fn iter(
         &self,
-    ) -> impl DoubleEndedIterator<Item = PageEntry<'_>> + ExactSizeIterator<Item = PageEntry<'_>> {
+    ) -> impl DoubleEndedIterator<Item = ScanEntry<'_>> + ExactSizeIterator<Item = ScanEntry<'_>> {
         self.entries.iter().map(|&(start, key_len, value_len)| {
             let (key, rest) = self.bytes[start as usize..].split_at(key_len as usize);
-            PageEntry { key, value: &rest[..value_len as usize] }
+            ScanEntry { key, value: &rest[..value_len as usize] }
         })
     }
 
@@ -152,13 +152,13 @@ pub struct ReadSet {
     /// The version that was read.
     pub at: Seq,
     /// Keys that were read, present or not.
-    pub keys: Keys,
+    pub keys: KeyList,
     /// Ranges that were scanned: start, end (`None` to the end of the map).
     pub ranges: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
-/// What is called right before a cut: see `Store::set_cut_hook`.
-pub type CutHook = Box<dyn Fn(&[i64; SUMS], &mut Batch) + Send + Sync>;
+/// What is called right before a cut: see `Store::set_sync_point_hook`.
+pub type SyncPointHook = Box<dyn Fn(&[i64; SUMS], &mut Batch) + Send + Sync>;
 
 /// A transactional ordered map with versions.
 ///
@@ -195,15 +195,15 @@ pub trait Store: Send + Sync + 'static {
         direction: Direction,
         max_entries: usize,
         max_bytes: usize,
-        page: &mut Page,
+        page: &mut ScanPage,
     ) -> Result<(), MetaError>;
 
     /// Locks keys against other lockers, in an order that can not deadlock. One lock per thread at a time.
     fn lock<'a>(&'a self, keys: &[&[u8]]) -> Self::KeyGuard<'a>;
 
     /// Commits a batch, visible on return, durable after `sync`. With `reads`, fails with `Conflict` if what
-    /// was read has changed. `who` decides whether the reserve may be used.
-    fn commit(&self, batch: &Batch, reads: Option<&ReadSet>, who: Admit) -> Result<Seq, CommitError>;
+    /// was read has changed. `admit` decides whether the reserve may be used.
+    fn commit(&self, batch: &Batch, reads: Option<&ReadSet>, admit: Admit) -> Result<Seq, CommitError>;
 
     /// Makes every commit up to `upto`, and all slices written before, durable. Callers at the same time share the work.
     fn sync(&self, upto: Seq) -> Result<(), MetaError>;
@@ -212,7 +212,7 @@ pub trait Store: Send + Sync + 'static {
     /// commits for the commit log, or freezes its memtable). It is told what the commits since the last cut added to
     /// the running sums; what it adds to the batch becomes part of the cut. It is for changes that fold in memory between
     /// cuts, such as counters and parent times; it must not call back.
-    fn set_cut_hook(&self, hook: CutHook);
+    fn set_sync_point_hook(&self, hook: SyncPointHook);
 
     /// Does one piece of background work (flush, compaction, cleaning), if there is any, on this thread.
     /// `true` if it did something. For callers that run without background threads.
@@ -226,23 +226,23 @@ pub trait Store: Send + Sync + 'static {
 pub type SliceRead<'a> = (SlicePtr, &'a mut [u8]);
 
 /// Keeps slices for who remembers them without metadata saying so.
-pub trait Holder: Send + Sync {
-    /// Keeps bytes that metadata names, or named when the caller's pin was taken, until `let_go`, whatever becomes of what named
+pub trait SliceHolder: Send + Sync {
+    /// Keeps bytes that metadata names, or named when the caller's pin was taken, until `release_hold`, whatever becomes of what named
     /// them. It takes memory and space, and nothing of it survives closing.
     fn hold(&self, slices: &[SlicePtr]);
 
     /// Ends a `hold` of the same slices.
-    fn let_go(&self, slices: &[SlicePtr]);
+    fn release_hold(&self, slices: &[SlicePtr]);
 }
 
 /// Immutable byte ranges. On one machine the log; on a cluster, storage servers.
 pub trait SliceStore: Send + Sync + 'static {
     /// Writes bytes. The caller holds one reference to them and gives it back with `release`, whether or not
     /// a commit has named them meanwhile (a commit counts a reference of its own for each pointer in it).
-    fn write(&self, stream: Stream, bytes: &[u8], who: Admit) -> Result<Slices, LogError>;
+    fn write(&self, stream: Stream, bytes: &[u8], admit: Admit) -> Result<Slices, LogError>;
 
     /// Whether bytes that are few enough to be part of a value may be. Where values wait in memory for long, `false` says when many do.
-    fn lets_ride(&self, _len: usize) -> bool {
+    fn may_inline(&self, _len: usize) -> bool {
         true
     }
 
@@ -250,7 +250,7 @@ pub trait SliceStore: Send + Sync + 'static {
     fn release(&self, slices: &[SlicePtr]);
 
     /// Where the bytes are held: the same for every store that is laid over this one.
-    fn holder(self: &Arc<Self>) -> Arc<dyn Holder>;
+    fn holder(self: &Arc<Self>) -> Arc<dyn SliceHolder>;
 
     /// Fills each buffer with its slice's bytes, verified.
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), LogError>;

@@ -11,7 +11,7 @@ use warpfire_format::Corrupt;
 use warpfire_log::{LogError, Slices};
 use warpfire_units::{SegmentId, SlicePtr};
 
-use crate::schema::{Base, Folded, PlaceError, Placer, Schema, SchemaError};
+use crate::schema::{FoldResult, OlderValue, RelocateError, Relocator, Schema, SchemaError};
 
 /// Texts of this length or more are packed when a table is written.
 pub(crate) const PACKED_BYTES_MIN: usize = 16;
@@ -19,7 +19,7 @@ pub(crate) const PACKED_BYTES_MIN: usize = 16;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ListSchema;
 
-pub(crate) enum Item<'a> {
+pub(crate) enum ListItem<'a> {
     Text(&'a [u8]),
     Pointer(SlicePtr),
     Clear,
@@ -48,8 +48,8 @@ pub(crate) fn clear_item() -> Vec<u8> {
 const BAD_LIST: Corrupt = Corrupt::new(900, "test list");
 
 /// The items of a value or operand.
-pub(crate) fn items(mut bytes: &[u8]) -> Result<Vec<Item<'_>>, SchemaError> {
-    let bad = || SchemaError { code: BAD_LIST.code, reason: BAD_LIST.what.to_owned() };
+pub(crate) fn items(mut bytes: &[u8]) -> Result<Vec<ListItem<'_>>, SchemaError> {
+    let bad = || SchemaError { code: BAD_LIST.code, reason: BAD_LIST.reason.to_owned() };
     let mut found = Vec::new();
     while let Some((kind, rest)) = bytes.split_first() {
         match kind {
@@ -57,14 +57,14 @@ pub(crate) fn items(mut bytes: &[u8]) -> Result<Vec<Item<'_>>, SchemaError> {
                 let (len, rest) = rest.split_first_chunk::<2>().ok_or_else(bad)?;
                 let (text, rest) =
                     rest.split_at_checked(usize::from(u16::from_le_bytes(*len))).ok_or_else(bad)?;
-                found.push(Item::Text(text));
+                found.push(ListItem::Text(text));
                 bytes = rest;
             }
             b'P' => {
                 let (segment, rest) = rest.split_first_chunk::<8>().ok_or_else(bad)?;
                 let (offset, rest) = rest.split_first_chunk::<8>().ok_or_else(bad)?;
                 let (len, rest) = rest.split_first_chunk::<4>().ok_or_else(bad)?;
-                found.push(Item::Pointer(SlicePtr {
+                found.push(ListItem::Pointer(SlicePtr {
                     segment: SegmentId::new(u64::from_le_bytes(*segment)).ok_or_else(bad)?,
                     offset_bytes: u64::from_le_bytes(*offset),
                     len_bytes: u32::from_le_bytes(*len),
@@ -72,7 +72,7 @@ pub(crate) fn items(mut bytes: &[u8]) -> Result<Vec<Item<'_>>, SchemaError> {
                 bytes = rest;
             }
             b'X' => {
-                found.push(Item::Clear);
+                found.push(ListItem::Clear);
                 bytes = rest;
             }
             _ => return Err(bad()),
@@ -85,20 +85,20 @@ impl Schema for ListSchema {
     fn fold(
         &self,
         _key: &[u8],
-        base: Base<'_>,
+        base: OlderValue<'_>,
         operands: &[&[u8]],
         out: &mut Vec<u8>,
-    ) -> Result<Folded, SchemaError> {
+    ) -> Result<FoldResult, SchemaError> {
         out.clear();
-        if let Base::Value(value) = base {
+        if let OlderValue::Value(value) = base {
             items(value)?;
             out.extend_from_slice(value);
         }
         for operand in operands {
-            if items(operand)?.iter().any(|item| matches!(item, Item::Clear)) {
+            if items(operand)?.iter().any(|item| matches!(item, ListItem::Clear)) {
                 assert_eq!(operand.first(), Some(&b'X'), "a clear comes first");
                 out.clear();
-                if base == Base::Unknown {
+                if base == OlderValue::Unknown {
                     out.push(b'X');
                 }
                 out.extend_from_slice(&operand[1..]);
@@ -107,9 +107,9 @@ impl Schema for ListSchema {
             }
         }
         Ok(match base {
-            Base::Unknown => Folded::Operand,
-            _ if out.is_empty() => Folded::Deleted,
-            _ => Folded::Value,
+            OlderValue::Unknown => FoldResult::Operand,
+            _ if out.is_empty() => FoldResult::Deleted,
+            _ => FoldResult::Value,
         })
     }
 
@@ -121,38 +121,38 @@ impl Schema for ListSchema {
         visit: &mut dyn FnMut(SlicePtr),
     ) -> Result<(), SchemaError> {
         for item in items(value)? {
-            if let Item::Pointer(slice) = item {
+            if let ListItem::Pointer(slice) = item {
                 visit(slice);
             }
         }
         Ok(())
     }
 
-    fn place(
+    fn relocate(
         &self,
         _key: &[u8],
         value: &[u8],
         _is_operand: bool,
-        placer: &mut dyn Placer,
+        relocator: &mut dyn Relocator,
         out: &mut Vec<u8>,
-    ) -> Result<bool, PlaceError> {
+    ) -> Result<bool, RelocateError> {
         let mut changed = false;
         let mut placed = Vec::new();
         for item in items(value)? {
             match item {
-                Item::Text(text) if text.len() >= PACKED_BYTES_MIN => {
+                ListItem::Text(text) if text.len() >= PACKED_BYTES_MIN => {
                     changed = true;
-                    placed.extend(pointer_item(placer.pack(text)?));
+                    placed.extend(pointer_item(relocator.pack(text)?));
                 }
-                Item::Text(text) => placed.extend(text_item(text)),
-                Item::Pointer(slice) => {
-                    let moved = placer.moved(slice)?;
+                ListItem::Text(text) => placed.extend(text_item(text)),
+                ListItem::Pointer(slice) => {
+                    let moved = relocator.move_slice(slice)?;
                     changed |= moved.is_some();
                     for piece in moved.unwrap_or_else(|| Slices::from_buf([slice])) {
                         placed.extend(pointer_item(piece));
                     }
                 }
-                Item::Clear => placed.extend(clear_item()),
+                ListItem::Clear => placed.extend(clear_item()),
             }
         }
         if changed {
@@ -171,13 +171,13 @@ pub(crate) fn resolved(
     let mut texts = Vec::new();
     for item in items(value).expect("test values decode") {
         match item {
-            Item::Text(text) => texts.extend_from_slice(text),
-            Item::Pointer(slice) => {
+            ListItem::Text(text) => texts.extend_from_slice(text),
+            ListItem::Pointer(slice) => {
                 let start = texts.len();
                 texts.resize(start + slice.len_bytes as usize, 0);
                 read(slice, &mut texts[start..])?;
             }
-            Item::Clear => {}
+            ListItem::Clear => {}
         }
     }
     Ok(texts)

@@ -4,11 +4,11 @@
 use warpfire_env::Timestamp;
 use warpfire_log::{Log, LogStore};
 use warpfire_meta::{
-    Admit, Background, Base, Batch, Engine, EngineOptions, Folded, PlaceError, Placer, Schema, SchemaError,
-    SliceStore, Store, Stream,
+    Admit, Background, Batch, Engine, EngineOptions, FoldResult, OlderValue, RelocateError, Relocator,
+    Schema, SchemaError, SliceStore, Store, Stream,
 };
 use warpfire_pool::{CreateOptions, Pool};
-use warpfire_simdev::{DeviceSpec, Fault, OpClass, SimWorld, mix};
+use warpfire_sim_env::{DeviceSpec, Fault, OpClass, SimWorld, mix};
 use warpfire_units::{BLOCK_BYTES, SegmentId, Seq, SlicePtr};
 
 const ZONE_BYTES: u64 = 256 << 10;
@@ -40,7 +40,13 @@ fn decode(value: &[u8]) -> SlicePtr {
 }
 
 impl Schema for OnePointer {
-    fn fold(&self, _: &[u8], _: Base<'_>, _: &[&[u8]], _: &mut Vec<u8>) -> Result<Folded, SchemaError> {
+    fn fold(
+        &self,
+        _: &[u8],
+        _: OlderValue<'_>,
+        _: &[&[u8]],
+        _: &mut Vec<u8>,
+    ) -> Result<FoldResult, SchemaError> {
         unreachable!("the tests put no operands")
     }
 
@@ -55,15 +61,15 @@ impl Schema for OnePointer {
         Ok(())
     }
 
-    fn place(
+    fn relocate(
         &self,
         _: &[u8],
         value: &[u8],
         _: bool,
-        placer: &mut dyn Placer,
+        relocator: &mut dyn Relocator,
         out: &mut Vec<u8>,
-    ) -> Result<bool, PlaceError> {
-        let Some(moved) = placer.moved(decode(value))? else { return Ok(false) };
+    ) -> Result<bool, RelocateError> {
+        let Some(moved) = relocator.move_slice(decode(value))? else { return Ok(false) };
         assert_eq!(moved.len(), 1, "short slices stay whole");
         *out = encode(moved[0]);
         Ok(true)

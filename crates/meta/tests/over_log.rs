@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use warpfire_env::Timestamp;
 use warpfire_log::Log;
 use warpfire_meta::{
-    Admit, Background, Batch, Direction, Engine, EngineOptions, KeyRange, Page, PlainSchema, Store,
+    Admit, Background, Batch, Direction, Engine, EngineOptions, KeyRange, PlainSchema, ScanPage, Store,
 };
 use warpfire_pool::{CreateOptions, Pool};
-use warpfire_simdev::{Cut, DeviceSpec, SimWorld, mix};
+use warpfire_sim_env::{Cut, DeviceSpec, SimWorld, mix};
 use warpfire_units::Seq;
 
 type RealEngine = Engine<Log, PlainSchema>;
@@ -136,7 +136,7 @@ fn a_cold_scan_reads_many_blocks_at_once() {
         let world = world.fork();
         let engine = filled_and_reopened(&world, RECORDS);
         let before = engine.log().pool().counters().total;
-        let (mut page, mut seen) = (Page::default(), 0);
+        let (mut page, mut seen) = (ScanPage::default(), 0);
         let (mut start, mut end) = (Vec::new(), None);
         loop {
             let range = KeyRange { start: &start, end: end.as_deref() };

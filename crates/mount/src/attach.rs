@@ -17,7 +17,7 @@ use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::error::MountError;
-use crate::mountpoint::{helper_refused, not_permitted, system};
+use crate::mountpoint::{helper_refused, not_permitted, system_error};
 use crate::options::MountOptions;
 
 /// What mount tables show as the type, after `fuse.`.
@@ -35,7 +35,7 @@ pub(crate) fn attach(at: &Path, options: &MountOptions) -> Result<OwnedFd, Mount
 fn attach_as_root(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(|e| match e.kind() {
         io::ErrorKind::PermissionDenied => not_permitted(at, format!("/dev/fuse: {e}")),
-        _ => system(at, "open /dev/fuse", e),
+        _ => system_error(at, "open /dev/fuse", e),
     })?;
     let allow_other = if options.allow_other { ",allow_other" } else { "" };
     let data = format!("fd={},rootmode=40000,user_id=0,group_id=0{allow_other}", device.as_raw_fd());
@@ -48,14 +48,14 @@ fn attach_as_root(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountErr
             at,
             "mount(2) refuses: CAP_SYS_ADMIN is missing, in a container perhaps".to_owned(),
         )),
-        Err(e) => Err(system(at, "mount", e.into())),
+        Err(e) => Err(system_error(at, "mount", e.into())),
     }
 }
 
 /// The helper mounts and sends the descriptor over a socket, whose number it takes from its environment: here its
 /// standard input.
 fn attach_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
-    let (ours, theirs) = UnixStream::pair().map_err(|e| system(at, "make a socket", e))?;
+    let (ours, theirs) = UnixStream::pair().map_err(|e| system_error(at, "make a socket", e))?;
     let mut child = Command::new("fusermount3")
         .arg("-o")
         .arg(helper_options(options))
@@ -71,19 +71,19 @@ fn attach_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountE
                 at,
                 "only root mounts by itself; install fusermount3 (package fuse3)".to_owned(),
             ),
-            _ => system(at, "run fusermount3", e),
+            _ => system_error(at, "run fusermount3", e),
         })?;
     let received = receive_descriptor(&ours);
-    let mut said = String::new();
+    let mut message = String::new();
     if let Some(stderr) = &mut child.stderr {
         // What it says only explains a failure that shows otherwise.
-        let _ = stderr.read_to_string(&mut said);
+        let _ = stderr.read_to_string(&mut message);
     }
-    let ended = child.wait().map_err(|e| system(at, "wait for fusermount3", e))?;
+    let ended = child.wait().map_err(|e| system_error(at, "wait for fusermount3", e))?;
     match received {
         Ok(Some(device)) if ended.success() => Ok(device),
-        Ok(_) => Err(helper_refused(at, &said)),
-        Err(e) => Err(system(at, "receive from fusermount3", e)),
+        Ok(_) => Err(helper_refused(at, &message)),
+        Err(e) => Err(system_error(at, "receive from fusermount3", e)),
     }
 }
 

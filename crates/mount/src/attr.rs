@@ -31,7 +31,7 @@ pub(crate) fn file_attr(attr: &Attr) -> FileAttr {
 }
 
 /// Attributes of inode 0, which is how an answer says that there is none.
-pub(crate) fn nothing() -> FileAttr {
+pub(crate) fn negative_entry() -> FileAttr {
     FileAttr {
         ino: INodeNo(0),
         size: 0,

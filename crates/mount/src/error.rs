@@ -1,4 +1,4 @@
-//! Why a mount can not be made, or not be taken away.
+//! Why a mount cannot be made, or not be taken away.
 
 use std::io;
 use std::path::PathBuf;

@@ -8,24 +8,27 @@
 
 mod attach;
 mod attr;
-mod awake;
+mod blocking_threads;
+mod caller;
+mod cpu_latency;
 mod error;
-mod gate;
-mod groups;
+mod invalidation_gate;
+mod kernel_nodes;
 mod mountinfo;
 mod mountpoint;
-mod nodes;
 mod options;
 mod server;
 mod session;
 mod slices;
 mod views;
-mod waiters;
 
 pub use error::MountError;
 pub use mountinfo::{MountEntry, mounts};
 pub use options::{MountOptions, THREADS_MAX};
 pub use session::{Session, mount};
 pub use slices::{MountedSlice, remove_range};
-pub use views::{ChangesClient, ControlClient, TransactionReport, TransactionState, enter, pass_signals_to};
-pub use warpfire_fs::{Aspect, Attr, Change, Differing, FileKind, How};
+pub use views::{
+    TransactionChanges, TransactionClient, TransactionReport, TransactionState, enter_view,
+    forward_signals_to,
+};
+pub use warpfire_fs::{Aspect, Attr, ChangeKind, ChangedRanges, FileKind, PathChange};

@@ -26,10 +26,10 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf, MountError> {
         return Err(MountError::NoFuse);
     }
     for _ in 0..DEAD_MOUNTS_MAX {
-        match look(path) {
-            Ok(Found::Directory(real)) => return Ok(real),
-            Ok(Found::FuseMount(real)) => return Err(MountError::AlreadyMounted(real)),
-            Ok(Found::SomethingElse) => return Err(MountError::NotADirectory(path.to_owned())),
+        match inspect(path) {
+            Ok(MountpointState::Directory(real)) => return Ok(real),
+            Ok(MountpointState::FuseMount(real)) => return Err(MountError::AlreadyMounted(real)),
+            Ok(MountpointState::SomethingElse) => return Err(MountError::NotADirectory(path.to_owned())),
             Err(e) if is_dead(&e) => {
                 tracing::warn!(mountpoint = %path.display(), "detaching a mount whose server has died");
                 detach(path)?;
@@ -37,10 +37,10 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf, MountError> {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 return Err(MountError::Missing(path.to_owned()));
             }
-            Err(e) => return Err(system(path, "look at the mountpoint", e)),
+            Err(e) => return Err(system_error(path, "look at the mountpoint", e)),
         }
     }
-    Err(system(path, "detach dead mounts", io::Error::from(Errno::BUSY)))
+    Err(system_error(path, "detach dead mounts", io::Error::from(Errno::BUSY)))
 }
 
 /// Takes a mount away from the tree at once; what is open in it stays open as long as its server lives.
@@ -60,7 +60,7 @@ pub(crate) fn unmount(path: &Path) -> Result<(), MountError> {
 pub(crate) fn write_back(path: &Path) -> Result<(), MountError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let written = rustix::fs::open(path, flags, Mode::empty()).and_then(rustix::fs::syncfs);
-    written.map_err(|e| system(path, "write back", e.into()))
+    written.map_err(|e| system_error(path, "write back", e.into()))
 }
 
 fn unmount_with(path: &Path, flags: UnmountFlags, helper: &[&str]) -> Result<(), MountError> {
@@ -69,16 +69,16 @@ fn unmount_with(path: &Path, flags: UnmountFlags, helper: &[&str]) -> Result<(),
         Err(Errno::BUSY) => Err(MountError::InUse(path.to_owned())),
         // A user who is not root asks the helper that is.
         Err(Errno::PERM) => {
-            let asked = Command::new("fusermount3").args(helper).arg("--").arg(path).output();
-            let said = asked.map_err(|e| system(path, "run fusermount3", e))?;
-            let text = String::from_utf8_lossy(&said.stderr);
+            let output_or_error = Command::new("fusermount3").args(helper).arg("--").arg(path).output();
+            let output = output_or_error.map_err(|e| system_error(path, "run fusermount3", e))?;
+            let text = String::from_utf8_lossy(&output.stderr);
             match () {
-                () if said.status.success() => Ok(()),
+                () if output.status.success() => Ok(()),
                 () if text.contains("busy") => Err(MountError::InUse(path.to_owned())),
                 () => Err(helper_refused(path, &text)),
             }
         }
-        Err(e) => Err(system(path, "unmount", e.into())),
+        Err(e) => Err(system_error(path, "unmount", e.into())),
     }
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn raise_readahead(mounted: &Path) {
     }
 }
 
-pub(crate) fn system(path: &Path, action: &'static str, source: io::Error) -> MountError {
+pub(crate) fn system_error(path: &Path, action: &'static str, source: io::Error) -> MountError {
     MountError::System { path: path.to_owned(), action, source }
 }
 
@@ -104,30 +104,30 @@ pub(crate) fn not_permitted(path: &Path, reason: String) -> MountError {
 }
 
 /// What the helper said when it did not do what it was asked.
-pub(crate) fn helper_refused(path: &Path, said: &str) -> MountError {
-    let last = said.lines().last().unwrap_or("fusermount3 failed and did not say why");
+pub(crate) fn helper_refused(path: &Path, output: &str) -> MountError {
+    let last = output.lines().last().unwrap_or("fusermount3 failed and did not say why");
     not_permitted(path, last.trim().to_owned())
 }
 
 /// What is at a path that is to be mounted on; paths are their real names.
-enum Found {
+enum MountpointState {
     Directory(PathBuf),
     FuseMount(PathBuf),
     SomethingElse,
 }
 
-fn look(path: &Path) -> io::Result<Found> {
+fn inspect(path: &Path) -> io::Result<MountpointState> {
     if !fs::metadata(path)?.is_dir() {
-        return Ok(Found::SomethingElse);
+        return Ok(MountpointState::SomethingElse);
     }
     let real = path.canonicalize()?;
     let mounts = mountinfo::mounts().unwrap_or_default();
     if !mounts.iter().any(|mount| mount.is_fuse() && mount.mountpoint == real) {
-        return Ok(Found::Directory(real));
+        return Ok(MountpointState::Directory(real));
     }
     // Attributes may come from the kernel's cache, long after the server died. This question never does.
     rustix::fs::statvfs(&real)?;
-    Ok(Found::FuseMount(real))
+    Ok(MountpointState::FuseMount(real))
 }
 
 /// A mount whose server is gone answers everything that the kernel does not know itself with "not connected".
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_mountpoint_and_a_file_are_told_apart() {
+    fn a_missing_mountpoint_and_a_file_are_distinguished() {
         if !Path::new("/dev/fuse").exists() {
             eprintln!("skipped: no /dev/fuse here");
             return;

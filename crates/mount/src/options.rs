@@ -16,9 +16,9 @@ pub struct MountOptions {
     pub threads: usize,
     /// Keeps idle processors from halting while requests flow, where that is what makes requests slow: in virtual machines of at most eight processors
     /// that halt without polling first. Needs write access to `/dev/cpu_dma_latency`, which root has; without it nothing is done.
-    pub keep_awake: bool,
+    pub hold_cpu_latency: bool,
     /// How long a change may wait before it is made durable without a sync asking for it.
-    pub commit_interval: Duration,
+    pub sync_interval: Duration,
     /// What mount tables show as the source.
     pub fsname: String,
     /// Unmounts on SIGTERM, SIGINT and SIGHUP.
@@ -40,8 +40,8 @@ impl Default for MountOptions {
             read_only: false,
             allow_other: false,
             threads: (cores / 2).clamp(1, 16),
-            keep_awake: true,
-            commit_interval: Duration::from_secs(5),
+            hold_cpu_latency: true,
+            sync_interval: Duration::from_secs(5),
             fsname: "warpfire".to_owned(),
             unmount_on_signals: true,
             transaction_timeout: Duration::from_secs(3600),
@@ -50,20 +50,20 @@ impl Default for MountOptions {
     }
 }
 
-/// Who decides whether a caller may do what it asks. The server itself can not: names that the kernel has cached
+/// Who decides whether a caller may do what it asks. The server itself cannot: names that the kernel has cached
 /// never reach it, so nobody would check the search permission of the directories on the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Checks {
+pub(crate) enum PermissionChecks {
     /// The kernel, with the modes and lists that the server tells it.
     Kernel,
     /// Nobody: only root can reach the mount, and permissions do not bind root. Saves the kernel a request for the
     /// directory's attributes at each create and unlink.
-    RootAlone,
+    RootOnly,
 }
 
-impl Checks {
-    pub(crate) fn of(options: &MountOptions, uid: u32) -> Checks {
-        if uid == 0 && !options.allow_other { Checks::RootAlone } else { Checks::Kernel }
+impl PermissionChecks {
+    pub(crate) fn of(options: &MountOptions, uid: u32) -> PermissionChecks {
+        if uid == 0 && !options.allow_other { PermissionChecks::RootOnly } else { PermissionChecks::Kernel }
     }
 }
 
@@ -75,8 +75,8 @@ mod tests {
     fn only_a_mount_that_root_alone_can_reach_goes_unchecked() {
         let alone = MountOptions::default();
         let shared = MountOptions { allow_other: true, ..MountOptions::default() };
-        assert_eq!(Checks::of(&alone, 0), Checks::RootAlone);
-        assert_eq!(Checks::of(&alone, 1000), Checks::Kernel);
-        assert_eq!(Checks::of(&shared, 0), Checks::Kernel);
+        assert_eq!(PermissionChecks::of(&alone, 0), PermissionChecks::RootOnly);
+        assert_eq!(PermissionChecks::of(&alone, 1000), PermissionChecks::Kernel);
+        assert_eq!(PermissionChecks::of(&shared, 0), PermissionChecks::Kernel);
     }
 }

@@ -24,18 +24,18 @@ use warpfire_fs::{Fs, FsError, IntervalSync};
 use warpfire_meta::{SliceStore, Store};
 
 use crate::attach::attach;
-use crate::awake::Awake;
+use crate::blocking_threads::{BlockingThreads, SYNC_THREADS};
+use crate::cpu_latency::CpuLatency;
 use crate::error::MountError;
-use crate::gate::Gate;
-use crate::mountpoint::{self, system};
-use crate::nodes::Nodes;
-use crate::options::{Checks, MountOptions, THREADS_MAX};
-use crate::server::{Server, Setting};
-use crate::views::{Control, Door, Main, Views};
-use crate::waiters::{SYNC_THREADS, Waiters};
+use crate::invalidation_gate::InvalidationGate;
+use crate::kernel_nodes::KernelNodes;
+use crate::mountpoint::{self, system_error};
+use crate::options::{MountOptions, PermissionChecks, THREADS_MAX};
+use crate::server::{Server, ServerContext};
+use crate::views::{MainMount, MountKind, TransactionControl, Views};
 
 /// How a mount ends.
-enum End {
+enum MountEnd {
     /// The kernel has let go of it.
     Unmounted,
     /// It is out of the tree, and files in it are open.
@@ -46,11 +46,11 @@ enum End {
 /// that went.
 pub struct Session {
     mountpoint: PathBuf,
-    ends: Receiver<End>,
+    ends: Receiver<MountEnd>,
     serving: Option<JoinHandle<std::io::Result<()>>>,
     signals: Option<(Handle, JoinHandle<()>)>,
     interval_sync: IntervalSync,
-    awake: Awake,
+    cpu_latency: CpuLatency,
     close: Option<Box<dyn FnOnce() -> Result<(), FsError> + Send>>,
 }
 
@@ -64,44 +64,45 @@ pub fn mount<E: Store + SliceStore>(
     options: &MountOptions,
 ) -> Result<Session, MountError> {
     let at = mountpoint::prepare(mountpoint)?;
-    let threads_failed = |e| system(&at, "start threads", e);
+    let threads_failed = |e| system_error(&at, "start threads", e);
     let committing = Arc::clone(&fs);
-    let commit = move || {
+    let sync = move || {
         if let Err(e) = committing.sync() {
             tracing::error!("background commit: {e}");
         }
     };
     let (interval_sync, changes) =
-        IntervalSync::after_changes(options.commit_interval, commit).map_err(threads_failed)?;
-    let (awake, requests) = Awake::start(options.keep_awake).map_err(threads_failed)?;
-    let checks = Checks::of(options, rustix::process::geteuid().as_raw());
-    let waiters = Arc::new(Waiters::start("warpfire-sync", SYNC_THREADS).map_err(threads_failed)?);
-    let (root, gate) = (fs.root(), Arc::new(Gate::default()));
-    let nodes = Arc::new(Nodes::new(root.ino(), root));
-    let main = Main {
+        IntervalSync::after_changes(options.sync_interval, sync).map_err(threads_failed)?;
+    let (cpu_latency, requests) = CpuLatency::start(options.hold_cpu_latency).map_err(threads_failed)?;
+    let checks = PermissionChecks::of(options, rustix::process::geteuid().as_raw());
+    let blocking_threads =
+        Arc::new(BlockingThreads::start("warpfire-sync", SYNC_THREADS).map_err(threads_failed)?);
+    let (root, gate) = (fs.root(), Arc::new(InvalidationGate::default()));
+    let nodes = Arc::new(KernelNodes::new(root.ino(), root));
+    let main = MainMount {
         nodes: Arc::clone(&nodes),
         gate: Arc::clone(&gate),
         changes: changes.clone(),
         requests: requests.clone(),
-        waiters: Arc::clone(&waiters),
+        blocking_threads: Arc::clone(&blocking_threads),
     };
     let views = Arc::new(Views::new(Arc::clone(&fs), main, options).map_err(threads_failed)?);
-    let control: Arc<dyn Control> = Arc::clone(&views) as Arc<dyn Control>;
-    let setting = Setting {
+    let control: Arc<dyn TransactionControl> = Arc::clone(&views) as Arc<dyn TransactionControl>;
+    let context = ServerContext {
         nodes,
         gate,
         changes,
         requests,
-        waiters,
-        door: Door::Main(control),
+        blocking_threads,
+        mount_kind: MountKind::MainMount(control),
         read_only: options.read_only,
     };
-    let server = Server::new(Arc::clone(&fs), checks, setting);
+    let server = Server::new(Arc::clone(&fs), checks, context);
     let device = attach(&at, options)?;
     let (detached, ends) = mpsc::channel();
     let ended = detached.clone();
     // Nobody waits any more if the session was dropped.
-    let tell_end = move || _ = ended.send(End::Unmounted);
+    let tell_end = move || _ = ended.send(MountEnd::Unmounted);
     let (serving, notifier) = serve(server, device, options, &at, tell_end).inspect_err(|_| {
         // Nobody would ever answer; the first error is the one to tell.
         let _ = mountpoint::detach(&at);
@@ -114,7 +115,7 @@ pub fn mount<E: Store + SliceStore>(
         serving: Some(serving),
         signals: None,
         interval_sync,
-        awake,
+        cpu_latency,
         close: Some(Box::new(move || {
             ending.end_all();
             fs.close()
@@ -130,7 +131,7 @@ pub fn mount<E: Store + SliceStore>(
 /// Greets the kernel and starts the threads that answer it. They end when the kernel has let go of the mount, and then call `at_end`.
 ///
 /// # Errors
-/// If the kernel does not speak the protocol, or threads can not be started.
+/// If the kernel does not speak the protocol, or threads cannot be started.
 pub(crate) fn serve<E: Store + SliceStore>(
     mut server: Server<E>,
     device: OwnedFd,
@@ -146,11 +147,11 @@ pub(crate) fn serve<E: Store + SliceStore>(
     if config.n_threads == Some(1)
         && let Ok(connection) = device.try_clone()
     {
-        server.serve_alone(connection);
+        server.set_sole_connection(connection);
     }
     let known = server.notifier();
     let session = fuser::Session::from_fd(server, device, SessionACL::All, config)
-        .map_err(|e| system(at, "agree with the kernel on a protocol", e))?;
+        .map_err(|e| system_error(at, "agree with the kernel on a protocol", e))?;
     let notifier = session.notifier();
     assert!(known.set(notifier.clone()).is_ok(), "a server serves one mount");
     let run = move || {
@@ -161,12 +162,12 @@ pub(crate) fn serve<E: Store + SliceStore>(
     let serving = thread::Builder::new()
         .name("warpfire-serve".to_owned())
         .spawn(run)
-        .map_err(|e| system(at, "start threads", e))?;
+        .map_err(|e| system_error(at, "start threads", e))?;
     Ok((serving, notifier))
 }
 
 /// Unmounts when the process is asked to end.
-fn watch_signals(at: PathBuf, ends: Sender<End>) -> std::io::Result<(Handle, JoinHandle<()>)> {
+fn watch_signals(at: PathBuf, ends: Sender<MountEnd>) -> std::io::Result<(Handle, JoinHandle<()>)> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let handle = signals.handle();
     let watch = move || {
@@ -175,7 +176,7 @@ fn watch_signals(at: PathBuf, ends: Sender<End>) -> std::io::Result<(Handle, Joi
             let ended = match mountpoint::unmount(&at) {
                 Err(MountError::InUse(_)) => write_back_and_detach(&at).map(|()| {
                     // As above.
-                    let _ = ends.send(End::Detached);
+                    let _ = ends.send(MountEnd::Detached);
                 }),
                 done => done,
             };
@@ -225,7 +226,7 @@ impl Session {
             return Ok(());
         }
         // No sender left: serving has ended without a word, and `finish` says why.
-        let end = self.ends.recv().unwrap_or(End::Unmounted);
+        let end = self.ends.recv().unwrap_or(MountEnd::Unmounted);
         self.finish(&end)
     }
 
@@ -235,23 +236,25 @@ impl Session {
     /// As [`Session::wait`], and when the system refuses.
     pub fn detach(mut self) -> Result<(), MountError> {
         write_back_and_detach(&self.mountpoint)?;
-        self.finish(&End::Detached)
+        self.finish(&MountEnd::Detached)
     }
 
-    fn finish(&mut self, end: &End) -> Result<(), MountError> {
+    fn finish(&mut self, end: &MountEnd) -> Result<(), MountError> {
         if let Some((handle, thread)) = self.signals.take() {
             handle.close();
             thread.join().expect("the signal thread does not panic");
         }
         let served = match (end, self.serving.take()) {
-            (End::Unmounted, Some(serving)) => serving.join().expect("the serving thread does not panic"),
+            (MountEnd::Unmounted, Some(serving)) => {
+                serving.join().expect("the serving thread does not panic")
+            }
             _ => Ok(()),
         };
         self.interval_sync.stop();
-        self.awake.stop();
+        self.cpu_latency.stop();
         let Some(close) = self.close.take() else { return Ok(()) };
         close()?;
-        served.map_err(|e| system(&self.mountpoint, "serve", e))
+        served.map_err(|e| system_error(&self.mountpoint, "serve", e))
     }
 }
 
@@ -260,7 +263,7 @@ impl Drop for Session {
         if self.close.is_none() {
             return;
         }
-        let ended = write_back_and_detach(&self.mountpoint).and_then(|()| self.finish(&End::Detached));
+        let ended = write_back_and_detach(&self.mountpoint).and_then(|()| self.finish(&MountEnd::Detached));
         if let Err(e) = ended {
             tracing::error!("{e}");
         }

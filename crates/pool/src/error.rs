@@ -103,7 +103,7 @@ pub enum DeviceSetError {
         second: String,
     },
     /// More devices are absent than parity covers.
-    #[error("{} devices are missing and parity covers {parity}: {}", missing.len(), Names(missing))]
+    #[error("{} devices are missing and parity covers {parity}: {}", missing.len(), NameList(missing))]
     Missing {
         /// Those absent.
         missing: Vec<(DeviceIndex, Uuid)>,
@@ -135,9 +135,9 @@ pub enum DeviceSetError {
     NoRoot(Corrupt),
 }
 
-struct Names<'a>(&'a [(DeviceIndex, Uuid)]);
+struct NameList<'a>(&'a [(DeviceIndex, Uuid)]);
 
-impl fmt::Display for Names<'_> {
+impl fmt::Display for NameList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, (index, uuid)) in self.0.iter().enumerate() {
             let comma = if n == 0 { "" } else { ", " };

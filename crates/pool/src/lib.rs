@@ -1,47 +1,31 @@
 //! Devices joined by parity and checksums.
 //!
-//! A [`Pool`] is made of devices once ([`Pool::create`]) and opened from them later ([`Pool::open`]), with up to
-//! m of them missing. It hands out segments to append to ([`Pool::allocate`], [`SegmentWriter`]), reads slices of
-//! them back verified and, where need be, rebuilt ([`Pool::read`]), and keeps one small state for its client, the
+//! [`Pool::create`] makes a pool of devices. [`Pool::open`] opens it from the same devices, of which up to m may be
+//! missing. The pool hands out segments to append to ([`Pool::allocate`], [`SegmentWriter`]), reads slices of
+//! them back, verified and where needed reconstructed ([`Pool::read`]), and keeps one small state for its client, the
 //! root ([`Pool::write_root`]).
 //!
-//! What the pool does not keep is which segments exist: the client names them after each open, by
-//! [`Pool::adopt`], and walks those that were open with [`Pool::recover`].
+//! The pool does not record which segments exist. After each open the client names them by [`Pool::adopt`], and
+//! walks those that were open by [`Pool::walk_open_segment`].
 
 #![forbid(unsafe_code)]
 
-mod allocate;
-mod checksums;
-mod counters;
-mod create;
-mod devices;
+mod device;
 mod error;
-mod geometry;
-mod header_window;
-mod load;
-mod open;
+mod life;
 mod pool;
 mod read;
-mod rebuild;
-mod recover;
-mod restore;
-mod roots;
-mod scan;
 mod segment;
-mod stripe_buf;
-mod stripes;
-mod writer;
-mod zones;
 
-pub use counters::{Counters, DeviceCounters};
-pub use create::CreateOptions;
-pub use devices::DeviceState;
+pub use device::counters::{DeviceCounters, PoolCounters};
+pub use device::devices::DeviceState;
+pub use device::geometry::{Geometry, ZONES_MIN, device_bytes_min};
 pub use error::{DeviceSetError, PoolError};
-pub use geometry::{Geometry, ZONES_MIN, device_bytes_min};
+pub use life::create::CreateOptions;
+pub use life::resilver::ResilveredSegment;
+pub use life::roots::Root;
+pub use life::walk_open_segment::{StripeHealth, WalkedStripe};
 pub use pool::{DeviceStatus, Pool, Status};
-pub use recover::{Health, RecoveredStripe};
-pub use restore::Restored;
-pub use roots::Root;
-pub use stripe_buf::StripeBuf;
+pub use segment::stripe_buf::StripeBuf;
+pub use segment::writer::{PreparedStripe, SegmentWriter};
 pub use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState, StripeRun};
-pub use writer::{PreparedStripe, SegmentWriter};

@@ -19,15 +19,15 @@ use warpfire_format::segment::{SegmentDescriptor, SegmentKind};
 use warpfire_format::{Corrupt, Uuid};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
-use crate::checksums::Checksums;
-use crate::counters::{Counters, DeviceCounters};
-use crate::devices::{DeviceState, Devices};
+use crate::device::counters::{DeviceCounters, PoolCounters};
+use crate::device::devices::{DeviceState, Devices};
+use crate::device::geometry::{Geometry, shape};
+use crate::device::zones::Zones;
 use crate::error::PoolError;
-use crate::geometry::{Geometry, shape};
-use crate::roots::Roots;
-use crate::segment::Segment;
-use crate::stripes::StripeIndex;
-use crate::zones::Zones;
+use crate::life::roots::Roots;
+use crate::read::checksums::Checksums;
+use crate::segment::pool_segment::PoolSegment;
+use crate::segment::stripe_index::StripeIndex;
 
 const OVERLAP: Corrupt = Corrupt::new(210, "segment lies on a zone that is taken or does not exist");
 pub(crate) const TOO_LONG: Corrupt = Corrupt::new(211, "segment has more stripes than its zones can hold");
@@ -48,10 +48,10 @@ pub(crate) struct Inner {
     pub epoch: u32,
     pub devices: Devices,
     pub zones: Mutex<Zones>,
-    pub segments: RwLock<BTreeMap<SegmentId, Arc<Segment>>>,
+    pub segments: RwLock<BTreeMap<SegmentId, Arc<PoolSegment>>>,
     pub roots: Mutex<Roots>,
     pub flushing: Mutex<()>,
-    pub unflushed: Mutex<BTreeMap<SegmentId, Arc<Segment>>>,
+    pub unflushed: Mutex<BTreeMap<SegmentId, Arc<PoolSegment>>>,
     pub damaged: Mutex<BTreeSet<SegmentId>>,
     /// Counts the segments that ever were listed in `damaged`.
     pub damage_seen: AtomicU64,
@@ -155,7 +155,7 @@ impl Pool {
         for (device, zone) in &d.columns {
             zones.use_zone(*device, *zone);
         }
-        segments.insert(d.id, Arc::new(Segment::new(d, stripes)));
+        segments.insert(d.id, Arc::new(PoolSegment::new(d, stripes)));
         Ok(())
     }
 
@@ -170,7 +170,7 @@ impl Pool {
         let segment = inner.segments.write().remove(&id).ok_or(PoolError::UnknownSegment(id))?;
         inner.unflushed.lock().remove(&id);
         inner.damaged.lock().remove(&id);
-        inner.give_zones_back(segment.columns.iter().copied());
+        inner.free_zones(segment.columns.iter().copied());
         Ok(())
     }
 
@@ -197,14 +197,14 @@ impl Pool {
 
     /// What was read, written, flushed and rebuilt since the pool was opened.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> PoolCounters {
         let inner = &self.inner;
         let devices = inner.devices.counters();
         let mut total = DeviceCounters::default();
         for d in &devices {
             total += *d;
         }
-        Counters {
+        PoolCounters {
             total,
             devices,
             rebuilt_blocks: inner.rebuilt_blocks.load(Relaxed),
@@ -259,12 +259,12 @@ impl Inner {
         self.devices.reset_zone(device, self.zone_offset(zone, 0), self.zone_bytes()).is_ok()
     }
 
-    pub(crate) fn segment(&self, id: SegmentId) -> Result<Arc<Segment>, PoolError> {
+    pub(crate) fn segment(&self, id: SegmentId) -> Result<Arc<PoolSegment>, PoolError> {
         self.segments.read().get(&id).cloned().ok_or(PoolError::UnknownSegment(id))
     }
 
     /// Columns of a segment that lie on devices which are not written any more.
-    pub(crate) fn lost_columns(&self, segment: &Segment) -> usize {
+    pub(crate) fn lost_columns(&self, segment: &PoolSegment) -> usize {
         segment.columns.iter().filter(|(device, _)| !self.devices.writable(*device)).count()
     }
 

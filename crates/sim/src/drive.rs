@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{
     AllocMode, Attr, FileKind, Fs, FsError, NewMode, NodeRef, Position, RenameMode, SetAttr, SetTime,
-    XattrMode, Yanked,
+    XattrMode, YankedSlice,
 };
 use warpfire_meta::{MetaError, SliceStore, Store};
 
-use crate::model::{Errno, Look, Name, Path, Told};
+use crate::model::{Errno, Name, OpOutput, Path, Stat};
 use crate::op::{Op, Slot, Span};
 
 const ROOT: Caller<'static> = Caller::ROOT;
@@ -22,51 +22,51 @@ const ROOT: Caller<'static> = Caller::ROOT;
 pub fn drive<E: Store + SliceStore>(
     fs: &Fs<E>,
     op: &Op,
-    values: &BTreeMap<Slot, Yanked>,
-) -> Result<(Told, Option<Yanked>), FsError> {
-    let told = match op {
+    values: &BTreeMap<Slot, YankedSlice>,
+) -> Result<(OpOutput, Option<YankedSlice>), FsError> {
+    let output = match op {
         Op::Write(path, offset, fill) => {
-            Told::Number(fs.write(&ROOT, &node(fs, path)?, Position::At(*offset), &fill.bytes())?)
+            OpOutput::Number(fs.write(&ROOT, &node(fs, path)?, Position::At(*offset), &fill.bytes())?)
         }
         Op::Append(path, fill) => {
-            Told::Number(fs.write(&ROOT, &node(fs, path)?, Position::End, &fill.bytes())?)
+            OpOutput::Number(fs.write(&ROOT, &node(fs, path)?, Position::End, &fill.bytes())?)
         }
         Op::CopyRange(from, span, to, at) => {
             let (from, to) = (node(fs, from)?, node(fs, to)?);
-            Told::Number(fs.copy_range(&ROOT, (&from, span.offset), (&to, *at), span.len)?)
+            OpOutput::Number(fs.copy_range(&ROOT, (&from, span.offset), (&to, *at), span.len)?)
         }
         Op::Paste(slot, path, at) => {
             let value = values.get(slot).expect("what is pasted is there");
             let position = at.map_or(Position::End, Position::At);
-            Told::Number(fs.paste(&ROOT, &node(fs, path)?, position, value)?)
+            OpOutput::Number(fs.paste(&ROOT, &node(fs, path)?, position, value)?)
         }
         Op::Yank(path, span, _) => {
             let value = fs.yank(&node(fs, path)?, span.offset, span.len)?;
             let mut bytes = vec![0; usize::try_from(value.len_bytes()).expect("values are short")];
-            fs.read_yanked(&value, 0, &mut bytes)?;
-            return Ok((Told::Bytes(bytes), Some(value)));
+            fs.read_yanked_slice(&value, 0, &mut bytes)?;
+            return Ok((OpOutput::Bytes(bytes), Some(value)));
         }
         Op::Read(path, span) => {
             let mut bytes = vec![0; usize::try_from(span.len).expect("reads are short")];
             let len = fs.read(&node(fs, path)?, span.offset, &mut bytes)?;
             bytes.truncate(len);
-            Told::Bytes(bytes)
+            OpOutput::Bytes(bytes)
         }
         Op::List(path) => {
             let entries = fs.readdir(&ROOT, &node(fs, path)?, None, usize::MAX)?;
-            Told::Names(entries.iter().map(|entry| (entry.name.to_vec(), entry.kind)).collect())
+            OpOutput::Names(entries.iter().map(|entry| (entry.name.to_vec(), entry.kind)).collect())
         }
-        Op::Look(path) => Told::Look(look(&fs.getattr(&*node(fs, path)?))),
+        Op::Stat(path) => OpOutput::Stat(stat(&fs.getattr(&*node(fs, path)?))),
         Op::SetMode(path, mode) => set(fs, path, &SetAttr { mode: Some(*mode), ..SetAttr::default() })?,
         Op::SetOwner(path, uid, gid) => {
             set(fs, path, &SetAttr { uid: Some(*uid), gid: Some(*gid), ..SetAttr::default() })?
         }
         _ => {
             change(fs, op)?;
-            Told::Nothing
+            OpOutput::Nothing
         }
     };
-    Ok((told, None))
+    Ok((output, None))
 }
 
 /// Does what tells nothing but that it was done.
@@ -158,13 +158,13 @@ fn rename<E: Store + SliceStore>(
     fs.rename(&ROOT, (&from_dir, from_name), (&to_dir, to_name), mode)
 }
 
-fn set<E: Store + SliceStore>(fs: &Fs<E>, path: &Path, change: &SetAttr) -> Result<Told, FsError> {
-    Ok(Told::Look(look(&fs.setattr(&ROOT, &node(fs, path)?, change)?)))
+fn set<E: Store + SliceStore>(fs: &Fs<E>, path: &Path, change: &SetAttr) -> Result<OpOutput, FsError> {
+    Ok(OpOutput::Stat(stat(&fs.setattr(&ROOT, &node(fs, path)?, change)?)))
 }
 
-fn look(attr: &Attr) -> Look {
+fn stat(attr: &Attr) -> Stat {
     let is_dir = attr.kind == FileKind::Directory;
-    Look {
+    Stat {
         kind: attr.kind,
         permissions: attr.mode & 0o7777,
         owner: (attr.uid, attr.gid),

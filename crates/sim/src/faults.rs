@@ -1,9 +1,9 @@
 //! Devices that fail under load, then heal: what was acknowledged is still there.
 
-use warpfire_simdev::{Cut, Fault, OpClass, SimRandom, mix};
+use warpfire_sim_env::{Cut, Fault, OpClass, SimRandom, mix};
 
-use crate::op::{Draw, Menu, Op};
-use crate::session::{Outcome, Session, Violation, find_state};
+use crate::op::{Menu, Op, OpSource};
+use crate::session::{Session, StepOutcome, Violation, find_state};
 use crate::stack::Shape;
 
 /// Operations before and after the faults are set.
@@ -23,27 +23,27 @@ pub fn run(seed: u64) -> Result<u64, Violation> {
     shape.zone_bytes = 256 << 10;
     let within = shape.parity > 0 && random.one_in(2);
     let mut session = Session::make(shape, seed)?;
-    let draw = Draw::new(random.below(u64::MAX), Menu { reopens: within, ..Menu::TINY });
+    let draw = OpSource::new(random.below(u64::MAX), Menu { reopens: within, ..Menu::TINY });
     for _ in 0..random.below(OPERATIONS) {
-        let op = draw.next(session.history.model(), session.desk());
+        let op = draw.next(session.history.model(), session.open_transactions());
         session.step(&op)?;
     }
     let faults = inject(&session, &random, shape, within);
-    let told = |v: Violation, session: &Session| {
+    let with_context = |v: Violation, session: &Session| {
         let history = session.history.show(session.history.newest().saturating_sub(50));
         Violation(format!("{v}\n {shape}\n faults: {faults:?}\n{history}"))
     };
     for _ in 0..OPERATIONS {
-        let op = draw.next(session.history.model(), session.desk());
-        match session.try_step(&op).map_err(|v| told(v, &session))? {
-            Outcome::Agreed | Outcome::Refused => {}
-            Outcome::Faulted(e) if within => {
-                return Err(told(Violation(format!("{op} fails within parity: {e}")), &session));
+        let op = draw.next(session.history.model(), session.open_transactions());
+        match session.try_step(&op).map_err(|v| with_context(v, &session))? {
+            StepOutcome::Agreed | StepOutcome::Refused => {}
+            StepOutcome::Faulted(e) if within => {
+                return Err(with_context(Violation(format!("{op} fails within parity: {e}")), &session));
             }
-            Outcome::Faulted(_) => break,
+            StepOutcome::Faulted(_) => break,
         }
     }
-    recover(&mut session, &random, within).map_err(|v| told(v, &session))?;
+    recover(&mut session, &random, within).map_err(|v| with_context(v, &session))?;
     Ok(1)
 }
 
@@ -88,9 +88,9 @@ fn recover(session: &mut Session, random: &SimRandom, within: bool) -> Result<()
         _ => Cut::Seeded(random.below(u64::MAX)),
     };
     session.crash(&cut)?;
-    let draw = Draw::new(random.below(u64::MAX), Menu { reopens: true, ..Menu::TINY });
+    let draw = OpSource::new(random.below(u64::MAX), Menu { reopens: true, ..Menu::TINY });
     for _ in 0..5 {
-        let op = draw.next(session.history.model(), session.desk());
+        let op = draw.next(session.history.model(), session.open_transactions());
         session.step(&op)?;
     }
     session.step(&Op::Sync)?;

@@ -5,7 +5,7 @@
 //! BLOCK: RUN RUN …              RUN is hex bytes, or xx*N for N times the same byte
 //! ```
 
-use warpfire_simdev::{DeviceSpec, SimWorld};
+use warpfire_sim_env::{DeviceSpec, SimWorld};
 use warpfire_units::BLOCK_BYTES;
 
 use crate::model::{Picture, show_path};

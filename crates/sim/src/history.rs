@@ -11,22 +11,22 @@ use std::sync::OnceLock;
 
 use warpfire_env::Timestamp;
 
-use crate::desk::Slots;
-use crate::model::{Errno, Model, Picture, Told};
+use crate::model::{Errno, Model, OpOutput, Picture};
 use crate::op::Op;
+use crate::open_transactions::Slots;
 
 /// One state and how it came about.
 #[derive(Debug)]
-struct State {
+struct HistoryState {
     model: Model,
     /// Of the model's picture; made when it is first asked for.
     digest: OnceLock<u64>,
     op: Option<Op>,
 }
 
-impl State {
+impl HistoryState {
     fn new(model: Model, op: Option<Op>) -> Self {
-        State { model, digest: OnceLock::new(), op }
+        HistoryState { model, digest: OnceLock::new(), op }
     }
 
     fn digest(&self) -> u64 {
@@ -37,7 +37,7 @@ impl State {
 /// The states of a session.
 #[derive(Debug)]
 pub struct History {
-    states: Vec<State>,
+    states: Vec<HistoryState>,
     durable: usize,
 }
 
@@ -45,7 +45,7 @@ impl History {
     /// A history that begins with a durable state.
     #[must_use]
     pub fn new(model: Model) -> Self {
-        History { states: vec![State::new(model, None)], durable: 0 }
+        History { states: vec![HistoryState::new(model, None)], durable: 0 }
     }
 
     /// The newest state's number.
@@ -84,7 +84,7 @@ impl History {
     ///
     /// # Errors
     /// What the operation must fail with.
-    pub fn push(&mut self, op: &Op, slots: &Slots, now: Timestamp) -> Result<Told, Errno> {
+    pub fn push(&mut self, op: &Op, slots: &Slots, now: Timestamp) -> Result<OpOutput, Errno> {
         let mut model = self.model().clone();
         let result = model.apply(op, slots, now);
         self.push_state(op, model);
@@ -93,13 +93,13 @@ impl History {
 
     /// An operation leads to this state.
     pub fn push_state(&mut self, op: &Op, model: Model) {
-        self.states.push(State::new(model, Some(op.clone())));
+        self.states.push(HistoryState::new(model, Some(op.clone())));
     }
 
     /// The newest state is this one, of those that the last operation may have led to.
     pub fn set_last(&mut self, model: Model) {
         let last = self.states.last_mut().expect("there is a state");
-        *last = State::new(model, last.op.take());
+        *last = HistoryState::new(model, last.op.take());
     }
 
     /// Takes the last operation's effect back: the product refused it for a reason that the model has not.

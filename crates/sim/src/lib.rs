@@ -5,13 +5,12 @@
 //!    └───▶ model::Model ──▶ history::History (a state for each operation)  Picture ┴─▶ equal?
 //! ```
 //!
-//! [`session`] runs both side by side; what is open beside them, transactions and yanked values, lies on the [`desk`]. On top of it: [`seeds`], random sessions with power cuts; [`crash`], every crash state
+//! [`session`] runs both side by side; what is open beside them, transactions and yanked values, lies on the [`open_transactions`]. On top of it: [`seeds`], random sessions with power cuts; [`crash`], every crash state
 //! of a recorded workload; [`faults`], devices that fail under load; [`rot`], devices that are lost or rotten.
 
 #![forbid(unsafe_code)]
 
 pub mod crash;
-pub mod desk;
 pub mod drive;
 pub mod faults;
 pub mod golden;
@@ -19,6 +18,7 @@ pub mod history;
 pub mod model;
 pub mod observe;
 pub mod op;
+pub mod open_transactions;
 pub mod rot;
 pub mod run;
 pub mod seeds;

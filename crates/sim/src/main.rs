@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use warpfire_sim::crash::{self, Budget, Judge, Workload};
 use warpfire_sim::op::Menu;
-use warpfire_sim::run::{Limits, Report, run};
+use warpfire_sim::run::{Limits, RunReport, run};
 use warpfire_sim::session::Violation;
-use warpfire_sim::stack::{Kind, Shape};
+use warpfire_sim::stack::{MediaKind, Shape};
 use warpfire_sim::{faults, rot, seeds};
 
 /// Runs the whole stack under simulated devices, against models.
@@ -17,11 +17,11 @@ use warpfire_sim::{faults, rot, seeds};
 #[command(name = "sim", max_term_width = 110)]
 struct Sim {
     #[command(subcommand)]
-    what: What,
+    command: SimCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum SimCommand {
     /// Reopens crash states of drawn workloads: a cut at every boundary of the devices' writes and flushes
     Crash(Crash),
     /// Tries every prefix of every workload of one and of two operations on a small namespace
@@ -100,12 +100,12 @@ enum KindName {
     Zoned,
 }
 
-impl From<KindName> for Kind {
-    fn from(name: KindName) -> Kind {
+impl From<KindName> for MediaKind {
+    fn from(name: KindName) -> MediaKind {
         match name {
-            KindName::Conventional => Kind::Conventional,
-            KindName::AppendOnly => Kind::AppendOnly,
-            KindName::Zoned => Kind::Zoned,
+            KindName::Conventional => MediaKind::Conventional,
+            KindName::AppendOnly => MediaKind::AppendOnly,
+            KindName::Zoned => MediaKind::Zoned,
         }
     }
 }
@@ -124,35 +124,37 @@ impl Common {
 }
 
 fn main() -> ExitCode {
-    let clean = match Sim::parse().what {
-        What::Crash(args) => run_crash(&args, None),
-        What::Small(common) => run_small(&common),
-        What::Seeds(args) => run_seeds(&args, args.kind.map(Kind::from)),
-        What::Replay(args) => replay(&args),
-        What::Faults(many) => {
+    let clean = match Sim::parse().command {
+        SimCommand::Crash(args) => run_crash(&args, None),
+        SimCommand::Small(common) => run_small(&common),
+        SimCommand::Seeds(args) => run_seeds(&args, args.kind.map(MediaKind::from)),
+        SimCommand::Replay(args) => replay(&args),
+        SimCommand::Faults(many) => {
             let report = run(many.common.limits(many.cases), faults::run);
-            tell("faults", "cases", &report, "faults --cases 1 --seed")
+            print_report("faults", "cases", &report, "faults --cases 1 --seed")
         }
-        What::Rot(many) => {
+        SimCommand::Rot(many) => {
             let report = run(many.common.limits(many.cases), rot::run);
             let widest = run(many.common.limits(many.cases.div_ceil(1000)), |seed| {
                 rot::run_geometry(seed, rot::WIDEST, 12)
             });
-            tell("rot", "cases", &report, "rot --cases 1 --seed")
-                & tell("rot 242+8", "cases", &widest, "rot --cases 1 --seed")
+            print_report("rot", "cases", &report, "rot --cases 1 --seed")
+                & print_report("rot 242+8", "cases", &widest, "rot --cases 1 --seed")
         }
-        What::Zoned(args) => [Kind::Zoned, Kind::AppendOnly].into_iter().fold(true, |clean, kind| {
-            let args = Crash { states: args.states / 2, ..args.clone() };
-            let seeds = Seeds { common: args.common.clone(), count: 200, operations: 600, kind: None };
-            clean & run_crash(&args, Some(kind)) & run_seeds(&seeds, Some(kind))
-        }),
+        SimCommand::Zoned(args) => {
+            [MediaKind::Zoned, MediaKind::AppendOnly].into_iter().fold(true, |clean, kind| {
+                let args = Crash { states: args.states / 2, ..args.clone() };
+                let seeds = Seeds { common: args.common.clone(), count: 200, operations: 600, kind: None };
+                clean & run_crash(&args, Some(kind)) & run_seeds(&seeds, Some(kind))
+            })
+        }
     };
     if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Says what a run found. `true` if there was no violation.
-fn tell(title: &str, unit: &str, report: &Report, replay: &str) -> bool {
-    let Report { cases, counted, seconds, violations } = report;
+fn print_report(title: &str, unit: &str, report: &RunReport, replay: &str) -> bool {
+    let RunReport { cases, counted, seconds, violations } = report;
     println!("{title}: {cases} cases, {counted} {unit} in {seconds:.1} s, {:.0} a second", report.rate());
     for (seed, violation) in violations {
         println!("VIOLATION with seed {seed}: {violation}");
@@ -164,7 +166,7 @@ fn tell(title: &str, unit: &str, report: &Report, replay: &str) -> bool {
     violations.is_empty()
 }
 
-fn run_crash(args: &Crash, kind: Option<Kind>) -> bool {
+fn run_crash(args: &Crash, kind: Option<MediaKind>) -> bool {
     let limits = Limits { count_max: args.states, ..args.common.limits(args.count) };
     let report = run(limits, |seed| {
         let shape = Shape::of_crash(seed, kind);
@@ -178,11 +180,11 @@ fn run_crash(args: &Crash, kind: Option<Kind>) -> bool {
     });
     let title = kind.map_or_else(|| "crash".to_owned(), |kind| format!("crash on {kind:?} devices"));
     let replay = format!("crash --count 1 --operations {} --seed", args.operations);
-    tell(&title, "states", &report, &replay)
+    print_report(&title, "states", &report, &replay)
 }
 
 fn run_small(common: &Common) -> bool {
-    let small = match crash::Small::make(Shape::TINY) {
+    let small = match crash::SmallWorkloads::make(Shape::TINY) {
         Ok(small) => small,
         Err(v) => {
             println!("VIOLATION while the namespace is made: {v}");
@@ -191,23 +193,23 @@ fn run_small(common: &Common) -> bool {
     };
     let cases = small.workloads() as u64;
     let report = run(Limits { first: common.seed - 1, ..common.limits(cases) }, |nth| small.judge(nth));
-    tell("small", "states", &report, "small --seed")
+    print_report("small", "states", &report, "small --seed")
 }
 
-fn run_seeds(args: &Seeds, kind: Option<Kind>) -> bool {
+fn run_seeds(args: &Seeds, kind: Option<MediaKind>) -> bool {
     let report = run(args.common.limits(args.count), |seed| {
-        let plan = seeds::Plan::of(seed, kind);
+        let plan = seeds::SeedPlan::of(seed, kind);
         let tally = seeds::run(seed, plan, args.operations, &mut |_| {})
             .map_err(|v| Violation(format!("{v}\n {}", plan.shape)))?;
         Ok(tally.operations)
     });
     let title = kind.map_or_else(|| "seeds".to_owned(), |kind| format!("seeds on {kind:?} devices"));
-    tell(&title, "operations", &report, &format!("replay --operations {} --seed", args.operations))
+    print_report(&title, "operations", &report, &format!("replay --operations {} --seed", args.operations))
 }
 
 fn replay(args: &Seeds) -> bool {
     let seed = args.common.seed;
-    let plan = seeds::Plan::of(seed, args.kind.map(Kind::from));
+    let plan = seeds::SeedPlan::of(seed, args.kind.map(MediaKind::from));
     println!("seed {seed}: {}", plan.shape);
     match seeds::run(seed, plan, args.operations, &mut |op| println!(" {op}")) {
         Ok(tally) => println!("{tally:?}: zero violations"),

@@ -6,7 +6,7 @@ use warpfire_fs::acl::Caller;
 use warpfire_fs::{FileKind, Fs, FsError, NodeRef, Seek};
 use warpfire_meta::{SliceStore, Store};
 
-use crate::model::{Content, Entry, Name, Path, Picture};
+use crate::model::{FileContent, Name, Path, Picture, PictureEntry};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
@@ -35,13 +35,13 @@ pub fn observe_what_can_be<E: Store + SliceStore>(fs: &Fs<E>) -> (Picture, Vec<(
 
 fn walk<E: Store + SliceStore>(fs: &Fs<E>, stop: bool) -> (Picture, Vec<(Path, FsError)>) {
     let mut walk =
-        Walk { fs, stop, picture: Picture::default(), failures: Vec::new(), first: BTreeMap::new() };
+        TreeWalk { fs, stop, picture: Picture::default(), failures: Vec::new(), first: BTreeMap::new() };
     let root = fs.root();
     walk.visit(&mut Vec::new(), &root);
     (walk.picture, walk.failures)
 }
 
-struct Walk<'a, E: Store + SliceStore> {
+struct TreeWalk<'a, E: Store + SliceStore> {
     fs: &'a Fs<E>,
     /// Whether the first failure ends the walk.
     stop: bool,
@@ -50,7 +50,7 @@ struct Walk<'a, E: Store + SliceStore> {
     first: BTreeMap<u64, Path>,
 }
 
-impl<E: Store + SliceStore> Walk<'_, E> {
+impl<E: Store + SliceStore> TreeWalk<'_, E> {
     fn visit(&mut self, path: &mut Path, node: &NodeRef) {
         if let Err(e) = self.try_visit(path, node) {
             self.failures.push((path.clone(), e));
@@ -90,22 +90,22 @@ impl<E: Store + SliceStore> Walk<'_, E> {
         }
     }
 
-    fn entry(&mut self, path: &Path, node: &NodeRef) -> Result<Entry, FsError> {
+    fn entry(&mut self, path: &Path, node: &NodeRef) -> Result<PictureEntry, FsError> {
         let attr = self.fs.getattr(node);
         let content = match attr.kind {
             FileKind::Regular => read_all(self.fs, node, attr.size_bytes)?,
             FileKind::Symlink => {
-                let mut content = Content::default();
+                let mut content = FileContent::default();
                 content.write(0, &self.fs.readlink(node)?);
                 content
             }
-            _ => Content::default(),
+            _ => FileContent::default(),
         };
         let mut xattrs = BTreeMap::new();
         for name in self.fs.listxattr(&ROOT, node)?.split(|b| *b == 0).filter(|name| !name.is_empty()) {
             xattrs.insert(name.to_vec(), self.fs.getxattr(&ROOT, node, name)?);
         }
-        Ok(Entry {
+        Ok(PictureEntry {
             kind: attr.kind,
             permissions: attr.mode & 0o7777,
             owner: (attr.uid, attr.gid),
@@ -119,8 +119,8 @@ impl<E: Store + SliceStore> Walk<'_, E> {
     }
 }
 
-fn read_all<E: Store + SliceStore>(fs: &Fs<E>, node: &NodeRef, size: u64) -> Result<Content, FsError> {
-    let mut content = Content::default();
+fn read_all<E: Store + SliceStore>(fs: &Fs<E>, node: &NodeRef, size: u64) -> Result<FileContent, FsError> {
+    let mut content = FileContent::default();
     content.truncate(size);
     let mut buf = vec![0; READ_BYTES.min(usize::try_from(size).unwrap_or(READ_BYTES))];
     let mut at = 0;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use warpfire_env::{Clock, Device};
-use warpfire_simdev::{Cut, SimDevice, SimRandom, SimWorld, mix};
+use warpfire_sim_env::{Cut, SimDevice, SimRandom, SimWorld, mix};
 use warpfire_units::BLOCK_BYTES;
 
 use crate::model::{Model, Picture, show_path};
 use crate::observe::observe_what_can_be;
-use crate::op::{Draw, Menu, Op};
+use crate::op::{Menu, Op, OpSource};
 use crate::session::{Session, Violation, is_fault};
 use crate::stack::{Shape, SimFs, StackError};
 
@@ -30,7 +30,7 @@ enum Harm {
 }
 
 /// The devices that are still there, and what was done to which.
-type Harmed = (Vec<Arc<dyn Device>>, Vec<(usize, Harm)>);
+type HarmedDevices = (Vec<Arc<dyn Device>>, Vec<(usize, Harm)>);
 
 /// Runs one case of a geometry that the seed draws. Returns 1.
 ///
@@ -55,9 +55,9 @@ pub fn run_geometry(seed: u64, geometry: (u16, u8, u16), operations: u64) -> Res
     let shape = Shape { data, parity, spare, ..Shape::draw(&random) };
     let mut session = Session::make(shape, seed)?;
     let menu = if random.one_in(2) { Menu::TINY } else { Menu::WIDE };
-    let draw = Draw::new(random.below(u64::MAX), menu);
+    let draw = OpSource::new(random.below(u64::MAX), menu);
     for _ in 0..random.below(operations) {
-        let op = draw.next(session.history.model(), session.desk());
+        let op = draw.next(session.history.model(), session.open_transactions());
         session.step(&op)?;
     }
     session.step(&Op::Sync)?;
@@ -71,16 +71,16 @@ pub fn run_geometry(seed: u64, geometry: (u16, u8, u16), operations: u64) -> Res
     let world = session.world.cut(&Cut::KeepAll);
     drop(session);
     let (devices, harms) = harm(&world, &random, usize::from(parity), beyond);
-    let told = |v: Violation| Violation(format!("{v}\n {shape}\n harm: {harms:?}"));
+    let with_context = |v: Violation| Violation(format!("{v}\n {shape}\n harm: {harms:?}"));
     if beyond {
-        be_honest(shape, &world, devices, &model).map_err(told)?;
+        be_honest(shape, &world, devices, &model).map_err(with_context)?;
     } else {
-        be_exact(shape, &world, devices, &model).map_err(told)?;
+        be_exact(shape, &world, devices, &model).map_err(with_context)?;
     }
     Ok(1)
 }
 
-fn harm(world: &SimWorld, random: &SimRandom, parity: usize, beyond: bool) -> Harmed {
+fn harm(world: &SimWorld, random: &SimRandom, parity: usize, beyond: bool) -> HarmedDevices {
     let sims = world.sims();
     let mut left: Vec<usize> = (0..sims.len()).collect();
     let most = u64::try_from(parity).expect("few");

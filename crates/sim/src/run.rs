@@ -37,7 +37,7 @@ pub struct Limits {
 
 /// What a run found.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct RunReport {
     /// Cases done.
     pub cases: u64,
     /// What the cases counted, together.
@@ -48,7 +48,7 @@ pub struct Report {
     pub violations: Vec<(u64, Violation)>,
 }
 
-impl Report {
+impl RunReport {
     /// What was counted, for each second.
     #[must_use]
     pub fn rate(&self) -> f64 {
@@ -59,7 +59,7 @@ impl Report {
 /// Seed and start of the case that a thread is at.
 type AtWork = Option<(u64, u64)>;
 
-struct Shared {
+struct RunShared {
     next: AtomicU64,
     counted: AtomicU64,
     done: AtomicU64,
@@ -73,10 +73,10 @@ struct Shared {
 ///
 /// # Panics
 /// If a case hangs: there is no other way to stop it.
-pub fn run(limits: Limits, case: impl Fn(u64) -> Result<u64, Violation> + Sync) -> Report {
+pub fn run(limits: Limits, case: impl Fn(u64) -> Result<u64, Violation> + Sync) -> RunReport {
     let clock = SystemClock;
     let start = clock.monotonic_nanos();
-    let shared = Shared {
+    let shared = RunShared {
         next: AtomicU64::new(0),
         counted: AtomicU64::new(0),
         done: AtomicU64::new(0),
@@ -93,7 +93,7 @@ pub fn run(limits: Limits, case: impl Fn(u64) -> Result<u64, Violation> + Sync) 
     });
     let mut violations = shared.violations.into_inner().unwrap_or_else(PoisonError::into_inner);
     violations.sort_by_key(|(seed, _)| *seed);
-    Report {
+    RunReport {
         cases: shared.done.into_inner(),
         counted: shared.counted.into_inner(),
         seconds: (clock.monotonic_nanos() - start) as f64 / NANOS as f64,
@@ -105,7 +105,7 @@ fn work(
     thread: usize,
     limits: Limits,
     start: u64,
-    shared: &Shared,
+    shared: &RunShared,
     case: &(impl Fn(u64) -> Result<u64, Violation> + Sync),
 ) {
     let lock = || shared.at_work.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,7 +123,8 @@ fn work(
         let seed = limits.first.wrapping_add(nth);
         lock().0[thread] = Some((seed, now));
         let outcome = catch_unwind(AssertUnwindSafe(|| case(seed)));
-        let judged = outcome.unwrap_or_else(|panic| Err(Violation(format!("panic: {}", said(&*panic)))));
+        let judged =
+            outcome.unwrap_or_else(|panic| Err(Violation(format!("panic: {}", panic_message(&*panic)))));
         match judged {
             Ok(counted) => drop(shared.counted.fetch_add(counted, Ordering::Relaxed)),
             Err(v) => {
@@ -139,7 +140,7 @@ fn work(
 }
 
 /// Waits for the threads to end, and ends the process if a case hangs.
-fn watch(limits: &Limits, shared: &Shared) {
+fn watch(limits: &Limits, shared: &RunShared) {
     let mut at_work = shared.at_work.lock().unwrap_or_else(PoisonError::into_inner);
     while at_work.1 < limits.threads {
         let waited = shared.ended.wait_timeout(at_work, Duration::from_secs(1));
@@ -154,7 +155,7 @@ fn watch(limits: &Limits, shared: &Shared) {
     }
 }
 
-fn said(panic: &(dyn std::any::Any + Send)) -> &str {
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words")
 }

@@ -1,10 +1,10 @@
 //! Random sessions: operations and power cuts from one seed, on devices and in memory of a drawn shape.
 
-use warpfire_simdev::{Cut, SimRandom, mix};
+use warpfire_sim_env::{Cut, SimRandom, mix};
 
-use crate::op::{Draw, End, Menu, Op};
-use crate::session::{Outcome, Session, Violation};
-use crate::stack::{Kind, Shape};
+use crate::op::{End, Menu, Op, OpSource};
+use crate::session::{Session, StepOutcome, Violation};
+use crate::stack::{MediaKind, Shape};
 
 /// Sessions between two power cuts.
 const CUTS: u64 = 4;
@@ -14,7 +14,7 @@ const REST_STEPS: u32 = 10_000;
 
 /// What a seed's run did.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Tally {
+pub struct SeedTally {
     /// Operations done.
     pub operations: u64,
     /// Those that the full pool refused.
@@ -25,17 +25,17 @@ pub struct Tally {
 
 /// How a seed's run is set up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Plan {
+pub struct SeedPlan {
     /// The devices and the engine.
     pub shape: Shape,
     /// What is drawn.
     pub menu: Menu,
 }
 
-impl Plan {
+impl SeedPlan {
     /// What a seed names; `kind` overrides the kind of the devices.
     #[must_use]
-    pub fn of(seed: u64, kind: Option<Kind>) -> Plan {
+    pub fn of(seed: u64, kind: Option<MediaKind>) -> SeedPlan {
         let random = SimRandom::new(mix(seed) ^ 0x5eed);
         let mut shape = Shape::draw(&random);
         if let Some(kind) = kind {
@@ -49,7 +49,7 @@ impl Plan {
         if menu == Menu::CRAMPED {
             (shape.zones, shape.zone_bytes) = (18 + random.below(20), 256 << 10);
         }
-        Plan { shape, menu }
+        SeedPlan { shape, menu }
     }
 }
 
@@ -57,23 +57,28 @@ impl Plan {
 ///
 /// # Errors
 /// The first violation, and the operations that led to it.
-pub fn run(seed: u64, plan: Plan, operations: u64, trace: &mut dyn FnMut(&Op)) -> Result<Tally, Violation> {
+pub fn run(
+    seed: u64,
+    plan: SeedPlan,
+    operations: u64,
+    trace: &mut dyn FnMut(&Op),
+) -> Result<SeedTally, Violation> {
     let random = SimRandom::new(mix(seed));
     let mut session = Session::make(plan.shape, seed)?;
-    let mut tally = Tally::default();
-    let draw = Draw::new(random.below(u64::MAX), plan.menu);
+    let mut tally = SeedTally::default();
+    let draw = OpSource::new(random.below(u64::MAX), plan.menu);
     for _ in 0..CUTS {
         let here = 1 + random.below(operations / CUTS * 2);
         for _ in 0..here {
-            let op = draw.next(session.history.model(), session.desk());
+            let op = draw.next(session.history.model(), session.open_transactions());
             trace(&op);
-            if let Outcome::Refused = session.step(&op).map_err(|v| told(v, &session))? {
+            if let StepOutcome::Refused = session.step(&op).map_err(|v| with_context(v, &session))? {
                 tally.refused += 1;
             }
             tally.operations += 1;
         }
         if random.one_in(2) {
-            session.check().map_err(|v| told(v, &session))?;
+            session.check().map_err(|v| with_context(v, &session))?;
         }
         let cut = match random.below(6) {
             0 => Cut::LoseAll,
@@ -84,25 +89,25 @@ pub fn run(seed: u64, plan: Plan, operations: u64, trace: &mut dyn FnMut(&Op)) -
         session.crash(&cut).map_err(|v| Violation(format!("{v}\n since the last sync:\n{before}")))?;
         tally.cuts += 1;
     }
-    drain(&mut session).map_err(|v| told(v, &session))?;
+    drain(&mut session).map_err(|v| with_context(v, &session))?;
     Ok(tally)
 }
 
-fn told(violation: Violation, session: &Session) -> Violation {
+fn with_context(violation: Violation, session: &Session) -> Violation {
     let from = session.history.newest().saturating_sub(30);
     Violation(format!("{violation}\n the last operations:\n{}", session.history.show(from)))
 }
 
 /// Deletes everything and lets background work come to rest: what is still counted as live then is a leak.
 fn drain(session: &mut Session) -> Result<(), Violation> {
-    let open: Vec<_> = session.desk().open().map(|tx| Op::End(tx, End::Abort)).collect();
-    let kept: Vec<_> = session.desk().slots().keys().map(|slot| Op::LetGo(*slot)).collect();
+    let open: Vec<_> = session.open_transactions().open().map(|tx| Op::End(tx, End::Abort)).collect();
+    let kept: Vec<_> = session.open_transactions().slots().keys().map(|slot| Op::DropValue(*slot)).collect();
     for op in open.iter().chain(&kept) {
         session.step(op)?;
     }
     for (path, kind) in session.history.model().paths().into_iter().skip(1).rev() {
         let op = if kind == warpfire_fs::FileKind::Directory { Op::Rmdir(path) } else { Op::Unlink(path) };
-        if let Outcome::Refused = session.step(&op)? {
+        if let StepOutcome::Refused = session.step(&op)? {
             return Err(Violation(format!("{op} is refused for want of space")));
         }
     }

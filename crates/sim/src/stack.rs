@@ -8,7 +8,7 @@ use warpfire_fs::{Fs, FsError, FsOptions, FsSchema};
 use warpfire_log::{Log, LogError};
 use warpfire_meta::{Background, Engine, EngineOptions, MetaError};
 use warpfire_pool::{CreateOptions, Pool, PoolError};
-use warpfire_simdev::{DeviceSpec, SimRandom, SimWorld, mix};
+use warpfire_sim_env::{DeviceSpec, SimRandom, SimWorld, mix};
 
 /// The engine that the simulation runs.
 pub type SimEngine = Engine<Log, FsSchema>;
@@ -35,7 +35,7 @@ pub enum StackError {
 
 /// Which rules the devices lay down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum MediaKind {
     /// Any block may be written at any time.
     Conventional,
     /// Overwrites are told, and are violations.
@@ -58,7 +58,7 @@ pub struct Shape {
     /// Bytes in a zone.
     pub zone_bytes: u64,
     /// The devices' rules.
-    pub kind: Kind,
+    pub kind: MediaKind,
     /// The engine's memtable.
     pub memtable_bytes: u64,
     /// Commit log after which the engine writes tables.
@@ -73,7 +73,7 @@ impl Shape {
         spare: 0,
         zones: 40,
         zone_bytes: 256 << 10,
-        kind: Kind::Conventional,
+        kind: MediaKind::Conventional,
         memtable_bytes: 64 << 10,
         log_bytes_max: 16 << 10,
     };
@@ -91,7 +91,7 @@ impl Shape {
         let geometries =
             [(1, 0, 0), (1, 1, 0), (2, 1, 0), (1, 2, 1), (4, 2, 0), (3, 2, 2), (1, 1, 1), (10, 4, 0)];
         let (data, parity, spare) = geometries[pick(geometries.len())];
-        let kinds = [Kind::Conventional, Kind::AppendOnly, Kind::Zoned];
+        let kinds = [MediaKind::Conventional, MediaKind::AppendOnly, MediaKind::Zoned];
         Shape {
             data,
             parity,
@@ -106,7 +106,7 @@ impl Shape {
 
     /// Small shapes for crash states, by number; `kind` overrides the kind of the devices.
     #[must_use]
-    pub fn of_crash(number: u64, kind: Option<Kind>) -> Shape {
+    pub fn of_crash(number: u64, kind: Option<MediaKind>) -> Shape {
         let random = SimRandom::new(mix(number) ^ 0x5a9e);
         let drawn = Shape::draw(&random);
         let geometries = [(1, 1, 0), (1, 0, 0), (2, 1, 0), (1, 1, 1), (4, 2, 0)];
@@ -122,9 +122,9 @@ impl Shape {
     pub fn world(&self, seed: u64) -> SimWorld {
         let size_bytes = self.zones * self.zone_bytes;
         let spec = match self.kind {
-            Kind::Conventional => DeviceSpec::conventional("dev", size_bytes),
-            Kind::AppendOnly => DeviceSpec::append_only("dev", size_bytes),
-            Kind::Zoned => DeviceSpec::zoned("dev", size_bytes, self.zone_bytes),
+            MediaKind::Conventional => DeviceSpec::conventional("dev", size_bytes),
+            MediaKind::AppendOnly => DeviceSpec::append_only("dev", size_bytes),
+            MediaKind::Zoned => DeviceSpec::zoned("dev", size_bytes, self.zone_bytes),
         };
         SimWorld::of(seed, self.devices(), &spec)
     }
@@ -202,7 +202,7 @@ impl fmt::Display for Shape {
 #[must_use]
 pub fn overwrite(world: &SimWorld) -> Option<String> {
     world.sims().iter().find_map(|sim| {
-        let violation = *sim.violations().first()?;
+        let violation = *sim.overwrites().first()?;
         Some(format!("{} was overwritten: {violation:?}", sim.spec().name))
     })
 }

@@ -1,17 +1,17 @@
 //! A bounded share of what the binary runs. Each case prints its seed and the command that replays it.
 
-use warpfire_sim::crash::{Budget, Judge, Small, Workload};
+use warpfire_sim::crash::{Budget, Judge, SmallWorkloads, Workload};
 use warpfire_sim::op::Menu;
-use warpfire_sim::run::{Limits, Report, run};
+use warpfire_sim::run::{Limits, RunReport, run};
 use warpfire_sim::session::Violation;
-use warpfire_sim::stack::{Kind, Shape};
+use warpfire_sim::stack::{MediaKind, Shape};
 use warpfire_sim::{faults, rot, seeds};
 
 fn limits(first: u64, cases: u64) -> Limits {
     Limits { first, cases, count_max: u64::MAX, seconds_max: 600, threads: 2, case_seconds_max: 300 }
 }
 
-fn demand_none(report: &Report, replay: &str) {
+fn demand_none(report: &RunReport, replay: &str) {
     for (seed, violation) in &report.violations {
         eprintln!("VIOLATION: {violation}");
         eprintln!(" replay: cargo run --release -p warpfire-sim -- {replay} {seed} --threads 1");
@@ -19,7 +19,7 @@ fn demand_none(report: &Report, replay: &str) {
     assert!(report.violations.is_empty(), "{} violations", report.violations.len());
 }
 
-fn judge_drawn(seed: u64, kind: Option<Kind>) -> Result<u64, Violation> {
+fn judge_drawn(seed: u64, kind: Option<MediaKind>) -> Result<u64, Violation> {
     let workload = Workload::draw(Shape::of_crash(seed, kind), seed, Menu::TINY, 25)?;
     let mut judge = Judge::new(seed, Budget::DRAWN);
     judge.try_all(&workload, 700)?;
@@ -33,14 +33,14 @@ fn every_crash_state_of_drawn_workloads_is_one_of_the_models() {
 
 #[test]
 fn zoned_and_append_only_devices_see_no_overwrite_in_any_crash_state() {
-    for kind in [Kind::Zoned, Kind::AppendOnly] {
+    for kind in [MediaKind::Zoned, MediaKind::AppendOnly] {
         demand_none(&run(limits(100, 2), |seed| judge_drawn(seed, Some(kind))), "zoned --count 1 --seed");
     }
 }
 
 #[test]
 fn every_fortieth_workload_of_one_and_two_operations() {
-    let small = Small::make(Shape::TINY).expect("the namespace can be made");
+    let small = SmallWorkloads::make(Shape::TINY).expect("the namespace can be made");
     let cases = small.workloads() as u64 / 40;
     demand_none(&run(limits(0, cases), |nth| small.judge(nth * 40)), "small --seed");
 }
@@ -48,7 +48,7 @@ fn every_fortieth_workload_of_one_and_two_operations() {
 #[test]
 fn random_sessions_with_power_cuts_agree_with_the_model() {
     let report = run(limits(1, 20), |seed| {
-        seeds::run(seed, seeds::Plan::of(seed, None), 200, &mut |_| {}).map(|tally| tally.operations)
+        seeds::run(seed, seeds::SeedPlan::of(seed, None), 200, &mut |_| {}).map(|tally| tally.operations)
     });
     demand_none(&report, "replay --operations 200 --seed");
 }
@@ -59,7 +59,7 @@ fn devices_that_fail_at_the_nth_operation_lose_nothing_that_was_acknowledged() {
 }
 
 #[test]
-fn lost_and_rotten_devices_are_made_up_for_within_parity_and_told_beyond() {
+fn lost_and_rotten_devices_are_made_up_for_within_parity_and_reported_beyond() {
     demand_none(&run(limits(1, 30), rot::run), "rot --cases 1 --seed");
 }
 
@@ -72,7 +72,7 @@ fn eight_of_two_hundred_and_fifty_devices_may_be_lost_or_rotten() {
 fn the_same_seed_gives_the_same_run() {
     let trace = |seed| {
         let mut said = Vec::new();
-        let plan = seeds::Plan::of(seed, None);
+        let plan = seeds::SeedPlan::of(seed, None);
         let tally = seeds::run(seed, plan, 100, &mut |op| said.push(op.to_string()));
         (said, tally.map_err(|v| v.0))
     };

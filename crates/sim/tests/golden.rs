@@ -18,7 +18,7 @@ fn today_s_code_finds_in_the_golden_image_exactly_its_dump() {
         let session = make().expect("the golden pool can be made");
         session.check().expect("it shows what the model says");
         let dump = write_dump(&session.history.model().picture());
-        std::fs::create_dir_all(file("")).expect("the folder can be made");
+        std::fs::create_dir_all(file("")).expect("the directory can be made");
         std::fs::write(file("format-1.image"), write_image(&session.world))
             .expect("the image can be written");
         std::fs::write(file("format-1.dump"), dump).expect("the dump can be written");

@@ -5,12 +5,12 @@
 
 #![forbid(unsafe_code)]
 
+mod columns;
 mod failure;
 mod print;
 mod size;
-mod table;
 
+pub use columns::Columns;
 pub use failure::{Exit, Failure};
 pub use print::{note, print, print_json};
 pub use size::{Size, duration, grouped, per_second};
-pub use table::Table;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use warpfire::{Pool, Warpfire};
 use warpfire_env::{Clock, SystemClock};
 
-pub type Outcome<T> = Result<T, Box<dyn Error>>;
+pub type ExampleResult<T> = Result<T, Box<dyn Error>>;
 
 /// Room for the log beside what is asked for.
 const SPARE_BYTES: u64 = 1 << 30;
@@ -20,7 +20,7 @@ pub struct Flags {
 
 impl Flags {
     /// Those of the command line: `--image`, `--host`, and those in `others`.
-    pub fn parse(others: &[&str], usage: &'static str) -> Outcome<Flags> {
+    pub fn parse(others: &[&str], usage: &'static str) -> ExampleResult<Flags> {
         let mut given = Vec::new();
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
@@ -36,13 +36,13 @@ impl Flags {
     }
 
     /// A number above zero.
-    pub fn number(&self, name: &str, default: u64) -> Outcome<u64> {
+    pub fn number(&self, name: &str, default: u64) -> ExampleResult<u64> {
         let Some(text) = self.text(name) else { return Ok(default) };
         Ok(text.parse().ok().filter(|number| *number > 0).ok_or(self.usage)?)
     }
 
     /// A pool with room for so many bytes, made anew: on the image that `--image` names, or in memory.
-    pub fn pool(&self, room_bytes: u64) -> Outcome<Warpfire> {
+    pub fn pool(&self, room_bytes: u64) -> ExampleResult<Warpfire> {
         let options = Pool::options().size_bytes(room_bytes + SPARE_BYTES);
         Ok(match self.text("image") {
             Some(image) => {
@@ -63,7 +63,11 @@ impl Flags {
 }
 
 /// Does a step, and prints how long it took and what it wrote to the pool's devices. Gives the seconds.
-pub fn measured(pool: Option<&Warpfire>, what: &str, step: impl FnOnce() -> Outcome<()>) -> Outcome<f64> {
+pub fn measured(
+    pool: Option<&Warpfire>,
+    what: &str,
+    step: impl FnOnce() -> ExampleResult<()>,
+) -> ExampleResult<f64> {
     let written = || pool.map(|pool| pool.stats().counters().written_bytes);
     let (before, start) = (written(), SystemClock.monotonic_nanos());
     step()?;

@@ -12,8 +12,8 @@ use std::thread;
 
 use rustix::fs::{Advice, FlockOperation, copy_file_range, fadvise, flock};
 
-use crate::measure::Outcome;
-use crate::{Job, PAUSE};
+use crate::measure::ExampleResult;
+use crate::{PAUSE, QueueJob};
 
 /// How a consumer files a unit.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,11 +28,11 @@ const CONSUME: [(Filing, &str); 2] =
     [(Filing::Pointers, "consume-by-pointers"), (Filing::Copying, "consume-by-copying")];
 
 /// Runs the job there, from the first process's start to the last one's end, and sees that each unit was worked on once.
-pub fn run(job: Job, directory: &Path, filing: Filing) -> Outcome<()> {
+pub fn run(job: QueueJob, directory: &Path, filing: Filing) -> ExampleResult<()> {
     fs::write(directory.join("queue"), [])?;
     fs::write(directory.join("head"), 0u64.to_le_bytes())?;
     let numbers = [job.units, job.unit_bytes, job.appenders, job.consumers].map(|n| n.to_string());
-    let start = |what: &str, worker: u64| -> Outcome<Child> {
+    let start = |what: &str, worker: u64| -> ExampleResult<Child> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(what).arg(directory).arg(worker.to_string()).args(&numbers);
         Ok(command.stdout(Stdio::piped()).spawn()?)
@@ -41,7 +41,7 @@ pub fn run(job: Job, directory: &Path, filing: Filing) -> Outcome<()> {
     let appenders = (0..job.appenders).map(|worker| start(APPEND, worker));
     let consumers = (0..job.consumers).map(|worker| start(consume, worker));
     let mut done = 0;
-    for worker in appenders.chain(consumers).collect::<Outcome<Vec<_>>>()? {
+    for worker in appenders.chain(consumers).collect::<ExampleResult<Vec<_>>>()? {
         let output = worker.wait_with_output()?;
         if !output.status.success() {
             return Err("a worker failed".into());
@@ -55,16 +55,16 @@ pub fn run(job: Job, directory: &Path, filing: Filing) -> Outcome<()> {
 }
 
 /// What this process was started for, if it is one of the workers. It prints the sum of what it has worked on.
-pub fn work(words: &[String]) -> Option<Outcome<()>> {
+pub fn work(words: &[String]) -> Option<ExampleResult<()>> {
     let [what, directory, worker, units, unit_bytes, appenders, consumers] = words else { return None };
     let filing = CONSUME.iter().find(|(_, name)| name == what).map(|(filing, _)| *filing);
     if filing.is_none() && what != APPEND {
         return None;
     }
-    let work = || -> Outcome<()> {
+    let work = || -> ExampleResult<()> {
         let [units, unit_bytes, appenders, consumers] =
             [units.parse()?, unit_bytes.parse()?, appenders.parse()?, consumers.parse()?];
-        let job = Job { units, unit_bytes, appenders, consumers };
+        let job = QueueJob { units, unit_bytes, appenders, consumers };
         let (directory, worker) = (Path::new(directory), worker.parse()?);
         let done = match filing {
             Some(filing) => consume(job, directory, worker, filing)?,
@@ -76,14 +76,14 @@ pub fn work(words: &[String]) -> Option<Outcome<()>> {
     Some(work())
 }
 
-fn append(job: Job, directory: &Path, worker: u64) -> Outcome<u64> {
+fn append(job: QueueJob, directory: &Path, worker: u64) -> ExampleResult<u64> {
     let mut queue = File::options().append(true).open(directory.join("queue"))?;
     job.units_of(worker).try_for_each(|unit| queue.write_all(&job.unit(unit)))?;
     queue.sync_all()?;
     Ok(0)
 }
 
-fn consume(job: Job, directory: &Path, worker: u64, filing: Filing) -> Outcome<u64> {
+fn consume(job: QueueJob, directory: &Path, worker: u64, filing: Filing) -> ExampleResult<u64> {
     let queue = File::open(directory.join("queue"))?;
     let head = File::options().read(true).write(true).open(directory.join("head"))?;
     let file = File::create(directory.join(format!("done-{worker}")))?;
@@ -111,7 +111,7 @@ fn consume(job: Job, directory: &Path, worker: u64, filing: Filing) -> Outcome<u
 }
 
 /// The number of the unit at the head, which is this worker's from now on; `None` when all are taken.
-fn take(job: Job, queue: &File, head: &File) -> Outcome<Option<u64>> {
+fn take(job: QueueJob, queue: &File, head: &File) -> ExampleResult<Option<u64>> {
     loop {
         flock(head, FlockOperation::LockExclusive)?;
         let mut bytes = [0; 8];

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use warpfire_env::{Device, FileDevice};
 
-mod content;
-mod label;
+mod device_content;
+mod device_label;
 mod prefill;
 
-pub use content::{Content, content_of};
-pub use label::{Label, label_of};
+pub use device_content::{DeviceContent, device_content};
+pub use device_label::{DeviceLabel, device_label};
 pub use prefill::prefilled;
 
 use crate::{Error, ErrorKind, Result};
@@ -49,8 +49,8 @@ impl NewDevices {
             file.and_then(|file| file.set_len(size_bytes)).map_err(|error| Error::of_path(path, &error))?;
         }
         let device = FileDevice::open(path)?;
-        match content::content(&device)? {
-            Content::Empty => Ok(device),
+        match device_content::content(&device)? {
+            DeviceContent::Empty => Ok(device),
             _ if force => Ok(device),
             content => Err(Error::new(
                 ErrorKind::AlreadyExists,

@@ -50,8 +50,8 @@ mod tests {
 
     #[test]
     fn a_prefilled_file_has_all_of_its_space_and_whole_blocks() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let path = folder.path().join("image");
+        let directory = tempfile::tempdir().expect("a temporary folder");
+        let path = directory.path().join("image");
         let found = prefilled(&path, (5 << 20) + 1).expect("a small file").metadata().expect("it is open");
         assert_eq!(found.len(), (5 << 20) + 4096);
         assert!(

@@ -76,7 +76,7 @@ fn a_device_named_twice_is_refused() {
 }
 
 #[test]
-fn an_open_pool_can_not_be_opened_again() {
+fn an_open_pool_is_not_opened_again() {
     let images = Images::with_files(1, 0, FILES);
     let first = open(&images.paths).expect("it is whole");
     let said = refused(open(&images.paths), ErrorKind::InUse);
@@ -143,7 +143,7 @@ fn a_pool_whose_roots_are_all_gone_is_no_pool() {
 }
 
 #[test]
-fn a_geometry_that_can_not_be_is_refused_and_leaves_no_image_behind() {
+fn an_impossible_geometry_is_refused_and_leaves_no_image() {
     for (data, parity, count) in [(0, 1, 1), (1, 9, 10), (4, 2, 5)] {
         let images = Images::new(count);
         let options = Pool::options().data(data).parity(parity).size_bytes(32 << 20);

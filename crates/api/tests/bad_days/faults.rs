@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire::{ErrorKind, Pool, Warpfire};
-use warpfire_simdev::{Fault, OpClass, SimWorld};
+use warpfire_sim_env::{Fault, OpClass, SimWorld};
 
 use crate::rig::{checked, content, fill, name, refused, simulated, whole};
 
@@ -90,7 +90,7 @@ fn failures_of_two_of_six_devices_are_not_noticed_but_in_the_counters() {
 #[test]
 fn devices_that_vanish_under_load_cost_nothing_within_parity_and_nothing_synced_beyond() {
     for seed in 0..6 {
-        let world = SimWorld::of(seed, 6, &warpfire_simdev::DeviceSpec::conventional("flash", 64 << 20));
+        let world = SimWorld::of(seed, 6, &warpfire_sim_env::DeviceSpec::conventional("flash", 64 << 20));
         let options = Pool::options().data(4).parity(2);
         let fs = options.create_on(world.devices()).expect("blank devices make a pool");
         fill(&fs, 0..20);

@@ -1,7 +1,7 @@
 //! As many devices as there is parity may go or rot; one more, and the answer is an error.
 
 use warpfire::{ErrorKind, Pool};
-use warpfire_simdev::{SimRandom, SimWorld};
+use warpfire_sim_env::{SimRandom, SimWorld};
 
 use crate::rig::{Images, refused, simulated, whole};
 

@@ -5,21 +5,21 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use warpfire::{Error, ErrorKind, Pool, Warpfire};
-use warpfire_check::{CheckOptions, Report, check};
+use warpfire_check::{CheckOptions, CheckReport, check};
 use warpfire_env::{Device, FileDevice};
-use warpfire_simdev::{DeviceSpec, SimRandom, SimWorld};
+use warpfire_sim_env::{DeviceSpec, SimRandom, SimWorld};
 
 /// Image files in a temporary folder, not yet there.
 pub struct Images {
-    folder: TempDir,
+    directory: TempDir,
     pub paths: Vec<PathBuf>,
 }
 
 impl Images {
     pub fn new(count: usize) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let paths = (0..count).map(|number| folder.path().join(format!("{number}.img"))).collect();
-        Images { folder, paths }
+        let directory = tempfile::tempdir().expect("a temporary folder");
+        let paths = (0..count).map(|number| directory.path().join(format!("{number}.img"))).collect();
+        Images { directory, paths }
     }
 
     /// A pool on all of them, `files` files in it, closed.
@@ -37,7 +37,7 @@ impl Images {
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
     /// All images but these.
@@ -47,7 +47,7 @@ impl Images {
     }
 
     /// What an independent check says.
-    pub fn checked(&self) -> Report {
+    pub fn checked(&self) -> CheckReport {
         let open = |path: &PathBuf| -> Arc<dyn Device> {
             Arc::new(FileDevice::open(path).expect("the images are there"))
         };
@@ -56,7 +56,7 @@ impl Images {
 }
 
 /// What an independent check says.
-pub fn checked(devices: &[Arc<dyn Device>]) -> Report {
+pub fn checked(devices: &[Arc<dyn Device>]) -> CheckReport {
     check(devices, &CheckOptions::default()).expect("the pool can be checked")
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use warpfire::{ErrorKind, Pool};
-use warpfire_simdev::{SimRandom, SimWorld};
+use warpfire_sim_env::{SimRandom, SimWorld};
 
 use crate::rig::{checked, fill, refused, simulated, whole};
 

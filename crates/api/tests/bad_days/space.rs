@@ -61,7 +61,7 @@ fn a_full_pool_on_six_images() {
 }
 
 #[test]
-fn threads_that_fill_a_pool_together_are_all_told() {
+fn threads_that_fill_a_pool_together_all_get_no_space() {
     let images = Images::new(1);
     let fs = Pool::options().size_bytes(24 << 20).create(&images.paths).expect("a new image makes a pool");
     let made: Vec<(u64, u64)> = std::thread::scope(|scope| {

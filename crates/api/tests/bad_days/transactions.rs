@@ -32,13 +32,13 @@ fn what_is_left_of_a_transaction_after_its_commit_or_abort_is_refused() {
 #[test]
 fn a_transaction_that_only_reads_refuses_changes() {
     let fs = Pool::options().in_memory().expect("a pool in memory");
-    let view = fs.view().expect("a view");
+    let view = fs.begin_read_only().expect("a view");
     refused(view.write("/a", b"x"), ErrorKind::WrongTransaction);
     assert!(!fs.exists("/a"));
 }
 
 #[test]
-fn a_transaction_that_fills_the_pool_is_told_so_and_others_read_on_and_write_when_it_has_gone() {
+fn a_transaction_that_fills_the_pool_gets_no_space_and_others_write_when_it_has_ended() {
     let fs = Pool::options().size_bytes(64 << 20).in_memory().expect("a pool in memory");
     fs.write("/others", vec![1; 1 << 20]).expect("there is room");
     let tx = fs.begin().expect("a transaction");
@@ -54,7 +54,7 @@ fn a_transaction_that_fills_the_pool_is_told_so_and_others_read_on_and_write_whe
 }
 
 #[test]
-fn a_transaction_whose_program_is_gone_has_never_been() {
+fn a_transaction_of_a_killed_program_leaves_no_trace() {
     let images = Images::with_files(1, 0, 3);
     let fs = Pool::options().open(&images.paths).expect("the pool opens");
     let tx = fs.begin().expect("a transaction");

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 /// A dumped structure: a value, a list, or named fields in the order in which they lie on flash.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Dump {
+pub enum DumpValue {
     /// A number.
     Number(u64),
     /// A number that may be negative.
@@ -15,67 +15,67 @@ pub enum Dump {
     /// Text.
     Text(String),
     /// One after the other.
-    List(Vec<Dump>),
+    List(Vec<DumpValue>),
     /// Named parts.
-    Fields(Vec<(&'static str, Dump)>),
+    Fields(Vec<(&'static str, DumpValue)>),
 }
 
-impl From<u64> for Dump {
+impl From<u64> for DumpValue {
     fn from(n: u64) -> Self {
-        Dump::Number(n)
+        DumpValue::Number(n)
     }
 }
 
-impl From<u32> for Dump {
+impl From<u32> for DumpValue {
     fn from(n: u32) -> Self {
-        Dump::Number(n.into())
+        DumpValue::Number(n.into())
     }
 }
 
-impl From<u16> for Dump {
+impl From<u16> for DumpValue {
     fn from(n: u16) -> Self {
-        Dump::Number(n.into())
+        DumpValue::Number(n.into())
     }
 }
 
-impl From<u8> for Dump {
+impl From<u8> for DumpValue {
     fn from(n: u8) -> Self {
-        Dump::Number(n.into())
+        DumpValue::Number(n.into())
     }
 }
 
-impl From<i64> for Dump {
+impl From<i64> for DumpValue {
     fn from(n: i64) -> Self {
-        Dump::Signed(n)
+        DumpValue::Signed(n)
     }
 }
 
-impl From<String> for Dump {
+impl From<String> for DumpValue {
     fn from(text: String) -> Self {
-        Dump::Text(text)
+        DumpValue::Text(text)
     }
 }
 
-impl From<&str> for Dump {
+impl From<&str> for DumpValue {
     fn from(text: &str) -> Self {
-        Dump::Text(text.to_string())
+        DumpValue::Text(text.to_string())
     }
 }
 
-impl Serialize for Dump {
+impl Serialize for DumpValue {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Dump::Number(n) => serializer.serialize_u64(*n),
-            Dump::Signed(n) => serializer.serialize_i64(*n),
-            Dump::Text(text) => serializer.serialize_str(text),
-            Dump::List(items) => {
+            DumpValue::Number(n) => serializer.serialize_u64(*n),
+            DumpValue::Signed(n) => serializer.serialize_i64(*n),
+            DumpValue::Text(text) => serializer.serialize_str(text),
+            DumpValue::List(items) => {
                 let mut seq = serializer.serialize_seq(Some(items.len()))?;
                 for item in items {
                     seq.serialize_element(item)?;
                 }
                 seq.end()
             }
-            Dump::Fields(fields) => {
+            DumpValue::Fields(fields) => {
                 let mut map = serializer.serialize_map(Some(fields.len()))?;
                 for (name, value) in fields {
                     map.serialize_entry(name, value)?;
@@ -86,30 +86,30 @@ impl Serialize for Dump {
     }
 }
 
-impl fmt::Display for Dump {
+impl fmt::Display for DumpValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write(f, 0)
     }
 }
 
-impl Dump {
+impl DumpValue {
     fn is_leaf(&self) -> bool {
-        !matches!(self, Dump::List(_) | Dump::Fields(_))
+        !matches!(self, DumpValue::List(_) | DumpValue::Fields(_))
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
         match self {
-            Dump::Number(n) => writeln!(f, "{n}"),
-            Dump::Signed(n) => writeln!(f, "{n}"),
-            Dump::Text(text) => writeln!(f, "{text}"),
-            Dump::List(items) => {
+            DumpValue::Number(n) => writeln!(f, "{n}"),
+            DumpValue::Signed(n) => writeln!(f, "{n}"),
+            DumpValue::Text(text) => writeln!(f, "{text}"),
+            DumpValue::List(items) => {
                 for item in items {
                     write!(f, "{:indent$}- ", "")?;
                     item.write_after_mark(f, indent + 2)?;
                 }
                 Ok(())
             }
-            Dump::Fields(fields) => {
+            DumpValue::Fields(fields) => {
                 for (name, value) in fields {
                     write!(f, "{:indent$}", "")?;
                     value.write_field(f, name, indent)?;
@@ -131,7 +131,7 @@ impl Dump {
 
     /// After a list's mark the first field stays on its line.
     fn write_after_mark(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
-        let Dump::Fields(fields) = self else {
+        let DumpValue::Fields(fields) = self else {
             if !self.is_leaf() {
                 writeln!(f)?;
             }
@@ -149,12 +149,16 @@ impl Dump {
 
 #[cfg(test)]
 mod tests {
-    use super::Dump;
+    use super::DumpValue;
 
     #[test]
     fn a_person_can_read_it() {
-        let pair = |a: u64| Dump::Fields(vec![("a", a.into()), ("b", Dump::List(vec!["x".into()]))]);
-        let dump = Dump::Fields(vec![("name", "pool".into()), ("parts", Dump::List(vec![pair(1), pair(2)]))]);
+        let pair =
+            |a: u64| DumpValue::Fields(vec![("a", a.into()), ("b", DumpValue::List(vec!["x".into()]))]);
+        let dump = DumpValue::Fields(vec![
+            ("name", "pool".into()),
+            ("parts", DumpValue::List(vec![pair(1), pair(2)])),
+        ]);
         let text = "name: pool\nparts:\n  - a: 1\n    b:\n      - x\n  - a: 2\n    b:\n      - x\n";
         assert_eq!(dump.to_string(), text);
     }

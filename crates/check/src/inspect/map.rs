@@ -4,30 +4,30 @@ use std::sync::Arc;
 
 use warpfire_env::Device;
 use warpfire_format::fs::{
-    Content, Dentry, Extent, Inode, InodeEdit, Key, Source, Stamp, SuperId, Superblock, VolumeRecord,
-    decode_counter, decode_region,
+    Dentry, Extent, ExtentSource, FilesystemRecord, Inode, InodeContent, InodeEdit, InodeTime, Key,
+    PoolRecordId, VolumeRecord, decode_counter, decode_region,
 };
-use warpfire_format::manifest::TableEntry;
-use warpfire_format::table::{EntryKind, Partition};
+use warpfire_format::manifest::TableDescriptor;
+use warpfire_format::table::{Partition, VersionKind};
 use warpfire_units::SlicePtr;
 
-use super::Dump;
-use crate::load::{Loaded, load};
+use super::DumpValue;
+use crate::load::{LoadedPool, load};
 use crate::media::SliceReader;
 use crate::options::CheckError;
 use crate::report::{Findings, Totals};
-use crate::tables::{Commits, Merge, Value, read_table, read_top, show};
+use crate::tables::{CommitVersions, Merge, Value, read_table, read_top, show};
 
 /// All tables, by number.
 ///
 /// # Errors
 /// If there is no pool, or its newest root does not decode.
-pub fn tables(devices: &[Arc<dyn Device>]) -> Result<Dump, CheckError> {
+pub fn tables(devices: &[Arc<dyn Device>]) -> Result<DumpValue, CheckError> {
     let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
-    Ok(Dump::List(loaded.manifest.tables().map(|t| Dump::Fields(summary(t))).collect()))
+    Ok(DumpValue::List(loaded.manifest.tables().map(|t| DumpValue::Fields(summary(t))).collect()))
 }
 
-fn summary(t: &TableEntry) -> Vec<(&'static str, Dump)> {
+fn summary(t: &TableDescriptor) -> Vec<(&'static str, DumpValue)> {
     vec![
         ("table", t.id.into()),
         ("run", t.run.into()),
@@ -45,18 +45,18 @@ fn summary(t: &TableEntry) -> Vec<(&'static str, Dump)> {
 ///
 /// # Errors
 /// If there is no pool, or no such table.
-pub fn table(devices: &[Arc<dyn Device>], id: u64) -> Result<Dump, CheckError> {
+pub fn table(devices: &[Arc<dyn Device>], id: u64) -> Result<DumpValue, CheckError> {
     let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
     let entry = loaded.manifest.table(id).ok_or_else(|| CheckError::NotFound(format!("table {id}")))?;
     let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
     let mut fields = summary(entry);
-    fields.push(("slices", Dump::List(entry.slices.iter().map(|s| slice(*s)).collect())));
+    fields.push(("slices", DumpValue::List(entry.slices.iter().map(|s| slice(*s)).collect())));
     let references = entry.references.iter().map(|(segment, bytes)| {
-        Dump::Fields(vec![("segment", segment.get().into()), ("bytes", (*bytes).into())])
+        DumpValue::Fields(vec![("segment", segment.get().into()), ("bytes", (*bytes).into())])
     });
-    fields.push(("references", Dump::List(references.collect())));
+    fields.push(("references", DumpValue::List(references.collect())));
     let partitions = match read_top(entry, &mut reader) {
-        Err(what) => what.into(),
+        Err(message) => message.into(),
         Ok(top) => {
             let each = top.partitions().iter().map(|place| {
                 let mut bytes = Vec::new();
@@ -65,22 +65,22 @@ pub fn table(devices: &[Arc<dyn Device>], id: u64) -> Result<Dump, CheckError> {
                 let mut fields = vec![("offset", place.offset.into()), ("bytes", place.len.into())];
                 match partition {
                     Ok(p) => fields.push(("data_blocks", (p.blocks().len() as u64).into())),
-                    Err(what) => fields.push(("damage", what.into())),
+                    Err(message) => fields.push(("damage", message.into())),
                 }
-                Dump::Fields(fields)
+                DumpValue::Fields(fields)
             });
-            Dump::List(each.collect())
+            DumpValue::List(each.collect())
         }
     };
     fields.push(("partitions", partitions));
-    Ok(Dump::Fields(fields))
+    Ok(DumpValue::Fields(fields))
 }
 
 /// Calls `each` with every key and value of the newest version until it says `false`.
-fn walk(loaded: &Loaded, each: impl FnMut(&[u8], Value<'_>) -> bool) {
+fn walk(loaded: &LoadedPool, each: impl FnMut(&[u8], Value<'_>) -> bool) {
     let quiet = Findings::default();
     let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
-    let commits = Commits::new(&loaded.commits, loaded.manifest.flushed, &quiet);
+    let commits = CommitVersions::new(&loaded.commits, loaded.manifest.flushed, &quiet);
     let mut merge = Merge::new(&loaded.manifest, commits, false, &mut reader, &quiet);
     merge.for_each(&mut reader, &quiet, each);
 }
@@ -89,17 +89,17 @@ fn walk(loaded: &Loaded, each: impl FnMut(&[u8], Value<'_>) -> bool) {
 ///
 /// # Errors
 /// If there is no pool, or no such key.
-pub fn key(devices: &[Arc<dyn Device>], wanted: &[u8]) -> Result<Dump, CheckError> {
+pub fn key(devices: &[Arc<dyn Device>], wanted: &[u8]) -> Result<DumpValue, CheckError> {
     let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
     let mut versions = Vec::new();
     let quiet = Findings::default();
-    let commits = Commits::new(&loaded.commits, loaded.manifest.flushed, &quiet);
-    let mut version = |place: String, kind: EntryKind, seq: u64, value: &[u8]| {
-        versions.push(Dump::Fields(vec![
+    let commits = CommitVersions::new(&loaded.commits, loaded.manifest.flushed, &quiet);
+    let mut version = |place: String, kind: VersionKind, seq: u64, value: &[u8]| {
+        versions.push(DumpValue::Fields(vec![
             ("in", place.into()),
             ("commit", seq.into()),
             ("does", format!("{kind:?}").to_lowercase().into()),
-            ("value", describe(wanted, value, kind == EntryKind::Merge)),
+            ("value", describe(wanted, value, kind == VersionKind::Merge)),
         ]));
     };
     for change in commits.all().iter().filter(|c| c.key == wanted) {
@@ -107,7 +107,7 @@ pub fn key(devices: &[Arc<dyn Device>], wanted: &[u8]) -> Result<Dump, CheckErro
     }
     let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
     for run in loaded.manifest.runs() {
-        let holds = |t: &&&TableEntry| t.smallest.as_slice() <= wanted && wanted <= t.largest.as_slice();
+        let holds = |t: &&&TableDescriptor| t.smallest.as_slice() <= wanted && wanted <= t.largest.as_slice();
         let Some(entry) = run.iter().find(holds) else { continue };
         let Some(block) = crate::tables::find_block(entry, wanted, &mut reader) else { continue };
         let start = block.find(wanted);
@@ -121,17 +121,17 @@ pub fn key(devices: &[Arc<dyn Device>], wanted: &[u8]) -> Result<Dump, CheckErro
     if versions.is_empty() {
         return Err(CheckError::NotFound(format!("key {}", show(wanted))));
     }
-    let mut resolved: Dump = "none".into();
+    let mut resolved: DumpValue = "none".into();
     walk(&loaded, |key, value| {
         if let (true, Value::Present(value)) = (key == wanted, value) {
             resolved = describe(key, value, false);
         }
         key < wanted
     });
-    Ok(Dump::Fields(vec![
+    Ok(DumpValue::Fields(vec![
         ("key", show(wanted).into()),
         ("value", resolved),
-        ("versions", Dump::List(versions)),
+        ("versions", DumpValue::List(versions)),
     ]))
 }
 
@@ -139,7 +139,7 @@ pub fn key(devices: &[Arc<dyn Device>], wanted: &[u8]) -> Result<Dump, CheckErro
 ///
 /// # Errors
 /// If there is no pool, or no such inode.
-pub fn inode(devices: &[Arc<dyn Device>], ino: u64) -> Result<Dump, CheckError> {
+pub fn inode(devices: &[Arc<dyn Device>], ino: u64) -> Result<DumpValue, CheckError> {
     let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
     let mut found = Vec::new();
     walk(&loaded, |key, value| {
@@ -151,18 +151,18 @@ pub fn inode(devices: &[Arc<dyn Device>], ino: u64) -> Result<Dump, CheckError> 
         };
         if concerns {
             let value = describe(key, value, false);
-            found.push(Dump::Fields(vec![("key", show(key).into()), ("value", value)]));
+            found.push(DumpValue::Fields(vec![("key", show(key).into()), ("value", value)]));
         }
         true
     });
     if found.is_empty() {
         return Err(CheckError::NotFound(format!("inode {ino}")));
     }
-    Ok(Dump::Fields(vec![("inode", ino.into()), ("records", Dump::List(found))]))
+    Ok(DumpValue::Fields(vec![("inode", ino.into()), ("records", DumpValue::List(found))]))
 }
 
-fn slice(slice: SlicePtr) -> Dump {
-    Dump::Fields(vec![
+fn slice(slice: SlicePtr) -> DumpValue {
+    DumpValue::Fields(vec![
         ("segment", slice.segment.get().into()),
         ("offset", slice.offset_bytes.into()),
         ("bytes", slice.len_bytes.into()),
@@ -170,7 +170,7 @@ fn slice(slice: SlicePtr) -> Dump {
 }
 
 /// A value, or an operand on one, as far as it decodes.
-fn describe(key: &[u8], value: &[u8], is_operand: bool) -> Dump {
+fn describe(key: &[u8], value: &[u8], is_operand: bool) -> DumpValue {
     let described = Key::decode(key).and_then(|key| {
         Ok(match key {
             Key::Counter(..) => decode_counter(value)?.into(),
@@ -181,37 +181,40 @@ fn describe(key: &[u8], value: &[u8], is_operand: bool) -> Dump {
             Key::Inode(..) | Key::Orphan(..) => describe_inode(&Inode::decode(value)?),
             Key::Dentry(..) => match Dentry::decode(value)? {
                 Dentry::Reference(kind, ino) => {
-                    Dump::Fields(vec![("refers_to", ino.into()), ("type", format!("{kind:?}").into())])
+                    DumpValue::Fields(vec![("refers_to", ino.into()), ("type", format!("{kind:?}").into())])
                 }
                 Dentry::Embedded(inode) => describe_inode(&inode),
             },
             Key::Xattr(..) => value.escape_ascii().to_string().into(),
-            Key::Super(SuperId::Superblock) => {
-                Dump::Fields(vec![("next_inode", Superblock::decode(value)?.next_ino.into())])
+            Key::Pool(PoolRecordId::Filesystem) => {
+                DumpValue::Fields(vec![("next_inode", FilesystemRecord::decode(value)?.next_ino.into())])
             }
-            Key::Super(_) => {
+            Key::Pool(_) => {
                 let volume = VolumeRecord::decode(value)?;
                 let name = volume.name.escape_ascii().to_string();
-                Dump::Fields(vec![("root", volume.root_ino.into()), ("name", name.into())])
+                DumpValue::Fields(vec![("root", volume.root_ino.into()), ("name", name.into())])
             }
         })
     });
     described.unwrap_or_else(|e| format!("{e}: {}", value.escape_ascii()).into())
 }
 
-fn describe_inode(inode: &Inode<'_>) -> Dump {
+fn describe_inode(inode: &Inode<'_>) -> DumpValue {
     let a = &inode.attrs;
-    let time = |t: Stamp| -> Dump { format!("{}.{:09}", t.seconds, t.nanos).into() };
+    let time = |t: InodeTime| -> DumpValue { format!("{}.{:09}", t.seconds, t.nanos).into() };
     let content = match inode.content {
-        Content::None => "none".into(),
-        Content::Regions => "in regions".into(),
-        Content::Small(small) => extents(small.filter_map(Result::ok)),
-        Content::Symlink(target) => Dump::Fields(vec![("target", target.escape_ascii().to_string().into())]),
-        Content::Directory(parent, name) => {
-            Dump::Fields(vec![("parent", parent.into()), ("name", name.escape_ascii().to_string().into())])
+        InodeContent::None => "none".into(),
+        InodeContent::Regions => "in regions".into(),
+        InodeContent::Small(small) => extents(small.filter_map(Result::ok)),
+        InodeContent::Symlink(target) => {
+            DumpValue::Fields(vec![("target", target.escape_ascii().to_string().into())])
         }
+        InodeContent::Directory(parent, name) => DumpValue::Fields(vec![
+            ("parent", parent.into()),
+            ("name", name.escape_ascii().to_string().into()),
+        ]),
     };
-    Dump::Fields(vec![
+    DumpValue::Fields(vec![
         ("inode", inode.ino.into()),
         ("type", format!("{:?}", a.kind).into()),
         ("permissions", format!("{:04o}", a.permissions).into()),
@@ -230,18 +233,18 @@ fn describe_inode(inode: &Inode<'_>) -> Dump {
     ])
 }
 
-fn extents<'a>(list: impl Iterator<Item = Extent<'a>>) -> Dump {
+fn extents<'a>(list: impl Iterator<Item = Extent<'a>>) -> DumpValue {
     let each = list.map(|e| {
         let mut fields = vec![("at", e.offset.into()), ("bytes", e.len.into())];
         match e.source {
-            Source::Hole => fields.push(("is", "hole".into())),
-            Source::Bytes(bytes) => fields.push(("is", bytes.escape_ascii().to_string().into())),
-            Source::Slice(segment, offset) => {
+            ExtentSource::Hole => fields.push(("is", "hole".into())),
+            ExtentSource::Bytes(bytes) => fields.push(("is", bytes.escape_ascii().to_string().into())),
+            ExtentSource::Slice(segment, offset) => {
                 fields.push(("segment", segment.get().into()));
                 fields.push(("offset", offset.into()));
             }
         }
-        Dump::Fields(fields)
+        DumpValue::Fields(fields)
     });
-    Dump::List(each.collect())
+    DumpValue::List(each.collect())
 }

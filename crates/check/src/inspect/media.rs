@@ -8,9 +8,9 @@ use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState};
 use warpfire_format::stripe::StripeHeader;
 use warpfire_units::{BLOCK_BYTES, SegmentId};
 
-use super::Dump;
-use crate::load::{Loaded, load};
-use crate::media::{Segment, Shards};
+use super::DumpValue;
+use crate::load::{LoadedPool, load};
+use crate::media::{CheckedSegment, StripeVerifier};
 use crate::options::CheckError;
 use crate::report::{Findings, Totals};
 
@@ -18,12 +18,12 @@ use crate::report::{Findings, Totals};
 ///
 /// # Errors
 /// If there is no pool, or its newest root does not decode.
-pub fn root(devices: &[Arc<dyn Device>]) -> Result<Dump, CheckError> {
+pub fn root(devices: &[Arc<dyn Device>]) -> Result<DumpValue, CheckError> {
     let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
     let state = &loaded.state;
     let on_devices = loaded.records.iter().map(|(name, records)| {
         let records = records.iter().map(|r| {
-            Dump::Fields(vec![
+            DumpValue::Fields(vec![
                 ("zone", r.zone.into()),
                 ("block", r.block.into()),
                 ("sequence", r.header.sequence.into()),
@@ -32,9 +32,12 @@ pub fn root(devices: &[Arc<dyn Device>]) -> Result<Dump, CheckError> {
                 ("body", if r.body_good { "good" } else { "damaged" }.into()),
             ])
         });
-        Dump::Fields(vec![("device", name.as_str().into()), ("records", Dump::List(records.collect()))])
+        DumpValue::Fields(vec![
+            ("device", name.as_str().into()),
+            ("records", DumpValue::List(records.collect())),
+        ])
     });
-    let log = Dump::Fields(vec![
+    let log = DumpValue::Fields(vec![
         ("checkpoint", state.checkpoint.into()),
         ("next_segment", state.next_segment.get().into()),
         ("next_record", state.next_pos.into()),
@@ -45,16 +48,16 @@ pub fn root(devices: &[Arc<dyn Device>]) -> Result<Dump, CheckError> {
         ("log_segments", (state.chain.len() as u64).into()),
         ("bulk_segments", (state.segments.len() as u64).into()),
     ]);
-    Ok(Dump::Fields(vec![
+    Ok(DumpValue::Fields(vec![
         ("newest", header(&loaded.root)),
         ("devices", device_table(&loaded)),
         ("log", log),
-        ("roots", Dump::List(on_devices.collect())),
+        ("roots", DumpValue::List(on_devices.collect())),
     ]))
 }
 
-fn header(h: &RootHeader) -> Dump {
-    Dump::Fields(vec![
+fn header(h: &RootHeader) -> DumpValue {
+    DumpValue::Fields(vec![
         ("pool", h.pool.to_string().into()),
         ("data", h.data.into()),
         ("parity", h.parity.into()),
@@ -66,30 +69,30 @@ fn header(h: &RootHeader) -> Dump {
     ])
 }
 
-fn device_table(loaded: &Loaded) -> Dump {
+fn device_table(loaded: &LoadedPool) -> DumpValue {
     let entries = (0u16..).zip(&loaded.table).map(|(index, entry)| {
         let here = loaded.media.is_present(warpfire_units::DeviceIndex(index));
-        Dump::Fields(vec![
+        DumpValue::Fields(vec![
             ("index", index.into()),
             ("uuid", entry.uuid.to_string().into()),
             ("zones", entry.zones.into()),
             ("state", if here { "present" } else { "missing" }.into()),
         ])
     });
-    Dump::List(entries.collect())
+    DumpValue::List(entries.collect())
 }
 
 /// All live segments, those of the commit log first.
 ///
 /// # Errors
 /// If there is no pool, or its newest root does not decode.
-pub fn segments(devices: &[Arc<dyn Device>]) -> Result<Dump, CheckError> {
+pub fn segments(devices: &[Arc<dyn Device>]) -> Result<DumpValue, CheckError> {
     let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
     let all = loaded.chain.iter().chain(loaded.segments.values());
-    Ok(Dump::List(all.map(|s| Dump::Fields(summary(&s.descriptor))).collect()))
+    Ok(DumpValue::List(all.map(|s| DumpValue::Fields(summary(&s.descriptor))).collect()))
 }
 
-fn summary(d: &SegmentDescriptor) -> Vec<(&'static str, Dump)> {
+fn summary(d: &SegmentDescriptor) -> Vec<(&'static str, DumpValue)> {
     let kind = match d.kind {
         SegmentKind::Bulk => "bulk",
         SegmentKind::Mirror => "mirror",
@@ -111,7 +114,7 @@ fn summary(d: &SegmentDescriptor) -> Vec<(&'static str, Dump)> {
     ]
 }
 
-fn find(loaded: &Loaded, id: u64) -> Result<&Segment, CheckError> {
+fn find(loaded: &LoadedPool, id: u64) -> Result<&CheckedSegment, CheckError> {
     let mut all = loaded.chain.iter().chain(loaded.segments.values());
     let wanted = SegmentId::new(id);
     let found = all.find(|s| Some(s.descriptor.id) == wanted);
@@ -122,28 +125,28 @@ fn find(loaded: &Loaded, id: u64) -> Result<&Segment, CheckError> {
 ///
 /// # Errors
 /// If there is no pool, or no such segment.
-pub fn segment(devices: &[Arc<dyn Device>], id: u64) -> Result<Dump, CheckError> {
+pub fn segment(devices: &[Arc<dyn Device>], id: u64) -> Result<DumpValue, CheckError> {
     let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
     let d = &find(&loaded, id)?.descriptor;
     let columns = d
         .columns
         .iter()
-        .map(|(device, zone)| Dump::Fields(vec![("device", device.0.into()), ("zone", zone.0.into())]));
+        .map(|(device, zone)| DumpValue::Fields(vec![("device", device.0.into()), ("zone", zone.0.into())]));
     let runs = d
         .stripes
         .iter()
-        .map(|run| Dump::Fields(vec![("rows", run.rows.into()), ("count", run.count.into())]));
+        .map(|run| DumpValue::Fields(vec![("rows", run.rows.into()), ("count", run.count.into())]));
     let mut fields = summary(d);
-    fields.push(("columns", Dump::List(columns.collect())));
-    fields.push(("stripe_runs", Dump::List(runs.collect())));
-    Ok(Dump::Fields(fields))
+    fields.push(("columns", DumpValue::List(columns.collect())));
+    fields.push(("stripe_runs", DumpValue::List(runs.collect())));
+    Ok(DumpValue::Fields(fields))
 }
 
 /// One stripe of a live segment: its headers, and what a check of it finds.
 ///
 /// # Errors
 /// If there is no pool, or no such stripe.
-pub fn stripe(devices: &[Arc<dyn Device>], id: u64, number: u32) -> Result<Dump, CheckError> {
+pub fn stripe(devices: &[Arc<dyn Device>], id: u64, number: u32) -> Result<DumpValue, CheckError> {
     let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
     let segment = find(&loaded, id)?;
     let d = &segment.descriptor;
@@ -167,24 +170,24 @@ pub fn stripe(devices: &[Arc<dyn Device>], id: u64, number: u32) -> Result<Dump,
                     ("sequence", h.sequence.into()),
                     ("payload_bytes", h.payload_bytes.into()),
                     ("rows", h.rows.into()),
-                    ("crcs", Dump::List(crcs.collect())),
+                    ("crcs", DumpValue::List(crcs.collect())),
                 ]);
             }
         }
-        columns.push(Dump::Fields(fields));
+        columns.push(DumpValue::Fields(fields));
     }
     let findings = Findings::default();
     let totals = &mut Totals::default();
-    let verdict = Shards::default().verify(&loaded.media, d, place, true, totals, &findings);
+    let verdict = StripeVerifier::default().verify(&loaded.media, d, place, true, totals, &findings);
     let found = findings.into_report(Totals::default()).findings;
-    Ok(Dump::Fields(vec![
+    Ok(DumpValue::Fields(vec![
         ("segment", id.into()),
         ("stripe", number.into()),
         ("zone_block", place.block.into()),
         ("first_row", place.first_row.into()),
         ("rows", place.rows.into()),
         ("readable", if verdict.readable { "yes" } else { "no" }.into()),
-        ("columns", Dump::List(columns)),
-        ("findings", Dump::List(found.iter().map(|f| f.to_string().into()).collect())),
+        ("columns", DumpValue::List(columns)),
+        ("findings", DumpValue::List(found.iter().map(|f| f.to_string().into()).collect())),
     ]))
 }

@@ -5,39 +5,39 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use warpfire_format::logframe::Frame;
-use warpfire_format::logstate::LogState;
+use warpfire_format::log_frame::LogFrame;
+use warpfire_format::log_state::LogState;
 use warpfire_format::segment::{SegmentDescriptor, SegmentState};
 use warpfire_units::SegmentId;
 
-use super::groups::{Edit, Group, Groups};
+use super::groups::{GroupCollector, LogGroup, SegmentEdit};
 use super::stripe::{LogStripe, find_headers, read_stripe};
-use crate::code::Code;
-use crate::media::{Media, Segment, Shards};
+use crate::code::FindingCode;
+use crate::media::{CheckedSegment, Media, StripeVerifier};
 use crate::report::{Findings, Totals};
 
 /// What root and log together say.
-pub(crate) struct Replayed {
+pub(crate) struct LogReplay {
     /// Bulk segments that are live.
-    pub(crate) segments: BTreeMap<SegmentId, Segment>,
+    pub(crate) segments: BTreeMap<SegmentId, CheckedSegment>,
     /// The commit log's own segments with the stripes that were found, oldest first.
-    pub(crate) chain: Vec<Segment>,
+    pub(crate) chain: Vec<CheckedSegment>,
     /// Records that the client replays, oldest first.
     pub(crate) records: Vec<(u64, Vec<u8>)>,
 }
 
 /// Reads the log that `state` points at.
-pub(crate) fn replay(media: &Media, state: &LogState, totals: &mut Totals, findings: &Findings) -> Replayed {
+pub(crate) fn replay(media: &Media, state: &LogState, totals: &mut Totals, findings: &Findings) -> LogReplay {
     let listed: u64 = state.chain.iter().map(|d| u64::from(d.stripe_count())).sum();
     let known = listed.saturating_sub(u64::from(state.first_stripe));
     let expected = state.sequence.saturating_add(1).saturating_sub(known);
-    let mut walk = Walk { media, state, expected, broken: false, barrier_behind_gap: false, findings };
-    let mut groups = Groups::new(state.checkpoint);
+    let mut walk = LogWalk { media, state, expected, broken: false, barrier_after_gap: false, findings };
+    let mut groups = GroupCollector::new(state.checkpoint);
     let chain = walk.follow(&mut groups, totals);
-    let segments = state.segments.iter().map(|d| (d.id, Segment::new(d.clone()))).collect();
-    let mut replayed = Replayed { segments, chain, records: Vec::new() };
+    let segments = state.segments.iter().map(|d| (d.id, CheckedSegment::new(d.clone()))).collect();
+    let mut replayed = LogReplay { segments, chain, records: Vec::new() };
     if groups.has_rest() {
-        findings.note(Code::LogTail, "commit log", "what follows the last barrier does not count");
+        findings.note(FindingCode::LogTail, "commit log", "what follows the last barrier does not count");
     }
     let last = groups.whole.pop();
     for group in groups.whole {
@@ -48,15 +48,16 @@ pub(crate) fn replay(media: &Media, state: &LogState, totals: &mut Totals, findi
         if number <= state.barrier || verifies(media, &last, &replayed) {
             apply(last, state, media.zone_blocks, &mut replayed, findings);
         } else {
-            let what = format_args!("barrier {number} does not count: stripes that it needs are not there");
-            findings.note(Code::LogTail, "commit log", what);
+            let message =
+                format_args!("barrier {number} does not count: stripes that it needs are not there");
+            findings.note(FindingCode::LogTail, "commit log", message);
         }
     }
     totals.log_records = replayed.records.len() as u64;
     replayed
 }
 
-struct Walk<'a> {
+struct LogWalk<'a> {
     media: &'a Media,
     state: &'a LogState,
     /// The sequence number of the next stripe.
@@ -64,15 +65,15 @@ struct Walk<'a> {
     /// Frames made no sense, or a stripe that must be there is not: nothing after it counts.
     broken: bool,
     /// Behind a gap a barrier was seen: whatever comes after it was written when the gap's group was durable.
-    barrier_behind_gap: bool,
+    barrier_after_gap: bool,
     findings: &'a Findings,
 }
 
-impl Walk<'_> {
+impl LogWalk<'_> {
     /// Reads every stripe that may count into `groups`; returns the log's segments with the stripes found.
-    fn follow(&mut self, groups: &mut Groups, totals: &mut Totals) -> Vec<Segment> {
+    fn follow(&mut self, groups: &mut GroupCollector, totals: &mut Totals) -> Vec<CheckedSegment> {
         let mut ahead: VecDeque<SegmentDescriptor> = self.state.chain.iter().cloned().collect();
-        let mut read: Vec<Segment> = Vec::new();
+        let mut read: Vec<CheckedSegment> = Vec::new();
         let mut first = self.state.first_stripe;
         while let Some(descriptor) = ahead.pop_front() {
             groups.announced = None;
@@ -86,9 +87,9 @@ impl Walk<'_> {
             }
         }
         if self.expected <= self.state.sequence && !self.broken {
-            let what =
+            let message =
                 format_args!("ends before stripe {}; {} is durable", self.expected, self.state.sequence);
-            self.findings.error(Code::LogStripeLost, "commit log", what);
+            self.findings.error(FindingCode::LogStripeLost, "commit log", message);
         }
         read
     }
@@ -98,10 +99,10 @@ impl Walk<'_> {
         &mut self,
         descriptor: SegmentDescriptor,
         first: u32,
-        groups: &mut Groups,
+        groups: &mut GroupCollector,
         totals: &mut Totals,
-    ) -> Segment {
-        let mut segment = Segment::new(descriptor);
+    ) -> CheckedSegment {
+        let mut segment = CheckedSegment::new(descriptor);
         let fits = !segment.clip(self.media.zone_blocks);
         for stripe in first..segment.stripe_count() {
             let Some(place) = segment.stripe(stripe).filter(|_| !self.broken) else { break };
@@ -112,8 +113,8 @@ impl Walk<'_> {
                 _ => {
                     self.broken = true;
                     let place = format_args!("{} stripe {stripe}", segment.descriptor.id);
-                    let what = "the commit log needs it and no copy is good";
-                    self.findings.error(Code::LogStripeLost, place, what);
+                    let message = "the commit log needs it and no copy is good";
+                    self.findings.error(FindingCode::LogStripeLost, place, message);
                 }
             }
         }
@@ -124,7 +125,7 @@ impl Walk<'_> {
     }
 
     /// Reads what follows the listed stripes of an open segment, as long as the sequence goes on.
-    fn read_on(&mut self, segment: &mut Segment, groups: &mut Groups, totals: &mut Totals) {
+    fn read_on(&mut self, segment: &mut CheckedSegment, groups: &mut GroupCollector, totals: &mut Totals) {
         while !self.broken {
             let stripe = segment.stripe_count();
             let block = segment.descriptor.zone_blocks_used();
@@ -133,12 +134,18 @@ impl Walk<'_> {
                     segment.grow(found.header.rows, 1);
                     self.take(segment, &found, groups, totals);
                 }
-                _ => return self.look_behind_gap(segment, stripe, block, groups),
+                _ => return self.look_after_gap(segment, stripe, block, groups),
             }
         }
     }
 
-    fn take(&mut self, segment: &Segment, stripe: &LogStripe, groups: &mut Groups, totals: &mut Totals) {
+    fn take(
+        &mut self,
+        segment: &CheckedSegment,
+        stripe: &LogStripe,
+        groups: &mut GroupCollector,
+        totals: &mut Totals,
+    ) {
         totals.log_stripes += 1;
         self.expected = self.expected.saturating_add(1);
         let place = format!("{} stripe {}", segment.descriptor.id, stripe.header.identity.stripe);
@@ -147,7 +154,7 @@ impl Walk<'_> {
 
     /// The segment has no next stripe. Usually that is where the log ends, torn or not, or the next segment begins. But if
     /// what follows has a barrier that was written after the missing stripe's group was durable, the stripe was lost.
-    fn look_behind_gap(&mut self, segment: &Segment, stripe: u32, block: u64, groups: &Groups) {
+    fn look_after_gap(&mut self, segment: &CheckedSegment, stripe: u32, block: u64, groups: &GroupCollector) {
         let torn_group = groups.last_barrier().unwrap_or(self.state.barrier).saturating_add(1);
         for (at, header) in find_headers(self.media, &segment.descriptor, block) {
             let number = header.identity.stripe;
@@ -157,14 +164,14 @@ impl Walk<'_> {
                 continue;
             };
             let barriers = barriers(&found.payload);
-            if self.barrier_behind_gap || barriers.iter().any(|b| *b > torn_group) {
+            if self.barrier_after_gap || barriers.iter().any(|b| *b > torn_group) {
                 self.broken = true;
                 let place = format_args!("{} stripe {stripe}", segment.descriptor.id);
-                let what = format_args!("is lost; stripe {number} shows that it was durable");
-                self.findings.error(Code::LogStripeLost, place, what);
+                let message = format_args!("is lost; stripe {number} shows that it was durable");
+                self.findings.error(FindingCode::LogStripeLost, place, message);
                 return;
             }
-            self.barrier_behind_gap |= !barriers.is_empty();
+            self.barrier_after_gap |= !barriers.is_empty();
         }
     }
 }
@@ -172,8 +179,8 @@ impl Walk<'_> {
 /// Numbers of the barriers among a stripe's frames.
 fn barriers(mut payload: &[u8]) -> Vec<u64> {
     let mut numbers = Vec::new();
-    while let Ok((frame, rest)) = Frame::decode(payload) {
-        if let Frame::Barrier { number, .. } = frame {
+    while let Ok((frame, rest)) = LogFrame::decode(payload) {
+        if let LogFrame::Barrier { number, .. } = frame {
             numbers.push(number);
         }
         payload = rest;
@@ -182,16 +189,16 @@ fn barriers(mut payload: &[u8]) -> Vec<u64> {
 }
 
 /// Whether every stripe that a group lists is there and can be read, but for segments that it frees: their zones may have been reset since.
-fn verifies(media: &Media, group: &Group, replayed: &Replayed) -> bool {
+fn verifies(media: &Media, group: &LogGroup, replayed: &LogReplay) -> bool {
     let quiet = Findings::default();
-    let mut shards = Shards::default();
-    let mut grown: BTreeMap<SegmentId, Segment> = BTreeMap::new();
+    let mut shards = StripeVerifier::default();
+    let mut grown: BTreeMap<SegmentId, CheckedSegment> = BTreeMap::new();
     for edit in &group.edits {
         match edit {
-            Edit::Opened(d) => {
-                grown.insert(d.id, Segment::new(d.clone()));
+            SegmentEdit::Opened(d) => {
+                grown.insert(d.id, CheckedSegment::new(d.clone()));
             }
-            Edit::Grew { segment, first_stripe, runs } => {
+            SegmentEdit::Grew { segment, first_stripe, runs } => {
                 let known = grown.get(segment).or_else(|| replayed.segments.get(segment)).cloned();
                 let Some(mut known) = known.filter(|s| s.stripe_count() == *first_stripe) else {
                     return false;
@@ -203,7 +210,7 @@ fn verifies(media: &Media, group: &Group, replayed: &Replayed) -> bool {
                     return false;
                 }
                 let is_freed =
-                    group.edits.iter().any(|e| matches!(e, Edit::Freed(freed) if freed == segment));
+                    group.edits.iter().any(|e| matches!(e, SegmentEdit::Freed(freed) if freed == segment));
                 for place in known.stripes().filter(|p| !is_freed && p.stripe >= *first_stripe) {
                     let d = &known.descriptor;
                     let verdict = shards.verify(media, d, place, true, &mut Totals::default(), &quiet);
@@ -213,7 +220,7 @@ fn verifies(media: &Media, group: &Group, replayed: &Replayed) -> bool {
                 }
                 grown.insert(*segment, known);
             }
-            Edit::Sealed(_) | Edit::Freed(_) => {}
+            SegmentEdit::Sealed(_) | SegmentEdit::Freed(_) => {}
         }
     }
     true
@@ -221,11 +228,15 @@ fn verifies(media: &Media, group: &Group, replayed: &Replayed) -> bool {
 
 /// Makes a group's changes. Those up to the root's barrier are in its segment table already; its records
 /// may still be needed.
-fn apply(group: Group, state: &LogState, zone_blocks: u32, replayed: &mut Replayed, findings: &Findings) {
+fn apply(group: LogGroup, state: &LogState, zone_blocks: u32, replayed: &mut LogReplay, findings: &Findings) {
     if group.barrier > state.barrier {
         for edit in group.edits {
-            if let Err(what) = apply_edit(edit, &mut replayed.segments, zone_blocks) {
-                findings.error(Code::LogEdit, format_args!("commit log, barrier {}", group.barrier), what);
+            if let Err(message) = apply_edit(edit, &mut replayed.segments, zone_blocks) {
+                findings.error(
+                    FindingCode::LogEdit,
+                    format_args!("commit log, barrier {}", group.barrier),
+                    message,
+                );
             }
         }
     }
@@ -233,18 +244,18 @@ fn apply(group: Group, state: &LogState, zone_blocks: u32, replayed: &mut Replay
 }
 
 fn apply_edit(
-    edit: Edit,
-    segments: &mut BTreeMap<SegmentId, Segment>,
+    edit: SegmentEdit,
+    segments: &mut BTreeMap<SegmentId, CheckedSegment>,
     zone_blocks: u32,
 ) -> Result<(), String> {
     match edit {
-        Edit::Opened(d) => {
+        SegmentEdit::Opened(d) => {
             let id = d.id;
-            if segments.insert(id, Segment::new(d)).is_some() {
+            if segments.insert(id, CheckedSegment::new(d)).is_some() {
                 return Err(format!("{id} is opened twice"));
             }
         }
-        Edit::Grew { segment: id, first_stripe, runs } => {
+        SegmentEdit::Grew { segment: id, first_stripe, runs } => {
             let segment = segments.get_mut(&id).ok_or_else(|| format!("{id} grows and does not exist"))?;
             if segment.is_sealed() || segment.stripe_count() != first_stripe {
                 let has = segment.stripe_count();
@@ -257,12 +268,12 @@ fn apply_edit(
                 return Err(format!("{id} grows past its zones"));
             }
         }
-        Edit::Sealed(id) => {
+        SegmentEdit::Sealed(id) => {
             let segment =
                 segments.get_mut(&id).ok_or_else(|| format!("{id} is sealed and does not exist"))?;
             segment.descriptor.state = SegmentState::Sealed;
         }
-        Edit::Freed(id) => {
+        SegmentEdit::Freed(id) => {
             segments.remove(&id).ok_or_else(|| format!("{id} is freed and does not exist"))?;
         }
     }

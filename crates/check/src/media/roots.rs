@@ -8,7 +8,7 @@ use warpfire_format::Uuid;
 use warpfire_format::root::{DeviceEntry, RootHeader};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex};
 
-use crate::code::Code;
+use crate::code::FindingCode;
 use crate::options::CheckError;
 use crate::report::Findings;
 
@@ -34,7 +34,7 @@ pub(crate) struct RootRecord {
 }
 
 /// The newest root of a pool and what the devices say.
-pub(crate) struct Roots {
+pub(crate) struct FoundRoots {
     pub(crate) newest: RootHeader,
     pub(crate) table: Vec<DeviceEntry>,
     pub(crate) payload: Vec<u8>,
@@ -45,7 +45,7 @@ pub(crate) struct Roots {
 }
 
 /// Reads all roots and decides which counts.
-pub(crate) fn find_roots(devices: &[Arc<dyn Device>], findings: &Findings) -> Result<Roots, CheckError> {
+pub(crate) fn find_roots(devices: &[Arc<dyn Device>], findings: &Findings) -> Result<FoundRoots, CheckError> {
     if devices.is_empty() {
         return Err(CheckError::NoDevices);
     }
@@ -60,9 +60,9 @@ pub(crate) fn find_roots(devices: &[Arc<dyn Device>], findings: &Findings) -> Re
     let pool = usual_pool(&scans)
         .ok_or_else(|| CheckError::NoPool("zones 0 and 1 hold no root record that verifies".into()))?;
     let (newest, table, payload) = newest_root(devices, &scans, pool, findings)?;
-    let by_index = place(devices, &scans, &newest, &table, findings);
+    let by_index = place_devices(devices, &scans, &newest, &table, findings);
     let records = devices.iter().map(|d| d.info().name.clone()).zip(scans).collect();
-    Ok(Roots { newest, table, payload, devices: by_index, records })
+    Ok(FoundRoots { newest, table, payload, devices: by_index, records })
 }
 
 /// The zone size that the device's own roots name. The first zone's record is at block 0; if that is unreadable the
@@ -114,7 +114,11 @@ fn scan_zone(
         }
         let within = usize::try_from((block - chunk_first) * BLOCK).expect("a chunk is 1 MiB");
         let Some(bytes) = chunk.as_ref().and_then(|(_, buf)| buf.get(within..within + BLOCK_BYTES)) else {
-            findings.repairable(Code::ReadFailed, name, format_args!("root zone {zone}, block {block}"));
+            findings.repairable(
+                FindingCode::ReadFailed,
+                name,
+                format_args!("root zone {zone}, block {block}"),
+            );
             return;
         };
         let like = records.first().map(|r| r.header);
@@ -128,8 +132,8 @@ fn scan_zone(
                 quiet = 0;
                 last_sequence = header.sequence;
                 if let Some(block) = remains.take() {
-                    let what = format_args!("root zone {zone} holds a damaged record at block {block}");
-                    findings.repairable(Code::RootDamaged, name, what);
+                    let message = format_args!("root zone {zone} holds a damaged record at block {block}");
+                    findings.repairable(FindingCode::RootDamaged, name, message);
                 }
                 let body = read_body(device, start + block, &header);
                 let body_good = body.is_some_and(|b| header.decode_body(&b).is_ok());
@@ -153,8 +157,8 @@ fn scan_zone(
         }
     }
     if let Some(block) = remains {
-        let what = format_args!("root zone {zone} ends with a torn or damaged record at block {block}");
-        findings.note(Code::RootDamaged, name, what);
+        let message = format_args!("root zone {zone} ends with a torn or damaged record at block {block}");
+        findings.note(FindingCode::RootDamaged, name, message);
     }
 }
 
@@ -179,18 +183,18 @@ fn newest_of(records: &[RootRecord]) -> Option<&RootRecord> {
     records.iter().filter(|r| r.body_good).max_by_key(|r| age(&r.header))
 }
 
-type Newest = (RootHeader, Vec<DeviceEntry>, Vec<u8>);
+type NewestRoot = (RootHeader, Vec<DeviceEntry>, Vec<u8>);
 
 fn newest_root(
     devices: &[Arc<dyn Device>],
     scans: &[Vec<RootRecord>],
     pool: Uuid,
     findings: &Findings,
-) -> Result<Newest, CheckError> {
+) -> Result<NewestRoot, CheckError> {
     let candidates = devices.iter().zip(scans).filter_map(|(device, records)| {
         newest_of(records).filter(|r| r.header.pool == pool).map(|r| (device, r))
     });
-    let mut found: Option<Newest> = None;
+    let mut found: Option<NewestRoot> = None;
     for (device, record) in candidates {
         let newest = found.as_ref().map_or((0, 0), |(h, ..)| age(h));
         let block = u64::from(record.zone) * u64::from(record.header.zone_blocks) + record.block;
@@ -202,9 +206,9 @@ fn newest_root(
         match &found {
             Some((header, _, known)) if age(header) == age(&record.header) => {
                 if known != payload {
-                    let what =
+                    let message =
                         format_args!("root {} differs from the other devices' copies", header.sequence);
-                    findings.error(Code::RootDamaged, &device.info().name, what);
+                    findings.error(FindingCode::RootDamaged, &device.info().name, message);
                 }
             }
             _ => found = Some((record.header, table, payload.to_vec())),
@@ -214,7 +218,7 @@ fn newest_root(
 }
 
 /// Puts each device into its place in the table, and says what is missing, foreign or behind.
-fn place(
+fn place_devices(
     devices: &[Arc<dyn Device>],
     scans: &[Vec<RootRecord>],
     newest: &RootHeader,
@@ -233,31 +237,36 @@ fn place(
             .filter(|h| h.pool == newest.pool)
             .and_then(|h| by_uuid.get(&h.device_uuid).copied().map(|i| (i, h)));
         let Some((index, header)) = index else {
-            findings.error(Code::DeviceForeign, name, "is not a device of this pool");
+            findings.error(FindingCode::DeviceForeign, name, "is not a device of this pool");
             continue;
         };
         let entry = table.get(index).expect("the index was found in the table");
         let blocks = u64::from(entry.zones) * u64::from(newest.zone_blocks);
         let needed = blocks.saturating_mul(BLOCK);
         if usize::from(header.device.0) != index || device.info().size_bytes < needed {
-            let what = format_args!("calls itself {}; it is device {index} of {needed} bytes", header.device);
-            findings.error(Code::DeviceMismatch, name, what);
+            let message =
+                format_args!("calls itself {}; it is device {index} of {needed} bytes", header.device);
+            findings.error(FindingCode::DeviceMismatch, name, message);
         }
         let holds = newest_of(records).is_some_and(|r| age(&r.header) == age(newest));
         holders += usize::from(holds);
         if !holds && table.len() <= ROOT_ON_ALL_MAX {
-            let what = format_args!("does not hold the newest root, {}", newest.sequence);
-            findings.repairable(Code::RootMissing, name, what);
+            let message = format_args!("does not hold the newest root, {}", newest.sequence);
+            findings.repairable(FindingCode::RootMissing, name, message);
         }
         match by_index.get_mut(index) {
             Some(slot @ None) => *slot = Some(Arc::clone(device)),
-            _ => findings.error(Code::DeviceTwice, name, format_args!("device {index} was given before")),
+            _ => findings.error(
+                FindingCode::DeviceTwice,
+                name,
+                format_args!("device {index} was given before"),
+            ),
         }
     }
     let wanted = (usize::from(newest.parity) + 1).min(table.len());
     if holders < wanted && table.len() > ROOT_ON_ALL_MAX {
-        let what = format_args!("the newest root is on {holders} devices and should be on {wanted}");
-        findings.repairable(Code::RootMissing, "pool", what);
+        let message = format_args!("the newest root is on {holders} devices and should be on {wanted}");
+        findings.repairable(FindingCode::RootMissing, "pool", message);
     }
     report_missing(&by_index, table, newest, findings);
     by_index
@@ -272,12 +281,12 @@ fn report_missing(
     let missing = by_index.iter().filter(|d| d.is_none()).count();
     for ((index, entry), device) in (0u16..).zip(table).zip(by_index) {
         if device.is_none() {
-            let place = DeviceIndex(index);
-            let what = format_args!("is missing (uuid {})", entry.uuid);
+            let place_devices = DeviceIndex(index);
+            let message = format_args!("is missing (uuid {})", entry.uuid);
             if missing <= usize::from(newest.parity) {
-                findings.repairable(Code::DeviceMissing, place, what);
+                findings.repairable(FindingCode::DeviceMissing, place_devices, message);
             } else {
-                findings.error(Code::DeviceMissing, place, what);
+                findings.error(FindingCode::DeviceMissing, place_devices, message);
             }
         }
     }

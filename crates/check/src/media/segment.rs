@@ -5,7 +5,7 @@ use warpfire_units::BLOCK_BYTES;
 
 /// One stripe of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct StripePlace {
+pub(crate) struct StripePosition {
     pub(crate) stripe: u32,
     /// Block of the header in each column's zone.
     pub(crate) block: u64,
@@ -16,24 +16,24 @@ pub(crate) struct StripePlace {
 
 /// A live segment.
 #[derive(Clone, Debug)]
-pub(crate) struct Segment {
+pub(crate) struct CheckedSegment {
     pub(crate) descriptor: SegmentDescriptor,
     /// The first stripe of each run in the descriptor; as long as that list.
-    starts: Vec<StripePlace>,
+    starts: Vec<StripePosition>,
     /// Stripes whose payload does not fill their rows: stripe, payload bytes. In order.
     short: Vec<(u32, u32)>,
 }
 
-impl Segment {
+impl CheckedSegment {
     pub(crate) fn new(descriptor: SegmentDescriptor) -> Self {
-        let mut segment = Segment { descriptor, starts: Vec::new(), short: Vec::new() };
+        let mut segment = CheckedSegment { descriptor, starts: Vec::new(), short: Vec::new() };
         segment.index();
         segment
     }
 
     fn index(&mut self) {
         self.starts.clear();
-        let mut next = StripePlace { stripe: 0, block: 0, first_row: 0, rows: 0 };
+        let mut next = StripePosition { stripe: 0, block: 0, first_row: 0, rows: 0 };
         for run in &self.descriptor.stripes {
             next.rows = run.rows;
             self.starts.push(next);
@@ -74,9 +74,9 @@ impl Segment {
     }
 
     /// All stripes from the front.
-    pub(crate) fn stripes(&self) -> impl Iterator<Item = StripePlace> + '_ {
+    pub(crate) fn stripes(&self) -> impl Iterator<Item = StripePosition> + '_ {
         self.descriptor.stripes.iter().zip(&self.starts).flat_map(|(run, start)| {
-            (0..run.count).map(move |n| StripePlace {
+            (0..run.count).map(move |n| StripePosition {
                 stripe: start.stripe.saturating_add(n),
                 block: start.block + u64::from(n) * (u64::from(run.rows) + 1),
                 first_row: start.first_row + u64::from(n) * u64::from(run.rows),
@@ -86,13 +86,13 @@ impl Segment {
     }
 
     /// One stripe by its number.
-    pub(crate) fn stripe(&self, number: u32) -> Option<StripePlace> {
+    pub(crate) fn stripe(&self, number: u32) -> Option<StripePosition> {
         self.find(|start| start.stripe <= number, |start| number - start.stripe)
     }
 
     /// The stripe that holds a payload row, counted over the whole segment.
-    pub(crate) fn stripe_of_row(&self, row: u64) -> Option<StripePlace> {
-        let nth = |start: &StripePlace| {
+    pub(crate) fn stripe_of_row(&self, row: u64) -> Option<StripePosition> {
+        let nth = |start: &StripePosition| {
             u32::try_from((row - start.first_row) / u64::from(start.rows).max(1)).unwrap_or(u32::MAX)
         };
         self.find(|start| start.first_row <= row, nth)
@@ -100,13 +100,13 @@ impl Segment {
 
     fn find(
         &self,
-        begins_before: impl Fn(&StripePlace) -> bool,
-        nth: impl Fn(&StripePlace) -> u32,
-    ) -> Option<StripePlace> {
+        begins_before: impl Fn(&StripePosition) -> bool,
+        nth: impl Fn(&StripePosition) -> u32,
+    ) -> Option<StripePosition> {
         let run = self.starts.partition_point(begins_before).checked_sub(1)?;
         let (start, listed) = self.starts.get(run).zip(self.descriptor.stripes.get(run))?;
         let n = nth(start);
-        (n < listed.count).then(|| StripePlace {
+        (n < listed.count).then(|| StripePosition {
             stripe: start.stripe + n,
             block: start.block + u64::from(n) * (u64::from(listed.rows) + 1),
             first_row: start.first_row + u64::from(n) * u64::from(listed.rows),
@@ -115,13 +115,13 @@ impl Segment {
     }
 
     /// Remembers how much of a stripe is payload. Stripes come in order.
-    pub(crate) fn note_payload(&mut self, place: StripePlace, payload_bytes: u32) {
+    pub(crate) fn note_payload(&mut self, place: StripePosition, payload_bytes: u32) {
         if u64::from(payload_bytes) < self.capacity(place) {
             self.short.push((place.stripe, payload_bytes));
         }
     }
 
-    fn capacity(&self, place: StripePlace) -> u64 {
+    fn capacity(&self, place: StripePosition) -> u64 {
         u64::from(place.rows) * u64::from(self.descriptor.data) * BLOCK_BYTES as u64
     }
 
@@ -153,8 +153,8 @@ mod tests {
 
     use super::*;
 
-    fn segment() -> Segment {
-        let mut segment = Segment::new(SegmentDescriptor {
+    fn segment() -> CheckedSegment {
+        let mut segment = CheckedSegment::new(SegmentDescriptor {
             id: SegmentId::FIRST,
             epoch: 1,
             kind: SegmentKind::Bulk,
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn stripes_are_found_by_number_and_by_row() {
         let segment = segment();
-        let all: Vec<StripePlace> = segment.stripes().collect();
+        let all: Vec<StripePosition> = segment.stripes().collect();
         assert_eq!(all.iter().map(|p| (p.block, p.first_row)).collect::<Vec<_>>(), [(0, 0), (4, 3), (8, 6)]);
         for place in &all {
             assert_eq!(segment.stripe(place.stripe), Some(*place));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn stripes_past_the_zone_are_cut_off() {
+    fn stripes_past_the_zone_are_dropped() {
         let mut segment = segment();
         assert!(!segment.clip(10));
         assert!(segment.clip(9));

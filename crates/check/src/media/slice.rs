@@ -9,7 +9,7 @@ use warpfire_format::stripe::StripeHeader;
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
 use super::device::Media;
-use super::segment::{Segment, StripePlace};
+use super::segment::{CheckedSegment, StripePosition};
 use super::stripe::identity_of;
 
 /// Checksum tables kept: at most 1 KiB each, so 4 MiB.
@@ -18,7 +18,7 @@ const TABLES_MAX: usize = 4096;
 /// Reads slices and keeps the checksum tables of the columns that it met.
 pub(crate) struct SliceReader<'a> {
     media: &'a Media,
-    segments: &'a BTreeMap<SegmentId, Segment>,
+    segments: &'a BTreeMap<SegmentId, CheckedSegment>,
     /// `None`: the header does not verify.
     tables: BTreeMap<(SegmentId, u32, u16), Option<Vec<u32>>>,
     /// Bytes named, by segment.
@@ -26,7 +26,7 @@ pub(crate) struct SliceReader<'a> {
 }
 
 impl<'a> SliceReader<'a> {
-    pub(crate) fn new(media: &'a Media, segments: &'a BTreeMap<SegmentId, Segment>) -> Self {
+    pub(crate) fn new(media: &'a Media, segments: &'a BTreeMap<SegmentId, CheckedSegment>) -> Self {
         SliceReader { media, segments, tables: BTreeMap::new(), live: BTreeMap::new() }
     }
 
@@ -82,8 +82,8 @@ impl<'a> SliceReader<'a> {
     /// Rows `rows.0..rows.1` of one column of a stripe.
     fn read_rows(
         &mut self,
-        segment: &Segment,
-        place: StripePlace,
+        segment: &CheckedSegment,
+        place: StripePosition,
         column: u16,
         rows: (u64, u64),
     ) -> Option<AlignedBuf> {
@@ -96,14 +96,14 @@ impl<'a> SliceReader<'a> {
             let row = usize::try_from(row).ok()?;
             let good = read && crcs.as_ref().and_then(|c| c.get(row)) == Some(&crc32c(bytes));
             if !good {
-                bytes.copy_from_slice(&self.rebuild(segment, place, column, row)?);
+                bytes.copy_from_slice(&self.reconstruct(segment, place, column, row)?);
             }
         }
         Some(buf)
     }
 
     /// The checksum table of one column, `None` if its header does not verify.
-    fn crcs(&mut self, segment: &Segment, place: StripePlace, column: u16) -> Option<&Vec<u32>> {
+    fn crcs(&mut self, segment: &CheckedSegment, place: StripePosition, column: u16) -> Option<&Vec<u32>> {
         let d = &segment.descriptor;
         let key = (d.id, place.stripe, column);
         if self.tables.len() >= TABLES_MAX && !self.tables.contains_key(&key) {
@@ -125,7 +125,13 @@ impl<'a> SliceReader<'a> {
     }
 
     /// One block from the other columns' blocks of the same row.
-    fn rebuild(&mut self, segment: &Segment, place: StripePlace, column: u16, row: usize) -> Option<Vec<u8>> {
+    fn reconstruct(
+        &mut self,
+        segment: &CheckedSegment,
+        place: StripePosition,
+        column: u16,
+        row: usize,
+    ) -> Option<Vec<u8>> {
         let data = usize::from(segment.descriptor.data);
         let mut good: Vec<(usize, AlignedBuf)> = Vec::with_capacity(data);
         for (number, &(device, zone)) in (0u16..).zip(&segment.descriptor.columns) {

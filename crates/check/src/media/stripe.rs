@@ -10,8 +10,8 @@ use warpfire_format::stripe::{StripeHeader, StripeIdentity, inline_start};
 use warpfire_units::BLOCK_BYTES;
 
 use super::device::{BlockRead, Media};
-use super::segment::StripePlace;
-use crate::code::Code;
+use super::segment::StripePosition;
+use crate::code::FindingCode;
 use crate::report::{Findings, Totals};
 
 /// Rows whose parity is computed at once: 64 KiB of each column.
@@ -23,7 +23,7 @@ const SPOT_BYTES: usize = 64;
 
 /// What a stripe turned out to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Verdict {
+pub(crate) struct StripeVerdict {
     /// What its headers say; `None` if none can be read.
     pub(crate) header: Option<StripeHeader>,
     /// Whether all payload can be read, if need be from parity. Without reading data: as far as headers tell.
@@ -32,13 +32,13 @@ pub(crate) struct Verdict {
 
 /// Buffers for the columns of one stripe, reused from stripe to stripe.
 #[derive(Default)]
-pub(crate) struct Shards {
+pub(crate) struct StripeVerifier {
     buffers: Vec<AlignedBuf>,
     codes: BTreeMap<(u16, u8), Option<Parity>>,
 }
 
 /// One column as it was read.
-struct Column<'a> {
+struct StripeColumn<'a> {
     header: Option<StripeHeader>,
     crcs: Vec<u32>,
     bytes: &'a [u8],
@@ -60,17 +60,17 @@ pub(crate) fn identity_of(media: &Media, d: &SegmentDescriptor, stripe: u32, col
     }
 }
 
-impl Shards {
+impl StripeVerifier {
     /// Reads a stripe and verifies it: headers only, or with `data` everything.
     pub(crate) fn verify(
         &mut self,
         media: &Media,
         d: &SegmentDescriptor,
-        place: StripePlace,
+        place: StripePosition,
         data: bool,
         totals: &mut Totals,
         findings: &Findings,
-    ) -> Verdict {
+    ) -> StripeVerdict {
         let rows = if data { usize::from(place.rows) } else { 0 };
         let len = (1 + rows) * BLOCK_BYTES;
         if self.buffers.len() < d.columns.len() || self.buffers.first().is_some_and(|b| b.len() < len) {
@@ -84,7 +84,7 @@ impl Shards {
         }
         let header = agree(d, place, &mut columns, findings);
         check_blocks(media, d, place, &mut columns, totals, findings);
-        let readable = judge(media, d, place, &columns, rows, totals, findings);
+        let readable = check_losses(media, d, place, &columns, rows, totals, findings);
         let whole = columns.iter().all(|c| c.header.is_some() && !c.bad.iter().any(|bad| *bad));
         if let (Some(header), true, true) = (header, data, readable) {
             if whole {
@@ -93,11 +93,17 @@ impl Shards {
             }
             check_padding(d, place, rows, &header, &self.buffers, &unread, findings);
         }
-        Verdict { header, readable }
+        StripeVerdict { header, readable }
     }
 
     /// Recomputes parity. Every block of the stripe is good by its checksum.
-    fn check_parity(&mut self, d: &SegmentDescriptor, place: StripePlace, rows: usize, findings: &Findings) {
+    fn check_parity(
+        &mut self,
+        d: &SegmentDescriptor,
+        place: StripePosition,
+        rows: usize,
+        findings: &Findings,
+    ) {
         let (k, m) = (usize::from(d.data), usize::from(d.parity));
         let code = self.codes.entry((d.data, d.parity)).or_insert_with(|| Parity::new(k, m).ok());
         let Some(code) = code.as_ref().filter(|_| m > 0) else { return };
@@ -117,19 +123,19 @@ impl Shards {
                     .position(|(row, s)| scalar::parity(&spot, row) != tile_of(s, 0..SPOT_BYTES))
             };
             if let Some(row) = differs.or_else(|| if first == 0 { spot_differs() } else { None }) {
-                let what = format_args!("parity column {row} is not the parity of its data");
-                findings.error(Code::ParityDisagrees, at_stripe(d, place), what);
+                let message = format_args!("parity column {row} is not the parity of its data");
+                findings.error(FindingCode::ParityDisagrees, at_stripe(d, place), message);
                 return;
             }
         }
     }
 
     /// The copies of a mirror's header, which hold payload, must be equal.
-    fn check_copies(&self, d: &SegmentDescriptor, place: StripePlace, findings: &Findings) {
+    fn check_copies(&self, d: &SegmentDescriptor, place: StripePosition, findings: &Findings) {
         let mut heads = self.buffers.iter().take(d.columns.len()).map(|b| tile_of(b, 0..BLOCK_BYTES));
         let first = heads.next();
         if d.kind == SegmentKind::Mirror && heads.any(|other| Some(other) != first) {
-            findings.error(Code::ParityDisagrees, at_stripe(d, place), "its copies differ");
+            findings.error(FindingCode::ParityDisagrees, at_stripe(d, place), "its copies differ");
         }
     }
 }
@@ -138,12 +144,18 @@ fn tile_of(bytes: &[u8], range: std::ops::Range<usize>) -> &[u8] {
     bytes.get(range).expect("a tile lies inside its shard")
 }
 
-fn at_stripe(d: &SegmentDescriptor, place: StripePlace) -> String {
+fn at_stripe(d: &SegmentDescriptor, place: StripePosition) -> String {
     format!("{} stripe {}", d.id, place.stripe)
 }
 
 /// Names a block of a column as a person finds it on the device.
-fn at_block(media: &Media, d: &SegmentDescriptor, place: StripePlace, column: u16, block: usize) -> String {
+fn at_block(
+    media: &Media,
+    d: &SegmentDescriptor,
+    place: StripePosition,
+    column: u16,
+    block: usize,
+) -> String {
     let Some((device, zone)) = d.columns.get(usize::from(column)) else { return at_stripe(d, place) };
     let number = u64::from(zone.0) * u64::from(media.zone_blocks) + place.block + block as u64;
     format!("{} column {column}, {device} byte {}", at_stripe(d, place), number * BLOCK_BYTES as u64)
@@ -153,7 +165,7 @@ fn at_block(media: &Media, d: &SegmentDescriptor, place: StripePlace, column: u1
 fn read_columns(
     media: &Media,
     d: &SegmentDescriptor,
-    place: StripePlace,
+    place: StripePosition,
     len: usize,
     buffers: &mut [AlignedBuf],
     findings: &Findings,
@@ -176,7 +188,7 @@ fn read_columns(
             None => vec![true; len / BLOCK_BYTES],
             // One bad block must not hide its neighbours.
             Some(Err(reason)) => {
-                findings.repairable(Code::ReadFailed, at_block(media, d, place, column, 0), reason);
+                findings.repairable(FindingCode::ReadFailed, at_block(media, d, place, column, 0), reason);
                 let blocks = buffer.get_mut(..len).expect("as above").chunks_exact_mut(BLOCK_BYTES);
                 (place.block..).zip(blocks).map(|(b, buf)| !media.read_one(device, zone, b, buf)).collect()
             }
@@ -188,40 +200,42 @@ fn read_columns(
 fn read_header<'a>(
     media: &Media,
     d: &SegmentDescriptor,
-    place: StripePlace,
+    place: StripePosition,
     number: u16,
     bytes: &'a [u8],
     unread: &[bool],
     findings: &Findings,
-) -> Column<'a> {
+) -> StripeColumn<'a> {
     let (head, body) = bytes.split_at(BLOCK_BYTES);
     let bad: Vec<bool> = unread.iter().skip(1).copied().collect();
-    let nothing = Column { header: None, crcs: Vec::new(), bytes: body, bad: vec![true; bad.len()] };
+    let nothing = StripeColumn { header: None, crcs: Vec::new(), bytes: body, bad: vec![true; bad.len()] };
     if unread.first() != Some(&false) {
         return nothing;
     }
     let at = || at_block(media, d, place, number, 0);
     match StripeHeader::decode(head) {
         Err(e) => {
-            findings.repairable(Code::HeaderDamaged, at(), e);
+            findings.repairable(FindingCode::HeaderDamaged, at(), e);
             nothing
         }
         Ok(block) if block.header.identity != identity_of(media, d, place.stripe, number) => {
             let found = block.header.identity;
-            let what =
+            let message =
                 format_args!("holds {} stripe {} of epoch {}", found.segment, found.stripe, found.epoch);
-            findings.repairable(Code::HeaderForeign, at(), what);
+            findings.repairable(FindingCode::HeaderForeign, at(), message);
             nothing
         }
-        Ok(block) => Column { header: Some(block.header), crcs: block.crcs().collect(), bytes: body, bad },
+        Ok(block) => {
+            StripeColumn { header: Some(block.header), crcs: block.crcs().collect(), bytes: body, bad }
+        }
     }
 }
 
 /// What most headers say; columns that say otherwise count as lost.
 fn agree(
     d: &SegmentDescriptor,
-    place: StripePlace,
-    columns: &mut [Column<'_>],
+    place: StripePosition,
+    columns: &mut [StripeColumn<'_>],
     findings: &Findings,
 ) -> Option<StripeHeader> {
     let said: Vec<StripeHeader> = columns.iter().filter_map(|c| c.header).collect();
@@ -234,11 +248,11 @@ fn agree(
     for (number, column) in columns.iter_mut().enumerate() {
         let Some(header) = column.header else { continue };
         if agreed.is_none_or(|a| !same(&a, &header)) {
-            let what = format_args!(
+            let message = format_args!(
                 "column {number} says sequence {}, {} rows, {} payload bytes; expected are {} rows",
                 header.sequence, header.rows, header.payload_bytes, place.rows
             );
-            findings.repairable(Code::HeadersDisagree, at_stripe(d, place), what);
+            findings.repairable(FindingCode::HeadersDisagree, at_stripe(d, place), message);
             column.header = None;
             column.bad.fill(true);
         }
@@ -249,8 +263,8 @@ fn agree(
 fn check_blocks(
     media: &Media,
     d: &SegmentDescriptor,
-    place: StripePlace,
-    columns: &mut [Column<'_>],
+    place: StripePosition,
+    columns: &mut [StripeColumn<'_>],
     totals: &mut Totals,
     findings: &Findings,
 ) {
@@ -265,18 +279,18 @@ fn check_blocks(
             if crc32c(block) != *crc {
                 *bad = true;
                 let at = at_block(media, d, place, number, 1 + row);
-                findings.repairable(Code::BlockDamaged, at, "does not match its checksum");
+                findings.repairable(FindingCode::BlockDamaged, at, "does not match its checksum");
             }
         }
     }
 }
 
 /// Whether parity covers what is bad.
-fn judge(
+fn check_losses(
     media: &Media,
     d: &SegmentDescriptor,
-    place: StripePlace,
-    columns: &[Column<'_>],
+    place: StripePosition,
+    columns: &[StripeColumn<'_>],
     rows: usize,
     totals: &mut Totals,
     findings: &Findings,
@@ -302,14 +316,14 @@ fn judge(
     }
     if rows_lost > 0 || headers_lost {
         let given = d.columns.iter().filter(|(device, _)| media.is_present(*device)).count();
-        let what = format_args!(
+        let message = format_args!(
             "beyond parity: {headers_bad} of {} headers bad, {blocks_lost} blocks bad in {rows_lost} of {} rows \
              that {parity} parity columns can not give back ({given} of {} devices given)",
             columns.len(),
             place.rows,
             columns.len()
         );
-        findings.error(Code::RowsLost, at_stripe(d, place), what);
+        findings.error(FindingCode::RowsLost, at_stripe(d, place), message);
     }
     rows_lost == 0 && !headers_lost
 }
@@ -317,7 +331,7 @@ fn judge(
 /// Bytes after the payload must be zero, in every column that was read.
 fn check_padding(
     d: &SegmentDescriptor,
-    place: StripePlace,
+    place: StripePosition,
     rows: usize,
     header: &StripeHeader,
     buffers: &[AlignedBuf],
@@ -334,8 +348,8 @@ fn check_padding(
         let written = payload.saturating_sub(column * column_bytes).min(column_bytes);
         let padding = buffer.get(BLOCK_BYTES + written..BLOCK_BYTES + column_bytes).unwrap_or(&[]);
         if !unread.contains(&true) && padding.iter().any(|b| *b != 0) {
-            let what = format_args!("column {column} is not zero after its {written} payload bytes");
-            findings.repairable(Code::PaddingNotZero, at_stripe(d, place), what);
+            let message = format_args!("column {column} is not zero after its {written} payload bytes");
+            findings.repairable(FindingCode::PaddingNotZero, at_stripe(d, place), message);
         }
     }
 }

@@ -4,7 +4,7 @@ use warpfire_format::fs::flag;
 
 /// An inode that lives at its own key: a directory, or a file with several names. 40 bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Home {
+pub(super) struct KeyedInode {
     pub(super) ino: u64,
     /// Of a directory.
     pub(super) parent: u64,
@@ -32,7 +32,7 @@ pub(super) struct RegionFile {
 
 /// An inode whose flags say which attributes it has. 16 bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Flagged {
+pub(super) struct PromisedAttributes {
     pub(super) ino: u64,
     /// Those of `ATTRIBUTE_FLAGS` whose attribute was not seen yet.
     pub(super) left: u32,
@@ -47,14 +47,14 @@ pub(super) const ATTRIBUTE_FLAGS: [(u32, &[u8]); 3] = [
 
 /// A range of inode numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Window {
+pub(super) struct InoRange {
     pub(super) first: u64,
     /// One past the last; `u64::MAX` is the end of all numbers, itself included.
     pub(super) past: u64,
 }
 
-impl Window {
-    pub(super) const ALL: Window = Window { first: 0, past: u64::MAX };
+impl InoRange {
+    pub(super) const ALL: InoRange = InoRange { first: 0, past: u64::MAX };
 
     pub(super) fn contains(&self, ino: u64) -> bool {
         self.first <= ino && (ino < self.past || self.past == u64::MAX)
@@ -65,15 +65,15 @@ impl Window {
     }
 
     /// The first half of the numbers in it that lie below `bound`. `None` if that is nothing less.
-    pub(super) fn halve(self, bound: u64) -> Option<Window> {
+    pub(super) fn halve(self, bound: u64) -> Option<InoRange> {
         let past = self.first + self.past.min(bound).saturating_sub(self.first) / 2;
-        (past > self.first).then_some(Window { first: self.first, past })
+        (past > self.first).then_some(InoRange { first: self.first, past })
     }
 
     /// The next range of the same length, `None` when this one reaches `bound`.
-    pub(super) fn next(self, bound: u64) -> Option<Window> {
+    pub(super) fn next(self, bound: u64) -> Option<InoRange> {
         let length = self.past - self.first;
-        (self.past < bound).then(|| Window { first: self.past, past: self.past.saturating_add(length) })
+        (self.past < bound).then(|| InoRange { first: self.past, past: self.past.saturating_add(length) })
     }
 }
 
@@ -83,8 +83,8 @@ mod tests {
 
     #[test]
     fn windows_cover_every_number_once() {
-        let half = Window::ALL.halve(101).unwrap();
-        assert_eq!(half, Window { first: 0, past: 50 });
+        let half = InoRange::ALL.halve(101).unwrap();
+        assert_eq!(half, InoRange { first: 0, past: 50 });
         let mut windows = vec![half];
         while let Some(next) = windows.last().unwrap().next(101) {
             windows.push(next);
@@ -92,7 +92,7 @@ mod tests {
         for ino in 0..101 {
             assert_eq!(windows.iter().filter(|w| w.contains(ino)).count(), 1, "{ino}");
         }
-        assert_eq!(Window { first: 5, past: 6 }.halve(101), None);
-        assert!(Window::ALL.contains(u64::MAX));
+        assert_eq!(InoRange { first: 5, past: 6 }.halve(101), None);
+        assert!(InoRange::ALL.contains(u64::MAX));
     }
 }

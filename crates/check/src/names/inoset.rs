@@ -46,7 +46,7 @@ fn word_of(ino: u64) -> usize {
 mod tests {
     use std::collections::BTreeSet;
 
-    use warpfire_simdev::mix;
+    use warpfire_sim_env::mix;
 
     use super::*;
 

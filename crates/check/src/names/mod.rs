@@ -20,45 +20,45 @@ mod volume;
 use std::collections::BTreeMap;
 
 use warpfire_format::fs;
-use warpfire_format::table::EntryKind;
+use warpfire_format::table::VersionKind;
 use warpfire_units::SegmentId;
 
-use crate::code::Code;
-use crate::load::Loaded;
+use crate::code::FindingCode;
+use crate::load::LoadedPool;
 use crate::media::SliceReader;
-use crate::options::{CheckError, CheckOptions, Phase};
+use crate::options::{CheckError, CheckOptions, CheckPhase};
 use crate::report::{Findings, Totals};
 use crate::run::report_progress;
-use crate::tables::{Commits, Merge, Value, show};
-use pass::{Outcome, Pass, Window};
+use crate::tables::{CommitVersions, Merge, Value, show};
+use pass::{InoRange, NamesPass, PassOutcome};
 
 /// Keys between two calls of the progress callback.
 const PROGRESS_EVERY: u64 = 1 << 16;
 
 /// Reads the map as often as memory asks and checks it.
 pub(crate) fn check_names(
-    loaded: &Loaded,
+    loaded: &LoadedPool,
     options: &CheckOptions,
     totals: &mut Totals,
     findings: &Findings,
 ) -> Result<(), CheckError> {
     let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
     count_commits(loaded, &mut reader, findings);
-    let mut window = Window::ALL;
+    let mut window = InoRange::ALL;
     let mut is_first = true;
     loop {
         let quiet = Findings::default();
         // Tables are verified on the first pass only, and said to be damaged only once.
         let table_findings = if is_first { findings } else { &quiet };
-        let commits = Commits::new(&loaded.commits, loaded.manifest.flushed, &quiet);
+        let commits = CommitVersions::new(&loaded.commits, loaded.manifest.flushed, &quiet);
         let mut merge = Merge::new(&loaded.manifest, commits, is_first, &mut reader, table_findings);
-        let mut pass = Pass::new(window, is_first, options.max_memory_bytes, totals, findings);
+        let mut pass = NamesPass::new(window, is_first, options.max_memory_bytes, totals, findings);
         let expected = loaded.manifest.tables().fold(0u64, |sum, t| sum.saturating_add(t.entries));
         let mut keys = 0u64;
         merge.for_each(&mut reader, table_findings, |key, value| {
             keys += 1;
             if keys.is_multiple_of(PROGRESS_EVERY) {
-                report_progress(options, Phase::Names, keys.min(expected), expected);
+                report_progress(options, CheckPhase::Names, keys.min(expected), expected);
             }
             match value {
                 Value::Present(value) => pass.take(key, value),
@@ -72,9 +72,9 @@ pub(crate) fn check_names(
             totals.versions = merge.versions_seen;
         }
         match outcome {
-            Outcome::Done { next: Some(next) } => window = next,
-            Outcome::Done { next: None } => break,
-            Outcome::TooMuch { past } => {
+            PassOutcome::Done { next: Some(next) } => window = next,
+            PassOutcome::Done { next: None } => break,
+            PassOutcome::TooMuch { past } => {
                 let allowed_bytes = options.max_memory_bytes;
                 window = window.halve(past).ok_or(CheckError::Memory { allowed_bytes })?;
             }
@@ -86,28 +86,33 @@ pub(crate) fn check_names(
 }
 
 /// Checks the commits in the log, and where tables lie.
-fn count_commits(loaded: &Loaded, reader: &mut SliceReader<'_>, findings: &Findings) {
-    let commits = Commits::new(&loaded.commits, loaded.manifest.flushed, findings);
+fn count_commits(loaded: &LoadedPool, reader: &mut SliceReader<'_>, findings: &Findings) {
+    let commits = CommitVersions::new(&loaded.commits, loaded.manifest.flushed, findings);
     let mut references: BTreeMap<SegmentId, u64> = BTreeMap::new();
     for table in loaded.manifest.tables() {
         for slice in &table.slices {
             *references.entry(slice.segment).or_default() += u64::from(slice.len_bytes);
             if !reader.holds(*slice) {
-                let what = format_args!("{slice} is no written payload");
-                findings.error(Code::SliceOutside, format_args!("table {}", table.id), what);
+                let message = format_args!("{slice} is no written payload");
+                findings.error(FindingCode::SliceOutside, format_args!("table {}", table.id), message);
             }
         }
     }
-    for change in commits.all().iter().filter(|c| c.kind != EntryKind::Delete) {
-        let visited = fs::pointers(change.key, change.value, change.kind == EntryKind::Merge, &mut |slice| {
-            *references.entry(slice.segment).or_default() += u64::from(slice.len_bytes);
-            if !reader.holds(slice) {
-                let place = format_args!("commit log, {}", show(change.key));
-                findings.error(Code::SliceOutside, place, format_args!("{slice} is no written payload"));
-            }
-        });
+    for change in commits.all().iter().filter(|c| c.kind != VersionKind::Delete) {
+        let visited =
+            fs::pointers(change.key, change.value, change.kind == VersionKind::Merge, &mut |slice| {
+                *references.entry(slice.segment).or_default() += u64::from(slice.len_bytes);
+                if !reader.holds(slice) {
+                    let place = format_args!("commit log, {}", show(change.key));
+                    findings.error(
+                        FindingCode::SliceOutside,
+                        place,
+                        format_args!("{slice} is no written payload"),
+                    );
+                }
+            });
         if let Err(e) = visited {
-            findings.error(Code::Value, format_args!("commit log, {}", show(change.key)), e);
+            findings.error(FindingCode::Value, format_args!("commit log, {}", show(change.key)), e);
         }
     }
     reader.count(&references);

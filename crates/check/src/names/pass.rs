@@ -1,10 +1,10 @@
 //! One pass over the map: which volume a key belongs to, and what is done with it.
 
-use warpfire_format::fs::{Key, SuperId, Superblock, VolumeId, VolumeRecord, decode_counter};
+use warpfire_format::fs::{FilesystemRecord, Key, PoolRecordId, VolumeId, VolumeRecord, decode_counter};
 
-pub(super) use super::facts::Window;
-use super::volume::{Context, Volume};
-use crate::code::Code;
+pub(super) use super::facts::InoRange;
+use super::volume::{PassContext, VolumeCheck};
+use crate::code::FindingCode;
 use crate::report::{Findings, Totals};
 use crate::tables::show;
 
@@ -12,20 +12,20 @@ use crate::tables::show;
 const MEASURE_EVERY: u64 = 4096;
 
 /// How a pass ended.
-pub(super) enum Outcome {
+pub(super) enum PassOutcome {
     /// The window is checked; the next one is to be, if there is one.
-    Done { next: Option<Window> },
+    Done { next: Option<InoRange> },
     /// The facts outgrew the memory. Inode numbers lie below `past`.
     TooMuch { past: u64 },
 }
 
 /// A pass over the map.
-pub(super) struct Pass<'a> {
-    window: Window,
+pub(super) struct NamesPass<'a> {
+    window: InoRange,
     max_memory_bytes: u64,
-    context: Context<'a>,
-    superblock_seen: bool,
-    volume: Option<Volume>,
+    context: PassContext<'a>,
+    filesystem_record_seen: bool,
+    volume: Option<VolumeCheck>,
     keys: u64,
     too_much: bool,
     has_holes: bool,
@@ -33,19 +33,19 @@ pub(super) struct Pass<'a> {
     doubtful: Findings,
 }
 
-impl<'a> Pass<'a> {
+impl<'a> NamesPass<'a> {
     pub(super) fn new(
-        window: Window,
+        window: InoRange,
         is_first: bool,
         max_memory_bytes: u64,
         totals: &'a mut Totals,
         findings: &'a Findings,
     ) -> Self {
-        Pass {
+        NamesPass {
             window,
             max_memory_bytes,
-            context: Context { is_first, next_ino: u64::MAX, totals, findings },
-            superblock_seen: false,
+            context: PassContext { is_first, next_ino: u64::MAX, totals, findings },
+            filesystem_record_seen: false,
             volume: None,
             keys: 0,
             too_much: false,
@@ -60,7 +60,7 @@ impl<'a> Pass<'a> {
         self.context.totals.keys += u64::from(self.context.is_first);
         match Key::decode(key) {
             Ok(key) => self.take_decoded(key, value),
-            Err(e) => self.context.findings.error(Code::Value, format_args!("key {}", show(key)), e),
+            Err(e) => self.context.findings.error(FindingCode::Value, format_args!("key {}", show(key)), e),
         }
         if self.keys.is_multiple_of(MEASURE_EVERY) {
             self.measure();
@@ -88,8 +88,8 @@ impl<'a> Pass<'a> {
 
     fn take_decoded(&mut self, key: Key<'_>, value: &[u8]) {
         let volume_id = match key {
-            Key::Super(SuperId::Superblock) => return self.take_superblock(value),
-            Key::Super(SuperId::Volume(v))
+            Key::Pool(PoolRecordId::Filesystem) => return self.take_filesystem_record(value),
+            Key::Pool(PoolRecordId::Volume(v))
             | Key::Counter(v, _)
             | Key::Inode(v, _)
             | Key::Orphan(v, _)
@@ -101,13 +101,15 @@ impl<'a> Pass<'a> {
         let volume = self.volume.as_mut().expect("a volume was entered");
         let context = &mut self.context;
         match key {
-            Key::Super(_) => match VolumeRecord::decode(value) {
+            Key::Pool(_) => match VolumeRecord::decode(value) {
                 Ok(record) => volume.take_root(record.root_ino),
-                Err(e) => context.findings.error(Code::Value, format_args!("volume {}", volume_id.0), e),
+                Err(e) => {
+                    context.findings.error(FindingCode::Value, format_args!("volume {}", volume_id.0), e)
+                }
             },
             Key::Counter(_, id) => match decode_counter(value) {
                 Ok(sum) => volume.take_counter(id, sum),
-                Err(e) => context.findings.error(Code::Value, format_args!("counter {id:?}"), e),
+                Err(e) => context.findings.error(FindingCode::Value, format_args!("counter {id:?}"), e),
             },
             Key::Inode(_, ino) => volume.take_inode(ino, value, context),
             Key::Orphan(_, ino) => volume.take_orphan(ino, value, context),
@@ -117,11 +119,11 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn take_superblock(&mut self, value: &[u8]) {
-        self.superblock_seen = true;
-        match Superblock::decode(value) {
-            Ok(superblock) => self.context.next_ino = superblock.next_ino,
-            Err(e) => self.context.findings.error(Code::Superblock, "superblock", e),
+    fn take_filesystem_record(&mut self, value: &[u8]) {
+        self.filesystem_record_seen = true;
+        match FilesystemRecord::decode(value) {
+            Ok(filesystem_record) => self.context.next_ino = filesystem_record.next_ino,
+            Err(e) => self.context.findings.error(FindingCode::PoolRecords, "filesystem record", e),
         }
     }
 
@@ -130,7 +132,7 @@ impl<'a> Pass<'a> {
             return;
         }
         self.leave();
-        let mut volume = Volume::new(id.0, self.window);
+        let mut volume = VolumeCheck::new(id.0, self.window);
         if self.too_much {
             volume.give_up();
         }
@@ -150,22 +152,22 @@ impl<'a> Pass<'a> {
     }
 
     /// Ends the pass. With `holes` part of the map could not be read, so what seems absent may be there.
-    pub(super) fn finish(mut self, holes: bool) -> Outcome {
+    pub(super) fn finish(mut self, holes: bool) -> PassOutcome {
         self.leave();
-        if self.context.is_first && self.keys > 0 && !self.superblock_seen {
-            self.doubtful.error(Code::Superblock, "pool", "has names and no superblock");
+        if self.context.is_first && self.keys > 0 && !self.filesystem_record_seen {
+            self.doubtful.error(FindingCode::PoolRecords, "pool", "has names and no filesystem record");
         }
         if !(holes || self.has_holes) {
             self.context.findings.append(self.doubtful);
         } else if self.context.is_first {
-            let what = "part of the map is unreadable, so links, sums and the tree are not checked";
-            self.context.findings.note(Code::NotChecked, "names", what);
+            let message = "part of the map is unreadable, so links, sums and the tree are not checked";
+            self.context.findings.note(FindingCode::NotChecked, "names", message);
         }
         let past = self.context.next_ino;
         if self.too_much {
-            return Outcome::TooMuch { past };
+            return PassOutcome::TooMuch { past };
         }
         let next = if self.window.is_all() { None } else { self.window.next(past) };
-        Outcome::Done { next }
+        PassOutcome::Done { next }
     }
 }

@@ -1,20 +1,20 @@
 //! One volume: what was seen of its inodes, and whether it fits together.
 
 use warpfire_format::fs::{
-    Attrs, Content, CounterId, Dentry, FileKind, Inode, REGION_BYTES, decode_region, decode_xattr, flag,
+    Attrs, CounterId, Dentry, FileKind, Inode, InodeContent, REGION_BYTES, decode_region, decode_xattr, flag,
 };
 use warpfire_format::key_hash;
 
 use super::acl;
-use super::facts::{ATTRIBUTE_FLAGS, Flagged, Home, RegionFile, Window};
+use super::facts::{ATTRIBUTE_FLAGS, InoRange, KeyedInode, PromisedAttributes, RegionFile};
 use super::inoset::InoSet;
-use crate::code::Code;
+use crate::code::FindingCode;
 use crate::report::{Findings, Totals};
 
 /// The volume that is being read.
-pub(super) struct Volume {
+pub(super) struct VolumeCheck {
     pub(super) id: u32,
-    window: Window,
+    window: InoRange,
     /// Facts outgrew the memory: only what needs none is still checked.
     pub(super) gave_up: bool,
     root: Option<u64>,
@@ -23,17 +23,17 @@ pub(super) struct Volume {
     bytes_found: u64,
     inodes: InoSet,
     with_attributes: InoSet,
-    homes: Vec<Home>,
+    keyed_inodes: Vec<KeyedInode>,
     files: Vec<RegionFile>,
     files_sorted: bool,
-    flagged: Vec<Flagged>,
+    flagged: Vec<PromisedAttributes>,
     flagged_sorted: bool,
     /// Findings that are only true if nothing was unreadable.
     pub(super) doubtful: Findings,
 }
 
 /// What is the same for all inodes of a pass.
-pub(super) struct Context<'a> {
+pub(super) struct PassContext<'a> {
     pub(super) is_first: bool,
     pub(super) next_ino: u64,
     pub(super) totals: &'a mut Totals,
@@ -42,15 +42,15 @@ pub(super) struct Context<'a> {
 
 /// How an inode was found.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum InodeLocation {
     Own,
     Orphan,
     Name,
 }
 
-impl Volume {
-    pub(super) fn new(id: u32, window: Window) -> Self {
-        Volume {
+impl VolumeCheck {
+    pub(super) fn new(id: u32, window: InoRange) -> Self {
+        VolumeCheck {
             id,
             window,
             gave_up: false,
@@ -60,7 +60,7 @@ impl Volume {
             bytes_found: 0,
             inodes: InoSet::default(),
             with_attributes: InoSet::default(),
-            homes: Vec::new(),
+            keyed_inodes: Vec::new(),
             files: Vec::new(),
             files_sorted: false,
             flagged: Vec::new(),
@@ -71,22 +71,22 @@ impl Volume {
 
     /// Memory that the facts take.
     pub(super) fn bytes(&self) -> u64 {
-        let homes = self.homes.capacity() * size_of::<Home>();
+        let keyed_inodes = self.keyed_inodes.capacity() * size_of::<KeyedInode>();
         let files = self.files.capacity() * size_of::<RegionFile>();
-        let flagged = self.flagged.capacity() * size_of::<Flagged>();
-        (homes + files + flagged) as u64 + self.inodes.bytes() + self.with_attributes.bytes()
+        let flagged = self.flagged.capacity() * size_of::<PromisedAttributes>();
+        (keyed_inodes + files + flagged) as u64 + self.inodes.bytes() + self.with_attributes.bytes()
     }
 
     /// Forgets all facts.
     pub(super) fn give_up(&mut self) {
-        let window = Window { first: u64::MAX, past: 0 };
-        *self = Volume {
+        let window = InoRange { first: u64::MAX, past: 0 };
+        *self = VolumeCheck {
             gave_up: true,
             root: self.root,
             counters: self.counters,
             inodes_found: self.inodes_found,
             bytes_found: self.bytes_found,
-            ..Volume::new(self.id, window)
+            ..VolumeCheck::new(self.id, window)
         };
     }
 
@@ -102,54 +102,54 @@ impl Volume {
         }
     }
 
-    pub(super) fn take_inode(&mut self, key_ino: u64, value: &[u8], context: &mut Context<'_>) {
+    pub(super) fn take_inode(&mut self, key_ino: u64, value: &[u8], context: &mut PassContext<'_>) {
         let place = format!("inode {key_ino}");
         match Inode::decode(value) {
-            Err(e) => context.findings.error(Code::Value, place, e),
+            Err(e) => context.findings.error(FindingCode::Value, place, e),
             Ok(inode) if inode.ino != key_ino => {
-                context.findings.error(Code::Value, place, format_args!("is inode {}", inode.ino));
+                context.findings.error(FindingCode::Value, place, format_args!("is inode {}", inode.ino));
             }
-            Ok(inode) => self.add(&inode, Place::Own, &place, context),
+            Ok(inode) => self.add(&inode, InodeLocation::Own, &place, context),
         }
     }
 
-    pub(super) fn take_orphan(&mut self, key_ino: u64, value: &[u8], context: &mut Context<'_>) {
+    pub(super) fn take_orphan(&mut self, key_ino: u64, value: &[u8], context: &mut PassContext<'_>) {
         let place = format!("orphan {key_ino}");
         match Inode::decode(value) {
-            Err(e) => context.findings.error(Code::Value, place, e),
+            Err(e) => context.findings.error(FindingCode::Value, place, e),
             Ok(inode) if inode.ino != key_ino || inode.attrs.links != 0 => {
-                let what = format_args!("is inode {} with {} links", inode.ino, inode.attrs.links);
-                context.findings.error(Code::Orphan, place, what);
+                let message = format_args!("is inode {} with {} links", inode.ino, inode.attrs.links);
+                context.findings.error(FindingCode::Orphan, place, message);
             }
             Ok(inode) => {
                 if context.is_first {
                     context.totals.orphans += 1;
-                    context.findings.note(Code::Orphan, &place, "has no name and waits to be removed");
+                    context.findings.note(FindingCode::Orphan, &place, "has no name and waits to be removed");
                 }
-                self.add(&inode, Place::Orphan, &place, context);
+                self.add(&inode, InodeLocation::Orphan, &place, context);
             }
         }
     }
 
-    pub(super) fn take_name(&mut self, dir: u64, name: &[u8], value: &[u8], context: &mut Context<'_>) {
+    pub(super) fn take_name(&mut self, dir: u64, name: &[u8], value: &[u8], context: &mut PassContext<'_>) {
         let place = || format!("name {dir}/{}", name.escape_ascii());
         let dentry = match Dentry::decode(value) {
             Ok(dentry) => dentry,
-            Err(e) => return context.findings.error(Code::Value, place(), e),
+            Err(e) => return context.findings.error(FindingCode::Value, place(), e),
         };
         context.totals.names += u64::from(context.is_first);
         let is_directory = matches!(dentry, Dentry::Reference(FileKind::Directory, _));
         if self.window.contains(dir) {
-            match self.home(dir).filter(|h| h.kind == FileKind::Directory as u8) {
-                Some(home) => home.directories = home.directories.saturating_add(u32::from(is_directory)),
+            match self.keyed(dir).filter(|h| h.kind == FileKind::Directory as u8) {
+                Some(keyed) => keyed.directories = keyed.directories.saturating_add(u32::from(is_directory)),
                 None => {
-                    let what = format_args!("there is no directory {dir}");
-                    self.doubtful.error(Code::NameWithoutDirectory, place(), what);
+                    let message = format_args!("there is no directory {dir}");
+                    self.doubtful.error(FindingCode::NameWithoutDirectory, place(), message);
                 }
             }
         }
         match dentry {
-            Dentry::Embedded(inode) => self.add(&inode, Place::Name, &place(), context),
+            Dentry::Embedded(inode) => self.add(&inode, InodeLocation::Name, &place(), context),
             Dentry::Reference(kind, ino) if self.window.contains(ino) => {
                 self.refer(dir, name, kind, ino, context.findings);
             }
@@ -159,29 +159,29 @@ impl Volume {
 
     fn refer(&mut self, dir: u64, name: &[u8], kind: FileKind, ino: u64, findings: &Findings) {
         let place = || format!("name {dir}/{}", name.escape_ascii());
-        let Some(home) = self.home(ino) else {
-            let what = format_args!("there is no inode {ino}");
-            return self.doubtful.error(Code::NameWithoutInode, place(), what);
+        let Some(keyed) = self.keyed(ino) else {
+            let message = format_args!("there is no inode {ino}");
+            return self.doubtful.error(FindingCode::NameWithoutInode, place(), message);
         };
-        home.names = home.names.saturating_add(1);
-        let misplaced = (home.parent, home.name_hash) != (dir, key_hash(name));
-        let (says, parent) = (home.kind, home.parent);
+        keyed.names = keyed.names.saturating_add(1);
+        let misplaced = (keyed.parent, keyed.name_hash) != (dir, key_hash(name));
+        let (says, parent) = (keyed.kind, keyed.parent);
         if says != kind as u8 {
-            let what = format_args!("says {kind:?}; inode {ino} is of type {says}");
-            findings.error(Code::NameKind, place(), what);
+            let message = format_args!("says {kind:?}; inode {ino} is of type {says}");
+            findings.error(FindingCode::NameKind, place(), message);
         } else if kind == FileKind::Directory && misplaced {
-            let what = format_args!("directory {ino} has another name, or another parent: {parent}");
-            findings.error(Code::DirectoryPlace, place(), what);
+            let message = format_args!("directory {ino} has another name, or another parent: {parent}");
+            findings.error(FindingCode::DirectoryPlace, place(), message);
         }
     }
 
-    fn home(&mut self, ino: u64) -> Option<&mut Home> {
-        let at = self.homes.binary_search_by_key(&ino, |h| h.ino).ok()?;
-        self.homes.get_mut(at)
+    fn keyed(&mut self, ino: u64) -> Option<&mut KeyedInode> {
+        let at = self.keyed_inodes.binary_search_by_key(&ino, |h| h.ino).ok()?;
+        self.keyed_inodes.get_mut(at)
     }
 
     /// Takes any inode, wherever it was found.
-    fn add(&mut self, inode: &Inode<'_>, found: Place, place: &str, context: &mut Context<'_>) {
+    fn add(&mut self, inode: &Inode<'_>, found: InodeLocation, place: &str, context: &mut PassContext<'_>) {
         let attrs = &inode.attrs;
         if context.is_first {
             count(attrs, context.totals);
@@ -193,22 +193,22 @@ impl Volume {
             return;
         }
         if !self.inodes.insert(inode.ino) {
-            let what = format_args!("inode {} exists twice", inode.ino);
-            return context.findings.error(Code::InoTwice, place, what);
+            let message = format_args!("inode {} exists twice", inode.ino);
+            return context.findings.error(FindingCode::InoTwice, place, message);
         }
         if attrs.flags & flag::XATTRS != 0 {
             self.with_attributes.insert(inode.ino);
         }
         let left = ATTRIBUTE_FLAGS.iter().fold(0, |all, (bit, _)| all | (attrs.flags & bit));
         if left != 0 {
-            self.flagged.push(Flagged { ino: inode.ino, left });
+            self.flagged.push(PromisedAttributes { ino: inode.ino, left });
         }
-        if found == Place::Own {
+        if found == InodeLocation::Own {
             let (parent, name) = match inode.content {
-                Content::Directory(parent, name) => (parent, name),
+                InodeContent::Directory(parent, name) => (parent, name),
                 _ => (0, &[][..]),
             };
-            self.homes.push(Home {
+            self.keyed_inodes.push(KeyedInode {
                 ino: inode.ino,
                 parent,
                 name_hash: key_hash(name),
@@ -218,35 +218,35 @@ impl Volume {
                 kind: attrs.kind as u8,
             });
         }
-        if matches!(inode.content, Content::Regions) {
+        if matches!(inode.content, InodeContent::Regions) {
             self.files.push(RegionFile {
                 ino: inode.ino,
                 size_bytes: attrs.size_bytes,
                 allocated_left: attrs.allocated_bytes,
-                is_orphan: found == Place::Orphan,
+                is_orphan: found == InodeLocation::Orphan,
             });
         }
     }
 
-    pub(super) fn take_attribute(&mut self, ino: u64, name: &[u8], value: &[u8], context: &Context<'_>) {
+    pub(super) fn take_attribute(&mut self, ino: u64, name: &[u8], value: &[u8], context: &PassContext<'_>) {
         let place = || format!("attribute {} of inode {ino}", name.escape_ascii());
         let value = match decode_xattr(value) {
             Ok(value) => value,
-            Err(e) => return context.findings.error(Code::Value, place(), e),
+            Err(e) => return context.findings.error(FindingCode::Value, place(), e),
         };
         let promised = ATTRIBUTE_FLAGS.iter().find(|(_, of)| *of == name).map(|(bit, _)| *bit);
         let is_list = promised.is_some_and(|bit| bit != flag::CAPABILITY);
         if let Some(fault) = acl::fault(value).filter(|_| is_list) {
-            context.findings.error(Code::Acl, place(), fault);
+            context.findings.error(FindingCode::Acl, place(), fault);
         }
         if !self.window.contains(ino) {
             return;
         }
         if !self.inodes.contains(ino) {
-            self.doubtful.error(Code::XattrWithoutInode, place(), "there is no such inode");
+            self.doubtful.error(FindingCode::XattrWithoutInode, place(), "there is no such inode");
         } else if !self.with_attributes.contains(ino) {
-            let what = "the inode does not say that it has attributes";
-            self.doubtful.error(Code::XattrWithoutInode, place(), what);
+            let message = "the inode does not say that it has attributes";
+            self.doubtful.error(FindingCode::XattrWithoutInode, place(), message);
         }
         if let Some(bit) = promised {
             self.keep_promise(ino, bit, &place());
@@ -262,15 +262,15 @@ impl Volume {
         let found = self.flagged.binary_search_by_key(&ino, |f| f.ino).ok();
         match found.and_then(|at| self.flagged.get_mut(at)).filter(|f| f.left & bit != 0) {
             Some(flagged) => flagged.left &= !bit,
-            None => self.doubtful.error(Code::AttributeFlags, place, "the inode has no flag for it"),
+            None => self.doubtful.error(FindingCode::AttributeFlags, place, "the inode has no flag for it"),
         }
     }
 
-    pub(super) fn take_region(&mut self, ino: u64, index: u64, value: &[u8], context: &Context<'_>) {
+    pub(super) fn take_region(&mut self, ino: u64, index: u64, value: &[u8], context: &PassContext<'_>) {
         let place = || format!("region {index} of inode {ino}");
         let map = match decode_region(value, false) {
             Ok(map) => map,
-            Err(e) => return context.findings.error(Code::Value, place(), e),
+            Err(e) => return context.findings.error(FindingCode::Value, place(), e),
         };
         if !self.window.contains(ino) {
             return;
@@ -281,52 +281,60 @@ impl Volume {
         }
         let found = self.files.binary_search_by_key(&ino, |f| f.ino).ok();
         let Some(file) = found.and_then(|at| self.files.get_mut(at)) else {
-            return self.doubtful.error(Code::RegionWithoutFile, place(), "there is no such file in regions");
+            return self.doubtful.error(
+                FindingCode::RegionWithoutFile,
+                place(),
+                "there is no such file in regions",
+            );
         };
         file.allocated_left = file.allocated_left.wrapping_sub(map.data_bytes());
         let end = map.iter().last().map_or(0, |e| u64::from(e.end()));
         let end = index.checked_mul(u64::from(REGION_BYTES)).and_then(|start| start.checked_add(end));
         if end.is_none_or(|end| end > file.size_bytes) && !file.is_orphan {
-            let what = format_args!("reaches past the end of the file at {}", file.size_bytes);
-            context.findings.error(Code::PastEnd, place(), what);
+            let message = format_args!("reaches past the end of the file at {}", file.size_bytes);
+            context.findings.error(FindingCode::PastEnd, place(), message);
         }
     }
 
     /// Everything of the volume has been seen.
-    pub(super) fn finish(&mut self, context: &Context<'_>) {
+    pub(super) fn finish(&mut self, context: &PassContext<'_>) {
         self.check_root();
-        for home in &self.homes {
-            self.check_links(home);
+        for keyed in &self.keyed_inodes {
+            self.check_links(keyed);
         }
         for flagged in self.flagged.iter().filter(|f| f.left != 0) {
-            let what = format_args!("has flags {:#x} for attributes that are not there", flagged.left);
-            self.doubtful.error(Code::AttributeFlags, format_args!("inode {}", flagged.ino), what);
+            let message = format_args!("has flags {:#x} for attributes that are not there", flagged.left);
+            self.doubtful.error(FindingCode::AttributeFlags, format_args!("inode {}", flagged.ino), message);
         }
         for file in self.files.iter().filter(|f| f.allocated_left != 0) {
             let over = file.allocated_left.cast_signed();
             if !file.is_orphan || over < 0 {
-                let what = format_args!("says {over} bytes more than its extents have");
-                self.doubtful.error(Code::Allocated, format_args!("inode {}", file.ino), what);
+                let message = format_args!("says {over} bytes more than its extents have");
+                self.doubtful.error(FindingCode::Allocated, format_args!("inode {}", file.ino), message);
             }
         }
         if self.window.is_all() {
             self.check_tree();
         } else if self.window.first == 0 {
-            let what = "directories are too many to look for cycles in the memory allowed";
-            self.doubtful.note(Code::NotChecked, format_args!("volume {}", self.id), what);
+            let message = "directories are too many to look for cycles in the memory allowed";
+            self.doubtful.note(FindingCode::NotChecked, format_args!("volume {}", self.id), message);
         }
         self.finish_sums(context);
     }
 
     /// The sums need no facts.
-    pub(super) fn finish_sums(&mut self, context: &Context<'_>) {
+    pub(super) fn finish_sums(&mut self, context: &PassContext<'_>) {
         if context.is_first {
             let found = [self.inodes_found.cast_signed(), self.bytes_found.cast_signed()];
             for ((name, said), found) in ["inodes", "bytes"].iter().zip(self.counters).zip(found) {
                 let said = said.unwrap_or(0);
                 if said != found {
                     let place = format_args!("volume {} sum of {name}", self.id);
-                    self.doubtful.error(Code::Counter, place, format_args!("says {said}; found {found}"));
+                    self.doubtful.error(
+                        FindingCode::Counter,
+                        place,
+                        format_args!("says {said}; found {found}"),
+                    );
                 }
             }
         }
@@ -335,77 +343,81 @@ impl Volume {
     fn check_root(&mut self) {
         let place = format!("volume {}", self.id);
         let Some(root) = self.root else {
-            return self.doubtful.error(Code::Superblock, place, "has no record");
+            return self.doubtful.error(FindingCode::PoolRecords, place, "has no record");
         };
         if self.window.contains(root) {
-            let is_root = |h: &&mut Home| h.kind == FileKind::Directory as u8 && h.parent == root;
-            if self.home(root).filter(is_root).is_none() {
-                let what = format_args!("its root, inode {root}, is not a directory that is its own parent");
-                self.doubtful.error(Code::Superblock, place, what);
+            let is_root = |h: &&mut KeyedInode| h.kind == FileKind::Directory as u8 && h.parent == root;
+            if self.keyed(root).filter(is_root).is_none() {
+                let message =
+                    format_args!("its root, inode {root}, is not a directory that is its own parent");
+                self.doubtful.error(FindingCode::PoolRecords, place, message);
             }
         }
     }
 
-    fn check_links(&self, home: &Home) {
-        let place = format!("inode {}", home.ino);
-        if home.kind != FileKind::Directory as u8 {
-            if home.names != home.links {
-                let what = format_args!("says {} links and has {} names", home.links, home.names);
-                self.doubtful.error(Code::Links, place, what);
+    fn check_links(&self, keyed: &KeyedInode) {
+        let place = format!("inode {}", keyed.ino);
+        if keyed.kind != FileKind::Directory as u8 {
+            if keyed.names != keyed.links {
+                let message = format_args!("says {} links and has {} names", keyed.links, keyed.names);
+                self.doubtful.error(FindingCode::Links, place, message);
             }
             return;
         }
-        let names = u32::from(self.root != Some(home.ino));
-        if home.names != names {
-            let what = format_args!("is a directory with {} names", home.names);
-            self.doubtful.error(Code::DirectoryPlace, &place, what);
+        let names = u32::from(self.root != Some(keyed.ino));
+        if keyed.names != names {
+            let message = format_args!("is a directory with {} names", keyed.names);
+            self.doubtful.error(FindingCode::DirectoryPlace, &place, message);
         }
-        let links = home.directories.saturating_add(2);
-        if home.links != links {
-            let what = format_args!("says {} links and has {} directories", home.links, home.directories);
-            self.doubtful.error(Code::Links, &place, what);
+        let links = keyed.directories.saturating_add(2);
+        if keyed.links != links {
+            let message =
+                format_args!("says {} links and has {} directories", keyed.links, keyed.directories);
+            self.doubtful.error(FindingCode::Links, &place, message);
         }
     }
 
     /// Every directory leads to the root by its parents.
     fn check_tree(&self) {
         #[derive(Clone, Copy, PartialEq, Eq)]
-        enum Seen {
+        enum PathState {
             No,
             OnPath,
             Reaches,
             Lost,
         }
-        let mut seen = vec![Seen::No; self.homes.len()];
+        let mut seen = vec![PathState::No; self.keyed_inodes.len()];
         let mut path = Vec::new();
-        for start in 0..self.homes.len() {
+        for start in 0..self.keyed_inodes.len() {
             let mut at = start;
             let end = loop {
-                let (Some(home), Some(state)) = (self.homes.get(at), seen.get_mut(at)) else {
-                    break Seen::Lost;
+                let (Some(keyed), Some(state)) = (self.keyed_inodes.get(at), seen.get_mut(at)) else {
+                    break PathState::Lost;
                 };
                 match *state {
-                    Seen::No if home.kind != FileKind::Directory as u8 => break Seen::Lost,
-                    Seen::No => {}
-                    Seen::OnPath => break Seen::Lost,
+                    PathState::No if keyed.kind != FileKind::Directory as u8 => break PathState::Lost,
+                    PathState::No => {}
+                    PathState::OnPath => break PathState::Lost,
                     decided => break decided,
                 }
-                *state = Seen::OnPath;
+                *state = PathState::OnPath;
                 path.push(at);
-                if self.root == Some(home.ino) {
-                    break Seen::Reaches;
+                if self.root == Some(keyed.ino) {
+                    break PathState::Reaches;
                 }
-                match self.homes.binary_search_by_key(&home.parent, |h| h.ino) {
+                match self.keyed_inodes.binary_search_by_key(&keyed.parent, |h| h.ino) {
                     Ok(parent) => at = parent,
-                    Err(_) => break Seen::Lost,
+                    Err(_) => break PathState::Lost,
                 }
             };
             for at in path.drain(..) {
-                let (Some(home), Some(state)) = (self.homes.get(at), seen.get_mut(at)) else { continue };
+                let (Some(keyed), Some(state)) = (self.keyed_inodes.get(at), seen.get_mut(at)) else {
+                    continue;
+                };
                 *state = end;
-                if end == Seen::Lost {
-                    let place = format_args!("directory {}", home.ino);
-                    self.doubtful.error(Code::Unreachable, place, "can not be reached from the root");
+                if end == PathState::Lost {
+                    let place = format_args!("directory {}", keyed.ino);
+                    self.doubtful.error(FindingCode::Unreachable, place, "can not be reached from the root");
                 }
             }
         }
@@ -425,40 +437,40 @@ fn count(attrs: &Attrs, totals: &mut Totals) {
 }
 
 /// What an inode says of itself.
-fn check_inode(inode: &Inode<'_>, found: Place, place: &str, context: &Context<'_>) {
+fn check_inode(inode: &Inode<'_>, found: InodeLocation, place: &str, context: &PassContext<'_>) {
     let attrs = &inode.attrs;
     if inode.ino >= context.next_ino {
-        let what = format_args!("inode {} was never reserved: {} is next", inode.ino, context.next_ino);
-        context.findings.error(Code::InoUnreserved, place, what);
+        let message = format_args!("inode {} was never reserved: {} is next", inode.ino, context.next_ino);
+        context.findings.error(FindingCode::InoUnreserved, place, message);
     }
-    if attrs.allocated_bytes > attrs.size_bytes && found != Place::Orphan {
-        let what = format_args!("{} bytes allocated of {}", attrs.allocated_bytes, attrs.size_bytes);
-        context.findings.error(Code::Allocated, place, what);
+    if attrs.allocated_bytes > attrs.size_bytes && found != InodeLocation::Orphan {
+        let message = format_args!("{} bytes allocated of {}", attrs.allocated_bytes, attrs.size_bytes);
+        context.findings.error(FindingCode::Allocated, place, message);
     }
     let is_sparse = attrs.flags & flag::SPARSE != 0;
     if attrs.allocated_bytes < attrs.size_bytes && attrs.kind == FileKind::Regular && !is_sparse {
-        let what = format_args!(
+        let message = format_args!(
             "has holes, {} of {} bytes, and no flag for them",
             attrs.allocated_bytes, attrs.size_bytes
         );
-        context.findings.error(Code::Allocated, place, what);
+        context.findings.error(FindingCode::Allocated, place, message);
     }
-    let Content::Small(extents) = inode.content else { return };
+    let InodeContent::Small(extents) = inode.content else { return };
     match extents.to_map() {
-        Err(e) => context.findings.error(Code::Value, place, e),
+        Err(e) => context.findings.error(FindingCode::Value, place, e),
         Ok(map) => {
             let end = map.iter().last().map_or(0, |e| u64::from(e.end()));
             if end > attrs.size_bytes {
-                let what = format_args!("has bytes up to {end}, past its end at {}", attrs.size_bytes);
-                context.findings.error(Code::PastEnd, place, what);
+                let message = format_args!("has bytes up to {end}, past its end at {}", attrs.size_bytes);
+                context.findings.error(FindingCode::PastEnd, place, message);
             }
             if map.data_bytes() != attrs.allocated_bytes {
-                let what = format_args!(
+                let message = format_args!(
                     "says {} bytes; its extents have {}",
                     attrs.allocated_bytes,
                     map.data_bytes()
                 );
-                context.findings.error(Code::Allocated, place, what);
+                context.findings.error(FindingCode::Allocated, place, message);
             }
         }
     }

@@ -2,11 +2,11 @@
 
 use warpfire_format::commit::CommitRecord;
 use warpfire_format::manifest::ManifestEdit;
-use warpfire_format::table::Entry;
+use warpfire_format::table::KeyVersion;
 use warpfire_units::Seq;
 
 use super::manifest::Manifest;
-use crate::code::Code;
+use crate::code::FindingCode;
 use crate::report::Findings;
 
 /// Applies the manifest edits among the log's records and keeps the commit records.
@@ -20,8 +20,8 @@ pub(crate) fn split_records(
     if !state.is_empty() {
         match ManifestEdit::decode(state) {
             Ok(Some(edit)) => manifest.apply(edit, findings),
-            Ok(None) => findings.error(Code::ManifestEdit, "root", "its state is no manifest"),
-            Err(e) => findings.error(Code::ManifestEdit, "root", e),
+            Ok(None) => findings.error(FindingCode::ManifestEdit, "root", "its state is no manifest"),
+            Err(e) => findings.error(FindingCode::ManifestEdit, "root", e),
         }
     }
     for (pos, record) in records {
@@ -29,7 +29,7 @@ pub(crate) fn split_records(
         match ManifestEdit::decode(&record) {
             Ok(Some(edit)) => manifest.apply(edit, findings),
             Ok(None) => commits.push(record),
-            Err(e) => findings.error(Code::ManifestEdit, place, e),
+            Err(e) => findings.error(FindingCode::ManifestEdit, place, e),
         }
     }
     manifest.check(findings);
@@ -38,12 +38,12 @@ pub(crate) fn split_records(
 
 /// The changes of commit records, in the order of tables: key rising, newest first.
 #[derive(Debug, Default)]
-pub(crate) struct Commits<'a> {
-    changes: Vec<Entry<'a>>,
+pub(crate) struct CommitVersions<'a> {
+    changes: Vec<KeyVersion<'a>>,
     at: usize,
 }
 
-impl<'a> Commits<'a> {
+impl<'a> CommitVersions<'a> {
     /// What `records` change after `flushed`.
     pub(crate) fn new(records: &'a [Vec<u8>], flushed: Seq, findings: &Findings) -> Self {
         let mut changes = Vec::new();
@@ -53,37 +53,41 @@ impl<'a> Commits<'a> {
             let record = match CommitRecord::decode(bytes) {
                 Ok(Some(record)) => record,
                 Ok(None) => {
-                    findings.error(Code::CommitRecord, place, "is neither commits nor a manifest edit");
+                    findings.error(
+                        FindingCode::CommitRecord,
+                        place,
+                        "is neither commits nor a manifest edit",
+                    );
                     continue;
                 }
                 Err(e) => {
-                    findings.error(Code::CommitRecord, place, e);
+                    findings.error(FindingCode::CommitRecord, place, e);
                     continue;
                 }
             };
             if record.first <= last {
-                let what =
+                let message =
                     format_args!("begins at commit {} after one that ends at {}", record.first.0, last.0);
-                findings.error(Code::CommitRecord, &place, what);
+                findings.error(FindingCode::CommitRecord, &place, message);
             }
             last = record.last;
-            let keep = |change: Entry<'a>| {
+            let keep = |change: KeyVersion<'a>| {
                 if change.seq > flushed {
                     changes.push(change);
                 }
             };
             if let Err(e) = record.for_each(keep) {
-                findings.error(Code::CommitRecord, &place, e);
+                findings.error(FindingCode::CommitRecord, &place, e);
             }
         }
         // Of changes of one key in one commit the later is the newer one.
         changes.reverse();
         changes.sort_by(|a, b| a.key.cmp(b.key).then(b.seq.cmp(&a.seq)));
-        Commits { changes, at: 0 }
+        CommitVersions { changes, at: 0 }
     }
 
     /// All changes.
-    pub(crate) fn all(&self) -> &[Entry<'a>] {
+    pub(crate) fn all(&self) -> &[KeyVersion<'a>] {
         &self.changes
     }
 
@@ -92,7 +96,7 @@ impl<'a> Commits<'a> {
     }
 
     /// The versions of the key it is at, newest first.
-    pub(crate) fn versions(&self) -> &[Entry<'a>] {
+    pub(crate) fn versions(&self) -> &[KeyVersion<'a>] {
         let rest = self.changes.get(self.at..).unwrap_or(&[]);
         let same = rest.iter().take_while(|c| Some(c.key) == self.key()).count();
         rest.get(..same).unwrap_or(&[])

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warpfire_format::manifest::{ManifestEdit, TableEntry};
+use warpfire_format::manifest::{ManifestEdit, TableDescriptor};
 use warpfire_units::Seq;
 
-use crate::code::Code;
+use crate::code::FindingCode;
 use crate::report::Findings;
 
 /// Which tables there are.
@@ -16,7 +16,7 @@ pub(crate) struct Manifest {
     pub(crate) flushed: Seq,
     /// Newest first.
     runs: Vec<u64>,
-    tables: BTreeMap<u64, TableEntry>,
+    tables: BTreeMap<u64, TableDescriptor>,
 }
 
 impl Manifest {
@@ -28,13 +28,13 @@ impl Manifest {
         }
         let place = format!("manifest edit {}", edit.number);
         if !from_nothing && edit.number != self.number + 1 {
-            let what = format_args!("follows edit {}", self.number);
-            findings.error(Code::ManifestEdit, &place, what);
+            let message = format_args!("follows edit {}", self.number);
+            findings.error(FindingCode::ManifestEdit, &place, message);
         }
         for id in &edit.removed {
             if self.tables.remove(id).is_none() {
                 findings.error(
-                    Code::ManifestEdit,
+                    FindingCode::ManifestEdit,
                     &place,
                     format_args!("removes table {id}, which is not there"),
                 );
@@ -44,20 +44,24 @@ impl Manifest {
             match self.tables.get_mut(id) {
                 Some(table) => table.run = *run,
                 None => {
-                    let what = format_args!("moves table {id}, which is not there");
-                    findings.error(Code::ManifestEdit, &place, what);
+                    let message = format_args!("moves table {id}, which is not there");
+                    findings.error(FindingCode::ManifestEdit, &place, message);
                 }
             }
         }
         for table in edit.added {
             let id = table.id;
             if id >= edit.next_table || self.tables.insert(id, table).is_some() {
-                let what = format_args!("adds table {id}, a number that is taken or not yet given");
-                findings.error(Code::ManifestEdit, &place, what);
+                let message = format_args!("adds table {id}, a number that is taken or not yet given");
+                findings.error(FindingCode::ManifestEdit, &place, message);
             }
         }
         if edit.flushed < self.flushed || edit.runs.iter().any(|run| *run >= edit.next_run) {
-            findings.error(Code::ManifestEdit, &place, "goes back, or lists a run that is not yet made");
+            findings.error(
+                FindingCode::ManifestEdit,
+                &place,
+                "goes back, or lists a run that is not yet made",
+            );
         }
         self.number = edit.number;
         self.flushed = edit.flushed;
@@ -65,18 +69,18 @@ impl Manifest {
     }
 
     /// All tables, by id.
-    pub(crate) fn tables(&self) -> impl ExactSizeIterator<Item = &TableEntry> {
+    pub(crate) fn tables(&self) -> impl ExactSizeIterator<Item = &TableDescriptor> {
         self.tables.values()
     }
 
     /// One table.
-    pub(crate) fn table(&self, id: u64) -> Option<&TableEntry> {
+    pub(crate) fn table(&self, id: u64) -> Option<&TableDescriptor> {
         self.tables.get(&id)
     }
 
     /// The runs, newest first, each with its tables in the order of their keys.
-    pub(crate) fn runs(&self) -> Vec<Vec<&TableEntry>> {
-        let mut of_run: BTreeMap<u64, Vec<&TableEntry>> = BTreeMap::new();
+    pub(crate) fn runs(&self) -> Vec<Vec<&TableDescriptor>> {
+        let mut of_run: BTreeMap<u64, Vec<&TableDescriptor>> = BTreeMap::new();
         for table in self.tables.values() {
             of_run.entry(table.run).or_default().push(table);
         }
@@ -91,11 +95,11 @@ impl Manifest {
     pub(crate) fn check(&self, findings: &Findings) {
         let listed: BTreeSet<u64> = self.runs.iter().copied().collect();
         if listed.len() != self.runs.len() {
-            findings.error(Code::Runs, "manifest", "lists a run twice");
+            findings.error(FindingCode::Runs, "manifest", "lists a run twice");
         }
         for table in self.tables.values().filter(|t| !listed.contains(&t.run)) {
-            let what = format_args!("is in run {}, which is not listed", table.run);
-            findings.error(Code::Runs, format_args!("table {}", table.id), what);
+            let message = format_args!("is in run {}, which is not listed", table.run);
+            findings.error(FindingCode::Runs, format_args!("table {}", table.id), message);
         }
         for run in self.runs() {
             for pair in run.windows(2) {
@@ -103,7 +107,7 @@ impl Manifest {
                     && a.largest >= b.smallest
                 {
                     let place = format_args!("tables {} and {}", a.id, b.id);
-                    findings.error(Code::Runs, place, format_args!("overlap in run {}", a.run));
+                    findings.error(FindingCode::Runs, place, format_args!("overlap in run {}", a.run));
                 }
             }
         }

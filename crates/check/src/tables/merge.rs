@@ -6,14 +6,14 @@
 use std::cmp::Ordering;
 
 use warpfire_format::fs::{FoldBase, FoldOutcome, fold};
-use warpfire_format::table::{Entry, EntryKind};
+use warpfire_format::table::{KeyVersion, VersionKind};
 use warpfire_units::Seq;
 
-use super::commits::Commits;
+use super::commits::CommitVersions;
 use super::manifest::Manifest;
 use super::run::RunReader;
 use super::verify::show;
-use crate::code::Code;
+use crate::code::FindingCode;
 use crate::media::SliceReader;
 use crate::report::Findings;
 
@@ -26,23 +26,23 @@ pub(crate) enum Value<'a> {
     Unreadable,
 }
 
-enum Source<'a> {
-    Log(Commits<'a>),
+enum VersionSource<'a> {
+    Log(CommitVersions<'a>),
     Run(Box<RunReader<'a>>),
 }
 
-impl<'a> Source<'a> {
+impl<'a> VersionSource<'a> {
     fn key(&self) -> Option<&[u8]> {
         match self {
-            Source::Log(commits) => commits.key(),
-            Source::Run(run) => run.key(),
+            VersionSource::Log(commits) => commits.key(),
+            VersionSource::Run(run) => run.key(),
         }
     }
 
-    fn versions(&self) -> impl Iterator<Item = Entry<'_>> {
+    fn versions(&self) -> impl Iterator<Item = KeyVersion<'_>> {
         let (log, run) = match self {
-            Source::Log(commits) => (Some(commits.versions().iter().copied()), None),
-            Source::Run(run) => (None, Some(run.versions())),
+            VersionSource::Log(commits) => (Some(commits.versions().iter().copied()), None),
+            VersionSource::Run(run) => (None, Some(run.versions())),
         };
         log.into_iter().flatten().chain(run.into_iter().flatten())
     }
@@ -51,7 +51,7 @@ impl<'a> Source<'a> {
 /// A walk over the merged map.
 pub(crate) struct Merge<'a> {
     /// Newest first.
-    sources: Vec<Source<'a>>,
+    sources: Vec<VersionSource<'a>>,
     /// Numbers of the sources that have a key, by key and then newest first.
     order: Vec<usize>,
     pub(crate) versions_seen: u64,
@@ -61,20 +61,22 @@ impl<'a> Merge<'a> {
     /// With `verify` the tables are checked on the way.
     pub(crate) fn new(
         manifest: &'a Manifest,
-        commits: Commits<'a>,
+        commits: CommitVersions<'a>,
         verify: bool,
         reader: &mut SliceReader<'_>,
         findings: &Findings,
     ) -> Self {
-        let runs =
-            manifest.runs().into_iter().map(|tables| Source::Run(Box::new(RunReader::new(tables, verify))));
+        let runs = manifest
+            .runs()
+            .into_iter()
+            .map(|tables| VersionSource::Run(Box::new(RunReader::new(tables, verify))));
         let mut merge = Merge {
-            sources: std::iter::once(Source::Log(commits)).chain(runs).collect(),
+            sources: std::iter::once(VersionSource::Log(commits)).chain(runs).collect(),
             order: Vec::new(),
             versions_seen: 0,
         };
         for number in 0..merge.sources.len() {
-            if let Some(Source::Run(run)) = merge.sources.get_mut(number) {
+            if let Some(VersionSource::Run(run)) = merge.sources.get_mut(number) {
                 run.advance(reader, findings);
             }
             merge.insert(number);
@@ -84,11 +86,11 @@ impl<'a> Merge<'a> {
 
     /// Whether part of a table could not be read.
     pub(crate) fn has_holes(&self) -> bool {
-        self.sources.iter().any(|s| matches!(s, Source::Run(run) if run.has_holes))
+        self.sources.iter().any(|s| matches!(s, VersionSource::Run(run) if run.has_holes))
     }
 
     fn key_of(&self, number: usize) -> Option<&[u8]> {
-        self.sources.get(number).and_then(Source::key)
+        self.sources.get(number).and_then(VersionSource::key)
     }
 
     /// Puts a source into its place; one without a key is left out.
@@ -121,8 +123,8 @@ impl<'a> Merge<'a> {
             let done: Vec<usize> = self.order.drain(..same).collect();
             for number in done {
                 match self.sources.get_mut(number) {
-                    Some(Source::Log(commits)) => commits.advance(),
-                    Some(Source::Run(run)) => run.advance(reader, findings),
+                    Some(VersionSource::Log(commits)) => commits.advance(),
+                    Some(VersionSource::Run(run)) => run.advance(reader, findings),
                     None => {}
                 }
                 self.insert(number);
@@ -134,7 +136,7 @@ impl<'a> Merge<'a> {
 /// Resolves one key. Returns what `each` said, and how many versions there are.
 fn visit<'s, 'a: 's>(
     key: &[u8],
-    sources: impl Iterator<Item = &'s Source<'a>>,
+    sources: impl Iterator<Item = &'s VersionSource<'a>>,
     folded: &mut Vec<u8>,
     findings: &Findings,
     each: &mut impl FnMut(&[u8], Value<'_>) -> bool,
@@ -145,17 +147,18 @@ fn visit<'s, 'a: 's>(
     for (place, version) in sources.enumerate().flat_map(|(n, s)| s.versions().map(move |v| (n, v))) {
         seen += 1;
         if place > 0 && version.seq > oldest {
-            let what = format_args!("an older run holds commit {}, a newer one {}", version.seq.0, oldest.0);
-            findings.error(Code::RunOrder, show(key), what);
+            let message =
+                format_args!("an older run holds commit {}, a newer one {}", version.seq.0, oldest.0);
+            findings.error(FindingCode::RunOrder, show(key), message);
         }
         if version.seq != Seq(0) {
             oldest = oldest.min(version.seq);
         }
         if base.is_none() {
             match version.kind {
-                EntryKind::Put => base = Some(FoldBase::Value(version.value)),
-                EntryKind::Delete => base = Some(FoldBase::Absent),
-                EntryKind::Merge => operands.push(version.value),
+                VersionKind::Put => base = Some(FoldBase::Value(version.value)),
+                VersionKind::Delete => base = Some(FoldBase::Absent),
+                VersionKind::Merge => operands.push(version.value),
             }
         }
     }
@@ -169,7 +172,7 @@ fn visit<'s, 'a: 's>(
             Ok(FoldOutcome::Deleted) => true,
             Ok(FoldOutcome::Operand) => each(key, Value::Unreadable),
             Err(e) => {
-                findings.error(Code::Value, show(key), e);
+                findings.error(FindingCode::Value, show(key), e);
                 each(key, Value::Unreadable)
             }
         },

@@ -6,7 +6,7 @@ mod merge;
 mod run;
 mod verify;
 
-pub(crate) use commits::{Commits, split_records};
+pub(crate) use commits::{CommitVersions, split_records};
 pub(crate) use manifest::Manifest;
 pub(crate) use merge::{Merge, Value};
 pub(crate) use run::{find_block, read_table, read_top};

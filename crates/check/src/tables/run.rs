@@ -1,10 +1,10 @@
 //! One run read front to back, a partition at a time.
 
-use warpfire_format::manifest::TableEntry;
-use warpfire_format::table::{DataBlock, Entry, Partition, Place, TopIndex};
+use warpfire_format::manifest::TableDescriptor;
+use warpfire_format::table::{BlockHandle, DataBlock, KeyVersion, Partition, TopIndex};
 
 use super::verify::TableFacts;
-use crate::code::Code;
+use crate::code::FindingCode;
 use crate::media::SliceReader;
 use crate::report::Findings;
 
@@ -14,7 +14,7 @@ const PARTITION_BYTES_MAX: u32 = 64 << 20;
 
 /// Appends bytes `from..from + len` of a table to `out`.
 pub(crate) fn read_table(
-    entry: &TableEntry,
+    entry: &TableDescriptor,
     from: u32,
     len: u32,
     reader: &mut SliceReader<'_>,
@@ -34,7 +34,7 @@ pub(crate) fn read_table(
 }
 
 /// A table's top block.
-pub(crate) fn read_top(entry: &TableEntry, reader: &mut SliceReader<'_>) -> Result<TopIndex, String> {
+pub(crate) fn read_top(entry: &TableDescriptor, reader: &mut SliceReader<'_>) -> Result<TopIndex, String> {
     let mut bytes = Vec::new();
     let offset = entry.len_bytes.checked_sub(entry.top_len_bytes).ok_or("top block longer than its table")?;
     read_table(entry, offset, entry.top_len_bytes, reader, &mut bytes)?;
@@ -42,15 +42,19 @@ pub(crate) fn read_top(entry: &TableEntry, reader: &mut SliceReader<'_>) -> Resu
 }
 
 /// The one data block that can hold `key`, found through the table's indexes; `None` if one of them is unreadable.
-pub(crate) fn find_block(entry: &TableEntry, key: &[u8], reader: &mut SliceReader<'_>) -> Option<DataBlock> {
+pub(crate) fn find_block(
+    entry: &TableDescriptor,
+    key: &[u8],
+    reader: &mut SliceReader<'_>,
+) -> Option<DataBlock> {
     let top = read_top(entry, reader).ok()?;
-    let place = top.partitions().get(top.find(key))?;
+    let handle = top.partitions().get(top.find(key))?;
     let mut bytes = Vec::new();
-    read_table(entry, place.offset, place.len, reader, &mut bytes).ok()?;
+    read_table(entry, handle.offset, handle.len, reader, &mut bytes).ok()?;
     let partition = Partition::decode(&bytes).ok()?;
-    let place = partition.blocks().get(partition.find(key))?;
+    let handle = partition.blocks().get(partition.find(key))?;
     bytes.clear();
-    read_table(entry, place.offset, place.len, reader, &mut bytes).ok()?;
+    read_table(entry, handle.offset, handle.len, reader, &mut bytes).ok()?;
     DataBlock::decode(&bytes).ok()
 }
 
@@ -64,7 +68,7 @@ struct OpenPartition {
 }
 
 struct OpenTable<'a> {
-    entry: &'a TableEntry,
+    entry: &'a TableDescriptor,
     top: TopIndex,
     next_partition: usize,
     partition: Option<OpenPartition>,
@@ -73,7 +77,7 @@ struct OpenTable<'a> {
 
 /// The entries of a run's tables, in order.
 pub(crate) struct RunReader<'a> {
-    tables: std::vec::IntoIter<&'a TableEntry>,
+    tables: std::vec::IntoIter<&'a TableDescriptor>,
     open: Option<OpenTable<'a>>,
     block: Option<DataBlock>,
     start: usize,
@@ -85,7 +89,7 @@ pub(crate) struct RunReader<'a> {
 }
 
 impl<'a> RunReader<'a> {
-    pub(crate) fn new(tables: Vec<&'a TableEntry>, verify: bool) -> Self {
+    pub(crate) fn new(tables: Vec<&'a TableDescriptor>, verify: bool) -> Self {
         RunReader {
             tables: tables.into_iter(),
             open: None,
@@ -102,7 +106,7 @@ impl<'a> RunReader<'a> {
     }
 
     /// The versions of the key it is at, newest first.
-    pub(crate) fn versions(&self) -> impl Iterator<Item = Entry<'_>> {
+    pub(crate) fn versions(&self) -> impl Iterator<Item = KeyVersion<'_>> {
         self.block.iter().flat_map(|b| (self.start..self.end).map(|i| b.entry(i)))
     }
 
@@ -131,23 +135,23 @@ impl<'a> RunReader<'a> {
                 match open_partition(open, reader) {
                     Ok(true) => {}
                     Ok(false) => self.close_table(reader, findings),
-                    Err(what) => {
+                    Err(message) => {
                         self.has_holes = true;
-                        let place =
+                        let handle =
                             format_args!("table {} partition {}", open.entry.id, open.next_partition - 1);
-                        findings.error(Code::TableBlock, place, what);
+                        findings.error(FindingCode::TableBlock, handle, message);
                         open.facts = None;
                     }
                 }
                 continue;
             };
             let number = partition.next_block;
-            let Some(&place) = partition.partition.blocks().get(number) else {
+            let Some(&handle) = partition.partition.blocks().get(number) else {
                 open.partition = None;
                 continue;
             };
             partition.next_block += 1;
-            let decoded = block_bytes(partition, place)
+            let decoded = block_bytes(partition, handle)
                 .ok_or_else(|| "a data block is outside its partition".to_string())
                 .and_then(|bytes| DataBlock::decode_in_order(bytes).map_err(|e| e.to_string()));
             match decoded {
@@ -159,10 +163,10 @@ impl<'a> RunReader<'a> {
                     }
                     return Some(block);
                 }
-                Err(what) => {
+                Err(message) => {
                     self.has_holes = true;
-                    let at = format_args!("table {} block at byte {}", open.entry.id, place.offset);
-                    findings.error(Code::TableBlock, at, what);
+                    let at = format_args!("table {} block at byte {}", open.entry.id, handle.offset);
+                    findings.error(FindingCode::TableBlock, at, message);
                     open.facts = None;
                 }
             }
@@ -179,9 +183,13 @@ impl<'a> RunReader<'a> {
                     self.open = Some(OpenTable { entry, top, next_partition: 0, partition: None, facts });
                     return Some(());
                 }
-                Err(what) => {
+                Err(message) => {
                     self.has_holes = true;
-                    findings.error(Code::TableBlock, format_args!("table {} top block", entry.id), what);
+                    findings.error(
+                        FindingCode::TableBlock,
+                        format_args!("table {} top block", entry.id),
+                        message,
+                    );
                 }
             }
         }
@@ -194,29 +202,29 @@ impl<'a> RunReader<'a> {
     }
 }
 
-fn block_bytes(partition: &OpenPartition, place: Place) -> Option<&[u8]> {
-    let from = usize::try_from(place.offset.checked_sub(partition.offset)?).ok()?;
-    partition.bytes.get(from..from.checked_add(usize::try_from(place.len).ok()?)?)
+fn block_bytes(partition: &OpenPartition, handle: BlockHandle) -> Option<&[u8]> {
+    let from = usize::try_from(handle.offset.checked_sub(partition.offset)?).ok()?;
+    partition.bytes.get(from..from.checked_add(usize::try_from(handle.len).ok()?)?)
 }
 
 /// Reads the next partition. `false` after the last.
 fn open_partition(open: &mut OpenTable<'_>, reader: &mut SliceReader<'_>) -> Result<bool, String> {
     let number = open.next_partition;
-    let Some(&place) = open.top.partitions().get(number) else { return Ok(false) };
+    let Some(&handle) = open.top.partitions().get(number) else { return Ok(false) };
     open.next_partition += 1;
     let before = number.checked_sub(1).and_then(|n| open.top.partitions().get(n));
     let offset = before.map_or(0, |p| p.offset.saturating_add(p.len));
-    let end = place.offset.checked_add(place.len).ok_or("a partition past 4 GiB")?;
+    let end = handle.offset.checked_add(handle.len).ok_or("a partition past 4 GiB")?;
     let len = end.checked_sub(offset).filter(|len| *len <= PARTITION_BYTES_MAX);
     let len = len.ok_or_else(|| format!("a partition from byte {offset} to {end}"))?;
     let mut bytes = Vec::new();
     read_table(open.entry, offset, len, reader, &mut bytes)?;
-    let own = usize::try_from(place.offset - offset).ok().and_then(|at| bytes.get(at..));
+    let own = usize::try_from(handle.offset - offset).ok().and_then(|at| bytes.get(at..));
     let partition = Partition::decode(own.unwrap_or(&[])).map_err(|e| e.to_string())?;
     let first = partition.blocks().first().map(|b| b.offset);
     let last = partition.blocks().last().and_then(|b| b.offset.checked_add(b.len));
-    if first != Some(offset) || last != Some(place.offset) {
-        return Err(format!("its data blocks do not fill bytes {offset} to {}", place.offset));
+    if first != Some(offset) || last != Some(handle.offset) {
+        return Err(format!("its data blocks do not fill bytes {offset} to {}", handle.offset));
     }
     open.partition = Some(OpenPartition { partition, bytes, offset, next_block: 0 });
     Ok(true)

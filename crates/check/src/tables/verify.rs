@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use warpfire_format::manifest::TableEntry;
-use warpfire_format::table::{DataBlock, EntryKind, Partition, TopIndex};
+use warpfire_format::manifest::TableDescriptor;
+use warpfire_format::table::{DataBlock, Partition, TopIndex, VersionKind};
 use warpfire_format::{fs, key_hash};
 use warpfire_units::{SegmentId, Seq};
 
-use crate::code::Code;
+use crate::code::FindingCode;
 use crate::media::SliceReader;
 use crate::report::Findings;
 
@@ -27,7 +27,7 @@ impl TableFacts {
     /// number of the block.
     pub(super) fn take_block(
         &mut self,
-        table: &TableEntry,
+        table: &TableDescriptor,
         block: &DataBlock,
         index: (&TopIndex, usize, &Partition, usize),
         reader: &SliceReader<'_>,
@@ -41,15 +41,15 @@ impl TableFacts {
             None => first == table.smallest,
         };
         if !follows {
-            findings.error(Code::TableKeys, &place, "its first key is not after the one before it");
+            findings.error(FindingCode::TableKeys, &place, "its first key is not after the one before it");
         }
         let mut start = 0;
         while start < block.len() {
             let key = block.key(start);
             let found = top.find(key) == partition_number && partition.find(key) == block_number;
             if !found || !partition.may_hold(key_hash(key)) {
-                let what = format_args!("key {} would not be found", show(key));
-                findings.error(Code::TableIndex, &place, what);
+                let message = format_args!("key {} would not be found", show(key));
+                findings.error(FindingCode::TableIndex, &place, message);
             }
             let end = block.group_end(start);
             for i in start..end {
@@ -73,50 +73,50 @@ impl TableFacts {
     ) {
         let entry = block.entry(i);
         self.entries += 1;
-        self.deletes += u64::from(entry.kind == EntryKind::Delete);
+        self.deletes += u64::from(entry.kind == VersionKind::Delete);
         if entry.seq != Seq(0) {
             self.seq_max = self.seq_max.max(entry.seq);
             self.seq_min = if self.seq_min == Seq(0) { entry.seq } else { self.seq_min.min(entry.seq) };
         }
-        if entry.kind == EntryKind::Delete {
+        if entry.kind == VersionKind::Delete {
             return;
         }
         let references = &mut self.references;
         let mut outside = None;
-        let visited = fs::pointers(entry.key, entry.value, entry.kind == EntryKind::Merge, &mut |slice| {
+        let visited = fs::pointers(entry.key, entry.value, entry.kind == VersionKind::Merge, &mut |slice| {
             *references.entry(slice.segment).or_default() += u64::from(slice.len_bytes);
             if !reader.holds(slice) {
                 outside = Some(slice);
             }
         });
         if let Err(e) = visited {
-            findings.error(Code::Value, format_args!("{place} key {}", show(entry.key)), e);
+            findings.error(FindingCode::Value, format_args!("{place} key {}", show(entry.key)), e);
         }
         if let Some(slice) = outside {
             let at = format_args!("{place} key {}", show(entry.key));
-            findings.error(Code::SliceOutside, at, format_args!("{slice} is no written payload"));
+            findings.error(FindingCode::SliceOutside, at, format_args!("{slice} is no written payload"));
         }
     }
 
     /// Checks the sums, all blocks seen.
     pub(super) fn finish(
         self,
-        table: &TableEntry,
+        table: &TableDescriptor,
         top: &TopIndex,
         reader: &mut SliceReader<'_>,
         findings: &Findings,
     ) {
         let place = format!("table {}", table.id);
         if self.last_key.as_deref() != Some(&table.largest) {
-            findings.error(Code::TableKeys, &place, "its last key is not the manifest's");
+            findings.error(FindingCode::TableKeys, &place, "its last key is not the manifest's");
         }
         let blocks_end = top.partitions().last().and_then(|p| p.offset.checked_add(p.len));
         if blocks_end.and_then(|end| end.checked_add(table.top_len_bytes)) != Some(table.len_bytes) {
-            findings.error(Code::TableBlock, &place, "its blocks do not fill it");
+            findings.error(FindingCode::TableBlock, &place, "its blocks do not fill it");
         }
         let counted = (self.entries, self.deletes, self.seq_min, self.seq_max);
         if counted != (table.entries, table.deletes, table.seq_min, table.seq_max) {
-            let what = format_args!(
+            let message = format_args!(
                 "holds {} versions, {} deletes, commits {} to {}; the manifest says {}, {}, {} to {}",
                 self.entries,
                 self.deletes,
@@ -127,7 +127,7 @@ impl TableFacts {
                 table.seq_min.0,
                 table.seq_max.0
             );
-            findings.error(Code::TableCounts, &place, what);
+            findings.error(FindingCode::TableCounts, &place, message);
         }
         let mut listed: BTreeMap<SegmentId, u64> = BTreeMap::new();
         for (segment, bytes) in table.references.iter().filter(|(_, bytes)| *bytes > 0) {
@@ -135,14 +135,14 @@ impl TableFacts {
             *sum = sum.saturating_add(*bytes);
         }
         if listed != self.references {
-            let what = format_args!(
+            let message = format_args!(
                 "names {} bytes of {} segments; the manifest says {} of {}",
                 self.references.values().sum::<u64>(),
                 self.references.len(),
                 listed.values().fold(0u64, |sum, bytes| sum.saturating_add(*bytes)),
                 listed.len()
             );
-            findings.error(Code::TableReferences, &place, what);
+            findings.error(FindingCode::TableReferences, &place, message);
         }
         reader.count(&self.references);
     }

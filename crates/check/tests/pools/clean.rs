@@ -36,7 +36,7 @@ fn a_pool_with_a_life_behind_it_is_clean_when_closed_and_again_when_opened() {
 }
 
 #[test]
-fn a_pool_whose_files_were_rearranged_by_pointers_is_clean_also_after_a_cut() {
+fn a_pool_whose_files_were_rearranged_by_pointers_is_clean_also_after_a_power_cut() {
     for (seed, shape) in (0..).zip(SHAPES) {
         let world = world(shape, seed);
         let fs = make(&world, shape);

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use warpfire_check::{CheckError, CheckOptions, Code, Report, Severity, check, inspect};
+use warpfire_check::{CheckError, CheckOptions, CheckReport, FindingCode, Severity, check, inspect};
 use warpfire_env::Device;
-use warpfire_simdev::{DeviceSpec, SimWorld};
+use warpfire_sim_env::{DeviceSpec, SimWorld};
 
-use crate::rig::{Draw, SHAPES, Shape, ZONE_BYTES, checked, live, make, world};
+use crate::rig::{PoolShape, RigRandom, SHAPES, ZONE_BYTES, checked, live, make, world};
 
-fn lived(shape: Shape, seed: u64) -> SimWorld {
+fn lived(shape: PoolShape, seed: u64) -> SimWorld {
     let world = world(shape, seed);
     let fs = make(&world, shape);
     live(&fs, seed, 400);
@@ -16,7 +16,7 @@ fn lived(shape: Shape, seed: u64) -> SimWorld {
     world
 }
 
-fn has(report: &Report, severity: Severity, code: Code) -> bool {
+fn has(report: &CheckReport, severity: Severity, code: FindingCode) -> bool {
     report.findings.iter().any(|f| f.severity == severity && f.code == code)
 }
 
@@ -26,7 +26,7 @@ fn a_flipped_bit_anywhere_is_repairable_where_there_is_parity_and_never_a_panic(
     let shape = SHAPES[3];
     let world = lived(shape, 3);
     let clean = checked(&world.devices());
-    let mut draw = Draw(77);
+    let mut draw = RigRandom(77);
     let mut found = 0;
     for case in 0..60 {
         let fork = world.fork();
@@ -57,7 +57,7 @@ fn without_parity_a_flipped_bit_in_a_stripe_is_an_error() {
             let fork = world.fork();
             fork.sims()[0].rot(zone * ZONE_BYTES + 4096 + 5, 3);
             let report = checked(&fork.devices());
-            lost += u64::from(has(&report, Severity::Error, Code::RowsLost));
+            lost += u64::from(has(&report, Severity::Error, FindingCode::RowsLost));
         }
     }
     assert!(lost > 0, "no flip hit a live stripe");
@@ -72,7 +72,7 @@ fn missing_devices_are_repairable_up_to_parity_and_errors_beyond() {
         let left: Vec<Arc<dyn Device>> = world.devices().into_iter().skip(missing).collect();
         let report = checked(&left);
         let severity = if missing <= 2 { Severity::Repairable } else { Severity::Error };
-        assert_eq!(has(&report, severity, Code::DeviceMissing), missing > 0, "{missing} missing");
+        assert_eq!(has(&report, severity, FindingCode::DeviceMissing), missing > 0, "{missing} missing");
         assert_eq!(report.errors > 0, missing > 2, "{missing} missing: {:?}", report.findings);
         if missing <= 2 {
             assert_eq!(report.totals.names, clean.totals.names, "{missing} missing");
@@ -103,10 +103,10 @@ fn a_stranger_or_a_device_given_twice_is_named() {
     let theirs = lived(shape, 8);
     let mut devices = ours.devices();
     devices.push(Arc::clone(&theirs.devices()[0]));
-    assert!(has(&checked(&devices), Severity::Error, Code::DeviceForeign));
+    assert!(has(&checked(&devices), Severity::Error, FindingCode::DeviceForeign));
     let mut devices = ours.devices();
     devices.push(Arc::clone(&devices[0]));
-    assert!(has(&checked(&devices), Severity::Error, Code::DeviceTwice));
+    assert!(has(&checked(&devices), Severity::Error, FindingCode::DeviceTwice));
 }
 
 #[test]
@@ -130,7 +130,8 @@ fn a_misdirected_stripe_is_foreign() {
         let fork = world.fork();
         let header = fork.sims()[0].peek(pair[0], 4096);
         fork.sims()[0].poke(pair[1], &header);
-        foreign += u64::from(has(&checked(&fork.devices()), Severity::Repairable, Code::HeaderForeign));
+        foreign +=
+            u64::from(has(&checked(&fork.devices()), Severity::Repairable, FindingCode::HeaderForeign));
     }
     assert!(foreign > 0);
 }

@@ -1,17 +1,17 @@
 //! Structures whose checksums are right and whose content is not: the check ends with a report or an error, whatever they say.
 
-use warpfire_check::{CheckOptions, Code, check};
+use warpfire_check::{CheckOptions, FindingCode, check};
 use warpfire_format::crc32c;
-use warpfire_format::logstate::LogState;
-use warpfire_format::manifest::{ManifestEdit, TableEntry};
+use warpfire_format::log_state::LogState;
+use warpfire_format::manifest::{ManifestEdit, TableDescriptor};
 use warpfire_format::root::{RootHeader, encode_body};
 use warpfire_format::segment::{SegmentKind, StripeRun};
 use warpfire_format::stripe::StripeHeader;
 use warpfire_format::table::TopIndex;
-use warpfire_simdev::{SimDevice, SimWorld};
+use warpfire_sim_env::{SimDevice, SimWorld};
 use warpfire_units::{SegmentId, ZoneIndex};
 
-use crate::rig::{Draw, SHAPES, ZONE_BYTES, checked, live, make, world};
+use crate::rig::{RigRandom, SHAPES, ZONE_BYTES, checked, live, make, world};
 
 fn lived(seed: u64) -> SimWorld {
     let shape = SHAPES[0];
@@ -23,7 +23,7 @@ fn lived(seed: u64) -> SimWorld {
 }
 
 /// Changes some bytes, favouring values at the ends of their range.
-fn garble(bytes: &mut [u8], draw: &mut Draw) {
+fn garble(bytes: &mut [u8], draw: &mut RigRandom) {
     for _ in 0..=draw.below(3) {
         let at = draw.below(bytes.len() as u64) as usize;
         let value = [0, 1, 0x7f, 0x80, 0xff, draw.below(256) as u8][draw.below(6) as usize];
@@ -63,33 +63,33 @@ fn forge_root(world: &SimWorld, forge: impl FnOnce(&mut LogState, &mut ManifestE
 
 #[test]
 fn a_root_that_contradicts_what_it_points_at_is_found_out() {
-    type Forge<'a> = (Code, &'a dyn Fn(&mut LogState, &mut ManifestEdit));
-    let cases: &[Forge<'_>] = &[
-        (Code::TableCounts, &|_, m| m.added[0].entries += 1),
-        (Code::TableCounts, &|_, m| m.added[0].seq_max.0 += 1),
-        (Code::TableReferences, &|_, m| m.added[0].references.push((SegmentId::new(77).unwrap(), 5))),
-        (Code::TableKeys, &|_, m| m.added[0].largest.push(0)),
-        (Code::TableKeys, &|_, m| m.added[0].smallest.truncate(3)),
-        (Code::TableBlock, &|_, m| m.added[0].top_len_bytes -= 1),
-        (Code::SliceOutside, &|_, m| m.added[0].slices[0].offset_bytes += 1 << 40),
-        (Code::Runs, &|_, m| m.runs.clear()),
-        (Code::Runs, &|_, m| {
+    type RootForge<'a> = (FindingCode, &'a dyn Fn(&mut LogState, &mut ManifestEdit));
+    let cases: &[RootForge<'_>] = &[
+        (FindingCode::TableCounts, &|_, m| m.added[0].entries += 1),
+        (FindingCode::TableCounts, &|_, m| m.added[0].seq_max.0 += 1),
+        (FindingCode::TableReferences, &|_, m| m.added[0].references.push((SegmentId::new(77).unwrap(), 5))),
+        (FindingCode::TableKeys, &|_, m| m.added[0].largest.push(0)),
+        (FindingCode::TableKeys, &|_, m| m.added[0].smallest.truncate(3)),
+        (FindingCode::TableBlock, &|_, m| m.added[0].top_len_bytes -= 1),
+        (FindingCode::SliceOutside, &|_, m| m.added[0].slices[0].offset_bytes += 1 << 40),
+        (FindingCode::Runs, &|_, m| m.runs.clear()),
+        (FindingCode::Runs, &|_, m| {
             let run = m.added[0].run;
-            let twin = TableEntry { id: m.next_table, run, ..m.added[0].clone() };
+            let twin = TableDescriptor { id: m.next_table, run, ..m.added[0].clone() };
             m.next_table += 1;
             m.added.push(twin);
         }),
-        (Code::ManifestEdit, &|_, m| m.next_table = 1),
-        (Code::ZoneTwice, &|s, _| {
+        (FindingCode::ManifestEdit, &|_, m| m.next_table = 1),
+        (FindingCode::ZoneTwice, &|s, _| {
             let columns = s.chain[0].columns.clone();
             s.segments[0].columns = columns;
         }),
-        (Code::ZoneOutside, &|s, _| s.segments[0].columns[0].1 = ZoneIndex(9_999)),
-        (Code::SegmentTooLong, &|s, _| s.segments[0].stripes.push(StripeRun { rows: 255, count: 99 })),
-        (Code::HeadersDisagree, &|s, _| s.segments[0].stripes[0].rows -= 1),
-        (Code::HeaderForeign, &|s, _| s.segments[0].epoch += 1),
-        (Code::HeaderDamaged, &|s, _| s.segments[0].columns[0].1 = ZoneIndex(95)),
-        (Code::LogStripeLost, &|s, _| {
+        (FindingCode::ZoneOutside, &|s, _| s.segments[0].columns[0].1 = ZoneIndex(9_999)),
+        (FindingCode::SegmentTooLong, &|s, _| s.segments[0].stripes.push(StripeRun { rows: 255, count: 99 })),
+        (FindingCode::HeadersDisagree, &|s, _| s.segments[0].stripes[0].rows -= 1),
+        (FindingCode::HeaderForeign, &|s, _| s.segments[0].epoch += 1),
+        (FindingCode::HeaderDamaged, &|s, _| s.segments[0].columns[0].1 = ZoneIndex(95)),
+        (FindingCode::LogStripeLost, &|s, _| {
             s.chain[0].stripes.push(StripeRun { rows: 0, count: 1 });
             s.sequence += 1;
         }),
@@ -112,7 +112,7 @@ fn a_root_that_contradicts_what_it_points_at_is_found_out() {
 fn no_root_brings_the_check_down() {
     let world = lived(21);
     let (at, header) = newest_root(&world);
-    let mut draw = Draw(5);
+    let mut draw = RigRandom(5);
     for _ in 0..400 {
         let fork = world.fork();
         let blocks = header.record_blocks() as usize;
@@ -142,7 +142,7 @@ fn no_log_brings_the_check_down() {
         }
     }
     assert!(stripes.len() > 5, "the log has stripes");
-    let mut draw = Draw(6);
+    let mut draw = RigRandom(6);
     for _ in 0..400 {
         let fork = world.fork();
         let (at, header) = stripes[draw.below(stripes.len() as u64) as usize];
@@ -191,7 +191,7 @@ fn parity_that_is_not_its_datas_is_found_under_right_checksums() {
             bytes[4096 + 99] ^= 1;
             reseal(&fork.sims()[0], at, &header, &mut bytes);
             let report = checked(&fork.devices());
-            found += u64::from(report.findings.iter().any(|f| f.code == Code::ParityDisagrees));
+            found += u64::from(report.findings.iter().any(|f| f.code == FindingCode::ParityDisagrees));
         }
         assert!(found > 0, "{shape:?}");
     }
@@ -212,7 +212,7 @@ fn copies_of_the_log_that_differ_are_found_under_right_checksums() {
         bytes[64 + 20] ^= 1;
         reseal(&fork.sims()[1], at, &header, &mut bytes);
         let report = checked(&fork.devices());
-        found += u64::from(report.findings.iter().any(|f| f.code == Code::ParityDisagrees));
+        found += u64::from(report.findings.iter().any(|f| f.code == FindingCode::ParityDisagrees));
     }
     assert!(found > 0);
 }
@@ -233,7 +233,7 @@ fn padding_that_is_not_zero_is_found_under_right_checksums() {
         *bytes.last_mut().unwrap() ^= 1;
         reseal(&fork.sims()[0], at, &header, &mut bytes);
         let report = checked(&fork.devices());
-        found += u64::from(report.findings.iter().any(|f| f.code == Code::PaddingNotZero));
+        found += u64::from(report.findings.iter().any(|f| f.code == FindingCode::PaddingNotZero));
     }
     assert!(found > 0);
 }
@@ -273,6 +273,10 @@ fn a_filter_without_its_keys_is_found_under_right_checksums() {
         rest = after;
     }
     let report = checked(&world.devices());
-    let codes: Vec<Code> = report.findings.iter().map(|f| f.code).collect();
-    assert!(!codes.is_empty() && codes.iter().all(|c| *c == Code::TableIndex), "{:?}", report.findings);
+    let codes: Vec<FindingCode> = report.findings.iter().map(|f| f.code).collect();
+    assert!(
+        !codes.is_empty() && codes.iter().all(|c| *c == FindingCode::TableIndex),
+        "{:?}",
+        report.findings
+    );
 }

@@ -2,26 +2,26 @@
 
 use std::sync::Arc;
 
-use warpfire_check::{CheckOptions, Report, check};
+use warpfire_check::{CheckOptions, CheckReport, check};
 use warpfire_env::{Device, Timestamp};
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{
-    AllocMode, Fs, FsOptions, FsSchema, Inserted, NewMode, NodeRef, Position, RenameMode, XattrMode,
+    AllocMode, Fs, FsOptions, FsSchema, InsertSource, NewMode, NodeRef, Position, RenameMode, XattrMode,
 };
 use warpfire_log::Log;
 use warpfire_meta::{Background, Engine, EngineOptions, Store};
 use warpfire_pool::{CreateOptions, Pool};
-use warpfire_simdev::{Cut, DeviceSpec, SimWorld, mix};
+use warpfire_sim_env::{Cut, DeviceSpec, SimWorld, mix};
 
 pub const ZONE_BYTES: u64 = 256 << 10;
 const ZONES: u64 = 96;
 
-pub type World = Fs<Engine<Log, FsSchema>>;
+pub type TestFs = Fs<Engine<Log, FsSchema>>;
 
 /// Data columns, parity columns, devices.
-pub type Shape = (u16, u8, usize);
+pub type PoolShape = (u16, u8, usize);
 
-pub const SHAPES: [Shape; 4] = [(1, 0, 1), (1, 1, 2), (2, 1, 4), (4, 2, 6)];
+pub const SHAPES: [PoolShape; 4] = [(1, 0, 1), (1, 1, 2), (2, 1, 4), (4, 2, 6)];
 
 fn options() -> EngineOptions {
     EngineOptions {
@@ -33,12 +33,12 @@ fn options() -> EngineOptions {
 }
 
 /// New devices.
-pub fn world(shape: Shape, seed: u64) -> SimWorld {
+pub fn world(shape: PoolShape, seed: u64) -> SimWorld {
     SimWorld::of(seed, shape.2, &DeviceSpec::append_only("flash", ZONES * ZONE_BYTES))
 }
 
 /// An empty filesystem on new devices.
-pub fn make(world: &SimWorld, (data, parity, _): Shape) -> World {
+pub fn make(world: &SimWorld, (data, parity, _): PoolShape) -> TestFs {
     let make = CreateOptions { data, parity, zone_bytes: Some(ZONE_BYTES), force: false };
     let pool = Pool::create(world.devices(), &make, &*world.random(), Timestamp::default())
         .expect("blank devices take a pool");
@@ -49,7 +49,7 @@ pub fn make(world: &SimWorld, (data, parity, _): Shape) -> World {
 }
 
 /// The filesystem that the devices hold.
-pub fn reopen(world: &SimWorld) -> World {
+pub fn reopen(world: &SimWorld) -> TestFs {
     let (pool, root) = Pool::open(world.devices()).expect("the pool opens");
     let (log, recovered) = Log::open(pool, &root).expect("the log opens");
     let engine = Arc::new(Engine::open(log, recovered, FsSchema, options()).expect("the log opens"));
@@ -57,23 +57,23 @@ pub fn reopen(world: &SimWorld) -> World {
 }
 
 /// Numbers that follow from a seed.
-pub struct Draw(pub u64);
+pub struct RigRandom(pub u64);
 
-impl Draw {
+impl RigRandom {
     pub fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(1);
         mix(self.0) % n
     }
 }
 
-fn bytes(draw: &mut Draw, len: u64) -> Vec<u8> {
+fn bytes(draw: &mut RigRandom, len: u64) -> Vec<u8> {
     let seed = draw.below(u64::MAX);
     (0..len).map(|n| (mix(seed ^ (n / 8)) >> (8 * (n % 8))) as u8).collect()
 }
 
 /// Does `steps` things to a filesystem; what fails, fails.
-pub fn live(fs: &World, seed: u64, steps: u64) {
-    let mut draw = Draw(seed << 32);
+pub fn live(fs: &TestFs, seed: u64, steps: u64) {
+    let mut draw = RigRandom(seed << 32);
     let root = Caller::ROOT;
     let mut dirs: Vec<NodeRef> = vec![fs.root()];
     let mut files: Vec<NodeRef> = Vec::new();
@@ -146,8 +146,8 @@ pub fn live(fs: &World, seed: u64, steps: u64) {
 }
 
 /// Writes files and rearranges them by pointers, `steps` times; values that were taken outlive what they were taken from.
-pub fn rearrange(fs: &World, seed: u64, steps: u64) {
-    let mut draw = Draw(seed << 32);
+pub fn rearrange(fs: &TestFs, seed: u64, steps: u64) {
+    let mut draw = RigRandom(seed << 32);
     let root = Caller::ROOT;
     let make = |n: u64| fs.create(&root, &fs.root(), format!("s{n}").as_bytes(), NewMode::exact(0o644));
     let files: Vec<NodeRef> = (0..5).map(|n| make(n).expect("a new name is made")).collect();
@@ -165,7 +165,7 @@ pub fn rearrange(fs: &World, seed: u64, steps: u64) {
             2 => taken.push(fs.yank(from, at, len).expect("files are readable")),
             3 => _ = fs.paste(&root, to, Position::At(place), &slice),
             4 => _ = fs.paste(&root, to, Position::End, &slice),
-            5 => _ = fs.insert_range(&root, to, place, Inserted::Slice(&slice)),
+            5 => _ = fs.insert_range(&root, to, place, InsertSource::Slice(&slice)),
             6 => _ = fs.remove_range(&root, to, place, 3 * len),
             7 => _ = fs.concat(&root, to, &[Arc::clone(from), Arc::clone(to)]),
             _ => taken.truncate(5),
@@ -181,12 +181,12 @@ pub fn rearrange(fs: &World, seed: u64, steps: u64) {
 }
 
 /// Checks all of a world's devices.
-pub fn checked(devices: &[Arc<dyn Device>]) -> Report {
+pub fn checked(devices: &[Arc<dyn Device>]) -> CheckReport {
     check(devices, &CheckOptions::default()).expect("there is a pool")
 }
 
 /// Fails with everything that was found unless the report is clean.
-pub fn assert_clean(report: &Report, context: &str) {
+pub fn assert_clean(report: &CheckReport, context: &str) {
     let all: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
     assert!(report.is_clean(), "{context}: {} errors\n{}", report.errors, all.join("\n"));
 }

@@ -1,12 +1,12 @@
 //! Records that decode and make no sense: each kind is found, and only that kind.
 
-use warpfire_check::{Code, Report};
+use warpfire_check::{CheckReport, FindingCode};
 use warpfire_format::fs::{
-    Attrs, Content, CounterId, Dentry, Extent, ExtentMap, FileKind, Inode, Key, REGION_BYTES, Stamp, SuperId,
-    Superblock, VolumeId, encode_counter, encode_region, flag,
+    Attrs, CounterId, Dentry, Extent, ExtentMap, FileKind, FilesystemRecord, Inode, InodeContent, InodeTime,
+    Key, PoolRecordId, REGION_BYTES, VolumeId, encode_counter, encode_region, flag,
 };
 use warpfire_meta::{Admit, Batch, Store};
-use warpfire_simdev::SimWorld;
+use warpfire_sim_env::SimWorld;
 use warpfire_units::{SegmentId, SlicePtr};
 
 use crate::rig::{SHAPES, checked, make, world};
@@ -15,7 +15,7 @@ const V: VolumeId = VolumeId::FIRST;
 const ROOT: u64 = 1;
 
 fn attrs(kind: FileKind, links: u32) -> Attrs {
-    let zero = Stamp::default();
+    let zero = InodeTime::default();
     Attrs {
         kind,
         permissions: 0o644,
@@ -37,7 +37,7 @@ fn attrs(kind: FileKind, links: u32) -> Attrs {
 struct Forger(Batch);
 
 impl Forger {
-    fn inode(&mut self, key: Key<'_>, ino: u64, attrs: Attrs, content: Content<'_>) -> &mut Self {
+    fn inode(&mut self, key: Key<'_>, ino: u64, attrs: Attrs, content: InodeContent<'_>) -> &mut Self {
         let mut value = Vec::new();
         Inode { ino, attrs, content }.encode(&mut value);
         self.0.put(&key.encode(), &value);
@@ -69,14 +69,14 @@ impl Forger {
 }
 
 /// What a check finds after `forge` has been at an empty filesystem.
-fn forged(forge: impl FnOnce(&mut Forger)) -> Report {
+fn forged(forge: impl FnOnce(&mut Forger)) -> CheckReport {
     let shape = SHAPES[0];
     let world: SimWorld = world(shape, 1);
     let fs = make(&world, shape);
     let mut forger = Forger(Batch::new());
-    let mut superblock = Vec::new();
-    Superblock { next_ino: 100 }.encode(&mut superblock);
-    forger.0.put(&Key::Super(SuperId::Superblock).encode(), &superblock);
+    let mut filesystem_record = Vec::new();
+    FilesystemRecord { next_ino: 100 }.encode(&mut filesystem_record);
+    forger.0.put(&Key::Pool(PoolRecordId::Filesystem).encode(), &filesystem_record);
     forge(&mut forger);
     let seq = fs.engine().commit(&forger.0, None, Admit::User).expect("a forged batch is a batch");
     fs.engine().sync(seq).expect("sound devices do not fail");
@@ -84,8 +84,8 @@ fn forged(forge: impl FnOnce(&mut Forger)) -> Report {
     checked(&world.devices())
 }
 
-fn codes(report: &Report) -> Vec<Code> {
-    let mut codes: Vec<Code> = report.findings.iter().map(|f| f.code).collect();
+fn codes(report: &CheckReport) -> Vec<FindingCode> {
+    let mut codes: Vec<FindingCode> = report.findings.iter().map(|f| f.code).collect();
     codes.sort_unstable();
     codes.dedup();
     codes
@@ -99,9 +99,9 @@ fn file() -> Attrs {
 fn what_makes_sense_has_no_finding() {
     let report = forged(|f| {
         let big = Attrs { size_bytes: 2_000_000, allocated_bytes: 10, ..file() };
-        f.inode(Key::Dentry(V, ROOT, b"big"), 10, big, Content::Regions)
+        f.inode(Key::Dentry(V, ROOT, b"big"), 10, big, InodeContent::Regions)
             .region(10, 1, Extent::bytes(0, b"0123456789"))
-            .inode(Key::Inode(V, 11), 11, attrs(FileKind::Fifo, 2), Content::None)
+            .inode(Key::Inode(V, 11), 11, attrs(FileKind::Fifo, 2), InodeContent::None)
             .reference(ROOT, b"a", FileKind::Fifo, 11)
             .reference(ROOT, b"b", FileKind::Fifo, 11)
             .counters(2, 10);
@@ -114,80 +114,80 @@ fn what_makes_sense_has_no_finding() {
 fn each_contradiction_is_found_and_no_other() {
     let dir = |links| attrs(FileKind::Directory, links);
     let fifo = |links| attrs(FileKind::Fifo, links);
-    type Forge<'a> = (&'a str, Code, Box<dyn Fn(&mut Forger) + 'a>);
+    type Forge<'a> = (&'a str, FindingCode, Box<dyn Fn(&mut Forger) + 'a>);
     let far = SlicePtr { segment: SegmentId::new(900).unwrap(), offset_bytes: 0, len_bytes: 5 };
     let cases: Vec<Forge<'_>> = vec![
         (
             "a number that no one reserved",
-            Code::InoUnreserved,
+            FindingCode::InoUnreserved,
             Box::new(|f| {
-                f.inode(Key::Dentry(V, ROOT, b"x"), 100, fifo(1), Content::None).counters(1, 0);
+                f.inode(Key::Dentry(V, ROOT, b"x"), 100, fifo(1), InodeContent::None).counters(1, 0);
             }),
         ),
         (
             "a number used twice",
-            Code::InoTwice,
+            FindingCode::InoTwice,
             Box::new(|f| {
-                f.inode(Key::Dentry(V, ROOT, b"x"), 10, fifo(1), Content::None)
-                    .inode(Key::Dentry(V, ROOT, b"y"), 10, fifo(1), Content::None)
+                f.inode(Key::Dentry(V, ROOT, b"x"), 10, fifo(1), InodeContent::None)
+                    .inode(Key::Dentry(V, ROOT, b"y"), 10, fifo(1), InodeContent::None)
                     .counters(2, 0);
             }),
         ),
         (
             "a name in no directory",
-            Code::NameWithoutDirectory,
+            FindingCode::NameWithoutDirectory,
             Box::new(|f| {
-                f.inode(Key::Dentry(V, 50, b"x"), 10, fifo(1), Content::None).counters(1, 0);
+                f.inode(Key::Dentry(V, 50, b"x"), 10, fifo(1), InodeContent::None).counters(1, 0);
             }),
         ),
         (
             "a name that leads nowhere",
-            Code::NameWithoutInode,
+            FindingCode::NameWithoutInode,
             Box::new(|f| _ = f.reference(ROOT, b"x", FileKind::Regular, 10)),
         ),
         (
             "a name of another kind",
-            Code::NameKind,
+            FindingCode::NameKind,
             Box::new(|f| {
-                f.inode(Key::Inode(V, 10), 10, fifo(1), Content::None)
+                f.inode(Key::Inode(V, 10), 10, fifo(1), InodeContent::None)
                     .reference(ROOT, b"x", FileKind::Socket, 10)
                     .counters(1, 0);
             }),
         ),
         (
             "more links than names",
-            Code::Links,
+            FindingCode::Links,
             Box::new(|f| {
-                f.inode(Key::Inode(V, 10), 10, fifo(2), Content::None)
+                f.inode(Key::Inode(V, 10), 10, fifo(2), InodeContent::None)
                     .reference(ROOT, b"x", FileKind::Fifo, 10)
                     .counters(1, 0);
             }),
         ),
         (
             "a directory that says another name",
-            Code::DirectoryPlace,
+            FindingCode::DirectoryPlace,
             Box::new(|f| {
-                f.inode(Key::Inode(V, ROOT), ROOT, dir(3), Content::Directory(ROOT, b""))
-                    .inode(Key::Inode(V, 10), 10, dir(2), Content::Directory(ROOT, b"other"))
+                f.inode(Key::Inode(V, ROOT), ROOT, dir(3), InodeContent::Directory(ROOT, b""))
+                    .inode(Key::Inode(V, 10), 10, dir(2), InodeContent::Directory(ROOT, b"other"))
                     .reference(ROOT, b"x", FileKind::Directory, 10)
                     .counters(1, 0);
             }),
         ),
         (
             "a root without its directories in its links",
-            Code::Links,
+            FindingCode::Links,
             Box::new(|f| {
-                f.inode(Key::Inode(V, 10), 10, dir(2), Content::Directory(ROOT, b"x"))
+                f.inode(Key::Inode(V, 10), 10, dir(2), InodeContent::Directory(ROOT, b"x"))
                     .reference(ROOT, b"x", FileKind::Directory, 10)
                     .counters(1, 0);
             }),
         ),
         (
             "two directories, each in the other",
-            Code::Unreachable,
+            FindingCode::Unreachable,
             Box::new(|f| {
-                f.inode(Key::Inode(V, 10), 10, dir(3), Content::Directory(11, b"x"))
-                    .inode(Key::Inode(V, 11), 11, dir(3), Content::Directory(10, b"y"))
+                f.inode(Key::Inode(V, 10), 10, dir(3), InodeContent::Directory(11, b"x"))
+                    .inode(Key::Inode(V, 11), 11, dir(3), InodeContent::Directory(10, b"y"))
                     .reference(11, b"x", FileKind::Directory, 10)
                     .reference(10, b"y", FileKind::Directory, 11)
                     .counters(2, 0);
@@ -195,114 +195,115 @@ fn each_contradiction_is_found_and_no_other() {
         ),
         (
             "an orphan with links",
-            Code::Orphan,
+            FindingCode::Orphan,
             Box::new(|f| {
-                f.inode(Key::Orphan(V, 10), 10, fifo(1), Content::None);
+                f.inode(Key::Orphan(V, 10), 10, fifo(1), InodeContent::None);
             }),
         ),
         (
             "a region past the end",
-            Code::PastEnd,
+            FindingCode::PastEnd,
             Box::new(|f| {
                 let a = Attrs { size_bytes: 100_000, allocated_bytes: 5, ..file() };
-                f.inode(Key::Dentry(V, ROOT, b"x"), 10, a, Content::Regions)
+                f.inode(Key::Dentry(V, ROOT, b"x"), 10, a, InodeContent::Regions)
                     .region(10, 0, Extent::bytes(99_996, b"12345"))
                     .counters(1, 5);
             }),
         ),
         (
             "a region at the end of all numbers",
-            Code::PastEnd,
+            FindingCode::PastEnd,
             Box::new(|f| {
                 let a = Attrs { size_bytes: u64::MAX, allocated_bytes: 1, ..file() };
-                f.inode(Key::Dentry(V, ROOT, b"x"), 10, a, Content::Regions)
+                f.inode(Key::Dentry(V, ROOT, b"x"), 10, a, InodeContent::Regions)
                     .region(10, u64::MAX, Extent::bytes(REGION_BYTES - 1, b"1"))
                     .counters(1, 1);
             }),
         ),
         (
             "bytes that are not there",
-            Code::Allocated,
+            FindingCode::Allocated,
             Box::new(|f| {
                 let a = Attrs { size_bytes: 100_000, allocated_bytes: 6, ..file() };
-                f.inode(Key::Dentry(V, ROOT, b"x"), 10, a, Content::Regions)
+                f.inode(Key::Dentry(V, ROOT, b"x"), 10, a, InodeContent::Regions)
                     .region(10, 0, Extent::bytes(0, b"12345"))
                     .counters(1, 6);
             }),
         ),
         (
             "a region of a pipe",
-            Code::RegionWithoutFile,
+            FindingCode::RegionWithoutFile,
             Box::new(|f| {
-                f.inode(Key::Dentry(V, ROOT, b"x"), 10, fifo(1), Content::None)
+                f.inode(Key::Dentry(V, ROOT, b"x"), 10, fifo(1), InodeContent::None)
                     .region(10, 0, Extent::bytes(0, b"12345"))
                     .counters(1, 0);
             }),
         ),
         (
             "an attribute of nothing",
-            Code::XattrWithoutInode,
+            FindingCode::XattrWithoutInode,
             Box::new(|f| f.0.put(&Key::Xattr(V, 10, b"user.a").encode(), b"\x01v")),
         ),
         (
             "an attribute that the inode does not know of",
-            Code::XattrWithoutInode,
+            FindingCode::XattrWithoutInode,
             Box::new(|f| f.0.put(&Key::Xattr(V, ROOT, b"user.a").encode(), b"\x01v")),
         ),
         (
             "holes without a flag",
-            Code::Allocated,
+            FindingCode::Allocated,
             Box::new(|f| {
                 let a = Attrs { size_bytes: 100_000, ..attrs(FileKind::Regular, 1) };
-                f.inode(Key::Dentry(V, ROOT, b"x"), 10, a, Content::Regions).counters(1, 0);
+                f.inode(Key::Dentry(V, ROOT, b"x"), 10, a, InodeContent::Regions).counters(1, 0);
             }),
         ),
         (
             "a flag for an attribute that is not there",
-            Code::AttributeFlags,
+            FindingCode::AttributeFlags,
             Box::new(|f| {
                 let a = Attrs { flags: flag::XATTRS | flag::ACL, ..fifo(1) };
-                f.inode(Key::Dentry(V, ROOT, b"x"), 10, a, Content::None).counters(1, 0);
+                f.inode(Key::Dentry(V, ROOT, b"x"), 10, a, InodeContent::None).counters(1, 0);
             }),
         ),
         (
             "a list of rights that does not decode",
-            Code::Acl,
+            FindingCode::Acl,
             Box::new(|f| {
                 let a = Attrs { flags: flag::XATTRS | flag::ACL, ..fifo(1) };
-                f.inode(Key::Dentry(V, ROOT, b"x"), 10, a, Content::None).counters(1, 0);
+                f.inode(Key::Dentry(V, ROOT, b"x"), 10, a, InodeContent::None).counters(1, 0);
                 f.0.put(&Key::Xattr(V, 10, b"system.posix_acl_access").encode(), b"\x01\x02\0\0\0");
             }),
         ),
-        ("a sum that is not the sum", Code::Counter, Box::new(|f| _ = f.counters(1, 0))),
+        ("a sum that is not the sum", FindingCode::Counter, Box::new(|f| _ = f.counters(1, 0))),
         (
             "a slice of no segment",
-            Code::SliceOutside,
+            FindingCode::SliceOutside,
             Box::new(|f| {
                 let a = Attrs { size_bytes: 100_000, allocated_bytes: 5, ..file() };
-                f.inode(Key::Dentry(V, ROOT, b"x"), 10, a, Content::Regions)
+                f.inode(Key::Dentry(V, ROOT, b"x"), 10, a, InodeContent::Regions)
                     .region(10, 0, Extent::slice(0, far))
                     .counters(1, 5);
             }),
         ),
         (
             "a volume without a record",
-            Code::Superblock,
-            Box::new(|f| f.0.delete(&Key::Super(SuperId::Volume(V)).encode())),
+            FindingCode::PoolRecords,
+            Box::new(|f| f.0.delete(&Key::Pool(PoolRecordId::Volume(V)).encode())),
         ),
     ];
     for (case, code, forge) in cases {
         let report = forged(|f| forge(f));
         let found = codes(&report);
         assert!(found.contains(&code) && report.errors > 0, "{case}: {:?}", report.findings);
-        let consequences: &[Code] = match case {
+        let consequences: &[FindingCode] = match case {
             "a volume without a record" | "two directories, each in the other" => {
-                &[Code::DirectoryPlace, Code::Unreachable, Code::Links]
+                &[FindingCode::DirectoryPlace, FindingCode::Unreachable, FindingCode::Links]
             }
-            "a number used twice" | "an orphan with links" => &[Code::Counter],
+            "a number used twice" | "an orphan with links" => &[FindingCode::Counter],
             _ => &[],
         };
-        let others: Vec<&Code> = found.iter().filter(|c| **c != code && !consequences.contains(c)).collect();
+        let others: Vec<&FindingCode> =
+            found.iter().filter(|c| **c != code && !consequences.contains(c)).collect();
         assert!(others.is_empty(), "{case}: also {others:?}: {:?}", report.findings);
     }
 }

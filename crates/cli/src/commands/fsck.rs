@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use warpfire_check::{CheckOptions, Phase, Report, check};
+use warpfire_check::{CheckOptions, CheckPhase, CheckReport, check};
 use warpfire_terminal::{Failure, Size, duration, grouped, note, print, print_json};
 
 use super::pool::devices;
@@ -28,7 +28,7 @@ Exit codes, as fsck(8):
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Devices or image files separated by commas, or a folder of *.img files.
+    /// Devices or image files separated by commas, or a directory of *.img files.
     #[arg(value_name = "POOL", default_value = "")]
     pool: OsString,
 
@@ -51,11 +51,11 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(5));
     bar.set_style(ProgressStyle::with_template("{msg} {percent} %").expect("the template is well formed"));
     let shown = bar.clone();
-    let progress = move |progress: warpfire_check::Progress| {
+    let progress = move |progress: warpfire_check::CheckProgress| {
         shown.set_message(match progress.phase {
-            Phase::Log => "commit log",
-            Phase::Stripes => "stripes",
-            Phase::Names => "names",
+            CheckPhase::Log => "commit log",
+            CheckPhase::Stripes => "stripes",
+            CheckPhase::Names => "names",
         });
         shown.set_length(progress.total);
         shown.set_position(progress.done);
@@ -88,7 +88,7 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(report.exit_code()))
 }
 
-fn in_words(report: &Report) -> String {
+fn in_words(report: &CheckReport) -> String {
     let mut text: String = report.findings.iter().map(|finding| format!("{finding}\n")).collect();
     let totals = &report.totals;
     text += &format!(
@@ -101,7 +101,7 @@ fn in_words(report: &Report) -> String {
         grouped(totals.blocks_lost),
     );
     text += &format!(
-        "{} files, {} folders, {} links, {} names in {} tables and {} log records; {} in files\n",
+        "{} files, {} directories, {} links, {} names in {} tables and {} log records; {} in files\n",
         grouped(totals.files),
         grouped(totals.directories),
         grouped(totals.symlinks),

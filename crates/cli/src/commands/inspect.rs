@@ -24,32 +24,32 @@ The pool must not be mounted.";
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    target: InspectTarget,
 }
 
-/// Every variant begins with the pool: devices or image files separated by commas, or a folder of *.img files.
+/// Every variant begins with the pool: devices or image files separated by commas, or a directory of *.img files.
 #[derive(Subcommand, Debug)]
-enum What {
+enum InspectTarget {
     /// What the roots on the devices say.
     Label {
-        /// Devices or image files separated by commas, or a folder of *.img files.
+        /// Devices or image files separated by commas, or a directory of *.img files.
         pool: OsString,
     },
     /// All live segments.
     Segments {
-        /// Devices or image files separated by commas, or a folder of *.img files.
+        /// Devices or image files separated by commas, or a directory of *.img files.
         pool: OsString,
     },
     /// One segment with its stripes.
     Segment {
-        /// Devices or image files separated by commas, or a folder of *.img files.
+        /// Devices or image files separated by commas, or a directory of *.img files.
         pool: OsString,
         /// The segment's number.
         segment: u64,
     },
     /// One stripe, on each column.
     Stripe {
-        /// Devices or image files separated by commas, or a folder of *.img files.
+        /// Devices or image files separated by commas, or a directory of *.img files.
         pool: OsString,
         /// The segment's number.
         segment: u64,
@@ -58,19 +58,19 @@ enum What {
     },
     /// The tables of the metadata engine.
     Tables {
-        /// Devices or image files separated by commas, or a folder of *.img files.
+        /// Devices or image files separated by commas, or a directory of *.img files.
         pool: OsString,
     },
     /// One table with what is in it.
     Table {
-        /// Devices or image files separated by commas, or a folder of *.img files.
+        /// Devices or image files separated by commas, or a directory of *.img files.
         pool: OsString,
         /// The table's number.
         table: u64,
     },
     /// All versions of one key.
     Key {
-        /// Devices or image files separated by commas, or a folder of *.img files.
+        /// Devices or image files separated by commas, or a directory of *.img files.
         pool: OsString,
         /// The key, in hexadecimal.
         key: String,
@@ -86,15 +86,15 @@ enum What {
 /// Shows what was asked for.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let open = |pool: &OsStr| devices(&PoolName::new(pool));
-    let dump = match &args.what {
-        What::Label { pool } => inspect::root(&open(pool)?),
-        What::Segments { pool } => inspect::segments(&open(pool)?),
-        What::Segment { pool, segment } => inspect::segment(&open(pool)?, *segment),
-        What::Stripe { pool, segment, stripe } => inspect::stripe(&open(pool)?, *segment, *stripe),
-        What::Tables { pool } => inspect::tables(&open(pool)?),
-        What::Table { pool, table } => inspect::table(&open(pool)?, *table),
-        What::Key { pool, key } => inspect::key(&open(pool)?, &bytes_of(key)?),
-        What::Inode { location } => {
+    let dump = match &args.target {
+        InspectTarget::Label { pool } => inspect::root(&open(pool)?),
+        InspectTarget::Segments { pool } => inspect::segments(&open(pool)?),
+        InspectTarget::Segment { pool, segment } => inspect::segment(&open(pool)?, *segment),
+        InspectTarget::Stripe { pool, segment, stripe } => inspect::stripe(&open(pool)?, *segment, *stripe),
+        InspectTarget::Tables { pool } => inspect::tables(&open(pool)?),
+        InspectTarget::Table { pool, table } => inspect::table(&open(pool)?, *table),
+        InspectTarget::Key { pool, key } => inspect::key(&open(pool)?, &bytes_of(key)?),
+        InspectTarget::Inode { location } => {
             let location = Location::parse(location)?;
             let number = number_of(&location)?;
             inspect::inode(&devices(&location.pool)?, number)

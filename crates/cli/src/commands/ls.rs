@@ -1,4 +1,4 @@
-//! `warpfire ls`: list folders, in the order that they have: that of the bytes of names.
+//! `warpfire ls`: list directories, in the order that they have: that of the bytes of names.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,7 +8,7 @@ use warpfire_terminal::{Failure, print, print_json};
 
 use super::pool;
 use crate::location::Location;
-use crate::output::{Entry, mode_letters, moment};
+use crate::output::{FileInfo, mode_letters, moment};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,7 +20,7 @@ Examples:
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The folder or file to list.
+    /// The directory or file to list.
     #[arg(value_name = "POOL:/path")]
     location: OsString,
 
@@ -32,12 +32,13 @@ pub struct Args {
 /// Lines that are printed at once.
 const LINES_AT_ONCE: usize = 1000;
 
-/// Lists the folder, or the file itself.
+/// Lists the directory, or the file itself.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let Location { pool, path } = Location::parse(&args.location)?;
     let fs = pool::open(&pool)?;
     let failed = |error| Failure::at(&path, &error);
-    let mut list = Listing { fs: &fs, long: args.long, json, lines: Vec::new(), entries: Vec::new() };
+    let mut list =
+        DirectoryListing { fs: &fs, long: args.long, json, lines: Vec::new(), entries: Vec::new() };
     let metadata = fs.symlink_metadata(&path).map_err(failed)?;
     if !metadata.is_dir() {
         list.add(&path, &path, || Ok(metadata))?;
@@ -52,15 +53,15 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
 }
 
 /// What is listed so far and not printed yet. JSON is one document, so it is kept to the end.
-struct Listing<'a> {
+struct DirectoryListing<'a> {
     fs: &'a Warpfire,
     long: bool,
     json: bool,
     lines: Vec<String>,
-    entries: Vec<Entry>,
+    entries: Vec<FileInfo>,
 }
 
-impl Listing<'_> {
+impl DirectoryListing<'_> {
     fn add(
         &mut self,
         path: &Path,
@@ -77,7 +78,7 @@ impl Listing<'_> {
             _ => None,
         };
         if self.json {
-            self.entries.push(Entry::new(name, &metadata, target.as_deref()));
+            self.entries.push(FileInfo::new(name, &metadata, target.as_deref()));
             return Ok(());
         }
         self.line(long_line(name, &metadata, target.as_deref()))

@@ -10,13 +10,13 @@ use crate::args::Cli;
 /// Arguments of `warpfire man`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The folder to write `warpfire.1`, `warpfire-mkfs.1` … to.
-    folder: PathBuf,
+    /// The directory to write `warpfire.1`, `warpfire-mkfs.1` … to.
+    directory: PathBuf,
 }
 
 /// Writes one page for the program and one for each command.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    std::fs::create_dir_all(&args.folder).map_err(|error| Failure::local(&args.folder, &error))?;
-    clap_mangen::generate_to(Cli::command(), &args.folder)
-        .map_err(|error| Failure::local(&args.folder, &error))
+    std::fs::create_dir_all(&args.directory).map_err(|error| Failure::local(&args.directory, &error))?;
+    clap_mangen::generate_to(Cli::command(), &args.directory)
+        .map_err(|error| Failure::local(&args.directory, &error))
 }

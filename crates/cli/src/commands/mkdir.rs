@@ -1,4 +1,4 @@
-//! `warpfire mkdir`: make folders.
+//! `warpfire mkdir`: make directories.
 
 use std::ffi::OsString;
 
@@ -16,16 +16,16 @@ Examples:
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The folders to make.
+    /// The directories to make.
     #[arg(required = true, value_name = "POOL:/path")]
     locations: Vec<OsString>,
 
-    /// Make the folders above them too, and be content with folders that are there.
+    /// Make the directories above them too, and be content with directories that are there.
     #[arg(long, short)]
     parents: bool,
 }
 
-/// Makes each folder.
+/// Makes each directory.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let locations = args.locations.iter().map(|location| Location::parse(location));
     let locations = locations.collect::<Result<Vec<_>, _>>()?;

@@ -5,7 +5,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use warpfire::{COLUMNS_MAX, Content, PARITY_MAX, Pool, ZONES_MIN, content_of, device_bytes_min, prefilled};
+use warpfire::{
+    COLUMNS_MAX, DeviceContent, PARITY_MAX, Pool, ZONES_MIN, device_bytes_min, device_content, prefilled,
+};
 use warpfire_terminal::{Failure, Size, note, print, print_json};
 
 const EXAMPLES: &str = "\
@@ -18,7 +20,7 @@ Examples:
 /// Widest default: more devices than this are used in turn.
 const DATA_DEFAULT_MAX: usize = 16;
 
-/// Image files are this large unless the folder has less than twice that free.
+/// Image files are this large unless the directory has less than twice that free.
 const IMAGE_BYTES_DEFAULT: u64 = 8 << 30;
 
 /// Arguments of `warpfire mkfs`.
@@ -61,7 +63,7 @@ pub struct Args {
 
 /// What is going to be made.
 #[derive(Debug, Serialize)]
-struct Plan {
+struct PoolPlan {
     devices: Vec<DevicePlan>,
     data: u16,
     parity: u8,
@@ -110,12 +112,12 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     }
 }
 
-fn plan(args: &Args) -> Result<Plan, Failure> {
+fn plan(args: &Args) -> Result<PoolPlan, Failure> {
     let (data, parity) = geometry(args.devices.len(), args.data, args.parity)?;
     let new_files = args.devices.iter().filter(|path| !path.exists()).count();
     let devices =
         args.devices.iter().map(|path| device_plan(path, args, new_files)).collect::<Result<_, Failure>>()?;
-    let plan = Plan { devices, data, parity };
+    let plan = PoolPlan { devices, data, parity };
     plan.refuse_too_small(args.zone)?;
     Ok(plan)
 }
@@ -164,9 +166,9 @@ fn device_plan(path: &Path, args: &Args, new_files: usize) -> Result<DevicePlan,
         let path = path.to_path_buf();
         return Ok(DevicePlan { path, size_bytes, is_block_device: false, is_new: true, overwrites: None });
     }
-    let (content, size_bytes) = content_of(path).map_err(|error| Failure::pool(&error))?;
+    let (content, size_bytes) = device_content(path).map_err(|error| Failure::pool(&error))?;
     let overwrites = match content {
-        Content::Empty => None,
+        DeviceContent::Empty => None,
         content => Some(content.to_string()),
     };
     if let (Some(content), false) = (&overwrites, args.force) {
@@ -179,15 +181,16 @@ fn device_plan(path: &Path, args: &Args, new_files: usize) -> Result<DevicePlan,
 }
 
 fn default_image_bytes(path: &Path, new_files: usize) -> Result<u64, Failure> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let free = rustix::fs::statvfs(folder).map_err(|error| Failure::local(folder, &error.into()))?;
+    let directory =
+        path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let free = rustix::fs::statvfs(directory).map_err(|error| Failure::local(directory, &error.into()))?;
     let free_bytes = free.f_bavail.saturating_mul(free.f_frsize);
     let share = free_bytes / 2 / new_files.max(1) as u64;
     Ok(IMAGE_BYTES_DEFAULT.min(share) & !((1 << 20) - 1))
 }
 
 /// Writes the new image files once.
-fn prefill(plan: &Plan) -> Result<(), Failure> {
+fn prefill(plan: &PoolPlan) -> Result<(), Failure> {
     for device in plan.new_files() {
         prefilled(&device.path, device.size_bytes).map_err(|error| Failure::local(&device.path, &error))?;
     }
@@ -207,7 +210,7 @@ fn confirm() -> Result<(), Failure> {
     }
 }
 
-impl Plan {
+impl PoolPlan {
     fn refuse_too_small(&self, zone: Option<Size>) -> Result<(), Failure> {
         let least_bytes = device_bytes_min(zone.map(|zone| zone.0));
         let Some(device) = self.devices.iter().find(|device| device.size_bytes < least_bytes) else {
@@ -280,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_is_kept_and_the_rest_follows() {
+    fn given_numbers_are_used_and_the_rest_follows() {
         assert_eq!(chosen(6, Some(5), None), (5, 1));
         assert_eq!(chosen(6, None, Some(3)), (3, 3));
         assert_eq!(chosen(6, Some(2), Some(1)), (2, 1));
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_made_is_refused() {
+    fn an_impossible_geometry_is_refused() {
         for (devices, data, parity) in
             [(3, Some(4), None), (3, Some(2), Some(2)), (12, Some(2), Some(9)), (1, Some(0), None)]
         {

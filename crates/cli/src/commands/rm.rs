@@ -1,4 +1,4 @@
-//! `warpfire rm`: remove files and folders.
+//! `warpfire rm`: remove files and directories.
 
 use std::ffi::OsString;
 
@@ -21,7 +21,7 @@ pub struct Args {
     #[arg(required = true, value_name = "POOL:/path")]
     locations: Vec<OsString>,
 
-    /// Remove folders with all that is in them.
+    /// Remove directories with all that is in them.
     #[arg(long, short)]
     recursive: bool,
 
@@ -49,7 +49,7 @@ fn remove(fs: &Warpfire, Location { path, .. }: &Location, args: &Args) -> Resul
         Ok(metadata) if !metadata.is_dir() => fs.remove_file(path),
         Ok(_) if args.recursive => fs.remove_dir_all(path),
         Ok(_) => {
-            return Err(Failure::new(format_args!("{}: is a folder", path.display()))
+            return Err(Failure::new(format_args!("{}: is a directory", path.display()))
                 .hint("remove it and all that is in it with -r"));
         }
         Err(error) => Err(error),

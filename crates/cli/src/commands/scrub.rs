@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use warpfire::Scrub;
+use warpfire::ScrubReport;
 use warpfire_env::{Clock, SystemClock};
 use warpfire_terminal::{Failure, Size, duration, grouped, note, per_second, print, print_json};
 
@@ -14,7 +14,7 @@ use crate::location::PoolName;
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire scrub pool                the pool on the image files in a folder
+  warpfire scrub pool                the pool on the image files in a directory
   warpfire scrub /dev/nvme0n1,/dev/nvme1n1
   warpfire scrub --json a.img,b.img
 
@@ -31,7 +31,7 @@ Exit codes, as fsck(8):
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Devices or image files separated by commas, or a folder of *.img files [default: what WARPFIRE_POOL names].
+    /// Devices or image files separated by commas, or a directory of *.img files [default: what WARPFIRE_POOL names].
     #[arg(value_name = "POOL", default_value = "")]
     pool: OsString,
 }
@@ -43,7 +43,7 @@ const EXIT_UNSCRUBBED: u8 = 8;
 
 /// What is printed.
 #[derive(Debug, Serialize)]
-struct Answer {
+struct ScrubOutput {
     segments: u64,
     read_bytes: u64,
     nanos: u64,
@@ -70,7 +70,7 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(answer.exit_code()))
 }
 
-fn scrub(args: &Args) -> Result<Answer, Failure> {
+fn scrub(args: &Args) -> Result<ScrubOutput, Failure> {
     let fs = pool::open(&PoolName::new(&args.pool))?;
     let started_nanos = SystemClock.monotonic_nanos();
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(5));
@@ -88,14 +88,14 @@ fn scrub(args: &Args) -> Result<Answer, Failure> {
         bar.set_position(so_far.segments);
     });
     bar.finish_and_clear();
-    let answer = Answer::new(&scrub?, SystemClock.monotonic_nanos() - started_nanos);
+    let answer = ScrubOutput::new(&scrub?, SystemClock.monotonic_nanos() - started_nanos);
     fs.close()?;
     Ok(answer)
 }
 
-impl Answer {
-    fn new(scrub: &Scrub, nanos: u64) -> Answer {
-        Answer {
+impl ScrubOutput {
+    fn new(scrub: &ScrubReport, nanos: u64) -> ScrubOutput {
+        ScrubOutput {
             segments: scrub.segments,
             read_bytes: scrub.read_bytes,
             nanos,

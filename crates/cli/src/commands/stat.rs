@@ -7,7 +7,7 @@ use warpfire_terminal::{Failure, Size, print, print_json};
 
 use super::pool;
 use crate::location::Location;
-use crate::output::Entry;
+use crate::output::FileInfo;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,13 +37,13 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
                 FileType::Symlink => Some(fs.read_link(path).map_err(failed)?),
                 _ => None,
             };
-            entries.push(Entry::new(path, &metadata, target.as_deref()));
+            entries.push(FileInfo::new(path, &metadata, target.as_deref()));
         }
     }
     if json { print_json(&entries) } else { print(entries.iter().map(in_words).collect::<String>()) }
 }
 
-fn in_words(entry: &Entry) -> String {
+fn in_words(entry: &FileInfo) -> String {
     let mut text = format!("{}: {}", entry.name, entry.kind);
     if let Some(target) = &entry.target {
         text += &format!(" to {target}");

@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::UnmountFlags;
 use warpfire_terminal::Failure;
 
-use super::mount::control::{Server, pool_mounted_at};
+use super::mount::control::{ServerConnection, pool_mounted_at};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,25 +21,25 @@ const CLOSE_SECONDS_MAX: i64 = 300;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Where the pool is mounted.
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 /// Unmounts.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    unmount(&args.folder)
+    unmount(&args.directory)
 }
 
-/// Unmounts the pool at a folder; on return it is closed and can be opened again.
-pub fn unmount(folder: &Path) -> Result<(), Failure> {
-    let pool = pool_mounted_at(folder)
-        .ok_or_else(|| Failure::new(format_args!("no pool is mounted at {}", folder.display())))?;
-    let server = Server::find(&pool).and_then(|server| server.watch());
+/// Unmounts the pool at a directory; on return it is closed and can be opened again.
+pub fn unmount(directory: &Path) -> Result<(), Failure> {
+    let pool = pool_mounted_at(directory)
+        .ok_or_else(|| Failure::new(format_args!("no pool is mounted at {}", directory.display())))?;
+    let server = ServerConnection::find(&pool).and_then(|server| server.watch());
     if rustix::process::geteuid().is_root() {
-        rustix::mount::unmount(folder, UnmountFlags::empty()).map_err(|error| {
-            Failure::local(folder, &error.into()).hint("close the files that are open there")
+        rustix::mount::unmount(directory, UnmountFlags::empty()).map_err(|error| {
+            Failure::local(directory, &error.into()).hint("close the files that are open there")
         })?;
     } else {
-        let output = Command::new("fusermount3").arg("-u").arg(folder).output().map_err(|error| {
+        let output = Command::new("fusermount3").arg("-u").arg(directory).output().map_err(|error| {
             Failure::new(format_args!("cannot run fusermount3: {error}")).hint("install the package fuse3")
         })?;
         if !output.status.success() {
@@ -51,6 +51,8 @@ pub fn unmount(folder: &Path) -> Result<(), Failure> {
     let patience = Timespec { tv_sec: CLOSE_SECONDS_MAX, tv_nsec: 0 };
     match poll(&mut [PollFd::new(&server, PollFlags::IN)], Some(&patience)) {
         Ok(ended) if ended > 0 => Ok(()),
-        _ => Err(Failure::new(format_args!("{} is unmounted, but its server still runs", folder.display()))),
+        _ => {
+            Err(Failure::new(format_args!("{} is unmounted, but its server still runs", directory.display())))
+        }
     }
 }

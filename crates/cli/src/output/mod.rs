@@ -1,7 +1,7 @@
 //! How files and times are shown; answers, failures, sizes and tables are `warpfire_terminal`'s.
 
-mod entry;
+mod file_info;
 mod time;
 
-pub use entry::{Entry, mode_letters};
+pub use file_info::{FileInfo, mode_letters};
 pub use time::{exact_moment, moment};

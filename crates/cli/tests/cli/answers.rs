@@ -4,7 +4,7 @@ use crate::fixture::{Fixture, bytes};
 use serde_json::Value;
 
 #[test]
-fn mkfs_tells_its_plan_and_what_is_left_for_files() {
+fn mkfs_prints_its_plan_and_the_room_for_files() {
     let fixture = Fixture::empty();
     let said = fixture.run(["mkfs", "--size", "32M", "0.img", "1.img", "2.img"]).succeeded();
     assert!(said.contains("2 data and 1 parity; any one device may be lost"), "{said}");
@@ -65,7 +65,7 @@ fn inspect_shows_roots_segments_tables_and_files() {
 }
 
 #[test]
-fn manual_pages_and_completions_come_from_the_table() {
+fn manual_pages_and_completions_come_from_the_arguments() {
     let fixture = Fixture::empty();
     fixture.run(["man", "pages"]).succeeded();
     let page =

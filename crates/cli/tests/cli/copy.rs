@@ -20,7 +20,7 @@ fn make_tree(fixture: &Fixture) {
     symlink("bin/tool", fixture.path("tree/link")).expect("a link is made");
     std::fs::hard_link(fixture.path("tree/odd"), fixture.path("tree/odd-again"))
         .expect("a hard link is made");
-    std::fs::create_dir(fixture.path("tree/nothing")).expect("a folder is made");
+    std::fs::create_dir(fixture.path("tree/nothing")).expect("a directory is made");
 }
 
 fn round_trip(devices: usize, data: usize, parity: usize) {
@@ -100,12 +100,12 @@ fn an_archive_keeps_attributes_and_access_control_lists() {
     let set = |name: &str, attribute: &str, value: &[u8]| {
         rustix::fs::setxattr(fixture.path(name), attribute, value, rustix::fs::XattrFlags::empty())
     };
-    // A folder for temporary files that keeps no attributes has nothing to show here.
+    // A directory for temporary files that keeps no attributes has nothing to show here.
     if set("tree/block", "user.colour", b"green") == Err(rustix::io::Errno::OPNOTSUPP) {
-        eprintln!("left out: the folder for temporary files keeps no extended attributes");
+        eprintln!("left out: the directory for temporary files keeps no extended attributes");
         return;
     }
-    set("tree/bin", "user.folder", b"").expect("set");
+    set("tree/bin", "user.directory", b"").expect("set");
     set("tree/large", "user.long", &bytes(9, 3000)).expect("set");
     set("tree/odd", "system.posix_acl_access", &list()).expect("set");
     set("tree/many", "system.posix_acl_default", &list()).expect("set");
@@ -121,7 +121,7 @@ fn an_archive_keeps_attributes_and_access_control_lists() {
         value
     };
     assert_eq!(get("back/block", "user.colour"), b"green");
-    assert_eq!(get("back/bin", "user.folder"), b"");
+    assert_eq!(get("back/bin", "user.directory"), b"");
     assert!(get("back/large", "user.long") == bytes(9, 3000));
     assert_eq!(get("back/odd", "system.posix_acl_access"), list());
     assert_eq!(get("back/odd-again", "system.posix_acl_access"), list());

@@ -1,11 +1,11 @@
-//! The real binary on image files in temporary folders.
+//! The real binary on image files in temporary directories.
 
 mod answers;
 mod copy;
 mod fixture;
 mod mounted;
-mod places;
 mod refusals;
 mod scrub;
 mod slices;
+mod storage_errors;
 mod transactions;

@@ -13,20 +13,20 @@ use crate::fixture::{Fixture, bytes};
 pub fn can_mount() -> bool {
     let there = OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
     if !there {
-        eprintln!("skipped: /dev/fuse can not be opened here");
+        eprintln!("skipped: /dev/fuse cannot be opened here");
     }
     there
 }
 
-/// A pool that is mounted in the fixture's folder `mnt`; taken away when the test ends, however it ends.
-pub struct Mounted(pub Fixture);
+/// A pool that is mounted in the fixture's directory `mnt`; taken away when the test ends, however it ends.
+pub struct MountedFixture(pub Fixture);
 
-impl Mounted {
+impl MountedFixture {
     pub fn new() -> Self {
         let fixture = Fixture::pool(3, 2, 1, 64);
-        std::fs::create_dir(fixture.path("mnt")).expect("a new folder");
+        std::fs::create_dir(fixture.path("mnt")).expect("a new directory");
         fixture.run(["mount", "pool", "mnt"]).succeeded();
-        Mounted(fixture)
+        MountedFixture(fixture)
     }
 
     fn status(&self) -> Value {
@@ -34,7 +34,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountedFixture {
     fn drop(&mut self) {
         // Fails when the test has unmounted it, which is as it should be.
         let _ = Command::new("umount").arg("-l").arg(self.0.path("mnt")).output();
@@ -46,7 +46,7 @@ fn a_mounted_pool_keeps_what_was_written_and_answers_for_itself() {
     if !can_mount() {
         return;
     }
-    let pool = Mounted::new();
+    let pool = MountedFixture::new();
     std::fs::write(pool.0.path("mnt/a"), bytes(1, 300_000)).expect("written");
     assert_eq!(pool.status()["state"], "whole");
     let said = pool.0.run(["ls", "pool:/"]).failed(3);
@@ -64,7 +64,7 @@ fn a_server_killed_with_9_loses_nothing_that_was_synced() {
     if !can_mount() {
         return;
     }
-    let pool = Mounted::new();
+    let pool = MountedFixture::new();
     let mut file = std::fs::File::create(pool.0.path("mnt/synced")).expect("made");
     file.write_all(&bytes(2, 100_000)).expect("written");
     file.sync_all().expect("synced");
@@ -79,7 +79,7 @@ fn a_server_killed_with_9_loses_nothing_that_was_synced() {
 }
 
 #[test]
-fn what_is_not_mounted_is_not_unmounted() {
+fn unmounting_an_unmounted_directory_is_refused() {
     let fixture = Fixture::empty();
     let said = fixture.run(["umount", "."]).failed(1);
     assert!(said.contains("no pool is mounted"), "{said}");

@@ -84,7 +84,7 @@ fn a_device_that_was_overwritten_is_one_that_is_missing() {
 }
 
 #[test]
-fn two_processes_can_not_have_one_pool() {
+fn two_processes_cannot_open_one_pool() {
     let fixture = Fixture::pool(1, 1, 0, 64);
     fixture.local("large", bytes(1, 4 << 20));
     fixture.run(["cp", "large", "pool:/"]).succeeded();
@@ -149,8 +149,8 @@ fn a_pool_that_is_too_small_is_refused_with_the_least_size_which_works() {
     assert!(said.contains("has 1 MiB") && said.contains("choose a larger device"), "{said}");
     assert!(!fixture.path("a.img").exists(), "nothing is left behind");
     for (devices, geometry) in [(1, "1+0"), (2, "1+1"), (3, "2+1"), (6, "4+2")] {
-        let folder = fixture.path(geometry);
-        std::fs::create_dir(&folder).expect("a folder is made");
+        let directory = fixture.path(geometry);
+        std::fs::create_dir(&directory).expect("a directory is made");
         let images = (0..devices).map(|number| format!("{geometry}/{number}.img"));
         fixture.run(["mkfs".into(), "--size=16M".into()].into_iter().chain(images)).succeeded();
         fixture.local("file", vec![7; 1 << 20]);

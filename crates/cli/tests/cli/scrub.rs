@@ -44,7 +44,7 @@ fn a_sound_pool_has_nothing_to_repair() {
 }
 
 #[test]
-fn what_rots_is_repaired_before_the_next_device_rots() {
+fn rot_is_repaired_before_the_next_device_rots() {
     let fixture = filled();
     for number in [0, 1, 2, 0] {
         rot(&fixture.path(&format!("pool/{number}.img")));
@@ -61,7 +61,7 @@ fn what_rots_is_repaired_before_the_next_device_rots() {
 }
 
 #[test]
-fn damage_beyond_parity_is_told_by_the_exit_code() {
+fn damage_beyond_parity_sets_the_exit_code() {
     let fixture = Fixture::pool(1, 1, 0, 32);
     fixture.local("a", bytes(1, 3 << 20));
     fixture.run(["cp", "a", "pool:/"]).succeeded();
@@ -80,7 +80,7 @@ fn damage_beyond_parity_is_told_by_the_exit_code() {
 }
 
 #[test]
-fn a_missing_device_is_told_by_the_exit_code() {
+fn a_missing_device_sets_the_exit_code() {
     let fixture = filled();
     std::fs::remove_file(fixture.path("pool/1.img")).expect("a device goes");
     let ran = fixture.run(["scrub", "pool"]);

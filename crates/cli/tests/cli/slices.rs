@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::fixture::{Fixture, bytes};
-use crate::mounted::{Mounted, can_mount};
+use crate::mounted::{MountedFixture, can_mount};
 
 /// The verbs do the same to files that are named `PLACE/a` and `PLACE/b`; `read` gives a file's bytes.
 fn rearrange(fixture: &Fixture, place: &str, read: &dyn Fn(&str) -> Vec<u8>) {
@@ -63,7 +63,7 @@ fn files_on_a_mounted_pool_are_rearranged_by_pointers() {
     if !can_mount() {
         return;
     }
-    let pool = Mounted::new();
+    let pool = MountedFixture::new();
     std::fs::write(pool.0.path("mnt/a"), bytes(1, 300_000)).expect("written");
     std::fs::write(pool.0.path("mnt/b"), bytes(2, 77)).expect("written");
     let read = |name: &str| std::fs::read(pool.0.path("mnt").join(name)).expect("readable");
@@ -73,7 +73,7 @@ fn files_on_a_mounted_pool_are_rearranged_by_pointers() {
 }
 
 #[test]
-fn what_can_not_be_sliced_is_refused_and_changes_nothing() {
+fn an_impossible_slice_call_is_refused_and_changes_nothing() {
     let fixture = Fixture::pool(1, 1, 0, 64);
     fixture.local("a", b"ten bytes.");
     fixture.run(["cp", "a", "pool:/"]).succeeded();

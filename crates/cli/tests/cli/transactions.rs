@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::fixture::{Fixture, Ran};
-use crate::mounted::{Mounted, can_mount};
+use crate::fixture::{CommandResult, Fixture};
+use crate::mounted::{MountedFixture, can_mount};
 
 /// How long something that comes by itself is waited for: ten seconds.
 const TRIES_MAX: u32 = 500;
@@ -27,8 +27,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     assert!(came, "{what}");
 }
 
-/// `None`, with a word, where a mount namespace can not be made.
-fn pool() -> Option<Mounted> {
+/// `None`, with a word, where a mount namespace cannot be made.
+fn pool() -> Option<MountedFixture> {
     if !can_mount() {
         return None;
     }
@@ -37,20 +37,20 @@ fn pool() -> Option<Mounted> {
         eprintln!("skipped: no mount namespaces here");
         return None;
     }
-    Some(Mounted::new())
+    Some(MountedFixture::new())
 }
 
-fn run(pool: &Mounted, script: &str) -> Ran {
+fn run(pool: &MountedFixture, script: &str) -> CommandResult {
     pool.0.run(["tx", "run", "--in", "mnt", "--", "sh", "-c", script])
 }
 
-fn list(pool: &Mounted) -> Vec<Value> {
+fn list(pool: &MountedFixture) -> Vec<Value> {
     let list = pool.0.run(["tx", "list", "--in", "mnt", "--json"]).succeeded();
     serde_json::from_str(&list).expect("a list")
 }
 
 /// A script in a transaction, which says that it has begun by making a file and then waits for another.
-fn start(pool: &Mounted, script: &str) -> Child {
+fn start(pool: &MountedFixture, script: &str) -> Child {
     let mut command = pool.0.command(["tx", "run", "--in", "mnt", "--", "sh", "-c", script]);
     command.stderr(Stdio::null()).spawn().expect("the binary runs")
 }
@@ -75,7 +75,8 @@ fn the_program_is_where_it_was_and_sees_the_transaction_there() {
     let Some(pool) = pool() else { return };
     fs::create_dir_all(pool.0.path("mnt/a/b")).expect("made");
     let mut inside = pool.0.command(["tx", "run", "--", "sh", "-c", "pwd > here; echo $WARPFIRE_TX > ../id"]);
-    let ran = Ran::from(inside.current_dir(pool.0.path("mnt/a/b")).output().expect("the binary runs"));
+    let ran =
+        CommandResult::from(inside.current_dir(pool.0.path("mnt/a/b")).output().expect("the binary runs"));
     ran.succeeded();
     let here = fs::read_to_string(pool.0.path("mnt/a/b/here")).expect("committed");
     assert!(here.trim_end().ends_with("mnt/a/b"), "{here}");
@@ -83,7 +84,7 @@ fn the_program_is_where_it_was_and_sees_the_transaction_there() {
 }
 
 #[test]
-fn codes_tell_what_went_wrong() {
+fn exit_codes_name_the_failure() {
     let Some(pool) = pool() else { return };
     pool.0.run(["tx", "run", "--in", "mnt", "no-such-program"]).failed(127);
     pool.0.run(["tx", "run", "--in", "mnt", "--", "/"]).failed(126);
@@ -106,13 +107,13 @@ fn of_two_that_conflict_the_second_is_refused_with_the_path() {
     wait_until("the first has read", || pool.0.path("read").exists());
     run(&pool, "echo 10 > mnt/count; echo x > mnt/other").succeeded();
     fs::write(pool.0.path("go"), b"").expect("written");
-    let said = Ran::from(slow.wait_with_output().expect("it ends")).failed(75);
+    let said = CommandResult::from(slow.wait_with_output().expect("it ends")).failed(75);
     assert!(said.contains("/count") && said.contains("nothing has changed"), "{said}");
     assert_eq!(fs::read(pool.0.path("mnt/count")).expect("read"), b"10\n");
 }
 
 #[test]
-fn two_that_make_different_files_in_one_folder_both_commit() {
+fn two_transactions_that_make_different_files_in_one_directory_both_commit() {
     let Some(pool) = pool() else { return };
     fs::create_dir(pool.0.path("mnt/d")).expect("made");
     let make = |name: &str| {
@@ -147,7 +148,7 @@ fn killing_tx_run_aborts() {
 const DEFAULT_SIGNALS: [&str; 2] = ["env", "--default-signal=INT,QUIT,TERM,HUP,USR1,USR2"];
 
 /// Sends a signal to `tx run` alone once its program says that it has begun, and gives the code that it ends with.
-fn signalled(pool: &Mounted, signal: &str, script: &str) -> Option<i32> {
+fn signalled(pool: &MountedFixture, signal: &str, script: &str) -> Option<i32> {
     let _ = fs::remove_file(pool.0.path("begun"));
     let words = ["tx", "run", "--in", "mnt", "--"].iter().chain(&DEFAULT_SIGNALS);
     let mut command = pool.0.command(words.chain(&["sh", "-c", script]));
@@ -174,7 +175,7 @@ fn a_signal_to_tx_run_alone_reaches_the_program_which_decides() {
 }
 
 #[test]
-fn what_the_program_leaves_behind_is_waited_for() {
+fn processes_that_the_program_leaves_are_waited_for() {
     let Some(pool) = pool() else { return };
     run(&pool, "(sleep 0.5; echo late > mnt/late) & exit 0").succeeded();
     assert_eq!(fs::read(pool.0.path("mnt/late")).expect("committed"), b"late\n");
@@ -195,7 +196,7 @@ fn a_program_that_leaves_a_process_that_stays_is_aborted() {
 fn a_transaction_is_begun_worked_in_from_anywhere_and_committed() {
     let Some(pool) = pool() else { return };
     let begun = pool.0.run(["tx", "begin", "--in", "mnt"]).succeeded();
-    let (id, view) = begun.trim_end().split_once(' ').expect("an id and a folder");
+    let (id, view) = begun.trim_end().split_once(' ').expect("an id and a directory");
     fs::write(Path::new(view).join("file"), b"x").expect("written");
     assert!(!pool.0.path("mnt/file").exists());
     assert_eq!((list(&pool).len(), list(&pool)[0]["state"].as_str()), (1, Some("open")));
@@ -218,14 +219,14 @@ fn a_diff_says_in_lines_and_in_json_what_a_commit_would_change() {
     fs::write(pool.0.path("mnt/moved"), b"x").expect("written");
     pool.0.run(["tx", "diff", "--in", "mnt"]).failed(1);
     let begun = pool.0.run(["tx", "begin", "--in", "mnt"]).succeeded();
-    let (id, view) = begun.trim_end().split_once(' ').expect("an id and a folder");
+    let (id, view) = begun.trim_end().split_once(' ').expect("an id and a directory");
     assert_eq!(pool.0.run(["tx", "diff", "--in", "mnt", id]).succeeded(), "nothing would change\n");
     assert_eq!(pool.0.run(["tx", "diff", "--in", "mnt", id, "--json"]).succeeded(), "[]\n");
     let work = format!(
         "cd {view} && printf 0123456789 >> grown && chmod 600 grown && mkdir d && mv moved d/ && ln grown z"
     );
     assert!(Command::new("sh").args(["-c", &work]).status().expect("sh runs").success());
-    let lines = "created  /d  (folder)\n\
+    let lines = "created  /d  (directory)\n\
         renamed  /moved -> /d/moved\n\
         changed  /grown  (10 bytes at 100, size 100 -> 110, mode 0644 -> 0600, time)\n\
         linked   /z  (another name of /grown)\n";
@@ -259,14 +260,14 @@ fn a_program_in_a_transaction_asks_what_it_has_changed() {
 fn an_aborted_transaction_is_gone() {
     let Some(pool) = pool() else { return };
     let begun = pool.0.run(["tx", "begin", "--in", "mnt"]).succeeded();
-    let (id, view) = begun.trim_end().split_once(' ').expect("an id and a folder");
+    let (id, view) = begun.trim_end().split_once(' ').expect("an id and a directory");
     fs::write(Path::new(view).join("file"), b"x").expect("written");
     pool.0.run(["tx", "abort", "--in", "mnt", id]).succeeded();
     assert!(!pool.0.path("mnt/file").exists());
     pool.0.run(["tx", "abort", "--in", "mnt", id]).failed(1);
 }
 
-/// The folder is a user's, with a copy of the binary that anyone can reach; `None`, with a word, unless root runs this.
+/// The directory is a user's, with a copy of the binary that anyone can reach; `None`, with a word, unless root runs this.
 fn reachable(fixture: &Fixture, owner: u32) -> Option<()> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root");
@@ -278,7 +279,7 @@ fn reachable(fixture: &Fixture, owner: u32) -> Option<()> {
 }
 
 impl Fixture {
-    /// Runs a script in the folder as a user.
+    /// Runs a script in the directory as a user.
     fn shell(&self, uid: u32, script: &str) -> std::process::ExitStatus {
         let mut shell = Command::new("sh");
         shell.args(["-c", script]).current_dir(self.path("")).uid(uid).gid(uid);
@@ -304,7 +305,7 @@ fn an_ordinary_user_does_it_on_a_mount_of_root_and_on_his_own() {
         };
         if !fixture.shell(mounter, mount).success() {
             assert!(own, "root can mount");
-            eprintln!("skipped: ordinary users can not mount here");
+            eprintln!("skipped: ordinary users cannot mount here");
             return;
         }
         let done = fixture

@@ -8,13 +8,13 @@ use std::path::PathBuf;
 
 use warpfire::Warpfire;
 
-use crate::plan::{FOLDERS, Op};
-use crate::record::{RECORD_BYTES, Tree, parse, records};
+use crate::plan::{DIRECTORIES, WriterOp};
+use crate::record::{RECORD_BYTES, WriterTree, parse, records};
 
 /// Files of a pool.
 pub trait Files: Sync {
-    fn make_folder(&self, path: &str) -> io::Result<()>;
-    fn list(&self, folder: &str) -> io::Result<Vec<String>>;
+    fn make_directory(&self, path: &str) -> io::Result<()>;
+    fn list(&self, directory: &str) -> io::Result<Vec<String>>;
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
     fn create(&self, path: &str) -> io::Result<()>;
     fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()>;
@@ -26,15 +26,15 @@ pub trait Files: Sync {
 }
 
 /// Through a mount, with the calls of any program.
-pub struct Mounted(pub PathBuf);
+pub struct FilesOverMount(pub PathBuf);
 
-impl Files for Mounted {
-    fn make_folder(&self, path: &str) -> io::Result<()> {
+impl Files for FilesOverMount {
+    fn make_directory(&self, path: &str) -> io::Result<()> {
         fs::create_dir_all(self.0.join(path))
     }
 
-    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
-        fs::read_dir(self.0.join(folder))?
+    fn list(&self, directory: &str) -> io::Result<Vec<String>> {
+        fs::read_dir(self.0.join(directory))?
             .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
             .collect()
     }
@@ -73,21 +73,24 @@ impl Files for Mounted {
 }
 
 /// Through the library.
-pub struct Library(pub Warpfire);
+pub struct FilesOverLibrary(pub Warpfire);
 
-impl Library {
+impl FilesOverLibrary {
     fn writable(&self, path: &str) -> io::Result<warpfire::File> {
         Ok(warpfire::OpenOptions::new().write(true).open(&self.0, path)?)
     }
 }
 
-impl Files for Library {
-    fn make_folder(&self, path: &str) -> io::Result<()> {
+impl Files for FilesOverLibrary {
+    fn make_directory(&self, path: &str) -> io::Result<()> {
         Ok(self.0.create_dir_all(path)?)
     }
 
-    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
-        self.0.read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    fn list(&self, directory: &str) -> io::Result<Vec<String>> {
+        self.0
+            .read_dir(directory)?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect()
     }
 
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
@@ -125,49 +128,51 @@ impl Files for Library {
     }
 }
 
-/// The folder of a writer.
+/// The directory of a writer.
 pub fn home(writer: u32) -> String {
     format!("w{writer}")
 }
 
-/// Makes the folders of a writer, as far as they are missing.
+/// Makes the directories of a writer, as far as they are missing.
 pub fn settle(files: &dyn Files, writer: u32) -> io::Result<()> {
-    FOLDERS.iter().try_for_each(|folder| files.make_folder(&format!("{}/{folder}", home(writer))))
+    DIRECTORIES
+        .iter()
+        .try_for_each(|directory| files.make_directory(&format!("{}/{directory}", home(writer))))
 }
 
 /// Everything that a writer has.
 ///
 /// # Errors
-/// A folder or file that can not be read, a record that is not whole.
-pub fn read_tree(files: &dyn Files, writer: u32) -> Result<Tree, String> {
-    let mut tree = Tree::new();
-    for folder in FOLDERS {
-        let path = format!("{}/{folder}", home(writer));
+/// A directory or file that cannot be read, a record that is not whole.
+pub fn read_tree(files: &dyn Files, writer: u32) -> Result<WriterTree, String> {
+    let mut tree = WriterTree::new();
+    for directory in DIRECTORIES {
+        let path = format!("{}/{directory}", home(writer));
         for name in files.list(&path).map_err(|error| format!("{path}: {error}"))? {
             let path = format!("{path}/{name}");
             let bytes = files.read(&path).map_err(|error| format!("{path}: {error}"))?;
             let stamps = parse(writer, &bytes).map_err(|what| format!("{path}: {what}"))?;
-            tree.insert(format!("{folder}/{name}"), stamps);
+            tree.insert(format!("{directory}/{name}"), stamps);
         }
     }
     Ok(tree)
 }
 
 /// Does one operation.
-pub fn perform(files: &dyn Files, writer: u32, op: &Op, length: usize) -> io::Result<()> {
+pub fn perform(files: &dyn Files, writer: u32, op: &WriterOp, length: usize) -> io::Result<()> {
     let path = |name: &str| format!("{}/{name}", home(writer));
     let bytes = |records: usize| (records * RECORD_BYTES) as u64;
     match op {
-        Op::Create { name } => files.create(&path(name)),
-        Op::Append { name, count, stamp } => {
+        WriterOp::Create { name } => files.create(&path(name)),
+        WriterOp::Append { name, count, stamp } => {
             files.append(&path(name), &records(writer, length - count, *count, *stamp))
         }
-        Op::Overwrite { name, index, count, stamp } => {
+        WriterOp::Overwrite { name, index, count, stamp } => {
             files.write_at(&path(name), &records(writer, *index, *count, *stamp), bytes(*index))
         }
-        Op::Truncate { name, records } => files.set_len(&path(name), bytes(*records)),
-        Op::Rename { from, to } => files.rename(&path(from), &path(to)),
-        Op::Remove { name } => files.remove(&path(name)),
-        Op::Sync { name } => files.sync(&path(name)),
+        WriterOp::Truncate { name, records } => files.set_len(&path(name), bytes(*records)),
+        WriterOp::Rename { from, to } => files.rename(&path(from), &path(to)),
+        WriterOp::Remove { name } => files.remove(&path(name)),
+        WriterOp::Sync { name } => files.sync(&path(name)),
     }
 }

@@ -8,59 +8,59 @@
 use std::io;
 
 use crate::files::{Files, perform};
-use crate::plan::{Op, Plan};
-use crate::record::Tree;
+use crate::plan::{WriterOp, WriterPlan};
+use crate::record::WriterTree;
 
 /// Something that a writer says. Operations of a writer count from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event {
+pub enum WriterEvent {
     /// It is about to begin an operation.
     Began { writer: u32, op: usize },
     /// An operation came back without an error.
     Done { writer: u32, op: usize },
 }
 
-impl Event {
+impl WriterEvent {
     /// One line for a pipe.
     pub fn line(self) -> String {
         match self {
-            Event::Began { writer, op } => format!("began {writer} {op}\n"),
-            Event::Done { writer, op } => format!("done {writer} {op}\n"),
+            WriterEvent::Began { writer, op } => format!("began {writer} {op}\n"),
+            WriterEvent::Done { writer, op } => format!("done {writer} {op}\n"),
         }
     }
 
     /// Reads such a line; `None` if it was cut short.
-    pub fn parse(line: &str) -> Option<Event> {
+    pub fn parse(line: &str) -> Option<WriterEvent> {
         let mut words = line.strip_suffix('\n')?.split(' ');
         let (kind, writer, op) = (words.next()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?);
         match kind {
-            "began" => Some(Event::Began { writer, op }),
-            "done" => Some(Event::Done { writer, op }),
+            "began" => Some(WriterEvent::Began { writer, op }),
+            "done" => Some(WriterEvent::Done { writer, op }),
             _ => None,
         }
     }
 }
 
 /// Goes through a plan until an operation fails, and tells of each.
-pub fn write(files: &dyn Files, writer: u32, mut plan: Plan, tell: &dyn Fn(Event)) -> io::Error {
+pub fn write(files: &dyn Files, writer: u32, mut plan: WriterPlan, tell: &dyn Fn(WriterEvent)) -> io::Error {
     for op in 1.. {
         let next = plan.next();
         let length = match &next {
-            Op::Append { name, .. } => plan.tree[name].len(),
+            WriterOp::Append { name, .. } => plan.tree[name].len(),
             _ => 0,
         };
-        tell(Event::Began { writer, op });
+        tell(WriterEvent::Began { writer, op });
         if let Err(error) = perform(files, writer, &next, length) {
             return io::Error::new(error.kind(), format!("{next:?}: {error}"));
         }
-        tell(Event::Done { writer, op });
+        tell(WriterEvent::Done { writer, op });
     }
     unreachable!("a plan has no end")
 }
 
 /// Whether a write may be there in part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pieces {
+pub enum PartialWrites {
     /// A write is there or not.
     Never,
     /// The kernel may have made several of a write.
@@ -69,7 +69,7 @@ pub enum Pieces {
 
 /// What a round showed.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Tally {
+pub struct RoundTally {
     /// Operations that were acknowledged.
     pub done: usize,
     /// Those of them that a later sync had made durable.
@@ -81,10 +81,10 @@ pub struct Tally {
 }
 
 /// One writer's part of a round.
-struct Part {
+struct WriterHistory {
     /// Where the writer began.
-    plan: Plan,
-    ops: Vec<Op>,
+    plan: WriterPlan,
+    ops: Vec<WriterOp>,
     done: usize,
     /// The last operation that some acknowledged sync covers.
     floor: usize,
@@ -97,7 +97,12 @@ struct Part {
 ///
 /// # Errors
 /// A sentence for each loss.
-pub fn judge(plans: &[Plan], events: &[Event], found: &[Tree], pieces: Pieces) -> Result<Tally, Vec<String>> {
+pub fn judge(
+    plans: &[WriterPlan],
+    events: &[WriterEvent],
+    found: &[WriterTree],
+    pieces: PartialWrites,
+) -> Result<RoundTally, Vec<String>> {
     let (parts, syncs) = replay(plans, events);
     let mut losses = Vec::new();
     // The first and the last operation after which each writer's files were what they are now.
@@ -111,7 +116,7 @@ pub fn judge(plans: &[Plan], events: &[Event], found: &[Tree], pieces: Pieces) -
     if !losses.is_empty() {
         return Err(losses);
     }
-    let surely_there = |(part, (first, _)): (&Part, &(usize, usize))| {
+    let surely_there = |(part, (first, _)): (&WriterHistory, &(usize, usize))| {
         (*first > part.floor).then(|| part.began_at[first - 1])
     };
     let moment = parts.iter().zip(&spans).filter_map(surely_there).max().unwrap_or(0);
@@ -123,33 +128,33 @@ pub fn judge(plans: &[Plan], events: &[Event], found: &[Tree], pieces: Pieces) -
             ));
         }
     }
-    let sum = |count: &dyn Fn(&Part) -> usize| parts.iter().map(count).sum::<usize>();
+    let sum = |count: &dyn Fn(&WriterHistory) -> usize| parts.iter().map(count).sum::<usize>();
     let kept = parts.iter().zip(&spans).map(|(part, (_, last))| last.min(&part.done) - part.floor);
     let tally =
-        Tally { done: sum(&|part| part.done), synced: sum(&|part| part.floor), syncs, kept: kept.sum() };
+        RoundTally { done: sum(&|part| part.done), synced: sum(&|part| part.floor), syncs, kept: kept.sum() };
     if losses.is_empty() { Ok(tally) } else { Err(losses) }
 }
 
 /// Goes through the events; gives each writer's part and how many syncs were acknowledged.
-fn replay(plans: &[Plan], events: &[Event]) -> (Vec<Part>, usize) {
-    let mut parts: Vec<Part> = plans.iter().map(Part::new).collect();
+fn replay(plans: &[WriterPlan], events: &[WriterEvent]) -> (Vec<WriterHistory>, usize) {
+    let mut parts: Vec<WriterHistory> = plans.iter().map(WriterHistory::new).collect();
     let mut drawing = plans.to_vec();
     // What each writer's latest operation covers if it is a sync: everything that had been acknowledged when it began.
     let mut covers: Vec<Vec<usize>> = vec![Vec::new(); parts.len()];
     let mut syncs = 0;
     for (at, event) in events.iter().enumerate() {
         match *event {
-            Event::Began { writer, .. } => {
+            WriterEvent::Began { writer, .. } => {
                 let writer = writer as usize;
                 parts[writer].ops.push(drawing[writer].next());
                 parts[writer].began_at.push(at);
                 covers[writer] = parts.iter().map(|part| part.done).collect();
             }
-            Event::Done { writer, op } => {
+            WriterEvent::Done { writer, op } => {
                 let writer = writer as usize;
                 parts[writer].done = op;
                 parts[writer].done_at.push(at);
-                if matches!(parts[writer].ops[op - 1], Op::Sync { .. }) {
+                if matches!(parts[writer].ops[op - 1], WriterOp::Sync { .. }) {
                     syncs += 1;
                     covers[writer][writer] = op;
                     for (part, done) in parts.iter_mut().zip(&covers[writer]) {
@@ -162,21 +167,21 @@ fn replay(plans: &[Plan], events: &[Event]) -> (Vec<Part>, usize) {
     (parts, syncs)
 }
 
-impl Part {
-    fn new(plan: &Plan) -> Self {
+impl WriterHistory {
+    fn new(plan: &WriterPlan) -> Self {
         let plan = plan.clone();
-        Part { plan, ops: Vec::new(), done: 0, floor: 0, began_at: Vec::new(), done_at: Vec::new() }
+        WriterHistory { plan, ops: Vec::new(), done: 0, floor: 0, began_at: Vec::new(), done_at: Vec::new() }
     }
 
     /// The first and the last operation, none before the floor, after which the files were these.
-    fn fits(&self, found: &Tree, pieces: Pieces) -> Option<(usize, usize)> {
+    fn fits(&self, found: &WriterTree, pieces: PartialWrites) -> Option<(usize, usize)> {
         let mut plan = self.plan.clone();
         let mut span = None;
         for op in 0..=self.ops.len() {
             if op > 0 {
                 plan.next();
             }
-            let begun = || pieces == Pieces::Possible && plan.halfway().contains(found);
+            let begun = || pieces == PartialWrites::Possible && plan.halfway().contains(found);
             if op >= self.floor && (plan.tree == *found || op < self.ops.len() && begun()) {
                 span = Some((span.map_or(op, |(first, _)| first), op));
             }
@@ -185,7 +190,7 @@ impl Part {
     }
 
     /// What differs from the state that the last sync covers, and what was done to those files since.
-    fn explain(&self, found: &Tree) -> String {
+    fn explain(&self, found: &WriterTree) -> String {
         let mut plan = self.plan.clone();
         for _ in 0..self.floor {
             plan.next();

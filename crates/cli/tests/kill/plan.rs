@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{Stamp, Tree, mix};
+use crate::record::{RecordStamp, WriterTree, mix};
 
 /// One operation on a writer's files. Each is one commit in the library; through a mount, the kernel may make several of a write.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Op {
+pub enum WriterOp {
     Create { name: String },
-    Append { name: String, count: usize, stamp: Stamp },
-    Overwrite { name: String, index: usize, count: usize, stamp: Stamp },
+    Append { name: String, count: usize, stamp: RecordStamp },
+    Overwrite { name: String, index: usize, count: usize, stamp: RecordStamp },
     Truncate { name: String, records: usize },
     Rename { from: String, to: String },
     Remove { name: String },
@@ -19,7 +19,7 @@ pub enum Op {
 
 /// A writer keeps about so many files: beyond, it removes more than it makes.
 const FILES: usize = 24;
-/// Names that a writer draws from, in each of its two folders.
+/// Names that a writer draws from, in each of its two directories.
 const NAMES: u64 = 30;
 /// A file that has so many records, 120 KiB, is not appended to.
 const RECORDS_MAX: usize = 120;
@@ -28,24 +28,24 @@ const WRITE_RECORDS_MAX: u64 = 60;
 
 /// The operations of one writer in one round, and the files as they are after each.
 #[derive(Clone)]
-pub struct Plan {
+pub struct WriterPlan {
     random: u64,
     round: u64,
     drawn: u64,
     /// The file stamp of every name: an empty file has no record to say it.
     files: BTreeMap<String, u64>,
-    pub tree: Tree,
+    pub tree: WriterTree,
 }
 
-/// The folders of a writer; files move between them.
-pub const FOLDERS: [&str; 2] = ["a", "b"];
+/// The directories of a writer; files move between them.
+pub const DIRECTORIES: [&str; 2] = ["a", "b"];
 
-impl Plan {
+impl WriterPlan {
     /// A writer that finds `tree` when it begins.
-    pub fn new(seed: u64, round: u64, writer: u32, tree: Tree) -> Self {
+    pub fn new(seed: u64, round: u64, writer: u32, tree: WriterTree) -> Self {
         let files = tree.iter().map(|(name, stamps)| (name.clone(), stamps.first().map_or(0, |s| s.file)));
         let random = mix(seed ^ mix(round << 8 | u64::from(writer)));
-        Plan { random, round, drawn: 0, files: files.collect(), tree }
+        WriterPlan { random, round, drawn: 0, files: files.collect(), tree }
     }
 
     fn below(&mut self, end: u64) -> u64 {
@@ -54,8 +54,8 @@ impl Plan {
     }
 
     fn name(&mut self) -> String {
-        let folder = FOLDERS[usize::try_from(self.below(2)).expect("small")];
-        format!("{folder}/{}", self.below(NAMES))
+        let directory = DIRECTORIES[usize::try_from(self.below(2)).expect("small")];
+        format!("{directory}/{}", self.below(NAMES))
     }
 
     fn existing(&mut self) -> Option<String> {
@@ -64,14 +64,14 @@ impl Plan {
     }
 
     /// Draws the next operation and does it to `tree`.
-    pub fn next(&mut self) -> Op {
+    pub fn next(&mut self) -> WriterOp {
         self.drawn += 1;
         let op = self.draw();
         self.apply(&op);
         op
     }
 
-    fn draw(&mut self) -> Op {
+    fn draw(&mut self) -> WriterOp {
         let written = self.round << 32 | self.drawn;
         let kind = self.below(100);
         let Some(name) = self.existing() else { return self.create() };
@@ -79,47 +79,48 @@ impl Plan {
         let records = self.tree[&name].len();
         match kind {
             0..20 if self.tree.len() < FILES => self.create(),
-            0..20 => Op::Remove { name },
+            0..20 => WriterOp::Remove { name },
             20..50 if records < RECORDS_MAX => {
                 // Most files stay small enough to ride in metadata, some do not.
                 let most = if self.below(4) == 0 { WRITE_RECORDS_MAX } else { 6 };
                 let count = 1 + usize::try_from(self.below(most)).expect("small");
-                Op::Append { name, count, stamp: Stamp { file, written } }
+                WriterOp::Append { name, count, stamp: RecordStamp { file, written } }
             }
             20..65 if records > 0 => {
                 let index = usize::try_from(self.below(records as u64)).expect("small");
                 let most = ((records - index) as u64).min(WRITE_RECORDS_MAX);
                 let count = 1 + usize::try_from(self.below(most)).expect("small");
-                Op::Overwrite { name, index, count, stamp: Stamp { file, written } }
+                WriterOp::Overwrite { name, index, count, stamp: RecordStamp { file, written } }
             }
-            65..70 => {
-                Op::Truncate { name, records: usize::try_from(self.below(records as u64)).expect("small") }
-            }
-            70..80 => Op::Rename { from: name, to: self.name() },
-            80..84 => Op::Remove { name },
-            _ => Op::Sync { name },
+            65..70 => WriterOp::Truncate {
+                name,
+                records: usize::try_from(self.below(records as u64)).expect("small"),
+            },
+            70..80 => WriterOp::Rename { from: name, to: self.name() },
+            80..84 => WriterOp::Remove { name },
+            _ => WriterOp::Sync { name },
         }
     }
 
-    fn create(&mut self) -> Op {
+    fn create(&mut self) -> WriterOp {
         loop {
             let name = self.name();
             if !self.tree.contains_key(&name) {
-                return Op::Create { name };
+                return WriterOp::Create { name };
             }
         }
     }
 
     /// The files if the next operation, a write, was only begun: after each of its records but the last.
-    pub fn halfway(&self) -> Vec<Tree> {
+    pub fn halfway(&self) -> Vec<WriterTree> {
         let mut ahead = self.clone();
         let parts = match ahead.next() {
-            Op::Append { name, count, stamp } => {
-                (1..count).map(|count| Op::Append { name: name.clone(), count, stamp }).collect()
+            WriterOp::Append { name, count, stamp } => {
+                (1..count).map(|count| WriterOp::Append { name: name.clone(), count, stamp }).collect()
             }
-            Op::Overwrite { name, index, count, stamp } => {
-                (1..count).map(|count| Op::Overwrite { name: name.clone(), index, count, stamp }).collect()
-            }
+            WriterOp::Overwrite { name, index, count, stamp } => (1..count)
+                .map(|count| WriterOp::Overwrite { name: name.clone(), index, count, stamp })
+                .collect(),
             _ => Vec::new(),
         };
         let after = |part| {
@@ -130,32 +131,32 @@ impl Plan {
         parts.into_iter().map(after).collect()
     }
 
-    fn apply(&mut self, op: &Op) {
+    fn apply(&mut self, op: &WriterOp) {
         let gone = "an operation is drawn for a file that is there";
         match op {
-            Op::Create { name } => {
+            WriterOp::Create { name } => {
                 self.files.insert(name.clone(), self.round << 32 | self.drawn);
                 self.tree.insert(name.clone(), Vec::new());
             }
-            Op::Append { name, count, stamp } => {
+            WriterOp::Append { name, count, stamp } => {
                 let records = self.tree.get_mut(name).expect(gone);
                 records.resize(records.len() + count, *stamp);
             }
-            Op::Overwrite { name, index, count, stamp } => {
+            WriterOp::Overwrite { name, index, count, stamp } => {
                 self.tree.get_mut(name).expect(gone)[*index..index + count].fill(*stamp);
             }
-            Op::Truncate { name, records } => self.tree.get_mut(name).expect(gone).truncate(*records),
-            Op::Rename { from, to } => {
+            WriterOp::Truncate { name, records } => self.tree.get_mut(name).expect(gone).truncate(*records),
+            WriterOp::Rename { from, to } => {
                 let records = self.tree.remove(from).expect(gone);
                 self.tree.insert(to.clone(), records);
                 let file = self.files.remove(from).expect(gone);
                 self.files.insert(to.clone(), file);
             }
-            Op::Remove { name } => {
+            WriterOp::Remove { name } => {
                 self.tree.remove(name);
                 self.files.remove(name);
             }
-            Op::Sync { .. } => {}
+            WriterOp::Sync { .. } => {}
         }
     }
 }

@@ -17,13 +17,13 @@ pub const RECORD_BYTES: usize = 1024;
 
 /// Where a record came from: the operations that made its file and that wrote it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stamp {
+pub struct RecordStamp {
     pub file: u64,
     pub written: u64,
 }
 
 /// All files of one writer, by name.
-pub type Tree = BTreeMap<String, Vec<Stamp>>;
+pub type WriterTree = BTreeMap<String, Vec<RecordStamp>>;
 
 /// A good mix of 64 bits (splitmix64).
 pub fn mix(seed: u64) -> u64 {
@@ -33,7 +33,7 @@ pub fn mix(seed: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-fn record(writer: u32, index: u32, stamp: Stamp) -> Vec<u8> {
+fn record(writer: u32, index: u32, stamp: RecordStamp) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(RECORD_BYTES);
     bytes.extend(writer.to_le_bytes());
     bytes.extend(index.to_le_bytes());
@@ -48,7 +48,7 @@ fn record(writer: u32, index: u32, stamp: Stamp) -> Vec<u8> {
 }
 
 /// The bytes of `count` records from `index` on.
-pub fn records(writer: u32, index: usize, count: usize, stamp: Stamp) -> Vec<u8> {
+pub fn records(writer: u32, index: usize, count: usize, stamp: RecordStamp) -> Vec<u8> {
     (index..index + count)
         .flat_map(|index| record(writer, u32::try_from(index).expect("a file has few records"), stamp))
         .collect()
@@ -58,14 +58,14 @@ pub fn records(writer: u32, index: usize, count: usize, stamp: Stamp) -> Vec<u8>
 ///
 /// # Errors
 /// What does not parse, and where.
-pub fn parse(writer: u32, bytes: &[u8]) -> Result<Vec<Stamp>, String> {
+pub fn parse(writer: u32, bytes: &[u8]) -> Result<Vec<RecordStamp>, String> {
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
     let mut stamps = Vec::new();
     for (index, found) in bytes.chunks(RECORD_BYTES).enumerate() {
         if found.len() < RECORD_BYTES {
             return Err(format!("record {index} ends after {} bytes", found.len()));
         }
-        let stamp = Stamp { file: word(&found[8..16]), written: word(&found[16..24]) };
+        let stamp = RecordStamp { file: word(&found[8..16]), written: word(&found[16..24]) };
         if found != records(writer, index, 1, stamp) {
             return Err(format!("record {index} is not whole: it begins with {:02x?}", &found[..24]));
         }

@@ -8,11 +8,11 @@ use std::sync::mpsc::{Receiver, channel};
 
 use warpfire::Pool;
 
-use crate::files::{Files, Library, Mounted, read_tree, settle};
-use crate::journal::{Event, Pieces, Tally, judge, write};
-use crate::plan::Plan;
-use crate::record::{Tree, mix};
-use crate::server::{Server, warpfire};
+use crate::files::{Files, FilesOverLibrary, FilesOverMount, read_tree, settle};
+use crate::journal::{PartialWrites, RoundTally, WriterEvent, judge, write};
+use crate::plan::WriterPlan;
+use crate::record::{WriterTree, mix};
+use crate::server::{MountProcess, warpfire};
 
 const WRITERS: u32 = 4;
 /// A kill comes after so many events at most: some seconds of writing.
@@ -20,14 +20,14 @@ const EVENTS_MAX: u64 = 3000;
 
 /// What all rounds showed.
 #[derive(Default)]
-pub struct Total {
+pub struct RunTotal {
     kills: u64,
-    tally: Tally,
+    tally: RoundTally,
 }
 
-impl fmt::Display for Total {
+impl fmt::Display for RunTotal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Total { kills, tally: Tally { done, synced, syncs, kept } } = self;
+        let RunTotal { kills, tally: RoundTally { done, synced, syncs, kept } } = self;
         write!(
             f,
             "{kills} kills; {done} operations acknowledged, {synced} of them synced by {syncs} syncs, 0 of these lost; \
@@ -37,8 +37,8 @@ impl fmt::Display for Total {
     }
 }
 
-impl Total {
-    fn add(&mut self, tally: Tally) {
+impl RunTotal {
+    fn add(&mut self, tally: RoundTally) {
         self.kills += 1;
         self.tally.done += tally.done;
         self.tally.synced += tally.synced;
@@ -51,50 +51,50 @@ impl Total {
 ///
 /// # Errors
 /// What was lost or went wrong. The pool stays then, and the text says where.
-pub fn run(seed: u64, kills: u64) -> Result<Total, String> {
-    let through_mount = if Server::possible() {
+pub fn run(seed: u64, kills: u64) -> Result<RunTotal, String> {
+    let through_mount = if MountProcess::possible() {
         kills / 2
     } else {
         println!("no FUSE here: through the library only");
         0
     };
-    let mut total = Total::default();
-    let folder = tempfile::Builder::new().prefix("warpfire-kill.").tempdir().map_err(|e| e.to_string())?;
-    let ran = mounted(seed, through_mount, folder.path(), &mut total)
-        .and_then(|()| with_library(seed, kills - through_mount, folder.path(), &mut total));
+    let mut total = RunTotal::default();
+    let directory = tempfile::Builder::new().prefix("warpfire-kill.").tempdir().map_err(|e| e.to_string())?;
+    let ran = mounted(seed, through_mount, directory.path(), &mut total)
+        .and_then(|()| with_library(seed, kills - through_mount, directory.path(), &mut total));
     match ran {
         Ok(()) => Ok(total),
-        Err(what) => Err(format!("{what}\nthe pools are kept in {}", folder.keep().display())),
+        Err(what) => Err(format!("{what}\nthe pools are kept in {}", directory.keep().display())),
     }
 }
 
 /// What is known before a round.
-struct Before {
-    plans: Vec<Plan>,
-    events: Vec<Event>,
+struct BeforeKill {
+    plans: Vec<WriterPlan>,
+    events: Vec<WriterEvent>,
 }
 
 /// Reads everything, and judges it if something went before.
 fn look(
     files: &dyn Files,
-    pieces: Pieces,
-    before: Option<Before>,
-    total: &mut Total,
-) -> Result<Vec<Tree>, String> {
+    pieces: PartialWrites,
+    before: Option<BeforeKill>,
+    total: &mut RunTotal,
+) -> Result<Vec<WriterTree>, String> {
     let trees = (0..WRITERS).map(|writer| read_tree(files, writer)).collect::<Result<Vec<_>, _>>()?;
-    if let Some(Before { plans, events }) = before {
+    if let Some(BeforeKill { plans, events }) = before {
         let tally = judge(&plans, &events, &trees, pieces).map_err(|losses| losses.join("\n"))?;
         total.add(tally);
     }
     Ok(trees)
 }
 
-fn plans(seed: u64, round: u64, trees: Vec<Tree>) -> Vec<Plan> {
-    (0..).zip(trees).map(|(writer, tree)| Plan::new(seed, round, writer, tree)).collect()
+fn plans(seed: u64, round: u64, trees: Vec<WriterTree>) -> Vec<WriterPlan> {
+    (0..).zip(trees).map(|(writer, tree)| WriterPlan::new(seed, round, writer, tree)).collect()
 }
 
 /// Takes events until it is time to kill; `None` if the writers came to an end before.
-fn until_the_moment(seed: u64, round: u64, events: &Receiver<Event>) -> Option<Vec<Event>> {
+fn until_the_moment(seed: u64, round: u64, events: &Receiver<WriterEvent>) -> Option<Vec<WriterEvent>> {
     let count = 1 + mix(seed ^ mix(round)) % EVENTS_MAX;
     (0..count).map(|_| events.recv().ok()).collect()
 }
@@ -103,20 +103,20 @@ fn make_pool(images: &[PathBuf], words: &[&str]) -> Result<(), String> {
     warpfire(&[&["mkfs"], words].concat(), images).map(drop)
 }
 
-fn mounted(seed: u64, kills: u64, folder: &Path, total: &mut Total) -> Result<(), String> {
-    let (pool, mnt) = (folder.join("pool"), folder.join("mnt"));
+fn mounted(seed: u64, kills: u64, directory: &Path, total: &mut RunTotal) -> Result<(), String> {
+    let (pool, mnt) = (directory.join("pool"), directory.join("mnt"));
     std::fs::create_dir(&pool).and_then(|()| std::fs::create_dir(&mnt)).map_err(|e| e.to_string())?;
     let images: Vec<PathBuf> = (0..6).map(|number| pool.join(format!("{number}.img"))).collect();
     make_pool(&images, &["--size=96M", "--data=4", "--parity=2"])?;
     let mut before = None;
     for round in 0..=kills {
-        let files = Mounted(mnt.clone());
-        let mut server = Server::start(&pool, &mnt)?;
+        let files = FilesOverMount(mnt.clone());
+        let mut server = MountProcess::start(&pool, &mnt)?;
         if round == 0 {
             (0..WRITERS).try_for_each(|writer| settle(&files, writer)).map_err(|e| e.to_string())?;
             files.sync(".").map_err(|e| e.to_string())?;
         }
-        let trees = look(&files, Pieces::Possible, before.take(), total)
+        let trees = look(&files, PartialWrites::Possible, before.take(), total)
             .map_err(|what| format!("mount, round {round}: {what}"))?;
         if round == kills {
             server.terminate()?;
@@ -130,11 +130,11 @@ fn mounted(seed: u64, kills: u64, folder: &Path, total: &mut Total) -> Result<()
 }
 
 fn kill_mount(
-    server: &mut Server,
-    files: &Mounted,
+    server: &mut MountProcess,
+    files: &FilesOverMount,
     (seed, round): (u64, u64),
-    plans: Vec<Plan>,
-) -> Result<Before, String> {
+    plans: Vec<WriterPlan>,
+) -> Result<BeforeKill, String> {
     let (tell, events) = channel();
     let early = |error| format!("mount, round {round}: a writer failed while the server lived: {error}");
     let events = std::thread::scope(|scope| {
@@ -158,25 +158,26 @@ fn kill_mount(
             _ => Err(early(errors.next().expect("there are writers"))),
         }
     })?;
-    Ok(Before { plans, events })
+    Ok(BeforeKill { plans, events })
 }
 
-fn with_library(seed: u64, kills: u64, folder: &Path, total: &mut Total) -> Result<(), String> {
-    let image = folder.join("library.img");
+fn with_library(seed: u64, kills: u64, directory: &Path, total: &mut RunTotal) -> Result<(), String> {
+    let image = directory.join("library.img");
     make_pool(std::slice::from_ref(&image), &["--size=256M"])?;
     let mut before = None;
     for round in 0..=kills {
         let failed = |what: String| format!("library, round {round}: {what}");
-        let files = Library(Pool::options().open([&image]).map_err(|error| failed(error.to_string()))?);
+        let files =
+            FilesOverLibrary(Pool::options().open([&image]).map_err(|error| failed(error.to_string()))?);
         if round == 0 {
             (0..WRITERS).try_for_each(|writer| settle(&files, writer)).map_err(|e| e.to_string())?;
         }
-        let trees = look(&files, Pieces::Never, before.take(), total).map_err(failed)?;
+        let trees = look(&files, PartialWrites::Never, before.take(), total).map_err(failed)?;
         files.0.close().map_err(|error| failed(error.to_string()))?;
         if round < kills {
             let plans = plans(seed, round, trees);
             let events = kill_library(seed, round, &image).map_err(failed)?;
-            before = Some(Before { plans, events });
+            before = Some(BeforeKill { plans, events });
         }
         warpfire(&["fsck"], std::slice::from_ref(&image)).map_err(failed)?;
     }
@@ -184,7 +185,7 @@ fn with_library(seed: u64, kills: u64, folder: &Path, total: &mut Total) -> Resu
 }
 
 /// Starts this program as a writer, kills it, and gives what it had said.
-fn kill_library(seed: u64, round: u64, image: &Path) -> Result<Vec<Event>, String> {
+fn kill_library(seed: u64, round: u64, image: &Path) -> Result<Vec<WriterEvent>, String> {
     let mut process = Command::new(std::env::current_exe().map_err(|e| e.to_string())?)
         .arg("--library")
         .arg(image)
@@ -198,7 +199,7 @@ fn kill_library(seed: u64, round: u64, image: &Path) -> Result<Vec<Event>, Strin
     let reader = std::thread::spawn(move || {
         let mut line = String::new();
         while matches!(stdout.read_line(&mut line), Ok(bytes) if bytes > 0) {
-            if let Some(event) = Event::parse(&line) {
+            if let Some(event) = WriterEvent::parse(&line) {
                 let _ = tell.send(event);
             }
             line.clear();
@@ -215,7 +216,7 @@ fn kill_library(seed: u64, round: u64, image: &Path) -> Result<Vec<Event>, Strin
 /// The program that is killed: writes through the library and says so on stdout, until a write fails.
 pub fn write_through_library(image: &Path, seed: u64, round: u64) -> ExitCode {
     let pool = Pool::options().open([image]).expect("the pool opens");
-    let files = Library(pool);
+    let files = FilesOverLibrary(pool);
     let trees = (0..WRITERS).map(|writer| read_tree(&files, writer).expect("the files were judged before"));
     let plans = plans(seed, round, trees.collect());
     std::thread::scope(|scope| {
@@ -223,7 +224,7 @@ pub fn write_through_library(image: &Path, seed: u64, round: u64) -> ExitCode {
             let files = &files;
             scope.spawn(move || {
                 // One write for each line: lines of several threads do not mix, and none waits in this process.
-                let tell = |event: Event| {
+                let tell = |event: WriterEvent| {
                     std::io::stdout().lock().write_all(event.line().as_bytes()).expect("someone listens");
                 };
                 let error = write(files, writer, plan, &tell);

@@ -13,7 +13,7 @@ pub fn warpfire(words: &[&str], pool: &[PathBuf]) -> Result<String, String> {
         .args(words)
         .args(pool)
         .output()
-        .map_err(|error| format!("warpfire can not be run: {error}"))?;
+        .map_err(|error| format!("warpfire cannot be run: {error}"))?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
         return Ok(said);
@@ -22,12 +22,12 @@ pub fn warpfire(words: &[&str], pool: &[PathBuf]) -> Result<String, String> {
 }
 
 /// `warpfire mount --foreground`, serving.
-pub struct Server {
+pub struct MountProcess {
     process: Child,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
-impl Server {
+impl MountProcess {
     /// Whether this machine lets us mount.
     pub fn possible() -> bool {
         let fuse = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
@@ -39,17 +39,17 @@ impl Server {
     ///
     /// # Errors
     /// It ended instead.
-    pub fn start(pool: &Path, folder: &Path) -> Result<Server, String> {
+    pub fn start(pool: &Path, directory: &Path) -> Result<MountProcess, String> {
         let mut process = Command::new(env!("CARGO_BIN_EXE_warpfire"))
-            .args(["mount", "--foreground", "--commit", "1"])
-            .args([pool, folder])
+            .args(["mount", "--foreground", "--sync-interval", "1"])
+            .args([pool, directory])
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| format!("warpfire can not be run: {error}"))?;
+            .map_err(|error| format!("warpfire cannot be run: {error}"))?;
         let mut line = String::new();
         let stdout = process.stdout.take().expect("it was started with a pipe");
         match BufReader::new(stdout).read_line(&mut line) {
-            Ok(bytes) if bytes > 0 => Ok(Server { process, folder: folder.to_owned() }),
+            Ok(bytes) if bytes > 0 => Ok(MountProcess { process, directory: directory.to_owned() }),
             _ => Err(format!("warpfire mount: {:?}", process.wait())),
         }
     }
@@ -68,9 +68,9 @@ impl Server {
         let root = rustix::process::geteuid().is_root();
         let (program, words): (&str, &[&str]) =
             if root { ("umount", &["-l"]) } else { ("fusermount3", &["-u", "-z"]) };
-        match Command::new(program).args(words).arg(&self.folder).output() {
+        match Command::new(program).args(words).arg(&self.directory).output() {
             Ok(output) if output.status.success() => Ok(()),
-            other => Err(format!("{program} {}: {other:?}", self.folder.display())),
+            other => Err(format!("{program} {}: {other:?}", self.directory.display())),
         }
     }
 
@@ -88,7 +88,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for MountProcess {
     fn drop(&mut self) {
         if matches!(self.process.try_wait(), Ok(None)) {
             self.kill();

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use warpfire_units::BLOCK_BYTES;
 
 use crate::device::{Device, DeviceError};
-use ring::{Piece, Request, Ring, Shortfall};
+use ring::{PieceRequest, Ring, RingPiece, Shortfall};
 
 /// A longer read or write is split into pieces of this size, in flight together. Larger pieces gain nothing, as
 /// the kernel splits them itself; smaller ones cost requests, and on a file whose space is not allocated yet each
@@ -60,7 +60,7 @@ impl<'a> DeviceOp<'a> {
     /// How a piece ends that the ring did not do: done again by the device's own call if it may yet succeed.
     fn settle(
         &mut self,
-        request: &Request,
+        request: &PieceRequest,
         shortfall: Shortfall,
         device: &dyn Device,
     ) -> Result<(), DeviceError> {
@@ -71,19 +71,19 @@ impl<'a> DeviceOp<'a> {
             }
         };
         match (&mut self.kind, request) {
-            (OpKind::Read(at, buf), Request::Read { offset_bytes, len, .. }) => {
+            (OpKind::Read(at, buf), PieceRequest::Read { offset_bytes, len, .. }) => {
                 verdict("read", *offset_bytes, *len)?;
                 let skip = within(*offset_bytes - *at);
                 device.read(*offset_bytes, &mut buf[skip..skip + len])
             }
-            (OpKind::Write(at, buf), Request::Write { offset_bytes, len, .. }) => {
+            (OpKind::Write(at, buf), PieceRequest::Write { offset_bytes, len, .. }) => {
                 verdict("write", *offset_bytes, *len)?;
                 let skip = within(*offset_bytes - *at);
                 device.write(*offset_bytes, &buf[skip..skip + len])
             }
             // A flush that failed is never asked for again: the kernel tells of an error once, and a second
             // call would succeed over writes that were lost.
-            (OpKind::Flush, Request::Flush) => {
+            (OpKind::Flush, PieceRequest::Flush) => {
                 let Shortfall::Failed(errno) = shortfall else { return Ok(()) };
                 Err(DeviceError::from_errno(device.info(), "flush", 0, 0, errno))
             }
@@ -92,13 +92,13 @@ impl<'a> DeviceOp<'a> {
     }
 
     /// Appends the operation's pieces to `pieces`, if the ring can take them: whether it did.
-    fn split(&mut self, op: usize, device: &dyn Device, pieces: &mut Vec<Piece>) -> bool {
+    fn split(&mut self, op: usize, device: &dyn Device, pieces: &mut Vec<RingPiece>) -> bool {
         let Some(fd) = device.raw_fd() else { return false };
         let (at, start, len, read) = match &mut self.kind {
             OpKind::Read(at, buf) => (*at, buf.as_mut_ptr(), buf.len(), true),
             OpKind::Write(at, buf) => (*at, buf.as_ptr().cast_mut(), buf.len(), false),
             OpKind::Flush => {
-                pieces.push(Piece { op, fd, request: Request::Flush });
+                pieces.push(RingPiece { op, fd, request: PieceRequest::Flush });
                 return true;
             }
         };
@@ -110,11 +110,11 @@ impl<'a> DeviceOp<'a> {
             let len = (len - skip).min(PIECE_BYTES_MAX);
             let (offset_bytes, start) = (at + skip as u64, start.wrapping_add(skip));
             let request = if read {
-                Request::Read { offset_bytes, start, len }
+                PieceRequest::Read { offset_bytes, start, len }
             } else {
-                Request::Write { offset_bytes, start, len }
+                PieceRequest::Write { offset_bytes, start, len }
             };
-            Piece { op, fd, request }
+            RingPiece { op, fd, request }
         }));
         true
     }
@@ -147,10 +147,10 @@ pub fn run_batch(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
             op.run_alone(&*devices[op.device]);
         }
     };
-    let meanwhile = (!alone.is_empty()).then_some(run_the_rest);
+    let while_waiting = (!alone.is_empty()).then_some(run_the_rest);
     // SAFETY: `ops` borrows the buffers and `devices` holds the descriptors until this function returns. A buffer
     // is either in `pieces` or, through `alone`, in the hands of `run_the_rest`.
-    unsafe { ring.run(&pieces, meanwhile, |nth, shortfall| shortfalls.push((nth, shortfall))) };
+    unsafe { ring.run(&pieces, while_waiting, |nth, shortfall| shortfalls.push((nth, shortfall))) };
     drop(ring);
     shortfalls.sort_unstable_by_key(|&(nth, _)| nth);
     for (nth, shortfall) in shortfalls {

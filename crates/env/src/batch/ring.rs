@@ -26,16 +26,16 @@ const RINGS_MAX: usize = 16;
 
 /// A part of an operation that is one request to the kernel.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct RingPiece {
     /// Index of the operation in its batch.
     pub op: usize,
     pub fd: RawFd,
-    pub request: Request,
+    pub request: PieceRequest,
 }
 
 /// What one request does.
 #[derive(Debug)]
-pub(super) enum Request {
+pub(super) enum PieceRequest {
     Read { offset_bytes: u64, start: *mut u8, len: usize },
     Write { offset_bytes: u64, start: *const u8, len: usize },
     Flush,
@@ -50,27 +50,27 @@ pub(super) enum Shortfall {
     Failed(Errno),
 }
 
-impl Request {
+impl PieceRequest {
     fn len(&self) -> usize {
         match self {
-            Request::Read { len, .. } | Request::Write { len, .. } => *len,
-            Request::Flush => 0,
+            PieceRequest::Read { len, .. } | PieceRequest::Write { len, .. } => *len,
+            PieceRequest::Flush => 0,
         }
     }
 }
 
-impl Piece {
+impl RingPiece {
     fn entry(&self) -> Entry {
         let fd = types::Fd(self.fd);
         let len = u32::try_from(self.request.len()).expect("pieces are at most PIECE_BYTES_MAX");
         match self.request {
-            Request::Read { offset_bytes, start, .. } => {
+            PieceRequest::Read { offset_bytes, start, .. } => {
                 opcode::Read::new(fd, start, len).offset(offset_bytes).build()
             }
-            Request::Write { offset_bytes, start, .. } => {
+            PieceRequest::Write { offset_bytes, start, .. } => {
                 opcode::Write::new(fd, start, len).offset(offset_bytes).build()
             }
-            Request::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+            PieceRequest::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
         }
     }
 }
@@ -128,15 +128,15 @@ impl Ring {
         }
     }
 
-    /// Runs every piece, and `meanwhile` once while the first of them are under way. Tells `fell_short` of each
+    /// Runs every piece, and `while_waiting` once while the first of them are under way. Tells `fell_short` of each
     /// piece that was not done, by its index.
     ///
     /// # Safety
     /// The buffers and descriptors of the pieces are valid, and the buffers theirs alone, until this returns.
     pub unsafe fn run(
         &mut self,
-        pieces: &[Piece],
-        mut meanwhile: Option<impl FnOnce()>,
+        pieces: &[RingPiece],
+        mut while_waiting: Option<impl FnOnce()>,
         mut fell_short: impl FnMut(usize, Shortfall),
     ) {
         let ring = self.ring.as_mut().expect("a ring is present until it is dropped");
@@ -156,7 +156,7 @@ impl Ring {
             }
             // Refill when half are done; at the end wait for all.
             let wanted = if next < pieces.len() { in_flight.0 / 2 } else { in_flight.0 };
-            let wanted = if meanwhile.is_some() { 0 } else { wanted };
+            let wanted = if while_waiting.is_some() { 0 } else { wanted };
             match ring.submit_and_wait(wanted) {
                 Ok(_) => {}
                 // Interrupted, or the kernel is short of memory or of room for completions: reap and go on.
@@ -165,8 +165,8 @@ impl Ring {
                     "the kernel takes well-formed requests: {e}"
                 ),
             }
-            if let Some(meanwhile) = meanwhile.take() {
-                meanwhile();
+            if let Some(while_waiting) = while_waiting.take() {
+                while_waiting();
             }
             for done in ring.completion() {
                 in_flight.0 -= 1;
@@ -180,8 +180,8 @@ impl Ring {
                 }
             }
         }
-        if let Some(meanwhile) = meanwhile {
-            meanwhile();
+        if let Some(while_waiting) = while_waiting {
+            while_waiting();
         }
     }
 }

@@ -34,7 +34,7 @@ struct ReportHeader {
 /// `struct blk_zone`: one zone, in sectors of 512 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Zone {
+pub(super) struct BlkZone {
     start: u64,
     len: u64,
     wp: u64,
@@ -49,13 +49,14 @@ pub(super) struct Zone {
 
 /// A report with room for one zone.
 #[repr(C)]
-struct Report {
+struct OneZoneReport {
     header: ReportHeader,
-    zone: Zone,
+    zone: BlkZone,
 }
 
-const _: () =
-    assert!(size_of::<Zone>() == 64 && size_of::<ReportHeader>() == 16 && size_of::<Report>() == 80);
+const _: () = assert!(
+    size_of::<BlkZone>() == 64 && size_of::<ReportHeader>() == 16 && size_of::<OneZoneReport>() == 80
+);
 
 const REPORT_HAS_CAPACITY: u32 = 1;
 const TYPE_SEQUENTIAL_REQUIRED: u8 = 2;
@@ -64,7 +65,7 @@ const COND_READ_ONLY: u8 = 0xd;
 const COND_FULL: u8 = 0xe;
 const COND_OFFLINE: u8 = 0xf;
 
-impl Zone {
+impl BlkZone {
     /// Whether the zone takes writes at its pointer only.
     pub fn is_sequential(&self) -> bool {
         self.kind == TYPE_SEQUENTIAL_REQUIRED
@@ -98,12 +99,12 @@ pub(super) fn zone_bytes(file: &File) -> Result<u64, Errno> {
 }
 
 /// The zone that starts at `offset_bytes`.
-pub(super) fn report_zone(file: &File, offset_bytes: u64) -> Result<Zone, Errno> {
+pub(super) fn report_zone(file: &File, offset_bytes: u64) -> Result<BlkZone, Errno> {
     let header = ReportHeader { sector: offset_bytes / SECTOR_BYTES, nr_zones: 1, flags: 0 };
-    let mut report = Report { header, zone: Zone::default() };
-    // SAFETY: BLKREPORTZONE reads the header and stores at most `nr_zones` zones behind it: `Report` is that,
+    let mut report = OneZoneReport { header, zone: BlkZone::default() };
+    // SAFETY: BLKREPORTZONE reads the header and stores at most `nr_zones` zones behind it: `OneZoneReport` is that,
     // with one.
-    unsafe { ioctl::ioctl(file, Updater::<BLKREPORTZONE, Report>::new(&mut report)) }?;
+    unsafe { ioctl::ioctl(file, Updater::<BLKREPORTZONE, OneZoneReport>::new(&mut report)) }?;
     if report.header.nr_zones != 1 || report.zone.start != offset_bytes / SECTOR_BYTES {
         return Err(Errno::INVAL);
     }
@@ -142,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_zone_tells_how_much_was_written() {
-        let zone = |cond, wp| Zone { start: 1000, len: 80, wp, cond, ..Zone::default() };
+        let zone = |cond, wp| BlkZone { start: 1000, len: 80, wp, cond, ..BlkZone::default() };
         assert_eq!(zone(COND_EMPTY, 0).written_bytes(), Some(0));
         assert_eq!(zone(2, 1016).written_bytes(), Some(8192));
         assert_eq!(zone(COND_FULL, 0).written_bytes(), Some(40_960));

@@ -25,7 +25,7 @@ const BOUNCE_BYTES: usize = 1024 * 1024;
 
 /// Which system calls a file's discards and resets are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum BackingKind {
     /// A regular file: discards punch holes.
     Regular,
     /// A conventional block device.
@@ -40,7 +40,7 @@ enum Kind {
 pub struct FileDevice {
     file: File,
     info: DeviceInfo,
-    kind: Kind,
+    kind: BackingKind,
     direct: bool,
 }
 
@@ -148,12 +148,12 @@ impl Device for FileDevice {
             return Ok(());
         }
         let outcome = match self.kind {
-            Kind::Regular => {
+            BackingKind::Regular => {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 rustix::fs::fallocate(&self.file, flags, offset_bytes, len_bytes)
             }
-            Kind::Block => block::discard(&self.file, offset_bytes, len_bytes),
-            Kind::Zoned => Ok(()),
+            BackingKind::Block => block::discard(&self.file, offset_bytes, len_bytes),
+            BackingKind::Zoned => Ok(()),
         };
         match outcome {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
@@ -166,9 +166,9 @@ impl Device for FileDevice {
         match self.kind {
             // A file keeps the space that it has taken: writing over it is up to three times as fast as taking it
             // from the filesystem again, and needs no journal of that filesystem at the next flush.
-            Kind::Regular => Ok(()),
-            Kind::Block => self.discard(offset_bytes, len_bytes),
-            Kind::Zoned => block::reset_zones(&self.file, offset_bytes, len_bytes)
+            BackingKind::Regular => Ok(()),
+            BackingKind::Block => self.discard(offset_bytes, len_bytes),
+            BackingKind::Zoned => block::reset_zones(&self.file, offset_bytes, len_bytes)
                 .map_err(|errno| self.error("reset", offset_bytes, len_bytes, errno)),
         }
     }
@@ -188,6 +188,6 @@ impl Device for FileDevice {
     }
 
     fn raw_fd(&self) -> Option<RawFd> {
-        (self.direct && self.kind != Kind::Zoned).then(|| self.file.as_raw_fd())
+        (self.direct && self.kind != BackingKind::Zoned).then(|| self.file.as_raw_fd())
     }
 }

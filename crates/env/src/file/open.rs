@@ -10,7 +10,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use warpfire_units::BLOCK_BYTES;
 
-use super::{FileDevice, Kind, block};
+use super::{BackingKind, FileDevice, block};
 use crate::buf::AlignedBuf;
 use crate::device::{DeviceInfo, ZoneInfo};
 
@@ -117,9 +117,9 @@ impl FileDevice {
         }
         let zones = if is_block { zones_of(&file, path, size_bytes)? } else { None };
         let kind = match (is_block, zones) {
-            (false, _) => Kind::Regular,
-            (true, None) => Kind::Block,
-            (true, Some(_)) => Kind::Zoned,
+            (false, _) => BackingKind::Regular,
+            (true, None) => BackingKind::Block,
+            (true, Some(_)) => BackingKind::Zoned,
         };
         let info = DeviceInfo { name: path.display().to_string(), size_bytes, zones };
         Ok(FileDevice { file, info, kind, direct })

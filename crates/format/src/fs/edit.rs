@@ -15,8 +15,8 @@
 //! ```
 //! Times are as in an inode's birth time. "Is" comes before "at least" in effect.
 
-use super::extent::{ExtentMap, Extents, SMALL_FILE_BYTES_MAX};
-use super::inode::{Attrs, Stamp, flag};
+use super::extent::{ExtentMap, ExtentReader, SMALL_FILE_BYTES_MAX};
+use super::inode::{Attrs, InodeTime, flag};
 use super::{BAD_FLAGS, BAD_INO, BAD_LINKS, BAD_MODE, BAD_TAG, FIELDS, key};
 use crate::{Corrupt, Reader, varint};
 
@@ -50,15 +50,15 @@ pub struct InodeEdit<'a> {
     /// Size and allocated bytes become this.
     pub size: Option<(u64, u64)>,
     /// Access time becomes this.
-    pub atime: Option<Stamp>,
+    pub atime: Option<InodeTime>,
     /// Modification time becomes this.
-    pub mtime: Option<Stamp>,
+    pub mtime: Option<InodeTime>,
     /// Change time becomes this.
-    pub ctime: Option<Stamp>,
+    pub ctime: Option<InodeTime>,
     /// Modification time becomes this unless it is later.
-    pub mtime_max: Option<Stamp>,
+    pub mtime_max: Option<InodeTime>,
     /// Change time becomes this unless it is later.
-    pub ctime_max: Option<Stamp>,
+    pub ctime_max: Option<InodeTime>,
     /// Links grow by this.
     pub links_add: i64,
     /// Flags become this.
@@ -71,9 +71,9 @@ pub struct InodeEdit<'a> {
 
 /// "Is" and "at least" of one time, after those of a later edit.
 fn then(
-    (set, max): (Option<Stamp>, Option<Stamp>),
-    (later_set, later_max): (Option<Stamp>, Option<Stamp>),
-) -> (Option<Stamp>, Option<Stamp>) {
+    (set, max): (Option<InodeTime>, Option<InodeTime>),
+    (later_set, later_max): (Option<InodeTime>, Option<InodeTime>),
+) -> (Option<InodeTime>, Option<InodeTime>) {
     let (set, max) = if later_set.is_some() { (later_set, later_max) } else { (set, max.max(later_max)) };
     match set {
         Some(_) => (set.max(max), None),
@@ -193,7 +193,7 @@ impl<'a> InodeEdit<'a> {
     }
 
     /// Reads an operand but for its extents.
-    pub(super) fn decode_head(bytes: &'a [u8]) -> Result<(InodeEdit<'a>, Option<Extents<'a>>), Corrupt> {
+    pub(super) fn decode_head(bytes: &'a [u8]) -> Result<(InodeEdit<'a>, Option<ExtentReader<'a>>), Corrupt> {
         let mut reader = Reader::new(bytes, &FIELDS);
         if reader.u8()? != TAG {
             return Err(BAD_TAG);
@@ -218,7 +218,7 @@ impl<'a> InodeEdit<'a> {
             let size = reader.varint()?;
             edit.size = Some((size, size.wrapping_sub(reader.signed()?.cast_unsigned())));
         }
-        let mut time = |bit: u64| has(bit).then(|| Stamp::decode(&mut reader, 0)).transpose();
+        let mut time = |bit: u64| has(bit).then(|| InodeTime::decode(&mut reader, 0)).transpose();
         edit.atime = time(bit::ATIME)?;
         edit.mtime = time(bit::MTIME)?;
         edit.ctime = if has(bit::CTIME_SAME) { edit.mtime } else { time(bit::CTIME)? };
@@ -235,7 +235,8 @@ impl<'a> InodeEdit<'a> {
             let len = usize::from(reader.u8()?);
             edit.parent = Some((parent, key::dentry_name(reader.bytes(len)?)?));
         }
-        let extents = has(bit::EXTENTS).then(|| Extents::new(reader.take_rest(), SMALL_FILE_BYTES_MAX, true));
+        let extents =
+            has(bit::EXTENTS).then(|| ExtentReader::new(reader.take_rest(), SMALL_FILE_BYTES_MAX, true));
         reader.end()?;
         Ok((edit, extents))
     }
@@ -250,7 +251,7 @@ mod tests {
     #[test]
     fn golden_bytes_of_a_small_write() {
         let mut out = Vec::new();
-        let now = Some(Stamp { seconds: 1, nanos: 2 });
+        let now = Some(InodeTime { seconds: 1, nanos: 2 });
         let extents = [Extent::bytes(3, b"abc")].into_iter().collect();
         let edit = InodeEdit { size: Some((6, 6)), mtime: now, ctime: now, extents, ..InodeEdit::default() };
         edit.encode(&mut out);

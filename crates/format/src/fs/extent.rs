@@ -29,7 +29,7 @@ const TAG_OPERAND: u8 = 2;
 
 /// Where the bytes of an extent are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source<'a> {
+pub enum ExtentSource<'a> {
     /// Nowhere: they are zeros.
     Hole,
     /// Here.
@@ -46,7 +46,7 @@ pub struct Extent<'a> {
     /// Number of bytes, never zero.
     pub len: u32,
     /// Where they are.
-    pub source: Source<'a>,
+    pub source: ExtentSource<'a>,
 }
 
 impl<'a> Extent<'a> {
@@ -54,19 +54,23 @@ impl<'a> Extent<'a> {
     #[must_use]
     pub fn bytes(offset: u32, bytes: &'a [u8]) -> Self {
         let len = u32::try_from(bytes.len()).expect("bytes of a region fit 32 bits");
-        Extent { offset, len, source: Source::Bytes(bytes) }
+        Extent { offset, len, source: ExtentSource::Bytes(bytes) }
     }
 
     /// The bytes of a slice.
     #[must_use]
     pub fn slice(offset: u32, slice: SlicePtr) -> Self {
-        Extent { offset, len: slice.len_bytes, source: Source::Slice(slice.segment, slice.offset_bytes) }
+        Extent {
+            offset,
+            len: slice.len_bytes,
+            source: ExtentSource::Slice(slice.segment, slice.offset_bytes),
+        }
     }
 
     /// Zeros.
     #[must_use]
     pub fn hole(offset: u32, len: u32) -> Self {
-        Extent { offset, len, source: Source::Hole }
+        Extent { offset, len, source: ExtentSource::Hole }
     }
 
     /// First byte past the extent.
@@ -79,10 +83,10 @@ impl<'a> Extent<'a> {
     #[must_use]
     pub fn pointer(&self) -> Option<SlicePtr> {
         match self.source {
-            Source::Slice(segment, offset_bytes) => {
+            ExtentSource::Slice(segment, offset_bytes) => {
                 Some(SlicePtr { segment, offset_bytes, len_bytes: self.len })
             }
-            Source::Hole | Source::Bytes(_) => None,
+            ExtentSource::Hole | ExtentSource::Bytes(_) => None,
         }
     }
 
@@ -94,11 +98,11 @@ impl<'a> Extent<'a> {
         assert!(from < to, "only what overlaps is clipped");
         let skip = from - self.offset;
         let source = match self.source {
-            Source::Hole => Source::Hole,
-            Source::Bytes(b) => Source::Bytes(
+            ExtentSource::Hole => ExtentSource::Hole,
+            ExtentSource::Bytes(b) => ExtentSource::Bytes(
                 b.get(skip as usize..(to - self.offset) as usize).expect("bytes are as long as their extent"),
             ),
-            Source::Slice(segment, offset) => Source::Slice(segment, offset + u64::from(skip)),
+            ExtentSource::Slice(segment, offset) => ExtentSource::Slice(segment, offset + u64::from(skip)),
         };
         Extent { offset: from, len: to - from, source }
     }
@@ -113,8 +117,8 @@ impl<'a> Extent<'a> {
     fn continues_into(&self, next: &Extent<'_>) -> bool {
         self.end() == next.offset
             && match (self.source, next.source) {
-                (Source::Hole, Source::Hole) => true,
-                (Source::Slice(s, o), Source::Slice(t, p)) => {
+                (ExtentSource::Hole, ExtentSource::Hole) => true,
+                (ExtentSource::Slice(s, o), ExtentSource::Slice(t, p)) => {
                     s == t && o.checked_add(u64::from(self.len)) == Some(p)
                 }
                 _ => false,
@@ -153,7 +157,7 @@ impl<'a> ExtentMap<'a> {
     /// Bytes covered by data.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {
-        self.0.iter().filter(|e| e.source != Source::Hole).map(|e| u64::from(e.len)).sum()
+        self.0.iter().filter(|e| e.source != ExtentSource::Hole).map(|e| u64::from(e.len)).sum()
     }
 
     /// Lays an extent over what is there: the later wins.
@@ -184,11 +188,11 @@ impl<'a> ExtentMap<'a> {
             self.0.extend(tail);
         }
         let touched = (first + 3).min(self.0.len());
-        self.fuse(first.saturating_sub(1), touched);
+        self.join(first.saturating_sub(1), touched);
     }
 
     /// Joins neighbours among the extents `from..=to`.
-    fn fuse(&mut self, from: usize, to: usize) {
+    fn join(&mut self, from: usize, to: usize) {
         let mut i = from;
         let mut left = to - from.min(to);
         while left > 0 && i + 1 < self.0.len() {
@@ -207,7 +211,7 @@ impl<'a> ExtentMap<'a> {
 
     /// Turns what an operand says into what a value holds: holes need no extent.
     pub fn drop_holes(&mut self) {
-        self.0.retain(|e| e.source != Source::Hole);
+        self.0.retain(|e| e.source != ExtentSource::Hole);
     }
 
     /// Writes the extents, neighbouring bytes joined.
@@ -218,16 +222,17 @@ impl<'a> ExtentMap<'a> {
             varint::put(out, u64::from(first.offset - at));
             let mut end = first.end();
             match first.source {
-                Source::Hole => varint::put(out, u64::from(first.len) << 2 | 3),
-                Source::Slice(segment, offset) => {
+                ExtentSource::Hole => varint::put(out, u64::from(first.len) << 2 | 3),
+                ExtentSource::Slice(segment, offset) => {
                     varint::put(out, u64::from(first.len) << 2 | 2);
                     varint::put(out, segment.get());
                     varint::put(out, offset);
                 }
-                Source::Bytes(bytes) => {
+                ExtentSource::Bytes(bytes) => {
                     let mut run = 0;
-                    while let Some(next) =
-                        tail.get(run).filter(|n| n.offset == end && matches!(n.source, Source::Bytes(_)))
+                    while let Some(next) = tail
+                        .get(run)
+                        .filter(|n| n.offset == end && matches!(n.source, ExtentSource::Bytes(_)))
                     {
                         end = next.end();
                         run += 1;
@@ -236,7 +241,7 @@ impl<'a> ExtentMap<'a> {
                     out.extend_from_slice(bytes);
                     let (joined, after) = tail.split_at(run);
                     for e in joined {
-                        if let Source::Bytes(b) = e.source {
+                        if let ExtentSource::Bytes(b) = e.source {
                             out.extend_from_slice(b);
                         }
                     }
@@ -261,19 +266,19 @@ impl<'a> FromIterator<Extent<'a>> for ExtentMap<'a> {
 
 /// Reads encoded extents one by one.
 #[derive(Clone, Copy, Debug)]
-pub struct Extents<'a> {
+pub struct ExtentReader<'a> {
     rest: &'a [u8],
     at: u32,
     limit: u32,
     holes: bool,
 }
 
-impl<'a> Extents<'a> {
+impl<'a> ExtentReader<'a> {
     /// None at all.
-    pub const EMPTY: Extents<'static> = Extents { rest: &[], at: 0, limit: 0, holes: false };
+    pub const EMPTY: ExtentReader<'static> = ExtentReader { rest: &[], at: 0, limit: 0, holes: false };
 
     pub(super) fn new(bytes: &'a [u8], limit: u32, holes: bool) -> Self {
-        Extents { rest: bytes, at: 0, limit, holes }
+        ExtentReader { rest: bytes, at: 0, limit, holes }
     }
 
     /// The bytes not read yet.
@@ -295,23 +300,23 @@ impl<'a> Extents<'a> {
 
     fn read(&mut self) -> Result<Extent<'a>, Corrupt> {
         let mut reader = Reader::new(self.rest, &FIELDS);
-        let gap = reader.varint32()?;
+        let distance = reader.varint32()?;
         let word = reader.varint()?;
         let len = u32::try_from(word >> 2).map_err(|_| BAD_EXTENT)?;
-        let offset = self.at.checked_add(gap).ok_or(BAD_EXTENT)?;
+        let offset = self.at.checked_add(distance).ok_or(BAD_EXTENT)?;
         let end = offset.checked_add(len).ok_or(BAD_EXTENT)?;
         if len == 0 || end > self.limit {
             return Err(BAD_EXTENT);
         }
         let source = match word & 3 {
-            1 => Source::Bytes(reader.bytes(len as usize)?),
+            1 => ExtentSource::Bytes(reader.bytes(len as usize)?),
             2 => {
                 let segment = SegmentId::new(reader.varint()?).ok_or(BAD_SEGMENT)?;
                 let offset = reader.varint()?;
                 offset.checked_add(u64::from(len)).ok_or(BAD_EXTENT)?;
-                Source::Slice(segment, offset)
+                ExtentSource::Slice(segment, offset)
             }
-            3 if self.holes => Source::Hole,
+            3 if self.holes => ExtentSource::Hole,
             3 => return Err(HOLE_IN_VALUE),
             _ => return Err(BAD_TAG),
         };
@@ -321,7 +326,7 @@ impl<'a> Extents<'a> {
     }
 }
 
-impl<'a> Iterator for Extents<'a> {
+impl<'a> Iterator for ExtentReader<'a> {
     type Item = Result<Extent<'a>, Corrupt>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -346,13 +351,13 @@ pub fn encode_region(out: &mut Vec<u8>, extents: &ExtentMap<'_>, is_operand: boo
 ///
 /// # Errors
 /// If the tag is wrong.
-pub fn region_extents(bytes: &[u8], is_operand: bool) -> Result<Extents<'_>, Corrupt> {
+pub fn region_extents(bytes: &[u8], is_operand: bool) -> Result<ExtentReader<'_>, Corrupt> {
     let mut reader = Reader::new(bytes, &FIELDS);
     let tag = reader.u8()?;
     if tag != if is_operand { TAG_OPERAND } else { TAG_VALUE } {
         return Err(BAD_TAG);
     }
-    Ok(Extents::new(reader.take_rest(), REGION_BYTES, is_operand))
+    Ok(ExtentReader::new(reader.take_rest(), REGION_BYTES, is_operand))
 }
 
 /// A region's value or operand, verified.

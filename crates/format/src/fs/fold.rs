@@ -1,7 +1,7 @@
 //! What operands mean.
 
 use super::extent::{ExtentMap, SMALL_FILE_BYTES_MAX, decode_region, encode_region};
-use super::inode::{Content, Inode};
+use super::inode::{Inode, InodeContent};
 use super::{BAD_CONTENT, InodeEdit, Key, NO_OPERANDS, decode_counter, encode_counter};
 use crate::Corrupt;
 
@@ -45,7 +45,7 @@ pub fn fold(
         Key::Counter(..) => counter(base, operands, out),
         Key::Inode(..) | Key::Orphan(..) | Key::Dentry(..) => inode(base, operands, out),
         Key::Region(..) => region(base, operands, out),
-        Key::Super(_) | Key::Xattr(..) => Err(NO_OPERANDS),
+        Key::Pool(_) | Key::Xattr(..) => Err(NO_OPERANDS),
     }
 }
 
@@ -67,7 +67,7 @@ fn region(base: FoldBase<'_>, operands: &[&[u8]], out: &mut Vec<u8>) -> Result<F
         FoldBase::Absent | FoldBase::Unknown => ExtentMap::new(),
     };
     for operand in operands {
-        lay(&mut map, &decode_region(operand, true)?);
+        apply_extents(&mut map, &decode_region(operand, true)?);
     }
     if base == FoldBase::Unknown {
         encode_region(out, &map, true);
@@ -81,7 +81,7 @@ fn region(base: FoldBase<'_>, operands: &[&[u8]], out: &mut Vec<u8>) -> Result<F
     Ok(FoldOutcome::Value)
 }
 
-fn lay<'a>(map: &mut ExtentMap<'a>, over: &ExtentMap<'a>) {
+fn apply_extents<'a>(map: &mut ExtentMap<'a>, over: &ExtentMap<'a>) {
     for extent in over.iter() {
         map.overlay(*extent);
     }
@@ -103,21 +103,21 @@ fn inode(base: FoldBase<'_>, operands: &[&[u8]], out: &mut Vec<u8>) -> Result<Fo
     };
     let mut inode = Inode::decode(value)?;
     all.apply(&mut inode.attrs)?;
-    let small = matches!(inode.content, Content::Small(_));
+    let small = matches!(inode.content, InodeContent::Small(_));
     if small && inode.attrs.size_bytes > u64::from(SMALL_FILE_BYTES_MAX) {
         return Err(BAD_CONTENT);
     }
     match inode.content {
-        Content::Small(extents) if !all.extents.is_empty() => {
+        InodeContent::Small(extents) if !all.extents.is_empty() => {
             let mut map = extents.to_map()?;
-            lay(&mut map, &all.extents);
+            apply_extents(&mut map, &all.extents);
             map.drop_holes();
             inode.encode_head(out);
             map.encode(out);
         }
-        Content::Directory(parent, name) if all.extents.is_empty() => {
+        InodeContent::Directory(parent, name) if all.extents.is_empty() => {
             let (parent, name) = all.parent.unwrap_or((parent, name));
-            Inode { content: Content::Directory(parent, name), ..inode }.encode(out);
+            Inode { content: InodeContent::Directory(parent, name), ..inode }.encode(out);
         }
         _ if all.extents.is_empty() && all.parent.is_none() => inode.encode(out),
         _ => return Err(BAD_CONTENT),
@@ -129,7 +129,7 @@ fn inode(base: FoldBase<'_>, operands: &[&[u8]], out: &mut Vec<u8>) -> Result<Fo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fs::{Attrs, Extent, FileKind, Stamp, VolumeId, inode_key, region_key};
+    use crate::fs::{Attrs, Extent, FileKind, InodeTime, VolumeId, inode_key, region_key};
     use proptest::prelude::*;
     use warpfire_units::{SegmentId, SlicePtr};
 
@@ -152,8 +152,8 @@ mod tests {
             .prop_map(|all| all.into_iter().map(|(p, o, l, a)| extent(p, o, l, a)).collect())
     }
 
-    fn stamp() -> impl Strategy<Value = Option<Stamp>> {
-        proptest::option::of((-5i64..5, 0u32..5).prop_map(|(seconds, nanos)| Stamp { seconds, nanos }))
+    fn stamp() -> impl Strategy<Value = Option<InodeTime>> {
+        proptest::option::of((-5i64..5, 0u32..5).prop_map(|(seconds, nanos)| InodeTime { seconds, nanos }))
     }
 
     fn edits() -> impl Strategy<Value = InodeEdit<'static>> {
@@ -192,24 +192,24 @@ mod tests {
             size_bytes: 0,
             allocated_bytes: 0,
             rdev: 0,
-            btime: Stamp::default(),
-            mtime: Stamp::default(),
-            ctime: Stamp::default(),
-            atime: Stamp::default(),
+            btime: InodeTime::default(),
+            mtime: InodeTime::default(),
+            ctime: InodeTime::default(),
+            atime: InodeTime::default(),
             flags: 0,
         };
         let mut value = Vec::new();
-        Inode { ino: 5, attrs, content: Content::Small(crate::fs::Extents::new(&[], 0, false)) }
+        Inode { ino: 5, attrs, content: InodeContent::Small(crate::fs::ExtentReader::new(&[], 0, false)) }
             .encode(&mut value);
         value
     }
 
     /// Folds at once and in two groups, and wants the same.
-    fn grouping_does_not_matter(key: &[u8], base: FoldBase<'_>, operands: &[Vec<u8>], cut: usize) {
+    fn grouping_does_not_matter(key: &[u8], base: FoldBase<'_>, operands: &[Vec<u8>], split: usize) {
         let all: Vec<&[u8]> = operands.iter().map(Vec::as_slice).collect();
         let (mut at_once, mut early, mut late, mut grouped) = (vec![], vec![], vec![], vec![]);
         let outcome = fold(key, base, &all, &mut at_once).unwrap();
-        let (first, second) = all.split_at(cut % (all.len() + 1));
+        let (first, second) = all.split_at(split % (all.len() + 1));
         assert_eq!(fold(key, FoldBase::Unknown, first, &mut early).unwrap(), FoldOutcome::Operand);
         assert_eq!(fold(key, FoldBase::Unknown, second, &mut late).unwrap(), FoldOutcome::Operand);
         assert_eq!(fold(key, base, &[&early, &late], &mut grouped).unwrap(), outcome);
@@ -227,22 +227,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn regions_fold_in_any_grouping(ops in proptest::collection::vec(extents(), 0..8), cut: usize, which in 0usize..3) {
+        fn regions_fold_in_any_grouping(ops in proptest::collection::vec(extents(), 0..8), split: usize, which in 0usize..3) {
             let key = region_key(VolumeId::FIRST, 5, 0);
             let operands: Vec<Vec<u8>> = ops.iter().map(|m| { let mut o = vec![]; encode_region(&mut o, m, true); o }).collect();
             let mut value = Vec::new();
             encode_region(&mut value, &[Extent::bytes(100, &BLOB[..300])].into_iter().collect(), false);
             let base = [FoldBase::Value(&value), FoldBase::Absent, FoldBase::Unknown][which];
-            grouping_does_not_matter(&key, base, &operands, cut);
+            grouping_does_not_matter(&key, base, &operands, split);
         }
 
         #[test]
-        fn inodes_fold_in_any_grouping(ops in proptest::collection::vec(edits(), 0..8), cut: usize, which in 0usize..3) {
+        fn inodes_fold_in_any_grouping(ops in proptest::collection::vec(edits(), 0..8), split: usize, which in 0usize..3) {
             let key = inode_key(VolumeId::FIRST, 5);
             let operands: Vec<Vec<u8>> = ops.iter().map(|e| { let mut o = vec![]; e.encode(&mut o); o }).collect();
             let value = small_file();
             let base = [FoldBase::Value(&value), FoldBase::Absent, FoldBase::Unknown][which];
-            grouping_does_not_matter(&key, base, &operands, cut);
+            grouping_does_not_matter(&key, base, &operands, split);
         }
 
         #[test]
@@ -271,9 +271,9 @@ mod tests {
     }
 
     #[test]
-    fn a_touch_does_not_bring_back_what_is_gone() {
+    fn a_change_of_times_does_not_bring_back_a_removed_inode() {
         let mut operand = Vec::new();
-        InodeEdit { mtime_max: Some(Stamp::default()), ..InodeEdit::default() }.encode(&mut operand);
+        InodeEdit { mtime_max: Some(InodeTime::default()), ..InodeEdit::default() }.encode(&mut operand);
         let key = inode_key(VolumeId::FIRST, 5);
         let mut out = Vec::new();
         assert_eq!(fold(&key, FoldBase::Absent, &[&operand], &mut out), Ok(FoldOutcome::Deleted));
@@ -292,7 +292,7 @@ mod tests {
 
     /// Found when a commit record before the operand was lost: the fold wrote an inode that no one could read.
     #[test]
-    fn a_small_file_can_not_be_made_larger_than_small_files_are() {
+    fn a_small_file_cannot_be_made_larger_than_small_files_are() {
         let mut operand = Vec::new();
         InodeEdit { size: Some((1 << 20, 1)), ..InodeEdit::default() }.encode(&mut operand);
         let key = inode_key(VolumeId::FIRST, 5);

@@ -24,7 +24,7 @@
 //!                                                    else nothing
 //! ```
 
-use super::extent::{Extents, SMALL_FILE_BYTES_MAX};
+use super::extent::{ExtentReader, SMALL_FILE_BYTES_MAX};
 use super::{BAD_CONTENT, BAD_FLAGS, BAD_INO, BAD_LINKS, BAD_MODE, BAD_NANOS, BAD_TAG, FIELDS, key};
 use crate::{Corrupt, Reader, varint};
 
@@ -63,23 +63,23 @@ pub mod flag {
 
 /// A moment: nanoseconds past whole seconds since 1970, which are negative before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Stamp {
+pub struct InodeTime {
     /// Whole seconds since 1970-01-01T00:00:00Z.
     pub seconds: i64,
     /// Nanoseconds past them, below 1,000,000,000.
     pub nanos: u32,
 }
 
-impl Stamp {
+impl InodeTime {
     pub(super) fn encode(self, out: &mut Vec<u8>, since: i64) {
         varint::put_signed(out, self.seconds.wrapping_sub(since));
         out.extend_from_slice(&self.nanos.to_le_bytes());
     }
 
-    pub(super) fn decode(reader: &mut Reader<'_>, since: i64) -> Result<Stamp, Corrupt> {
+    pub(super) fn decode(reader: &mut Reader<'_>, since: i64) -> Result<InodeTime, Corrupt> {
         let seconds = since.wrapping_add(reader.signed()?);
         let nanos = reader.u32()?;
-        if nanos < 1_000_000_000 { Ok(Stamp { seconds, nanos }) } else { Err(BAD_NANOS) }
+        if nanos < 1_000_000_000 { Ok(InodeTime { seconds, nanos }) } else { Err(BAD_NANOS) }
     }
 }
 
@@ -150,24 +150,24 @@ pub struct Attrs {
     /// Number of a device, else 0.
     pub rdev: u64,
     /// When the inode was made.
-    pub btime: Stamp,
+    pub btime: InodeTime,
     /// When content last changed.
-    pub mtime: Stamp,
+    pub mtime: InodeTime,
     /// When anything last changed.
-    pub ctime: Stamp,
+    pub ctime: InodeTime,
     /// When content was last read, to the precision of relatime.
-    pub atime: Stamp,
+    pub atime: InodeTime,
     /// See [`flag`].
     pub flags: u32,
 }
 
 /// What is in a file.
 #[derive(Clone, Copy, Debug)]
-pub enum Content<'a> {
+pub enum InodeContent<'a> {
     /// Nothing: pipes, sockets, devices.
     None,
     /// A regular file of at most [`SMALL_FILE_BYTES_MAX`]: extents in the inode.
-    Small(Extents<'a>),
+    Small(ExtentReader<'a>),
     /// A regular file in regions.
     Regions,
     /// A symbolic link's target.
@@ -184,7 +184,7 @@ pub struct Inode<'a> {
     /// What it says of the file.
     pub attrs: Attrs,
     /// What is in the file.
-    pub content: Content<'a>,
+    pub content: InodeContent<'a>,
 }
 
 /// What a name leads to.
@@ -249,10 +249,10 @@ impl<'a> Inode<'a> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         self.encode_head(out);
         match self.content {
-            Content::None | Content::Regions => {}
-            Content::Small(extents) => out.extend_from_slice(extents.raw()),
-            Content::Symlink(target) => out.extend_from_slice(target),
-            Content::Directory(parent, name) => {
+            InodeContent::None | InodeContent::Regions => {}
+            InodeContent::Small(extents) => out.extend_from_slice(extents.raw()),
+            InodeContent::Symlink(target) => out.extend_from_slice(target),
+            InodeContent::Directory(parent, name) => {
                 varint::put(out, parent);
                 out.extend_from_slice(name);
             }
@@ -302,7 +302,7 @@ impl<'a> Inode<'a> {
             presence |= bit::ALLOCATED;
             varint::put_signed(out, a.size_bytes.wrapping_sub(a.allocated_bytes).cast_signed());
         }
-        if matches!(self.content, Content::Regions) {
+        if matches!(self.content, InodeContent::Regions) {
             presence |= bit::REGIONS;
         }
         *out.get_mut(presence_at).expect("pushed above") = presence;
@@ -331,9 +331,9 @@ impl<'a> Inode<'a> {
         }
         let (uid, gid) = (reader.varint32()?, reader.varint32()?);
         let mut size_bytes = if regular { reader.varint()? } else { 0 };
-        let btime = Stamp::decode(&mut reader, 0)?;
-        let mut time = |bit: u8, base: Stamp| {
-            if has(bit) { Stamp::decode(&mut reader, base.seconds) } else { Ok(base) }
+        let btime = InodeTime::decode(&mut reader, 0)?;
+        let mut time = |bit: u8, base: InodeTime| {
+            if has(bit) { InodeTime::decode(&mut reader, base.seconds) } else { Ok(base) }
         };
         let mtime = time(bit::MTIME, btime)?;
         let ctime = time(bit::CTIME, mtime)?;
@@ -355,16 +355,16 @@ impl<'a> Inode<'a> {
                 if size_bytes > u64::from(SMALL_FILE_BYTES_MAX) {
                     return Err(BAD_CONTENT);
                 }
-                Content::Small(Extents::new(reader.take_rest(), SMALL_FILE_BYTES_MAX, false))
+                InodeContent::Small(ExtentReader::new(reader.take_rest(), SMALL_FILE_BYTES_MAX, false))
             }
-            FileKind::Regular => Content::Regions,
+            FileKind::Regular => InodeContent::Regions,
             FileKind::Symlink => {
                 let target = reader.take_rest();
                 if !(1..=TARGET_BYTES_MAX).contains(&target.len()) || target.contains(&0) {
                     return Err(BAD_CONTENT);
                 }
                 size_bytes = target.len() as u64;
-                Content::Symlink(target)
+                InodeContent::Symlink(target)
             }
             FileKind::Directory => {
                 let parent = reader.varint()?;
@@ -374,11 +374,12 @@ impl<'a> Inode<'a> {
                     (p, []) if p == ino => {}
                     (_, name) => _ = key::dentry_name(name)?,
                 }
-                Content::Directory(parent, name)
+                InodeContent::Directory(parent, name)
             }
-            _ => Content::None,
+            _ => InodeContent::None,
         };
-        if !matches!(content, Content::Small(_) | Content::Symlink(_) | Content::Directory(..)) {
+        if !matches!(content, InodeContent::Small(_) | InodeContent::Symlink(_) | InodeContent::Directory(..))
+        {
             reader.end()?;
         }
         let permissions = mode & 0xfff;
@@ -408,7 +409,7 @@ mod tests {
     use warpfire_units::{SegmentId, SlicePtr};
 
     fn plain() -> Attrs {
-        let born = Stamp { seconds: 1_700_000_000, nanos: 5 };
+        let born = InodeTime { seconds: 1_700_000_000, nanos: 5 };
         Attrs {
             kind: FileKind::Regular,
             permissions: 0o644,
@@ -429,8 +430,11 @@ mod tests {
     #[test]
     fn golden_bytes_of_a_plain_file_stay_within_thirty_five() {
         let mut out = Vec::new();
-        let head =
-            Inode { ino: 1_000_000, attrs: plain(), content: Content::Small(Extents::new(&[], 0, false)) };
+        let head = Inode {
+            ino: 1_000_000,
+            attrs: plain(),
+            content: InodeContent::Small(ExtentReader::new(&[], 0, false)),
+        };
         head.encode_head(&mut out);
         let slice = SlicePtr { segment: SegmentId::FIRST, offset_bytes: 20_000_000, len_bytes: 100 };
         let map: super::super::ExtentMap<'_> = [super::super::Extent::slice(0, slice)].into_iter().collect();
@@ -450,13 +454,13 @@ mod tests {
         let mut out = Vec::new();
         let attrs =
             Attrs { kind: FileKind::Directory, links: 2, size_bytes: 0, allocated_bytes: 0, ..plain() };
-        Inode { ino: 4, attrs, content: Content::Directory(1, b"d") }.encode(&mut out);
+        Inode { ino: 4, attrs, content: InodeContent::Directory(1, b"d") }.encode(&mut out);
         assert!(Inode::decode(&out).is_ok());
         assert_eq!(Dentry::decode(&out).unwrap_err(), BAD_CONTENT);
     }
 
-    fn stamps() -> impl Strategy<Value = Stamp> {
-        (any::<i64>(), 0..1_000_000_000u32).prop_map(|(seconds, nanos)| Stamp { seconds, nanos })
+    fn stamps() -> impl Strategy<Value = InodeTime> {
+        (any::<i64>(), 0..1_000_000_000u32).prop_map(|(seconds, nanos)| InodeTime { seconds, nanos })
     }
 
     proptest! {
@@ -466,11 +470,11 @@ mod tests {
             times in (stamps(), stamps(), stamps(), stamps()), flags in 0..=flag::ALL, rdev: u64, pick in 0..5,
         ) {
             let (kind, content) = match pick {
-                0 => (FileKind::Regular, Content::Small(Extents::new(&[], 0, false))),
-                1 => (FileKind::Regular, Content::Regions),
-                2 => (FileKind::Symlink, Content::Symlink(b"target")),
-                3 => (FileKind::Directory, Content::Directory(9, b"name")),
-                _ => (FileKind::BlockDevice, Content::None),
+                0 => (FileKind::Regular, InodeContent::Small(ExtentReader::new(&[], 0, false))),
+                1 => (FileKind::Regular, InodeContent::Regions),
+                2 => (FileKind::Symlink, InodeContent::Symlink(b"target")),
+                3 => (FileKind::Directory, InodeContent::Directory(9, b"name")),
+                _ => (FileKind::BlockDevice, InodeContent::None),
             };
             let regular = kind == FileKind::Regular;
             let attrs = Attrs {
@@ -485,9 +489,9 @@ mod tests {
             let back = Inode::decode(&out).unwrap();
             prop_assert_eq!(back.ino, ino);
             prop_assert_eq!(back.attrs, attrs);
-            let mut again = Vec::new();
-            back.encode(&mut again);
-            prop_assert_eq!(out, again);
+            let mut encoded_again = Vec::new();
+            back.encode(&mut encoded_again);
+            prop_assert_eq!(out, encoded_again);
         }
 
         #[test]
@@ -495,7 +499,7 @@ mod tests {
             let mut tagged = vec![2, 1];
             tagged.extend_from_slice(&bytes);
             for b in [&bytes, &tagged] {
-                if let Ok(Inode { content: Content::Small(extents), .. }) = Inode::decode(b) {
+                if let Ok(Inode { content: InodeContent::Small(extents), .. }) = Inode::decode(b) {
                     let _ = extents.to_map();
                 }
                 let _ = Dentry::decode(b);

@@ -35,9 +35,9 @@ impl VolumeId {
 /// What kind of record a key names. Zero is never written.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum KeyKind {
     /// A record of the whole pool.
-    Super = 1,
+    Pool = 1,
     /// A sum.
     Counter = 2,
     /// The inode of a directory or of a file with more than one link.
@@ -54,9 +54,9 @@ pub enum Kind {
 
 /// Which record of the whole pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum SuperId {
+pub enum PoolRecordId {
     /// The superblock.
-    Superblock,
+    Filesystem,
     /// The record of a volume.
     Volume(VolumeId),
 }
@@ -75,7 +75,7 @@ pub enum CounterId {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Key<'a> {
     /// A record of the whole pool.
-    Super(SuperId),
+    Pool(PoolRecordId),
     /// A sum of a volume.
     Counter(VolumeId, CounterId),
     /// An inode that lives at its own key.
@@ -93,7 +93,7 @@ pub enum Key<'a> {
 /// An encoded key; those of short names need no allocation.
 pub type KeyBuf = SmallVec<[u8; 64]>;
 
-fn head(volume: VolumeId, kind: Kind, id: u64) -> [u8; HEAD_BYTES] {
+fn head(volume: VolumeId, kind: KeyKind, id: u64) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
     head[..4].copy_from_slice(&volume.0.to_be_bytes());
     head[4] = kind as u8;
@@ -101,7 +101,7 @@ fn head(volume: VolumeId, kind: Kind, id: u64) -> [u8; HEAD_BYTES] {
     head
 }
 
-fn with_rest(volume: VolumeId, kind: Kind, ino: u64, rest: &[u8]) -> KeyBuf {
+fn with_rest(volume: VolumeId, kind: KeyKind, ino: u64, rest: &[u8]) -> KeyBuf {
     let mut key = KeyBuf::new();
     key.extend_from_slice(&head(volume, kind, ino));
     key.extend_from_slice(rest);
@@ -112,47 +112,47 @@ fn with_rest(volume: VolumeId, kind: Kind, ino: u64, rest: &[u8]) -> KeyBuf {
 /// from people.
 #[must_use]
 pub fn dentry_key(volume: VolumeId, dir: u64, name: &[u8]) -> KeyBuf {
-    with_rest(volume, Kind::Dentry, dir, name)
+    with_rest(volume, KeyKind::Dentry, dir, name)
 }
 
 /// The key of an inode that lives on its own.
 #[must_use]
 pub fn inode_key(volume: VolumeId, ino: u64) -> KeyBuf {
-    with_rest(volume, Kind::Inode, ino, &[])
+    with_rest(volume, KeyKind::Inode, ino, &[])
 }
 
 /// The key of a region.
 #[must_use]
 pub fn region_key(volume: VolumeId, ino: u64, index: u64) -> KeyBuf {
-    with_rest(volume, Kind::Region, ino, &index.to_be_bytes())
+    with_rest(volume, KeyKind::Region, ino, &index.to_be_bytes())
 }
 
 /// The key of an extended attribute.
 #[must_use]
 pub fn xattr_key(volume: VolumeId, ino: u64, name: &[u8]) -> KeyBuf {
-    with_rest(volume, Kind::Xattr, ino, name)
+    with_rest(volume, KeyKind::Xattr, ino, name)
 }
 
 /// First key and first key past all names of a directory.
 #[must_use]
 pub fn dentry_range(volume: VolumeId, dir: u64) -> (KeyBuf, KeyBuf) {
-    (with_rest(volume, Kind::Dentry, dir, &[]), past(volume, Kind::Dentry, dir))
+    (with_rest(volume, KeyKind::Dentry, dir, &[]), past(volume, KeyKind::Dentry, dir))
 }
 
 /// First key and first key past all extended attributes of an inode.
 #[must_use]
 pub fn xattr_range(volume: VolumeId, ino: u64) -> (KeyBuf, KeyBuf) {
-    (with_rest(volume, Kind::Xattr, ino, &[]), past(volume, Kind::Xattr, ino))
+    (with_rest(volume, KeyKind::Xattr, ino, &[]), past(volume, KeyKind::Xattr, ino))
 }
 
 /// First key and first key past the regions from `first` on.
 #[must_use]
 pub fn region_range(volume: VolumeId, ino: u64, first: u64) -> (KeyBuf, KeyBuf) {
-    (region_key(volume, ino, first), past(volume, Kind::Region, ino))
+    (region_key(volume, ino, first), past(volume, KeyKind::Region, ino))
 }
 
 /// A key above every key of this kind and inode: one inode on, or, after the last inode, one byte more.
-fn past(volume: VolumeId, kind: Kind, ino: u64) -> KeyBuf {
+fn past(volume: VolumeId, kind: KeyKind, ino: u64) -> KeyBuf {
     match ino.checked_add(1) {
         Some(next) => with_rest(volume, kind, next, &[]),
         None => with_rest(volume, kind, ino, &[0xff; NAME_BYTES_MAX + 1]),
@@ -164,11 +164,11 @@ impl<'a> Key<'a> {
     #[must_use]
     pub fn encode(&self) -> KeyBuf {
         match *self {
-            Key::Super(SuperId::Superblock) => with_rest(VolumeId::POOL, Kind::Super, 1, &[]),
-            Key::Super(SuperId::Volume(v)) => with_rest(v, Kind::Super, 1, &[]),
-            Key::Counter(v, id) => with_rest(v, Kind::Counter, id as u64, &[]),
+            Key::Pool(PoolRecordId::Filesystem) => with_rest(VolumeId::POOL, KeyKind::Pool, 1, &[]),
+            Key::Pool(PoolRecordId::Volume(v)) => with_rest(v, KeyKind::Pool, 1, &[]),
+            Key::Counter(v, id) => with_rest(v, KeyKind::Counter, id as u64, &[]),
             Key::Inode(v, ino) => inode_key(v, ino),
-            Key::Orphan(v, ino) => with_rest(v, Kind::Orphan, ino, &[]),
+            Key::Orphan(v, ino) => with_rest(v, KeyKind::Orphan, ino, &[]),
             Key::Dentry(v, dir, name) => dentry_key(v, dir, name),
             Key::Xattr(v, ino, name) => xattr_key(v, ino, name),
             Key::Region(v, ino, index) => region_key(v, ino, index),
@@ -188,27 +188,29 @@ impl<'a> Key<'a> {
         if id == 0 {
             return Err(BAD_INO);
         }
-        if volume == VolumeId::POOL && kind != Kind::Super as u8 {
+        if volume == VolumeId::POOL && kind != KeyKind::Pool as u8 {
             return Err(BAD_KEY);
         }
         let key = match kind {
-            k if k == Kind::Super as u8 && id == 1 => match volume {
-                VolumeId::POOL => Key::Super(SuperId::Superblock),
-                other => Key::Super(SuperId::Volume(other)),
+            k if k == KeyKind::Pool as u8 && id == 1 => match volume {
+                VolumeId::POOL => Key::Pool(PoolRecordId::Filesystem),
+                other => Key::Pool(PoolRecordId::Volume(other)),
             },
-            k if k == Kind::Counter as u8 && id == CounterId::Inodes as u64 => {
+            k if k == KeyKind::Counter as u8 && id == CounterId::Inodes as u64 => {
                 Key::Counter(volume, CounterId::Inodes)
             }
-            k if k == Kind::Counter as u8 && id == CounterId::Bytes as u64 => {
+            k if k == KeyKind::Counter as u8 && id == CounterId::Bytes as u64 => {
                 Key::Counter(volume, CounterId::Bytes)
             }
-            k if k == Kind::Inode as u8 => Key::Inode(volume, id),
-            k if k == Kind::Orphan as u8 => Key::Orphan(volume, id),
-            k if k == Kind::Dentry as u8 => {
+            k if k == KeyKind::Inode as u8 => Key::Inode(volume, id),
+            k if k == KeyKind::Orphan as u8 => Key::Orphan(volume, id),
+            k if k == KeyKind::Dentry as u8 => {
                 return dentry_name(rest).map(|name| Key::Dentry(volume, id, name));
             }
-            k if k == Kind::Xattr as u8 => return xattr_name(rest).map(|name| Key::Xattr(volume, id, name)),
-            k if k == Kind::Region as u8 => {
+            k if k == KeyKind::Xattr as u8 => {
+                return xattr_name(rest).map(|name| Key::Xattr(volume, id, name));
+            }
+            k if k == KeyKind::Region as u8 => {
                 let index = <[u8; 8]>::try_from(rest).map_err(|_| BAD_KEY)?;
                 return Ok(Key::Region(volume, id, u64::from_be_bytes(index)));
             }
@@ -244,7 +246,10 @@ mod tests {
         assert_eq!(&key[..], &[0, 0, 0, 1, 5, 0, 0, 0, 0, 0, 0, 1, 2, b'a']);
         let key = Key::Region(VolumeId::FIRST, 7, 3).encode();
         assert_eq!(&key[..], &[0, 0, 0, 1, 7, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 3]);
-        assert_eq!(&Key::Super(SuperId::Superblock).encode()[..], &[0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(
+            &Key::Pool(PoolRecordId::Filesystem).encode()[..],
+            &[0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]
+        );
     }
 
     #[test]

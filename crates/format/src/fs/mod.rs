@@ -11,7 +11,7 @@ mod extent;
 mod fold;
 mod inode;
 mod key;
-mod superblock;
+mod pool_records;
 mod visit;
 mod xattr;
 
@@ -19,17 +19,17 @@ pub use acl::{ACL_ENTRIES_MAX, AclCodingError, AclTag, acl_bytes, decode_acl, en
 pub use counter::{COUNTER_BYTES_MAX, decode_counter, encode_counter};
 pub use edit::InodeEdit;
 pub use extent::{
-    Extent, ExtentMap, Extents, REGION_BYTES, SMALL_FILE_BYTES_MAX, Source, decode_region, encode_region,
-    region_extents,
+    Extent, ExtentMap, ExtentReader, ExtentSource, REGION_BYTES, SMALL_FILE_BYTES_MAX, decode_region,
+    encode_region, region_extents,
 };
 pub use fold::{FoldBase, FoldOutcome, fold};
-pub use inode::{Attrs, Content, Dentry, FileKind, Inode, Stamp, flag};
+pub use inode::{Attrs, Dentry, FileKind, Inode, InodeContent, InodeTime, flag};
 pub use key::{
-    CounterId, Key, KeyBuf, Kind, NAME_BYTES_MAX, SuperId, VolumeId, XATTR_NAME_BYTES_MAX, dentry_key,
-    dentry_range, inode_key, region_key, region_range, xattr_key, xattr_range,
+    CounterId, Key, KeyBuf, KeyKind, NAME_BYTES_MAX, PoolRecordId, VolumeId, XATTR_NAME_BYTES_MAX,
+    dentry_key, dentry_range, inode_key, region_key, region_range, xattr_key, xattr_range,
 };
-pub use superblock::{FORMAT_VERSION, Superblock, VolumeRecord};
-pub use visit::{INLINE_FOREVER_BYTES_MAX, place, pointers};
+pub use pool_records::{FORMAT_VERSION, FilesystemRecord, VolumeRecord};
+pub use visit::{INLINE_FOREVER_BYTES_MAX, pointers, relocate};
 pub use xattr::{XATTR_BYTES_MAX, decode_xattr, encode_xattr};
 
 use crate::{Corrupt, FieldErrors};

@@ -4,8 +4,8 @@ use crate::Corrupt;
 use smallvec::SmallVec;
 use warpfire_units::SlicePtr;
 
-use super::extent::{Extent, ExtentMap, Extents, SMALL_FILE_BYTES_MAX, Source, region_extents};
-use super::inode::{Content, Dentry, Inode};
+use super::extent::{Extent, ExtentMap, ExtentReader, ExtentSource, SMALL_FILE_BYTES_MAX, region_extents};
+use super::inode::{Dentry, Inode, InodeContent};
 use super::{InodeEdit, Key};
 
 /// Bytes of a file that stay in its value for ever: up to here a pointer would save nothing.
@@ -15,9 +15,9 @@ pub const INLINE_FOREVER_BYTES_MAX: usize = 64;
 const PACK_BYTES_MAX: usize = 64 << 10;
 
 /// The extents in a value or operand, which are its last bytes; `None` if it has none.
-fn extents<'a>(key: &[u8], value: &'a [u8], is_operand: bool) -> Result<Option<Extents<'a>>, Corrupt> {
+fn extents<'a>(key: &[u8], value: &'a [u8], is_operand: bool) -> Result<Option<ExtentReader<'a>>, Corrupt> {
     let of_inode = |inode: Inode<'a>| match inode.content {
-        Content::Small(extents) => Some(extents),
+        InodeContent::Small(extents) => Some(extents),
         _ => None,
     };
     match Key::decode(key)? {
@@ -30,7 +30,7 @@ fn extents<'a>(key: &[u8], value: &'a [u8], is_operand: bool) -> Result<Option<E
             Dentry::Embedded(inode) => of_inode(inode),
             Dentry::Reference(..) => None,
         }),
-        Key::Super(_) | Key::Counter(..) | Key::Xattr(..) => Ok(None),
+        Key::Pool(_) | Key::Counter(..) | Key::Xattr(..) => Ok(None),
     }
 }
 
@@ -57,7 +57,7 @@ pub fn pointers(
 ///
 /// # Errors
 /// If key or value does not decode, or what a callback returned.
-pub fn place<E: From<Corrupt>>(
+pub fn relocate<E: From<Corrupt>>(
     key: &[u8],
     value: &[u8],
     is_operand: bool,
@@ -72,7 +72,7 @@ pub fn place<E: From<Corrupt>>(
     for extent in extents {
         let extent = extent?;
         match extent.source {
-            Source::Bytes(bytes) if bytes.len() > INLINE_FOREVER_BYTES_MAX => {
+            ExtentSource::Bytes(bytes) if bytes.len() > INLINE_FOREVER_BYTES_MAX => {
                 changed = true;
                 let mut at = extent.offset;
                 for piece in bytes.chunks(PACK_BYTES_MAX) {
@@ -82,7 +82,7 @@ pub fn place<E: From<Corrupt>>(
                     at += slice.len_bytes;
                 }
             }
-            Source::Slice(..) => {
+            ExtentSource::Slice(..) => {
                 let slice = extent.pointer().expect("a slice has a pointer");
                 let to = moved(slice)?;
                 changed |= to.is_some();
@@ -93,7 +93,7 @@ pub fn place<E: From<Corrupt>>(
                 }
                 assert_eq!(at, extent.end(), "a slice keeps its length when it moves");
             }
-            Source::Bytes(_) | Source::Hole => map.overlay(extent),
+            ExtentSource::Bytes(_) | ExtentSource::Hole => map.overlay(extent),
         }
     }
     if changed {
@@ -131,14 +131,14 @@ mod tests {
             Ok::<_, Corrupt>(SlicePtr { segment: to, offset_bytes: 0, len_bytes: b.len() as u32 })
         };
         let mut stay = |_| Ok(None);
-        assert!(place(&key, &value, false, &mut pack, &mut stay, &mut out).unwrap());
+        assert!(relocate(&key, &value, false, &mut pack, &mut stay, &mut out).unwrap());
         assert_eq!(packed, [long.to_vec()]);
         let mut seen = Vec::new();
         pointers(&key, &out, false, &mut |p| seen.push(p)).unwrap();
         assert_eq!(seen, [SlicePtr { segment: to, offset_bytes: 0, len_bytes: 65 }, old]);
-        let again = out.clone();
+        let encoded_again = out.clone();
         let mut none = |_: &[u8]| -> Result<SlicePtr, Corrupt> { panic!("nothing left to pack") };
-        assert!(!place(&key, &again, false, &mut none, &mut stay, &mut out).unwrap());
+        assert!(!relocate(&key, &encoded_again, false, &mut none, &mut stay, &mut out).unwrap());
         assert_eq!(decode_region(&out, false).unwrap().len(), 3);
     }
 

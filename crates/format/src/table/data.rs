@@ -17,7 +17,7 @@
 
 use warpfire_units::Seq;
 
-use super::keys::Heads;
+use super::key_heads::KeyHeads;
 use super::{BAD_DATA, BAD_ORDER, DATA, DATA_FIELDS, FRAME_BYTES, open, seal, shared_len};
 use crate::{Corrupt, Reader, varint};
 
@@ -26,7 +26,7 @@ const HEADER_BYTES: usize = FRAME_BYTES + 12;
 /// What an entry does to its key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
-pub enum EntryKind {
+pub enum VersionKind {
     /// The key has this value.
     Put = 1,
     /// The key has no value.
@@ -35,13 +35,13 @@ pub enum EntryKind {
     Merge = 3,
 }
 
-impl EntryKind {
+impl VersionKind {
     /// The low two bits of an encoded length.
     pub(crate) fn from_bits(bits: u64) -> Option<Self> {
         match bits & 3 {
-            1 => Some(EntryKind::Put),
-            2 => Some(EntryKind::Delete),
-            3 => Some(EntryKind::Merge),
+            1 => Some(VersionKind::Put),
+            2 => Some(VersionKind::Delete),
+            3 => Some(VersionKind::Merge),
             _ => None,
         }
     }
@@ -49,13 +49,13 @@ impl EntryKind {
 
 /// One version of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Entry<'a> {
+pub struct KeyVersion<'a> {
     /// The key.
     pub key: &'a [u8],
     /// The commit that wrote it; 0 once every reader sees it.
     pub seq: Seq,
     /// What it does.
-    pub kind: EntryKind,
+    pub kind: VersionKind,
     /// The value or operand; empty for a delete.
     pub value: &'a [u8],
 }
@@ -80,7 +80,7 @@ impl DataBlockBuilder {
     ///
     /// # Panics
     /// If a seq is below the base.
-    pub fn push(&mut self, entry: Entry<'_>) {
+    pub fn push(&mut self, entry: KeyVersion<'_>) {
         let shared = if self.count == 0 { 0 } else { shared_len(&self.last_key, entry.key) };
         let suffix = &entry.key[shared..];
         varint::put(&mut self.out, shared as u64);
@@ -125,11 +125,11 @@ impl DataBlockBuilder {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Decoded {
+struct VersionSpan {
     start: u32,
     key_len: u32,
     value_len: u32,
-    kind: EntryKind,
+    kind: VersionKind,
     first_of_key: bool,
     seq: Seq,
 }
@@ -138,15 +138,15 @@ struct Decoded {
 #[derive(Debug)]
 pub struct DataBlock {
     bytes: Vec<u8>,
-    entries: Vec<Decoded>,
-    heads: Heads,
+    entries: Vec<VersionSpan>,
+    heads: KeyHeads,
 }
 
 impl DataBlock {
     /// Verifies and decodes a block.
     pub fn decode(block: &[u8]) -> Result<Self, Corrupt> {
         let mut decoded = Self::decode_in_order(block)?;
-        decoded.heads = Heads::new(decoded.entries.len(), |i| decoded.key(i));
+        decoded.heads = KeyHeads::new(decoded.entries.len(), |i| decoded.key(i));
         Ok(decoded)
     }
 
@@ -162,13 +162,13 @@ impl DataBlock {
             return Err(BAD_DATA);
         }
         let mut bytes: Vec<u8> = Vec::with_capacity(entries_bytes * 2);
-        let mut entries: Vec<Decoded> = Vec::with_capacity(count);
+        let mut entries: Vec<VersionSpan> = Vec::with_capacity(count);
         for _ in 0..count {
             let entry = take_entry(&mut reader, seq_base, entries.last(), &mut bytes)?;
             entries.push(entry);
         }
         reader.end()?;
-        Ok(DataBlock { bytes, entries, heads: Heads::default() })
+        Ok(DataBlock { bytes, entries, heads: KeyHeads::default() })
     }
 
     /// Number of entries; at least one.
@@ -189,10 +189,10 @@ impl DataBlock {
     /// The i-th entry.
     #[must_use]
     #[inline]
-    pub fn entry(&self, i: usize) -> Entry<'_> {
+    pub fn entry(&self, i: usize) -> KeyVersion<'_> {
         let e = &self.entries[i];
         let (key, rest) = self.bytes[e.start as usize..].split_at(e.key_len as usize);
-        Entry { key, seq: e.seq, kind: e.kind, value: &rest[..e.value_len as usize] }
+        KeyVersion { key, seq: e.seq, kind: e.kind, value: &rest[..e.value_len as usize] }
     }
 
     /// One past the last version of the key whose newest version is the i-th entry.
@@ -226,7 +226,7 @@ impl DataBlock {
     /// Memory that it takes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + self.entries.capacity() * size_of::<Decoded>() + self.heads.bytes()
+        self.bytes.capacity() + self.entries.capacity() * size_of::<VersionSpan>() + self.heads.bytes()
     }
 }
 
@@ -234,9 +234,9 @@ impl DataBlock {
 fn take_entry(
     reader: &mut Reader<'_>,
     seq_base: u64,
-    before: Option<&Decoded>,
+    before: Option<&VersionSpan>,
     bytes: &mut Vec<u8>,
-) -> Result<Decoded, Corrupt> {
+) -> Result<VersionSpan, Corrupt> {
     let shared = reader.varint32()? as usize;
     let unshared = reader.varint32()? as usize;
     let tag = reader.varint()?;
@@ -244,8 +244,8 @@ fn take_entry(
     let suffix = reader.bytes(unshared)?;
     let value_len = usize::try_from(tag >> 2).map_err(|_| BAD_DATA)?;
     let value = reader.bytes(value_len)?;
-    let kind = EntryKind::from_bits(tag).ok_or(BAD_DATA)?;
-    if kind == EntryKind::Delete && value_len != 0 {
+    let kind = VersionKind::from_bits(tag).ok_or(BAD_DATA)?;
+    if kind == VersionKind::Delete && value_len != 0 {
         return Err(BAD_DATA);
     }
     let seq = match code {
@@ -277,7 +277,7 @@ fn take_entry(
     bytes.extend_from_within(prefix);
     bytes.extend_from_slice(suffix);
     bytes.extend_from_slice(value);
-    Ok(Decoded {
+    Ok(VersionSpan {
         start,
         key_len: u32::try_from(shared + unshared).map_err(|_| BAD_DATA)?,
         value_len: u32::try_from(value_len).map_err(|_| BAD_DATA)?,
@@ -294,11 +294,11 @@ mod tests {
     use super::*;
     use crate::table::BAD_CHECKSUM;
 
-    fn entry<'a>(key: &'a [u8], seq: u64, kind: EntryKind, value: &'a [u8]) -> Entry<'a> {
-        Entry { key, seq: Seq(seq), kind, value }
+    fn entry<'a>(key: &'a [u8], seq: u64, kind: VersionKind, value: &'a [u8]) -> KeyVersion<'a> {
+        KeyVersion { key, seq: Seq(seq), kind, value }
     }
 
-    fn build(entries: &[Entry<'_>]) -> Vec<u8> {
+    fn build(entries: &[KeyVersion<'_>]) -> Vec<u8> {
         let mut builder = DataBlockBuilder::new(Seq(100));
         let mut out = Vec::new();
         for e in entries {
@@ -312,9 +312,9 @@ mod tests {
     #[test]
     fn the_bytes_are_as_documented() {
         let block = build(&[
-            entry(b"alpha", 102, EntryKind::Put, b"1"),
-            entry(b"alpha", 0, EntryKind::Delete, b""),
-            entry(b"alps", 101, EntryKind::Merge, b"22"),
+            entry(b"alpha", 102, VersionKind::Put, b"1"),
+            entry(b"alpha", 0, VersionKind::Delete, b""),
+            entry(b"alps", 101, VersionKind::Merge, b"22"),
         ]);
         assert_eq!(
             block[4..],
@@ -336,10 +336,10 @@ mod tests {
     #[test]
     fn versions_of_a_key_are_one_group() {
         let entries = [
-            entry(b"a", 0, EntryKind::Put, b"x"),
-            entry(b"b", 105, EntryKind::Merge, b"y"),
-            entry(b"b", 103, EntryKind::Put, b"z"),
-            entry(b"c", 104, EntryKind::Delete, b""),
+            entry(b"a", 0, VersionKind::Put, b"x"),
+            entry(b"b", 105, VersionKind::Merge, b"y"),
+            entry(b"b", 103, VersionKind::Put, b"z"),
+            entry(b"c", 104, VersionKind::Delete, b""),
         ];
         let block = DataBlock::decode(&build(&entries)).unwrap();
         assert_eq!((0..block.len()).map(|i| block.entry(i)).collect::<Vec<_>>(), entries);
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_flipped_bit_is_found() {
-        let mut block = build(&[entry(b"key", 100, EntryKind::Put, b"value")]);
+        let mut block = build(&[entry(b"key", 100, VersionKind::Put, b"value")]);
         let last = block.len() - 1;
         block[last] ^= 1;
         assert_eq!(DataBlock::decode(&block).unwrap_err(), BAD_CHECKSUM);
@@ -357,9 +357,10 @@ mod tests {
 
     #[test]
     fn entries_out_of_order_are_refused() {
-        let block = build(&[entry(b"b", 0, EntryKind::Put, b""), entry(b"a", 0, EntryKind::Put, b"")]);
+        let block = build(&[entry(b"b", 0, VersionKind::Put, b""), entry(b"a", 0, VersionKind::Put, b"")]);
         assert_eq!(DataBlock::decode(&block).unwrap_err(), BAD_ORDER);
-        let block = build(&[entry(b"b", 101, EntryKind::Put, b""), entry(b"b", 102, EntryKind::Put, b"")]);
+        let block =
+            build(&[entry(b"b", 101, VersionKind::Put, b""), entry(b"b", 102, VersionKind::Put, b"")]);
         assert_eq!(DataBlock::decode(&block).unwrap_err(), BAD_ORDER);
     }
 
@@ -369,8 +370,8 @@ mod tests {
             keys in prop::collection::btree_map(prop::collection::vec(0u8..4, 1..20), (100u64..200, 1u64..4, 0usize..300), 1..60)
         ) {
             let values: Vec<Vec<u8>> = keys.values().map(|(_, kind, len)| if *kind == 2 { vec![] } else { vec![7; *len] }).collect();
-            let entries: Vec<Entry<'_>> = keys.iter().zip(&values).map(|((key, (seq, kind, _)), value)| {
-                entry(key, *seq, EntryKind::from_bits(*kind).unwrap(), value)
+            let entries: Vec<KeyVersion<'_>> = keys.iter().zip(&values).map(|((key, (seq, kind, _)), value)| {
+                entry(key, *seq, VersionKind::from_bits(*kind).unwrap(), value)
             }).collect();
             let block = DataBlock::decode(&build(&entries)).unwrap();
             prop_assert_eq!((0..block.len()).map(|i| block.entry(i)).collect::<Vec<_>>(), entries.clone());

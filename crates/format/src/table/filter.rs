@@ -20,12 +20,12 @@ const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(align(64))]
-struct Line([u64; 8]);
+struct FilterLine([u64; 8]);
 
 /// Which keys may be there.
 #[derive(Clone, Debug)]
 pub struct Filter {
-    lines: Box<[Line]>,
+    lines: Box<[FilterLine]>,
 }
 
 impl Filter {
@@ -33,7 +33,7 @@ impl Filter {
     #[must_use]
     pub fn of(hashes: &[u64]) -> Self {
         let lines = (hashes.len() * BITS_PER_KEY).div_ceil(LINE_BYTES * 8).max(1);
-        let mut filter = Filter { lines: vec![Line::default(); lines].into() };
+        let mut filter = Filter { lines: vec![FilterLine::default(); lines].into() };
         for &hash in hashes {
             let line = filter.line_of(hash);
             for (word, bit) in bits(hash) {
@@ -78,7 +78,7 @@ impl Filter {
             for (word, chunk) in words.iter_mut().zip(chunks) {
                 *word = u64::from_le_bytes(*chunk);
             }
-            Line(words)
+            FilterLine(words)
         };
         Ok(Filter { lines: lines.iter().map(decode_line).collect() })
     }

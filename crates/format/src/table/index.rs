@@ -19,13 +19,13 @@
 //! partition lie one after the other, and its partition block follows the last.
 
 use super::filter::Filter;
-use super::keys::Heads;
+use super::key_heads::KeyHeads;
 use super::{BAD_INDEX, FRAME_BYTES, INDEX_FIELDS, PARTITION, TOP, open, seal, shared_len};
 use crate::{Corrupt, Reader, varint};
 
 /// Where a block lies in its table, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Place {
+pub struct BlockHandle {
     /// First byte, counted from the table's start.
     pub offset: u32,
     /// Number of bytes.
@@ -59,34 +59,34 @@ impl Separators {
 
 /// Keys that rise, each with a place.
 #[derive(Debug)]
-struct Index {
+struct BlockIndex {
     bytes: Vec<u8>,
     ends: Vec<u32>,
-    places: Vec<Place>,
-    heads: Heads,
+    handles: Vec<BlockHandle>,
+    heads: KeyHeads,
 }
 
-impl Index {
+impl BlockIndex {
     fn decode(
         count: usize,
         reader: &mut Reader<'_>,
-        mut place: impl FnMut(&mut Reader<'_>) -> Result<Place, Corrupt>,
+        mut handle: impl FnMut(&mut Reader<'_>) -> Result<BlockHandle, Corrupt>,
     ) -> Result<Self, Corrupt> {
         // An entry takes at least three bytes: a false count cannot make a large allocation.
         if count == 0 || count > reader.rest().len() / 3 {
             return Err(BAD_INDEX);
         }
-        let mut index = Index {
+        let mut index = BlockIndex {
             bytes: Vec::with_capacity(reader.rest().len()),
             ends: Vec::with_capacity(count),
-            places: Vec::with_capacity(count),
-            heads: Heads::default(),
+            handles: Vec::with_capacity(count),
+            heads: KeyHeads::default(),
         };
         let mut last = 0..0;
         for i in 0..count {
             let shared = reader.varint32()? as usize;
             let unshared = reader.varint32()? as usize;
-            index.places.push(place(reader)?);
+            index.handles.push(handle(reader)?);
             let suffix = reader.bytes(unshared)?;
             let kept = last.start..last.start + shared;
             let rises = match suffix.first() {
@@ -102,7 +102,7 @@ impl Index {
             last = start..index.bytes.len();
             index.ends.push(u32::try_from(last.end).map_err(|_| BAD_INDEX)?);
         }
-        index.heads = Heads::new(count, |i| index.key(i));
+        index.heads = KeyHeads::new(count, |i| index.key(i));
         Ok(index)
     }
 
@@ -117,7 +117,7 @@ impl Index {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + self.ends.capacity() * 4 + self.places.capacity() * 8 + self.heads.bytes()
+        self.bytes.capacity() + self.ends.capacity() * 4 + self.handles.capacity() * 8 + self.heads.bytes()
     }
 }
 
@@ -179,7 +179,7 @@ impl PartitionBuilder {
         filter.encode(table);
         seal(&mut table[start..], PARTITION);
         let len = u32::try_from(table.len() - start).expect("a block stays below 4 GiB");
-        top.add(&self.first_separator, Place { offset, len });
+        top.add(&self.first_separator, BlockHandle { offset, len });
         *self = Self::default();
     }
 }
@@ -187,7 +187,7 @@ impl PartitionBuilder {
 /// A verified partition block.
 #[derive(Debug)]
 pub struct Partition {
-    index: Index,
+    index: BlockIndex,
     filter: Filter,
 }
 
@@ -199,11 +199,11 @@ impl Partition {
         let mut offset = reader.u32()?;
         let blocks = reader.u32()? as usize;
         let lines = reader.u32()? as usize;
-        let index = Index::decode(blocks, &mut reader, |reader| {
-            let place = Place { offset, len: take_len(reader)? };
+        let index = BlockIndex::decode(blocks, &mut reader, |reader| {
+            let handle = BlockHandle { offset, len: take_len(reader)? };
             // The next block begins where this one ends.
-            offset = offset.checked_add(place.len).ok_or(BAD_INDEX)?;
-            Ok(place)
+            offset = offset.checked_add(handle.len).ok_or(BAD_INDEX)?;
+            Ok(handle)
         })?;
         let filter = Filter::decode(reader.rest())?;
         if filter.lines() != lines {
@@ -227,8 +227,8 @@ impl Partition {
 
     /// Where the data blocks lie, in order.
     #[must_use]
-    pub fn blocks(&self) -> &[Place] {
-        &self.index.places
+    pub fn blocks(&self) -> &[BlockHandle] {
+        &self.index.handles
     }
 
     /// Memory that it takes.
@@ -247,8 +247,8 @@ pub struct TopBuilder {
 }
 
 impl TopBuilder {
-    fn add(&mut self, separator: &[u8], place: Place) {
-        self.separators.put(&mut self.body, separator, &[place.offset, place.len]);
+    fn add(&mut self, separator: &[u8], handle: BlockHandle) {
+        self.separators.put(&mut self.body, separator, &[handle.offset, handle.len]);
         self.partitions += 1;
     }
 
@@ -267,7 +267,7 @@ impl TopBuilder {
 /// A verified top block.
 #[derive(Debug)]
 pub struct TopIndex {
-    index: Index,
+    index: BlockIndex,
 }
 
 impl TopIndex {
@@ -277,7 +277,7 @@ impl TopIndex {
         let mut reader = Reader::new(body, &INDEX_FIELDS);
         let partitions = reader.u32()? as usize;
         let mut end = 0u32;
-        let index = Index::decode(partitions, &mut reader, |reader| {
+        let index = BlockIndex::decode(partitions, &mut reader, |reader| {
             let offset = reader.varint32()?;
             // Data lies between a partition block and the one before it.
             if offset <= end {
@@ -285,7 +285,7 @@ impl TopIndex {
             }
             let len = take_len(reader)?;
             end = offset.checked_add(len).ok_or(BAD_INDEX)?;
-            Ok(Place { offset, len })
+            Ok(BlockHandle { offset, len })
         })?;
         reader.end()?;
         Ok(TopIndex { index })
@@ -299,8 +299,8 @@ impl TopIndex {
 
     /// Where the partition blocks lie, in order. A partition's data lies between the block before its own and its own.
     #[must_use]
-    pub fn partitions(&self) -> &[Place] {
-        &self.index.places
+    pub fn partitions(&self) -> &[BlockHandle] {
+        &self.index.handles
     }
 
     /// Memory that it takes.
@@ -317,7 +317,7 @@ mod tests {
     use super::*;
     use crate::key_hash;
 
-    fn two_partitions() -> (Vec<u8>, Place) {
+    fn two_partitions() -> (Vec<u8>, BlockHandle) {
         let (mut table, mut top) = (Vec::new(), TopBuilder::default());
         let mut partition = PartitionBuilder::default();
         table.resize(300, 9);
@@ -333,34 +333,37 @@ mod tests {
         partition.finish(&mut table, 0, &mut top);
         let offset = table.len() as u32;
         let len = top.finish(&mut table);
-        (table, Place { offset, len })
+        (table, BlockHandle { offset, len })
     }
 
-    fn cut(table: &[u8], place: Place) -> &[u8] {
-        &table[place.offset as usize..][..place.len as usize]
+    fn block_bytes(table: &[u8], handle: BlockHandle) -> &[u8] {
+        &table[handle.offset as usize..][..handle.len as usize]
     }
 
     #[test]
     fn a_key_leads_to_its_block() {
-        let (table, place) = two_partitions();
-        let top = TopIndex::decode(cut(&table, place)).unwrap();
+        let (table, handle) = two_partitions();
+        let top = TopIndex::decode(block_bytes(&table, handle)).unwrap();
         assert_eq!((top.find(b"aardvark"), top.find(b"bzz"), top.find(b"cherry")), (0, 0, 1));
-        let first = Partition::decode(cut(&table, top.partitions()[0])).unwrap();
+        let first = Partition::decode(block_bytes(&table, top.partitions()[0])).unwrap();
         assert_eq!((first.find(b"apple"), first.find(b"azure"), first.find(b"banana")), (0, 0, 1));
-        assert_eq!(first.blocks(), [Place { offset: 0, len: 100 }, Place { offset: 100, len: 200 }]);
+        assert_eq!(
+            first.blocks(),
+            [BlockHandle { offset: 0, len: 100 }, BlockHandle { offset: 100, len: 200 }]
+        );
         assert!(first.may_hold(key_hash(b"apple")) && !first.may_hold(key_hash(b"cherry")));
-        let second = Partition::decode(cut(&table, top.partitions()[1])).unwrap();
+        let second = Partition::decode(block_bytes(&table, top.partitions()[1])).unwrap();
         assert_eq!(second.blocks()[0].offset, top.partitions()[0].offset + top.partitions()[0].len);
     }
 
     #[test]
     fn the_bytes_are_as_documented() {
-        let (table, place) = two_partitions();
-        let top = TopIndex::decode(cut(&table, place)).unwrap();
-        let first = cut(&table, top.partitions()[0]);
+        let (table, handle) = two_partitions();
+        let top = TopIndex::decode(block_bytes(&table, handle)).unwrap();
+        let first = block_bytes(&table, top.partitions()[0]);
         assert_eq!(first[4..17], [2, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0]);
         assert_eq!(first[17..first.len() - 64], [0, 1, 100, b'a', 0, 1, 200, 1, b'b']);
-        let bytes = cut(&table, place);
+        let bytes = block_bytes(&table, handle);
         assert_eq!(bytes[4..9], [3, 2, 0, 0, 0]);
         assert_eq!(bytes[9..14], [0, 1, 172, 2, 90]);
     }

@@ -15,11 +15,11 @@
 mod data;
 mod filter;
 mod index;
-mod keys;
+mod key_heads;
 
-pub use data::{DataBlock, DataBlockBuilder, Entry, EntryKind};
+pub use data::{DataBlock, DataBlockBuilder, KeyVersion, VersionKind};
 pub use filter::Filter;
-pub use index::{Partition, PartitionBuilder, Place, TopBuilder, TopIndex};
+pub use index::{BlockHandle, Partition, PartitionBuilder, TopBuilder, TopIndex};
 
 use crate::{Corrupt, FieldErrors, crc32c};
 

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use super::entry::{Acl, Perm, Tag};
+use super::entry::{Acl, AclTag, Perm};
 
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
 
 /// A caller's supplementary groups. Asked only when an answer depends on them, so that a door can look them
 /// up late.
-pub trait Groups {
+pub trait GroupSet {
     /// Whether the caller is a member of `gid`.
     fn contains(&self, gid: u32) -> bool;
 
@@ -17,7 +17,7 @@ pub trait Groups {
     fn all(&self) -> Vec<u32>;
 }
 
-impl Groups for [u32] {
+impl GroupSet for [u32] {
     fn contains(&self, gid: u32) -> bool {
         <[u32]>::contains(self, &gid)
     }
@@ -27,9 +27,9 @@ impl Groups for [u32] {
     }
 }
 
-impl<const N: usize> Groups for [u32; N] {
+impl<const N: usize> GroupSet for [u32; N] {
     fn contains(&self, gid: u32) -> bool {
-        Groups::contains(self.as_slice(), gid)
+        GroupSet::contains(self.as_slice(), gid)
     }
 
     fn all(&self) -> Vec<u32> {
@@ -45,7 +45,7 @@ pub struct Caller<'a> {
     /// Filesystem group id.
     pub gid: u32,
     /// Supplementary groups.
-    pub groups: &'a dyn Groups,
+    pub groups: &'a dyn GroupSet,
     /// Whether a door has decided already that the caller may do what it asks, as the kernel does for a mount
     /// of several users. Then only what follows from identity is left: ownership, set-id bits.
     pub checked: bool,
@@ -130,16 +130,16 @@ impl Subject<'_> {
     /// acl(5), "Access check algorithm", for a caller who is not the owner. A matching group denies only after
     /// no other matching group has granted.
     fn permits_by_list(&self, acl: &Acl, caller: &Caller<'_>, want: Perm) -> bool {
-        if let Some(perm) = acl.perm(Tag::User(caller.uid)) {
-            let mask = acl.perm(Tag::Mask).unwrap_or(Perm::ALL);
+        if let Some(perm) = acl.perm(AclTag::User(caller.uid)) {
+            let mask = acl.perm(AclTag::Mask).unwrap_or(Perm::ALL);
             return perm.and(mask).contains(want);
         }
-        let mask = acl.perm(Tag::Mask).unwrap_or(Perm::ALL);
+        let mask = acl.perm(AclTag::Mask).unwrap_or(Perm::ALL);
         let mut in_a_group = false;
         for entry in acl.entries() {
             let gid = match entry.tag {
-                Tag::OwningGroup => self.gid,
-                Tag::Group(gid) => gid,
+                AclTag::OwningGroup => self.gid,
+                AclTag::Group(gid) => gid,
                 _ => continue,
             };
             if caller.is_in(gid) {
@@ -149,34 +149,34 @@ impl Subject<'_> {
                 }
             }
         }
-        !in_a_group && acl.perm(Tag::Other).is_some_and(|p| p.contains(want))
+        !in_a_group && acl.perm(AclTag::Other).is_some_and(|p| p.contains(want))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::acl::Entry;
+    use crate::acl::AclEntry;
 
     const FILE: u32 = 0o100_000;
     const WANTS: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
     /// acl(5) word for word, step by step, as the oracle.
-    fn acl5(s: &Subject<'_>, entries: &[Entry], uid: u32, groups: &[u32], want: Perm) -> bool {
-        let of = |tag: Tag| entries.iter().find(|e| e.tag == tag).map(|e| e.perm);
-        let mask = of(Tag::Mask);
+    fn acl5(s: &Subject<'_>, entries: &[AclEntry], uid: u32, groups: &[u32], want: Perm) -> bool {
+        let of = |tag: AclTag| entries.iter().find(|e| e.tag == tag).map(|e| e.perm);
+        let mask = of(AclTag::Mask);
         let masked = |p: Perm| mask.map_or(p, |m| p.and(m));
         if uid == s.uid {
-            return of(Tag::Owner).unwrap().contains(want);
+            return of(AclTag::Owner).unwrap().contains(want);
         }
-        if let Some(p) = of(Tag::User(uid)) {
+        if let Some(p) = of(AclTag::User(uid)) {
             return p.contains(want) && masked(p).contains(want);
         }
         let matching: Vec<Perm> = entries
             .iter()
             .filter(|e| match e.tag {
-                Tag::OwningGroup => groups.contains(&s.gid),
-                Tag::Group(g) => groups.contains(&g),
+                AclTag::OwningGroup => groups.contains(&s.gid),
+                AclTag::Group(g) => groups.contains(&g),
                 _ => false,
             })
             .map(|e| e.perm)
@@ -184,7 +184,7 @@ mod tests {
         if !matching.is_empty() {
             return matching.iter().any(|&p| masked(p).contains(want));
         }
-        of(Tag::Other).unwrap().contains(want)
+        of(AclTag::Other).unwrap().contains(want)
     }
 
     #[test]
@@ -196,27 +196,27 @@ mod tests {
         };
         for round in 0..20_000 {
             let named = draw() & 3;
-            let mut entries = vec![Entry { tag: Tag::Owner, perm: Perm::from_bits(draw()) }];
-            let mut push = |tag, bits| entries.push(Entry { tag, perm: Perm::from_bits(bits) });
+            let mut entries = vec![AclEntry { tag: AclTag::Owner, perm: Perm::from_bits(draw()) }];
+            let mut push = |tag, bits| entries.push(AclEntry { tag, perm: Perm::from_bits(bits) });
             if named & 1 != 0 {
-                push(Tag::User(11), draw());
-                push(Tag::User(12), draw());
+                push(AclTag::User(11), draw());
+                push(AclTag::User(12), draw());
             }
-            push(Tag::OwningGroup, draw());
+            push(AclTag::OwningGroup, draw());
             if named & 2 != 0 {
-                push(Tag::Group(21), draw());
-                push(Tag::Group(22), draw());
+                push(AclTag::Group(21), draw());
+                push(AclTag::Group(22), draw());
             }
             if named != 0 || draw() & 1 == 0 {
-                push(Tag::Mask, draw());
+                push(AclTag::Mask, draw());
             }
-            push(Tag::Other, draw());
+            push(AclTag::Other, draw());
             let acl = Acl::new(entries.iter().copied()).unwrap();
             let subject = Subject { uid: 10, gid: 20, mode: FILE | acl.mode(), acl: Some(&acl) };
             for uid in 10..14 {
                 for member in 0..8u32 {
                     let groups: Vec<u32> = (0..3).filter(|b| member >> b & 1 != 0).map(|b| 20 + b).collect();
-                    let caller = Caller { uid, gid: 99, groups: &Members(groups.clone()), checked: false };
+                    let caller = Caller { uid, gid: 99, groups: &TestGroups(groups.clone()), checked: false };
                     for want in WANTS.map(Perm::from_bits) {
                         assert_eq!(
                             subject.permits(&caller, want),
@@ -229,8 +229,8 @@ mod tests {
         }
     }
 
-    struct Members(Vec<u32>);
-    impl Groups for Members {
+    struct TestGroups(Vec<u32>);
+    impl GroupSet for TestGroups {
         fn contains(&self, gid: u32) -> bool {
             self.0.contains(&gid)
         }
@@ -240,8 +240,8 @@ mod tests {
         }
     }
 
-    struct NeverAsked;
-    impl Groups for NeverAsked {
+    struct UnaskedGroups;
+    impl GroupSet for UnaskedGroups {
         fn contains(&self, _: u32) -> bool {
             panic!("the answer did not depend on groups")
         }
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn groups_are_not_asked_for_when_group_and_others_agree() {
-        let caller = Caller { uid: 11, gid: 21, groups: &NeverAsked, checked: false };
+        let caller = Caller { uid: 11, gid: 21, groups: &UnaskedGroups, checked: false };
         let s = Subject { uid: 10, gid: 20, mode: FILE | 0o644, acl: None };
         assert!(s.permits(&caller, Perm::READ));
         assert!(!s.permits(&caller, Perm::WRITE));
@@ -283,8 +283,8 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_a_door_has_checked_is_not_checked_again() {
-        let caller = Caller { uid: 11, gid: 21, groups: &NeverAsked, checked: true };
+    fn a_caller_that_the_kernel_has_checked_is_not_checked_again() {
+        let caller = Caller { uid: 11, gid: 21, groups: &UnaskedGroups, checked: true };
         let s = Subject { uid: 10, gid: 20, mode: FILE | 0o640, acl: None };
         assert!(s.permits(&caller, Perm::ALL) && s.is_owned_by(&caller) && !caller.is_root());
     }

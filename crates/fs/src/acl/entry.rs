@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use warpfire_format::fs::acl_bytes;
 
-pub use warpfire_format::fs::{ACL_ENTRIES_MAX as ENTRIES_MAX, AclTag as Tag};
+pub use warpfire_format::fs::{ACL_ENTRIES_MAX as ENTRIES_MAX, AclTag};
 
 /// Read, write and execute, as three bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -53,22 +53,22 @@ impl Perm {
 }
 
 /// Place in a list; entries never step back, and only users and groups repeat.
-fn rank(tag: Tag) -> u8 {
+fn rank(tag: AclTag) -> u8 {
     match tag {
-        Tag::Owner => 0,
-        Tag::User(_) => 1,
-        Tag::OwningGroup => 2,
-        Tag::Group(_) => 3,
-        Tag::Mask => 4,
-        Tag::Other => 5,
+        AclTag::Owner => 0,
+        AclTag::User(_) => 1,
+        AclTag::OwningGroup => 2,
+        AclTag::Group(_) => 3,
+        AclTag::Mask => 4,
+        AclTag::Other => 5,
     }
 }
 
 /// One line of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Entry {
+pub struct AclEntry {
     /// Whom it is about.
-    pub tag: Tag,
+    pub tag: AclTag,
     /// What they may do.
     pub perm: Perm,
 }
@@ -103,12 +103,12 @@ pub enum AclError {
 /// A valid access control list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acl {
-    entries: SmallVec<[Entry; 8]>,
+    entries: SmallVec<[AclEntry; 8]>,
 }
 
 impl Acl {
     /// Checks entries and makes them a list.
-    pub fn new(entries: impl IntoIterator<Item = Entry>) -> Result<Acl, AclError> {
+    pub fn new(entries: impl IntoIterator<Item = AclEntry>) -> Result<Acl, AclError> {
         let acl = Acl { entries: entries.into_iter().collect() };
         acl.validate()?;
         Ok(acl)
@@ -117,8 +117,8 @@ impl Acl {
     /// The list of three entries that says what the mode bits say.
     #[must_use]
     pub fn from_mode(mode: u32) -> Acl {
-        let entry = |tag, shift: u32| Entry { tag, perm: Perm::from_bits(mode >> shift) };
-        let minimal = [entry(Tag::Owner, 6), entry(Tag::OwningGroup, 3), entry(Tag::Other, 0)];
+        let entry = |tag, shift: u32| AclEntry { tag, perm: Perm::from_bits(mode >> shift) };
+        let minimal = [entry(AclTag::Owner, 6), entry(AclTag::OwningGroup, 3), entry(AclTag::Other, 0)];
         Acl { entries: SmallVec::from_slice(&minimal) }
     }
 
@@ -133,16 +133,16 @@ impl Acl {
             }
         }
         for entry in &self.entries {
-            if matches!(entry.tag, Tag::User(u32::MAX) | Tag::Group(u32::MAX)) {
+            if matches!(entry.tag, AclTag::User(u32::MAX) | AclTag::Group(u32::MAX)) {
                 return Err(AclError::NoId);
             }
         }
         let has = |tag| self.perm(tag).is_some();
         match () {
-            () if !has(Tag::Owner) => Err(AclError::Missing("owner")),
-            () if !has(Tag::OwningGroup) => Err(AclError::Missing("owning group")),
-            () if !has(Tag::Other) => Err(AclError::Missing("other")),
-            () if !has(Tag::Mask) && self.entries.iter().any(|e| e.tag.is_named()) => {
+            () if !has(AclTag::Owner) => Err(AclError::Missing("owner")),
+            () if !has(AclTag::OwningGroup) => Err(AclError::Missing("owning group")),
+            () if !has(AclTag::Other) => Err(AclError::Missing("other")),
+            () if !has(AclTag::Mask) && self.entries.iter().any(|e| e.tag.is_named()) => {
                 Err(AclError::Missing("mask"))
             }
             () => Ok(()),
@@ -150,13 +150,13 @@ impl Acl {
     }
 
     /// The entries, in their order.
-    pub fn entries(&self) -> impl ExactSizeIterator<Item = Entry> + '_ {
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = AclEntry> + '_ {
         self.entries.iter().copied()
     }
 
     /// What the first entry with this tag allows.
     #[must_use]
-    pub fn perm(&self, tag: Tag) -> Option<Perm> {
+    pub fn perm(&self, tag: AclTag) -> Option<Perm> {
         self.entries.iter().find(|e| e.tag == tag).map(|e| e.perm)
     }
 
@@ -164,13 +164,13 @@ impl Acl {
     #[must_use]
     pub fn mode(&self) -> u32 {
         let bits = |tag| self.perm(tag).map_or(0, Perm::bits);
-        bits(Tag::Owner) << 6 | bits(self.group_class()) << 3 | bits(Tag::Other)
+        bits(AclTag::Owner) << 6 | bits(self.group_class()) << 3 | bits(AclTag::Other)
     }
 
     /// The nine mode bits that say all that this list says; `None` if it says more than they can.
     #[must_use]
     pub fn equivalent_mode(&self) -> Option<u32> {
-        let extended = self.entries.iter().any(|e| e.tag.is_named() || e.tag == Tag::Mask);
+        let extended = self.entries.iter().any(|e| e.tag.is_named() || e.tag == AclTag::Mask);
         (!extended).then(|| self.mode())
     }
 
@@ -180,8 +180,8 @@ impl Acl {
         let group_class = self.group_class();
         for entry in &mut self.entries {
             let shift = match entry.tag {
-                Tag::Owner => 6,
-                Tag::Other => 0,
+                AclTag::Owner => 6,
+                AclTag::Other => 0,
                 tag if tag == group_class => 3,
                 _ => continue,
             };
@@ -190,8 +190,8 @@ impl Acl {
     }
 
     /// The entry that the group bits of the mode stand for.
-    fn group_class(&self) -> Tag {
-        if self.perm(Tag::Mask).is_some() { Tag::Mask } else { Tag::OwningGroup }
+    fn group_class(&self) -> AclTag {
+        if self.perm(AclTag::Mask).is_some() { AclTag::Mask } else { AclTag::OwningGroup }
     }
 }
 
@@ -199,18 +199,18 @@ impl Acl {
 mod tests {
     use super::*;
 
-    fn entry(tag: Tag, bits: u32) -> Entry {
-        Entry { tag, perm: Perm::from_bits(bits) }
+    fn entry(tag: AclTag, bits: u32) -> AclEntry {
+        AclEntry { tag, perm: Perm::from_bits(bits) }
     }
 
-    fn extended() -> Vec<Entry> {
+    fn extended() -> Vec<AclEntry> {
         vec![
-            entry(Tag::Owner, 7),
-            entry(Tag::User(10), 6),
-            entry(Tag::OwningGroup, 5),
-            entry(Tag::Group(20), 7),
-            entry(Tag::Mask, 4),
-            entry(Tag::Other, 1),
+            entry(AclTag::Owner, 7),
+            entry(AclTag::User(10), 6),
+            entry(AclTag::OwningGroup, 5),
+            entry(AclTag::Group(20), 7),
+            entry(AclTag::Mask, 4),
+            entry(AclTag::Other, 1),
         ]
     }
 
@@ -231,10 +231,10 @@ mod tests {
     #[test]
     fn a_list_with_only_a_mask_more_is_kept() {
         let acl = Acl::new([
-            entry(Tag::Owner, 6),
-            entry(Tag::OwningGroup, 7),
-            entry(Tag::Mask, 4),
-            entry(Tag::Other, 0),
+            entry(AclTag::Owner, 6),
+            entry(AclTag::OwningGroup, 7),
+            entry(AclTag::Mask, 4),
+            entry(AclTag::Other, 0),
         ])
         .unwrap();
         assert_eq!(acl.equivalent_mode(), None);
@@ -246,8 +246,8 @@ mod tests {
         let mut acl = Acl::new(extended()).unwrap();
         acl.chmod(0o6012);
         assert_eq!(acl.mode(), 0o012);
-        assert_eq!(acl.perm(Tag::OwningGroup), Some(Perm::from_bits(5)));
-        assert_eq!(acl.perm(Tag::User(10)), Some(Perm::from_bits(6)));
+        assert_eq!(acl.perm(AclTag::OwningGroup), Some(Perm::from_bits(5)));
+        assert_eq!(acl.perm(AclTag::User(10)), Some(Perm::from_bits(6)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a new inode gets from its directory.
 
-use super::entry::{Acl, Perm, Tag};
+use super::entry::{Acl, AclTag, Perm};
 
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
@@ -8,7 +8,7 @@ const S_IFLNK: u32 = 0o120_000;
 
 /// Mode and lists of a new inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Inherited {
+pub struct InheritedAcl {
     /// Type, special and permission bits.
     pub mode: u32,
     /// Its access list, if it says more than the mode.
@@ -20,18 +20,18 @@ pub struct Inherited {
 /// Decides mode and lists of an inode of type and mode `mode`, made in a directory whose default list is
 /// `parent_default`. The umask counts only where there is no default list. Symbolic links have neither.
 #[must_use]
-pub fn inherit(parent_default: Option<&Acl>, mode: u32, umask: u32) -> Inherited {
+pub fn inherit(parent_default: Option<&Acl>, mode: u32, umask: u32) -> InheritedAcl {
     if mode & S_IFMT == S_IFLNK {
-        return Inherited { mode, access: None, default: None };
+        return InheritedAcl { mode, access: None, default: None };
     }
     let Some(default) = parent_default else {
-        return Inherited { mode: mode & !(umask & 0o777), access: None, default: None };
+        return InheritedAcl { mode: mode & !(umask & 0o777), access: None, default: None };
     };
     let mut access = default.clone();
     let granted = default.mode() & mode;
     access.chmod(granted);
-    debug_assert!(access.perm(Tag::Owner).is_some_and(|p| Perm::from_bits(mode >> 6).contains(p)));
-    Inherited {
+    debug_assert!(access.perm(AclTag::Owner).is_some_and(|p| Perm::from_bits(mode >> 6).contains(p)));
+    InheritedAcl {
         mode: mode & !0o777 | granted,
         access: access.equivalent_mode().is_none().then_some(access),
         default: (mode & S_IFMT == S_IFDIR).then(|| default.clone()),
@@ -41,16 +41,16 @@ pub fn inherit(parent_default: Option<&Acl>, mode: u32, umask: u32) -> Inherited
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::acl::Entry;
+    use crate::acl::AclEntry;
 
     fn default_list() -> Acl {
-        let entry = |tag, bits| Entry { tag, perm: Perm::from_bits(bits) };
+        let entry = |tag, bits| AclEntry { tag, perm: Perm::from_bits(bits) };
         Acl::new([
-            entry(Tag::Owner, 7),
-            entry(Tag::User(10), 7),
-            entry(Tag::OwningGroup, 5),
-            entry(Tag::Mask, 6),
-            entry(Tag::Other, 4),
+            entry(AclTag::Owner, 7),
+            entry(AclTag::User(10), 7),
+            entry(AclTag::OwningGroup, 5),
+            entry(AclTag::Mask, 6),
+            entry(AclTag::Other, 4),
         ])
         .unwrap()
     }
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn without_a_default_list_the_umask_decides() {
         let got = inherit(None, 0o100_666, 0o027);
-        assert_eq!(got, Inherited { mode: 0o100_640, access: None, default: None });
+        assert_eq!(got, InheritedAcl { mode: 0o100_640, access: None, default: None });
     }
 
     #[test]
@@ -66,10 +66,10 @@ mod tests {
         let got = inherit(Some(&default_list()), 0o100_640, 0o777);
         assert_eq!(got.mode, 0o100_640);
         let access = got.access.unwrap();
-        assert_eq!(access.perm(Tag::Mask), Some(Perm::READ));
-        assert_eq!(access.perm(Tag::User(10)), Some(Perm::ALL));
-        assert_eq!(access.perm(Tag::OwningGroup), Some(Perm::from_bits(5)));
-        assert_eq!(access.perm(Tag::Other), Some(Perm::NONE));
+        assert_eq!(access.perm(AclTag::Mask), Some(Perm::READ));
+        assert_eq!(access.perm(AclTag::User(10)), Some(Perm::ALL));
+        assert_eq!(access.perm(AclTag::OwningGroup), Some(Perm::from_bits(5)));
+        assert_eq!(access.perm(AclTag::Other), Some(Perm::NONE));
         assert_eq!(got.default, None);
     }
 
@@ -83,12 +83,12 @@ mod tests {
     #[test]
     fn a_minimal_default_list_leaves_only_mode_bits() {
         let got = inherit(Some(&Acl::from_mode(0o750)), 0o100_666, 0o777);
-        assert_eq!(got, Inherited { mode: 0o100_640, access: None, default: None });
+        assert_eq!(got, InheritedAcl { mode: 0o100_640, access: None, default: None });
     }
 
     #[test]
     fn a_symbolic_link_takes_nothing() {
         let got = inherit(Some(&default_list()), 0o120_777, 0o777);
-        assert_eq!(got, Inherited { mode: 0o120_777, access: None, default: None });
+        assert_eq!(got, InheritedAcl { mode: 0o120_777, access: None, default: None });
     }
 }

@@ -16,8 +16,8 @@ mod entry;
 mod inherit;
 mod xattr;
 
-pub use access::{Caller, Groups, Subject};
+pub use access::{Caller, GroupSet, Subject};
 pub use change::{may_delete_from, mode_after_chmod, mode_after_chown, mode_after_write};
-pub use entry::{Acl, AclError, ENTRIES_MAX, Entry, Perm, Tag};
-pub use inherit::{Inherited, inherit};
+pub use entry::{Acl, AclEntry, AclError, AclTag, ENTRIES_MAX, Perm};
+pub use inherit::{InheritedAcl, inherit};
 pub use xattr::{XATTR_ACCESS, XATTR_DEFAULT};

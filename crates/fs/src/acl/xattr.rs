@@ -2,7 +2,7 @@
 
 use warpfire_format::fs::{AclCodingError, decode_acl, encode_acl};
 
-use super::entry::{Acl, AclError, Entry, Perm};
+use super::entry::{Acl, AclEntry, AclError, Perm};
 
 /// The attribute that holds an inode's access list.
 pub const XATTR_ACCESS: &[u8] = b"system.posix_acl_access";
@@ -22,7 +22,7 @@ impl Acl {
         if raw.len() == 0 {
             return Ok(None);
         }
-        let entry = |(tag, bits)| Entry { tag, perm: Perm::from_bits(u32::from(bits)) };
+        let entry = |(tag, bits)| AclEntry { tag, perm: Perm::from_bits(u32::from(bits)) };
         let entries = raw.map(|raw| raw.map(entry).map_err(refused)).collect::<Result<Vec<_>, _>>()?;
         Acl::new(entries).map(Some)
     }
@@ -36,7 +36,7 @@ impl Acl {
 
 #[cfg(test)]
 mod tests {
-    use super::super::entry::Tag;
+    use super::super::entry::AclTag;
     use super::*;
 
     /// `setfacl -m u:10:rw,g:20:rwx,m::r` on a file of mode 0751, read back with getfattr.
@@ -53,8 +53,8 @@ mod tests {
     #[test]
     fn golden_bytes_decode_and_encode() {
         let acl = Acl::from_xattr(&GOLDEN).unwrap().unwrap();
-        assert_eq!(acl.perm(Tag::User(10)), Some(Perm::READ.or(Perm::WRITE)));
-        assert_eq!(acl.perm(Tag::Mask), Some(Perm::READ));
+        assert_eq!(acl.perm(AclTag::User(10)), Some(Perm::READ.or(Perm::WRITE)));
+        assert_eq!(acl.perm(AclTag::Mask), Some(Perm::READ));
         assert_eq!(acl.to_xattr(), GOLDEN);
     }
 

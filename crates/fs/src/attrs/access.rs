@@ -8,7 +8,7 @@ use crate::acl::{Acl, AclError, Caller, Perm, Subject, XATTR_ACCESS, may_delete_
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::Node;
-use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
+use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 
 impl From<AclError> for FsError {
     fn from(_: AclError) -> Self {
@@ -45,7 +45,7 @@ impl<E: Store + SliceStore> Fs<E> {
         // Neither root nor the owner is bound by a list.
         let listed = attrs.flags & flag::ACL != 0 && !caller.is_root() && caller.uid != attrs.uid;
         let permitted = if listed {
-            let list = self.list(ino, XATTR_ACCESS)?;
+            let list = self.read_acl(ino, XATTR_ACCESS)?;
             Subject { acl: list.as_ref(), ..plain }.permits(caller, want)
         } else {
             plain.permits(caller, want)
@@ -67,7 +67,7 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 
     /// An access control list of an inode, if it has that one.
-    pub(crate) fn list(&self, ino: u64, name: &[u8]) -> Result<Option<Acl>, FsError> {
+    pub(crate) fn read_acl(&self, ino: u64, name: &[u8]) -> Result<Option<Acl>, FsError> {
         let mut value = Vec::new();
         if !self.get(&xattr_key(self.volume, ino, name), &mut value)? {
             return Ok(None);
@@ -96,7 +96,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for CheckAccess {
         self.caller.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.access(&self.caller.get(), scene.node(self.node)?, self.want)
     }
 }

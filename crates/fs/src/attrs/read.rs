@@ -1,6 +1,6 @@
 //! Showing attributes.
 
-use warpfire_format::fs::{Attrs, Content, FileKind, Inode};
+use warpfire_format::fs::{Attrs, FileKind, Inode, InodeContent};
 use warpfire_meta::{SliceStore, Store};
 
 use super::attr::{Attr, attr_of};
@@ -9,7 +9,7 @@ use crate::error::FsError;
 use crate::fs::{AtimeMode, Fs};
 use crate::limits::RELATIME_SECONDS;
 use crate::node::Node;
-use crate::op::{Operation, Scene};
+use crate::op::{Operation, ReplayScene};
 
 impl<E: Store + SliceStore> Fs<E> {
     /// What `stat` shows.
@@ -31,20 +31,22 @@ impl<E: Store + SliceStore> Fs<E> {
             }
             let state = node.state.read();
             let mut value = Vec::new();
-            let Some(key) = state.home_key(self.volume, node.ino()) else { return Err(FsError::NotFound) };
+            let Some(key) = state.record_key(self.volume, node.ino()) else { return Err(FsError::NotFound) };
             if !self.get(&key, &mut value)? {
-                return Err(lost());
+                return Err(missing_record());
             }
-            let Content::Symlink(target) = Inode::decode(&value)?.content else { return Err(lost()) };
+            let InodeContent::Symlink(target) = Inode::decode(&value)?.content else {
+                return Err(missing_record());
+            };
             let target = target.to_vec();
             drop(state);
-            self.was_read(node)?;
+            self.renew_atime_if_due(node)?;
             Ok(target)
         })
     }
 
     /// Renews the access time if it is due.
-    pub(crate) fn was_read(&self, node: &Node) -> Result<(), FsError> {
+    pub(crate) fn renew_atime_if_due(&self, node: &Node) -> Result<(), FsError> {
         let _guard = self.call_gate.enter();
         let attrs = node.current(&node.state.read());
         if self.atime_is_due(&attrs) { self.renew_atime(node, self.now()) } else { Ok(()) }
@@ -61,7 +63,7 @@ impl<E: Store + SliceStore> Fs<E> {
 }
 
 /// A record that must be there is not.
-pub(crate) fn lost() -> FsError {
+pub(crate) fn missing_record() -> FsError {
     NO_RECORD.into()
 }
 
@@ -83,7 +85,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for ReadAttributes {
         0
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         let _ = fs.getattr(scene.node(self.node)?);
         Ok(())
     }
@@ -107,7 +109,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for ReadTarget {
         0
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.readlink(scene.node(self.node)?).map(drop)
     }
 }

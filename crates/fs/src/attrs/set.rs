@@ -1,16 +1,16 @@
 //! Changing attributes.
 
-use warpfire_format::fs::{Attrs, FileKind, InodeEdit, Stamp, flag, xattr_key};
+use warpfire_format::fs::{Attrs, FileKind, InodeEdit, InodeTime, flag, xattr_key};
 use warpfire_meta::{Admit, Batch, SliceStore, Store};
 
 use super::access::subject;
 use super::attr::{Attr, SetAttr, SetTime, attr_of};
 use crate::acl::{Caller, Perm, XATTR_ACCESS, mode_after_chmod, mode_after_chown, mode_after_write};
-use crate::dirty::Dirty;
+use crate::deferred::Deferred;
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::node::{Node, NodeRef, State, Touch};
-use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
+use crate::node::{Node, NodeRef, NodeState, PendingTimes};
+use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 use crate::stamp::stamp;
 
@@ -23,8 +23,8 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// `NotPermitted` or `AccessDenied` as for `chmod`, `chown`, `utimensat` and `truncate`; a size as `truncate`.
     pub fn setattr(&self, caller: &Caller<'_>, node: &NodeRef, set: &SetAttr) -> Result<Attr, FsError> {
-        let told = self.setattr_and_tell(caller, node, set, true)?;
-        Ok(told.expect("who asks is told"))
+        let attr = self.change_attributes(caller, node, set, true)?;
+        Ok(attr.expect("who asks is told"))
     }
 
     /// As `setattr`, for who does not ask what they are then: in a transaction it is not disturbed by others who change them.
@@ -32,20 +32,24 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// As `setattr`.
     pub fn set_attributes(&self, caller: &Caller<'_>, node: &NodeRef, set: &SetAttr) -> Result<(), FsError> {
-        self.setattr_and_tell(caller, node, set, false).map(drop)
+        self.change_attributes(caller, node, set, false).map(drop)
     }
 
-    /// `tells`: whether the caller learns what the attributes are then.
-    pub(crate) fn setattr_and_tell(
+    /// `wants_result`: whether the caller learns what the attributes are then.
+    pub(crate) fn change_attributes(
         &self,
         caller: &Caller<'_>,
         node: &NodeRef,
         set: &SetAttr,
-        tells: bool,
+        wants_result: bool,
     ) -> Result<Option<Attr>, FsError> {
-        let record =
-            || SetAttributes { caller: RecordedCaller::of(caller), node: node.ino(), set: *set, tells };
-        self.call(record, || Ok(Some(self.apply_setattr(caller, node, set)?).filter(|_| tells)))
+        let record = || SetAttributes {
+            caller: RecordedCaller::of(caller),
+            node: node.ino(),
+            set: *set,
+            wants_result,
+        };
+        self.call(record, || Ok(Some(self.apply_setattr(caller, node, set)?).filter(|_| wants_result)))
     }
 
     fn apply_setattr(&self, caller: &Caller<'_>, node: &NodeRef, set: &SetAttr) -> Result<Attr, FsError> {
@@ -59,7 +63,7 @@ impl<E: Store + SliceStore> Fs<E> {
         if edit != InodeEdit::default() {
             let mut scratch = Scratch::take();
             if edit.permissions.is_some() && state.attrs.flags & flag::ACL != 0 {
-                self.chmod_list(
+                self.chmod_acl(
                     node.ino(),
                     u32::from(edit.permissions.unwrap_or_default()),
                     &mut scratch.batch,
@@ -72,13 +76,13 @@ impl<E: Store + SliceStore> Fs<E> {
             }
             let flags = drop_capability.then(|| state.attrs.flags & !flag::CAPABILITY);
             let edit = InodeEdit { flags, ..edit };
-            let touch = match edit.mtime {
-                Some(_) if node.is_dir() => Some(self.commit_touch(node, &mut state)?),
+            let pending_times = match edit.mtime {
+                Some(_) if node.is_dir() => Some(self.commit_pending_times(node, &mut state)?),
                 _ => None,
             };
             self.commit_edit(node, &mut state, &edit, &mut scratch.batch, Admit::Reserve)?;
-            if let Some(touch) = touch {
-                self.dirty.replaced(node, touch);
+            if let Some(pending_times) = pending_times {
+                self.deferred.mark_replaced(node, pending_times);
             }
         }
         Ok(attr_of(node.ino(), &node.current(&state)))
@@ -91,10 +95,10 @@ impl<E: Store + SliceStore> Fs<E> {
         ino: u64,
         attrs: &Attrs,
         set: &SetAttr,
-        now: Stamp,
+        now: InodeTime,
     ) -> Result<InodeEdit<'static>, FsError> {
-        let who = subject(attrs);
-        let is_owner = who.is_owned_by(caller);
+        let file = subject(attrs);
+        let is_owner = file.is_owned_by(caller);
         let mut edit = InodeEdit::default();
         let mut mode = super::mode_of(attrs);
         if set.uid.is_some() || set.gid.is_some() {
@@ -105,7 +109,7 @@ impl<E: Store + SliceStore> Fs<E> {
                 return Err(FsError::NotPermitted);
             }
             edit.owner = Some((uid, gid));
-            mode = mode_after_chown(&who, caller);
+            mode = mode_after_chown(&file, caller);
         }
         if let Some(wanted) = set.mode {
             if !is_owner {
@@ -115,7 +119,7 @@ impl<E: Store + SliceStore> Fs<E> {
                 return Err(FsError::Unsupported);
             }
             let gid = edit.owner.map_or(attrs.gid, |(_, gid)| gid);
-            mode = mode_after_chmod(&crate::acl::Subject { gid, ..who }, wanted, caller);
+            mode = mode_after_chmod(&crate::acl::Subject { gid, ..file }, wanted, caller);
         }
         if mode != super::mode_of(attrs) || set.mode.is_some() {
             edit.permissions = Some((mode & 0o7777) as u16);
@@ -141,18 +145,18 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 
     /// Commits what of the directory's touch waits for the next cut, ahead of a commit that sets the same time.
-    fn commit_touch(&self, dir: &Node, state: &mut State) -> Result<Touch, FsError> {
-        let touch = *dir.touch.lock();
-        if let Some(edit) = touch.edit() {
+    fn commit_pending_times(&self, dir: &Node, state: &mut NodeState) -> Result<PendingTimes, FsError> {
+        let pending_times = *dir.pending_times.lock();
+        if let Some(edit) = pending_times.edit() {
             self.commit_edit(dir, state, &edit, &mut Scratch::take().batch, Admit::Reserve)?;
-            Dirty::kept(dir, touch);
+            Deferred::mark_committed(dir, pending_times);
         }
-        Ok(touch)
+        Ok(pending_times)
     }
 
     /// Adds to the batch what a chmod makes of the inode's list.
-    fn chmod_list(&self, ino: u64, mode: u32, batch: &mut Batch) -> Result<(), FsError> {
-        if let Some(mut list) = self.list(ino, XATTR_ACCESS)? {
+    fn chmod_acl(&self, ino: u64, mode: u32, batch: &mut Batch) -> Result<(), FsError> {
+        if let Some(mut list) = self.read_acl(ino, XATTR_ACCESS)? {
             list.chmod(mode);
             batch.put(&xattr_key(self.volume, ino, XATTR_ACCESS), &super::xattr::encode(&list.to_xattr()));
         }
@@ -164,14 +168,14 @@ impl<E: Store + SliceStore> Fs<E> {
         &self,
         caller: &Caller<'_>,
         node: &Node,
-        state: &State,
+        state: &NodeState,
         batch: &mut Batch,
     ) -> InodeEdit<'a> {
         let now = self.now();
         let mut edit = InodeEdit { mtime: Some(now), ctime: Some(now), ..InodeEdit::default() };
-        let who = subject(&state.attrs);
-        let mode = mode_after_write(&who, caller);
-        if mode != who.mode {
+        let file = subject(&state.attrs);
+        let mode = mode_after_write(&file, caller);
+        if mode != file.mode {
             edit.permissions = Some((mode & 0o7777) as u16);
         }
         if state.attrs.flags & flag::CAPABILITY != 0 {
@@ -181,7 +185,7 @@ impl<E: Store + SliceStore> Fs<E> {
         edit
     }
 
-    pub(crate) fn renew_atime(&self, node: &Node, now: Stamp) -> Result<(), FsError> {
+    pub(crate) fn renew_atime(&self, node: &Node, now: InodeTime) -> Result<(), FsError> {
         let mut scratch = Scratch::take();
         let mut state = node.state.write();
         let edit = InodeEdit { atime: Some(now), ..InodeEdit::default() };
@@ -196,14 +200,14 @@ impl<E: Store + SliceStore> Fs<E> {
     pub(crate) fn commit_edit(
         &self,
         node: &Node,
-        state: &mut State,
+        state: &mut NodeState,
         edit: &InodeEdit<'_>,
         batch: &mut Batch,
-        who: Admit,
+        admit: Admit,
     ) -> Result<(), FsError> {
         let mut attrs = state.attrs;
         edit.apply(&mut attrs)?;
-        let Some(key) = state.home_key(self.volume, node.ino()) else {
+        let Some(key) = state.record_key(self.volume, node.ino()) else {
             // A file is gone for its holders only where a transaction went back to before it was made.
             if !node.is_dir() {
                 return Err(FsError::NotFound);
@@ -215,20 +219,20 @@ impl<E: Store + SliceStore> Fs<E> {
         let mut operand = Vec::with_capacity(64);
         edit.encode(&mut operand);
         batch.merge(&key, &operand);
-        self.commit(batch, who)?;
+        self.commit(batch, admit)?;
         state.attrs = attrs;
-        self.stripes.moved(&key);
+        self.version_counters.bump(&key);
         Ok(())
     }
 }
 
-/// [`Fs::setattr_and_tell`] as a journal keeps it.
+/// [`Fs::change_attributes`] as a journal keeps it.
 struct SetAttributes {
     caller: RecordedCaller,
     node: u64,
     set: SetAttr,
     /// Whether the caller learned what the attributes are then.
-    tells: bool,
+    wants_result: bool,
 }
 
 impl<E: Store + SliceStore> Operation<Fs<E>> for SetAttributes {
@@ -244,7 +248,8 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for SetAttributes {
         self.caller.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
-        fs.setattr_and_tell(&self.caller.get(), scene.node(self.node)?, &self.set, self.tells).map(drop)
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
+        fs.change_attributes(&self.caller.get(), scene.node(self.node)?, &self.set, self.wants_result)
+            .map(drop)
     }
 }

@@ -2,9 +2,9 @@
 
 use warpfire_format::Corrupt;
 use warpfire_format::fs::{
-    FileKind, InodeEdit, Key, Stamp, decode_xattr, encode_xattr, flag, xattr_key, xattr_range,
+    FileKind, InodeEdit, InodeTime, Key, decode_xattr, encode_xattr, flag, xattr_key, xattr_range,
 };
-use warpfire_meta::{Admit, Batch, Direction, KeyRange, Page, SliceStore, Store};
+use warpfire_meta::{Admit, Batch, Direction, KeyRange, ScanPage, SliceStore, Store};
 
 use super::access::subject;
 use super::set::CAPABILITY;
@@ -12,8 +12,8 @@ use crate::acl::{Acl, Caller, Perm, XATTR_ACCESS, XATTR_DEFAULT};
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::{PAGE_BYTES, PAGE_ENTRIES, XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX};
-use crate::node::{Node, State};
-use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
+use crate::node::{Node, NodeState};
+use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
 /// Whether an attribute may or must be there before it is set.
@@ -40,21 +40,24 @@ pub(crate) fn decode(value: &[u8]) -> Result<&[u8], Corrupt> {
 
 /// Who may touch an attribute is decided by the beginning of its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Space {
+enum XattrNamespace {
     User,
     Trusted,
     Security,
     Acl,
 }
 
-fn space(name: &[u8]) -> Result<Space, FsError> {
+fn namespace_of(name: &[u8]) -> Result<XattrNamespace, FsError> {
     if name.is_empty() || name.len() > warpfire_format::fs::XATTR_NAME_BYTES_MAX || name.contains(&0) {
         return Err(FsError::Range(name.len()));
     }
-    let spaces: [(&[u8], Space); 3] =
-        [(b"user.", Space::User), (b"trusted.", Space::Trusted), (b"security.", Space::Security)];
+    let spaces: [(&[u8], XattrNamespace); 3] = [
+        (b"user.", XattrNamespace::User),
+        (b"trusted.", XattrNamespace::Trusted),
+        (b"security.", XattrNamespace::Security),
+    ];
     if name == XATTR_ACCESS || name == XATTR_DEFAULT {
-        return Ok(Space::Acl);
+        return Ok(XattrNamespace::Acl);
     }
     let found = spaces.iter().find(|(prefix, _)| name.len() > prefix.len() && name.starts_with(prefix));
     found.map(|(_, space)| *space).ok_or(FsError::Unsupported)
@@ -68,7 +71,7 @@ impl<E: Store + SliceStore> Fs<E> {
     pub fn getxattr(&self, caller: &Caller<'_>, node: &Node, name: &[u8]) -> Result<Vec<u8>, FsError> {
         let record = || GetXattr { caller: RecordedCaller::of(caller), node: node.ino(), name: name.into() };
         self.call(record, || {
-            let space = space(name)?;
+            let space = namespace_of(name)?;
             let state = node.state.read();
             self.permit_xattr(caller, node, &state, space, Perm::READ)?;
             if state.attrs.flags & flag::XATTRS == 0 {
@@ -126,7 +129,7 @@ impl<E: Store + SliceStore> Fs<E> {
             mode,
         };
         self.call(record, || {
-            let space = space(name)?;
+            let space = namespace_of(name)?;
             if value.len() > XATTR_BYTES_MAX {
                 return Err(FsError::ValueTooLarge);
             }
@@ -146,10 +149,10 @@ impl<E: Store + SliceStore> Fs<E> {
             }
             let mut scratch = Scratch::take();
             let now = self.now();
-            if space == Space::Acl {
+            if space == XattrNamespace::Acl {
                 let list = Acl::from_xattr(value)?;
                 let edit =
-                    self.plan_list(caller, node, &state, name, list.as_ref(), now, &mut scratch.batch)?;
+                    self.plan_acl(caller, node, &state, name, list.as_ref(), now, &mut scratch.batch)?;
                 return self.commit_edit(node, &mut state, &edit, &mut scratch.batch, Admit::User);
             }
             scratch.batch.put(&key, &encode(value));
@@ -170,7 +173,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let record =
             || RemoveXattr { caller: RecordedCaller::of(caller), node: node.ino(), name: name.into() };
         self.call(record, || {
-            let space = space(name)?;
+            let space = namespace_of(name)?;
             let mut state = node.state.write();
             self.permit_xattr(caller, node, &state, space, Perm::WRITE)?;
             let key = xattr_key(self.volume, node.ino(), name);
@@ -195,14 +198,14 @@ impl<E: Store + SliceStore> Fs<E> {
     /// A list that is set: the access list's permissions become the mode's, and a list that says no more than the mode is
     /// not kept.
     #[expect(clippy::too_many_arguments, reason = "one step of `setxattr`, with its state")]
-    fn plan_list(
+    fn plan_acl(
         &self,
         caller: &Caller<'_>,
         node: &Node,
-        state: &State,
+        state: &NodeState,
         name: &[u8],
         list: Option<&Acl>,
-        now: Stamp,
+        now: InodeTime,
         batch: &mut Batch,
     ) -> Result<InodeEdit<'static>, FsError> {
         let mut edit = InodeEdit { ctime: Some(now), ..InodeEdit::default() };
@@ -213,9 +216,9 @@ impl<E: Store + SliceStore> Fs<E> {
         let bit = if is_access { flag::ACL } else { flag::DEFAULT_ACL };
         let mut kept = list.is_some();
         if let (true, Some(list)) = (is_access, list) {
-            let who = subject(&state.attrs);
-            let wanted = who.mode & !0o777 | list.mode();
-            let mode = crate::acl::mode_after_chmod(&who, wanted, caller);
+            let file = subject(&state.attrs);
+            let wanted = file.mode & !0o777 | list.mode();
+            let mode = crate::acl::mode_after_chmod(&file, wanted, caller);
             edit.permissions = Some((mode & 0o7777) as u16);
             kept = list.equivalent_mode().is_none();
         }
@@ -237,22 +240,24 @@ impl<E: Store + SliceStore> Fs<E> {
         &self,
         caller: &Caller<'_>,
         node: &Node,
-        state: &State,
-        space: Space,
+        state: &NodeState,
+        space: XattrNamespace,
         want: Perm,
     ) -> Result<(), FsError> {
         let attrs = &state.attrs;
         let writes = want == Perm::WRITE;
         match space {
-            Space::Trusted if !caller.is_root() => {
+            XattrNamespace::Trusted if !caller.is_root() => {
                 Err(if writes { FsError::NotPermitted } else { FsError::NoAttribute })
             }
-            Space::Security if writes && !caller.is_root() => Err(FsError::NotPermitted),
-            Space::Trusted | Space::Security => Ok(()),
-            Space::Acl if node.kind() == FileKind::Symlink => Err(FsError::Unsupported),
-            Space::Acl if writes && !subject(attrs).is_owned_by(caller) => Err(FsError::NotPermitted),
-            Space::Acl => Ok(()),
-            Space::User => {
+            XattrNamespace::Security if writes && !caller.is_root() => Err(FsError::NotPermitted),
+            XattrNamespace::Trusted | XattrNamespace::Security => Ok(()),
+            XattrNamespace::Acl if node.kind() == FileKind::Symlink => Err(FsError::Unsupported),
+            XattrNamespace::Acl if writes && !subject(attrs).is_owned_by(caller) => {
+                Err(FsError::NotPermitted)
+            }
+            XattrNamespace::Acl => Ok(()),
+            XattrNamespace::User => {
                 if !matches!(node.kind(), FileKind::Regular | FileKind::Directory) {
                     return Err(if writes { FsError::NotPermitted } else { FsError::NoAttribute });
                 }
@@ -274,7 +279,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let (mut start, end) = xattr_range(self.volume, ino);
         let snapshot = self.engine.snapshot();
         let at = self.engine.seq(&snapshot);
-        let mut page = Page::default();
+        let mut page = ScanPage::default();
         loop {
             let range = KeyRange { start: &start, end: Some(&end) };
             self.engine.scan(range, at, Direction::Forward, PAGE_ENTRIES, PAGE_BYTES, &mut page)?;
@@ -310,7 +315,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for GetXattr {
         self.caller.heap_bytes() + self.name.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.getxattr(&self.caller.get(), scene.node(self.node)?, &self.name).map(drop)
     }
 }
@@ -334,7 +339,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for ListXattrs {
         self.caller.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.listxattr(&self.caller.get(), scene.node(self.node)?).map(drop)
     }
 }
@@ -361,7 +366,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for SetXattr {
         self.caller.heap_bytes() + self.name.heap_bytes() + self.value.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.setxattr(&self.caller.get(), scene.node(self.node)?, &self.name, &self.value, self.mode)
     }
 }
@@ -386,7 +391,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for RemoveXattr {
         self.caller.heap_bytes() + self.name.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.removexattr(&self.caller.get(), scene.node(self.node)?, &self.name)
     }
 }

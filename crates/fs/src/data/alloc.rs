@@ -3,14 +3,14 @@
 use warpfire_meta::{Admit, SliceStore, Store};
 
 use super::check_regular;
-use super::piece::Piece;
+use super::piece::FilePiece;
 use super::splice::Splice;
 use super::write::check_end;
 use crate::acl::Caller;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::NodeRef;
-use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
+use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
 /// What to do with a range of a file.
@@ -69,7 +69,7 @@ impl<E: Store + SliceStore> Fs<E> {
                 }
                 AllocMode::Insert => {
                     check_end(size, len)?;
-                    let splice = Splice { cut: offset, from: offset, to: end, inserted: &[] };
+                    let splice = Splice { start: offset, from: offset, to: end, inserted: &[] };
                     return self.splice(node, &mut state, &splice, edit, batch);
                 }
                 AllocMode::Collapse if end >= size => {
@@ -78,7 +78,7 @@ impl<E: Store + SliceStore> Fs<E> {
                     ));
                 }
                 AllocMode::Collapse => {
-                    let splice = Splice { cut: offset, from: end, to: offset, inserted: &[] };
+                    let splice = Splice { start: offset, from: end, to: offset, inserted: &[] };
                     return self.splice(node, &mut state, &splice, edit, batch);
                 }
                 _ => {}
@@ -90,10 +90,10 @@ impl<E: Store + SliceStore> Fs<E> {
             };
             let size_after = if grows { size.max(end) } else { size };
             let punches = matches!(mode, AllocMode::PunchHole | AllocMode::ZeroRange { .. }) && offset < size;
-            let hole = [Piece::hole(offset, end.min(size).saturating_sub(offset))];
+            let hole = [FilePiece::hole(offset, end.min(size).saturating_sub(offset))];
             let pieces = if punches { &hole[..] } else { &[] };
-            let who = if grows { Admit::User } else { Admit::Reserve };
-            self.lay(node, &mut state, pieces, size_after, edit, batch, who)
+            let admit = if grows { Admit::User } else { Admit::Reserve };
+            self.apply_pieces(node, &mut state, pieces, size_after, edit, batch, admit)
         })
     }
 }
@@ -120,7 +120,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for Allocate {
         self.caller.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.fallocate(&self.caller.get(), scene.node(self.node)?, self.mode, self.offset, self.len)
     }
 }

@@ -6,19 +6,19 @@
 //!    nothing in order to keep `allocated_bytes` exact.
 
 use warpfire_format::fs::{
-    Content, ExtentMap, Extents, Inode, InodeEdit, REGION_BYTES, SMALL_FILE_BYTES_MAX, decode_region,
-    encode_region, flag, region_key,
+    ExtentMap, ExtentReader, Inode, InodeContent, InodeEdit, REGION_BYTES, SMALL_FILE_BYTES_MAX,
+    decode_region, encode_region, flag, region_key,
 };
 use warpfire_meta::{Admit, Batch, SliceStore, Store};
 
-use super::piece::{Piece, Pieces, by_region};
-use crate::attrs::lost;
+use super::piece::{FilePiece, FilePieces, by_region};
+use crate::attrs::missing_record;
 use crate::damage::MISCOUNTED_BYTES;
-use crate::dirty::BYTES;
+use crate::deferred::BYTES;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::REGIONS_PER_COMMIT;
-use crate::node::{Layout, Node, State};
+use crate::node::{Layout, Node, NodeState};
 
 const REGION: u64 = REGION_BYTES as u64;
 
@@ -26,15 +26,15 @@ impl<E: Store + SliceStore> Fs<E> {
     /// Commits pieces over what the file holds, with its size after, and everything else that is in `edit` and `batch`.
     /// Pieces are sorted and do not overlap; they may reach past `size_after` only as holes.
     #[expect(clippy::too_many_arguments, reason = "the one commit of all changes of content, with its state")]
-    pub(crate) fn lay<'a>(
+    pub(crate) fn apply_pieces<'a>(
         &self,
         node: &Node,
-        state: &mut State,
-        pieces: &[Piece<'a>],
+        state: &mut NodeState,
+        pieces: &[FilePiece<'a>],
         size_after: u64,
         edit: InodeEdit<'a>,
         batch: &mut Batch,
-        who: Admit,
+        admit: Admit,
     ) -> Result<(), FsError> {
         let before = state.attrs.allocated_bytes;
         let (allocated, sparse) = self.allocation_after(node, state, pieces, size_after)?;
@@ -49,20 +49,20 @@ impl<E: Store + SliceStore> Fs<E> {
         match state.layout {
             Layout::Inline if fits => {
                 let limit = u64::from(SMALL_FILE_BYTES_MAX);
-                let parts: Pieces<'_> = pieces.iter().filter_map(|p| p.clip(0, limit)).collect();
+                let parts: FilePieces<'_> = pieces.iter().filter_map(|p| p.clip(0, limit)).collect();
                 edit.extents = by_region(&parts).into_iter().next().map(|(_, map)| map).unwrap_or_default();
-                self.commit_edit(node, state, &edit, batch, who)?;
+                self.commit_edit(node, state, &edit, batch, admit)?;
                 self.note_edits(node, state, 0, pieces);
             }
-            Layout::Inline => self.spill(node, state, pieces, &edit, batch, who)?,
-            Layout::Regions if size_after == 0 => self.empty(node, state, &edit, batch, who)?,
+            Layout::Inline => self.promote_to_regions(node, state, pieces, &edit, batch, admit)?,
+            Layout::Regions if size_after == 0 => self.empty(node, state, &edit, batch, admit)?,
             Layout::Regions => {
                 let old_size = state.attrs.size_bytes;
                 self.plan_regions(node.ino(), pieces, old_size, batch)?;
                 if self.call_gate.is_transaction() {
-                    self.commit_whole(node, state, &edit, batch, who)?;
+                    self.commit_whole(node, state, &edit, batch, admit)?;
                 } else {
-                    self.commit_edit(node, state, &edit, batch, who)?;
+                    self.commit_edit(node, state, &edit, batch, admit)?;
                 }
                 if let Some(last) = pieces.last().filter(|p| !p.is_hole()) {
                     self.note_edits(node, state, (last.end() - 1) / REGION, pieces);
@@ -77,21 +77,21 @@ impl<E: Store + SliceStore> Fs<E> {
     fn commit_whole(
         &self,
         node: &Node,
-        state: &mut State,
+        state: &mut NodeState,
         edit: &InodeEdit<'_>,
         batch: &mut Batch,
-        who: Admit,
+        admit: Admit,
     ) -> Result<(), FsError> {
-        let Some(key) = state.home_key(self.volume, node.ino()) else { return Err(FsError::NotFound) };
+        let Some(key) = state.record_key(self.volume, node.ino()) else { return Err(FsError::NotFound) };
         let mut attrs = state.attrs;
         edit.apply(&mut attrs)?;
         let mut value = Vec::with_capacity(128);
-        Inode { ino: node.ino(), attrs, content: Content::Regions }.encode(&mut value);
+        Inode { ino: node.ino(), attrs, content: InodeContent::Regions }.encode(&mut value);
         batch.put(&key, &value);
-        self.commit(batch, who)?;
+        self.commit(batch, admit)?;
         state.attrs = attrs;
         state.history.record_edits = 0;
-        self.stripes.moved(&key);
+        self.version_counters.bump(&key);
         Ok(())
     }
 
@@ -99,8 +99,8 @@ impl<E: Store + SliceStore> Fs<E> {
     fn allocation_after(
         &self,
         node: &Node,
-        state: &State,
-        pieces: &[Piece<'_>],
+        state: &NodeState,
+        pieces: &[FilePiece<'_>],
         size_after: u64,
     ) -> Result<(u64, bool), FsError> {
         let size = state.attrs.size_bytes;
@@ -117,12 +117,12 @@ impl<E: Store + SliceStore> Fs<E> {
             };
         }
         let allocated = (state.attrs.allocated_bytes + added).checked_sub(covered);
-        let allocated = allocated.filter(|bytes| *bytes <= size_after).ok_or_else(miscounted)?;
+        let allocated = allocated.filter(|bytes| *bytes <= size_after).ok_or_else(wrong_allocated_bytes)?;
         Ok((allocated, allocated < size_after))
     }
 
     /// Bytes of data in a range of a file.
-    fn allocated_in(&self, node: &Node, state: &State, start: u64, end: u64) -> Result<u64, FsError> {
+    fn allocated_in(&self, node: &Node, state: &NodeState, start: u64, end: u64) -> Result<u64, FsError> {
         let mut sum = 0;
         self.for_each_piece(node, state, start, end, &mut |piece| {
             sum += piece.len;
@@ -135,17 +135,17 @@ impl<E: Store + SliceStore> Fs<E> {
     pub(crate) fn for_each_piece(
         &self,
         node: &Node,
-        state: &State,
+        state: &NodeState,
         start: u64,
         end: u64,
-        visit: &mut dyn FnMut(Piece<'_>) -> Result<bool, FsError>,
+        visit: &mut dyn FnMut(FilePiece<'_>) -> Result<bool, FsError>,
     ) -> Result<(), FsError> {
         if start >= end {
             return Ok(());
         }
         let mut visit_map = |index: u64, map: &ExtentMap<'_>| -> Result<bool, FsError> {
             for extent in map.iter() {
-                if let Some(part) = Piece::of_extent(index, extent).clip(start, end)
+                if let Some(part) = FilePiece::of_extent(index, extent).clip(start, end)
                     && !visit(part)?
                 {
                     return Ok(false);
@@ -155,7 +155,9 @@ impl<E: Store + SliceStore> Fs<E> {
         };
         if state.layout == Layout::Inline {
             let value = self.record(node, state)?;
-            let Content::Small(extents) = Inode::decode(&value)?.content else { return Err(lost()) };
+            let InodeContent::Small(extents) = Inode::decode(&value)?.content else {
+                return Err(missing_record());
+            };
             visit_map(0, &extents.to_map()?)?;
             return Ok(());
         }
@@ -175,26 +177,26 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 
     /// The node's record.
-    pub(crate) fn record(&self, node: &Node, state: &State) -> Result<Vec<u8>, FsError> {
-        let key = state.home_key(self.volume, node.ino()).ok_or_else(lost)?;
+    pub(crate) fn record(&self, node: &Node, state: &NodeState) -> Result<Vec<u8>, FsError> {
+        let key = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
         let mut value = Vec::new();
-        if self.get(&key, &mut value)? { Ok(value) } else { Err(lost()) }
+        if self.get(&key, &mut value)? { Ok(value) } else { Err(missing_record()) }
     }
 
     /// A small file outgrows its inode: its extents move to regions, in the same commit.
-    fn spill(
+    fn promote_to_regions(
         &self,
         node: &Node,
-        state: &mut State,
-        pieces: &[Piece<'_>],
+        state: &mut NodeState,
+        pieces: &[FilePiece<'_>],
         edit: &InodeEdit<'_>,
         batch: &mut Batch,
-        who: Admit,
+        admit: Admit,
     ) -> Result<(), FsError> {
         let _pin = self.engine.pin();
         let value = self.record(node, state)?;
         let inode = Inode::decode(&value)?;
-        let Content::Small(extents) = inode.content else { return Err(lost()) };
+        let InodeContent::Small(extents) = inode.content else { return Err(missing_record()) };
         let first = extents.to_map()?;
         let mut out = Vec::new();
         if !first.is_empty() {
@@ -202,47 +204,47 @@ impl<E: Store + SliceStore> Fs<E> {
             batch.put(&region_key(self.volume, node.ino(), 0), &out);
         }
         self.plan_regions(node.ino(), pieces, state.attrs.size_bytes, batch)?;
-        self.put_record(node, state, Layout::Regions, edit, batch, who)
+        self.put_record(node, state, Layout::Regions, edit, batch, admit)
     }
 
     /// A file in regions becomes empty: it is a small file again.
     fn empty(
         &self,
         node: &Node,
-        state: &mut State,
+        state: &mut NodeState,
         edit: &InodeEdit<'_>,
         batch: &mut Batch,
-        who: Admit,
+        admit: Admit,
     ) -> Result<(), FsError> {
         self.plan_region_removal(node.ino(), 0, state.attrs.size_bytes, batch)?;
-        self.put_record(node, state, Layout::Inline, edit, batch, who)
+        self.put_record(node, state, Layout::Inline, edit, batch, admit)
     }
 
     /// Writes the record whole, without extents.
     fn put_record(
         &self,
         node: &Node,
-        state: &mut State,
+        state: &mut NodeState,
         layout: Layout,
         edit: &InodeEdit<'_>,
         batch: &mut Batch,
-        who: Admit,
+        admit: Admit,
     ) -> Result<(), FsError> {
         let mut attrs = state.attrs;
         edit.apply(&mut attrs)?;
         let content = match layout {
-            Layout::Inline => Content::Small(Extents::EMPTY),
-            Layout::Regions => Content::Regions,
+            Layout::Inline => InodeContent::Small(ExtentReader::EMPTY),
+            Layout::Regions => InodeContent::Regions,
         };
         let mut out = Vec::new();
         Inode { ino: node.ino(), attrs, content }.encode(&mut out);
-        let key = state.home_key(self.volume, node.ino()).ok_or_else(lost)?;
+        let key = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
         batch.put(&key, &out);
-        self.commit(batch, who)?;
-        self.stripes.moved(&key);
+        self.commit(batch, admit)?;
+        self.version_counters.bump(&key);
         state.attrs = attrs;
         state.layout = layout;
-        state.history = crate::node::History::default();
+        state.history = crate::node::EditHistory::default();
         Ok(())
     }
 
@@ -250,11 +252,11 @@ impl<E: Store + SliceStore> Fs<E> {
     fn plan_regions(
         &self,
         ino: u64,
-        pieces: &[Piece<'_>],
+        pieces: &[FilePiece<'_>],
         old_size: u64,
         batch: &mut Batch,
     ) -> Result<(), FsError> {
-        let mut parts: Vec<Piece<'_>> = Vec::with_capacity(pieces.len());
+        let mut parts: Vec<FilePiece<'_>> = Vec::with_capacity(pieces.len());
         for piece in pieces {
             if !piece.is_hole() {
                 parts.push(*piece);
@@ -299,6 +301,6 @@ impl<E: Store + SliceStore> Fs<E> {
 }
 
 /// The bytes that a record says are allocated are not those that its extents hold.
-pub(super) fn miscounted() -> FsError {
+pub(super) fn wrong_allocated_bytes() -> FsError {
     MISCOUNTED_BYTES.into()
 }

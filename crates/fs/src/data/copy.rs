@@ -1,19 +1,19 @@
 //! Copying by pointers: no data is read or written.
 
 use parking_lot::RwLockWriteGuard;
-use warpfire_format::fs::{Content, Inode, REGION_BYTES, decode_region};
+use warpfire_format::fs::{Inode, InodeContent, REGION_BYTES, decode_region};
 use warpfire_meta::{Admit, SliceStore, Store};
 
 use super::check_regular;
-use super::piece::Piece;
+use super::piece::FilePiece;
 use super::write::check_end;
 use crate::acl::Caller;
-use crate::attrs::lost;
+use crate::attrs::missing_record;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::REGIONS_PER_COMMIT;
-use crate::node::{Layout, Node, NodeRef, State};
-use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
+use crate::node::{Layout, Node, NodeRef, NodeState};
+use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
 const REGION: u64 = REGION_BYTES as u64;
@@ -46,7 +46,7 @@ impl<E: Store + SliceStore> Fs<E> {
             check_regular(target)?;
             let same = source.ino() == target.ino();
             let _pin = self.engine.pin();
-            let (source_state, mut target_state) = hold_both(source, target);
+            let (source_state, mut target_state) = lock_both(source, target);
             let size = source_state.as_deref().map_or(target_state.attrs.size_bytes, |s| s.attrs.size_bytes);
             let len = len.min(size.saturating_sub(start)).min(COPY_BYTES_MAX);
             if len == 0 {
@@ -62,9 +62,17 @@ impl<E: Store + SliceStore> Fs<E> {
             let mut scratch = Scratch::take();
             let edit = self.edit_of_write(caller, target, &target_state, &mut scratch.batch);
             let size_after = target_state.attrs.size_bytes.max(end);
-            self.lay(target, &mut target_state, &pieces, size_after, edit, &mut scratch.batch, Admit::User)?;
+            self.apply_pieces(
+                target,
+                &mut target_state,
+                &pieces,
+                size_after,
+                edit,
+                &mut scratch.batch,
+                Admit::User,
+            )?;
             drop((source_state, target_state));
-            self.was_read(source)?;
+            self.renew_atime_if_due(source)?;
             Ok(len)
         })
     }
@@ -73,19 +81,19 @@ impl<E: Store + SliceStore> Fs<E> {
     pub(crate) fn values_of(
         &self,
         node: &Node,
-        state: &State,
+        state: &NodeState,
         start: u64,
         end: u64,
-    ) -> Result<Vec<(u64, Value)>, FsError> {
+    ) -> Result<Vec<(u64, ExtentsValue)>, FsError> {
         if state.layout == Layout::Inline {
-            return Ok(vec![(0, Value::Record(self.record(node, state)?))]);
+            return Ok(vec![(0, ExtentsValue::Record(self.record(node, state)?))]);
         }
         let mut values = Vec::new();
         self.for_each_region(node.ino(), start / REGION, end.div_ceil(REGION), &mut |index, value| {
             if values.len() == REGIONS_PER_COMMIT {
                 return Err(FsError::FileTooLarge);
             }
-            values.push((index, Value::Region(value.to_vec())));
+            values.push((index, ExtentsValue::Region(value.to_vec())));
             Ok(true)
         })?;
         Ok(values)
@@ -93,38 +101,38 @@ impl<E: Store + SliceStore> Fs<E> {
 }
 
 /// A value with extents in it.
-pub(crate) enum Value {
+pub(crate) enum ExtentsValue {
     Record(Vec<u8>),
     Region(Vec<u8>),
 }
 
 /// The range's pieces, holes spelled out, moved so that it begins at `at`.
 pub(crate) fn pieces_of(
-    values: &[(u64, Value)],
+    values: &[(u64, ExtentsValue)],
     start: u64,
     end: u64,
     at: u64,
-) -> Result<Vec<Piece<'_>>, FsError> {
+) -> Result<Vec<FilePiece<'_>>, FsError> {
     let mut pieces = Vec::new();
     let mut done = start;
-    let hole_until = |pieces: &mut Vec<Piece<'_>>, until: u64, done: u64| {
+    let hole_until = |pieces: &mut Vec<FilePiece<'_>>, until: u64, done: u64| {
         if until > done {
-            pieces.push(Piece::hole(done - start + at, until - done));
+            pieces.push(FilePiece::hole(done - start + at, until - done));
         }
     };
     for (index, value) in values {
         let map = match value {
-            Value::Region(value) => decode_region(value, false)?,
-            Value::Record(value) => match Inode::decode(value)?.content {
-                Content::Small(extents) => extents.to_map()?,
-                _ => return Err(lost()),
+            ExtentsValue::Region(value) => decode_region(value, false)?,
+            ExtentsValue::Record(value) => match Inode::decode(value)?.content {
+                InodeContent::Small(extents) => extents.to_map()?,
+                _ => return Err(missing_record()),
             },
         };
         for extent in map.iter() {
-            let Some(part) = Piece::of_extent(*index, extent).clip(start, end) else { continue };
+            let Some(part) = FilePiece::of_extent(*index, extent).clip(start, end) else { continue };
             hole_until(&mut pieces, part.offset, done);
             done = part.end();
-            pieces.push(Piece { offset: part.offset - start + at, ..part });
+            pieces.push(FilePiece { offset: part.offset - start + at, ..part });
         }
     }
     hole_until(&mut pieces, end, done);
@@ -132,10 +140,10 @@ pub(crate) fn pieces_of(
 }
 
 /// Both files' states, in the order that all callers keep; only the second if they are one file.
-fn hold_both<'a>(
+fn lock_both<'a>(
     source: &'a Node,
     target: &'a Node,
-) -> (Option<parking_lot::RwLockReadGuard<'a, State>>, RwLockWriteGuard<'a, State>) {
+) -> (Option<parking_lot::RwLockReadGuard<'a, NodeState>>, RwLockWriteGuard<'a, NodeState>) {
     if source.ino() == target.ino() {
         return (None, target.state.write());
     }
@@ -168,7 +176,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for CopyRange {
         self.caller.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         let (from, to) = (scene.node(self.from.0)?, scene.node(self.to.0)?);
         fs.copy_range(&self.caller.get(), (from, self.from.1), (to, self.to.1), self.len).map(drop)
     }

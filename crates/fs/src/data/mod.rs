@@ -3,10 +3,10 @@
 mod alloc;
 mod change;
 mod copy;
-mod gather;
-mod history;
+mod defragment;
 mod piece;
 mod read;
+mod refold;
 mod seek;
 mod splice;
 mod truncate;
@@ -14,9 +14,9 @@ mod write;
 
 pub use alloc::AllocMode;
 pub(crate) use copy::pieces_of;
-pub use gather::GatherCounts;
-pub(crate) use gather::Strain;
-pub(crate) use piece::{Piece, RecordedContent, Source, by_region};
+pub use defragment::DefragmentCounts;
+pub(crate) use defragment::Fragmentation;
+pub(crate) use piece::{FilePiece, RecordedContent, WriteSource, by_region};
 pub use read::ReadAt;
 pub use seek::Seek;
 pub(crate) use splice::Splice;

@@ -6,31 +6,31 @@ use warpfire_meta::{Admit, SliceStore, Stream};
 use warpfire_units::SlicePtr;
 
 use crate::error::FsError;
-use crate::limits::RIDE_BYTES_MAX;
+use crate::limits::INLINE_BYTES_MAX;
 use crate::op::HeapBytes;
 
 /// A run of bytes of a file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece<'a> {
+pub(crate) struct FilePiece<'a> {
     /// First byte in the file.
     pub(crate) offset: u64,
     /// Length in bytes: of anything but a hole at most a region's.
     pub(crate) len: u64,
     /// Where the bytes are.
-    pub(crate) source: format::Source<'a>,
+    pub(crate) source: format::ExtentSource<'a>,
 }
 
-pub(crate) type Pieces<'a> = SmallVec<[Piece<'a>; 2]>;
+pub(crate) type FilePieces<'a> = SmallVec<[FilePiece<'a>; 2]>;
 
-impl<'a> Piece<'a> {
+impl<'a> FilePiece<'a> {
     pub(crate) fn hole(offset: u64, len: u64) -> Self {
-        Piece { offset, len, source: format::Source::Hole }
+        FilePiece { offset, len, source: format::ExtentSource::Hole }
     }
 
     /// An extent of a region at its place in the file.
     pub(crate) fn of_extent(index: u64, extent: &Extent<'a>) -> Self {
         let offset = index * u64::from(REGION_BYTES) + u64::from(extent.offset);
-        Piece { offset, len: u64::from(extent.len), source: extent.source }
+        FilePiece { offset, len: u64::from(extent.len), source: extent.source }
     }
 
     pub(crate) fn end(&self) -> u64 {
@@ -38,30 +38,32 @@ impl<'a> Piece<'a> {
     }
 
     pub(crate) fn is_hole(&self) -> bool {
-        self.source == format::Source::Hole
+        self.source == format::ExtentSource::Hole
     }
 
     /// The part inside `start..end`, if there is one.
-    pub(crate) fn clip(&self, start: u64, end: u64) -> Option<Piece<'a>> {
+    pub(crate) fn clip(&self, start: u64, end: u64) -> Option<FilePiece<'a>> {
         let (from, to) = (self.offset.max(start), self.end().min(end));
         if from >= to {
             return None;
         }
         let (skip, len) = (from - self.offset, to - from);
         let source = match self.source {
-            format::Source::Hole => format::Source::Hole,
-            format::Source::Slice(segment, offset) => format::Source::Slice(segment, offset + skip),
-            format::Source::Bytes(bytes) => {
+            format::ExtentSource::Hole => format::ExtentSource::Hole,
+            format::ExtentSource::Slice(segment, offset) => {
+                format::ExtentSource::Slice(segment, offset + skip)
+            }
+            format::ExtentSource::Bytes(bytes) => {
                 let range = skip as usize..(skip + len) as usize;
-                format::Source::Bytes(bytes.get(range).expect("a piece is as long as its bytes"))
+                format::ExtentSource::Bytes(bytes.get(range).expect("a piece is as long as its bytes"))
             }
         };
-        Some(Piece { offset: from, len, source })
+        Some(FilePiece { offset: from, len, source })
     }
 }
 
 /// The pieces of each region, in order. Holes must have been cut to what one region holds, or be few.
-pub(crate) fn by_region<'a>(pieces: &[Piece<'a>]) -> SmallVec<[(u64, ExtentMap<'a>); 2]> {
+pub(crate) fn by_region<'a>(pieces: &[FilePiece<'a>]) -> SmallVec<[(u64, ExtentMap<'a>); 2]> {
     let region = u64::from(REGION_BYTES);
     let mut regions: SmallVec<[(u64, ExtentMap<'a>); 2]> = SmallVec::new();
     for piece in pieces {
@@ -81,17 +83,17 @@ pub(crate) fn by_region<'a>(pieces: &[Piece<'a>]) -> SmallVec<[(u64, ExtentMap<'
 }
 
 /// Bytes that a caller gave: short ones ride in the commit, longer ones are in the slice store already.
-pub(crate) enum Source<'a> {
+pub(crate) enum WriteSource<'a> {
     Bytes(&'a [u8]),
     Slices(Vec<SlicePtr>),
 }
 
-impl<'a> Source<'a> {
+impl<'a> WriteSource<'a> {
     /// Brings long data into the slice store. What was staged must be released after the commit, whether it succeeded or not.
-    pub(crate) fn stage<E: SliceStore>(engine: &E, data: &'a [u8]) -> Result<Source<'a>, FsError> {
-        let is_short = data.len() <= RIDE_BYTES_MAX;
-        if is_short && engine.lets_ride(data.len()) {
-            return Ok(Source::Bytes(data));
+    pub(crate) fn stage<E: SliceStore>(engine: &E, data: &'a [u8]) -> Result<WriteSource<'a>, FsError> {
+        let is_short = data.len() <= INLINE_BYTES_MAX;
+        if is_short && engine.may_inline(data.len()) {
+            return Ok(WriteSource::Bytes(data));
         }
         let stream = if is_short { Stream::Small } else { Stream::Large };
         let mut slices = Vec::with_capacity(data.len().div_ceil(REGION_BYTES as usize));
@@ -104,39 +106,39 @@ impl<'a> Source<'a> {
                 }
             }
         }
-        Ok(Source::Slices(slices))
+        Ok(WriteSource::Slices(slices))
     }
 
     /// How many bytes.
     pub(crate) fn len(&self) -> u64 {
         match self {
-            Source::Bytes(bytes) => bytes.len() as u64,
-            Source::Slices(slices) => slices.iter().map(|slice| u64::from(slice.len_bytes)).sum(),
+            WriteSource::Bytes(bytes) => bytes.len() as u64,
+            WriteSource::Slices(slices) => slices.iter().map(|slice| u64::from(slice.len_bytes)).sum(),
         }
     }
 
     /// Gives the store back its references.
     pub(crate) fn release<E: SliceStore>(&self, engine: &E) {
-        if let Source::Slices(slices) = self {
+        if let WriteSource::Slices(slices) = self {
             engine.release(slices);
         }
     }
 
     /// The data as pieces of a file, from `offset` on.
-    pub(crate) fn pieces(&self, offset: u64) -> Pieces<'a> {
+    pub(crate) fn pieces(&self, offset: u64) -> FilePieces<'a> {
         match self {
-            Source::Bytes([]) => Pieces::new(),
-            Source::Bytes(bytes) => {
-                let source = format::Source::Bytes(bytes);
-                Pieces::from_slice(&[Piece { offset, len: bytes.len() as u64, source }])
+            WriteSource::Bytes([]) => FilePieces::new(),
+            WriteSource::Bytes(bytes) => {
+                let source = format::ExtentSource::Bytes(bytes);
+                FilePieces::from_slice(&[FilePiece { offset, len: bytes.len() as u64, source }])
             }
-            Source::Slices(slices) => slices
+            WriteSource::Slices(slices) => slices
                 .iter()
                 .scan(offset, |at, slice| {
-                    let piece = Piece {
+                    let piece = FilePiece {
                         offset: *at,
                         len: u64::from(slice.len_bytes),
-                        source: format::Source::Slice(slice.segment, slice.offset_bytes),
+                        source: format::ExtentSource::Slice(slice.segment, slice.offset_bytes),
                     };
                     *at += piece.len;
                     Some(piece)
@@ -146,17 +148,17 @@ impl<'a> Source<'a> {
     }
 }
 
-/// [`Source`] as a journal keeps it: short bytes are copied, of longer ones it has the slices, which the transaction keeps.
+/// [`WriteSource`] as a journal keeps it: short bytes are copied, of longer ones it has the slices, which the transaction keeps.
 pub(crate) enum RecordedContent {
     Bytes(Box<[u8]>),
     Slices(Box<[SlicePtr]>),
 }
 
 impl RecordedContent {
-    pub(crate) fn of(source: &Source<'_>) -> RecordedContent {
+    pub(crate) fn of(source: &WriteSource<'_>) -> RecordedContent {
         match source {
-            Source::Bytes(bytes) => RecordedContent::Bytes((*bytes).into()),
-            Source::Slices(slices) => RecordedContent::Slices(slices.as_slice().into()),
+            WriteSource::Bytes(bytes) => RecordedContent::Bytes((*bytes).into()),
+            WriteSource::Slices(slices) => RecordedContent::Slices(slices.as_slice().into()),
         }
     }
 
@@ -169,10 +171,10 @@ impl RecordedContent {
     }
 
     /// What was staged, to make the call again.
-    pub(crate) fn source(&self) -> Source<'_> {
+    pub(crate) fn source(&self) -> WriteSource<'_> {
         match self {
-            RecordedContent::Bytes(bytes) => Source::Bytes(bytes),
-            RecordedContent::Slices(slices) => Source::Slices(slices.to_vec()),
+            RecordedContent::Bytes(bytes) => WriteSource::Bytes(bytes),
+            RecordedContent::Slices(slices) => WriteSource::Slices(slices.to_vec()),
         }
     }
 

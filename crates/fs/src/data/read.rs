@@ -3,43 +3,43 @@
 use std::hash::{Hash, Hasher};
 
 use warpfire_format::fs::{
-    Content, Dentry, Extent, Extents, FileKind, Inode, REGION_BYTES, Source, dentry_key, inode_key,
-    region_extents, region_key,
+    Dentry, Extent, ExtentReader, ExtentSource, FileKind, Inode, InodeContent, REGION_BYTES, dentry_key,
+    inode_key, region_extents, region_key,
 };
 use warpfire_meta::{SliceRead, SliceStore, Store};
 use warpfire_units::SlicePtr;
 
 use super::check_regular;
-use super::gather::{Strained, strains};
+use super::defragment::{FragmentedRegion, is_fragmented};
 use crate::acl::{Caller, Perm};
-use crate::attrs::lost;
+use crate::attrs::missing_record;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::WHOLE_FILE_BYTES_MAX;
-use crate::node::{Layout, Name, Node, NodeRef, State, check_name};
-use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, Scene, new_hasher};
+use crate::node::{Layout, NameBuf, Node, NodeRef, NodeState, check_name};
+use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, ReplayScene, new_hasher};
 use crate::scratch::Scratch;
 
 /// A buffer that is being filled: bytes go in at once, slices are noted for the store.
-struct Filling<'b> {
+struct ReadFill<'b> {
     buf: &'b mut [u8],
     /// Place in the file of the buffer's first byte.
     start: u64,
     /// Bytes of the buffer that are decided.
     done: usize,
     wanted: Vec<(usize, SlicePtr)>,
-    strained: Vec<Strained>,
+    fragmented: Vec<FragmentedRegion>,
     /// Which of the reads that are made together this is.
     read: usize,
 }
 
-impl<'b> Filling<'b> {
+impl<'b> ReadFill<'b> {
     fn new(buf: &'b mut [u8], start: u64, read: usize) -> Self {
-        Filling { buf, start, done: 0, wanted: Vec::new(), strained: Vec::new(), read }
+        ReadFill { buf, start, done: 0, wanted: Vec::new(), fragmented: Vec::new(), read }
     }
 
     /// Takes what falls into the buffer of extents that begin at `base` in the file.
-    fn take(&mut self, base: u64, extents: Extents<'_>) -> Result<(), FsError> {
+    fn take(&mut self, base: u64, extents: ExtentReader<'_>) -> Result<(), FsError> {
         let end = self.start + self.buf.len() as u64;
         for extent in extents {
             let extent = extent?;
@@ -58,11 +58,16 @@ impl<'b> Filling<'b> {
     }
 
     /// Notes that the region whose pieces were wanted from the `before`th on was strained, if it was.
-    fn note_strain(&mut self, index: u64, before: usize, value: &[u8]) {
+    fn note_fragmentation(&mut self, index: u64, before: usize, value: &[u8]) {
         let pieces = self.wanted.get(before..).unwrap_or_default();
         let read_bytes = pieces.iter().map(|(_, slice)| u64::from(slice.len_bytes)).sum();
-        if strains(pieces.len(), read_bytes) {
-            self.strained.push(Strained { index, value: value.to_vec(), read_bytes, read: self.read });
+        if is_fragmented(pieces.len(), read_bytes) {
+            self.fragmented.push(FragmentedRegion {
+                index,
+                value: value.to_vec(),
+                read_bytes,
+                read: self.read,
+            });
         }
     }
 
@@ -72,9 +77,9 @@ impl<'b> Filling<'b> {
         self.zero_until(at);
         let Some(place) = self.buf.get_mut(at..end) else { unreachable!("the part was cut to the buffer") };
         match part.source {
-            Source::Bytes(bytes) => place.copy_from_slice(bytes),
-            Source::Hole => place.fill(0),
-            Source::Slice(segment, offset_bytes) => {
+            ExtentSource::Bytes(bytes) => place.copy_from_slice(bytes),
+            ExtentSource::Hole => place.fill(0),
+            ExtentSource::Slice(segment, offset_bytes) => {
                 self.wanted.push((at, SlicePtr { segment, offset_bytes, len_bytes: part.len }));
             }
         }
@@ -89,7 +94,7 @@ impl<'b> Filling<'b> {
     }
 
     /// Hands over what lies in slices, with its places in the buffer.
-    fn wanted(mut self, reads: &mut Vec<SliceRead<'b>>) {
+    fn into_reads(mut self, reads: &mut Vec<SliceRead<'b>>) {
         self.zero_until(self.buf.len());
         let mut rest = self.buf;
         let mut at = 0;
@@ -154,16 +159,16 @@ impl<E: Store + SliceStore> Fs<E> {
         let pin = self.engine.pin();
         let state = node.state.read();
         let mut slices: Vec<SliceRead<'_>> = Vec::with_capacity(reads.len());
-        let mut strained = Vec::new();
+        let mut fragmented = Vec::new();
         let mut is_empty = true;
         for (number, read) in reads.iter_mut().enumerate() {
             let left = state.attrs.size_bytes.saturating_sub(read.offset);
             read.len = usize::try_from(left).unwrap_or(usize::MAX).min(read.buf.len());
             let Some(buf) = read.buf.get_mut(..read.len).filter(|b| !b.is_empty()) else { continue };
-            let mut filling = Filling::new(buf, read.offset, number);
-            self.fill_from_state(node, &state, &mut filling)?;
-            strained.append(&mut filling.strained);
-            filling.wanted(&mut slices);
+            let mut fill = ReadFill::new(buf, read.offset, number);
+            self.read_from_state(node, &state, &mut fill)?;
+            fragmented.append(&mut fill.fragmented);
+            fill.into_reads(&mut slices);
             is_empty = false;
         }
         // The devices are read after the guard is dropped: the pin keeps the bytes where they are.
@@ -172,35 +177,40 @@ impl<E: Store + SliceStore> Fs<E> {
             return Ok(());
         }
         self.engine.read(&mut slices)?;
-        self.gather(node, &strained, reads);
+        self.defragment(node, &fragmented, reads);
         drop(pin);
-        self.was_read(node)
+        self.renew_atime_if_due(node)
     }
 
-    fn fill_from_state(&self, node: &Node, state: &State, filling: &mut Filling<'_>) -> Result<(), FsError> {
+    fn read_from_state(
+        &self,
+        node: &Node,
+        state: &NodeState,
+        fill: &mut ReadFill<'_>,
+    ) -> Result<(), FsError> {
         if state.layout == Layout::Regions {
-            return self.fill_from_regions(node.ino(), filling);
+            return self.read_from_regions(node.ino(), fill);
         }
         let mut scratch = Scratch::take();
-        let key = state.home_key(self.volume, node.ino()).ok_or_else(lost)?;
+        let key = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
         if !self.get(&key, &mut scratch.value)? {
-            return Err(lost());
+            return Err(missing_record());
         }
         match Inode::decode(&scratch.value)?.content {
-            Content::Small(extents) => filling.take(0, extents),
-            _ => Err(lost()),
+            InodeContent::Small(extents) => fill.take(0, extents),
+            _ => Err(missing_record()),
         }
     }
 
-    fn fill_from_regions(&self, ino: u64, filling: &mut Filling<'_>) -> Result<(), FsError> {
+    fn read_from_regions(&self, ino: u64, fill: &mut ReadFill<'_>) -> Result<(), FsError> {
         let region = u64::from(REGION_BYTES);
-        let end = filling.start + filling.buf.len() as u64;
+        let end = fill.start + fill.buf.len() as u64;
         let mut scratch = Scratch::take();
-        for index in filling.start / region..end.div_ceil(region) {
+        for index in fill.start / region..end.div_ceil(region) {
             if self.get(&region_key(self.volume, ino, index), &mut scratch.value)? {
-                let before = filling.wanted.len();
-                filling.take(index * region, region_extents(&scratch.value, false)?)?;
-                filling.note_strain(index, before, &scratch.value);
+                let before = fill.wanted.len();
+                fill.take(index * region, region_extents(&scratch.value, false)?)?;
+                fill.note_fragmentation(index, before, &scratch.value);
             }
         }
         Ok(())
@@ -226,20 +236,22 @@ impl<E: Store + SliceStore> Fs<E> {
                 return Err(FsError::NotFound);
             }
             let inode = match Dentry::decode(value)? {
-                Dentry::Embedded(inode) if matches!(inode.content, Content::Small(_)) => inode,
+                Dentry::Embedded(inode) if matches!(inode.content, InodeContent::Small(_)) => inode,
                 Dentry::Reference(_, ino) if self.get(&inode_key(self.volume, ino), other)? => {
                     Inode::decode(other)?
                 }
                 _ => return self.read_node(caller, dir, name),
             };
-            let Content::Small(extents) = inode.content else { return self.read_node(caller, dir, name) };
+            let InodeContent::Small(extents) = inode.content else {
+                return self.read_node(caller, dir, name);
+            };
             self.permit(caller, inode.ino, &inode.attrs, Perm::READ)?;
             let mut bytes =
                 vec![0; usize::try_from(inode.attrs.size_bytes).expect("a small file fits memory")];
-            let mut filling = Filling::new(&mut bytes, 0, 0);
-            filling.take(0, extents)?;
+            let mut fill = ReadFill::new(&mut bytes, 0, 0);
+            fill.take(0, extents)?;
             let mut slices = Vec::new();
-            filling.wanted(&mut slices);
+            fill.into_reads(&mut slices);
             self.engine.read(&mut slices)?;
             drop(pin);
             self.renew_atime_by_name(dir, name, &inode.attrs)?;
@@ -272,7 +284,7 @@ impl<E: Store + SliceStore> Fs<E> {
         if self.atime_is_due(attrs)
             && let Some(node) = self.find(dir.ino(), name)?
         {
-            self.was_read(&node)?;
+            self.renew_atime_if_due(&node)?;
         }
         Ok(())
     }
@@ -298,7 +310,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for ReadRanges {
         self.ranges.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         let mut buffers: Vec<Vec<u8>> = self.ranges.iter().map(|(_, len)| vec![0; *len]).collect();
         let offsets = self.ranges.iter().map(|(offset, _)| *offset);
         let mut reads: Vec<ReadAt<'_>> =
@@ -311,7 +323,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for ReadRanges {
 struct ReadWholeFile {
     caller: RecordedCaller,
     dir: u64,
-    name: Name,
+    name: NameBuf,
 }
 
 impl<E: Store + SliceStore> Operation<Fs<E>> for ReadWholeFile {
@@ -327,7 +339,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for ReadWholeFile {
         self.caller.heap_bytes() + self.name.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.read_file(&self.caller.get(), scene.node(self.dir)?, &self.name).map(drop)
     }
 }

@@ -6,7 +6,7 @@ use super::check_regular;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::NodeRef;
-use crate::op::{Operation, Scene};
+use crate::op::{Operation, ReplayScene};
 
 /// What to look for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,7 +74,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for SeekContent {
         0
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.seek(scene.node(self.node)?, self.what, self.offset).map(drop)
     }
 }

@@ -1,20 +1,20 @@
 //! Replacing a range of a file by one of another length: what follows keeps its slices and changes its place.
 
 use warpfire_format::fs::{
-    Content, Extents, Inode, InodeEdit, REGION_BYTES, SMALL_FILE_BYTES_MAX, decode_region, encode_region,
-    flag, region_key,
+    ExtentReader, Inode, InodeContent, InodeEdit, REGION_BYTES, SMALL_FILE_BYTES_MAX, decode_region,
+    encode_region, flag, region_key,
 };
 use warpfire_meta::{Admit, Batch, SliceStore, Store};
 
-use super::change::miscounted;
-use super::piece::{Piece, by_region};
+use super::change::wrong_allocated_bytes;
+use super::piece::{FilePiece, by_region};
 use super::write::check_end;
-use crate::attrs::lost;
-use crate::dirty::BYTES;
+use crate::attrs::missing_record;
+use crate::deferred::BYTES;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::REGIONS_PER_COMMIT;
-use crate::node::{History, Layout, Node, State};
+use crate::node::{EditHistory, Layout, Node, NodeState};
 
 const REGION: u64 = REGION_BYTES as u64;
 
@@ -22,20 +22,20 @@ const REGION: u64 = REGION_BYTES as u64;
 /// `cut` and `to`. Its pieces are sorted and do not overlap.
 #[derive(Clone, Copy)]
 pub(crate) struct Splice<'p, 'a> {
-    pub(crate) cut: u64,
+    pub(crate) start: u64,
     pub(crate) from: u64,
     pub(crate) to: u64,
-    pub(crate) inserted: &'p [Piece<'a>],
+    pub(crate) inserted: &'p [FilePiece<'a>],
 }
 
 impl<'a> Splice<'_, 'a> {
-    fn before(&self, piece: &Piece<'a>) -> Option<Piece<'a>> {
-        piece.clip(0, self.cut)
+    fn before(&self, piece: &FilePiece<'a>) -> Option<FilePiece<'a>> {
+        piece.clip(0, self.start)
     }
 
-    fn behind(&self, piece: &Piece<'a>) -> Option<Piece<'a>> {
+    fn after(&self, piece: &FilePiece<'a>) -> Option<FilePiece<'a>> {
         let piece = piece.clip(self.from, u64::MAX)?;
-        Some(Piece { offset: piece.offset - self.from + self.to, ..piece })
+        Some(FilePiece { offset: piece.offset - self.from + self.to, ..piece })
     }
 }
 
@@ -44,7 +44,7 @@ impl<E: Store + SliceStore> Fs<E> {
     pub(crate) fn splice<'a>(
         &self,
         node: &Node,
-        state: &mut State,
+        state: &mut NodeState,
         splice: &Splice<'_, 'a>,
         edit: InodeEdit<'_>,
         batch: &mut Batch,
@@ -57,41 +57,43 @@ impl<E: Store + SliceStore> Fs<E> {
         let mut old = Vec::new();
         if state.layout == Layout::Inline {
             record = self.record(node, state)?;
-            let Content::Small(extents) = Inode::decode(&record)?.content else { return Err(lost()) };
-            old.extend(extents.to_map()?.iter().map(|extent| Piece::of_extent(0, extent)));
+            let InodeContent::Small(extents) = Inode::decode(&record)?.content else {
+                return Err(missing_record());
+            };
+            old.extend(extents.to_map()?.iter().map(|extent| FilePiece::of_extent(0, extent)));
         } else {
-            self.for_each_region(node.ino(), splice.cut / REGION, u64::MAX, &mut |index, value| {
+            self.for_each_region(node.ino(), splice.start / REGION, u64::MAX, &mut |index, value| {
                 values.push((index, value.to_vec()));
                 if values.len() > REGIONS_PER_COMMIT { Err(FsError::FileTooLarge) } else { Ok(true) }
             })?;
             for (index, value) in &values {
                 let map = decode_region(value, false)?;
-                old.extend(map.iter().map(|extent| Piece::of_extent(*index, extent)));
+                old.extend(map.iter().map(|extent| FilePiece::of_extent(*index, extent)));
                 batch.delete(&region_key(self.volume, node.ino(), *index));
             }
         }
-        let mut pieces: Vec<Piece<'_>> = old.iter().filter_map(|piece| splice.before(piece)).collect();
+        let mut pieces: Vec<FilePiece<'_>> = old.iter().filter_map(|piece| splice.before(piece)).collect();
         pieces.extend(splice.inserted.iter().filter(|piece| !piece.is_hole()));
-        pieces.extend(old.iter().filter_map(|piece| splice.behind(piece)));
-        let bytes = |pieces: &[Piece<'_>]| pieces.iter().map(|piece| piece.len).sum::<u64>();
+        pieces.extend(old.iter().filter_map(|piece| splice.after(piece)));
+        let bytes = |pieces: &[FilePiece<'_>]| pieces.iter().map(|piece| piece.len).sum::<u64>();
         let kept = state.attrs.allocated_bytes.checked_sub(bytes(&old));
         let allocated = kept.map(|kept| kept + bytes(&pieces));
-        let allocated = allocated.filter(|bytes| *bytes <= size_after).ok_or_else(miscounted)?;
+        let allocated = allocated.filter(|bytes| *bytes <= size_after).ok_or_else(wrong_allocated_bytes)?;
         let adds = size_after > size || !splice.inserted.is_empty();
-        let who = if adds { Admit::User } else { Admit::Reserve };
-        self.put_spliced(node, state, &pieces, (size_after, allocated), edit, batch, who)
+        let admit = if adds { Admit::User } else { Admit::Reserve };
+        self.put_spliced(node, state, &pieces, (size_after, allocated), edit, batch, admit)
     }
 
     #[expect(clippy::too_many_arguments, reason = "the second half of the one function above")]
     fn put_spliced(
         &self,
         node: &Node,
-        state: &mut State,
-        pieces: &[Piece<'_>],
+        state: &mut NodeState,
+        pieces: &[FilePiece<'_>],
         (size_after, allocated): (u64, u64),
         edit: InodeEdit<'_>,
         batch: &mut Batch,
-        who: Admit,
+        admit: Admit,
     ) -> Result<(), FsError> {
         let before = state.attrs;
         let mut attrs = before;
@@ -107,7 +109,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let mut out = Vec::new();
         let sparse = attrs.allocated_bytes < size_after;
         attrs.flags = if sparse { attrs.flags | flag::SPARSE } else { attrs.flags & !flag::SPARSE };
-        let content = if small { Content::Small(Extents::EMPTY) } else { Content::Regions };
+        let content = if small { InodeContent::Small(ExtentReader::EMPTY) } else { InodeContent::Regions };
         let mut record = Vec::new();
         Inode { ino: node.ino(), attrs, content }.encode(&mut record);
         for (index, map) in regions {
@@ -119,14 +121,14 @@ impl<E: Store + SliceStore> Fs<E> {
             encode_region(&mut out, &map, false);
             batch.put(&region_key(self.volume, node.ino(), index), &out);
         }
-        let key = state.home_key(self.volume, node.ino()).ok_or_else(lost)?;
+        let key = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
         batch.put(&key, &record);
         batch.add(BYTES, attrs.allocated_bytes.wrapping_sub(before.allocated_bytes).cast_signed());
-        self.commit(batch, who)?;
-        self.stripes.moved(&key);
+        self.commit(batch, admit)?;
+        self.version_counters.bump(&key);
         state.attrs = attrs;
         state.layout = if small { Layout::Inline } else { Layout::Regions };
-        state.history = History::default();
+        state.history = EditHistory::default();
         Ok(())
     }
 }

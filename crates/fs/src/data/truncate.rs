@@ -4,13 +4,13 @@ use warpfire_format::fs::REGION_BYTES;
 use warpfire_meta::{Admit, SliceStore, Store};
 
 use super::check_regular;
-use super::piece::{Piece, Pieces};
+use super::piece::{FilePiece, FilePieces};
 use crate::acl::Caller;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::{FILE_BYTES_MAX, REGIONS_PER_COMMIT};
 use crate::node::{Layout, NodeRef};
-use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
+use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
 impl<E: Store + SliceStore> Fs<E> {
@@ -53,13 +53,13 @@ impl<E: Store + SliceStore> Fs<E> {
         let mut scratch = Scratch::take();
         let mut state = node.state.write();
         let old = state.attrs.size_bytes;
-        let mut pieces = Pieces::new();
+        let mut pieces = FilePieces::new();
         if size < old {
-            pieces.push(Piece::hole(size, old - size));
+            pieces.push(FilePiece::hole(size, old - size));
         }
-        let who = if size <= old { Admit::Reserve } else { Admit::User };
+        let admit = if size <= old { Admit::Reserve } else { Admit::User };
         let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
-        self.lay(node, &mut state, &pieces, size, edit, &mut scratch.batch, who)
+        self.apply_pieces(node, &mut state, &pieces, size, edit, &mut scratch.batch, admit)
     }
 }
 
@@ -83,7 +83,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for Truncate {
         self.caller.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.truncate(&self.caller.get(), scene.node(self.node)?, self.size)
     }
 }

@@ -3,13 +3,13 @@
 use warpfire_meta::{Admit, SliceStore, Store};
 
 use super::check_regular;
-use super::piece::{RecordedContent, Source};
+use super::piece::{RecordedContent, WriteSource};
 use crate::acl::Caller;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::FILE_BYTES_MAX;
 use crate::node::NodeRef;
-use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
+use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
 /// Where to write.
@@ -33,7 +33,7 @@ impl<E: Store + SliceStore> Fs<E> {
         position: Position,
         data: &[u8],
     ) -> Result<u64, FsError> {
-        self.write_and_tell(caller, node, position, data, true)
+        self.write_data(caller, node, position, data, true)
     }
 
     /// As `write` at the end, for who does not ask where that was: in a transaction it disturbs no other append and is disturbed by none.
@@ -41,47 +41,47 @@ impl<E: Store + SliceStore> Fs<E> {
     /// # Errors
     /// As `write`.
     pub fn append(&self, caller: &Caller<'_>, node: &NodeRef, data: &[u8]) -> Result<(), FsError> {
-        self.write_and_tell(caller, node, Position::End, data, false).map(drop)
+        self.write_data(caller, node, Position::End, data, false).map(drop)
     }
 
-    fn write_and_tell(
+    fn write_data(
         &self,
         caller: &Caller<'_>,
         node: &NodeRef,
         position: Position,
         data: &[u8],
-        tells: bool,
+        wants_result: bool,
     ) -> Result<u64, FsError> {
         check_regular(node)?;
         if let Position::At(offset) = position {
             check_end(offset, data.len() as u64)?;
         }
         // Long data is written before the file is locked: others go on meanwhile.
-        let source = Source::stage(&*self.engine, data)?;
-        let written = self.write_source(caller, node, position, &source, tells);
+        let source = WriteSource::stage(&*self.engine, data)?;
+        let written = self.write_source(caller, node, position, &source, wants_result);
         source.release(&*self.engine);
         written
     }
 
-    /// As `write`, of what is staged. `tells`: whether the caller learns where it went.
+    /// As `write`, of what is staged. `wants_result`: whether the caller learns where it went.
     pub(crate) fn write_source(
         &self,
         caller: &Caller<'_>,
         node: &NodeRef,
         position: Position,
-        source: &Source<'_>,
-        tells: bool,
+        source: &WriteSource<'_>,
+        wants_result: bool,
     ) -> Result<u64, FsError> {
         let record = || WriteContent {
             caller: RecordedCaller::of(caller),
             node: node.ino(),
             position,
             content: RecordedContent::of(source),
-            tells,
+            wants_result,
         };
         let run = || {
             let offset = self.write_staged(caller, node, position, source)?;
-            Ok(if tells { offset } else { 0 })
+            Ok(if wants_result { offset } else { 0 })
         };
         self.call(record, run)
     }
@@ -91,7 +91,7 @@ impl<E: Store + SliceStore> Fs<E> {
         caller: &Caller<'_>,
         node: &NodeRef,
         position: Position,
-        source: &Source<'_>,
+        source: &WriteSource<'_>,
     ) -> Result<u64, FsError> {
         let mut scratch = Scratch::take();
         let mut state = node.state.write();
@@ -107,7 +107,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let end = check_end(offset, len)?;
         let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
         let pieces = source.pieces(offset);
-        self.lay(node, &mut state, &pieces, size.max(end), edit, &mut scratch.batch, Admit::User)?;
+        self.apply_pieces(node, &mut state, &pieces, size.max(end), edit, &mut scratch.batch, Admit::User)?;
         Ok(offset)
     }
 }
@@ -124,7 +124,7 @@ struct WriteContent {
     position: Position,
     content: RecordedContent,
     /// Whether the caller learned where it went.
-    tells: bool,
+    wants_result: bool,
 }
 
 impl<E: Store + SliceStore> Operation<Fs<E>> for WriteContent {
@@ -144,9 +144,9 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for WriteContent {
         self.content.content_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         let source = self.content.source();
         let node = scene.node(self.node)?;
-        fs.write_source(&self.caller.get(), node, self.position, &source, self.tells).map(drop)
+        fs.write_source(&self.caller.get(), node, self.position, &source, self.wants_result).map(drop)
     }
 }

@@ -16,7 +16,7 @@ use super::DirEntry;
 use crate::acl::{Caller, Perm};
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::node::{Name, NodeRef};
+use crate::node::{NameBuf, NodeRef};
 use crate::op::CallGuard;
 
 /// Latest cookies that are all marked.
@@ -39,22 +39,22 @@ pub type HandleVisitor<'v> = dyn FnMut(u64, &[u8], &NodeRef) -> bool + 'v;
 #[derive(Debug)]
 pub struct DirHandle {
     dir: NodeRef,
-    marks: Mutex<Marks>,
+    marks: Mutex<CookieMarks>,
 }
 
 #[derive(Debug)]
-struct Marks {
-    names: BTreeMap<u64, Name>,
+struct CookieMarks {
+    names: BTreeMap<u64, NameBuf>,
     sparse: u64,
     newest: u64,
 }
 
-impl Marks {
-    fn new() -> Marks {
-        Marks { names: BTreeMap::new(), sparse: SPARSE, newest: 0 }
+impl CookieMarks {
+    fn new() -> CookieMarks {
+        CookieMarks { names: BTreeMap::new(), sparse: SPARSE, newest: 0 }
     }
 
-    fn add(&mut self, cookie: u64, name: &Name) {
+    fn add(&mut self, cookie: u64, name: &NameBuf) {
         self.names.insert(cookie, name.clone());
         self.newest = self.newest.max(cookie);
         if let Some(old) = self.newest.checked_sub(RING)
@@ -70,7 +70,7 @@ impl Marks {
     }
 
     /// The nearest mark at or before the cookie.
-    fn before(&self, cookie: u64) -> (u64, Option<Name>) {
+    fn before(&self, cookie: u64) -> (u64, Option<NameBuf>) {
         let mark = self.names.range(..=cookie).next_back();
         mark.map_or((DOT_DOT, None), |(at, name)| (*at, Some(name.clone())))
     }
@@ -84,7 +84,7 @@ impl DirHandle {
     }
 
     fn rewind(&self) {
-        *self.marks.lock() = Marks::new();
+        *self.marks.lock() = CookieMarks::new();
     }
 }
 
@@ -98,7 +98,7 @@ impl<E: Store + SliceStore> Fs<E> {
             return Err(FsError::NotDirectory);
         }
         self.access(caller, dir, Perm::READ)?;
-        Ok(DirHandle { dir: NodeRef::clone(dir), marks: Mutex::new(Marks::new()) })
+        Ok(DirHandle { dir: NodeRef::clone(dir), marks: Mutex::new(CookieMarks::new()) })
     }
 
     /// Up to `max` entries after a cookie, 0 for the start, each with the cookie after it. `.` and `..` come first. Empty at the end.
@@ -116,7 +116,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let own = |name: &[u8], ino| DirEntry { name: name.into(), ino, kind: FileKind::Directory };
         if cookie == 0 {
             handle.rewind();
-            self.was_read(&handle.dir)?;
+            self.renew_atime_if_due(&handle.dir)?;
         }
         if cookie < DOT && entries.len() < max {
             entries.push((DOT, own(b".", handle.dir.ino())));
@@ -129,7 +129,7 @@ impl<E: Store + SliceStore> Fs<E> {
             return Ok(entries);
         }
         let Some((mut at, after)) = self.name_before(handle, cookie)? else { return Ok(entries) };
-        let names = self.names_told(&handle.dir, after.as_deref(), max - entries.len())?;
+        let names = self.list_recorded(&handle.dir, after.as_deref(), max - entries.len())?;
         let mut marks = handle.marks.lock();
         for entry in names {
             at += 1;
@@ -154,7 +154,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let _guard = self.enter_handle();
         if cookie == 0 {
             handle.rewind();
-            self.was_read(&handle.dir)?;
+            self.renew_atime_if_due(&handle.dir)?;
         }
         if cookie < DOT && visit(DOT, b".", &handle.dir) {
             return Ok(());
@@ -169,7 +169,7 @@ impl<E: Store + SliceStore> Fs<E> {
             return Ok(());
         }
         let Some((mut at, after)) = self.name_before(handle, cookie)? else { return Ok(()) };
-        self.visit_told(&handle.dir, after.as_deref(), at_once, &mut |name, node| {
+        self.visit_recorded(&handle.dir, after.as_deref(), at_once, &mut |name, node| {
             at += 1;
             // A name that went while it was read has its number all the same.
             let full = node.is_some_and(|node| visit(at, name, node));
@@ -186,7 +186,12 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 
     /// As `names_after`, written down inside a transaction. Who asks was asked when the handle was opened.
-    fn names_told(&self, dir: &NodeRef, after: Option<&[u8]>, max: usize) -> Result<Vec<DirEntry>, FsError> {
+    fn list_recorded(
+        &self,
+        dir: &NodeRef,
+        after: Option<&[u8]>,
+        max: usize,
+    ) -> Result<Vec<DirEntry>, FsError> {
         if self.call_gate.is_transaction() {
             self.readdir(&Caller::ROOT, dir, after, max)
         } else {
@@ -195,12 +200,16 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 
     /// The number of the last entry at or before a cookie, and its name if it is not `..`; `None` if the directory ends before.
-    fn name_before(&self, handle: &DirHandle, cookie: u64) -> Result<Option<(u64, Option<Name>)>, FsError> {
+    fn name_before(
+        &self,
+        handle: &DirHandle,
+        cookie: u64,
+    ) -> Result<Option<(u64, Option<NameBuf>)>, FsError> {
         let first = cookie.max(DOT_DOT);
         let (mut at, mut after) = handle.marks.lock().before(first);
         while at < first {
             let skip = usize::try_from(first - at).unwrap_or(usize::MAX).min(1024);
-            let skipped = self.names_told(&handle.dir, after.as_deref(), skip)?;
+            let skipped = self.list_recorded(&handle.dir, after.as_deref(), skip)?;
             let Some(last) = skipped.last() else { return Ok(None) };
             at += skipped.len() as u64;
             after = Some(last.name.clone());

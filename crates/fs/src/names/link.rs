@@ -5,12 +5,12 @@ use warpfire_meta::{Admit, SliceStore, Store};
 
 use super::remove::check_parent_and_name;
 use crate::acl::{Caller, Perm};
-use crate::attrs::lost;
+use crate::attrs::missing_record;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::LINKS_MAX;
-use crate::node::{Home, Name, NodeRef};
-use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
+use crate::node::{NameBuf, NodeRef, RecordLocation};
+use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
 impl<E: Store + SliceStore> Fs<E> {
@@ -60,26 +60,26 @@ impl<E: Store + SliceStore> Fs<E> {
             if state.attrs.links >= LINKS_MAX {
                 return Err(FsError::TooManyLinks);
             }
-            let old_key = state.home_key(self.volume, node.ino()).ok_or(FsError::NotFound)?;
+            let old_key = state.record_key(self.volume, node.ino()).ok_or(FsError::NotFound)?;
             let own = inode_key(self.volume, node.ino());
-            let mut home = Home::Own;
-            match &state.home {
-                Home::Own => {
+            let mut location = RecordLocation::Own;
+            match &state.location {
+                RecordLocation::Own => {
                     InodeEdit { links_add: 1, ctime: Some(now), ..InodeEdit::default() }.encode(value);
                     batch.merge(&own, value);
                 }
-                Home::Dentry(..) | Home::Orphan { linkable: true } => {
+                RecordLocation::Dentry(..) | RecordLocation::Orphan { linkable: true } => {
                     if !self.get(&old_key, value)? {
-                        return Err(lost());
+                        return Err(missing_record());
                     }
                     let mut inode = Inode::decode(value)?;
                     inode.attrs.links += 1;
                     inode.attrs.ctime = now;
                     inode.encode(other);
-                    if let Home::Orphan { .. } = state.home {
+                    if let RecordLocation::Orphan { .. } = state.location {
                         batch.delete(&Key::Orphan(self.volume, node.ino()).encode());
                         batch.put(&key, other);
-                        home = Home::Dentry(dir.ino(), name.into());
+                        location = RecordLocation::Dentry(dir.ino(), name.into());
                     } else {
                         batch.put(&own, other);
                         other.clear();
@@ -87,9 +87,11 @@ impl<E: Store + SliceStore> Fs<E> {
                         batch.put(&old_key, other);
                     }
                 }
-                Home::Orphan { linkable: false } | Home::Gone => return Err(FsError::NotFound),
+                RecordLocation::Orphan { linkable: false } | RecordLocation::Gone => {
+                    return Err(FsError::NotFound);
+                }
             }
-            if home == Home::Own {
+            if location == RecordLocation::Own {
                 other.clear();
                 Dentry::encode_reference(other, node.kind(), node.ino());
                 batch.put(&key, other);
@@ -97,15 +99,15 @@ impl<E: Store + SliceStore> Fs<E> {
             self.commit(batch, Admit::User)?;
             state.attrs.links += 1;
             state.attrs.ctime = now;
-            if home == Home::Own {
-                state.place = Some((dir.ino(), name.into()));
+            if location == RecordLocation::Own {
+                state.dentry = Some((dir.ino(), name.into()));
             }
-            state.home = home;
+            state.location = location;
             for moved in [&old_key, &own, &key] {
-                self.stripes.moved(moved);
+                self.version_counters.bump(moved);
             }
             drop(state);
-            self.touch(dir, now);
+            self.defer_times(dir, now);
             Ok(())
         })
     }
@@ -116,7 +118,7 @@ struct MakeLink {
     caller: RecordedCaller,
     node: u64,
     dir: u64,
-    name: Name,
+    name: NameBuf,
 }
 
 impl<E: Store + SliceStore> Operation<Fs<E>> for MakeLink {
@@ -132,7 +134,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for MakeLink {
         self.caller.heap_bytes() + self.name.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.link(&self.caller.get(), scene.node(self.node)?, scene.node(self.dir)?, &self.name)
     }
 }

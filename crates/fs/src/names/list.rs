@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use foldhash::quality::FoldHasher;
 use warpfire_format::fs::{Dentry, FileKind, Key, dentry_key, dentry_range};
-use warpfire_meta::{Direction, KeyRange, Page, SliceStore, Store};
+use warpfire_meta::{Direction, KeyRange, ScanPage, SliceStore, Store};
 
 use crate::acl::{Caller, Perm};
 use crate::attrs::Attr;
@@ -13,8 +13,8 @@ use crate::damage::WRONG_RANGE;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::PAGE_BYTES;
-use crate::node::{Found, Home, Name, NodeRef, State};
-use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, Scene, new_hasher};
+use crate::node::{NameBuf, NodeLookup, NodeRef, NodeState, RecordLocation};
+use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, ReplayScene, new_hasher};
 
 /// Names read ahead of a visit that is replayed.
 const VISIT_AT_ONCE: usize = 256;
@@ -23,7 +23,7 @@ const VISIT_AT_ONCE: usize = 256;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirEntry {
     /// The name; `.` and `..` are not listed.
-    pub name: Name,
+    pub name: NameBuf,
     /// Number of the inode it leads to.
     pub ino: u64,
     /// Kind of file it leads to.
@@ -46,7 +46,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let record = || ListNames {
             caller: RecordedCaller::of(caller),
             dir: dir.ino(),
-            after: after.map(Name::from_slice),
+            after: after.map(NameBuf::from_slice),
             max,
         };
         self.call(record, || {
@@ -55,7 +55,7 @@ impl<E: Store + SliceStore> Fs<E> {
             }
             self.access(caller, dir, Perm::READ)?;
             let entries = self.names_after(dir.ino(), after, max)?;
-            self.was_read(dir)?;
+            self.renew_atime_if_due(dir)?;
             Ok(entries)
         })
     }
@@ -75,7 +75,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let mut entries = Vec::with_capacity(max.min(1024));
         let snapshot = self.engine.snapshot();
         let at = self.engine.seq(&snapshot);
-        let mut page = Page::default();
+        let mut page = ScanPage::default();
         while entries.len() < max {
             let range = KeyRange { start: &start, end: Some(&end) };
             let wanted = max - entries.len();
@@ -108,10 +108,10 @@ impl<E: Store + SliceStore> Fs<E> {
             start = dentry_key(self.volume, dir, name);
             start.push(0);
         }
-        let mut page = Page::default();
+        let mut page = ScanPage::default();
         loop {
             // Before the snapshot, so that what changes after it is seen to have moved.
-            let stood = self.stripes.all();
+            let counters_before = self.version_counters.snapshot();
             let snapshot = self.engine.snapshot();
             let at = self.engine.seq(&snapshot);
             let range = KeyRange { start: &start, end: Some(&end) };
@@ -123,11 +123,12 @@ impl<E: Store + SliceStore> Fs<E> {
                 };
                 let node = match Dentry::decode(entry.value)? {
                     Dentry::Embedded(inode) if inode.ino != dir => {
-                        let is_current = || self.stripes.at(entry.key) == stood.at(entry.key);
-                        let state = || State::new(&inode, Home::Dentry(dir, name.into()));
-                        match self.table.get_or_insert(inode.ino, is_current, state) {
-                            Found::Node(node) => Some(node),
-                            Found::Dying(_) | Found::Stale => self.find(dir, name)?,
+                        let is_current =
+                            || self.version_counters.at(entry.key) == counters_before.at(entry.key);
+                        let state = || NodeState::new(&inode, RecordLocation::Dentry(dir, name.into()));
+                        match self.inode_cache.get_or_insert(inode.ino, is_current, state) {
+                            NodeLookup::Node(node) => Some(node),
+                            NodeLookup::Dying(_) | NodeLookup::Stale => self.find(dir, name)?,
                         }
                     }
                     _ => self.find(dir, name)?,
@@ -143,7 +144,7 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 
     /// As `visit_nodes`, written down inside a transaction, with the attributes of the nodes that were taken: who visits a node may tell of them.
-    pub(crate) fn visit_told(
+    pub(crate) fn visit_recorded(
         &self,
         dir: &NodeRef,
         after: Option<&[u8]>,
@@ -168,7 +169,7 @@ impl<E: Store + SliceStore> Fs<E> {
             })?;
             Ok(visited)
         };
-        let record = || VisitNames { dir: dir.ino(), after: after.map(Name::from_slice), max: max.get() };
+        let record = || VisitNames { dir: dir.ino(), after: after.map(NameBuf::from_slice), max: max.get() };
         self.call(record, run).map(drop)
     }
 }
@@ -177,7 +178,7 @@ impl<E: Store + SliceStore> Fs<E> {
 struct ListNames {
     caller: RecordedCaller,
     dir: u64,
-    after: Option<Name>,
+    after: Option<NameBuf>,
     max: usize,
 }
 
@@ -194,15 +195,15 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for ListNames {
         self.caller.heap_bytes() + self.after.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.readdir(&self.caller.get(), scene.node(self.dir)?, self.after.as_deref(), self.max).map(drop)
     }
 }
 
-/// [`Fs::visit_told`] as a journal keeps it. It has no caller: permission was checked when the handle was opened.
+/// [`Fs::visit_recorded`] as a journal keeps it. It has no caller: permission was checked when the handle was opened.
 struct VisitNames {
     dir: u64,
-    after: Option<Name>,
+    after: Option<NameBuf>,
     /// How many names the visitor took; `usize::MAX` if it would have taken more.
     max: usize,
 }
@@ -220,10 +221,10 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for VisitNames {
         self.after.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         let dir = NodeRef::clone(scene.node(self.dir)?);
         let mut left = self.max;
-        fs.visit_told(&dir, self.after.as_deref(), left.min(VISIT_AT_ONCE), &mut |_, node| {
+        fs.visit_recorded(&dir, self.after.as_deref(), left.min(VISIT_AT_ONCE), &mut |_, node| {
             let full = left == 0;
             if let Some(node) = node.filter(|_| !full) {
                 left -= 1;

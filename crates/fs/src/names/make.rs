@@ -3,20 +3,20 @@
 use std::hash::{Hash, Hasher};
 
 use warpfire_format::fs::{
-    Attrs, Content, Dentry, Extents, FileKind, Inode, InodeEdit, Key, KeyBuf, SMALL_FILE_BYTES_MAX, Stamp,
-    dentry_key, encode_region, flag, inode_key, region_key, xattr_key,
+    Attrs, Dentry, ExtentReader, FileKind, Inode, InodeContent, InodeEdit, InodeTime, Key, KeyBuf,
+    SMALL_FILE_BYTES_MAX, dentry_key, encode_region, flag, inode_key, region_key, xattr_key,
 };
 use warpfire_meta::{Admit, Batch, SliceStore, Store};
 
-use crate::acl::{Acl, Caller, Inherited, Perm, XATTR_ACCESS, XATTR_DEFAULT, inherit};
+use crate::acl::{Acl, Caller, InheritedAcl, Perm, XATTR_ACCESS, XATTR_DEFAULT, inherit};
 use crate::attrs::{NewMode, SetAttr};
-use crate::data::{RecordedContent, Source, by_region};
-use crate::dirty::{BYTES, INODES};
+use crate::data::{RecordedContent, WriteSource, by_region};
+use crate::deferred::{BYTES, INODES};
 use crate::error::FsError;
-use crate::fs::{Fs, fresh};
+use crate::fs::{Fs, new_attrs};
 use crate::limits::{FILE_BYTES_MAX, LINKS_MAX, TARGET_BYTES_MAX};
-use crate::node::{Found, Home, Name, NodeRef, State, check_name};
-use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, Scene};
+use crate::node::{NameBuf, NodeLookup, NodeRef, NodeState, RecordLocation, check_name};
+use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
 const S_ISGID: u32 = 0o2000;
@@ -37,7 +37,7 @@ pub struct NewFile<'a> {
 }
 
 /// A new inode before it is written.
-struct Draft {
+struct DraftInode {
     ino: u64,
     attrs: Attrs,
     access: Option<Acl>,
@@ -175,16 +175,20 @@ impl<E: Store + SliceStore> Fs<E> {
             draft.attrs.links = 0;
             let mut scratch = Scratch::take();
             let Scratch { batch, value, .. } = &mut *scratch;
-            let inode = Inode { ino: draft.ino, attrs: draft.attrs, content: Content::Small(Extents::EMPTY) };
+            let inode = Inode {
+                ino: draft.ino,
+                attrs: draft.attrs,
+                content: InodeContent::Small(ExtentReader::EMPTY),
+            };
             inode.encode(value);
             batch.put(&Key::Orphan(self.volume, draft.ino).encode(), value);
-            self.put_lists(&draft, batch);
+            self.put_acls(&draft, batch);
             batch.add(INODES, 1);
             self.commit(batch, Admit::User)?;
-            let state = || State::new(&inode, Home::Orphan { linkable: true });
-            match self.table.get_or_insert(draft.ino, || true, state) {
-                Found::Node(node) => Ok(node),
-                Found::Dying(_) | Found::Stale => unreachable!("no one else knows the number"),
+            let state = || NodeState::new(&inode, RecordLocation::Orphan { linkable: true });
+            match self.inode_cache.get_or_insert(draft.ino, || true, state) {
+                NodeLookup::Node(node) => Ok(node),
+                NodeLookup::Dying(_) | NodeLookup::Stale => unreachable!("no one else knows the number"),
             }
         })
     }
@@ -211,8 +215,8 @@ impl<E: Store + SliceStore> Fs<E> {
         check_name(name)?;
         check_content(new)?;
         let source = match new.kind {
-            FileKind::Regular if !new.content.is_empty() => Source::stage(&*self.engine, new.content)?,
-            _ => Source::Bytes(new.content),
+            FileKind::Regular if !new.content.is_empty() => WriteSource::stage(&*self.engine, new.content)?,
+            _ => WriteSource::Bytes(new.content),
         };
         let made = self.make_source(caller, dir, name, new, &source, keeps_node);
         source.release(&*self.engine);
@@ -226,7 +230,7 @@ impl<E: Store + SliceStore> Fs<E> {
         dir: &NodeRef,
         name: &[u8],
         new: &NewFile<'_>,
-        source: &Source<'_>,
+        source: &WriteSource<'_>,
         keeps_node: bool,
     ) -> Result<(u64, Option<NodeRef>), FsError> {
         let record = || MakeFile {
@@ -248,13 +252,16 @@ impl<E: Store + SliceStore> Fs<E> {
         self.call(record, run).map(|CreatedFile(ino, node)| (ino, node))
     }
 
-    fn node_of(&self, dir: &NodeRef, name: &[u8], ino: u64, made: Made) -> Result<NodeRef, FsError> {
-        let found =
-            self.table.get_or_insert(ino, || self.stripes.at(&made.home_key) == made.stripe, || made.state);
+    fn node_of(&self, dir: &NodeRef, name: &[u8], ino: u64, made: NewInode) -> Result<NodeRef, FsError> {
+        let found = self.inode_cache.get_or_insert(
+            ino,
+            || self.version_counters.at(&made.record_key) == made.counter,
+            || made.state,
+        );
         match found {
-            Found::Node(node) => Ok(node),
+            NodeLookup::Node(node) => Ok(node),
             // Someone was quicker to find the name and has changed or removed it: look what there is.
-            Found::Dying(_) | Found::Stale => self.find(dir.ino(), name)?.ok_or(FsError::NotFound),
+            NodeLookup::Dying(_) | NodeLookup::Stale => self.find(dir.ino(), name)?.ok_or(FsError::NotFound),
         }
     }
 
@@ -264,8 +271,8 @@ impl<E: Store + SliceStore> Fs<E> {
         dir: &NodeRef,
         name: &[u8],
         new: &NewFile<'_>,
-        source: &Source<'_>,
-    ) -> Result<(u64, Made), FsError> {
+        source: &WriteSource<'_>,
+    ) -> Result<(u64, NewInode), FsError> {
         let now = self.now();
         let adding = dir.children.read();
         let key = dentry_key(self.volume, dir.ino(), name);
@@ -292,40 +299,40 @@ impl<E: Store + SliceStore> Fs<E> {
                     for (_, extents) in regions {
                         extents.encode(&mut tail);
                     }
-                    Content::Small(Extents::EMPTY)
+                    InodeContent::Small(ExtentReader::EMPTY)
                 } else {
                     for (index, extents) in regions {
                         encode_region(&mut tail, &extents, false);
                         batch.put(&region_key(self.volume, draft.ino, index), &tail);
                         tail.clear();
                     }
-                    Content::Regions
+                    InodeContent::Regions
                 }
             }
             FileKind::Symlink => {
                 draft.attrs.size_bytes = new.content.len() as u64;
-                Content::Symlink(new.content)
+                InodeContent::Symlink(new.content)
             }
-            FileKind::Directory => Content::Directory(dir.ino(), name),
-            _ => Content::None,
+            FileKind::Directory => InodeContent::Directory(dir.ino(), name),
+            _ => InodeContent::None,
         };
         let inode = Inode { ino: draft.ino, attrs: draft.attrs, content };
         inode.encode(value);
         value.extend_from_slice(&tail);
-        let (home, home_key) = if is_dir {
+        let (location, record_key) = if is_dir {
             let own = inode_key(self.volume, draft.ino);
             batch.put(&own, value);
             value.clear();
             Dentry::encode_reference(value, new.kind, draft.ino);
-            (Home::Own, own)
+            (RecordLocation::Own, own)
         } else {
-            (Home::Dentry(dir.ino(), name.into()), key.clone())
+            (RecordLocation::Dentry(dir.ino(), name.into()), key.clone())
         };
         batch.put(&key, value);
-        self.put_lists(&draft, batch);
+        self.put_acls(&draft, batch);
         batch.add(INODES, 1);
         batch.add(BYTES, draft.attrs.allocated_bytes.cast_signed());
-        let stripe = self.stripes.at(&home_key);
+        let counter = self.version_counters.at(&record_key);
         if is_dir {
             let mut parent = dir.state.write();
             if parent.attrs.links >= LINKS_MAX {
@@ -336,11 +343,11 @@ impl<E: Store + SliceStore> Fs<E> {
         } else {
             self.commit(batch, Admit::User)?;
         }
-        self.touch(dir, now);
-        let state = State::new(&inode, home);
+        self.defer_times(dir, now);
+        let state = NodeState::new(&inode, location);
         drop(guard);
         drop(adding);
-        Ok((draft.ino, Made { state, home_key, stripe }))
+        Ok((draft.ino, NewInode { state, record_key, counter }))
     }
 
     /// Checks that the caller may add to the directory, and decides what a new inode there looks like.
@@ -349,9 +356,9 @@ impl<E: Store + SliceStore> Fs<E> {
         caller: &Caller<'_>,
         dir: &NodeRef,
         new: &NewFile<'_>,
-        now: Stamp,
+        now: InodeTime,
         want: Perm,
-    ) -> Result<Draft, FsError> {
+    ) -> Result<DraftInode, FsError> {
         if !dir.is_dir() {
             return Err(FsError::NotDirectory);
         }
@@ -363,8 +370,11 @@ impl<E: Store + SliceStore> Fs<E> {
             state.attrs
         };
         self.permit(caller, dir.ino(), &parent, want)?;
-        let parent_default =
-            if parent.flags & flag::DEFAULT_ACL != 0 { self.list(dir.ino(), XATTR_DEFAULT)? } else { None };
+        let parent_default = if parent.flags & flag::DEFAULT_ACL != 0 {
+            self.read_acl(dir.ino(), XATTR_DEFAULT)?
+        } else {
+            None
+        };
         let mut mode = (new.kind as u32) << 12 | new.mode.mode & 0o7777;
         let mut gid = caller.gid;
         if u32::from(parent.permissions) & S_ISGID != 0 {
@@ -375,8 +385,8 @@ impl<E: Store + SliceStore> Fs<E> {
                 mode &= !S_ISGID;
             }
         }
-        let Inherited { mode, access, default } = inherit(parent_default.as_ref(), mode, new.mode.umask);
-        let mut attrs = fresh(new.kind, (mode & 0o7777) as u16, now);
+        let InheritedAcl { mode, access, default } = inherit(parent_default.as_ref(), mode, new.mode.umask);
+        let mut attrs = new_attrs(new.kind, (mode & 0o7777) as u16, now);
         attrs.uid = caller.uid;
         attrs.gid = gid;
         attrs.rdev = new.rdev;
@@ -385,7 +395,7 @@ impl<E: Store + SliceStore> Fs<E> {
                 attrs.flags |= bit | flag::XATTRS;
             }
         }
-        let mut draft = Draft { ino: self.new_ino()?, attrs, access, default };
+        let mut draft = DraftInode { ino: self.new_ino()?, attrs, access, default };
         if let Some(set) = new.set {
             let edit = self.plan_setattr(caller, draft.ino, &draft.attrs, set, now)?;
             edit.apply(&mut draft.attrs)?;
@@ -396,7 +406,7 @@ impl<E: Store + SliceStore> Fs<E> {
         Ok(draft)
     }
 
-    fn put_lists(&self, draft: &Draft, batch: &mut Batch) {
+    fn put_acls(&self, draft: &DraftInode, batch: &mut Batch) {
         for (list, name) in [(&draft.access, XATTR_ACCESS), (&draft.default, XATTR_DEFAULT)] {
             if let Some(list) = list {
                 let value = crate::attrs::encode_xattr_value(&list.to_xattr());
@@ -407,10 +417,10 @@ impl<E: Store + SliceStore> Fs<E> {
 }
 
 /// What was made, and how to tell whether it has changed since.
-struct Made {
-    state: State,
-    home_key: KeyBuf,
-    stripe: u64,
+struct NewInode {
+    state: NodeState,
+    record_key: KeyBuf,
+    counter: u64,
 }
 
 fn check_content(new: &NewFile<'_>) -> Result<(), FsError> {
@@ -438,7 +448,7 @@ fn check_content(new: &NewFile<'_>) -> Result<(), FsError> {
 struct MakeFile {
     caller: RecordedCaller,
     dir: u64,
-    name: Name,
+    name: NameBuf,
     kind: FileKind,
     mode: NewMode,
     rdev: u64,
@@ -465,7 +475,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for MakeFile {
         self.content.content_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         let new = NewFile {
             kind: self.kind,
             mode: self.mode,
@@ -503,7 +513,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for MakeTmpfile {
         self.caller.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         let node = fs.tmpfile(&self.caller.get(), scene.node(self.dir)?, self.mode)?;
         scene.add(node);
         Ok(())

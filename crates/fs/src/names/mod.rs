@@ -1,6 +1,6 @@
 //! Names: looking up, making, removing, linking, renaming, listing.
 
-mod depart;
+mod departure;
 mod handle;
 mod link;
 mod list;
@@ -21,12 +21,12 @@ use warpfire_meta::{SliceStore, Store};
 use crate::acl::{Caller, Perm};
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::node::{Name, Node, NodeRef, check_name};
-use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
+use crate::node::{NameBuf, Node, NodeRef, check_name};
+use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 
 /// How a directory's children are held, see `Node::children`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Hold {
+enum ChildrenLock {
     /// Names may be added.
     Shared,
     /// None can be.
@@ -34,21 +34,21 @@ enum Hold {
 }
 
 #[expect(dead_code, reason = "guards are held for their drop")]
-enum Held<'a> {
+enum ChildrenGuard<'a> {
     Shared(RwLockReadGuard<'a, ()>),
     Exclusive(RwLockWriteGuard<'a, ()>),
 }
 
 /// Holds the children of several directories, in the order that all callers keep. Naming one twice is fine if the holds agree.
-fn hold_children<'a>(dirs: &[(&'a Node, Hold)]) -> SmallVec<[Held<'a>; 3]> {
-    let mut order: SmallVec<[(&'a Node, Hold); 3]> = dirs.into();
+fn lock_children<'a>(dirs: &[(&'a Node, ChildrenLock)]) -> SmallVec<[ChildrenGuard<'a>; 3]> {
+    let mut order: SmallVec<[(&'a Node, ChildrenLock); 3]> = dirs.into();
     order.sort_by_key(|(dir, _)| dir.ino());
     order.dedup_by_key(|(dir, _)| dir.ino());
     order
         .into_iter()
         .map(|(dir, hold)| match hold {
-            Hold::Shared => Held::Shared(dir.children.read()),
-            Hold::Exclusive => Held::Exclusive(dir.children.write()),
+            ChildrenLock::Shared => ChildrenGuard::Shared(dir.children.read()),
+            ChildrenLock::Exclusive => ChildrenGuard::Exclusive(dir.children.write()),
         })
         .collect()
 }
@@ -86,8 +86,8 @@ impl<E: Store + SliceStore> Fs<E> {
                 if state.is_unlinked() {
                     return Err(FsError::NotFound);
                 }
-                let place = state.place.as_ref().filter(|_| dir.is_dir());
-                place.map(|(parent, _)| *parent).ok_or(FsError::NotDirectory)?
+                let dentry = state.dentry.as_ref().filter(|_| dir.is_dir());
+                dentry.map(|(parent, _)| *parent).ok_or(FsError::NotDirectory)?
             };
             if parent == dir.ino() {
                 return Ok(NodeRef::clone(dir));
@@ -101,7 +101,7 @@ impl<E: Store + SliceStore> Fs<E> {
 struct Lookup {
     caller: RecordedCaller,
     dir: u64,
-    name: Name,
+    name: NameBuf,
 }
 
 impl<E: Store + SliceStore> Operation<Fs<E>> for Lookup {
@@ -117,7 +117,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for Lookup {
         self.caller.heap_bytes() + self.name.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         let node = fs.lookup(&self.caller.get(), scene.node(self.dir)?, &self.name)?;
         scene.add(node);
         Ok(())
@@ -142,7 +142,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for LookupParent {
         0
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         let parent = fs.parent(scene.node(self.dir)?)?;
         scene.add(parent);
         Ok(())

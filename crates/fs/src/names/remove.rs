@@ -1,16 +1,16 @@
 //! Removing names.
 
 use warpfire_format::fs::{InodeEdit, dentry_key, dentry_range, flag, inode_key};
-use warpfire_meta::{Admit, Direction, KeyRange, Page, SliceStore, Store};
+use warpfire_meta::{Admit, Direction, KeyRange, ScanPage, SliceStore, Store};
 
-use super::depart::Departure;
-use super::{Hold, hold_children};
+use super::departure::Departure;
+use super::{ChildrenLock, lock_children};
 use crate::acl::Caller;
-use crate::dirty::INODES;
+use crate::deferred::INODES;
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::node::{Home, Name, Node, NodeRef, check_name};
-use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
+use crate::node::{NameBuf, Node, NodeRef, RecordLocation, check_name};
+use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
 impl<E: Store + SliceStore> Fs<E> {
@@ -49,12 +49,12 @@ impl<E: Store + SliceStore> Fs<E> {
         scratch.batch.delete(&key);
         let departure = self.plan_departure(&node, &state, now, &mut scratch.batch)?;
         if let Err(e) = self.commit(&scratch.batch, Admit::Reserve) {
-            Self::call_off(&node);
+            Self::cancel_departure(&node);
             return Err(e);
         }
-        self.stripes.moved(&key);
-        self.settle(&node, &mut state, departure, now);
-        self.touch(dir, now);
+        self.version_counters.bump(&key);
+        self.finish_departure(&node, &mut state, departure, now);
+        self.defer_times(dir, now);
         Ok(departure)
     }
 
@@ -81,7 +81,7 @@ impl<E: Store + SliceStore> Fs<E> {
                         return Err(e);
                     }
                 };
-                let _closed = hold_children(&[(&target, Hold::Exclusive)]);
+                let _closed = lock_children(&[(&target, ChildrenLock::Exclusive)]);
                 let _guard = self.engine.lock(&[&key]);
                 let still = self.find(dir.ino(), name)?;
                 if still.is_none_or(|still| still.ino() != target.ino()) {
@@ -120,10 +120,10 @@ impl<E: Store + SliceStore> Fs<E> {
         self.plan_directory_removal(target, &state, &mut scratch.batch)?;
         let edit = InodeEdit { links_add: -1, ..InodeEdit::default() };
         self.commit_edit(dir, &mut parent, &edit, &mut scratch.batch, Admit::Reserve)?;
-        self.stripes.moved(key);
-        self.settle_directory(target, &mut state, now);
+        self.version_counters.bump(key);
+        self.finish_directory_removal(target, &mut state, now);
         drop((parent, state));
-        self.touch(dir, now);
+        self.defer_times(dir, now);
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl<E: Store + SliceStore> Fs<E> {
     pub(super) fn plan_directory_removal(
         &self,
         target: &Node,
-        state: &crate::node::State,
+        state: &crate::node::NodeState,
         batch: &mut warpfire_meta::Batch,
     ) -> Result<(), FsError> {
         batch.delete(&inode_key(self.volume, target.ino()));
@@ -146,24 +146,24 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 
     /// The directory is gone: its node says so too.
-    pub(super) fn settle_directory(
+    pub(super) fn finish_directory_removal(
         &self,
         target: &Node,
-        state: &mut crate::node::State,
-        now: warpfire_format::fs::Stamp,
+        state: &mut crate::node::NodeState,
+        now: warpfire_format::fs::InodeTime,
     ) {
-        self.stripes.moved(&inode_key(self.volume, target.ino()));
+        self.version_counters.bump(&inode_key(self.volume, target.ino()));
         state.attrs = target.current(state);
         state.attrs.links = 0;
         state.attrs.ctime = now;
-        state.home = Home::Gone;
+        state.location = RecordLocation::Gone;
     }
 
     /// Whether a directory holds no name. Only lasting while its children are held.
     pub(super) fn is_empty(&self, dir: &Node) -> Result<bool, FsError> {
         let (start, end) = dentry_range(self.volume, dir.ino());
         let snapshot = self.engine.snapshot();
-        let mut page = Page::default();
+        let mut page = ScanPage::default();
         let range = KeyRange { start: &start, end: Some(&end) };
         self.engine.scan(range, self.engine.seq(&snapshot), Direction::Forward, 1, 1, &mut page)?;
         Ok(page.is_empty())
@@ -181,7 +181,7 @@ pub(super) fn check_parent_and_name(dir: &Node, name: &[u8]) -> Result<(), FsErr
 struct Unlink {
     caller: RecordedCaller,
     dir: u64,
-    name: Name,
+    name: NameBuf,
 }
 
 impl<E: Store + SliceStore> Operation<Fs<E>> for Unlink {
@@ -197,7 +197,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for Unlink {
         self.caller.heap_bytes() + self.name.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.unlink(&self.caller.get(), scene.node(self.dir)?, &self.name)
     }
 }
@@ -206,7 +206,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for Unlink {
 struct RemoveDirectory {
     caller: RecordedCaller,
     dir: u64,
-    name: Name,
+    name: NameBuf,
 }
 
 impl<E: Store + SliceStore> Operation<Fs<E>> for RemoveDirectory {
@@ -222,7 +222,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for RemoveDirectory {
         self.caller.heap_bytes() + self.name.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.rmdir(&self.caller.get(), scene.node(self.dir)?, &self.name)
     }
 }

@@ -6,20 +6,20 @@
 
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
-use warpfire_format::fs::{Dentry, InodeEdit, KeyBuf, Stamp, dentry_key, inode_key};
+use warpfire_format::fs::{Dentry, InodeEdit, InodeTime, KeyBuf, dentry_key, inode_key};
 use warpfire_meta::{Admit, Batch, SliceStore, Store};
 
-use super::depart::{Departure, with_ctime};
+use super::departure::{Departure, with_ctime};
 use super::remove::check_parent_and_name;
-use super::{Hold, hold_children};
+use super::{ChildrenLock, lock_children};
 use crate::acl::{Caller, Perm};
-use crate::attrs::lost;
+use crate::attrs::missing_record;
 use crate::damage::MISCOUNTED_LINKS;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::LINKS_MAX;
-use crate::node::{Home, Name, NodeRef, State};
-use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
+use crate::node::{NameBuf, NodeRef, NodeState, RecordLocation};
+use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
 /// What to do about a target that exists.
@@ -35,24 +35,24 @@ pub enum RenameMode {
 }
 
 /// One end of a rename: a name and what it leads to.
-struct End<'a> {
+struct RenameEnd<'a> {
     dir: &'a NodeRef,
     name: &'a [u8],
     key: KeyBuf,
 }
 
 /// The states that a rename changes, held in the order that all callers keep.
-struct States<'a>(SmallVec<[(u64, RwLockWriteGuard<'a, State>); 4]>);
+struct LockedStates<'a>(SmallVec<[(u64, RwLockWriteGuard<'a, NodeState>); 4]>);
 
-impl<'a> States<'a> {
+impl<'a> LockedStates<'a> {
     fn hold(nodes: &[&'a NodeRef]) -> Self {
         let mut order: SmallVec<[&NodeRef; 4]> = nodes.into();
         order.sort_by_key(|node| node.ino());
         order.dedup_by_key(|node| node.ino());
-        States(order.into_iter().map(|node| (node.ino(), node.state.write())).collect())
+        LockedStates(order.into_iter().map(|node| (node.ino(), node.state.write())).collect())
     }
 
-    fn of(&mut self, node: &NodeRef) -> &mut State {
+    fn of(&mut self, node: &NodeRef) -> &mut NodeState {
         let found = self.0.iter_mut().find(|(ino, _)| *ino == node.ino());
         &mut found.expect("the state of each node involved is held").1
     }
@@ -87,8 +87,8 @@ impl<E: Store + SliceStore> Fs<E> {
             }
             let end = |(dir, name): (&'_ NodeRef, &[u8])| dentry_key(self.volume, dir.ino(), name);
             let (from, to) = (
-                End { dir: from.0, name: from.1, key: end(from) },
-                End { dir: to.0, name: to.1, key: end(to) },
+                RenameEnd { dir: from.0, name: from.1, key: end(from) },
+                RenameEnd { dir: to.0, name: to.1, key: end(to) },
             );
             loop {
                 let source = self.find(from.dir.ino(), from.name)?;
@@ -129,8 +129,8 @@ impl<E: Store + SliceStore> Fs<E> {
     fn try_rename(
         &self,
         caller: &Caller<'_>,
-        from: &End<'_>,
-        to: &End<'_>,
+        from: &RenameEnd<'_>,
+        to: &RenameEnd<'_>,
         mode: RenameMode,
         source: Option<NodeRef>,
         target: Option<NodeRef>,
@@ -141,16 +141,16 @@ impl<E: Store + SliceStore> Fs<E> {
         let across = from.dir.ino() != to.dir.ino();
         let _one_at_a_time = (moves_a_directory && across).then(|| self.rename.lock());
         let mut holds: SmallVec<[_; 3]> = SmallVec::new();
-        holds.push((&**to.dir, Hold::Shared));
+        holds.push((&**to.dir, ChildrenLock::Shared));
         if exchange {
-            holds.push((&**from.dir, Hold::Shared));
+            holds.push((&**from.dir, ChildrenLock::Shared));
         }
         let replaces_a_directory = !exchange && is_dir(&source) && is_dir(&target);
         let same = source.as_ref().map(|n| n.ino()) == target.as_ref().map(|n| n.ino());
         if let Some(target) = target.as_ref().filter(|_| replaces_a_directory && !same) {
-            holds.push((&**target, Hold::Exclusive));
+            holds.push((&**target, ChildrenLock::Exclusive));
         }
-        let _held = hold_children(&holds);
+        let _held = lock_children(&holds);
         let _guard = self.engine.lock(&[&from.key, &to.key]);
         // A record that moves takes its slices along: they stay from its reading to its commit.
         let _pin = self.engine.pin();
@@ -176,11 +176,11 @@ impl<E: Store + SliceStore> Fs<E> {
             Some(target) if exchange => self.swap(from, to, &source, target, now)?,
             _ => self.replace(from, to, &source, target.as_ref(), now)?,
         };
-        self.stripes.moved(&from.key);
-        self.stripes.moved(&to.key);
-        self.touch(from.dir, now);
+        self.version_counters.bump(&from.key);
+        self.version_counters.bump(&to.key);
+        self.defer_times(from.dir, now);
         if across {
-            self.touch(to.dir, now);
+            self.defer_times(to.dir, now);
         }
         Ok(Some(departed))
     }
@@ -188,8 +188,8 @@ impl<E: Store + SliceStore> Fs<E> {
     fn check_rename(
         &self,
         caller: &Caller<'_>,
-        from: &End<'_>,
-        to: &End<'_>,
+        from: &RenameEnd<'_>,
+        to: &RenameEnd<'_>,
         mode: RenameMode,
         source: &NodeRef,
         target: Option<&NodeRef>,
@@ -238,15 +238,15 @@ impl<E: Store + SliceStore> Fs<E> {
 
     fn replace(
         &self,
-        from: &End<'_>,
-        to: &End<'_>,
+        from: &RenameEnd<'_>,
+        to: &RenameEnd<'_>,
         source: &NodeRef,
         target: Option<&NodeRef>,
-        now: Stamp,
+        now: InodeTime,
     ) -> Result<Departure, FsError> {
         let mut nodes: SmallVec<[&NodeRef; 4]> = SmallVec::from_slice(&[from.dir, to.dir, source]);
         nodes.extend(target);
-        let mut states = States::hold(&nodes);
+        let mut states = LockedStates::hold(&nodes);
         let mut scratch = Scratch::take();
         let batch = &mut scratch.batch;
         let across = from.dir.ino() != to.dir.ino();
@@ -258,7 +258,7 @@ impl<E: Store + SliceStore> Fs<E> {
             to_links -= 1;
         }
         batch.delete(&from.key);
-        let home = self.plan_arrival(source, states.of(source), to, now, batch)?;
+        let location = self.plan_arrival(source, states.of(source), to, now, batch)?;
         let departure = match target {
             Some(target) if target.is_dir() => {
                 self.plan_directory_removal(target, states.of(target), batch)?;
@@ -273,46 +273,46 @@ impl<E: Store + SliceStore> Fs<E> {
             .and_then(|()| self.commit(batch, Admit::User));
         if let Err(e) = planned {
             if let Some(target) = target {
-                Self::call_off(target);
+                Self::cancel_departure(target);
             }
             return Err(e);
         }
         if let (Some(target), Some(departure)) = (target, departure) {
             let state = states.of(target);
             if target.is_dir() {
-                self.settle_directory(target, state, now);
+                self.finish_directory_removal(target, state, now);
             } else {
-                self.settle(target, state, departure, now);
+                self.finish_departure(target, state, departure, now);
             }
         }
-        self.settle_links(&mut states, from.dir, from_links);
-        self.settle_links(&mut states, to.dir, to_links);
-        self.settle_arrival(source, states.of(source), to, home, now);
+        self.finish_links(&mut states, from.dir, from_links);
+        self.finish_links(&mut states, to.dir, to_links);
+        self.finish_arrival(source, states.of(source), to, location, now);
         Ok(departure.unwrap_or(Departure::LinksLeft))
     }
 
     fn swap(
         &self,
-        from: &End<'_>,
-        to: &End<'_>,
+        from: &RenameEnd<'_>,
+        to: &RenameEnd<'_>,
         source: &NodeRef,
         target: &NodeRef,
-        now: Stamp,
+        now: InodeTime,
     ) -> Result<Departure, FsError> {
-        let mut states = States::hold(&[from.dir, to.dir, source, target]);
+        let mut states = LockedStates::hold(&[from.dir, to.dir, source, target]);
         let mut scratch = Scratch::take();
         let batch = &mut scratch.batch;
-        let source_home = self.plan_arrival(source, states.of(source), to, now, batch)?;
-        let target_home = self.plan_arrival(target, states.of(target), from, now, batch)?;
+        let source_location = self.plan_arrival(source, states.of(source), to, now, batch)?;
+        let target_location = self.plan_arrival(target, states.of(target), from, now, batch)?;
         let across = from.dir.ino() != to.dir.ino();
         let moved = if across { i64::from(source.is_dir()) - i64::from(target.is_dir()) } else { 0 };
         self.plan_links(&mut states, from.dir, -moved, batch)?;
         self.plan_links(&mut states, to.dir, moved, batch)?;
         self.commit(batch, Admit::User)?;
-        self.settle_links(&mut states, from.dir, -moved);
-        self.settle_links(&mut states, to.dir, moved);
-        self.settle_arrival(source, states.of(source), to, source_home, now);
-        self.settle_arrival(target, states.of(target), from, target_home, now);
+        self.finish_links(&mut states, from.dir, -moved);
+        self.finish_links(&mut states, to.dir, moved);
+        self.finish_arrival(source, states.of(source), to, source_location, now);
+        self.finish_arrival(target, states.of(target), from, target_location, now);
         Ok(Departure::LinksLeft)
     }
 
@@ -320,21 +320,21 @@ impl<E: Store + SliceStore> Fs<E> {
     fn plan_arrival(
         &self,
         node: &NodeRef,
-        state: &State,
-        at: &End<'_>,
-        now: Stamp,
+        state: &NodeState,
+        at: &RenameEnd<'_>,
+        now: InodeTime,
         batch: &mut Batch,
-    ) -> Result<Home, FsError> {
+    ) -> Result<RecordLocation, FsError> {
         let mut value = Vec::new();
-        if let Home::Dentry(..) = state.home {
-            let old = state.home_key(self.volume, node.ino()).ok_or_else(lost)?;
+        if let RecordLocation::Dentry(..) = state.location {
+            let old = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
             let mut record = Vec::new();
             if !self.get(&old, &mut record)? {
-                return Err(lost());
+                return Err(missing_record());
             }
             with_ctime(&record, now)?.encode(&mut value);
             batch.put(&at.key, &value);
-            return Ok(Home::Dentry(at.dir.ino(), at.name.into()));
+            return Ok(RecordLocation::Dentry(at.dir.ino(), at.name.into()));
         }
         Dentry::encode_reference(&mut value, node.kind(), node.ino());
         batch.put(&at.key, &value);
@@ -342,25 +342,32 @@ impl<E: Store + SliceStore> Fs<E> {
         let parent = node.is_dir().then_some((at.dir.ino(), at.name));
         InodeEdit { ctime: Some(now), parent, ..InodeEdit::default() }.encode(&mut value);
         batch.merge(&inode_key(self.volume, node.ino()), &value);
-        Ok(Home::Own)
+        Ok(RecordLocation::Own)
     }
 
-    fn settle_arrival(&self, node: &NodeRef, state: &mut State, at: &End<'_>, home: Home, now: Stamp) {
-        for home in [&state.home, &home] {
-            if *home == Home::Own {
-                self.stripes.moved(&inode_key(self.volume, node.ino()));
+    fn finish_arrival(
+        &self,
+        node: &NodeRef,
+        state: &mut NodeState,
+        at: &RenameEnd<'_>,
+        location: RecordLocation,
+        now: InodeTime,
+    ) {
+        for location in [&state.location, &location] {
+            if *location == RecordLocation::Own {
+                self.version_counters.bump(&inode_key(self.volume, node.ino()));
             }
         }
-        state.home = home;
+        state.location = location;
         state.attrs.ctime = now;
-        if state.home == Home::Own {
-            state.place = Some((at.dir.ino(), Name::from_slice(at.name)));
+        if state.location == RecordLocation::Own {
+            state.dentry = Some((at.dir.ino(), NameBuf::from_slice(at.name)));
         }
     }
 
     fn plan_links(
         &self,
-        states: &mut States<'_>,
+        states: &mut LockedStates<'_>,
         dir: &NodeRef,
         links_add: i64,
         batch: &mut Batch,
@@ -381,12 +388,12 @@ impl<E: Store + SliceStore> Fs<E> {
         Ok(())
     }
 
-    fn settle_links(&self, states: &mut States<'_>, dir: &NodeRef, links_add: i64) {
+    fn finish_links(&self, states: &mut LockedStates<'_>, dir: &NodeRef, links_add: i64) {
         if links_add != 0 {
             let attrs = &mut states.of(dir).attrs;
             let links = i64::from(attrs.links) + links_add;
             attrs.links = u32::try_from(links).expect("checked when it was planned");
-            self.stripes.moved(&inode_key(self.volume, dir.ino()));
+            self.version_counters.bump(&inode_key(self.volume, dir.ino()));
         }
     }
 }
@@ -394,8 +401,8 @@ impl<E: Store + SliceStore> Fs<E> {
 /// [`Fs::rename`] as a journal keeps it.
 struct Rename {
     caller: RecordedCaller,
-    from: (u64, Name),
-    to: (u64, Name),
+    from: (u64, NameBuf),
+    to: (u64, NameBuf),
     mode: RenameMode,
 }
 
@@ -412,7 +419,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for Rename {
         self.caller.heap_bytes() + self.from.1.heap_bytes() + self.to.1.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         let (from, to) = (scene.node(self.from.0)?, scene.node(self.to.0)?);
         fs.rename(&self.caller.get(), (from, &self.from.1), (to, &self.to.1), self.mode)
     }
@@ -421,8 +428,8 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for Rename {
 /// [`Fs::exchange`] as a journal keeps it.
 struct Exchange {
     caller: RecordedCaller,
-    a: (u64, Name),
-    b: (u64, Name),
+    a: (u64, NameBuf),
+    b: (u64, NameBuf),
 }
 
 impl<E: Store + SliceStore> Operation<Fs<E>> for Exchange {
@@ -438,7 +445,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for Exchange {
         self.caller.heap_bytes() + self.a.1.heap_bytes() + self.b.1.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         let (a, b) = (scene.node(self.a.0)?, scene.node(self.b.0)?);
         fs.exchange(&self.caller.get(), (a, &self.a.1), (b, &self.b.1))
     }

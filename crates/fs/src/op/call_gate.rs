@@ -12,7 +12,7 @@
 use std::cell::Cell;
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use warpfire_format::fs::Stamp;
+use warpfire_format::fs::InodeTime;
 
 use super::digest::{Digestible, digest};
 use super::journal::CallJournal;
@@ -29,8 +29,8 @@ enum GateKind<F> {
 /// The time inside a transaction: one for each call, so that a replay can be given the same again.
 #[derive(Default)]
 struct CallTimes {
-    current: Option<Stamp>,
-    next: Option<Stamp>,
+    current: Option<InodeTime>,
+    next: Option<InodeTime>,
 }
 
 thread_local! {
@@ -86,7 +86,7 @@ impl<F> CallGate<F> {
     /// is all that happens.
     pub(crate) fn call<O: Operation<F> + 'static, T: Digestible>(
         &self,
-        now: impl FnOnce() -> Stamp,
+        now: impl FnOnce() -> InodeTime,
         operation: impl FnOnce() -> O,
         run: impl FnOnce() -> T,
     ) -> T {
@@ -104,7 +104,7 @@ impl<F> CallGate<F> {
 
     /// Enters for a call that is not recorded. A transaction that did so cannot be replayed: if anything that
     /// it read changes, it ends in a conflict.
-    pub(crate) fn enter_unrecorded(&self, now: impl FnOnce() -> Stamp) -> CallGuard<'_, F> {
+    pub(crate) fn enter_unrecorded(&self, now: impl FnOnce() -> InodeTime) -> CallGuard<'_, F> {
         let mut guard = self.enter();
         if let Some(journal) = guard.journal() {
             journal.end();
@@ -143,20 +143,20 @@ impl<F> CallGate<F> {
     }
 
     /// The time of the call that runs inside a transaction; `None` in the base, where time flows.
-    pub(crate) fn call_time(&self) -> Option<Stamp> {
+    pub(crate) fn call_time(&self) -> Option<InodeTime> {
         let GateKind::Transaction(_, times) = &self.0 else { return None };
         times.lock().current
     }
 
     /// The next call goes by this time.
-    pub(crate) fn set_next_time(&self, at: Stamp) {
+    pub(crate) fn set_next_time(&self, at: InodeTime) {
         if let GateKind::Transaction(_, times) = &self.0 {
             times.lock().next = Some(at);
         }
     }
 
     /// A call begins: its time is the one that was set for it, or else `now`.
-    fn begin_call(&self, now: impl FnOnce() -> Stamp) -> Stamp {
+    fn begin_call(&self, now: impl FnOnce() -> InodeTime) -> InodeTime {
         let GateKind::Transaction(_, times) = &self.0 else { return now() };
         let mut times = times.lock();
         let at = times.next.take().unwrap_or_else(now);

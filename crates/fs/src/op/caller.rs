@@ -1,13 +1,13 @@
 //! The caller of an operation, kept.
 
 use super::operation::HeapBytes;
-use crate::acl::{Caller, Groups};
+use crate::acl::{Caller, GroupSet};
 
 /// A caller's groups by number, as they were when the call was made.
 #[derive(Debug)]
 struct RecordedGroups(Box<[u32]>);
 
-impl Groups for RecordedGroups {
+impl GroupSet for RecordedGroups {
     fn contains(&self, gid: u32) -> bool {
         self.0.contains(&gid)
     }

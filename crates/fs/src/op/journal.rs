@@ -5,7 +5,7 @@
 //!    replayed. `entries` gives none then, and `add` asserts it.
 //! 2. A journal takes a bounded amount of memory: past a limit it is incomplete. Held by the tests below.
 
-use warpfire_format::fs::Stamp;
+use warpfire_format::fs::InodeTime;
 
 use super::operation::Operation;
 
@@ -37,7 +37,7 @@ pub(crate) struct JournalEntry<F> {
     /// Digest of its answer.
     pub(crate) digest: u64,
     /// The time that it went by.
-    pub(crate) at: Stamp,
+    pub(crate) at: InodeTime,
 }
 
 impl<F> Default for CallJournal<F> {
@@ -63,7 +63,7 @@ impl<F> CallJournal<F> {
         &mut self,
         operation: impl FnOnce() -> O,
         digest: u64,
-        at: Stamp,
+        at: InodeTime,
     ) {
         self.last_digest = Some(digest);
         if self.is_incomplete {
@@ -105,7 +105,7 @@ impl<F> CallJournal<F> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scene::Scene;
+    use super::super::scene::ReplayScene;
     use super::*;
     use crate::error::FsError;
 
@@ -132,12 +132,12 @@ mod tests {
             self.content_bytes
         }
 
-        fn replay(&self, _fs: &(), _scene: &mut Scene) -> Result<(), FsError> {
+        fn replay(&self, _fs: &(), _scene: &mut ReplayScene) -> Result<(), FsError> {
             Ok(())
         }
     }
 
-    const AT: Stamp = Stamp { seconds: 1, nanos: 0 };
+    const AT: InodeTime = InodeTime { seconds: 1, nanos: 0 };
 
     /// Length of a journal after so many calls; `None` if it is incomplete.
     fn len_after(calls: usize, heap_bytes: usize, content_bytes: usize) -> Option<usize> {

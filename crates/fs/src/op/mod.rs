@@ -39,5 +39,5 @@ pub use counts::TransactionCounts;
 pub(crate) use digest::{Digestible, new_hasher};
 pub(crate) use journal::CallJournal;
 pub(crate) use operation::{HeapBytes, Operation};
+pub(crate) use scene::ReplayScene;
 pub use scene::Savepoint;
-pub(crate) use scene::Scene;

@@ -1,8 +1,8 @@
 //! The trait of all operations.
 
-use super::scene::Scene;
+use super::scene::ReplayScene;
 use crate::error::FsError;
-use crate::node::Name;
+use crate::node::NameBuf;
 
 /// A call in the form that a journal keeps: names and inode numbers, never nodes; long data as slices.
 ///
@@ -28,7 +28,7 @@ pub(crate) trait Operation<F>: Send {
     ///
     /// What the call answers is in the journal of `fs`. So an error of the call is no failure of the replay:
     /// only the digests say whether the answer is the one of the first time.
-    fn replay(&self, fs: &F, scene: &mut Scene) -> Result<(), FsError>;
+    fn replay(&self, fs: &F, scene: &mut ReplayScene) -> Result<(), FsError>;
 }
 
 /// Memory outside of a value itself.
@@ -37,7 +37,7 @@ pub(crate) trait HeapBytes {
     fn heap_bytes(&self) -> usize;
 }
 
-impl HeapBytes for Name {
+impl HeapBytes for NameBuf {
     fn heap_bytes(&self) -> usize {
         if self.spilled() { self.capacity() } else { 0 }
     }

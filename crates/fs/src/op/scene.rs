@@ -3,31 +3,31 @@
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
-use warpfire_meta::Mark;
+use warpfire_meta::TxMark;
 
 use crate::error::FsError;
-use crate::node::{NodeRef, State, Touch};
+use crate::node::{NodeRef, NodeState, PendingTimes};
 
 /// A moment of one transaction, to go back to.
 #[derive(Debug)]
 pub struct Savepoint {
     pub(crate) number: u64,
-    pub(crate) mark: Mark,
+    pub(crate) mark: TxMark,
     /// The sums of inodes and bytes.
     pub(crate) counts: (i64, i64),
     /// What each node was that the transaction had met, in the order that it met them.
-    pub(crate) states: Vec<(State, Touch)>,
+    pub(crate) states: Vec<(NodeState, PendingTimes)>,
 }
 
 /// What replayed operations gave that later ones need, by number.
 #[derive(Default)]
-pub(crate) struct Scene {
+pub(crate) struct ReplayScene {
     nodes: HashMap<u64, NodeRef, FixedState>,
     savepoints: HashMap<u64, Savepoint, FixedState>,
     bytes_differ: bool,
 }
 
-impl Scene {
+impl ReplayScene {
     /// The node with this number.
     ///
     /// # Errors

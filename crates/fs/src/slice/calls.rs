@@ -8,45 +8,45 @@ use warpfire_env::Timestamp;
 use warpfire_meta::{Admit, SliceRead, SliceStore, Store};
 use warpfire_units::SlicePtr;
 
-use super::same::pieces_from;
-use super::yanked::Yanked;
+use super::compare::pieces_from;
+use super::yanked_slice::YankedSlice;
 use crate::acl::Caller;
-use crate::data::{Piece, Position, Splice, check_end, check_regular, pieces_of};
+use crate::data::{FilePiece, Position, Splice, check_end, check_regular, pieces_of};
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::node::{NodeRef, State};
-use crate::op::{HeapBytes, Operation, RecordedCaller, Scene};
+use crate::node::{NodeRef, NodeState};
+use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
 /// What is inserted into a file.
 #[derive(Clone, Copy, Debug)]
-pub enum Inserted<'y> {
+pub enum InsertSource<'y> {
     /// Zeros: this many bytes.
     Hole(u64),
     /// What was taken from a file.
-    Slice(&'y Yanked),
+    Slice(&'y YankedSlice),
 }
 
-impl Inserted<'_> {
+impl InsertSource<'_> {
     fn len_bytes(&self) -> u64 {
         match self {
-            Inserted::Hole(len_bytes) => *len_bytes,
-            Inserted::Slice(slice) => slice.len_bytes(),
+            InsertSource::Hole(len_bytes) => *len_bytes,
+            InsertSource::Slice(slice) => slice.len_bytes(),
         }
     }
 }
 
 /// The state of a file among several that are locked together.
-enum Held<'n> {
-    Source(RwLockReadGuard<'n, State>),
-    Target(RwLockWriteGuard<'n, State>),
+enum LockedState<'n> {
+    Source(RwLockReadGuard<'n, NodeState>),
+    Target(RwLockWriteGuard<'n, NodeState>),
 }
 
-impl Held<'_> {
-    fn state(&self) -> &State {
+impl LockedState<'_> {
+    fn state(&self) -> &NodeState {
         match self {
-            Held::Source(state) => state,
-            Held::Target(state) => state,
+            LockedState::Source(state) => state,
+            LockedState::Target(state) => state,
         }
     }
 }
@@ -56,20 +56,20 @@ impl<E: Store + SliceStore> Fs<E> {
     ///
     /// # Errors
     /// `IsDirectory`, `Invalid` for what has no content; `FileTooLarge` for more than 2^18 regions.
-    pub fn yank(&self, node: &NodeRef, offset: u64, len: u64) -> Result<Yanked, FsError> {
+    pub fn yank(&self, node: &NodeRef, offset: u64, len: u64) -> Result<YankedSlice, FsError> {
         let recorded = OnceCell::new();
         let run = || {
             let yanked = self.take_range(node, offset, len)?;
             if self.call_gate.is_transaction() {
                 // A lease on the caller's value must not end the bytes that a replay compares with.
-                _ = recorded.set(yanked.kept_apart(&self.engine.holder()));
+                _ = recorded.set(yanked.with_own_hold(&self.engine.holder()));
             }
             Ok(yanked)
         };
         self.call(|| YankRange { node: node.ino(), offset, len, yanked: recorded.get().cloned() }, run)
     }
 
-    fn take_range(&self, node: &NodeRef, offset: u64, len: u64) -> Result<Yanked, FsError> {
+    fn take_range(&self, node: &NodeRef, offset: u64, len: u64) -> Result<YankedSlice, FsError> {
         check_regular(node)?;
         self.leases.expire(self.clock.now());
         let _pin = self.engine.pin();
@@ -77,12 +77,12 @@ impl<E: Store + SliceStore> Fs<E> {
         let end = offset.saturating_add(len).min(state.attrs.size_bytes);
         let yanked = if offset < end {
             let values = self.values_of(node, &state, offset, end)?;
-            Yanked::take(&self.engine.holder(), &pieces_of(&values, offset, end, 0)?)
+            YankedSlice::take(&self.engine.holder(), &pieces_of(&values, offset, end, 0)?)
         } else {
-            Yanked::take(&self.engine.holder(), &[])
+            YankedSlice::take(&self.engine.holder(), &[])
         };
         drop(state);
-        self.was_read(node)?;
+        self.renew_atime_if_due(node)?;
         Ok(yanked)
     }
 
@@ -95,7 +95,7 @@ impl<E: Store + SliceStore> Fs<E> {
         caller: &Caller<'_>,
         node: &NodeRef,
         position: Position,
-        slice: &Yanked,
+        slice: &YankedSlice,
     ) -> Result<u64, FsError> {
         let record = || PasteSlice {
             caller: RecordedCaller::of(caller),
@@ -118,7 +118,15 @@ impl<E: Store + SliceStore> Fs<E> {
             if !pieces.is_empty() {
                 let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
                 let size_after = state.attrs.size_bytes.max(end);
-                self.lay(node, &mut state, &pieces, size_after, edit, &mut scratch.batch, Admit::User)?;
+                self.apply_pieces(
+                    node,
+                    &mut state,
+                    &pieces,
+                    size_after,
+                    edit,
+                    &mut scratch.batch,
+                    Admit::User,
+                )?;
             }
             Ok(offset)
         })
@@ -133,7 +141,7 @@ impl<E: Store + SliceStore> Fs<E> {
         caller: &Caller<'_>,
         node: &NodeRef,
         offset: u64,
-        inserted: Inserted<'_>,
+        inserted: InsertSource<'_>,
     ) -> Result<(), FsError> {
         let record = || InsertRange {
             caller: RecordedCaller::of(caller),
@@ -144,8 +152,8 @@ impl<E: Store + SliceStore> Fs<E> {
         self.call(record, || {
             check_regular(node)?;
             let now = match inserted {
-                Inserted::Slice(slice) => self.use_slice(slice)?,
-                Inserted::Hole(_) => self.clock.now(),
+                InsertSource::Slice(slice) => self.use_slice(slice)?,
+                InsertSource::Hole(_) => self.clock.now(),
             };
             let _pin = self.engine.pin();
             let mut scratch = Scratch::take();
@@ -157,15 +165,15 @@ impl<E: Store + SliceStore> Fs<E> {
             }
             let size_after = check_end(size, len)?;
             let pieces = match inserted {
-                Inserted::Slice(slice) => slice.pieces(offset, now)?,
-                Inserted::Hole(len) => vec![Piece::hole(offset, len)],
+                InsertSource::Slice(slice) => slice.pieces(offset, now)?,
+                InsertSource::Hole(len) => vec![FilePiece::hole(offset, len)],
             };
             if len == 0 {
                 return Ok(());
             }
             let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
             if offset == size {
-                return self.lay(
+                return self.apply_pieces(
                     node,
                     &mut state,
                     &pieces,
@@ -175,7 +183,7 @@ impl<E: Store + SliceStore> Fs<E> {
                     Admit::User,
                 );
             }
-            let splice = Splice { cut: offset, from: offset, to: offset + len, inserted: &pieces };
+            let splice = Splice { start: offset, from: offset, to: offset + len, inserted: &pieces };
             self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
         })
     }
@@ -203,11 +211,19 @@ impl<E: Store + SliceStore> Fs<E> {
             }
             if end == size {
                 let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
-                let rest = [Piece::hole(offset, size - offset)];
-                return self.lay(node, &mut state, &rest, offset, edit, &mut scratch.batch, Admit::Reserve);
+                let rest = [FilePiece::hole(offset, size - offset)];
+                return self.apply_pieces(
+                    node,
+                    &mut state,
+                    &rest,
+                    offset,
+                    edit,
+                    &mut scratch.batch,
+                    Admit::Reserve,
+                );
             }
             let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
-            let splice = Splice { cut: offset, from: end, to: offset, inserted: &[] };
+            let splice = Splice { start: offset, from: end, to: offset, inserted: &[] };
             self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
         })
     }
@@ -220,7 +236,7 @@ impl<E: Store + SliceStore> Fs<E> {
         &self,
         caller: &Caller<'_>,
         node: &NodeRef,
-        slice: &Yanked,
+        slice: &YankedSlice,
     ) -> Result<(), FsError> {
         let record =
             || ReplaceContent { caller: RecordedCaller::of(caller), node: node.ino(), slice: slice.clone() };
@@ -233,7 +249,7 @@ impl<E: Store + SliceStore> Fs<E> {
             let len = check_end(0, slice.len_bytes())?;
             let pieces = slice.pieces(0, now)?;
             let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
-            let splice = Splice { cut: 0, from: state.attrs.size_bytes, to: len, inserted: &pieces };
+            let splice = Splice { start: 0, from: state.attrs.size_bytes, to: len, inserted: &pieces };
             self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
         })
     }
@@ -256,11 +272,11 @@ impl<E: Store + SliceStore> Fs<E> {
             let mut files: Vec<&NodeRef> = sources.iter().chain([target]).collect();
             files.sort_unstable_by_key(|node| node.ino());
             files.dedup_by_key(|node| node.ino());
-            let mut held: Vec<Held<'_>> = files
+            let mut held: Vec<LockedState<'_>> = files
                 .iter()
                 .map(|node| match node.ino() == target.ino() {
-                    true => Held::Target(node.state.write()),
-                    false => Held::Source(node.state.read()),
+                    true => LockedState::Target(node.state.write()),
+                    false => LockedState::Source(node.state.read()),
                 })
                 .collect();
             let place = |node: &NodeRef| {
@@ -281,14 +297,14 @@ impl<E: Store + SliceStore> Fs<E> {
                 at += size;
             }
             let mut scratch = Scratch::take();
-            let Some(Held::Target(state)) = held.get_mut(place(target)) else {
+            let Some(LockedState::Target(state)) = held.get_mut(place(target)) else {
                 unreachable!("the target is locked for writing")
             };
             let edit = self.edit_of_write(caller, target, state, &mut scratch.batch);
-            let splice = Splice { cut: 0, from: state.attrs.size_bytes, to: len, inserted: &pieces };
+            let splice = Splice { start: 0, from: state.attrs.size_bytes, to: len, inserted: &pieces };
             self.splice(target, state, &splice, edit, &mut scratch.batch)?;
             drop(held);
-            sources.iter().try_for_each(|source| self.was_read(source))?;
+            sources.iter().try_for_each(|source| self.renew_atime_if_due(source))?;
             Ok(len)
         })
     }
@@ -297,7 +313,7 @@ impl<E: Store + SliceStore> Fs<E> {
     ///
     /// # Errors
     /// `ForeignSlice`, `LeaseExpired`; `Damaged` if bytes can not be had.
-    pub fn read_yanked(&self, slice: &Yanked, at: u64, buf: &mut [u8]) -> Result<usize, FsError> {
+    pub fn read_yanked_slice(&self, slice: &YankedSlice, at: u64, buf: &mut [u8]) -> Result<usize, FsError> {
         let now = self.use_slice(slice)?;
         let _pin = self.engine.pin();
         self.read_pieces(&slice.pieces(0, now)?, at, buf)
@@ -306,7 +322,7 @@ impl<E: Store + SliceStore> Fs<E> {
     /// Fills `buf` with what pieces that lie one after the other have from a place on, for who has a pin. Returns how many bytes there were.
     pub(super) fn read_pieces(
         &self,
-        pieces: &[Piece<'_>],
+        pieces: &[FilePiece<'_>],
         at: u64,
         buf: &mut [u8],
     ) -> Result<usize, FsError> {
@@ -320,9 +336,9 @@ impl<E: Store + SliceStore> Fs<E> {
             done += place.len();
             rest = behind;
             match piece.source {
-                warpfire_format::fs::Source::Hole => place.fill(0),
-                warpfire_format::fs::Source::Bytes(bytes) => place.copy_from_slice(bytes),
-                warpfire_format::fs::Source::Slice(segment, offset_bytes) => {
+                warpfire_format::fs::ExtentSource::Hole => place.fill(0),
+                warpfire_format::fs::ExtentSource::Bytes(bytes) => place.copy_from_slice(bytes),
+                warpfire_format::fs::ExtentSource::Slice(segment, offset_bytes) => {
                     let len_bytes = u32::try_from(place.len()).expect("a run of a value is below 4 GiB");
                     reads.push((SlicePtr { segment, offset_bytes, len_bytes }, place));
                 }
@@ -337,9 +353,9 @@ impl<E: Store + SliceStore> Fs<E> {
     ///
     /// # Errors
     /// `ForeignSlice`; `LeaseExpired` if its time is over already.
-    pub fn lease(&self, slice: &Yanked, time: Duration) -> Result<(), FsError> {
+    pub fn lease(&self, slice: &YankedSlice, time: Duration) -> Result<(), FsError> {
         let now = self.use_slice(slice)?;
-        if slice.holds().any(|hold| !hold.is_kept(now)) {
+        if slice.holds().any(|hold| !hold.is_live(now)) {
             return Err(FsError::LeaseExpired);
         }
         let until = now.saturating_add(time);
@@ -348,7 +364,7 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 
     /// The time, once it is clear that a value may be used here at all.
-    pub(super) fn use_slice(&self, slice: &Yanked) -> Result<Timestamp, FsError> {
+    pub(super) fn use_slice(&self, slice: &YankedSlice) -> Result<Timestamp, FsError> {
         if !slice.is_of(&self.engine.holder()) {
             return Err(FsError::ForeignSlice);
         }
@@ -364,7 +380,7 @@ struct YankRange {
     offset: u64,
     len: u64,
     /// What the caller got, with a hold of its own; `None` if the call failed.
-    yanked: Option<Yanked>,
+    yanked: Option<YankedSlice>,
 }
 
 impl<E: Store + SliceStore> Operation<Fs<E>> for YankRange {
@@ -381,13 +397,14 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for YankRange {
     }
 
     fn content_bytes(&self) -> usize {
-        self.yanked.as_ref().map_or(0, Yanked::content_bytes)
+        self.yanked.as_ref().map_or(0, YankedSlice::content_bytes)
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         let now = fs.yank(scene.node(self.node)?, self.offset, self.len)?;
         // Bytes that cannot be read are not known to be the same.
-        let is_same = self.yanked.as_ref().is_some_and(|then| fs.are_same_bytes(then, &now).unwrap_or(false));
+        let is_same =
+            self.yanked.as_ref().is_some_and(|then| fs.have_same_bytes(then, &now).unwrap_or(false));
         if !is_same {
             scene.note_other_bytes();
         }
@@ -400,7 +417,7 @@ struct PasteSlice {
     caller: RecordedCaller,
     node: u64,
     position: Position,
-    slice: Yanked,
+    slice: YankedSlice,
 }
 
 impl<E: Store + SliceStore> Operation<Fs<E>> for PasteSlice {
@@ -420,7 +437,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for PasteSlice {
         self.slice.content_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.paste(&self.caller.get(), scene.node(self.node)?, self.position, &self.slice).map(drop)
     }
 }
@@ -450,7 +467,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for InsertRange {
         self.inserted.content_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.insert_range(&self.caller.get(), scene.node(self.node)?, self.offset, self.inserted.get())
     }
 }
@@ -476,7 +493,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for RemoveRange {
         self.caller.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.remove_range(&self.caller.get(), scene.node(self.node)?, self.offset, self.len)
     }
 }
@@ -485,7 +502,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for RemoveRange {
 struct ReplaceContent {
     caller: RecordedCaller,
     node: u64,
-    slice: Yanked,
+    slice: YankedSlice,
 }
 
 impl<E: Store + SliceStore> Operation<Fs<E>> for ReplaceContent {
@@ -505,7 +522,7 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for ReplaceContent {
         self.slice.content_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.replace_content(&self.caller.get(), scene.node(self.node)?, &self.slice)
     }
 }
@@ -530,31 +547,31 @@ impl<E: Store + SliceStore> Operation<Fs<E>> for Concatenate {
         self.caller.heap_bytes() + self.sources.heap_bytes()
     }
 
-    fn replay(&self, fs: &Fs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         let sources: Vec<NodeRef> =
             self.sources.iter().map(|ino| scene.node(*ino).cloned()).collect::<Result<_, _>>()?;
         fs.concat(&self.caller.get(), scene.node(self.target)?, &sources).map(drop)
     }
 }
 
-/// [`Inserted`] as a journal keeps it.
+/// [`InsertSource`] as a journal keeps it.
 enum RecordedInsert {
     Hole(u64),
-    Slice(Yanked),
+    Slice(YankedSlice),
 }
 
 impl RecordedInsert {
-    fn of(inserted: &Inserted<'_>) -> RecordedInsert {
+    fn of(inserted: &InsertSource<'_>) -> RecordedInsert {
         match inserted {
-            Inserted::Hole(len_bytes) => RecordedInsert::Hole(*len_bytes),
-            Inserted::Slice(slice) => RecordedInsert::Slice((*slice).clone()),
+            InsertSource::Hole(len_bytes) => RecordedInsert::Hole(*len_bytes),
+            InsertSource::Slice(slice) => RecordedInsert::Slice((*slice).clone()),
         }
     }
 
-    fn get(&self) -> Inserted<'_> {
+    fn get(&self) -> InsertSource<'_> {
         match self {
-            RecordedInsert::Hole(len_bytes) => Inserted::Hole(*len_bytes),
-            RecordedInsert::Slice(slice) => Inserted::Slice(slice),
+            RecordedInsert::Hole(len_bytes) => InsertSource::Hole(*len_bytes),
+            RecordedInsert::Slice(slice) => InsertSource::Slice(slice),
         }
     }
 

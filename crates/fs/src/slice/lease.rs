@@ -18,35 +18,35 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use warpfire_env::Timestamp;
-use warpfire_meta::Holder;
+use warpfire_meta::SliceHolder;
 use warpfire_units::SlicePtr;
 
 /// Leases kept before the ones of values that are gone are looked for.
 const SWEEP_MIN: usize = 1024;
 
 /// Slices that a value keeps.
-pub(super) struct Hold {
+pub(super) struct SliceHold {
     /// Values outlive their pool; they do not keep it open.
-    holder: Weak<dyn Holder>,
-    state: Mutex<State>,
+    holder: Weak<dyn SliceHolder>,
+    state: Mutex<HoldState>,
 }
 
-struct State {
+struct HoldState {
     /// `None` once it has ended.
     slices: Option<Box<[SlicePtr]>>,
     deadline: Option<Timestamp>,
 }
 
-impl Hold {
+impl SliceHold {
     /// Keeps slices; the caller has had a pin since metadata named them.
-    pub(super) fn take(holder: &Arc<dyn Holder>, slices: Vec<SlicePtr>) -> Arc<Self> {
+    pub(super) fn take(holder: &Arc<dyn SliceHolder>, slices: Vec<SlicePtr>) -> Arc<Self> {
         holder.hold(&slices);
-        let state = State { slices: Some(slices.into_boxed_slice()), deadline: None };
-        Arc::new(Hold { holder: Arc::downgrade(holder), state: Mutex::new(state) })
+        let state = HoldState { slices: Some(slices.into_boxed_slice()), deadline: None };
+        Arc::new(SliceHold { holder: Arc::downgrade(holder), state: Mutex::new(state) })
     }
 
     /// Whether the slices are kept. Who has a pin may use them as long as it lives.
-    pub(super) fn is_kept(&self, now: Timestamp) -> bool {
+    pub(super) fn is_live(&self, now: Timestamp) -> bool {
         let state = self.state.lock();
         state.slices.is_some() && state.deadline.is_none_or(|deadline| now < deadline)
     }
@@ -55,9 +55,9 @@ impl Hold {
         self.state.lock().deadline = Some(until);
     }
 
-    fn end(state: &mut State, holder: &Weak<dyn Holder>) {
+    fn end(state: &mut HoldState, holder: &Weak<dyn SliceHolder>) {
         if let (Some(slices), Some(holder)) = (state.slices.take(), holder.upgrade()) {
-            holder.let_go(&slices);
+            holder.release_hold(&slices);
         }
     }
 
@@ -69,7 +69,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for SliceHold {
     fn drop(&mut self) {
         Self::end(self.state.get_mut(), &self.holder);
     }
@@ -77,34 +77,34 @@ impl Drop for Hold {
 
 /// Holds that end at a time, by that time.
 pub(crate) struct Leases {
-    by_deadline: Mutex<Book>,
+    by_deadline: Mutex<LeaseQueue>,
     /// Length of the book, so that asking costs nothing where there are no leases.
     count: AtomicUsize,
 }
 
-struct Book {
-    holds: BTreeMap<(Timestamp, u64), Weak<Hold>>,
+struct LeaseQueue {
+    holds: BTreeMap<(Timestamp, u64), Weak<SliceHold>>,
     next: u64,
     sweep_at: usize,
 }
 
 impl Leases {
     pub(crate) fn new() -> Self {
-        let book = Book { holds: BTreeMap::new(), next: 0, sweep_at: SWEEP_MIN };
-        Leases { by_deadline: Mutex::new(book), count: AtomicUsize::new(0) }
+        let queue = LeaseQueue { holds: BTreeMap::new(), next: 0, sweep_at: SWEEP_MIN };
+        Leases { by_deadline: Mutex::new(queue), count: AtomicUsize::new(0) }
     }
 
-    pub(super) fn add(&self, hold: &Arc<Hold>, until: Timestamp) {
-        let mut book = self.by_deadline.lock();
+    pub(super) fn add(&self, hold: &Arc<SliceHold>, until: Timestamp) {
+        let mut queue = self.by_deadline.lock();
         hold.lease(until);
-        let number = book.next;
-        book.next += 1;
-        book.holds.insert((until, number), Arc::downgrade(hold));
-        if book.holds.len() >= book.sweep_at {
-            book.holds.retain(|_, hold| hold.strong_count() > 0);
-            book.sweep_at = SWEEP_MIN.max(2 * book.holds.len());
+        let number = queue.next;
+        queue.next += 1;
+        queue.holds.insert((until, number), Arc::downgrade(hold));
+        if queue.holds.len() >= queue.sweep_at {
+            queue.holds.retain(|_, hold| hold.strong_count() > 0);
+            queue.sweep_at = SWEEP_MIN.max(2 * queue.holds.len());
         }
-        self.count.store(book.holds.len(), Ordering::Release);
+        self.count.store(queue.holds.len(), Ordering::Release);
     }
 
     /// Ends what is due.
@@ -113,12 +113,12 @@ impl Leases {
             return;
         }
         let mut due = Vec::new();
-        let mut book = self.by_deadline.lock();
-        while let Some(first) = book.holds.first_entry().filter(|first| first.key().0 <= now) {
+        let mut queue = self.by_deadline.lock();
+        while let Some(first) = queue.holds.first_entry().filter(|first| first.key().0 <= now) {
             due.push(first.remove());
         }
-        self.count.store(book.holds.len(), Ordering::Release);
-        drop(book);
+        self.count.store(queue.holds.len(), Ordering::Release);
+        drop(queue);
         for hold in due.iter().filter_map(Weak::upgrade) {
             hold.end_if_due(now);
         }

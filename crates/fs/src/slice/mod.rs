@@ -2,14 +2,14 @@
 //!
 //! | call | meaning |
 //! |---|---|
-//! | [`Fs::yank`](crate::Fs::yank) | takes a range as a value, [`Yanked`] |
+//! | [`Fs::yank`](crate::Fs::yank) | takes a range as a value, [`YankedSlice`] |
 //! | [`Fs::paste`](crate::Fs::paste) | writes a value at an offset, or at the end: `append` |
 //! | [`Fs::insert_range`](crate::Fs::insert_range) | makes room for a value or a hole: what follows moves up |
 //! | [`Fs::remove_range`](crate::Fs::remove_range) | takes a range out: what follows moves down |
 //! | [`Fs::replace_content`](crate::Fs::replace_content) | makes a file hold a value and nothing else |
 //! | [`Fs::concat`](crate::Fs::concat) | makes a file of whole files; of one: `copy` |
 //! | [`Fs::fallocate`](crate::Fs::fallocate) with `PunchHole` | makes a hole: `punch` |
-//! | [`Fs::read_yanked`](crate::Fs::read_yanked) | the bytes of a value |
+//! | [`Fs::read_yanked_slice`](crate::Fs::read_yanked) | the bytes of a value |
 //! | [`Fs::lease`](crate::Fs::lease) | bounds how long a value keeps its bytes |
 //!
 //! All take any range of bytes, and each is one commit. None reads or writes data, but for short bytes: what was written in pieces of up
@@ -26,10 +26,10 @@
 //! Whatever is refused has changed nothing.
 
 mod calls;
+mod compare;
 mod lease;
-mod same;
-mod yanked;
+mod yanked_slice;
 
-pub use calls::Inserted;
+pub use calls::InsertSource;
 pub(crate) use lease::Leases;
-pub use yanked::Yanked;
+pub use yanked_slice::YankedSlice;

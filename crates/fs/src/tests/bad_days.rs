@@ -3,10 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use warpfire_meta::{Admit, Batch, Direction, KeyRange, MapStore, Page, Store};
+use warpfire_meta::{Admit, Batch, Direction, KeyRange, MapStore, ScanPage, Store};
 
 use super::check::check;
-use super::{Draw, Ticking, world_with};
+use super::{TestRandom, Ticking, world_with};
 use crate::acl::{Caller, Perm};
 use crate::{
     AllocMode, FileKind, Fs, FsError, FsOptions, FsSchema, NewMode, Position, RenameMode, SetAttr, XattrMode,
@@ -50,7 +50,7 @@ fn a_full_pool_says_so_and_deleting_makes_room() {
 }
 
 /// Every call that there is, on whatever a directory holds. Results do not matter; that there is one does.
-fn try_everything(fs: &super::World, draw: &mut Draw) {
+fn try_everything(fs: &super::TestFs, draw: &mut TestRandom) {
     let mut todo = vec![fs.root()];
     let mut seen = 0;
     while let Some(dir) = todo.pop() {
@@ -96,7 +96,7 @@ fn try_everything(fs: &super::World, draw: &mut Draw) {
 #[test]
 fn damaged_records_are_errors_and_never_panics() {
     for seed in 0..400 {
-        let mut draw = Draw(seed);
+        let mut draw = TestRandom(seed);
         let (engine, clock) = world_with();
         let fs = Fs::open(engine.clone(), clock.clone(), FsOptions::default()).unwrap();
         let root = fs.root();
@@ -123,8 +123,8 @@ fn damaged_records_are_errors_and_never_panics() {
 }
 
 /// Changes one byte of one or two values, or copies one record's value to another key.
-fn damage(engine: &super::Engine, draw: &mut Draw) {
-    let mut page = Page::default();
+fn damage(engine: &super::Engine, draw: &mut TestRandom) {
+    let mut page = ScanPage::default();
     let snapshot = engine.snapshot();
     let range = KeyRange { start: &[0], end: None };
     engine.scan(range, engine.seq(&snapshot), Direction::Forward, 1000, 1 << 20, &mut page).unwrap();

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use warpfire_format::fs::{
-    Content, CounterId, Dentry, FileKind, Inode, Key, SuperId, Superblock, VolumeRecord, decode_counter,
-    decode_region, decode_xattr, flag,
+    CounterId, Dentry, FileKind, FilesystemRecord, Inode, InodeContent, Key, PoolRecordId, VolumeRecord,
+    decode_counter, decode_region, decode_xattr, flag,
 };
-use warpfire_meta::{Direction, KeyRange, Page, SliceStore, Store};
+use warpfire_meta::{Direction, KeyRange, ScanPage, SliceStore, Store};
 
-struct SeenInode {
+struct CheckedInode {
     kind: FileKind,
     links: u32,
     /// Allocated bytes, if they are in regions.
@@ -19,8 +19,8 @@ struct SeenInode {
 }
 
 #[derive(Default)]
-struct Seen {
-    inodes: BTreeMap<u64, SeenInode>,
+struct CheckedTree {
+    inodes: BTreeMap<u64, CheckedInode>,
     orphans: Vec<u64>,
     names: BTreeMap<u64, Vec<(u64, Vec<u8>)>>,
     kinds: Vec<(u64, FileKind)>,
@@ -33,10 +33,10 @@ struct Seen {
 
 /// Panics with what is wrong.
 pub(crate) fn check<E: Store + SliceStore>(engine: &E, what: &str) {
-    let mut seen = Seen::default();
+    let mut seen = CheckedTree::default();
     let snapshot = engine.snapshot();
     let mut start = vec![0];
-    let mut page = Page::default();
+    let mut page = ScanPage::default();
     loop {
         let range = KeyRange { start: &start, end: None };
         engine.scan(range, engine.seq(&snapshot), Direction::Forward, 1000, 1 << 20, &mut page).unwrap();
@@ -49,11 +49,15 @@ pub(crate) fn check<E: Store + SliceStore>(engine: &E, what: &str) {
     seen.agree(what);
 }
 
-impl Seen {
+impl CheckedTree {
     fn record(&mut self, key: &[u8], value: &[u8]) {
         match Key::decode(key).unwrap() {
-            Key::Super(SuperId::Superblock) => self.next_ino = Superblock::decode(value).unwrap().next_ino,
-            Key::Super(SuperId::Volume(_)) => assert_eq!(VolumeRecord::decode(value).unwrap().root_ino, 1),
+            Key::Pool(PoolRecordId::Filesystem) => {
+                self.next_ino = FilesystemRecord::decode(value).unwrap().next_ino
+            }
+            Key::Pool(PoolRecordId::Volume(_)) => {
+                assert_eq!(VolumeRecord::decode(value).unwrap().root_ino, 1)
+            }
             Key::Counter(_, id) => _ = self.counters.insert(id as u64, decode_counter(value).unwrap()),
             Key::Inode(_, ino) => {
                 let inode = Inode::decode(value).unwrap();
@@ -88,11 +92,11 @@ impl Seen {
     fn inode(&mut self, inode: &Inode<'_>) {
         let a = &inode.attrs;
         let place = match inode.content {
-            Content::Directory(parent, name) => Some((parent, name.to_vec())),
+            InodeContent::Directory(parent, name) => Some((parent, name.to_vec())),
             _ => None,
         };
-        let in_regions = matches!(inode.content, Content::Regions).then_some(a.allocated_bytes);
-        if let Content::Small(extents) = inode.content {
+        let in_regions = matches!(inode.content, InodeContent::Regions).then_some(a.allocated_bytes);
+        if let InodeContent::Small(extents) = inode.content {
             let map = extents.to_map().unwrap();
             assert_eq!(map.data_bytes(), a.allocated_bytes);
             assert!(map.iter().all(|e| u64::from(e.end()) <= a.size_bytes));
@@ -101,7 +105,7 @@ impl Seen {
             self.bytes += a.allocated_bytes;
             assert_eq!(a.flags & flag::SPARSE != 0, a.allocated_bytes < a.size_bytes);
         }
-        let seen = SeenInode { kind: a.kind, links: a.links, in_regions, place, flags: a.flags };
+        let seen = CheckedInode { kind: a.kind, links: a.links, in_regions, place, flags: a.flags };
         let old = self.inodes.insert(inode.ino, seen);
         assert!(old.is_none(), "inode {} has one record", inode.ino);
     }
@@ -114,7 +118,7 @@ impl Seen {
                 "{what}: kind of inode {ino} in its name"
             );
         }
-        for (ino, SeenInode { kind, links, in_regions, place, flags }) in &self.inodes {
+        for (ino, CheckedInode { kind, links, in_regions, place, flags }) in &self.inodes {
             assert!(*ino < self.next_ino, "{what}: inode {ino} was reserved");
             let names = self.names.get(ino).map_or(&[][..], Vec::as_slice);
             if *kind == FileKind::Directory {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warpfire_log::{MemLog, Recovered};
+use warpfire_log::{MemLog, RecoveredLog};
 use warpfire_meta::{Background, Engine, EngineOptions, Store};
 
 use super::{Ticking, file_model};
@@ -11,10 +11,10 @@ use crate::{Fs, FsError, FsOptions, FsSchema};
 pub(crate) type LogEngine = Engine<MemLog, FsSchema>;
 
 /// What an engine is opened from.
-pub(crate) type Log = (MemLog, Recovered);
+pub(crate) type Log = (MemLog, RecoveredLog);
 
 pub(crate) fn format() -> Log {
-    (MemLog::new(), Recovered::empty())
+    (MemLog::new(), RecoveredLog::empty())
 }
 
 /// Opens an engine and, after `prepare`, the filesystem in it.

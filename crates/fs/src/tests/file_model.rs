@@ -3,7 +3,7 @@
 
 use warpfire_meta::{SliceStore, Store};
 
-use super::{Draw, world};
+use super::{TestRandom, world};
 use crate::acl::Caller;
 use crate::{AllocMode, Fs, FsError, NewMode, NodeRef, Position, Seek};
 
@@ -23,7 +23,7 @@ fn twin_write(twin: &mut Twin, at: usize, data: &[Option<u8>]) {
 }
 
 /// Sizes around which something changes: 0, what stays inline, what rides, small files, regions.
-fn draw_place(draw: &mut Draw, large: bool) -> u64 {
+fn draw_place(draw: &mut TestRandom, large: bool) -> u64 {
     let edges: &[u64] = if large {
         &[0, 64, 32 << 10, 64 << 10, 1 << 20, 2 << 20, 3 << 20]
     } else {
@@ -37,7 +37,7 @@ fn draw_place(draw: &mut Draw, large: bool) -> u64 {
     }
 }
 
-fn draw_len(draw: &mut Draw, large: bool) -> u64 {
+fn draw_len(draw: &mut TestRandom, large: bool) -> u64 {
     match draw.below(if large { 5 } else { 3 }) {
         0 => 1 + draw.below(64),
         1 => 1 + draw.below(1000),
@@ -47,7 +47,7 @@ fn draw_len(draw: &mut Draw, large: bool) -> u64 {
     }
 }
 
-fn check<E: Store + SliceStore>(fs: &Fs<E>, node: &NodeRef, twin: &Twin, draw: &mut Draw, what: &str) {
+fn check<E: Store + SliceStore>(fs: &Fs<E>, node: &NodeRef, twin: &Twin, draw: &mut TestRandom, what: &str) {
     let attr = fs.getattr(node);
     assert_eq!(attr.size_bytes, twin.len() as u64, "{what}: size");
     assert_eq!(attr.allocated_bytes, twin.iter().flatten().count() as u64, "{what}: allocated");
@@ -80,7 +80,7 @@ pub(crate) fn story<E: Store + SliceStore>(
     large: bool,
     upkeep: &dyn Fn(u64),
 ) {
-    let mut draw = Draw(seed);
+    let mut draw = TestRandom(seed);
     let make = |name: &[u8]| fs.create(&ROOT, &fs.root(), name, NewMode::exact(0o644)).unwrap();
     let nodes = [make(b"a"), make(b"b")];
     let mut twins: [Twin; 2] = [vec![], vec![]];

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use warpfire_log::{LogStore, MemLog, MemLogOptions, Recovered};
+use warpfire_log::{LogStore, MemLog, MemLogOptions, RecoveredLog};
 use warpfire_meta::Store;
 
-use super::Draw;
+use super::TestRandom;
 use super::check::check;
 use super::engine::{LogEngine, open};
 use crate::acl::Caller;
@@ -20,7 +20,7 @@ fn name(n: u64) -> Vec<u8> {
     format!("file {n}").into_bytes()
 }
 
-fn fill(fs: &Fs<LogEngine>, draw: &mut Draw, files: &mut BTreeSet<u64>, context: &str) -> usize {
+fn fill(fs: &Fs<LogEngine>, draw: &mut TestRandom, files: &mut BTreeSet<u64>, context: &str) -> usize {
     let (mut refusals, mut bytes) = (0, 0);
     while refusals < REFUSALS {
         let n = draw.next();
@@ -41,7 +41,13 @@ fn fill(fs: &Fs<LogEngine>, draw: &mut Draw, files: &mut BTreeSet<u64>, context:
     bytes
 }
 
-fn unlink_one_in(fs: &Fs<LogEngine>, draw: &mut Draw, files: &mut BTreeSet<u64>, one_in: u64, context: &str) {
+fn unlink_one_in(
+    fs: &Fs<LogEngine>,
+    draw: &mut TestRandom,
+    files: &mut BTreeSet<u64>,
+    one_in: u64,
+    context: &str,
+) {
     for n in files.clone() {
         if draw.below(one_in) == 0 {
             fs.unlink(&ROOT, &fs.root(), &name(n)).unwrap_or_else(|e| panic!("{context}: unlink: {e}"));
@@ -56,8 +62,8 @@ fn files_fill_a_pool_and_deleting_them_empties_it_however_old_it_is() {
         let context = format!("seed {seed}");
         let options =
             MemLogOptions { capacity_bytes: (20 + 5 * seed) * (256 << 10), segment_bytes: 256 << 10 };
-        let fs = open((MemLog::with_options(options), Recovered::empty()), Fs::format);
-        let (mut draw, mut files) = (Draw(seed), BTreeSet::new());
+        let fs = open((MemLog::with_options(options), RecoveredLog::empty()), Fs::format);
+        let (mut draw, mut files) = (TestRandom(seed), BTreeSet::new());
         let first = fill(&fs, &mut draw, &mut files, &context);
         for _ in 0..5 {
             unlink_one_in(&fs, &mut draw, &mut files, 2, &context);
@@ -78,7 +84,7 @@ fn files_fill_a_pool_and_deleting_them_empties_it_however_old_it_is() {
 #[test]
 fn what_was_deleted_shows_as_free_before_merging_finds_it() {
     let options = MemLogOptions { capacity_bytes: 16 << 20, segment_bytes: 256 << 10 };
-    let fs = open((MemLog::with_options(options), Recovered::empty()), Fs::format);
+    let fs = open((MemLog::with_options(options), RecoveredLog::empty()), Fs::format);
     let before = fs.statfs().unwrap();
     for n in 0..100 {
         fs.create_file(&ROOT, &fs.root(), &name(n), NewMode::exact(0o644), &[n as u8; 80_000]).unwrap();

@@ -2,12 +2,12 @@
 
 mod bad_days;
 mod check;
+mod defragment;
 mod diff;
 mod engine;
 mod file_model;
 mod full;
-mod gather;
-mod moved;
+mod moved_slices;
 mod names;
 mod serial;
 mod slice_model;
@@ -27,7 +27,7 @@ use warpfire_meta::MapStore;
 use crate::{Fs, FsOptions, FsSchema};
 
 pub(crate) type Engine = MapStore<FsSchema>;
-pub(crate) type World = Fs<Engine>;
+pub(crate) type TestFs = Fs<Engine>;
 
 /// A clock that moves on by a microsecond each time it is asked.
 #[derive(Default)]
@@ -62,15 +62,15 @@ pub(crate) fn world_with() -> (Arc<Engine>, Arc<Ticking>) {
 }
 
 /// An empty filesystem.
-pub(crate) fn world() -> World {
+pub(crate) fn world() -> TestFs {
     let (engine, clock) = world_with();
     Fs::open(engine, clock, FsOptions::default()).unwrap()
 }
 
 /// Numbers that follow from a seed.
-pub(crate) struct Draw(pub(crate) u64);
+pub(crate) struct TestRandom(pub(crate) u64);
 
-impl Draw {
+impl TestRandom {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -1,6 +1,6 @@
 //! Stories of names: what each call promises, one behaviour each.
 
-use super::{Ticking, World, world, world_with};
+use super::{TestFs, Ticking, world, world_with};
 use crate::acl::{Caller, Perm};
 use crate::{
     DirEntry, DirHandle, FileKind, Follow, Fs, FsError, FsOptions, NewMode, NodeRef, Position, RenameMode,
@@ -18,23 +18,23 @@ fn mode(bits: u32) -> NewMode {
     NewMode::exact(bits)
 }
 
-fn file(fs: &World, dir: &NodeRef, name: &str, data: &[u8]) -> NodeRef {
+fn file(fs: &TestFs, dir: &NodeRef, name: &str, data: &[u8]) -> NodeRef {
     fs.create_file(&ROOT, dir, name.as_bytes(), mode(0o644), data).unwrap();
     fs.lookup(&ROOT, dir, name.as_bytes()).unwrap()
 }
 
-fn dir(fs: &World, at: &NodeRef, name: &str) -> NodeRef {
+fn dir(fs: &TestFs, at: &NodeRef, name: &str) -> NodeRef {
     fs.mkdir(&ROOT, at, name.as_bytes(), mode(0o755)).unwrap()
 }
 
-fn text(fs: &World, node: &NodeRef) -> Vec<u8> {
+fn text(fs: &TestFs, node: &NodeRef) -> Vec<u8> {
     let mut buf = vec![0; 200_000];
     let len = fs.read(node, 0, &mut buf).unwrap();
     buf.truncate(len);
     buf
 }
 
-fn names(fs: &World, at: &NodeRef) -> Vec<String> {
+fn names(fs: &TestFs, at: &NodeRef) -> Vec<String> {
     let all = fs.readdir(&ROOT, at, None, usize::MAX).unwrap();
     all.iter().map(|e: &DirEntry| String::from_utf8(e.name.to_vec()).unwrap()).collect()
 }
@@ -276,7 +276,7 @@ fn two_names_of_one_file_stay_when_one_is_renamed_to_the_other() {
 }
 
 #[test]
-fn a_listing_goes_on_by_name_whatever_changes_meanwhile() {
+fn a_listing_goes_on_by_name_whatever_changes() {
     let fs = world();
     let root = fs.root();
     for i in 0..3000 {
@@ -304,7 +304,7 @@ fn a_listing_goes_on_by_name_whatever_changes_meanwhile() {
 }
 
 /// Everything that a handle shows from a cookie on, in answers of `room` entries.
-fn visited(fs: &World, handle: &DirHandle, from: u64, room: usize) -> Vec<(u64, Vec<u8>, NodeRef)> {
+fn visited(fs: &TestFs, handle: &DirHandle, from: u64, room: usize) -> Vec<(u64, Vec<u8>, NodeRef)> {
     let mut seen: Vec<(u64, Vec<u8>, NodeRef)> = Vec::new();
     loop {
         let (at, mut told) = (seen.last().map_or(from, |(at, ..)| *at), 0);
@@ -382,12 +382,12 @@ fn permissions_bind_everyone_but_root() {
     let fs = world();
     let root = fs.root();
     refused!(fs.create(&ALICE, &root, b"a", mode(0o644)), FsError::AccessDenied);
-    let home = fs.mkdir(&ROOT, &root, b"home", mode(0o755)).unwrap();
-    fs.setattr(&ROOT, &home, &SetAttr { uid: Some(10), gid: Some(20), ..SetAttr::default() }).unwrap();
-    let node = fs.create(&ALICE, &home, b"a", mode(0o640)).unwrap();
+    let location = fs.mkdir(&ROOT, &root, b"home", mode(0o755)).unwrap();
+    fs.setattr(&ROOT, &location, &SetAttr { uid: Some(10), gid: Some(20), ..SetAttr::default() }).unwrap();
+    let node = fs.create(&ALICE, &location, b"a", mode(0o640)).unwrap();
     assert_eq!((fs.getattr(&node).uid, fs.getattr(&node).gid), (10, 20));
     refused!(fs.access(&BOB, &node, Perm::READ), FsError::AccessDenied);
-    refused!(fs.unlink(&BOB, &home, b"a"), FsError::AccessDenied);
+    refused!(fs.unlink(&BOB, &location, b"a"), FsError::AccessDenied);
     let chmod = |who, m| fs.setattr(who, &node, &SetAttr { mode: Some(m), ..SetAttr::default() });
     refused!(chmod(&BOB, 0o777), FsError::NotPermitted);
     chmod(&ALICE, 0o4755).unwrap();
@@ -484,17 +484,17 @@ fn attributes_are_kept_listed_and_removed() {
 }
 
 #[test]
-fn a_list_decides_for_who_is_named_in_it_and_follows_chmod() {
-    use crate::acl::{Acl, Entry, Tag, XATTR_ACCESS, XATTR_DEFAULT};
+fn a_list_decides_for_the_users_it_names_and_follows_chmod() {
+    use crate::acl::{Acl, AclEntry, AclTag, XATTR_ACCESS, XATTR_DEFAULT};
     let fs = world();
     let root = fs.root();
-    let entry = |tag, bits| Entry { tag, perm: Perm::from_bits(bits) };
+    let entry = |tag, bits| AclEntry { tag, perm: Perm::from_bits(bits) };
     let acl = Acl::new([
-        entry(Tag::Owner, 6),
-        entry(Tag::User(10), 6),
-        entry(Tag::OwningGroup, 0),
-        entry(Tag::Mask, 6),
-        entry(Tag::Other, 0),
+        entry(AclTag::Owner, 6),
+        entry(AclTag::User(10), 6),
+        entry(AclTag::OwningGroup, 0),
+        entry(AclTag::Mask, 6),
+        entry(AclTag::Other, 0),
     ])
     .unwrap();
     let node = file(&fs, &root, "a", b"");

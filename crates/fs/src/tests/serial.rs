@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use warpfire_env::{Clock, SystemClock};
 use warpfire_meta::{SliceStore, Store};
 
-use super::{Draw, world_with};
+use super::{TestRandom, world_with};
 use crate::acl::Caller;
 use crate::{Fs, FsError, FsOptions, NewMode, Position};
 
@@ -23,14 +23,14 @@ type List = Vec<u32>;
 
 /// A transaction that was committed: what it read of which list, before it appended, and where it appended.
 #[derive(Clone, Debug, Default)]
-struct Done {
+struct CallDone {
     id: u32,
     reads: Vec<(usize, List)>,
     appends: Vec<usize>,
 }
 
 /// What is wrong with a history, if anything.
-fn judge(lists: &[List], done: &[Done]) -> Result<(), String> {
+fn judge(lists: &[List], done: &[CallDone]) -> Result<(), String> {
     let mut expected: BTreeMap<(usize, u32), u32> = BTreeMap::new();
     for tx in done {
         tx.appends.iter().for_each(|list| *expected.entry((*list, tx.id)).or_default() += 1);
@@ -103,9 +103,9 @@ fn read<E: Store + SliceStore>(fs: &Fs<E>, list: u64) -> Result<List, FsError> {
 fn try_one<E: Store + SliceStore>(
     fs: &Arc<Fs<E>>,
     id: u32,
-    draw: &mut Draw,
-) -> Result<Option<Done>, FsError> {
-    let mut done = Done { id, ..Done::default() };
+    draw: &mut TestRandom,
+) -> Result<Option<CallDone>, FsError> {
+    let mut done = CallDone { id, ..CallDone::default() };
     let bytes = id.to_le_bytes();
     if draw.below(8) == 0 {
         let list = draw.below(LISTS);
@@ -115,24 +115,24 @@ fn try_one<E: Store + SliceStore>(
         return Ok(Some(done));
     }
     let tx = fs.begin()?;
-    let inside = tx.files();
+    let tx_fs = tx.files();
     let first = draw.below(LISTS);
     for list in (0..=draw.below(3)).map(|n| (first + n) % LISTS) {
-        let node = inside.lookup(&ROOT, &inside.root(), &name(list))?;
+        let node = tx_fs.lookup(&ROOT, &tx_fs.root(), &name(list))?;
         let point = tx.savepoint();
         match draw.below(6) {
-            0 => inside.append(&ROOT, &node, &bytes)?,
+            0 => tx_fs.append(&ROOT, &node, &bytes)?,
             1 => {
-                inside.append(&ROOT, &node, &[0; 4])?;
+                tx_fs.append(&ROOT, &node, &[0; 4])?;
                 tx.roll_back(&point)?;
                 continue;
             }
             kind => {
-                let seen = read(inside, list)?;
+                let seen = read(tx_fs, list)?;
                 let end = seen.len() as u64 * 4;
                 done.reads.push((list as usize, seen));
                 if kind < 4 {
-                    inside.write(&ROOT, &node, Position::At(end), &bytes)?;
+                    tx_fs.write(&ROOT, &node, Position::At(end), &bytes)?;
                 } else {
                     continue;
                 }
@@ -162,7 +162,7 @@ fn run<E: Store + SliceStore>(
         for thread in 0..threads {
             let (ids, all) = (&ids, &all);
             s.spawn(move || {
-                let mut draw = Draw(seed * 1000 + thread);
+                let mut draw = TestRandom(seed * 1000 + thread);
                 let mut mine = Vec::new();
                 for _ in 0..each {
                     let id = ids.fetch_add(1, Ordering::Relaxed);
@@ -254,7 +254,7 @@ fn very_many_concurrent_transactions_are_as_if_one_after_the_other() {
 
 #[test]
 fn the_judge_knows_lost_doubled_and_circular() {
-    let tx = |id, reads: &[(usize, &[u32])], appends: &[usize]| Done {
+    let tx = |id, reads: &[(usize, &[u32])], appends: &[usize]| CallDone {
         id,
         reads: reads.iter().map(|(list, read)| (*list, read.to_vec())).collect(),
         appends: appends.to_vec(),

@@ -4,9 +4,9 @@ use warpfire_log::MemLog;
 use warpfire_meta::{SliceStore, Store};
 
 use super::engine::{LogEngine, format, open};
-use super::{Draw, world_with};
+use super::{TestRandom, world_with};
 use crate::acl::Caller;
-use crate::{AllocMode, Fs, FsError, FsOptions, Inserted, NewMode, NodeRef, Position, Yanked};
+use crate::{AllocMode, Fs, FsError, FsOptions, InsertSource, NewMode, NodeRef, Position, YankedSlice};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 const FILES: usize = 4;
@@ -19,10 +19,10 @@ type Twin = Vec<Option<u8>>;
 /// Files, values that were taken, and what each of them should hold.
 struct Model<'f, E: Store + SliceStore> {
     fs: &'f Fs<E>,
-    draw: Draw,
+    draw: TestRandom,
     nodes: Vec<NodeRef>,
     twins: Vec<Twin>,
-    kept: Vec<(Yanked, Twin)>,
+    kept: Vec<(YankedSlice, Twin)>,
     context: String,
 }
 
@@ -37,7 +37,7 @@ impl<'f, E: Store + SliceStore> Model<'f, E> {
             Err(_) => fs.create(&ROOT, &fs.root(), &name(which), NewMode::exact(0o644)).unwrap(),
         };
         let nodes = (0..FILES).map(find).collect();
-        Model { fs, draw: Draw(seed), nodes, twins, kept: Vec::new(), context: String::new() }
+        Model { fs, draw: TestRandom(seed), nodes, twins, kept: Vec::new(), context: String::new() }
     }
 
     fn file(&mut self) -> usize {
@@ -94,7 +94,7 @@ impl<'f, E: Store + SliceStore> Model<'f, E> {
     }
 
     /// One of the values, whole, cut, or with another behind it.
-    fn some(&mut self) -> Option<(Yanked, Twin)> {
+    fn some(&mut self) -> Option<(YankedSlice, Twin)> {
         let count = self.kept.len() as u64;
         let (slice, twin) = self.kept.get(self.draw.below(count.max(1)) as usize)?.clone();
         let cut = self.draw.below(twin.len() as u64 + 2);
@@ -104,7 +104,7 @@ impl<'f, E: Store + SliceStore> Model<'f, E> {
             0 => (left, left_twin.to_vec()),
             1 => (right, right_twin.to_vec()),
             2 => {
-                let swapped = Yanked::join(&[right, left]).unwrap().unwrap();
+                let swapped = YankedSlice::join(&[right, left]).unwrap().unwrap();
                 (swapped, [right_twin, left_twin].concat())
             }
             _ => (slice, twin),
@@ -127,10 +127,10 @@ impl<'f, E: Store + SliceStore> Model<'f, E> {
         let at = self.place(which);
         let taken = self.some();
         let (inserted, twin) = match &taken {
-            Some((slice, twin)) if self.draw.below(4) > 0 => (Inserted::Slice(slice), twin.clone()),
+            Some((slice, twin)) if self.draw.below(4) > 0 => (InsertSource::Slice(slice), twin.clone()),
             _ => {
                 let len = self.len();
-                (Inserted::Hole(len), vec![None; len as usize])
+                (InsertSource::Hole(len), vec![None; len as usize])
             }
         };
         let done = self.fs.insert_range(&ROOT, &self.nodes[which], at, inserted);
@@ -184,11 +184,11 @@ impl<'f, E: Store + SliceStore> Model<'f, E> {
         let which = self.file();
         let order: Vec<usize> = (0..self.twins[which].len() / PIECE).rev().collect();
         let place = |n: usize| (n * PIECE) as u64;
-        let pieces: Vec<Yanked> = order
+        let pieces: Vec<YankedSlice> = order
             .iter()
             .map(|n| self.fs.yank(&self.nodes[which], place(*n), PIECE as u64).unwrap())
             .collect();
-        let Some(slice) = Yanked::join(&pieces).unwrap() else { return };
+        let Some(slice) = YankedSlice::join(&pieces).unwrap() else { return };
         self.fs.replace_content(&ROOT, &self.nodes[which], &slice).unwrap();
         let twin = &self.twins[which];
         self.twins[which] = order.iter().flat_map(|n| twin[n * PIECE..(n + 1) * PIECE].to_vec()).collect();
@@ -217,7 +217,7 @@ impl<'f, E: Store + SliceStore> Model<'f, E> {
         if let Some((slice, twin)) = self.some() {
             let from = self.draw.below(twin.len() as u64 + 1);
             let mut bytes = vec![0xee; twin.len() - from as usize + 3];
-            let read = self.fs.read_yanked(&slice, from, &mut bytes).unwrap();
+            let read = self.fs.read_yanked_slice(&slice, from, &mut bytes).unwrap();
             assert_eq!(read, bytes.len() - 3, "{}", self.context);
             assert_same(&bytes[..read], &twin[from as usize..], &format!("{}: a value", self.context));
         }
@@ -258,7 +258,7 @@ fn assert_same(bytes: &[u8], twin: &[Option<u8>], what: &str) {
 
 #[test]
 fn slicing_calls_agree_with_byte_vectors() {
-    let mut gathered = 0;
+    let mut defragmented = 0;
     for seed in 0..25 {
         let (engine, clock) = world_with();
         let mut twins = vec![Twin::new(); FILES];
@@ -273,16 +273,16 @@ fn slicing_calls_agree_with_byte_vectors() {
             model.run(60, &format!("seed {seed} life {life}"), &sweep);
             twins = model.twins;
             fs.sync().unwrap();
-            gathered += fs.gather_counts().regions;
+            defragmented += fs.defragment_counts().regions;
         }
         super::check::check(&*engine, &format!("seed {seed}"));
     }
-    assert!(gathered > 0, "some file in small pieces was read");
+    assert!(defragmented > 0, "some file in small pieces was read");
 }
 
 #[test]
 fn slicing_calls_agree_with_byte_vectors_while_the_engine_packs_cleans_and_loses_power() {
-    let mut gathered = 0;
+    let mut defragmented = 0;
     for seed in 0..12 {
         let mut log = format();
         let mut twins = vec![Twin::new(); FILES];
@@ -304,12 +304,12 @@ fn slicing_calls_agree_with_byte_vectors_while_the_engine_packs_cleans_and_loses
             fs.sync().unwrap();
             twins = model.twins;
             super::check::check(&**fs.engine(), &what);
-            gathered += fs.gather_counts().regions;
+            defragmented += fs.defragment_counts().regions;
             let mem: &MemLog = fs.engine().log();
             log = mem.crash();
         }
     }
-    assert!(gathered > 0, "some file in small pieces was read");
+    assert!(defragmented > 0, "some file in small pieces was read");
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn a_value_of_a_pool_that_was_reopened_is_foreign() {
     let refused = other.paste(&ROOT, &elsewhere, Position::End, &slice);
     assert!(matches!(refused, Err(FsError::ForeignSlice)), "{refused:?}");
     drop((node, fs));
-    let refused = other.insert_range(&ROOT, &elsewhere, 0, Inserted::Slice(&slice));
+    let refused = other.insert_range(&ROOT, &elsewhere, 0, InsertSource::Slice(&slice));
     assert!(matches!(refused, Err(FsError::ForeignSlice)), "{refused:?}");
     assert_eq!(other.getattr(&elsewhere).size_bytes, 0);
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warpfire_log::{LogStore, MemLog, MemLogCounters, MemLogOptions, Recovered};
+use warpfire_log::{LogStore, MemLog, MemLogCounters, MemLogOptions, RecoveredLog};
 use warpfire_meta::{MapStore, Store};
 
 use super::engine::{LogEngine, format, open};
 use super::{Ticking, world, world_with};
 use crate::acl::Caller;
 use crate::limits::FILE_BYTES_MAX;
-use crate::{Fs, FsError, FsOptions, FsSchema, Inserted, NewMode, NodeRef, Position, Yanked};
+use crate::{Fs, FsError, FsOptions, FsSchema, InsertSource, NewMode, NodeRef, Position, YankedSlice};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
@@ -38,7 +38,7 @@ fn no_slicing_call_reads_or_writes_data() {
     let slice = fs.yank(&a, 1_234_567, 2_345_678).unwrap();
     fs.paste(&ROOT, &b, Position::At(77), &slice).unwrap();
     fs.paste(&ROOT, &b, Position::End, &slice.part(1..999_999)).unwrap();
-    fs.insert_range(&ROOT, &a, 3, Inserted::Slice(&slice)).unwrap();
+    fs.insert_range(&ROOT, &a, 3, InsertSource::Slice(&slice)).unwrap();
     fs.remove_range(&ROOT, &a, 1_000_001, 2_000_003).unwrap();
     fs.copy_range(&ROOT, (&a, 13), (&c, 17), 3_000_001).unwrap();
     fs.concat(&ROOT, &c, &[a.clone(), b, a.clone()]).unwrap();
@@ -62,7 +62,7 @@ fn the_metadata_of_a_rearranged_file_is_all_that_a_sync_writes() {
     let scenes: Vec<_> = (0..64).map(|n| fs.yank(&node, n * 131_072, 131_072).unwrap()).collect();
     let shuffled: Vec<_> = (0..64).map(|n| scenes[(n * 37 + 5) % 64].clone()).collect();
     let before = counters(&fs);
-    fs.paste(&ROOT, &node, Position::At(0), &Yanked::join(&shuffled).unwrap().unwrap()).unwrap();
+    fs.paste(&ROOT, &node, Position::At(0), &YankedSlice::join(&shuffled).unwrap().unwrap()).unwrap();
     fs.sync().unwrap();
     let after = counters(&fs);
     assert_eq!(after.appended_bytes, before.appended_bytes);
@@ -92,7 +92,7 @@ fn pointers_that_come_to_lie_side_by_side_fuse() {
 #[test]
 fn what_was_yanked_outlives_overwriting_deleting_and_cleaning() {
     let options = MemLogOptions { capacity_bytes: 64 << 20, segment_bytes: 256 << 10 };
-    let fs = open((MemLog::with_options(options), Recovered::empty()), Fs::format);
+    let fs = open((MemLog::with_options(options), RecoveredLog::empty()), Fs::format);
     let node = make(&fs, b"source");
     let first = pattern(2 << 20);
     fs.write(&ROOT, &node, Position::End, &first).unwrap();
@@ -126,7 +126,7 @@ fn what_was_yanked_outlives_overwriting_deleting_and_cleaning() {
 #[test]
 fn a_held_segment_does_not_keep_others_from_being_cleaned() {
     let options = MemLogOptions { capacity_bytes: 24 << 20, segment_bytes: 256 << 10 };
-    let fs = open((MemLog::with_options(options), Recovered::empty()), Fs::format);
+    let fs = open((MemLog::with_options(options), RecoveredLog::empty()), Fs::format);
     let node = make(&fs, b"churn");
     fs.write(&ROOT, &node, Position::End, &pattern(1 << 20)).unwrap();
     let slice = fs.yank(&node, 0, 1 << 20).unwrap();
@@ -136,7 +136,7 @@ fn a_held_segment_does_not_keep_others_from_being_cleaned() {
         fs.sync().unwrap();
     }
     let mut bytes = vec![0; 1 << 20];
-    fs.read_yanked(&slice, 0, &mut bytes).unwrap();
+    fs.read_yanked_slice(&slice, 0, &mut bytes).unwrap();
     assert!(bytes == pattern(1 << 20));
 }
 
@@ -162,9 +162,9 @@ fn a_lease_keeps_until_its_deadline_and_no_longer() {
     clock.skip_seconds(40);
     let refused = [
         fs.paste(&ROOT, &target, Position::End, &slice).map(|_| ()),
-        fs.insert_range(&ROOT, &target, 0, Inserted::Slice(&slice.part(5..6))),
+        fs.insert_range(&ROOT, &target, 0, InsertSource::Slice(&slice.part(5..6))),
         fs.lease(&slice, minute),
-        fs.read_yanked(&slice, 0, &mut [0; 10]).map(|_| ()),
+        fs.read_yanked_slice(&slice, 0, &mut [0; 10]).map(|_| ()),
     ];
     for outcome in refused {
         assert!(matches!(outcome, Err(FsError::LeaseExpired)), "{outcome:?}");
@@ -219,7 +219,7 @@ fn ranges_past_the_end_are_what_there_is_of_them() {
     assert_eq!(fs.paste(&ROOT, &node, Position::At(1 << 40), &nothing).unwrap(), 1 << 40);
     fs.remove_range(&ROOT, &node, 10, 5).unwrap();
     assert_eq!(fs.getattr(&node).size_bytes, 10, "nothing taken, nothing put, nothing changed");
-    let outside = fs.insert_range(&ROOT, &node, 11, Inserted::Hole(1));
+    let outside = fs.insert_range(&ROOT, &node, 11, InsertSource::Hole(1));
     assert!(matches!(outside, Err(FsError::Invalid(_))), "{outside:?}");
     fs.remove_range(&ROOT, &node, 4, u64::MAX).unwrap();
     assert_eq!(fs.getattr(&node).size_bytes, 4);
@@ -235,8 +235,8 @@ fn files_do_not_grow_beyond_the_largest() {
     let outcomes = [
         fs.paste(&ROOT, &huge, Position::End, &slice).map(|_| ()),
         fs.paste(&ROOT, &huge, Position::At(u64::MAX), &slice).map(|_| ()),
-        fs.insert_range(&ROOT, &huge, 5, Inserted::Slice(&slice)),
-        fs.insert_range(&ROOT, &huge, 5, Inserted::Hole(u64::MAX)),
+        fs.insert_range(&ROOT, &huge, 5, InsertSource::Slice(&slice)),
+        fs.insert_range(&ROOT, &huge, 5, InsertSource::Hole(u64::MAX)),
         fs.concat(&ROOT, &node, &[node.clone(), huge.clone()]).map(|_| ()),
     ];
     for outcome in outcomes {
@@ -263,7 +263,7 @@ fn a_full_pool_refuses_pasting_and_serves_removing() {
     let before = fs.getattr(&node);
     let outcomes = [
         fs.paste(&ROOT, &node, Position::At(3), &slice).map(|_| ()),
-        fs.insert_range(&ROOT, &node, 3, Inserted::Slice(&slice)),
+        fs.insert_range(&ROOT, &node, 3, InsertSource::Slice(&slice)),
         fs.concat(&ROOT, &node, &[node.clone(), node.clone()]).map(|_| ()),
     ];
     for outcome in outcomes {
@@ -286,11 +286,11 @@ fn a_pool_that_latched_read_only_still_gives_and_reads_values() {
     fs.sync().unwrap_err();
     let slice = fs.yank(&node, 1, 1000).unwrap();
     let mut bytes = vec![0; 1000];
-    fs.read_yanked(&slice, 0, &mut bytes).unwrap();
+    fs.read_yanked_slice(&slice, 0, &mut bytes).unwrap();
     assert!(bytes == pattern(100_000)[1..1001]);
     let outcomes = [
         fs.paste(&ROOT, &node, Position::End, &slice).map(|_| ()),
-        fs.insert_range(&ROOT, &node, 0, Inserted::Hole(1)),
+        fs.insert_range(&ROOT, &node, 0, InsertSource::Hole(1)),
         fs.remove_range(&ROOT, &node, 0, 1),
         fs.concat(&ROOT, &node, std::slice::from_ref(&node)).map(|_| ()),
     ];
@@ -304,8 +304,8 @@ fn values_of_two_pools_do_not_join() {
     let (one, other) = (world(), world());
     let (a, b) = (make(&one, b"a"), make(&other, b"b"));
     let parts = [one.yank(&a, 0, 1).unwrap(), other.yank(&b, 0, 1).unwrap()];
-    assert!(matches!(Yanked::join(&parts), Err(FsError::ForeignSlice)));
-    assert!(Yanked::join(&[]).unwrap().is_none());
+    assert!(matches!(YankedSlice::join(&parts), Err(FsError::ForeignSlice)));
+    assert!(YankedSlice::join(&[]).unwrap().is_none());
 }
 
 #[test]

@@ -6,18 +6,18 @@ use std::thread;
 use warpfire_meta::{SliceStore, Store};
 
 use super::check::check;
-use super::{Draw, world_with};
+use super::{TestRandom, world_with};
 use crate::acl::Caller;
 use crate::{Fs, FsError, FsOptions, NewMode, NodeRef, Position, RenameMode};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
 fn shuffle_names<E: Store + SliceStore>(fs: &Fs<E>, seed: u64, steps: u64) {
-    let mut draw = Draw(seed);
+    let mut draw = TestRandom(seed);
     let mut dirs: Vec<NodeRef> = vec![fs.root()];
     let mut held: Vec<NodeRef> = Vec::new();
     for _ in 0..steps {
-        let pick = |draw: &mut Draw| [b'a' + draw.below(4) as u8];
+        let pick = |draw: &mut TestRandom| [b'a' + draw.below(4) as u8];
         let (name, other) = (pick(&mut draw), pick(&mut draw));
         let dir = NodeRef::clone(&dirs[draw.below(dirs.len() as u64) as usize]);
         let to = NodeRef::clone(&dirs[draw.below(dirs.len() as u64) as usize]);

@@ -6,7 +6,7 @@ use std::thread;
 use warpfire_env::Timestamp;
 use warpfire_meta::Store;
 
-use super::{Draw, Engine, Ticking, World, world_with};
+use super::{Engine, TestFs, TestRandom, Ticking, world_with};
 use crate::acl::Caller;
 use crate::{Attr, Fs, FsError, FsOptions, NewMode, NodeRef, SetAttr, SetTime};
 
@@ -16,24 +16,24 @@ const PAST: Timestamp = Timestamp { seconds: Ticking::START_SECONDS - 1000, nano
 const FUTURE: Timestamp = Timestamp { seconds: Ticking::START_SECONDS + 1000, nanos: 1 };
 
 /// A filesystem with the directory `d`.
-fn with_dir() -> (Arc<Engine>, Arc<Ticking>, World, NodeRef) {
+fn with_dir() -> (Arc<Engine>, Arc<Ticking>, TestFs, NodeRef) {
     let (engine, clock) = world_with();
     let fs = Fs::open(engine.clone(), clock.clone(), FsOptions::default()).unwrap();
     let d = fs.mkdir(&ROOT, &fs.root(), b"d", NewMode::exact(0o755)).unwrap();
     (engine, clock, fs, d)
 }
 
-fn set_mtime(fs: &World, node: &NodeRef, at: Timestamp) {
+fn set_mtime(fs: &TestFs, node: &NodeRef, at: Timestamp) {
     let set = SetAttr { mtime: Some(SetTime::At(at)), ..SetAttr::default() };
     fs.setattr(&ROOT, node, &set).unwrap();
 }
 
-fn make(fs: &World, dir: &NodeRef, name: &[u8]) {
+fn make(fs: &TestFs, dir: &NodeRef, name: &[u8]) {
     fs.create_file(&ROOT, dir, name, NewMode::exact(0o644), b"").unwrap();
 }
 
 /// What `d` shows, which must be what it shows again after a sync and reopening.
-fn shown_and_kept(engine: Arc<Engine>, clock: Arc<Ticking>, fs: World, d: NodeRef, story: &str) -> Attr {
+fn shown_and_kept(engine: Arc<Engine>, clock: Arc<Ticking>, fs: TestFs, d: NodeRef, story: &str) -> Attr {
     let shown = fs.getattr(&d);
     fs.sync().unwrap();
     drop((d, fs));
@@ -108,7 +108,7 @@ fn racing_touches_cuts_and_set_times_end_as_what_is_shown() {
         thread::scope(|s| {
             s.spawn(|| (0..60).for_each(|n| make(&fs, &d, format!("{n}").as_bytes())));
             s.spawn(|| (0..60).for_each(|_| fs.sync().unwrap()));
-            let mut draw = Draw(seed);
+            let mut draw = TestRandom(seed);
             for _ in 0..60 {
                 set_mtime(&fs, &d, if draw.below(2) == 0 { PAST } else { FUTURE });
             }

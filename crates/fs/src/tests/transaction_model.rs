@@ -6,28 +6,28 @@ use warpfire_meta::{SliceStore, Store};
 
 use super::check::check;
 use super::tree_model::{Tree, listing, step, twin_of};
-use super::{Draw, world_with};
+use super::{TestRandom, world_with};
 use crate::{Fs, FsOptions};
 
 /// One random transaction; others' calls go on between its own, on names that it does not meet.
-fn transact<E: Store + SliceStore>(fs: &Arc<Fs<E>>, tree: &mut Tree, draw: &mut Draw, what: &str) {
+fn transact<E: Store + SliceStore>(fs: &Arc<Fs<E>>, tree: &mut Tree, draw: &mut TestRandom, what: &str) {
     let tx = fs.begin().unwrap();
-    let mut inside = tree.clone();
+    let mut tx_fs = tree.clone();
     let mut points = Vec::new();
     for n in 0..draw.below(12) {
         let what = format!("{what} call {n}");
         match draw.below(8) {
-            0 => points.push((tx.savepoint(), inside.clone())),
+            0 => points.push((tx.savepoint(), tx_fs.clone())),
             1 => {
                 if let Some((point, then)) = points.pop() {
                     tx.roll_back(&point).unwrap();
-                    inside = then;
+                    tx_fs = then;
                 }
             }
-            _ => step(tx.files(), &mut inside, draw, &what),
+            _ => step(tx.files(), &mut tx_fs, draw, &what),
         }
     }
-    assert_eq!(listing(tx.files()), inside.listing(), "{what}, inside");
+    assert_eq!(listing(tx.files()), tx_fs.listing(), "{what}, inside");
     assert_eq!(listing(fs), tree.listing(), "{what}, outside, before");
     if draw.below(4) == 0 {
         return tx.abort();
@@ -37,7 +37,7 @@ fn transact<E: Store + SliceStore>(fs: &Arc<Fs<E>>, tree: &mut Tree, draw: &mut 
         fs.sync().unwrap();
     }
     tx.commit().unwrap_or_else(|e| panic!("{what}: {e}"));
-    *tree = inside;
+    *tree = tx_fs;
     assert_eq!(listing(fs), tree.listing(), "{what}, outside, after");
 }
 
@@ -46,7 +46,7 @@ fn random_transactions_do_what_their_calls_would_do_one_after_the_other() {
     for seed in 0..30 {
         let (engine, clock) = world_with();
         let fs = Arc::new(Fs::open(engine.clone(), clock.clone(), FsOptions::default()).unwrap());
-        let (mut draw, mut tree) = (Draw(9000 + seed), Tree::new());
+        let (mut draw, mut tree) = (TestRandom(9000 + seed), Tree::new());
         // Held by someone outside, as the kernel holds what it knows.
         let mut held = Vec::new();
         for n in 0..40 {
@@ -76,7 +76,7 @@ fn random_transactions_do_what_their_calls_would_do_one_after_the_other() {
 fn a_power_cut_leaves_transactions_whole_or_not_there() {
     use super::engine::{format, open};
     for seed in 0..12 {
-        let mut draw = Draw(7000 + seed);
+        let mut draw = TestRandom(7000 + seed);
         let mut fs = Arc::new(open(format(), Fs::format));
         for round in 0..4 {
             let mut tree = twin_of(&*fs);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use warpfire_meta::{SliceStore, Store};
 
 use super::check::check;
-use super::{Engine, Ticking, World, world_with};
+use super::{Engine, TestFs, Ticking, world_with};
 use crate::acl::Caller;
 use crate::limits::EDITS_MAX;
 use crate::{Fs, FsError, FsOptions, NewMode, NodeRef, Position, RenameMode, SetAttr, SetTime, Transaction};
@@ -13,7 +13,7 @@ use crate::{Fs, FsError, FsOptions, NewMode, NodeRef, Position, RenameMode, SetA
 const ROOT: Caller<'static> = Caller::ROOT;
 const MODE: NewMode = NewMode { mode: 0o644, umask: 0 };
 
-fn shared() -> (Arc<Engine>, Arc<Ticking>, Arc<World>) {
+fn shared() -> (Arc<Engine>, Arc<Ticking>, Arc<TestFs>) {
     let (engine, clock) = world_with();
     let fs = Fs::open(engine.clone(), clock.clone(), FsOptions::default()).unwrap();
     (engine, clock, Arc::new(fs))
@@ -48,7 +48,7 @@ fn conflict_of(outcome: Result<(), FsError>) -> (&'static str, String) {
 }
 
 /// Closes the story: all records agree, in memory and after reopening.
-fn agree(engine: &Arc<Engine>, clock: &Arc<Ticking>, fs: Arc<World>, what: &str) {
+fn agree(engine: &Arc<Engine>, clock: &Arc<Ticking>, fs: Arc<TestFs>, what: &str) {
     let shown = super::tree_model::listing(&fs);
     fs.sync().unwrap();
     check(&**engine, what);
@@ -63,14 +63,14 @@ fn others_see_nothing_before_the_commit_and_everything_after() {
     make(&fs, "old", b"1");
     make(&fs, "gone", b"2");
     let tx = fs.begin().unwrap();
-    let inside = tx.files();
-    make(inside, "new", b"3");
-    overwrite(inside, "old", b"one");
-    inside.unlink(&ROOT, &inside.root(), b"gone").unwrap();
-    let dir = inside.mkdir(&ROOT, &inside.root(), b"dir", MODE).unwrap();
-    inside.rename(&ROOT, (&inside.root(), b"new"), (&dir, b"moved"), RenameMode::Replace).unwrap();
-    assert_eq!(names(inside), ["dir", "old"]);
-    assert_eq!(read(inside, "old").unwrap(), b"one");
+    let tx_fs = tx.files();
+    make(tx_fs, "new", b"3");
+    overwrite(tx_fs, "old", b"one");
+    tx_fs.unlink(&ROOT, &tx_fs.root(), b"gone").unwrap();
+    let dir = tx_fs.mkdir(&ROOT, &tx_fs.root(), b"dir", MODE).unwrap();
+    tx_fs.rename(&ROOT, (&tx_fs.root(), b"new"), (&dir, b"moved"), RenameMode::Replace).unwrap();
+    assert_eq!(names(tx_fs), ["dir", "old"]);
+    assert_eq!(read(tx_fs, "old").unwrap(), b"one");
     assert_eq!(names(&fs), ["gone", "old"]);
     assert_eq!(read(&fs, "old").unwrap(), b"1");
     tx.commit().unwrap();
@@ -84,7 +84,7 @@ fn others_see_nothing_before_the_commit_and_everything_after() {
 fn an_aborted_transaction_leaves_nothing() {
     let (engine, clock, fs) = shared();
     make(&fs, "a", b"1");
-    let counts = |fs: &World| fs.statfs().map(|space| (space.inodes, space.file_bytes)).unwrap();
+    let counts = |fs: &TestFs| fs.statfs().map(|space| (space.inodes, space.file_bytes)).unwrap();
     let before = counts(&fs);
     let tx = fs.begin().unwrap();
     make(tx.files(), "b", &[7; 100_000]);
@@ -108,13 +108,13 @@ fn files_that_are_open_outside_show_what_was_committed() {
     let [grown, moved, unlinked, linked] =
         ["grown", "moved", "unlinked", "linked"].map(|name| open(&fs, name));
     let tx = fs.begin().unwrap();
-    let inside = tx.files();
-    overwrite(inside, "grown", &[9; 200_000]);
-    inside
-        .rename(&ROOT, (&inside.root(), b"moved"), (&inside.root(), b"elsewhere"), RenameMode::Replace)
+    let tx_fs = tx.files();
+    overwrite(tx_fs, "grown", &[9; 200_000]);
+    tx_fs
+        .rename(&ROOT, (&tx_fs.root(), b"moved"), (&tx_fs.root(), b"elsewhere"), RenameMode::Replace)
         .unwrap();
-    inside.unlink(&ROOT, &inside.root(), b"unlinked").unwrap();
-    inside.link(&ROOT, &open(inside, "linked"), &inside.root(), b"second").unwrap();
+    tx_fs.unlink(&ROOT, &tx_fs.root(), b"unlinked").unwrap();
+    tx_fs.link(&ROOT, &open(tx_fs, "linked"), &tx_fs.root(), b"second").unwrap();
     tx.commit().unwrap();
     assert_eq!(fs.getattr(&grown).size_bytes, 200_000);
     fs.write(&ROOT, &moved, Position::End, b" and after").unwrap();
@@ -136,13 +136,13 @@ fn an_exchange_is_replayed_and_named_like_any_call() {
     let dir = fs.mkdir(&ROOT, &fs.root(), b"d", NewMode::exact(0o755)).unwrap();
     make(&fs, "a", b"1");
     fs.create_file(&ROOT, &dir, b"b", MODE, b"2").unwrap();
-    let swapped = |fs: &World| {
+    let swapped = |fs: &TestFs| {
         (read(fs, "a").unwrap(), fs.read_file(&ROOT, &open(fs, "d"), b"b").unwrap())
             == (b"2".into(), b"1".into())
     };
     let exchange_in = |tx: &Transaction<Engine>| {
-        let inside = tx.files();
-        inside.exchange(&ROOT, (&inside.root(), b"a"), (&open(inside, "d"), b"b")).unwrap();
+        let tx_fs = tx.files();
+        tx_fs.exchange(&ROOT, (&tx_fs.root(), b"a"), (&open(tx_fs, "d"), b"b")).unwrap();
     };
     // A write changes a record that the call has read, and not what the call answers.
     let tx = fs.begin().unwrap();
@@ -167,11 +167,11 @@ fn a_change_of_what_was_read_is_a_conflict_that_is_named() {
     let dir = fs.mkdir(&ROOT, &fs.root(), b"d", NewMode::exact(0o755)).unwrap();
     fs.create_file(&ROOT, &dir, b"x", MODE, b"1").unwrap();
     let tx = fs.begin().unwrap();
-    let inside = tx.files();
-    let x = inside.resolve(&ROOT, &inside.root(), b"/d/x", crate::Follow::Yes).unwrap();
+    let tx_fs = tx.files();
+    let x = tx_fs.resolve(&ROOT, &tx_fs.root(), b"/d/x", crate::Follow::Yes).unwrap();
     let mut byte = [0];
-    inside.read(&x, 0, &mut byte).unwrap();
-    make(inside, "copy", &byte);
+    tx_fs.read(&x, 0, &mut byte).unwrap();
+    make(tx_fs, "copy", &byte);
     let outside = fs.resolve(&ROOT, &fs.root(), b"/d/x", crate::Follow::Yes).unwrap();
     fs.write(&ROOT, &outside, Position::At(0), b"2").unwrap();
     assert_eq!(conflict_of(tx.commit()), ("read", "/d/x".to_owned()));
@@ -183,7 +183,7 @@ fn a_change_of_what_was_read_is_a_conflict_that_is_named() {
 }
 
 /// What others did between, and what the transaction did: no call would have answered otherwise.
-fn commits_despite(ours: impl FnOnce(&Transaction<Engine>), others: impl FnOnce(&World), what: &str) {
+fn commits_despite(ours: impl FnOnce(&Transaction<Engine>), others: impl FnOnce(&TestFs), what: &str) {
     let (engine, clock, fs) = shared();
     make(&fs, "log", b"");
     make(&fs, "file", b"0123456789");
@@ -197,7 +197,7 @@ fn commits_despite(ours: impl FnOnce(&Transaction<Engine>), others: impl FnOnce(
 
 #[test]
 fn appends_that_do_not_ask_where_do_not_conflict() {
-    let append = |fs: &World, text: &[u8]| fs.append(&ROOT, &open(fs, "log"), text).unwrap();
+    let append = |fs: &TestFs, text: &[u8]| fs.append(&ROOT, &open(fs, "log"), text).unwrap();
     let (engine, clock, fs) = shared();
     make(&fs, "log", b"");
     let txs: Vec<_> = (0..5).map(|_| fs.begin().unwrap()).collect();
@@ -213,7 +213,7 @@ fn appends_that_do_not_ask_where_do_not_conflict() {
 
 #[test]
 fn what_no_call_saw_does_not_conflict() {
-    let touch = |fs: &World| {
+    let touch = |fs: &TestFs| {
         let set = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
         fs.setattr(&ROOT, &open(fs, "file"), &set).unwrap();
     };
@@ -231,14 +231,14 @@ fn what_no_call_saw_does_not_conflict() {
     );
     commits_despite(
         |tx| {
-            let inside = tx.files();
-            let node = inside.create(&ROOT, &inside.root(), b"draft", MODE).unwrap();
-            inside.append(&ROOT, &node, b"text").unwrap();
-            assert_eq!(inside.getattr(&node).size_bytes, 4);
-            inside
-                .rename(&ROOT, (&inside.root(), b"draft"), (&inside.root(), b"done"), RenameMode::Replace)
+            let tx_fs = tx.files();
+            let node = tx_fs.create(&ROOT, &tx_fs.root(), b"draft", MODE).unwrap();
+            tx_fs.append(&ROOT, &node, b"text").unwrap();
+            assert_eq!(tx_fs.getattr(&node).size_bytes, 4);
+            tx_fs
+                .rename(&ROOT, (&tx_fs.root(), b"draft"), (&tx_fs.root(), b"done"), RenameMode::Replace)
                 .unwrap();
-            inside.append(&ROOT, &open(inside, "log"), b"made done\n").unwrap();
+            tx_fs.append(&ROOT, &open(tx_fs, "log"), b"made done\n").unwrap();
         },
         |fs| fs.append(&ROOT, &open(fs, "log"), b"else\n").unwrap(),
         "calls on what it made itself",
@@ -268,7 +268,7 @@ fn a_listing_conflicts_with_a_new_name_in_it() {
 }
 
 #[test]
-fn a_directory_that_is_filled_meanwhile_is_not_removed() {
+fn a_directory_that_another_call_fills_is_not_removed() {
     let (engine, clock, fs) = shared();
     let dir = fs.mkdir(&ROOT, &fs.root(), b"d", NewMode::exact(0o755)).unwrap();
     let tx = fs.begin().unwrap();
@@ -298,7 +298,7 @@ fn reading_alone_never_conflicts_and_stays_in_its_time() {
     overwrite(&fs, "a", b"2");
     assert_eq!(read(view.files(), "a").unwrap(), b"1");
     let refused = view.files().unlink(&ROOT, &view.files().root(), b"a");
-    assert!(matches!(refused, Err(FsError::OnlyReads)));
+    assert!(matches!(refused, Err(FsError::ReadOnlyTransaction)));
     view.commit().unwrap();
 }
 
@@ -308,27 +308,27 @@ fn going_back_to_a_savepoint_undoes_names_bytes_and_attributes() {
     make(&fs, "kept", b"0");
     make(&fs, "late", b"late");
     let tx = fs.begin().unwrap();
-    let inside = tx.files();
-    let early = inside.create(&ROOT, &inside.root(), b"early", MODE).unwrap();
-    inside.append(&ROOT, &early, b"1").unwrap();
+    let tx_fs = tx.files();
+    let early = tx_fs.create(&ROOT, &tx_fs.root(), b"early", MODE).unwrap();
+    tx_fs.append(&ROOT, &early, b"1").unwrap();
     let point = tx.savepoint();
-    inside.append(&ROOT, &early, &[2; 100_000]).unwrap();
-    let new = inside.create(&ROOT, &inside.root(), b"new", MODE).unwrap();
-    inside.unlink(&ROOT, &inside.root(), b"kept").unwrap();
-    let late = open(inside, "late");
-    inside.rename(&ROOT, (&inside.root(), b"late"), (&inside.root(), b"later"), RenameMode::Replace).unwrap();
+    tx_fs.append(&ROOT, &early, &[2; 100_000]).unwrap();
+    let new = tx_fs.create(&ROOT, &tx_fs.root(), b"new", MODE).unwrap();
+    tx_fs.unlink(&ROOT, &tx_fs.root(), b"kept").unwrap();
+    let late = open(tx_fs, "late");
+    tx_fs.rename(&ROOT, (&tx_fs.root(), b"late"), (&tx_fs.root(), b"later"), RenameMode::Replace).unwrap();
     let void = tx.savepoint();
     for _ in 0..2 {
         tx.roll_back(&point).unwrap();
-        assert_eq!(names(inside), ["early", "kept", "late"]);
-        assert_eq!(inside.getattr(&early).size_bytes, 1, "what is open goes back too");
-        inside.append(&ROOT, &late, b"!").unwrap();
-        assert_eq!(inside.getattr(&early).allocated_bytes, 1);
-        assert!(inside.append(&ROOT, &new, b"x").is_err(), "made since, and gone");
+        assert_eq!(names(tx_fs), ["early", "kept", "late"]);
+        assert_eq!(tx_fs.getattr(&early).size_bytes, 1, "what is open goes back too");
+        tx_fs.append(&ROOT, &late, b"!").unwrap();
+        assert_eq!(tx_fs.getattr(&early).allocated_bytes, 1);
+        assert!(tx_fs.append(&ROOT, &new, b"x").is_err(), "made since, and gone");
     }
     assert!(tx.roll_back(&void).is_err(), "it lies after the one that was gone back to");
     assert!(fs.begin().unwrap().roll_back(&point).is_err(), "of another transaction");
-    make(inside, "new", b"again");
+    make(tx_fs, "new", b"again");
     // A conflict on the way has the calls repeated: only those that were not undone.
     fs.append(&ROOT, &open(&fs, "late"), b"?").unwrap();
     tx.commit().unwrap();
@@ -347,18 +347,18 @@ fn a_commit_can_expect_versions() {
     let node = open(&fs, "a");
     let seen = fs.version(&node).unwrap();
     let tx = fs.begin().unwrap();
-    tx.expect(seen.clone());
+    tx.expect_version(seen.clone());
     make(tx.files(), "b", b"");
     tx.commit().unwrap();
     fs.write(&ROOT, &node, Position::At(0), b"2").unwrap();
     let tx = fs.begin().unwrap();
-    tx.expect(seen);
+    tx.expect_version(seen);
     make(tx.files(), "c", b"");
     assert_eq!(conflict_of(tx.commit()), ("expect a version", "/a".to_owned()));
     let gone = fs.version(&node).unwrap();
     fs.unlink(&ROOT, &fs.root(), b"a").unwrap();
     let tx = fs.begin().unwrap();
-    tx.expect(gone);
+    tx.expect_version(gone);
     conflict_of(tx.commit());
     assert_eq!(names(&fs), ["b"]);
 }
@@ -370,10 +370,10 @@ fn times_of_directories_go_on_through_a_transaction() {
     fs.create_file(&ROOT, &dir, b"x", MODE, b"").unwrap();
     let waits = fs.getattr(&dir).mtime;
     let tx = fs.begin().unwrap();
-    let inside = open(tx.files(), "d");
-    assert_eq!(tx.files().getattr(&inside).mtime, waits, "what waits in memory is seen");
-    tx.files().create_file(&ROOT, &inside, b"y", MODE, b"").unwrap();
-    let later = tx.files().getattr(&inside).mtime;
+    let tx_fs = open(tx.files(), "d");
+    assert_eq!(tx.files().getattr(&tx_fs).mtime, waits, "what waits in memory is seen");
+    tx.files().create_file(&ROOT, &tx_fs, b"y", MODE, b"").unwrap();
+    let later = tx.files().getattr(&tx_fs).mtime;
     assert!(later > waits);
     tx.commit().unwrap();
     assert_eq!(fs.getattr(&dir).mtime, later);
@@ -393,15 +393,15 @@ fn times_of_directories_go_on_through_a_transaction() {
 
 /// The root's record is not read at the beginning, and is watched all the same.
 #[test]
-fn permissions_of_the_root_that_changed_meanwhile_are_a_conflict() {
+fn a_concurrent_change_of_the_roots_permissions_is_a_conflict() {
     let (_, _, fs) = shared();
     make(&fs, "file", b"1");
     fs.setattr(&ROOT, &fs.root(), &SetAttr { mode: Some(0o755), ..SetAttr::default() }).unwrap();
     let tx = fs.begin().unwrap();
-    let inside = tx.files();
+    let tx_fs = tx.files();
     let someone = Caller { uid: 7, gid: 7, groups: &[0u32; 0], checked: false };
-    inside.lookup(&someone, &inside.root(), b"file").unwrap();
-    overwrite(inside, "file", b"2");
+    tx_fs.lookup(&someone, &tx_fs.root(), b"file").unwrap();
+    overwrite(tx_fs, "file", b"2");
     fs.setattr(&ROOT, &fs.root(), &SetAttr { mode: Some(0o700), ..SetAttr::default() }).unwrap();
     assert_eq!(conflict_of(tx.commit()).0, "look up");
 }

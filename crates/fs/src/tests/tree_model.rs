@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use warpfire_meta::{SliceStore, Store};
 
 use super::check::check;
-use super::{Draw, world_with};
+use super::{TestRandom, world_with};
 use crate::acl::Caller;
 use crate::{FileKind, Follow, Fs, FsError, FsOptions, NewMode, Position, RenameMode};
 
@@ -188,9 +188,9 @@ pub(crate) fn listing<E: Store + SliceStore>(fs: &Fs<E>) -> BTreeMap<Vec<u8>, Op
 }
 
 /// One random call on both; both must answer alike.
-pub(crate) fn step<E: Store + SliceStore>(fs: &Fs<E>, tree: &mut Tree, draw: &mut Draw, what: &str) {
+pub(crate) fn step<E: Store + SliceStore>(fs: &Fs<E>, tree: &mut Tree, draw: &mut TestRandom, what: &str) {
     const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
-    let path = |draw: &mut Draw| -> Vec<&'static [u8]> {
+    let path = |draw: &mut TestRandom| -> Vec<&'static [u8]> {
         (0..=draw.below(3)).map(|_| NAMES[draw.below(4) as usize]).collect()
     };
     let (one, two) = (path(draw), path(draw));
@@ -258,7 +258,7 @@ fn a_tree_of_names_answers_like_its_twin() {
     for seed in 0..40 {
         let (engine, clock) = world_with();
         let fs = Fs::open(engine.clone(), clock.clone(), FsOptions::default()).unwrap();
-        let mut draw = Draw(seed);
+        let mut draw = TestRandom(seed);
         let mut tree = Tree::new();
         for n in 0..300 {
             step(&fs, &mut tree, &mut draw, &format!("seed {seed} step {n}"));
@@ -274,7 +274,7 @@ fn a_tree_of_names_answers_like_its_twin() {
 fn a_power_cut_leaves_a_moment_since_the_last_sync() {
     use super::engine::{format, open};
     for seed in 0..25 {
-        let mut draw = Draw(1000 + seed);
+        let mut draw = TestRandom(1000 + seed);
         let mut tree = Tree::new();
         let mut fs = open(format(), Fs::format);
         for round in 0..6 {

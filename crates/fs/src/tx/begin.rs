@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 use warpfire_format::fs::inode_key;
 use warpfire_meta::{SliceStore, Store, TxStore};
 
-use super::commit::Version;
+use super::commit::FileVersion;
 use super::savepoint::Savepoints;
-use crate::dirty::Dirty;
+use crate::deferred::Deferred;
 use crate::error::FsError;
 use crate::fs::{AtimeMode, Fs, FsOptions, ROOT_INO};
-use crate::node::{Found, Stripes, Table};
-use crate::numbers::Numbers;
+use crate::inode_numbers::InodeNumbers;
+use crate::node::{InodeCache, NodeLookup, VersionCounters};
 use crate::op::{CallGate, CallJournal, TransactionCounters};
 use crate::schema::FsSchema;
 
@@ -28,9 +28,9 @@ pub type TxFs<E> = Fs<TxStore<E, FsSchema>>;
 /// A transaction. Dropping it aborts it.
 pub struct Transaction<E: Store + SliceStore> {
     pub(super) base: Arc<Fs<E>>,
-    pub(super) inside: Arc<TxFs<E>>,
+    pub(super) tx_fs: Arc<TxFs<E>>,
     pub(super) savepoints: Mutex<Savepoints>,
-    pub(super) expected: Mutex<Vec<Version>>,
+    pub(super) expected: Mutex<Vec<FileVersion>>,
 }
 
 impl<E: Store + SliceStore> Fs<E> {
@@ -56,18 +56,18 @@ impl<E: Store + SliceStore> Fs<E> {
     ) -> Result<Transaction<E>, FsError> {
         Ok(Transaction {
             base: Arc::clone(self),
-            inside: Arc::new(self.tx_fs(store, Vec::new(), CallJournal::default())),
+            tx_fs: Arc::new(self.tx_fs(store, Vec::new(), CallJournal::default())),
             savepoints: Mutex::default(),
             expected: Mutex::default(),
         })
     }
 
     /// A filesystem over the store of a transaction, which is made for it; the first inode numbers that it
-    /// gives out are `again`.
+    /// gives out are `drawn_before`.
     pub(super) fn tx_fs(
         self: &Arc<Self>,
         store: impl FnOnce() -> TxStore<E, FsSchema>,
-        again: Vec<u64>,
+        drawn_before: Vec<u64>,
         journal: CallJournal<TxFs<E>>,
     ) -> TxFs<E> {
         // A commit of a transaction changes the root's record before its node, and waits for this guard. All
@@ -79,31 +79,34 @@ impl<E: Store + SliceStore> Fs<E> {
         drop((held, guard));
         // The root node is made without a read of its record, so the read is noted here: a change of it
         // conflicts like any other.
-        store.saw(&inode_key(self.volume, ROOT_INO));
-        let table = Table::inside(&self.table);
-        let found = table.get_or_insert(ROOT_INO, || true, || state);
-        let Found::Node(root) = found else { unreachable!("a new table holds no other node") };
-        let (inodes, bytes) = self.dirty.counts();
+        store.note_read(&inode_key(self.volume, ROOT_INO));
+        let inode_cache = InodeCache::for_transaction(&self.inode_cache);
+        let found = inode_cache.get_or_insert(ROOT_INO, || true, || state);
+        let NodeLookup::Node(root) = found else { unreachable!("a new table holds no other node") };
+        let (inodes, bytes) = self.deferred.sums();
         let base = Arc::clone(self);
         Fs {
             engine: Arc::new(store),
             clock: Arc::clone(&self.clock),
             volume: self.volume,
             options: FsOptions { atime: AtimeMode::Never },
-            table,
-            stripes: Stripes::inside(),
-            dirty: Arc::new(Dirty::new(self.volume, inodes, bytes)),
+            inode_cache,
+            version_counters: VersionCounters::for_transaction(),
+            deferred: Arc::new(Deferred::new(self.volume, inodes, bytes)),
             leases: Arc::clone(&self.leases),
-            strain: Arc::clone(&self.strain),
+            fragmentation: Arc::clone(&self.fragmentation),
             rename: Mutex::new(()),
-            numbers: Numbers::lent(Box::new(move || base.lend_ino()), again),
+            numbers: InodeNumbers::for_transaction(
+                Box::new(move || base.new_ino_for_transaction()),
+                drawn_before,
+            ),
             call_gate: CallGate::transaction(journal),
             transactions: TransactionCounters::default(),
             root,
         }
     }
 
-    fn lend_ino(&self) -> Result<u64, FsError> {
+    fn new_ino_for_transaction(&self) -> Result<u64, FsError> {
         let _guard = self.call_gate.enter();
         self.new_ino()
     }
@@ -114,7 +117,7 @@ impl<E: Store + SliceStore> Transaction<E> {
     /// `Ended`.
     #[must_use]
     pub fn files(&self) -> &Arc<TxFs<E>> {
-        &self.inside
+        &self.tx_fs
     }
 
     /// Ends the transaction. Nothing has changed; its slices are released.
@@ -123,15 +126,15 @@ impl<E: Store + SliceStore> Transaction<E> {
 
 impl<E: Store + SliceStore> Drop for Transaction<E> {
     fn drop(&mut self) {
-        let _guard = self.inside.call_gate.enter();
-        self.inside.engine.end();
+        let _guard = self.tx_fs.call_gate.enter();
+        self.tx_fs.engine.end();
         // Nodes hold their table, and the table of a transaction holds its nodes: this ends the circle.
-        self.inside.table.let_go();
+        self.tx_fs.inode_cache.drop_tx_nodes();
     }
 }
 
 impl<E: Store + SliceStore> std::fmt::Debug for Transaction<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Transaction at {}", self.inside.engine.at().0)
+        write!(f, "Transaction at {}", self.tx_fs.engine.at().0)
     }
 }

@@ -18,18 +18,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use warpfire_format::fs::KeyBuf;
-use warpfire_meta::{Admit, Batch, Changes, CommitError, ReadSet, SliceStore, Store};
+use warpfire_meta::{Admit, Batch, CommitError, ReadSet, SliceStore, Store, TxChanges};
 use warpfire_units::Seq;
 
 use super::begin::{Transaction, TxFs};
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::node::{Home, NodeRef, Touch};
+use crate::node::{NodeRef, PendingTimes, RecordLocation};
 use crate::op::{CallJournal, TransactionCounts};
 
-/// How a file was at some time: what [`Transaction::expect`] compares with.
+/// How a file was at some time: what [`Transaction::expect_version`] compares with.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Version {
+pub struct FileVersion {
     key: KeyBuf,
     at: Seq,
     path: Arc<str>,
@@ -47,19 +47,19 @@ impl<E: Store + SliceStore> Fs<E> {
     ///
     /// # Errors
     /// `NotFound` if it is gone.
-    pub fn version(&self, node: &NodeRef) -> Result<Version, FsError> {
+    pub fn version(&self, node: &NodeRef) -> Result<FileVersion, FsError> {
         let _guard = self.enter_unrecorded();
         // A call changes the record only while it holds the state, so the snapshot has all changes of it.
         let state = node.state.read();
-        let key = state.home_key(self.volume, node.ino()).ok_or(FsError::NotFound)?;
+        let key = state.record_key(self.volume, node.ino()).ok_or(FsError::NotFound)?;
         let snapshot = self.engine.snapshot();
-        Ok(Version { key, at: self.engine.seq(&snapshot), path: self.path_of(node.ino(), b"").into() })
+        Ok(FileVersion { key, at: self.engine.seq(&snapshot), path: self.path_of(node.ino(), b"").into() })
     }
 }
 
 impl<E: Store + SliceStore> Transaction<E> {
     /// Lets the commit succeed only if the file is still at this version.
-    pub fn expect(&self, version: Version) {
+    pub fn expect_version(&self, version: FileVersion) {
         self.expected.lock().push(version);
     }
 
@@ -94,30 +94,30 @@ impl<E: Store + SliceStore> Transaction<E> {
     }
 
     fn try_commit(&self) -> Result<(), FsError> {
-        let mut guard = self.inside.call_gate.enter();
+        let mut guard = self.tx_fs.call_gate.enter();
         let journal = guard.journal().ok_or(FsError::Busy)?;
         let expected = self.expected.lock();
-        if self.inside.engine.is_unchanged() && expected.is_empty() {
-            self.inside.engine.end();
+        if self.tx_fs.engine.is_unchanged() && expected.is_empty() {
+            self.tx_fs.engine.end();
             return Ok(());
         }
         let _exclusive = self.base.call_gate.enter_exclusive();
         for version in expected.iter() {
             self.base.check_version(version)?;
         }
-        if !self.inside.engine.is_unchanged() {
+        if !self.tx_fs.engine.is_unchanged() {
             self.commit_changes(journal)?;
         }
         // Under the guard: a call that comes after the commit finds the transaction ended.
-        self.inside.engine.end();
+        self.tx_fs.engine.end();
         Ok(())
     }
 
     fn commit_changes(&self, journal: &CallJournal<TxFs<E>>) -> Result<(), FsError> {
         assert!(self.base.call_gate.is_entered(), "a transaction is committed alone in the base");
-        let changes = self.inside.engine.seal()?;
+        let changes = self.tx_fs.engine.seal()?;
         let checked = if cfg!(feature = "planted-bug-reads-unchecked") { None } else { Some(&changes.reads) };
-        match self.base.commit_inside(&self.inside, &changes, checked) {
+        match self.base.commit_inside(&self.tx_fs, &changes, checked) {
             Err(CommitError::Conflict) => {}
             other => return Ok(other?),
         }
@@ -131,7 +131,7 @@ impl<E: Store + SliceStore> Transaction<E> {
 }
 
 impl<E: Store + SliceStore> Fs<E> {
-    fn check_version(&self, version: &Version) -> Result<(), FsError> {
+    fn check_version(&self, version: &FileVersion) -> Result<(), FsError> {
         let reads =
             ReadSet { at: version.at, keys: [&version.key].into_iter().collect(), ranges: Vec::new() };
         let conflict = || FsError::Conflict { call: "expect a version", path: Arc::clone(&version.path) };
@@ -149,36 +149,38 @@ impl<E: Store + SliceStore> Fs<E> {
     /// Commits what was done inside, if nothing of `reads` has changed. The caller is alone in the base.
     fn commit_inside(
         &self,
-        inside: &TxFs<E>,
-        changes: &Changes,
+        tx_fs: &TxFs<E>,
+        changes: &TxChanges,
         reads: Option<&ReadSet>,
     ) -> Result<(), CommitError> {
         if changes.batch.is_empty() {
             return Ok(());
         }
-        let nodes = inside.table.kept();
+        let nodes = tx_fs.inode_cache.tx_nodes();
         // A directory's time that the transaction set replaces the times that wait in the base for the next
         // cut. Those are taken first, so that no cut commits them after the time that was set.
-        let replaced: Vec<(NodeRef, Touch)> = nodes
+        let replaced: Vec<(NodeRef, PendingTimes)> = nodes
             .iter()
-            .filter(|node| node.touch.lock().was_set)
-            .filter_map(|node| self.take_touch(node))
+            .filter(|node| node.pending_times.lock().was_set)
+            .filter_map(|node| self.take_pending_times(node))
             .collect();
-        if let Err(e) = self.engine.commit(&changes.batch, reads, changes.who) {
+        if let Err(e) = self.engine.commit(&changes.batch, reads, changes.admit) {
             // Nothing has changed: the times wait again.
-            replaced.into_iter().for_each(|(dir, touch)| self.dirty.give_back(&dir, touch));
+            replaced
+                .into_iter()
+                .for_each(|(dir, pending_times)| self.deferred.return_times(&dir, pending_times));
             return Err(e);
         }
-        self.dirty.count(changes.batch.sums());
+        self.deferred.add_sums(changes.batch.sums());
         self.show_changes(&nodes);
         Ok(())
     }
 
     /// Takes what waits to be emitted of the base's node of this directory.
-    fn take_touch(&self, dir: &NodeRef) -> Option<(NodeRef, Touch)> {
-        let held = self.held(dir.ino())?;
-        let touch = std::mem::take(&mut *held.touch.lock());
-        Some((held, touch))
+    fn take_pending_times(&self, dir: &NodeRef) -> Option<(NodeRef, PendingTimes)> {
+        let held = self.node_in_use(dir.ino())?;
+        let pending_times = std::mem::take(&mut *held.pending_times.lock());
+        Some((held, pending_times))
     }
 
     /// The engine has committed the changes: brings them to the nodes that the base holds. No call of the base
@@ -187,29 +189,31 @@ impl<E: Store + SliceStore> Fs<E> {
         assert!(self.call_gate.is_entered(), "nodes change under the commit's guard");
         for node in nodes {
             let ino = node.ino();
-            let held = self.held(ino);
+            let held = self.node_in_use(ino);
             let state = node.state.read();
-            let touch = *node.touch.lock();
+            let pending_times = *node.pending_times.lock();
             match &held {
                 Some(held) => {
                     *held.state.write() = state.clone();
-                    let shown = held.touch.lock().shown;
+                    let shown = held.pending_times.lock().shown;
                     // The record may now have an earlier time than the base has shown to its callers: the
                     // later one is committed again with the next cut.
                     if shown.is_some_and(|shown| shown > state.attrs.ctime) && !state.is_unlinked() {
-                        self.dirty.emit_again(held);
+                        self.deferred.emit_again(held);
                     }
                 }
                 // Nobody outside holds the file, and it has no name: `reap` removes it.
-                None if matches!(state.home, Home::Orphan { .. }) => self.table.return_unheld_orphan(ino),
-                None if !state.is_unlinked() => self.table.remember(ino, state.history),
+                None if matches!(state.location, RecordLocation::Orphan { .. }) => {
+                    self.inode_cache.return_unheld_orphan(ino)
+                }
+                None if !state.is_unlinked() => self.inode_cache.remember_history(ino, state.history),
                 None => {}
             }
             // Names in the directory changed inside: its time waits in the base as after any other call.
-            if let Some(at) = touch.shown.filter(|_| touch.pending && !state.is_unlinked()) {
+            if let Some(at) = pending_times.shown.filter(|_| pending_times.pending && !state.is_unlinked()) {
                 // A record that cannot be read takes no time; the next read of it reports the damage.
                 if let Some(dir) = held.or_else(|| self.directory(ino).ok().flatten()) {
-                    self.touch(&dir, at);
+                    self.defer_times(&dir, at);
                 }
             }
         }

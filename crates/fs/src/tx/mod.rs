@@ -20,7 +20,7 @@
 //! 3. When a commit has returned, the base's nodes equal their records (`commit.rs`; the test
 //!    `files_that_are_open_outside_show_what_was_committed`).
 //! 4. A file that loses its last name inside becomes an orphan, never nothing: only the base knows who holds
-//!    it. `Table::claim` refuses inside a transaction.
+//!    it. `InodeCache::claim` refuses inside a transaction.
 //! 5. Inode numbers come from the base, each one once: a replay gets the same again (`numbers.rs`).
 //!
 //! ```text
@@ -36,13 +36,13 @@
 //! makes another there.
 
 mod begin;
-mod changed;
 mod commit;
 mod diff;
+mod invalidation;
 mod replay;
 mod savepoint;
 
 pub use begin::{Transaction, TxFs};
-pub use changed::Changed;
-pub use commit::Version;
-pub use diff::{Aspect, Change, Diff, Differing, How, RANGES_TOLD_MAX, XATTRS_TOLD_MAX};
+pub use commit::FileVersion;
+pub use diff::{Aspect, ChangeKind, ChangedRanges, Diff, PathChange, RANGES_LISTED_MAX, XATTRS_LISTED_MAX};
+pub use invalidation::Invalidation;

@@ -16,8 +16,8 @@ use super::begin::{Transaction, TxFs};
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::DEPTH_MAX;
-use crate::node::{Home, NodeRef};
-use crate::op::{CallJournal, Scene};
+use crate::node::{NodeRef, RecordLocation};
+use crate::op::{CallJournal, ReplayScene};
 use crate::schema::FsSchema;
 
 /// A transaction's filesystem made anew by a replay. Dropping it ends it.
@@ -28,7 +28,7 @@ pub(super) struct ReplayedFs<E: Store + SliceStore> {
 impl<E: Store + SliceStore> Drop for ReplayedFs<E> {
     fn drop(&mut self) {
         self.fs.engine.end();
-        self.fs.table.let_go();
+        self.fs.inode_cache.drop_tx_nodes();
     }
 }
 
@@ -44,10 +44,10 @@ impl<E: Store + SliceStore> Transaction<E> {
         let Some(entries) = journal.entries() else { return Err(conflict("read", "/".into())) };
         let store = || TxStore::begin(Arc::clone(&self.base.engine), FsSchema);
         // The same inode numbers are drawn again: the program has seen them.
-        let fs = self.base.tx_fs(store, self.inside.numbers.drawn(), CallJournal::of_replay());
+        let fs = self.base.tx_fs(store, self.tx_fs.numbers.drawn(), CallJournal::of_replay());
         let replayed = ReplayedFs { fs };
         let fs = &replayed.fs;
-        let mut scene = Scene::default();
+        let mut scene = ReplayScene::default();
         scene.add(fs.root());
         for entry in entries {
             fs.call_gate.set_next_time(entry.at);
@@ -58,7 +58,7 @@ impl<E: Store + SliceStore> Transaction<E> {
             let digest = guard.journal().and_then(CallJournal::take_last_digest);
             if digest != Some(entry.digest) || scene.has_other_bytes() {
                 let (ino, name) = entry.operation.subject();
-                return Err(conflict(entry.operation.name(), self.inside.path_of(ino, name)));
+                return Err(conflict(entry.operation.name(), self.tx_fs.path_of(ino, name)));
             }
         }
         Ok(replayed)
@@ -78,7 +78,7 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         let (mut at, mut steps) = (ino, 0);
         while at != self.root().ino() && steps < DEPTH_MAX {
-            let Some((parent, name)) = self.held(at).as_ref().and_then(place_of) else {
+            let Some((parent, name)) = self.node_in_use(at).as_ref().and_then(dentry_of) else {
                 names.push(format!("<inode {at}>"));
                 break;
             };
@@ -93,10 +93,12 @@ impl<E: Store + SliceStore> Fs<E> {
 }
 
 /// The directory that a node is in, and its name there, where the node knows.
-fn place_of(node: &NodeRef) -> Option<(u64, Vec<u8>)> {
+fn dentry_of(node: &NodeRef) -> Option<(u64, Vec<u8>)> {
     let state = node.state.read();
-    match (&state.place, &state.home) {
-        (Some((parent, name)), _) | (None, Home::Dentry(parent, name)) => Some((*parent, name.to_vec())),
+    match (&state.dentry, &state.location) {
+        (Some((parent, name)), _) | (None, RecordLocation::Dentry(parent, name)) => {
+            Some((*parent, name.to_vec()))
+        }
         _ => None,
     }
 }

@@ -17,8 +17,8 @@ use warpfire_meta::{SliceStore, Store};
 use super::begin::{Transaction, TxFs};
 use crate::error::FsError;
 use crate::fs::ROOT_INO;
-use crate::node::{Home, Node, State, Touch};
-use crate::op::{Digestible, Operation, Savepoint, Scene};
+use crate::node::{Node, NodeState, PendingTimes, RecordLocation};
+use crate::op::{Digestible, Operation, ReplayScene, Savepoint};
 
 #[derive(Default)]
 pub(super) struct Savepoints {
@@ -39,7 +39,7 @@ impl<E: Store + SliceStore> Transaction<E> {
             "later savepoints have larger numbers"
         );
         savepoints.live.push(number);
-        self.inside.mark_savepoint(number)
+        self.tx_fs.mark_savepoint(number)
     }
 
     /// Undoes everything since the savepoint, which can be gone back to again. Files that were made since are
@@ -53,7 +53,7 @@ impl<E: Store + SliceStore> Transaction<E> {
             return Err(FsError::Invalid("the savepoint is past, or of another transaction"));
         };
         savepoints.live.truncate(at + 1);
-        self.inside.roll_back_to(to)
+        self.tx_fs.roll_back_to(to)
     }
 }
 
@@ -62,8 +62,10 @@ impl<E: Store + SliceStore> TxFs<E> {
         let run = || Savepoint {
             number,
             mark: self.engine.mark(),
-            counts: self.dirty.counts(),
-            states: self.table.keep_first_states(|node| (node.state.read().clone(), *node.touch.lock())),
+            counts: self.deferred.sums(),
+            states: self
+                .inode_cache
+                .keep_first_states(|node| (node.state.read().clone(), *node.pending_times.lock())),
         };
         self.call(|| MarkSavepoint { number }, run)
     }
@@ -74,37 +76,37 @@ impl<E: Store + SliceStore> TxFs<E> {
 
     fn undo(&self, to: &Savepoint) -> Result<(), FsError> {
         self.engine.roll_back(&to.mark);
-        self.dirty.set_counts(to.counts);
-        let nodes = self.table.kept_with_first();
+        self.deferred.set_sums(to.counts);
+        let nodes = self.inode_cache.tx_nodes_with_first_state();
         assert!(to.states.len() <= nodes.len(), "a transaction keeps every node until it ends");
         for (number, (node, first)) in nodes.into_iter().enumerate() {
-            let (state, touch) = match (to.states.get(number), first) {
+            let (state, pending_times) = match (to.states.get(number), first) {
                 (Some(then), _) => then.clone(),
                 // Met after the savepoint. If its record is the one of then again, so is the state that it
                 // was met with.
-                (None, Some(first)) if self.is_record_of(&node, &first)? => (*first, Touch::default()),
+                (None, Some(first)) if self.is_record_of(&node, &first)? => (*first, PendingTimes::default()),
                 // Made after the savepoint.
                 (None, _) => {
                     let mut state = node.state.read().clone();
-                    state.home = Home::Gone;
-                    (state, Touch::default())
+                    state.location = RecordLocation::Gone;
+                    (state, PendingTimes::default())
                 }
             };
             *node.state.write() = state;
-            *node.touch.lock() = touch;
+            *node.pending_times.lock() = pending_times;
         }
         Ok(())
     }
 
     /// Whether the node's record is where this state says.
-    fn is_record_of(&self, node: &Node, state: &State) -> Result<bool, FsError> {
-        let Some(key) = state.home_key(self.volume, node.ino()) else { return Ok(false) };
+    fn is_record_of(&self, node: &Node, state: &NodeState) -> Result<bool, FsError> {
+        let Some(key) = state.record_key(self.volume, node.ino()) else { return Ok(false) };
         let mut value = Vec::new();
         if !self.get(&key, &mut value)? {
             return Ok(false);
         }
-        Ok(match &state.home {
-            Home::Dentry(..) => {
+        Ok(match &state.location {
+            RecordLocation::Dentry(..) => {
                 matches!(Dentry::decode(&value)?, Dentry::Embedded(inode) if inode.ino == node.ino())
             }
             _ => Inode::decode(&value)?.ino == node.ino(),
@@ -130,7 +132,7 @@ impl<E: Store + SliceStore> Operation<TxFs<E>> for MarkSavepoint {
         0
     }
 
-    fn replay(&self, fs: &TxFs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &TxFs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         scene.add_savepoint(fs.mark_savepoint(self.number));
         Ok(())
     }
@@ -154,7 +156,7 @@ impl<E: Store + SliceStore> Operation<TxFs<E>> for RollBack {
         0
     }
 
-    fn replay(&self, fs: &TxFs<E>, scene: &mut Scene) -> Result<(), FsError> {
+    fn replay(&self, fs: &TxFs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.roll_back_to(scene.savepoint(self.number)?)
     }
 }

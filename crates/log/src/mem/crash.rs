@@ -1,13 +1,13 @@
 //! What a power cut leaves of a `MemLog`.
 
-use super::{MemLog, MemLogCounters, State};
-use crate::store::{LogError, LogPos, Recovered};
+use super::{MemLog, MemLogCounters, MemState};
+use crate::store::{LogError, LogPos, RecoveredLog};
 
 impl MemLog {
     /// What a power cut now leaves at the least: all that was synced and nothing more. The log itself goes
     /// on unharmed, so that one run can be cut at many points.
     #[must_use]
-    pub fn crash(&self) -> (MemLog, Recovered) {
+    pub fn crash(&self) -> (MemLog, RecoveredLog) {
         let state = self.state.lock().clone();
         let tick = state.synced;
         recover(state, tick)
@@ -16,7 +16,7 @@ impl MemLog {
     /// As `crash`, but records after the last sync may survive too, with every byte appended before them:
     /// the seed says how many.
     #[must_use]
-    pub fn crash_seeded(&self, seed: u64) -> (MemLog, Recovered) {
+    pub fn crash_seeded(&self, seed: u64) -> (MemLog, RecoveredLog) {
         let state = self.state.lock().clone();
         let unsynced: Vec<u64> = state.records.iter().map(|r| r.tick).filter(|&t| t > state.synced).collect();
         let kept = usize::try_from(mix(seed) % (unsynced.len() as u64 + 1)).expect("no more than there are");
@@ -25,9 +25,9 @@ impl MemLog {
     }
 }
 
-fn recover(mut state: State, tick: u64) -> (MemLog, Recovered) {
+fn recover(mut state: MemState, tick: u64) -> (MemLog, RecoveredLog) {
     state.records.retain(|r| r.tick <= tick);
-    state.segments.cut(tick);
+    state.segments.truncate_to(tick);
     state.next = state.records.back().map_or(state.next_at_checkpoint, |r| LogPos(r.pos.0 + 1));
     state.tick = tick;
     state.synced = tick;
@@ -35,7 +35,7 @@ fn recover(mut state: State, tick: u64) -> (MemLog, Recovered) {
     state.latched = None;
     state.counters = MemLogCounters::default();
     let records: Vec<(LogPos, Vec<u8>)> = state.records.iter().map(|r| (r.pos, r.bytes.clone())).collect();
-    let recovered = Recovered {
+    let recovered = RecoveredLog {
         state: state.checkpoint.clone(),
         records: Box::new(records.into_iter().map(Ok::<_, LogError>)),
     };

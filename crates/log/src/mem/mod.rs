@@ -24,8 +24,10 @@ use warpfire_units::{SegmentId, SlicePtr};
 use crate::limits::upkeep_bytes;
 use crate::pins::Pins;
 use crate::placing::UNSPLIT_MAX_BYTES;
-use crate::store::{Admit, LogError, LogPos, LogStore, Pin, Recovered, Scrubbed, Slices, Space, Stream};
-use segments::Segments;
+use crate::store::{
+    Admit, LogError, LogPos, LogStore, Pin, RecoveredLog, ScrubbedSegment, Slices, Space, Stream,
+};
+use segments::MemSegments;
 
 /// What a `MemLog` is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,17 +69,17 @@ pub struct MemLogCounters {
 }
 
 #[derive(Clone)]
-struct Record {
+struct MemRecord {
     pos: LogPos,
     tick: u64,
     bytes: Vec<u8>,
 }
 
 #[derive(Clone)]
-struct State {
-    segments: Segments,
+struct MemState {
+    segments: MemSegments,
     checkpoint: Vec<u8>,
-    records: VecDeque<Record>,
+    records: VecDeque<MemRecord>,
     next: LogPos,
     next_at_checkpoint: LogPos,
     tick: u64,
@@ -87,7 +89,7 @@ struct State {
     counters: MemLogCounters,
 }
 
-impl State {
+impl MemState {
     fn writable(&self) -> Result<(), LogError> {
         self.latched.clone().map_or(Ok(()), |why| Err(LogError::ReadOnly(why)))
     }
@@ -103,7 +105,7 @@ impl State {
             *left -= 1;
         }
         self.synced = self.tick;
-        self.segments.settle();
+        self.segments.mark_synced();
         self.counters.syncs += 1;
         Ok(())
     }
@@ -111,7 +113,7 @@ impl State {
 
 /// The log in memory.
 pub struct MemLog {
-    state: Mutex<State>,
+    state: Mutex<MemState>,
     pins: Pins,
 }
 
@@ -122,7 +124,7 @@ impl Default for MemLog {
 }
 
 impl MemLog {
-    /// An empty log with room for everything. What it recovers is `Recovered::empty()`.
+    /// An empty log with room for everything. What it recovers is `RecoveredLog::empty()`.
     #[must_use]
     pub fn new() -> Self {
         Self::with_options(MemLogOptions::default())
@@ -138,8 +140,8 @@ impl MemLog {
             options.segment_bytes >= UNSPLIT_MAX_BYTES as u64,
             "a segment holds any append that is not split"
         );
-        Self::from_state(State {
-            segments: Segments::new(options),
+        Self::from_state(MemState {
+            segments: MemSegments::new(options),
             checkpoint: Vec::new(),
             records: VecDeque::new(),
             next: LogPos(1),
@@ -152,7 +154,7 @@ impl MemLog {
         })
     }
 
-    fn from_state(state: State) -> Self {
+    fn from_state(state: MemState) -> Self {
         MemLog { state: Mutex::new(state), pins: Pins::new() }
     }
 
@@ -174,7 +176,7 @@ impl MemLog {
         self.free_unpinned(&mut self.state.lock());
     }
 
-    fn free_unpinned(&self, state: &mut State) {
+    fn free_unpinned(&self, state: &mut MemState) {
         while let Some(segment) = self.pins.take_unpinned() {
             state.counters.segments_freed += u64::from(state.segments.free(segment));
         }
@@ -219,7 +221,7 @@ impl LogStore for MemLog {
         state.next = LogPos(pos.0 + 1);
         state.counters.records += 1;
         state.counters.record_bytes += record.len() as u64;
-        state.records.push_back(Record { pos, tick, bytes: record.to_vec() });
+        state.records.push_back(MemRecord { pos, tick, bytes: record.to_vec() });
         Ok(pos)
     }
 
@@ -248,11 +250,11 @@ impl LogStore for MemLog {
         self.state.lock().records.iter().map(|r| r.bytes.len() as u64).sum()
     }
 
-    fn admit(&self, bytes: u64, who: Admit) -> Result<(), LogError> {
+    fn admit(&self, bytes: u64, caller: Admit) -> Result<(), LogError> {
         let mut state = self.state.lock();
         self.free_unpinned(&mut state);
         let space = state.segments.space();
-        let kept = match who {
+        let kept = match caller {
             Admit::User => space.reserve_bytes,
             Admit::Reserve => upkeep_bytes(space.reserve_bytes),
         };
@@ -267,8 +269,8 @@ impl LogStore for MemLog {
         self.state.lock().segments.hold(slice.segment, u64::from(slice.len_bytes));
     }
 
-    fn let_go(&self, slice: SlicePtr) {
-        let emptied = self.state.lock().segments.let_go(slice.segment, u64::from(slice.len_bytes));
+    fn release_hold(&self, slice: SlicePtr) {
+        let emptied = self.state.lock().segments.release_hold(slice.segment, u64::from(slice.len_bytes));
         self.retire(emptied);
     }
 
@@ -298,7 +300,7 @@ impl LogStore for MemLog {
         Ok(Vec::new())
     }
 
-    fn scrub(&self, _after: Option<SegmentId>) -> Result<Option<Scrubbed>, LogError> {
+    fn scrub(&self, _after: Option<SegmentId>) -> Result<Option<ScrubbedSegment>, LogError> {
         // Memory does not rot.
         Ok(None)
     }
@@ -310,10 +312,10 @@ impl LogStore for MemLog {
     }
 }
 
-impl Recovered {
+impl RecoveredLog {
     /// What a new log recovers: nothing.
     #[must_use]
     pub fn empty() -> Self {
-        Recovered { state: Vec::new(), records: Box::new(std::iter::empty()) }
+        RecoveredLog { state: Vec::new(), records: Box::new(std::iter::empty()) }
     }
 }

@@ -15,7 +15,7 @@ const VICTIM_LIVE_MAX_PERCENT: u64 = 85;
 const RESERVE_SEGMENTS: u64 = 6;
 
 #[derive(Clone, Default)]
-struct Segment {
+struct MemSegment {
     bytes: Vec<u8>,
     /// The tick of each append that no sync has covered, and the segment's length after it.
     unsynced: Vec<(u64, usize)>,
@@ -31,7 +31,7 @@ struct Segment {
     queued: u32,
 }
 
-impl Segment {
+impl MemSegment {
     /// Retires the segment if nothing refers to it; `true` the one time that it does.
     fn retire_if_empty(&mut self) -> bool {
         let retires = self.sealed && self.live_bytes == 0 && !self.retired;
@@ -42,23 +42,23 @@ impl Segment {
 }
 
 #[derive(Clone)]
-pub(super) struct Segments {
+pub(super) struct MemSegments {
     options: MemLogOptions,
-    all: BTreeMap<SegmentId, Segment>,
+    all: BTreeMap<SegmentId, MemSegment>,
     open: [Option<SegmentId>; 4],
     next: SegmentId,
 }
 
-impl Segments {
+impl MemSegments {
     pub(super) fn new(options: MemLogOptions) -> Self {
-        Segments { options, all: BTreeMap::new(), open: [None; 4], next: SegmentId::FIRST }
+        MemSegments { options, all: BTreeMap::new(), open: [None; 4], next: SegmentId::FIRST }
     }
 
     fn count_max(&self) -> u64 {
         self.options.capacity_bytes / self.options.segment_bytes
     }
 
-    fn get(&mut self, id: SegmentId) -> &mut Segment {
+    fn get(&mut self, id: SegmentId) -> &mut MemSegment {
         self.all.get_mut(&id).expect("a segment that is referenced is not freed")
     }
 
@@ -131,7 +131,7 @@ impl Segments {
         let id = self.next;
         self.next = id.next();
         self.open[slot(stream)] = Some(id);
-        let empty = Segment::default();
+        let empty = MemSegment::default();
         self.all.insert(id, empty);
         Ok(id)
     }
@@ -161,7 +161,7 @@ impl Segments {
         self.get(id).holds += 1;
     }
 
-    pub(super) fn let_go(&mut self, id: SegmentId, bytes: u64) -> Option<SegmentId> {
+    pub(super) fn release_hold(&mut self, id: SegmentId, bytes: u64) -> Option<SegmentId> {
         let segment = self.get(id);
         segment.holds = segment.holds.checked_sub(1).expect("what is let go was held");
         self.release(id, bytes)
@@ -199,7 +199,7 @@ impl Segments {
     }
 
     /// Every append so far is durable.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn mark_synced(&mut self) {
         for segment in self.all.values_mut() {
             segment.unsynced.clear();
             segment.synced_len = segment.bytes.len();
@@ -207,7 +207,7 @@ impl Segments {
     }
 
     /// Forgets every append after `tick` and seals what is left, as recovery does.
-    pub(super) fn cut(&mut self, tick: u64) {
+    pub(super) fn truncate_to(&mut self, tick: u64) {
         for segment in self.all.values_mut() {
             let kept = segment.unsynced.iter().rev().find(|&&(t, _)| t <= tick);
             segment.bytes.truncate(kept.map_or(segment.synced_len, |&(_, end)| end));
@@ -220,7 +220,8 @@ impl Segments {
     }
 
     pub(super) fn victims(&self, max: usize) -> Vec<SegmentId> {
-        let worth = |s: &Segment| s.live_bytes * 100 < self.options.segment_bytes * VICTIM_LIVE_MAX_PERCENT;
+        let worth =
+            |s: &MemSegment| s.live_bytes * 100 < self.options.segment_bytes * VICTIM_LIVE_MAX_PERCENT;
         let mut found: Vec<_> = self
             .all
             .iter()
@@ -233,7 +234,7 @@ impl Segments {
     pub(super) fn space(&self) -> Space {
         let total_bytes = self.count_max() * self.options.segment_bytes;
         let live_bytes = self.all.values().map(|s| s.live_bytes.min(s.bytes.len() as u64)).sum();
-        let held = |s: &Segment| if s.sealed { self.options.segment_bytes } else { s.bytes.len() as u64 };
+        let held = |s: &MemSegment| if s.sealed { self.options.segment_bytes } else { s.bytes.len() as u64 };
         let used_bytes: u64 = self.all.values().map(held).sum();
         Space {
             total_bytes,

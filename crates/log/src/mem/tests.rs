@@ -16,7 +16,7 @@ fn read(log: &MemLog, slices: &Slices) -> Result<Vec<u8>, LogError> {
     Ok(all)
 }
 
-fn records(recovered: Recovered) -> Vec<Vec<u8>> {
+fn records(recovered: RecoveredLog) -> Vec<Vec<u8>> {
     recovered.records.map(|r| r.unwrap().1).collect()
 }
 

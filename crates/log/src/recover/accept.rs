@@ -7,27 +7,27 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use warpfire_format::logframe::Frame;
-use warpfire_format::logstate::LogState;
+use warpfire_format::log_frame::LogFrame;
+use warpfire_format::log_state::LogState;
 use warpfire_format::segment::{SegmentDescriptor, SegmentState, StripeRun};
-use warpfire_pool::{Health, Pool};
+use warpfire_pool::{Pool, StripeHealth};
 use warpfire_units::SegmentId;
 
 use super::cases::{self, GroupDecision, GroupFacts};
-use super::walk::{Found, Group};
+use super::walk::{LogGroup, WalkedLog};
 use super::{BAD_EDIT, unreadable};
-use crate::commit::Past;
+use crate::log_writer::PastSegment;
+use crate::segment_table::append_runs;
 use crate::store::{LogError, LogPos};
-use crate::table::append_runs;
 
-type Segments = BTreeMap<SegmentId, SegmentDescriptor>;
+type SegmentMap = BTreeMap<SegmentId, SegmentDescriptor>;
 
 /// The state as of the last accepted barrier.
-pub(super) struct Accepted {
+pub(super) struct AcceptedLog {
     pub(super) segments: Vec<SegmentDescriptor>,
     pub(super) damaged: BTreeSet<SegmentId>,
     pub(super) records: Vec<(LogPos, Vec<u8>)>,
-    pub(super) past: VecDeque<Past>,
+    pub(super) past: VecDeque<PastSegment>,
     pub(super) barrier: u64,
     pub(super) sequence: u64,
     pub(super) next_pos: LogPos,
@@ -38,8 +38,8 @@ pub(super) struct Accepted {
     pub(super) refused: Option<u64>,
 }
 
-pub(super) fn accept(pool: &Pool, state: &LogState, found: Found) -> Result<Accepted, LogError> {
-    let mut segments: Segments = state.segments.iter().map(|d| (d.id, d.clone())).collect();
+pub(super) fn accept(pool: &Pool, state: &LogState, found: WalkedLog) -> Result<AcceptedLog, LogError> {
+    let mut segments: SegmentMap = state.segments.iter().map(|d| (d.id, d.clone())).collect();
     let mut groups = found.groups;
     let mut damaged = found.damaged;
     let last = groups.pop();
@@ -52,7 +52,7 @@ pub(super) fn accept(pool: &Pool, state: &LogState, found: Found) -> Result<Acce
     if let Some(group) = last {
         let mut with_last = segments.clone();
         apply(&mut with_last, &group)?;
-        let stripes_whole = holds(pool, &segments, &group, &mut damaged)?;
+        let stripes_whole = is_complete(pool, &segments, &group, &mut damaged)?;
         match cases::group(GroupFacts { last: true, stripes_read: true, stripes_whole }) {
             (_, GroupDecision::Accept) => {
                 segments = with_last;
@@ -82,9 +82,9 @@ pub(super) fn accept(pool: &Pool, state: &LogState, found: Found) -> Result<Acce
         refused.is_none_or(|refused| refused > barrier),
         "a group that was refused is after those accepted"
     );
-    let past = cut_chain(found.past, state.first_stripe, found.first_sequence, sequence);
+    let past = clip_chain(found.past, state.first_stripe, found.first_sequence, sequence);
     damaged.retain(|id| segments.contains_key(id) || past.iter().any(|p| p.descriptor.id == *id));
-    Ok(Accepted {
+    Ok(AcceptedLog {
         segments: segments.into_values().collect(),
         damaged,
         records,
@@ -98,43 +98,43 @@ pub(super) fn accept(pool: &Pool, state: &LogState, found: Found) -> Result<Acce
     })
 }
 
-fn apply(segments: &mut Segments, group: &Group) -> Result<(), LogError> {
+fn apply(segments: &mut SegmentMap, group: &LogGroup) -> Result<(), LogError> {
     for edit in &group.edits {
         match edit {
-            Frame::Opened(descriptor) => match segments.entry(descriptor.id) {
+            LogFrame::Opened(descriptor) => match segments.entry(descriptor.id) {
                 Entry::Vacant(vacant) if descriptor.stripes.is_empty() => {
                     vacant.insert(descriptor.clone());
                 }
                 _ => return Err(BAD_EDIT.into()),
             },
-            Frame::Grew { segment, first_stripe, runs } => {
+            LogFrame::Grew { segment, first_stripe, runs } => {
                 let descriptor = open_segment(segments, *segment)?;
                 if descriptor.stripe_count() != *first_stripe {
                     return Err(BAD_EDIT.into());
                 }
                 append_runs(descriptor, runs);
             }
-            Frame::Sealed(segment) => open_segment(segments, *segment)?.state = SegmentState::Sealed,
-            Frame::Freed(segment) => {
+            LogFrame::Sealed(segment) => open_segment(segments, *segment)?.state = SegmentState::Sealed,
+            LogFrame::Freed(segment) => {
                 let freed = segments.remove(segment).filter(|d| d.state == SegmentState::Sealed);
                 freed.ok_or(BAD_EDIT)?;
             }
-            Frame::Record { .. } | Frame::Barrier { .. } | Frame::LogNext(_) => {}
+            LogFrame::Record { .. } | LogFrame::Barrier { .. } | LogFrame::LogNext(_) => {}
         }
     }
     Ok(())
 }
 
-fn open_segment(segments: &mut Segments, id: SegmentId) -> Result<&mut SegmentDescriptor, LogError> {
+fn open_segment(segments: &mut SegmentMap, id: SegmentId) -> Result<&mut SegmentDescriptor, LogError> {
     segments.get_mut(&id).filter(|d| d.state == SegmentState::Open).ok_or_else(|| BAD_EDIT.into())
 }
 
 /// Whether every bulk stripe that the group requires is readable: those it lists, but for segments that it
 /// frees too. `before` is the table without the group.
-fn holds(
+fn is_complete(
     pool: &Pool,
-    before: &Segments,
-    group: &Group,
+    before: &SegmentMap,
+    group: &LogGroup,
     damaged: &mut BTreeSet<SegmentId>,
 ) -> Result<bool, LogError> {
     if cfg!(feature = "planted-bug-skip-barrier-check") {
@@ -142,16 +142,16 @@ fn holds(
     }
     let mut grown = before.clone();
     let freed = group.edits.iter().filter_map(|edit| match edit {
-        Frame::Freed(segment) => Some(*segment),
+        LogFrame::Freed(segment) => Some(*segment),
         _ => None,
     });
     let freed: BTreeSet<SegmentId> = freed.collect();
     for edit in &group.edits {
         match edit {
-            Frame::Opened(descriptor) => {
+            LogFrame::Opened(descriptor) => {
                 grown.insert(descriptor.id, descriptor.clone());
             }
-            Frame::Grew { segment, first_stripe, runs } => {
+            LogFrame::Grew { segment, first_stripe, runs } => {
                 let descriptor = grown.get_mut(segment).ok_or(BAD_EDIT)?;
                 if !freed.contains(segment)
                     && !stripes_verify(pool, descriptor, *first_stripe, runs, damaged)?
@@ -175,15 +175,15 @@ fn stripes_verify(
 ) -> Result<bool, LogError> {
     let mut wanted = runs.iter().flat_map(|run| std::iter::repeat_n(run.rows, run.count as usize));
     let mut missing: u32 = runs.iter().map(|run| run.count).sum();
-    pool.recover(descriptor, first_stripe, &mut |stripe| {
+    pool.walk_open_segment(descriptor, first_stripe, &mut |stripe| {
         if stripe.index < first_stripe {
             return;
         }
         let Some(rows) = wanted.next() else { return };
-        if stripe.rows == rows && stripe.health != Health::Damaged {
+        if stripe.rows == rows && stripe.health != StripeHealth::Damaged {
             missing -= 1;
         }
-        if stripe.health != Health::Intact {
+        if stripe.health != StripeHealth::Intact {
             damaged.insert(descriptor.id);
         }
     })
@@ -193,12 +193,12 @@ fn stripes_verify(
 
 /// Cuts the log's segments down to the stripes up to `sequence`, seals them, and drops those of which nothing
 /// is left.
-fn cut_chain(
-    mut past: VecDeque<Past>,
+fn clip_chain(
+    mut past: VecDeque<PastSegment>,
     first_stripe: u32,
     first_sequence: u64,
     sequence: u64,
-) -> VecDeque<Past> {
+) -> VecDeque<PastSegment> {
     // Stripes that are still to be kept, and those of the first segment that lie before the first one read.
     let mut left = sequence + 1 - first_sequence;
     let mut skipped = u64::from(first_stripe);
@@ -208,8 +208,8 @@ fn cut_chain(
         left -= kept;
         let stripes = usize::try_from(skipped + kept).expect("a zone has fewer than 2^32 stripes");
         // The first stripe that goes says how many bytes lie before it.
-        if let Some(cut) = segment.starts.get(stripes) {
-            segment.bytes = cut.bytes_before;
+        if let Some(first_clipped) = segment.starts.get(stripes) {
+            segment.bytes = first_clipped.bytes_before;
         }
         segment.starts.truncate(stripes);
         segment.descriptor.truncate_stripes(u32::try_from(stripes).expect("as above"));

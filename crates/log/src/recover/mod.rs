@@ -25,17 +25,17 @@ mod walk;
 use std::collections::{BTreeSet, VecDeque};
 
 use warpfire_format::Corrupt;
-use warpfire_format::logstate::LogState;
+use warpfire_format::log_state::LogState;
 use warpfire_format::segment::SegmentKind;
-use warpfire_pool::{Pool, PoolError, Restored, Root};
+use warpfire_pool::{Pool, PoolError, ResilveredSegment, Root};
 use warpfire_units::SegmentId;
 
-use accept::Accepted;
+use accept::AcceptedLog;
 
-use crate::commit::{Commit, Origin};
-use crate::log::{Log, Parts};
-use crate::store::{LogError, LogPos, Records, Recovered};
-use crate::table::Table;
+use crate::log::{Log, LogParts};
+use crate::log_writer::{LogOrigin, LogWriter};
+use crate::segment_table::SegmentTable;
+use crate::store::{LogError, LogPos, RecordIter, RecoveredLog};
 
 /// The log's first stripes, which the root says are durable, are not all there: the root is not the newest.
 pub(crate) const LOG_MISSING: Corrupt = Corrupt::new(262, "the commit log does not reach what the root says");
@@ -48,7 +48,7 @@ pub(crate) const BAD_EDIT: Corrupt = Corrupt::new(261, "commit log edits a segme
 
 impl From<Corrupt> for LogError {
     fn from(e: Corrupt) -> Self {
-        LogError::Corrupt { code: e.code, reason: e.what.into() }
+        LogError::Corrupt { code: e.code, reason: e.reason.into() }
     }
 }
 
@@ -65,20 +65,20 @@ impl Log {
     ///
     /// # Errors
     /// `NoSpace` if the pool is too small, `Damaged` or `ReadOnly` if its devices fail.
-    pub fn create(pool: Pool) -> Result<(Log, Recovered), LogError> {
+    pub fn create(pool: Pool) -> Result<(Log, RecoveredLog), LogError> {
         let current = pool.allocate(SegmentId::FIRST, SegmentKind::Mirror).map_err(unreadable)?;
         let next_pos = LogPos(1);
-        let origin = Origin { sequence: 0, barrier: 0, checkpoint: 0, next: next_pos };
-        let parts = Parts {
-            table: Table::default(),
+        let origin = LogOrigin { sequence: 0, barrier: 0, checkpoint: 0, next: next_pos };
+        let parts = LogParts {
+            segment_table: SegmentTable::default(),
             damaged: BTreeSet::new(),
-            commit: Commit::new(VecDeque::new(), current, origin),
+            log_writer: LogWriter::new(VecDeque::new(), current, origin),
             next_segment: SegmentId::FIRST.next(),
             next_pos,
             keep_from: next_pos,
             pool,
         };
-        Ok((Log::assemble(parts, &[])?, Recovered::empty()))
+        Ok((Log::assemble(parts, &[])?, RecoveredLog::empty()))
     }
 
     /// Opens the log of a pool as it was after some cut no older than the last sync that returned.
@@ -86,7 +86,7 @@ impl Log {
     /// # Errors
     /// `Corrupt` if the root is not the newest or does not decode, `Damaged` if devices fail beyond parity,
     /// `NoSpace` if not one log segment is free.
-    pub fn open(pool: Pool, root: &Root) -> Result<(Log, Recovered), LogError> {
+    pub fn open(pool: Pool, root: &Root) -> Result<(Log, RecoveredLog), LogError> {
         Self::recover(pool, root).inspect_err(|error| {
             tracing::warn!(
                 name: "log_root_refused",
@@ -97,7 +97,7 @@ impl Log {
         })
     }
 
-    fn recover(pool: Pool, root: &Root) -> Result<(Log, Recovered), LogError> {
+    fn recover(pool: Pool, root: &Root) -> Result<(Log, RecoveredLog), LogError> {
         let (state, client) = LogState::decode(&root.payload)?;
         let found = walk::walk(&pool, &state)?;
         let mut accepted = accept::accept(&pool, &state, found)?;
@@ -105,7 +105,7 @@ impl Log {
             pool.adopt(descriptor).map_err(unreadable)?;
         }
         let current = pool.allocate(accepted.next_segment, SegmentKind::Mirror).map_err(unreadable)?;
-        let restored = restore(&pool, &mut accepted);
+        let resilvered = resilver_damaged(&pool, &mut accepted);
         // Stable: a person asks afterwards what a mount found.
         tracing::debug!(
             name: "log_recovered",
@@ -117,50 +117,50 @@ impl Log {
             records = accepted.records.len(),
             segments = accepted.segments.len(),
             log_segments = accepted.past.len(),
-            restored = restored.len(),
+            resilvered = resilvered.len(),
             damaged = accepted.damaged.len(),
             "the commit log is recovered"
         );
-        let origin = Origin {
+        let origin = LogOrigin {
             sequence: accepted.sequence,
             barrier: accepted.barrier,
             checkpoint: state.checkpoint,
             next: accepted.next_pos,
         };
         let keep_from = LogPos(state.keep_from);
-        let parts = Parts {
-            table: Table::recovered(accepted.segments),
+        let parts = LogParts {
+            segment_table: SegmentTable::recovered(accepted.segments),
             damaged: accepted.damaged,
-            commit: Commit::new(accepted.past, current, origin),
+            log_writer: LogWriter::new(accepted.past, current, origin),
             next_segment: accepted.next_segment.next(),
             next_pos: accepted.next_pos,
             keep_from,
             pool,
         };
         let log = Log::assemble(parts, client)?;
-        for segment in restored {
-            log.pool().give_back(segment);
+        for segment in resilvered {
+            log.pool().free_old_zones(segment);
         }
         let wanted = accepted.records.into_iter().filter(move |(pos, _)| *pos >= keep_from);
-        let records: Records = Box::new(wanted.map(Ok));
-        Ok((log, Recovered { state: client.to_vec(), records }))
+        let records: RecordIter = Box::new(wanted.map(Ok));
+        Ok((log, RecoveredLog { state: client.to_vec(), records }))
     }
 }
 
 /// Gives damaged segments their lost columns back, where that is possible: what was accepted by luck or by
 /// parity has full redundancy before anything is acknowledged on top of it. The others stay damaged, first in
 /// line for cleaning.
-fn restore(pool: &Pool, accepted: &mut Accepted) -> Vec<Restored> {
+fn resilver_damaged(pool: &Pool, accepted: &mut AcceptedLog) -> Vec<ResilveredSegment> {
     let mut all = Vec::new();
-    let table = accepted.segments.iter_mut();
-    for descriptor in table.chain(accepted.past.iter_mut().map(|past| &mut past.descriptor)) {
+    let segments = accepted.segments.iter_mut();
+    for descriptor in segments.chain(accepted.past.iter_mut().map(|past| &mut past.descriptor)) {
         if !accepted.damaged.contains(&descriptor.id) {
             continue;
         }
-        match pool.restore(descriptor.id) {
-            Ok(restored) => {
+        match pool.resilver(descriptor.id) {
+            Ok(resilvered) => {
                 accepted.damaged.remove(&descriptor.id);
-                if let Some(segment) = restored {
+                if let Some(segment) = resilvered {
                     *descriptor = segment.descriptor.clone();
                     all.push(segment);
                 }

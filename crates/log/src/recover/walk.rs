@@ -3,34 +3,34 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use warpfire_format::logframe::{Fragment, Frame};
-use warpfire_format::logstate::LogState;
+use warpfire_format::log_frame::{LogFrame, RecordFragment};
+use warpfire_format::log_state::LogState;
 use warpfire_format::segment::{SegmentDescriptor, SegmentState};
-use warpfire_pool::{Health, Pool, RecoveredStripe};
+use warpfire_pool::{Pool, StripeHealth, WalkedStripe};
 use warpfire_units::{BLOCK_BYTES, SegmentId};
 
 use super::cases::{
     self, BarrierDecision, BarrierFacts, BehindDecision, BehindFacts, StripeDecision, StripeFacts,
 };
 use super::{LOG_MISSING, OUT_OF_ORDER, ROOT_LOST, unreadable};
-use crate::commit::{Past, StripeStart};
+use crate::log_writer::{PastSegment, StripeStart};
 use crate::store::{LogError, LogPos};
 
 /// Records and edits that count together.
 #[derive(Default)]
-pub(super) struct Group {
+pub(super) struct LogGroup {
     pub(super) barrier: u64,
     pub(super) records: Vec<(LogPos, Vec<u8>)>,
-    pub(super) edits: Vec<Frame<'static>>,
+    pub(super) edits: Vec<LogFrame<'static>>,
     /// The last stripe of the group.
     pub(super) sequence: u64,
 }
 
 /// What the walk found.
-pub(super) struct Found {
-    pub(super) groups: Vec<Group>,
+pub(super) struct WalkedLog {
+    pub(super) groups: Vec<LogGroup>,
     /// The log's segments with the stripes that were found, and where each begins.
-    pub(super) past: VecDeque<Past>,
+    pub(super) past: VecDeque<PastSegment>,
     /// The sequence of the first stripe in `past[0].starts`.
     pub(super) first_sequence: u64,
     /// Larger than every segment id met.
@@ -40,10 +40,10 @@ pub(super) struct Found {
 }
 
 /// Reads the log as far as stripes follow each other.
-pub(super) fn walk(pool: &Pool, state: &LogState) -> Result<Found, LogError> {
+pub(super) fn walk(pool: &Pool, state: &LogState) -> Result<WalkedLog, LogError> {
     let known = known_stripes(state);
     let first_sequence = (state.sequence + 1).checked_sub(known).ok_or(OUT_OF_ORDER)?;
-    let mut reader = Reader::new(state, first_sequence);
+    let mut reader = LogReader::new(state, first_sequence);
     let mut chain: VecDeque<SegmentDescriptor> = state.chain.iter().cloned().collect();
     let mut from_stripe = state.first_stripe;
     // The root lists the segments that the log had when it was written. The last of them announces the next
@@ -53,8 +53,8 @@ pub(super) fn walk(pool: &Pool, state: &LogState) -> Result<Found, LogError> {
         reader.begin_segment(&descriptor, from_stripe);
         let mut failed = None;
         let id = descriptor.id;
-        pool.recover(&descriptor, from_stripe, &mut |stripe| {
-            if stripe.health != Health::Intact {
+        pool.walk_open_segment(&descriptor, from_stripe, &mut |stripe| {
+            if stripe.health != StripeHealth::Intact {
                 reader.damaged.insert(id);
             }
             if failed.is_none() {
@@ -87,7 +87,7 @@ fn known_stripes(state: &LogState) -> u64 {
     listed - u64::from(state.first_stripe)
 }
 
-struct Reader {
+struct LogReader {
     next_sequence: u64,
     /// Groups up to this barrier are in the root.
     root_barrier: u64,
@@ -97,9 +97,9 @@ struct Reader {
     announced: Option<SegmentDescriptor>,
     next_barrier: Option<u64>,
     next_pos: u64,
-    group: Group,
-    groups: Vec<Group>,
-    past: VecDeque<Past>,
+    group: LogGroup,
+    groups: Vec<LogGroup>,
+    past: VecDeque<PastSegment>,
     next_segment: SegmentId,
     /// A stripe was missing; nothing behind it is part of the log.
     gap: bool,
@@ -107,9 +107,9 @@ struct Reader {
     damaged: BTreeSet<SegmentId>,
 }
 
-impl Reader {
+impl LogReader {
     fn new(state: &LogState, first_sequence: u64) -> Self {
-        Reader {
+        LogReader {
             next_sequence: first_sequence,
             root_barrier: state.barrier,
             root_checkpoint: state.checkpoint,
@@ -118,7 +118,7 @@ impl Reader {
             announced: None,
             next_barrier: None,
             next_pos: 0,
-            group: Group::default(),
+            group: LogGroup::default(),
             groups: Vec::new(),
             past: VecDeque::new(),
             next_segment: state.next_segment,
@@ -135,11 +135,11 @@ impl Reader {
         descriptor.truncate_stripes(from_stripe);
         // What lies before the first stripe read begins no record that is needed.
         let starts = vec![StripeStart { pos: 0, bytes_before: 0 }; from_stripe as usize];
-        self.past.push_back(Past { descriptor, starts, bytes: 0 });
+        self.past.push_back(PastSegment { descriptor, starts, bytes: 0 });
     }
 
     /// Takes the next stripe in.
-    fn take(&mut self, stripe: &RecoveredStripe<'_>) -> Result<(), LogError> {
+    fn take(&mut self, stripe: &WalkedStripe<'_>) -> Result<(), LogError> {
         let facts = StripeFacts {
             past_seal: self.sealed_stripes.is_some_and(|count| stripe.index >= count),
             after_gap: self.gap,
@@ -150,7 +150,7 @@ impl Reader {
         self.gap |= matches!(decision, StripeDecision::Miss | StripeDecision::LookBehind);
         let payload = match (decision, stripe.payload) {
             (StripeDecision::Take, Some(payload)) => payload,
-            (StripeDecision::LookBehind, Some(payload)) => return self.look_behind_gap(payload),
+            (StripeDecision::LookBehind, Some(payload)) => return self.look_past_gap(payload),
             (StripeDecision::Ignore | StripeDecision::Miss, _) => return Ok(()),
             (_, None) => unreachable!("case {case} is of a readable stripe"),
         };
@@ -162,7 +162,7 @@ impl Reader {
         self.next_sequence += 1;
         let mut rest = payload;
         while !rest.is_empty() {
-            let (frame, after) = Frame::decode(rest)?;
+            let (frame, after) = LogFrame::decode(rest)?;
             self.frame(frame)?;
             rest = after;
         }
@@ -172,17 +172,17 @@ impl Reader {
     /// A stripe is missing. That is a torn last group, unless what follows proves that the group was durable:
     /// anything behind its barrier, or a later barrier. Then the log is damaged, and an older state must not
     /// pass for the newest.
-    fn look_behind_gap(&mut self, payload: &[u8]) -> Result<(), LogError> {
+    fn look_past_gap(&mut self, payload: &[u8]) -> Result<(), LogError> {
         // The torn group is the one after the last barrier. Where no barrier was read, the root knows the
         // last one.
         let torn_group = self.next_barrier.unwrap_or(self.root_barrier + 1);
         let mut rest = payload;
         while !rest.is_empty() {
-            let (frame, after) = Frame::decode(rest)?;
+            let (frame, after) = LogFrame::decode(rest)?;
             let facts = BehindFacts {
                 barrier_seen: self.gap_barrier_seen,
-                is_barrier: matches!(frame, Frame::Barrier { .. }),
-                later: matches!(frame, Frame::Barrier { number, .. } if number > torn_group),
+                is_barrier: matches!(frame, LogFrame::Barrier { .. }),
+                later: matches!(frame, LogFrame::Barrier { number, .. } if number > torn_group),
             };
             match cases::behind_gap(facts) {
                 (_, BehindDecision::Torn) => {}
@@ -202,43 +202,43 @@ impl Reader {
         Ok(())
     }
 
-    fn frame(&mut self, frame: Frame<'_>) -> Result<(), LogError> {
+    fn frame(&mut self, frame: LogFrame<'_>) -> Result<(), LogError> {
         match frame {
-            Frame::Record { fragment, pos, bytes } => self.record(fragment, pos, bytes)?,
-            Frame::Barrier { number, checkpoint } => self.barrier(number, checkpoint)?,
-            Frame::LogNext(descriptor) => {
-                self.met(descriptor.id);
+            LogFrame::Record { fragment, pos, bytes } => self.record(fragment, pos, bytes)?,
+            LogFrame::Barrier { number, checkpoint } => self.barrier(number, checkpoint)?,
+            LogFrame::LogNext(descriptor) => {
+                self.note_segment(descriptor.id);
                 if self.is_last && self.sealed_stripes.is_none() {
                     self.announced = Some(descriptor);
                 }
             }
-            Frame::Opened(descriptor) => {
-                self.met(descriptor.id);
-                self.group.edits.push(Frame::Opened(descriptor));
+            LogFrame::Opened(descriptor) => {
+                self.note_segment(descriptor.id);
+                self.group.edits.push(LogFrame::Opened(descriptor));
             }
-            Frame::Grew { segment, first_stripe, runs } => {
-                self.group.edits.push(Frame::Grew { segment, first_stripe, runs });
+            LogFrame::Grew { segment, first_stripe, runs } => {
+                self.group.edits.push(LogFrame::Grew { segment, first_stripe, runs });
             }
-            Frame::Sealed(segment) => self.group.edits.push(Frame::Sealed(segment)),
-            Frame::Freed(segment) => self.group.edits.push(Frame::Freed(segment)),
+            LogFrame::Sealed(segment) => self.group.edits.push(LogFrame::Sealed(segment)),
+            LogFrame::Freed(segment) => self.group.edits.push(LogFrame::Freed(segment)),
         }
         Ok(())
     }
 
-    fn met(&mut self, id: SegmentId) {
+    fn note_segment(&mut self, id: SegmentId) {
         self.next_segment = self.next_segment.max(id.next());
     }
 
-    fn record(&mut self, fragment: Fragment, pos: u64, bytes: &[u8]) -> Result<(), LogError> {
+    fn record(&mut self, fragment: RecordFragment, pos: u64, bytes: &[u8]) -> Result<(), LogError> {
         match fragment {
-            Fragment::Whole | Fragment::First => {
+            RecordFragment::Whole | RecordFragment::First => {
                 if self.next_pos != 0 && pos != self.next_pos {
                     return Err(OUT_OF_ORDER.into());
                 }
                 self.next_pos = pos + 1;
                 self.group.records.push((LogPos(pos), bytes.to_vec()));
             }
-            Fragment::Middle | Fragment::Last => match self.group.records.last_mut() {
+            RecordFragment::Middle | RecordFragment::Last => match self.group.records.last_mut() {
                 Some((last, record)) if last.0 == pos => record.extend_from_slice(bytes),
                 // The end of a record that began before reading did, and is not needed.
                 None if self.next_pos == 0 => {}
@@ -271,7 +271,7 @@ impl Reader {
         Ok(())
     }
 
-    fn finish(self, first_sequence: u64) -> Found {
+    fn finish(self, first_sequence: u64) -> WalkedLog {
         // A group without its barrier was never flushed: nothing in it counts.
         if !self.group.records.is_empty() || !self.group.edits.is_empty() {
             tracing::info!(
@@ -282,7 +282,7 @@ impl Reader {
                 "the last group of the commit log is unfinished and is left out: its sync had not returned"
             );
         }
-        Found {
+        WalkedLog {
             groups: self.groups,
             past: self.past,
             first_sequence,

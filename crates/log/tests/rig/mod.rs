@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use warpfire_env::{Random, Timestamp};
-use warpfire_log::{Log, LogError, LogPos, LogStore, Recovered, Stream};
+use warpfire_log::{Log, LogError, LogPos, LogStore, RecoveredLog, Stream};
 use warpfire_pool::{CreateOptions, Pool, PoolError};
-use warpfire_simdev::{DeviceKind, DeviceSpec, SimRandom, SimWorld, mix};
+use warpfire_sim_env::{DeviceKind, DeviceSpec, SimRandom, SimWorld, mix};
 use warpfire_units::{SegmentId, SlicePtr};
 
 pub const ZONE_BYTES: u64 = 128 << 10;
@@ -51,7 +51,7 @@ impl Shape {
     }
 }
 
-pub fn open(world: &SimWorld) -> Result<(Log, Recovered), String> {
+pub fn open(world: &SimWorld) -> Result<(Log, RecoveredLog), String> {
     let (pool, root) = Pool::open(world.devices()).map_err(|e: PoolError| e.to_string())?;
     Log::open(pool, &root).map_err(|e| e.to_string())
 }
@@ -59,7 +59,7 @@ pub fn open(world: &SimWorld) -> Result<(Log, Recovered), String> {
 /// No device saw a write over bytes that were still in use.
 pub fn assert_append_only(world: &SimWorld, context: &str) {
     for device in world.sims() {
-        let violations = device.violations();
+        let violations = device.overwrites();
         let kind = device.spec().kind;
         assert!(violations.is_empty(), "{context}: {kind:?} {} saw {violations:?}", device.spec().name);
     }
@@ -167,7 +167,7 @@ impl Client {
 
     /// Holds a recovery against the history that led to it, and goes on from there.
     pub fn recovered(
-        (log, recovered): (Log, Recovered),
+        (log, recovered): (Log, RecoveredLog),
         history: &[Vec<u8>],
         acked: usize,
         context: &str,

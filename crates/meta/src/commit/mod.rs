@@ -7,47 +7,48 @@
 //!    one record, or in the tables of one edit.
 //! 3. No lock of a shard is held while room is asked for, tables are read or anything is waited for.
 
-mod cut;
+mod group_sync;
 mod reads;
 mod room;
-mod sync;
+mod sync_point;
 
 use std::sync::atomic::Ordering;
 
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
 use warpfire_format::key_hash;
-use warpfire_format::table::{Entry, EntryKind};
+use warpfire_format::table::{KeyVersion, VersionKind};
 use warpfire_log::{Admit, LogStore};
 use warpfire_units::{Seq, SlicePtr};
 
-pub(crate) use cut::Cut;
-pub(crate) use room::Usage;
-pub(crate) use sync::SyncTurns;
+pub(crate) use group_sync::GroupSync;
+pub(crate) use room::EngineUsage;
+pub(crate) use sync_point::SyncPoint;
 
 use crate::batch::{Batch, BatchOp};
-use crate::engine::{Inner, Shard};
+use crate::engine::{EngineInner, EngineShard};
 use crate::memtable::{KEY_BYTES_MAX, SLOT_BYTES, shard_of};
 use crate::schema::{Schema, SchemaError};
 use crate::store::{CommitError, MetaError, ReadSet};
 
-type Hashes = SmallVec<[u64; 16]>;
-type Guards<'a, L> = SmallVec<[RwLockWriteGuard<'a, Shard<L>>; 8]>;
+type KeyHashes = SmallVec<[u64; 16]>;
+type ShardGuards<'a, L> = SmallVec<[RwLockWriteGuard<'a, EngineShard<L>>; 8]>;
 
 /// A batch that is ready to be applied: all that can fail is behind it.
-struct Prepared<'b> {
+struct PreparedCommit<'b> {
     batch: &'b Batch,
-    hashes: Hashes,
+    hashes: KeyHashes,
     /// Bit i: shard i is involved.
     shards: u32,
     pointers: Vec<SlicePtr>,
     bytes: u64,
 }
 
-impl<'b> Prepared<'b> {
+impl<'b> PreparedCommit<'b> {
     fn new<S: Schema>(batch: &'b Batch, schema: &S) -> Result<Self, SchemaError> {
         let bytes = (batch.bytes() + batch.len() * SLOT_BYTES) as u64;
-        let mut p = Prepared { batch, hashes: Hashes::new(), shards: 0, pointers: Vec::new(), bytes };
+        let mut p =
+            PreparedCommit { batch, hashes: KeyHashes::new(), shards: 0, pointers: Vec::new(), bytes };
         for op in batch.iter() {
             let (key, value, is_operand) = match op {
                 BatchOp::Put(key, value) => (key, value, false),
@@ -66,32 +67,32 @@ impl<'b> Prepared<'b> {
     }
 }
 
-impl<L: LogStore, S: Schema> Inner<L, S> {
+impl<L: LogStore, S: Schema> EngineInner<L, S> {
     pub(crate) fn commit(
         &self,
         batch: &Batch,
         reads: Option<&ReadSet>,
-        who: Admit,
+        admit: Admit,
     ) -> Result<Seq, CommitError> {
         self.latch.check()?;
-        let prepared = Prepared::new(batch, &self.schema).map_err(MetaError::from)?;
+        let prepared = PreparedCommit::new(batch, &self.schema).map_err(MetaError::from)?;
         if batch.is_empty() && reads.is_none() {
             return Ok(self.newest());
         }
         let Some(reads) = reads else {
-            let mut guards = self.lock_with_credit(prepared.shards, prepared.bytes, who)?;
+            let mut guards = self.lock_with_credit(prepared.shards, prepared.bytes, admit)?;
             return Ok(self.apply(&prepared, prepared.shards, &mut guards));
         };
         loop {
-            let version = self.version();
-            if self.tables_changed(&version, reads)? {
+            let table_set = self.table_set();
+            if self.tables_changed(&table_set, reads)? {
                 return Err(CommitError::Conflict);
             }
             let shards = prepared.shards | reads::shards_of(reads);
-            let mut guards = self.lock_with_credit(shards, prepared.bytes, who)?;
+            let mut guards = self.lock_with_credit(shards, prepared.bytes, admit)?;
             let Some(first) = guards.first() else { return Ok(self.newest()) };
             // What was a memtable may be a table by now, which has not been looked at.
-            if !std::sync::Arc::ptr_eq(&first.version, &version) {
+            if !std::sync::Arc::ptr_eq(&first.table_set, &table_set) {
                 continue;
             }
             if reads::memory_changed(&guards, shards, reads) {
@@ -105,10 +106,15 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
     }
 
     /// Locks shards, the lowest of which pays for the commit.
-    fn lock_with_credit(&self, shards: u32, bytes: u64, who: Admit) -> Result<Guards<'_, L>, MetaError> {
+    fn lock_with_credit(
+        &self,
+        shards: u32,
+        bytes: u64,
+        admit: Admit,
+    ) -> Result<ShardGuards<'_, L>, MetaError> {
         let mut granted = 0;
         loop {
-            let mut guards = Guards::new();
+            let mut guards = ShardGuards::new();
             let mut rest = shards;
             while rest != 0 {
                 guards.push(self.shards.write(rest.trailing_zeros() as usize));
@@ -121,12 +127,17 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
                 return Ok(guards);
             }
             drop(guards);
-            granted = self.make_room(bytes, who)?;
+            granted = self.make_room(bytes, admit)?;
         }
     }
 
     /// Applies a batch; the guards are those of `shards`, which include the batch's.
-    fn apply(&self, p: &Prepared<'_>, shards: u32, guards: &mut [RwLockWriteGuard<'_, Shard<L>>]) -> Seq {
+    fn apply(
+        &self,
+        p: &PreparedCommit<'_>,
+        shards: u32,
+        guards: &mut [RwLockWriteGuard<'_, EngineShard<L>>],
+    ) -> Seq {
         for slice in &p.pointers {
             self.log.retain(*slice);
             let references = &mut guards[0].active.references;
@@ -138,12 +149,12 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         let seq = Seq(self.seq.fetch_add(1, Ordering::AcqRel) + 1);
         for (op, &hash) in p.batch.iter().zip(&p.hashes) {
             let (key, kind, value) = match op {
-                BatchOp::Put(key, value) => (key, EntryKind::Put, value),
-                BatchOp::Delete(key) => (key, EntryKind::Delete, &[][..]),
-                BatchOp::Merge(key, operand) => (key, EntryKind::Merge, operand),
+                BatchOp::Put(key, value) => (key, VersionKind::Put, value),
+                BatchOp::Delete(key) => (key, VersionKind::Delete, &[][..]),
+                BatchOp::Merge(key, operand) => (key, VersionKind::Merge, operand),
             };
             let below = shards & ((1 << shard_of(hash)) - 1);
-            guards[below.count_ones() as usize].active.insert(hash, Entry { key, seq, kind, value });
+            guards[below.count_ones() as usize].active.insert(hash, KeyVersion { key, seq, kind, value });
         }
         seq
     }

@@ -6,12 +6,12 @@ use parking_lot::RwLockWriteGuard;
 use warpfire_format::key_hash;
 use warpfire_log::LogStore;
 
-use crate::engine::{Inner, Shard};
-use crate::memtable::{MemShard, shard_of};
+use crate::engine::{EngineInner, EngineShard};
+use crate::memtable::{MemtableShard, shard_of};
 use crate::schema::Schema;
 use crate::store::{MetaError, ReadSet};
 use crate::table::RunCursor;
-use crate::version::Version;
+use crate::table_set::TableSet;
 
 /// The shards that have to be locked to tell; all of them if a range was read.
 pub(super) fn shards_of(reads: &ReadSet) -> u32 {
@@ -23,12 +23,13 @@ pub(super) fn shards_of(reads: &ReadSet) -> u32 {
 
 /// Whether a memtable has a newer version of anything read. The guards are those of `shards`.
 pub(super) fn memory_changed<L: LogStore>(
-    guards: &[RwLockWriteGuard<'_, Shard<L>>],
+    guards: &[RwLockWriteGuard<'_, EngineShard<L>>],
     shards: u32,
     reads: &ReadSet,
 ) -> bool {
-    let newer =
-        |m: &MemShard, hash, key: &[u8]| m.newest(hash, key).is_some_and(|slot| m.entry(slot).seq > reads.at);
+    let newer = |m: &MemtableShard, hash, key: &[u8]| {
+        m.newest(hash, key).is_some_and(|slot| m.entry(slot).seq > reads.at)
+    };
     let key_changed = reads.keys.iter().any(|key| {
         let hash = key_hash(key);
         let number = shard_of(hash);
@@ -37,7 +38,7 @@ pub(super) fn memory_changed<L: LogStore>(
             || shard.frozen.as_ref().is_some_and(|f| newer(&f.shards[number], hash, key))
     });
     // Newer versions are the last ones in their shards, and usually few: no order is needed to look at them.
-    let in_a_range = |m: &MemShard| {
+    let in_a_range = |m: &MemtableShard| {
         (m.first_after(reads.at)..m.len()).any(|slot| {
             let key = m.entry(slot).key;
             reads.ranges.iter().any(|(start, end)| {
@@ -51,15 +52,15 @@ pub(super) fn memory_changed<L: LogStore>(
                 || guards[0].frozen.as_ref().is_some_and(|f| f.shards.iter().any(in_a_range))))
 }
 
-impl<L: LogStore, S: Schema> Inner<L, S> {
+impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Whether a table has a newer version of anything read. Most transactions are younger than every table, and
     /// look at none.
     pub(super) fn tables_changed(
         &self,
-        version: &Arc<Version<L>>,
+        table_set: &Arc<TableSet<L>>,
         reads: &ReadSet,
     ) -> Result<bool, MetaError> {
-        for run in &version.runs {
+        for run in &table_set.runs {
             if run.tables.iter().all(|t| t.entry().seq_max <= reads.at) {
                 continue;
             }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use warpfire_log::{Admit, LogError, LogStore};
 
-use crate::engine::{Inner, RUNS_MAX};
+use crate::engine::{EngineInner, RUNS_MAX};
 use crate::memtable::SHARDS;
 use crate::schema::Schema;
 use crate::store::MetaError;
@@ -14,7 +14,7 @@ const OVERDRAFT: u64 = 4;
 
 /// How much is where.
 #[derive(Debug, Default)]
-pub(crate) struct Usage {
+pub(crate) struct EngineUsage {
     /// Bytes granted to commits since the memtable was last frozen.
     pub(crate) active_bytes: AtomicU64,
     /// The same of the frozen memtable.
@@ -23,30 +23,30 @@ pub(crate) struct Usage {
     pub(crate) runs: AtomicUsize,
 }
 
-impl Usage {
+impl EngineUsage {
     /// Bytes granted to commits that are in no table yet.
     pub(crate) fn in_memory_bytes(&self) -> u64 {
         self.active_bytes.load(Ordering::Relaxed) + self.frozen_bytes.load(Ordering::Relaxed)
     }
 }
 
-impl<L: LogStore, S: Schema> Inner<L, S> {
+impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// A shard's portion: all shards' together are an eighth of the memtable.
     fn portion(&self) -> u64 {
         (self.options.memtable_bytes / (8 * SHARDS) as u64).clamp(512, 256 * 1024)
     }
 
     /// Grants at least `bytes` to a commit, when the pool and the memtable have room for them.
-    pub(super) fn make_room(&self, bytes: u64, who: Admit) -> Result<u64, MetaError> {
+    pub(super) fn make_room(&self, bytes: u64, admit: Admit) -> Result<u64, MetaError> {
         self.latch.check()?;
         let grant = bytes + self.portion();
         let in_memory = || self.usage.in_memory_bytes();
         let budget = self.options.memtable_bytes;
         // Deletion must go on when there is no room for tables: that is how space comes back.
         let goes_on = |e: &MetaError| {
-            e.is_no_space() && who == Admit::Reserve && in_memory() + grant <= OVERDRAFT * budget
+            e.is_no_space() && admit == Admit::Reserve && in_memory() + grant <= OVERDRAFT * budget
         };
-        match self.admit(in_memory() + grant, who) {
+        match self.admit(in_memory() + grant, admit) {
             Err(e) if !goes_on(&e) => return Err(e),
             _ => {}
         }
@@ -66,7 +66,7 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
             }
         }
         while self.usage.runs.load(Ordering::Relaxed) > RUNS_MAX {
-            match self.merge_step() {
+            match self.compact_step() {
                 Ok(true) => {}
                 Ok(false) | Err(MetaError::Log(LogError::NoSpace)) => break,
                 Err(e) => return Err(e),

@@ -10,19 +10,19 @@ use std::sync::Arc;
 use warpfire_log::{Admit, LogError, LogStore};
 use warpfire_units::{SegmentId, Seq};
 
-use super::job::{Job, Moves};
-use super::merge::{merge_streams, references, seq_base};
-use crate::engine::Inner;
+use super::job::{RewriteJob, SliceMoves};
+use super::tiers::{compact_streams, references, seq_base};
+use crate::engine::EngineInner;
 use crate::schema::Schema;
 use crate::store::MetaError;
 use crate::table::{RunStream, Table};
-use crate::version::Into;
+use crate::table_set::InstallInto;
 
 /// Turns of work for one request, before it is told that there is no space.
-const RECLAIM_TURNS: u32 = 128;
+const RECLAIM_STEPS_MAX: u32 = 128;
 
 /// Turns that gain nothing, one after the other, before it is held that nothing more can be gained: two of each kind at the least.
-const IDLE_TURNS: u32 = 6;
+const IDLE_STEPS_MAX: u32 = 6;
 
 /// One part in so many of the reserve is left for cleaning alone: of six segments two, one for what is live in a victim and one for
 /// the rest of the tables that reach into it, one at each end.
@@ -33,29 +33,29 @@ const VICTIMS: usize = 4;
 
 /// What work for space depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct ReclaimState {
     newest: Seq,
     /// Snapshots let go since the engine was opened.
     snapshots_released: u64,
     free_bytes: u64,
 }
 
-impl<L: LogStore, S: Schema> Inner<L, S> {
+impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Cleans some segments, if that gains space. `true` if anything was moved.
     pub(crate) fn clean_step(&self) -> Result<bool, MetaError> {
         let _compacting = self.compacting.lock();
-        let mut lossy = self.lossy.lock();
-        let victims = self.log.victims(VICTIMS + lossy.len());
-        self.empty(victims, &mut lossy)
+        let mut unrecoverable = self.unrecoverable.lock();
+        let victims = self.log.victims(VICTIMS + unrecoverable.len());
+        self.empty_segments(victims, &mut unrecoverable)
     }
 
     /// Moves what is live out of some segments in which damage is known, so that it has all its parity again. `true` if
     /// anything was moved; without space nothing is.
     pub(crate) fn repair_step(&self) -> Result<bool, MetaError> {
         let _compacting = self.compacting.lock();
-        let mut lossy = self.lossy.lock();
+        let mut unrecoverable = self.unrecoverable.lock();
         let damaged = self.log.damaged()?;
-        match self.empty(damaged, &mut lossy) {
+        match self.empty_segments(damaged, &mut unrecoverable) {
             Err(MetaError::Log(LogError::NoSpace)) => Ok(false),
             other => other,
         }
@@ -63,9 +63,16 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
 
     /// Moves what is live and readable out of the first of these segments that are not known to be lossy, and notes those
     /// that prove so. `true` if anything was moved.
-    fn empty(&self, segments: Vec<SegmentId>, lossy: &mut BTreeSet<SegmentId>) -> Result<bool, MetaError> {
-        let victims: BTreeSet<SegmentId> =
-            segments.into_iter().filter(|s| !lossy.contains(s)).take(self.victims_at_once()).collect();
+    fn empty_segments(
+        &self,
+        segments: Vec<SegmentId>,
+        unrecoverable: &mut BTreeSet<SegmentId>,
+    ) -> Result<bool, MetaError> {
+        let victims: BTreeSet<SegmentId> = segments
+            .into_iter()
+            .filter(|s| !unrecoverable.contains(s))
+            .take(self.victims_at_once())
+            .collect();
         if victims.is_empty() {
             return Ok(false);
         }
@@ -80,31 +87,31 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
             let names = entry.references.iter().map(|(segment, _)| *segment);
             lies_in.chain(names).filter(|s| victims.contains(s)).collect()
         };
-        let mut moves = Moves::default();
-        for (run, table) in self.tables_that(|_, table| !concerns(table).is_empty()) {
+        let mut moves = SliceMoves::default();
+        for (run, table) in self.tables_where(|_, table| !concerns(table).is_empty()) {
             let rewritten = match table.is_unreadable() {
                 true => Ok(()),
                 false => self.rewrite(run, &table, &victims, &mut moves),
             };
             if table.is_unreadable() {
-                moves.lost.extend(concerns(&table));
+                moves.unrecoverable.extend(concerns(&table));
             } else {
                 rewritten?;
                 moved = true;
             }
         }
-        lossy.append(&mut moves.lost);
+        unrecoverable.append(&mut moves.unrecoverable);
         Ok(moved)
     }
 
     /// Some tables, with their runs. None of the others is held, and each of these only until it is dropped, so that a table
     /// which is replaced gives back its space at once.
-    pub(super) fn tables_that(
+    pub(super) fn tables_where(
         &self,
         concerned: impl Fn(u64, &Table<L>) -> bool,
     ) -> Vec<(u64, Arc<Table<L>>)> {
-        let version = self.version();
-        let tables = version.tables().filter(|(run, table)| concerned(*run, table));
+        let table_set = self.table_set();
+        let tables = table_set.tables().filter(|(run, table)| concerned(*run, table));
         tables.map(|(run, table)| (run, Arc::clone(table))).collect()
     }
 
@@ -124,13 +131,13 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         run: u64,
         table: &Arc<Table<L>>,
         victims: &BTreeSet<SegmentId>,
-        moves: &mut Moves,
+        moves: &mut SliceMoves,
     ) -> Result<(), MetaError> {
         let one = || std::iter::once(table);
-        let mut job = Job::new(self, seq_base(one()), references(one()), victims, moves);
+        let mut job = RewriteJob::new(self, seq_base(one()), references(one()), victims, moves);
         let mut streams = vec![RunStream::new(vec![Arc::clone(table)])?];
-        merge_streams(&mut streams, &mut job, false, None)?;
-        job.finish(&Into::Same(run), vec![table.entry().id], Vec::new())
+        compact_streams(&mut streams, &mut job, false, None)?;
+        job.finish(&InstallInto::SameRun(run), vec![table.entry().id], Vec::new())
     }
 
     /// Whether cleaning is worth its writes when nobody is waiting for space.
@@ -147,7 +154,7 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         let mut did = self.flush_frozen()?;
         did |= self.freeze()?;
         did |= self.flush_frozen()?;
-        did |= self.merge_all()?;
+        did |= self.compact_all()?;
         if did {
             self.checkpoint()?;
         }
@@ -166,17 +173,17 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         }
         // Alone: what another thread's work holds for the moment would look like space that can not be won.
         let (_compacting, _flushing) = (self.compacting.lock(), self.flushing.lock());
-        let mut best = self.held_and_free_bytes();
+        let mut best = self.used_and_free_bytes();
         let mut idle = 0;
         // When it is short, cleaning first would spend what is left on moving what has been deleted.
         let mut drops = self.is_short_of_space();
-        for turn in 1..=RECLAIM_TURNS {
+        for step_number in 1..=RECLAIM_STEPS_MAX {
             match enough() {
                 Err(e) if e.is_no_space() => {}
                 other => return other,
             }
-            let standing = self.standing();
-            if *self.gave_up.lock() == Some(standing) {
+            let reclaim_state = self.reclaim_state();
+            if *self.reclaim_failed_at.lock() == Some(reclaim_state) {
                 break;
             }
             let step = if drops { self.drop_deleted() } else { self.clean_step() };
@@ -185,21 +192,21 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
                 step => step.unwrap_or(false),
             };
             // Also a step that found no space at last may have won some before.
-            let (held, free) = self.held_and_free_bytes();
-            idle = if held < best.0 || free > best.1 { 0 } else { idle + 1 };
-            best = (held.min(best.0), free.max(best.1));
-            if idle == IDLE_TURNS {
+            let (used, free) = self.used_and_free_bytes();
+            idle = if used < best.0 || free > best.1 { 0 } else { idle + 1 };
+            best = (used.min(best.0), free.max(best.1));
+            if idle == IDLE_STEPS_MAX {
                 // Nothing will help before something changes.
-                *self.gave_up.lock() = Some(self.standing());
+                *self.reclaim_failed_at.lock() = Some(self.reclaim_state());
             }
-            drops = if did { turn % 3 == 2 } else { !drops };
+            drops = if did { step_number % 3 == 2 } else { !drops };
         }
         enough()
     }
 
     /// Says whether tables of `bytes` may be written, so that there is room left in which to clean. What begins without it would end
     /// without it too, and leave garbage where that room was.
-    pub(super) fn has_room_for(&self, bytes: u64) -> Result<(), MetaError> {
+    pub(super) fn check_room_for(&self, bytes: u64) -> Result<(), MetaError> {
         let space = self.log.space();
         if space.free_bytes < bytes + space.reserve_bytes / CLEANING_PART {
             return Err(MetaError::Log(LogError::NoSpace));
@@ -208,13 +215,13 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
     }
 
     /// What is live, with what memory will make of it; and what is free.
-    fn held_and_free_bytes(&self) -> (u64, u64) {
+    fn used_and_free_bytes(&self) -> (u64, u64) {
         let space = self.log.space();
         (space.live_bytes + self.usage.in_memory_bytes(), space.free_bytes)
     }
 
-    fn standing(&self) -> Standing {
-        Standing {
+    fn reclaim_state(&self) -> ReclaimState {
+        ReclaimState {
             newest: self.newest(),
             snapshots_released: self.snapshots.released(),
             free_bytes: self.log.space().free_bytes,
@@ -222,7 +229,7 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
     }
 
     /// `admit` of the log, after as much work for space as it takes and gains.
-    pub(crate) fn admit(&self, bytes: u64, who: Admit) -> Result<(), MetaError> {
-        self.reclaim(|| Ok(self.log.admit(bytes, who)?))
+    pub(crate) fn admit(&self, bytes: u64, admit: Admit) -> Result<(), MetaError> {
+        self.reclaim(|| Ok(self.log.admit(bytes, admit)?))
     }
 }

@@ -6,22 +6,22 @@ use std::sync::atomic::Ordering;
 
 use warpfire_log::LogStore;
 
-use super::fold::Group;
-use super::job::{Job, Moves};
-use crate::engine::Inner;
-use crate::memtable::Frozen;
+use super::fold::VersionGroup;
+use super::job::{RewriteJob, SliceMoves};
+use crate::engine::EngineInner;
+use crate::memtable::FrozenMemtable;
 use crate::schema::Schema;
 use crate::store::MetaError;
-use crate::version::Into;
+use crate::table_set::InstallInto;
 
-impl<L: LogStore, S: Schema> Inner<L, S> {
+impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Writes the frozen memtable as tables, if there is one; waits if somebody else is at it. On failure it stays
     /// as it is, and nothing of the attempt is left.
     pub(crate) fn flush_frozen(&self) -> Result<bool, MetaError> {
         let _flushing = self.flushing.lock();
         self.latch.check()?;
         let Some(frozen) = self.shards.frozen() else { return Ok(false) };
-        self.has_room_for(self.usage.frozen_bytes.load(Ordering::Relaxed))?;
+        self.check_room_for(self.usage.frozen_bytes.load(Ordering::Relaxed))?;
         self.write_frozen(&frozen)?;
         self.usage.frozen_bytes.store(0, Ordering::Relaxed);
         // Readers let go soon; if one still holds it now, the memory is simply not kept.
@@ -31,17 +31,17 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         Ok(true)
     }
 
-    fn write_frozen(&self, frozen: &Frozen) -> Result<(), MetaError> {
+    fn write_frozen(&self, frozen: &FrozenMemtable) -> Result<(), MetaError> {
         let mut references = BTreeMap::new();
         for (segment, bytes) in frozen.shards.iter().flat_map(|s| &s.references) {
             *references.entry(*segment).or_insert(0) += bytes;
         }
-        let (cleaning, mut moves) = (BTreeSet::new(), Moves::default());
+        let (cleaning, mut moves) = (BTreeSet::new(), SliceMoves::default());
         let first = frozen.first().expect("an empty memtable is not frozen");
         // Only a flush adds what is newer, and this is the one: if there is no table, there is nothing older.
-        let bottom = self.version().runs.is_empty();
-        let mut job = Job::new(self, first, references, &cleaning, &mut moves);
-        let mut group = Group::default();
+        let bottom = self.table_set().runs.is_empty();
+        let mut job = RewriteJob::new(self, first, references, &cleaning, &mut moves);
+        let mut group = VersionGroup::default();
         for item in frozen.order() {
             let shard = &frozen.shards[item.shard()];
             let mut versions = shard.versions(item.slot()).peekable();
@@ -51,6 +51,6 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
             versions.for_each(|entry| group.push(entry));
             job.push(&group, bottom)?;
         }
-        job.finish(&Into::Flushed(frozen.last), Vec::new(), Vec::new())
+        job.finish(&InstallInto::NewRun(frozen.last), Vec::new(), Vec::new())
     }
 }

@@ -3,28 +3,28 @@
 //! Live snapshots cut the seqs into strata: a reader sees the newest version of one stratum and what lies below.
 //! So one version of a stratum is enough: its newest put or delete, or one operand that does what all of its operands do.
 
-use warpfire_format::table::{Entry, EntryKind};
+use warpfire_format::table::{KeyVersion, VersionKind};
 use warpfire_units::Seq;
 
-use crate::schema::{Base, Folded, Schema, SchemaError};
+use crate::schema::{FoldResult, OlderValue, Schema, SchemaError};
 
 #[derive(Clone, Copy)]
-struct Version {
+struct FoldVersion {
     seq: Seq,
-    kind: EntryKind,
+    kind: VersionKind,
     start: usize,
     len: usize,
 }
 
 /// All versions of one key that a job has met, newest first.
 #[derive(Default)]
-pub(super) struct Group {
+pub(super) struct VersionGroup {
     key: Vec<u8>,
     bytes: Vec<u8>,
-    versions: Vec<Version>,
+    versions: Vec<FoldVersion>,
 }
 
-impl Group {
+impl VersionGroup {
     /// Starts over with another key.
     pub(super) fn begin(&mut self, key: &[u8]) {
         self.key.clear();
@@ -38,13 +38,13 @@ impl Group {
     }
 
     /// Adds the next older version.
-    pub(super) fn push(&mut self, entry: Entry<'_>) {
+    pub(super) fn push(&mut self, entry: KeyVersion<'_>) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(entry.value);
-        self.versions.push(Version { seq: entry.seq, kind: entry.kind, start, len: entry.value.len() });
+        self.versions.push(FoldVersion { seq: entry.seq, kind: entry.kind, start, len: entry.value.len() });
     }
 
-    fn value(&self, v: &Version) -> &[u8] {
+    fn value(&self, v: &FoldVersion) -> &[u8] {
         &self.bytes[v.start..v.start + v.len]
     }
 
@@ -56,7 +56,7 @@ impl Group {
         visible: &[Seq],
         bottom: bool,
         out: &mut Vec<u8>,
-        mut emit: impl FnMut(Entry<'_>) -> Result<(), E>,
+        mut emit: impl FnMut(KeyVersion<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let stratum_of = |seq: Seq| visible.partition_point(|v| *v < seq);
         let mut rest = self.versions.as_slice();
@@ -69,42 +69,42 @@ impl Group {
             let Some((kind, value)) = self.fold_stratum(group, schema, nothing_below, out)? else { continue };
             // Every reader sees it, so which commit it was does not matter any more.
             let seq = if nothing_below && stratum == 0 { Seq(0) } else { newest.seq };
-            emit(Entry { key: &self.key, seq, kind, value })?;
+            emit(KeyVersion { key: &self.key, seq, kind, value })?;
         }
         Ok(())
     }
 
     fn fold_stratum<'a, S: Schema>(
         &'a self,
-        group: &[Version],
+        group: &[FoldVersion],
         schema: &S,
         nothing_below: bool,
         out: &'a mut Vec<u8>,
-    ) -> Result<Option<(EntryKind, &'a [u8])>, SchemaError> {
-        let base_at = group.iter().position(|v| v.kind != EntryKind::Merge);
+    ) -> Result<Option<(VersionKind, &'a [u8])>, SchemaError> {
+        let base_at = group.iter().position(|v| v.kind != VersionKind::Merge);
         let operands = &group[..base_at.unwrap_or(group.len())];
         let base = base_at.map(|i| &group[i]);
-        let deleted = || (!nothing_below).then_some((EntryKind::Delete, &[][..]));
+        let deleted = || (!nothing_below).then_some((VersionKind::Delete, &[][..]));
         if operands.is_empty() {
             return Ok(match base {
-                Some(v) if v.kind == EntryKind::Put => Some((EntryKind::Put, self.value(v))),
+                Some(v) if v.kind == VersionKind::Put => Some((VersionKind::Put, self.value(v))),
                 _ => deleted(),
             });
         }
         let known = match base {
-            Some(v) if v.kind == EntryKind::Put => Base::Value(self.value(v)),
-            Some(_) => Base::Absent,
-            None if nothing_below => Base::Absent,
-            None => Base::Unknown,
+            Some(v) if v.kind == VersionKind::Put => OlderValue::Value(self.value(v)),
+            Some(_) => OlderValue::Absent,
+            None if nothing_below => OlderValue::Absent,
+            None => OlderValue::Unknown,
         };
-        if let ([only], Base::Unknown) = (operands, known) {
-            return Ok(Some((EntryKind::Merge, self.value(only))));
+        if let ([only], OlderValue::Unknown) = (operands, known) {
+            return Ok(Some((VersionKind::Merge, self.value(only))));
         }
         let oldest_first: Vec<&[u8]> = operands.iter().rev().map(|v| self.value(v)).collect();
         Ok(match schema.fold(&self.key, known, &oldest_first, out)? {
-            Folded::Value => Some((EntryKind::Put, out)),
-            Folded::Deleted => deleted(),
-            Folded::Operand => Some((EntryKind::Merge, out)),
+            FoldResult::Value => Some((VersionKind::Put, out)),
+            FoldResult::Deleted => deleted(),
+            FoldResult::Operand => Some((VersionKind::Merge, out)),
         })
     }
 }
@@ -115,14 +115,14 @@ mod tests {
     use crate::testing::{ListSchema, clear_item, text_item};
 
     fn fold(
-        versions: &[(u64, EntryKind, &[u8])],
+        versions: &[(u64, VersionKind, &[u8])],
         visible: &[u64],
         bottom: bool,
-    ) -> Vec<(u64, EntryKind, Vec<u8>)> {
-        let mut group = Group::default();
+    ) -> Vec<(u64, VersionKind, Vec<u8>)> {
+        let mut group = VersionGroup::default();
         group.begin(b"key");
         for (seq, kind, value) in versions {
-            group.push(Entry { key: b"key", seq: Seq(*seq), kind: *kind, value });
+            group.push(KeyVersion { key: b"key", seq: Seq(*seq), kind: *kind, value });
         }
         let visible: Vec<Seq> = visible.iter().map(|s| Seq(*s)).collect();
         let mut kept = Vec::new();
@@ -135,7 +135,7 @@ mod tests {
         kept
     }
 
-    use EntryKind::{Delete, Merge, Put};
+    use VersionKind::{Delete, Merge, Put};
 
     #[test]
     fn one_version_of_each_stratum_stays() {

@@ -7,25 +7,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warpfire_format::manifest::TableEntry;
-use warpfire_format::table::{Entry, EntryKind};
+use warpfire_format::manifest::TableDescriptor;
+use warpfire_format::table::{KeyVersion, VersionKind};
 use warpfire_log::{LogError, LogStore, Slices, Stream};
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
-use super::fold::Group;
-use crate::engine::Inner;
-use crate::schema::{PlaceError, Placer, Schema};
+use super::fold::VersionGroup;
+use crate::engine::EngineInner;
+use crate::schema::{RelocateError, Relocator, Schema};
 use crate::store::MetaError;
 use crate::table::TableWriter;
-use crate::version::Into;
+use crate::table_set::InstallInto;
 
 /// What a cleaning has come to so far.
 #[derive(Default)]
-pub(crate) struct Moves {
+pub(crate) struct SliceMoves {
     /// Where slices went: each is copied once, though many values may name it.
     copied: BTreeMap<SlicePtr, Slices>,
     /// Segments that hold a slice which can not be read: it stays named, and reading it stays an error.
-    pub(super) lost: BTreeSet<SegmentId>,
+    pub(super) unrecoverable: BTreeSet<SegmentId>,
 }
 
 /// Beyond this many moves are not remembered (about 64 MiB): a slice named twice is then copied twice.
@@ -34,14 +34,14 @@ const MOVES_MAX: usize = 1 << 20;
 /// Bytes that are packed, moved by slices of at most this length, are never split.
 const PACKED_BYTES_MAX: usize = 64 * 1024;
 
-struct Placing<'a, L> {
+struct JobRelocator<'a, L> {
     log: &'a L,
     cleaning: &'a BTreeSet<SegmentId>,
-    moves: &'a mut Moves,
+    moves: &'a mut SliceMoves,
     appended: BTreeMap<SegmentId, u64>,
 }
 
-impl<L: LogStore> Placing<'_, L> {
+impl<L: LogStore> JobRelocator<'_, L> {
     fn append(&mut self, stream: Stream, bytes: &[u8]) -> Result<Slices, LogError> {
         let slices = self.log.append(stream, bytes)?;
         for slice in &slices {
@@ -51,7 +51,7 @@ impl<L: LogStore> Placing<'_, L> {
     }
 }
 
-impl<L: LogStore> Placer for Placing<'_, L> {
+impl<L: LogStore> Relocator for JobRelocator<'_, L> {
     fn pack(&mut self, bytes: &[u8]) -> Result<SlicePtr, LogError> {
         assert!(bytes.len() <= PACKED_BYTES_MAX, "bytes that ride in a value fit one slice");
         let slices = self.append(Stream::Small, bytes)?;
@@ -59,7 +59,7 @@ impl<L: LogStore> Placer for Placing<'_, L> {
         Ok(slices[0])
     }
 
-    fn moved(&mut self, slice: SlicePtr) -> Result<Option<Slices>, LogError> {
+    fn move_slice(&mut self, slice: SlicePtr) -> Result<Option<Slices>, LogError> {
         if !self.cleaning.contains(&slice.segment) {
             return Ok(None);
         }
@@ -69,7 +69,7 @@ impl<L: LogStore> Placer for Placing<'_, L> {
         let mut bytes = vec![0; slice.len_bytes as usize];
         match self.log.read(slice, &mut bytes) {
             Err(LogError::Damaged(_) | LogError::BadPointer(_)) => {
-                self.moves.lost.insert(slice.segment);
+                self.moves.unrecoverable.insert(slice.segment);
                 return Ok(None);
             }
             other => other?,
@@ -82,19 +82,19 @@ impl<L: LogStore> Placer for Placing<'_, L> {
     }
 }
 
-impl From<PlaceError> for MetaError {
-    fn from(e: PlaceError) -> Self {
+impl From<RelocateError> for MetaError {
+    fn from(e: RelocateError) -> Self {
         match e {
-            PlaceError::Schema(e) => MetaError::Schema(e),
-            PlaceError::Log(e) => MetaError::Log(e),
+            RelocateError::Schema(e) => MetaError::Schema(e),
+            RelocateError::Log(e) => MetaError::Log(e),
         }
     }
 }
 
 /// A rewrite in progress.
-pub(crate) struct Job<'a, L: LogStore, S: Schema> {
-    engine: &'a Inner<L, S>,
-    placing: Placing<'a, L>,
+pub(crate) struct RewriteJob<'a, L: LogStore, S: Schema> {
+    engine: &'a EngineInner<L, S>,
+    relocator: JobRelocator<'a, L>,
     writer: TableWriter<L>,
     /// Read before the job's input was fixed or later: every reader of the input reads at one of them or above.
     visible: Vec<Seq>,
@@ -103,37 +103,37 @@ pub(crate) struct Job<'a, L: LogStore, S: Schema> {
     /// References of each table that comes out.
     after: Vec<BTreeMap<SegmentId, u64>>,
     folded: Vec<u8>,
-    placed: Vec<u8>,
+    relocated: Vec<u8>,
     done: bool,
 }
 
-impl<'a, L: LogStore, S: Schema> Job<'a, L, S> {
+impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
     /// A job on versions whose seqs, except 0, are not below `seq_base`, and that name `before`.
     pub(super) fn new(
-        engine: &'a Inner<L, S>,
+        engine: &'a EngineInner<L, S>,
         seq_base: Seq,
         before: BTreeMap<SegmentId, u64>,
         cleaning: &'a BTreeSet<SegmentId>,
-        moves: &'a mut Moves,
+        moves: &'a mut SliceMoves,
     ) -> Self {
-        Job {
+        RewriteJob {
             engine,
-            placing: Placing { log: &engine.log, cleaning, moves, appended: BTreeMap::new() },
+            relocator: JobRelocator { log: &engine.log, cleaning, moves, appended: BTreeMap::new() },
             writer: TableWriter::new(engine.log.clone(), engine.table_bytes(), seq_base),
             visible: engine.visible(),
             before,
             after: Vec::new(),
             folded: Vec::new(),
-            placed: Vec::new(),
+            relocated: Vec::new(),
             done: false,
         }
     }
 
     /// Writes what must be kept of a key's versions. `bottom`: nothing older of the key is anywhere else.
-    pub(super) fn push(&mut self, group: &Group, bottom: bool) -> Result<(), MetaError> {
-        let Job { engine, placing, writer, visible, after, folded, placed, .. } = self;
+    pub(super) fn push(&mut self, group: &VersionGroup, bottom: bool) -> Result<(), MetaError> {
+        let RewriteJob { engine, relocator, writer, visible, after, folded, relocated, .. } = self;
         group.fold(&engine.schema, visible, bottom, folded, |entry| {
-            write(&engine.schema, placing, writer, after, placed, entry)
+            write(&engine.schema, relocator, writer, after, relocated, entry)
         })
     }
 
@@ -143,7 +143,12 @@ impl<'a, L: LogStore, S: Schema> Job<'a, L, S> {
     }
 
     /// Makes the change durable and visible: tables go, move (to the new run, as they are) and come.
-    pub(super) fn finish(mut self, into: &Into, removed: Vec<u64>, moved: Vec<u64>) -> Result<(), MetaError> {
+    pub(super) fn finish(
+        mut self,
+        into: &InstallInto,
+        removed: Vec<u64>,
+        moved: Vec<u64>,
+    ) -> Result<(), MetaError> {
         let mut tables = self.writer.finish()?;
         for (table, references) in tables.iter_mut().zip(std::mem::take(&mut self.after)) {
             table.references = references.into_iter().collect();
@@ -157,11 +162,11 @@ impl<'a, L: LogStore, S: Schema> Job<'a, L, S> {
     }
 }
 
-impl<L: LogStore, S: Schema> Job<'_, L, S> {
+impl<L: LogStore, S: Schema> RewriteJob<'_, L, S> {
     /// What is to be given back per segment once the edit is durable. Takes references where values were multiplied.
-    fn settle(&self, tables: &[TableEntry]) -> BTreeMap<SegmentId, u64> {
+    fn settle(&self, tables: &[TableDescriptor]) -> BTreeMap<SegmentId, u64> {
         let mut spare = self.before.clone();
-        for (segment, bytes) in &self.placing.appended {
+        for (segment, bytes) in &self.relocator.appended {
             *spare.entry(*segment).or_insert(0) += bytes;
         }
         for (segment, bytes) in tables.iter().flat_map(|t| &t.references) {
@@ -184,35 +189,35 @@ fn retain_bytes<L: LogStore>(log: &L, segment: SegmentId, mut bytes: u64) {
     }
 }
 
-impl<L: LogStore, S: Schema> Drop for Job<'_, L, S> {
+impl<L: LogStore, S: Schema> Drop for RewriteJob<'_, L, S> {
     fn drop(&mut self) {
         if self.done {
             return;
         }
         self.writer.discard();
-        for (segment, bytes) in std::mem::take(&mut self.placing.appended) {
+        for (segment, bytes) in std::mem::take(&mut self.relocator.appended) {
             self.engine.log.release(segment, bytes);
         }
         // What was copied is gone again.
-        self.placing.moves.copied.clear();
+        self.relocator.moves.copied.clear();
     }
 }
 
 fn write<L: LogStore, S: Schema>(
     schema: &S,
-    placing: &mut Placing<'_, L>,
+    relocator: &mut JobRelocator<'_, L>,
     writer: &mut TableWriter<L>,
     after: &mut Vec<BTreeMap<SegmentId, u64>>,
-    placed: &mut Vec<u8>,
-    entry: Entry<'_>,
+    relocated: &mut Vec<u8>,
+    entry: KeyVersion<'_>,
 ) -> Result<(), MetaError> {
-    if entry.kind == EntryKind::Delete {
+    if entry.kind == VersionKind::Delete {
         return Ok(writer.push(entry)?);
     }
-    let is_operand = entry.kind == EntryKind::Merge;
-    let changed = schema.place(entry.key, entry.value, is_operand, placing, placed)?;
-    let value = if changed { placed.as_slice() } else { entry.value };
-    writer.push(Entry { value, ..entry })?;
+    let is_operand = entry.kind == VersionKind::Merge;
+    let changed = schema.relocate(entry.key, entry.value, is_operand, relocator, relocated)?;
+    let value = if changed { relocated.as_slice() } else { entry.value };
+    writer.push(KeyVersion { value, ..entry })?;
     let table = writer.finished();
     schema.pointers(entry.key, value, is_operand, &mut |slice| {
         if after.len() <= table {

@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use warpfire_log::{LogError, LogStore};
 use warpfire_units::Seq;
 
-use super::{Background, Inner};
+use super::{Background, EngineInner};
 use crate::schema::Schema;
 use crate::store::MetaError;
 
@@ -16,7 +16,7 @@ use crate::store::MetaError;
 const EDITS_MAX: u64 = 256;
 
 #[derive(Debug, Default)]
-struct Calls {
+struct WakeState {
     /// Counts every event that may have made work.
     events: u64,
     stopped: bool,
@@ -24,8 +24,8 @@ struct Calls {
 
 /// Wakes the threads.
 #[derive(Debug, Default)]
-pub(super) struct Signal {
-    calls: Mutex<Calls>,
+pub(super) struct BackgroundSignal {
+    calls: Mutex<WakeState>,
     called: Condvar,
 }
 
@@ -37,13 +37,13 @@ pub(super) struct Threads {
 
 impl Threads {
     /// Starts the threads, if the options ask for them.
-    pub(super) fn start<L: LogStore, S: Schema>(inner: &Arc<Inner<L, S>>) -> Self {
+    pub(super) fn start<L: LogStore, S: Schema>(inner: &Arc<EngineInner<L, S>>) -> Self {
         let mut handles = Vec::new();
         if inner.options.background == Background::Threads {
             let flusher = Arc::clone(inner);
-            handles.push(std::thread::spawn(move || work(&flusher, Inner::flush_step)));
+            handles.push(std::thread::spawn(move || work(&flusher, EngineInner::flush_step)));
             let compactor = Arc::clone(inner);
-            handles.push(std::thread::spawn(move || work(&compactor, Inner::compaction_step)));
+            handles.push(std::thread::spawn(move || work(&compactor, EngineInner::compaction_step)));
         }
         let stopped = Arc::clone(inner);
         let stop = Box::new(move || {
@@ -68,7 +68,10 @@ impl Drop for Threads {
     }
 }
 
-fn work<L: LogStore, S: Schema>(inner: &Inner<L, S>, step: impl Fn(&Inner<L, S>) -> Result<bool, MetaError>) {
+fn work<L: LogStore, S: Schema>(
+    inner: &EngineInner<L, S>,
+    step: impl Fn(&EngineInner<L, S>) -> Result<bool, MetaError>,
+) {
     let mut seen = 0;
     loop {
         let mut calls = inner.signal.calls.lock();
@@ -91,7 +94,7 @@ fn work<L: LogStore, S: Schema>(inner: &Inner<L, S>, step: impl Fn(&Inner<L, S>)
     }
 }
 
-impl<L: LogStore, S: Schema> Inner<L, S> {
+impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Says that there may be work.
     pub(crate) fn wake_background(&self) {
         if self.options.background == Background::Threads {
@@ -102,10 +105,10 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
 
     /// Calls for background work if damage was met since this was last asked.
     #[inline]
-    pub(super) fn answer_damage(&self) {
+    pub(super) fn repair_seen_damage(&self) {
         let seen = self.log.damage_seen();
-        if self.damage_answered.load(Ordering::Relaxed) != seen {
-            self.damage_answered.store(seen, Ordering::Relaxed);
+        if self.damage_handled.load(Ordering::Relaxed) != seen {
+            self.damage_handled.store(seen, Ordering::Relaxed);
             self.wake_background();
         }
     }
@@ -137,10 +140,10 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         if self.repair_step()? {
             return Ok(true);
         }
-        match self.merge_step() {
+        match self.compact_step() {
             Ok(false) => {}
             // What can not be written at once is merged in pieces.
-            Err(e) if e.is_no_space() => return self.merge_all(),
+            Err(e) if e.is_no_space() => return self.compact_all(),
             other => return other,
         }
         if !self.cleaning_pays() {

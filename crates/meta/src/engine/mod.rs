@@ -11,12 +11,12 @@
 //! 2. Seqs in the frozen memtable are below those of the active one and above those in tables.
 //! 3. What a sync that returned had covered is in the tables of a durable manifest edit or in a durable record.
 //! 4. Locks are taken in this order: compacting, flushing, cut, manifest, shards (rising), order, hook. Who holds `compacting`
-//!    may take `lossy` and `gave_up`, and takes nothing but `flushing` and what follows it while holding them.
+//!    may take `unrecoverable` and `reclaim_failed_at`, and takes nothing but `flushing` and what follows it while holding them.
 
 mod background;
 mod recovery;
 mod shards;
-mod spi;
+mod store_impl;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -24,22 +24,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, ReentrantMutex};
-use warpfire_format::manifest::TableEntry;
-use warpfire_log::{LogError, LogPos, LogStore, Scrubbed};
+use warpfire_format::manifest::TableDescriptor;
+use warpfire_log::{LogError, LogPos, LogStore, ScrubbedSegment};
 use warpfire_units::{SegmentId, Seq};
 
-pub(crate) use shards::{Shard, Shards};
+pub(crate) use shards::{EngineShard, EngineShards};
 
-use crate::commit::{Cut, SyncTurns, Usage};
-use crate::compaction::Standing;
-use crate::lock::KeyLocks;
-use crate::memtable::{MemShard, Order};
+use crate::commit::{EngineUsage, GroupSync, SyncPoint};
+use crate::compaction::ReclaimState;
+use crate::key_locks::KeyLocks;
+use crate::memtable::{KeyOrder, MemtableShard};
 use crate::schema::Schema;
-use crate::snapshot::Registry;
-use crate::store::{CutHook, MetaError};
+use crate::snapshot::SnapshotRegistry;
+use crate::store::{MetaError, SyncPointHook};
 use crate::table::BlockCache;
-use crate::version::{Into, ManifestState, Version};
-use background::{Signal, Threads};
+use crate::table_set::{InstallInto, ManifestState, TableSet};
+use background::{BackgroundSignal, Threads};
 
 /// Beyond this many runs, committers merge some before they go on.
 pub(crate) const RUNS_MAX: usize = 24;
@@ -78,7 +78,7 @@ const UPKEEP_POOL_PART: u64 = 32;
 
 impl EngineOptions {
     /// The same, with what is too much for a pool of this size cut down.
-    fn fitted(mut self, pool_bytes: u64) -> Self {
+    fn clamped_to(mut self, pool_bytes: u64) -> Self {
         let most = (pool_bytes / UPKEEP_POOL_PART).max(TABLE_BYTES_MIN);
         self.memtable_bytes = self.memtable_bytes.min(most);
         self.log_bytes_max = self.log_bytes_max.min(most);
@@ -122,56 +122,56 @@ impl Latch {
     }
 }
 
-pub(crate) struct Manifest {
+pub(crate) struct LoggedManifest {
     state: ManifestState,
     /// Commit records that recovery may still need: their places and last seqs, oldest first.
     records: VecDeque<(LogPos, Seq)>,
     edits_since_checkpoint: u64,
 }
 
-pub(crate) struct Inner<L: LogStore, S> {
+pub(crate) struct EngineInner<L: LogStore, S> {
     pub(crate) log: Arc<L>,
     pub(crate) schema: S,
     pub(crate) options: EngineOptions,
-    pub(crate) shards: Shards<L>,
+    pub(crate) shards: EngineShards<L>,
     /// The newest commit.
     pub(crate) seq: AtomicU64,
-    pub(crate) snapshots: Arc<Registry>,
+    pub(crate) snapshots: Arc<SnapshotRegistry>,
     pub(crate) locks: KeyLocks,
     pub(crate) cache: BlockCache,
-    pub(crate) hook: Mutex<Option<CutHook>>,
-    pub(crate) order: Mutex<Order>,
-    pub(crate) cut: Mutex<Cut>,
-    pub(crate) spare: Mutex<Option<Vec<MemShard>>>,
+    pub(crate) hook: Mutex<Option<SyncPointHook>>,
+    pub(crate) order: Mutex<KeyOrder>,
+    pub(crate) sync_point: Mutex<SyncPoint>,
+    pub(crate) spare: Mutex<Option<Vec<MemtableShard>>>,
     /// Held while tables are written from memory, and while tables are rewritten; both by whoever works for space, who
     /// calls what takes them again.
     pub(crate) flushing: ReentrantMutex<()>,
     pub(crate) compacting: ReentrantMutex<()>,
-    manifest: Mutex<Manifest>,
-    pub(crate) turns: SyncTurns,
+    manifest: Mutex<LoggedManifest>,
+    pub(crate) group_sync: GroupSync,
     /// Every commit up to here is durable.
     pub(crate) durable: AtomicU64,
     /// Slices written, and how many of them are durable.
     pub(crate) slices_written: AtomicU64,
     pub(crate) slices_durable: AtomicU64,
-    pub(crate) usage: Usage,
+    pub(crate) usage: EngineUsage,
     /// How things stood when work for space last came to nothing: it is not tried again before they change.
-    pub(crate) gave_up: Mutex<Option<Standing>>,
+    pub(crate) reclaim_failed_at: Mutex<Option<ReclaimState>>,
     /// Segments in which something can not be read or rebuilt: emptying them is not tried again.
-    pub(crate) lossy: Mutex<BTreeSet<SegmentId>>,
+    pub(crate) unrecoverable: Mutex<BTreeSet<SegmentId>>,
     /// What the log had seen of damage when background work was last called for it.
-    damage_answered: AtomicU64,
+    damage_handled: AtomicU64,
     pub(crate) latch: Latch,
-    signal: Signal,
+    signal: BackgroundSignal,
 }
 
-impl<L: LogStore, S: Schema> Inner<L, S> {
+impl<L: LogStore, S: Schema> EngineInner<L, S> {
     pub(crate) fn newest(&self) -> Seq {
         Seq(self.seq.load(Ordering::Acquire))
     }
 
-    pub(crate) fn version(&self) -> Arc<Version<L>> {
-        self.shards.version()
+    pub(crate) fn table_set(&self) -> Arc<TableSet<L>> {
+        self.shards.table_set()
     }
 
     /// The seqs that readers may read at.
@@ -196,10 +196,10 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
     /// Makes a change of the tables durable, then visible. `logged` is called once it can not be taken back.
     pub(crate) fn install(
         &self,
-        into: &Into,
+        into: &InstallInto,
         removed: Vec<u64>,
         moved: Vec<u64>,
-        added: Vec<TableEntry>,
+        added: Vec<TableDescriptor>,
         logged: impl FnOnce(),
     ) -> Result<(), MetaError> {
         let mut manifest = self.manifest.lock();
@@ -208,9 +208,9 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         self.log.log(&edit.encode())?;
         logged();
         self.latch.note(self.log.sync())?;
-        let old = self.version();
+        let old = self.table_set();
         manifest.state.apply(&edit)?;
-        let version = Arc::new(manifest.state.version(&self.log, Some(&old))?);
+        let table_set = Arc::new(manifest.state.table_set(&self.log, Some(&old))?);
         manifest.edits_since_checkpoint += 1;
         let flushed = manifest.state.flushed;
         while manifest.records.front().is_some_and(|(_, last)| *last <= flushed) {
@@ -221,10 +221,10 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
                 table.mark_removed();
             }
         }
-        self.usage.runs.store(version.runs.len(), Ordering::Relaxed);
+        self.usage.runs.store(table_set.runs.len(), Ordering::Relaxed);
         for mut shard in self.shards.write_all() {
-            shard.version = Arc::clone(&version);
-            if matches!(into, Into::Flushed(_)) {
+            shard.table_set = Arc::clone(&table_set);
+            if matches!(into, InstallInto::NewRun(_)) {
                 shard.frozen = None;
             }
         }
@@ -245,7 +245,7 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
 
 /// An ordered map with versions, over a log.
 pub struct Engine<L: LogStore, S: Schema> {
-    inner: Arc<Inner<L, S>>,
+    inner: Arc<EngineInner<L, S>>,
     threads: Threads,
 }
 
@@ -257,7 +257,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
     }
 
     #[cfg(test)]
-    pub(crate) fn inner_for_tests(&self) -> &Inner<L, S> {
+    pub(crate) fn inner_for_tests(&self) -> &EngineInner<L, S> {
         &self.inner
     }
 
@@ -270,7 +270,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
     /// Runs of tables, newest first, each as its number of tables and of bytes: for status and tests.
     #[must_use]
     pub fn runs(&self) -> Vec<(usize, u64)> {
-        self.inner.version().runs.iter().map(|run| (run.tables.len(), run.bytes())).collect()
+        self.inner.table_set().runs.iter().map(|run| (run.tables.len(), run.bytes())).collect()
     }
 
     /// Verifies every block, parity too, of the next segment behind `after`, and says what it found; `None` behind the last.
@@ -278,9 +278,9 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
     ///
     /// # Errors
     /// What the log says.
-    pub fn scrub_step(&self, after: Option<SegmentId>) -> Result<Option<Scrubbed>, LogError> {
+    pub fn scrub_step(&self, after: Option<SegmentId>) -> Result<Option<ScrubbedSegment>, LogError> {
         let scrubbed = self.inner.log.scrub(after);
-        self.inner.answer_damage();
+        self.inner.repair_seen_damage();
         scrubbed
     }
 
@@ -300,7 +300,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
     /// As of `sync`; `NoSpace` leaves everything as it was.
     pub fn compact(&self) -> Result<(), MetaError> {
         self.flush()?;
-        self.inner.merge_all().map(|_| ())
+        self.inner.compact_all().map(|_| ())
     }
 }
 

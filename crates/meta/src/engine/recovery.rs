@@ -10,23 +10,23 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::{Mutex, ReentrantMutex};
 use warpfire_format::commit::CommitRecord;
 use warpfire_format::manifest::ManifestEdit;
-use warpfire_format::table::EntryKind;
+use warpfire_format::table::VersionKind;
 use warpfire_format::{Corrupt, key_hash};
-use warpfire_log::{LogError, LogPos, LogStore, Recovered};
+use warpfire_log::{LogError, LogPos, LogStore, RecoveredLog};
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
-use super::background::{Signal, Threads};
-use super::{Engine, EngineOptions, Inner, Latch, Manifest, Shards};
-use crate::commit::{Cut, SyncTurns, Usage};
-use crate::lock::KeyLocks;
-use crate::memtable::{MemShard, Order, SHARDS, SLOT_BYTES, shard_of};
+use super::background::{BackgroundSignal, Threads};
+use super::{Engine, EngineInner, EngineOptions, EngineShards, Latch, LoggedManifest};
+use crate::commit::{EngineUsage, GroupSync, SyncPoint};
+use crate::key_locks::KeyLocks;
+use crate::memtable::{KeyOrder, MemtableShard, SHARDS, SLOT_BYTES, shard_of};
 use crate::schema::Schema;
-use crate::snapshot::Registry;
+use crate::snapshot::SnapshotRegistry;
 use crate::store::MetaError;
 use crate::table::BlockCache;
-use crate::version::ManifestState;
+use crate::table_set::ManifestState;
 
-struct Replayed {
+struct ReplayedLog {
     manifest: ManifestState,
     /// Commit records with changes that are in no table.
     records: VecDeque<(LogPos, Seq, Vec<u8>)>,
@@ -35,7 +35,7 @@ struct Replayed {
 
 const UNKNOWN_RECORD: Corrupt = Corrupt::new(331, "a log record of no known kind");
 
-fn replay(recovered: Recovered) -> Result<Replayed, MetaError> {
+fn replay(recovered: RecoveredLog) -> Result<ReplayedLog, MetaError> {
     let mut manifest = ManifestState::decode(&recovered.state)?;
     let mut records = VecDeque::new();
     let mut newest = manifest.flushed;
@@ -53,7 +53,7 @@ fn replay(recovered: Recovered) -> Result<Replayed, MetaError> {
         // What has become a table does not have to be kept while the rest is read.
         records.retain(|(_, last, _)| *last > manifest.flushed);
     }
-    Ok(Replayed { manifest, records, newest })
+    Ok(ReplayedLog { manifest, records, newest })
 }
 
 fn count(live: &mut HashMap<SegmentId, u64>, slice: SlicePtr) {
@@ -67,13 +67,13 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
     /// # Errors
     /// `Corrupt` if the manifest or a record does not decode; what the log says otherwise.
     pub fn open(
-        log: impl std::convert::Into<Arc<L>>,
-        recovered: Recovered,
+        log: impl Into<Arc<L>>,
+        recovered: RecoveredLog,
         schema: S,
         options: EngineOptions,
     ) -> Result<Self, MetaError> {
         let log: Arc<L> = log.into();
-        let options = options.fitted(log.space().total_bytes);
+        let options = options.clamped_to(log.space().total_bytes);
         let replayed = replay(recovered)?;
         let flushed = replayed.manifest.flushed;
         let mut live = HashMap::new();
@@ -83,7 +83,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
                 *live.entry(*segment).or_insert(0) += bytes;
             }
         }
-        let mut memtable: Vec<MemShard> = (0..SHARDS).map(|_| MemShard::default()).collect();
+        let mut memtable: Vec<MemtableShard> = (0..SHARDS).map(|_| MemtableShard::default()).collect();
         let mut bytes = 0;
         for (_, _, record) in &replayed.records {
             let mut bad_value = Ok(());
@@ -96,11 +96,11 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
                 let shard = &mut memtable[shard_of(hash)];
                 shard.insert(hash, entry);
                 bytes += (entry.key.len() + entry.value.len() + SLOT_BYTES) as u64;
-                if entry.kind != EntryKind::Delete {
+                if entry.kind != VersionKind::Delete {
                     let visited = schema.pointers(
                         entry.key,
                         entry.value,
-                        entry.kind == EntryKind::Merge,
+                        entry.kind == VersionKind::Merge,
                         &mut |slice| {
                             count(&mut live, slice);
                             *shard.references.entry(slice.segment).or_insert(0) += u64::from(slice.len_bytes);
@@ -114,35 +114,39 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             bad_value?;
         }
         log.set_live(&live);
-        let version = Arc::new(replayed.manifest.version(&log, None)?);
-        let usage = Usage::default();
-        usage.runs.store(version.runs.len(), std::sync::atomic::Ordering::Relaxed);
+        let table_set = Arc::new(replayed.manifest.table_set(&log, None)?);
+        let usage = EngineUsage::default();
+        usage.runs.store(table_set.runs.len(), std::sync::atomic::Ordering::Relaxed);
         usage.active_bytes.store(bytes, std::sync::atomic::Ordering::Relaxed);
         let records = replayed.records.iter().map(|(place, last, _)| (*place, *last)).collect();
-        let gathered = Cut::all_of(&memtable);
-        let inner = Arc::new(Inner {
-            shards: Shards::new(memtable, &version),
+        let sync_point = SyncPoint::all_of(&memtable);
+        let inner = Arc::new(EngineInner {
+            shards: EngineShards::new(memtable, &table_set),
             seq: AtomicU64::new(replayed.newest.0),
-            snapshots: Arc::new(Registry::default()),
+            snapshots: Arc::new(SnapshotRegistry::default()),
             locks: KeyLocks::default(),
             cache: BlockCache::new(options.block_cache_bytes),
             hook: Mutex::new(None),
-            order: Mutex::new(Order::default()),
-            cut: Mutex::new(gathered),
+            order: Mutex::new(KeyOrder::default()),
+            sync_point: Mutex::new(sync_point),
             spare: Mutex::new(None),
             flushing: ReentrantMutex::new(()),
             compacting: ReentrantMutex::new(()),
-            manifest: Mutex::new(Manifest { state: replayed.manifest, records, edits_since_checkpoint: 0 }),
-            turns: SyncTurns::default(),
+            manifest: Mutex::new(LoggedManifest {
+                state: replayed.manifest,
+                records,
+                edits_since_checkpoint: 0,
+            }),
+            group_sync: GroupSync::default(),
             durable: AtomicU64::new(replayed.newest.0),
             slices_written: AtomicU64::new(0),
             slices_durable: AtomicU64::new(0),
             usage,
-            gave_up: Mutex::new(None),
-            lossy: Mutex::default(),
-            damage_answered: AtomicU64::new(0),
+            reclaim_failed_at: Mutex::new(None),
+            unrecoverable: Mutex::default(),
+            damage_handled: AtomicU64::new(0),
             latch: Latch::default(),
-            signal: Signal::default(),
+            signal: BackgroundSignal::default(),
             log,
             schema,
             options,
@@ -156,7 +160,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         }
         inner.checkpoint()?;
         let threads = Threads::start(&inner);
-        inner.answer_damage();
+        inner.repair_seen_damage();
         Ok(Engine { inner, threads })
     }
 }

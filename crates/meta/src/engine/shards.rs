@@ -1,7 +1,7 @@
 //! Where a key's newest state is found: one lock gives memtable, frozen memtable and tables of one moment.
 //!
 //! # Invariants
-//! 1. `frozen` and `version` are the same in all shards and change only while all shards are locked for writing.
+//! 1. `frozen` and `table_set` are the same in all shards and change only while all shards are locked for writing.
 //! 2. Locks of several shards are taken in rising order.
 
 use std::collections::BTreeSet;
@@ -13,14 +13,14 @@ use warpfire_log::LogStore;
 use warpfire_units::SegmentId;
 
 use crate::batch::SUMS;
-use crate::memtable::{Frozen, MemShard, SHARDS};
-use crate::version::Version;
+use crate::memtable::{FrozenMemtable, MemtableShard, SHARDS};
+use crate::table_set::TableSet;
 
 /// What is known of the keys of one shard.
-pub(crate) struct Shard<L: LogStore> {
-    pub(crate) active: MemShard,
-    pub(crate) frozen: Option<Arc<Frozen>>,
-    pub(crate) version: Arc<Version<L>>,
+pub(crate) struct EngineShard<L: LogStore> {
+    pub(crate) active: MemtableShard,
+    pub(crate) frozen: Option<Arc<FrozenMemtable>>,
+    pub(crate) table_set: Arc<TableSet<L>>,
     /// Bytes that may be committed here before room must be asked for again.
     pub(crate) credit: u64,
     /// What the commits that were applied here since the last cut added to the running sums.
@@ -28,46 +28,53 @@ pub(crate) struct Shard<L: LogStore> {
 }
 
 /// All shards.
-pub(crate) struct Shards<L: LogStore> {
-    shards: Box<[CachePadded<RwLock<Shard<L>>>]>,
+pub(crate) struct EngineShards<L: LogStore> {
+    shards: Box<[CachePadded<RwLock<EngineShard<L>>>]>,
 }
 
-impl<L: LogStore> Shards<L> {
-    pub(crate) fn new(memtable: Vec<MemShard>, version: &Arc<Version<L>>) -> Self {
+impl<L: LogStore> EngineShards<L> {
+    pub(crate) fn new(memtable: Vec<MemtableShard>, table_set: &Arc<TableSet<L>>) -> Self {
         assert_eq!(memtable.len(), SHARDS, "a memtable has all shards");
-        let shard =
-            |active| Shard { active, frozen: None, version: Arc::clone(version), credit: 0, sums: [0; SUMS] };
-        Shards { shards: memtable.into_iter().map(|m| CachePadded::new(RwLock::new(shard(m)))).collect() }
+        let shard = |active| EngineShard {
+            active,
+            frozen: None,
+            table_set: Arc::clone(table_set),
+            credit: 0,
+            sums: [0; SUMS],
+        };
+        EngineShards {
+            shards: memtable.into_iter().map(|m| CachePadded::new(RwLock::new(shard(m)))).collect(),
+        }
     }
 
-    pub(crate) fn read(&self, shard: usize) -> RwLockReadGuard<'_, Shard<L>> {
+    pub(crate) fn read(&self, shard: usize) -> RwLockReadGuard<'_, EngineShard<L>> {
         self.shards[shard].read()
     }
 
-    pub(crate) fn write(&self, shard: usize) -> RwLockWriteGuard<'_, Shard<L>> {
+    pub(crate) fn write(&self, shard: usize) -> RwLockWriteGuard<'_, EngineShard<L>> {
         self.shards[shard].write()
     }
 
     /// With all of them held, no commit is in progress.
-    pub(crate) fn write_all(&self) -> Vec<RwLockWriteGuard<'_, Shard<L>>> {
+    pub(crate) fn write_all(&self) -> Vec<RwLockWriteGuard<'_, EngineShard<L>>> {
         self.shards.iter().map(|s| s.write()).collect()
     }
 
-    pub(crate) fn read_all(&self) -> Vec<RwLockReadGuard<'_, Shard<L>>> {
+    pub(crate) fn read_all(&self) -> Vec<RwLockReadGuard<'_, EngineShard<L>>> {
         self.shards.iter().map(|s| s.read()).collect()
     }
 
-    pub(crate) fn frozen(&self) -> Option<Arc<Frozen>> {
+    pub(crate) fn frozen(&self) -> Option<Arc<FrozenMemtable>> {
         self.read(0).frozen.clone()
     }
 
-    pub(crate) fn version(&self) -> Arc<Version<L>> {
-        Arc::clone(&self.read(0).version)
+    pub(crate) fn table_set(&self) -> Arc<TableSet<L>> {
+        Arc::clone(&self.read(0).table_set)
     }
 
     /// Whether values in a memtable name any of these segments.
     pub(crate) fn memory_names(&self, segments: &BTreeSet<SegmentId>) -> bool {
-        let names = |m: &MemShard| m.references.keys().any(|s| segments.contains(s));
+        let names = |m: &MemtableShard| m.references.keys().any(|s| segments.contains(s));
         self.shards.iter().any(|s| names(&s.read().active))
             || self.frozen().is_some_and(|f| f.shards.iter().any(names))
     }

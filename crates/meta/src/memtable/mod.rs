@@ -8,17 +8,17 @@
 //! 4. `references` is what the pointers in the slots' values name, by segment (a commit's pointers may be counted in
 //!    any of its shards; only the sum over the shards means something).
 
-mod order;
+mod key_order;
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as IndexEntry;
-use warpfire_format::table::{Entry, EntryKind};
+use warpfire_format::table::{KeyVersion, VersionKind};
 use warpfire_units::{SegmentId, Seq};
 
-pub(crate) use order::{Item, Order};
+pub(crate) use key_order::{KeyOrder, OrderedKey};
 
 /// Shards of a memtable, each behind a lock of its own. Five bits of a key's hash choose.
 pub(crate) const SHARDS: usize = 32;
@@ -27,7 +27,7 @@ pub(crate) const SHARDS: usize = 32;
 pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
 
 /// Memory of a version beside its key and value: the slot, and its place in the index at a usual load.
-pub(crate) const SLOT_BYTES: usize = size_of::<Slot>() + 16;
+pub(crate) const SLOT_BYTES: usize = size_of::<VersionSlot>() + 16;
 
 const NONE: u32 = u32::MAX;
 
@@ -37,18 +37,18 @@ pub(crate) fn shard_of(hash: u64) -> usize {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct VersionSlot {
     seq: Seq,
     start: u32,
     value_len: u32,
     older: u32,
     key_len: u16,
-    kind: EntryKind,
+    kind: VersionKind,
     superseded: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Newest {
+struct NewestSlot {
     hash: u32,
     slot: u32,
 }
@@ -60,27 +60,28 @@ fn spread(hash: u32) -> u64 {
 
 /// One shard's versions.
 #[derive(Debug, Default)]
-pub(crate) struct MemShard {
+pub(crate) struct MemtableShard {
     arena: Vec<u8>,
-    slots: Vec<Slot>,
-    index: HashTable<Newest>,
+    slots: Vec<VersionSlot>,
+    index: HashTable<NewestSlot>,
     pub(crate) references: BTreeMap<SegmentId, u64>,
 }
 
-impl MemShard {
+impl MemtableShard {
     /// An empty shard with room for about `bytes` of keys and values.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
-        MemShard { arena: Vec::with_capacity(bytes), ..Self::default() }
+        MemtableShard { arena: Vec::with_capacity(bytes), ..Self::default() }
     }
 
     /// Adds a version; `entry.seq` is not below any before it.
-    pub(crate) fn insert(&mut self, hash: u64, entry: Entry<'_>) {
+    pub(crate) fn insert(&mut self, hash: u64, entry: KeyVersion<'_>) {
         let narrow = |n: usize| u32::try_from(n).expect("a shard stays below 4 GiB");
         let key_len = u16::try_from(entry.key.len()).expect("keys are no longer than KEY_BYTES_MAX");
         let (new, start) = (narrow(self.slots.len()), narrow(self.arena.len()));
         let hash = hash as u32;
-        let MemShard { arena, slots, index, .. } = self;
-        let same_key = |n: &Newest| n.hash == hash && slot_key(arena, &slots[n.slot as usize]) == entry.key;
+        let MemtableShard { arena, slots, index, .. } = self;
+        let same_key =
+            |n: &NewestSlot| n.hash == hash && slot_key(arena, &slots[n.slot as usize]) == entry.key;
         let older = match index.entry(spread(hash), same_key, |n| spread(n.hash)) {
             IndexEntry::Occupied(mut known) => {
                 let older = std::mem::replace(&mut known.get_mut().slot, new);
@@ -89,11 +90,11 @@ impl MemShard {
                 older
             }
             IndexEntry::Vacant(vacant) => {
-                vacant.insert(Newest { hash, slot: new });
+                vacant.insert(NewestSlot { hash, slot: new });
                 NONE
             }
         };
-        slots.push(Slot {
+        slots.push(VersionSlot {
             seq: entry.seq,
             start,
             value_len: narrow(entry.value.len()),
@@ -123,10 +124,10 @@ impl MemShard {
     }
 
     /// The `slot`-th version.
-    pub(crate) fn entry(&self, slot: usize) -> Entry<'_> {
+    pub(crate) fn entry(&self, slot: usize) -> KeyVersion<'_> {
         let s = &self.slots[slot];
         let (key, rest) = self.arena[s.start as usize..].split_at(usize::from(s.key_len));
-        Entry { key, seq: s.seq, kind: s.kind, value: &rest[..s.value_len as usize] }
+        KeyVersion { key, seq: s.seq, kind: s.kind, value: &rest[..s.value_len as usize] }
     }
 
     fn key(&self, slot: usize) -> &[u8] {
@@ -142,7 +143,7 @@ impl MemShard {
     }
 
     /// A key's versions from the `slot`-th back to the oldest.
-    pub(crate) fn versions(&self, slot: usize) -> impl Iterator<Item = Entry<'_>> {
+    pub(crate) fn versions(&self, slot: usize) -> impl Iterator<Item = KeyVersion<'_>> {
         std::iter::successors(Some(slot), |slot| {
             let older = self.slots[*slot].older;
             (older != NONE).then_some(older as usize)
@@ -159,27 +160,27 @@ impl MemShard {
     }
 }
 
-fn slot_key<'a>(arena: &'a [u8], slot: &Slot) -> &'a [u8] {
+fn slot_key<'a>(arena: &'a [u8], slot: &VersionSlot) -> &'a [u8] {
     &arena[slot.start as usize..][..usize::from(slot.key_len)]
 }
 
 /// A memtable that takes no more commits.
 #[derive(Debug)]
-pub(crate) struct Frozen {
-    pub(crate) shards: Vec<MemShard>,
+pub(crate) struct FrozenMemtable {
+    pub(crate) shards: Vec<MemtableShard>,
     /// Every version in it has at most this seq.
     pub(crate) last: Seq,
-    order: OnceLock<Vec<Item>>,
+    order: OnceLock<Vec<OrderedKey>>,
 }
 
-impl Frozen {
-    pub(crate) fn new(shards: Vec<MemShard>, last: Seq) -> Self {
-        Frozen { shards, last, order: OnceLock::new() }
+impl FrozenMemtable {
+    pub(crate) fn new(shards: Vec<MemtableShard>, last: Seq) -> Self {
+        FrozenMemtable { shards, last, order: OnceLock::new() }
     }
 
     /// The newest version of each key, in the order of keys.
-    pub(crate) fn order(&self) -> &[Item] {
-        self.order.get_or_init(|| order::sorted(&self.shards))
+    pub(crate) fn order(&self) -> &[OrderedKey] {
+        self.order.get_or_init(|| key_order::sorted(&self.shards))
     }
 
     /// Lowest seq in it.
@@ -188,9 +189,9 @@ impl Frozen {
     }
 
     /// The shards, empty, for the next memtable.
-    pub(crate) fn recycle(self) -> Vec<MemShard> {
+    pub(crate) fn recycle(self) -> Vec<MemtableShard> {
         let mut shards = self.shards;
-        shards.iter_mut().for_each(MemShard::clear);
+        shards.iter_mut().for_each(MemtableShard::clear);
         shards
     }
 }
@@ -201,13 +202,13 @@ mod tests {
 
     use super::*;
 
-    fn put<'a>(key: &'a [u8], seq: u64, value: &'a [u8]) -> Entry<'a> {
-        Entry { key, seq: Seq(seq), kind: EntryKind::Put, value }
+    fn put<'a>(key: &'a [u8], seq: u64, value: &'a [u8]) -> KeyVersion<'a> {
+        KeyVersion { key, seq: Seq(seq), kind: VersionKind::Put, value }
     }
 
     #[test]
     fn a_key_leads_to_its_versions_newest_first() {
-        let mut shard = MemShard::default();
+        let mut shard = MemtableShard::default();
         for seq in 1..=1000u64 {
             let key = format!("key{}", seq % 10);
             shard.insert(key_hash(key.as_bytes()), put(key.as_bytes(), seq, b"value"));
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_frozen_memtable_is_in_the_order_of_keys_with_newest_versions() {
-        let mut shards: Vec<MemShard> = (0..SHARDS).map(|_| MemShard::default()).collect();
+        let mut shards: Vec<MemtableShard> = (0..SHARDS).map(|_| MemtableShard::default()).collect();
         let mut seq = 0;
         for round in 0..3 {
             for i in 0..500u64 {
@@ -231,7 +232,7 @@ mod tests {
                 shards[shard_of(hash)].insert(hash, put(key.as_bytes(), seq, &[round]));
             }
         }
-        let frozen = Frozen::new(shards, Seq(seq));
+        let frozen = FrozenMemtable::new(shards, Seq(seq));
         let entries: Vec<_> =
             frozen.order().iter().map(|i| frozen.shards[i.shard()].entry(i.slot())).collect();
         assert_eq!(entries.len(), 500);

@@ -10,13 +10,13 @@ use warpfire_format::key_hash;
 use warpfire_log::LogStore;
 use warpfire_units::Seq;
 
-use crate::engine::Inner;
+use crate::engine::EngineInner;
 use crate::memtable::shard_of;
 use crate::schema::Schema;
 use crate::store::MetaError;
 use resolve::Resolver;
 
-impl<L: LogStore, S: Schema> Inner<L, S> {
+impl<L: LogStore, S: Schema> EngineInner<L, S> {
     pub(crate) fn get(&self, key: &[u8], at: Seq, out: &mut Vec<u8>) -> Result<bool, MetaError> {
         let hash = key_hash(key);
         let mut resolver = Resolver::new(at);
@@ -30,9 +30,9 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
                 return resolver.finish(&self.schema, key, out);
             }
         }
-        let version = Arc::clone(&shard.version);
+        let table_set = Arc::clone(&shard.table_set);
         drop(shard);
-        for run in &version.runs {
+        for run in &table_set.runs {
             let Some(table) = run.table_of(key) else { continue };
             let Some(found) = table.find(key, hash, &self.cache)? else { continue };
             let block = &found.block;

@@ -2,14 +2,14 @@
 
 use smallvec::SmallVec;
 use warpfire_format::Corrupt;
-use warpfire_format::table::{Entry, EntryKind};
+use warpfire_format::table::{KeyVersion, VersionKind};
 use warpfire_units::Seq;
 
-use crate::schema::{Base, Folded, Schema};
+use crate::schema::{FoldResult, OlderValue, Schema};
 use crate::store::MetaError;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Found {
+enum ResolvedBase {
     Nothing,
     Value,
     Deleted,
@@ -20,7 +20,7 @@ const FOLDED_TO_OPERAND: Corrupt = Corrupt::new(330, "a known base folded to an 
 /// Collects a key's versions until its value is settled.
 pub(super) struct Resolver {
     at: Seq,
-    base: Found,
+    base: ResolvedBase,
     /// Operands one after the other, newest first, then the base's value if there are operands.
     bytes: Vec<u8>,
     ends: SmallVec<[usize; 8]>,
@@ -28,12 +28,12 @@ pub(super) struct Resolver {
 
 impl Resolver {
     pub(super) fn new(at: Seq) -> Self {
-        Resolver { at, base: Found::Nothing, bytes: Vec::new(), ends: SmallVec::new() }
+        Resolver { at, base: ResolvedBase::Nothing, bytes: Vec::new(), ends: SmallVec::new() }
     }
 
     /// Starts over with another key.
     pub(super) fn restart(&mut self) {
-        self.base = Found::Nothing;
+        self.base = ResolvedBase::Nothing;
         self.bytes.clear();
         self.ends.clear();
     }
@@ -43,7 +43,7 @@ impl Resolver {
     #[inline]
     pub(super) fn offer_all<'e>(
         &mut self,
-        versions: impl Iterator<Item = Entry<'e>>,
+        versions: impl Iterator<Item = KeyVersion<'e>>,
         out: &mut Vec<u8>,
     ) -> bool {
         for entry in versions {
@@ -51,16 +51,16 @@ impl Resolver {
                 continue;
             }
             match entry.kind {
-                EntryKind::Merge => {
+                VersionKind::Merge => {
                     self.bytes.extend_from_slice(entry.value);
                     self.ends.push(self.bytes.len());
                 }
-                EntryKind::Delete => {
-                    self.base = Found::Deleted;
+                VersionKind::Delete => {
+                    self.base = ResolvedBase::Deleted;
                     return true;
                 }
-                EntryKind::Put => {
-                    self.base = Found::Value;
+                VersionKind::Put => {
+                    self.base = ResolvedBase::Value;
                     if self.ends.is_empty() {
                         out.clear();
                         out.extend_from_slice(entry.value);
@@ -82,26 +82,26 @@ impl Resolver {
         out: &mut Vec<u8>,
     ) -> Result<bool, MetaError> {
         let Some(&operands_end) = self.ends.last() else {
-            if self.base != Found::Value {
+            if self.base != ResolvedBase::Value {
                 out.clear();
             }
-            return Ok(self.base == Found::Value);
+            return Ok(self.base == ResolvedBase::Value);
         };
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         let mut operands: SmallVec<[&[u8]; 8]> =
             starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end]).collect();
         operands.reverse();
         let base = match self.base {
-            Found::Value => Base::Value(&self.bytes[operands_end..]),
-            Found::Deleted | Found::Nothing => Base::Absent,
+            ResolvedBase::Value => OlderValue::Value(&self.bytes[operands_end..]),
+            ResolvedBase::Deleted | ResolvedBase::Nothing => OlderValue::Absent,
         };
         match schema.fold(key, base, &operands, out)? {
-            Folded::Value => Ok(true),
-            Folded::Deleted => {
+            FoldResult::Value => Ok(true),
+            FoldResult::Deleted => {
                 out.clear();
                 Ok(false)
             }
-            Folded::Operand => Err(FOLDED_TO_OPERAND.into()),
+            FoldResult::Operand => Err(FOLDED_TO_OPERAND.into()),
         }
     }
 }

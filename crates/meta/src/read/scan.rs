@@ -1,63 +1,79 @@
 //! Scans: what memory holds of the range is copied, a piece at a time, and merged with the runs.
 //!
+//! ```text
+//!   active shards ──▶ Order::walk ──┐ a piece: at most PIECE_KEYS keys,        bound
+//!                                   ├▶ of each the versions that matter          │
+//!   frozen memtable ▶ FrozenKeys ───┘  ├────────────── piece ───────────────────┤
+//!                                                        │
+//!   run, newest   ──▶ RunCursor ──┐                      ▼ next: the first key in
+//!   …                             ├────────────────▶ merge_piece ──▶ page
+//!   run, oldest   ──▶ RunCursor ──┘                        the scan's order
+//! ```
+//!
+//! A scan forward goes from the range's start up, one backward from its end down. *Before* and *after* below
+//! mean the order of the scan. A piece that is full has a bound, its last key: the merge stops there, and the
+//! scan copies the next piece from there on.
+//!
 //! # Invariants
-//! 1. A piece is taken under all shards' locks, with the tables of the same moment: nothing is missed or seen twice.
+//! 1. A piece is taken under all shards' locks, with the tables of the same moment: nothing is missed or seen
+//!    twice.
 //! 2. Keys beyond a piece's bound are not given out before the next piece is there.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 use std::sync::Arc;
 
-use warpfire_format::table::{Entry, EntryKind};
+use warpfire_format::table::{KeyVersion, VersionKind};
 use warpfire_log::LogStore;
 use warpfire_units::Seq;
 
 use super::resolve::Resolver;
-use crate::engine::Inner;
-use crate::memtable::MemShard;
+use crate::engine::EngineInner;
+use crate::memtable::{FrozenMemtable, MemtableShard, OrderedKey};
 use crate::schema::Schema;
-use crate::store::{Direction, KeyRange, MetaError, Page};
+use crate::store::{Direction, KeyRange, MetaError, ScanPage};
 use crate::table::RunCursor;
-use crate::version::Version;
+use crate::table_set::TableSet;
 
 /// Keys that one piece copies at most, and bytes after which it ends.
-const PIECE_KEYS: usize = 1024;
-const PIECE_BYTES: usize = 256 * 1024;
+const WINDOW_KEYS_MAX: usize = 1024;
+const WINDOW_BYTES_MAX: usize = 256 * 1024;
 
-struct Copied {
+struct CopiedVersion {
     key_end: usize,
     value_end: usize,
     seq: Seq,
-    kind: EntryKind,
+    kind: VersionKind,
     /// Whether it is the first of its key.
     first: bool,
 }
 
 /// What memory holds of a part of the range: the visible versions that matter, by key, newest first.
 #[derive(Default)]
-struct Piece {
+struct MemoryWindow {
     bytes: Vec<u8>,
-    versions: Vec<Copied>,
+    versions: Vec<CopiedVersion>,
     keys: usize,
     at: usize,
     /// The piece is complete up to and with this key; `None`: to the end of the range.
     bound: Option<Vec<u8>>,
 }
 
-impl Piece {
-    fn push(&mut self, entry: Entry<'_>, first: bool) {
+impl MemoryWindow {
+    fn push(&mut self, entry: KeyVersion<'_>, first: bool) {
         self.bytes.extend_from_slice(entry.key);
         let key_end = self.bytes.len();
         self.bytes.extend_from_slice(entry.value);
         let value_end = self.bytes.len();
-        self.versions.push(Copied { key_end, value_end, seq: entry.seq, kind: entry.kind, first });
+        self.versions.push(CopiedVersion { key_end, value_end, seq: entry.seq, kind: entry.kind, first });
         self.keys += usize::from(first);
     }
 
-    fn entry(&self, i: usize) -> Entry<'_> {
+    fn entry(&self, i: usize) -> KeyVersion<'_> {
         let v = &self.versions[i];
         let start = if i == 0 { 0 } else { self.versions[i - 1].value_end };
         let (key, value) = (&self.bytes[start..v.key_end], &self.bytes[v.key_end..v.value_end]);
-        Entry { key, seq: v.seq, kind: v.kind, value }
+        KeyVersion { key, seq: v.seq, kind: v.kind, value }
     }
 
     fn key(&self) -> Option<&[u8]> {
@@ -69,11 +85,18 @@ impl Piece {
     }
 
     /// Copies a key's versions that a reader at `at` needs; `false`: an older source does not matter for it.
-    fn copy<'e>(&mut self, versions: impl Iterator<Item = Entry<'e>>, at: Seq, first: &mut bool) -> bool {
+    /// `first` says that no version of the key has been copied yet.
+    fn copy<'e>(
+        &mut self,
+        versions: impl Iterator<Item = KeyVersion<'e>>,
+        at: Seq,
+        first: &mut bool,
+    ) -> bool {
         for entry in versions.filter(|e| e.seq <= at) {
             self.push(entry, *first);
             *first = false;
-            if entry.kind != EntryKind::Merge {
+            // A put or a delete hides all that is older; an operand needs what it changes.
+            if entry.kind != VersionKind::Merge {
                 return false;
             }
         }
@@ -81,82 +104,171 @@ impl Piece {
     }
 
     fn is_full(&self) -> bool {
-        self.keys >= PIECE_KEYS || self.bytes.len() >= PIECE_BYTES
+        self.keys >= WINDOW_KEYS_MAX || self.bytes.len() >= WINDOW_BYTES_MAX
     }
 }
 
-impl<L: LogStore, S: Schema> Inner<L, S> {
-    /// Copies the first keys of the range from memory.
-    fn piece(&self, range: KeyRange<'_>, at: Seq, forward: bool) -> (Piece, Arc<Version<L>>) {
-        let mut piece = Piece::default();
+/// The frozen memtable's keys in what is left of the range, taken from the front of the scan.
+struct FrozenKeys<'a> {
+    frozen: Option<&'a FrozenMemtable>,
+    items: &'a [OrderedKey],
+    /// Indices of `items` that have not been taken.
+    rest: Range<usize>,
+    forward: bool,
+}
+
+impl<'a> FrozenKeys<'a> {
+    fn new(frozen: Option<&'a FrozenMemtable>, range: KeyRange<'_>, forward: bool) -> Self {
+        let items = frozen.map_or(&[][..], FrozenMemtable::order);
+        let key =
+            |item: &OrderedKey| frozen.map_or(&[][..], |f| f.shards[item.shard()].entry(item.slot()).key);
+        let below = |bound: &[u8]| items.partition_point(|item| key(item) < bound);
+        let rest = below(range.start)..range.end.map_or(items.len(), below);
+        FrozenKeys { frozen, items, rest, forward }
+    }
+
+    /// The memtable's shard and the slot of the next key's newest version; `None`: all keys are taken.
+    #[inline]
+    fn front(&self) -> Option<(&'a MemtableShard, usize)> {
+        let i = match () {
+            () if self.rest.is_empty() => return None,
+            () if self.forward => self.rest.start,
+            () => self.rest.end - 1,
+        };
+        let item = &self.items[i];
+        Some((&self.frozen?.shards[item.shard()], item.slot()))
+    }
+
+    #[inline]
+    fn advance(&mut self) {
+        debug_assert!(!self.rest.is_empty(), "only a key that is there is taken");
+        if self.forward { self.rest.start += 1 } else { self.rest.end -= 1 }
+    }
+}
+
+/// The order in which a scan meets two keys.
+#[inline]
+fn scan_order(a: &[u8], b: &[u8], forward: bool) -> Ordering {
+    if forward { a.cmp(b) } else { b.cmp(a) }
+}
+
+/// Makes a piece of two memtables whose keys come in the order of the scan.
+struct PieceMaker<'a> {
+    window: MemoryWindow,
+    frozen: FrozenKeys<'a>,
+    at: Seq,
+    /// The key taken last, whether or not a version of it was copied.
+    last: Vec<u8>,
+}
+
+impl PieceMaker<'_> {
+    /// Copies the frozen keys before `until`, or all that are left, while there is room.
+    fn copy_frozen(&mut self, until: Option<&[u8]>) {
+        while !self.window.is_full()
+            && let Some((shard, slot)) = self.frozen.front()
+        {
+            let key = shard.entry(slot).key;
+            if until.is_some_and(|until| scan_order(key, until, self.frozen.forward).is_ge()) {
+                return;
+            }
+            self.window.copy(shard.versions(slot), self.at, &mut true);
+            self.took(key);
+            self.frozen.advance();
+        }
+    }
+
+    /// Copies a key of the active memtable, and what the frozen one has of the same key. All frozen keys
+    /// before it have been copied.
+    fn copy_active(&mut self, shard: &MemtableShard, key: &[u8]) {
+        let newest = shard.newest(warpfire_format::key_hash(key), key).expect("an ordered key is indexed");
+        let mut first = true;
+        let older_matter = self.window.copy(shard.versions(newest), self.at, &mut first);
+        if let Some((frozen, slot)) = self.frozen.front()
+            && frozen.entry(slot).key == key
+        {
+            // The frozen memtable is older: its versions come after those of the active one, or not at all.
+            if older_matter {
+                self.window.copy(frozen.versions(slot), self.at, &mut first);
+            }
+            self.frozen.advance();
+        }
+        self.took(key);
+    }
+
+    fn took(&mut self, key: &[u8]) {
+        self.last.clear();
+        self.last.extend_from_slice(key);
+    }
+
+    /// The piece; one that is not full reaches to the end of the range.
+    fn finish(mut self) -> MemoryWindow {
+        self.copy_frozen(None);
+        assert!(
+            self.window.is_full() || self.frozen.rest.is_empty(),
+            "a piece without a bound holds all that memory has"
+        );
+        if self.window.is_full() {
+            self.window.bound = Some(self.last);
+        }
+        self.window
+    }
+}
+
+/// The key that comes next in a merge, and where it is.
+struct NextKey<'a> {
+    key: &'a [u8],
+    /// The first source that has it, the newest of those.
+    source: KeySource,
+    /// No other source has it.
+    alone: bool,
+}
+
+/// Finds the first key of all sources in the order of the scan.
+#[inline]
+fn next_key<'a, L: LogStore>(
+    window: &'a MemoryWindow,
+    cursors: &'a [RunCursor<'_, L>],
+    forward: bool,
+) -> Option<NextKey<'a>> {
+    let mut next = window.key().map(|key| NextKey { key, source: KeySource::MemoryWindow, alone: true });
+    for (i, cursor) in cursors.iter().enumerate() {
+        let Some(key) = cursor.key() else { continue };
+        let order = next.as_ref().map_or(Ordering::Less, |next| scan_order(key, next.key, forward));
+        match order {
+            Ordering::Less => next = Some(NextKey { key, source: KeySource::Cursor(i), alone: true }),
+            Ordering::Equal => next = next.map(|next| NextKey { alone: false, ..next }),
+            Ordering::Greater => {}
+        }
+    }
+    next
+}
+
+/// Moves a cursor to its next key in the order of the scan.
+#[inline]
+fn advance<L: LogStore>(cursor: &mut RunCursor<'_, L>, forward: bool) -> Result<(), MetaError> {
+    if forward { cursor.next() } else { cursor.previous() }
+}
+
+impl<L: LogStore, S: Schema> EngineInner<L, S> {
+    /// Copies the first keys of the range from memory, and takes the tables of the same moment.
+    fn window(&self, range: KeyRange<'_>, at: Seq, forward: bool) -> (MemoryWindow, Arc<TableSet<L>>) {
+        // All shards are locked until the piece and the version are taken (invariant 1).
         let shards = self.shards.read_all();
-        let active = |n: usize| -> &MemShard { &shards[n].active };
+        let active = |n: usize| -> &MemtableShard { &shards[n].active };
         let mut order = self.order.lock();
         order.refresh(active);
-        let frozen = shards[0].frozen.as_deref();
-        let frozen_items = frozen.map_or(&[][..], |f| f.order());
-        let frozen_key = |i: usize| {
-            let item = &frozen_items[i];
-            frozen.map_or(&[][..], |f| f.shards[item.shard()].entry(item.slot()).key)
-        };
-        let below = |bound: &[u8]| {
-            let (mut low, mut high) = (0, frozen_items.len());
-            while low < high {
-                let middle = low.midpoint(high);
-                if frozen_key(middle) < bound { low = middle + 1 } else { high = middle }
-            }
-            low
-        };
-        let mut rest = below(range.start)..range.end.map_or(frozen_items.len(), below);
-        let frozen_versions = |i: usize| {
-            let item = &frozen_items[i];
-            frozen.into_iter().flat_map(move |f| f.shards[item.shard()].versions(item.slot()))
-        };
-        let front = |rest: &std::ops::Range<usize>| if forward { rest.start } else { rest.end - 1 };
-        let advance = |rest: &mut std::ops::Range<usize>| {
-            if forward { rest.start += 1 } else { rest.end -= 1 }
-        };
-        let mut bound: Option<Vec<u8>> = None;
+        let frozen = FrozenKeys::new(shards[0].frozen.as_deref(), range, forward);
+        let mut maker = PieceMaker { window: MemoryWindow::default(), frozen, at, last: Vec::new() };
         order.walk(range.start, range.end, forward, active, |key, item| {
-            let shard = active(item.shard());
-            let newest =
-                shard.newest(warpfire_format::key_hash(key), key).expect("an ordered key is indexed");
-            let mut first = true;
-            // Frozen keys that come before this one.
-            while !rest.is_empty() && !piece.is_full() {
-                let i = front(&rest);
-                let place = frozen_key(i).cmp(key);
-                if place == if forward { Ordering::Less } else { Ordering::Greater } {
-                    piece.copy(frozen_versions(i), at, &mut true);
-                    bound = Some(frozen_key(i).to_vec());
-                    advance(&mut rest);
-                    continue;
-                }
-                break;
-            }
-            if piece.is_full() {
+            maker.copy_frozen(Some(key));
+            // The frozen keys may have filled the piece: then this key belongs to the next one.
+            if maker.window.is_full() {
                 return false;
             }
-            let more = piece.copy(shard.versions(newest), at, &mut first);
-            if !rest.is_empty() && frozen_key(front(&rest)) == key {
-                if more {
-                    piece.copy(frozen_versions(front(&rest)), at, &mut first);
-                }
-                advance(&mut rest);
-            }
-            bound = Some(key.to_vec());
-            !piece.is_full()
+            maker.copy_active(active(item.shard()), key);
+            !maker.window.is_full()
         });
-        while !rest.is_empty() && !piece.is_full() {
-            let i = front(&rest);
-            piece.copy(frozen_versions(i), at, &mut true);
-            bound = Some(frozen_key(i).to_vec());
-            advance(&mut rest);
-        }
-        if piece.is_full() {
-            piece.bound = bound;
-        }
-        (piece, Arc::clone(&shards[0].version))
+        (maker.finish(), Arc::clone(&shards[0].table_set))
     }
 
     pub(crate) fn scan(
@@ -166,7 +278,7 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         direction: Direction,
         max_entries: usize,
         max_bytes: usize,
-        page: &mut Page,
+        page: &mut ScanPage,
     ) -> Result<(), MetaError> {
         page.clear();
         let at = at.min(self.newest());
@@ -177,12 +289,16 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
                 return Ok(());
             }
             let rest = KeyRange { start: &start, end: end.as_deref() };
-            let (mut piece, version) = self.piece(rest, at, forward);
-            let limits = Limits { at, forward, max_entries, max_bytes };
-            if !self.merge_piece(&mut piece, &version, rest, limits, page)? {
+            let (mut window, table_set) = self.window(rest, at, forward);
+            let limits = PageLimits { at, forward, max_entries, max_bytes };
+            if !self.read_window(&mut window, &table_set, rest, limits, page)? {
                 return Ok(());
             }
-            let Some(bound) = piece.bound else { return Ok(()) };
+            let Some(bound) = window.bound else { return Ok(()) };
+            debug_assert!(
+                bound.as_slice() >= start.as_slice() && end.as_ref().is_none_or(|end| bound < *end),
+                "each piece leaves less of the range"
+            );
             if forward {
                 // The least key after the bound.
                 start = bound;
@@ -193,18 +309,16 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
         }
     }
 
-    /// Gives out keys up to the piece's bound. `false`: the page is full.
-    fn merge_piece(
-        &self,
-        piece: &mut Piece,
-        version: &Version<L>,
+    /// A cursor in each run that has a key in the range, newest run first, at the first key of the scan.
+    fn run_cursors<'v>(
+        &'v self,
+        table_set: &'v TableSet<L>,
         range: KeyRange<'_>,
-        limits: Limits,
-        page: &mut Page,
-    ) -> Result<bool, MetaError> {
-        let mut cursors = Vec::with_capacity(version.runs.len());
-        for run in &version.runs {
-            let cursor = if limits.forward {
+        forward: bool,
+    ) -> Result<Vec<RunCursor<'v, L>>, MetaError> {
+        let mut cursors = Vec::with_capacity(table_set.runs.len());
+        for run in &table_set.runs {
+            let cursor = if forward {
                 RunCursor::first_from(&run.tables, &self.cache, range.start)?
             } else {
                 RunCursor::last_before(&run.tables, &self.cache, range.end)?
@@ -213,94 +327,113 @@ impl<L: LogStore, S: Schema> Inner<L, S> {
                 cursors.push(cursor);
             }
         }
-        let compare = |a: &[u8], b: &[u8]| if limits.forward { a.cmp(b) } else { b.cmp(a) };
+        Ok(cursors)
+    }
+
+    /// Gives out keys up to the piece's bound. `false`: the page is full.
+    fn read_window(
+        &self,
+        window: &mut MemoryWindow,
+        table_set: &TableSet<L>,
+        range: KeyRange<'_>,
+        limits: PageLimits,
+        page: &mut ScanPage,
+    ) -> Result<bool, MetaError> {
+        let forward = limits.forward;
+        let mut cursors = self.run_cursors(table_set, range, forward)?;
         let mut resolver = Resolver::new(limits.at);
-        let (mut key, mut value) = (Vec::new(), Vec::new());
+        let mut key = Vec::new();
+        let mut value = Vec::new();
         loop {
-            let mut next = piece.key();
-            let (mut source, mut alone) = (Source::Piece, true);
-            for (i, cursor) in cursors.iter().enumerate() {
-                let Some(candidate) = cursor.key() else { continue };
-                let order = next.map_or(Ordering::Less, |next| compare(candidate, next));
-                match order {
-                    Ordering::Less => (next, source, alone) = (Some(candidate), Source::Cursor(i), true),
-                    Ordering::Equal => alone = false,
-                    Ordering::Greater => {}
-                }
-            }
-            let Some(next) = next else { return Ok(true) };
+            let Some(next) = next_key(window, &cursors, forward) else { return Ok(true) };
+            // Cursors began inside the range and run on past it; the piece lies inside.
             let in_range =
-                if limits.forward { range.end.is_none_or(|end| next < end) } else { next >= range.start };
-            if !in_range || piece.bound.as_deref().is_some_and(|bound| compare(bound, next).is_lt()) {
+                if forward { range.end.is_none_or(|end| next.key < end) } else { next.key >= range.start };
+            // Memory may hold a newer version of a key after the bound: the next piece has it (invariant 2).
+            let after_bound =
+                window.bound.as_deref().is_some_and(|bound| scan_order(next.key, bound, forward).is_gt());
+            if !in_range || after_bound {
                 return Ok(true);
             }
-            // The usual case: one source has the key, and its newest version says it all.
-            if let Source::Cursor(i) = source
-                && alone
+            // The usual case: one run alone has the key, and its newest version is the value. It is not
+            // copied.
+            if next.alone
+                && let KeySource::Cursor(i) = next.source
                 && let Some(entry) = cursors[i].newest()
                 && entry.seq <= limits.at
-                && entry.kind == EntryKind::Put
+                && entry.kind == VersionKind::Put
             {
-                if !limits.give(page, entry.key, entry.value) {
+                if !limits.push_entry(page, entry.key, entry.value) {
                     return Ok(false);
                 }
-                let cursor = &mut cursors[i];
-                if limits.forward {
-                    cursor.next()?
-                } else {
-                    cursor.previous()?
-                }
-                if cursor.key().is_none() {
+                advance(&mut cursors[i], forward)?;
+                if cursors[i].key().is_none() {
                     cursors.remove(i);
                 }
                 continue;
             }
+            // Else the key's versions are offered newest first, until one settles the value. The key is
+            // copied: the sources move on.
             key.clear();
-            key.extend_from_slice(next);
+            key.extend_from_slice(next.key);
             resolver.restart();
-            let mut settled = false;
-            if piece.key() == Some(key.as_slice()) {
-                let end = piece.group_end();
-                settled = resolver.offer_all((piece.at..end).map(|i| piece.entry(i)), &mut value);
-                piece.at = end;
-            }
-            let mut ended = false;
-            for cursor in &mut cursors {
-                if cursor.key() == Some(key.as_slice()) {
-                    settled = settled || resolver.offer_all(cursor.versions(), &mut value);
-                    if limits.forward {
-                        cursor.next()?
-                    } else {
-                        cursor.previous()?
-                    }
-                    ended |= cursor.key().is_none();
-                }
-            }
-            if ended {
-                cursors.retain(|c| c.key().is_some());
-            }
-            if !resolver.finish(&self.schema, &key, &mut value)? {
-                continue;
-            }
-            if !limits.give(page, &key, &value) {
+            let settled = offer_piece(window, &key, &mut resolver, &mut value);
+            offer_runs(&mut cursors, &key, settled, forward, &mut resolver, &mut value)?;
+            // A key whose newest version is a delete has no value, and is not given out.
+            if resolver.finish(&self.schema, &key, &mut value)? && !limits.push_entry(page, &key, &value) {
                 return Ok(false);
             }
         }
     }
 }
 
+/// Offers what the piece has of the key, and moves the piece past it. `true`: the value is settled.
+fn offer_piece(window: &mut MemoryWindow, key: &[u8], resolver: &mut Resolver, value: &mut Vec<u8>) -> bool {
+    if window.key() != Some(key) {
+        return false;
+    }
+    let end = window.group_end();
+    let settled = resolver.offer_all((window.at..end).map(|i| window.entry(i)), value);
+    window.at = end;
+    settled
+}
+
+/// Offers what the runs have of the key, newest run first, unless the value is `settled`. All cursors at the
+/// key move past it, and those that come to their end go.
+fn offer_runs<L: LogStore>(
+    cursors: &mut Vec<RunCursor<'_, L>>,
+    key: &[u8],
+    mut settled: bool,
+    forward: bool,
+    resolver: &mut Resolver,
+    value: &mut Vec<u8>,
+) -> Result<(), MetaError> {
+    let mut ended = false;
+    for cursor in cursors.iter_mut() {
+        if cursor.key() == Some(key) {
+            settled = settled || resolver.offer_all(cursor.versions(), value);
+            advance(cursor, forward)?;
+            ended |= cursor.key().is_none();
+        }
+    }
+    if ended {
+        cursors.retain(|cursor| cursor.key().is_some());
+    }
+    Ok(())
+}
+
 #[derive(Clone, Copy)]
-struct Limits {
+struct PageLimits {
     at: Seq,
     forward: bool,
     max_entries: usize,
     max_bytes: usize,
 }
 
-impl Limits {
+impl PageLimits {
     /// Adds to the page, if it has room; `false` if more must wait for the next page.
     #[inline]
-    fn give(&self, page: &mut Page, key: &[u8], value: &[u8]) -> bool {
+    fn push_entry(&self, page: &mut ScanPage, key: &[u8], value: &[u8]) -> bool {
         if page.len() >= self.max_entries || (!page.is_empty() && page.bytes() >= self.max_bytes) {
             page.more = true;
             return false;
@@ -311,7 +444,7 @@ impl Limits {
 }
 
 #[derive(Clone, Copy)]
-enum Source {
-    Piece,
+enum KeySource {
+    MemoryWindow,
     Cursor(usize),
 }

@@ -38,7 +38,7 @@ const NEAR_READS_MIN: u32 = 2;
 
 /// Where somebody reads.
 #[derive(Clone, Copy)]
-struct Recent {
+struct RecentRead {
     segment: SegmentId,
     block: u64,
     /// How many reads before the last were each near the one before it.
@@ -47,15 +47,15 @@ struct Recent {
 
 /// The places of recent reads, the oldest replaced first.
 #[derive(Default)]
-struct Places {
-    recent: Vec<Recent>,
+struct RecentReads {
+    recent: Vec<RecentRead>,
     oldest: usize,
 }
 
-impl Places {
+impl RecentReads {
     /// Takes note of a read; says how many before it led here, each near the one before.
     fn note(&mut self, segment: SegmentId, first: u64, last: u64) -> u32 {
-        let near = |r: &&mut Recent| {
+        let near = |r: &&mut RecentRead| {
             r.segment == segment && r.block + 1 >= first && r.block <= last.saturating_add(1)
         };
         if let Some(recent) = self.recent.iter_mut().find(near) {
@@ -63,7 +63,7 @@ impl Places {
             recent.near = recent.near.saturating_add(1);
             return recent.near;
         }
-        let new = Recent { segment, block: last, near: 0 };
+        let new = RecentRead { segment, block: last, near: 0 };
         if self.recent.len() < RECENT_MAX {
             self.recent.push(new);
         } else {
@@ -75,21 +75,21 @@ impl Places {
 }
 
 /// A segment and the number of a chunk in it.
-type Key = (SegmentId, u64);
+type ChunkKey = (SegmentId, u64);
 
 #[derive(Clone)]
-struct ByLength;
+struct ChunkWeight;
 
-impl Weighter<Key, Arc<[u8]>> for ByLength {
-    fn weight(&self, _key: &Key, chunk: &Arc<[u8]>) -> u64 {
+impl Weighter<ChunkKey, Arc<[u8]>> for ChunkWeight {
+    fn weight(&self, _key: &ChunkKey, chunk: &Arc<[u8]>) -> u64 {
         chunk.len() as u64
     }
 }
 
 /// Chunks that were read ahead, and where to read ahead next.
 pub(crate) struct ReadAhead {
-    chunks: Cache<Key, Arc<[u8]>, ByLength, FixedState>,
-    places: Mutex<Places>,
+    chunks: Cache<ChunkKey, Arc<[u8]>, ChunkWeight, FixedState>,
+    recent_reads: Mutex<RecentReads>,
 }
 
 impl ReadAhead {
@@ -103,8 +103,8 @@ impl ReadAhead {
             .build()
             .expect("both capacities are given");
         let hasher = FixedState::with_seed(3);
-        let chunks = Cache::with_options(options, ByLength, hasher, DefaultLifecycle::default());
-        ReadAhead { chunks, places: Mutex::default() }
+        let chunks = Cache::with_options(options, ChunkWeight, hasher, DefaultLifecycle::default());
+        ReadAhead { chunks, recent_reads: Mutex::default() }
     }
 
     /// As `read` of the log.
@@ -126,7 +126,7 @@ impl ReadAhead {
     fn is_near(&self, slice: SlicePtr, len_bytes: u64) -> bool {
         let block = BLOCK_BYTES as u64;
         let (first, last) = (slice.offset_bytes / block, (slice.offset_bytes + len_bytes - 1) / block);
-        self.places.try_lock().is_some_and(|mut p| p.note(slice.segment, first, last) >= NEAR_READS_MIN)
+        self.recent_reads.try_lock().is_some_and(|mut p| p.note(slice.segment, first, last) >= NEAR_READS_MIN)
     }
 
     /// Fills `buf` from chunks; `false` if they do not have all of it.
@@ -201,11 +201,11 @@ mod tests {
         for forward in [true, false] {
             let ahead = ReadAhead::new(64 << 20);
             let before = log.counters().reads;
-            let mut places: Vec<usize> = (0..bytes.len() / 100).map(|i| i * 100).collect();
+            let mut recent_reads: Vec<usize> = (0..bytes.len() / 100).map(|i| i * 100).collect();
             if !forward {
-                places.reverse();
+                recent_reads.reverse();
             }
-            for at in places {
+            for at in recent_reads {
                 check(&ahead, &log, segment, &bytes, at, 100);
             }
             let reads = log.counters().reads - before;

@@ -5,31 +5,31 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
-use warpfire_format::table::{DataBlock, Partition, Place};
+use warpfire_format::table::{BlockHandle, DataBlock, Partition};
 
 use super::ReadAhead;
 use crate::store::MetaError;
 
 #[derive(Clone)]
-pub(super) enum Block {
+pub(super) enum CachedBlock {
     Partition(Arc<Partition>),
     Data(Arc<DataBlock>),
 }
 
 /// A table's id and a block's first byte. Ids are never reused, so nothing has to be taken out by hand.
-type Key = (u64, u32);
+type BlockKey = (u64, u32);
 
 #[derive(Clone)]
-struct ByMemory;
+struct BlockWeight;
 
 /// Memory of an entry beside its block: key, pointer, counts, the cache's own lists.
 const OVERHEAD_BYTES: usize = 128;
 
-impl Weighter<Key, Block> for ByMemory {
-    fn weight(&self, _key: &Key, block: &Block) -> u64 {
+impl Weighter<BlockKey, CachedBlock> for BlockWeight {
+    fn weight(&self, _key: &BlockKey, block: &CachedBlock) -> u64 {
         let bytes = match block {
-            Block::Partition(partition) => partition.memory_bytes(),
-            Block::Data(data) => data.memory_bytes(),
+            CachedBlock::Partition(partition) => partition.memory_bytes(),
+            CachedBlock::Data(data) => data.memory_bytes(),
         };
         (bytes + OVERHEAD_BYTES) as u64
     }
@@ -37,7 +37,7 @@ impl Weighter<Key, Block> for ByMemory {
 
 /// The cache that all tables share.
 pub(crate) struct BlockCache {
-    blocks: Cache<Key, Block, ByMemory, FixedState>,
+    blocks: Cache<BlockKey, CachedBlock, BlockWeight, FixedState>,
     pub(crate) ahead: ReadAhead,
 }
 
@@ -51,17 +51,17 @@ impl BlockCache {
             .build()
             .expect("both capacities are given");
         let hasher = FixedState::with_seed(2);
-        let blocks = Cache::with_options(options, ByMemory, hasher, DefaultLifecycle::default());
+        let blocks = Cache::with_options(options, BlockWeight, hasher, DefaultLifecycle::default());
         BlockCache { blocks, ahead: ReadAhead::new(bytes) }
     }
 
     pub(super) fn get_or_read(
         &self,
         table: u64,
-        place: Place,
-        read: impl FnOnce() -> Result<Block, MetaError>,
-    ) -> Result<Block, MetaError> {
-        let key = (table, place.offset);
+        handle: BlockHandle,
+        read: impl FnOnce() -> Result<CachedBlock, MetaError>,
+    ) -> Result<CachedBlock, MetaError> {
+        let key = (table, handle.offset);
         if let Some(block) = self.blocks.get(&key) {
             return Ok(block);
         }

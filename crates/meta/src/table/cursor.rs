@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use warpfire_format::table::{DataBlock, Entry, Partition, TopIndex};
+use warpfire_format::table::{DataBlock, KeyVersion, Partition, TopIndex};
 use warpfire_log::LogStore;
 
 use super::{BlockCache, Table};
 use crate::store::MetaError;
 
-struct At<'a> {
+struct CursorPosition<'a> {
     table: usize,
     top: &'a TopIndex,
     partition_number: usize,
@@ -23,7 +23,7 @@ struct At<'a> {
 pub(crate) struct RunCursor<'a, L: LogStore> {
     tables: &'a [Arc<Table<L>>],
     cache: &'a BlockCache,
-    at: Option<At<'a>>,
+    at: Option<CursorPosition<'a>>,
 }
 
 impl<'a, L: LogStore> RunCursor<'a, L> {
@@ -75,7 +75,8 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         let block = t.data(partition.blocks()[block_number], self.cache)?;
         let start = block.find(key);
         let end = if start < block.len() { block.group_end(start) } else { start };
-        self.at = Some(At { table, top, partition_number, partition, block_number, block, start, end });
+        self.at =
+            Some(CursorPosition { table, top, partition_number, partition, block_number, block, start, end });
         Ok(())
     }
 
@@ -88,8 +89,16 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         let block_number = partition.blocks().len() - 1;
         let block = t.data(partition.blocks()[block_number], self.cache)?;
         let start = block.len();
-        self.at =
-            Some(At { table, top, partition_number, partition, block_number, block, start, end: start });
+        self.at = Some(CursorPosition {
+            table,
+            top,
+            partition_number,
+            partition,
+            block_number,
+            block,
+            start,
+            end: start,
+        });
         Ok(())
     }
 
@@ -101,7 +110,8 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         let block = t.data(partition.blocks()[0], self.cache)?;
         let end = block.group_end(0);
         let (partition_number, block_number, start) = (0, 0, 0);
-        self.at = Some(At { table, top, partition_number, partition, block_number, block, start, end });
+        self.at =
+            Some(CursorPosition { table, top, partition_number, partition, block_number, block, start, end });
         Ok(())
     }
 
@@ -113,13 +123,13 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
 
     /// The key's newest version.
     #[inline]
-    pub(crate) fn newest(&self) -> Option<Entry<'_>> {
+    pub(crate) fn newest(&self) -> Option<KeyVersion<'_>> {
         self.at.as_ref().map(|at| at.block.entry(at.start))
     }
 
     /// The key's versions, newest first.
     #[inline]
-    pub(crate) fn versions(&self) -> impl Iterator<Item = Entry<'_>> {
+    pub(crate) fn versions(&self) -> impl Iterator<Item = KeyVersion<'_>> {
         self.at.iter().flat_map(|at| (at.start..at.end).map(|i| at.block.entry(i)))
     }
 

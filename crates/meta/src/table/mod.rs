@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use warpfire_format::Corrupt;
-use warpfire_format::manifest::TableEntry;
-use warpfire_format::table::{DataBlock, Partition, Place, TopIndex};
+use warpfire_format::manifest::TableDescriptor;
+use warpfire_format::table::{BlockHandle, DataBlock, Partition, TopIndex};
 use warpfire_log::{LogError, LogStore};
 use warpfire_units::SlicePtr;
 
@@ -22,13 +22,13 @@ pub(crate) use stream::RunStream;
 pub(crate) use writer::TableWriter;
 
 use crate::store::MetaError;
-use cache::Block;
+use cache::CachedBlock;
 
 const BLOCK_OUTSIDE: Corrupt = Corrupt::new(306, "a block lies outside its table or partition");
 
 /// A table that a version names. Its bytes are given back when the last reader of a removed table lets go.
 pub(crate) struct Table<L: LogStore> {
-    entry: Arc<TableEntry>,
+    entry: Arc<TableDescriptor>,
     log: Arc<L>,
     removed: AtomicBool,
     /// Some of it could not be read or decoded when it was to be rewritten.
@@ -38,13 +38,13 @@ pub(crate) struct Table<L: LogStore> {
 }
 
 /// A group of versions of one key: a block and where they begin in it.
-pub(crate) struct Found {
+pub(crate) struct FoundVersions {
     pub(crate) block: Arc<DataBlock>,
     pub(crate) start: usize,
 }
 
 impl<L: LogStore> Table<L> {
-    pub(crate) fn new(entry: Arc<TableEntry>, log: Arc<L>) -> Self {
+    pub(crate) fn new(entry: Arc<TableDescriptor>, log: Arc<L>) -> Self {
         Table {
             entry,
             log,
@@ -54,7 +54,7 @@ impl<L: LogStore> Table<L> {
         }
     }
 
-    pub(crate) fn entry(&self) -> &Arc<TableEntry> {
+    pub(crate) fn entry(&self) -> &Arc<TableDescriptor> {
         &self.entry
     }
 
@@ -69,22 +69,22 @@ impl<L: LogStore> Table<L> {
     }
 
     /// Reads part of the table, whatever slices it lies in.
-    pub(crate) fn read(&self, place: Place) -> Result<Vec<u8>, MetaError> {
-        self.read_by(place, |slice, buf| self.log.read(slice, buf))
+    pub(crate) fn read(&self, handle: BlockHandle) -> Result<Vec<u8>, MetaError> {
+        self.read_by(handle, |slice, buf| self.log.read(slice, buf))
     }
 
     /// As `read`, for a block of which others near it may be wanted soon.
-    fn read_block(&self, place: Place, cache: &BlockCache) -> Result<Vec<u8>, MetaError> {
-        self.read_by(place, |slice, buf| cache.ahead.read(&*self.log, slice, buf))
+    fn read_block(&self, handle: BlockHandle, cache: &BlockCache) -> Result<Vec<u8>, MetaError> {
+        self.read_by(handle, |slice, buf| cache.ahead.read(&*self.log, slice, buf))
     }
 
     fn read_by(
         &self,
-        place: Place,
+        handle: BlockHandle,
         read_one: impl FnOnce(SlicePtr, &mut [u8]) -> Result<(), LogError>,
     ) -> Result<Vec<u8>, MetaError> {
-        let mut bytes = vec![0; place.len as usize];
-        let (mut skip, mut rest) = (place.offset, bytes.as_mut_slice());
+        let mut bytes = vec![0; handle.len as usize];
+        let (mut skip, mut rest) = (handle.offset, bytes.as_mut_slice());
         let mut reads: Vec<(SlicePtr, &mut [u8])> = Vec::new();
         for slice in &self.entry.slices {
             if rest.is_empty() {
@@ -109,41 +109,50 @@ impl<L: LogStore> Table<L> {
         Ok(bytes)
     }
 
-    fn top_place(&self) -> Place {
+    fn top_handle(&self) -> BlockHandle {
         let len = self.entry.top_len_bytes;
-        Place { offset: self.entry.len_bytes - len, len }
+        BlockHandle { offset: self.entry.len_bytes - len, len }
     }
 
     pub(crate) fn top(&self) -> Result<&TopIndex, MetaError> {
         if let Some(top) = self.top.get() {
             return Ok(top);
         }
-        let top = TopIndex::decode(&self.read(self.top_place())?)?;
+        let top = TopIndex::decode(&self.read(self.top_handle())?)?;
         Ok(self.top.get_or_init(|| top))
     }
 
-    pub(crate) fn partition(&self, place: Place, cache: &BlockCache) -> Result<Arc<Partition>, MetaError> {
-        let block = cache.get_or_read(self.entry.id, place, || {
-            Ok(Block::Partition(Arc::new(Partition::decode(&self.read_block(place, cache)?)?)))
+    pub(crate) fn partition(
+        &self,
+        handle: BlockHandle,
+        cache: &BlockCache,
+    ) -> Result<Arc<Partition>, MetaError> {
+        let block = cache.get_or_read(self.entry.id, handle, || {
+            Ok(CachedBlock::Partition(Arc::new(Partition::decode(&self.read_block(handle, cache)?)?)))
         })?;
         match block {
-            Block::Partition(partition) => Ok(partition),
-            Block::Data(_) => unreachable!("a place holds one kind of block"),
+            CachedBlock::Partition(partition) => Ok(partition),
+            CachedBlock::Data(_) => unreachable!("a place holds one kind of block"),
         }
     }
 
-    pub(crate) fn data(&self, place: Place, cache: &BlockCache) -> Result<Arc<DataBlock>, MetaError> {
-        let block = cache.get_or_read(self.entry.id, place, || {
-            Ok(Block::Data(Arc::new(DataBlock::decode(&self.read_block(place, cache)?)?)))
+    pub(crate) fn data(&self, handle: BlockHandle, cache: &BlockCache) -> Result<Arc<DataBlock>, MetaError> {
+        let block = cache.get_or_read(self.entry.id, handle, || {
+            Ok(CachedBlock::Data(Arc::new(DataBlock::decode(&self.read_block(handle, cache)?)?)))
         })?;
         match block {
-            Block::Data(data) => Ok(data),
-            Block::Partition(_) => unreachable!("a place holds one kind of block"),
+            CachedBlock::Data(data) => Ok(data),
+            CachedBlock::Partition(_) => unreachable!("a place holds one kind of block"),
         }
     }
 
     /// The key's versions in this table.
-    pub(crate) fn find(&self, key: &[u8], hash: u64, cache: &BlockCache) -> Result<Option<Found>, MetaError> {
+    pub(crate) fn find(
+        &self,
+        key: &[u8],
+        hash: u64,
+        cache: &BlockCache,
+    ) -> Result<Option<FoundVersions>, MetaError> {
         let top = self.top()?;
         let partition = self.partition(top.partitions()[top.find(key)], cache)?;
         if !partition.may_hold(hash) {
@@ -151,7 +160,7 @@ impl<L: LogStore> Table<L> {
         }
         let block = self.data(partition.blocks()[partition.find(key)], cache)?;
         let start = block.find(key);
-        Ok((start < block.len() && block.key(start) == key).then_some(Found { block, start }))
+        Ok((start < block.len() && block.key(start) == key).then_some(FoundVersions { block, start }))
     }
 }
 
@@ -167,7 +176,7 @@ impl<L: LogStore> Drop for Table<L> {
 
 impl From<Corrupt> for MetaError {
     fn from(e: Corrupt) -> Self {
-        MetaError::Corrupt { code: e.code, reason: e.what.into() }
+        MetaError::Corrupt { code: e.code, reason: e.reason.into() }
     }
 }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use warpfire_format::table::{DataBlock, Entry, Partition, Place};
+use warpfire_format::table::{BlockHandle, DataBlock, KeyVersion, Partition};
 use warpfire_log::LogStore;
 
 use super::{BLOCK_OUTSIDE, Table};
 use crate::store::MetaError;
 
-struct OpenTable {
+struct TablePosition {
     next_partition: usize,
     /// Where the next partition's data begins.
     offset: u32,
@@ -18,10 +18,10 @@ struct OpenTable {
 /// The entries of tables that follow each other.
 pub(crate) struct RunStream<L: LogStore> {
     tables: std::vec::IntoIter<Arc<Table<L>>>,
-    open: Option<(Arc<Table<L>>, OpenTable)>,
+    open: Option<(Arc<Table<L>>, TablePosition)>,
     bytes: Vec<u8>,
     bytes_offset: u32,
-    blocks: std::vec::IntoIter<Place>,
+    blocks: std::vec::IntoIter<BlockHandle>,
     block: Option<DataBlock>,
     at: usize,
 }
@@ -44,7 +44,7 @@ impl<L: LogStore> RunStream<L> {
 
     /// The entry it is at; `None` past the end.
     #[inline]
-    pub(crate) fn entry(&self) -> Option<Entry<'_>> {
+    pub(crate) fn entry(&self) -> Option<KeyVersion<'_>> {
         self.block.as_ref().map(|block| block.entry(self.at))
     }
 
@@ -69,9 +69,9 @@ impl<L: LogStore> RunStream<L> {
     fn decode_next_block(&mut self) -> Result<(), MetaError> {
         self.at = 0;
         loop {
-            if let Some(place) = self.blocks.next() {
-                let start = place.offset.checked_sub(self.bytes_offset).map(|s| s as usize);
-                let bytes = start.and_then(|s| self.bytes.get(s..s.checked_add(place.len as usize)?));
+            if let Some(handle) = self.blocks.next() {
+                let start = handle.offset.checked_sub(self.bytes_offset).map(|s| s as usize);
+                let bytes = start.and_then(|s| self.bytes.get(s..s.checked_add(handle.len as usize)?));
                 let bytes = bytes.ok_or(BLOCK_OUTSIDE)?;
                 self.block = Some(DataBlock::decode_in_order(bytes)?);
                 return Ok(());
@@ -86,20 +86,20 @@ impl<L: LogStore> RunStream<L> {
     fn next_partition(&mut self) -> Result<bool, MetaError> {
         loop {
             if let Some((table, open)) = &mut self.open
-                && let Some(place) = table.top()?.partitions().get(open.next_partition).copied()
+                && let Some(handle) = table.top()?.partitions().get(open.next_partition).copied()
             {
-                let len = place.offset - open.offset + place.len;
-                self.bytes = table.read(Place { offset: open.offset, len })?;
+                let len = handle.offset - open.offset + handle.len;
+                self.bytes = table.read(BlockHandle { offset: open.offset, len })?;
                 self.bytes_offset = open.offset;
-                let data_len = (place.offset - open.offset) as usize;
+                let data_len = (handle.offset - open.offset) as usize;
                 let partition = Partition::decode(self.bytes.get(data_len..).unwrap_or(&[]))?;
                 self.blocks = partition.blocks().to_vec().into_iter();
                 open.next_partition += 1;
-                open.offset = place.offset + place.len;
+                open.offset = handle.offset + handle.len;
                 return Ok(true);
             }
             let Some(table) = self.tables.next() else { return Ok(false) };
-            self.open = Some((table, OpenTable { next_partition: 0, offset: 0 }));
+            self.open = Some((table, TablePosition { next_partition: 0, offset: 0 }));
         }
     }
 }

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use warpfire_format::key_hash;
-use warpfire_format::manifest::TableEntry;
-use warpfire_format::table::{DataBlockBuilder, Entry, EntryKind, PartitionBuilder, TopBuilder};
+use warpfire_format::manifest::TableDescriptor;
+use warpfire_format::table::{DataBlockBuilder, KeyVersion, PartitionBuilder, TopBuilder, VersionKind};
 use warpfire_log::{LogError, LogStore, Stream};
 use warpfire_units::{Seq, SlicePtr};
 
@@ -21,7 +21,7 @@ const PARTITION_BLOCKS: u32 = 64;
 /// Bytes that go to the log at once.
 const PIECE_BYTES: usize = 256 * 1024;
 
-struct OpenTable {
+struct TableInProgress {
     smallest: Vec<u8>,
     entries: u64,
     deletes: u64,
@@ -39,12 +39,12 @@ pub(crate) struct TableWriter<L: LogStore> {
     partition: PartitionBuilder,
     top: TopBuilder,
     buffer: Vec<u8>,
-    open: Option<OpenTable>,
+    open: Option<TableInProgress>,
     last_key: Vec<u8>,
     /// Last key of the block before the one that is filling.
     block_before: Vec<u8>,
     block_first: Vec<u8>,
-    finished: Vec<TableEntry>,
+    finished: Vec<TableDescriptor>,
 }
 
 impl<L: LogStore> TableWriter<L> {
@@ -66,13 +66,13 @@ impl<L: LogStore> TableWriter<L> {
     }
 
     /// Adds an entry, in the order of tables.
-    pub(crate) fn push(&mut self, entry: Entry<'_>) -> Result<(), LogError> {
+    pub(crate) fn push(&mut self, entry: KeyVersion<'_>) -> Result<(), LogError> {
         if self.open.is_none() || self.last_key != entry.key {
             self.begin_key(entry.key)?;
         }
         let open = self.open.as_mut().expect("begin_key opens a table");
         open.entries += 1;
-        open.deletes += u64::from(entry.kind == EntryKind::Delete);
+        open.deletes += u64::from(entry.kind == VersionKind::Delete);
         if entry.seq != Seq(0) {
             open.seq_max = open.seq_max.max(entry.seq);
             open.seq_min = if open.seq_min == Seq(0) { entry.seq } else { open.seq_min.min(entry.seq) };
@@ -89,7 +89,7 @@ impl<L: LogStore> TableWriter<L> {
         if open_bytes + self.buffer.len() + self.block.len() >= self.target_bytes {
             self.end_table()?;
         }
-        self.open.get_or_insert_with(|| OpenTable {
+        self.open.get_or_insert_with(|| TableInProgress {
             smallest: key.to_vec(),
             entries: 0,
             deletes: 0,
@@ -151,7 +151,7 @@ impl<L: LogStore> TableWriter<L> {
             self.append(self.buffer.len().min(PIECE_BYTES))?;
         }
         let open = self.open.take().expect("checked above");
-        self.finished.push(TableEntry {
+        self.finished.push(TableDescriptor {
             id: 0,
             run: 0,
             entries: open.entries,
@@ -175,7 +175,7 @@ impl<L: LogStore> TableWriter<L> {
     }
 
     /// Ends the last table. Ids, runs and references are left for the caller to fill in.
-    pub(crate) fn finish(&mut self) -> Result<Vec<TableEntry>, LogError> {
+    pub(crate) fn finish(&mut self) -> Result<Vec<TableDescriptor>, LogError> {
         self.end_table()?;
         Ok(std::mem::take(&mut self.finished))
     }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use warpfire_env::Timestamp;
-use warpfire_log::{Admit, Log, LogError, LogStore, MemLog, MemLogOptions, Recovered, Stream};
+use warpfire_log::{Admit, Log, LogError, LogStore, MemLog, MemLogOptions, RecoveredLog, Stream};
 use warpfire_pool::{CreateOptions, Pool};
-use warpfire_simdev::{DeviceSpec, SimWorld};
+use warpfire_sim_env::{DeviceSpec, SimWorld};
 use warpfire_units::Seq;
 
 use crate::testing::{ListSchema, Rng, pointer_item, text_item};
@@ -28,7 +28,7 @@ fn is_full(e: &CommitError) -> bool {
     matches!(e, CommitError::Failed(MetaError::Log(LogError::NoSpace)))
 }
 
-struct Filling<L: LogStore> {
+struct FullPool<L: LogStore> {
     engine: ListEngine<L>,
     rng: Rng,
     /// Length of each key's value.
@@ -37,8 +37,8 @@ struct Filling<L: LogStore> {
     context: String,
 }
 
-impl<L: LogStore> Filling<L> {
-    fn new(log: L, recovered: Recovered, seed: u64, context: &str) -> Self {
+impl<L: LogStore> FullPool<L> {
+    fn new(log: L, recovered: RecoveredLog, seed: u64, context: &str) -> Self {
         let mut rng = Rng(seed);
         let options = EngineOptions {
             memtable_bytes: (32 << 10) << rng.below(6),
@@ -48,7 +48,7 @@ impl<L: LogStore> Filling<L> {
         };
         let engine = Engine::open(log, recovered, ListSchema, options).unwrap();
         let syncs_one_in = [2, 20, 400][rng.below(3) as usize];
-        Filling {
+        FullPool {
             engine,
             rng,
             model: BTreeMap::new(),
@@ -178,7 +178,7 @@ impl<L: LogStore> Filling<L> {
 fn over_memory(seed: u64, rounds: u64) {
     let segments = 18 + seed % 20;
     let options = MemLogOptions { capacity_bytes: segments * (256 << 10), segment_bytes: 256 << 10 };
-    Filling::new(MemLog::with_options(options), Recovered::empty(), seed, "in memory").live(rounds);
+    FullPool::new(MemLog::with_options(options), RecoveredLog::empty(), seed, "in memory").live(rounds);
 }
 
 fn over_devices(seed: u64, data: u16, parity: u8, rounds: u64) {
@@ -188,7 +188,7 @@ fn over_devices(seed: u64, data: u16, parity: u8, rounds: u64) {
     let shape = CreateOptions { data, parity, zone_bytes: Some(ZONE_BYTES), force: false };
     let pool = Pool::create(world.devices(), &shape, &*world.random(), Timestamp::default()).unwrap();
     let (log, recovered) = Log::create(pool).unwrap();
-    Filling::new(log, recovered, seed, &format!("{data}+{parity} of {zones} zones")).live(rounds);
+    FullPool::new(log, recovered, seed, &format!("{data}+{parity} of {zones} zones")).live(rounds);
 }
 
 /// Seeds per kind of pool; `WARPFIRE_FULL_SEEDS` tries more.

@@ -6,7 +6,7 @@ mod space;
 mod syncs;
 mod threads;
 
-use warpfire_log::{Admit, MemLog, Recovered};
+use warpfire_log::{Admit, MemLog, RecoveredLog};
 use warpfire_units::Seq;
 
 use crate::schema::PlainSchema;
@@ -24,7 +24,7 @@ fn small(background: Background) -> EngineOptions {
 }
 
 fn open(log: MemLog, background: Background) -> PlainEngine {
-    Engine::open(log, Recovered::empty(), PlainSchema, small(background)).unwrap()
+    Engine::open(log, RecoveredLog::empty(), PlainSchema, small(background)).unwrap()
 }
 
 fn put(engine: &PlainEngine, key: &[u8], value: &[u8]) -> Result<Seq, CommitError> {

@@ -1,17 +1,17 @@
 //! Random histories on the engine and on `MapStore`: both must answer alike at every version that is held.
 
-use warpfire_log::{Admit, LogStore, MemLog, MemLogOptions, Recovered, Stream};
+use warpfire_log::{Admit, LogStore, MemLog, MemLogOptions, RecoveredLog, Stream};
 use warpfire_units::Seq;
 
 use crate::testing::{ListSchema, Rng, clear_item, pointer_item, resolved, text_item};
 use crate::{
-    Background, Batch, Direction, Engine, EngineOptions, KeyRange, MapStore, Page, SliceStore, Snapshot,
-    Store,
+    Background, Batch, Direction, Engine, EngineOptions, EngineSnapshot, KeyRange, MapStore, ScanPage,
+    SliceStore, Store,
 };
 
 type TestEngine = Engine<MemLog, ListSchema>;
 
-fn open(log: MemLog, recovered: Recovered) -> TestEngine {
+fn open(log: MemLog, recovered: RecoveredLog) -> TestEngine {
     let options = EngineOptions {
         memtable_bytes: 32 << 10,
         block_cache_bytes: 64 << 10,
@@ -21,25 +21,25 @@ fn open(log: MemLog, recovered: Recovered) -> TestEngine {
     Engine::open(log, recovered, ListSchema, options).unwrap()
 }
 
-struct World {
+struct EngineAndTwin {
     rng: Rng,
     engine: TestEngine,
     twin: MapStore<ListSchema>,
     /// Every commit, as the twin got it.
     history: Vec<Batch>,
     synced: Seq,
-    held: Vec<(Snapshot, Snapshot)>,
+    held: Vec<(EngineSnapshot, EngineSnapshot)>,
     keys: u64,
 }
 
-impl World {
+impl EngineAndTwin {
     fn new(seed: u64) -> Self {
         let mut rng = Rng(seed);
         let log = MemLog::with_options(MemLogOptions { capacity_bytes: 64 << 20, segment_bytes: 128 << 10 });
         let keys = [20, 300, 3000][rng.below(3) as usize];
-        World {
+        EngineAndTwin {
             rng,
-            engine: open(log, Recovered::empty()),
+            engine: open(log, RecoveredLog::empty()),
             twin: MapStore::new(ListSchema),
             history: Vec::new(),
             synced: Seq(0),
@@ -136,7 +136,7 @@ impl World {
         };
         let direction = if self.rng.below(2) == 0 { Direction::Forward } else { Direction::Backward };
         let limit = [1, 7, 10_000][self.rng.below(3) as usize];
-        let (mut a, mut b) = (Page::default(), Page::default());
+        let (mut a, mut b) = (ScanPage::default(), ScanPage::default());
         self.engine.scan(range, at, direction, limit, 1 << 20, &mut a).unwrap();
         self.twin.scan(range, at, direction, limit, usize::MAX, &mut b).unwrap();
         assert_eq!((a.len(), a.more), (b.len(), b.more), "{range:?} {direction:?} at {at:?}");
@@ -196,7 +196,7 @@ impl World {
 }
 
 fn run(seed: u64, steps: usize) {
-    let mut world = World::new(seed);
+    let mut world = EngineAndTwin::new(seed);
     for _ in 0..steps {
         world.step();
     }
@@ -208,7 +208,7 @@ fn run(seed: u64, steps: usize) {
     // When nothing is stored any more, nothing is referenced any more.
     world.held.clear();
     let snapshot = world.engine.snapshot();
-    let mut page = Page::default();
+    let mut page = ScanPage::default();
     let all = KeyRange { start: b"", end: None };
     world.engine.scan(all, snapshot.seq(), Direction::Forward, usize::MAX, usize::MAX, &mut page).unwrap();
     drop(snapshot);
@@ -230,7 +230,7 @@ fn random_histories_agree_with_the_twin() {
 
 #[test]
 fn what_was_closed_reopens() {
-    let engine = open(MemLog::new(), Recovered::empty());
+    let engine = open(MemLog::new(), RecoveredLog::empty());
     let mut batch = Batch::new();
     batch.put(b"key", &text_item(b"value"));
     engine.commit(&batch, None, Admit::User).unwrap();

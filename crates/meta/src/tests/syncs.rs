@@ -33,9 +33,9 @@ fn what_no_sync_asked_for_is_never_logged() {
 }
 
 #[test]
-fn what_the_hook_adds_is_part_of_the_cut() {
+fn what_the_hook_adds_is_part_of_the_sync_point() {
     let engine = open(MemLog::new(), Background::Manual);
-    engine.set_cut_hook(Box::new(|_, batch| batch.put(b"kept back", b"until now")));
+    engine.set_sync_point_hook(Box::new(|_, batch| batch.put(b"kept back", b"until now")));
     put(&engine, b"key", b"value").unwrap();
     engine.sync(Seq::MAX).unwrap();
     let (log, recovered) = engine.log().crash();
@@ -61,7 +61,7 @@ fn after_a_failed_sync_nothing_is_taken_and_reads_go_on() {
 }
 
 #[test]
-fn a_long_log_is_cut_short_by_a_checkpoint() {
+fn a_checkpoint_shortens_a_long_log() {
     let engine = open(MemLog::new(), Background::Manual);
     for n in 0..2000u64 {
         let seq = put(&engine, &(n % 10 + 1).to_be_bytes(), &[n as u8; 500]).unwrap();
@@ -77,7 +77,7 @@ fn a_long_log_is_cut_short_by_a_checkpoint() {
 fn much_that_was_not_synced_becomes_a_table_and_not_a_record() {
     let engine = Engine::open(
         MemLog::new(),
-        warpfire_log::Recovered::empty(),
+        warpfire_log::RecoveredLog::empty(),
         PlainSchema,
         crate::EngineOptions { background: Background::Manual, ..crate::EngineOptions::default() },
     )

@@ -7,7 +7,7 @@ use warpfire_units::Seq;
 
 use super::{PlainEngine, get, open, put};
 use crate::testing::Rng;
-use crate::{Background, Batch, CommitError, Direction, KeyRange, Keys, Page, ReadSet, Store};
+use crate::{Background, Batch, CommitError, Direction, KeyList, KeyRange, ReadSet, ScanPage, Store};
 
 const ACCOUNTS: u64 = 64;
 
@@ -52,7 +52,7 @@ fn every_snapshot_sees_whole_commits_only() {
             })
             .collect();
         scope.spawn(move || {
-            let mut page = Page::default();
+            let mut page = ScanPage::default();
             while !done.load(Ordering::Relaxed) {
                 let snapshot = engine.snapshot();
                 for direction in [Direction::Forward, Direction::Backward] {
@@ -112,7 +112,7 @@ fn a_range_that_was_read_admits_no_phantom() {
     let snapshot = engine.snapshot();
     let reads = ReadSet {
         at: snapshot.seq(),
-        keys: Keys::default(),
+        keys: KeyList::default(),
         ranges: vec![(b"a".to_vec(), Some(b"c".to_vec()))],
     };
     let mut batch = Batch::new();

@@ -14,7 +14,7 @@
 //! 4. An overlay that was rolled back to a mark is as it was when the mark was made. The read set only grows: what was
 //!    done since may follow from all that was read.
 //! 5. Once sealed or ended, it neither reads nor changes anything.
-//! 6. Its memory is bounded: changes beyond a limit are refused (`overlay.rs`), reads beyond one count as reads of everything (`reads.rs`), and
+//! 6. Its memory is bounded: changes beyond a limit are refused (`write_set.rs`), reads beyond one count as reads of everything (`reads.rs`), and
 //!    bytes that could ride in a change are slices once many ride.
 //!
 //! ```text
@@ -24,12 +24,12 @@
 //!
 //! Calls of one transaction are one after the other; who shares it among threads sees to that. So its key locks are empty.
 
-mod held;
-mod overlay;
 mod reads;
 mod scan;
+mod slice_holds;
 #[cfg(test)]
 mod tests;
+mod write_set;
 
 use std::sync::Arc;
 
@@ -38,69 +38,70 @@ use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};
 use warpfire_units::{Seq, SlicePtr};
 
 use crate::batch::{Batch, BatchOp, SUMS};
-use crate::schema::{Base, Schema};
+use crate::schema::{OlderValue, Schema};
 use crate::store::{
-    CommitError, CutHook, Direction, Holder, KeyRange, MetaError, Page, ReadSet, SliceRead, SliceStore, Store,
+    CommitError, Direction, KeyRange, MetaError, ReadSet, ScanPage, SliceHolder, SliceRead, SliceStore,
+    Store, SyncPointHook,
 };
-use held::Held;
-use overlay::{Found, Overlay};
-use reads::Reads;
+use reads::TxReads;
+use slice_holds::SliceHolds;
+use write_set::{KeyWrites, WriteSet};
 
 /// A transaction over a store. What [`seal`](TxStore::seal) gives is what to commit below.
 pub struct TxStore<E: Store + SliceStore, S: Schema> {
     below: Arc<E>,
     schema: S,
     at: Seq,
-    state: Mutex<State>,
+    state: Mutex<TxState>,
     /// Until it ends.
     snapshot: Mutex<Option<E::Snapshot>>,
 }
 
-struct State {
-    overlay: Overlay,
-    reads: Option<Reads>,
-    held: Held,
-    who: Admit,
-    phase: Phase,
+struct TxState {
+    write_set: WriteSet,
+    reads: Option<TxReads>,
+    holds: SliceHolds,
+    admit: Admit,
+    phase: TxPhase,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum TxPhase {
     Open,
     Sealed,
     Ended,
 }
 
 /// Once changes take so much memory, bytes do not ride in them any more, but for very short ones: they become slices at once.
-const RIDE_MEMORY_BYTES_MAX: usize = 8 << 20;
+const INLINE_MEMORY_BYTES_MAX: usize = 8 << 20;
 
 /// What rides even then: a slice's place takes about as much.
-const RIDE_ALWAYS_BYTES: usize = 32;
+const INLINE_ALWAYS_BYTES: usize = 32;
 
 /// A moment in a transaction.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark {
+pub struct TxMark {
     ops: usize,
     sums: [i64; SUMS],
-    who: Admit,
+    admit: Admit,
 }
 
 /// What a transaction has changed, each key once, and read.
 #[derive(Clone, Debug)]
-pub struct Changes {
+pub struct TxChanges {
     /// The changes.
     pub batch: Batch,
     /// What was read.
     pub reads: ReadSet,
     /// Whether the reserve may be used for them: only if that was so for each of them.
-    pub who: Admit,
+    pub admit: Admit,
 }
 
 impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
     /// A transaction over what `below` holds now.
     #[must_use]
     pub fn begin(below: Arc<E>, schema: S) -> Self {
-        Self::over(below, schema, Some(Reads::default()))
+        Self::over(below, schema, Some(TxReads::default()))
     }
 
     /// A transaction that only reads: it keeps no read set, and changes to it are refused.
@@ -109,15 +110,15 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
         Self::over(below, schema, None)
     }
 
-    fn over(below: Arc<E>, schema: S, reads: Option<Reads>) -> Self {
+    fn over(below: Arc<E>, schema: S, reads: Option<TxReads>) -> Self {
         let snapshot = below.snapshot();
         let at = below.seq(&snapshot);
-        let state = State {
-            overlay: Overlay::default(),
+        let state = TxState {
+            write_set: WriteSet::default(),
             reads,
-            held: Held::default(),
-            who: Admit::Reserve,
-            phase: Phase::Open,
+            holds: SliceHolds::default(),
+            admit: Admit::Reserve,
+            phase: TxPhase::Open,
         };
         TxStore { below, schema, at, state: Mutex::new(state), snapshot: Mutex::new(Some(snapshot)) }
     }
@@ -131,13 +132,13 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
     /// Whether nothing has been changed.
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
-        self.state.lock().overlay.is_empty()
+        self.state.lock().write_set.is_empty()
     }
 
     /// Whether the key has been changed.
     #[must_use]
     pub fn has_changed(&self, key: &[u8]) -> bool {
-        self.state.lock().overlay.contains(key)
+        self.state.lock().write_set.contains(key)
     }
 
     /// Visits each key that has been changed, in order. The transaction waits meanwhile: `visit` must not call it.
@@ -148,7 +149,7 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
         &self,
         visit: &mut dyn FnMut(&[u8]) -> Result<(), F>,
     ) -> Result<(), F> {
-        self.open()?.overlay.keys(&[], None).try_for_each(|(key, _)| visit(key))
+        self.open()?.write_set.keys(&[], None).try_for_each(|(key, _)| visit(key))
     }
 
     /// The first keys of a range that have been changed, in order: at most `max`.
@@ -156,7 +157,13 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
     /// # Errors
     /// `Ended`.
     pub fn changed_keys(&self, range: KeyRange<'_>, max: usize) -> Result<Vec<Box<[u8]>>, MetaError> {
-        Ok(self.open()?.overlay.keys(range.start, range.end).take(max).map(|(key, _)| key.clone()).collect())
+        Ok(self
+            .open()?
+            .write_set
+            .keys(range.start, range.end)
+            .take(max)
+            .map(|(key, _)| key.clone())
+            .collect())
     }
 
     /// The key's value inside, for who looks at the transaction from outside: it does not count as read.
@@ -164,7 +171,7 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
     /// # Errors
     /// `Ended`; what reading says.
     pub fn peek(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
-        self.unnoted(|state| self.get_in(state, key, out))
+        self.without_noting_reads(|state| self.get_in(state, key, out))
     }
 
     /// As `peek`, the value that lies below.
@@ -185,13 +192,16 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
         range: KeyRange<'_>,
         max_entries: usize,
         max_bytes: usize,
-        page: &mut Page,
+        page: &mut ScanPage,
     ) -> Result<(), MetaError> {
         let most = (max_entries, max_bytes);
-        self.unnoted(|state| self.scan_in(state, range, Direction::Forward, most, page))
+        self.without_noting_reads(|state| self.scan_in(state, range, Direction::Forward, most, page))
     }
 
-    fn unnoted<T>(&self, look: impl FnOnce(&mut State) -> Result<T, MetaError>) -> Result<T, MetaError> {
+    fn without_noting_reads<T>(
+        &self,
+        look: impl FnOnce(&mut TxState) -> Result<T, MetaError>,
+    ) -> Result<T, MetaError> {
         let mut state = self.open()?;
         let reads = state.reads.take();
         let seen = look(&mut state);
@@ -203,70 +213,74 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
     ///
     /// # Errors
     /// `Ended`; if an operand does not decode.
-    pub fn seal(&self) -> Result<Changes, MetaError> {
+    pub fn seal(&self) -> Result<TxChanges, MetaError> {
         let mut state = self.open()?;
-        state.phase = Phase::Sealed;
-        let (overlay, reads, who) = (std::mem::take(&mut state.overlay), state.reads.take(), state.who);
+        state.phase = TxPhase::Sealed;
+        let (write_set, reads, admit) =
+            (std::mem::take(&mut state.write_set), state.reads.take(), state.admit);
         drop(state);
         let reads = reads.map_or_else(ReadSet::default, |reads| reads.into_set(self.at));
-        Ok(Changes { batch: overlay.into_batch(&self.schema)?, reads, who })
+        Ok(TxChanges { batch: write_set.into_batch(&self.schema)?, reads, admit })
     }
 
     /// This moment, to come back to.
     #[must_use]
-    pub fn mark(&self) -> Mark {
+    pub fn mark(&self) -> TxMark {
         let state = self.state.lock();
-        Mark { ops: state.overlay.len(), sums: *state.overlay.sums(), who: state.who }
+        TxMark { ops: state.write_set.len(), sums: *state.write_set.sums(), admit: state.admit }
     }
 
     /// Undoes every change since the mark. Marks made later are void.
-    pub fn roll_back(&self, mark: &Mark) {
+    pub fn roll_back(&self, mark: &TxMark) {
         let mut state = self.state.lock();
-        state.overlay.truncate(mark.ops, mark.sums);
-        state.who = mark.who;
+        state.write_set.truncate(mark.ops, mark.sums);
+        state.admit = mark.admit;
     }
 
     /// Ends the transaction and gives back what it held. What it changed has to be committed below before.
     pub fn end(&self) {
         let mut state = self.state.lock();
-        if std::mem::replace(&mut state.phase, Phase::Ended) != Phase::Ended {
-            let held = std::mem::take(&mut state.held);
-            state.overlay = Overlay::default();
-            self.below.release(&held.end(&*self.below.holder()));
+        if std::mem::replace(&mut state.phase, TxPhase::Ended) != TxPhase::Ended {
+            let holds = std::mem::take(&mut state.holds);
+            state.write_set = WriteSet::default();
+            self.below.release(&holds.end(&*self.below.holder()));
             *self.snapshot.lock() = None;
         }
     }
 
-    fn open(&self) -> Result<MutexGuard<'_, State>, MetaError> {
+    fn open(&self) -> Result<MutexGuard<'_, TxState>, MetaError> {
         let state = self.state.lock();
-        if state.phase == Phase::Open { Ok(state) } else { Err(MetaError::Ended) }
+        if state.phase == TxPhase::Open { Ok(state) } else { Err(MetaError::Ended) }
     }
 
     /// The key's value is known, as of the version that lies below, without a read of it: noted as read.
-    pub fn saw(&self, key: &[u8]) {
+    pub fn note_read(&self, key: &[u8]) {
         if let Some(reads) = &mut self.state.lock().reads {
             reads.key(key);
         }
     }
 
     /// The key's value below, noted as read.
-    fn get_below(&self, state: &mut State, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
+    fn get_below(&self, state: &mut TxState, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
         if let Some(reads) = &mut state.reads {
             reads.key(key);
         }
         self.below.get(key, self.at, out)
     }
 
-    fn get_in(&self, state: &mut State, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
+    fn get_in(&self, state: &mut TxState, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
         out.clear();
-        match state.overlay.find(key) {
-            Found::Nothing => self.get_below(state, key, out),
-            Found::Floor => state.overlay.fold(&self.schema, key, None, out),
-            Found::Operands => {
+        match state.write_set.find(key) {
+            KeyWrites::Nothing => self.get_below(state, key, out),
+            KeyWrites::Floor => state.write_set.fold(&self.schema, key, None, out),
+            KeyWrites::Operands => {
                 let mut value = Vec::new();
-                let base =
-                    if self.get_below(state, key, &mut value)? { Base::Value(&value) } else { Base::Absent };
-                state.overlay.fold(&self.schema, key, Some(base), out)
+                let base = if self.get_below(state, key, &mut value)? {
+                    OlderValue::Value(&value)
+                } else {
+                    OlderValue::Absent
+                };
+                state.write_set.fold(&self.schema, key, Some(base), out)
             }
         }
     }
@@ -299,7 +313,7 @@ impl<E: Store + SliceStore, S: Schema> Store for TxStore<E, S> {
         direction: Direction,
         max_entries: usize,
         max_bytes: usize,
-        page: &mut Page,
+        page: &mut ScanPage,
     ) -> Result<(), MetaError> {
         let mut state = self.open()?;
         self.scan_in(&mut state, range, direction, (max_entries, max_bytes), page)
@@ -308,19 +322,19 @@ impl<E: Store + SliceStore, S: Schema> Store for TxStore<E, S> {
     fn lock(&self, _keys: &[&[u8]]) {}
 
     /// What is read inside changes by nothing but what is committed inside, so `reads` can not have changed.
-    fn commit(&self, batch: &Batch, _reads: Option<&ReadSet>, who: Admit) -> Result<Seq, CommitError> {
+    fn commit(&self, batch: &Batch, _reads: Option<&ReadSet>, admit: Admit) -> Result<Seq, CommitError> {
         let mut state = self.open()?;
         if state.reads.is_none() {
-            return Err(MetaError::OnlyReads.into());
+            return Err(MetaError::ReadOnlyTransaction.into());
         }
         for op in batch.iter().filter(|op| !matches!(op, BatchOp::Delete(_))) {
-            let (held, is_operand) = (&mut state.held, matches!(op, BatchOp::Merge(..)));
-            let mut hold = |slice| held.named(slice, &*self.below.holder());
+            let (holds, is_operand) = (&mut state.holds, matches!(op, BatchOp::Merge(..)));
+            let mut hold = |slice| holds.add_named(slice, &*self.below.holder());
             self.schema.pointers(op.key(), op.value(), is_operand, &mut hold).map_err(MetaError::from)?;
         }
-        state.overlay.append(batch)?;
-        if who == Admit::User {
-            state.who = Admit::User;
+        state.write_set.append(batch)?;
+        if admit == Admit::User {
+            state.admit = Admit::User;
         }
         Ok(self.at)
     }
@@ -331,7 +345,7 @@ impl<E: Store + SliceStore, S: Schema> Store for TxStore<E, S> {
     }
 
     /// A transaction makes no cuts, so it calls no hook.
-    fn set_cut_hook(&self, _hook: CutHook) {}
+    fn set_sync_point_hook(&self, _hook: SyncPointHook) {}
 
     fn background_step(&self) -> Result<bool, MetaError> {
         Ok(false)
@@ -344,23 +358,23 @@ impl<E: Store + SliceStore, S: Schema> Store for TxStore<E, S> {
 }
 
 impl<E: Store + SliceStore, S: Schema> SliceStore for TxStore<E, S> {
-    fn write(&self, stream: Stream, bytes: &[u8], who: Admit) -> Result<Slices, LogError> {
+    fn write(&self, stream: Stream, bytes: &[u8], admit: Admit) -> Result<Slices, LogError> {
         let over = |_| LogError::ReadOnly("the transaction has ended".into());
         drop(self.open().map_err(over)?);
-        let slices = self.below.write(stream, bytes, who)?;
+        let slices = self.below.write(stream, bytes, admit)?;
         let (mut state, holder) = (self.state.lock(), self.below.holder());
-        slices.iter().for_each(|slice| state.held.wrote(*slice, &*holder));
+        slices.iter().for_each(|slice| state.holds.add_written(*slice, &*holder));
         Ok(slices)
     }
 
-    fn lets_ride(&self, len: usize) -> bool {
-        len <= RIDE_ALWAYS_BYTES || self.state.lock().overlay.memory_bytes() < RIDE_MEMORY_BYTES_MAX
+    fn may_inline(&self, len: usize) -> bool {
+        len <= INLINE_ALWAYS_BYTES || self.state.lock().write_set.memory_bytes() < INLINE_MEMORY_BYTES_MAX
     }
 
     /// Held until the transaction ends: see invariant 3.
     fn release(&self, _slices: &[SlicePtr]) {}
 
-    fn holder(self: &Arc<Self>) -> Arc<dyn Holder> {
+    fn holder(self: &Arc<Self>) -> Arc<dyn SliceHolder> {
         self.below.holder()
     }
 

@@ -7,10 +7,10 @@ use hashbrown::HashTable;
 use warpfire_format::key_hash;
 use warpfire_units::Seq;
 
-use crate::keys::Keys;
+use crate::key_list::KeyList;
 use crate::store::ReadSet;
 
-type Bound = Option<Vec<u8>>;
+type RangeEnd = Option<Vec<u8>>;
 
 /// Beyond this much memory, which is some three million keys, a transaction counts as one that has read everything.
 const READS_BYTES_MAX: usize = 128 << 20;
@@ -19,15 +19,15 @@ const READS_BYTES_MAX: usize = 128 << 20;
 const NUMBER_BYTES: usize = 2 * size_of::<u32>();
 
 #[derive(Default)]
-pub(super) struct Reads {
-    keys: Keys,
+pub(super) struct TxReads {
+    keys: KeyList,
     numbers: HashTable<u32>,
-    ranges: Vec<(Vec<u8>, Bound)>,
+    ranges: Vec<(Vec<u8>, RangeEnd)>,
 }
 
-impl Reads {
+impl TxReads {
     pub(super) fn key(&mut self, key: &[u8]) {
-        let Reads { keys, numbers, .. } = self;
+        let TxReads { keys, numbers, .. } = self;
         let is_key = |number: &u32| keys.key(*number as usize) == key;
         let hash = key_hash(key);
         if numbers.find(hash, is_key).is_some() {
@@ -37,7 +37,7 @@ impl Reads {
         numbers.insert_unique(hash, number, |number| key_hash(keys.key(*number as usize)));
         keys.push(key);
         if keys.memory_bytes() + keys.len() * NUMBER_BYTES > READS_BYTES_MAX {
-            *self = Reads { ranges: vec![(Vec::new(), None)], ..Reads::default() };
+            *self = TxReads { ranges: vec![(Vec::new(), None)], ..TxReads::default() };
         }
     }
 
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_key_counts_once_and_very_many_count_as_everything() {
-        let mut reads = Reads::default();
+        let mut reads = TxReads::default();
         for key in [&b"a"[..], b"b", b"a", b""] {
             reads.key(key);
         }

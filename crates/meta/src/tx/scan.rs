@@ -2,10 +2,10 @@
 
 use warpfire_log::LogError;
 
-use super::overlay::Overlay;
-use super::{State, TxStore};
-use crate::schema::{Base, Schema};
-use crate::store::{Direction, KeyRange, MetaError, Page, PageEntry, SliceStore, Store};
+use super::write_set::WriteSet;
+use super::{TxState, TxStore};
+use crate::schema::{OlderValue, Schema};
+use crate::store::{Direction, KeyRange, MetaError, ScanEntry, ScanPage, SliceStore, Store};
 
 /// The key right after `key`.
 fn after(key: &[u8]) -> Vec<u8> {
@@ -13,26 +13,26 @@ fn after(key: &[u8]) -> Vec<u8> {
 }
 
 /// What comes next in the merge of two walks.
-enum Next<'a> {
-    Below(PageEntry<'a>),
-    Changed(&'a [u8], Option<PageEntry<'a>>),
+enum NextKey<'a> {
+    Below(ScanEntry<'a>),
+    Changed(&'a [u8], Option<ScanEntry<'a>>),
 }
 
 impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
     pub(super) fn scan_in(
         &self,
-        state: &mut State,
+        state: &mut TxState,
         range: KeyRange<'_>,
         direction: Direction,
         (max_entries, max_bytes): (usize, usize),
-        page: &mut Page,
+        page: &mut ScanPage,
     ) -> Result<(), MetaError> {
         page.clear();
         if range.end.is_some_and(|end| end <= range.start) {
             return Ok(());
         }
         let (mut start, mut end) = (range.start.to_vec(), range.end.map(<[u8]>::to_vec));
-        let mut below = Page::default();
+        let mut below = ScanPage::default();
         // Where the walk came to an end before the range did.
         let stopped = loop {
             let wanted = max_entries.saturating_sub(page.len()).max(1);
@@ -49,7 +49,8 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
                 (Some(last), Direction::Backward) => (last.clone(), end.clone()),
             };
             let part = KeyRange { start: &part_start, end: part_end.as_deref() };
-            let full = self.merge(&state.overlay, &below, part, direction, (max_entries, max_bytes), page)?;
+            let full =
+                self.add_part(&state.write_set, &below, part, direction, (max_entries, max_bytes), page)?;
             if full.is_some() {
                 break full;
             }
@@ -71,17 +72,17 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
     }
 
     /// Adds to the page what there is in a part of the range; gives the first key for which it had no room.
-    fn merge(
+    fn add_part(
         &self,
-        overlay: &Overlay,
-        below: &Page,
+        write_set: &WriteSet,
+        below: &ScanPage,
         part: KeyRange<'_>,
         direction: Direction,
         (max_entries, max_bytes): (usize, usize),
-        page: &mut Page,
+        page: &mut ScanPage,
     ) -> Result<Option<Vec<u8>>, MetaError> {
         let mut entries = below.iter().peekable();
-        let mut changed = overlay.keys(part.start, part.end);
+        let mut changed = write_set.keys(part.start, part.end);
         let mut step = || match direction {
             Direction::Forward => changed.next(),
             Direction::Backward => changed.next_back(),
@@ -91,40 +92,40 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
         loop {
             let next = match (entries.peek().copied(), waiting) {
                 (None, None) => return Ok(None),
-                (Some(entry), None) => Next::Below(entry),
-                (None, Some(key)) => Next::Changed(key, None),
+                (Some(entry), None) => NextKey::Below(entry),
+                (None, Some(key)) => NextKey::Changed(key, None),
                 (Some(entry), Some(key)) => {
                     let order = match direction {
                         Direction::Forward => entry.key.cmp(key),
                         Direction::Backward => key.cmp(entry.key),
                     };
                     match order {
-                        std::cmp::Ordering::Less => Next::Below(entry),
-                        std::cmp::Ordering::Equal => Next::Changed(key, Some(entry)),
-                        std::cmp::Ordering::Greater => Next::Changed(key, None),
+                        std::cmp::Ordering::Less => NextKey::Below(entry),
+                        std::cmp::Ordering::Equal => NextKey::Changed(key, Some(entry)),
+                        std::cmp::Ordering::Greater => NextKey::Changed(key, None),
                     }
                 }
             };
-            let (key, shown) = match next {
-                Next::Below(entry) => {
+            let (key, visible) = match next {
+                NextKey::Below(entry) => {
                     entries.next();
                     (entry.key, Some(entry.value))
                 }
-                Next::Changed(key, entry) => {
+                NextKey::Changed(key, entry) => {
                     if entry.is_some() {
                         entries.next();
                     }
                     waiting = step().map(|(key, _)| &**key);
-                    let base = entry.map_or(Base::Absent, |entry| Base::Value(entry.value));
-                    let there = overlay.fold(&self.schema, key, Some(base), &mut value)?;
-                    (key, there.then_some(value.as_slice()))
+                    let base = entry.map_or(OlderValue::Absent, |entry| OlderValue::Value(entry.value));
+                    let has_value = write_set.fold(&self.schema, key, Some(base), &mut value)?;
+                    (key, has_value.then_some(value.as_slice()))
                 }
             };
-            let Some(shown) = shown else { continue };
+            let Some(visible) = visible else { continue };
             if page.len() >= max_entries || (!page.is_empty() && page.bytes() >= max_bytes) {
                 return Ok(Some(key.to_vec()));
             }
-            page.push(key, shown);
+            page.push(key, visible);
         }
     }
 }

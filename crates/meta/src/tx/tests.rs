@@ -3,9 +3,9 @@
 use warpfire_log::{Admit, Stream};
 use warpfire_units::Seq;
 
-use super::{Mark, TxStore};
+use super::{TxMark, TxStore};
 use crate::testing::{ListSchema, Rng, clear_item, pointer_item, text_item};
-use crate::{Batch, CommitError, Direction, KeyRange, MapStore, MetaError, Page, SliceStore, Store};
+use crate::{Batch, CommitError, Direction, KeyRange, MapStore, MetaError, ScanPage, SliceStore, Store};
 use std::sync::Arc;
 
 type Below = MapStore<ListSchema>;
@@ -47,7 +47,7 @@ fn scan<E: Store>(
     direction: Direction,
     limits: (usize, usize),
 ) -> (Entries, bool) {
-    let mut page = Page::default();
+    let mut page = ScanPage::default();
     let snapshot = store.snapshot();
     store.scan(range, store.seq(&snapshot), direction, limits.0, limits.1, &mut page).unwrap();
     (page.iter().map(|e| (e.key.to_vec(), e.value.to_vec())).collect(), page.more)
@@ -81,7 +81,7 @@ fn a_transaction_reads_like_a_map_in_which_its_changes_were_made() {
         let mut made: Vec<Batch> = (0..rng.below(30)).map(|_| change(&mut rng)).collect();
         let below = Arc::new(twin_of(&made));
         let tx = TxStore::begin(below.clone(), ListSchema);
-        let mut marks: Vec<(Mark, usize)> = Vec::new();
+        let mut marks: Vec<(TxMark, usize)> = Vec::new();
         let mut twin = twin_of(&made);
         for step in 0..60 {
             match rng.below(10) {
@@ -120,7 +120,7 @@ fn changes_committed_below_are_those_that_were_seen_inside() {
             apply(&twin, &batch);
         }
         let changes = tx.seal().unwrap();
-        below.commit(&changes.batch, Some(&changes.reads), changes.who).unwrap();
+        below.commit(&changes.batch, Some(&changes.reads), changes.admit).unwrap();
         let all = KeyRange { start: b"", end: None };
         let limits = (usize::MAX, usize::MAX);
         assert_eq!(
@@ -144,7 +144,7 @@ fn conflicts(read: impl FnOnce(&TxStore<Below, ListSchema>), meanwhile: &Batch) 
     apply(&tx, &put(b"z", b"26"));
     apply(&*below, meanwhile);
     let changes = tx.seal().unwrap();
-    matches!(below.commit(&changes.batch, Some(&changes.reads), changes.who), Err(CommitError::Conflict))
+    matches!(below.commit(&changes.batch, Some(&changes.reads), changes.admit), Err(CommitError::Conflict))
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn slices_stay_until_the_transaction_ends_and_then_only_if_they_were_committed()
         tx.release(&slices);
         if commits {
             let changes = tx.seal().unwrap();
-            below.commit(&changes.batch, Some(&changes.reads), changes.who).unwrap();
+            below.commit(&changes.batch, Some(&changes.reads), changes.admit).unwrap();
         }
         drop(tx);
         while below.background_step().unwrap() {}
@@ -209,5 +209,5 @@ fn what_has_ended_says_so_and_what_only_reads_changes_nothing() {
     let tx = TxStore::begin_read_only(below, ListSchema);
     assert!(tx.get(b"a", Seq::MAX, &mut Vec::new()).unwrap());
     let refused = tx.commit(&put(b"a", b"2"), None, Admit::User);
-    assert!(matches!(refused, Err(CommitError::Failed(MetaError::OnlyReads))));
+    assert!(matches!(refused, Err(CommitError::Failed(MetaError::ReadOnlyTransaction))));
 }

@@ -2,7 +2,7 @@
 
 use fuser::{InitFlags, KernelConfig};
 
-use crate::options::Checks;
+use crate::options::PermissionChecks;
 
 /// Largest write, and largest read: the kernel's limit of 256 pages.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
@@ -29,20 +29,20 @@ const WANTED: InitFlags = InitFlags::FUSE_PARALLEL_DIROPS
 
 /// What a listing tells of the files that it names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Listings {
+pub(super) enum ListingDetail {
     /// Their kinds. In a view, where all that is told counts as seen: who asked only for names does not conflict with who changes a file.
-    Names,
+    NamesOnly,
     /// Their attributes too: a name's inode comes with it, while a lookup later costs a request.
-    Nodes,
+    WithAttributes,
 }
 
 /// Settles a mount's protocol.
-pub(super) fn configure(config: &mut KernelConfig, checks: Checks, listings: Listings) {
+pub(super) fn configure(config: &mut KernelConfig, checks: PermissionChecks, detail: ListingDetail) {
     let mut wanted = WANTED;
-    if listings == Listings::Nodes {
+    if detail == ListingDetail::WithAttributes {
         wanted |= InitFlags::FUSE_DO_READDIRPLUS;
     }
-    if checks == Checks::Kernel {
+    if checks == PermissionChecks::Kernel {
         // With this the kernel checks permissions, by mode and list.
         wanted |= InitFlags::FUSE_POSIX_ACL;
     }

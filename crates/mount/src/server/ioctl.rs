@@ -9,7 +9,7 @@ use fuser::{Errno, INodeNo, ReplyIoctl, Request};
 use warpfire_meta::{SliceStore, Store};
 
 use super::{Refusal, Server};
-use crate::groups::ProcessGroups;
+use crate::caller::CallerGroups;
 use crate::{slices, views};
 
 impl<E: Store + SliceStore> Server<E> {
@@ -22,18 +22,19 @@ impl<E: Store + SliceStore> Server<E> {
         given: &[u8],
         reply: ReplyIoctl,
     ) {
-        let asker = views::Asker { uid: req.uid(), pid: req.pid() };
+        let requester = views::Requester { uid: req.uid(), pid: req.pid() };
         let is_root = ino.0 == self.fs.root().ino();
-        match self.setting.door.main() {
-            Some(control) if is_root && views::Request::is_known(command) => {
-                let Some(request) = views::Request::decode(command, given) else {
+        match self.context.mount_kind.main_control() {
+            Some(control) if is_root && views::TransactionRequest::is_known(command) => {
+                let Some(request) = views::TransactionRequest::decode(command, given) else {
                     return reply.error(Errno::EINVAL);
                 };
-                let answer = move |told: Result<views::TransactionReport, rustix::io::Errno>| match told {
+                let answer = move |outcome: Result<views::TransactionReport, rustix::io::Errno>| match outcome
+                {
                     Ok(report) => reply.ioctl(0, &report.encode()),
                     Err(errno) => reply.error(Errno::from_i32(errno.raw_os_error())),
                 };
-                Arc::clone(control).ask(asker, request, Box::new(answer));
+                Arc::clone(control).ask(requester, request, Box::new(answer));
             }
             _ if is_root && views::DiffRequest::is_known(command) => {
                 let Some(request) = views::DiffRequest::decode(given) else {
@@ -43,42 +44,51 @@ impl<E: Store + SliceStore> Server<E> {
                     Ok(block) => reply.ioctl(0, &*block),
                     Err(errno) => reply.error(Errno::from_i32(errno.raw_os_error())),
                 };
-                let (control, request) = self.setting.door.lister(request);
-                Arc::clone(control).list(asker, request, Box::new(answer));
+                let (control, request) = self.context.mount_kind.diff_target(request);
+                Arc::clone(control).list(requester, request, Box::new(answer));
             }
-            _ if slices::Request::is_known(command) => self.answer_slicing(req, ino, command, given, reply),
+            _ if slices::SliceRequest::is_known(command) => {
+                self.answer_slice_request(req, ino, command, given, reply)
+            }
             _ => reply.error(Errno::ENOTTY),
         }
     }
 
     /// Has one that rearranges a file answered by another thread: the kernel will be told to forget what it knows of the file.
-    fn answer_slicing(&self, req: &Request, ino: INodeNo, command: u32, given: &[u8], reply: ReplyIoctl) {
-        let asked = self.node(ino).and_then(|node| {
-            Ok(slices::Asked {
+    fn answer_slice_request(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        command: u32,
+        given: &[u8],
+        reply: ReplyIoctl,
+    ) {
+        let task = self.node(ino).and_then(|node| {
+            Ok(slices::SliceTask {
                 fs: Arc::clone(&self.fs),
                 shelf: Arc::clone(&self.shelf),
                 notifier: Arc::clone(&self.notifier),
                 node,
                 uid: req.uid(),
                 gid: req.gid(),
-                groups: ProcessGroups::of(req.pid()),
-                request: slices::Request::decode(command, given).ok_or(Refusal(Errno::EINVAL))?,
-                read_only: self.setting.read_only,
+                groups: CallerGroups::of(req.pid()),
+                request: slices::SliceRequest::decode(command, given).ok_or(Refusal(Errno::EINVAL))?,
+                read_only: self.context.read_only,
             })
         });
-        let asked = match asked {
-            Ok(asked) => asked,
+        let task = match task {
+            Ok(task) => task,
             Err(Refusal(errno)) => return reply.error(errno),
         };
-        let changes = self.setting.changes.clone();
-        // Who can not wait for a thread is told so: a thread that takes requests must not do it itself.
-        self.setting.waiters.give_or(
+        let changes = self.context.changes.clone();
+        // Who cannot wait for a thread is told so: a thread that takes requests must not do it itself.
+        self.context.blocking_threads.spawn_or(
             reply,
             move |reply| {
-                match asked.answer() {
-                    Ok(told) => reply.ioctl(0, &told.encode()),
-                    Err(slices::Refused::Here(errno)) => reply.error(errno),
-                    Err(slices::Refused::ByFs(e)) => reply.error(Refusal::from(e).0),
+                match task.answer() {
+                    Ok(outcome) => reply.ioctl(0, &outcome.encode()),
+                    Err(slices::SliceRefusal::Errno(errno)) => reply.error(errno),
+                    Err(slices::SliceRefusal::Filesystem(e)) => reply.error(Refusal::from(e).0),
                 }
                 changes.mark();
             },

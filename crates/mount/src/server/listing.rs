@@ -15,9 +15,9 @@ use parking_lot::Mutex;
 use warpfire_fs::{DirEntry, DirHandle};
 use warpfire_meta::{SliceStore, Store};
 
-use super::{Answer, GENERATION, Refusal, Server};
+use super::{GENERATION, Refusal, RequestResult, Server};
 use crate::attr::{file_attr, file_type};
-use crate::gate::Pass;
+use crate::invalidation_gate::GatePass;
 
 /// Names asked of the filesystem at a time: about what a page of an answer has room for ...
 const NAMES_AT_ONCE: usize = 128;
@@ -30,7 +30,7 @@ const NODES_AT_ONCE_MAX: usize = 6144;
 pub(super) struct OpenDir {
     handle: DirHandle,
     /// How many names the last answer with attributes told of.
-    told: AtomicUsize,
+    nodes_sent: AtomicUsize,
 }
 
 /// Open directories, by the number that the kernel has for them.
@@ -47,7 +47,7 @@ impl OpenDirs {
 
     pub(super) fn add(&self, handle: DirHandle) -> FileHandle {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let dir = OpenDir { handle, told: AtomicUsize::new(NODES_AT_ONCE_MIN) };
+        let dir = OpenDir { handle, nodes_sent: AtomicUsize::new(NODES_AT_ONCE_MIN) };
         self.handles.lock().insert(number, Arc::new(dir));
         FileHandle(number)
     }
@@ -63,7 +63,7 @@ impl OpenDirs {
         drop(gone);
     }
 
-    fn get(&self, number: FileHandle) -> Answer<Arc<OpenDir>> {
+    fn get(&self, number: FileHandle) -> RequestResult<Arc<OpenDir>> {
         self.handles.lock().get(&number.0).cloned().ok_or(Refusal(Errno::EBADF))
     }
 }
@@ -86,29 +86,30 @@ impl<E: Store + SliceStore> Server<E> {
     /// As `list_names`, and tells of the nodes too.
     pub(super) fn list_nodes(
         &self,
-        pass: &Pass<'_>,
+        pass: &GatePass<'_>,
         number: FileHandle,
         from: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
         let filled = self.open_dirs.get(number).and_then(|dir| {
-            let mut told = 0;
-            let keep = pass.keep();
-            let at_once = dir.told.load(Ordering::Relaxed);
+            let mut nodes_sent = 0;
+            let keep = pass.cache_time();
+            let at_once = dir.nodes_sent.load(Ordering::Relaxed);
             self.fs.visit_handle(&dir.handle, from, at_once, &mut |cookie, name, node| {
                 let attr = file_attr(&self.fs.getattr(node));
                 if reply.add(attr.ino, cookie, OsStr::from_bytes(name), &keep, &attr, GENERATION) {
                     return true;
                 }
-                told += 1;
+                nodes_sent += 1;
                 // These are shown, not told of: the kernel knows them as directories already.
                 if name != b"." && name != b".." {
-                    self.setting.nodes.remember(node.ino(), node);
+                    self.context.nodes.count_lookup(node.ino(), node);
                 }
                 false
             })?;
             // The next answer has as much room, if not quite as long names.
-            dir.told.store((told + 1).clamp(NODES_AT_ONCE_MIN, NODES_AT_ONCE_MAX), Ordering::Relaxed);
+            dir.nodes_sent
+                .store((nodes_sent + 1).clamp(NODES_AT_ONCE_MIN, NODES_AT_ONCE_MAX), Ordering::Relaxed);
             Ok(())
         });
         match filled {
@@ -122,8 +123,8 @@ impl<E: Store + SliceStore> Server<E> {
         &self,
         handle: &DirHandle,
         from: u64,
-        mut visit: impl FnMut(u64, &DirEntry) -> Answer<bool>,
-    ) -> Answer<()> {
+        mut visit: impl FnMut(u64, &DirEntry) -> RequestResult<bool>,
+    ) -> RequestResult<()> {
         let mut position = from;
         loop {
             let entries = self.fs.read_handle(handle, position, NAMES_AT_ONCE)?;

@@ -28,18 +28,18 @@ use fuser::{
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use warpfire_fs::acl::{Caller, Perm};
-use warpfire_fs::{Changes, Fs, FsError, NewMode, NodeRef, Position, Seek, SetAttr};
+use warpfire_fs::{ChangeSignal, Fs, FsError, NewMode, NodeRef, Position, Seek, SetAttr};
 use warpfire_meta::{SliceStore, Store};
 
-use crate::attr::{file_attr, nothing, set_time};
-use crate::awake::Requests;
-use crate::gate::{Gate, Pass};
-use crate::groups::ProcessGroups;
-use crate::nodes::Nodes;
-use crate::options::Checks;
-use crate::slices::Shelf;
-use crate::views::Door;
-use crate::waiters::Waiters;
+use crate::attr::{file_attr, negative_entry, set_time};
+use crate::blocking_threads::BlockingThreads;
+use crate::caller::CallerGroups;
+use crate::cpu_latency::RequestCounter;
+use crate::invalidation_gate::{GatePass, InvalidationGate};
+use crate::kernel_nodes::KernelNodes;
+use crate::options::PermissionChecks;
+use crate::slices::SliceShelf;
+use crate::views::MountKind;
 use flags::{alloc_mode, file_kind, rename_mode, xattr_mode};
 use listing::OpenDirs;
 
@@ -67,55 +67,55 @@ thread_local! {
 pub(crate) struct Server<E: Store + SliceStore> {
     fs: Arc<Fs<E>>,
     open_dirs: OpenDirs,
-    checks: Checks,
-    setting: Setting,
+    checks: PermissionChecks,
+    context: ServerContext,
     /// Slices that were taken by ioctls.
-    shelf: Arc<Shelf>,
+    shelf: Arc<SliceShelf>,
     /// Known once the kernel has been greeted, which is before anyone can ask.
     notifier: Arc<OnceLock<Notifier>>,
     /// The connection to the kernel, of a server with one thread.
-    alone: Option<OwnedFd>,
+    sole_connection: Option<OwnedFd>,
 }
 
 /// Held while a request is answered. Then the next one is looked for.
-struct Answering<'a> {
-    pass: Pass<'a>,
-    _next: Next<'a>,
+struct RequestGuard<'a> {
+    pass: GatePass<'a>,
+    _poll: PollOnDrop<'a>,
 }
 
-impl<'a> Deref for Answering<'a> {
-    type Target = Pass<'a>;
+impl<'a> Deref for RequestGuard<'a> {
+    type Target = GatePass<'a>;
 
-    fn deref(&self) -> &Pass<'a> {
+    fn deref(&self) -> &GatePass<'a> {
         &self.pass
     }
 }
 
 /// Looks for the next request when it is dropped.
-struct Next<'a>(Option<(&'a Requests, BorrowedFd<'a>)>);
+struct PollOnDrop<'a>(Option<(&'a RequestCounter, BorrowedFd<'a>)>);
 
-impl Drop for Next<'_> {
+impl Drop for PollOnDrop<'_> {
     fn drop(&mut self) {
         if let Some((requests, connection)) = self.0 {
-            requests.linger(connection);
+            requests.poll_next_request(connection);
         }
     }
 }
 
 /// What a server shares with others in its process.
-pub(crate) struct Setting {
+pub(crate) struct ServerContext {
     /// What the kernel remembers.
-    pub(crate) nodes: Arc<Nodes<NodeRef>>,
+    pub(crate) nodes: Arc<KernelNodes<NodeRef>>,
     /// What the kernel may keep.
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) gate: Arc<InvalidationGate>,
     /// Is told of changes.
-    pub(crate) changes: Changes,
+    pub(crate) changes: ChangeSignal,
     /// Is told of requests.
-    pub(crate) requests: Requests,
+    pub(crate) requests: RequestCounter,
     /// Threads for what waits.
-    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) blocking_threads: Arc<BlockingThreads>,
     /// What the root directory answers about transactions.
-    pub(crate) door: Door,
+    pub(crate) mount_kind: MountKind,
     /// Whether nothing may be changed.
     pub(crate) read_only: bool,
 }
@@ -135,17 +135,17 @@ impl From<FsError> for Refusal {
 /// The kernel asks about an inode that it was not told of, or has forgotten: it looks the name up again.
 const STALE: Refusal = Refusal(Errno::ESTALE);
 
-type Answer<T> = Result<T, Refusal>;
+type RequestResult<T> = Result<T, Refusal>;
 
 impl<E: Store + SliceStore> Server<E> {
-    pub(crate) fn new(fs: Arc<Fs<E>>, checks: Checks, setting: Setting) -> Server<E> {
+    pub(crate) fn new(fs: Arc<Fs<E>>, checks: PermissionChecks, context: ServerContext) -> Server<E> {
         let (shelf, notifier) = (Arc::default(), Arc::default());
-        Server { fs, open_dirs: OpenDirs::new(), checks, setting, shelf, notifier, alone: None }
+        Server { fs, open_dirs: OpenDirs::new(), checks, context, shelf, notifier, sole_connection: None }
     }
 
     /// Says that one thread serves this connection, which may look for its next request before it sleeps. Of several, another would be woken for it.
-    pub(crate) fn serve_alone(&mut self, connection: OwnedFd) {
-        self.alone = Some(connection);
+    pub(crate) fn set_sole_connection(&mut self, connection: OwnedFd) {
+        self.sole_connection = Some(connection);
     }
 
     /// Where the server looks for who tells the kernel something.
@@ -154,54 +154,55 @@ impl<E: Store + SliceStore> Server<E> {
     }
 
     /// The node that a request is about.
-    fn node(&self, ino: INodeNo) -> Answer<NodeRef> {
-        self.setting.requests.count();
-        self.setting.nodes.get(ino.0).ok_or(STALE)
+    fn node(&self, ino: INodeNo) -> RequestResult<NodeRef> {
+        self.context.requests.count();
+        self.context.nodes.get(ino.0).ok_or(STALE)
     }
 
     /// A pass for an answer.
-    fn pass(&self) -> Answering<'_> {
-        let next = self.alone.as_ref().map(|connection| (&self.setting.requests, connection.as_fd()));
-        Answering { pass: self.setting.gate.pass(), _next: Next(next) }
+    fn pass(&self) -> RequestGuard<'_> {
+        let next =
+            self.sole_connection.as_ref().map(|connection| (&self.context.requests, connection.as_fd()));
+        RequestGuard { pass: self.context.gate.pass(), _poll: PollOnDrop(next) }
     }
 
     /// Tells of a node, and counts that.
-    fn enter(&self, pass: &Pass<'_>, answer: Answer<NodeRef>, reply: ReplyEntry) {
+    fn reply_entry(&self, pass: &GatePass<'_>, answer: RequestResult<NodeRef>, reply: ReplyEntry) {
         match answer {
             Ok(node) => {
                 let attr = file_attr(&self.fs.getattr(&node));
-                self.setting.nodes.remember(node.ino(), &node);
-                reply.entry(&pass.keep(), &attr, GENERATION);
+                self.context.nodes.count_lookup(node.ino(), &node);
+                reply.entry(&pass.cache_time(), &attr, GENERATION);
             }
             Err(Refusal(errno)) => reply.error(errno),
         }
     }
 
-    /// As `enter`, of something just made.
-    fn enter_new(&self, pass: &Pass<'_>, answer: Answer<NodeRef>, reply: ReplyEntry) {
-        self.enter(pass, answer, reply);
-        self.setting.changes.mark();
+    /// As `reply_entry`, of something just made.
+    fn reply_new_entry(&self, pass: &GatePass<'_>, answer: RequestResult<NodeRef>, reply: ReplyEntry) {
+        self.reply_entry(pass, answer, reply);
+        self.context.changes.mark();
     }
 
-    fn done(&self, answer: Answer<()>, reply: ReplyEmpty) {
+    fn reply_done(&self, answer: RequestResult<()>, reply: ReplyEmpty) {
         match answer {
             Ok(()) => reply.ok(),
             Err(Refusal(errno)) => reply.error(errno),
         }
-        self.setting.changes.mark();
+        self.context.changes.mark();
     }
 }
 
-/// Who sends a request. What permissions could refuse has been refused before, see [`Checks`].
-fn caller<'a>(req: &Request, groups: &'a ProcessGroups) -> Caller<'a> {
+/// Who sends a request. What permissions could refuse has been refused before, see [`PermissionChecks`].
+fn caller<'a>(req: &Request, groups: &'a CallerGroups) -> Caller<'a> {
     Caller { uid: req.uid(), gid: req.gid(), groups, checked: true }
 }
 
 impl<E: Store + SliceStore> Filesystem for Server<E> {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        let listings = match self.setting.door {
-            Door::Main(_) => init::Listings::Nodes,
-            Door::View(..) => init::Listings::Names,
+        let listings = match self.context.mount_kind {
+            MountKind::MainMount(_) => init::ListingDetail::WithAttributes,
+            MountKind::View(..) => init::ListingDetail::NamesOnly,
         };
         init::configure(config, self.checks, listings);
         Ok(())
@@ -209,12 +210,12 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
 
     fn destroy(&mut self) {
         self.open_dirs.clear();
-        self.setting.nodes.clear();
+        self.context.nodes.clear();
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let pass = self.pass();
-        let groups = ProcessGroups::of(req.pid());
+        let groups = CallerGroups::of(req.pid());
         let found = self.node(parent).and_then(|dir| {
             match self.fs.lookup(&caller(req, &groups), &dir, name.as_bytes()) {
                 Err(FsError::NotFound) => Ok(None),
@@ -223,27 +224,27 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         });
         match found {
             // Inode 0: the kernel may remember that there is no such name.
-            Ok(None) => reply.entry(&pass.keep(), &nothing(), GENERATION),
-            Ok(Some(node)) => self.enter(&pass, Ok(node), reply),
-            Err(refusal) => self.enter(&pass, Err(refusal), reply),
+            Ok(None) => reply.entry(&pass.cache_time(), &negative_entry(), GENERATION),
+            Ok(Some(node)) => self.reply_entry(&pass, Ok(node), reply),
+            Err(refusal) => self.reply_entry(&pass, Err(refusal), reply),
         }
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
-        if self.setting.nodes.forget(ino.0, lookups).is_none() {
+        if self.context.nodes.forget(ino.0, lookups).is_none() {
             return;
         }
         // It may have been the last that kept a file without a name.
         if let Err(e) = self.fs.reap() {
             tracing::error!("removing files without a name: {e}");
         }
-        self.setting.changes.mark();
+        self.context.changes.mark();
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let pass = self.pass();
         match self.node(ino) {
-            Ok(node) => reply.attr(&pass.keep(), &file_attr(&self.fs.getattr(&node))),
+            Ok(node) => reply.attr(&pass.cache_time(), &file_attr(&self.fs.getattr(&node))),
             Err(Refusal(errno)) => reply.error(errno),
         }
     }
@@ -267,7 +268,7 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         reply: ReplyAttr,
     ) {
         let pass = self.pass();
-        let groups = ProcessGroups::of(req.pid());
+        let groups = CallerGroups::of(req.pid());
         let set = SetAttr {
             mode,
             uid,
@@ -278,10 +279,10 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         };
         let set = self.node(ino).and_then(|node| Ok(self.fs.setattr(&caller(req, &groups), &node, &set)?));
         match set {
-            Ok(attr) => reply.attr(&pass.keep(), &file_attr(&attr)),
+            Ok(attr) => reply.attr(&pass.cache_time(), &file_attr(&attr)),
             Err(Refusal(errno)) => reply.error(errno),
         }
-        self.setting.changes.mark();
+        self.context.changes.mark();
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
@@ -302,50 +303,50 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         reply: ReplyEntry,
     ) {
         let pass = self.pass();
-        let groups = ProcessGroups::of(req.pid());
+        let groups = CallerGroups::of(req.pid());
         let made = self.node(parent).and_then(|dir| {
             let kind = file_kind(mode).ok_or(Refusal(Errno::EINVAL))?;
-            let who = caller(req, &groups);
+            let caller = caller(req, &groups);
             let mode = NewMode { mode: mode & 0o7777, umask };
-            Ok(self.fs.mknod(&who, &dir, name.as_bytes(), kind, mode, u64::from(rdev))?)
+            Ok(self.fs.mknod(&caller, &dir, name.as_bytes(), kind, mode, u64::from(rdev))?)
         });
-        self.enter_new(&pass, made, reply);
+        self.reply_new_entry(&pass, made, reply);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let pass = self.pass();
-        let groups = ProcessGroups::of(req.pid());
+        let groups = CallerGroups::of(req.pid());
         let made = self.node(parent).and_then(|dir| {
             let mode = NewMode { mode: mode & 0o7777, umask };
             Ok(self.fs.mkdir(&caller(req, &groups), &dir, name.as_bytes(), mode)?)
         });
-        self.enter_new(&pass, made, reply);
+        self.reply_new_entry(&pass, made, reply);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let groups = ProcessGroups::of(req.pid());
+        let groups = CallerGroups::of(req.pid());
         let removed = self
             .node(parent)
             .and_then(|dir| Ok(self.fs.unlink(&caller(req, &groups), &dir, name.as_bytes())?));
-        self.done(removed, reply);
+        self.reply_done(removed, reply);
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let groups = ProcessGroups::of(req.pid());
+        let groups = CallerGroups::of(req.pid());
         let removed = self
             .node(parent)
             .and_then(|dir| Ok(self.fs.rmdir(&caller(req, &groups), &dir, name.as_bytes())?));
-        self.done(removed, reply);
+        self.reply_done(removed, reply);
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let pass = self.pass();
-        let groups = ProcessGroups::of(req.pid());
+        let groups = CallerGroups::of(req.pid());
         let target = target.as_os_str().as_bytes();
         let made = self
             .node(parent)
             .and_then(|dir| Ok(self.fs.symlink(&caller(req, &groups), &dir, name.as_bytes(), target)?));
-        self.enter_new(&pass, made, reply);
+        self.reply_new_entry(&pass, made, reply);
     }
 
     fn rename(
@@ -360,25 +361,25 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
     ) {
         let pass = self.pass();
         pass.note_names();
-        let groups = ProcessGroups::of(req.pid());
+        let groups = CallerGroups::of(req.pid());
         let renamed = self.node(parent).and_then(|from| {
             let to = self.node(newparent)?;
             let mode = rename_mode(flags).ok_or(Refusal(Errno::EINVAL))?;
-            let who = caller(req, &groups);
-            Ok(self.fs.rename(&who, (&from, name.as_bytes()), (&to, newname.as_bytes()), mode)?)
+            let caller = caller(req, &groups);
+            Ok(self.fs.rename(&caller, (&from, name.as_bytes()), (&to, newname.as_bytes()), mode)?)
         });
-        self.done(renamed, reply);
+        self.reply_done(renamed, reply);
     }
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let pass = self.pass();
-        let groups = ProcessGroups::of(req.pid());
+        let groups = CallerGroups::of(req.pid());
         let linked = self.node(ino).and_then(|node| {
             let dir = self.node(newparent)?;
             self.fs.link(&caller(req, &groups), &node, &dir, newname.as_bytes())?;
             Ok(node)
         });
-        self.enter_new(&pass, linked, reply);
+        self.reply_new_entry(&pass, linked, reply);
     }
 
     fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -399,7 +400,7 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let groups = ProcessGroups::of(req.pid());
+        let groups = CallerGroups::of(req.pid());
         match self.node(ino).and_then(|dir| Ok(self.fs.opendir(&caller(req, &groups), &dir)?)) {
             Ok(handle) => reply.opened(self.open_dirs.add(handle), FopenFlags::empty()),
             Err(Refusal(errno)) => reply.error(errno),
@@ -434,7 +435,7 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         reply: ReplyData,
     ) {
         let pass = self.pass();
-        pass.note(ino.0);
+        pass.note_file(ino.0);
         READ_BUFFER.with_borrow_mut(|buffer| {
             let wanted = size as usize;
             if buffer.len() < wanted {
@@ -461,26 +462,26 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         reply: ReplyWrite,
     ) {
         let pass = self.pass();
-        pass.note(ino.0);
-        let groups = ProcessGroups::of(req.pid());
+        pass.note_file(ino.0);
+        let groups = CallerGroups::of(req.pid());
         // The kernel knows whether the writer may keep set-id bits. It resolves appends too, under its own lock.
         let loses_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let who = if loses_set_id { caller(req, &groups) } else { Caller::ROOT };
+        let caller = if loses_set_id { caller(req, &groups) } else { Caller::ROOT };
         let written =
-            self.node(ino).and_then(|node| Ok(self.fs.write(&who, &node, Position::At(offset), data)?));
+            self.node(ino).and_then(|node| Ok(self.fs.write(&caller, &node, Position::At(offset), data)?));
         match written {
             Ok(_) => {
                 reply.written(u32::try_from(data.len()).expect("the kernel writes at most 1 MiB at a time"))
             }
             Err(Refusal(errno)) => reply.error(errno),
         }
-        self.setting.changes.mark();
+        self.context.changes.mark();
     }
 
     fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let fs = Arc::clone(&self.fs);
         match self.node(ino) {
-            Ok(node) => self.setting.waiters.give(move || match fs.fsync(&node) {
+            Ok(node) => self.context.blocking_threads.spawn(move || match fs.fsync(&node) {
                 Ok(()) => reply.ok(),
                 Err(e) => reply.error(Refusal::from(e).0),
             }),
@@ -537,18 +538,18 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let groups = ProcessGroups::of(req.pid());
+        let groups = CallerGroups::of(req.pid());
         let set = self.node(ino).and_then(|node| {
             let mode = xattr_mode(flags).ok_or(Refusal(Errno::EINVAL))?;
             Ok(self.fs.setxattr(&caller(req, &groups), &node, name.as_bytes(), value, mode)?)
         });
-        self.done(set, reply);
+        self.reply_done(set, reply);
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let pass = self.pass();
-        pass.note(ino.0);
-        let groups = ProcessGroups::of(req.pid());
+        pass.note_file(ino.0);
+        let groups = CallerGroups::of(req.pid());
         let got = self
             .node(ino)
             .and_then(|node| Ok(self.fs.getxattr(&caller(req, &groups), &node, name.as_bytes())?));
@@ -556,25 +557,25 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let groups = ProcessGroups::of(req.pid());
+        let groups = CallerGroups::of(req.pid());
         let names = self.node(ino).and_then(|node| Ok(self.fs.listxattr(&caller(req, &groups), &node)?));
         sized(names, size, reply);
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let groups = ProcessGroups::of(req.pid());
+        let groups = CallerGroups::of(req.pid());
         let removed = self
             .node(ino)
             .and_then(|node| Ok(self.fs.removexattr(&caller(req, &groups), &node, name.as_bytes())?));
-        self.done(removed, reply);
+        self.reply_done(removed, reply);
     }
 
     /// Asked only where nobody checks: root's own question whether someone may execute.
     fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        let groups = ProcessGroups::of(req.pid());
-        let who = Caller { checked: false, ..caller(req, &groups) };
+        let groups = CallerGroups::of(req.pid());
+        let caller = Caller { checked: false, ..caller(req, &groups) };
         let want = Perm::from_bits(mask.bits().cast_unsigned());
-        match self.node(ino).and_then(|node| Ok(self.fs.access(&who, &node, want)?)) {
+        match self.node(ino).and_then(|node| Ok(self.fs.access(&caller, &node, want)?)) {
             Ok(()) => reply.ok(),
             Err(Refusal(errno)) => reply.error(errno),
         }
@@ -590,12 +591,12 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let groups = ProcessGroups::of(req.pid());
+        let groups = CallerGroups::of(req.pid());
         let allocated = self.node(ino).and_then(|node| {
             let mode = alloc_mode(mode).ok_or(Refusal(Errno::EOPNOTSUPP))?;
             Ok(self.fs.fallocate(&caller(req, &groups), &node, mode, offset, length)?)
         });
-        self.done(allocated, reply);
+        self.reply_done(allocated, reply);
     }
 
     fn lseek(
@@ -650,7 +651,7 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let groups = ProcessGroups::of(req.pid());
+        let groups = CallerGroups::of(req.pid());
         // The answer has 32 bits; programs ask again for the rest.
         let len = len.min(COPY_BYTES_MAX);
         let copied = self.node(ino_in).and_then(|from| {
@@ -661,12 +662,12 @@ impl<E: Store + SliceStore> Filesystem for Server<E> {
             Ok(copied) => reply.written(u32::try_from(copied).expect("no more is copied than was asked")),
             Err(Refusal(errno)) => reply.error(errno),
         }
-        self.setting.changes.mark();
+        self.context.changes.mark();
     }
 }
 
 /// An attribute's value, or only its length if the asker has no room for any.
-fn sized(answer: Answer<Vec<u8>>, room: u32, reply: ReplyXattr) {
+fn sized(answer: RequestResult<Vec<u8>>, room: u32, reply: ReplyXattr) {
     match answer {
         Ok(value) if room == 0 => {
             reply.size(u32::try_from(value.len()).expect("attributes have at most 64 KiB"));

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use warpfire_fs::Yanked;
+use warpfire_fs::YankedSlice;
 
 /// Slices kept at a time.
 const SLICES_MAX: usize = 1024;
@@ -23,42 +23,42 @@ static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// The slices of one mount.
 #[derive(Default)]
-pub(crate) struct Shelf(Mutex<Slices>);
+pub(crate) struct SliceShelf(Mutex<ShelfState>);
 
 #[derive(Default)]
-struct Slices {
-    by_number: BTreeMap<u64, Kept>,
+struct ShelfState {
+    by_number: BTreeMap<u64, ShelvedSlice>,
     runs: usize,
 }
 
-struct Kept {
+struct ShelvedSlice {
     uid: u32,
-    slice: Yanked,
-    until_nanos: u64,
+    slice: YankedSlice,
+    expires_at_nanos: u64,
 }
 
-impl Slices {
+impl ShelfState {
     fn remove(&mut self, number: u64) {
-        if let Some(kept) = self.by_number.remove(&number) {
-            self.runs -= kept.slice.runs();
+        if let Some(shelved) = self.by_number.remove(&number) {
+            self.runs -= shelved.slice.runs();
         }
     }
 
     fn expire(&mut self, now_nanos: u64) {
-        let due = self.by_number.iter().filter(|(_, kept)| kept.until_nanos <= now_nanos);
+        let due = self.by_number.iter().filter(|(_, shelved)| shelved.expires_at_nanos <= now_nanos);
         for number in due.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.remove(number);
         }
     }
 }
 
-impl Shelf {
+impl SliceShelf {
     /// Keeps a slice for a user until a time. Gives its number.
     pub(crate) fn put(
         &self,
         uid: u32,
-        slice: Yanked,
-        until_nanos: u64,
+        slice: YankedSlice,
+        expires_at_nanos: u64,
         now_nanos: u64,
     ) -> Result<u64, Errno> {
         let mut slices = self.0.lock();
@@ -69,20 +69,20 @@ impl Shelf {
         }
         slices.runs = runs;
         let number = LAST_NUMBER.fetch_add(1, Ordering::Relaxed) + 1;
-        slices.by_number.insert(number, Kept { uid, slice, until_nanos });
+        slices.by_number.insert(number, ShelvedSlice { uid, slice, expires_at_nanos });
         Ok(number)
     }
 
     /// A slice of a user's; root has them all.
-    pub(crate) fn get(&self, uid: u32, number: u64, now_nanos: u64) -> Result<Yanked, Errno> {
+    pub(crate) fn get(&self, uid: u32, number: u64, now_nanos: u64) -> Result<YankedSlice, Errno> {
         let mut slices = self.0.lock();
         slices.expire(now_nanos);
-        let kept = slices.by_number.get(&number).filter(|kept| uid == 0 || kept.uid == uid);
-        Ok(kept.ok_or(Errno::NOENT)?.slice.clone())
+        let shelved = slices.by_number.get(&number).filter(|shelved| uid == 0 || shelved.uid == uid);
+        Ok(shelved.ok_or(Errno::NOENT)?.slice.clone())
     }
 
     /// Forgets a slice of a user's.
-    pub(crate) fn forget(&self, uid: u32, number: u64, now_nanos: u64) -> Result<(), Errno> {
+    pub(crate) fn remove(&self, uid: u32, number: u64, now_nanos: u64) -> Result<(), Errno> {
         self.get(uid, number, now_nanos)?;
         self.0.lock().remove(number);
         Ok(())

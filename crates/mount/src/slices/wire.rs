@@ -38,7 +38,7 @@ const VERSION: u32 = 1;
 const BLOCK_BYTES: usize = 56;
 
 /// A block on its way.
-pub(crate) type Block = [u8; BLOCK_BYTES];
+pub(crate) type SliceBlock = [u8; BLOCK_BYTES];
 
 /// PASTE: at the end of the file.
 const AT_END: u32 = 1;
@@ -63,7 +63,7 @@ pub(super) const DROP: u32 = number(0x56);
 
 /// A part of a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Part {
+pub(crate) struct SlicePart {
     pub(crate) slice: u64,
     pub(crate) from: u64,
     pub(crate) len: u64,
@@ -71,10 +71,10 @@ pub(crate) struct Part {
 
 /// What is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Request {
+pub(crate) enum SliceRequest {
     Yank { offset: u64, len: u64, seconds: u32 },
-    Paste { part: Part, position: Position },
-    Insert { part: Part, offset: u64 },
+    Paste { part: SlicePart, position: Position },
+    Insert { part: SlicePart, offset: u64 },
     InsertZeros { len: u64, offset: u64 },
     Remove { offset: u64, len: u64 },
     Replace { slice: u64 },
@@ -84,7 +84,7 @@ pub(crate) enum Request {
 
 /// What is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct SliceReply {
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) slice: u64,
@@ -92,7 +92,7 @@ pub(crate) struct Told {
 
 /// A block's fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Fields {
+struct SliceBlockFields {
     flags: u32,
     offset: u64,
     len: u64,
@@ -102,8 +102,8 @@ struct Fields {
     seconds: u32,
 }
 
-impl Fields {
-    fn decode(given: &[u8]) -> Option<Fields> {
+impl SliceBlockFields {
+    fn decode(given: &[u8]) -> Option<SliceBlockFields> {
         let (version, rest) = given.split_first_chunk()?;
         let (flags, rest) = rest.split_first_chunk()?;
         let (offset, rest) = rest.split_first_chunk()?;
@@ -115,7 +115,7 @@ impl Fields {
         if u32::from_ne_bytes(*version) != VERSION || rest != [0; 4] {
             return None;
         }
-        Some(Fields {
+        Some(SliceBlockFields {
             flags: u32::from_ne_bytes(*flags),
             offset: u64::from_ne_bytes(*offset),
             len: u64::from_ne_bytes(*len),
@@ -126,7 +126,7 @@ impl Fields {
         })
     }
 
-    fn encode(&self) -> Block {
+    fn encode(&self) -> SliceBlock {
         let mut block = [0; BLOCK_BYTES];
         block[..4].copy_from_slice(&VERSION.to_ne_bytes());
         block[4..8].copy_from_slice(&self.flags.to_ne_bytes());
@@ -139,82 +139,96 @@ impl Fields {
     }
 }
 
-impl Request {
+impl SliceRequest {
     /// Whether this ioctl is one of these.
     pub(crate) fn is_known(command: u32) -> bool {
         [YANK, PASTE, INSERT, REMOVE, REPLACE, JOIN, DROP].contains(&command)
     }
 
     /// What is asked; `None` if it makes no sense.
-    pub(crate) fn decode(command: u32, given: &[u8]) -> Option<Request> {
-        let fields = Fields::decode(given)?;
-        let Fields { flags, offset, len, slice, other, from, .. } = fields;
+    pub(crate) fn decode(command: u32, given: &[u8]) -> Option<SliceRequest> {
+        let fields = SliceBlockFields::decode(given)?;
+        let SliceBlockFields { flags, offset, len, slice, other, from, .. } = fields;
         let seconds = if fields.seconds == 0 { SECONDS_DEFAULT } else { fields.seconds };
-        let part = Part { slice, from, len };
+        let part = SlicePart { slice, from, len };
         // What is used is taken away; the rest has to be zero.
         let (request, rest) = match command {
-            YANK => {
-                (Request::Yank { offset, len, seconds }, Fields { offset: 0, len: 0, seconds: 0, ..fields })
-            }
+            YANK => (
+                SliceRequest::Yank { offset, len, seconds },
+                SliceBlockFields { offset: 0, len: 0, seconds: 0, ..fields },
+            ),
             PASTE => {
                 let position = if flags == AT_END { Position::End } else { Position::At(offset) };
-                let rest = Fields { flags: flags & !AT_END, len: 0, slice: 0, from: 0, ..fields };
+                let rest = SliceBlockFields { flags: flags & !AT_END, len: 0, slice: 0, from: 0, ..fields };
                 let offset = if flags == AT_END { offset } else { 0 };
-                (Request::Paste { part, position }, Fields { offset, ..rest })
+                (SliceRequest::Paste { part, position }, SliceBlockFields { offset, ..rest })
             }
             INSERT if slice == 0 => {
-                (Request::InsertZeros { len, offset }, Fields { offset: 0, len: 0, ..fields })
+                (SliceRequest::InsertZeros { len, offset }, SliceBlockFields { offset: 0, len: 0, ..fields })
             }
-            INSERT => {
-                (Request::Insert { part, offset }, Fields { offset: 0, len: 0, slice: 0, from: 0, ..fields })
+            INSERT => (
+                SliceRequest::Insert { part, offset },
+                SliceBlockFields { offset: 0, len: 0, slice: 0, from: 0, ..fields },
+            ),
+            REMOVE => {
+                (SliceRequest::Remove { offset, len }, SliceBlockFields { offset: 0, len: 0, ..fields })
             }
-            REMOVE => (Request::Remove { offset, len }, Fields { offset: 0, len: 0, ..fields }),
-            REPLACE => (Request::Replace { slice }, Fields { slice: 0, ..fields }),
-            JOIN => {
-                (Request::Join { slice, other, seconds }, Fields { slice: 0, other: 0, seconds: 0, ..fields })
-            }
-            DROP => (Request::Drop { slice }, Fields { slice: 0, ..fields }),
+            REPLACE => (SliceRequest::Replace { slice }, SliceBlockFields { slice: 0, ..fields }),
+            JOIN => (
+                SliceRequest::Join { slice, other, seconds },
+                SliceBlockFields { slice: 0, other: 0, seconds: 0, ..fields },
+            ),
+            DROP => (SliceRequest::Drop { slice }, SliceBlockFields { slice: 0, ..fields }),
             _ => return None,
         };
-        (rest == Fields::default() && seconds <= SECONDS_MAX).then_some(request)
+        (rest == SliceBlockFields::default() && seconds <= SECONDS_MAX).then_some(request)
     }
 }
 
-impl Request {
+impl SliceRequest {
     /// The ioctl's number and block.
-    pub(crate) fn encode(self) -> (u32, Block) {
-        let fields = Fields::default();
-        let with = |part: Part| Fields { slice: part.slice, from: part.from, len: part.len, ..fields };
+    pub(crate) fn encode(self) -> (u32, SliceBlock) {
+        let fields = SliceBlockFields::default();
+        let with = |part: SlicePart| SliceBlockFields {
+            slice: part.slice,
+            from: part.from,
+            len: part.len,
+            ..fields
+        };
         let (command, fields) = match self {
-            Request::Yank { offset, len, seconds } => (YANK, Fields { offset, len, seconds, ..fields }),
-            Request::Paste { part, position: Position::At(offset) } => {
-                (PASTE, Fields { offset, ..with(part) })
+            SliceRequest::Yank { offset, len, seconds } => {
+                (YANK, SliceBlockFields { offset, len, seconds, ..fields })
             }
-            Request::Paste { part, position: Position::End } => {
-                (PASTE, Fields { flags: AT_END, ..with(part) })
+            SliceRequest::Paste { part, position: Position::At(offset) } => {
+                (PASTE, SliceBlockFields { offset, ..with(part) })
             }
-            Request::Insert { part, offset } => (INSERT, Fields { offset, ..with(part) }),
-            Request::InsertZeros { len, offset } => (INSERT, Fields { offset, len, ..fields }),
-            Request::Remove { offset, len } => (REMOVE, Fields { offset, len, ..fields }),
-            Request::Replace { slice } => (REPLACE, Fields { slice, ..fields }),
-            Request::Join { slice, other, seconds } => (JOIN, Fields { slice, other, seconds, ..fields }),
-            Request::Drop { slice } => (DROP, Fields { slice, ..fields }),
+            SliceRequest::Paste { part, position: Position::End } => {
+                (PASTE, SliceBlockFields { flags: AT_END, ..with(part) })
+            }
+            SliceRequest::Insert { part, offset } => (INSERT, SliceBlockFields { offset, ..with(part) }),
+            SliceRequest::InsertZeros { len, offset } => (INSERT, SliceBlockFields { offset, len, ..fields }),
+            SliceRequest::Remove { offset, len } => (REMOVE, SliceBlockFields { offset, len, ..fields }),
+            SliceRequest::Replace { slice } => (REPLACE, SliceBlockFields { slice, ..fields }),
+            SliceRequest::Join { slice, other, seconds } => {
+                (JOIN, SliceBlockFields { slice, other, seconds, ..fields })
+            }
+            SliceRequest::Drop { slice } => (DROP, SliceBlockFields { slice, ..fields }),
         };
         (command, fields.encode())
     }
 }
 
-impl Told {
+impl SliceReply {
     /// What an answer says; `None` if it is none.
-    pub(crate) fn decode(block: &Block) -> Option<Told> {
-        let Fields { offset, len, slice, .. } = Fields::decode(block)?;
-        Some(Told { offset, len, slice })
+    pub(crate) fn decode(block: &SliceBlock) -> Option<SliceReply> {
+        let SliceBlockFields { offset, len, slice, .. } = SliceBlockFields::decode(block)?;
+        Some(SliceReply { offset, len, slice })
     }
 
     /// The answer's bytes.
-    pub(crate) fn encode(&self) -> Block {
-        let Told { offset, len, slice } = *self;
-        Fields { offset, len, slice, ..Fields::default() }.encode()
+    pub(crate) fn encode(&self) -> SliceBlock {
+        let SliceReply { offset, len, slice } = *self;
+        SliceBlockFields { offset, len, slice, ..SliceBlockFields::default() }.encode()
     }
 }
 
@@ -222,7 +236,7 @@ impl Told {
 mod tests {
     use super::*;
 
-    fn block(words: [u64; 5], flags: u32, seconds: u32) -> Block {
+    fn block(words: [u64; 5], flags: u32, seconds: u32) -> SliceBlock {
         let mut block = [0; BLOCK_BYTES];
         block[..4].copy_from_slice(&1u32.to_ne_bytes());
         block[4..8].copy_from_slice(&flags.to_ne_bytes());
@@ -241,49 +255,59 @@ mod tests {
 
     #[test]
     fn requests_are_read_field_by_field() {
-        let part = Part { slice: 3, from: 5, len: 2 };
-        let of = |command, words, flags, seconds| Request::decode(command, &block(words, flags, seconds));
-        assert_eq!(of(YANK, [1, 2, 0, 0, 0], 0, 7), Some(Request::Yank { offset: 1, len: 2, seconds: 7 }));
+        let part = SlicePart { slice: 3, from: 5, len: 2 };
+        let of =
+            |command, words, flags, seconds| SliceRequest::decode(command, &block(words, flags, seconds));
+        assert_eq!(
+            of(YANK, [1, 2, 0, 0, 0], 0, 7),
+            Some(SliceRequest::Yank { offset: 1, len: 2, seconds: 7 })
+        );
         assert_eq!(
             of(PASTE, [1, 2, 3, 0, 5], 0, 0),
-            Some(Request::Paste { part, position: Position::At(1) })
+            Some(SliceRequest::Paste { part, position: Position::At(1) })
         );
-        assert_eq!(of(PASTE, [0, 2, 3, 0, 5], 1, 0), Some(Request::Paste { part, position: Position::End }));
-        assert_eq!(of(INSERT, [1, 2, 3, 0, 5], 0, 0), Some(Request::Insert { part, offset: 1 }));
-        assert_eq!(of(INSERT, [1, 2, 0, 0, 0], 0, 0), Some(Request::InsertZeros { len: 2, offset: 1 }));
-        assert_eq!(of(REMOVE, [1, 2, 0, 0, 0], 0, 0), Some(Request::Remove { offset: 1, len: 2 }));
-        assert_eq!(of(REPLACE, [0, 0, 3, 0, 0], 0, 0), Some(Request::Replace { slice: 3 }));
-        assert_eq!(of(JOIN, [0, 0, 3, 4, 0], 0, 0), Some(Request::Join { slice: 3, other: 4, seconds: 60 }));
-        assert_eq!(of(DROP, [0, 0, 3, 0, 0], 0, 0), Some(Request::Drop { slice: 3 }));
+        assert_eq!(
+            of(PASTE, [0, 2, 3, 0, 5], 1, 0),
+            Some(SliceRequest::Paste { part, position: Position::End })
+        );
+        assert_eq!(of(INSERT, [1, 2, 3, 0, 5], 0, 0), Some(SliceRequest::Insert { part, offset: 1 }));
+        assert_eq!(of(INSERT, [1, 2, 0, 0, 0], 0, 0), Some(SliceRequest::InsertZeros { len: 2, offset: 1 }));
+        assert_eq!(of(REMOVE, [1, 2, 0, 0, 0], 0, 0), Some(SliceRequest::Remove { offset: 1, len: 2 }));
+        assert_eq!(of(REPLACE, [0, 0, 3, 0, 0], 0, 0), Some(SliceRequest::Replace { slice: 3 }));
+        assert_eq!(
+            of(JOIN, [0, 0, 3, 4, 0], 0, 0),
+            Some(SliceRequest::Join { slice: 3, other: 4, seconds: 60 })
+        );
+        assert_eq!(of(DROP, [0, 0, 3, 0, 0], 0, 0), Some(SliceRequest::Drop { slice: 3 }));
     }
 
     #[test]
     fn requests_come_back_as_they_were_sent() {
-        let part = Part { slice: 3, from: 5, len: u64::MAX };
+        let part = SlicePart { slice: 3, from: 5, len: u64::MAX };
         for request in [
-            Request::Yank { offset: 1, len: 2, seconds: 3 },
-            Request::Paste { part, position: Position::At(9) },
-            Request::Paste { part, position: Position::End },
-            Request::Insert { part, offset: 9 },
-            Request::InsertZeros { len: 4, offset: 9 },
-            Request::Remove { offset: 1, len: 2 },
-            Request::Replace { slice: 1 },
-            Request::Join { slice: 1, other: 2, seconds: 60 },
-            Request::Drop { slice: 1 },
+            SliceRequest::Yank { offset: 1, len: 2, seconds: 3 },
+            SliceRequest::Paste { part, position: Position::At(9) },
+            SliceRequest::Paste { part, position: Position::End },
+            SliceRequest::Insert { part, offset: 9 },
+            SliceRequest::InsertZeros { len: 4, offset: 9 },
+            SliceRequest::Remove { offset: 1, len: 2 },
+            SliceRequest::Replace { slice: 1 },
+            SliceRequest::Join { slice: 1, other: 2, seconds: 60 },
+            SliceRequest::Drop { slice: 1 },
         ] {
             let (command, block) = request.encode();
-            assert_eq!(Request::decode(command, &block), Some(request));
+            assert_eq!(SliceRequest::decode(command, &block), Some(request));
         }
-        let told = Told { offset: 1, len: 2, slice: 3 };
-        assert_eq!(Told::decode(&told.encode()), Some(told));
+        let reply = SliceReply { offset: 1, len: 2, slice: 3 };
+        assert_eq!(SliceReply::decode(&reply.encode()), Some(reply));
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn malformed_requests_are_refused() {
         let good = block([1, 2, 0, 0, 0], 0, 0);
-        assert!(Request::decode(YANK, &good).is_some());
-        assert_eq!(Request::decode(YANK, &good[..55]), None, "too short");
-        assert_eq!(Request::decode(0x5401, &good), None, "another ioctl");
+        assert!(SliceRequest::decode(YANK, &good).is_some());
+        assert_eq!(SliceRequest::decode(YANK, &good[..55]), None, "too short");
+        assert_eq!(SliceRequest::decode(0x5401, &good), None, "another ioctl");
         let refused = [
             (YANK, block([1, 2, 9, 0, 0], 0, 0)),
             (YANK, block([1, 2, 0, 0, 0], 2, 0)),
@@ -293,12 +317,12 @@ mod tests {
             (DROP, block([0, 1, 3, 0, 0], 0, 0)),
         ];
         for (command, block) in refused {
-            assert_eq!(Request::decode(command, &block), None, "{block:?}");
+            assert_eq!(SliceRequest::decode(command, &block), None, "{block:?}");
         }
         for byte in [0, 52] {
             let mut bad = good;
             bad[byte] = 2;
-            assert_eq!(Request::decode(YANK, &bad), None, "version, and what is zero");
+            assert_eq!(SliceRequest::decode(YANK, &bad), None, "version, and what is zero");
         }
     }
 }

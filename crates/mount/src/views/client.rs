@@ -8,25 +8,25 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl};
 
-use warpfire_fs::Change;
+use warpfire_fs::PathChange;
 
 use super::diff::{self, DIFF};
-use super::wire::{ABORT, BEGIN, COMMIT, NEXT, Request, STATUS, TransactionReport};
+use super::wire::{ABORT, BEGIN, COMMIT, NEXT, STATUS, TransactionReport, TransactionRequest};
 
 /// A mount whose server can be asked. Errors are those that `views/wire.rs` lists.
 #[derive(Debug)]
-pub struct Control {
+pub struct TransactionClient {
     root: OwnedFd,
 }
 
-impl Control {
+impl TransactionClient {
     /// Opens the root directory of a mount.
     ///
     /// # Errors
     /// What the system says.
-    pub fn open(mountpoint: &Path) -> io::Result<Control> {
+    pub fn open(mountpoint: &Path) -> io::Result<TransactionClient> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Control { root: rustix::fs::open(mountpoint, flags, Mode::empty())? })
+        Ok(TransactionClient { root: rustix::fs::open(mountpoint, flags, Mode::empty())? })
     }
 
     /// Begins a transaction. `ends_with_process`: it is aborted if this process ends first.
@@ -34,7 +34,7 @@ impl Control {
     /// # Errors
     /// `ENOTTY` if no pool is mounted there, or it is a view.
     pub fn begin(&self, ends_with_process: bool) -> io::Result<TransactionReport> {
-        self.ask(Request::Begin { ends_with_process })
+        self.ask(TransactionRequest::Begin { ends_with_process })
     }
 
     /// Commits. Whether it was, or a conflict came between, the report's state says; nobody can work in its view any more.
@@ -42,7 +42,7 @@ impl Control {
     /// # Errors
     /// `EBUSY` while something in the view is open: it goes on then.
     pub fn commit(&self, id: u64, durable: bool) -> io::Result<TransactionReport> {
-        self.ask(Request::Commit { id, durable })
+        self.ask(TransactionRequest::Commit { id, durable })
     }
 
     /// Aborts. What is open in the view gets errors from then on.
@@ -50,7 +50,7 @@ impl Control {
     /// # Errors
     /// `ENOENT` if it has ended.
     pub fn abort(&self, id: u64) -> io::Result<TransactionReport> {
-        self.ask(Request::Abort { id })
+        self.ask(TransactionRequest::Abort { id })
     }
 
     /// How a transaction is doing.
@@ -58,7 +58,7 @@ impl Control {
     /// # Errors
     /// `ENOENT` if it has ended.
     pub fn status(&self, id: u64) -> io::Result<TransactionReport> {
-        self.ask(Request::Status { id })
+        self.ask(TransactionRequest::Status { id })
     }
 
     /// All that this user may end: one's own, root all.
@@ -69,7 +69,7 @@ impl Control {
         let mut reports: Vec<TransactionReport> = Vec::new();
         loop {
             let after = reports.last().map_or(0, |report| report.id);
-            match self.ask(Request::Next { after }) {
+            match self.ask(TransactionRequest::Next { after }) {
                 Ok(report) => reports.push(report),
                 Err(e) if e.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => return Ok(reports),
                 Err(e) => return Err(e),
@@ -79,11 +79,11 @@ impl Control {
 
     /// What a commit of a transaction would change, in the order of the paths: see [`warpfire_fs::Diff`].
     #[must_use]
-    pub fn changes(&self, id: u64) -> Changes<'_> {
-        Changes { control: self, id, at: 0, page: Vec::new().into_iter(), ended: false }
+    pub fn changes(&self, id: u64) -> TransactionChanges<'_> {
+        TransactionChanges { control: self, id, at: 0, page: Vec::new().into_iter(), ended: false }
     }
 
-    fn ask(&self, request: Request) -> io::Result<TransactionReport> {
+    fn ask(&self, request: TransactionRequest) -> io::Result<TransactionReport> {
         let (command, mut block) = request.encode();
         match command {
             BEGIN => self.exchange::<{ BEGIN as Opcode }, _>(&mut block),
@@ -93,14 +93,14 @@ impl Control {
             NEXT => self.exchange::<{ NEXT as Opcode }, _>(&mut block),
             _ => unreachable!("requests have no other numbers"),
         }?;
-        TransactionReport::decode(&block).ok_or_else(no_answer)
+        TransactionReport::decode(&block).ok_or_else(malformed_reply)
     }
 
     #[expect(
         unsafe_code,
         reason = "an ioctl is a call with an argument that only its number tells the type of"
     )]
-    fn exchange<const NUMBER: Opcode, B: Exchanged>(&self, block: &mut B) -> Result<(), Errno> {
+    fn exchange<const NUMBER: Opcode, B: IoctlBlock>(&self, block: &mut B) -> Result<(), Errno> {
         const { assert!(NUMBER >> 16 & 0x3fff == size_of::<B>() as Opcode, "the number says how long a block is") };
         // SAFETY: the number says that it reads and writes as many bytes as a block has, and FUSE passes no more.
         unsafe { ioctl(&self.root, Updater::<NUMBER, B>::new(block)) }
@@ -108,11 +108,11 @@ impl Control {
 }
 
 /// Bytes without a meaning of their own, so that any may come back.
-trait Exchanged {}
+trait IoctlBlock {}
 
-impl<const LEN: usize> Exchanged for [u8; LEN] {}
+impl<const LEN: usize> IoctlBlock for [u8; LEN] {}
 
-fn no_answer() -> io::Error {
+fn malformed_reply() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the answer is none")
 }
 
@@ -121,26 +121,26 @@ fn no_answer() -> io::Error {
 /// # Errors
 /// `ENOENT` if there is no such transaction, or it has ended; `EBUSY` and `ESTALE` if someone else has its changes listed now.
 #[derive(Debug)]
-pub struct Changes<'a> {
-    control: &'a Control,
+pub struct TransactionChanges<'a> {
+    control: &'a TransactionClient,
     id: u64,
     at: u64,
-    page: std::vec::IntoIter<Change>,
+    page: std::vec::IntoIter<PathChange>,
     ended: bool,
 }
 
-impl Changes<'_> {
+impl TransactionChanges<'_> {
     fn next_page(&mut self) -> io::Result<()> {
-        let mut block = Box::new(diff::Request { id: self.id, at: self.at }.encode());
+        let mut block = Box::new(diff::DiffRequest { id: self.id, at: self.at }.encode());
         self.control.exchange::<{ DIFF as Opcode }, _>(&mut *block)?;
-        let (at, changes) = diff::decode(&block).ok_or_else(no_answer)?;
+        let (at, changes) = diff::decode(&block).ok_or_else(malformed_reply)?;
         (self.at, self.page) = (at, changes.into_iter());
         Ok(())
     }
 }
 
-impl Iterator for Changes<'_> {
-    type Item = io::Result<Change>;
+impl Iterator for TransactionChanges<'_> {
+    type Item = io::Result<PathChange>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.page.len() == 0 && !self.ended {

@@ -40,7 +40,7 @@ const CALL_BYTES: usize = 32;
 const PATH_BYTES: usize = 4096;
 
 /// A block on its way.
-pub(crate) type Block = [u8; BLOCK_BYTES];
+pub(crate) type TransactionBlock = [u8; BLOCK_BYTES];
 
 /// The number of the ioctl with this function: `_IOWR('W', function, BLOCK_BYTES)`.
 const fn number(function: u32) -> u32 {
@@ -59,7 +59,7 @@ const FLAG: u32 = 1;
 
 /// What is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Request {
+pub(crate) enum TransactionRequest {
     Begin { ends_with_process: bool },
     Commit { id: u64, durable: bool },
     Abort { id: u64 },
@@ -112,14 +112,14 @@ const STATES: [TransactionState; 6] = [
     TransactionState::NotDurable,
 ];
 
-impl Request {
+impl TransactionRequest {
     /// Whether this ioctl is one of these.
     pub(crate) fn is_known(command: u32) -> bool {
         [BEGIN, COMMIT, ABORT, STATUS, NEXT].contains(&command)
     }
 
     /// What is asked; `None` if it makes no sense.
-    pub(crate) fn decode(command: u32, given: &[u8]) -> Option<Request> {
+    pub(crate) fn decode(command: u32, given: &[u8]) -> Option<TransactionRequest> {
         let (version, rest) = given.split_first_chunk()?;
         let (flags, rest) = rest.split_first_chunk()?;
         let (id, _) = rest.split_first_chunk()?;
@@ -129,23 +129,23 @@ impl Request {
             return None;
         }
         match (command, flags) {
-            (BEGIN, 0 | FLAG) => Some(Request::Begin { ends_with_process: flags == FLAG }),
-            (COMMIT, 0 | FLAG) => Some(Request::Commit { id, durable: flags == FLAG }),
-            (ABORT, 0) => Some(Request::Abort { id }),
-            (STATUS, 0) => Some(Request::Status { id }),
-            (NEXT, 0) => Some(Request::Next { after: id }),
+            (BEGIN, 0 | FLAG) => Some(TransactionRequest::Begin { ends_with_process: flags == FLAG }),
+            (COMMIT, 0 | FLAG) => Some(TransactionRequest::Commit { id, durable: flags == FLAG }),
+            (ABORT, 0) => Some(TransactionRequest::Abort { id }),
+            (STATUS, 0) => Some(TransactionRequest::Status { id }),
+            (NEXT, 0) => Some(TransactionRequest::Next { after: id }),
             _ => None,
         }
     }
 
     /// The ioctl's number and block.
-    pub(crate) fn encode(self) -> (u32, Block) {
+    pub(crate) fn encode(self) -> (u32, TransactionBlock) {
         let (command, flagged, id) = match self {
-            Request::Begin { ends_with_process } => (BEGIN, ends_with_process, 0),
-            Request::Commit { id, durable } => (COMMIT, durable, id),
-            Request::Abort { id } => (ABORT, false, id),
-            Request::Status { id } => (STATUS, false, id),
-            Request::Next { after } => (NEXT, false, after),
+            TransactionRequest::Begin { ends_with_process } => (BEGIN, ends_with_process, 0),
+            TransactionRequest::Commit { id, durable } => (COMMIT, durable, id),
+            TransactionRequest::Abort { id } => (ABORT, false, id),
+            TransactionRequest::Status { id } => (STATUS, false, id),
+            TransactionRequest::Next { after } => (NEXT, false, after),
         };
         let mut block = [0; BLOCK_BYTES];
         block[..4].copy_from_slice(&VERSION.to_ne_bytes());
@@ -157,7 +157,7 @@ impl Request {
 
 impl TransactionReport {
     /// The answer's bytes. Texts that are too long are cut.
-    pub(crate) fn encode(&self) -> Block {
+    pub(crate) fn encode(&self) -> TransactionBlock {
         let state = STATES.iter().position(|state| *state == self.state).expect("all states are listed");
         let mut block = [0; BLOCK_BYTES];
         block[..4].copy_from_slice(&VERSION.to_ne_bytes());
@@ -173,7 +173,7 @@ impl TransactionReport {
     }
 
     /// What an answer says; `None` if it is none.
-    pub(crate) fn decode(block: &Block) -> Option<TransactionReport> {
+    pub(crate) fn decode(block: &TransactionBlock) -> Option<TransactionReport> {
         let (version, rest) = block.split_first_chunk()?;
         let (_flags, rest) = rest.split_first_chunk::<4>()?;
         let (id, rest) = rest.split_first_chunk()?;
@@ -222,28 +222,28 @@ mod tests {
     #[test]
     fn requests_come_back_as_they_were_sent() {
         for request in [
-            Request::Begin { ends_with_process: true },
-            Request::Begin { ends_with_process: false },
-            Request::Commit { id: 7, durable: true },
-            Request::Abort { id: u64::MAX },
-            Request::Status { id: 1 },
-            Request::Next { after: 0 },
+            TransactionRequest::Begin { ends_with_process: true },
+            TransactionRequest::Begin { ends_with_process: false },
+            TransactionRequest::Commit { id: 7, durable: true },
+            TransactionRequest::Abort { id: u64::MAX },
+            TransactionRequest::Status { id: 1 },
+            TransactionRequest::Next { after: 0 },
         ] {
             let (command, block) = request.encode();
-            assert_eq!(Request::decode(command, &block), Some(request));
+            assert_eq!(TransactionRequest::decode(command, &block), Some(request));
         }
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
-        let (command, mut block) = Request::Abort { id: 7 }.encode();
-        assert_eq!(Request::decode(command, &block[1..]), None);
+    fn malformed_requests_are_refused() {
+        let (command, mut block) = TransactionRequest::Abort { id: 7 }.encode();
+        assert_eq!(TransactionRequest::decode(command, &block[1..]), None);
         block[4] = 1;
-        assert_eq!(Request::decode(command, &block), None, "no flag is known");
+        assert_eq!(TransactionRequest::decode(command, &block), None, "no flag is known");
         block[4] = 0;
         block[0] = 2;
-        assert_eq!(Request::decode(command, &block), None, "another version");
-        assert_eq!(Request::decode(0x5401, &[]), None);
+        assert_eq!(TransactionRequest::decode(command, &block), None, "another version");
+        assert_eq!(TransactionRequest::decode(0x5401, &[]), None);
     }
 
     #[test]

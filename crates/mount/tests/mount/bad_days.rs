@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use rustix::io::Errno;
-use warpfire_mount::{ControlClient, MountedSlice, TransactionState};
+use warpfire_mount::{MountedSlice, TransactionClient, TransactionState};
 
+use crate::fixture::MountFixture;
 use crate::views::{begun, commit, is, wait_until};
-use crate::world::World;
 
 fn open(path: &Path) -> File {
     File::options().read(true).write(true).open(path).unwrap()
@@ -18,9 +18,9 @@ fn open(path: &Path) -> File {
 
 #[test]
 fn a_slice_of_another_mount_is_none() {
-    let (Some(one), Some(other)) = (World::new(), World::new()) else { return };
-    for world in [&one, &other] {
-        fs::write(world.at("file"), b"content").unwrap();
+    let (Some(one), Some(other)) = (MountFixture::new(), MountFixture::new()) else { return };
+    for fixture in [&one, &other] {
+        fs::write(fixture.at("file"), b"content").unwrap();
     }
     let slice = MountedSlice::yank(&open(&other.at("file")), 0..4).unwrap();
     assert!(is(&slice.paste(&open(&one.at("file")), None).unwrap_err(), Errno::NOENT));
@@ -29,29 +29,29 @@ fn a_slice_of_another_mount_is_none() {
 
 #[test]
 fn a_commit_after_an_abort_finds_nothing_and_the_other_way_round() {
-    let Some(world) = World::new() else { return };
-    let (control, id, view) = begun(&world);
+    let Some(fixture) = MountFixture::new() else { return };
+    let (control, id, view) = begun(&fixture);
     fs::write(view.join("file"), b"x").unwrap();
     control.abort(id).unwrap();
     assert!(is(&control.commit(id, true).unwrap_err(), Errno::NOENT));
     assert!(is(&control.abort(id).unwrap_err(), Errno::NOENT));
-    assert!(!world.at("file").exists());
-    let (control, id, view) = begun(&world);
+    assert!(!fixture.at("file").exists());
+    let (control, id, view) = begun(&fixture);
     fs::write(view.join("file"), b"x").unwrap();
     assert_eq!(commit(&control, id).state, TransactionState::Committed);
     assert!(is(&control.abort(id).unwrap_err(), Errno::NOENT));
-    assert!(world.at("file").exists());
+    assert!(fixture.at("file").exists());
 }
 
 #[test]
-fn of_many_who_commit_one_transaction_at_a_time_one_does() {
+fn of_concurrent_commits_of_one_transaction_one_succeeds() {
     const ROUNDS: usize = 10;
-    let Some(world) = World::new() else { return };
-    let mounted = world.path();
+    let Some(fixture) = MountFixture::new() else { return };
+    let mounted = fixture.path();
     for round in 0..ROUNDS {
-        let (control, id, view) = begun(&world);
+        let (control, id, view) = begun(&fixture);
         fs::write(view.join(format!("{round}")), b"x").unwrap();
-        let one = || match ControlClient::open(mounted).unwrap().commit(id, false) {
+        let one = || match TransactionClient::open(mounted).unwrap().commit(id, false) {
             Ok(report) => {
                 assert_eq!(report.state, TransactionState::Committed);
                 1
@@ -70,27 +70,27 @@ fn of_many_who_commit_one_transaction_at_a_time_one_does() {
             commit(&control, id);
         }
         assert!(committed <= 1);
-        assert!(world.at(&format!("{round}")).exists());
+        assert!(fixture.at(&format!("{round}")).exists());
         assert!(is(&control.commit(id, false).unwrap_err(), Errno::NOENT));
     }
 }
 
 #[test]
 fn a_view_that_is_used_after_its_commit_is_gone() {
-    let Some(world) = World::new() else { return };
-    let (control, id, view) = begun(&world);
+    let Some(fixture) = MountFixture::new() else { return };
+    let (control, id, view) = begun(&fixture);
     fs::write(view.join("file"), b"x").unwrap();
     assert_eq!(commit(&control, id).state, TransactionState::Committed);
     assert!(is(&fs::read(view.join("file")).unwrap_err(), Errno::NOENT));
     assert!(is(&fs::write(view.join("late"), b"x").unwrap_err(), Errno::NOENT));
-    assert!(!world.at("late").exists());
+    assert!(!fixture.at("late").exists());
 }
 
 /// A mount namespace has a mount of the view for itself, which the commit does not find in use.
 #[test]
-fn what_another_mount_namespace_has_open_in_a_view_gets_errors_after_the_commit() {
-    let Some(world) = World::new() else { return };
-    let (control, id, view) = begun(&world);
+fn a_file_open_in_another_mount_namespace_gets_errors_after_the_commit() {
+    let Some(fixture) = MountFixture::new() else { return };
+    let (control, id, view) = begun(&fixture);
     fs::write(view.join("file"), b"x").unwrap();
     let directory = tempfile::tempdir().unwrap();
     // It says with 9 that it could not write.
@@ -116,34 +116,34 @@ fn what_another_mount_namespace_has_open_in_a_view_gets_errors_after_the_commit(
     assert_eq!(commit(&control, id).state, TransactionState::Committed);
     fs::write(directory.path().join("go"), b"").unwrap();
     assert_eq!(other.wait().unwrap().code(), Some(9));
-    assert_eq!(fs::read(world.at("file")).unwrap(), b"x");
+    assert_eq!(fs::read(fixture.at("file")).unwrap(), b"x");
 }
 
 #[test]
-fn a_transaction_that_fills_the_pool_is_told_so_and_others_go_on() {
-    let Some(world) = World::new() else { return };
-    fs::write(world.at("others"), vec![1; 1 << 20]).unwrap();
-    let (control, id, view) = begun(&world);
+fn a_transaction_that_fills_the_pool_gets_an_error_and_others_go_on() {
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::write(fixture.at("others"), vec![1; 1 << 20]).unwrap();
+    let (control, id, view) = begun(&fixture);
     let mut file = File::create(view.join("large")).unwrap();
     let full = (0..1000).find_map(|_| file.write_all(&[2; 1 << 20]).err()).expect("the pool has an end");
     assert!(is(&full, Errno::NOSPC), "{full}");
     drop(file);
-    assert_eq!(fs::read(world.at("others")).unwrap(), vec![1; 1 << 20]);
-    fs::remove_file(world.at("others")).unwrap();
+    assert_eq!(fs::read(fixture.at("others")).unwrap(), vec![1; 1 << 20]);
+    fs::remove_file(fixture.at("others")).unwrap();
     control.abort(id).unwrap();
-    assert!(!world.at("large").exists());
+    assert!(!fixture.at("large").exists());
     for _ in 0..50 {
-        fs::write(world.at("more"), vec![3; 1 << 20]).unwrap();
+        fs::write(fixture.at("more"), vec![3; 1 << 20]).unwrap();
     }
 }
 
 #[test]
 fn a_transaction_whose_client_is_killed_is_aborted() {
-    let Some(world) = World::new() else { return };
+    let Some(fixture) = MountFixture::new() else { return };
     let directory = tempfile::tempdir().unwrap();
-    let Some(program) = crate::world::c_program("transaction", directory.path()) else { return };
-    let mut client = Command::new(program).arg("wait").arg(world.path()).spawn().unwrap();
-    let control = ControlClient::open(world.path()).unwrap();
+    let Some(program) = crate::fixture::c_program("transaction", directory.path()) else { return };
+    let mut client = Command::new(program).arg("wait").arg(fixture.path()).spawn().unwrap();
+    let control = TransactionClient::open(fixture.path()).unwrap();
     let mut view = None;
     wait_until("it has made a file", || {
         view = control.list().unwrap().pop();
@@ -154,5 +154,5 @@ fn a_transaction_whose_client_is_killed_is_aborted() {
     client.kill().unwrap();
     client.wait().unwrap();
     wait_until("the server has noticed", || control.list().unwrap().is_empty());
-    assert!(!world.at("made").exists() && !report.path.exists());
+    assert!(!fixture.at("made").exists() && !report.path.exists());
 }

@@ -7,13 +7,13 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, sy
 use std::process::{Command, Stdio};
 use std::thread;
 
-use crate::world::{self, World};
+use crate::fixture::{self, MountFixture};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, RenameFlags, XattrFlags};
 
 #[test]
 fn a_file_is_made_written_and_read_back() {
-    let Some(world) = World::new() else { return };
-    let path = world.at("file");
+    let Some(fixture) = MountFixture::new() else { return };
+    let path = fixture.at("file");
     fs::write(&path, b"some bytes").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"some bytes");
     let seen = fs::metadata(&path).unwrap();
@@ -22,16 +22,16 @@ fn a_file_is_made_written_and_read_back() {
 
 #[test]
 fn create_new_refuses_a_name_that_is_there() {
-    let Some(world) = World::new() else { return };
-    fs::write(world.at("file"), b"").unwrap();
-    let again = OpenOptions::new().write(true).create_new(true).open(world.at("file"));
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::write(fixture.at("file"), b"").unwrap();
+    let again = OpenOptions::new().write(true).create_new(true).open(fixture.at("file"));
     assert_eq!(again.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
 }
 
 #[test]
 fn opening_with_truncation_empties_a_file() {
-    let Some(world) = World::new() else { return };
-    let path = world.at("file");
+    let Some(fixture) = MountFixture::new() else { return };
+    let path = fixture.at("file");
     fs::write(&path, vec![7; 100_000]).unwrap();
     File::create(&path).unwrap().write_all(b"new").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"new");
@@ -39,8 +39,8 @@ fn opening_with_truncation_empties_a_file() {
 
 #[test]
 fn an_unlinked_file_lives_as_long_as_it_is_open() {
-    let Some(world) = World::new() else { return };
-    let path = world.at("file");
+    let Some(fixture) = MountFixture::new() else { return };
+    let path = fixture.at("file");
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
     file.write_all(&vec![1; 200_000]).unwrap();
     fs::remove_file(&path).unwrap();
@@ -55,43 +55,43 @@ fn an_unlinked_file_lives_as_long_as_it_is_open() {
 
 #[test]
 fn a_file_that_another_was_renamed_over_stays_open_and_known() {
-    let Some(world) = World::new() else { return };
-    fs::write(world.at("old"), b"old").unwrap();
-    let old = File::open(world.at("old")).unwrap();
-    fs::write(world.at("new"), b"new").unwrap();
-    fs::rename(world.at("new"), world.at("old")).unwrap();
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::write(fixture.at("old"), b"old").unwrap();
+    let old = File::open(fixture.at("old")).unwrap();
+    fs::write(fixture.at("new"), b"new").unwrap();
+    fs::rename(fixture.at("new"), fixture.at("old")).unwrap();
     assert_eq!(old.metadata().unwrap().nlink(), 0);
     let mut back = [0; 3];
     old.read_exact_at(&mut back, 0).unwrap();
     assert_eq!(&back, b"old");
-    assert_eq!(fs::read(world.at("old")).unwrap(), b"new");
+    assert_eq!(fs::read(fixture.at("old")).unwrap(), b"new");
 }
 
 #[test]
 fn rename_exchanges_or_refuses_as_its_flags_say() {
-    let Some(world) = World::new() else { return };
-    fs::write(world.at("a"), b"a").unwrap();
-    fs::create_dir(world.at("b")).unwrap();
-    let here = File::open(world.path()).unwrap();
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::write(fixture.at("a"), b"a").unwrap();
+    fs::create_dir(fixture.at("b")).unwrap();
+    let here = File::open(fixture.path()).unwrap();
     let refused = rustix::fs::renameat_with(&here, "a", &here, "b", RenameFlags::NOREPLACE);
     assert_eq!(refused, Err(rustix::io::Errno::EXIST));
     rustix::fs::renameat_with(&here, "a", &here, "b", RenameFlags::EXCHANGE).unwrap();
-    assert!(fs::metadata(world.at("a")).unwrap().is_dir());
-    assert_eq!(fs::read(world.at("b")).unwrap(), b"a");
+    assert!(fs::metadata(fixture.at("a")).unwrap().is_dir());
+    assert_eq!(fs::read(fixture.at("b")).unwrap(), b"a");
 }
 
 #[test]
 fn a_directory_does_not_move_into_itself() {
-    let Some(world) = World::new() else { return };
-    fs::create_dir_all(world.at("a/b/c")).unwrap();
-    let moved = fs::rename(world.at("a"), world.at("a/b/c/a"));
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::create_dir_all(fixture.at("a/b/c")).unwrap();
+    let moved = fs::rename(fixture.at("a"), fixture.at("a/b/c/a"));
     assert_eq!(moved.unwrap_err().raw_os_error(), Some(rustix::io::Errno::INVAL.raw_os_error()));
 }
 
 #[test]
 fn appends_of_many_writers_are_whole_and_none_is_lost() {
-    let Some(world) = World::new() else { return };
-    let path = world.at("log");
+    let Some(fixture) = MountFixture::new() else { return };
+    let path = fixture.at("log");
     fs::write(&path, b"").unwrap();
     thread::scope(|scope| {
         for writer in 0..4u8 {
@@ -111,8 +111,8 @@ fn appends_of_many_writers_are_whole_and_none_is_lost() {
 
 #[test]
 fn two_processes_append_to_one_file() {
-    let Some(world) = World::new() else { return };
-    let path = world.at("log");
+    let Some(fixture) = MountFixture::new() else { return };
+    let path = fixture.at("log");
     let loops = "for i in $(seq 200); do echo line >> \"$1\"; done";
     let start = || Command::new("sh").args(["-c", loops, "sh"]).arg(&path).spawn().unwrap();
     let mut both = [start(), start()];
@@ -122,8 +122,8 @@ fn two_processes_append_to_one_file() {
 
 #[test]
 fn sparse_files_have_holes_that_can_be_found_and_made() {
-    let Some(world) = World::new() else { return };
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(world.at("sparse")).unwrap();
+    let Some(fixture) = MountFixture::new() else { return };
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(fixture.at("sparse")).unwrap();
     file.write_all_at(b"end", 10 << 20).unwrap();
     assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0)), Ok(0));
     let data = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)).unwrap();
@@ -140,30 +140,30 @@ fn sparse_files_have_holes_that_can_be_found_and_made() {
 
 #[test]
 fn a_range_is_copied_from_file_to_file() {
-    let Some(world) = World::new() else { return };
+    let Some(fixture) = MountFixture::new() else { return };
     let bytes: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
-    fs::write(world.at("from"), &bytes).unwrap();
-    let (from, to) = (File::open(world.at("from")).unwrap(), File::create(world.at("to")).unwrap());
+    fs::write(fixture.at("from"), &bytes).unwrap();
+    let (from, to) = (File::open(fixture.at("from")).unwrap(), File::create(fixture.at("to")).unwrap());
     let (mut at, mut into, mut left) = (12_345, 0, 200_000);
     while left > 0 {
         let copied = rustix::fs::copy_file_range(&from, Some(&mut at), &to, Some(&mut into), left).unwrap();
         assert!(copied > 0);
         left -= copied;
     }
-    assert_eq!(fs::read(world.at("to")).unwrap(), bytes[12_345..212_345]);
+    assert_eq!(fs::read(fixture.at("to")).unwrap(), bytes[12_345..212_345]);
 }
 
 #[test]
 fn copying_a_range_moves_no_data_wherever_it_begins_and_ends() {
     const METADATA_BYTES_MAX: u64 = 64 << 10;
-    let Some(world) = World::new() else { return };
+    let Some(fixture) = MountFixture::new() else { return };
     let bytes: Vec<u8> = (0..9_000_000u32).map(|i| (i / 7 % 251) as u8).collect();
-    fs::write(world.at("from"), &bytes).unwrap();
-    let from = File::open(world.at("from")).unwrap();
-    let to = File::options().read(true).write(true).create_new(true).open(world.at("to")).unwrap();
+    fs::write(fixture.at("from"), &bytes).unwrap();
+    let from = File::open(fixture.at("from")).unwrap();
+    let to = File::options().read(true).write(true).create_new(true).open(fixture.at("to")).unwrap();
     to.write_all_at(&bytes[..100_000], 0).unwrap();
     to.sync_all().unwrap();
-    let before = world.written_bytes();
+    let before = fixture.written_bytes();
     let mut expected = bytes[..100_000].to_vec();
     for (start, len, place) in [(1, 8_999_998, 3), (4096, 1, 4095), (777_777, 1_048_577, 99_999)] {
         let (mut at, mut into) = (start as u64, place as u64);
@@ -173,15 +173,15 @@ fn copying_a_range_moves_no_data_wherever_it_begins_and_ends() {
         expected[place..place + len].copy_from_slice(&bytes[start..start + len]);
     }
     to.sync_all().unwrap();
-    let written = world.written_bytes() - before;
+    let written = fixture.written_bytes() - before;
     assert!(written < METADATA_BYTES_MAX, "{written} bytes were written for 10 MB");
-    assert!(fs::read(world.at("to")).unwrap() == expected);
+    assert!(fs::read(fixture.at("to")).unwrap() == expected);
 }
 
 #[test]
 fn direct_and_buffered_io_see_the_same_bytes() {
-    let Some(world) = World::new() else { return };
-    let path = world.at("file");
+    let Some(fixture) = MountFixture::new() else { return };
+    let path = fixture.at("file");
     fs::write(&path, vec![1; 64 << 10]).unwrap();
     assert_eq!(fs::read(&path).unwrap()[0], 1);
     let direct = OpenOptions::new()
@@ -196,22 +196,22 @@ fn direct_and_buffered_io_see_the_same_bytes() {
 
 #[test]
 fn links_of_both_kinds_are_followed() {
-    let Some(world) = World::new() else { return };
-    fs::write(world.at("file"), b"shared").unwrap();
-    fs::hard_link(world.at("file"), world.at("hard")).unwrap();
-    symlink("file", world.at("soft")).unwrap();
-    assert_eq!(fs::metadata(world.at("file")).unwrap().nlink(), 2);
-    assert_eq!(fs::read_link(world.at("soft")).unwrap().to_str(), Some("file"));
-    fs::remove_file(world.at("file")).unwrap();
-    assert_eq!(fs::read(world.at("hard")).unwrap(), b"shared");
-    assert!(fs::read(world.at("soft")).is_err());
-    assert_eq!(fs::metadata(world.at("hard")).unwrap().nlink(), 1);
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::write(fixture.at("file"), b"shared").unwrap();
+    fs::hard_link(fixture.at("file"), fixture.at("hard")).unwrap();
+    symlink("file", fixture.at("soft")).unwrap();
+    assert_eq!(fs::metadata(fixture.at("file")).unwrap().nlink(), 2);
+    assert_eq!(fs::read_link(fixture.at("soft")).unwrap().to_str(), Some("file"));
+    fs::remove_file(fixture.at("file")).unwrap();
+    assert_eq!(fs::read(fixture.at("hard")).unwrap(), b"shared");
+    assert!(fs::read(fixture.at("soft")).is_err());
+    assert_eq!(fs::metadata(fixture.at("hard")).unwrap().nlink(), 1);
 }
 
 #[test]
 fn extended_attributes_are_set_listed_and_removed() {
-    let Some(world) = World::new() else { return };
-    let path = world.at("file");
+    let Some(fixture) = MountFixture::new() else { return };
+    let path = fixture.at("file");
     fs::write(&path, b"").unwrap();
     rustix::fs::setxattr(&path, "user.colour", b"green", XattrFlags::CREATE).unwrap();
     let again = rustix::fs::setxattr(&path, "user.colour", b"red", XattrFlags::CREATE);
@@ -229,11 +229,11 @@ fn extended_attributes_are_set_listed_and_removed() {
 
 #[test]
 fn an_access_list_lets_one_user_in_and_shows_in_the_mode() {
-    let Some(world) = World::shared() else { return };
-    let path = world.at("file");
+    let Some(fixture) = MountFixture::shared() else { return };
+    let path = fixture.at("file");
     fs::write(&path, b"secret").unwrap();
     fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-    assert!(!world.can_read(&path, 4321));
+    assert!(!fixture.can_read(&path, 4321));
     // owner rw-, user 4321 r--, group ---, mask r--, other ---
     let list = [(1u16, 6u16, u32::MAX), (2, 4, 4321), (4, 0, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
     let mut value = 2u32.to_le_bytes().to_vec();
@@ -243,46 +243,46 @@ fn an_access_list_lets_one_user_in_and_shows_in_the_mode() {
     }
     rustix::fs::setxattr(&path, "system.posix_acl_access", &value, XattrFlags::empty()).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
-    assert!(world.can_read(&path, 4321));
-    assert!(!world.can_read(&path, 4322));
+    assert!(fixture.can_read(&path, 4321));
+    assert!(!fixture.can_read(&path, 4322));
     fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-    assert!(!world.can_read(&path, 4321), "chmod has emptied the mask");
+    assert!(!fixture.can_read(&path, 4321), "chmod has emptied the mask");
 }
 
 #[test]
 fn a_name_that_is_cached_does_not_open_a_directory_that_is_closed() {
-    let Some(world) = World::shared() else { return };
-    fs::create_dir(world.at("dir")).unwrap();
-    fs::write(world.at("dir/file"), b"readable").unwrap();
-    fs::set_permissions(world.at("dir/file"), PermissionsExt::from_mode(0o644)).unwrap();
-    assert!(world.can_read(&world.at("dir/file"), 4321));
-    fs::set_permissions(world.at("dir"), PermissionsExt::from_mode(0o700)).unwrap();
-    assert!(!world.can_read(&world.at("dir/file"), 4321));
+    let Some(fixture) = MountFixture::shared() else { return };
+    fs::create_dir(fixture.at("dir")).unwrap();
+    fs::write(fixture.at("dir/file"), b"readable").unwrap();
+    fs::set_permissions(fixture.at("dir/file"), PermissionsExt::from_mode(0o644)).unwrap();
+    assert!(fixture.can_read(&fixture.at("dir/file"), 4321));
+    fs::set_permissions(fixture.at("dir"), PermissionsExt::from_mode(0o700)).unwrap();
+    assert!(!fixture.can_read(&fixture.at("dir/file"), 4321));
 }
 
 #[test]
 fn writing_takes_the_set_user_id_bit_away() {
-    let Some(world) = World::shared() else { return };
-    let path = world.at("program");
+    let Some(fixture) = MountFixture::shared() else { return };
+    let path = fixture.at("program");
     fs::write(&path, b"").unwrap();
     fs::set_permissions(&path, PermissionsExt::from_mode(0o6777)).unwrap();
-    assert!(world.as_user(4321, &format!("echo x >> {}", path.display())));
+    assert!(fixture.as_user(4321, &format!("echo x >> {}", path.display())));
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
 }
 
 #[test]
-fn a_new_file_belongs_to_who_makes_it() {
-    let Some(world) = World::shared() else { return };
-    fs::set_permissions(world.path(), PermissionsExt::from_mode(0o1777)).unwrap();
-    assert!(world.as_user(4321, &format!("echo x > {}", world.at("theirs").display())));
-    let seen = fs::metadata(world.at("theirs")).unwrap();
+fn a_new_file_belongs_to_its_creator() {
+    let Some(fixture) = MountFixture::shared() else { return };
+    fs::set_permissions(fixture.path(), PermissionsExt::from_mode(0o1777)).unwrap();
+    assert!(fixture.as_user(4321, &format!("echo x > {}", fixture.at("theirs").display())));
+    let seen = fs::metadata(fixture.at("theirs")).unwrap();
     assert_eq!((seen.uid(), seen.gid()), (4321, 4321));
 }
 
 #[test]
 fn times_before_1970_survive() {
-    let Some(world) = World::new() else { return };
-    let path = world.at("file");
+    let Some(fixture) = MountFixture::new() else { return };
+    let path = fixture.at("file");
     fs::write(&path, b"").unwrap();
     let old = rustix::fs::Timespec { tv_sec: -2, tv_nsec: 800_000_000 };
     let both = rustix::fs::Timestamps { last_access: old, last_modification: old };
@@ -293,41 +293,42 @@ fn times_before_1970_survive() {
 
 #[test]
 fn a_listing_shows_each_name_once() {
-    let Some(world) = World::new() else { return };
-    fs::create_dir(world.at("dir")).unwrap();
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::create_dir(fixture.at("dir")).unwrap();
     for i in 0..3000 {
-        fs::write(world.at(&format!("dir/name-{i}")), b"x").unwrap();
+        fs::write(fixture.at(&format!("dir/name-{i}")), b"x").unwrap();
     }
-    let mut names: Vec<_> = fs::read_dir(world.at("dir")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let mut names: Vec<_> =
+        fs::read_dir(fixture.at("dir")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(names.len(), 3000);
     names.sort();
     names.dedup();
     assert_eq!(names.len(), 3000);
     let sizes: u64 =
-        fs::read_dir(world.at("dir")).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).sum();
+        fs::read_dir(fixture.at("dir")).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).sum();
     assert_eq!(sizes, 3000);
 }
 
 #[test]
 fn a_listing_neither_skips_nor_repeats_while_names_go() {
-    let Some(world) = World::new() else { return };
-    fs::create_dir(world.at("dir")).unwrap();
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::create_dir(fixture.at("dir")).unwrap();
     for i in 0..2000 {
-        fs::write(world.at(&format!("dir/{i}")), b"").unwrap();
+        fs::write(fixture.at(&format!("dir/{i}")), b"").unwrap();
     }
     let mut removed = 0;
-    for entry in fs::read_dir(world.at("dir")).unwrap() {
+    for entry in fs::read_dir(fixture.at("dir")).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
         removed += 1;
     }
     assert_eq!(removed, 2000);
-    fs::remove_dir(world.at("dir")).unwrap();
+    fs::remove_dir(fixture.at("dir")).unwrap();
 }
 
 #[test]
 fn locks_of_whole_files_and_of_ranges_keep_others_out() {
-    let Some(world) = World::new() else { return };
-    let path = world.at("file");
+    let Some(fixture) = MountFixture::new() else { return };
+    let path = fixture.at("file");
     fs::write(&path, b"").unwrap();
     let (one, two) = (File::open(&path).unwrap(), File::open(&path).unwrap());
     rustix::fs::flock(&one, FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -347,10 +348,10 @@ fn locks_of_whole_files_and_of_ranges_keep_others_out() {
 
 #[test]
 fn a_shared_mapping_and_the_file_are_one() {
-    let Some(world) = World::new() else { return };
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(world.at("mapped")).unwrap();
+    let Some(fixture) = MountFixture::new() else { return };
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(fixture.at("mapped")).unwrap();
     file.set_len(8192).unwrap();
-    let mut map = world::Mapping::new(&file, 8192);
+    let mut map = fixture::Mapping::new(&file, 8192);
     map.bytes()[5000] = 42;
     let mut byte = [0];
     file.read_exact_at(&mut byte, 5000).unwrap();
@@ -359,25 +360,25 @@ fn a_shared_mapping_and_the_file_are_one() {
     assert_eq!(map.bytes()[1], b'!');
     map.sync();
     drop((map, file));
-    assert_eq!(fs::read(world.at("mapped")).unwrap()[5000], 42);
+    assert_eq!(fs::read(fixture.at("mapped")).unwrap()[5000], 42);
 }
 
 #[test]
 fn fsync_of_files_and_directories_succeeds() {
-    let Some(world) = World::new() else { return };
-    let mut file = File::create(world.at("file")).unwrap();
+    let Some(fixture) = MountFixture::new() else { return };
+    let mut file = File::create(fixture.at("file")).unwrap();
     file.write_all(b"durable").unwrap();
     file.sync_all().unwrap();
     file.sync_data().unwrap();
-    File::open(world.path()).unwrap().sync_all().unwrap();
+    File::open(fixture.path()).unwrap().sync_all().unwrap();
 }
 
 #[test]
-fn the_space_told_shrinks_by_what_is_written() {
-    let Some(world) = World::new() else { return };
-    let before = rustix::fs::statvfs(world.path()).unwrap();
-    fs::write(world.at("file"), vec![3; 4 << 20]).unwrap();
-    let after = rustix::fs::statvfs(world.path()).unwrap();
+fn the_reported_free_space_shrinks_by_the_bytes_written() {
+    let Some(fixture) = MountFixture::new() else { return };
+    let before = rustix::fs::statvfs(fixture.path()).unwrap();
+    fs::write(fixture.at("file"), vec![3; 4 << 20]).unwrap();
+    let after = rustix::fs::statvfs(fixture.path()).unwrap();
     assert!(after.f_files >= before.f_ffree.min(after.f_files));
     assert_eq!(after.f_namemax, 255);
     assert!(after.f_bsize > 0 && after.f_blocks >= after.f_bfree);
@@ -385,21 +386,21 @@ fn the_space_told_shrinks_by_what_is_written() {
 
 #[test]
 fn long_names_and_targets_are_refused_with_their_errors() {
-    let Some(world) = World::new() else { return };
-    fs::write(world.at(&"n".repeat(255)), b"").unwrap();
-    let long = fs::write(world.at(&"n".repeat(256)), b"").unwrap_err();
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::write(fixture.at(&"n".repeat(255)), b"").unwrap();
+    let long = fs::write(fixture.at(&"n".repeat(256)), b"").unwrap_err();
     assert_eq!(long.raw_os_error(), Some(rustix::io::Errno::NAMETOOLONG.raw_os_error()));
 }
 
 #[test]
-fn a_file_of_small_pieces_is_gathered_by_reading_it_through_the_mount() {
+fn a_file_of_small_pieces_is_defragmented_by_reading_it_through_the_mount() {
     const PIECE: usize = 4096;
     const FILE: usize = 8 << 20;
-    let Some(world) = World::new() else { return };
+    let Some(fixture) = MountFixture::new() else { return };
     let bytes: Vec<u8> = (0..FILE).map(|i| (i / 7 % 251) as u8).collect();
-    fs::write(world.at("from"), &bytes).unwrap();
-    let from = File::open(world.at("from")).unwrap();
-    let to = File::options().read(true).write(true).create_new(true).open(world.at("to")).unwrap();
+    fs::write(fixture.at("from"), &bytes).unwrap();
+    let from = File::open(fixture.at("from")).unwrap();
+    let to = File::options().read(true).write(true).create_new(true).open(fixture.at("to")).unwrap();
     let starts = (0..FILE).step_by(PIECE).rev();
     for (place, start) in starts.clone().enumerate() {
         let (mut at, mut into) = (start as u64, (place * PIECE) as u64);
@@ -409,11 +410,11 @@ fn a_file_of_small_pieces_is_gathered_by_reading_it_through_the_mount() {
     let mut written = Vec::new();
     for _ in 0..3 {
         to.sync_all().unwrap();
-        let before = world.written_bytes();
+        let before = fixture.written_bytes();
         rustix::fs::fadvise(&to, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-        assert!(fs::read(world.at("to")).unwrap() == expected);
+        assert!(fs::read(fixture.at("to")).unwrap() == expected);
         to.sync_all().unwrap();
-        written.push(world.written_bytes() - before);
+        written.push(fixture.written_bytes() - before);
     }
     assert!(written[0] > FILE as u64 / 2, "{written:?}: most of it was gathered when it was first read");
     assert!(written[2] < FILE as u64 / 8, "{written:?}: it is not gathered for ever");

@@ -7,18 +7,18 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use rustix::process::{Pid, Signal};
-use warpfire_mount::{ControlClient, MountError, MountOptions, mount};
+use warpfire_mount::{MountError, MountOptions, TransactionClient, mount};
 
-use crate::world;
+use crate::fixture;
 
 /// The example's program, in a process of its own.
-struct Server {
+struct ServerProcess {
     child: Child,
 }
 
-impl Server {
+impl ServerProcess {
     /// `None`, with a word, where mounting is not possible.
-    fn start(mountpoint: &Path) -> Option<Server> {
+    fn start(mountpoint: &Path) -> Option<ServerProcess> {
         let tests = std::env::current_exe().unwrap();
         let program = tests.parent().and_then(Path::parent).unwrap().join("examples/memory");
         let mut child = Command::new(program)
@@ -32,7 +32,7 @@ impl Server {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         if line.starts_with("mounted") {
-            return Some(Server { child });
+            return Some(ServerProcess { child });
         }
         child.wait().unwrap();
         eprintln!("passed over: no mount here");
@@ -56,7 +56,7 @@ fn quiet() -> MountOptions {
 #[test]
 fn sigterm_unmounts_and_ends_without_error() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut server) = Server::start(dir.path()) else { return };
+    let Some(mut server) = ServerProcess::start(dir.path()) else { return };
     fs::write(dir.path().join("file"), b"x").unwrap();
     server.signal(Signal::TERM);
     assert!(server.child.wait().unwrap().success());
@@ -66,7 +66,7 @@ fn sigterm_unmounts_and_ends_without_error() {
 #[test]
 fn sigterm_with_an_open_file_detaches() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut server) = Server::start(dir.path()) else { return };
+    let Some(mut server) = ServerProcess::start(dir.path()) else { return };
     let mut open = File::create(dir.path().join("file")).unwrap();
     server.signal(Signal::TERM);
     assert!(server.child.wait().unwrap().success());
@@ -77,12 +77,12 @@ fn sigterm_with_an_open_file_detaches() {
 #[test]
 fn a_mount_whose_server_was_killed_is_replaced_by_the_next() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut server) = Server::start(dir.path()) else { return };
+    let Some(mut server) = ServerProcess::start(dir.path()) else { return };
     fs::write(dir.path().join("file"), b"x").unwrap();
     server.signal(Signal::KILL);
     server.child.wait().unwrap();
     assert!(fs::metadata(dir.path()).is_err(), "the mount is dead");
-    let mut next = Server::start(dir.path()).expect("a dead mount does not stand in the way");
+    let mut next = ServerProcess::start(dir.path()).expect("a dead mount does not stand in the way");
     fs::write(dir.path().join("file"), b"y").unwrap();
     next.signal(Signal::TERM);
     assert!(next.child.wait().unwrap().success());
@@ -94,14 +94,14 @@ fn views_of_a_server_that_was_killed_are_taken_away_by_the_next() {
     let dir = tempfile::tempdir().unwrap();
     let (mountpoint, views) = (dir.path().join("mnt"), dir.path().join("mnt.views"));
     fs::create_dir(&mountpoint).unwrap();
-    let Some(mut server) = Server::start(&mountpoint) else { return };
-    let begun = ControlClient::open(&mountpoint).unwrap().begin(false).unwrap();
+    let Some(mut server) = ServerProcess::start(&mountpoint) else { return };
+    let begun = TransactionClient::open(&mountpoint).unwrap().begin(false).unwrap();
     fs::write(begun.path.join("file"), b"x").unwrap();
     server.signal(Signal::KILL);
     server.child.wait().unwrap();
     assert!(fs::read(begun.path.join("file")).is_err(), "nobody answers");
     assert_eq!(fs::read_dir(&views).unwrap().count(), 1);
-    let mut next = Server::start(&mountpoint).expect("a dead mount does not stand in the way");
+    let mut next = ServerProcess::start(&mountpoint).expect("a dead mount does not stand in the way");
     assert_eq!(fs::read_dir(&views).unwrap().count(), 0);
     assert!(!mountpoint.join("file").exists());
     next.signal(Signal::TERM);
@@ -112,12 +112,12 @@ fn views_of_a_server_that_was_killed_are_taken_away_by_the_next() {
 #[test]
 fn a_dead_mount_that_still_shows_attributes_is_replaced_too() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut server) = Server::start(dir.path()) else { return };
+    let Some(mut server) = ServerProcess::start(dir.path()) else { return };
     fs::metadata(dir.path()).unwrap();
     server.signal(Signal::KILL);
     server.child.wait().unwrap();
     assert!(fs::metadata(dir.path()).is_ok(), "the kernel remembers");
-    let mut next = Server::start(dir.path()).expect("a dead mount does not stand in the way");
+    let mut next = ServerProcess::start(dir.path()).expect("a dead mount does not stand in the way");
     next.signal(Signal::TERM);
     assert!(next.child.wait().unwrap().success());
     assert!(!is_mounted(dir.path()));
@@ -126,10 +126,10 @@ fn a_dead_mount_that_still_shows_attributes_is_replaced_too() {
 #[test]
 fn a_live_mount_is_not_mounted_over() {
     let dir = tempfile::tempdir().unwrap();
-    let Ok(mut first) = mount(world::filesystem(), dir.path(), &quiet()) else {
+    let Ok(mut first) = mount(fixture::filesystem(), dir.path(), &quiet()) else {
         return eprintln!("passed over");
     };
-    let second = mount(world::filesystem(), dir.path(), &quiet());
+    let second = mount(fixture::filesystem(), dir.path(), &quiet());
     assert!(matches!(second, Err(MountError::AlreadyMounted(_))));
     first.unmount().unwrap();
 }
@@ -137,20 +137,20 @@ fn a_live_mount_is_not_mounted_over() {
 #[test]
 fn a_mount_in_use_says_so_and_unmounts_later() {
     let dir = tempfile::tempdir().unwrap();
-    let Ok(mut session) = mount(world::filesystem(), dir.path(), &quiet()) else {
+    let Ok(mut session) = mount(fixture::filesystem(), dir.path(), &quiet()) else {
         return eprintln!("passed over");
     };
     let open = File::create(dir.path().join("file")).unwrap();
     assert!(matches!(session.unmount(), Err(MountError::InUse(_))));
     drop(open);
-    world::unmount(&mut session).unwrap();
+    fixture::unmount(&mut session).unwrap();
     assert!(!is_mounted(dir.path()));
 }
 
 #[test]
 fn wait_returns_when_someone_else_unmounts() {
     let dir = tempfile::tempdir().unwrap();
-    let Ok(session) = mount(world::filesystem(), dir.path(), &quiet()) else {
+    let Ok(session) = mount(fixture::filesystem(), dir.path(), &quiet()) else {
         return eprintln!("passed over");
     };
     let path: PathBuf = session.mountpoint().to_owned();
@@ -162,7 +162,7 @@ fn wait_returns_when_someone_else_unmounts() {
 #[test]
 fn dropping_a_session_unmounts() {
     let dir = tempfile::tempdir().unwrap();
-    let Ok(session) = mount(world::filesystem(), dir.path(), &quiet()) else {
+    let Ok(session) = mount(fixture::filesystem(), dir.path(), &quiet()) else {
         return eprintln!("passed over");
     };
     drop(session);
@@ -173,7 +173,7 @@ fn dropping_a_session_unmounts() {
 fn a_read_only_mount_refuses_changes() {
     let dir = tempfile::tempdir().unwrap();
     let options = MountOptions { read_only: true, ..quiet() };
-    let Ok(mut session) = mount(world::filesystem(), dir.path(), &options) else {
+    let Ok(mut session) = mount(fixture::filesystem(), dir.path(), &options) else {
         return eprintln!("passed over");
     };
     let refused = fs::write(dir.path().join("file"), b"x").unwrap_err();
@@ -182,14 +182,14 @@ fn a_read_only_mount_refuses_changes() {
 }
 
 #[test]
-fn what_can_not_be_mounted_on_is_named() {
+fn a_path_that_cannot_be_mounted_on_is_named() {
     let dir = tempfile::tempdir().unwrap();
     if !Path::new("/dev/fuse").exists() {
         return eprintln!("passed over: no /dev/fuse");
     }
-    let missing = mount(world::filesystem(), &dir.path().join("nowhere"), &quiet());
+    let missing = mount(fixture::filesystem(), &dir.path().join("nowhere"), &quiet());
     assert!(matches!(missing, Err(MountError::Missing(_))));
     let file = dir.path().join("file");
     fs::write(&file, b"").unwrap();
-    assert!(matches!(mount(world::filesystem(), &file, &quiet()), Err(MountError::NotADirectory(_))));
+    assert!(matches!(mount(fixture::filesystem(), &file, &quiet()), Err(MountError::NotADirectory(_))));
 }

@@ -5,10 +5,10 @@ mod bad_days;
 #[cfg(test)]
 mod files;
 #[cfg(test)]
+mod fixture;
+#[cfg(test)]
 mod life;
 #[cfg(test)]
 mod slices;
 #[cfg(test)]
 mod views;
-#[cfg(test)]
-mod world;

@@ -88,7 +88,7 @@ static void story(void)
     int directory = open(".", O_RDONLY | O_DIRECTORY);
     MUST(directory != -1);
     REFUSED(warpfire_yank(directory, 0, 1, 0, &other), EISDIR);
-    struct warpfire_slicing later;
+    struct warpfire_slice_args later;
     memset(&later, 0, sizeof later);
     later.version = WARPFIRE_VERSION + 1;
     REFUSED(ioctl(copy, WARPFIRE_YANK, &later), EINVAL);

@@ -30,11 +30,11 @@ static void make(const char *directory, const char *name)
 static void list(int root, uint64_t id, char *said, size_t room)
 {
     static const char *const words[] = {"", "created", "deleted", "renamed", "linked", "changed"};
-    struct warpfire_diff page;
+    struct warpfire_diff_page page;
     memset(&page, 0, sizeof page);
     *said = 0;
     do {
-        MUST(warpfire_diff(root, id, &page) == 0);
+        MUST(warpfire_diff_ioctl(root, id, &page) == 0);
         const struct warpfire_change *change = warpfire_first_change(&page);
         for (uint32_t left = page.count; left > 0; left--, change = warpfire_next_change(change)) {
             size_t used = strlen(said);
@@ -46,9 +46,9 @@ static void list(int root, uint64_t id, char *said, size_t room)
 
 static int stranger(int root, uint64_t id)
 {
-    struct warpfire_diff page;
+    struct warpfire_diff_page page;
     memset(&page, 0, sizeof page);
-    MUST(warpfire_diff(root, id, &page) == -1 && errno == ENOENT);
+    MUST(warpfire_diff_ioctl(root, id, &page) == -1 && errno == ENOENT);
     return 0;
 }
 
@@ -59,32 +59,32 @@ int main(int count, char **words)
     MUST(root != -1);
     if (strcmp(words[1], "stranger") == 0)
         return stranger(root, strtoull(words[2], NULL, 10));
-    struct warpfire_tx first, second, said;
+    struct warpfire_tx_args first, second, said;
     char listed[200];
     if (strcmp(words[1], "wait") == 0) {
-        MUST(warpfire_tx(root, WARPFIRE_TX_BEGIN, 0, WARPFIRE_TX_MINE, &first) == 0);
+        MUST(warpfire_tx_ioctl(root, WARPFIRE_TX_BEGIN, 0, WARPFIRE_TX_PROCESS_BOUND, &first) == 0);
         make(first.path, "made");
         for (;;)
             pause();
     }
 
-    MUST(warpfire_tx(root, WARPFIRE_TX_BEGIN, 0, WARPFIRE_TX_MINE, &first) == 0);
+    MUST(warpfire_tx_ioctl(root, WARPFIRE_TX_BEGIN, 0, WARPFIRE_TX_PROCESS_BOUND, &first) == 0);
     MUST(first.state == WARPFIRE_TX_OPEN && first.pid == (uint32_t)getpid() && first.uid == (uint32_t)getuid());
     make(first.path, "one");
     make(first.path, "two");
     MUST(faccessat(root, "one", F_OK, 0) == -1);
     list(root, first.id, listed, sizeof listed);
     MUST(strcmp(listed, "created /one; created /two; ") == 0);
-    MUST(warpfire_tx(root, WARPFIRE_TX_BEGIN, 0, 0, &second) == 0);
+    MUST(warpfire_tx_ioctl(root, WARPFIRE_TX_BEGIN, 0, 0, &second) == 0);
     make(second.path, "one");
-    MUST(warpfire_tx(root, WARPFIRE_TX_NEXT, first.id, 0, &said) == 0 && said.id == second.id);
+    MUST(warpfire_tx_ioctl(root, WARPFIRE_TX_NEXT, first.id, 0, &said) == 0 && said.id == second.id);
 
-    MUST(warpfire_tx(root, WARPFIRE_TX_COMMIT, first.id, WARPFIRE_TX_DURABLE, &said) == 0);
+    MUST(warpfire_tx_ioctl(root, WARPFIRE_TX_COMMIT, first.id, WARPFIRE_TX_DURABLE, &said) == 0);
     MUST(said.state == WARPFIRE_TX_COMMITTED && faccessat(root, "one", F_OK, 0) == 0);
-    MUST(warpfire_tx(root, WARPFIRE_TX_COMMIT, second.id, 0, &said) == 0 && said.state == WARPFIRE_TX_CONFLICT);
+    MUST(warpfire_tx_ioctl(root, WARPFIRE_TX_COMMIT, second.id, 0, &said) == 0 && said.state == WARPFIRE_TX_CONFLICT);
     MUST(strcmp(said.path, "/one") == 0);
     MUST(stranger(root, first.id) == 0);
-    MUST(warpfire_tx(root, WARPFIRE_TX_ABORT, second.id, 0, &said) == -1 && errno == ENOENT);
-    MUST(warpfire_tx(root, WARPFIRE_TX_STATUS, 1, 7, &said) == -1 && errno == EINVAL);
+    MUST(warpfire_tx_ioctl(root, WARPFIRE_TX_ABORT, second.id, 0, &said) == -1 && errno == ENOENT);
+    MUST(warpfire_tx_ioctl(root, WARPFIRE_TX_STATUS, 1, 7, &said) == -1 && errno == EINVAL);
     return 0;
 }

@@ -9,9 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use warpfire_mount::{ControlClient, How, MountOptions, TransactionReport, TransactionState};
+use warpfire_mount::{ChangeKind, MountOptions, TransactionClient, TransactionReport, TransactionState};
 
-use crate::world::{Mapping, World, c_program};
+use crate::fixture::{Mapping, MountFixture, c_program};
 
 /// For how long something that comes by itself is waited for.
 const TRIES_MAX: u32 = 500;
@@ -26,7 +26,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Asks for a commit until no child of another test, just starting, has a copy of something in the view.
-pub fn commit(control: &ControlClient, id: u64) -> TransactionReport {
+pub fn commit(control: &TransactionClient, id: u64) -> TransactionReport {
     for _ in 0..TRIES_MAX {
         match control.commit(id, false) {
             Err(e) if is(&e, Errno::BUSY) => thread::park_timeout(PAUSE),
@@ -40,8 +40,8 @@ pub fn is(e: &std::io::Error, errno: Errno) -> bool {
     e.raw_os_error() == Some(errno.raw_os_error())
 }
 
-pub fn begun(world: &World) -> (ControlClient, u64, PathBuf) {
-    let control = ControlClient::open(world.path()).unwrap();
+pub fn begun(fixture: &MountFixture) -> (TransactionClient, u64, PathBuf) {
+    let control = TransactionClient::open(fixture.path()).unwrap();
     let report = control.begin(false).unwrap();
     assert_eq!(report.state, TransactionState::Open);
     (control, report.id, report.path)
@@ -56,11 +56,11 @@ fn names(directory: &Path) -> Vec<String> {
 
 #[test]
 fn others_see_nothing_before_the_commit_and_everything_after() {
-    let Some(world) = World::new() else { return };
-    fs::write(world.at("changed"), b"before").unwrap();
-    fs::write(world.at("removed"), b"x").unwrap();
-    fs::create_dir(world.at("old")).unwrap();
-    let (control, id, view) = begun(&world);
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::write(fixture.at("changed"), b"before").unwrap();
+    fs::write(fixture.at("removed"), b"x").unwrap();
+    fs::create_dir(fixture.at("old")).unwrap();
+    let (control, id, view) = begun(&fixture);
     assert_eq!(fs::read(view.join("changed")).unwrap(), b"before");
 
     fs::write(view.join("changed"), b"after, and longer").unwrap();
@@ -71,27 +71,27 @@ fn others_see_nothing_before_the_commit_and_everything_after() {
     assert_eq!(names(&view), ["changed", "moved", "new"]);
 
     // The kernel has cached that these are there, or are not.
-    assert_eq!(names(world.path()), ["changed", "old", "removed"]);
-    assert!(!world.at("new").exists() && !world.at("moved").exists());
-    assert_eq!(fs::read(world.at("changed")).unwrap(), b"before");
-    assert_eq!(fs::metadata(world.at("changed")).unwrap().len(), 6);
+    assert_eq!(names(fixture.path()), ["changed", "old", "removed"]);
+    assert!(!fixture.at("new").exists() && !fixture.at("moved").exists());
+    assert_eq!(fs::read(fixture.at("changed")).unwrap(), b"before");
+    assert_eq!(fs::metadata(fixture.at("changed")).unwrap().len(), 6);
 
     assert_eq!(commit(&control, id).state, TransactionState::Committed);
-    assert_eq!(fs::read(world.at("new/file")).unwrap(), b"y");
-    assert!(world.at("moved").exists() && !world.at("old").exists() && !world.at("removed").exists());
-    assert_eq!(fs::read(world.at("changed")).unwrap(), b"after, and longer");
-    assert_eq!(names(world.path()), ["changed", "moved", "new"]);
-    assert_eq!(world.views(), 0, "the view has left nothing behind");
+    assert_eq!(fs::read(fixture.at("new/file")).unwrap(), b"y");
+    assert!(fixture.at("moved").exists() && !fixture.at("old").exists() && !fixture.at("removed").exists());
+    assert_eq!(fs::read(fixture.at("changed")).unwrap(), b"after, and longer");
+    assert_eq!(names(fixture.path()), ["changed", "moved", "new"]);
+    assert_eq!(fixture.views(), 0, "the view has left nothing behind");
 }
 
 #[test]
 fn a_file_that_is_open_and_cached_outside_shows_the_new_content_after_the_commit() {
-    let Some(world) = World::new() else { return };
-    fs::write(world.at("file"), vec![1; 3 << 20]).unwrap();
-    let open = File::open(world.at("file")).unwrap();
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::write(fixture.at("file"), vec![1; 3 << 20]).unwrap();
+    let open = File::open(fixture.at("file")).unwrap();
     let mut content = Vec::new();
     (&open).read_to_end(&mut content).unwrap();
-    let (control, id, view) = begun(&world);
+    let (control, id, view) = begun(&fixture);
     let inside = File::options().write(true).open(view.join("file")).unwrap();
     inside.write_all_at(&[2; 4096], 1 << 20).unwrap();
     inside.set_len(2 << 20).unwrap();
@@ -106,10 +106,10 @@ fn a_file_that_is_open_and_cached_outside_shows_the_new_content_after_the_commit
 }
 
 #[test]
-fn what_was_written_through_a_mapping_of_the_view_is_committed() {
-    let Some(world) = World::new() else { return };
-    fs::write(world.at("file"), vec![1; 8192]).unwrap();
-    let (control, id, view) = begun(&world);
+fn writes_through_a_mapping_of_the_view_are_committed() {
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::write(fixture.at("file"), vec![1; 8192]).unwrap();
+    let (control, id, view) = begun(&fixture);
     let file = File::options().read(true).write(true).open(view.join("file")).unwrap();
     let mut mapping = Mapping::new(&file, 8192);
     mapping.bytes()[5000] = 9;
@@ -119,29 +119,29 @@ fn what_was_written_through_a_mapping_of_the_view_is_committed() {
     mapping.bytes()[4998] = 8;
     drop((mapping, file));
     commit(&control, id);
-    let content = fs::read(world.at("file")).unwrap();
+    let content = fs::read(fixture.at("file")).unwrap();
     assert_eq!(content[4997..5002], [1, 8, 1, 9, 1]);
 }
 
 #[test]
 fn an_aborted_transaction_leaves_nothing() {
-    let Some(world) = World::new() else { return };
-    fs::write(world.at("file"), b"before").unwrap();
-    let (control, id, view) = begun(&world);
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::write(fixture.at("file"), b"before").unwrap();
+    let (control, id, view) = begun(&fixture);
     fs::write(view.join("file"), b"changed").unwrap();
     fs::write(view.join("new"), b"x").unwrap();
     assert_eq!(control.abort(id).unwrap().state, TransactionState::Aborted);
-    assert_eq!(fs::read(world.at("file")).unwrap(), b"before");
-    assert_eq!(names(world.path()), ["file"]);
-    assert_eq!(world.views(), 0);
+    assert_eq!(fs::read(fixture.at("file")).unwrap(), b"before");
+    assert_eq!(names(fixture.path()), ["file"]);
+    assert_eq!(fixture.views(), 0);
 }
 
 #[test]
 fn a_true_conflict_refuses_the_second_and_names_the_path() {
-    let Some(world) = World::new() else { return };
-    fs::create_dir(world.at("d")).unwrap();
-    fs::write(world.at("d/count"), b"1").unwrap();
-    let (control, first, first_view) = begun(&world);
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::create_dir(fixture.at("d")).unwrap();
+    fs::write(fixture.at("d/count"), b"1").unwrap();
+    let (control, first, first_view) = begun(&fixture);
     let second = control.begin(false).unwrap();
     for view in [&first_view, &second.path] {
         assert_eq!(fs::read(view.join("d/count")).unwrap(), b"1");
@@ -152,31 +152,31 @@ fn a_true_conflict_refuses_the_second_and_names_the_path() {
     let refused = commit(&control, second.id);
     assert_eq!((refused.state, refused.path), (TransactionState::Conflict, PathBuf::from("/d/count")));
     assert!(!refused.call.is_empty());
-    assert_eq!(fs::read(world.at("d/count")).unwrap(), b"2");
-    assert!(!world.at("only-second").exists());
+    assert_eq!(fs::read(fixture.at("d/count")).unwrap(), b"2");
+    assert!(!fixture.at("only-second").exists());
     assert_eq!(control.status(second.id).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[test]
 fn transactions_that_make_different_files_in_one_directory_both_commit() {
-    let Some(world) = World::new() else { return };
-    fs::create_dir(world.at("d")).unwrap();
-    let (control, first, first_view) = begun(&world);
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::create_dir(fixture.at("d")).unwrap();
+    let (control, first, first_view) = begun(&fixture);
     let second = control.begin(false).unwrap();
     fs::write(first_view.join("d/a"), b"1").unwrap();
     fs::write(second.path.join("d/b"), b"2").unwrap();
-    fs::write(world.at("d/c"), b"3").unwrap();
+    fs::write(fixture.at("d/c"), b"3").unwrap();
     assert_eq!(commit(&control, first).state, TransactionState::Committed);
     assert_eq!(commit(&control, second.id).state, TransactionState::Committed);
-    assert_eq!(names(&world.at("d")), ["a", "b", "c"]);
+    assert_eq!(names(&fixture.at("d")), ["a", "b", "c"]);
 }
 
 /// Looks at names one after the other, all of which are cached as not there, while commits make them.
 #[test]
-fn who_has_seen_one_name_of_a_commit_sees_all() {
+fn a_reader_that_sees_one_name_of_a_commit_sees_all() {
     const NAMES: usize = 20;
-    let Some(world) = World::new() else { return };
-    let (stop, mounted) = (AtomicBool::new(false), world.path());
+    let Some(fixture) = MountFixture::new() else { return };
+    let (stop, mounted) = (AtomicBool::new(false), fixture.path());
     let name = |round: usize, n: usize| format!("{round}-{n}");
     let reader = |round: &dyn Fn() -> usize| {
         while !stop.load(Ordering::Relaxed) {
@@ -192,12 +192,12 @@ fn who_has_seen_one_name_of_a_commit_sees_all() {
         }
         for now in 0..15 {
             round.store(now, Ordering::Relaxed);
-            let (control, id, view) = begun(&world);
+            let (control, id, view) = begun(&fixture);
             for n in 0..NAMES {
                 fs::write(view.join(name(now, n)), b"x").unwrap();
             }
             assert_eq!(commit(&control, id).state, TransactionState::Committed);
-            assert!((0..NAMES).all(|n| world.at(&name(now, n)).exists()));
+            assert!((0..NAMES).all(|n| fixture.at(&name(now, n)).exists()));
         }
         stop.store(true, Ordering::Relaxed);
     });
@@ -205,15 +205,15 @@ fn who_has_seen_one_name_of_a_commit_sees_all() {
 
 /// Reads cached data of two files, attributes first, while commits change both.
 #[test]
-fn who_has_read_new_data_of_one_file_reads_new_data_of_the_other() {
-    let Some(world) = World::new() else { return };
+fn a_reader_that_sees_new_data_of_one_file_sees_it_of_the_other() {
+    let Some(fixture) = MountFixture::new() else { return };
     let write = |at: &Path, value: u64| {
         for name in ["a", "b"] {
             fs::write(at.join(name), value.to_le_bytes()).unwrap();
         }
     };
-    write(world.path(), 0);
-    let (stop, mounted) = (AtomicBool::new(false), world.path());
+    write(fixture.path(), 0);
+    let (stop, mounted) = (AtomicBool::new(false), fixture.path());
     let value = |name: &str| u64::from_le_bytes(fs::read(mounted.join(name)).unwrap().try_into().unwrap());
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -223,7 +223,7 @@ fn who_has_read_new_data_of_one_file_reads_new_data_of_the_other() {
             }
         });
         for round in 1..20 {
-            let (control, id, view) = begun(&world);
+            let (control, id, view) = begun(&fixture);
             // Not truncated to nothing: each file has eight bytes at any time.
             for name in ["b", "a"] {
                 let file = File::options().write(true).open(view.join(name)).unwrap();
@@ -238,31 +238,31 @@ fn who_has_read_new_data_of_one_file_reads_new_data_of_the_other() {
 
 #[test]
 fn a_view_in_use_is_not_committed_and_goes_on() {
-    let Some(world) = World::new() else { return };
-    let (control, id, view) = begun(&world);
+    let Some(fixture) = MountFixture::new() else { return };
+    let (control, id, view) = begun(&fixture);
     let mut open = File::create(view.join("file")).unwrap();
     assert!(is(&control.commit(id, false).unwrap_err(), Errno::BUSY));
     open.write_all(b"goes on").unwrap();
     drop(open);
     commit(&control, id);
-    assert_eq!(fs::read(world.at("file")).unwrap(), b"goes on");
+    assert_eq!(fs::read(fixture.at("file")).unwrap(), b"goes on");
     assert!(is(&control.commit(id, false).unwrap_err(), Errno::NOENT), "it is committed once");
 }
 
 #[test]
-fn what_is_open_when_a_transaction_is_aborted_gets_errors() {
-    let Some(world) = World::new() else { return };
-    let (control, id, view) = begun(&world);
+fn open_files_of_an_aborted_transaction_get_errors() {
+    let Some(fixture) = MountFixture::new() else { return };
+    let (control, id, view) = begun(&fixture);
     let mut open = File::create(view.join("file")).unwrap();
     control.abort(id).unwrap();
     assert!(open.write_all(b"too late").is_err());
-    assert_eq!(names(world.path()), Vec::<String>::new());
+    assert_eq!(names(fixture.path()), Vec::<String>::new());
 }
 
 #[test]
 fn transactions_are_listed_with_their_views() {
-    let Some(world) = World::new() else { return };
-    let (control, first, first_view) = begun(&world);
+    let Some(fixture) = MountFixture::new() else { return };
+    let (control, first, first_view) = begun(&fixture);
     let second = control.begin(true).unwrap();
     let list = control.list().unwrap();
     let shown: Vec<(u64, Option<u32>)> = list.iter().map(|report| (report.id, report.pid)).collect();
@@ -277,111 +277,112 @@ fn transactions_are_listed_with_their_views() {
 #[test]
 fn a_transaction_that_nobody_uses_is_aborted() {
     let timeout = Duration::from_millis(600);
-    let Some(world) = World::mounted(&MountOptions { transaction_timeout: timeout, ..Default::default() })
+    let Some(fixture) =
+        MountFixture::mounted(&MountOptions { transaction_timeout: timeout, ..Default::default() })
     else {
         return;
     };
-    let (control, id, view) = begun(&world);
+    let (control, id, view) = begun(&fixture);
     fs::write(view.join("file"), b"x").unwrap();
     wait_until("it ends by itself", || control.status(id).is_err());
-    assert_eq!(world.views(), 0);
-    assert!(!world.at("file").exists());
+    assert_eq!(fixture.views(), 0);
+    assert!(!fixture.at("file").exists());
 }
 
 #[test]
 fn the_end_of_the_mount_aborts_what_is_open() {
-    let Some(mut world) = World::new() else { return };
-    let (control, _, view) = begun(&world);
+    let Some(mut fixture) = MountFixture::new() else { return };
+    let (control, _, view) = begun(&fixture);
     fs::write(view.join("file"), b"x").unwrap();
     drop(control);
-    world.end();
-    assert_eq!(world.views(), 0);
+    fixture.end();
+    assert_eq!(fixture.views(), 0);
     assert!(!view.exists());
 }
 
 #[test]
 fn a_view_has_no_transactions_and_other_files_have_no_ioctls() {
-    let Some(world) = World::new() else { return };
-    let (control, id, view) = begun(&world);
-    let inner = ControlClient::open(&view).unwrap();
+    let Some(fixture) = MountFixture::new() else { return };
+    let (control, id, view) = begun(&fixture);
+    let inner = TransactionClient::open(&view).unwrap();
     assert!(is(&inner.begin(false).unwrap_err(), Errno::NOTTY));
     drop(inner);
-    fs::create_dir(world.at("d")).unwrap();
-    let below = ControlClient::open(&world.at("d")).unwrap();
+    fs::create_dir(fixture.at("d")).unwrap();
+    let below = TransactionClient::open(&fixture.at("d")).unwrap();
     assert!(is(&below.begin(false).unwrap_err(), Errno::NOTTY));
     control.abort(id).unwrap();
 }
 
 #[test]
 fn a_mount_that_is_read_only_begins_none() {
-    let Some(world) = World::mounted(&MountOptions { read_only: true, ..Default::default() }) else {
+    let Some(fixture) = MountFixture::mounted(&MountOptions { read_only: true, ..Default::default() }) else {
         return;
     };
-    let control = ControlClient::open(world.path()).unwrap();
+    let control = TransactionClient::open(fixture.path()).unwrap();
     assert!(is(&control.begin(false).unwrap_err(), Errno::ROFS));
 }
 
 #[test]
-fn a_view_is_for_who_began_it() {
-    let Some(world) = World::shared() else { return };
-    fs::set_permissions(world.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
-    let (control, id, view) = begun(&world);
+fn a_view_belongs_to_the_user_who_began_it() {
+    let Some(fixture) = MountFixture::shared() else { return };
+    fs::set_permissions(fixture.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let (control, id, view) = begun(&fixture);
     fs::write(view.join("file"), b"x").unwrap();
-    assert!(!world.can_read(&view.join("file"), 1000));
+    assert!(!fixture.can_read(&view.join("file"), 1000));
     control.abort(id).unwrap();
 }
 
 #[test]
-fn who_lists_names_in_a_view_conflicts_with_other_names_and_not_with_changes_of_the_files() {
-    let Some(world) = World::new() else { return };
-    fs::create_dir(world.at("d")).unwrap();
+fn listing_names_in_a_view_conflicts_with_other_names_and_not_with_changes_of_the_files() {
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::create_dir(fixture.at("d")).unwrap();
     for n in 0..300 {
-        fs::write(world.at("d").join(format!("{n}")), b"x").unwrap();
+        fs::write(fixture.at("d").join(format!("{n}")), b"x").unwrap();
     }
     let listed = |what: &dyn Fn(&Path), meanwhile: &dyn Fn()| {
-        let (control, id, view) = begun(&world);
-        assert_eq!(names(&view.join("d")).len(), fs::read_dir(world.at("d")).unwrap().count());
+        let (control, id, view) = begun(&fixture);
+        assert_eq!(names(&view.join("d")).len(), fs::read_dir(fixture.at("d")).unwrap().count());
         what(&view.join("d"));
         fs::write(view.join("done"), b"x").unwrap();
         meanwhile();
         commit(&control, id).state
     };
-    let grow = || fs::write(world.at("d/7"), b"longer").unwrap();
+    let grow = || fs::write(fixture.at("d/7"), b"longer").unwrap();
     assert_eq!(listed(&|_| {}, &grow), TransactionState::Committed);
-    let mode = || fs::set_permissions(world.at("d/8"), std::os::unix::fs::PermissionsExt::from_mode(0o600));
+    let mode = || fs::set_permissions(fixture.at("d/8"), std::os::unix::fs::PermissionsExt::from_mode(0o600));
     assert_eq!(listed(&|_| {}, &|| mode().unwrap()), TransactionState::Committed);
     let look = |d: &Path| _ = fs::metadata(d.join("9")).unwrap();
     assert_eq!(listed(&look, &grow), TransactionState::Committed, "it looked at another");
-    let grow = || fs::write(world.at("d/9"), b"longer").unwrap();
+    let grow = || fs::write(fixture.at("d/9"), b"longer").unwrap();
     assert_eq!(listed(&look, &grow), TransactionState::Conflict);
-    let more = || fs::write(world.at("d/new"), b"x").unwrap();
+    let more = || fs::write(fixture.at("d/new"), b"x").unwrap();
     assert_eq!(listed(&|_| {}, &more), TransactionState::Conflict);
 }
 
 /// Each change as one word and its path.
-fn changes(control: &ControlClient, id: u64) -> Vec<String> {
+fn changes(control: &TransactionClient, id: u64) -> Vec<String> {
     let told = control.changes(id).map(|change| {
         let change = change.unwrap();
         let path = change.path.display();
-        match &change.how {
-            How::Created => format!("created {path}"),
-            How::Deleted => format!("deleted {path}"),
-            How::Renamed(from) => format!("renamed {} to {path}", from.display()),
-            How::Linked(_) => format!("linked {path}"),
-            How::Changed => format!("changed {path} {:?}", change.aspects()),
+        match &change.kind {
+            ChangeKind::Created => format!("created {path}"),
+            ChangeKind::Deleted => format!("deleted {path}"),
+            ChangeKind::Renamed(from) => format!("renamed {} to {path}", from.display()),
+            ChangeKind::Linked(_) => format!("linked {path}"),
+            ChangeKind::Changed => format!("changed {path} {:?}", change.aspects()),
         }
     });
     told.collect()
 }
 
 #[test]
-fn what_programs_did_in_a_view_is_listed_before_it_is_committed() {
-    let Some(world) = World::new() else { return };
-    fs::create_dir(world.at("d")).unwrap();
+fn changes_in_a_view_are_listed_before_the_commit() {
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::create_dir(fixture.at("d")).unwrap();
     for name in ["d/kept", "gone", "grown", "moved", "swapped"] {
-        fs::write(world.at(name), b"before").unwrap();
+        fs::write(fixture.at(name), b"before").unwrap();
     }
-    let (control, id, view) = begun(&world);
+    let (control, id, view) = begun(&fixture);
     assert_eq!(changes(&control, id), Vec::<String>::new());
     fs::rename(view.join("d"), view.join("e")).unwrap();
     fs::write(view.join("e/new"), b"x").unwrap();
@@ -402,7 +403,7 @@ fn what_programs_did_in_a_view_is_listed_before_it_is_committed() {
         "linked /z",
     ];
     assert_eq!(changes(&control, id), all);
-    let inner = ControlClient::open(&view).unwrap();
+    let inner = TransactionClient::open(&view).unwrap();
     assert_eq!(changes(&inner, 0), all, "a view tells of its own");
     drop(inner);
     assert_eq!(commit(&control, id).state, TransactionState::Committed);
@@ -413,14 +414,14 @@ fn what_programs_did_in_a_view_is_listed_before_it_is_committed() {
 #[test]
 fn many_changes_are_listed_page_by_page_in_order() {
     const FILES: usize = 3000;
-    let Some(world) = World::new() else { return };
-    let (control, id, view) = begun(&world);
+    let Some(fixture) = MountFixture::new() else { return };
+    let (control, id, view) = begun(&fixture);
     for n in 0..FILES {
         fs::write(view.join(format!("{n:05}")), b"x").unwrap();
     }
     let expected: Vec<String> = (0..FILES).map(|n| format!("created /{n:05}")).collect();
     assert_eq!(changes(&control, id), expected);
-    // Another listing takes the place of the first, which has begun and can not go on then.
+    // Another listing takes the place of the first, which has begun and cannot go on then.
     let mut first = control.changes(id);
     first.next().unwrap().unwrap();
     assert_eq!(changes(&control, id).len(), FILES);
@@ -430,16 +431,16 @@ fn many_changes_are_listed_page_by_page_in_order() {
 }
 
 #[test]
-fn only_who_began_a_transaction_is_told_what_it_changes() {
-    let Some(world) = World::shared() else { return };
+fn only_the_user_who_began_a_transaction_can_list_its_changes() {
+    let Some(fixture) = MountFixture::shared() else { return };
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = c_program("transaction", directory.path()) else { return };
-    fs::set_permissions(world.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let (control, id, view) = begun(&world);
+    fs::set_permissions(fixture.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let (control, id, view) = begun(&fixture);
     fs::write(view.join("file"), b"x").unwrap();
     let ran = std::os::unix::process::CommandExt::uid(&mut std::process::Command::new(program), 1234)
         .args(["stranger", &id.to_string()])
-        .arg(world.path())
+        .arg(fixture.path())
         .current_dir("/")
         .status()
         .unwrap();
@@ -449,9 +450,9 @@ fn only_who_began_a_transaction_is_told_what_it_changes() {
 
 #[test]
 fn a_program_in_c_works_in_transactions() {
-    let Some(world) = World::new() else { return };
+    let Some(fixture) = MountFixture::new() else { return };
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = c_program("transaction", directory.path()) else { return };
-    assert!(std::process::Command::new(program).arg("story").arg(world.path()).status().unwrap().success());
-    assert_eq!(names(world.path()), ["one", "two"]);
+    assert!(std::process::Command::new(program).arg("story").arg(fixture.path()).status().unwrap().success());
+    assert_eq!(names(fixture.path()), ["one", "two"]);
 }

@@ -1,7 +1,7 @@
 //! Devices that fail in the middle of things.
 
 use warpfire_pool::{DeviceState, Pool, PoolError, SegmentKind};
-use warpfire_simdev::{Fault, OpClass};
+use warpfire_sim_env::{Fault, OpClass};
 
 use crate::rig::{assert_reads, id, open_with, pattern, read, world, write_segment};
 
@@ -119,5 +119,5 @@ fn a_freed_segment_is_gone_and_its_zones_are_used_again() {
         assert_eq!(pool.free(id(n)), Err(PoolError::UnknownSegment(id(n))));
     }
     assert_eq!(pool.free_segments(SegmentKind::Bulk), all);
-    assert!(world.sims().iter().all(|d| d.violations().is_empty()));
+    assert!(world.sims().iter().all(|d| d.overwrites().is_empty()));
 }

@@ -1,7 +1,7 @@
 //! Which devices are which.
 
 use warpfire_pool::{CreateOptions, DeviceSetError, DeviceState, Pool, PoolError, SegmentKind};
-use warpfire_simdev::{DeviceSpec, SimWorld};
+use warpfire_sim_env::{DeviceSpec, SimWorld};
 use warpfire_units::DeviceIndex;
 
 use crate::rig::{
@@ -159,7 +159,7 @@ fn devices_of_different_sizes_make_one_pool_with_declustered_segments() {
     pool.free(id(3)).unwrap();
     assert_eq!(pool.free_segments(SegmentKind::Bulk), 1);
     write_segment(&pool, id(promised + 1), &[10]);
-    assert!(world.sims().iter().all(|d| d.violations().is_empty()));
+    assert!(world.sims().iter().all(|d| d.overwrites().is_empty()));
 }
 
 #[test]

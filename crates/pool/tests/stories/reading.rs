@@ -3,10 +3,12 @@
 use proptest::prelude::*;
 use warpfire_env::AlignedBuf;
 use warpfire_pool::{Pool, PoolError};
-use warpfire_simdev::SimWorld;
+use warpfire_sim_env::SimWorld;
 use warpfire_units::BLOCK_BYTES;
 
-use crate::rig::{Written, assert_reads, block_at, id, open_with, pattern, read, world, write_segment};
+use crate::rig::{
+    WrittenSegment, assert_reads, block_at, id, open_with, pattern, read, world, write_segment,
+};
 
 #[test]
 fn what_was_written_reads_back_after_reopening() {
@@ -104,7 +106,7 @@ fn every_loss_of_up_to_m_devices_reads_back_and_one_more_is_an_error() {
 }
 
 /// Flips one bit in every block of one column.
-fn rot_zone(world: &SimWorld, written: &Written, device: usize, column: usize) {
+fn rot_zone(world: &SimWorld, written: &WrittenSegment, device: usize, column: usize) {
     let blocks = written.descriptor.zone_blocks_used();
     let (_, start) = block_at(written, 0, column, None);
     for block in 0..blocks {
@@ -113,7 +115,7 @@ fn rot_zone(world: &SimWorld, written: &Written, device: usize, column: usize) {
 }
 
 /// Each slice reads right or is an error.
-fn assert_never_wrong(pool: &Pool, written: &Written) -> usize {
+fn assert_never_wrong(pool: &Pool, written: &WrittenSegment) -> usize {
     let mut errors = 0;
     for slice in written.slices() {
         match read(pool, slice) {
@@ -126,7 +128,7 @@ fn assert_never_wrong(pool: &Pool, written: &Written) -> usize {
 }
 
 #[test]
-fn beyond_parity_every_data_loss_is_told() {
+fn beyond_parity_every_data_loss_is_reported() {
     let (world, pool) = world(11, 4, 2, 2);
     let written = write_segment(&pool, id(1), &[usize::MAX]);
     for lost in [0b0111, 0b1011, 0b1101, 0b1110] {
@@ -159,7 +161,11 @@ fn without_parity_a_bad_read_is_tried_once_more() {
     let (world, pool) = world(13, 1, 1, 0);
     let written = write_segment(&pool, id(1), &[8192]);
     let sim = &world.sims()[0];
-    sim.inject(warpfire_simdev::Fault::Fail { op: warpfire_simdev::OpClass::Read, after: 0, lasting: false });
+    sim.inject(warpfire_sim_env::Fault::Fail {
+        op: warpfire_sim_env::OpClass::Read,
+        after: 0,
+        lasting: false,
+    });
     assert_reads(&pool, &written);
     let (_, at) = block_at(&written, 0, 0, Some(1));
     sim.rot(at, 0);

@@ -1,27 +1,27 @@
 //! Walking segments that a crash left open.
 
-use warpfire_pool::{Health, Pool, SegmentDescriptor, SegmentKind, SegmentState};
-use warpfire_simdev::{Cut, Fault, OpClass, SimWorld, cuts};
+use warpfire_pool::{Pool, SegmentDescriptor, SegmentKind, SegmentState, StripeHealth};
+use warpfire_sim_env::{Cut, Fault, OpClass, SimWorld, cuts};
 use warpfire_units::{BLOCK_BYTES, SegmentId};
 
 use crate::rig::{ZONE_BYTES, block_at, id, open_with, pattern, read, world, write_segment};
 
 /// One recovered stripe, with its payload copied.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Seen {
+struct SeenStripe {
     index: u32,
     sequence: u64,
     rows: u16,
     payload_bytes: usize,
-    health: Health,
+    health: StripeHealth,
     payload: Option<Vec<u8>>,
 }
 
-fn walk(pool: &Pool, d: &SegmentDescriptor, from: u32) -> Vec<Seen> {
+fn walk(pool: &Pool, d: &SegmentDescriptor, from: u32) -> Vec<SeenStripe> {
     let mut seen = Vec::new();
     let count = pool
-        .recover(d, from, &mut |s| {
-            seen.push(Seen {
+        .walk_open_segment(d, from, &mut |s| {
+            seen.push(SeenStripe {
                 index: s.index,
                 sequence: s.sequence,
                 rows: s.rows,
@@ -71,12 +71,12 @@ fn a_mirror_gives_back_each_payload_in_order_from_any_one_copy() {
             let seen = walk(&pool, &opened(d.clone()), 0);
             let got: Vec<_> = seen.iter().map(|s| s.payload.clone().unwrap()).collect();
             assert!(got == payloads);
-            assert!(seen.iter().all(|s| s.health == Health::Rebuilt));
+            assert!(seen.iter().all(|s| s.health == StripeHealth::Degraded));
         }
     }
     let (pool, _) = Pool::open(world.devices()).unwrap();
     let seen = walk(&pool, &opened(d), 0);
-    assert!(seen.iter().all(|s| s.health == Health::Intact));
+    assert!(seen.iter().all(|s| s.health == StripeHealth::Intact));
     assert_eq!(seen.iter().map(|s| s.sequence).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
     assert_eq!(seen[0].rows, 0, "a small record costs the header block alone");
 }
@@ -89,7 +89,7 @@ fn many_small_stripes_are_walked_with_few_reads_of_each_copy() {
     let before = pool.counters().total.reads;
     let seen = walk(&pool, &opened(d), 0);
     assert!(seen.iter().map(|s| s.payload.clone().unwrap()).eq(payloads));
-    assert!(seen.iter().all(|s| s.health == Health::Intact));
+    assert!(seen.iter().all(|s| s.health == StripeHealth::Intact));
     let reads = pool.counters().total.reads - before;
     assert!(reads <= 2 * 7, "{reads} reads for 60 stripes on two columns");
 }
@@ -110,13 +110,13 @@ fn so_are_stripes_of_a_few_blocks_and_what_rots_in_them_is_found() {
     let seen = walk(&pool, &opened(d), 0);
     let reads = pool.counters().total.reads - before;
     assert!(seen.iter().map(|s| s.payload.clone().unwrap()).eq(payloads));
-    let rebuilt: Vec<_> = seen.iter().filter(|s| s.health != Health::Intact).map(|s| s.index).collect();
+    let rebuilt: Vec<_> = seen.iter().filter(|s| s.health != StripeHealth::Intact).map(|s| s.index).collect();
     assert_eq!(rebuilt, [0, 5, 19]);
     assert!(reads <= 2 * 12, "{reads} reads for 20 stripes on two columns");
 }
 
 #[test]
-fn blocks_that_can_not_be_read_together_are_read_alone() {
+fn blocks_that_cannot_be_read_together_are_read_alone() {
     let (world, pool) = world(30, 1, 1, 0);
     let (d, _) = write_mirror(&pool, id(1), &[100; 60]);
     // The first read is of one block: if that fails, its stripe is lost.
@@ -126,7 +126,7 @@ fn blocks_that_can_not_be_read_together_are_read_alone() {
         let seen = walk(&pool, &opened(d.clone()), 0);
         assert_eq!(pool.counters().total.errors, 1, "read {after}");
         assert_eq!(seen.len(), 60, "read {after}");
-        assert!(seen.iter().all(|s| s.health == Health::Intact), "read {after}");
+        assert!(seen.iter().all(|s| s.health == StripeHealth::Intact), "read {after}");
     }
 }
 
@@ -151,7 +151,7 @@ fn an_open_bulk_segment_is_walked_to_its_end_and_reads_once_adopted() {
         let seen = walk(&pool, &written.descriptor, from);
         let lengths: Vec<_> = seen.iter().map(|s| s.payload_bytes).collect();
         assert_eq!(lengths, [5, 70_000, 4096, 123_456][from as usize..]);
-        assert!(seen.iter().all(|s| s.health == Health::Intact && s.payload.is_none()));
+        assert!(seen.iter().all(|s| s.health == StripeHealth::Intact && s.payload.is_none()));
     }
     for stripe in walk(&pool, &d, 0) {
         d.push_stripe(stripe.rows);
@@ -173,7 +173,10 @@ fn a_stripe_whose_every_header_is_gone_is_damaged_and_those_after_it_keep_their_
     let mut d = opened(written.descriptor.clone());
     let seen = walk(&pool, &d, 0);
     let health: Vec<_> = seen.iter().map(|s| s.health).collect();
-    assert_eq!(health, [Health::Intact, Health::Damaged, Health::Intact, Health::Intact]);
+    assert_eq!(
+        health,
+        [StripeHealth::Intact, StripeHealth::Damaged, StripeHealth::Intact, StripeHealth::Intact]
+    );
     seen.iter().for_each(|s| d.push_stripe(s.rows));
     assert_eq!(d.stripes, written.descriptor.stripes);
     pool.adopt(&d).unwrap();
@@ -195,7 +198,7 @@ fn blocks_damaged_beyond_parity_make_the_stripe_damaged_and_within_it_rebuilt() 
     rot(1, 3, 2);
     let (pool, _) = Pool::open(world.devices()).unwrap();
     let health: Vec<_> = walk(&pool, &d, 0).iter().map(|s| s.health).collect();
-    assert_eq!(health, [Health::Rebuilt, Health::Damaged]);
+    assert_eq!(health, [StripeHealth::Degraded, StripeHealth::Damaged]);
 }
 
 /// Stripes whose write came before a flush that returned are there after any cut; every other one is whole, rebuilt or told
@@ -232,7 +235,7 @@ fn after_any_cut_flushed_stripes_are_whole_and_no_stripe_is_wrong() {
                 verify_cut(&replay.cut(&cut), &d, flushed, &cut);
             }
             match replay.advance() {
-                Some(event) => flushed |= matches!(event, warpfire_simdev::Event::Mark(1)),
+                Some(event) => flushed |= matches!(event, warpfire_sim_env::Event::Mark(1)),
                 None => break,
             }
         }
@@ -244,14 +247,14 @@ fn verify_cut(world: &SimWorld, d: &SegmentDescriptor, flushed: bool, cut: &Cut)
     let seen = walk(&pool, d, 0);
     assert!(seen.len() <= 3, "{cut:?}: {seen:?}");
     if flushed {
-        assert_eq!(seen[0].health, Health::Intact, "{cut:?}");
+        assert_eq!(seen[0].health, StripeHealth::Intact, "{cut:?}");
     }
     let mut sealed = d.clone();
     seen.iter().for_each(|s| sealed.push_stripe(s.rows));
     pool.adopt(&sealed).unwrap();
     let mut at = 0;
     for s in &seen {
-        if s.health != Health::Damaged {
+        if s.health != StripeHealth::Damaged {
             let len_bytes = u32::try_from(s.payload_bytes).unwrap();
             let slice = warpfire_units::SlicePtr { segment: d.id, offset_bytes: at, len_bytes };
             let got = read(&pool, slice).unwrap();
@@ -286,7 +289,7 @@ fn two_sessions_that_crash_never_write_under_one_identity() {
 fn stale_columns_of_a_device_that_missed_writes_are_rebuilt() {
     let (world, pool) = world(26, 3, 2, 1);
     let sim = &world.sims()[1];
-    sim.inject(warpfire_simdev::Fault::LoseWrite { after: 0 });
+    sim.inject(warpfire_sim_env::Fault::LoseWrite { after: 0 });
     let written = write_segment(&pool, id(1), &[30_000]);
     sim.heal();
     let pool = open_with(world.devices(), &[&written]);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warpfire_env::{AlignedBuf, Device, Timestamp};
 use warpfire_pool::{CreateOptions, Pool, PoolError, SegmentDescriptor, SegmentKind};
-use warpfire_simdev::{DeviceSpec, SimWorld};
+use warpfire_sim_env::{DeviceSpec, SimWorld};
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
 pub const ZONE_BYTES: u64 = 256 << 10;
@@ -37,11 +37,11 @@ pub fn devices_without(world: &SimWorld, without: &[usize]) -> Vec<Arc<dyn Devic
 
 /// Bytes that differ from place to place and from seed to seed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|n| (warpfire_simdev::mix((seed << 32) | (n / 8)) >> (n % 8 * 8)) as u8).collect()
+    (0..len as u64).map(|n| (warpfire_sim_env::mix((seed << 32) | (n / 8)) >> (n % 8 * 8)) as u8).collect()
 }
 
 /// A bulk segment and what its payload must read as.
-pub struct Written {
+pub struct WrittenSegment {
     pub descriptor: SegmentDescriptor,
     /// Payload by address; zero for padding after short stripes.
     pub payload: Vec<u8>,
@@ -49,7 +49,7 @@ pub struct Written {
     pub stripes: Vec<(u64, usize)>,
 }
 
-impl Written {
+impl WrittenSegment {
     pub fn slice(&self, offset_bytes: u64, len: usize) -> SlicePtr {
         let len_bytes = u32::try_from(len).unwrap();
         SlicePtr { segment: self.descriptor.id, offset_bytes, len_bytes }
@@ -67,7 +67,7 @@ impl Written {
 }
 
 /// Writes a bulk segment of stripes of these payload lengths (cut to what fits), flushed and sealed.
-pub fn write_segment(pool: &Pool, segment: SegmentId, lengths: &[usize]) -> Written {
+pub fn write_segment(pool: &Pool, segment: SegmentId, lengths: &[usize]) -> WrittenSegment {
     let mut writer = pool.allocate(segment, SegmentKind::Bulk).unwrap();
     let mut payload = Vec::new();
     let mut stripes = Vec::new();
@@ -87,7 +87,7 @@ pub fn write_segment(pool: &Pool, segment: SegmentId, lengths: &[usize]) -> Writ
         payload.resize(usize::try_from(writer.next_offset_bytes()).unwrap(), 0);
     }
     pool.flush().unwrap();
-    Written { descriptor: writer.seal(), payload, stripes }
+    WrittenSegment { descriptor: writer.seal(), payload, stripes }
 }
 
 /// Reads a slice into aligned memory.
@@ -99,7 +99,7 @@ pub fn read(pool: &Pool, slice: SlicePtr) -> Result<Vec<u8>, PoolError> {
 }
 
 /// All of the segment reads back right.
-pub fn assert_reads(pool: &Pool, written: &Written) {
+pub fn assert_reads(pool: &Pool, written: &WrittenSegment) {
     for slice in written.slices() {
         let got = read(pool, slice).unwrap_or_else(|e| panic!("{slice}: {e}"));
         assert!(got == written.expected(slice), "{slice} reads as something else");
@@ -107,7 +107,7 @@ pub fn assert_reads(pool: &Pool, written: &Written) {
 }
 
 /// Opens the pool on these devices and adopts the segments.
-pub fn open_with(devices: Vec<Arc<dyn Device>>, written: &[&Written]) -> Pool {
+pub fn open_with(devices: Vec<Arc<dyn Device>>, written: &[&WrittenSegment]) -> Pool {
     let (pool, _) = Pool::open(devices).unwrap();
     for w in written {
         pool.adopt(&w.descriptor).unwrap();
@@ -116,7 +116,7 @@ pub fn open_with(devices: Vec<Arc<dyn Device>>, written: &[&Written]) -> Pool {
 }
 
 /// The device byte of a block of a column of a stripe; row `None` is the header.
-pub fn block_at(w: &Written, stripe: usize, column: usize, row: Option<u16>) -> (usize, u64) {
+pub fn block_at(w: &WrittenSegment, stripe: usize, column: usize, row: Option<u16>) -> (usize, u64) {
     let rows = w.descriptor.stripes.iter().flat_map(|r| std::iter::repeat_n(r.rows, r.count as usize));
     let before: u64 = rows.take(stripe).map(|r| u64::from(r) + 1).sum();
     let block = before + row.map_or(0, |r| u64::from(r) + 1);

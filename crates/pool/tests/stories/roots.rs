@@ -1,7 +1,7 @@
 //! The root: newest wins, whatever is torn.
 
 use warpfire_pool::{Pool, PoolError, Root};
-use warpfire_simdev::{Cut, DeviceSpec, DiscardLeaves, SimWorld};
+use warpfire_sim_env::{Cut, DeviceSpec, DiscardBehavior, SimWorld};
 use warpfire_units::BLOCK_BYTES;
 
 use crate::rig::{DEVICE_BYTES, ZONE_BYTES, create, options, pattern, world};
@@ -22,7 +22,7 @@ fn the_newest_root_comes_back_over_many_zone_switches() {
             assert_eq!((root.sequence, root.epoch), (n + 2, 1));
             assert!(root.payload == payload, "root {n}");
         }
-        assert!(world.sims().iter().all(|d| d.violations().is_empty()));
+        assert!(world.sims().iter().all(|d| d.overwrites().is_empty()));
     }
 }
 
@@ -41,7 +41,7 @@ fn each_session_that_writes_has_its_own_epoch() {
         20,
         "an open that writes nothing has no number"
     );
-    assert!(world.sims().iter().all(|d| d.violations().is_empty()));
+    assert!(world.sims().iter().all(|d| d.overwrites().is_empty()));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_cut_at_any_point_leaves_the_root_before_or_the_one_being_written() {
         let mut replay = recording.replay();
         let mut durable = before.checked_sub(1);
         while let Some(event) = replay.advance() {
-            if let warpfire_simdev::Event::Mark(n) = event {
+            if let warpfire_sim_env::Event::Mark(n) = event {
                 durable = Some(*n);
             }
             for cut in replay.cuts(3, 7) {
@@ -122,8 +122,8 @@ fn a_root_that_does_not_fit_is_refused_and_the_largest_fits() {
 
 #[test]
 fn a_pool_made_over_an_old_one_with_other_zones_is_never_taken_for_it() {
-    for leaves in [DiscardLeaves::Old, DiscardLeaves::Zeros, DiscardLeaves::Either] {
-        let spec = DeviceSpec { discard_leaves: leaves, ..DeviceSpec::append_only("flash", DEVICE_BYTES) };
+    for leaves in [DiscardBehavior::Old, DiscardBehavior::Zeros, DiscardBehavior::Either] {
+        let spec = DeviceSpec { discard_behavior: leaves, ..DeviceSpec::append_only("flash", DEVICE_BYTES) };
         let world = SimWorld::of(36, 1, &spec);
         let small = warpfire_pool::CreateOptions { zone_bytes: Some(64 << 10), ..options(1, 0) };
         let old = create(&world, &small).unwrap();

@@ -1,7 +1,7 @@
 //! Every write aligned, at its zone's write pointer, and never over another.
 
 use warpfire_pool::{CreateOptions, Pool, SegmentKind};
-use warpfire_simdev::{DeviceSpec, SimWorld};
+use warpfire_sim_env::{DeviceSpec, SimWorld};
 
 use crate::rig::{DEVICE_BYTES, ZONE_BYTES, assert_reads, create, id, pattern, write_segment};
 
@@ -59,6 +59,6 @@ fn nothing_is_overwritten_that_was_not_discarded() {
     let world = SimWorld::of(72, 4, &DeviceSpec::append_only("flash", DEVICE_BYTES));
     live(&world, &CreateOptions { zone_bytes: Some(ZONE_BYTES), data: 3, parity: 1, force: false });
     for sim in world.sims() {
-        assert_eq!(sim.violations(), []);
+        assert_eq!(sim.overwrites(), []);
     }
 }

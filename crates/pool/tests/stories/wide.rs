@@ -1,7 +1,7 @@
 //! 242+8 over 250 devices.
 
 use warpfire_pool::{CreateOptions, Pool, PoolError, SegmentKind};
-use warpfire_simdev::{DeviceSpec, SimWorld};
+use warpfire_sim_env::{DeviceSpec, SimWorld};
 
 use crate::rig::{assert_reads, create, devices_without, id, read, write_segment};
 

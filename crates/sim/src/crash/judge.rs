@@ -2,11 +2,11 @@
 
 use std::ops::RangeInclusive;
 
-use warpfire_simdev::{Cut, Event, Grain, Kept, Replay, SimRandom, SimWorld, mix};
+use warpfire_sim_env::{Cut, Event, Grain, Replay, SimRandom, SimWorld, Survival, mix};
 
 use super::Workload;
 use crate::history::History;
-use crate::op::{Draw, Menu, Op};
+use crate::op::{Menu, Op, OpSource};
 use crate::session::{Session, Violation, check_space, find_state};
 use crate::stack::{SimFs, overwrite};
 
@@ -37,7 +37,7 @@ impl Budget {
 
 /// Where in a workload a crash state was made, to make it again.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Place {
+struct CutPlace {
     point: usize,
     cut: Cut,
 }
@@ -72,7 +72,7 @@ impl Judge {
                     if self.states >= states_max {
                         return Ok(());
                     }
-                    let place = Place { point: replay.point(), cut };
+                    let place = CutPlace { point: replay.point(), cut };
                     let allowed = durable..=newest;
                     self.try_state(workload, &replay, &place, allowed.clone()).map_err(|v| {
                         let history = workload.history.show(0);
@@ -101,8 +101,8 @@ impl Judge {
         if pending <= self.budget.subset_changes_max {
             return replay.cuts(self.budget.samples, seed).collect();
         }
-        let whole = (0..=pending).map(|whole| Cut::Prefix { whole, last: Kept::Nothing });
-        let torn = |grain, missing| Kept::Without { grain, missing };
+        let whole = (0..=pending).map(|whole| Cut::Prefix { whole, last: Survival::Nothing });
+        let torn = |grain, missing| Survival::Without { grain, missing };
         let tears = [
             torn(Grain::Sector, 1..usize::MAX),
             torn(Grain::Sector, 3..5),
@@ -121,7 +121,7 @@ impl Judge {
         &mut self,
         workload: &Workload,
         replay: &Replay<'_>,
-        place: &Place,
+        place: &CutPlace,
         allowed: RangeInclusive<usize>,
     ) -> Result<(), Violation> {
         let mut world = replay.cut(&place.cut);
@@ -184,18 +184,18 @@ impl Judge {
         world.clock().advance(LATER_NANOS);
         let mut session = Session::resume(workload.shape, world, model)
             .map_err(|v| Violation(format!("opened a second time: {v}")))?;
-        let draw = Draw::new(self.random.below(u64::MAX), Menu::TINY);
-        let told = |v: Violation, s: &Session| {
+        let draw = OpSource::new(self.random.below(u64::MAX), Menu::TINY);
+        let with_context = |v: Violation, s: &Session| {
             Violation(format!("{v}\n going on from state {found}:\n{}", s.history.show(0)))
         };
         for _ in 0..2 {
             for _ in 0..self.random.below(6) {
-                let op = draw.next(session.history.model(), session.desk());
-                session.step(&op).map_err(|v| told(v, &session))?;
+                let op = draw.next(session.history.model(), session.open_transactions());
+                session.step(&op).map_err(|v| with_context(v, &session))?;
             }
-            session.step(&Op::Sync).map_err(|v| told(v, &session))?;
-            let op = draw.next(session.history.model(), session.desk());
-            session.step(&op).map_err(|v| told(v, &session))?;
+            session.step(&Op::Sync).map_err(|v| with_context(v, &session))?;
+            let op = draw.next(session.history.model(), session.open_transactions());
+            session.step(&op).map_err(|v| with_context(v, &session))?;
             let show = session.history.show(0);
             let cut = Cut::Seeded(self.random.below(u64::MAX));
             session

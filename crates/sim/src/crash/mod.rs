@@ -14,5 +14,5 @@ mod small;
 mod workload;
 
 pub use judge::{Budget, Judge};
-pub use small::Small;
+pub use small::SmallWorkloads;
 pub use workload::Workload;

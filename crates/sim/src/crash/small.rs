@@ -1,6 +1,6 @@
 //! Every workload of one and of two operations on a small namespace.
 
-use warpfire_simdev::SimWorld;
+use warpfire_sim_env::SimWorld;
 
 use super::workload::closed;
 use super::{Budget, Judge, Workload};
@@ -10,14 +10,14 @@ use crate::session::{Session, Violation};
 use crate::stack::Shape;
 
 /// The namespace, made once, and the workloads on it.
-pub struct Small {
+pub struct SmallWorkloads {
     shape: Shape,
     world: SimWorld,
     model: Model,
     workloads: Vec<Vec<Op>>,
 }
 
-impl Small {
+impl SmallWorkloads {
     /// Makes the namespace on blank devices.
     ///
     /// # Errors
@@ -29,7 +29,7 @@ impl Small {
         }
         session.step(&Op::Sync)?;
         let model = session.history.model().clone();
-        Ok(Small { shape, world: closed(session)?, model, workloads: workloads() })
+        Ok(SmallWorkloads { shape, world: closed(session)?, model, workloads: workloads() })
     }
 
     /// How many workloads there are.

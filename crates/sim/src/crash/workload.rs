@@ -1,11 +1,11 @@
 //! A workload, recorded: what the devices underwent, and the states that the model went through.
 
-use warpfire_simdev::{Recording, SimWorld};
+use warpfire_sim_env::{Recording, SimWorld};
 
-use crate::desk::Desk;
 use crate::history::History;
 use crate::model::Model;
-use crate::op::{Draw, Menu, Op};
+use crate::op::{Menu, Op, OpSource};
+use crate::open_transactions::OpenTransactions;
 use crate::session::{Session, Violation};
 use crate::stack::Shape;
 
@@ -29,11 +29,11 @@ impl Workload {
         shape: Shape,
         mut world: SimWorld,
         model: Model,
-        next: &mut dyn FnMut(&Model, &Desk) -> Option<Op>,
+        next: &mut dyn FnMut(&Model, &OpenTransactions) -> Option<Op>,
     ) -> Result<Self, Violation> {
         world.record();
         let mut session = Session::resume(shape, world, model)?;
-        while let Some(op) = next(session.history.model(), session.desk()) {
+        while let Some(op) = next(session.history.model(), session.open_transactions()) {
             session.world.mark(2 * session.history.newest() as u64 + 1);
             session.step(&op)?;
             session.world.mark(2 * session.history.durable() as u64);
@@ -47,14 +47,14 @@ impl Workload {
     /// # Errors
     /// As `record`.
     pub fn draw(shape: Shape, seed: u64, menu: Menu, operations: usize) -> Result<Self, Violation> {
-        let draw = Draw::new(seed, menu);
+        let draw = OpSource::new(seed, menu);
         let session = Session::make(shape, seed)?;
         let model = session.history.model().clone();
         let world = closed(session)?;
         let mut left = operations;
-        Self::record(shape, world, model, &mut |model, desk| {
+        Self::record(shape, world, model, &mut |model, open_transactions| {
             left = left.checked_sub(1)?;
-            Some(draw.next(model, desk))
+            Some(draw.next(model, open_transactions))
         })
     }
 }

@@ -3,13 +3,13 @@
 use warpfire_env::Timestamp;
 use warpfire_fs::FileKind;
 
-use super::{Body, Content, Errno, Model, Name, NodeId, Path, ROOT};
-use crate::desk::Slots;
+use super::{Body, Errno, FileContent, Model, Name, NodeId, Path, ROOT};
 use crate::op::Op;
+use crate::open_transactions::Slots;
 
 /// What an operation that succeeds tells.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum OpOutput {
     /// That it succeeded.
     Nothing,
     /// Where something went, or how much.
@@ -19,12 +19,12 @@ pub enum Told {
     /// Names, in order, and what they lead to.
     Names(Vec<(Name, FileKind)>),
     /// Attributes.
-    Look(Look),
+    Stat(Stat),
 }
 
 /// Attributes that calls tell. The times of a directory move with every name in it, so no one relies on them.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Look {
+pub struct Stat {
     /// Kind of file.
     pub kind: FileKind,
     /// Permission bits.
@@ -41,44 +41,44 @@ pub struct Look {
 
 /// What an operation told, and which nodes it told of.
 #[derive(Clone, Debug)]
-pub struct Answer {
-    pub(crate) said: Result<Told, Errno>,
-    seen: Vec<NodeId>,
+pub struct ModelAnswer {
+    pub(crate) output: Result<OpOutput, Errno>,
+    visited: Vec<NodeId>,
     /// Of attributes: the content, on which the bytes that are allocated depend, though not how.
-    behind: Option<Content>,
+    content_after: Option<FileContent>,
 }
 
-impl Answer {
+impl ModelAnswer {
     /// Whether someone who learned one learned the other: `None` if the model can not say.
-    pub(crate) fn is_same(&self, other: &Answer) -> Option<bool> {
-        let Answer { said, seen, behind } = self;
-        if *said != other.said || *seen != other.seen {
+    pub(crate) fn is_same(&self, other: &ModelAnswer) -> Option<bool> {
+        let ModelAnswer { output, visited, content_after } = self;
+        if *output != other.output || *visited != other.visited {
             return Some(false);
         }
-        (*behind == other.behind).then_some(true)
+        (*content_after == other.content_after).then_some(true)
     }
 }
 
 impl Model {
     /// Does an operation as of `now`, and gives all that the caller learns by it.
-    pub fn answer(&mut self, op: &Op, slots: &Slots, now: Timestamp) -> Answer {
-        let mut seen = self.seen(op);
+    pub fn answer(&mut self, op: &Op, slots: &Slots, now: Timestamp) -> ModelAnswer {
+        let mut visited = self.visited(op);
         let made = self.next;
-        let said = self.apply(op, slots, now);
+        let output = self.apply(op, slots, now);
         if self.next != made {
-            seen.push(made);
+            visited.push(made);
         }
-        let behind = match (op, &said) {
-            (Op::SetMode(path, _) | Op::SetOwner(path, ..) | Op::Look(path), Ok(_)) => {
+        let content_after = match (op, &output) {
+            (Op::SetMode(path, _) | Op::SetOwner(path, ..) | Op::Stat(path), Ok(_)) => {
                 self.lookup(path).and_then(|id| self.content(id).cloned()).ok()
             }
             _ => None,
         };
-        Answer { said, seen, behind }
+        ModelAnswer { output, visited, content_after }
     }
 
     /// The nodes that the operation's paths lead through, those that are listed too.
-    fn seen(&self, op: &Op) -> Vec<NodeId> {
+    fn visited(&self, op: &Op) -> Vec<NodeId> {
         let parent = |path: &'_ Path| path.len().saturating_sub(1);
         let (first, second) = match op {
             Op::Create(path)
@@ -106,38 +106,38 @@ impl Model {
             | Op::RemoveXattr(path, _)
             | Op::Read(path, _)
             | Op::List(path)
-            | Op::Look(path)
+            | Op::Stat(path)
             | Op::Yank(path, ..)
             | Op::Paste(_, path, _)
             | Op::Fsync(path) => ((path, path.len()), None),
             _ => return Vec::new(),
         };
-        let mut seen = Vec::new();
+        let mut visited = Vec::new();
         for (path, len) in std::iter::once(first).chain(second) {
             let mut dir = ROOT;
             for name in path.iter().take(len) {
-                let Ok(Some(id)) = self.find(dir, name) else { return seen };
-                seen.push(id);
+                let Ok(Some(id)) = self.find(dir, name) else { return visited };
+                visited.push(id);
                 dir = id;
             }
         }
-        if let (Op::List(path), Some(dir)) = (op, seen.last().copied().or(Some(ROOT)))
+        if let (Op::List(path), Some(dir)) = (op, visited.last().copied().or(Some(ROOT)))
             && let Body::Directory(names) = &self.node(dir).body
-            && seen.len() == path.len()
+            && visited.len() == path.len()
         {
-            seen.extend(names.values());
+            visited.extend(names.values());
         }
-        seen
+        visited
     }
 
-    pub(super) fn look(&self, id: NodeId) -> Look {
+    pub(super) fn stat(&self, id: NodeId) -> Stat {
         let node = self.node(id);
         let size_bytes = match &node.body {
             Body::File(content) => content.size_bytes(),
             Body::Symlink(target) => target.len() as u64,
             Body::Directory(_) | Body::Special => 0,
         };
-        Look {
+        Stat {
             kind: node.kind,
             permissions: node.permissions,
             owner: (node.uid, node.gid),
@@ -147,11 +147,11 @@ impl Model {
         }
     }
 
-    pub(super) fn list(&self, path: &Path) -> Result<Told, Errno> {
+    pub(super) fn list(&self, path: &Path) -> Result<OpOutput, Errno> {
         match &self.node(self.lookup(path)?).body {
             Body::Directory(names) => {
                 let entries = names.iter().map(|(name, id)| (name.clone(), self.node(*id).kind));
-                Ok(Told::Names(entries.collect()))
+                Ok(OpOutput::Names(entries.collect()))
             }
             Body::File(_) | Body::Symlink(_) | Body::Special => Err(Errno(libc::ENOTDIR)),
         }

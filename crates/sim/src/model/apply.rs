@@ -3,16 +3,16 @@
 use warpfire_env::Timestamp;
 use warpfire_fs::FileKind;
 
-use super::{Body, Content, Errno, Model, NodeId, Path, Told};
-use crate::desk::Slots;
+use super::{Body, Errno, FileContent, Model, NodeId, OpOutput, Path};
 use crate::op::{Op, Span};
+use crate::open_transactions::Slots;
 
 impl Model {
     /// Does an operation as of `now`, as user 0.
     ///
     /// # Errors
     /// What the product must say too. Nothing has changed then.
-    pub fn apply(&mut self, op: &Op, slots: &Slots, now: Timestamp) -> Result<Told, Errno> {
+    pub fn apply(&mut self, op: &Op, slots: &Slots, now: Timestamp) -> Result<OpOutput, Errno> {
         match op {
             Op::Append(path, fill) => {
                 let end = self.size_bytes(path);
@@ -20,14 +20,14 @@ impl Model {
                     c.write(c.size_bytes(), &fill.bytes());
                     Ok(())
                 })?;
-                Ok(Told::Number(end.expect("what was appended to is a file")))
+                Ok(OpOutput::Number(end.expect("what was appended to is a file")))
             }
             Op::Write(path, offset, fill) => {
                 self.change(path, now, |c| {
                     c.write(*offset, &fill.bytes());
                     Ok(())
                 })?;
-                Ok(Told::Number(*offset))
+                Ok(OpOutput::Number(*offset))
             }
             Op::CopyRange(from, span, to, at) => self.copy_range(from, *span, to, *at, now),
             Op::Paste(slot, path, at) => {
@@ -40,21 +40,21 @@ impl Model {
                         Ok(())
                     })?;
                 }
-                Ok(Told::Number(at))
+                Ok(OpOutput::Number(at))
             }
             Op::SetMode(path, _) | Op::SetOwner(path, ..) => {
                 self.change_only(op, now)?;
-                Ok(Told::Look(self.look(self.lookup(path)?)))
+                Ok(OpOutput::Stat(self.stat(self.lookup(path)?)))
             }
             Op::Read(path, span) | Op::Yank(path, span, _) => {
                 let content = self.content(self.lookup(path)?)?;
                 let len = span.len.min(content.size_bytes().saturating_sub(span.offset));
                 let len = usize::try_from(len).expect("what is read at once is short");
-                Ok(Told::Bytes(content.read(span.offset, len)))
+                Ok(OpOutput::Bytes(content.read(span.offset, len)))
             }
             Op::List(path) => self.list(path),
-            Op::Look(path) => Ok(Told::Look(self.look(self.lookup(path)?))),
-            _ => self.change_only(op, now).map(|()| Told::Nothing),
+            Op::Stat(path) => Ok(OpOutput::Stat(self.stat(self.lookup(path)?))),
+            _ => self.change_only(op, now).map(|()| OpOutput::Nothing),
         }
     }
 
@@ -62,10 +62,10 @@ impl Model {
     fn change_only(&mut self, op: &Op, now: Timestamp) -> Result<(), Errno> {
         match op {
             Op::Create(path) => {
-                self.make(path, FileKind::Regular, 0o644, Body::File(Content::default()), now).map(drop)
+                self.make(path, FileKind::Regular, 0o644, Body::File(FileContent::default()), now).map(drop)
             }
             Op::Put(path, fill) => {
-                let mut content = Content::default();
+                let mut content = FileContent::default();
                 content.write(0, &fill.bytes());
                 self.make(path, FileKind::Regular, 0o644, Body::File(content), now).map(drop)
             }
@@ -157,7 +157,7 @@ impl Model {
         to: &Path,
         at: u64,
         now: Timestamp,
-    ) -> Result<Told, Errno> {
+    ) -> Result<OpOutput, Errno> {
         let (from, target) = (self.lookup(from)?, self.lookup(to)?);
         let source = self.content(from)?;
         self.content(target)?;
@@ -172,7 +172,7 @@ impl Model {
                 Ok(())
             })?;
         }
-        Ok(Told::Number(len))
+        Ok(OpOutput::Number(len))
     }
 
     /// Only files and directories have attributes in the namespace `user`.
@@ -184,7 +184,7 @@ impl Model {
         }
     }
 
-    pub(super) fn content(&self, id: NodeId) -> Result<&Content, Errno> {
+    pub(super) fn content(&self, id: NodeId) -> Result<&FileContent, Errno> {
         match &self.node(id).body {
             Body::File(content) => Ok(content),
             Body::Directory(_) => Err(Errno(libc::EISDIR)),
@@ -197,7 +197,7 @@ impl Model {
         &mut self,
         path: &Path,
         now: Timestamp,
-        change: impl FnOnce(&mut Content) -> Result<(), Errno>,
+        change: impl FnOnce(&mut FileContent) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let id = self.lookup(path)?;
         let mut content = self.content(id)?.clone();

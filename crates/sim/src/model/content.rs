@@ -12,16 +12,16 @@ use std::sync::Arc;
 pub const PAGE: u64 = 4096;
 const PAGE_BYTES: usize = PAGE as usize;
 
-type Page = [u8; PAGE_BYTES];
+type ContentPage = [u8; PAGE_BYTES];
 
 /// The bytes of one file. A copy shares its pages.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Content {
+pub struct FileContent {
     size_bytes: u64,
-    pages: BTreeMap<u64, Arc<Page>>,
+    pages: BTreeMap<u64, Arc<ContentPage>>,
 }
 
-impl Content {
+impl FileContent {
     /// The file's length.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
@@ -131,7 +131,7 @@ impl Content {
 
     /// The first byte at which two contents differ.
     #[must_use]
-    pub fn first_difference(&self, other: &Content) -> Option<u64> {
+    pub fn first_difference(&self, other: &FileContent) -> Option<u64> {
         let mut pages: Vec<u64> = self.pages().chain(other.pages()).collect();
         pages.sort_unstable();
         pages.dedup();
@@ -143,7 +143,7 @@ impl Content {
         differing.or((self.size_bytes != other.size_bytes).then(|| self.size_bytes.min(other.size_bytes)))
     }
 
-    fn change_page(&mut self, page: u64, change: impl FnOnce(&mut Page)) {
+    fn change_page(&mut self, page: u64, change: impl FnOnce(&mut ContentPage)) {
         let slot = self.pages.entry(page).or_insert_with(|| Arc::new([0; PAGE_BYTES]));
         change(Arc::make_mut(slot));
         if slot.iter().all(|&b| b == 0) {
@@ -152,7 +152,7 @@ impl Content {
     }
 }
 
-impl Hash for Content {
+impl Hash for FileContent {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.size_bytes.hash(state);
         for (page, bytes) in &self.pages {
@@ -166,14 +166,14 @@ impl Hash for Content {
 mod tests {
     use super::*;
 
-    /// The same as `Content`, over one vector.
-    fn plain(content: &Content) -> Vec<u8> {
+    /// The same as `FileContent`, over one vector.
+    fn plain(content: &FileContent) -> Vec<u8> {
         content.read(0, usize::try_from(content.size_bytes()).unwrap())
     }
 
     #[test]
     fn shifts_are_what_they_are_on_a_vector() {
-        let mut content = Content::default();
+        let mut content = FileContent::default();
         let mut bytes: Vec<u8> = (0..20_000u32).map(|n| (n % 251) as u8 + 1).collect();
         content.write(0, &bytes);
         content.insert(4096, 8192);
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn written_zeros_are_no_different_from_a_hole() {
-        let (mut a, mut b) = (Content::default(), Content::default());
+        let (mut a, mut b) = (FileContent::default(), FileContent::default());
         a.write(0, &[0; 5000]);
         b.truncate(5000);
         assert_eq!(a, b);

@@ -20,10 +20,10 @@ use std::sync::Arc;
 use warpfire_env::Timestamp;
 use warpfire_fs::FileKind;
 
-pub use answer::{Answer, Look, Told};
-pub use content::{Content, PAGE};
+pub use answer::{ModelAnswer, OpOutput, Stat};
+pub use content::{FileContent, PAGE};
 pub use errno::Errno;
-pub use picture::{Entry, Picture, show_path};
+pub use picture::{Picture, PictureEntry, show_path};
 
 /// A file's name in a directory.
 pub type Name = Vec<u8>;
@@ -43,14 +43,14 @@ const NAME_BYTES_MAX: usize = 255;
 
 #[derive(Clone, Debug)]
 enum Body {
-    File(Content),
+    File(FileContent),
     Directory(BTreeMap<Name, NodeId>),
     Symlink(Vec<u8>),
     Special,
 }
 
 #[derive(Clone, Debug)]
-struct Node {
+struct ModelNode {
     kind: FileKind,
     permissions: u32,
     uid: u32,
@@ -65,7 +65,7 @@ struct Node {
 /// A tree of names and everything behind them.
 #[derive(Clone, Debug)]
 pub struct Model {
-    nodes: BTreeMap<NodeId, Arc<Node>>,
+    nodes: BTreeMap<NodeId, Arc<ModelNode>>,
     next: NodeId,
 }
 
@@ -73,7 +73,7 @@ impl Model {
     /// A filesystem that was made just now and holds nothing.
     #[must_use]
     pub fn new(now: Timestamp) -> Self {
-        let root = Node {
+        let root = ModelNode {
             kind: FileKind::Directory,
             permissions: 0o755,
             uid: 0,
@@ -148,11 +148,11 @@ impl Model {
         self.lookup(path).map_or_else(|_| Vec::new(), |id| self.node(id).xattrs.keys().cloned().collect())
     }
 
-    fn node(&self, id: NodeId) -> &Node {
+    fn node(&self, id: NodeId) -> &ModelNode {
         self.nodes.get(&id).expect("a name leads to a node that exists")
     }
 
-    fn node_mut(&mut self, id: NodeId) -> &mut Node {
+    fn node_mut(&mut self, id: NodeId) -> &mut ModelNode {
         Arc::make_mut(self.nodes.get_mut(&id).expect("a name leads to a node that exists"))
     }
 

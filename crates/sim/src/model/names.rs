@@ -5,7 +5,7 @@ use std::sync::Arc;
 use warpfire_env::Timestamp;
 use warpfire_fs::{FileKind, RenameMode};
 
-use super::{Body, Errno, Model, NAME_BYTES_MAX, Name, Node, NodeId, Path, ROOT};
+use super::{Body, Errno, Model, ModelNode, NAME_BYTES_MAX, Name, NodeId, Path, ROOT};
 
 impl Model {
     pub(super) fn lookup(&self, path: &[Name]) -> Result<NodeId, Errno> {
@@ -55,7 +55,7 @@ impl Model {
         let is_dir = kind == FileKind::Directory;
         let id = self.next;
         self.next += 1;
-        let node = Node {
+        let node = ModelNode {
             kind,
             permissions,
             uid: 0,

@@ -6,11 +6,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use warpfire_env::Timestamp;
 use warpfire_fs::FileKind;
 
-use super::{Body, Content, Model, Name, NodeId, Path, ROOT};
+use super::{Body, FileContent, Model, Name, NodeId, Path, ROOT};
 
 /// What is seen at one path.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct PictureEntry {
     /// Kind of file.
     pub kind: FileKind,
     /// Permission bits.
@@ -26,12 +26,12 @@ pub struct Entry {
     /// Extended attributes.
     pub xattrs: BTreeMap<Name, Vec<u8>>,
     /// A file's bytes or a link's target.
-    pub content: Content,
+    pub content: FileContent,
     /// The first path that leads to the same inode.
     pub same_as: Path,
 }
 
-impl Hash for Entry {
+impl Hash for PictureEntry {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.kind as u8, self.permissions, self.owner, self.links).hash(state);
         (self.mtime.seconds, self.mtime.nanos, self.ctime.seconds, self.ctime.nanos).hash(state);
@@ -43,7 +43,7 @@ impl Hash for Entry {
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Picture {
     /// What is seen at each path; the root's is empty.
-    pub entries: BTreeMap<Path, Entry>,
+    pub entries: BTreeMap<Path, PictureEntry>,
 }
 
 impl Picture {
@@ -57,7 +57,7 @@ impl Picture {
     }
 
     /// Leaves out the times of directories.
-    pub(crate) fn forget_times_of_directories(&mut self) {
+    pub(crate) fn clear_times_of_directories(&mut self) {
         for entry in self.entries.values_mut().filter(|entry| entry.kind == FileKind::Directory) {
             (entry.mtime, entry.ctime) = (Timestamp::default(), Timestamp::default());
         }
@@ -83,7 +83,7 @@ impl Picture {
     }
 }
 
-fn entry_difference(wanted: &Entry, found: &Entry) -> String {
+fn entry_difference(wanted: &PictureEntry, found: &PictureEntry) -> String {
     if let Some(at) = wanted.content.first_difference(&found.content) {
         return format!(
             "content differs first at {at} (sizes: wanted {}, found {})",
@@ -91,7 +91,7 @@ fn entry_difference(wanted: &Entry, found: &Entry) -> String {
             found.content.size_bytes()
         );
     }
-    let brief = |e: &Entry| Entry { content: Content::default(), ..e.clone() };
+    let brief = |e: &PictureEntry| PictureEntry { content: FileContent::default(), ..e.clone() };
     format!("wanted {:?}, found {:?}", brief(wanted), brief(found))
 }
 
@@ -124,13 +124,13 @@ impl Model {
             let content = match &node.body {
                 Body::File(content) => content.clone(),
                 Body::Symlink(target) => {
-                    let mut content = Content::default();
+                    let mut content = FileContent::default();
                     content.write(0, target);
                     content
                 }
-                Body::Directory(_) | Body::Special => Content::default(),
+                Body::Directory(_) | Body::Special => FileContent::default(),
             };
-            let entry = Entry {
+            let entry = PictureEntry {
                 kind: node.kind,
                 permissions: node.permissions,
                 owner: (node.uid, node.gid),

@@ -1,11 +1,11 @@
 //! Drawing operations: mostly such as make sense for what is there, and some that do not.
 
 use warpfire_fs::{FileKind, RenameMode};
-use warpfire_simdev::SimRandom;
+use warpfire_sim_env::SimRandom;
 
 use super::{Fill, Op, Span};
-use crate::desk::Desk;
 use crate::model::{Model, Name, PAGE, Path};
+use crate::open_transactions::OpenTransactions;
 
 /// What may be drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,25 +56,25 @@ impl Menu {
 
 /// A source of operations.
 #[derive(Debug)]
-pub struct Draw {
+pub struct OpSource {
     pub(super) random: SimRandom,
     pub(super) menu: Menu,
 }
 
-impl Draw {
+impl OpSource {
     /// The operations that a seed names.
     #[must_use]
     pub fn new(seed: u64, menu: Menu) -> Self {
-        Draw { random: SimRandom::new(seed), menu }
+        OpSource { random: SimRandom::new(seed), menu }
     }
 
     /// The next operation on what the model shows, and on what is open.
-    pub fn next(&self, model: &Model, desk: &Desk) -> Op {
+    pub fn next(&self, model: &Model, open_transactions: &OpenTransactions) -> Op {
         if self.random.one_in(self.menu.one_sync_in) {
             return Op::Sync;
         }
         if self.random.below(100) < self.menu.together {
-            return self.together(model, desk);
+            return self.together(model, open_transactions);
         }
         self.plain(model)
     }

@@ -6,12 +6,12 @@ mod show;
 mod together;
 
 use warpfire_fs::RenameMode;
-use warpfire_simdev::mix;
+use warpfire_sim_env::mix;
 
 use crate::model::{Name, Path};
 
 pub use alphabet::{alphabet, namespace};
-pub use draw::{Draw, Menu};
+pub use draw::{Menu, OpSource};
 pub use together::{SLOTS, TRANSACTIONS_MAX};
 
 /// Bytes that a number names: `len` of them, never zero, the same each time.
@@ -128,13 +128,13 @@ pub enum Op {
     /// Lists a directory.
     List(Path),
     /// Reads attributes.
-    Look(Path),
+    Stat(Path),
     /// Takes a range as a value, in the place of what the slot held.
     Yank(Path, Span, Slot),
     /// Writes a slot's value at an offset, or at the end.
     Paste(Slot, Path, Option<u64>),
     /// Lets go of a slot's value.
-    LetGo(Slot),
+    DropValue(Slot),
     /// Begins a transaction.
     Begin(Tx, Begin),
     /// Does an operation in a transaction.

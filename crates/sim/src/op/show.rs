@@ -42,13 +42,13 @@ impl fmt::Display for Op {
             Op::AppendBlindly(path, fill) => write!(f, "append {} {} blindly", p(path), fill.len),
             Op::Read(path, s) => write!(f, "read {} {} at {}", p(path), s.len, s.offset),
             Op::List(path) => write!(f, "list {}", p(path)),
-            Op::Look(path) => write!(f, "stat {}", p(path)),
+            Op::Stat(path) => write!(f, "stat {}", p(path)),
             Op::Yank(path, s, slot) => {
                 write!(f, "yank {} {} at {} as slice {slot}", p(path), s.len, s.offset)
             }
             Op::Paste(slot, path, Some(at)) => write!(f, "paste slice {slot} to {} at {at}", p(path)),
             Op::Paste(slot, path, None) => write!(f, "append slice {slot} to {}", p(path)),
-            Op::LetGo(slot) => write!(f, "let slice {slot} go"),
+            Op::DropValue(slot) => write!(f, "let slice {slot} go"),
             Op::Begin(tx, begin) => write!(f, "begin transaction {tx}: {begin:?}"),
             Op::In(tx, op) => write!(f, "in {tx}: {op}"),
             Op::Mark(tx) => write!(f, "savepoint in {tx}"),

@@ -2,9 +2,9 @@
 
 use warpfire_fs::FileKind;
 
-use super::{Begin, Draw, End, Op, Slot, Span, Tx};
-use crate::desk::Desk;
+use super::{Begin, End, Op, OpSource, Slot, Span, Tx};
 use crate::model::{Model, PAGE, Path};
+use crate::open_transactions::OpenTransactions;
 
 /// Transactions that are open at once.
 pub const TRANSACTIONS_MAX: Tx = 3;
@@ -12,21 +12,21 @@ pub const TRANSACTIONS_MAX: Tx = 3;
 /// Values that are kept at once.
 pub const SLOTS: Slot = 4;
 
-impl Draw {
-    pub(super) fn together(&self, model: &Model, desk: &Desk) -> Op {
+impl OpSource {
+    pub(super) fn together(&self, model: &Model, open_transactions: &OpenTransactions) -> Op {
         let r = &self.random;
-        let open: Vec<Tx> = desk.open().collect();
+        let open: Vec<Tx> = open_transactions.open().collect();
         let free = (0..TRANSACTIONS_MAX).find(|tx| !open.contains(tx));
         match (r.below(100), free) {
             (0..12, Some(tx)) => {
                 return Op::Begin(tx, if r.one_in(4) { Begin::Reads } else { Begin::Changes });
             }
-            (..30, _) => return self.slice_or_read(model, desk),
-            _ if open.is_empty() => return self.slice_or_read(model, desk),
+            (..30, _) => return self.slice_or_read(model, open_transactions),
+            _ if open.is_empty() => return self.slice_or_read(model, open_transactions),
             _ => {}
         }
         let tx = open[self.len(0, open.len() as u64 - 1)];
-        let fork = desk.fork(tx).expect("it is open");
+        let fork = open_transactions.fork(tx).expect("it is open");
         match r.below(100) {
             0..12 => Op::End(tx, End::Commit),
             12..16 => Op::End(tx, End::CommitDurable),
@@ -34,17 +34,17 @@ impl Draw {
             20..23 => Op::Observe(tx),
             23..28 if !fork.only_reads() => Op::Mark(tx),
             28..32 if fork.savepoints() > 0 => Op::Back(tx, self.len(0, fork.savepoints() as u64 - 1)),
-            _ => Op::In(tx, Box::new(self.inside(fork.model(), desk, fork.only_reads()))),
+            _ => Op::In(tx, Box::new(self.inside(fork.model(), open_transactions, fork.only_reads()))),
         }
     }
 
     /// An operation that can be done in a transaction.
-    fn inside(&self, model: &Model, desk: &Desk, only_reads: bool) -> Op {
+    fn inside(&self, model: &Model, open_transactions: &OpenTransactions, only_reads: bool) -> Op {
         if only_reads {
             return self.read(model);
         }
         if self.random.one_in(4) {
-            return self.slice_or_read(model, desk);
+            return self.slice_or_read(model, open_transactions);
         }
         loop {
             match self.plain(model) {
@@ -54,7 +54,7 @@ impl Draw {
         }
     }
 
-    fn slice_or_read(&self, model: &Model, desk: &Desk) -> Op {
+    fn slice_or_read(&self, model: &Model, open_transactions: &OpenTransactions) -> Op {
         let all = model.paths();
         let slot = Slot::try_from(self.random.below(u64::from(SLOTS))).expect("slots are few");
         match self.random.below(10) {
@@ -63,11 +63,11 @@ impl Draw {
                 let span = self.span(model, &path);
                 Op::Yank(path, span, slot)
             }
-            3..7 if desk.slots().contains_key(&slot) => {
+            3..7 if open_transactions.slots().contains_key(&slot) => {
                 let at = if self.random.one_in(2) { Some(self.offset()) } else { None };
                 Op::Paste(slot, self.file(&all), at)
             }
-            7 if desk.slots().contains_key(&slot) => Op::LetGo(slot),
+            7 if open_transactions.slots().contains_key(&slot) => Op::DropValue(slot),
             8 => Op::AppendBlindly(self.file(&all), self.fill(self.write_len())),
             _ => self.read(model),
         }
@@ -77,7 +77,7 @@ impl Draw {
         let all = model.paths();
         match self.random.below(4) {
             0 => Op::List(self.any(&all, |kind| kind == FileKind::Directory)),
-            1 => Op::Look(self.any(&all, |_| true)),
+            1 => Op::Stat(self.any(&all, |_| true)),
             _ => {
                 let path = self.file(&all);
                 let span = self.span(model, &path);

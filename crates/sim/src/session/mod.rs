@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use warpfire_env::Clock;
 use warpfire_fs::FsError;
-use warpfire_simdev::{Cut, SimWorld};
+use warpfire_sim_env::{Cut, SimWorld};
 
-use crate::desk::Desk;
 use crate::drive::{drive, errno_of};
 use crate::history::History;
-use crate::model::{Errno, Model, Told, show_path};
+use crate::model::{Errno, Model, OpOutput, show_path};
 use crate::observe::observe;
 use crate::op::Op;
+use crate::open_transactions::OpenTransactions;
 use crate::stack::{Shape, SimFs, overwrite};
-use compare::{Compared, compare};
+use compare::{Comparison, compare};
 
 /// Time that passes before each operation: enough to tell two times apart.
 const STEP_NANOS: u64 = 1_000_001;
@@ -36,7 +36,7 @@ impl std::error::Error for Violation {}
 
 /// How an operation ended that neither failed as it must nor did what it must.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum StepOutcome {
     /// As the model says.
     Agreed,
     /// The pool is full; nothing has changed.
@@ -51,7 +51,7 @@ pub struct Session {
     pub world: SimWorld,
     shape: Shape,
     fs: Option<Arc<SimFs>>,
-    desk: Desk,
+    open_transactions: OpenTransactions,
     /// What the model says.
     pub history: History,
 }
@@ -69,7 +69,7 @@ impl Session {
             world,
             shape,
             fs: Some(Arc::new(fs)),
-            desk: Desk::default(),
+            open_transactions: OpenTransactions::default(),
             history: History::new(model),
         })
     }
@@ -79,8 +79,13 @@ impl Session {
     /// # Errors
     /// If it can not be opened, or holds something else.
     pub fn resume(shape: Shape, world: SimWorld, model: Model) -> Result<Self, Violation> {
-        let mut session =
-            Session { world, shape, fs: None, desk: Desk::default(), history: History::new(model) };
+        let mut session = Session {
+            world,
+            shape,
+            fs: None,
+            open_transactions: OpenTransactions::default(),
+            history: History::new(model),
+        };
         session.open()?;
         session.check()?;
         Ok(session)
@@ -97,8 +102,8 @@ impl Session {
 
     /// What is open beside it.
     #[must_use]
-    pub fn desk(&self) -> &Desk {
-        &self.desk
+    pub fn open_transactions(&self) -> &OpenTransactions {
+        &self.open_transactions
     }
 
     fn open(&mut self) -> Result<(), Violation> {
@@ -111,9 +116,9 @@ impl Session {
     ///
     /// # Errors
     /// If the product says something else than the model, other than that the pool is full.
-    pub fn step(&mut self, op: &Op) -> Result<Outcome, Violation> {
+    pub fn step(&mut self, op: &Op) -> Result<StepOutcome, Violation> {
         let outcome = self.try_step(op)?;
-        if let Outcome::Faulted(e) = outcome {
+        if let StepOutcome::Faulted(e) = outcome {
             return Err(self.disagreement(op, &format!("the product says: {e}")));
         }
         Ok(outcome)
@@ -123,28 +128,28 @@ impl Session {
     ///
     /// # Errors
     /// If the product says something else than the model for another reason than a device's fault.
-    pub fn try_step(&mut self, op: &Op) -> Result<Outcome, Violation> {
+    pub fn try_step(&mut self, op: &Op) -> Result<StepOutcome, Violation> {
         let clock = self.world.clock();
         clock.advance(STEP_NANOS);
         let now = clock.now();
         if let Some(outcome) = self.step_of_transaction(op, now)? {
             return Ok(outcome);
         }
-        let wanted = self.history.push(op, self.desk.slots(), now);
-        let said = match op {
-            Op::Reopen => self.reopen().map(|()| (Told::Nothing, None)),
-            _ => drive(self.fs(), op, &self.desk.values),
+        let wanted = self.history.push(op, self.open_transactions.slots(), now);
+        let result = match op {
+            Op::Reopen => self.reopen().map(|()| (OpOutput::Nothing, None)),
+            _ => drive(self.fs(), op, &self.open_transactions.values),
         };
-        let outcome = compare(&wanted, said).map_err(|why| self.disagreement(op, &why))?;
+        let outcome = compare(&wanted, result).map_err(|why| self.disagreement(op, &why))?;
         match &outcome {
-            Compared::Agreed(yanked) => {
-                self.desk.note(op, yanked.as_ref(), &wanted);
+            Comparison::Agreed(yanked) => {
+                self.open_transactions.note(op, yanked.as_ref(), &wanted);
                 if op.makes_durable() && wanted.is_ok() {
                     self.history.acknowledge();
                 }
             }
-            Compared::Refused => self.history.refuse_last(),
-            Compared::Faulted(_) => {}
+            Comparison::Refused => self.history.refuse_last(),
+            Comparison::Faulted(_) => {}
         }
         Ok(outcome.into())
     }
@@ -154,7 +159,7 @@ impl Session {
     }
 
     fn reopen(&mut self) -> Result<(), FsError> {
-        self.desk.clear();
+        self.open_transactions.clear();
         if let Some(fs) = self.fs.take() {
             fs.close()?;
         }
@@ -190,7 +195,7 @@ impl Session {
     /// # Errors
     /// If what is found is no state that a crash may leave.
     pub fn crash(&mut self, cut: &Cut) -> Result<(), Violation> {
-        self.desk.clear();
+        self.open_transactions.clear();
         self.fs = None;
         if let Some(what) = overwrite(&self.world) {
             return Err(Violation(what));

@@ -3,10 +3,10 @@
 use warpfire_env::Timestamp;
 use warpfire_fs::FsError;
 
-use super::compare::{Compared, compare};
-use super::{Outcome, Session, Violation, is_fault};
+use super::compare::{Comparison, compare};
+use super::{Session, StepOutcome, Violation, is_fault};
 use crate::drive::{drive, node};
-use crate::model::{Model, Path, Told, show_path};
+use crate::model::{Model, OpOutput, Path, show_path};
 use crate::observe::observe;
 use crate::op::{Begin, End, Op, Tx};
 
@@ -16,23 +16,23 @@ impl Session {
         &mut self,
         op: &Op,
         now: Timestamp,
-    ) -> Result<Option<Outcome>, Violation> {
+    ) -> Result<Option<StepOutcome>, Violation> {
         let is_end = matches!(op, Op::End(..));
         let outcome = match op {
             Op::Begin(tx, begin) => self.begin(*tx, *begin),
             Op::In(tx, inner) => self.step_inside(op, *tx, inner, now)?,
             Op::Mark(tx) => {
-                let (open, ..) = self.desk.at(*tx);
+                let (open, ..) = self.open_transactions.at(*tx);
                 open.points.push(open.tx.savepoint());
                 open.fork.mark();
-                Outcome::Agreed
+                StepOutcome::Agreed
             }
             Op::Back(tx, to) => {
-                let (open, ..) = self.desk.at(*tx);
+                let (open, ..) = self.open_transactions.at(*tx);
                 open.points.truncate(to + 1);
                 let back = open.tx.roll_back(&open.points[*to]);
                 open.fork.back(*to);
-                let compared = compare(&Ok(Told::Nothing), back.map(|()| (Told::Nothing, None)));
+                let compared = compare(&Ok(OpOutput::Nothing), back.map(|()| (OpOutput::Nothing, None)));
                 compared.map_err(|why| self.disagreement(op, &why))?.into()
             }
             Op::Observe(tx) => self.observe_inside(op, *tx)?,
@@ -46,85 +46,85 @@ impl Session {
         Ok(Some(outcome))
     }
 
-    fn begin(&mut self, number: Tx, begin: Begin) -> Outcome {
+    fn begin(&mut self, number: Tx, begin: Begin) -> StepOutcome {
         let begun = match begin {
             Begin::Changes => self.fs().begin(),
             Begin::Reads => self.fs().begin_read_only(),
         };
         match begun {
             Ok(tx) => {
-                self.desk.begin(number, begin, tx, self.history.model());
-                Outcome::Agreed
+                self.open_transactions.begin(number, begin, tx, self.history.model());
+                StepOutcome::Agreed
             }
-            Err(e) => Outcome::Faulted(e),
+            Err(e) => StepOutcome::Faulted(e),
         }
     }
 
-    fn step_inside(&mut self, op: &Op, tx: Tx, inner: &Op, now: Timestamp) -> Result<Outcome, Violation> {
-        let (open, slots, values) = self.desk.at(tx);
+    fn step_inside(&mut self, op: &Op, tx: Tx, inner: &Op, now: Timestamp) -> Result<StepOutcome, Violation> {
+        let (open, slots, values) = self.open_transactions.at(tx);
         let (model, answer) = open.fork.try_out(inner, slots, now);
-        let said = drive(open.tx.files(), inner, values);
-        let wanted = answer.said.clone();
-        let compared = compare(&wanted, said);
+        let result = drive(open.tx.files(), inner, values);
+        let wanted = answer.output.clone();
+        let compared = compare(&wanted, result);
         match &compared {
-            Ok(Compared::Agreed(yanked)) => {
+            Ok(Comparison::Agreed(yanked)) => {
                 open.fork.done(inner, slots, now, (model, answer));
-                self.desk.note(inner, yanked.as_ref(), &wanted);
+                self.open_transactions.note(inner, yanked.as_ref(), &wanted);
             }
-            Ok(Compared::Refused) => open.fork.may_conflict = true,
-            Ok(Compared::Faulted(_)) | Err(_) => {}
+            Ok(Comparison::Refused) => open.fork.may_conflict = true,
+            Ok(Comparison::Faulted(_)) | Err(_) => {}
         }
-        compared.map(Outcome::from).map_err(|why| self.disagreement(op, &why))
+        compared.map(StepOutcome::from).map_err(|why| self.disagreement(op, &why))
     }
 
-    fn observe_inside(&mut self, op: &Op, tx: Tx) -> Result<Outcome, Violation> {
-        let (open, ..) = self.desk.at(tx);
+    fn observe_inside(&mut self, op: &Op, tx: Tx) -> Result<StepOutcome, Violation> {
+        let (open, ..) = self.open_transactions.at(tx);
         open.fork.may_conflict |= !open.fork.only_reads();
         let mut wanted = open.fork.model().picture();
         let mut found = match observe(open.tx.files()) {
             Ok(found) => found,
-            Err((_, e)) if is_fault(&e) => return Ok(Outcome::Faulted(e)),
+            Err((_, e)) if is_fault(&e) => return Ok(StepOutcome::Faulted(e)),
             Err((path, e)) => {
                 return Err(self.disagreement(op, &format!("{} can not be looked at: {e}", show_path(&path))));
             }
         };
         // Times of directories that wait for the next cut are not seen inside.
-        wanted.forget_times_of_directories();
-        found.forget_times_of_directories();
+        wanted.clear_times_of_directories();
+        found.clear_times_of_directories();
         if found == wanted {
-            Ok(Outcome::Agreed)
+            Ok(StepOutcome::Agreed)
         } else {
             Err(self.disagreement(op, &format!("it sees something else:\n{}", wanted.differences(&found))))
         }
     }
 
-    fn end(&mut self, op: &Op, tx: Tx, end: End) -> Result<Outcome, Violation> {
-        let open = self.desk.end(tx);
+    fn end(&mut self, op: &Op, tx: Tx, end: End) -> Result<StepOutcome, Violation> {
+        let open = self.open_transactions.end(tx);
         let newest = self.history.model().clone();
         self.history.push_state(op, newest.clone());
-        let said = match end {
+        let result = match end {
             End::Abort => {
                 open.tx.abort();
-                return Ok(Outcome::Agreed);
+                return Ok(StepOutcome::Agreed);
             }
             End::Commit => open.tx.commit(),
             End::CommitDurable => open.tx.commit_durable(),
         };
         let mut fork = open.fork;
-        match (fork.committed(&newest), said) {
+        match (fork.committed(&newest), result) {
             // What has changed nothing may count as done when it began.
             (_, Ok(())) if fork.seems_unchanged() && self.shows(&newest) => self.committed(newest, end),
             (Ok(model), Ok(())) => self.committed(model, end),
             (Err(why), Ok(())) => Err(self.disagreement(op, &format!("it must conflict: {why}"))),
-            (Err(_), Err(FsError::Conflict { .. })) => Ok(Outcome::Agreed),
-            (Ok(_), Err(FsError::Conflict { .. })) if fork.may_conflict => Ok(Outcome::Agreed),
-            (_, Err(FsError::NoSpace)) => Ok(Outcome::Refused),
-            (wanted, Err(said)) if is_fault(&said) => {
+            (Err(_), Err(FsError::Conflict { .. })) => Ok(StepOutcome::Agreed),
+            (Ok(_), Err(FsError::Conflict { .. })) if fork.may_conflict => Ok(StepOutcome::Agreed),
+            (_, Err(FsError::NoSpace)) => Ok(StepOutcome::Refused),
+            (wanted, Err(result)) if is_fault(&result) => {
                 wanted.into_iter().for_each(|model| self.history.set_last(model));
-                Ok(Outcome::Faulted(said))
+                Ok(StepOutcome::Faulted(result))
             }
-            (_, Err(said)) => {
-                Err(self.disagreement(op, &format!("each call would tell the same; it says: {said}")))
+            (_, Err(result)) => {
+                Err(self.disagreement(op, &format!("each call would tell the same; it says: {result}")))
             }
         }
     }
@@ -132,15 +132,15 @@ impl Session {
     /// Whether this is what can be seen, but for the times of directories.
     fn shows(&self, model: &Model) -> bool {
         let mut wanted = model.picture();
-        wanted.forget_times_of_directories();
+        wanted.clear_times_of_directories();
         observe(self.fs()).is_ok_and(|mut found| {
-            found.forget_times_of_directories();
+            found.clear_times_of_directories();
             found == wanted
         })
     }
 
     /// A transaction was committed: this is the state.
-    fn committed(&mut self, mut model: Model, end: End) -> Result<Outcome, Violation> {
+    fn committed(&mut self, mut model: Model, end: End) -> Result<StepOutcome, Violation> {
         let fs = self.fs().clone();
         let times = |path: &Path| -> Result<_, FsError> {
             let attr = fs.getattr(&*node(&fs, path)?);
@@ -153,9 +153,9 @@ impl Session {
                 if end == End::CommitDurable {
                     self.history.acknowledge();
                 }
-                Ok(Outcome::Agreed)
+                Ok(StepOutcome::Agreed)
             }
-            Err(e) if is_fault(&e) => Ok(Outcome::Faulted(e)),
+            Err(e) if is_fault(&e) => Ok(StepOutcome::Faulted(e)),
             Err(e) => Err(Violation(format!("a directory is not there after a commit: {e}"))),
         }
     }

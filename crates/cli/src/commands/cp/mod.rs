@@ -1,7 +1,7 @@
 //! `warpfire cp`: copy files into a pool, out of it, or inside it.
 //!
-//! Folders, symbolic links, special files, holes, hard links within what is copied, permission bits, owners (for the
-//! superuser) and times are kept; with `--archive` extended attributes and access control lists too. A file that can not be copied is reported and the rest goes on.
+//! Directories, symbolic links, special files, holes, hard links within what is copied, permission bits, owners (for the
+//! superuser) and times are kept; with `--archive` extended attributes and access control lists too. A file that cannot be copied is reported and the rest goes on.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
@@ -11,12 +11,12 @@ use warpfire::Warpfire;
 use warpfire_terminal::{Failure, note, print_json};
 
 use super::pool;
-use crate::location::{Location, Side};
+use crate::location::{Location, PathArgument};
 use crate::progress::Progress;
 
-mod inside;
-mod inward;
-mod outward;
+mod copy_in;
+mod copy_out;
+mod copy_within;
 mod xattrs;
 
 const EXAMPLES: &str = "\
@@ -40,15 +40,15 @@ pub struct Args {
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
 
-    /// Where to: the new name, or a folder that exists.
+    /// Where to: the new name, or a directory that exists.
     #[arg(required = true, value_name = "DESTINATION")]
     destination: OsString,
 
-    /// Copy folders with all that is in them.
+    /// Copy directories with all that is in them.
     #[arg(long, short)]
     recursive: bool,
 
-    /// Copy folders with all that is in them, and keep extended attributes and access control lists.
+    /// Copy directories with all that is in them, and keep extended attributes and access control lists.
     #[arg(long, short)]
     archive: bool,
 
@@ -58,14 +58,14 @@ pub struct Args {
 }
 
 /// What all three directions keep of a run.
-struct Job {
+struct CopyJob {
     recursive: bool,
     archive: bool,
     progress: Progress,
     failed: u64,
 }
 
-impl Job {
+impl CopyJob {
     /// Reports a file that could not be copied.
     fn skip(&mut self, path: &Path, reason: impl Display) {
         note(format_args!("{}: {reason}", path.display()));
@@ -83,16 +83,16 @@ impl Job {
 
 /// Copies everything that was named.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
-    let mut job = Job {
+    let mut job = CopyJob {
         recursive: args.recursive || args.archive,
         archive: args.archive,
         progress: Progress::start("copied"),
         failed: 0,
     };
-    let sources: Vec<Side> = args.sources.iter().map(|source| Side::parse(source)).collect();
-    match Side::parse(&args.destination) {
-        Side::Pool(destination) => into_pool(&mut job, &sources, &destination)?,
-        Side::Local(destination) => out_of_pool(&mut job, &sources, &destination)?,
+    let sources: Vec<PathArgument> = args.sources.iter().map(|source| PathArgument::parse(source)).collect();
+    match PathArgument::parse(&args.destination) {
+        PathArgument::Pool(destination) => into_pool(&mut job, &sources, &destination)?,
+        PathArgument::Local(destination) => out_of_pool(&mut job, &sources, &destination)?,
     }
     let summary = job.progress.finish();
     if json {
@@ -107,38 +107,38 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     }
 }
 
-fn into_pool(job: &mut Job, sources: &[Side], destination: &Location) -> Result<(), Failure> {
+fn into_pool(job: &mut CopyJob, sources: &[PathArgument], destination: &Location) -> Result<(), Failure> {
     let fs = pool::open(&destination.pool)?;
-    let is_folder = fs.metadata(&destination.path).is_ok_and(|metadata| metadata.is_dir());
-    check_room_for(sources.len(), is_folder, &destination.path)?;
-    let mut inward = inward::Inward::new(&fs);
-    let mut inside = inside::Inside::new(&fs);
+    let is_directory = fs.metadata(&destination.path).is_ok_and(|metadata| metadata.is_dir());
+    check_room_for(sources.len(), is_directory, &destination.path)?;
+    let mut copy_in = copy_in::CopyIn::new(&fs);
+    let mut copy_within = copy_within::CopyWithin::new(&fs);
     for source in sources {
         match source {
-            Side::Local(path) => {
-                let target = target(path, &destination.path, is_folder)?;
-                inward.copy(job, path, &target);
+            PathArgument::Local(path) => {
+                let target = target(path, &destination.path, is_directory)?;
+                copy_in.copy(job, path, &target);
             }
-            Side::Pool(location) if location.pool == destination.pool => {
-                let target = target(&location.path, &destination.path, is_folder)?;
-                inside.copy(job, &location.path, &target);
+            PathArgument::Pool(location) if location.pool == destination.pool => {
+                let target = target(&location.path, &destination.path, is_directory)?;
+                copy_within.copy(job, &location.path, &target);
             }
-            Side::Pool(location) => {
+            PathArgument::Pool(location) => {
                 return Err(Failure::usage(format_args!("{} is in another pool", location.path.display()))
-                    .hint("mount one of the two, or copy by way of a local folder"));
+                    .hint("mount one of the two, or copy by way of a local directory"));
             }
         }
     }
-    drop((inward, inside));
+    drop((copy_in, copy_within));
     fs.close().map_err(Failure::from)
 }
 
-fn out_of_pool(job: &mut Job, sources: &[Side], destination: &Path) -> Result<(), Failure> {
-    let is_folder = destination.is_dir();
-    check_room_for(sources.len(), is_folder, destination)?;
+fn out_of_pool(job: &mut CopyJob, sources: &[PathArgument], destination: &Path) -> Result<(), Failure> {
+    let is_directory = destination.is_dir();
+    check_room_for(sources.len(), is_directory, destination)?;
     let mut opened: Option<(Location, Warpfire)> = None;
     for source in sources {
-        let Side::Pool(location) = source else {
+        let PathArgument::Pool(location) = source else {
             return Err(
                 Failure::usage("neither side is inside a pool").hint("write 'POOL:/path' on one side")
             );
@@ -147,25 +147,25 @@ fn out_of_pool(job: &mut Job, sources: &[Side], destination: &Path) -> Result<()
             Some((_, fs)) => fs,
             None => pool::open(&location.pool)?,
         };
-        let target = target(&location.path, destination, is_folder)?;
-        outward::Outward::new(&fs).copy(job, &location.path, &target);
+        let target = target(&location.path, destination, is_directory)?;
+        copy_out::CopyOut::new(&fs).copy(job, &location.path, &target);
         opened = Some((location.clone(), fs));
     }
     Ok(())
 }
 
-fn check_room_for(sources: usize, is_folder: bool, destination: &Path) -> Result<(), Failure> {
-    if sources > 1 && !is_folder {
-        return Err(Failure::usage(format_args!("{} is not a folder", destination.display()))
-            .hint("several files can be copied only into a folder that exists"));
+fn check_room_for(sources: usize, is_directory: bool, destination: &Path) -> Result<(), Failure> {
+    if sources > 1 && !is_directory {
+        return Err(Failure::usage(format_args!("{} is not a directory", destination.display()))
+            .hint("several files can be copied only into a directory that exists"));
     }
     Ok(())
 }
 
-/// The path that a source gets: inside the destination if that is a folder, else the destination itself. The root of a pool has no name of
-/// its own, so its copy merges into the folder.
-fn target(source: &Path, destination: &Path, is_folder: bool) -> Result<PathBuf, Failure> {
-    if !is_folder {
+/// The path that a source gets: inside the destination if that is a directory, else the destination itself. The root of a pool has no name of
+/// its own, so its copy merges into the directory.
+fn target(source: &Path, destination: &Path, is_directory: bool) -> Result<PathBuf, Failure> {
+    if !is_directory {
         return Ok(destination.to_path_buf());
     }
     if source == Path::new("/") {
@@ -178,7 +178,7 @@ fn target(source: &Path, destination: &Path, is_folder: bool) -> Result<PathBuf,
     Ok(destination.join(name))
 }
 
-/// The name of a local folder given as `.` or `..`.
+/// The name of a local directory given as `.` or `..`.
 fn named_by_the_system(source: &Path) -> Result<OsString, Failure> {
     let whole = source.canonicalize().map_err(|error| Failure::local(source, &error))?;
     Ok(whole.file_name().unwrap_or(OsStr::new(".")).to_owned())
@@ -189,9 +189,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_goes_into_a_folder_and_otherwise_takes_its_new_name() {
-        let to =
-            |source: &str, is_folder| target(Path::new(source), Path::new("/d"), is_folder).expect("named");
+    fn a_source_goes_into_a_directory_and_otherwise_takes_its_new_name() {
+        let to = |source: &str, is_directory| {
+            target(Path::new(source), Path::new("/d"), is_directory).expect("named")
+        };
         assert_eq!(to("/a/b", true), Path::new("/d/b"));
         assert_eq!(to("/a/b/", true), Path::new("/d/b"));
         assert_eq!(to("/a/b", false), Path::new("/d"));

@@ -15,7 +15,7 @@ pub struct Xattrs(Vec<(OsString, Vec<u8>)>);
 
 /// When an attribute is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turn {
+pub enum XattrStage {
     /// Before owner and mode, which may take the right to set it away.
     Before,
     /// After them, as they would change it.
@@ -30,12 +30,12 @@ const LISTS: &[u8] = b"system.posix_acl_";
 /// No list of names and no value is longer.
 const BYTES_MAX: usize = 64 << 10;
 
-fn turn(name: &OsStr) -> Turn {
+fn stage(name: &OsStr) -> XattrStage {
     let name = name.as_bytes();
-    if name == CAPABILITY || name.starts_with(LISTS) { Turn::After } else { Turn::Before }
+    if name == CAPABILITY || name.starts_with(LISTS) { XattrStage::After } else { XattrStage::Before }
 }
 
-fn is_kept(name: &OsStr) -> bool {
+fn is_copied(name: &OsStr) -> bool {
     let name = name.as_bytes();
     name == CAPABILITY || !name.starts_with(LABELS)
 }
@@ -53,7 +53,7 @@ impl Xattrs {
         let mut found = Vec::new();
         for name in names[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
             let name = OsStr::from_bytes(name);
-            if is_kept(name) {
+            if is_copied(name) {
                 let mut value = vec![0; BYTES_MAX];
                 let len = getxattr(path, name, &mut value[..]).map_err(failed)?;
                 value.truncate(len);
@@ -65,13 +65,13 @@ impl Xattrs {
 
     /// Those of a file of the pool, which is no symbolic link.
     pub fn of_pool(fs: &Warpfire, path: &Path) -> Result<Self, Failure> {
-        let names = fs.list_xattrs(path)?.into_iter().filter(|name| is_kept(name));
+        let names = fs.list_xattrs(path)?.into_iter().filter(|name| is_copied(name));
         names.map(|name| Ok((name.clone(), fs.xattr(path, &name)?))).collect::<Result<_, _>>().map(Xattrs)
     }
 
     /// Sets those whose turn it is on a local file.
-    pub fn set_on_local(&self, path: &Path, when: Turn) -> Result<(), Failure> {
-        for (name, value) in self.0.iter().filter(|(name, _)| turn(name) == when) {
+    pub fn set_on_local(&self, path: &Path, when: XattrStage) -> Result<(), Failure> {
+        for (name, value) in self.0.iter().filter(|(name, _)| stage(name) == when) {
             setxattr(path, name, value, XattrFlags::empty()).map_err(|error| {
                 refused(name, &format_args!("{}: {}", path.display(), io::Error::from(error)))
             })?;
@@ -80,8 +80,8 @@ impl Xattrs {
     }
 
     /// Sets those whose turn it is on a file of the pool.
-    pub fn set_on_pool(&self, fs: &Warpfire, path: &Path, when: Turn) -> Result<(), Failure> {
-        for (name, value) in self.0.iter().filter(|(name, _)| turn(name) == when) {
+    pub fn set_on_pool(&self, fs: &Warpfire, path: &Path, when: XattrStage) -> Result<(), Failure> {
+        for (name, value) in self.0.iter().filter(|(name, _)| stage(name) == when) {
             fs.set_xattr(path, name, value).map_err(|error| refused(name, &error))?;
         }
         Ok(())

@@ -18,7 +18,7 @@ use crate::commands::status::StatusReport;
 pub const SOURCE_PREFIX: &str = "warpfire:";
 
 /// The server of a mounted pool, connected.
-pub struct Server(UnixStream);
+pub struct ServerConnection(UnixStream);
 
 fn address(pool: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("warpfire/{pool}"))
@@ -39,11 +39,11 @@ pub fn serve(pool: &str, status: impl Fn() -> StatusReport) -> io::Result<()> {
     }
 }
 
-impl Server {
+impl ServerConnection {
     /// Connects to the server of a pool; `None` when none runs.
     #[must_use]
-    pub fn find(pool: &str) -> Option<Server> {
-        UnixStream::connect_addr(&address(pool).ok()?).ok().map(Server)
+    pub fn find(pool: &str) -> Option<ServerConnection> {
+        UnixStream::connect_addr(&address(pool).ok()?).ok().map(ServerConnection)
     }
 
     /// What it says of its pool.
@@ -64,40 +64,40 @@ impl Server {
     }
 }
 
-/// The pool that is mounted at this folder; `None` when none is.
+/// The pool that is mounted at this directory; `None` when none is.
 #[must_use]
-pub fn pool_mounted_at(folder: &Path) -> Option<String> {
-    if folder.as_os_str().is_empty() {
+pub fn pool_mounted_at(directory: &Path) -> Option<String> {
+    if directory.as_os_str().is_empty() {
         return None;
     }
     // The last component alone is not resolved: asking a server that died about its root would fail.
-    let folder = match (folder.parent(), folder.file_name()) {
+    let directory = match (directory.parent(), directory.file_name()) {
         (Some(parent), Some(name)) => {
             let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
             parent.canonicalize().ok()?.join(name)
         }
-        _ => folder.canonicalize().ok()?,
+        _ => directory.canonicalize().ok()?,
     };
-    mounts().ok()?.iter().rev().find_map(|mount| mounted_pool(mount, &folder)).map(str::to_owned)
+    mounts().ok()?.iter().rev().find_map(|mount| mounted_pool(mount, &directory)).map(str::to_owned)
 }
 
-/// Where the pool is mounted that a folder is in; `None` if it is in none.
+/// Where the pool is mounted that a directory is in; `None` if it is in none.
 #[must_use]
-pub fn mount_around(folder: &Path) -> Option<PathBuf> {
-    nearest_pool(&mounts().ok()?, &folder.canonicalize().ok()?)
+pub fn mount_around(directory: &Path) -> Option<PathBuf> {
+    nearest_pool(&mounts().ok()?, &directory.canonicalize().ok()?)
 }
 
-/// Where the filesystem that a folder is in is mounted, if that is a pool.
-fn nearest_pool(mounts: &[MountEntry], folder: &Path) -> Option<PathBuf> {
-    let around = mounts.iter().filter(|mount| folder.starts_with(&mount.mountpoint));
+/// Where the filesystem that a directory is in is mounted, if that is a pool.
+fn nearest_pool(mounts: &[MountEntry], directory: &Path) -> Option<PathBuf> {
+    let around = mounts.iter().filter(|mount| directory.starts_with(&mount.mountpoint));
     // Of those at one place the last hides the others.
     let nearest = around.max_by_key(|mount| mount.mountpoint.as_os_str().len())?;
     pool_of(nearest).map(|_| nearest.mountpoint.clone())
 }
 
-/// The pool of a mount at `folder`.
-fn mounted_pool<'a>(mount: &'a MountEntry, folder: &Path) -> Option<&'a str> {
-    pool_of(mount).filter(|_| mount.mountpoint == folder)
+/// The pool of a mount at `directory`.
+fn mounted_pool<'a>(mount: &'a MountEntry, directory: &Path) -> Option<&'a str> {
+    pool_of(mount).filter(|_| mount.mountpoint == directory)
 }
 
 /// The pool that is mounted; `None` for other filesystems.
@@ -114,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mounted_pool_is_found_by_its_folder() {
+    fn a_mounted_pool_is_found_by_its_directory() {
         let pool = mount("/mnt/my pool", "warpfire:0a1b");
         assert_eq!(mounted_pool(&pool, Path::new("/mnt/my pool")), Some("0a1b"));
         assert_eq!(mounted_pool(&pool, Path::new("/mnt")), None);
     }
 
     #[test]
-    fn a_folder_is_in_the_pool_that_is_mounted_nearest_around_it() {
+    fn a_directory_is_in_the_pool_that_is_mounted_nearest_around_it() {
         let mounts = [
             mount("/", "/dev/vda"),
             mount("/mnt/my pool", "warpfire:0a1b"),

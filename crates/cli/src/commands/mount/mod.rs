@@ -1,4 +1,4 @@
-//! `warpfire mount`: put a pool on a folder.
+//! `warpfire mount`: put a pool on a directory.
 //!
 //! ```text
 //!   warpfire mount ──starts──▶ the same with --detached ──opens, mounts──▶ "mounted" on stdout ──▶ serves until unmounted
@@ -25,25 +25,25 @@ pub mod control;
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire mount pool /mnt                the pool on the image files in a folder
+  warpfire mount pool /mnt                the pool on the image files in a directory
   warpfire mount a.img,b.img ~/pool       works as an ordinary user too
   warpfire mount --foreground /dev/nvme0n1,/dev/nvme1n1 /mnt
 
 The pool is unmounted by 'warpfire umount', by umount(8), or when the server gets SIGTERM.
 
-fsync of any file or folder, and so 'sync /mnt', makes all that was done before it durable. A 'sync' without a name
+fsync of any file or directory, and so 'sync /mnt', makes all that was done before it durable. A 'sync' without a name
 does not reach a filesystem in user space.";
 
 /// Arguments of `warpfire mount`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Devices or image files separated by commas, or a folder of *.img files.
+    /// Devices or image files separated by commas, or a directory of *.img files.
     #[arg(value_name = "POOL")]
     pool: OsString,
 
-    /// Where to mount it: a folder.
-    folder: PathBuf,
+    /// Where to mount it: a directory.
+    directory: PathBuf,
 
     /// Stay in the foreground until it is unmounted.
     #[arg(long, short)]
@@ -59,7 +59,7 @@ pub struct Args {
 
     /// Seconds after which a change is made durable without a sync.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    commit: u64,
+    sync_interval: u64,
 
     /// Seconds after which a transaction that nobody works in is aborted.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=30 * 86400))]
@@ -131,13 +131,13 @@ fn serve(args: &Args) -> Result<(), Failure> {
         read_only: args.read_only,
         allow_other: args.allow_other,
         threads: args.threads.unwrap_or(MountOptions::default().threads),
-        keep_awake: !args.let_halt,
-        commit_interval: Duration::from_secs(args.commit),
+        hold_cpu_latency: !args.let_halt,
+        sync_interval: Duration::from_secs(args.sync_interval),
         transaction_timeout: Duration::from_secs(args.tx_timeout),
         fsname: format!("{}{}", control::SOURCE_PREFIX, stats.pool),
         ..MountOptions::default()
     };
-    let session = warpfire_mount::mount(Arc::clone(pool.filesystem()), &args.folder, &options)
+    let session = warpfire_mount::mount(Arc::clone(pool.filesystem()), &args.directory, &options)
         .map_err(|error| Failure::new(format_args!("cannot mount the pool: {error}")))?;
     answer_questions(&pool, session.mountpoint());
     print(format!("mounted at {}\n", session.mountpoint().display()))?;
@@ -145,7 +145,7 @@ fn serve(args: &Args) -> Result<(), Failure> {
         leave_terminal(args.log.as_deref())?;
     }
     log_to_stderr();
-    session.wait().map_err(|error| Failure::new(format_args!("{}: {error}", args.folder.display())))
+    session.wait().map_err(|error| Failure::new(format_args!("{}: {error}", args.directory.display())))
 }
 
 /// Tells who asks how the pool is doing, on a thread of its own that lasts as long as the process.

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::location::{PoolName, Side};
+use crate::location::{PathArgument, PoolName};
 
-mod inside;
-mod mounted;
+mod mounted_files;
+mod pool_files;
 
 use warpfire_terminal::{Failure, Size, grouped, note, print_json};
 
@@ -26,12 +26,12 @@ byte. Each step is one commit: others see all of it or none.";
 
 /// A range of a file, inside it.
 #[derive(Clone, Debug)]
-struct Part {
+struct FileRange {
     path: PathBuf,
     range: Range<u64>,
 }
 
-impl Part {
+impl FileRange {
     fn len(&self) -> u64 {
         self.range.end - self.range.start
     }
@@ -39,7 +39,7 @@ impl Part {
 
 /// Where a part goes.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum PastePosition {
     /// Over what is at this offset.
     Over(u64),
     /// Between what is before this offset and what is from there on.
@@ -49,21 +49,21 @@ enum Place {
 }
 
 /// A way to the files: the library, or a mount.
-trait Door {
+trait SliceBackend {
     /// A file's length.
     fn len(&self, path: &Path) -> Result<u64, Failure>;
 
     /// Prints a part.
-    fn print(&self, part: &Part) -> Result<(), Failure>;
+    fn print(&self, part: &FileRange) -> Result<(), Failure>;
 
     /// Makes `target` hold these parts, one after the other, and nothing else. It is made if it is missing, and may be a source.
-    fn assemble(&self, parts: &[Part], target: &Path) -> Result<(), Failure>;
+    fn assemble(&self, parts: &[FileRange], target: &Path) -> Result<(), Failure>;
 
     /// Writes a part into `target`, which is made if it is missing and may be the source.
-    fn paste(&self, part: &Part, target: &Path, place: Place) -> Result<(), Failure>;
+    fn paste(&self, part: &FileRange, target: &Path, position: PastePosition) -> Result<(), Failure>;
 
     /// Takes a part away; what follows moves down.
-    fn remove(&self, part: &Part) -> Result<(), Failure>;
+    fn remove(&self, part: &FileRange) -> Result<(), Failure>;
 }
 
 /// Arguments of `warpfire slice`.
@@ -72,28 +72,28 @@ trait Door {
 pub struct Args {
     /// What to do.
     #[command(subcommand)]
-    verb: Verb,
+    verb: SliceCommand,
 }
 
 /// What to do.
 #[derive(clap::Subcommand, Debug)]
-enum Verb {
+enum SliceCommand {
     /// Print a range of a file.
     Cat {
         #[command(flatten)]
-        part: PartOf,
+        part: RangeArgs,
     },
     /// Take a range out of a file; what follows moves down. With TARGET that file then holds the range.
     Cut {
         #[command(flatten)]
-        part: PartOf,
+        part: RangeArgs,
         /// The file that holds the range afterwards, and nothing else.
         target: Option<OsString>,
     },
     /// Write a range of a file into another: over what is there, between it, or at the end.
     Paste {
         #[command(flatten)]
-        part: PartOf,
+        part: RangeArgs,
         /// The file to write into; made if it is missing.
         target: OsString,
         /// Write over what is at this offset.
@@ -129,7 +129,7 @@ enum Verb {
 
 /// A range of a file.
 #[derive(clap::Args, Debug)]
-struct PartOf {
+struct RangeArgs {
     /// The file.
     source: OsString,
     /// Where the range begins.
@@ -142,7 +142,7 @@ struct PartOf {
 
 /// What was done.
 #[derive(Serialize)]
-struct Summary {
+struct SliceSummary {
     verb: &'static str,
     /// Ranges of files that were placed or taken away.
     parts: u64,
@@ -155,20 +155,21 @@ const PARTS_MAX: u64 = 1 << 20;
 
 /// Does what was asked, in the pool or on the mount that all the files are in.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
-    let sides: Vec<Side> = args.verb.files().into_iter().map(|file| Side::parse(file)).collect();
+    let sides: Vec<PathArgument> =
+        args.verb.files().into_iter().map(|file| PathArgument::parse(file)).collect();
     let summary = match pool_of(&sides)? {
         Some(pool) => {
-            let door = inside::Inside::open(pool)?;
-            let summary = args.verb.run(&door)?;
-            door.close()?;
+            let backend = pool_files::PoolFiles::open(pool)?;
+            let summary = args.verb.run(&backend)?;
+            backend.close()?;
             summary
         }
-        None => args.verb.run(&mounted::Mounted)?,
+        None => args.verb.run(&mounted_files::MountedFiles)?,
     };
     match (summary, json) {
         (None, _) => Ok(()),
         (Some(summary), true) => print_json(&summary),
-        (Some(Summary { verb, parts, bytes }), false) => {
+        (Some(SliceSummary { verb, parts, bytes }), false) => {
             let ranges = if parts == 1 { "range" } else { "ranges" };
             note(format_args!("{verb} {} {ranges}, {}, by pointers", grouped(parts), Size(bytes)));
             Ok(())
@@ -177,10 +178,10 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
 }
 
 /// The pool that all files are in; `None` if they are all of this machine.
-fn pool_of(sides: &[Side]) -> Result<Option<&PoolName>, Failure> {
+fn pool_of(sides: &[PathArgument]) -> Result<Option<&PoolName>, Failure> {
     let pools = sides.iter().map(|side| match side {
-        Side::Pool(location) => Some(&location.pool),
-        Side::Local(_) => None,
+        PathArgument::Pool(location) => Some(&location.pool),
+        PathArgument::Local(_) => None,
     });
     let mut pools = pools.collect::<Vec<_>>();
     pools.dedup();
@@ -192,80 +193,80 @@ fn pool_of(sides: &[Side]) -> Result<Option<&PoolName>, Failure> {
 }
 
 fn path_of(file: &OsString) -> PathBuf {
-    match Side::parse(file) {
-        Side::Pool(location) => location.path,
-        Side::Local(path) => path,
+    match PathArgument::parse(file) {
+        PathArgument::Pool(location) => location.path,
+        PathArgument::Local(path) => path,
     }
 }
 
-impl PartOf {
+impl RangeArgs {
     /// The part, as far as the file has it.
-    fn resolve(&self, door: &impl Door) -> Result<Part, Failure> {
+    fn resolve(&self, backend: &impl SliceBackend) -> Result<FileRange, Failure> {
         let path = path_of(&self.source);
-        let size = door.len(&path)?;
+        let size = backend.len(&path)?;
         let end = self.len.map_or(size, |len| self.from.0.saturating_add(len.0).min(size));
-        Ok(Part { path, range: self.from.0.min(end)..end })
+        Ok(FileRange { path, range: self.from.0.min(end)..end })
     }
 }
 
-impl Verb {
+impl SliceCommand {
     fn files(&self) -> Vec<&OsString> {
         match self {
-            Verb::Cat { part } => vec![&part.source],
-            Verb::Cut { part, target } => std::iter::once(&part.source).chain(target).collect(),
-            Verb::Paste { part, target, .. } => vec![&part.source, target],
-            Verb::Concat { sources, target } => sources.iter().chain([target]).collect(),
-            Verb::Shuffle { source, target, .. } => vec![source, target],
+            SliceCommand::Cat { part } => vec![&part.source],
+            SliceCommand::Cut { part, target } => std::iter::once(&part.source).chain(target).collect(),
+            SliceCommand::Paste { part, target, .. } => vec![&part.source, target],
+            SliceCommand::Concat { sources, target } => sources.iter().chain([target]).collect(),
+            SliceCommand::Shuffle { source, target, .. } => vec![source, target],
         }
     }
 
-    fn run(&self, door: &impl Door) -> Result<Option<Summary>, Failure> {
-        let done = |verb, parts: &[Part]| {
-            let bytes = parts.iter().map(Part::len).sum();
-            Ok(Some(Summary { verb, parts: parts.len() as u64, bytes }))
+    fn run(&self, backend: &impl SliceBackend) -> Result<Option<SliceSummary>, Failure> {
+        let done = |verb, parts: &[FileRange]| {
+            let bytes = parts.iter().map(FileRange::len).sum();
+            Ok(Some(SliceSummary { verb, parts: parts.len() as u64, bytes }))
         };
         match self {
-            Verb::Cat { part } => {
-                door.print(&part.resolve(door)?)?;
+            SliceCommand::Cat { part } => {
+                backend.print(&part.resolve(backend)?)?;
                 Ok(None)
             }
-            Verb::Cut { part, target } => {
-                let part = part.resolve(door)?;
+            SliceCommand::Cut { part, target } => {
+                let part = part.resolve(backend)?;
                 if let Some(target) = target {
                     let target = path_of(target);
                     if target == part.path {
                         return Err(Failure::usage("a range is cut into another file"));
                     }
-                    door.assemble(std::slice::from_ref(&part), &target)?;
+                    backend.assemble(std::slice::from_ref(&part), &target)?;
                 }
-                door.remove(&part)?;
+                backend.remove(&part)?;
                 done("cut", &[part])
             }
-            Verb::Paste { part, target, over, insert } => {
-                let part = part.resolve(door)?;
-                let place = match (over, insert) {
-                    (Some(at), _) => Place::Over(at.0),
-                    (None, Some(at)) => Place::Between(at.0),
-                    (None, None) => Place::End,
+            SliceCommand::Paste { part, target, over, insert } => {
+                let part = part.resolve(backend)?;
+                let position = match (over, insert) {
+                    (Some(at), _) => PastePosition::Over(at.0),
+                    (None, Some(at)) => PastePosition::Between(at.0),
+                    (None, None) => PastePosition::End,
                 };
-                door.paste(&part, &path_of(target), place)?;
+                backend.paste(&part, &path_of(target), position)?;
                 done("pasted", &[part])
             }
-            Verb::Concat { sources, target } => {
+            SliceCommand::Concat { sources, target } => {
                 let whole = |source| {
                     let path = path_of(source);
-                    Ok(Part { range: 0..door.len(&path)?, path })
+                    Ok(FileRange { range: 0..backend.len(&path)?, path })
                 };
                 let parts = sources.iter().map(whole).collect::<Result<Vec<_>, Failure>>()?;
-                door.assemble(&parts, &path_of(target))?;
+                backend.assemble(&parts, &path_of(target))?;
                 done("joined", &parts)
             }
-            Verb::Shuffle { source, target, size, seed } => {
+            SliceCommand::Shuffle { source, target, size, seed } => {
                 let path = path_of(source);
-                let ranges = shuffled(door.len(&path)?, size.0, *seed)?;
-                let parts: Vec<Part> =
-                    ranges.into_iter().map(|range| Part { path: path.clone(), range }).collect();
-                door.assemble(&parts, &path_of(target))?;
+                let ranges = shuffled(backend.len(&path)?, size.0, *seed)?;
+                let parts: Vec<FileRange> =
+                    ranges.into_iter().map(|range| FileRange { path: path.clone(), range }).collect();
+                backend.assemble(&parts, &path_of(target))?;
                 done("shuffled", &parts)
             }
         }

@@ -5,7 +5,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use warpfire::label_of;
+use warpfire::device_label;
 use warpfire_terminal::{Failure, print, print_json};
 
 use super::mount::control;
@@ -18,7 +18,7 @@ pub use report::StatusReport;
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire status pool               the pool on the image files in a folder
+  warpfire status pool               the pool on the image files in a directory
   warpfire status a.img,b.img --json
   warpfire status /mnt               the pool that is mounted there";
 
@@ -26,7 +26,7 @@ Examples:
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Devices or image files separated by commas, a folder of *.img files, or where the pool is mounted
+    /// Devices or image files separated by commas, a directory of *.img files, or where the pool is mounted
     /// [default: what WARPFIRE_POOL names].
     #[arg(value_name = "POOL", default_value = "")]
     pool: OsString,
@@ -40,15 +40,15 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
 
 fn report(name: &OsStr) -> Result<StatusReport, Failure> {
     if let Some(pool) = control::pool_mounted_at(Path::new(name)) {
-        return control::Server::find(&pool)
+        return control::ServerConnection::find(&pool)
             .ok_or_else(|| Failure::new(format_args!("the server of {} does not answer", name.display())))?
             .status();
     }
     let name = PoolName::new(name);
     for device in name.devices()? {
-        // A device whose label can not be read says nothing here; opening the pool says what is wrong with it.
-        let Ok(Some(label)) = label_of(&device) else { continue };
-        if let Some(server) = control::Server::find(&label.pool) {
+        // A device whose label cannot be read says nothing here; opening the pool says what is wrong with it.
+        let Ok(Some(label)) = device_label(&device) else { continue };
+        if let Some(server) = control::ServerConnection::find(&label.pool) {
             return server.status();
         }
     }

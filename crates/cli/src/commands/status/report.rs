@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use warpfire::{DeviceState, Stats};
-use warpfire_terminal::{Size, Table, grouped};
+use warpfire_terminal::{Columns, Size, grouped};
 
 /// A pool at a glance.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -20,22 +20,22 @@ pub struct StatusReport {
     /// `whole`, `degraded`, or `lost` when more devices are away than parity covers.
     pub state: String,
     /// All devices, missing ones too.
-    pub devices: Vec<Device>,
+    pub devices: Vec<DeviceReport>,
     /// Where the space is, parity and headers taken off.
-    pub space: Space,
+    pub space: SpaceReport,
     /// What was written since the pool was opened.
-    pub written: Written,
+    pub written: WrittenReport,
     /// Blocks rebuilt for reads since the pool was opened.
     pub rebuilt_blocks: u64,
     /// Segments in which damage was seen since the pool was opened.
     pub damaged_segments: usize,
     /// How transactions have ended since the pool was opened.
-    pub transactions: Transactions,
+    pub transactions: TransactionCounts,
 }
 
 /// How transactions have ended since the pool was opened.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Transactions {
+pub struct TransactionCounts {
     /// Committed.
     pub commits: u64,
     /// Commits for which the calls were made again, because something that they had read had changed.
@@ -46,7 +46,7 @@ pub struct Transactions {
 
 /// One device.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Device {
+pub struct DeviceReport {
     /// Its place in the pool.
     pub index: u16,
     /// Its own number.
@@ -71,7 +71,7 @@ pub struct Device {
 
 /// Where the space is.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Space {
+pub struct SpaceReport {
     /// All that the pool can hold.
     pub total_bytes: u64,
     /// What something refers to.
@@ -86,7 +86,7 @@ pub struct Space {
 
 /// What was written since the pool was opened.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Written {
+pub struct WrittenReport {
     /// What was given to devices for keeping, without parity, headers and padding.
     pub payload_bytes: u64,
     /// What devices were given to write.
@@ -96,7 +96,7 @@ pub struct Written {
     /// Stripes written.
     pub stripes: u64,
     /// Part of the payload: files in small pieces, written in one because they were read.
-    pub gathered_bytes: u64,
+    pub defragmented_bytes: u64,
 }
 
 impl StatusReport {
@@ -120,24 +120,24 @@ impl StatusReport {
             parity: stats.parity,
             zone_bytes: stats.zone_bytes,
             state: state.to_owned(),
-            devices: stats.devices.iter().map(Device::new).collect(),
-            space: Space {
+            devices: stats.devices.iter().map(DeviceReport::new).collect(),
+            space: SpaceReport {
                 total_bytes: space.total_bytes,
                 live_bytes: space.live_bytes,
                 garbage_bytes: space.garbage_bytes,
                 free_bytes: space.free_bytes,
                 reserve_bytes: space.reserve_bytes,
             },
-            written: Written {
+            written: WrittenReport {
                 payload_bytes,
                 device_bytes,
                 amplification,
                 stripes: stats.stripes,
-                gathered_bytes: stats.gathered.bytes,
+                defragmented_bytes: stats.defragmented.bytes,
             },
             rebuilt_blocks: stats.rebuilt_blocks,
             damaged_segments: stats.damaged_segments,
-            transactions: Transactions {
+            transactions: TransactionCounts {
                 commits: stats.transactions.commits,
                 replays: stats.transactions.replays,
                 conflicts: stats.transactions.conflicts,
@@ -153,7 +153,7 @@ impl StatusReport {
             text += &format!("mounted at {at}\n");
         }
         text += "\n";
-        text += &self.device_table().to_string();
+        text += &self.device_columns().to_string();
         let space = &self.space;
         text += &format!(
             "\nspace      {} in all: {} live, {} garbage, {} free ({} of it in reserve)\n",
@@ -170,10 +170,10 @@ impl StatusReport {
             Size(written.payload_bytes),
             written.amplification.map(|times| format!(" (×{times:.2})")).unwrap_or_default(),
         );
-        if written.gathered_bytes > 0 {
+        if written.defragmented_bytes > 0 {
             text += &format!(
-                "gathered   {} of files in small pieces, written in one when they were read\n",
-                Size(written.gathered_bytes),
+                "defragged  {} of files in small pieces, written in one when they were read\n",
+                Size(written.defragmented_bytes),
             );
         }
         if self.rebuilt_blocks > 0 || self.damaged_segments > 0 {
@@ -183,7 +183,7 @@ impl StatusReport {
                 self.damaged_segments,
             );
         }
-        let Transactions { commits, replays, conflicts } = self.transactions;
+        let TransactionCounts { commits, replays, conflicts } = self.transactions;
         if commits > 0 || conflicts > 0 {
             text += &format!(
                 "committed  {} transactions; {} ended in a conflict, for {} calls were made again, since it was opened\n",
@@ -209,8 +209,8 @@ impl StatusReport {
         }
     }
 
-    fn device_table(&self) -> Table {
-        let mut table = Table::new(&[
+    fn device_columns(&self) -> Columns {
+        let mut columns = Columns::new(&[
             "device",
             "state",
             "size",
@@ -224,7 +224,7 @@ impl StatusReport {
             "bad blocks",
         ]);
         for device in &self.devices {
-            table.row([
+            columns.row([
                 device.name.clone().unwrap_or_else(|| format!("(device {})", device.index)),
                 device.state.clone(),
                 Size(device.size_bytes).to_string(),
@@ -238,14 +238,14 @@ impl StatusReport {
                 grouped(device.checksum_errors),
             ]);
         }
-        table
+        columns
     }
 }
 
-impl Device {
+impl DeviceReport {
     fn new(device: &warpfire::DeviceStats) -> Self {
         let counters = &device.counters;
-        Device {
+        DeviceReport {
             index: device.index,
             uuid: device.uuid.clone(),
             name: device.name.clone(),

@@ -4,18 +4,18 @@ use std::path::Path;
 
 use rustix::io::Errno;
 use serde::Serialize;
-use warpfire_mount::{Aspect, Attr, Change, FileKind, How};
+use warpfire_mount::{Aspect, Attr, ChangeKind, FileKind, PathChange};
 use warpfire_terminal::{Failure, Size, grouped, print};
 
-use super::{Mounted, error_number};
+use super::{MountedPool, error_number};
 use crate::output::exact_moment;
 
 /// Lines that are printed at a time.
 const LINES_AT_ONCE: usize = 256;
 
-/// Prints the changes of a transaction as they come. Without a number it is the one that the folder shows, or the only one that is open.
-pub fn run(mounted: &Mounted, id: Option<u64>, json: bool) -> Result<(), Failure> {
-    let mut lines = Lines::new(json);
+/// Prints the changes of a transaction as they come. Without a number it is the one that the directory shows, or the only one that is open.
+pub fn run(mounted: &MountedPool, id: Option<u64>, json: bool) -> Result<(), Failure> {
+    let mut lines = ChangeLines::new(json);
     let shown = print_changes(mounted, id.unwrap_or(0), &mut lines);
     match (id, shown) {
         (None, Err(error)) if error.number == Some(Errno::NOENT) && !lines.has_any => {
@@ -28,20 +28,20 @@ pub fn run(mounted: &Mounted, id: Option<u64>, json: bool) -> Result<(), Failure
 }
 
 /// What ended a listing.
-struct Ended {
+struct ListingError {
     failure: Failure,
     number: Option<Errno>,
 }
 
-impl From<Failure> for Ended {
+impl From<Failure> for ListingError {
     fn from(failure: Failure) -> Self {
-        Ended { failure, number: None }
+        ListingError { failure, number: None }
     }
 }
 
-fn print_changes(mounted: &Mounted, id: u64, lines: &mut Lines) -> Result<(), Ended> {
+fn print_changes(mounted: &MountedPool, id: u64, lines: &mut ChangeLines) -> Result<(), ListingError> {
     for change in mounted.control.changes(id) {
-        let change = change.map_err(|error| Ended {
+        let change = change.map_err(|error| ListingError {
             number: error_number(&error),
             failure: match error_number(&error) {
                 Some(Errno::NOENT) => mounted.no_such(id),
@@ -51,10 +51,10 @@ fn print_changes(mounted: &Mounted, id: u64, lines: &mut Lines) -> Result<(), En
                     failure.hint("try again")
                 }
                 Some(Errno::NOTTY) => {
-                    let folder = mounted.folder.display();
-                    Failure::new(format_args!("{folder} can not say what a transaction changes: {error}"))
+                    let directory = mounted.directory.display();
+                    Failure::new(format_args!("{directory} cannot say what a transaction changes: {error}"))
                 }
-                _ => Failure::new(format_args!("the changes of transaction {id} can not be read: {error}")),
+                _ => Failure::new(format_args!("the changes of transaction {id} cannot be read: {error}")),
             },
         })?;
         lines.add(&change)?;
@@ -62,7 +62,7 @@ fn print_changes(mounted: &Mounted, id: u64, lines: &mut Lines) -> Result<(), En
     Ok(())
 }
 
-fn only_one(mounted: &Mounted) -> Result<u64, Failure> {
+fn only_one(mounted: &MountedPool) -> Result<u64, Failure> {
     match mounted.list()?.as_slice() {
         [one] => Ok(one.id),
         [] => Err(Failure::new("no transaction is open")),
@@ -74,21 +74,21 @@ fn only_one(mounted: &Mounted) -> Result<u64, Failure> {
 }
 
 /// Lines on their way out, a JSON array of them where that is asked for.
-struct Lines {
+struct ChangeLines {
     json: bool,
     has_any: bool,
     waiting: Vec<String>,
 }
 
-impl Lines {
-    fn new(json: bool) -> Lines {
-        Lines { json, has_any: false, waiting: Vec::new() }
+impl ChangeLines {
+    fn new(json: bool) -> ChangeLines {
+        ChangeLines { json, has_any: false, waiting: Vec::new() }
     }
 
-    fn add(&mut self, change: &Change) -> Result<(), Failure> {
+    fn add(&mut self, change: &PathChange) -> Result<(), Failure> {
         let line = if self.json {
             let before = if self.has_any { ",\n" } else { "[\n" };
-            let change = serde_json::to_string(&Shown::from(change));
+            let change = serde_json::to_string(&ChangeOutput::from(change));
             format!("{before}{}", change.expect("the command's answers have string keys only"))
         } else {
             line(change)
@@ -112,20 +112,20 @@ impl Lines {
     }
 }
 
-fn word(how: &How) -> &'static str {
-    match how {
-        How::Created => "created",
-        How::Deleted => "deleted",
-        How::Renamed(_) => "renamed",
-        How::Linked(_) => "linked",
-        How::Changed => "changed",
+fn word(kind: &ChangeKind) -> &'static str {
+    match kind {
+        ChangeKind::Created => "created",
+        ChangeKind::Deleted => "deleted",
+        ChangeKind::Renamed(_) => "renamed",
+        ChangeKind::Linked(_) => "linked",
+        ChangeKind::Changed => "changed",
     }
 }
 
 fn kind(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Regular => "file",
-        FileKind::Directory => "folder",
+        FileKind::Directory => "directory",
         FileKind::Symlink => "symlink",
         FileKind::Fifo => "fifo",
         FileKind::Socket => "socket",
@@ -134,14 +134,14 @@ fn kind(kind: FileKind) -> &'static str {
     }
 }
 
-fn line(change: &Change) -> String {
-    let (word, path) = (word(&change.how), change.path.display());
-    let place = match &change.how {
-        How::Renamed(from) => format!("{} -> {path}", from.display()),
+fn line(change: &PathChange) -> String {
+    let (word, path) = (word(&change.kind), change.path.display());
+    let place = match &change.kind {
+        ChangeKind::Renamed(from) => format!("{} -> {path}", from.display()),
         _ => path.to_string(),
     };
     let mut said = Vec::new();
-    if let How::Linked(Some(other)) = &change.how {
+    if let ChangeKind::Linked(Some(other)) = &change.kind {
         said.push(format!("another name of {}", other.display()));
     }
     if let (None, Some(file)) | (Some(file), None) = (&change.before, &change.after) {
@@ -158,7 +158,7 @@ fn line(change: &Change) -> String {
 }
 
 /// What differs, in words.
-fn differs(change: &Change, aspect: Aspect, before: &Attr, after: &Attr) -> String {
+fn differs(change: &PathChange, aspect: Aspect, before: &Attr, after: &Attr) -> String {
     let data = &change.data;
     match aspect {
         Aspect::Data => {
@@ -196,7 +196,7 @@ fn aspect(aspect: Aspect) -> &'static str {
 
 /// A change, as JSON.
 #[derive(Serialize)]
-struct Shown {
+struct ChangeOutput {
     change: &'static str,
     path: String,
     /// Where it was; of a link another name.
@@ -204,17 +204,17 @@ struct Shown {
     from: Option<String>,
     differs: Vec<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    before: Option<ShownFile>,
+    before: Option<FileOutput>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    after: Option<ShownFile>,
+    after: Option<FileOutput>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    data: Option<ShownData>,
+    data: Option<DataOutput>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    attributes: Option<ShownAttributes>,
+    attributes: Option<AttributesOutput>,
 }
 
 #[derive(Serialize)]
-struct ShownFile {
+struct FileOutput {
     #[serde(rename = "type")]
     kind: &'static str,
     inode: u64,
@@ -229,7 +229,7 @@ struct ShownFile {
 
 /// Where the content differs: how much in all, and the first ranges, each by its first byte and the first behind it.
 #[derive(Serialize)]
-struct ShownData {
+struct DataOutput {
     bytes: u64,
     ranges: u64,
     first: Vec<(u64, u64)>,
@@ -237,14 +237,14 @@ struct ShownData {
 
 /// Extended attributes that differ: how many, and the first.
 #[derive(Serialize)]
-struct ShownAttributes {
+struct AttributesOutput {
     count: u64,
     first: Vec<String>,
 }
 
-impl From<&Attr> for ShownFile {
+impl From<&Attr> for FileOutput {
     fn from(attr: &Attr) -> Self {
-        ShownFile {
+        FileOutput {
             kind: kind(attr.kind),
             inode: attr.ino,
             mode: format!("{:04o}", attr.mode & 0o7777),
@@ -258,23 +258,23 @@ impl From<&Attr> for ShownFile {
     }
 }
 
-impl From<&Change> for Shown {
-    fn from(change: &Change) -> Self {
+impl From<&PathChange> for ChangeOutput {
+    fn from(change: &PathChange) -> Self {
         let (data, (count, names)) = (&change.data, &change.xattrs);
         let first = data.ranges.iter().map(|range| (range.start, range.end)).collect();
         let text = |path: &Path| path.display().to_string();
-        Shown {
-            change: word(&change.how),
+        ChangeOutput {
+            change: word(&change.kind),
             path: text(&change.path),
-            from: match &change.how {
-                How::Renamed(from) | How::Linked(Some(from)) => Some(text(from)),
+            from: match &change.kind {
+                ChangeKind::Renamed(from) | ChangeKind::Linked(Some(from)) => Some(text(from)),
                 _ => None,
             },
             differs: change.aspects().into_iter().map(aspect).collect(),
-            before: change.before.as_ref().map(ShownFile::from),
-            after: change.after.as_ref().map(ShownFile::from),
-            data: (data.count > 0).then_some(ShownData { bytes: data.bytes, ranges: data.count, first }),
-            attributes: (*count > 0).then(|| ShownAttributes {
+            before: change.before.as_ref().map(FileOutput::from),
+            after: change.after.as_ref().map(FileOutput::from),
+            data: (data.count > 0).then_some(DataOutput { bytes: data.bytes, ranges: data.count, first }),
+            attributes: (*count > 0).then(|| AttributesOutput {
                 count: *count,
                 first: names.iter().map(|name| text(Path::new(name))).collect(),
             }),

@@ -28,12 +28,14 @@ pub fn enter(args: &Args) -> Failure {
     let failed = |failure: Failure| failure.exit_code(RUN_FAILED);
     let here = match std::env::current_dir() {
         Ok(here) => here,
-        Err(error) => return failed(Failure::new(format_args!("the current folder is not there: {error}"))),
+        Err(error) => {
+            return failed(Failure::new(format_args!("the current directory is not there: {error}")));
+        }
     };
-    if let Err(error) = warpfire_mount::enter(&args.view, &args.over) {
+    if let Err(error) = warpfire_mount::enter_view(&args.view, &args.over) {
         let failure =
             Failure::new(format_args!("cannot show the transaction at {}: {error}", args.over.display()));
-        return failed(failure.hint("'warpfire tx begin' gives a folder to work under instead"));
+        return failed(failure.hint("'warpfire tx begin' gives a directory to work under instead"));
     }
     if let Err(error) = std::env::set_current_dir(&here) {
         return failed(Failure::local(&here, &error));

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use rustix::io::Errno;
 use serde::Serialize;
-use warpfire_mount::{ControlClient, TransactionReport, TransactionState};
-use warpfire_terminal::{Exit, Failure, Table, duration, print, print_json};
+use warpfire_mount::{TransactionClient, TransactionReport, TransactionState};
+use warpfire_terminal::{Columns, Exit, Failure, duration, print, print_json};
 
 use super::mount::control::mount_around;
 
@@ -19,8 +19,8 @@ mod run;
 const EXAMPLES: &str = "\
 Examples:
   warpfire tx run --in /mnt -- make install DESTDIR=/mnt     all of it or nothing
-  warpfire tx run -- sh -c 'tar xf big.tar && ./migrate'     in the pool mounted around the current folder
-  warpfire tx begin --in /mnt                                prints an id and a folder to work under
+  warpfire tx run -- sh -c 'tar xf big.tar && ./migrate'     in the pool mounted around the current directory
+  warpfire tx begin --in /mnt                                prints an id and a directory to work under
   warpfire tx diff --in /mnt 7                               what a commit would change: a line for each path
   warpfire tx commit --in /mnt 7
   warpfire tx list --in /mnt
@@ -32,7 +32,7 @@ Exit codes besides those of every command:
 'tx run' ends with the code of the program, 128 and its number for a signal, when that is not 0. For its own:
   125  it could not begin, commit or make durable, and says which; or the program left processes behind
        that went on for five seconds: then nothing has changed
-  126  the program can not be run
+  126  the program cannot be run
   127  there is no such program
 
 What is read and written in a transaction is what was there when it began, with its own changes. A transaction from 'tx begin' that is
@@ -44,13 +44,13 @@ const DIFF_HELP: &str = "\
 Each line says what happens to a name, and what differs in its file:
   created  /new/file  (file, 12 KiB)
   deleted  /old
-  renamed  /from -> /to                       what is in a folder goes with it, and is not listed
+  renamed  /from -> /to                       what is in a directory goes with it, and is not listed
   linked   /b  (another name of /a)
   changed  /file  (20 bytes at 4,096, size 4,096 -> 4,116, mode 0644 -> 0600, time, attributes user.note)
 
 It is compared with what was there when the transaction began; what others have committed since is not listed, nor whether
 it conflicts. A name that goes is listed where it was, all else where it will be. Up to 64 KiB of a file are compared
-byte by byte; of more, what was written again counts as changed. Times that the filesystem keeps for a folder by itself
+byte by byte; of more, what was written again counts as changed. Times that the filesystem keeps for a directory by itself
 are left out.
 
 Examples:
@@ -64,49 +64,49 @@ Examples:
 pub struct Args {
     /// What to do.
     #[command(subcommand)]
-    verb: Verb,
+    verb: TxCommand,
 }
 
 /// Which mounted pool.
 #[derive(clap::Args, Debug)]
-struct In {
-    /// Where the pool is mounted [default: around the current folder].
-    #[arg(long = "in", value_name = "FOLDER")]
-    folder: Option<PathBuf>,
+struct MountArg {
+    /// Where the pool is mounted [default: around the current directory].
+    #[arg(long = "in", value_name = "DIRECTORY")]
+    directory: Option<PathBuf>,
 }
 
 /// One transaction of a mounted pool.
 #[derive(clap::Args, Debug)]
-struct One {
+struct TransactionArg {
     #[command(flatten)]
-    place: In,
+    mount: MountArg,
     /// Its number.
     id: u64,
 }
 
 /// What to do.
 #[derive(clap::Subcommand, Debug)]
-enum Verb {
+enum TxCommand {
     /// Run a program in a transaction: commit if it succeeds, abort if it does not.
     Run {
         #[command(flatten)]
-        place: In,
+        mount: MountArg,
         /// Return when it is on flash.
         #[arg(long)]
         durable: bool,
-        /// The program and its arguments; the mounted folder shows it the transaction.
+        /// The program and its arguments; the mounted directory shows it the transaction.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         program: Vec<OsString>,
     },
-    /// Begin a transaction; prints its number and the folder to work under.
+    /// Begin a transaction; prints its number and the directory to work under.
     Begin {
         #[command(flatten)]
-        place: In,
+        mount: MountArg,
     },
     /// Make everything that was done in a transaction visible at once.
     Commit {
         #[command(flatten)]
-        one: One,
+        transaction: TransactionArg,
         /// Return when it is on flash.
         #[arg(long)]
         durable: bool,
@@ -114,24 +114,24 @@ enum Verb {
     /// End a transaction; nothing has changed.
     Abort {
         #[command(flatten)]
-        one: One,
+        transaction: TransactionArg,
     },
     /// List one's open transactions; root sees all.
     List {
         #[command(flatten)]
-        place: In,
+        mount: MountArg,
     },
     /// Show how a transaction is doing.
     Status {
         #[command(flatten)]
-        one: One,
+        transaction: TransactionArg,
     },
     /// List what a commit of a transaction would change: a line for each path, in order.
     #[command(after_help = DIFF_HELP)]
     Diff {
         #[command(flatten)]
-        place: In,
-        /// Its number [default: the one that the folder shows, or the only one that is open].
+        mount: MountArg,
+        /// Its number [default: the one that the directory shows, or the only one that is open].
         id: Option<u64>,
     },
     /// What `run` starts, to become the program.
@@ -141,7 +141,7 @@ enum Verb {
 
 /// A transaction, as it is shown.
 #[derive(Serialize)]
-struct Shown {
+struct TransactionOutput {
     id: u64,
     state: &'static str,
     uid: u32,
@@ -150,10 +150,10 @@ struct Shown {
     path: PathBuf,
 }
 
-impl From<TransactionReport> for Shown {
+impl From<TransactionReport> for TransactionOutput {
     fn from(report: TransactionReport) -> Self {
         let TransactionReport { id, uid, pid, idle_seconds, path, .. } = report;
-        Shown { id, state: state(report.state), uid, pid, idle_seconds, path }
+        TransactionOutput { id, state: state(report.state), uid, pid, idle_seconds, path }
     }
 }
 
@@ -171,40 +171,46 @@ fn state(state: TransactionState) -> &'static str {
 /// Does what was asked.
 pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
     match &args.verb {
-        Verb::Run { place, durable, program } => return run::run(&place.open()?, program, *durable),
-        Verb::Enter(args) => return Err(enter::enter(args)),
-        Verb::Begin { place } => show_begun(place.open()?.begin()?, json),
-        Verb::Commit { one, durable } => one.place.open()?.commit(one.id, *durable),
-        Verb::Abort { one } => one.place.open()?.about(one.id, |control| control.abort(one.id)).map(drop),
-        Verb::List { place } => show_list(place.open()?.list()?, json),
-        Verb::Diff { place, id } => diff::run(&place.open()?, *id, json),
-        Verb::Status { one } => {
-            let report = one.place.open()?.about(one.id, |control| control.status(one.id))?;
-            if json { print_json(&Shown::from(report)) } else { show_list(vec![report], false) }
+        TxCommand::Run { mount, durable, program } => return run::run(&mount.open()?, program, *durable),
+        TxCommand::Enter(args) => return Err(enter::enter(args)),
+        TxCommand::Begin { mount } => show_begun(mount.open()?.begin()?, json),
+        TxCommand::Commit { transaction, durable } => {
+            transaction.mount.open()?.commit(transaction.id, *durable)
+        }
+        TxCommand::Abort { transaction } => {
+            transaction.mount.open()?.about(transaction.id, |control| control.abort(transaction.id)).map(drop)
+        }
+        TxCommand::List { mount } => show_list(mount.open()?.list()?, json),
+        TxCommand::Diff { mount, id } => diff::run(&mount.open()?, *id, json),
+        TxCommand::Status { transaction } => {
+            let report =
+                transaction.mount.open()?.about(transaction.id, |control| control.status(transaction.id))?;
+            if json { print_json(&TransactionOutput::from(report)) } else { show_list(vec![report], false) }
         }
     }?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// A mounted pool that can be asked for transactions.
-struct Mounted {
-    folder: PathBuf,
-    control: ControlClient,
+struct MountedPool {
+    directory: PathBuf,
+    control: TransactionClient,
 }
 
-impl In {
-    fn open(&self) -> Result<Mounted, Failure> {
-        let near = self.folder.as_deref().unwrap_or(Path::new("."));
-        let folder = mount_around(near).ok_or_else(|| {
+impl MountArg {
+    fn open(&self) -> Result<MountedPool, Failure> {
+        let near = self.directory.as_deref().unwrap_or(Path::new("."));
+        let directory = mount_around(near).ok_or_else(|| {
             let failure = Failure::new(format_args!("no pool is mounted at {}", near.display()));
-            failure.hint("name the folder with --in")
+            failure.hint("name the directory with --in")
         })?;
-        let control = ControlClient::open(&folder).map_err(|error| Failure::local(&folder, &error))?;
-        Ok(Mounted { folder, control })
+        let control =
+            TransactionClient::open(&directory).map_err(|error| Failure::local(&directory, &error))?;
+        Ok(MountedPool { directory, control })
     }
 }
 
-impl Mounted {
+impl MountedPool {
     fn begin(&self) -> Result<TransactionReport, Failure> {
         self.control.begin(false).map_err(|error| self.not_begun(&error))
     }
@@ -235,13 +241,13 @@ impl Mounted {
     fn about(
         &self,
         id: u64,
-        ask: impl FnOnce(&ControlClient) -> io::Result<TransactionReport>,
+        ask: impl FnOnce(&TransactionClient) -> io::Result<TransactionReport>,
     ) -> Result<TransactionReport, Failure> {
         ask(&self.control).map_err(|error| match error_number(&error) {
             Some(Errno::NOENT) => self.no_such(id),
             Some(Errno::BUSY) => {
                 Failure::new(format_args!("transaction {id} is in use, and was not committed"))
-                    .hint("close the files and leave the folders of its view")
+                    .hint("close the files and leave the directories of its view")
             }
             _ => Failure::new(format_args!("transaction {id} has been aborted: {error}")),
         })
@@ -253,15 +259,15 @@ impl Mounted {
     }
 
     fn not_begun(&self, error: &io::Error) -> Failure {
-        let folder = self.folder.display();
+        let directory = self.directory.display();
         match error_number(error) {
             Some(Errno::NOTTY) => {
-                Failure::new(format_args!("{folder} shows a transaction itself; they are not nested"))
+                Failure::new(format_args!("{directory} shows a transaction itself; they are not nested"))
             }
-            Some(Errno::ROFS) => Failure::new(format_args!("{folder} is mounted read-only")),
+            Some(Errno::ROFS) => Failure::new(format_args!("{directory} is mounted read-only")),
             Some(Errno::AGAIN) => Failure::new("as many transactions are open as there may be")
                 .hint("'warpfire tx list' shows them"),
-            _ => Failure::new(format_args!("{folder}: cannot begin a transaction: {error}")),
+            _ => Failure::new(format_args!("{directory}: cannot begin a transaction: {error}")),
         }
     }
 }
@@ -272,25 +278,32 @@ fn error_number(error: &io::Error) -> Option<Errno> {
 
 fn show_begun(report: TransactionReport, json: bool) -> Result<(), Failure> {
     if json {
-        return print_json(&Shown::from(report));
+        return print_json(&TransactionOutput::from(report));
     }
     print(format!("{} {}\n", report.id, report.path.display()))
 }
 
 fn show_list(reports: Vec<TransactionReport>, json: bool) -> Result<(), Failure> {
-    let shown: Vec<Shown> = reports.into_iter().map(Shown::from).collect();
+    let shown: Vec<TransactionOutput> = reports.into_iter().map(TransactionOutput::from).collect();
     if json {
         return print_json(&shown);
     }
     if shown.is_empty() {
         return print("no transaction is open\n");
     }
-    let mut table = Table::new(&["view", "id", "state", "user", "process", "idle"]);
-    for one in shown {
-        let process = one.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-        let idle = duration(u64::from(one.idle_seconds) * 1_000_000_000);
-        let view = one.path.display().to_string();
-        table.row([view, one.id.to_string(), one.state.to_owned(), one.uid.to_string(), process, idle]);
+    let mut columns = Columns::new(&["view", "id", "state", "user", "process", "idle"]);
+    for transaction in shown {
+        let process = transaction.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+        let idle = duration(u64::from(transaction.idle_seconds) * 1_000_000_000);
+        let view = transaction.path.display().to_string();
+        columns.row([
+            view,
+            transaction.id.to_string(),
+            transaction.state.to_owned(),
+            transaction.uid.to_string(),
+            process,
+            idle,
+        ]);
     }
-    print(table.to_string())
+    print(columns.to_string())
 }

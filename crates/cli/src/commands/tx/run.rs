@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, wait};
-use warpfire_mount::pass_signals_to;
+use warpfire_mount::forward_signals_to;
 use warpfire_terminal::{Failure, note};
 
-use super::Mounted;
+use super::MountedPool;
 
 /// `tx run` itself failed.
 pub const RUN_FAILED: u8 = 125;
-/// The program can not be run.
+/// The program cannot be run.
 pub const CANNOT_RUN: u8 = 126;
 /// There is no such program.
 pub const NO_PROGRAM: u8 = 127;
@@ -37,7 +37,7 @@ const LEFT_PAUSE: Duration = Duration::from_millis(50);
 const ID_VARIABLE: &str = "WARPFIRE_TX";
 
 /// Runs a program in a transaction, and gives the code to end with.
-pub fn run(mounted: &Mounted, program: &[OsString], durable: bool) -> Result<ExitCode, Failure> {
+pub fn run(mounted: &MountedPool, program: &[OsString], durable: bool) -> Result<ExitCode, Failure> {
     let failed = |failure: Failure| failure.exit_code(RUN_FAILED);
     let begun = mounted.control.begin(true).map_err(|error| failed(mounted.not_begun(&error)))?;
     let abort = |failure: Failure| {
@@ -49,9 +49,9 @@ pub fn run(mounted: &Mounted, program: &[OsString], durable: bool) -> Result<Exi
         // Whose parent ends is ours then, so that none is left behind unseen.
         set_child_subreaper(Some(getpid()))?;
         let mut own = Command::new(std::env::current_exe()?);
-        own.args(["tx", "enter"]).arg(&begun.path).arg(&mounted.folder).arg("--").args(program);
+        own.args(["tx", "enter"]).arg(&begun.path).arg(&mounted.directory).arg("--").args(program);
         let child = own.env(ID_VARIABLE, begun.id.to_string()).spawn()?;
-        pass_signals_to(Pid::from_child(&child))?;
+        forward_signals_to(Pid::from_child(&child))?;
         Ok(child)
     };
     let started: std::io::Result<Child> = start();

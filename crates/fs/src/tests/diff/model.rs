@@ -10,10 +10,10 @@ use warpfire_meta::{SliceStore, Store};
 
 use crate::acl::Caller;
 use crate::tests::engine::{format, open};
-use crate::tests::{Draw, world};
+use crate::tests::{TestRandom, world};
 use crate::{
-    Aspect, Attr, Change, FileKind, Follow, Fs, FsError, How, NewMode, NodeRef, Position, RANGES_TOLD_MAX,
-    RenameMode, SetAttr, SetTime, XattrMode,
+    Aspect, Attr, ChangeKind, FileKind, Follow, Fs, FsError, NewMode, NodeRef, PathChange, Position,
+    RANGES_LISTED_MAX, RenameMode, SetAttr, SetTime, XattrMode,
 };
 
 const ROOT: Caller<'static> = Caller::ROOT;
@@ -31,7 +31,7 @@ struct File {
 
 /// One whole tree.
 #[derive(Default)]
-struct Picture {
+struct TreePicture {
     /// By directory and name: the path, and where it leads.
     names: BTreeMap<(u64, Vec<u8>), (PathBuf, u64)>,
     files: BTreeMap<u64, File>,
@@ -54,8 +54,8 @@ fn file_of<E: Store + SliceStore>(fs: &Fs<E>, node: &NodeRef) -> File {
     File { attr, content, xattrs }
 }
 
-fn picture<E: Store + SliceStore>(fs: &Fs<E>) -> Picture {
-    let mut picture = Picture::default();
+fn picture<E: Store + SliceStore>(fs: &Fs<E>) -> TreePicture {
+    let mut picture = TreePicture::default();
     let mut todo = vec![(PathBuf::from("/"), fs.root())];
     while let Some((path, node)) = todo.pop() {
         picture.files.insert(node.ino(), file_of(fs, &node));
@@ -88,39 +88,39 @@ fn aspects_of(before: &File, after: &File) -> Vec<Aspect> {
 }
 
 /// The changes are those between the pictures.
-fn agree(changes: &[Change], before: &Picture, after: &Picture, what: &str) {
+fn agree(changes: &[PathChange], before: &TreePicture, after: &TreePicture, what: &str) {
     let mut sorted = changes.to_vec();
     sorted.sort_by_key(|change| {
         let parts: Vec<_> = change.path.components().map(|part| part.as_os_str().to_owned()).collect();
-        (parts, change.how != How::Deleted)
+        (parts, change.kind != ChangeKind::Deleted)
     });
-    let paths = |changes: &[Change]| changes.iter().map(|change| change.path.clone()).collect::<Vec<_>>();
+    let paths = |changes: &[PathChange]| changes.iter().map(|change| change.path.clone()).collect::<Vec<_>>();
     assert_eq!(paths(changes), paths(&sorted), "{what}: in order");
 
     // Names that go and come, each of them once.
-    let mut gone: BTreeMap<u64, Vec<&Path>> = BTreeMap::new();
-    let mut came: BTreeMap<u64, Vec<&Path>> = BTreeMap::new();
+    let mut removed: BTreeMap<u64, Vec<&Path>> = BTreeMap::new();
+    let mut added: BTreeMap<u64, Vec<&Path>> = BTreeMap::new();
     for (key, (path, ino)) in &before.names {
         if after.names.get(key).is_none_or(|(_, there)| there != ino) {
-            gone.entry(*ino).or_default().push(path);
+            removed.entry(*ino).or_default().push(path);
         }
     }
     for (key, (path, ino)) in &after.names {
         if before.names.get(key).is_none_or(|(_, there)| there != ino) {
-            came.entry(*ino).or_default().push(path);
+            added.entry(*ino).or_default().push(path);
         }
     }
     let mut expected: BTreeSet<(PathBuf, &str, Option<PathBuf>)> = BTreeSet::new();
-    let mut told: BTreeSet<(PathBuf, &str, Option<PathBuf>)> = BTreeSet::new();
-    for (ino, gone) in &gone {
-        let came = came.get(ino).map_or(0, Vec::len);
-        for path in gone.iter().skip(came) {
+    let mut listed: BTreeSet<(PathBuf, &str, Option<PathBuf>)> = BTreeSet::new();
+    for (ino, removed) in &removed {
+        let added = added.get(ino).map_or(0, Vec::len);
+        for path in removed.iter().skip(added) {
             expected.insert((path.to_path_buf(), "deleted", None));
         }
     }
-    for (ino, came) in &came {
-        let gone: &[&Path] = gone.get(ino).map_or(&[], Vec::as_slice);
-        let mut paths = came.clone();
+    for (ino, added) in &added {
+        let removed: &[&Path] = removed.get(ino).map_or(&[], Vec::as_slice);
+        let mut paths = added.clone();
         if !before.files.contains_key(ino) {
             // The first that is met is created, the others are links to it.
             paths.sort();
@@ -129,23 +129,26 @@ fn agree(changes: &[Change], before: &Picture, after: &Picture, what: &str) {
             continue;
         }
         for (n, path) in paths.iter().enumerate() {
-            let from = gone.get(n).map(|from| from.to_path_buf());
+            let from = removed.get(n).map(|from| from.to_path_buf());
             expected.insert((path.to_path_buf(), if from.is_some() { "renamed" } else { "linked" }, from));
         }
     }
     let mut compared: BTreeMap<u64, Vec<Aspect>> = BTreeMap::new();
     for change in changes {
-        let told_as = match &change.how {
-            How::Created => ("created", None),
-            How::Deleted => ("deleted", None),
-            How::Renamed(from) => ("renamed", Some(from.clone())),
-            How::Linked(_) => ("linked", None),
-            How::Changed => ("", None),
+        let listed_as = match &change.kind {
+            ChangeKind::Created => ("created", None),
+            ChangeKind::Deleted => ("deleted", None),
+            ChangeKind::Renamed(from) => ("renamed", Some(from.clone())),
+            ChangeKind::Linked(_) => ("linked", None),
+            ChangeKind::Changed => ("", None),
         };
-        if !told_as.0.is_empty() {
-            assert!(told.insert((change.path.clone(), told_as.0, told_as.1)), "{what}: twice: {change:?}");
+        if !listed_as.0.is_empty() {
+            assert!(
+                listed.insert((change.path.clone(), listed_as.0, listed_as.1)),
+                "{what}: twice: {change:?}"
+            );
         }
-        if let How::Linked(Some(other)) = &change.how {
+        if let ChangeKind::Linked(Some(other)) = &change.kind {
             let ino = change.after.expect("a link stays").ino;
             let is_name = after.names.values().any(|(path, there)| path == other && *there == ino);
             assert!(is_name && *other != change.path, "{what}: another name: {change:?}");
@@ -165,7 +168,7 @@ fn agree(changes: &[Change], before: &Picture, after: &Picture, what: &str) {
                 aspects.retain(|aspect| *aspect != Aspect::Data);
             }
             assert!(
-                change.how != How::Changed || !change.aspects().is_empty(),
+                change.kind != ChangeKind::Changed || !change.aspects().is_empty(),
                 "{what}: of no account: {change:?}"
             );
             if !aspects.is_empty() {
@@ -177,7 +180,7 @@ fn agree(changes: &[Change], before: &Picture, after: &Picture, what: &str) {
             }
         }
     }
-    assert_eq!(told, expected, "{what}: names");
+    assert_eq!(listed, expected, "{what}: names");
     let mut differing: BTreeMap<u64, Vec<Aspect>> = BTreeMap::new();
     for (ino, was) in &before.files {
         if let Some(is) = after.files.get(ino) {
@@ -190,16 +193,20 @@ fn agree(changes: &[Change], before: &Picture, after: &Picture, what: &str) {
     assert_eq!(compared, differing, "{what}: files");
 }
 
-fn ranges_agree(change: &Change, before: &File, after: &File, what: &str) {
-    let mut told = vec![false; after.content.len()];
+fn ranges_agree(change: &PathChange, before: &File, after: &File, what: &str) {
+    let mut listed = vec![false; after.content.len()];
     let ranges = &change.data.ranges;
-    ranges.iter().for_each(|range| told[range.start as usize..range.end as usize].fill(true));
-    assert_eq!(change.data.count.min(RANGES_TOLD_MAX as u64), ranges.len() as u64, "{what}: {change:?}");
+    ranges.iter().for_each(|range| listed[range.start as usize..range.end as usize].fill(true));
+    assert_eq!(change.data.count.min(RANGES_LISTED_MAX as u64), ranges.len() as u64, "{what}: {change:?}");
     if change.data.count == ranges.len() as u64 {
-        assert_eq!(told.iter().filter(|told| **told).count() as u64, change.data.bytes, "{what}: {change:?}");
+        assert_eq!(
+            listed.iter().filter(|listed| **listed).count() as u64,
+            change.data.bytes,
+            "{what}: {change:?}"
+        );
         for (at, byte) in after.content.iter().enumerate() {
             let same = before.content.get(at).copied().unwrap_or(0) == *byte;
-            assert!(same || told[at], "{what}: byte {at} differs: {change:?}");
+            assert!(same || listed[at], "{what}: byte {at} differs: {change:?}");
         }
     }
     let xattrs = before.xattrs.keys().chain(after.xattrs.keys()).collect::<BTreeSet<_>>();
@@ -208,7 +215,7 @@ fn ranges_agree(change: &Change, before: &File, after: &File, what: &str) {
     assert_eq!(change.xattrs, (differing.len() as u64, differing), "{what}");
 }
 
-fn path(draw: &mut Draw) -> Vec<u8> {
+fn path(draw: &mut TestRandom) -> Vec<u8> {
     let mut path = Vec::new();
     for _ in 0..=draw.below(3) {
         path.push(b'/');
@@ -218,7 +225,7 @@ fn path(draw: &mut Draw) -> Vec<u8> {
 }
 
 /// One random change, which may fail.
-fn act<E: Store + SliceStore>(fs: &Fs<E>, draw: &mut Draw) -> Result<(), FsError> {
+fn act<E: Store + SliceStore>(fs: &Fs<E>, draw: &mut TestRandom) -> Result<(), FsError> {
     let mode = NewMode::exact(0o640);
     let find = |path: &[u8]| fs.resolve(&ROOT, &fs.root(), path, Follow::No);
     let place = |path: &[u8]| fs.resolve_parent(&ROOT, &fs.root(), path, Follow::No);
@@ -281,7 +288,7 @@ fn act<E: Store + SliceStore>(fs: &Fs<E>, draw: &mut Draw) -> Result<(), FsError
 }
 
 fn story<E: Store + SliceStore>(fs: Fs<E>, seed: u64, upkeep: &dyn Fn(&Fs<E>, u64)) {
-    let (fs, mut draw) = (Arc::new(fs), Draw(seed));
+    let (fs, mut draw) = (Arc::new(fs), TestRandom(seed));
     for round in 0..6 {
         for _ in 0..draw.below(60) {
             let _ = act(&*fs, &mut draw);
@@ -301,7 +308,7 @@ fn story<E: Store + SliceStore>(fs: Fs<E>, seed: u64, upkeep: &dyn Fn(&Fs<E>, u6
                 _ => {}
             }
             if draw.below(4) == 0 {
-                let changes: Vec<Change> = tx.diff().unwrap().map(Result::unwrap).collect();
+                let changes: Vec<PathChange> = tx.diff().unwrap().map(Result::unwrap).collect();
                 let what = format!("seed {seed} round {round} step {step}");
                 agree(&changes, &before, &picture(&**tx.files()), &what);
             }

@@ -32,36 +32,36 @@ use warpfire_meta::{SliceStore, Store};
 use super::begin::{Transaction, TxFs};
 use crate::attrs::Attr;
 use crate::error::FsError;
-use sides::{Side, Sides};
+use sides::{DiffSide, DiffSides};
 use survey::Survey;
-use walk::{Pair, Walk};
+use walk::{DiffContext, SideWalk};
 
-/// Ranges of a file that a [`Change`] tells; it counts all.
-pub const RANGES_TOLD_MAX: usize = 16;
+/// Ranges of a file that a [`PathChange`] tells; it counts all.
+pub const RANGES_LISTED_MAX: usize = 16;
 
-/// Extended attributes of a file that a [`Change`] names; it counts all.
-pub const XATTRS_TOLD_MAX: usize = 16;
+/// Extended attributes of a file that a [`PathChange`] names; it counts all.
+pub const XATTRS_LISTED_MAX: usize = 16;
 
 /// One path that a commit would change.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Change {
+pub struct PathChange {
     /// Where, from the root: of a name that goes where it was, else where it will be.
     pub path: PathBuf,
     /// What happens to the name.
-    pub how: How,
+    pub kind: ChangeKind,
     /// What the file was; `None` if it is made. A directory's times are as far as someone has set them.
     pub before: Option<Attr>,
     /// What it will be; `None` if its name goes.
     pub after: Option<Attr>,
     /// Where its content will be another one.
-    pub data: Differing,
+    pub data: ChangedRanges,
     /// Extended attributes that come, go, or get another value: how many, and the names of the first.
     pub xattrs: (u64, Vec<OsString>),
 }
 
 /// What happens to a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum How {
+pub enum ChangeKind {
     /// A new file, or directory, or anything else.
     Created,
     /// The name goes, and the file with it if it was the last.
@@ -76,7 +76,7 @@ pub enum How {
 
 /// Parts of a file that differ, in bytes of what it will be. Up to 64 KiB in few ranges are compared byte by byte; of more, what was written anew differs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Differing {
+pub struct ChangedRanges {
     /// How many bytes.
     pub bytes: u64,
     /// In how many ranges.
@@ -104,7 +104,7 @@ pub enum Aspect {
     Xattrs,
 }
 
-impl Change {
+impl PathChange {
     /// What differs between `before` and `after`; nothing of a file that is made, and of a name that goes.
     #[must_use]
     pub fn aspects(&self) -> Vec<Aspect> {
@@ -125,21 +125,21 @@ impl Change {
 /// The changes of a transaction, in the order of their paths: directories before what they hold, names in the order of their bytes. Of one path the file that
 /// goes is before the one that comes. After an error there is nothing.
 pub struct Diff<E: Store + SliceStore> {
-    sides: Sides<E>,
+    sides: DiffSides<E>,
     survey: Survey,
-    before: Ahead,
-    inside: Ahead,
+    before: SideCursor,
+    after: SideCursor,
     failed: bool,
 }
 
 /// A walk and the change that it has come to.
-struct Ahead {
-    walk: Walk,
-    next: Option<Change>,
+struct SideCursor {
+    walk: SideWalk,
+    next: Option<PathChange>,
 }
 
-impl Ahead {
-    fn step<E: Store + SliceStore>(&mut self, pair: &mut Pair<'_, E>) -> Result<(), FsError> {
+impl SideCursor {
+    fn step<E: Store + SliceStore>(&mut self, pair: &mut DiffContext<'_, E>) -> Result<(), FsError> {
         self.next = self.walk.step(pair)?;
         Ok(())
     }
@@ -151,7 +151,7 @@ impl<E: Store + SliceStore> Transaction<E> {
     /// # Errors
     /// `Damaged` if a record does not decode; `Ended`.
     pub fn diff(&self) -> Result<Diff<E>, FsError> {
-        Diff::of(Arc::clone(&self.inside))
+        Diff::of(Arc::clone(&self.tx_fs))
     }
 }
 
@@ -160,38 +160,43 @@ impl<E: Store + SliceStore> Diff<E> {
     ///
     /// # Errors
     /// As there.
-    pub fn of(inside: Arc<TxFs<E>>) -> Result<Diff<E>, FsError> {
-        let sides = Sides::new(inside);
+    pub fn of(tx_fs: Arc<TxFs<E>>) -> Result<Diff<E>, FsError> {
+        let sides = DiffSides::new(tx_fs);
         let survey = Survey::make(&sides)?;
         let root = sides.root();
-        let ahead = |side| Ahead { walk: Walk::new(side, root), next: None };
-        let mut diff =
-            Diff { sides, survey, before: ahead(Side::Before), inside: ahead(Side::Inside), failed: false };
-        let mut pair = Pair { sides: &diff.sides, survey: &mut diff.survey };
+        let cursor = |side| SideCursor { walk: SideWalk::new(side, root), next: None };
+        let mut diff = Diff {
+            sides,
+            survey,
+            before: cursor(DiffSide::Before),
+            after: cursor(DiffSide::After),
+            failed: false,
+        };
+        let mut pair = DiffContext { sides: &diff.sides, survey: &mut diff.survey };
         diff.before.step(&mut pair)?;
-        diff.inside.next = pair.root()?;
-        if diff.inside.next.is_none() {
-            diff.inside.step(&mut pair)?;
+        diff.after.next = pair.root()?;
+        if diff.after.next.is_none() {
+            diff.after.step(&mut pair)?;
         }
         Ok(diff)
     }
 }
 
 impl<E: Store + SliceStore> Iterator for Diff<E> {
-    type Item = Result<Change, FsError>;
+    type Item = Result<PathChange, FsError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.failed {
             return None;
         }
-        let goes_first = match (&self.before.next, &self.inside.next) {
-            (Some(before), Some(inside)) => !walk::is_after(&before.path, &inside.path),
+        let goes_first = match (&self.before.next, &self.after.next) {
+            (Some(before), Some(after)) => !walk::is_after(&before.path, &after.path),
             (before, _) => before.is_some(),
         };
-        let ahead = if goes_first { &mut self.before } else { &mut self.inside };
-        let change = ahead.next.take()?;
-        let mut pair = Pair { sides: &self.sides, survey: &mut self.survey };
-        if let Err(e) = ahead.step(&mut pair) {
+        let cursor = if goes_first { &mut self.before } else { &mut self.after };
+        let change = cursor.next.take()?;
+        let mut pair = DiffContext { sides: &self.sides, survey: &mut self.survey };
+        if let Err(e) = cursor.step(&mut pair) {
             self.failed = true;
             return Some(Err(e));
         }

@@ -5,28 +5,28 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use warpfire_format::fs::{Content, Dentry, FileKind, Inode, Key, VolumeId, dentry_key, inode_key};
+use warpfire_format::fs::{Dentry, FileKind, Inode, InodeContent, Key, VolumeId, dentry_key, inode_key};
 use warpfire_meta::{KeyRange, Pin, SliceStore, Store};
 
 use super::super::begin::TxFs;
 use crate::attrs::{Attr, attr_of};
 use crate::error::FsError;
 use crate::limits::DEPTH_MAX;
-use crate::node::Name;
+use crate::node::NameBuf;
 
 /// A name, by its directory.
-pub(super) type Place = (u64, Name);
+pub(super) type DentryId = (u64, NameBuf);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Side {
+pub(super) enum DiffSide {
     /// What was there when the transaction began.
     Before,
     /// What it sees.
-    Inside,
+    After,
 }
 
 /// A file's record.
-pub(super) struct Record {
+pub(super) struct SideRecord {
     pub(super) ino: u64,
     pub(super) kind: FileKind,
     /// Whether it is at its own key: of directories, and files that have, or had, several names.
@@ -34,7 +34,7 @@ pub(super) struct Record {
     bytes: Vec<u8>,
 }
 
-impl Record {
+impl SideRecord {
     pub(super) fn inode(&self) -> Result<Inode<'_>, FsError> {
         Ok(Inode::decode(&self.bytes)?)
     }
@@ -50,14 +50,14 @@ impl Record {
 }
 
 /// A transaction's inside, and what lies below it.
-pub(super) struct Sides<E: Store + SliceStore>(Arc<TxFs<E>>);
+pub(super) struct DiffSides<E: Store + SliceStore>(Arc<TxFs<E>>);
 
-impl<E: Store + SliceStore> Sides<E> {
-    pub(super) fn new(inside: Arc<TxFs<E>>) -> Self {
-        Sides(inside)
+impl<E: Store + SliceStore> DiffSides<E> {
+    pub(super) fn new(tx_fs: Arc<TxFs<E>>) -> Self {
+        DiffSides(tx_fs)
     }
 
-    pub(super) fn inside(&self) -> &TxFs<E> {
+    pub(super) fn tx_fs(&self) -> &TxFs<E> {
         &self.0
     }
 
@@ -75,14 +75,14 @@ impl<E: Store + SliceStore> Sides<E> {
     }
 
     /// Whether the transaction has made this file.
-    pub(super) fn is_made(&self, ino: u64) -> bool {
+    pub(super) fn is_new(&self, ino: u64) -> bool {
         self.0.numbers.has_drawn(ino)
     }
 
-    pub(super) fn get(&self, side: Side, key: &[u8], out: &mut Vec<u8>) -> Result<bool, FsError> {
+    pub(super) fn get(&self, side: DiffSide, key: &[u8], out: &mut Vec<u8>) -> Result<bool, FsError> {
         Ok(match side {
-            Side::Before => self.0.engine.peek_below(key, out)?,
-            Side::Inside => self.0.engine.peek(key, out)?,
+            DiffSide::Before => self.0.engine.peek_below(key, out)?,
+            DiffSide::After => self.0.engine.peek(key, out)?,
         })
     }
 
@@ -97,14 +97,14 @@ impl<E: Store + SliceStore> Sides<E> {
     }
 
     /// The inode that a name leads to.
-    pub(super) fn leads_to(&self, side: Side, dir: u64, name: &[u8]) -> Result<Option<u64>, FsError> {
+    pub(super) fn leads_to(&self, side: DiffSide, dir: u64, name: &[u8]) -> Result<Option<u64>, FsError> {
         let mut value = Vec::new();
         let there = self.get(side, &dentry_key(self.volume(), dir, name), &mut value)?;
         Ok(if there { Some(Dentry::decode(&value)?.ino()) } else { None })
     }
 
     /// The record that a name leads to.
-    pub(super) fn find(&self, side: Side, dir: u64, name: &[u8]) -> Result<Option<Record>, FsError> {
+    pub(super) fn find(&self, side: DiffSide, dir: u64, name: &[u8]) -> Result<Option<SideRecord>, FsError> {
         let mut bytes = Vec::new();
         if !self.get(side, &dentry_key(self.volume(), dir, name), &mut bytes)? {
             return Ok(None);
@@ -112,45 +112,45 @@ impl<E: Store + SliceStore> Sides<E> {
         let dentry = Dentry::decode(&bytes)?;
         let (ino, kind) = (dentry.ino(), dentry.kind());
         match dentry {
-            Dentry::Embedded(_) => Ok(Some(Record { ino, kind, is_own: false, bytes })),
+            Dentry::Embedded(_) => Ok(Some(SideRecord { ino, kind, is_own: false, bytes })),
             // Not there only if it went after its name was read.
             Dentry::Reference(..) => self.own(side, ino),
         }
     }
 
     /// The record that is at its own key.
-    pub(super) fn own(&self, side: Side, ino: u64) -> Result<Option<Record>, FsError> {
+    pub(super) fn own(&self, side: DiffSide, ino: u64) -> Result<Option<SideRecord>, FsError> {
         let mut bytes = Vec::new();
         if !self.get(side, &inode_key(self.volume(), ino), &mut bytes)? {
             return Ok(None);
         }
         let kind = Inode::decode(&bytes)?.attrs.kind;
-        Ok(Some(Record { ino, kind, is_own: true, bytes }))
+        Ok(Some(SideRecord { ino, kind, is_own: true, bytes }))
     }
 
     /// Where a directory is; `None` if it is not on this side, or the root.
-    pub(super) fn place_of(&self, side: Side, dir: u64) -> Result<Option<Place>, FsError> {
+    pub(super) fn dentry_of(&self, side: DiffSide, dir: u64) -> Result<Option<DentryId>, FsError> {
         if dir == self.root() {
             return Ok(None);
         }
         let Some(record) = self.own(side, dir)? else { return Ok(None) };
-        let place = match record.inode()?.content {
-            Content::Directory(parent, name) => Some((parent, name.into())),
+        let dentry = match record.inode()?.content {
+            InodeContent::Directory(parent, name) => Some((parent, name.into())),
             _ => None,
         };
-        Ok(place)
+        Ok(dentry)
     }
 
     /// A name that a file of several names had when the transaction met it.
-    pub(super) fn known_place(&self, ino: u64) -> Option<Place> {
-        self.0.held(ino)?.state.read().place.clone()
+    pub(super) fn known_dentry(&self, ino: u64) -> Option<DentryId> {
+        self.0.node_in_use(ino)?.state.read().dentry.clone()
     }
 
     /// The path of a name; `None` if it is not on this side.
-    pub(super) fn path_of(&self, side: Side, place: &Place) -> Result<Option<PathBuf>, FsError> {
-        let (mut dir, mut names) = (place.0, vec![place.1.clone()]);
+    pub(super) fn path_of(&self, side: DiffSide, dentry: &DentryId) -> Result<Option<PathBuf>, FsError> {
+        let (mut dir, mut names) = (dentry.0, vec![dentry.1.clone()]);
         while dir != self.root() && names.len() < DEPTH_MAX as usize {
-            let Some((parent, name)) = self.place_of(side, dir)? else { return Ok(None) };
+            let Some((parent, name)) = self.dentry_of(side, dir)? else { return Ok(None) };
             names.push(name);
             dir = parent;
         }
@@ -164,7 +164,7 @@ impl<E: Store + SliceStore> Sides<E> {
 }
 
 /// The name of a directory's entry that a key is.
-pub(super) fn name_of(key: &[u8]) -> Result<Option<Place>, FsError> {
+pub(super) fn name_of(key: &[u8]) -> Result<Option<DentryId>, FsError> {
     Ok(match Key::decode(key)? {
         Key::Dentry(_, dir, name) => Some((dir, name.into())),
         _ => None,

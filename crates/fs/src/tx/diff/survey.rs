@@ -10,9 +10,9 @@ use std::ops::Bound;
 use std::path::PathBuf;
 
 use warpfire_format::fs::{Dentry, FileKind, Key, dentry_range, inode_key, xattr_range};
-use warpfire_meta::{KeyRange, Page, SliceStore, Store};
+use warpfire_meta::{KeyRange, ScanPage, SliceStore, Store};
 
-use super::sides::{Place, Side, Sides, name_of};
+use super::sides::{DentryId, DiffSide, DiffSides, name_of};
 use crate::error::FsError;
 use crate::limits::PAGE_BYTES;
 
@@ -21,68 +21,68 @@ const KEYS_AT_ONCE: usize = 1024;
 
 #[derive(Default)]
 pub(super) struct Survey {
-    ways: [BTreeSet<Place>; 2],
-    moved: BTreeMap<u64, Moved>,
+    ways: [BTreeSet<DentryId>; 2],
+    moved: BTreeMap<u64, MovedFile>,
     /// Files of several names that have been told of, with the path.
-    pub(super) told: BTreeMap<u64, PathBuf>,
+    pub(super) reported: BTreeMap<u64, PathBuf>,
 }
 
 /// Names of a file that was there before, in order.
 #[derive(Default)]
-pub(super) struct Moved {
-    gone: Vec<Place>,
-    came: Vec<Place>,
-    stays: Option<Place>,
+pub(super) struct MovedFile {
+    removed: Vec<DentryId>,
+    added: Vec<DentryId>,
+    stays: Option<DentryId>,
 }
 
-impl Moved {
+impl MovedFile {
     /// The name in whose place this one, which comes, is.
-    pub(super) fn renamed_from(&self, to: &Place) -> Option<&Place> {
-        let number = self.came.binary_search(to).ok()?;
-        self.gone.get(number)
+    pub(super) fn renamed_from(&self, to: &DentryId) -> Option<&DentryId> {
+        let number = self.added.binary_search(to).ok()?;
+        self.removed.get(number)
     }
 
     /// Whether another name is in the place of this one, which goes.
-    pub(super) fn is_renamed(&self, from: &Place) -> bool {
-        self.gone.binary_search(from).is_ok_and(|number| number < self.came.len())
+    pub(super) fn is_renamed(&self, from: &DentryId) -> bool {
+        self.removed.binary_search(from).is_ok_and(|number| number < self.added.len())
     }
 
     /// A name that the file had before.
-    pub(super) fn had(&self) -> Option<&Place> {
-        self.stays.as_ref().or(self.gone.first())
+    pub(super) fn had(&self) -> Option<&DentryId> {
+        self.stays.as_ref().or(self.removed.first())
     }
 
     /// Names that the file has inside, as far as they are known here.
-    pub(super) fn has(&self) -> impl Iterator<Item = &Place> {
-        self.stays.iter().chain(&self.came)
+    pub(super) fn has(&self) -> impl Iterator<Item = &DentryId> {
+        self.stays.iter().chain(&self.added)
     }
 }
 
 impl Survey {
-    pub(super) fn make<E: Store + SliceStore>(sides: &Sides<E>) -> Result<Survey, FsError> {
+    pub(super) fn make<E: Store + SliceStore>(sides: &DiffSides<E>) -> Result<Survey, FsError> {
         let mut survey = Survey::default();
         let mut shared = BTreeSet::new();
         let mut last_dir = 0;
         // Inodes come before names.
         each_changed(sides, &mut |key| {
             match Key::decode(key)? {
-                Key::Inode(_, ino) => match sides.own(Side::Inside, ino)? {
+                Key::Inode(_, ino) => match sides.own(DiffSide::After, ino)? {
                     Some(record) if record.kind == FileKind::Directory => {
-                        survey.add_way(sides, Side::Inside, ino)?;
+                        survey.add_way(sides, DiffSide::After, ino)?;
                     }
                     Some(_) => _ = shared.insert(ino),
                     None => {}
                 },
                 Key::Dentry(_, dir, name) => {
                     if dir != last_dir {
-                        survey.add_way(sides, Side::Inside, dir)?;
-                        survey.add_way(sides, Side::Before, dir)?;
+                        survey.add_way(sides, DiffSide::After, dir)?;
+                        survey.add_way(sides, DiffSide::Before, dir)?;
                         last_dir = dir;
                     }
-                    if let Some(ino) = sides.leads_to(Side::Inside, dir, name)? {
+                    if let Some(ino) = sides.leads_to(DiffSide::After, dir, name)? {
                         shared.remove(&ino);
-                        if !sides.is_made(ino) && sides.leads_to(Side::Before, dir, name)? != Some(ino) {
-                            survey.moved.entry(ino).or_default().came.push((dir, name.into()));
+                        if !sides.is_new(ino) && sides.leads_to(DiffSide::Before, dir, name)? != Some(ino) {
+                            survey.moved.entry(ino).or_default().added.push((dir, name.into()));
                         }
                     }
                 }
@@ -96,28 +96,28 @@ impl Survey {
     }
 
     /// Which file that was there before this is, if one of its names comes.
-    pub(super) fn moved(&self, ino: u64) -> Option<&Moved> {
+    pub(super) fn moved(&self, ino: u64) -> Option<&MovedFile> {
         self.moved.get(&ino)
     }
 
     /// The first name of a directory after `last` that is on the way to something.
-    pub(super) fn next_way(&self, side: Side, dir: u64, last: &Option<Place>) -> Option<&Place> {
+    pub(super) fn next_way(&self, side: DiffSide, dir: u64, last: &Option<DentryId>) -> Option<&DentryId> {
         let start = match last {
-            Some(place) => Bound::Excluded(place),
-            None => Bound::Included(&(dir, crate::node::Name::new())),
+            Some(dentry) => Bound::Excluded(dentry),
+            None => Bound::Included(&(dir, crate::node::NameBuf::new())),
         };
-        self.ways[side as usize].range((start, Bound::Unbounded)).next().filter(|place| place.0 == dir)
+        self.ways[side as usize].range((start, Bound::Unbounded)).next().filter(|dentry| dentry.0 == dir)
     }
 
     fn add_way<E: Store + SliceStore>(
         &mut self,
-        sides: &Sides<E>,
-        side: Side,
+        sides: &DiffSides<E>,
+        side: DiffSide,
         mut dir: u64,
     ) -> Result<(), FsError> {
-        while let Some(place) = sides.place_of(side, dir)? {
-            dir = place.0;
-            if !self.ways[side as usize].insert(place) {
+        while let Some(dentry) = sides.dentry_of(side, dir)? {
+            dir = dentry.0;
+            if !self.ways[side as usize].insert(dentry) {
                 break;
             }
         }
@@ -125,18 +125,18 @@ impl Survey {
     }
 
     /// Finds the names that files had of which a name comes.
-    fn find_sources<E: Store + SliceStore>(&mut self, sides: &Sides<E>) -> Result<(), FsError> {
+    fn find_sources<E: Store + SliceStore>(&mut self, sides: &DiffSides<E>) -> Result<(), FsError> {
         if self.moved.is_empty() {
             return Ok(());
         }
         each_changed(sides, &mut |key| {
             let Some((dir, name)) = name_of(key)? else { return Ok(()) };
-            let Some(ino) = sides.leads_to(Side::Before, dir, &name)? else { return Ok(()) };
+            let Some(ino) = sides.leads_to(DiffSide::Before, dir, &name)? else { return Ok(()) };
             if let Some(moved) = self.moved.get_mut(&ino) {
-                if sides.leads_to(Side::Inside, dir, &name)? == Some(ino) {
+                if sides.leads_to(DiffSide::After, dir, &name)? == Some(ino) {
                     moved.stays = Some((dir, name));
                 } else {
-                    moved.gone.push((dir, name));
+                    moved.removed.push((dir, name));
                 }
             }
             Ok(())
@@ -146,23 +146,23 @@ impl Survey {
     /// Finds a name of each of these files, to which no changed name leads.
     fn find_names<E: Store + SliceStore>(
         &mut self,
-        sides: &Sides<E>,
+        sides: &DiffSides<E>,
         files: BTreeSet<u64>,
     ) -> Result<(), FsError> {
         let (mut found, mut unnamed) = (Vec::new(), BTreeSet::new());
         for ino in files {
-            match sides.known_place(ino) {
-                Some(place) if sides.leads_to(Side::Inside, place.0, &place.1)? == Some(ino) => {
-                    found.push(place);
+            match sides.known_dentry(ino) {
+                Some(dentry) if sides.leads_to(DiffSide::After, dentry.0, &dentry.1)? == Some(ino) => {
+                    found.push(dentry);
                 }
                 _ => _ = unnamed.insert(ino),
             }
         }
         // The transaction has met these by names that it has taken away since. What others there are only the names say.
         search(sides, unnamed, &mut found)?;
-        for place in found {
-            self.add_way(sides, Side::Inside, place.0)?;
-            self.ways[Side::Inside as usize].insert(place);
+        for dentry in found {
+            self.add_way(sides, DiffSide::After, dentry.0)?;
+            self.ways[DiffSide::After as usize].insert(dentry);
         }
         Ok(())
     }
@@ -170,7 +170,7 @@ impl Survey {
 
 /// Visits keys of inodes and names that have been changed, in order.
 fn each_changed<E: Store + SliceStore>(
-    sides: &Sides<E>,
+    sides: &DiffSides<E>,
     visit: &mut dyn FnMut(&[u8]) -> Result<(), FsError>,
 ) -> Result<(), FsError> {
     let mut start = inode_key(sides.volume(), 0);
@@ -187,16 +187,16 @@ fn each_changed<E: Store + SliceStore>(
 
 /// Looks through all names for one of each of these files.
 fn search<E: Store + SliceStore>(
-    sides: &Sides<E>,
+    sides: &DiffSides<E>,
     mut files: BTreeSet<u64>,
-    found: &mut Vec<Place>,
+    found: &mut Vec<DentryId>,
 ) -> Result<(), FsError> {
     let mut start = dentry_range(sides.volume(), 1).0;
     let end = xattr_range(sides.volume(), 0).0;
-    let mut page = Page::default();
+    let mut page = ScanPage::default();
     while !files.is_empty() {
         let range = KeyRange { start: &start, end: Some(&end) };
-        sides.inside().engine.peek_range(range, KEYS_AT_ONCE, PAGE_BYTES, &mut page)?;
+        sides.tx_fs().engine.peek_range(range, KEYS_AT_ONCE, PAGE_BYTES, &mut page)?;
         for entry in page.iter() {
             let dentry = Dentry::decode(entry.value)?;
             if let Dentry::Reference(_, ino) = dentry

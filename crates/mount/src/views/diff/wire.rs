@@ -18,7 +18,7 @@
 //! a change
 //!      0      4  bytes     of all of it, a multiple of 8
 //!      4      1  how       1 created, 2 deleted, 3 renamed, 4 linked, 5 changed
-//!      5      1  cut       1 if a text was too long and is not whole, else 0
+//!      5      1  truncated 1 if a text was too long and is not whole, else 0
 //!      6      2  aspects   1 data, 2 size, 4 mode, 8 owner, 16 mtime, 32 atime, 64 extended attributes
 //!      8      2  path      bytes of the path, its NUL too
 //!     10      2  other     bytes of the other path, its NUL too; 0 if there is none
@@ -55,7 +55,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use warpfire_env::Timestamp;
-use warpfire_fs::{Aspect, Attr, Change, Differing, FileKind, How};
+use warpfire_fs::{Aspect, Attr, ChangeKind, ChangedRanges, FileKind, PathChange};
 
 /// Version of these bytes.
 const VERSION: u32 = 1;
@@ -71,46 +71,46 @@ const FILE_BYTES: usize = 112;
 const TEXT_BYTES: usize = 4096;
 
 const _: () = assert!(
-    HEAD_BYTES + CHANGE_BYTES + 16 * warpfire_fs::RANGES_TOLD_MAX + 3 * TEXT_BYTES + 8 <= BLOCK_BYTES,
+    HEAD_BYTES + CHANGE_BYTES + 16 * warpfire_fs::RANGES_LISTED_MAX + 3 * TEXT_BYTES + 8 <= BLOCK_BYTES,
     "every change fits a block"
 );
-const _: () = assert!(warpfire_fs::XATTRS_TOLD_MAX * 256 <= TEXT_BYTES, "all names that are told fit");
+const _: () = assert!(warpfire_fs::XATTRS_LISTED_MAX * 256 <= TEXT_BYTES, "all names that are told fit");
 
 /// A block on its way.
-pub(crate) type Block = [u8; BLOCK_BYTES];
+pub(crate) type DiffBlock = [u8; BLOCK_BYTES];
 
 /// The number of the ioctl.
 pub(crate) const DIFF: u32 = 3 << 30 | (BLOCK_BYTES as u32) << 16 | (b'W' as u32) << 8 | 0x45;
 
 /// What is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Request {
+pub(crate) struct DiffRequest {
     pub(crate) id: u64,
     pub(crate) at: u64,
 }
 
-impl Request {
+impl DiffRequest {
     /// Whether this ioctl is it.
     pub(crate) fn is_known(command: u32) -> bool {
         command == DIFF
     }
 
     /// What is asked; `None` if it makes no sense.
-    pub(crate) fn decode(given: &[u8]) -> Option<Request> {
-        let mut input = Input(given);
+    pub(crate) fn decode(given: &[u8]) -> Option<DiffRequest> {
+        let mut input = BlockReader(given);
         let (version, flags) = (input.u32()?, input.u32()?);
-        let request = Request { id: input.u64()?, at: input.u64()? };
+        let request = DiffRequest { id: input.u64()?, at: input.u64()? };
         let zeros = (input.u32()?, input.u32()?);
         let makes_sense = given.len() == BLOCK_BYTES && version == VERSION && flags == 0 && zeros == (0, 0);
         makes_sense.then_some(request)
     }
 
-    pub(crate) fn encode(self) -> Block {
+    pub(crate) fn encode(self) -> DiffBlock {
         head(self.id, self.at, 0)
     }
 }
 
-fn head(id: u64, at: u64, count: u32) -> Block {
+fn head(id: u64, at: u64, count: u32) -> DiffBlock {
     let mut block = [0; BLOCK_BYTES];
     block[..4].copy_from_slice(&VERSION.to_ne_bytes());
     block[8..16].copy_from_slice(&id.to_ne_bytes());
@@ -120,14 +120,14 @@ fn head(id: u64, at: u64, count: u32) -> Block {
 }
 
 /// Some changes, on their way back.
-pub(crate) struct Page {
+pub(crate) struct DiffPage {
     changes: Vec<u8>,
     count: u32,
 }
 
-impl Page {
-    pub(crate) fn new() -> Page {
-        Page { changes: Vec::with_capacity(BLOCK_BYTES), count: 0 }
+impl DiffPage {
+    pub(crate) fn new() -> DiffPage {
+        DiffPage { changes: Vec::with_capacity(BLOCK_BYTES), count: 0 }
     }
 
     /// How many changes are in it.
@@ -136,7 +136,7 @@ impl Page {
     }
 
     /// Adds a change; `false` if there is no room for it. An empty page has room for any.
-    pub(crate) fn add(&mut self, change: &Change) -> bool {
+    pub(crate) fn add(&mut self, change: &PathChange) -> bool {
         let before = self.changes.len();
         encode(change, &mut self.changes);
         let fits = HEAD_BYTES + self.changes.len() <= BLOCK_BYTES;
@@ -149,7 +149,7 @@ impl Page {
     }
 
     /// The answer's bytes; `at` is what the next request passes.
-    pub(crate) fn finish(&self, id: u64, at: u64) -> Box<Block> {
+    pub(crate) fn finish(&self, id: u64, at: u64) -> Box<DiffBlock> {
         let mut block = Box::new(head(id, at, self.count));
         block[HEAD_BYTES..HEAD_BYTES + self.changes.len()].copy_from_slice(&self.changes);
         block
@@ -157,8 +157,8 @@ impl Page {
 }
 
 /// What an answer says: what to go on with, and its changes, none if there are no more; `None` if it is none.
-pub(crate) fn decode(block: &Block) -> Option<(u64, Vec<Change>)> {
-    let mut input = Input(block);
+pub(crate) fn decode(block: &DiffBlock) -> Option<(u64, Vec<PathChange>)> {
+    let mut input = BlockReader(block);
     let (version, _flags, _id, at) = (input.u32()?, input.u32()?, input.u64()?, input.u64()?);
     let (count, _zero) = (input.u32()?, input.u32()?);
     if version != VERSION {
@@ -169,7 +169,7 @@ pub(crate) fn decode(block: &Block) -> Option<(u64, Vec<Change>)> {
         let len = usize::try_from(u32::from_ne_bytes(*input.0.first_chunk()?)).ok()?;
         let (change, rest) = input.0.split_at_checked(len)?;
         changes.push(decode_change(change)?);
-        input = Input(rest);
+        input = BlockReader(rest);
     }
     Some((at, changes))
 }
@@ -184,20 +184,20 @@ const ASPECTS: [Aspect; 7] = [
     Aspect::Xattrs,
 ];
 
-fn encode(change: &Change, out: &mut Vec<u8>) {
+fn encode(change: &PathChange, out: &mut Vec<u8>) {
     let start = out.len();
-    let (how, other) = match &change.how {
-        How::Created => (1, None),
-        How::Deleted => (2, None),
-        How::Renamed(from) => (3, Some(from)),
-        How::Linked(other) => (4, other.as_ref()),
-        How::Changed => (5, None),
+    let (kind, other) = match &change.kind {
+        ChangeKind::Created => (1, None),
+        ChangeKind::Deleted => (2, None),
+        ChangeKind::Renamed(from) => (3, Some(from)),
+        ChangeKind::Linked(other) => (4, other.as_ref()),
+        ChangeKind::Changed => (5, None),
     };
     let aspects = change.aspects();
     let bits = ASPECTS.iter().enumerate().filter(|(_, aspect)| aspects.contains(aspect));
     let bits = bits.fold(0u16, |bits, (number, _)| bits | 1 << number);
-    let (path, path_cut) = text(&change.path);
-    let (other, other_cut) = other.map_or((Vec::new(), false), |other| text(other));
+    let (path, path_truncated) = text(&change.path);
+    let (other, other_truncated) = other.map_or((Vec::new(), false), |other| text(other));
     let mut names = Vec::new();
     for name in &change.xattrs.1 {
         names.extend_from_slice(name.as_bytes());
@@ -205,7 +205,7 @@ fn encode(change: &Change, out: &mut Vec<u8>) {
     }
     let narrow = |len: usize| u16::try_from(len).expect("texts and ranges are few").to_ne_bytes();
     out.extend_from_slice(&[0; 4]);
-    out.extend_from_slice(&[how, u8::from(path_cut || other_cut)]);
+    out.extend_from_slice(&[kind, u8::from(path_truncated || other_truncated)]);
     out.extend_from_slice(&bits.to_ne_bytes());
     for len in [path.len(), other.len(), names.len(), change.data.ranges.len()] {
         out.extend_from_slice(&narrow(len));
@@ -253,13 +253,13 @@ fn encode_file(attr: &Attr, out: &mut Vec<u8>) {
     }
 }
 
-fn decode_change(bytes: &[u8]) -> Option<Change> {
-    let mut input = Input(bytes);
-    let (_bytes, [how, _cut]) = (input.u32()?, *input.take::<2>()?);
+fn decode_change(bytes: &[u8]) -> Option<PathChange> {
+    let mut input = BlockReader(bytes);
+    let (_bytes, [kind, _truncated]) = (input.u32()?, *input.take::<2>()?);
     let _aspects = input.u16()?;
     let (path, other) = (usize::from(input.u16()?), usize::from(input.u16()?));
     let (names, ranges) = (usize::from(input.u16()?), input.u16()?);
-    let mut data = Differing { bytes: input.u64()?, count: input.u64()?, ranges: Vec::new() };
+    let mut data = ChangedRanges { bytes: input.u64()?, count: input.u64()?, ranges: Vec::new() };
     let xattrs = input.u64()?;
     let (before, after) = (decode_file(&mut input)?, decode_file(&mut input)?);
     for _ in 0..ranges {
@@ -270,19 +270,19 @@ fn decode_change(bytes: &[u8]) -> Option<Change> {
     let (names, _zeros) = input.0.split_at_checked(names)?;
     let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
     let names: Vec<OsString> = names.map(|name| OsStr::from_bytes(name).to_owned()).collect();
-    let how = match (how, other) {
-        (1, None) => How::Created,
-        (2, None) => How::Deleted,
-        (3, Some(from)) => How::Renamed(from),
-        (4, other) => How::Linked(other),
-        (5, None) => How::Changed,
+    let kind = match (kind, other) {
+        (1, None) => ChangeKind::Created,
+        (2, None) => ChangeKind::Deleted,
+        (3, Some(from)) => ChangeKind::Renamed(from),
+        (4, other) => ChangeKind::Linked(other),
+        (5, None) => ChangeKind::Changed,
         _ => return None,
     };
-    Some(Change { path, how, before, after, data, xattrs: (xattrs, names) })
+    Some(PathChange { path, kind, before, after, data, xattrs: (xattrs, names) })
 }
 
 /// A file, if the bytes are not those of none.
-fn decode_file(input: &mut Input<'_>) -> Option<Option<Attr>> {
+fn decode_file(input: &mut BlockReader<'_>) -> Option<Option<Attr>> {
     let (ino, size_bytes) = (input.u64()?, input.u64()?);
     let (allocated_bytes, rdev) = (input.u64()?, input.u64()?);
     let (mode, links, uid, gid) = (input.u32()?, input.u32()?, input.u32()?, input.u32()?);
@@ -314,9 +314,9 @@ fn decode_file(input: &mut Input<'_>) -> Option<Option<Attr>> {
 }
 
 /// Bytes that are read from the front.
-struct Input<'a>(&'a [u8]);
+struct BlockReader<'a>(&'a [u8]);
 
-impl<'a> Input<'a> {
+impl<'a> BlockReader<'a> {
     fn take<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
         let (taken, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -367,10 +367,10 @@ mod tests {
         }
     }
 
-    fn change(path: &str, how: How) -> Change {
-        let data = Differing { bytes: 9, count: 20, ranges: vec![1..5, 7..12] };
+    fn change(path: &str, kind: ChangeKind) -> PathChange {
+        let data = ChangedRanges { bytes: 9, count: 20, ranges: vec![1..5, 7..12] };
         let xattrs = (3, vec!["user.a".into(), "user.b".into()]);
-        Change { path: path.into(), how, before: Some(attr(1)), after: Some(attr(2)), data, xattrs }
+        PathChange { path: path.into(), kind, before: Some(attr(1)), after: Some(attr(2)), data, xattrs }
     }
 
     #[test]
@@ -380,13 +380,13 @@ mod tests {
 
     #[test]
     fn requests_come_back_as_they_were_sent_and_others_are_refused() {
-        let request = Request { id: 7, at: 9 };
+        let request = DiffRequest { id: 7, at: 9 };
         let mut block = request.encode();
-        assert_eq!(Request::decode(&block), Some(request));
-        assert_eq!(Request::decode(&block[1..]), None);
+        assert_eq!(DiffRequest::decode(&block), Some(request));
+        assert_eq!(DiffRequest::decode(&block[1..]), None);
         for field in [0, 4, 24, 28] {
             block[field] ^= 2;
-            assert_eq!(Request::decode(&block), None, "field at {field}");
+            assert_eq!(DiffRequest::decode(&block), None, "field at {field}");
             block[field] ^= 2;
         }
     }
@@ -394,14 +394,14 @@ mod tests {
     #[test]
     fn changes_come_back_as_they_were_sent_as_many_as_there_is_room_for() {
         let sent = [
-            change("/a", How::Changed),
-            Change { before: None, ..change("/b", How::Created) },
-            Change { after: None, ..change("/c", How::Deleted) },
-            change("/d", How::Renamed("/e".into())),
-            change("/f", How::Linked(Some("/g".into()))),
-            change("/h", How::Linked(None)),
+            change("/a", ChangeKind::Changed),
+            PathChange { before: None, ..change("/b", ChangeKind::Created) },
+            PathChange { after: None, ..change("/c", ChangeKind::Deleted) },
+            change("/d", ChangeKind::Renamed("/e".into())),
+            change("/f", ChangeKind::Linked(Some("/g".into()))),
+            change("/h", ChangeKind::Linked(None)),
         ];
-        let mut page = Page::new();
+        let mut page = DiffPage::new();
         assert!(sent.iter().all(|change| page.add(change)));
         assert_eq!(decode(&page.finish(3, 6)), Some((6, sent.to_vec())));
         while page.add(&sent[0]) {}
@@ -412,10 +412,10 @@ mod tests {
     #[test]
     fn the_longest_change_fits_and_a_longer_path_is_cut() {
         let long = "x".repeat(5000);
-        let mut longest = change(&long, How::Renamed(long.clone().into()));
-        longest.data.ranges = (0..warpfire_fs::RANGES_TOLD_MAX as u64).map(|n| 2 * n..2 * n + 1).collect();
-        longest.xattrs.1 = vec!["n".repeat(255).into(); warpfire_fs::XATTRS_TOLD_MAX];
-        let mut page = Page::new();
+        let mut longest = change(&long, ChangeKind::Renamed(long.clone().into()));
+        longest.data.ranges = (0..warpfire_fs::RANGES_LISTED_MAX as u64).map(|n| 2 * n..2 * n + 1).collect();
+        longest.xattrs.1 = vec!["n".repeat(255).into(); warpfire_fs::XATTRS_LISTED_MAX];
+        let mut page = DiffPage::new();
         assert!(page.add(&longest));
         let (_, told) = decode(&page.finish(1, 1)).unwrap();
         assert_eq!(told[0].path.as_os_str().len(), TEXT_BYTES - 1);
@@ -424,8 +424,8 @@ mod tests {
 
     #[test]
     fn any_bytes_decode_or_are_none() {
-        let mut page = Page::new();
-        page.add(&change("/a", How::Renamed("/b".into())));
+        let mut page = DiffPage::new();
+        page.add(&change("/a", ChangeKind::Renamed("/b".into())));
         let good = page.finish(1, 1);
         for at in 0..HEAD_BYTES + CHANGE_BYTES + 64 {
             for flip in [1, 0x80, 0xff] {

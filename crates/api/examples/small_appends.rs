@@ -1,0 +1,47 @@
+//! Very many small appends to one file: `small_appends IMAGE COUNT BYTES`.
+//!
+//! IMAGE is made anew. Prints how many appends a second one thread makes, the final sync included, and what the metadata of the file takes once all is merged.
+
+use std::error::Error;
+
+use warpfire::{OpenOptions, Pool};
+use warpfire_env::{Clock, SystemClock};
+
+/// Room for the data, and as much again for what is on its way.
+const ROOM: u64 = 8;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [image, count, len] = words.as_slice() else {
+        return Err("usage: small_appends IMAGE COUNT BYTES".into());
+    };
+    let (count, len): (u64, usize) = (count.parse()?, len.parse()?);
+    let bytes = count * len as u64;
+    let fs = Pool::options().size_bytes(ROOM * bytes + (1 << 30)).force(true).create([image])?;
+    let log = OpenOptions::new().read(true).append(true).create(true).open(&fs, "/log")?;
+    let mut record = vec![0x2e; len];
+    let width = len.min(size_of::<u64>());
+    let start = SystemClock.monotonic_nanos();
+    for number in 0..count {
+        record[..width].copy_from_slice(&number.to_le_bytes()[..width]);
+        log.append(&record)?;
+    }
+    let appended = seconds_since(start);
+    fs.sync()?;
+    let synced = seconds_since(start);
+    println!("{:.0} appends a second, {:.0} with the sync", count as f64 / appended, count as f64 / synced);
+    fs.filesystem().engine().compact()?;
+    let live_bytes = fs.stats().space.live_bytes;
+    let kept = live_bytes.saturating_sub(bytes) as f64 / count as f64;
+    println!("{live_bytes} bytes live for {bytes} of data: {kept:.2} bytes of metadata for each append");
+    let mut last = vec![0; len];
+    log.read_exact_at(&mut last, bytes - len as u64)?;
+    if last != record {
+        return Err("the last append is not what was appended".into());
+    }
+    Ok(())
+}
+
+fn seconds_since(start: u64) -> f64 {
+    (SystemClock.monotonic_nanos() - start) as f64 / 1e9
+}

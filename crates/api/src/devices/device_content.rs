@@ -1,0 +1,126 @@
+//! What a device or file holds before it becomes part of a pool, so that nothing is overwritten by mistake.
+
+use std::fmt;
+use std::path::Path;
+
+use warpfire_env::{AlignedBuf, Device, FileDevice};
+use warpfire_units::BLOCK_BYTES;
+
+use super::device_label::find_root;
+use crate::Result;
+
+/// What is on a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceContent {
+    /// Nothing: where filesystems and partition tables begin there are only zeros.
+    Empty,
+    /// A member of a Warpfire pool.
+    Pool,
+    /// Something that is known by its signature.
+    Known(&'static str),
+    /// Something else.
+    Unknown,
+}
+
+/// A signature: name, offset in bytes, bytes.
+type Signature = (&'static str, usize, &'static [u8]);
+
+/// Where other owners of a device write their names. A partition table comes last: it often stands beside one of the others.
+const SIGNATURES: [Signature; 14] = [
+    ("an XFS filesystem", 0, b"XFSB"),
+    ("a LUKS volume", 0, b"LUKS\xba\xbe"),
+    ("a squashfs image", 0, b"hsqs"),
+    ("an LVM physical volume", 512, b"LABELONE"),
+    ("an ext2, ext3 or ext4 filesystem", 0x438, b"\x53\xef"),
+    ("an F2FS filesystem", 0x400, b"\x10\x20\xf5\xf2"),
+    ("swap space", 4086, b"SWAPSPACE2"),
+    ("a member of a RAID array", 4096, b"\xfc\x4e\x2b\xa9"),
+    ("an ISO 9660 image", 0x8001, b"CD001"),
+    ("a btrfs filesystem", 0x1_0040, b"_BHRfS_M"),
+    ("an NTFS filesystem", 3, b"NTFS    "),
+    ("an exFAT filesystem", 3, b"EXFAT   "),
+    ("a partition table", 512, b"EFI PART"),
+    ("a partition table or boot sector", 510, b"\x55\xaa"),
+];
+
+/// The front of the device that is looked at.
+const FRONT_BYTES: usize = 128 << 10;
+
+impl fmt::Display for DeviceContent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DeviceContent::Empty => "nothing",
+            DeviceContent::Pool => "a Warpfire pool",
+            DeviceContent::Known(name) => name,
+            DeviceContent::Unknown => "data of an unknown kind",
+        })
+    }
+}
+
+/// What a device or file holds, and its size in bytes.
+///
+/// # Errors
+/// It does not exist, is in use, or can not be read.
+pub fn device_content(path: impl AsRef<Path>) -> Result<(DeviceContent, u64)> {
+    let path = path.as_ref();
+    if super::is_empty_file(path) {
+        return Ok((DeviceContent::Empty, 0));
+    }
+    let device = FileDevice::open(path)?;
+    Ok((content(&device)?, device.info().size_bytes))
+}
+
+pub(super) fn content(device: &dyn Device) -> Result<DeviceContent> {
+    let size_bytes = device.info().size_bytes;
+    let front_bytes = size_bytes.min(FRONT_BYTES as u64);
+    let mut front = AlignedBuf::zeroed(usize::try_from(front_bytes).expect("at most FRONT_BYTES"));
+    device.read(0, &mut front)?;
+    let root = find_root(|at, block| {
+        let is_inside = at + BLOCK_BYTES as u64 <= size_bytes;
+        if is_inside {
+            device.read(at, block)?;
+        }
+        Ok(is_inside)
+    })?;
+    if root.is_some() {
+        return Ok(DeviceContent::Pool);
+    }
+    if front.iter().all(|&byte| byte == 0) {
+        return Ok(DeviceContent::Empty);
+    }
+    let known =
+        SIGNATURES.iter().find(|(_, at, bytes)| front.get(*at..).is_some_and(|rest| rest.starts_with(bytes)));
+    Ok(known.map_or(DeviceContent::Unknown, |(name, _, _)| DeviceContent::Known(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use warpfire_env::MemDevice;
+
+    use super::*;
+
+    fn with(at: usize, bytes: &[u8]) -> DeviceContent {
+        let device = MemDevice::new("d", 1 << 20);
+        let mut front = AlignedBuf::zeroed(FRONT_BYTES);
+        front[at..at + bytes.len()].copy_from_slice(bytes);
+        device.write(0, &front).expect("memory is written");
+        content(&device).expect("memory is read")
+    }
+
+    #[test]
+    fn zeros_are_nothing() {
+        assert_eq!(with(0, &[0]), DeviceContent::Empty);
+    }
+
+    #[test]
+    fn every_signature_is_recognised() {
+        for (name, at, bytes) in SIGNATURES {
+            assert_eq!(with(at, bytes), DeviceContent::Known(name));
+        }
+    }
+
+    #[test]
+    fn other_bytes_are_not_taken_for_nothing() {
+        assert_eq!(with(70_000, b"a letter from home"), DeviceContent::Unknown);
+    }
+}

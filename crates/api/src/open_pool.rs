@@ -1,0 +1,83 @@
+//! The rooms below, joined: devices to a pool, a log over it, an engine over that, the filesystem over all.
+
+use std::sync::Arc;
+
+use warpfire_env::{Clock, Device, SystemClock, SystemRandom};
+use warpfire_fs::{Fs, FsOptions, FsSchema};
+use warpfire_log::{Log, RecoveredLog};
+use warpfire_meta::{Background, EngineOptions, SliceStore};
+use warpfire_pool::{CreateOptions, Pool};
+
+use crate::stats::{DeviceStats, Stats};
+use crate::{Identity, Result};
+
+/// The metadata engine of a pool on this machine: tables in the log.
+pub type Engine = warpfire_meta::Engine<Log, FsSchema>;
+
+/// A filesystem and the pool that it is in.
+pub(crate) struct OpenPool {
+    pub fs: Arc<Fs<Engine>>,
+    pool: Pool,
+}
+
+impl OpenPool {
+    /// Makes a pool with an empty filesystem, whose root belongs to `owner`.
+    pub fn create(
+        devices: Vec<Arc<dyn Device>>,
+        options: &CreateOptions,
+        owner: &Identity,
+        background: Background,
+    ) -> Result<Self> {
+        let pool = Pool::create(devices, options, &SystemRandom, SystemClock.now())?;
+        let (log, recovered) = Log::create(pool.clone())?;
+        let engine = engine(log, recovered, background)?;
+        Fs::format(&*engine, &SystemClock, owner.uid, owner.gid)?;
+        OpenPool::over(engine, pool)
+    }
+
+    /// Opens a pool and rolls it forward to its last sync.
+    pub fn open(devices: Vec<Arc<dyn Device>>, background: Background) -> Result<Self> {
+        let (pool, root) = Pool::open(devices)?;
+        let (log, recovered) = Log::open(pool.clone(), &root)?;
+        OpenPool::over(engine(log, recovered, background)?, pool)
+    }
+
+    fn over(engine: Arc<Engine>, pool: Pool) -> Result<Self> {
+        let fs = Fs::open(engine, Arc::new(SystemClock), FsOptions::default())?;
+        Ok(OpenPool { fs: Arc::new(fs), pool })
+    }
+
+    pub fn stats(&self) -> Stats {
+        let status = self.pool.status();
+        let counters = self.pool.counters();
+        let device = |device: warpfire_pool::DeviceStatus| DeviceStats {
+            index: device.index.0,
+            uuid: device.uuid.to_string(),
+            name: device.name,
+            state: device.state,
+            size_bytes: u64::from(device.zones) * status.zone_bytes,
+            free_bytes: u64::from(device.free_zones) * status.zone_bytes,
+            counters: device.counters,
+        };
+        Stats {
+            pool: status.uuid.to_string(),
+            data: status.data,
+            parity: status.parity,
+            zone_bytes: status.zone_bytes,
+            devices: status.devices.into_iter().map(device).collect(),
+            space: self.fs.engine().space(),
+            payload_bytes: counters.payload_bytes,
+            stripes: counters.stripes,
+            rebuilt_blocks: counters.rebuilt_blocks,
+            damaged_segments: status.damaged_segments,
+            transactions: self.fs.transaction_counts(),
+            defragmented: self.fs.defragment_counts(),
+        }
+    }
+}
+
+fn engine(log: Log, recovered: RecoveredLog, background: Background) -> Result<Arc<Engine>> {
+    let log = if background == Background::Threads { log.with_writer_thread() } else { log };
+    let options = EngineOptions { background, ..EngineOptions::default() };
+    Ok(Arc::new(Engine::open(log, recovered, FsSchema, options)?))
+}

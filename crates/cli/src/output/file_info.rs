@@ -1,0 +1,99 @@
+//! One file as `ls` and `stat` show it.
+
+use std::path::Path;
+
+use serde::Serialize;
+use warpfire::{FileType, Metadata};
+
+use super::time::exact_moment;
+
+/// All that is known about a file, as JSON.
+#[derive(Debug, Serialize)]
+pub struct FileInfo {
+    /// The name or path it was asked by.
+    pub name: String,
+    /// `file`, `directory`, `symlink`, `fifo`, `socket`, `block device` or `character device`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// Permission bits, in octal.
+    pub mode: String,
+    pub links: u64,
+    pub uid: u32,
+    pub gid: u32,
+    pub size_bytes: u64,
+    pub allocated_bytes: u64,
+    pub inode: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<(u32, u32)>,
+    pub accessed: String,
+    pub modified: String,
+    pub changed: String,
+    pub created: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+}
+
+impl FileInfo {
+    /// What is known about the file; `target` is where a symbolic link points.
+    #[must_use]
+    pub fn new(name: &Path, metadata: &Metadata, target: Option<&Path>) -> Self {
+        let is_device = matches!(metadata.file_type(), FileType::BlockDevice | FileType::CharDevice);
+        FileInfo {
+            name: name.display().to_string(),
+            kind: kind(metadata.file_type()),
+            mode: format!("{:04o}", metadata.mode()),
+            links: metadata.nlink(),
+            uid: metadata.uid(),
+            gid: metadata.gid(),
+            size_bytes: metadata.len(),
+            allocated_bytes: metadata.allocated_bytes(),
+            inode: metadata.ino(),
+            device: is_device.then(|| metadata.device_numbers()),
+            accessed: exact_moment(metadata.accessed()),
+            modified: exact_moment(metadata.modified()),
+            changed: exact_moment(metadata.changed()),
+            created: exact_moment(metadata.created()),
+            target: target.map(|target| target.display().to_string()),
+        }
+    }
+}
+
+fn kind(file_type: FileType) -> &'static str {
+    match file_type {
+        FileType::File => "file",
+        FileType::Dir => "directory",
+        FileType::Symlink => "symlink",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+        FileType::BlockDevice => "block device",
+        FileType::CharDevice => "character device",
+    }
+}
+
+/// Type and permissions as `ls -l` writes them: `drwxr-xr-t`.
+#[must_use]
+pub fn mode_letters(metadata: &Metadata) -> String {
+    let first = match metadata.file_type() {
+        FileType::File => '-',
+        FileType::Dir => 'd',
+        FileType::Symlink => 'l',
+        FileType::Fifo => 'p',
+        FileType::Socket => 's',
+        FileType::BlockDevice => 'b',
+        FileType::CharDevice => 'c',
+    };
+    let mode = metadata.mode();
+    let mut text = String::from(first);
+    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+        let bits = mode >> shift;
+        text.push(if bits & 4 == 0 { '-' } else { 'r' });
+        text.push(if bits & 2 == 0 { '-' } else { 'w' });
+        text.push(match (bits & 1 != 0, mode & special != 0) {
+            (true, true) => letter,
+            (false, true) => letter.to_ascii_uppercase(),
+            (true, false) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}

@@ -1,0 +1,385 @@
+//! Frames: what the commit log is made of.
+//!
+//! The payload of a log stripe is whole frames, one after the other; no frame spans stripes. A record that
+//! does not fit is cut into fragments.
+//!
+//! ```text
+//! offset  bytes
+//!      0      1  type, not zero
+//!      1      1  record: fragment, 1 whole, 2 first, 3 middle, 4 last; other types: zero
+//!      2      2  zero
+//!      4      4  body bytes, n
+//!      8      n  body
+//!
+//! type  body
+//!    1  record          u64 record number (not zero), then the fragment's bytes
+//!    2  barrier         u64 barrier number (not zero), u64 checkpoint number (not zero)
+//!    3  segment opened  segment descriptor (bulk)
+//!    4  segment grew    u64 segment id, u32 first new stripe, u32 number of runs r (not zero),
+//!                       r × (rows u16 not zero, zero u16, count u32 not zero)
+//!    5  segment sealed  u64 segment id
+//!    6  segment freed   u64 segment id
+//!    7  log continues   segment descriptor (mirror)
+//! ```
+//! Little-endian. Frames have no checksum of their own: the stripe has.
+
+use warpfire_units::SegmentId;
+
+use crate::segment::{ROWS_MAX, SegmentDescriptor, SegmentKind, StripeRun};
+use crate::{Corrupt, FieldErrors, Reader};
+
+/// Bytes of a frame before its body.
+pub const FRAME_HEAD_BYTES: usize = 8;
+
+/// Bytes of a record's fragment before the record's own bytes.
+pub const RECORD_HEAD_BYTES: usize = FRAME_HEAD_BYTES + 8;
+
+/// Bytes of a whole barrier frame.
+pub const BARRIER_BYTES: usize = FRAME_HEAD_BYTES + 16;
+
+/// Most stripe runs that one `Grew` frame lists, so that it fits any log stripe (16 + 256 × 8 = 2064 bytes).
+pub const GREW_RUNS_MAX: usize = 256;
+
+const SHORT: Corrupt = Corrupt::new(220, "log frame ends early");
+const TYPE: Corrupt = Corrupt::new(221, "unknown type of log frame");
+const FRAGMENT: Corrupt = Corrupt::new(222, "impossible record fragment");
+const FIELD: Corrupt = Corrupt::new(223, "log frame with an impossible field");
+const PADDING: Corrupt = Corrupt::new(224, "log frame padding is not zero");
+const TRAILING: Corrupt = Corrupt::new(225, "log frame body is longer than its content");
+
+static FIELDS: FieldErrors = FieldErrors { short: SHORT, varint: FIELD, trailing: TRAILING };
+
+/// Which part of a record a fragment is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecordFragment {
+    /// All of it.
+    Whole,
+    /// Its beginning; more follows.
+    First,
+    /// Neither its beginning nor its end.
+    Middle,
+    /// Its end.
+    Last,
+}
+
+impl RecordFragment {
+    const fn to_raw(self) -> u8 {
+        match self {
+            RecordFragment::Whole => 1,
+            RecordFragment::First => 2,
+            RecordFragment::Middle => 3,
+            RecordFragment::Last => 4,
+        }
+    }
+
+    const fn from_raw(raw: u8) -> Option<Self> {
+        match raw {
+            1 => Some(RecordFragment::Whole),
+            2 => Some(RecordFragment::First),
+            3 => Some(RecordFragment::Middle),
+            4 => Some(RecordFragment::Last),
+            _ => None,
+        }
+    }
+}
+
+/// One frame of the commit log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LogFrame<'a> {
+    /// Bytes of a client's record.
+    Record {
+        /// Which part.
+        fragment: RecordFragment,
+        /// The record's number, counted up by one from 1.
+        pos: u64,
+        /// The fragment's bytes.
+        bytes: &'a [u8],
+    },
+    /// Everything since the barrier before this one counts together or not at all.
+    Barrier {
+        /// Counted up by one from 1.
+        number: u64,
+        /// The checkpoint that was newest when this was written.
+        checkpoint: u64,
+    },
+    /// A bulk segment exists.
+    Opened(SegmentDescriptor),
+    /// A bulk segment has further stripes.
+    Grew {
+        /// The segment.
+        segment: SegmentId,
+        /// Stripes it had before.
+        first_stripe: u32,
+        /// The new stripes.
+        runs: Vec<StripeRun>,
+    },
+    /// A bulk segment gets no further stripes.
+    Sealed(SegmentId),
+    /// Nothing refers to a bulk segment; its zones are free once the next barrier is durable.
+    Freed(SegmentId),
+    /// The log goes on in this mirror segment when the present one ends.
+    LogNext(SegmentDescriptor),
+}
+
+impl<'a> LogFrame<'a> {
+    /// Appends the encoding to `out`.
+    ///
+    /// # Panics
+    /// If it could not be read back.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        let (kind, fragment) = match self {
+            LogFrame::Record { fragment, .. } => (1, fragment.to_raw()),
+            LogFrame::Barrier { .. } => (2, 0),
+            LogFrame::Opened(_) => (3, 0),
+            LogFrame::Grew { .. } => (4, 0),
+            LogFrame::Sealed(_) => (5, 0),
+            LogFrame::Freed(_) => (6, 0),
+            LogFrame::LogNext(_) => (7, 0),
+        };
+        out.extend_from_slice(&[kind, fragment, 0, 0, 0, 0, 0, 0]);
+        self.encode_body(out);
+        let body = u32::try_from(out.len() - start - FRAME_HEAD_BYTES).expect("a frame is below 4 GiB");
+        out[start + 4..start + 8].copy_from_slice(&body.to_le_bytes());
+    }
+
+    fn encode_body(&self, out: &mut Vec<u8>) {
+        match self {
+            LogFrame::Record { pos, bytes, .. } => {
+                assert!(*pos > 0, "records count from 1");
+                out.extend_from_slice(&pos.to_le_bytes());
+                out.extend_from_slice(bytes);
+            }
+            LogFrame::Barrier { number, checkpoint } => {
+                assert!(*number > 0 && *checkpoint > 0, "barriers and checkpoints count from 1");
+                out.extend_from_slice(&number.to_le_bytes());
+                out.extend_from_slice(&checkpoint.to_le_bytes());
+            }
+            LogFrame::Opened(d) => {
+                assert_eq!(d.kind, SegmentKind::Bulk, "only bulk segments are in the segment table");
+                d.encode(out);
+            }
+            LogFrame::LogNext(d) => {
+                assert_eq!(d.kind, SegmentKind::Mirror, "the log lies in mirror segments");
+                d.encode(out);
+            }
+            LogFrame::Grew { segment, first_stripe, runs } => {
+                assert!((1..=GREW_RUNS_MAX).contains(&runs.len()), "growth is cut to fit a stripe");
+                out.extend_from_slice(&segment.get().to_le_bytes());
+                out.extend_from_slice(&first_stripe.to_le_bytes());
+                out.extend_from_slice(&u32::try_from(runs.len()).expect("checked above").to_le_bytes());
+                for run in runs {
+                    out.extend_from_slice(&run.rows.to_le_bytes());
+                    out.extend_from_slice(&[0, 0]);
+                    out.extend_from_slice(&run.count.to_le_bytes());
+                }
+            }
+            LogFrame::Sealed(segment) | LogFrame::Freed(segment) => {
+                out.extend_from_slice(&segment.get().to_le_bytes());
+            }
+        }
+    }
+
+    /// Decodes one frame from the front of `bytes` and returns what follows it.
+    ///
+    /// # Errors
+    /// Codes 220 to 225, and those of the segment descriptor.
+    pub fn decode(bytes: &'a [u8]) -> Result<(LogFrame<'a>, &'a [u8]), Corrupt> {
+        let mut head = Reader::new(bytes, &FIELDS);
+        let kind = head.u8()?;
+        let fragment = head.u8()?;
+        if head.u16()? != 0 {
+            return Err(PADDING);
+        }
+        let len = usize::try_from(head.u32()?).map_err(|_| SHORT)?;
+        let mut body = Reader::new(head.bytes(len)?, &FIELDS);
+        if kind != 1 && fragment != 0 {
+            return Err(FRAGMENT);
+        }
+        let frame = match kind {
+            1 => {
+                let fragment = RecordFragment::from_raw(fragment).ok_or(FRAGMENT)?;
+                let pos = not_zero(body.u64()?)?;
+                LogFrame::Record { fragment, pos, bytes: body.take_rest() }
+            }
+            2 => LogFrame::Barrier { number: not_zero(body.u64()?)?, checkpoint: not_zero(body.u64()?)? },
+            3 => LogFrame::Opened(descriptor(&mut body, SegmentKind::Bulk)?),
+            4 => decode_grew(&mut body)?,
+            5 => LogFrame::Sealed(segment_id(&mut body)?),
+            6 => LogFrame::Freed(segment_id(&mut body)?),
+            7 => LogFrame::LogNext(descriptor(&mut body, SegmentKind::Mirror)?),
+            _ => return Err(TYPE),
+        };
+        body.end()?;
+        Ok((frame, head.rest()))
+    }
+}
+
+fn not_zero(n: u64) -> Result<u64, Corrupt> {
+    if n == 0 { Err(FIELD) } else { Ok(n) }
+}
+
+fn segment_id(body: &mut Reader<'_>) -> Result<SegmentId, Corrupt> {
+    SegmentId::new(body.u64()?).ok_or(FIELD)
+}
+
+fn descriptor(body: &mut Reader<'_>, kind: SegmentKind) -> Result<SegmentDescriptor, Corrupt> {
+    let (descriptor, rest) = SegmentDescriptor::decode(body.rest())?;
+    *body = Reader::new(rest, &FIELDS);
+    if descriptor.kind == kind { Ok(descriptor) } else { Err(FIELD) }
+}
+
+fn decode_grew(body: &mut Reader<'_>) -> Result<LogFrame<'static>, Corrupt> {
+    let segment = segment_id(body)?;
+    let first_stripe = body.u32()?;
+    let count = usize::try_from(body.u32()?).map_err(|_| FIELD)?;
+    if !(1..=GREW_RUNS_MAX).contains(&count) {
+        return Err(FIELD);
+    }
+    let mut runs = Vec::with_capacity(count);
+    let mut total = first_stripe;
+    for _ in 0..count {
+        let rows = body.u16()?;
+        if body.u16()? != 0 {
+            return Err(PADDING);
+        }
+        let count = body.u32()?;
+        total = total.checked_add(count).ok_or(FIELD)?;
+        if rows == 0 || rows > ROWS_MAX || count == 0 {
+            return Err(FIELD);
+        }
+        runs.push(StripeRun { rows, count });
+    }
+    Ok(LogFrame::Grew { segment, first_stripe, runs })
+}
+
+#[cfg(test)]
+mod tests {
+    use warpfire_units::{DeviceIndex, ZoneIndex};
+
+    use super::*;
+    use crate::segment::SegmentState;
+
+    fn id(n: u64) -> SegmentId {
+        SegmentId::new(n).unwrap()
+    }
+
+    fn descriptor(kind: SegmentKind) -> SegmentDescriptor {
+        SegmentDescriptor {
+            id: id(9),
+            epoch: 2,
+            kind,
+            data: 1,
+            parity: 1,
+            columns: vec![(DeviceIndex(0), ZoneIndex(2)), (DeviceIndex(1), ZoneIndex(3))],
+            stripes: Vec::new(),
+            state: SegmentState::Open,
+        }
+    }
+
+    fn samples() -> Vec<LogFrame<'static>> {
+        vec![
+            LogFrame::Record { fragment: RecordFragment::Whole, pos: 5, bytes: b"hello" },
+            LogFrame::Record { fragment: RecordFragment::First, pos: 6, bytes: b"" },
+            LogFrame::Record { fragment: RecordFragment::Middle, pos: 6, bytes: b"x" },
+            LogFrame::Record { fragment: RecordFragment::Last, pos: 6, bytes: b"y" },
+            LogFrame::Barrier { number: 3, checkpoint: 1 },
+            LogFrame::Opened(descriptor(SegmentKind::Bulk)),
+            LogFrame::Grew {
+                segment: id(9),
+                first_stripe: 4,
+                runs: vec![StripeRun { rows: 255, count: 2 }, StripeRun { rows: 1, count: 1 }],
+            },
+            LogFrame::Sealed(id(9)),
+            LogFrame::Freed(id(258)),
+            LogFrame::LogNext(descriptor(SegmentKind::Mirror)),
+        ]
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let encoded = |frame: &LogFrame<'_>| {
+            let mut bytes = Vec::new();
+            frame.encode(&mut bytes);
+            bytes
+        };
+        let all = samples();
+        assert_eq!(encoded(&all[0]), *b"\x01\x01\0\0\x0d\0\0\0\x05\0\0\0\0\0\0\0hello");
+        assert_eq!(encoded(&all[4]), *b"\x02\0\0\0\x10\0\0\0\x03\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0");
+        assert_eq!(encoded(&all[8]), *b"\x06\0\0\0\x08\0\0\0\x02\x01\0\0\0\0\0\0");
+        let grew = [
+            4, 0, 0, 0, 32, 0, 0, 0, // head
+            9, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 2, 0, 0, 0, // fixed part
+            255, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, // runs
+        ];
+        assert_eq!(encoded(&all[6]), grew);
+    }
+
+    #[test]
+    fn frames_come_back_as_they_went_in_and_no_prefix_does() {
+        let mut bytes = Vec::new();
+        let all = samples();
+        for frame in &all {
+            let start = bytes.len();
+            frame.encode(&mut bytes);
+            for len in start..bytes.len() {
+                assert_eq!(LogFrame::decode(&bytes[start..len]), Err(SHORT));
+            }
+        }
+        let mut rest = &bytes[..];
+        for frame in all {
+            let (decoded, after) = LogFrame::decode(rest).unwrap();
+            assert_eq!(decoded, frame);
+            rest = after;
+        }
+        assert!(rest.is_empty());
+    }
+
+    #[test]
+    fn each_field_is_held_to_its_range() {
+        let cases = [
+            (4, 0, 0, TYPE),
+            (4, 0, 8, TYPE),
+            (0, 1, 0, FRAGMENT),
+            (0, 1, 5, FRAGMENT),
+            (0, 2, 1, PADDING),
+            (0, 8, 0, FIELD),
+            (4, 1, 1, FRAGMENT),
+            (4, 8, 0, FIELD),
+            (4, 16, 0, FIELD),
+            (6, 8, 0, FIELD),
+            (6, 20, 0, FIELD),
+            (6, 20, 1, TRAILING),
+            (6, 24, 0, FIELD),
+            (6, 26, 1, PADDING),
+            (6, 28, 0, FIELD),
+            (7, 8, 0, FIELD),
+            (9, 20, 1, FIELD),
+        ];
+        for (frame, at, value, error) in cases {
+            let mut bytes = Vec::new();
+            samples()[frame].encode(&mut bytes);
+            bytes[at] = value;
+            assert_eq!(LogFrame::decode(&bytes).err(), Some(error), "frame {frame}, byte {at} is {value}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics_on_arbitrary_bytes(
+            kind in 0u8..9,
+            fragment in 0u8..6,
+            body in proptest::collection::vec(0u8..4, 0..96),
+        ) {
+            let mut bytes = vec![kind, fragment, 0, 0];
+            bytes.extend_from_slice(&u32::try_from(body.len()).unwrap().to_le_bytes());
+            bytes.extend_from_slice(&body);
+            if let Ok((frame, rest)) = LogFrame::decode(&bytes) {
+                let mut encoded_again = Vec::new();
+                frame.encode(&mut encoded_again);
+                encoded_again.extend_from_slice(rest);
+                proptest::prop_assert_eq!(encoded_again, bytes);
+            }
+        }
+    }
+}

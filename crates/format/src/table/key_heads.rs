@@ -1,0 +1,97 @@
+//! Finding a key among sorted ones: most compares are of 64-bit heads.
+
+use super::shared_len;
+
+/// The eight bytes after the prefix that all keys share, big-endian, zero-padded, for each key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct KeyHeads {
+    common: usize,
+    heads: Vec<u64>,
+}
+
+fn head(key: &[u8], common: usize) -> u64 {
+    let rest = key.get(common..).unwrap_or(&[]);
+    match rest.first_chunk::<8>() {
+        Some(word) => u64::from_be_bytes(*word),
+        None => {
+            let mut word = [0; 8];
+            word[..rest.len()].copy_from_slice(rest);
+            u64::from_be_bytes(word)
+        }
+    }
+}
+
+impl KeyHeads {
+    /// Of `count` sorted keys; `key(i)` tells the i-th.
+    pub(super) fn new<'a>(count: usize, key: impl Fn(usize) -> &'a [u8]) -> Self {
+        if count == 0 {
+            return Self::default();
+        }
+        let common = shared_len(key(0), key(count - 1));
+        KeyHeads { common, heads: (0..count).map(|i| head(key(i), common)).collect() }
+    }
+
+    /// How many keys are below `target`; with `or_equal`, below or equal.
+    pub(super) fn count_below<'a>(
+        &self,
+        target: &[u8],
+        or_equal: bool,
+        key: impl Fn(usize) -> &'a [u8],
+    ) -> usize {
+        let Some(last) = self.heads.len().checked_sub(1) else { return 0 };
+        let common = &key(last)[..self.common];
+        let target_common = &target[..target.len().min(self.common)];
+        // A target that leaves the common prefix (or ends inside it) is outside all the keys.
+        match target_common.cmp(common) {
+            std::cmp::Ordering::Less => return 0,
+            std::cmp::Ordering::Greater => return self.heads.len(),
+            std::cmp::Ordering::Equal => {}
+        }
+        let wanted = head(target, self.common);
+        let mut low = self.heads.partition_point(|h| *h < wanted);
+        let high = low + self.heads[low..].partition_point(|h| *h == wanted);
+        let mut end = high;
+        while low < end {
+            let middle = low.midpoint(end);
+            let below = if or_equal { key(middle) <= target } else { key(middle) < target };
+            if below {
+                low = middle + 1;
+            } else {
+                end = middle;
+            }
+        }
+        low
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.heads.len() * 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::KeyHeads;
+
+    proptest! {
+        #[test]
+        fn a_search_agrees_with_counting(
+            mut keys in prop::collection::vec(prop::collection::vec(0u8..3, 0..12), 0..30),
+            prefix in prop::collection::vec(0u8..3, 0..10),
+            target in prop::collection::vec(0u8..3, 0..20),
+        ) {
+            for key in &mut keys {
+                key.splice(0..0, prefix.iter().copied());
+            }
+            keys.sort();
+            let heads = KeyHeads::new(keys.len(), |i| &keys[i]);
+            for target in keys.iter().chain([&target]) {
+                let below = keys.iter().filter(|k| *k < target).count();
+                let or_equal = keys.iter().filter(|k| *k <= target).count();
+                prop_assert_eq!(heads.count_below(target, false, |i| &keys[i]), below);
+                prop_assert_eq!(heads.count_below(target, true, |i| &keys[i]), or_equal);
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Merging runs that have become alike in size, so that their number grows with the logarithm of the data.
+//!
+//! Runs that follow each other in age are merged, `FANOUT` at a time, when they are of one size class. Tables that overlap
+//! no other table of the group are taken over as they are: what is inserted in order is never rewritten.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use warpfire_log::LogStore;
+use warpfire_units::{SegmentId, Seq};
+
+use super::fold::VersionGroup;
+use super::job::{RewriteJob, SliceMoves};
+use crate::engine::EngineInner;
+use crate::schema::Schema;
+use crate::store::MetaError;
+use crate::table::{RunStream, Table};
+use crate::table_set::{InstallInto, Run, TableSet};
+
+/// Runs of one size class that are merged into one of the next.
+const FANOUT: usize = 4;
+
+/// Tables of a group that overlap each other, directly or through others; each with its run's place in the group.
+type TableCluster<L> = Vec<(usize, Arc<Table<L>>)>;
+
+fn size_class(bytes: u64) -> u32 {
+    // Base FANOUT: two bits a class.
+    (u64::BITS - bytes.leading_zeros()) / 2
+}
+
+/// The runs to merge: the newest group of `FANOUT` or more neighbours none of which is of a higher class than the oldest
+/// of them. A run that can not be read is left alone, and parts those on both sides of it.
+fn pick<L: LogStore>(table_set: &TableSet<L>) -> Option<std::ops::Range<usize>> {
+    let class_of = |run: &Run<L>| (!run.is_unreadable()).then(|| size_class(run.bytes()));
+    let classes: Vec<Option<u32>> = table_set.runs.iter().map(class_of).collect();
+    (0..classes.len()).rev().find_map(|last| {
+        let oldest = classes[last]?;
+        let newer = classes[..=last].iter().rev();
+        let group = newer.clone().take_while(|class| class.is_some_and(|c| c <= oldest)).count();
+        let alike = newer.take(group).filter(|class| **class == Some(oldest)).count();
+        (alike >= FANOUT || group >= 2 * FANOUT).then(|| last + 1 - group..last + 1)
+    })
+}
+
+fn clusters<L: LogStore>(runs: &[Run<L>]) -> Vec<TableCluster<L>> {
+    let tables =
+        runs.iter().enumerate().flat_map(|(n, run)| run.tables.iter().map(move |t| (n, Arc::clone(t))));
+    let mut tables: Vec<(usize, Arc<Table<L>>)> = tables.collect();
+    tables.sort_by(|a, b| a.1.entry().smallest.cmp(&b.1.entry().smallest));
+    let mut clusters: Vec<TableCluster<L>> = Vec::new();
+    let mut largest: Vec<u8> = Vec::new();
+    for (run, table) in tables {
+        let entry = Arc::clone(table.entry());
+        match clusters.last_mut() {
+            Some(cluster) if entry.smallest <= largest => cluster.push((run, table)),
+            _ => clusters.push(vec![(run, table)]),
+        }
+        if entry.largest > largest {
+            largest.clone_from(&entry.largest);
+        }
+    }
+    clusters
+}
+
+/// What values of these tables name.
+pub(super) fn references<'t, L: LogStore>(
+    tables: impl Iterator<Item = &'t Arc<Table<L>>>,
+) -> BTreeMap<SegmentId, u64> {
+    let mut sum = BTreeMap::new();
+    for (segment, bytes) in tables.flat_map(|t| &t.entry().references) {
+        *sum.entry(*segment).or_insert(0) += bytes;
+    }
+    sum
+}
+
+/// The lowest seq of these tables, except 0.
+pub(super) fn seq_base<'t, L: LogStore>(tables: impl Iterator<Item = &'t Arc<Table<L>>>) -> Seq {
+    tables.map(|t| t.entry().seq_min).filter(|seq| *seq != Seq(0)).min().unwrap_or(Seq(1))
+}
+
+/// Feeds a job with everything in `streams` (newer ones first), key by key, up to the key `until`.
+pub(super) fn compact_streams<L: LogStore, S: Schema>(
+    streams: &mut Vec<RunStream<L>>,
+    job: &mut RewriteJob<'_, L, S>,
+    bottom: bool,
+    until: Option<&[u8]>,
+) -> Result<(), MetaError> {
+    let mut group = VersionGroup::default();
+    streams.retain(|s| s.entry().is_some());
+    while let Some(smallest) = streams.iter().filter_map(RunStream::entry).map(|e| e.key).min()
+        && until.is_none_or(|until| smallest < until)
+    {
+        group.begin(smallest);
+        let mut ended = false;
+        for stream in &mut *streams {
+            while let Some(entry) = stream.entry().filter(|e| e.key == group.key()) {
+                group.push(entry);
+                stream.next()?;
+            }
+            ended |= stream.entry().is_none();
+        }
+        job.push(&group, bottom)?;
+        if ended {
+            streams.retain(|s| s.entry().is_some());
+        }
+    }
+    Ok(())
+}
+
+impl<L: LogStore, S: Schema> EngineInner<L, S> {
+    /// Merges one group of runs, if any is due.
+    pub(crate) fn compact_step(&self) -> Result<bool, MetaError> {
+        let _compacting = self.compacting.lock();
+        let table_set = self.table_set();
+        let Some(group) = pick(&table_set) else { return Ok(false) };
+        // If a table proves unreadable, the next step picks another group.
+        self.compact_runs(&table_set, group)?;
+        Ok(true)
+    }
+
+    /// Merges everything into one run, which drops all that deletes hide. `false` if there is nothing to drop, or some table
+    /// can not be read.
+    pub(crate) fn compact_all(&self) -> Result<bool, MetaError> {
+        let _compacting = self.compacting.lock();
+        let table_set = self.table_set();
+        let unreadable = table_set.runs.iter().any(Run::is_unreadable);
+        if unreadable || table_set.runs.len() < 2 && table_set.tables().all(|(_, t)| t.entry().deletes == 0) {
+            return Ok(false);
+        }
+        let bytes: u64 = table_set.runs.iter().map(Run::bytes).sum();
+        if bytes > self.log.space().free_bytes / 2 {
+            drop(table_set);
+            return self.compact_by_range();
+        }
+        self.compact_runs(&table_set, 0..table_set.runs.len())
+    }
+
+    /// Puts one run in the place of a group. `false`: a table proved unreadable, and everything is as it was.
+    fn compact_runs(
+        &self,
+        table_set: &TableSet<L>,
+        group: std::ops::Range<usize>,
+    ) -> Result<bool, MetaError> {
+        match self.compact_group(table_set, group.clone()) {
+            Err(_) if table_set.runs[group].iter().any(Run::is_unreadable) => Ok(false),
+            other => other.map(|()| true),
+        }
+    }
+
+    fn compact_group(&self, table_set: &TableSet<L>, group: std::ops::Range<usize>) -> Result<(), MetaError> {
+        // Flushes add runs only before the newest, so the last run stays the last while compaction is locked.
+        let bottom = group.end == table_set.runs.len();
+        let runs = &table_set.runs[group];
+        let into = InstallInto::CompactedRun(runs.iter().map(|run| run.id).collect());
+        self.compact_tables(runs, bottom, &into, true)
+    }
+
+    /// Merges those tables of some runs that overlap or have something to drop; the others move, or stay as they are.
+    pub(super) fn compact_tables(
+        &self,
+        runs: &[Run<L>],
+        bottom: bool,
+        into: &InstallInto,
+        others_move: bool,
+    ) -> Result<(), MetaError> {
+        let (mut unchanged, mut overlapping) = (Vec::new(), Vec::new());
+        for cluster in clusters(runs) {
+            match cluster.as_slice() {
+                [(_, table)] if !(bottom && table.entry().deletes > 0) => unchanged.push(Arc::clone(table)),
+                _ => overlapping.push(cluster),
+            }
+        }
+        if !others_move {
+            unchanged.clear();
+            if overlapping.is_empty() {
+                return Ok(());
+            }
+        }
+        let tables = || overlapping.iter().flatten().map(|(_, t)| t);
+        self.check_room_for(tables().map(|t| u64::from(t.entry().len_bytes)).sum())?;
+        let (cleaning, mut moves) = (BTreeSet::new(), SliceMoves::default());
+        let mut job = RewriteJob::new(self, seq_base(tables()), references(tables()), &cleaning, &mut moves);
+        for cluster in &overlapping {
+            let mut by_run: Vec<Vec<Arc<Table<L>>>> = runs.iter().map(|_| Vec::new()).collect();
+            for (run, table) in cluster {
+                by_run[*run].push(Arc::clone(table));
+            }
+            let mut streams =
+                by_run.into_iter().filter(|t| !t.is_empty()).map(RunStream::new).collect::<Result<_, _>>()?;
+            compact_streams(&mut streams, &mut job, bottom, None)?;
+            job.end_table()?;
+        }
+        let ids = |tables: &mut dyn Iterator<Item = &Arc<Table<L>>>| tables.map(|t| t.entry().id).collect();
+        let (removed, moved) = (ids(&mut tables()), ids(&mut unchanged.iter()));
+        job.finish(into, removed, moved)
+    }
+}

@@ -1,0 +1,262 @@
+//! The manifest: which tables there are, in which runs.
+//!
+//! # Invariants
+//! 1. Every table is in a listed run; every listed run has a table.
+//! 2. It is what its edits, applied in the order of their numbers, make of an empty one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use warpfire_format::Corrupt;
+use warpfire_format::manifest::{ManifestEdit, TableDescriptor};
+use warpfire_log::LogStore;
+use warpfire_units::Seq;
+
+use super::{Run, TableSet};
+use crate::store::MetaError;
+use crate::table::Table;
+
+/// What the manifest says.
+#[derive(Clone, Debug)]
+pub(crate) struct ManifestState {
+    number: u64,
+    pub(crate) flushed: Seq,
+    next_table: u64,
+    next_run: u64,
+    runs: Vec<u64>,
+    tables: BTreeMap<u64, (u64, Arc<TableDescriptor>)>,
+}
+
+impl Default for ManifestState {
+    fn default() -> Self {
+        ManifestState {
+            number: 0,
+            flushed: Seq(0),
+            next_table: 1,
+            next_run: 1,
+            runs: Vec::new(),
+            tables: BTreeMap::new(),
+        }
+    }
+}
+
+/// Where the tables of an edit go.
+pub(crate) enum InstallInto {
+    /// A new run, newer than all others, of everything up to a seq.
+    NewRun(Seq),
+    /// A run that takes the place of these, which follow each other.
+    CompactedRun(Vec<u64>),
+    /// The run that the removed table was in.
+    SameRun(u64),
+}
+
+const CONTRADICTION: Corrupt = Corrupt::new(322, "a manifest edit contradicts the state");
+
+/// A contradiction; `reason` says which.
+fn inconsistent(reason: &'static str) -> MetaError {
+    MetaError::Corrupt { code: CONTRADICTION.code, reason: reason.into() }
+}
+
+impl ManifestState {
+    /// From the state of a checkpoint; of a new pool it is empty.
+    pub(crate) fn decode(state: &[u8]) -> Result<Self, MetaError> {
+        let mut manifest = Self::default();
+        if !state.is_empty() {
+            let edit =
+                ManifestEdit::decode(state)?.ok_or_else(|| inconsistent("the state is no manifest"))?;
+            manifest.apply(&edit)?;
+        }
+        Ok(manifest)
+    }
+
+    /// The whole manifest as the state of a checkpoint.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let whole =
+            |(run, entry): &(u64, Arc<TableDescriptor>)| TableDescriptor { run: *run, ..(**entry).clone() };
+        ManifestEdit {
+            number: self.number,
+            flushed: self.flushed,
+            next_table: self.next_table,
+            next_run: self.next_run,
+            runs: self.runs.clone(),
+            removed: Vec::new(),
+            moved: Vec::new(),
+            added: self.tables.values().map(whole).collect(),
+        }
+        .encode()
+    }
+
+    /// The edit that removes, moves and adds tables; numbers the added ones.
+    pub(crate) fn plan(
+        &self,
+        into: &InstallInto,
+        removed: Vec<u64>,
+        moved: Vec<u64>,
+        mut added: Vec<TableDescriptor>,
+    ) -> ManifestEdit {
+        let (mut runs, mut next_run, mut flushed) = (self.runs.clone(), self.next_run, self.flushed);
+        let run = match into {
+            InstallInto::SameRun(run) => *run,
+            InstallInto::NewRun(last) => {
+                flushed = *last;
+                runs.insert(0, next_run);
+                next_run
+            }
+            InstallInto::CompactedRun(merged) => {
+                let at = runs.iter().position(|run| merged.contains(run)).expect("merged runs are listed");
+                runs[at] = next_run;
+                runs.retain(|run| !merged.contains(run));
+                next_run
+            }
+        };
+        next_run = next_run.max(run + 1);
+        let mut next_table = self.next_table;
+        for table in &mut added {
+            (table.id, table.run) = (next_table, run);
+            next_table += 1;
+        }
+        let moved: Vec<(u64, u64)> = moved.into_iter().map(|id| (id, run)).collect();
+        let keeps_one = |run: u64| {
+            let stays = |(id, (of, _)): (&u64, &(u64, _))| {
+                *of == run && !removed.contains(id) && !moved.iter().any(|(moved, _)| moved == id)
+            };
+            self.tables.iter().any(stays)
+                || added.iter().any(|t| t.run == run)
+                || moved.iter().any(|(_, to)| *to == run)
+        };
+        runs.retain(|run| keeps_one(*run));
+        ManifestEdit { number: self.number + 1, flushed, next_table, next_run, runs, removed, moved, added }
+    }
+
+    /// Applies an edit; one that the state has seen already changes nothing.
+    pub(crate) fn apply(&mut self, edit: &ManifestEdit) -> Result<(), MetaError> {
+        if edit.number <= self.number && self.number != 0 {
+            return Ok(());
+        }
+        if self.number != 0 && edit.number != self.number + 1 {
+            return Err(inconsistent("an edit is missing"));
+        }
+        for id in &edit.removed {
+            self.tables.remove(id).ok_or_else(|| inconsistent("a removed table is not there"))?;
+        }
+        for (id, run) in &edit.moved {
+            self.tables.get_mut(id).ok_or_else(|| inconsistent("a moved table is not there"))?.0 = *run;
+        }
+        for table in &edit.added {
+            if self.tables.insert(table.id, (table.run, Arc::new(table.clone()))).is_some() {
+                return Err(inconsistent("a table's id is used twice"));
+            }
+        }
+        if self.tables.values().any(|(run, _)| !edit.runs.contains(run)) {
+            return Err(inconsistent("a table is in no run"));
+        }
+        if self.tables.keys().next_back().is_some_and(|id| *id >= edit.next_table) {
+            return Err(inconsistent("a table's id is yet to come"));
+        }
+        self.number = edit.number;
+        self.flushed = edit.flushed;
+        self.next_table = edit.next_table;
+        self.next_run = edit.next_run;
+        self.runs.clone_from(&edit.runs);
+        Ok(())
+    }
+
+    /// All tables.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = &TableDescriptor> {
+        self.tables.values().map(|(_, entry)| entry.as_ref())
+    }
+
+    /// The tables as readers see them; those that `old` has already are shared with it.
+    pub(crate) fn table_set<L: LogStore>(
+        &self,
+        log: &Arc<L>,
+        old: Option<&TableSet<L>>,
+    ) -> Result<TableSet<L>, MetaError> {
+        let known: BTreeMap<u64, &Arc<Table<L>>> =
+            old.iter().flat_map(|v| v.tables()).map(|(_, t)| (t.entry().id, t)).collect();
+        let mut runs: Vec<Run<L>> = self.runs.iter().map(|id| Run { id: *id, tables: Vec::new() }).collect();
+        let number: BTreeMap<u64, usize> = self.runs.iter().enumerate().map(|(i, id)| (*id, i)).collect();
+        for (run, entry) in self.tables.values() {
+            let table = known
+                .get(&entry.id)
+                .map_or_else(|| Arc::new(Table::new(Arc::clone(entry), Arc::clone(log))), |t| Arc::clone(t));
+            runs[number[run]].tables.push(table);
+        }
+        for run in &mut runs {
+            run.tables.sort_by(|a, b| a.entry().smallest.cmp(&b.entry().smallest));
+            if run.tables.windows(2).any(|w| w[0].entry().largest >= w[1].entry().smallest) {
+                return Err(inconsistent("tables of a run overlap"));
+            }
+        }
+        Ok(TableSet { runs })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(smallest: &[u8], largest: &[u8]) -> TableDescriptor {
+        TableDescriptor {
+            id: 0,
+            run: 0,
+            entries: 1,
+            deletes: 0,
+            len_bytes: 0,
+            top_len_bytes: 0,
+            seq_min: Seq(1),
+            seq_max: Seq(1),
+            smallest: smallest.to_vec(),
+            largest: largest.to_vec(),
+            slices: Vec::new(),
+            references: Vec::new(),
+        }
+    }
+
+    fn step(
+        m: &mut ManifestState,
+        into: &InstallInto,
+        removed: Vec<u64>,
+        moved: Vec<u64>,
+        added: Vec<TableDescriptor>,
+    ) {
+        let edit = m.plan(into, removed, moved, added);
+        m.apply(&edit).unwrap();
+        let back = ManifestState::decode(&m.encode()).unwrap();
+        assert_eq!(back.encode(), m.encode());
+    }
+
+    #[test]
+    fn a_compacted_run_takes_the_place_of_its_parts() {
+        let mut m = ManifestState::default();
+        step(&mut m, &InstallInto::NewRun(Seq(1)), vec![], vec![], vec![table(b"a", b"c")]);
+        step(
+            &mut m,
+            &InstallInto::NewRun(Seq(2)),
+            vec![],
+            vec![],
+            vec![table(b"b", b"d"), table(b"x", b"z")],
+        );
+        step(&mut m, &InstallInto::NewRun(Seq(3)), vec![], vec![], vec![table(b"a", b"z")]);
+        assert_eq!(m.runs, [3, 2, 1]);
+        step(&mut m, &InstallInto::CompactedRun(vec![2, 1]), vec![1, 2], vec![3], vec![table(b"a", b"d")]);
+        assert_eq!(m.runs, [3, 4]);
+        assert_eq!(
+            m.tables.iter().map(|(id, (run, _))| (*id, *run)).collect::<Vec<_>>(),
+            [(3, 4), (4, 3), (5, 4)]
+        );
+        step(&mut m, &InstallInto::CompactedRun(vec![3, 4]), vec![3, 4, 5], vec![], vec![]);
+        assert_eq!(m.runs, [0u64; 0], "a run without tables is not listed");
+    }
+
+    #[test]
+    fn an_edit_is_applied_once_and_none_is_skipped() {
+        let mut m = ManifestState::default();
+        let first = m.plan(&InstallInto::NewRun(Seq(1)), vec![], vec![], vec![table(b"a", b"b")]);
+        m.apply(&first).unwrap();
+        m.apply(&first).unwrap();
+        let mut third = m.plan(&InstallInto::SameRun(1), vec![1], vec![], vec![]);
+        third.number += 1;
+        assert!(m.apply(&third).is_err());
+    }
+}

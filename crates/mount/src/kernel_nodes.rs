@@ -1,0 +1,109 @@
+//! What the kernel remembers: a node for each inode number that an answer has named to it.
+//!
+//! Invariants
+//! 1. An inode's count is the number of answers that named it, less what the kernel has forgotten; an inode with
+//!    count zero has no entry. The root, which the kernel knows without being told, always has one.
+//! 2. A node in the table is held, so its inode stays readable when its last name goes. With no OPEN and RELEASE
+//!    to tell, an open file is one that the kernel has not forgotten.
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use parking_lot::Mutex;
+
+/// Locks that inodes are spread over.
+const SHARDS: usize = 64;
+
+type NodeShard<N> = HashMap<u64, KnownNode<N>, FixedState>;
+
+struct KnownNode<N> {
+    node: N,
+    lookups: u64,
+}
+
+/// Nodes by inode number, with their lookup counts.
+pub(crate) struct KernelNodes<N> {
+    shards: [Mutex<NodeShard<N>>; SHARDS],
+}
+
+impl<N: Clone> KernelNodes<N> {
+    /// A table that knows the root.
+    pub(crate) fn new(root_ino: u64, root: N) -> KernelNodes<N> {
+        let nodes = KernelNodes {
+            shards: std::array::from_fn(|_| Mutex::new(NodeShard::with_hasher(FixedState::with_seed(0)))),
+        };
+        nodes.count_lookup(root_ino, &root);
+        nodes
+    }
+
+    /// The node that the kernel means by `ino`.
+    pub(crate) fn get(&self, ino: u64) -> Option<N> {
+        self.shard(ino).lock().get(&ino).map(|known| known.node.clone())
+    }
+
+    /// Counts an answer that names `node`.
+    pub(crate) fn count_lookup(&self, ino: u64, node: &N) {
+        let mut shard = self.shard(ino).lock();
+        shard.entry(ino).or_insert_with(|| KnownNode { node: node.clone(), lookups: 0 }).lookups += 1;
+    }
+
+    /// Takes back `lookups` answers. Returns the node, to be dropped outside of the lock, if none is left.
+    pub(crate) fn forget(&self, ino: u64, lookups: u64) -> Option<N> {
+        let mut shard = self.shard(ino).lock();
+        let Entry::Occupied(mut entry) = shard.entry(ino) else { return None };
+        let known = entry.get_mut();
+        known.lookups = known.lookups.saturating_sub(lookups);
+        (known.lookups == 0).then(|| entry.remove().node)
+    }
+
+    /// Forgets everything, as the kernel does when a mount ends.
+    pub(crate) fn clear(&self) {
+        for shard in &self.shards {
+            let gone =
+                std::mem::replace(&mut *shard.lock(), NodeShard::with_hasher(FixedState::with_seed(0)));
+            drop(gone);
+        }
+    }
+
+    fn shard(&self, ino: u64) -> &Mutex<NodeShard<N>> {
+        &self.shards[(ino % SHARDS as u64) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_node_is_kept_from_the_first_lookup_until_all_are_forgotten() {
+        let nodes = KernelNodes::new(1, Arc::new("root"));
+        let node = Arc::new("file");
+        for _ in 0..3 {
+            nodes.count_lookup(7, &node);
+        }
+        assert_eq!(Arc::strong_count(&node), 2);
+        assert!(nodes.forget(7, 2).is_none());
+        assert!(nodes.get(7).is_some());
+        assert!(nodes.forget(7, 1).is_some());
+        assert!(nodes.get(7).is_none());
+        assert_eq!(Arc::strong_count(&node), 1);
+    }
+
+    #[test]
+    fn forgetting_an_unknown_inode_does_nothing() {
+        assert!(KernelNodes::new(1, ()).forget(9, 1).is_none());
+    }
+
+    #[test]
+    fn the_end_of_a_mount_drops_every_node() {
+        let node = Arc::new(());
+        let nodes = KernelNodes::new(1, Arc::clone(&node));
+        for ino in 2..500 {
+            nodes.count_lookup(ino, &node);
+        }
+        nodes.clear();
+        assert_eq!(Arc::strong_count(&node), 1);
+    }
+}

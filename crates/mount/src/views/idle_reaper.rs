@@ -1,0 +1,53 @@
+//! Transactions that were abandoned: their process has ended, or nobody has used them for long.
+
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use warpfire_meta::{SliceStore, Store};
+
+use super::{Process, View, ViewEntry, Views};
+
+/// How often open views are looked at. While none is open nobody looks.
+const LOOK_PAUSE: Duration = Duration::from_millis(250);
+
+impl<E: Store + SliceStore> Views<E> {
+    /// Aborts what is abandoned, until the mount ends.
+    pub(super) fn reap_abandoned(&self) {
+        let mut registry = self.registry.lock();
+        while !registry.stop {
+            if registry.views.is_empty() {
+                self.registry_changed.wait(&mut registry);
+                continue;
+            }
+            let abandoned: Vec<View<E>> =
+                registry.views.values_mut().filter_map(|entry| self.take_abandoned(entry)).collect();
+            if abandoned.is_empty() {
+                self.registry_changed.wait_for(&mut registry, LOOK_PAUSE);
+                continue;
+            }
+            parking_lot::MutexGuard::unlocked(&mut registry, || {
+                for view in abandoned {
+                    tracing::warn!(id = view.id, "a transaction was abandoned, and is aborted");
+                    self.abort(view);
+                }
+            });
+        }
+    }
+
+    fn take_abandoned(&self, entry: &mut ViewEntry<E>) -> Option<View<E>> {
+        let ViewEntry::Open(view) = entry else { return None };
+        let timeout = u64::try_from(self.options.transaction_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let abandoned = match &view.ends_with {
+            Some(process) => process.has_ended(),
+            None => view.idle_nanos() >= timeout,
+        };
+        if abandoned { entry.take() } else { None }
+    }
+}
+
+impl Process {
+    fn has_ended(&self) -> bool {
+        let mut ends = [PollFd::new(&self.handle, PollFlags::IN)];
+        poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+}

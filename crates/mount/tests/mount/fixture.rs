@@ -1,0 +1,198 @@
+//! A mount for one test.
+
+use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use warpfire_env::{Clock, Device, MemDevice, SystemClock, SystemRandom};
+use warpfire_fs::{Fs, FsOptions, FsSchema};
+use warpfire_log::Log;
+use warpfire_meta::{Engine, EngineOptions};
+use warpfire_mount::{MountError, MountOptions, Session, mount};
+use warpfire_pool::{CreateOptions, Pool};
+
+/// How often a mount may be found in use before that is taken for true: for about ten seconds.
+const UNMOUNT_TRIES_MAX: u32 = 5000;
+const UNMOUNT_PAUSE: Duration = Duration::from_millis(2);
+
+/// A mounted filesystem in memory, unmounted when dropped.
+pub struct MountFixture {
+    session: Option<Session>,
+    directory: tempfile::TempDir,
+    views: tempfile::TempDir,
+    pool: Pool,
+}
+
+impl MountFixture {
+    /// Mounted for the user who runs the tests.
+    pub fn new() -> Option<MountFixture> {
+        MountFixture::mounted(&MountOptions::default())
+    }
+
+    /// Mounted for all users; only root can change who it is.
+    pub fn shared() -> Option<MountFixture> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("passed over: needs root");
+            return None;
+        }
+        MountFixture::mounted(&MountOptions { allow_other: true, ..MountOptions::default() })
+    }
+
+    /// Mounted as these options say.
+    pub fn mounted(options: &MountOptions) -> Option<MountFixture> {
+        let (directory, views) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let options = MountOptions {
+            unmount_on_signals: false,
+            fsname: "test".to_owned(),
+            views_at: Some(views.path().join("warpfire")),
+            ..options.clone()
+        };
+        let (fs, pool) = filesystem_and_pool();
+        match mount(fs, directory.path(), &options) {
+            Ok(session) => Some(MountFixture { session: Some(session), directory, views, pool }),
+            Err(e @ (MountError::NoFuse | MountError::NotPermitted { .. })) => {
+                eprintln!("passed over: {e}");
+                None
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    /// The mountpoint.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// How many views have a directory.
+    pub fn views(&self) -> usize {
+        std::fs::read_dir(self.views.path().join("warpfire")).map_or(0, Iterator::count)
+    }
+
+    /// Unmounts, with views open perhaps.
+    pub fn end(&mut self) {
+        unmount(&mut self.session.take().expect("a world ends once")).unwrap();
+    }
+
+    /// Payload bytes, of data and metadata alike, that have been written to the pool.
+    pub fn written_bytes(&self) -> u64 {
+        self.pool.counters().payload_bytes
+    }
+
+    /// A path in the mount.
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// Whether a shell command succeeds as another user.
+    pub fn as_user(&self, uid: u32, command: &str) -> bool {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]).current_dir("/").uid(uid).gid(uid).stderr(Stdio::null());
+        shell.status().unwrap().success()
+    }
+
+    /// Whether another user can read a file.
+    pub fn can_read(&self, path: &Path, uid: u32) -> bool {
+        self.as_user(uid, &format!("cat {} > /dev/null", path.display()))
+    }
+}
+
+impl Drop for MountFixture {
+    fn drop(&mut self) {
+        if let Some(mut session) = self.session.take() {
+            let ended = unmount(&mut session);
+            if !std::thread::panicking() {
+                ended.unwrap();
+            }
+        }
+    }
+}
+
+/// Unmounts what its test has let go of. A child that another test is just starting holds a copy of all files that are open
+/// in this process until it runs its own program, and keeps a mount in use for as long.
+pub fn unmount(session: &mut Session) -> Result<(), MountError> {
+    let ended = (0..UNMOUNT_TRIES_MAX).find_map(|_| match session.unmount() {
+        Err(MountError::InUse(_)) => {
+            std::thread::park_timeout(UNMOUNT_PAUSE);
+            None
+        }
+        ended => Some(ended),
+    });
+    ended.unwrap_or_else(|| session.unmount())
+}
+
+/// An empty filesystem on a device in memory.
+pub fn filesystem() -> Arc<Fs<Engine<Log, FsSchema>>> {
+    filesystem_and_pool().0
+}
+
+fn filesystem_and_pool() -> (Arc<Fs<Engine<Log, FsSchema>>>, Pool) {
+    let device: Arc<dyn Device> = Arc::new(MemDevice::new("memory", 256 << 20));
+    let alone = CreateOptions { data: 1, parity: 0, zone_bytes: None, force: false };
+    let pool = Pool::create(vec![device], &alone, &SystemRandom, SystemClock.now()).unwrap();
+    let (log, recovered) = Log::create(pool.clone()).unwrap();
+    let engine = Arc::new(Engine::open(log, recovered, FsSchema, EngineOptions::default()).unwrap());
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    Fs::format(&*engine, &SystemClock, uid, gid).unwrap();
+    (Arc::new(Fs::open(engine, Arc::new(SystemClock), FsOptions::default()).unwrap()), pool)
+}
+
+/// A program in C, made in a directory that all users can enter; `None` where there is no compiler for C.
+pub fn c_program(name: &str, directory: &Path) -> Option<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let made = directory.join(name);
+    let built = Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"])
+        .arg(here.join("../../include"))
+        .arg("-o")
+        .arg(&made)
+        .arg(here.join("tests/mount").join(name).with_extension("c"))
+        .status();
+    match built {
+        Ok(status) => {
+            assert!(status.success(), "the program compiles");
+            std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+            Some(made)
+        }
+        Err(e) => {
+            eprintln!("passed over: there is no cc: {e}");
+            None
+        }
+    }
+}
+
+/// A shared mapping of the beginning of a file.
+pub struct Mapping {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Mapping {
+    pub fn new(file: &File, len: usize) -> Mapping {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice takes nothing else's place.
+        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, 0) };
+        Mapping { start: start.unwrap().cast(), len }
+    }
+
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: mapped in `new` for `len` bytes, readable and writable; the tests change the file only between uses.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+
+    pub fn sync(&self) {
+        // SAFETY: the range is the one mapped in `new`.
+        unsafe { rustix::mm::msync(self.start.cast(), self.len, MsyncFlags::SYNC) }.unwrap();
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new`, unmapped once.
+        unsafe { rustix::mm::munmap(self.start.cast(), self.len) }.unwrap();
+    }
+}

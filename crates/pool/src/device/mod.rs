@@ -1,0 +1,10 @@
+//! The devices of a pool and the zones on them.
+
+// Counts the operations on each device.
+pub(crate) mod counters;
+// Runs operations on the devices and tracks the health of each.
+pub(crate) mod devices;
+// Chooses the zone size of a pool and the shape of a segment.
+pub(crate) mod geometry;
+// Tracks which zones are free and chooses the next ones.
+pub(crate) mod zones;

@@ -1,0 +1,208 @@
+//! Telling devices apart and putting the pool together from those that are there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::{Mutex, RwLock};
+use warpfire_env::Device;
+use warpfire_format::root::DeviceEntry;
+use warpfire_format::{Corrupt, Uuid};
+use warpfire_units::{BLOCK_BYTES, DeviceIndex, ZoneIndex};
+
+use crate::device::devices::Devices;
+use crate::device::zones::Zones;
+use crate::error::{DeviceSetError, PoolError};
+use crate::life::find_roots::{DeviceRoots, FoundRoot, find_roots, read_body};
+use crate::life::roots::{Root, RootEnd, Roots};
+use crate::pool::{Inner, Pool};
+use crate::read::checksums::Checksums;
+
+/// What never changes while a pool is open.
+pub(crate) struct PoolIdentity {
+    pub uuid: Uuid,
+    pub data: u16,
+    pub parity: u8,
+    pub zone_blocks: u32,
+    pub epoch: u32,
+    pub table: Vec<DeviceEntry>,
+}
+
+/// A device that holds roots of the pool.
+struct LabelledDevice {
+    device: Arc<dyn Device>,
+    roots: DeviceRoots,
+}
+
+impl LabelledDevice {
+    fn name(&self) -> String {
+        self.device.info().name.clone()
+    }
+
+    fn label(&self) -> &FoundRoot {
+        self.roots.first().expect("a labelled device has a root")
+    }
+}
+
+impl Pool {
+    /// Opens the pool that lies on `devices`, given in any order, with up to m of them missing, and returns the
+    /// newest root that can be read from any. Nothing is written.
+    ///
+    /// A device without any readable root counts as missing.
+    ///
+    /// # Errors
+    /// `Devices`, which says what is wrong with the set.
+    pub fn open(devices: Vec<Arc<dyn Device>>) -> Result<(Pool, Root), PoolError> {
+        let labelled = read_labels(devices)?;
+        refuse_mixed(&labelled)?;
+        refuse_diverged(&labelled)?;
+        let (newest, table, payload) = newest_root(&labelled)?;
+        let header = newest.header;
+        let zone_bytes = u64::from(header.zone_blocks) * BLOCK_BYTES as u64;
+        let ends = root_ends(&labelled, table.len());
+        let by_index = assign_slots(labelled, &table, zone_bytes)?;
+        let missing: Vec<(DeviceIndex, Uuid)> = (0u16..)
+            .zip(table.iter().zip(&by_index))
+            .filter(|(_, (_, device))| device.is_none())
+            .map(|(index, (entry, _))| (DeviceIndex(index), entry.uuid))
+            .collect();
+        if missing.len() > usize::from(header.parity) {
+            return Err(DeviceSetError::Missing { missing, parity: header.parity }.into());
+        }
+        let identity = PoolIdentity {
+            uuid: header.pool,
+            data: header.data,
+            parity: header.parity,
+            zone_blocks: header.zone_blocks,
+            epoch: header.epoch.checked_add(1).ok_or(DeviceSetError::NoRoot(EPOCHS_SPENT))?,
+            table,
+        };
+        let roots = Roots {
+            sequence: header.sequence,
+            made_seconds: header.made_seconds,
+            inherited: Some(payload.clone()),
+            ends,
+        };
+        let root = Root { sequence: header.sequence, epoch: header.epoch, payload };
+        Ok((Pool::assemble(identity, by_index, roots), root))
+    }
+
+    pub(crate) fn assemble(i: PoolIdentity, by_index: Vec<Option<Arc<dyn Device>>>, roots: Roots) -> Pool {
+        let zone_counts: Vec<u32> = i.table.iter().map(|d| d.zones).collect();
+        let inner = Inner {
+            uuid: i.uuid,
+            data: i.data,
+            parity: i.parity,
+            zone_blocks: i.zone_blocks,
+            epoch: i.epoch,
+            devices: Devices::new(i.table, by_index),
+            zones: Mutex::new(Zones::new(&zone_counts, roots.sequence)),
+            segments: RwLock::new(BTreeMap::new()),
+            roots: Mutex::new(roots),
+            flushing: Mutex::new(()),
+            unflushed: Mutex::new(BTreeMap::new()),
+            damaged: Mutex::new(BTreeSet::new()),
+            damage_seen: AtomicU64::new(0),
+            checksums: Checksums::new(),
+            rebuilt_blocks: AtomicU64::new(0),
+            stripes_written: AtomicU64::new(0),
+            payload_bytes: AtomicU64::new(0),
+        };
+        Pool { inner: Arc::new(inner) }
+    }
+}
+
+const EPOCHS_SPENT: Corrupt = Corrupt::new(111, "root with the last possible epoch");
+
+fn read_labels(devices: Vec<Arc<dyn Device>>) -> Result<Vec<LabelledDevice>, DeviceSetError> {
+    let found = find_roots(&devices);
+    let names = devices.iter().map(|d| d.info().name.clone()).collect();
+    let all = devices.into_iter().zip(found).map(|(device, roots)| LabelledDevice { device, roots });
+    let labelled: Vec<LabelledDevice> = all.filter(|l| !l.roots.is_empty()).collect();
+    if labelled.is_empty() { Err(DeviceSetError::NoPool { devices: names }) } else { Ok(labelled) }
+}
+
+fn refuse_mixed(labelled: &[LabelledDevice]) -> Result<(), DeviceSetError> {
+    let mut seats: BTreeMap<DeviceIndex, &LabelledDevice> = BTreeMap::new();
+    let mut pool = None;
+    for l in labelled {
+        let header = l.label().header;
+        let expected = *pool.get_or_insert(header.pool);
+        if header.pool != expected {
+            return Err(DeviceSetError::Foreign { device: l.name(), found: header.pool, expected });
+        }
+        if let Some(other) = seats.insert(header.device, l) {
+            let index = header.device;
+            return Err(DeviceSetError::Duplicate { index, first: other.name(), second: l.name() });
+        }
+    }
+    Ok(())
+}
+
+/// Two roots of one session with one number are copies. If they differ, there were two such sessions, each on
+/// its own part of the pool; their stripes could be taken for each other's.
+fn refuse_diverged(labelled: &[LabelledDevice]) -> Result<(), DeviceSetError> {
+    let mut seen: BTreeMap<(u32, u64), (u32, &LabelledDevice)> = BTreeMap::new();
+    for l in labelled {
+        for h in l.roots.iter().map(|r| r.header) {
+            let (crc, other) = *seen.entry((h.epoch, h.sequence)).or_insert((h.body_crc, l));
+            if crc != h.body_crc {
+                let (first, second, sequence) = (other.name(), l.name(), h.sequence);
+                return Err(DeviceSetError::Diverged { first, second, sequence });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn newest_root(
+    labelled: &[LabelledDevice],
+) -> Result<(FoundRoot, Vec<DeviceEntry>, Vec<u8>), DeviceSetError> {
+    let mut all: Vec<(&LabelledDevice, &FoundRoot)> =
+        labelled.iter().flat_map(|l| l.roots.iter().map(move |r| (l, r))).collect();
+    all.sort_by_key(|(_, r)| std::cmp::Reverse((r.header.epoch, r.header.sequence)));
+    let mut first_fault = None;
+    for (l, root) in all {
+        match read_body(l.device.as_ref(), root) {
+            Ok((table, payload)) => return Ok((*root, table, payload)),
+            Err(fault) => first_fault = first_fault.or(Some(fault)),
+        }
+    }
+    Err(DeviceSetError::NoRoot(first_fault.expect("a labelled device has a root")))
+}
+
+/// Where the next root goes on each device: away from its newest whole one.
+fn root_ends(labelled: &[LabelledDevice], devices: usize) -> Vec<RootEnd> {
+    let mut ends = vec![RootEnd::away_from(ZoneIndex(1)); devices];
+    for l in labelled {
+        let whole = l.roots.iter().find(|root| read_body(l.device.as_ref(), root).is_ok());
+        let keep = whole.unwrap_or(l.label());
+        if let Some(end) = ends.get_mut(usize::from(keep.header.device.0)) {
+            *end = RootEnd::away_from(keep.zone);
+        }
+    }
+    ends
+}
+
+/// Puts each device in its place. One that the newest root does not know any more is left out.
+fn assign_slots(
+    labelled: Vec<LabelledDevice>,
+    table: &[DeviceEntry],
+    zone_bytes: u64,
+) -> Result<Vec<Option<Arc<dyn Device>>>, DeviceSetError> {
+    let mut by_index: Vec<Option<Arc<dyn Device>>> = vec![None; table.len()];
+    for l in labelled {
+        let index = usize::from(l.label().header.device.0);
+        let Some((entry, seat)) = table.get(index).zip(by_index.get_mut(index)) else { continue };
+        if entry.uuid != l.label().header.device_uuid {
+            continue;
+        }
+        let needed_bytes = u64::from(entry.zones) * zone_bytes;
+        let found_bytes = l.device.info().size_bytes;
+        if found_bytes < needed_bytes {
+            return Err(DeviceSetError::Shrunk { device: l.name(), found_bytes, needed_bytes });
+        }
+        *seat = Some(l.device);
+    }
+    Ok(by_index)
+}

@@ -1,0 +1,10 @@
+//! Reading: every block is verified, and reconstructed from its stripe where it does not verify.
+
+// Caches the checksum tables of stripes that were read or written.
+pub(crate) mod checksums;
+// Reads the slices that a caller asks for, many at once.
+pub(crate) mod read_slices;
+// Reads and verifies rows of one stripe on several columns.
+pub(crate) mod read_stripe;
+// Computes lost blocks of a stripe from the columns that verify.
+pub(crate) mod reconstruct;

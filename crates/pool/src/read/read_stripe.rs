@@ -1,0 +1,188 @@
+//! Reading columns of one stripe and judging them: identity first, then each block's checksum.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use warpfire_env::{AlignedBuf, DeviceOp};
+use warpfire_format::crc32c;
+use warpfire_format::stripe::{StripeBlock, StripeHeader};
+use warpfire_units::{BLOCK_BYTES, DeviceIndex};
+
+use crate::pool::Inner;
+use crate::read::checksums::CrcTable;
+use crate::segment::pool_segment::PoolSegment;
+use crate::segment::stripe_index::StripePlace;
+
+/// Some rows of one column, read and judged.
+pub(crate) struct Shard {
+    pub column: usize,
+    /// The first row that was read; the others follow.
+    first_row: u16,
+    blocks: AlignedBuf,
+    /// For each row read, whether it verified.
+    sound: Vec<bool>,
+}
+
+impl Shard {
+    /// Whether the block of this row verified.
+    pub(crate) fn is_sound(&self, row: u16) -> bool {
+        row.checked_sub(self.first_row).and_then(|n| self.sound.get(usize::from(n))).copied() == Some(true)
+    }
+
+    /// The blocks of these rows, sound or not.
+    pub(crate) fn rows(&self, rows: Range<u16>) -> &[u8] {
+        let at = |row: u16| usize::from(row - self.first_row) * BLOCK_BYTES;
+        &self.blocks[at(rows.start)..at(rows.end)]
+    }
+}
+
+impl Inner {
+    /// Where a row of a column lies; row `None` is the header.
+    pub(crate) fn locate(
+        &self,
+        segment: &PoolSegment,
+        place: &StripePlace,
+        column: usize,
+        row: Option<u16>,
+    ) -> (DeviceIndex, u64) {
+        let (device, zone) = segment.columns[column];
+        let block = place.block + row.map_or(0, |r| u32::from(r) + 1);
+        (device, self.zone_offset(zone, block))
+    }
+
+    /// The shard's header, if `block` holds it and not something else.
+    pub(crate) fn verify_header<'a>(
+        &self,
+        segment: &PoolSegment,
+        stripe: u32,
+        column: usize,
+        block: &'a [u8],
+    ) -> Option<StripeBlock<'a>> {
+        let expected = segment.identity(self.uuid, stripe, column);
+        StripeHeader::decode(block).ok().filter(|h| h.header.identity == expected)
+    }
+
+    /// The CRC table in a header block that was read; `None`, and counted, if it is not the shard's header.
+    pub(crate) fn verify_crc_table(
+        &self,
+        segment: &PoolSegment,
+        place: &StripePlace,
+        column: usize,
+        block: &[u8],
+    ) -> Option<CrcTable> {
+        let header = self.verify_header(segment, place.stripe, column, block);
+        let Some(header) = header.filter(|h| h.header.rows == place.rows) else {
+            self.devices.count_identity_error(segment.columns[column].0);
+            return None;
+        };
+        let table: CrcTable = header.crcs().collect();
+        self.checksums.put(segment.id, place.stripe, column, Arc::clone(&table));
+        Some(table)
+    }
+
+    /// Whether each block verifies, from row `first_row` on.
+    pub(crate) fn verify_blocks<'a>(
+        &'a self,
+        segment: &'a PoolSegment,
+        column: usize,
+        table: &'a [u32],
+        first_row: u16,
+        blocks: &'a [u8],
+    ) -> impl Iterator<Item = bool> + 'a {
+        let expected = table.get(usize::from(first_row)..).unwrap_or_default();
+        blocks.chunks_exact(BLOCK_BYTES).zip(expected).map(move |(block, crc)| {
+            let sound = crc32c(block) == *crc;
+            if !sound {
+                self.devices.count_checksum_error(segment.columns[column].0);
+            }
+            sound
+        })
+    }
+
+    /// Judges all rows of one column that were read already; `None` if its table is not cached.
+    pub(crate) fn verify_shard(
+        &self,
+        segment: &PoolSegment,
+        place: &StripePlace,
+        column: usize,
+        read: &[u8],
+    ) -> Option<Shard> {
+        let table = self.checksums.get(segment.id, place.stripe, column)?;
+        let mut blocks = AlignedBuf::zeroed(read.len());
+        blocks.copy_from_slice(read);
+        let sound = self.verify_blocks(segment, column, &table, 0, read).collect();
+        Some(Shard { column, first_row: 0, blocks, sound })
+    }
+
+    /// Reads `rows` of each of the `columns`, with headers where their tables are not cached, all at once. Columns
+    /// that are missing, do not answer, or are not what they should be are left out.
+    pub(crate) fn read_columns(
+        &self,
+        segment: &PoolSegment,
+        place: &StripePlace,
+        columns: &[usize],
+        rows: Range<u16>,
+    ) -> Vec<Shard> {
+        let mut fetches: Vec<ShardFetch> = columns
+            .iter()
+            .map(|column| ShardFetch {
+                column: *column,
+                table: self.checksums.get(segment.id, place.stripe, *column),
+                header: AlignedBuf::zeroed(BLOCK_BYTES),
+                blocks: AlignedBuf::zeroed(rows.len() * BLOCK_BYTES),
+                failed: false,
+            })
+            .collect();
+        self.run_shard_fetches(segment, place, &mut fetches, &rows);
+        let judged = fetches.into_iter().filter(|f| !f.failed).filter_map(|f| {
+            let known = f.table.or_else(|| self.verify_crc_table(segment, place, f.column, &f.header));
+            let table = known?;
+            let read = &f.blocks[..rows.len() * BLOCK_BYTES];
+            let sound = self.verify_blocks(segment, f.column, &table, rows.start, read).collect();
+            Some(Shard { column: f.column, first_row: rows.start, blocks: f.blocks, sound })
+        });
+        judged.collect()
+    }
+
+    fn run_shard_fetches(
+        &self,
+        segment: &PoolSegment,
+        place: &StripePlace,
+        fetches: &mut [ShardFetch],
+        rows: &Range<u16>,
+    ) {
+        let mut owners = Vec::with_capacity(2 * fetches.len());
+        let mut ops: Vec<DeviceOp<'_>> = Vec::with_capacity(2 * fetches.len());
+        let mut unreachable = Vec::new();
+        for (n, f) in fetches.iter_mut().enumerate() {
+            let blocks_at = self.locate(segment, place, f.column, Some(rows.start));
+            let header_at = self.locate(segment, place, f.column, None);
+            let blocks = (!rows.is_empty())
+                .then(|| self.devices.read_op(blocks_at, &mut f.blocks[..rows.len() * BLOCK_BYTES]));
+            let header = f.table.is_none().then(|| self.devices.read_op(header_at, &mut f.header));
+            for op in [blocks, header].into_iter().flatten() {
+                match op {
+                    Some(op) => {
+                        ops.push(op);
+                        owners.push(n);
+                    }
+                    None => unreachable.push(n),
+                }
+            }
+        }
+        self.devices.run(&mut ops);
+        let failed = ops.iter().zip(&owners).filter(|(op, _)| op.result.is_err()).map(|(_, n)| *n);
+        let failed: Vec<usize> = failed.chain(unreachable).collect();
+        for n in failed {
+            fetches[n].failed = true;
+        }
+    }
+}
+
+struct ShardFetch {
+    column: usize,
+    table: Option<CrcTable>,
+    header: AlignedBuf,
+    blocks: AlignedBuf,
+    failed: bool,
+}

@@ -1,0 +1,443 @@
+//! The simulated device: rules and faults around a medium.
+//!
+//! 1. An operation happens at one moment, under the device's lock. A flush too: a cut in the middle of one
+//!    is a cut just before it, since any part of what it covers may survive then.
+//! 2. The trace holds what the medium underwent, not what the caller asked for: a lost write is not in
+//!    it, a misdirected one is where it landed. So a replay of the trace is the medium, without the faults.
+//! 3. A refused operation changes nothing.
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use warpfire_env::{Device, DeviceError, DeviceInfo, ZoneInfo, ZoneReport};
+use warpfire_units::BLOCK_BYTES;
+
+use crate::fault::{Fault, Faults, OpClass, Verdict};
+use crate::image::Block;
+use crate::medium::{Change, DiscardedBytes, Medium};
+use crate::random::mix;
+use crate::world::{Event, WorldShared};
+
+pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Which rules a simulated device lays down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceKind {
+    /// Any block may be written at any time.
+    Conventional,
+    /// As conventional, and a write over a block that was written and not discarded since is recorded as a
+    /// [`Overwrite`]. The write happens all the same.
+    AppendOnly,
+    /// Refuses a write that does not start at its zone's write pointer or runs past the zone.
+    Zoned {
+        /// Bytes in a zone; divides the size.
+        zone_bytes: u64,
+    },
+}
+
+/// What a discard leaves behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DiscardBehavior {
+    /// Zeros, always.
+    Zeros,
+    /// The old bytes, always.
+    Old,
+    /// Zeros or the old bytes; each discard draws one from the world's seed.
+    Either,
+}
+
+/// What to make a simulated device of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceSpec {
+    /// What errors call it.
+    pub name: String,
+    /// Its size, a multiple of 4096 (and of the zone, if zoned). Unwritten blocks take no memory.
+    pub size_bytes: u64,
+    /// Its rules.
+    pub kind: DeviceKind,
+    /// What reads find where it was discarded. A zone that was reset reads as zeros.
+    pub discard_behavior: DiscardBehavior,
+}
+
+impl DeviceSpec {
+    /// A conventional device.
+    #[must_use]
+    pub fn conventional(name: impl Into<String>, size_bytes: u64) -> Self {
+        let kind = DeviceKind::Conventional;
+        DeviceSpec { name: name.into(), size_bytes, kind, discard_behavior: DiscardBehavior::Either }
+    }
+
+    /// A conventional device that tells of overwrites.
+    #[must_use]
+    pub fn append_only(name: impl Into<String>, size_bytes: u64) -> Self {
+        DeviceSpec { kind: DeviceKind::AppendOnly, ..Self::conventional(name, size_bytes) }
+    }
+
+    /// A zoned device.
+    #[must_use]
+    pub fn zoned(name: impl Into<String>, size_bytes: u64, zone_bytes: u64) -> Self {
+        DeviceSpec { kind: DeviceKind::Zoned { zone_bytes }, ..Self::conventional(name, size_bytes) }
+    }
+
+    pub(crate) fn zone_blocks(&self) -> Option<u64> {
+        match self.kind {
+            DeviceKind::Zoned { zone_bytes } => Some(zone_bytes / BLOCK),
+            DeviceKind::Conventional | DeviceKind::AppendOnly => None,
+        }
+    }
+
+    /// A blank medium of this make.
+    ///
+    /// # Panics
+    /// If the sizes are not multiples of each other as the fields say.
+    pub(crate) fn blank_medium(&self) -> Medium {
+        assert!(self.size_bytes > 0 && self.size_bytes.is_multiple_of(BLOCK), "sizes are whole blocks");
+        if let DeviceKind::Zoned { zone_bytes } = self.kind {
+            assert!(zone_bytes > 0 && zone_bytes.is_multiple_of(BLOCK), "zones are whole blocks");
+            assert!(self.size_bytes.is_multiple_of(zone_bytes), "a device is whole zones");
+        }
+        Medium::new(self.size_bytes / BLOCK, self.zone_blocks())
+    }
+}
+
+/// A write over bytes that were still in use on an append-only device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Overwrite {
+    /// Where the write began.
+    pub offset_bytes: u64,
+    /// How long it was.
+    pub len_bytes: u64,
+    /// The first block that it overwrote.
+    pub overwrites_at_bytes: u64,
+}
+
+/// What a device was asked to do so far, failed operations included.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SimCounters {
+    /// Reads.
+    pub reads: u64,
+    /// Bytes that they asked for.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes that they carried.
+    pub written_bytes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Discards, and resets of zones.
+    pub discards: u64,
+}
+
+struct SimDeviceState {
+    medium: Medium,
+    faults: Faults,
+    counters: SimCounters,
+    overwrites: Vec<Overwrite>,
+}
+
+/// A device of the simulated world. See the crate's documentation.
+pub struct SimDevice {
+    info: DeviceInfo,
+    spec: DeviceSpec,
+    index: usize,
+    shared: Arc<WorldShared>,
+    state: Mutex<SimDeviceState>,
+}
+
+impl fmt::Debug for SimDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimDevice")
+            .field("spec", &self.spec)
+            .field("index", &self.index)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SimDevice {
+    pub(crate) fn new(spec: DeviceSpec, index: usize, medium: Medium, shared: Arc<WorldShared>) -> Self {
+        let zones = match spec.kind {
+            DeviceKind::Zoned { zone_bytes } => Some(ZoneInfo { zone_bytes }),
+            DeviceKind::Conventional | DeviceKind::AppendOnly => None,
+        };
+        let info = DeviceInfo { name: spec.name.clone(), size_bytes: spec.size_bytes, zones };
+        let state = SimDeviceState {
+            medium,
+            faults: Faults::default(),
+            counters: SimCounters::default(),
+            overwrites: Vec::new(),
+        };
+        SimDevice { info, spec, index, shared, state: Mutex::new(state) }
+    }
+
+    /// What the device was made of.
+    #[must_use]
+    pub fn spec(&self) -> &DeviceSpec {
+        &self.spec
+    }
+
+    /// Lets something go wrong, now or later. Faults add up.
+    pub fn inject(&self, fault: Fault) {
+        self.state.lock().faults.add(fault);
+    }
+
+    /// Ends all faults; a device that had vanished is back, with what it held.
+    pub fn heal(&self) {
+        self.state.lock().faults.clear();
+    }
+
+    /// What the device was asked to do so far.
+    #[must_use]
+    pub fn counters(&self) -> SimCounters {
+        self.state.lock().counters
+    }
+
+    /// The overwrites that an append-only device saw.
+    #[must_use]
+    pub fn overwrites(&self) -> Vec<Overwrite> {
+        self.state.lock().overwrites.clone()
+    }
+
+    /// Changes that no flush has covered.
+    #[must_use]
+    pub fn pending_changes(&self) -> usize {
+        self.state.lock().medium.pending().len()
+    }
+
+    /// Flips one bit of a block, in cache and flash alike. `bit` counts within the block, below 32,768.
+    /// A block that was never written stays as it is.
+    ///
+    /// # Panics
+    /// If the block or the bit is outside.
+    pub fn rot(&self, offset_bytes: u64, bit: usize) {
+        assert!(
+            offset_bytes < self.spec.size_bytes && bit < BLOCK_BYTES * 8,
+            "rot strikes inside the device"
+        );
+        let mut state = self.state.lock();
+        let block = offset_bytes / BLOCK;
+        state.medium.rot(block, bit);
+        self.shared.record(Event::Rot { device: self.index, block, bit });
+    }
+
+    /// Puts `bytes` at `offset_bytes` without counters, faults or rules, durable at once with all that is
+    /// pending: damage of a test's own design.
+    ///
+    /// # Panics
+    /// If the range is not whole blocks inside the device.
+    pub fn poke(&self, offset_bytes: u64, bytes: &[u8]) {
+        self.info.check_range(offset_bytes, bytes.len() as u64).expect("a test pokes whole blocks inside");
+        let mut state = self.state.lock();
+        self.change(&mut state, write_of(offset_bytes, bytes));
+        self.settle(&mut state);
+    }
+
+    /// What lies at `offset_bytes`, without counters or faults.
+    ///
+    /// # Panics
+    /// If the range is not whole blocks inside the device.
+    #[must_use]
+    pub fn peek(&self, offset_bytes: u64, len_bytes: usize) -> Vec<u8> {
+        self.info.check_range(offset_bytes, len_bytes as u64).expect("a test peeks at whole blocks inside");
+        let mut bytes = vec![0; len_bytes];
+        copy_out(&self.state.lock().medium, offset_bytes, &mut bytes, false);
+        bytes
+    }
+
+    pub(crate) fn medium(&self) -> Medium {
+        self.state.lock().medium.clone()
+    }
+
+    fn change(&self, state: &mut SimDeviceState, change: Change) {
+        let order = self.shared.record(Event::Change { device: self.index, change: change.clone() });
+        state.medium.apply(order, change);
+    }
+
+    fn settle(&self, state: &mut SimDeviceState) {
+        self.shared.record(Event::Flush { device: self.index });
+        state.medium.flush();
+    }
+
+    fn failed(&self, op: &'static str, offset_bytes: u64, len_bytes: u64) -> DeviceError {
+        let reason = "injected fault".to_owned();
+        DeviceError::Io { device: self.info.name.clone(), op, offset_bytes, len_bytes, reason }
+    }
+
+    fn judge(
+        &self,
+        state: &mut SimDeviceState,
+        class: Option<OpClass>,
+        op: &'static str,
+        offset_bytes: u64,
+        len_bytes: u64,
+    ) -> Result<Verdict, DeviceError> {
+        self.shared.clock.advance(state.faults.delay_nanos());
+        match state.faults.judge(class, len_bytes) {
+            Verdict::Gone => Err(DeviceError::Gone { device: self.info.name.clone() }),
+            Verdict::Fail => Err(self.failed(op, offset_bytes, len_bytes)),
+            Verdict::NoSpace => {
+                Err(DeviceError::NoSpace { device: self.info.name.clone(), offset_bytes, len_bytes })
+            }
+            other => Ok(other),
+        }
+    }
+
+    fn zone_error(&self, offset_bytes: u64, reason: String) -> DeviceError {
+        DeviceError::Zone { device: self.info.name.clone(), offset_bytes, reason }
+    }
+
+    /// Holds a write against the device's rules.
+    fn check_rules(
+        &self,
+        state: &mut SimDeviceState,
+        offset_bytes: u64,
+        len_bytes: u64,
+    ) -> Result<(), DeviceError> {
+        match self.spec.kind {
+            DeviceKind::Conventional => {}
+            DeviceKind::AppendOnly => {
+                let first = offset_bytes / BLOCK;
+                let live = |&block: &u64| state.medium.slot(block).is_some_and(|s| s.live);
+                if let Some(block) = (first..first + len_bytes / BLOCK).find(live) {
+                    let overwrites_at_bytes = block * BLOCK;
+                    state.overwrites.push(Overwrite { offset_bytes, len_bytes, overwrites_at_bytes });
+                }
+            }
+            DeviceKind::Zoned { zone_bytes } => {
+                let within = offset_bytes % zone_bytes;
+                let written = state.medium.zone_written(offset_bytes / BLOCK);
+                let pointer = written.expect("a zoned medium has pointers") * BLOCK;
+                if within != pointer {
+                    let reason = format!("a write {within} bytes into a zone whose pointer is at {pointer}");
+                    return Err(self.zone_error(offset_bytes, reason));
+                }
+                if within + len_bytes > zone_bytes {
+                    let reason = format!("a write of {len_bytes} bytes runs past the zone's end");
+                    return Err(self.zone_error(offset_bytes, reason));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a write whose fate is `verdict` ends up, if anywhere.
+    fn landing(&self, verdict: Verdict, offset_bytes: u64, buf: &[u8]) -> Option<Change> {
+        match (verdict, self.spec.kind) {
+            (Verdict::Lose | Verdict::Misdirect(_), DeviceKind::Zoned { .. }) => {
+                Some(write_of(offset_bytes, &vec![0; buf.len()]))
+            }
+            (Verdict::Lose, _) => None,
+            (Verdict::Misdirect(to), _) => {
+                let room = self.spec.size_bytes.saturating_sub(to);
+                let lands = buf.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+                (lands > 0).then(|| write_of(to, &buf[..lands]))
+            }
+            _ => Some(write_of(offset_bytes, buf)),
+        }
+    }
+
+    fn drop_range(&self, op: &'static str, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        self.info.check_range(offset_bytes, len_bytes)?;
+        let mut state = self.state.lock();
+        state.counters.discards += 1;
+        self.judge(&mut state, None, op, offset_bytes, len_bytes)?;
+        let leaves = match (self.spec.kind, self.spec.discard_behavior) {
+            (DeviceKind::Zoned { zone_bytes }, _) if op == "reset" => {
+                if !offset_bytes.is_multiple_of(zone_bytes) || len_bytes != zone_bytes {
+                    let reason = format!("a reset of {len_bytes} bytes is not of one whole zone");
+                    return Err(self.zone_error(offset_bytes, reason));
+                }
+                DiscardedBytes::Zeros
+            }
+            // A sequential zone knows no discard; its content stays, as a device may choose.
+            (DeviceKind::Zoned { .. }, _) => return Ok(()),
+            (_, DiscardBehavior::Zeros) => DiscardedBytes::Zeros,
+            (_, DiscardBehavior::Old) => DiscardedBytes::Old,
+            (_, DiscardBehavior::Either) => {
+                let toss = mix(self.shared.seed ^ mix(state.counters.discards ^ offset_bytes));
+                if toss & 1 == 0 { DiscardedBytes::Zeros } else { DiscardedBytes::Old }
+            }
+        };
+        let change = Change::Discard { start_block: offset_bytes / BLOCK, blocks: len_bytes / BLOCK, leaves };
+        self.change(&mut state, change);
+        Ok(())
+    }
+}
+
+fn write_of(offset_bytes: u64, bytes: &[u8]) -> Change {
+    let blocks = bytes.chunks_exact(BLOCK_BYTES).map(|chunk| {
+        let block: &Block = chunk.try_into().expect("chunks are blocks");
+        Arc::new(*block)
+    });
+    Change::Write { start_block: offset_bytes / BLOCK, blocks: blocks.collect() }
+}
+
+fn copy_out(medium: &Medium, offset_bytes: u64, buf: &mut [u8], stale: bool) {
+    for (block, out) in (offset_bytes / BLOCK..).zip(buf.chunks_exact_mut(BLOCK_BYTES)) {
+        let slot = medium.slot(block);
+        let data = if stale { slot.and_then(|s| s.previous.as_ref()) } else { slot.map(|s| &s.data) };
+        match data {
+            Some(data) => out.copy_from_slice(&data[..]),
+            None => out.fill(0),
+        }
+    }
+}
+
+impl Device for SimDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        let len_bytes = buf.len() as u64;
+        self.info.check_range(offset_bytes, len_bytes)?;
+        let mut state = self.state.lock();
+        state.counters.reads += 1;
+        state.counters.read_bytes += len_bytes;
+        let verdict = self.judge(&mut state, Some(OpClass::Read), "read", offset_bytes, len_bytes)?;
+        copy_out(&state.medium, offset_bytes, buf, verdict == Verdict::Stale);
+        Ok(())
+    }
+
+    fn write(&self, offset_bytes: u64, buf: &[u8]) -> Result<(), DeviceError> {
+        let len_bytes = buf.len() as u64;
+        self.info.check_range(offset_bytes, len_bytes)?;
+        let mut state = self.state.lock();
+        state.counters.writes += 1;
+        state.counters.written_bytes += len_bytes;
+        let verdict = self.judge(&mut state, Some(OpClass::Write), "write", offset_bytes, len_bytes)?;
+        self.check_rules(&mut state, offset_bytes, len_bytes)?;
+        if let Some(change) = self.landing(verdict, offset_bytes, buf) {
+            self.change(&mut state, change);
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        let mut state = self.state.lock();
+        state.counters.flushes += 1;
+        self.judge(&mut state, Some(OpClass::Flush), "flush", 0, 0)?;
+        self.settle(&mut state);
+        Ok(())
+    }
+
+    fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        self.drop_range("discard", offset_bytes, len_bytes)
+    }
+
+    fn reset_zone(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        self.drop_range("reset", offset_bytes, len_bytes)
+    }
+
+    fn zone_report(&self, offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError> {
+        let DeviceKind::Zoned { zone_bytes } = self.spec.kind else { return Ok(None) };
+        self.info.check_range(offset_bytes, BLOCK)?;
+        if !offset_bytes.is_multiple_of(zone_bytes) {
+            return Err(self.zone_error(offset_bytes, "a report is asked of a zone's start".to_owned()));
+        }
+        let mut state = self.state.lock();
+        self.judge(&mut state, None, "report", offset_bytes, 0)?;
+        let written = state.medium.zone_written(offset_bytes / BLOCK);
+        Ok(written.map(|blocks| ZoneReport { written_bytes: blocks * BLOCK }))
+    }
+}

@@ -1,0 +1,204 @@
+//! A set of devices with one clock, one seed and one trace.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use warpfire_env::Device;
+
+use crate::cut::Cut;
+use crate::device::{DeviceSpec, SimDevice};
+use crate::medium::{Change, Medium};
+use crate::random::mix;
+use crate::recording::Recording;
+use crate::{SimClock, SimRandom};
+
+/// Something that happened to the devices of a world. Devices are counted in the order in which they were added.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A device took a change into its cache.
+    Change {
+        /// Which device.
+        device: usize,
+        /// What it took.
+        change: Change,
+    },
+    /// A device made all its earlier changes durable.
+    Flush {
+        /// Which device.
+        device: usize,
+    },
+    /// A bit turned over.
+    Rot {
+        /// Which device.
+        device: usize,
+        /// Which block.
+        block: u64,
+        /// Which bit of it.
+        bit: usize,
+    },
+    /// The harness said something: that an operation began, or that a sync was acknowledged.
+    Mark(u64),
+}
+
+/// What the devices of one world share.
+pub(crate) struct WorldShared {
+    pub seed: u64,
+    pub clock: Arc<SimClock>,
+    random: Arc<SimRandom>,
+    trace: Mutex<Trace>,
+}
+
+struct Trace {
+    next_order: u64,
+    /// Present while the world records.
+    events: Option<Vec<Event>>,
+}
+
+impl WorldShared {
+    fn new(seed: u64, clock: SimClock, random: SimRandom) -> Arc<Self> {
+        let trace = Mutex::new(Trace { next_order: 0, events: None });
+        Arc::new(WorldShared { seed, clock: Arc::new(clock), random: Arc::new(random), trace })
+    }
+
+    /// Gives an event its place in the order of all events.
+    pub fn record(&self, event: Event) -> u64 {
+        let mut trace = self.trace.lock();
+        if let Some(events) = &mut trace.events {
+            events.push(event);
+        }
+        trace.next_order += 1;
+        trace.next_order
+    }
+}
+
+/// A set of simulated devices with one clock, one seed and one trace.
+///
+/// The same seed and the same calls give the same world. Worlds that come from [`SimWorld::fork`] and
+/// [`SimWorld::cut`] share nothing with this one that either could change.
+pub struct SimWorld {
+    shared: Arc<WorldShared>,
+    devices: Vec<Arc<SimDevice>>,
+    /// Each device's medium when the recording began.
+    bases: Vec<Medium>,
+}
+
+impl SimWorld {
+    /// A world without devices.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let shared = WorldShared::new(seed, SimClock::new(0), SimRandom::new(mix(seed)));
+        SimWorld { shared, devices: Vec::new(), bases: Vec::new() }
+    }
+
+    /// A world of `count` blank devices like `spec`, named by `spec.name` and their number.
+    #[must_use]
+    pub fn of(seed: u64, count: usize, spec: &DeviceSpec) -> Self {
+        let mut world = SimWorld::new(seed);
+        for n in 0..count {
+            world.add(DeviceSpec { name: format!("{}{n}", spec.name), ..spec.clone() });
+        }
+        world
+    }
+
+    /// A world whose devices hold `media`.
+    pub(crate) fn with_media(
+        seed: u64,
+        clock_nanos: u64,
+        devices: impl Iterator<Item = (DeviceSpec, Medium)>,
+    ) -> Self {
+        let shared = WorldShared::new(seed, SimClock::new(clock_nanos), SimRandom::new(mix(seed)));
+        let devices = devices
+            .enumerate()
+            .map(|(n, (spec, medium))| Arc::new(SimDevice::new(spec, n, medium, shared.clone())))
+            .collect();
+        SimWorld { shared, devices, bases: Vec::new() }
+    }
+
+    /// Adds a blank device.
+    ///
+    /// # Panics
+    /// If the spec's sizes do not fit each other.
+    pub fn add(&mut self, spec: DeviceSpec) -> Arc<SimDevice> {
+        let medium = spec.blank_medium();
+        if self.shared.trace.lock().events.is_some() {
+            self.bases.push(medium.clone());
+        }
+        let device = Arc::new(SimDevice::new(spec, self.devices.len(), medium, self.shared.clone()));
+        self.devices.push(device.clone());
+        device
+    }
+
+    /// The devices, for a test to trouble.
+    #[must_use]
+    pub fn sims(&self) -> &[Arc<SimDevice>] {
+        &self.devices
+    }
+
+    /// The devices, for the product to use.
+    #[must_use]
+    pub fn devices(&self) -> Vec<Arc<dyn Device>> {
+        self.devices.iter().map(|d| d.clone() as Arc<dyn Device>).collect()
+    }
+
+    /// The world's clock.
+    #[must_use]
+    pub fn clock(&self) -> Arc<SimClock> {
+        self.shared.clock.clone()
+    }
+
+    /// The world's randomness, for the product to use.
+    #[must_use]
+    pub fn random(&self) -> Arc<SimRandom> {
+        self.shared.random.clone()
+    }
+
+    /// Writes a mark into the trace.
+    pub fn mark(&self, mark: u64) {
+        self.shared.record(Event::Mark(mark));
+    }
+
+    /// Begins a recording at the devices' present state, and drops an earlier one. No operation may be under way.
+    pub fn record(&mut self) {
+        self.bases = self.devices.iter().map(|d| d.medium()).collect();
+        self.shared.trace.lock().events = Some(Vec::new());
+    }
+
+    /// Ends the recording and returns it; `None` if there is none.
+    pub fn take_recording(&mut self) -> Option<Recording> {
+        let events = self.shared.trace.lock().events.take()?;
+        let bases = std::mem::take(&mut self.bases);
+        let specs = self.devices.iter().map(|d| d.spec().clone());
+        Some(Recording::new(self.shared.seed, specs.zip(bases).collect(), events))
+    }
+
+    /// This world as it is, caches included, in a copy. Faults, counters and a recording stay behind.
+    #[must_use]
+    pub fn fork(&self) -> SimWorld {
+        let nanos = warpfire_env::Clock::monotonic_nanos(&*self.shared.clock);
+        let shared = WorldShared::new(self.shared.seed, SimClock::new(nanos), self.shared.random.copy());
+        shared.trace.lock().next_order = self.shared.trace.lock().next_order;
+        let devices = self
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(n, d)| Arc::new(SimDevice::new(d.spec().clone(), n, d.medium(), shared.clone())));
+        SimWorld { devices: devices.collect(), shared: shared.clone(), bases: Vec::new() }
+    }
+
+    /// The world after a power cut now: what survived, in a copy. This world goes on as if nothing happened.
+    #[must_use]
+    pub fn cut(&self, cut: &Cut) -> SimWorld {
+        let nanos = warpfire_env::Clock::monotonic_nanos(&*self.shared.clock);
+        let media: Vec<Medium> = self.devices.iter().map(|d| d.medium()).collect();
+        let survivors = cut_media(&media, cut);
+        let specs = self.devices.iter().map(|d| d.spec().clone());
+        SimWorld::with_media(self.shared.seed, nanos, specs.zip(survivors))
+    }
+}
+
+/// What `cut` leaves of `media`.
+pub(crate) fn cut_media(media: &[Medium], cut: &Cut) -> Vec<Medium> {
+    let pending: Vec<_> = media.iter().map(Medium::pending).collect();
+    let fates = cut.fates(&pending);
+    media.iter().zip(&fates).map(|(medium, kept)| medium.cut(kept)).collect()
+}

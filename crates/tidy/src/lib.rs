@@ -1,0 +1,17 @@
+//! The repository as its own tests see it: crates, what they depend on, and the files they are made of.
+//!
+//! - `workspace`: crates and source files, as cargo and the disk list them.
+//! - `text`: comments, literals and code of a source file.
+//! - `census`: lengths, comments, asserts and type names, counted.
+//! - `words`: words that prose does not use.
+//! - `modules`: which modules of a crate use each other.
+
+#![forbid(unsafe_code)]
+
+pub mod census;
+pub mod modules;
+pub mod text;
+pub mod words;
+mod workspace;
+
+pub use workspace::{Member, documents, is_for_tests, members, root, sources};

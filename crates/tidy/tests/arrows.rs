@@ -1,0 +1,57 @@
+//! Dependencies between crates point down, as ARCHITECTURE.md draws them.
+
+use std::collections::BTreeMap;
+
+use warpfire_tidy::members;
+
+/// Every crate with its level. A crate may need crates of lower levels only.
+const LEVELS: [(&str, u8); 17] = [
+    ("warpfire-units", 0),
+    ("warpfire-tidy", 0),
+    ("warpfire-erasure", 1),
+    ("warpfire-format", 1),
+    ("warpfire-env", 1),
+    ("warpfire-pool", 2),
+    ("warpfire-log", 3),
+    ("warpfire-meta", 4),
+    ("warpfire-fs", 5),
+    ("warpfire", 6),
+    ("warpfire-mount", 6),
+    ("warpfire-check", 6),
+    ("warpfire-terminal", 7),
+    ("warpfire-cli", 8),
+    ("warpfire-bench", 8),
+    ("warpfire-sim-env", 8),
+    ("warpfire-sim", 9),
+];
+
+/// Crates without I/O and without state: these may need only each other.
+const PURE: [&str; 3] = ["warpfire-units", "warpfire-format", "warpfire-erasure"];
+
+#[test]
+fn every_crate_needs_only_crates_below_it() {
+    let levels = BTreeMap::from(LEVELS);
+    let mut wrong = Vec::new();
+    for member in members() {
+        let Some(&level) = levels.get(member.name.as_str()) else {
+            wrong.push(format!("{} has no level in this table", member.name));
+            continue;
+        };
+        for needed in &member.normal_dependencies {
+            if levels.get(needed.as_str()).is_some_and(|&below| below >= level) {
+                wrong.push(format!("{} needs {needed}, which is not below it", member.name));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_pure_crates_need_no_crate_that_acts() {
+    for member in members().iter().filter(|member| PURE.contains(&member.name.as_str())) {
+        let rooms = member.normal_dependencies.iter().filter(|name| name.starts_with("warpfire"));
+        for needed in rooms {
+            assert!(PURE.contains(&needed.as_str()), "{} is pure but needs {needed}", member.name);
+        }
+    }
+}
