@@ -46,7 +46,6 @@ const TYPES_BANNED: &[&str] = &[
     "From",
     "Iterator",
     "Option",
-    "Result",
     "Some",
     "Vec",
 ];
