@@ -1,5 +1,5 @@
-//! Access control lists, as the two `system.posix_acl_*` attributes hold them: extended attribute format 2 of
-//! Linux, which the kernel and its tools exchange too.
+//! Access control lists: the values of the two attributes `system.posix_acl_*`. The encoding is version 2 of
+//! Linux, which the kernel and its tools use too.
 //!
 //! ```text
 //! offset  width  field
@@ -7,16 +7,16 @@
 //! then for each entry, in the order of the list
 //!      0      2  tag: 0x01 owner · 0x02 user · 0x04 owning group · 0x08 group · 0x10 mask · 0x20 other
 //!      2      2  permissions: 4 read | 2 write | 1 execute
-//!      4      4  id of a user or group; 0xffffffff, and not looked at, for the other tags
+//!      4      4  id of a user or group; for the other tags 0xffffffff, which a reader ignores
 //! ```
 //!
-//! This is the coding only: which entries make a valid list is decided by its readers.
+//! This module encodes and decodes. Its callers decide which entries make a valid list.
 
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
 
-/// Most entries of one list: what an extended attribute of 64 KiB, the kernel's limit, has room for.
+/// Most entries of one list: they fill an extended attribute of 64 KiB, the kernel's limit.
 pub const ACL_ENTRIES_MAX: usize = (super::XATTR_BYTES_MAX - HEADER_BYTES) / ENTRY_BYTES;
 
 const OWNER: u16 = 0x01;
@@ -27,7 +27,7 @@ const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 const NO_ID: u32 = u32::MAX;
 
-/// Whom an entry is about, in the order that a list has.
+/// The subject of an entry. The order of variants is the order of entries in a list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum AclTag {
     /// The inode's owner.
@@ -45,36 +45,36 @@ pub enum AclTag {
 }
 
 impl AclTag {
-    /// Whether it names a user or a group.
+    /// Whether the tag names one user or one group.
     #[must_use]
     pub fn is_named(self) -> bool {
         matches!(self, AclTag::User(_) | AclTag::Group(_))
     }
 }
 
-/// Why bytes are not the coding of a list.
+/// Why bytes are not an encoded list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AclCodingError {
-    /// They are not a header and whole entries, or too many.
+    /// The bytes are not a header and whole entries, or there are too many entries.
     Length,
-    /// This version is not 2.
+    /// The version is not 2.
     Version(u32),
-    /// No version has this tag.
+    /// The tag has no meaning.
     UnknownTag(u16),
-    /// There are permission bits beyond read, write and execute.
+    /// Bits other than read, write and execute are set.
     UnknownPermissions(u16),
 }
 
-/// Length of the value that holds so many entries.
+/// Length in bytes of a value with `entries` entries.
 #[must_use]
 pub const fn acl_bytes(entries: usize) -> usize {
     HEADER_BYTES + entries * ENTRY_BYTES
 }
 
-/// Reads the entries of an attribute's value: tag and permissions, in order. There may be none.
+/// Decodes the entries of an attribute's value in order, each as tag and permissions. The list may be empty.
 ///
 /// # Errors
-/// If the bytes are not such a value, or, from the iterator, if an entry is not one.
+/// [`AclCodingError`], at once for the whole value or from the iterator for one entry.
 pub fn decode_acl(
     value: &[u8],
 ) -> Result<impl ExactSizeIterator<Item = Result<(AclTag, u8), AclCodingError>>, AclCodingError> {
@@ -108,7 +108,10 @@ fn decode_entry(raw: &[u8; ENTRY_BYTES]) -> Result<(AclTag, u8), AclCodingError>
     }
 }
 
-/// Writes an attribute's value.
+/// Encodes an attribute's value.
+///
+/// # Panics
+/// If there are more than [`ACL_ENTRIES_MAX`] entries or permissions have more than three bits.
 #[must_use]
 pub fn encode_acl(entries: impl ExactSizeIterator<Item = (AclTag, u8)>) -> Vec<u8> {
     assert!(entries.len() <= ACL_ENTRIES_MAX, "a list fits an attribute");

@@ -1,28 +1,28 @@
-//! Sums. Value and operand look alike.
+//! Counters: sums over a volume. A value and an operand have the same encoding.
 //!
 //! ```text
 //!  0   1  tag, 1
-//!  1   *  sum, or what is added to it (zigzag varint); sums wrap at 2^64
+//!  1   *  value: the sum; operand: the number to add to it (zigzag varint); sums wrap at 2^64
 //! ```
 
 use super::{BAD_TAG, FIELDS};
 use crate::{Corrupt, Reader, varint};
 
-/// Longest encoded counter.
+/// Longest encoded counter, in bytes.
 pub const COUNTER_BYTES_MAX: usize = 11;
 
 const TAG: u8 = 1;
 
-/// Writes a sum, or an addition to one.
+/// Appends a sum or an operand of one.
 pub fn encode_counter(out: &mut Vec<u8>, value: i64) {
     out.push(TAG);
     varint::put_signed(out, value);
 }
 
-/// Reads a sum, or an addition to one.
+/// Decodes a sum or an operand of one.
 ///
 /// # Errors
-/// If the bytes are no counter.
+/// Codes 401, 402, 403 and 412.
 pub fn decode_counter(bytes: &[u8]) -> Result<i64, Corrupt> {
     let mut reader = Reader::new(bytes, &FIELDS);
     if reader.u8()? != TAG {

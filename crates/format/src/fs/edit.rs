@@ -1,4 +1,4 @@
-//! Operands of inodes: changes that are merged without reading the inode.
+//! Edits: operands of inodes, changes that are merged without reading the inode.
 //!
 //! ```text
 //!  0   1  tag, 3
@@ -6,14 +6,15 @@
 //!  bit 0   2  permissions are                       bit  8  *  links grow by (zigzag varint)
 //!      1   *  owner and group are (varints)              9  *  flags are (varint)
 //!      2   *  size is (varint), size - allocated        10  *  parent is (varint), 1 byte length, name
-//!             bytes is (zigzag varint, wrapping)        11  -  change time is as the modification time of bit 4
-//!      3   *  access time is                            12  -  change time is at least as in bit 6
-//!      4   *  modification time is                      13  *  extents to lay over those of a small file, to the end
+//!             bytes is (zigzag varint, wrapping)        11  -  change time is the time of bit 4
+//!      3   *  access time is                            12  -  change time is at least the time of bit 6
+//!      4   *  modification time is                      13  *  extents over a small file's, to the end
 //!      5   *  change time is
 //!      6   *  modification time is at least
 //!      7   *  change time is at least
 //! ```
-//! Times are as in an inode's birth time. "Is" comes before "at least" in effect.
+//! Times are encoded like an inode's birth time. "Is" sets the field; "at least" raises it if it is lower,
+//! after "is" has set it.
 
 use super::extent::{ExtentMap, ExtentReader, SMALL_FILE_BYTES_MAX};
 use super::inode::{Attrs, InodeTime, flag};
@@ -40,40 +41,42 @@ mod bit {
     pub const ALL: u64 = (1 << 14) - 1;
 }
 
-/// Changes to an inode. Absent fields leave things as they are.
+/// Changes to an inode. An absent field changes nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct InodeEdit<'a> {
-    /// Permissions become this.
+    /// New permissions.
     pub permissions: Option<u16>,
-    /// Owner and group become this.
+    /// New owner and group.
     pub owner: Option<(u32, u32)>,
-    /// Size and allocated bytes become this.
+    /// New size and allocated bytes.
     pub size: Option<(u64, u64)>,
-    /// Access time becomes this.
+    /// New access time.
     pub atime: Option<InodeTime>,
-    /// Modification time becomes this.
+    /// New modification time.
     pub mtime: Option<InodeTime>,
-    /// Change time becomes this.
+    /// New change time.
     pub ctime: Option<InodeTime>,
-    /// Modification time becomes this unless it is later.
+    /// Earliest modification time after the edit.
     pub mtime_max: Option<InodeTime>,
-    /// Change time becomes this unless it is later.
+    /// Earliest change time after the edit.
     pub ctime_max: Option<InodeTime>,
-    /// Links grow by this.
+    /// Number to add to the links.
     pub links_add: i64,
-    /// Flags become this.
+    /// New flags.
     pub flags: Option<u32>,
-    /// A directory's parent and name become this.
+    /// New parent of a directory and its name there.
     pub parent: Option<(u64, &'a [u8])>,
-    /// Laid over the extents of a small file.
+    /// Extents that replace what they cover of a small file.
     pub extents: ExtentMap<'a>,
 }
 
-/// "Is" and "at least" of one time, after those of a later edit.
+/// Composes the changes of one time: its "is" and "at least" in an edit, then those of a later edit.
 fn then(
     (set, max): (Option<InodeTime>, Option<InodeTime>),
     (later_set, later_max): (Option<InodeTime>, Option<InodeTime>),
 ) -> (Option<InodeTime>, Option<InodeTime>) {
+    // A later "is" replaces everything before it. Otherwise the higher of the two bounds holds, and a bound
+    // on a known time is applied at once.
     let (set, max) = if later_set.is_some() { (later_set, later_max) } else { (set, max.max(later_max)) };
     match set {
         Some(_) => (set.max(max), None),
@@ -82,10 +85,10 @@ fn then(
 }
 
 impl<'a> InodeEdit<'a> {
-    /// Makes this edit do what it did and then what `later` does.
+    /// Composes two edits: afterwards this edit has the effect of itself and then of `later`.
     ///
     /// # Errors
-    /// If the sum of link changes leaves its range.
+    /// Code 416, if the sum of link changes leaves its range.
     pub fn compose(&mut self, later: InodeEdit<'a>) -> Result<(), Corrupt> {
         self.permissions = later.permissions.or(self.permissions);
         self.owner = later.owner.or(self.owner);
@@ -102,10 +105,10 @@ impl<'a> InodeEdit<'a> {
         Ok(())
     }
 
-    /// Changes what an inode says of its file; parent and extents are the caller's to apply.
+    /// Applies the edit to the attributes. The caller applies parent and extents.
     ///
     /// # Errors
-    /// If the link count leaves its range.
+    /// Code 416, if the link count leaves its range.
     pub fn apply(&self, attrs: &mut Attrs) -> Result<(), Corrupt> {
         attrs.permissions = self.permissions.unwrap_or(attrs.permissions);
         (attrs.uid, attrs.gid) = self.owner.unwrap_or((attrs.uid, attrs.gid));
@@ -122,8 +125,9 @@ impl<'a> InodeEdit<'a> {
         Ok(())
     }
 
-    /// Writes the operand.
+    /// Appends the operand.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        // Most writes set both times to one moment; a bit without a field says so in place of twelve bytes.
         let ctime_same = self.ctime.is_some() && self.ctime == self.mtime;
         let ctime_max_same = self.ctime_max.is_some() && self.ctime_max == self.mtime_max;
         let presence = [
@@ -180,10 +184,10 @@ impl<'a> InodeEdit<'a> {
         self.extents.encode(out);
     }
 
-    /// Reads an operand.
+    /// Decodes an operand.
     ///
     /// # Errors
-    /// If the bytes are none.
+    /// Codes 401 to 416, if the bytes are no operand of an inode.
     pub fn decode(bytes: &'a [u8]) -> Result<InodeEdit<'a>, Corrupt> {
         let (mut edit, extents) = Self::decode_head(bytes)?;
         if let Some(extents) = extents {
@@ -192,7 +196,7 @@ impl<'a> InodeEdit<'a> {
         Ok(edit)
     }
 
-    /// Reads an operand but for its extents.
+    /// Decodes an operand without its extents, which are returned as a reader.
     pub(super) fn decode_head(bytes: &'a [u8]) -> Result<(InodeEdit<'a>, Option<ExtentReader<'a>>), Corrupt> {
         let mut reader = Reader::new(bytes, &FIELDS);
         if reader.u8()? != TAG {
@@ -200,6 +204,7 @@ impl<'a> InodeEdit<'a> {
         }
         let presence = reader.varint()?;
         let has = |bit: u64| presence & bit != 0;
+        // Each edit has one encoding: a change time stands in the operand once or is the modification time.
         let twice =
             (has(bit::CTIME) && has(bit::CTIME_SAME)) || (has(bit::CTIME_MAX) && has(bit::CTIME_MAX_SAME));
         let same_as_nothing =

@@ -1,16 +1,18 @@
-//! Where a file's bytes are: extents, sorted and without overlap, in a small file's inode or in a region.
+//! Extents: where the bytes of a file are. They lie in the inode of a small file or in the regions of a
+//! larger one.
 //!
 //! ```text
 //! region value            region operand           extent
-//!  0   1  tag, 1           0   1  tag, 2            gap from the end of the extent before (varint)
+//!  0   1  tag, 1           0   1  tag, 2            distance from the previous extent's end (varint)
 //!  1   *  extents          1   *  extents           length × 4 + source (varint)
 //!                                                   source 1: the bytes themselves
 //!                                                          2: segment (varint), offset in it (varint)
 //!                                                          3: a hole: nothing follows; in operands only
 //! ```
 //!
-//! Extents run to the end of the value. What no extent covers is, in a value, a hole; in an operand, unchanged.
-//! Neighbours that could be one extent are one extent, so a map has one spelling.
+//! Extents are sorted, do not overlap, and fill the value to its end. Bytes that no extent covers are a hole
+//! in a value, and unchanged in an operand. Neighbours that could be one extent are one extent, so that a map
+//! has one encoding.
 
 use crate::{Corrupt, Reader, varint};
 use smallvec::SmallVec;
@@ -21,7 +23,7 @@ use super::{BAD_EXTENT, BAD_SEGMENT, BAD_TAG, FIELDS, HOLE_IN_VALUE};
 /// Bytes of a file that one region covers.
 pub const REGION_BYTES: u32 = 1 << 20;
 
-/// Largest file whose extents live in its inode, in bytes.
+/// Largest size of a file with its extents in its inode, in bytes.
 pub const SMALL_FILE_BYTES_MAX: u32 = 64 << 10;
 
 const TAG_VALUE: u8 = 1;
@@ -30,34 +32,34 @@ const TAG_OPERAND: u8 = 2;
 /// Where the bytes of an extent are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExtentSource<'a> {
-    /// Nowhere: they are zeros.
+    /// Nowhere: the bytes are zeros.
     Hole,
-    /// Here.
+    /// In the value itself.
     Bytes(&'a [u8]),
-    /// In a segment, from this offset on.
+    /// In a segment, from this payload offset on.
     Slice(SegmentId, u64),
 }
 
 /// A run of bytes of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent<'a> {
-    /// First byte, counted in the region.
+    /// First byte, counted from the start of the region or small file.
     pub offset: u32,
     /// Number of bytes, never zero.
     pub len: u32,
-    /// Where they are.
+    /// Where the bytes are.
     pub source: ExtentSource<'a>,
 }
 
 impl<'a> Extent<'a> {
-    /// Bytes that ride in the value itself.
+    /// An extent of bytes in the value itself.
     #[must_use]
     pub fn bytes(offset: u32, bytes: &'a [u8]) -> Self {
         let len = u32::try_from(bytes.len()).expect("bytes of a region fit 32 bits");
         Extent { offset, len, source: ExtentSource::Bytes(bytes) }
     }
 
-    /// The bytes of a slice.
+    /// An extent of a slice's bytes.
     #[must_use]
     pub fn slice(offset: u32, slice: SlicePtr) -> Self {
         Extent {
@@ -67,7 +69,7 @@ impl<'a> Extent<'a> {
         }
     }
 
-    /// Zeros.
+    /// An extent of zeros.
     #[must_use]
     pub fn hole(offset: u32, len: u32) -> Self {
         Extent { offset, len, source: ExtentSource::Hole }
@@ -90,7 +92,10 @@ impl<'a> Extent<'a> {
         }
     }
 
-    /// The part of the extent inside `start..end`, which overlaps it.
+    /// The part of the extent inside `start..end`.
+    ///
+    /// # Panics
+    /// If the extent and the range do not overlap.
     #[must_use]
     pub fn clip(&self, start: u32, end: u32) -> Extent<'a> {
         let from = self.offset.max(start);
@@ -107,13 +112,14 @@ impl<'a> Extent<'a> {
         Extent { offset: from, len: to - from, source }
     }
 
-    /// The extent elsewhere.
+    /// The same bytes at another offset.
     #[must_use]
     pub fn at(&self, offset: u32) -> Extent<'a> {
         Extent { offset, ..*self }
     }
 
-    /// Whether `next` goes on where this ends and could be the same extent, bytes left aside.
+    /// Whether `next` begins where this extent ends and the two could be one extent. Never for extents of
+    /// bytes: those join when they are encoded.
     fn continues_into(&self, next: &Extent<'_>) -> bool {
         self.end() == next.offset
             && match (self.source, next.source) {
@@ -126,12 +132,18 @@ impl<'a> Extent<'a> {
     }
 }
 
-/// Extents sorted by offset, without overlap. Neighbouring `Bytes` stay apart here and join when encoded.
+/// Extents of one region or small file.
+///
+/// Invariants
+/// 1. Extents are sorted by offset, do not overlap, and are not empty (assert in `overlay`; test
+///    `fold::tests::an_overlay_reads_like_bytes_written_in_order`).
+/// 2. Neighbouring slices and holes that could be one extent are one extent (`join`). Neighbouring bytes stay
+///    apart in memory, because joining them would copy them; `encode` writes them as one extent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtentMap<'a>(SmallVec<[Extent<'a>; 2]>);
 
 impl<'a> ExtentMap<'a> {
-    /// Nothing.
+    /// A map without extents.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -154,15 +166,19 @@ impl<'a> ExtentMap<'a> {
         self.0.len()
     }
 
-    /// Bytes covered by data.
+    /// Number of bytes that are not holes.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {
         self.0.iter().filter(|e| e.source != ExtentSource::Hole).map(|e| u64::from(e.len)).sum()
     }
 
-    /// Lays an extent over what is there: the later wins.
+    /// Adds an extent. It replaces the parts of older extents that it covers.
+    ///
+    /// # Panics
+    /// If the extent is empty.
     pub fn overlay(&mut self, new: Extent<'a>) {
         assert!(new.len > 0, "an extent is not empty");
+        // Extents `first..past` overlap the new one. Of the first and the last of them a part may remain.
         let first = match self.0.last() {
             Some(last) if last.end() > new.offset => self.0.partition_point(|e| e.end() <= new.offset),
             _ => self.0.len(),
@@ -187,11 +203,12 @@ impl<'a> ExtentMap<'a> {
             self.0.extend(pieces);
             self.0.extend(tail);
         }
+        // At most three pieces went in at `first`; only they and their outer neighbours can be joined.
         let touched = (first + 3).min(self.0.len());
         self.join(first.saturating_sub(1), touched);
     }
 
-    /// Joins neighbours among the extents `from..=to`.
+    /// Joins neighbours among extents `from..=to`.
     fn join(&mut self, from: usize, to: usize) {
         let mut i = from;
         let mut left = to - from.min(to);
@@ -209,12 +226,12 @@ impl<'a> ExtentMap<'a> {
         }
     }
 
-    /// Turns what an operand says into what a value holds: holes need no extent.
+    /// Removes the holes: a value has no extents for them.
     pub fn drop_holes(&mut self) {
         self.0.retain(|e| e.source != ExtentSource::Hole);
     }
 
-    /// Writes the extents, neighbouring bytes joined.
+    /// Appends the encoded extents. Neighbouring bytes become one extent.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut at = 0;
         let mut rest = self.0.as_slice();
@@ -229,6 +246,7 @@ impl<'a> ExtentMap<'a> {
                     varint::put(out, offset);
                 }
                 ExtentSource::Bytes(bytes) => {
+                    // The length of the joined extent stands before its bytes: count first, then copy.
                     let mut run = 0;
                     while let Some(next) = tail
                         .get(run)
@@ -264,7 +282,7 @@ impl<'a> FromIterator<Extent<'a>> for ExtentMap<'a> {
     }
 }
 
-/// Reads encoded extents one by one.
+/// An iterator over encoded extents. After an error it ends.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtentReader<'a> {
     rest: &'a [u8],
@@ -274,7 +292,7 @@ pub struct ExtentReader<'a> {
 }
 
 impl<'a> ExtentReader<'a> {
-    /// None at all.
+    /// A reader of no extents.
     pub const EMPTY: ExtentReader<'static> = ExtentReader { rest: &[], at: 0, limit: 0, holes: false };
 
     pub(super) fn new(bytes: &'a [u8], limit: u32, holes: bool) -> Self {
@@ -286,10 +304,10 @@ impl<'a> ExtentReader<'a> {
         self.rest
     }
 
-    /// All of them, verified.
+    /// Decodes all extents.
     ///
     /// # Errors
-    /// If one does not decode.
+    /// The error of the first extent that does not decode.
     pub fn to_map(self) -> Result<ExtentMap<'a>, Corrupt> {
         let mut map = ExtentMap::new();
         for extent in self {
@@ -341,13 +359,13 @@ impl<'a> Iterator for ExtentReader<'a> {
     }
 }
 
-/// Writes a region's value or, with `is_operand`, what is laid over one.
+/// Appends a region's value or, with `is_operand`, an operand of one.
 pub fn encode_region(out: &mut Vec<u8>, extents: &ExtentMap<'_>, is_operand: bool) {
     out.push(if is_operand { TAG_OPERAND } else { TAG_VALUE });
     extents.encode(out);
 }
 
-/// The extents of a region's value or operand, not yet read.
+/// A reader of the extents of a region's value or operand.
 ///
 /// # Errors
 /// If the tag is wrong.
@@ -360,10 +378,10 @@ pub fn region_extents(bytes: &[u8], is_operand: bool) -> Result<ExtentReader<'_>
     Ok(ExtentReader::new(reader.take_rest(), REGION_BYTES, is_operand))
 }
 
-/// A region's value or operand, verified.
+/// Decodes a region's value or operand.
 ///
 /// # Errors
-/// If the bytes are none.
+/// Codes 401 to 412, if the bytes are no region.
 pub fn decode_region(bytes: &[u8], is_operand: bool) -> Result<ExtentMap<'_>, Corrupt> {
     region_extents(bytes, is_operand)?.to_map()
 }

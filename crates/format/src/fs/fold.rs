@@ -1,39 +1,41 @@
-//! What operands mean.
+//! Folding: the meaning of operands. A key's value is its newest base with the operands after it applied in
+//! order.
 
 use super::extent::{ExtentMap, SMALL_FILE_BYTES_MAX, decode_region, encode_region};
 use super::inode::{Inode, InodeContent};
 use super::{BAD_CONTENT, InodeEdit, Key, NO_OPERANDS, decode_counter, encode_counter};
 use crate::Corrupt;
 
-/// What operands are folded onto.
+/// The base that operands are folded onto.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FoldBase<'a> {
     /// The key's older value.
     Value(&'a [u8]),
     /// The key has no older value.
     Absent,
-    /// There may be an older value; the outcome is again an operand.
+    /// The older value is not known. The outcome is one operand.
     Unknown,
 }
 
-/// What folding left in the buffer.
+/// What [`fold`] wrote to its buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FoldOutcome {
     /// A value.
     Value,
     /// Nothing: the key has no value.
     Deleted,
-    /// One operand that does what all of them did.
+    /// One operand with the effect of all operands.
     Operand,
 }
 
-/// Folds operands, oldest first, onto a base, into `out`, which is cleared first.
+/// Folds `operands`, oldest first, onto `base`. Clears `out` and writes the result to it.
 ///
-/// Any grouping gives the same: folding a run of operands onto `Unknown` and the outcome onto a base equals
-/// folding them onto the base.
+/// Folding is associative: operands folded onto `Unknown`, and that result folded onto a base, give the same
+/// as the operands folded onto the base. Compaction relies on it.
 ///
 /// # Errors
-/// If the key, the base or an operand does not decode.
+/// The error of a key, base or operand that does not decode; code 413 for operands of a key that takes none;
+/// code 414 for an operand that does not fit the file type of its base.
 pub fn fold(
     key: &[u8],
     base: FoldBase<'_>,
@@ -69,6 +71,8 @@ fn region(base: FoldBase<'_>, operands: &[&[u8]], out: &mut Vec<u8>) -> Result<F
     for operand in operands {
         apply_extents(&mut map, &decode_region(operand, true)?);
     }
+    // Holes must stay in an operand, where they cover data of the unknown base. In a value they are the
+    // absence of extents.
     if base == FoldBase::Unknown {
         encode_region(out, &map, true);
         return Ok(FoldOutcome::Operand);
@@ -94,7 +98,7 @@ fn inode(base: FoldBase<'_>, operands: &[&[u8]], out: &mut Vec<u8>) -> Result<Fo
     }
     let value = match base {
         FoldBase::Value(value) => value,
-        // A change to an inode that is gone must not bring it back.
+        // An operand on a removed inode must not create it again.
         FoldBase::Absent => return Ok(FoldOutcome::Deleted),
         FoldBase::Unknown => {
             all.encode(out);
@@ -103,6 +107,8 @@ fn inode(base: FoldBase<'_>, operands: &[&[u8]], out: &mut Vec<u8>) -> Result<Fo
     };
     let mut inode = Inode::decode(value)?;
     all.apply(&mut inode.attrs)?;
+    // A lost commit can leave the size edit of a file without the commit that moved it to regions. The result
+    // would be an inode that no reader accepts.
     let small = matches!(inode.content, InodeContent::Small(_));
     if small && inode.attrs.size_bytes > u64::from(SMALL_FILE_BYTES_MAX) {
         return Err(BAD_CONTENT);
@@ -140,7 +146,7 @@ mod tests {
             0 => Extent::hole(offset, len),
             1 => Extent::bytes(offset, &BLOB[..len as usize]),
             _ => {
-                // Addresses that follow from the place in the file make neighbours that can fuse.
+                // An address that follows from the offset makes neighbours that can be joined.
                 let offset_bytes = u64::from(offset) + (at % 2) * 10_000;
                 Extent::slice(offset, SlicePtr { segment: SegmentId::FIRST, offset_bytes, len_bytes: len })
             }
@@ -204,7 +210,7 @@ mod tests {
         value
     }
 
-    /// Folds at once and in two groups, and wants the same.
+    /// Folds all operands at once and in two groups, and compares the results.
     fn grouping_does_not_matter(key: &[u8], base: FoldBase<'_>, operands: &[Vec<u8>], split: usize) {
         let all: Vec<&[u8]> = operands.iter().map(Vec::as_slice).collect();
         let (mut at_once, mut early, mut late, mut grouped) = (vec![], vec![], vec![], vec![]);
@@ -214,7 +220,7 @@ mod tests {
         assert_eq!(fold(key, FoldBase::Unknown, second, &mut late).unwrap(), FoldOutcome::Operand);
         assert_eq!(fold(key, base, &[&early, &late], &mut grouped).unwrap(), outcome);
         assert_eq!(at_once, grouped);
-        // And onto what the first group left behind.
+        // The result of the first group is a base for the second.
         let left = fold(key, base, first, &mut early).unwrap();
         let base = match left {
             FoldOutcome::Value => FoldBase::Value(&early),
@@ -247,7 +253,7 @@ mod tests {
 
         #[test]
         fn an_overlay_reads_like_bytes_written_in_order(ops in proptest::collection::vec((any::<u8>(), 0u32..2000, 1u32..600, any::<u64>()), 0..20)) {
-            // The twin: for each byte, what it last came from.
+            // The naive twin: the newest source of each byte.
             let mut twin = vec![None; 3000];
             let mut map = ExtentMap::new();
             for (pick, offset, len, at) in ops {
@@ -290,7 +296,8 @@ mod tests {
         assert_eq!(map.iter().next().map(|e| e.len), Some(30));
     }
 
-    /// Found when a commit record before the operand was lost: the fold wrote an inode that no one could read.
+    /// Regression: after the loss of a commit record before the operand, the fold wrote an inode that did not
+    /// decode.
     #[test]
     fn a_small_file_cannot_be_made_larger_than_small_files_are() {
         let mut operand = Vec::new();

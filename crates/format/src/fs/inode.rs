@@ -1,4 +1,4 @@
-//! Inodes and the names that hold or refer to them.
+//! Inodes and directory entries. A directory entry (dentry) holds an inode or refers to one.
 //!
 //! ```text
 //! dentry value, reference                  dentry, inode or orphan value, inode
@@ -57,11 +57,11 @@ pub mod flag {
     pub const DEFAULT_ACL: u32 = 1 << 3;
     /// One of them is `security.capability`.
     pub const CAPABILITY: u32 = 1 << 4;
-    /// All that have a meaning.
+    /// All flags that have a meaning.
     pub const ALL: u32 = 31;
 }
 
-/// A moment: nanoseconds past whole seconds since 1970, which are negative before.
+/// A time as whole seconds since 1970 and nanoseconds past them. Seconds are negative before 1970.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct InodeTime {
     /// Whole seconds since 1970-01-01T00:00:00Z.
@@ -83,7 +83,7 @@ impl InodeTime {
     }
 }
 
-/// What kind of file an inode is; the numbers are those of `st_mode >> 12` and of `d_type`.
+/// The type of a file. The numbers are those of `st_mode >> 12` and of `d_type`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum FileKind {
@@ -104,7 +104,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The kind with this number, `None` if there is none.
+    /// The type with this number, `None` if there is none.
     #[must_use]
     pub fn new(raw: u8) -> Option<FileKind> {
         Some(match raw {
@@ -119,7 +119,7 @@ impl FileKind {
         })
     }
 
-    /// Links of an inode that no one has counted further: a directory has its name and its own `.`.
+    /// The link count of a new inode: 2 for a directory (its name and its own `.`), else 1.
     #[must_use]
     pub fn first_links(self) -> u32 {
         if self == FileKind::Directory { 2 } else { 1 }
@@ -130,38 +130,38 @@ impl FileKind {
     }
 }
 
-/// What an inode says of its file, content aside.
+/// The attributes of a file: everything in its inode but number and content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attrs {
-    /// What kind of file.
+    /// Type of the file.
     pub kind: FileKind,
-    /// Permissions with setuid, setgid and sticky: 12 bits.
+    /// Permissions with setuid, setgid and sticky bits: 12 bits.
     pub permissions: u16,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names that lead here; of a directory 2 and one more for each subdirectory; of an orphan 0.
+    /// Number of names. A directory has 2 and one more for each subdirectory; an orphan has 0.
     pub links: u32,
-    /// Length in bytes: of a regular file its own, of a symbolic link the target's, else 0.
+    /// Length of a regular file or of the target of a symbolic link, in bytes; else 0.
     pub size_bytes: u64,
     /// Bytes of a regular file that are not holes.
     pub allocated_bytes: u64,
-    /// Number of a device, else 0.
+    /// Device number of a device file, else 0.
     pub rdev: u64,
-    /// When the inode was made.
+    /// Birth time.
     pub btime: InodeTime,
-    /// When content last changed.
+    /// Time of the last change of content.
     pub mtime: InodeTime,
-    /// When anything last changed.
+    /// Time of the last change of content or attributes.
     pub ctime: InodeTime,
-    /// When content was last read, to the precision of relatime.
+    /// Time of the last read of content, to the precision of relatime.
     pub atime: InodeTime,
     /// See [`flag`].
     pub flags: u32,
 }
 
-/// What is in a file.
+/// The content of a file.
 #[derive(Clone, Copy, Debug)]
 pub enum InodeContent<'a> {
     /// Nothing: pipes, sockets, devices.
@@ -172,25 +172,25 @@ pub enum InodeContent<'a> {
     Regions,
     /// A symbolic link's target.
     Symlink(&'a [u8]),
-    /// A directory's place: its parent's inode number and its name there. The root is its own parent and has no name.
+    /// A directory's parent, by inode number, and its name there. The root is its own parent and has no name.
     Directory(u64, &'a [u8]),
 }
 
 /// An inode.
 #[derive(Clone, Copy, Debug)]
 pub struct Inode<'a> {
-    /// Its number, never reused.
+    /// Inode number, never reused.
     pub ino: u64,
-    /// What it says of the file.
+    /// Attributes of the file.
     pub attrs: Attrs,
-    /// What is in the file.
+    /// Content of the file.
     pub content: InodeContent<'a>,
 }
 
-/// What a name leads to.
+/// The value of a name in a directory.
 #[derive(Clone, Copy, Debug)]
 pub enum Dentry<'a> {
-    /// An inode at its own key.
+    /// A reference to an inode with a key of its own: file type, inode number.
     Reference(FileKind, u64),
     /// The inode itself.
     Embedded(Inode<'a>),
@@ -204,12 +204,13 @@ impl<'a> Dentry<'a> {
         varint::put(out, ino);
     }
 
-    /// Reads a name's value.
+    /// Decodes the value of a name.
     ///
     /// # Errors
-    /// If it is none.
+    /// Codes 401 to 416, if the bytes are no dentry.
     pub fn decode(bytes: &'a [u8]) -> Result<Dentry<'a>, Corrupt> {
         if bytes.first() != Some(&TAG_REFERENCE) {
+            // An inode is embedded only while it has exactly this name; directories never are.
             let inode = Inode::decode(bytes)?;
             return match inode.attrs {
                 Attrs { kind: FileKind::Directory, .. } => Err(BAD_CONTENT),
@@ -225,7 +226,7 @@ impl<'a> Dentry<'a> {
         if ino == 0 { Err(BAD_INO) } else { Ok(Dentry::Reference(kind, ino)) }
     }
 
-    /// The number of the inode that the name leads to.
+    /// The inode number.
     #[must_use]
     pub fn ino(&self) -> u64 {
         match self {
@@ -234,7 +235,7 @@ impl<'a> Dentry<'a> {
         }
     }
 
-    /// What kind of file the name leads to.
+    /// The file type.
     #[must_use]
     pub fn kind(&self) -> FileKind {
         match self {
@@ -245,7 +246,7 @@ impl<'a> Dentry<'a> {
 }
 
 impl<'a> Inode<'a> {
-    /// Writes the inode with its content.
+    /// Appends the inode with its content.
     pub fn encode(&self, out: &mut Vec<u8>) {
         self.encode_head(out);
         match self.content {
@@ -259,7 +260,10 @@ impl<'a> Inode<'a> {
         }
     }
 
-    /// Writes the inode up to its content, which the caller writes behind it if it is extents that changed.
+    /// Appends the inode without its content. A caller that has changed the extents appends them after it.
+    ///
+    /// # Panics
+    /// If the number is zero, or permissions or flags have bits without a meaning.
     pub fn encode_head(&self, out: &mut Vec<u8>) {
         let a = &self.attrs;
         assert!(
@@ -269,6 +273,8 @@ impl<'a> Inode<'a> {
         out.push(TAG_INODE);
         varint::put(out, self.ino);
         out.extend_from_slice(&((a.kind as u16) << 12 | a.permissions).to_le_bytes());
+        // Which optional fields there are is known only when they are written, so their bits are filled in
+        // last.
         let presence_at = out.len();
         out.push(0);
         varint::put(out, u64::from(a.uid));
@@ -277,6 +283,7 @@ impl<'a> Inode<'a> {
             varint::put(out, a.size_bytes);
         }
         a.btime.encode(out, 0);
+        // A time that equals the one it counts from is left out: a file that was only created has one time.
         let mut presence = 0;
         for (bit, time, base) in
             [(bit::MTIME, a.mtime, a.btime), (bit::CTIME, a.ctime, a.mtime), (bit::ATIME, a.atime, a.btime)]
@@ -308,10 +315,10 @@ impl<'a> Inode<'a> {
         *out.get_mut(presence_at).expect("pushed above") = presence;
     }
 
-    /// Reads an inode.
+    /// Decodes an inode. Extents of a small file are decoded later, by [`ExtentReader`].
     ///
     /// # Errors
-    /// If the bytes are none. Extents of small files are read, and verified, later.
+    /// Codes 401 to 416, if the bytes are no inode.
     pub fn decode(bytes: &'a [u8]) -> Result<Inode<'a>, Corrupt> {
         let mut reader = Reader::new(bytes, &FIELDS);
         if reader.u8()? != TAG_INODE {
@@ -326,10 +333,12 @@ impl<'a> Inode<'a> {
         let presence = reader.u8()?;
         let has = |bit: u8| presence & bit != 0;
         let regular = kind == FileKind::Regular;
+        // Fields of one file type only must not appear in another: each inode has one encoding.
         if (has(bit::REGIONS | bit::ALLOCATED) && !regular) || has(bit::RDEV) != kind.is_device() {
             return Err(BAD_FLAGS);
         }
-        let (uid, gid) = (reader.varint32()?, reader.varint32()?);
+        let uid = reader.varint32()?;
+        let gid = reader.varint32()?;
         let mut size_bytes = if regular { reader.varint()? } else { 0 };
         let btime = InodeTime::decode(&mut reader, 0)?;
         let mut time = |bit: u8, base: InodeTime| {

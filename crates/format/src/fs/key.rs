@@ -1,9 +1,9 @@
-//! Keys. All numbers in keys are big-endian, so that byte order is number order.
+//! Keys of the ordered map. Their numbers are big-endian, so that the order of bytes is the order of numbers.
 //!
 //! ```text
-//!  0   4  volume, 0 for records of the whole pool
+//!  0   4  volume; 0 in the key of the filesystem record
 //!  4   1  kind
-//!  5   8  inode number, or for the pool's own records and for counters an id
+//!  5   8  inode number; in keys of pool records and counters an id
 //! 13   *  rest: the name (dentry, xattr) or the region's index (8 bytes); empty otherwise
 //! ```
 
@@ -21,7 +21,7 @@ pub const XATTR_NAME_BYTES_MAX: usize = 255;
 /// Bytes before the rest of a key.
 const HEAD_BYTES: usize = 13;
 
-/// A volume's number; zero stands for the pool itself.
+/// A volume's number. Zero is the pool itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct VolumeId(pub u32);
 
@@ -32,13 +32,13 @@ impl VolumeId {
     pub const FIRST: VolumeId = VolumeId(1);
 }
 
-/// What kind of record a key names. Zero is never written.
+/// The kind of record that a key names. Zero is never written.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum KeyKind {
-    /// A record of the whole pool.
+    /// A pool record: the filesystem record or the record of a volume.
     Pool = 1,
-    /// A sum.
+    /// A sum over a volume.
     Counter = 2,
     /// The inode of a directory or of a file with more than one link.
     Inode = 3,
@@ -48,14 +48,14 @@ pub enum KeyKind {
     Dentry = 5,
     /// An extended attribute.
     Xattr = 6,
-    /// A megabyte of a file.
+    /// The extents of 1 MiB of a file.
     Region = 7,
 }
 
-/// Which record of the whole pool.
+/// Which pool record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PoolRecordId {
-    /// The superblock.
+    /// The filesystem record.
     Filesystem,
     /// The record of a volume.
     Volume(VolumeId),
@@ -67,18 +67,18 @@ pub enum PoolRecordId {
 pub enum CounterId {
     /// Inodes that exist, orphans included.
     Inodes = 1,
-    /// Bytes of files that are not holes.
+    /// Allocated bytes of all files: bytes that are not holes.
     Bytes = 2,
 }
 
 /// A decoded key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Key<'a> {
-    /// A record of the whole pool.
+    /// A pool record.
     Pool(PoolRecordId),
     /// A sum of a volume.
     Counter(VolumeId, CounterId),
-    /// An inode that lives at its own key.
+    /// An inode with a key of its own.
     Inode(VolumeId, u64),
     /// An inode without a name.
     Orphan(VolumeId, u64),
@@ -90,7 +90,7 @@ pub enum Key<'a> {
     Region(VolumeId, u64, u64),
 }
 
-/// An encoded key; those of short names need no allocation.
+/// An encoded key. Keys of names up to 51 bytes need no allocation.
 pub type KeyBuf = SmallVec<[u8; 64]>;
 
 fn head(volume: VolumeId, kind: KeyKind, id: u64) -> [u8; HEAD_BYTES] {
@@ -108,14 +108,14 @@ fn with_rest(volume: VolumeId, kind: KeyKind, ino: u64, rest: &[u8]) -> KeyBuf {
     key
 }
 
-/// The key of a name in a directory. Whether the name is allowed is checked by [`Key::decode`] and by who takes names
-/// from people.
+/// The key of a name in a directory. The caller has checked that the name is allowed; [`Key::decode`] checks
+/// it again.
 #[must_use]
 pub fn dentry_key(volume: VolumeId, dir: u64, name: &[u8]) -> KeyBuf {
     with_rest(volume, KeyKind::Dentry, dir, name)
 }
 
-/// The key of an inode that lives on its own.
+/// The key of an inode with a key of its own.
 #[must_use]
 pub fn inode_key(volume: VolumeId, ino: u64) -> KeyBuf {
     with_rest(volume, KeyKind::Inode, ino, &[])
@@ -133,19 +133,19 @@ pub fn xattr_key(volume: VolumeId, ino: u64, name: &[u8]) -> KeyBuf {
     with_rest(volume, KeyKind::Xattr, ino, name)
 }
 
-/// First key and first key past all names of a directory.
+/// The range of keys of all names in a directory: first key, first key past them.
 #[must_use]
 pub fn dentry_range(volume: VolumeId, dir: u64) -> (KeyBuf, KeyBuf) {
     (with_rest(volume, KeyKind::Dentry, dir, &[]), past(volume, KeyKind::Dentry, dir))
 }
 
-/// First key and first key past all extended attributes of an inode.
+/// The range of keys of all extended attributes of an inode: first key, first key past them.
 #[must_use]
 pub fn xattr_range(volume: VolumeId, ino: u64) -> (KeyBuf, KeyBuf) {
     (with_rest(volume, KeyKind::Xattr, ino, &[]), past(volume, KeyKind::Xattr, ino))
 }
 
-/// First key and first key past the regions from `first` on.
+/// The range of keys of a file's regions from `first` on: first key, first key past them.
 #[must_use]
 pub fn region_range(volume: VolumeId, ino: u64, first: u64) -> (KeyBuf, KeyBuf) {
     (region_key(volume, ino, first), past(volume, KeyKind::Region, ino))
@@ -175,10 +175,10 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// The key that these bytes are.
+    /// Decodes a key.
     ///
     /// # Errors
-    /// If no key has these bytes.
+    /// Codes 400, 404 and 411, if no key has these bytes.
     pub fn decode(bytes: &'a [u8]) -> Result<Key<'a>, Corrupt> {
         let (volume, rest) = bytes.split_first_chunk::<4>().ok_or(BAD_KEY)?;
         let (&kind, rest) = rest.split_first().ok_or(BAD_KEY)?;
@@ -188,6 +188,7 @@ impl<'a> Key<'a> {
         if id == 0 {
             return Err(BAD_INO);
         }
+        // Volume 0 has one record, the filesystem record; every other kind of record belongs to a volume.
         if volume == VolumeId::POOL && kind != KeyKind::Pool as u8 {
             return Err(BAD_KEY);
         }
@@ -220,7 +221,7 @@ impl<'a> Key<'a> {
     }
 }
 
-/// A name as a directory may hold it.
+/// Checks a name of a directory entry.
 pub(super) fn dentry_name(name: &[u8]) -> Result<&[u8], Corrupt> {
     let good = (1..=NAME_BYTES_MAX).contains(&name.len())
         && !name.contains(&b'/')

@@ -1,8 +1,9 @@
-//! Keys and values of the filesystem: what the metadata engine's ordered map holds.
+//! Keys and values of the filesystem, the contents of the metadata engine's ordered map.
 //!
-//! A key says what kind of record its value is; a value never needs another value to be decoded. Values of some kinds
-//! also take *operands* (blind merges); [`fold`] says what an operand means, so that any reader can resolve
-//! a key's history without the filesystem. See `docs/FORMAT.md`, sections "Keys", "Inodes", "Regions" and "Counters".
+//! A key says which kind of record its value is. A value decodes without any other value. Values of some
+//! kinds also take *operands*: changes that are merged without reading the value. [`fold`] defines the
+//! meaning of operands, so that any reader can compute a value from its history without the filesystem. See
+//! `docs/FORMAT.md`, sections "Keys", "Inodes", "Regions" and "Counters".
 
 mod acl;
 mod counter;
@@ -52,5 +53,5 @@ const BAD_CONTENT: Corrupt = Corrupt::new(414, "content does not fit the file ty
 const BAD_VERSION: Corrupt = Corrupt::new(415, "format version is not known");
 const BAD_LINKS: Corrupt = Corrupt::new(416, "link count leaves its range");
 
-/// What the readers of all keys and values report.
+/// The errors of the readers of all values.
 static FIELDS: FieldErrors = FieldErrors { short: TRUNCATED, varint: BAD_VARINT, trailing: TRAILING };

@@ -1,11 +1,11 @@
-//! Records of the whole pool.
+//! Pool records: the filesystem record and the records of volumes.
 //!
 //! ```text
-//! superblock                               volume
+//! filesystem record                        volume record
 //!  0   1  tag, 1                            0   1  tag, 2
-//!  1   2  format version, 1                 1   *  number of the root inode (varint)
-//!  3   *  first inode number that no        *   *  name, 1 to 255 bytes, to the end
-//!         one has reserved (varint)
+//!  1   2  version of the records, 1         1   *  inode number of the root directory (varint)
+//!  3   *  first inode number that is        *   *  name, 1 to 255 bytes, to the end
+//!         not reserved (varint)
 //! ```
 
 use super::{BAD_INO, BAD_TAG, BAD_VERSION, FIELDS, key};
@@ -14,34 +14,35 @@ use crate::{Corrupt, Reader, varint};
 /// The version of the filesystem's records that this code writes.
 pub const FORMAT_VERSION: u16 = 1;
 
-/// State of the whole pool.
+/// The filesystem record: the state of the whole pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FilesystemRecord {
-    /// Inode numbers below this one may be in use; numbers are never used twice.
+    /// First inode number that is not reserved. Numbers below it may be in use; no number is used twice.
     pub next_ino: u64,
 }
 
-/// A volume.
+/// The record of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VolumeRecord<'a> {
-    /// Inode number of its root directory.
+    /// Inode number of the root directory.
     pub root_ino: u64,
-    /// Its name.
+    /// Name of the volume.
     pub name: &'a [u8],
 }
 
 impl FilesystemRecord {
-    /// Writes the record.
+    /// Appends the record.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        debug_assert!(self.next_ino > 0, "inode numbers count from 1");
         out.push(1);
         out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
         varint::put(out, self.next_ino);
     }
 
-    /// Reads the record.
+    /// Decodes the record.
     ///
     /// # Errors
-    /// If the bytes are no superblock, or one of a version that this code does not know.
+    /// Code 415 for a version that this code does not know; codes 401 to 404 and 412 for other bytes.
     pub fn decode(bytes: &[u8]) -> Result<FilesystemRecord, Corrupt> {
         let mut reader = Reader::new(bytes, &FIELDS);
         if reader.u8()? != 1 {
@@ -57,17 +58,18 @@ impl FilesystemRecord {
 }
 
 impl<'a> VolumeRecord<'a> {
-    /// Writes the record.
+    /// Appends the record.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        debug_assert!(self.root_ino > 0, "inode numbers count from 1");
         out.push(2);
         varint::put(out, self.root_ino);
         out.extend_from_slice(self.name);
     }
 
-    /// Reads the record.
+    /// Decodes the record.
     ///
     /// # Errors
-    /// If the bytes are no volume.
+    /// Codes 401 to 404 and 411.
     pub fn decode(bytes: &'a [u8]) -> Result<VolumeRecord<'a>, Corrupt> {
         let mut reader = Reader::new(bytes, &FIELDS);
         if reader.u8()? != 2 {

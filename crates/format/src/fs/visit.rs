@@ -1,4 +1,4 @@
-//! The slices that values name, and values with their slices changed.
+//! Slice pointers in values: listing them, and rewriting a value when its bytes move.
 
 use crate::Corrupt;
 use smallvec::SmallVec;
@@ -8,13 +8,13 @@ use super::extent::{Extent, ExtentMap, ExtentReader, ExtentSource, SMALL_FILE_BY
 use super::inode::{Dentry, Inode, InodeContent};
 use super::{InodeEdit, Key};
 
-/// Bytes of a file that stay in its value for ever: up to here a pointer would save nothing.
+/// Longest run of bytes that is never packed into a slice. A pointer in its place would save nothing.
 pub const INLINE_FOREVER_BYTES_MAX: usize = 64;
 
-/// Most bytes packed as one slice; the log never splits as much.
+/// Most bytes packed as one slice. The log stores a run of this length as one slice.
 const PACK_BYTES_MAX: usize = 64 << 10;
 
-/// The extents in a value or operand, which are its last bytes; `None` if it has none.
+/// A reader of the extents of a value or operand, which are its last bytes. `None` if it has none.
 fn extents<'a>(key: &[u8], value: &'a [u8], is_operand: bool) -> Result<Option<ExtentReader<'a>>, Corrupt> {
     let of_inode = |inode: Inode<'a>| match inode.content {
         InodeContent::Small(extents) => Some(extents),
@@ -37,7 +37,7 @@ fn extents<'a>(key: &[u8], value: &'a [u8], is_operand: bool) -> Result<Option<E
 /// Calls `visit` for each slice that a value or operand names.
 ///
 /// # Errors
-/// If key or value does not decode.
+/// Codes 400 to 416, if key or value does not decode. `visit` may have been called before the error is found.
 pub fn pointers(
     key: &[u8],
     value: &[u8],
@@ -52,11 +52,12 @@ pub fn pointers(
     Ok(())
 }
 
-/// Rewrites a value or operand: runs of more than [`INLINE_FOREVER_BYTES_MAX`] bytes go where `pack` puts them, slices go
-/// where `moved` says. `false` if nothing changed; `out` is then as it was.
+/// Rewrites a value or operand into `out`. `pack` stores each run of more than [`INLINE_FOREVER_BYTES_MAX`]
+/// bytes and returns its slice. `moved` returns the new slices of a slice, or `None` if it stays. Returns
+/// `false`, and leaves `out` unchanged, if nothing changed.
 ///
 /// # Errors
-/// If key or value does not decode, or what a callback returned.
+/// Codes 400 to 416, if key or value does not decode, or the error of a callback.
 pub fn relocate<E: From<Corrupt>>(
     key: &[u8],
     value: &[u8],
@@ -66,6 +67,7 @@ pub fn relocate<E: From<Corrupt>>(
     out: &mut Vec<u8>,
 ) -> Result<bool, E> {
     let Some(extents) = extents(key, value, is_operand)? else { return Ok(false) };
+    // Only the extents change. The bytes before them are copied as they are.
     let head_len = value.len() - extents.raw().len();
     let mut changed = false;
     let mut map = ExtentMap::new();
@@ -77,7 +79,7 @@ pub fn relocate<E: From<Corrupt>>(
                 let mut at = extent.offset;
                 for piece in bytes.chunks(PACK_BYTES_MAX) {
                     let slice = pack(piece)?;
-                    assert_eq!(slice.len_bytes as usize, piece.len(), "all that was given is packed");
+                    assert_eq!(slice.len_bytes as usize, piece.len(), "the slice holds the whole run");
                     map.overlay(Extent::slice(at, slice));
                     at += slice.len_bytes;
                 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0   1  tag, 1
-//!  1   *  what the attribute says, 0 to 65536 bytes, to the end
+//!  1   *  the attribute's bytes, 0 to 65536, to the end
 //! ```
 
 use super::{BAD_TAG, FIELDS, TRAILING};
@@ -13,17 +13,20 @@ pub const XATTR_BYTES_MAX: usize = 64 << 10;
 
 const TAG: u8 = 1;
 
-/// Writes an attribute's value.
+/// Appends an attribute's value.
+///
+/// # Panics
+/// If it is longer than [`XATTR_BYTES_MAX`].
 pub fn encode_xattr(out: &mut Vec<u8>, value: &[u8]) {
-    assert!(value.len() <= XATTR_BYTES_MAX, "longer values are refused at the door");
+    assert!(value.len() <= XATTR_BYTES_MAX, "the caller has refused longer values");
     out.push(TAG);
     out.extend_from_slice(value);
 }
 
-/// Reads an attribute's value.
+/// Decodes an attribute's value.
 ///
 /// # Errors
-/// If the bytes are none.
+/// Codes 401, 403 and 412.
 pub fn decode_xattr(bytes: &[u8]) -> Result<&[u8], Corrupt> {
     let mut reader = Reader::new(bytes, &FIELDS);
     if reader.u8()? != TAG {
