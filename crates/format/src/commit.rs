@@ -1,10 +1,10 @@
-//! Commit records: what a sync writes to the commit log.
+//! Commit records: the record that a sync writes to the commit log.
 //!
 //! ```text
 //! 0   u32     CRC32C of all that follows
 //! 4   u8      kind 1
-//! 5   u64     first: no change in the record has a lower seq; never 0
-//! 13  u64     last: none has a higher one; every commit from first to last is here whole
+//! 5   u64     first seq, never 0
+//! 13  u64     last seq
 //! 21  u32     number of changes
 //! 25  changes, each:
 //!       varint  seq − first
@@ -13,14 +13,16 @@
 //!       key bytes, value bytes
 //! ```
 //!
-//! Changes to one key are in the order they were made. Changes to different keys are in any order.
+//! A *change* is a key version: key, seq, kind and value. The record holds every commit from the first seq to
+//! the last, each of them whole. Changes to one key stand in the order in which they were made; changes to
+//! different keys stand in any order.
 
 use warpfire_units::Seq;
 
 use crate::table::{KeyVersion, VersionKind};
 use crate::{Corrupt, FieldErrors, Reader, crc32c, varint};
 
-/// First byte after the checksum.
+/// The byte after the checksum.
 const KIND: u8 = 1;
 const HEADER_BYTES: usize = 25;
 
@@ -29,7 +31,7 @@ const BAD_RECORD: Corrupt = Corrupt::new(311, "commit record structure");
 
 static FIELDS: FieldErrors = FieldErrors::all(BAD_RECORD);
 
-/// Collects the changes of one record.
+/// Builds one record.
 #[derive(Debug)]
 pub struct CommitRecordBuilder {
     out: Vec<u8>,
@@ -40,6 +42,9 @@ pub struct CommitRecordBuilder {
 
 impl CommitRecordBuilder {
     /// A record of the commits from `first` to `last`.
+    ///
+    /// # Panics
+    /// If the range holds no commit.
     #[must_use]
     pub fn new(first: Seq, last: Seq) -> Self {
         assert!(Seq(0) < first && first <= last, "a record covers at least one commit");
@@ -47,8 +52,12 @@ impl CommitRecordBuilder {
     }
 
     /// Adds a change.
+    ///
+    /// # Panics
+    /// If its seq is outside the record's range.
     pub fn push(&mut self, change: KeyVersion<'_>) {
         assert!(self.first <= change.seq && change.seq <= self.last, "the record covers the change");
+        debug_assert!(change.kind != VersionKind::Delete || change.value.is_empty(), "a delete has no value");
         varint::put(&mut self.out, change.seq.0 - self.first.0);
         varint::put(&mut self.out, change.key.len() as u64);
         varint::put(&mut self.out, (change.value.len() as u64) << 2 | change.kind as u64);
@@ -70,7 +79,7 @@ impl CommitRecordBuilder {
     }
 }
 
-/// A record whose checksum and header have been verified.
+/// A record with a verified checksum and header. The changes are decoded by [`CommitRecord::for_each`].
 #[derive(Clone, Copy, Debug)]
 pub struct CommitRecord<'a> {
     /// First commit in the record.
@@ -82,7 +91,10 @@ pub struct CommitRecord<'a> {
 }
 
 impl<'a> CommitRecord<'a> {
-    /// Verifies the checksum and reads the header. `None` if it is a record of another kind.
+    /// Verifies the checksum and reads the header. `None` if the record is of another kind.
+    ///
+    /// # Errors
+    /// Codes 310 and 311.
     pub fn decode(record: &'a [u8]) -> Result<Option<Self>, Corrupt> {
         let mut reader = Reader::new(record, &FIELDS);
         let crc = reader.u32()?;
@@ -92,14 +104,20 @@ impl<'a> CommitRecord<'a> {
         if reader.u8()? != KIND {
             return Ok(None);
         }
-        let (first, last, count) = (Seq(reader.u64()?), Seq(reader.u64()?), reader.u32()?);
+        let first = Seq(reader.u64()?);
+        let last = Seq(reader.u64()?);
+        let count = reader.u32()?;
         if first == Seq(0) || last < first {
             return Err(BAD_RECORD);
         }
         Ok(Some(CommitRecord { first, last, count, changes: reader.rest() }))
     }
 
-    /// Calls `each` with every change, in order.
+    /// Calls `each` with every change, in the order of the record.
+    ///
+    /// # Errors
+    /// Code 311, when the bytes after the header are not the changes that the header announces. `each` has
+    /// then seen the changes up to the fault.
     pub fn for_each(&self, mut each: impl FnMut(KeyVersion<'a>)) -> Result<(), Corrupt> {
         let mut reader = Reader::new(self.changes, &FIELDS);
         for _ in 0..self.count {

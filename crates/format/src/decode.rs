@@ -1,4 +1,4 @@
-//! Decoding of bytes that nothing has verified yet: what a decoder reports, and how it takes fields.
+//! Tools of all decoders: the error that they return and the reader that takes fields off the front of bytes.
 
 use crate::varint;
 
@@ -8,20 +8,20 @@ use crate::varint;
 pub struct Corrupt {
     /// Permanent number of this kind of corruption.
     pub code: u16,
-    /// What did not hold.
+    /// The broken rule, in plain English.
     pub reason: &'static str,
 }
 
 impl Corrupt {
-    /// A corruption of kind `code`. Product code calls this with a literal, for a named constant only: so a
-    /// test of the repository sees every code once.
+    /// A corruption of kind `code`. Product code calls this for named constants only and with a literal,
+    /// because a test of the repository reads the codes from the source.
     #[must_use]
     pub const fn new(code: u16, reason: &'static str) -> Self {
         Corrupt { code, reason }
     }
 }
 
-/// What a [`Reader`] reports when it cannot take a field. One structure has one set of these.
+/// The errors that a [`Reader`] returns when it cannot take a field. Each structure has one set of them.
 #[derive(Debug)]
 pub struct FieldErrors {
     /// The bytes end before the field does.
@@ -33,15 +33,15 @@ pub struct FieldErrors {
 }
 
 impl FieldErrors {
-    /// The same error whatever is wrong.
+    /// One error for all three cases.
     #[must_use]
     pub const fn all(error: Corrupt) -> Self {
         FieldErrors { short: error, varint: error, trailing: error }
     }
 }
 
-/// Takes fields off the front of a byte string. Fixed-width fields are little-endian. A field that cannot be
-/// taken is an error of the structure that is read, and takes nothing.
+/// Takes fields off the front of a byte string. Fixed-width fields are little-endian. When a field cannot be
+/// taken, the reader stays where it is and returns the error of its structure.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -107,20 +107,22 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Says which of the two things is wrong with a varint that could not be taken.
+    /// Chooses the error of a varint that could not be taken: too few bytes, or bytes that are no varint.
     #[cold]
     fn varint_error(&self) -> Corrupt {
+        // If every byte announces another one and there is room for more, only the end of the bytes is to
+        // blame.
         let ends_early = self.rest.len() < varint::BYTES_MAX && self.rest.iter().all(|byte| *byte >= 0x80);
         if ends_early { self.errors.short } else { self.errors.varint }
     }
 
-    /// The next varint, whose number must fit 32 bits.
+    /// The next varint. Its number must fit 32 bits.
     #[inline]
     pub fn varint32(&mut self) -> Result<u32, Corrupt> {
         u32::try_from(self.varint()?).map_err(|_| self.errors.varint)
     }
 
-    /// The next varint as a signed number, zigzag: numbers near zero are short.
+    /// The next varint as a signed number in zigzag order, in which numbers near zero are short.
     pub fn signed(&mut self) -> Result<i64, Corrupt> {
         let raw = self.varint()?;
         Ok((raw >> 1).cast_signed() ^ -(raw & 1).cast_signed())
@@ -146,7 +148,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// `otherwise` unless every byte is zero: padding is verified, not ignored.
+/// Returns `otherwise` as an error unless every byte is zero. Padding is verified so that it can get a
+/// meaning in a later version.
 pub(crate) fn only_zeroes(padding: &[u8], otherwise: Corrupt) -> Result<(), Corrupt> {
     if padding.iter().all(|b| *b == 0) { Ok(()) } else { Err(otherwise) }
 }
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_varint_that_ends_early_is_told_from_one_that_is_wrong() {
+    fn a_varint_that_ends_early_has_another_error_than_a_wrong_one() {
         for short in [&[][..], &[0x80], &[0xff; 9]] {
             assert_eq!(reader(short).varint(), Err(ERRORS.short));
         }

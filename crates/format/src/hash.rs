@@ -1,6 +1,6 @@
-//! The two functions of bytes whose results are on flash: the checksum and the hash of keys. Neither ever changes.
+//! The checksum and the hash of keys. Their results are on flash, so neither function may ever change.
 
-/// CRC32C (Castagnoli, reflected, as in iSCSI) of `bytes`: the one checksum of the format.
+/// CRC32C (Castagnoli, reflected, as in iSCSI) of `bytes`: the only checksum of the format.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
@@ -16,8 +16,9 @@ fn fold(a: u64, b: u64) -> u64 {
     (wide as u64) ^ ((wide >> 64) as u64)
 }
 
-/// 64 bits of a key: each 8-byte little-endian word is mixed in by one multiplication whose halves are
-/// xored (the construction of wyhash). The last word is padded with zeroes; the length goes in first.
+/// The 64-bit hash of a key. The state starts from the length. Each little-endian word of 8 bytes is mixed in
+/// by one multiplication of which the two halves are xored (the construction of wyhash). A last, shorter word
+/// is padded with zeroes and mixed with a constant of its own.
 #[must_use]
 #[inline]
 pub fn key_hash(key: &[u8]) -> u64 {

@@ -1,6 +1,16 @@
 //! Every byte on flash: encode, decode, verify, and nothing else.
 //!
-//! One module per structure; the words and the numbered MUSTs are in `docs/FORMAT.md`.
+//! One module per structure. `docs/FORMAT.md` is the specification: it defines the terms and the rules, and a
+//! reader can be written from it alone. The pictures of bytes here repeat its tables next to the code.
+//!
+//! Invariants
+//! 1. A decoder returns for any bytes. It does not panic, and a false count makes no large allocation
+//!    (tests/decoders.rs runs every decoder on arbitrary and on damaged bytes).
+//! 2. A structure that decodes has one encoding: encoding it again gives the same bytes (the same test).
+//!    Commit records and table blocks are exceptions; no code encodes them again.
+//! 3. An encoder panics rather than write bytes that its decoder refuses (asserts in each `encode`).
+//! 4. Every kind of corruption has a permanent number, used once (a test of the repository compares the
+//!    numbers with `docs/FORMAT.md`).
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +30,7 @@ mod varint;
 pub use decode::{Corrupt, FieldErrors, Reader};
 pub use hash::{crc32c, key_hash};
 
-/// A 128-bit random name, of a pool or of a device. Never zero on flash.
+/// The 128-bit random name of a pool or of a device. Never zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Uuid(std::num::NonZeroU128);
 

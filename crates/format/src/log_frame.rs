@@ -1,7 +1,7 @@
-//! Frames: what the commit log is made of.
+//! Log frames: the payload of the commit log's stripes.
 //!
-//! The payload of a log stripe is whole frames, one after the other; no frame spans stripes. A record that
-//! does not fit is cut into fragments.
+//! A log stripe holds whole frames, one after the other; no frame spans two stripes. A record that does not
+//! fit into one frame is split into fragments.
 //!
 //! ```text
 //! offset  bytes
@@ -21,7 +21,7 @@
 //!    6  segment freed   u64 segment id
 //!    7  log continues   segment descriptor (mirror)
 //! ```
-//! Little-endian. Frames have no checksum of their own: the stripe has.
+//! Little-endian. A frame has no checksum of its own; the checksums of its stripe cover it.
 
 use warpfire_units::SegmentId;
 
@@ -49,16 +49,16 @@ const TRAILING: Corrupt = Corrupt::new(225, "log frame body is longer than its c
 
 static FIELDS: FieldErrors = FieldErrors { short: SHORT, varint: FIELD, trailing: TRAILING };
 
-/// Which part of a record a fragment is.
+/// The place of a fragment in its record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecordFragment {
-    /// All of it.
+    /// The only fragment.
     Whole,
-    /// Its beginning; more follows.
+    /// The first of several.
     First,
-    /// Neither its beginning nor its end.
+    /// Neither the first nor the last.
     Middle,
-    /// Its end.
+    /// The last of several.
     Last,
 }
 
@@ -86,38 +86,38 @@ impl RecordFragment {
 /// One frame of the commit log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LogFrame<'a> {
-    /// Bytes of a client's record.
+    /// A fragment of one of the client's records.
     Record {
-        /// Which part.
+        /// Its place in the record.
         fragment: RecordFragment,
         /// The record's number, counted up by one from 1.
         pos: u64,
         /// The fragment's bytes.
         bytes: &'a [u8],
     },
-    /// Everything since the barrier before this one counts together or not at all.
+    /// The end of a group. The frames since the previous barrier count together or not at all.
     Barrier {
         /// Counted up by one from 1.
         number: u64,
-        /// The checkpoint that was newest when this was written.
+        /// The newest checkpoint when the barrier was written.
         checkpoint: u64,
     },
-    /// A bulk segment exists.
+    /// A new bulk segment.
     Opened(SegmentDescriptor),
-    /// A bulk segment has further stripes.
+    /// Further stripes of a bulk segment.
     Grew {
         /// The segment.
         segment: SegmentId,
-        /// Stripes it had before.
+        /// Number of stripes that it had before, which is the number of the first new stripe.
         first_stripe: u32,
         /// The new stripes.
         runs: Vec<StripeRun>,
     },
     /// A bulk segment gets no further stripes.
     Sealed(SegmentId),
-    /// Nothing refers to a bulk segment; its zones are free once the next barrier is durable.
+    /// A bulk segment is removed. Its zones become free when the next barrier is durable.
     Freed(SegmentId),
-    /// The log goes on in this mirror segment when the present one ends.
+    /// The log continues in this mirror segment when the current one ends.
     LogNext(SegmentDescriptor),
 }
 
@@ -125,7 +125,7 @@ impl<'a> LogFrame<'a> {
     /// Appends the encoding to `out`.
     ///
     /// # Panics
-    /// If it could not be read back.
+    /// If [`LogFrame::decode`] would refuse the bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         let (kind, fragment) = match self {
@@ -137,6 +137,8 @@ impl<'a> LogFrame<'a> {
             LogFrame::Freed(_) => (6, 0),
             LogFrame::LogNext(_) => (7, 0),
         };
+        // The length of the body is known only after it is encoded, so its four bytes are filled in
+        // afterwards.
         out.extend_from_slice(&[kind, fragment, 0, 0, 0, 0, 0, 0]);
         self.encode_body(out);
         let body = u32::try_from(out.len() - start - FRAME_HEAD_BYTES).expect("a frame is below 4 GiB");
@@ -164,7 +166,12 @@ impl<'a> LogFrame<'a> {
                 d.encode(out);
             }
             LogFrame::Grew { segment, first_stripe, runs } => {
-                assert!((1..=GREW_RUNS_MAX).contains(&runs.len()), "growth is cut to fit a stripe");
+                assert!((1..=GREW_RUNS_MAX).contains(&runs.len()), "growth is split to fit a stripe");
+                // A bulk stripe has payload rows, so neither number of a run is zero (`decode_grew`).
+                debug_assert!(
+                    runs.iter().all(|r| r.count > 0 && (1..=ROWS_MAX).contains(&r.rows)),
+                    "whole runs"
+                );
                 out.extend_from_slice(&segment.get().to_le_bytes());
                 out.extend_from_slice(&first_stripe.to_le_bytes());
                 out.extend_from_slice(&u32::try_from(runs.len()).expect("checked above").to_le_bytes());
@@ -180,10 +187,10 @@ impl<'a> LogFrame<'a> {
         }
     }
 
-    /// Decodes one frame from the front of `bytes` and returns what follows it.
+    /// Decodes one frame from the front of `bytes` and returns it with the bytes after it.
     ///
     /// # Errors
-    /// Codes 220 to 225, and those of the segment descriptor.
+    /// Codes 220 to 225, and codes 200 to 206 of the segment descriptor.
     pub fn decode(bytes: &'a [u8]) -> Result<(LogFrame<'a>, &'a [u8]), Corrupt> {
         let mut head = Reader::new(bytes, &FIELDS);
         let kind = head.u8()?;
@@ -193,6 +200,7 @@ impl<'a> LogFrame<'a> {
         }
         let len = usize::try_from(head.u32()?).map_err(|_| SHORT)?;
         let mut body = Reader::new(head.bytes(len)?, &FIELDS);
+        // The fragment byte has a meaning in records only and is padding elsewhere.
         if kind != 1 && fragment != 0 {
             return Err(FRAGMENT);
         }
@@ -337,6 +345,7 @@ mod tests {
 
     #[test]
     fn each_field_is_held_to_its_range() {
+        // Frame, byte, value, error.
         let cases = [
             (4, 0, 0, TYPE),
             (4, 0, 8, TYPE),

@@ -1,25 +1,26 @@
-//! What the log keeps in a root: the segment table, and where the commit log is to be read from.
+//! The log state: the payload of a root. It holds the segment table and the place where reading the commit
+//! log begins.
 //!
 //! ```text
 //! offset  bytes
 //!      0      4  magic "WfLg"
 //!      4      2  version: 1
 //!      6      2  zero
-//!      8      8  next segment id, not zero; every id below lies before it
+//!      8      8  next segment id, not zero; all ids in the descriptors are smaller
 //!     16      8  number of the next record, not zero
-//!     24      8  number of the first record that is needed, not zero, at most the one above
-//!     32      8  last barrier that this state includes; 0: none yet
-//!     40      8  sequence of the last log stripe that this state includes; 0: none yet
+//!     24      8  number of the first record that is needed, not zero, not above that of the next record
+//!     32      8  last barrier that this state includes; 0 before the first
+//!     40      8  sequence of the last log stripe that this state includes; 0 before the first
 //!     48      8  checkpoint number, not zero, counted up by one
 //!     56      4  stripe of the first log segment at which reading begins
-//!     60      4  log segments, c, not zero
-//!     64      4  bulk segments, b
+//!     60      4  c, number of log segments, not zero
+//!     64      4  b, number of bulk segments
 //!     68      4  zero
 //!     72      …  c descriptors of mirror segments, in the order of the log
 //!      …      …  b descriptors of bulk segments, ids ascending
 //!      …      …  the client's state
 //! ```
-//! Little-endian. The root record's checksum covers it.
+//! Little-endian. The checksum of the root's body covers it.
 
 use warpfire_units::SegmentId;
 
@@ -38,20 +39,20 @@ const TABLE: Corrupt = Corrupt::new(245, "log state with an impossible segment")
 
 static FIELDS: FieldErrors = FieldErrors::all(SHORT);
 
-/// The log's part of a root.
+/// The log state, without the client's state that follows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogState {
-    /// The id that the next segment gets.
+    /// The id of the next segment to be allocated.
     pub next_segment: SegmentId,
-    /// The number that the next record gets.
+    /// The number of the next record to be written.
     pub next_pos: u64,
-    /// Records before this one are not needed.
+    /// The number of the first record that recovery still needs.
     pub keep_from: u64,
-    /// Barriers up to this one are part of this state.
+    /// The last barrier that is part of this state.
     pub barrier: u64,
-    /// Log stripes up to this sequence number were accepted; later ones count from the next number on.
+    /// The sequence of the last log stripe that is part of this state. The next stripe has the next number.
     pub sequence: u64,
-    /// Counts checkpoints.
+    /// The number of this checkpoint.
     pub checkpoint: u64,
     /// Stripe of the first log segment at which reading begins.
     pub first_stripe: u32,
@@ -65,10 +66,10 @@ impl LogState {
     /// The encoding, followed by the client's state.
     ///
     /// # Panics
-    /// If it could not be read back.
+    /// If [`LogState::decode`] would refuse the bytes.
     #[must_use]
     pub fn encode(&self, client: &[u8]) -> Vec<u8> {
-        self.verify().expect("a log state that could not be read back is never written");
+        self.verify().expect("only a log state that decodes is written");
         let count = |n: usize| u32::try_from(n).expect("fewer than 2^32 segments").to_le_bytes();
         let mut out = Vec::with_capacity(128 + client.len() + 64 * (self.chain.len() + self.segments.len()));
         out.extend_from_slice(&MAGIC);
@@ -96,10 +97,10 @@ impl LogState {
         out
     }
 
-    /// Decodes a root's payload, and returns the client's state that follows.
+    /// Decodes a root's payload and returns the log state with the client's state after it.
     ///
     /// # Errors
-    /// Codes 240 to 245, and those of the segment descriptor.
+    /// Codes 240 to 245, and codes 200 to 206 of the segment descriptor.
     pub fn decode(bytes: &[u8]) -> Result<(LogState, &[u8]), Corrupt> {
         let mut c = Reader::new(bytes, &FIELDS);
         if c.array()? != MAGIC {
@@ -122,10 +123,13 @@ impl LogState {
             chain: Vec::new(),
             segments: Vec::new(),
         };
-        let (chain, segments) = (c.u32()?, c.u32()?);
+        let chain = c.u32()?;
+        let segments = c.u32()?;
         if c.u32()? != 0 {
             return Err(PADDING);
         }
+        // The counts are not verified yet. The vectors grow as descriptors decode, so a false count ends with
+        // the bytes and makes no large allocation.
         let mut rest = c.rest();
         for _ in 0..chain {
             let (descriptor, after) = SegmentDescriptor::decode(rest)?;
@@ -146,6 +150,7 @@ impl LogState {
         {
             return Err(FIELD);
         }
+        // Reading begins inside the first log segment or directly after its last stripe.
         let begins = self.chain.first().is_some_and(|d| self.first_stripe <= d.stripe_count());
         let chained = self.chain.iter().all(|d| d.kind == SegmentKind::Mirror && d.id < self.next_segment);
         let listed = self.segments.iter().all(|d| d.kind == SegmentKind::Bulk && d.id < self.next_segment);

@@ -1,21 +1,22 @@
-//! Manifest edits: which tables there are. A checkpoint's state is one edit that starts from nothing.
+//! Manifest edits: changes of the list of tables. The state of a checkpoint is one edit that adds every table
+//! to an empty list.
 //!
 //! ```text
 //! 0   u32     CRC32C of all that follows
 //! 4   u8      kind 2
 //! 5   varints: number of this edit (edits count up) | flushed seq | next table id | next run id
-//!     varint  number of runs, then their ids (varints), newest first: all runs there are after the edit
+//!     varint  number of runs, then their ids (varints), newest first: all runs after the edit
 //!     varint  number of tables removed, then their ids (varints)
 //!     varint  number of tables moved, then for each: id, new run id (varints)
 //!     varint  number of tables added, then for each:
 //!       varints: id | run id | entries | deletes | length in bytes | top block's length in bytes
-//!       varints: lowest seq | highest seq (not counting seq 0; both 0 if there is no other)
+//!       varints: lowest seq | highest seq (seq 0 not counted; both 0 if there is no other)
 //!       varint  smallest key's length, key;  varint largest key's length, key
-//!       varint  number of slices, then for each: segment, offset, length (varints): the table's bytes, in order
+//!       varint  number of slices, then for each: segment, offset, length (varints): the table in order
 //!       varint  number of segments named by values, then for each: segment, bytes named (varints)
 //! ```
 //!
-//! Identifiers are never zero. The top block is the last thing in a table.
+//! Ids are never zero. The top block is the last block of a table.
 
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
@@ -28,41 +29,41 @@ const BAD_EDIT: Corrupt = Corrupt::new(321, "manifest edit structure");
 
 static FIELDS: FieldErrors = FieldErrors::all(BAD_EDIT);
 
-/// A table, as the manifest knows it.
+/// The manifest's record of one table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TableDescriptor {
-    /// Its number; never reused.
+    /// The table's number, never reused.
     pub id: u64,
-    /// The run that it belongs to.
+    /// The run that the table belongs to.
     pub run: u64,
-    /// Versions in it.
+    /// Number of key versions in the table.
     pub entries: u64,
-    /// How many of them are deletes.
+    /// Number of deletes among them.
     pub deletes: u64,
     /// Length of the table.
     pub len_bytes: u32,
-    /// Length of the top block, at its end.
+    /// Length of the top block at the table's end.
     pub top_len_bytes: u32,
-    /// Lowest seq in it, except 0.
+    /// Lowest seq in the table, 0 not counted.
     pub seq_min: Seq,
-    /// Highest seq in it.
+    /// Highest seq in the table.
     pub seq_max: Seq,
     /// First key.
     pub smallest: Vec<u8>,
     /// Last key.
     pub largest: Vec<u8>,
-    /// Where its bytes lie, in order.
+    /// The slices that hold the table's bytes, in order.
     pub slices: Vec<SlicePtr>,
-    /// Bytes that its values name, by segment.
+    /// The number of bytes that slice pointers in the table's values name, for each segment.
     pub references: Vec<(SegmentId, u64)>,
 }
 
 /// A change of the manifest.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ManifestEdit {
-    /// Edits count up by one.
+    /// The edit's number. Edits count up by one.
     pub number: u64,
-    /// Every commit up to this one is in tables.
+    /// Every commit up to this seq is in tables.
     pub flushed: Seq,
     /// The next table's id.
     pub next_table: u64,
@@ -70,11 +71,11 @@ pub struct ManifestEdit {
     pub next_run: u64,
     /// All runs after the edit, newest first.
     pub runs: Vec<u64>,
-    /// Tables that go.
+    /// Ids of removed tables.
     pub removed: Vec<u64>,
-    /// Tables that change to another run as they are: table, run.
+    /// Tables that change to another run: (table, run).
     pub moved: Vec<(u64, u64)>,
-    /// Tables that come.
+    /// New tables.
     pub added: Vec<TableDescriptor>,
 }
 
@@ -98,7 +99,10 @@ impl ManifestEdit {
         out
     }
 
-    /// Verifies and decodes an edit. `None` if it is a record of another kind.
+    /// Verifies and decodes an edit. `None` if the record is of another kind.
+    ///
+    /// # Errors
+    /// Codes 320 and 321.
     pub fn decode(record: &[u8]) -> Result<Option<Self>, Corrupt> {
         let mut reader = Reader::new(record, &FIELDS);
         let crc = reader.u32()?;
@@ -146,7 +150,7 @@ fn take_list<T>(
     each: impl Fn(&mut Reader<'_>) -> Result<T, Corrupt>,
 ) -> Result<Vec<T>, Corrupt> {
     let count = reader.varint32()? as usize;
-    // An item takes at least a byte: a false count cannot make a large allocation.
+    // An item takes at least one byte, so a false count cannot make a large allocation.
     if count > reader.rest().len() {
         return Err(BAD_EDIT);
     }

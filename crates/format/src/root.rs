@@ -1,6 +1,7 @@
-//! A root record: the pool's label and the client's state, appended in zones 0 and 1 of a device.
+//! A root: the pool's label, the device table and a payload for the client. Roots are appended in zones 0 and
+//! 1 of each device.
 //!
-//! A record is one header block and then its body, padded with zeroes to whole blocks.
+//! A root is one header block and then its body, padded with zeroes to whole blocks.
 //!
 //! ```text
 //! header                                          body
@@ -36,7 +37,7 @@ const ENTRY_BYTES: usize = 24;
 /// Fewest blocks in a zone.
 pub const ZONE_BLOCKS_MIN: u32 = 16;
 
-/// Most devices in a pool; a segment spans at most 250 of them.
+/// Most devices in a pool. A segment uses at most 250 of them.
 pub const DEVICES_MAX: usize = 512;
 
 const CHECKSUM: Corrupt = Corrupt::new(100, "root header does not match its checksum");
@@ -50,16 +51,16 @@ const TABLE: Corrupt = Corrupt::new(106, "root with an impossible device table")
 static HEADER_FIELDS: FieldErrors = FieldErrors::all(MAGIC_BAD);
 static TABLE_FIELDS: FieldErrors = FieldErrors::all(TABLE);
 
-/// One device, as the pool knows it.
+/// One entry of the device table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceEntry {
-    /// The device's name for life.
+    /// The device's permanent name.
     pub uuid: Uuid,
-    /// Zones on it, the two for roots included.
+    /// Zones on the device, the two root zones included.
     pub zones: u32,
 }
 
-/// A root record's header block, decoded.
+/// The decoded header block of a root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RootHeader {
     /// Data columns of new bulk segments.
@@ -74,9 +75,10 @@ pub struct RootHeader {
     pub device_count: u16,
     /// The pool.
     pub pool: Uuid,
-    /// Counts roots; a root that could not be written leaves a gap.
+    /// The root's number. Numbers rise but may skip: the number of a root that could not be written is not
+    /// used again.
     pub sequence: u64,
-    /// Counts sessions: opens that wrote.
+    /// The number of the session that wrote the root. A session is one opening of the pool for writing.
     pub epoch: u32,
     /// Blocks in a zone.
     pub zone_blocks: u32,
@@ -88,7 +90,7 @@ pub struct RootHeader {
     pub made_seconds: i64,
 }
 
-/// Body of a root: the device table, then the payload.
+/// The body of a root: the device table, then the payload.
 #[must_use]
 pub fn encode_body(devices: &[DeviceEntry], payload: &[u8]) -> Vec<u8> {
     let mut body = Vec::with_capacity(table_bytes(devices.len()) + payload.len());
@@ -108,19 +110,19 @@ pub const fn table_bytes(devices: usize) -> usize {
 }
 
 impl RootHeader {
-    /// Blocks of the whole record: the header and the padded body.
+    /// Blocks of the whole root: the header and the padded body.
     #[must_use]
     pub fn record_blocks(&self) -> u64 {
         1 + u64::from(self.body_bytes).div_ceil(BLOCK_BYTES as u64)
     }
 
-    /// Writes the header into `block`.
+    /// Writes the header into `block`, which is one block long.
     ///
     /// # Panics
-    /// If it could not be read back.
+    /// If [`RootHeader::decode`] would refuse the header.
     pub fn encode(&self, block: &mut [u8]) {
         assert_eq!(block.len(), BLOCK_BYTES, "a header is one block");
-        assert!(self.verify_fields().is_ok(), "a root that could not be read back is never written");
+        assert!(self.verify_fields().is_ok(), "only a root that decodes is written");
         block.fill(0);
         block[4..8].copy_from_slice(&MAGIC);
         block[8] = VERSION;
@@ -136,17 +138,20 @@ impl RootHeader {
         block[64..68].copy_from_slice(&self.body_bytes.to_le_bytes());
         block[68..72].copy_from_slice(&self.body_crc.to_le_bytes());
         block[72..80].copy_from_slice(&self.made_seconds.to_le_bytes());
+        // The checksum covers everything after itself, so it is computed last.
         let crc = crc32c(&block[4..]);
         block[..4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Verifies and reads a header block. Says nothing about the body.
+    /// Verifies and reads a header block. The body is verified by [`RootHeader::decode_body`].
     ///
     /// # Errors
     /// Codes 100 to 104.
     pub fn decode(block: &[u8]) -> Result<RootHeader, Corrupt> {
         let mut c = Reader::new(block, &HEADER_FIELDS);
         let stored = c.u32()?;
+        // The magic is compared before the checksum: a block of another kind is "not a root", not a damaged
+        // one.
         if c.clone().array()? != MAGIC || block.len() != BLOCK_BYTES {
             return Err(MAGIC_BAD);
         }
@@ -195,7 +200,7 @@ impl RootHeader {
         if shape && place && counted { Ok(()) } else { Err(FIELD) }
     }
 
-    /// Verifies a body read with its padding, and splits it into the device table and the payload.
+    /// Verifies a body with its padding and splits it into the device table and the payload.
     ///
     /// # Errors
     /// Codes 104 to 106.
@@ -216,6 +221,7 @@ impl RootHeader {
             }
             devices.push(DeviceEntry { uuid, zones });
         }
+        // Each device stands in the table once, and the header names the device at its own index.
         let mut uuids: Vec<Uuid> = devices.iter().map(|d| d.uuid).collect();
         uuids.sort_unstable();
         uuids.dedup();
@@ -260,7 +266,7 @@ mod tests {
         let mut block = vec![0xEE; BLOCK_BYTES];
         sample(&body).encode(&mut block);
         let golden = [
-            b'W', b'f', b'R', b't', 1, 1, 2, 0, 1, 0, 3, 0, // magic to device count
+            b'W', b'f', b'R', b't', 1, 1, 2, 0, 1, 0, 3, 0, // magic to number of devices
             0x99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // pool
             2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // device
             5, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 1, 0, 0, 77, 0, 0, 0, // sequence to body bytes
@@ -271,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_comes_back_with_its_padding_and_no_other_way() {
+    fn a_body_decodes_only_with_its_own_bytes_and_zero_padding() {
         let mut padded = encode_body(&table(), b"state");
         let header = sample(&padded);
         padded.resize(BLOCK_BYTES, 0);

@@ -1,4 +1,4 @@
-//! A segment's descriptor: where its columns lie and how long its stripes are.
+//! The descriptor of a segment: the zones of its columns and the lengths of its stripes.
 //!
 //! ```text
 //! offset  bytes
@@ -14,13 +14,13 @@
 //!     24  6(k+m) columns: device index u16, zone index u32 (2 or more)
 //!      …     8r  stripe runs: rows u16 (0 to 255), zero u16, count u32 (not zero)
 //! ```
-//! Little-endian. It has no checksum of its own: it always lies inside something that has one.
+//! Little-endian. A descriptor has no checksum of its own; the structure that holds it has one.
 
 use warpfire_units::{COLUMNS_MAX, DeviceIndex, PARITY_MAX, SegmentId, ZoneIndex};
 
 use crate::{Corrupt, FieldErrors, Reader};
 
-/// Most rows of payload blocks in one stripe.
+/// Most rows in one stripe, the header block not counted.
 pub const ROWS_MAX: u16 = 255;
 
 /// The first zone that a segment may use; the zones before it hold the roots.
@@ -36,12 +36,13 @@ const PADDING: Corrupt = Corrupt::new(206, "segment descriptor padding is not ze
 
 static FIELDS: FieldErrors = FieldErrors::all(SHORT);
 
-/// How a segment keeps its bytes safe.
+/// How a segment adds redundancy to its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum SegmentKind {
     /// k data columns and m parity columns; addressed by slice pointers.
     Bulk,
-    /// 1+m equal copies, payload beginning in the header block; read front to back only.
+    /// 1+m equal copies. The payload begins in the header block. It is read front to back and has no
+    /// addresses.
     Mirror,
 }
 
@@ -66,30 +67,30 @@ impl SegmentKind {
     }
 }
 
-/// Whether more stripes may come.
+/// Whether the descriptor lists every stripe of the segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SegmentState {
-    /// Being appended to, or was when power went; the stripes listed are a prefix.
+    /// The segment takes more stripes, or took them until power failed. The listed stripes are a prefix.
     Open,
-    /// Complete; the stripes listed are all.
+    /// The segment takes no more stripes. All of them are listed.
     Sealed,
 }
 
-/// Stripes of equal length, one after the other.
+/// Neighbouring stripes of equal length.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StripeRun {
-    /// Payload blocks of each stripe on each column, without the header block.
+    /// Rows of each stripe, the header block not counted.
     pub rows: u16,
-    /// How many such stripes, never zero.
+    /// Number of these stripes, never zero.
     pub count: u32,
 }
 
-/// Everything that is needed to find a segment's bytes.
+/// The decoded descriptor: enough to find every byte of the segment.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SegmentDescriptor {
     /// The segment's number.
     pub id: SegmentId,
-    /// The epoch of the session that allocated it; part of each stripe's identity.
+    /// The epoch of the session that allocated the segment. Each stripe header repeats it.
     pub epoch: u32,
     /// Bulk or mirror.
     pub kind: SegmentKind,
@@ -97,22 +98,25 @@ pub struct SegmentDescriptor {
     pub data: u16,
     /// Parity columns, or further copies in a mirror.
     pub parity: u8,
-    /// One zone on each of `data + parity` different devices; data columns first.
+    /// One zone on each of `data + parity` different devices, data columns first.
     pub columns: Vec<(DeviceIndex, ZoneIndex)>,
-    /// Stripe lengths from the front, run-length coded.
+    /// Lengths of the stripes from the front of the zones, run-length coded.
     pub stripes: Vec<StripeRun>,
     /// Open or sealed.
     pub state: SegmentState,
 }
 
 impl SegmentDescriptor {
-    /// Number of stripes listed.
+    /// Number of listed stripes.
     #[must_use]
     pub fn stripe_count(&self) -> u32 {
         self.stripes.iter().map(|r| r.count).sum()
     }
 
-    /// Lists one more stripe at the end.
+    /// Adds a stripe at the end of the list.
+    ///
+    /// # Panics
+    /// If `rows` is above [`ROWS_MAX`].
     pub fn push_stripe(&mut self, rows: u16) {
         assert!(rows <= ROWS_MAX, "a stripe has at most {ROWS_MAX} rows");
         match self.stripes.last_mut() {
@@ -121,7 +125,7 @@ impl SegmentDescriptor {
         }
     }
 
-    /// Forgets all stripes from number `count` on.
+    /// Removes all stripes from number `count` on from the list.
     pub fn truncate_stripes(&mut self, count: u32) {
         let mut left = count;
         self.stripes.retain_mut(|run| {
@@ -129,24 +133,30 @@ impl SegmentDescriptor {
             left -= run.count;
             run.count > 0
         });
+        debug_assert!(self.stripe_count() <= count, "no stripe from number {count} on is listed");
     }
 
-    /// Payload bytes that addresses count, in all stripes listed (bulk): rows × k blocks, padding included.
+    /// Payload capacity of all listed stripes of a bulk segment: rows × k blocks, padding included. Offsets
+    /// of slice pointers count these bytes.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
         let rows: u64 = self.stripes.iter().map(|r| u64::from(r.rows) * u64::from(r.count)).sum();
         rows * u64::from(self.data) * warpfire_units::BLOCK_BYTES as u64
     }
 
-    /// Blocks of each zone that the stripes listed occupy, headers included.
+    /// Blocks of each zone that the listed stripes occupy, headers included.
     #[must_use]
     pub fn zone_blocks_used(&self) -> u64 {
         self.stripes.iter().map(|r| (u64::from(r.rows) + 1) * u64::from(r.count)).sum()
     }
 
     /// Appends the encoding to `out`.
+    ///
+    /// # Panics
+    /// If there are not k + m columns.
     pub fn encode(&self, out: &mut Vec<u8>) {
         assert_eq!(self.columns.len(), usize::from(self.data) + usize::from(self.parity), "k+m columns");
+        debug_assert!(self.epoch > 0, "a session has an epoch from 1 on");
         out.extend_from_slice(&self.id.get().to_le_bytes());
         out.extend_from_slice(&self.epoch.to_le_bytes());
         let state = match self.state {
@@ -156,6 +166,7 @@ impl SegmentDescriptor {
         out.extend_from_slice(&[self.kind.to_raw(), state, self.parity, 0]);
         out.extend_from_slice(&self.data.to_le_bytes());
         out.extend_from_slice(&[0, 0]);
+        // Both lengths of the variable part, k+m and r, stand before it, so a reader knows where it ends.
         let runs = u32::try_from(self.stripes.len()).expect("a zone has fewer than 2^32 stripes");
         out.extend_from_slice(&runs.to_le_bytes());
         for (device, zone) in &self.columns {
@@ -169,7 +180,7 @@ impl SegmentDescriptor {
         }
     }
 
-    /// Decodes one descriptor from the front of `bytes` and returns what follows it.
+    /// Decodes one descriptor from the front of `bytes` and returns it with the bytes after it.
     ///
     /// # Errors
     /// Codes 200 to 206.
@@ -192,6 +203,7 @@ impl SegmentDescriptor {
         if pad != 0 || c.u16()? != 0 {
             return Err(PADDING);
         }
+        // The shape is verified before the columns are read: k+m says how much memory they take.
         let width = usize::from(data) + usize::from(parity);
         let one_copy = kind == SegmentKind::Bulk || data == 1;
         if data == 0 || usize::from(parity) > PARITY_MAX || width > COLUMNS_MAX || !one_copy {
@@ -229,6 +241,7 @@ fn decode_runs(c: &mut Reader<'_>, runs: u32, kind: SegmentKind) -> Result<Vec<S
         if pad != 0 {
             return Err(PADDING);
         }
+        // A mirror stripe without rows is usual: its payload fits the header block.
         let empty = rows == 0 && kind == SegmentKind::Bulk;
         total = total.checked_add(count).ok_or(RUN)?;
         if rows > ROWS_MAX || count == 0 || empty {

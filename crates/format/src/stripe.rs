@@ -1,4 +1,7 @@
-//! The header block that begins each column of a stripe.
+//! The stripe header: the block at the front of each shard.
+//!
+//! A stripe of n rows puts a shard of 1 + n blocks on each of its k + m columns: the header, then n rows. The
+//! header identifies the shard and holds the checksums of its rows.
 //!
 //! ```text
 //! offset  bytes
@@ -14,11 +17,11 @@
 //!     32      8  segment id, not zero
 //!     40      8  sequence, given by the log
 //!     48      4  epoch, not zero
-//!     52      4  stripe: its place in the segment, from 0
-//!     56      2  rows n: payload blocks that follow on this column
+//!     52      4  stripe: its number in the segment, from 0
+//!     56      2  n, rows: blocks that follow on this column
 //!     58      2  zero
 //!     60      4  payload bytes in the whole stripe, not zero
-//!     64     4n  CRC32C of each of the n blocks that follow
+//!     64     4n  CRC32C of each of the n rows on this column
 //!  64+4n      …  bulk: zero; mirror: the first 4032-4n payload bytes, then zero if the payload is shorter
 //! ```
 //! Little-endian.
@@ -44,19 +47,19 @@ const PADDING: Corrupt = Corrupt::new(125, "stripe header padding is not zero");
 
 static FIELDS: FieldErrors = FieldErrors::all(MAGIC_BAD);
 
-/// What makes a shard the one that was asked for. A header that verifies but differs here is another
-/// write's: stale, misdirected, or foreign.
+/// The fields that identify a shard. A reader compares them with the shard that it wants. A header that
+/// verifies but differs is of another write: stale, misdirected or of another pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StripeIdentity {
     /// The pool.
     pub pool: Uuid,
     /// The segment.
     pub segment: SegmentId,
-    /// The epoch of the session that wrote it.
+    /// The epoch of the session that allocated the segment.
     pub epoch: u32,
-    /// The stripe's place in the segment.
+    /// The stripe's number in the segment.
     pub stripe: u32,
-    /// The column's place in the stripe; 0 in a mirror.
+    /// The column's number in the stripe; 0 in a mirror.
     pub column: u16,
     /// Bulk or mirror.
     pub kind: SegmentKind,
@@ -66,20 +69,20 @@ pub struct StripeIdentity {
     pub parity: u8,
 }
 
-/// A stripe header, without its CRC table and inline payload.
+/// A stripe header without its checksums of rows and without inline payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StripeHeader {
     /// Which shard this is.
     pub identity: StripeIdentity,
-    /// The log's number for this stripe.
+    /// The stripe's number in the log; stripes of the commit log count up by one.
     pub sequence: u64,
-    /// Payload blocks on this column, after the header.
+    /// Rows: blocks on this column after the header.
     pub rows: u16,
     /// Payload bytes in the whole stripe.
     pub payload_bytes: u32,
 }
 
-/// A header block that has been verified.
+/// A verified header block.
 #[derive(Clone, Copy, Debug)]
 pub struct StripeBlock<'a> {
     /// The fields.
@@ -89,25 +92,25 @@ pub struct StripeBlock<'a> {
 }
 
 impl StripeBlock<'_> {
-    /// CRC32C of each of the column's blocks, in order.
+    /// CRC32C of each row on this column, in order.
     pub fn crcs(&self) -> impl ExactSizeIterator<Item = u32> {
         self.crcs.chunks_exact(4).map(|c| c.iter().rev().fold(0, |n, b| n << 8 | u32::from(*b)))
     }
 
-    /// Mirror: the payload's first bytes. Empty in bulk stripes.
+    /// The payload's first bytes in a mirror; empty in a bulk stripe.
     #[must_use]
     pub fn inline(&self) -> &[u8] {
         self.inline
     }
 }
 
-/// Where a mirror's inline payload begins in the header block, when `rows` blocks follow.
+/// Offset of a mirror's inline payload in the header block of a stripe with `rows` rows.
 #[must_use]
 pub const fn inline_start(rows: u16) -> usize {
     FIXED_BYTES + 4 * rows as usize
 }
 
-/// Payload bytes that a stripe of `rows` rows can hold.
+/// Most payload bytes of a stripe with `rows` rows.
 #[must_use]
 pub fn payload_capacity(kind: SegmentKind, data: u16, rows: u16) -> usize {
     let column = usize::from(rows) * BLOCK_BYTES;
@@ -117,12 +120,12 @@ pub fn payload_capacity(kind: SegmentKind, data: u16, rows: u16) -> usize {
     }
 }
 
-/// The fewest rows that hold `payload_bytes`; `None` if more than `ROWS_MAX` would be needed.
+/// The fewest rows that hold `payload_bytes`. `None` if that is more than [`ROWS_MAX`].
 #[must_use]
 pub fn rows_for(kind: SegmentKind, data: u16, payload_bytes: usize) -> Option<u16> {
     let rows = match kind {
         SegmentKind::Bulk => payload_bytes.div_ceil(usize::from(data) * BLOCK_BYTES),
-        // Each row adds a block and takes its four CRC bytes from the inline part.
+        // Each row adds a block and takes four bytes of the header block for its checksum.
         SegmentKind::Mirror => {
             payload_bytes.saturating_sub(BLOCK_BYTES - FIXED_BYTES).div_ceil(BLOCK_BYTES - 4)
         }
@@ -131,15 +134,16 @@ pub fn rows_for(kind: SegmentKind, data: u16, payload_bytes: usize) -> Option<u1
 }
 
 impl StripeHeader {
-    /// Completes `block`: fields, CRC table and checksum. In a mirror the inline payload, and zeroes after
-    /// it, are in place already; in bulk the rest of the block is made zero here.
+    /// Completes `block` with the fields, the checksums `crcs` of the rows, and the checksum of the block. In
+    /// a mirror the caller has put the inline payload, and zeroes after it, in place. In a bulk stripe the
+    /// rest of the block becomes zero here.
     ///
     /// # Panics
-    /// If the lengths contradict each other: the caller made them a moment ago.
+    /// If the lengths contradict each other or [`StripeHeader::decode`] would refuse the header.
     pub fn encode(&self, block: &mut [u8], crcs: &[u32]) {
         assert_eq!(block.len(), BLOCK_BYTES, "a header is one block");
         assert_eq!(crcs.len(), usize::from(self.rows), "one CRC per row");
-        assert!(self.verify_shape().is_ok(), "a header that could not be read back is never written");
+        assert!(self.verify_shape().is_ok(), "only a header that decodes is written");
         let id = &self.identity;
         block[4..8].copy_from_slice(&MAGIC);
         block[8] = VERSION;
@@ -159,6 +163,7 @@ impl StripeHeader {
         for (slot, crc) in block[FIXED_BYTES..].chunks_exact_mut(4).zip(crcs) {
             slot.copy_from_slice(&crc.to_le_bytes());
         }
+        // The buffer may hold an earlier stripe, and a reader refuses padding that is not zero.
         if id.kind == SegmentKind::Bulk {
             block[inline_start(self.rows)..].fill(0);
         }
@@ -173,6 +178,8 @@ impl StripeHeader {
     pub fn decode(block: &[u8]) -> Result<StripeBlock<'_>, Corrupt> {
         let mut c = Reader::new(block, &FIELDS);
         let stored = c.u32()?;
+        // The magic is compared before the checksum: a block of another kind is "not a header", not a damaged
+        // one.
         if c.clone().array()? != MAGIC || block.len() != BLOCK_BYTES {
             return Err(MAGIC_BAD);
         }
@@ -226,7 +233,7 @@ impl StripeHeader {
             return Err(IDENTITY);
         }
         let payload = usize::try_from(self.payload_bytes).map_err(|_| LENGTH)?;
-        // A stripe is never longer than its payload needs.
+        // One payload length has one number of rows, so a reader finds the next stripe by either of them.
         if payload == 0 || rows_for(id.kind, id.data, payload) != Some(self.rows) {
             return Err(LENGTH);
         }

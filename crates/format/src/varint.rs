@@ -1,5 +1,6 @@
-//! Numbers of one to ten bytes: seven bits a byte, low bits first, the high bit says that more follow.
-//! A number has exactly one encoding: the last byte is not zero, except in the one-byte zero.
+//! Varints: numbers of one to ten bytes. Each byte holds seven bits, low bits first; its high bit says that
+//! another byte follows. A number has exactly one encoding: the last byte is not zero, except in the number
+//! zero.
 
 /// Bytes of the largest number.
 pub(crate) const BYTES_MAX: usize = 10;
@@ -19,7 +20,8 @@ pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
     put(out, ((value << 1) ^ (value >> 63)).cast_unsigned());
 }
 
-/// Takes a number off the front; `None` if the bytes end too early or are not the number's one encoding.
+/// Takes a number off the front. `None` if the bytes end too early or are not the only encoding of the
+/// number; `bytes` is then unchanged.
 #[inline]
 pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
     let (&first, rest) = bytes.split_first()?;
@@ -40,6 +42,7 @@ fn take_long(bytes: &mut &[u8]) -> Option<u64> {
         }
         value |= bits << (7 * i);
         if byte < 0x80 {
+            // A last byte of zero adds nothing: the number has a shorter encoding.
             if byte == 0 {
                 return None;
             }

@@ -1,5 +1,5 @@
-//! What the fuzz targets run, on a stable toolchain and for a bounded time: each decoder on arbitrary bytes and on valid ones that
-//! were damaged. The list of decoders is the fuzz targets' own.
+//! The checks of the fuzz targets, on a stable toolchain and for a bounded time. Each decoder runs on
+//! arbitrary bytes and on damaged encodings. The list of decoders is the list of the fuzz targets.
 
 #[path = "../../../fuzz/src/decoders.rs"]
 mod decoders;
@@ -10,10 +10,10 @@ use decoders::{DECODERS, Decoder};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-/// Cases of each decoder.
+/// Cases for each decoder and test.
 const CASES: u32 = 3000;
 
-/// One change of some bytes; positions are taken modulo their length.
+/// One change of a byte string. Positions are taken modulo its length.
 #[derive(Clone, Debug)]
 enum Damage {
     Set(usize, u8),
@@ -70,7 +70,7 @@ fn no_decoder_panics_on_arbitrary_bytes() {
 }
 
 #[test]
-fn no_decoder_panics_on_damaged_bytes_and_what_decodes_has_one_encoding() {
+fn no_decoder_panics_on_damaged_bytes_and_decoded_structures_have_one_encoding() {
     for decoder in DECODERS {
         let damaged = (prop::sample::select((decoder.valid)()), prop::collection::vec(damage(), 1..5));
         let damaged = damaged.prop_map(|(mut bytes, all)| {
@@ -81,9 +81,9 @@ fn no_decoder_panics_on_damaged_bytes_and_what_decodes_has_one_encoding() {
     }
 }
 
-/// With `WARPFIRE_WRITE_SEEDS` set the files are written instead.
+/// With the environment variable `WARPFIRE_WRITE_SEEDS` the test writes the files.
 #[test]
-fn the_seeds_of_the_fuzz_targets_are_today_s_encodings() {
+fn the_seeds_of_the_fuzz_targets_are_current_encodings() {
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
     let write = std::env::var_os("WARPFIRE_WRITE_SEEDS").is_some();
     for decoder in DECODERS {
@@ -96,7 +96,7 @@ fn the_seeds_of_the_fuzz_targets_are_today_s_encodings() {
                 std::fs::write(&file, bytes).expect("a seed can be written");
             }
             let stored = std::fs::read(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
-            assert!(stored == *bytes, "{} differs from today's encoding", file.display());
+            assert!(stored == *bytes, "{} differs from the current encoding", file.display());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Data blocks.
+//! Data blocks: key versions in the order (key rising, seq falling), keys shortened by their shared prefix.
 //!
 //! ```text
 //! 0   u32     CRC32C
@@ -6,14 +6,14 @@
 //! 5   u64     seq_base
 //! 13  u32     number of entries, at least 1
 //! 17  entries, each:
-//!       varint  bytes shared with the key before it (0 in the first entry)
-//!       varint  bytes of the key that follow (0: another, older version of the key before it)
+//!       varint  length of the prefix shared with the previous key (0 in the first entry)
+//!       varint  length of the suffix (0: an older version of the previous key)
 //!       varint  value length × 4 + kind (1 put, 2 delete, 3 merge)
-//!       varint  0: seq 0, every reader sees it; n: seq_base + n − 1
-//!       key bytes, value bytes
+//!       varint  0: seq 0, which every reader sees; n: seq_base + n − 1
+//!       suffix bytes, value bytes
 //! ```
 //!
-//! Entries are in the order (key rising, seq falling). A key's versions never span two blocks.
+//! All versions of a key lie in one block.
 
 use warpfire_units::Seq;
 
@@ -23,7 +23,7 @@ use crate::{Corrupt, Reader, varint};
 
 const HEADER_BYTES: usize = FRAME_BYTES + 12;
 
-/// What an entry does to its key.
+/// The effect of a key version.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum VersionKind {
@@ -31,12 +31,12 @@ pub enum VersionKind {
     Put = 1,
     /// The key has no value.
     Delete = 2,
-    /// The value is an operand on what is older.
+    /// The value is an operand, to be folded onto older versions.
     Merge = 3,
 }
 
 impl VersionKind {
-    /// The low two bits of an encoded length.
+    /// The kind in the low two bits of an encoded length.
     pub(crate) fn from_bits(bits: u64) -> Option<Self> {
         match bits & 3 {
             1 => Some(VersionKind::Put),
@@ -52,15 +52,15 @@ impl VersionKind {
 pub struct KeyVersion<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// The commit that wrote it; 0 once every reader sees it.
+    /// The commit that wrote it. 0 if every reader sees it.
     pub seq: Seq,
-    /// What it does.
+    /// Put, delete or merge.
     pub kind: VersionKind,
     /// The value or operand; empty for a delete.
     pub value: &'a [u8],
 }
 
-/// Collects entries into a block.
+/// Builds data blocks, one after the other.
 #[derive(Debug)]
 pub struct DataBlockBuilder {
     out: Vec<u8>,
@@ -70,17 +70,19 @@ pub struct DataBlockBuilder {
 }
 
 impl DataBlockBuilder {
-    /// A builder for entries none of whose seqs, except 0, is below `seq_base`.
+    /// A builder for key versions with a seq of 0 or not below `seq_base`.
     #[must_use]
     pub fn new(seq_base: Seq) -> Self {
         DataBlockBuilder { out: vec![0; HEADER_BYTES], count: 0, seq_base: seq_base.0, last_key: Vec::new() }
     }
 
-    /// Adds an entry; they come in order.
+    /// Adds an entry. The caller adds them in order, with all versions of a key in one block.
     ///
     /// # Panics
-    /// If a seq is below the base.
+    /// If a seq other than 0 is below the base.
     pub fn push(&mut self, entry: KeyVersion<'_>) {
+        debug_assert!(!entry.key.is_empty(), "a key is not empty");
+        debug_assert!(entry.kind != VersionKind::Delete || entry.value.is_empty(), "a delete has no value");
         let shared = if self.count == 0 { 0 } else { shared_len(&self.last_key, entry.key) };
         let suffix = &entry.key[shared..];
         varint::put(&mut self.out, shared as u64);
@@ -98,13 +100,13 @@ impl DataBlockBuilder {
         self.count += 1;
     }
 
-    /// Bytes that the block would have.
+    /// Length of the block so far, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.out.len()
     }
 
-    /// Whether it has no entry yet.
+    /// Whether the block has no entry yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
@@ -112,6 +114,7 @@ impl DataBlockBuilder {
 
     /// Ends the block, appends it to `table` and starts the next. Returns its length in bytes.
     pub fn finish(&mut self, table: &mut Vec<u8>) -> usize {
+        debug_assert!(self.count > 0, "a data block has at least one entry");
         self.out[FRAME_BYTES..FRAME_BYTES + 8].copy_from_slice(&self.seq_base.to_le_bytes());
         self.out[FRAME_BYTES + 8..HEADER_BYTES].copy_from_slice(&self.count.to_le_bytes());
         seal(&mut self.out, DATA);
@@ -134,7 +137,7 @@ struct VersionSpan {
     seq: Seq,
 }
 
-/// A verified block with its keys written out, for binary search and for cheap iteration both ways.
+/// A verified block with whole keys, for binary search and for iteration in both directions.
 #[derive(Debug)]
 pub struct DataBlock {
     bytes: Vec<u8>,
@@ -144,20 +147,27 @@ pub struct DataBlock {
 
 impl DataBlock {
     /// Verifies and decodes a block.
+    ///
+    /// # Errors
+    /// Codes 300 to 303.
     pub fn decode(block: &[u8]) -> Result<Self, Corrupt> {
         let mut decoded = Self::decode_in_order(block)?;
         decoded.heads = KeyHeads::new(decoded.entries.len(), |i| decoded.key(i));
         Ok(decoded)
     }
 
-    /// As `decode`, for readers that only walk the entries: `find` is not available.
+    /// Like [`DataBlock::decode`], for readers that only walk the entries. [`DataBlock::find`] does not work
+    /// on it.
+    ///
+    /// # Errors
+    /// Codes 300 to 303.
     pub fn decode_in_order(block: &[u8]) -> Result<Self, Corrupt> {
         let body = open(block, DATA)?;
         let mut reader = Reader::new(body, &DATA_FIELDS);
         let seq_base = reader.u64()?;
         let count = reader.u32()? as usize;
         let entries_bytes = reader.rest().len();
-        // An entry takes at least four bytes: a false count cannot make a large allocation.
+        // An entry takes at least four bytes, so a false count cannot make a large allocation.
         if count == 0 || count > entries_bytes / 4 {
             return Err(BAD_DATA);
         }
@@ -195,7 +205,8 @@ impl DataBlock {
         KeyVersion { key, seq: e.seq, kind: e.kind, value: &rest[..e.value_len as usize] }
     }
 
-    /// One past the last version of the key whose newest version is the i-th entry.
+    /// The group of the i-th entry is all versions of its key. If the i-th entry is the newest of them, this
+    /// is one past the last.
     #[must_use]
     #[inline]
     pub fn group_end(&self, i: usize) -> usize {
@@ -206,7 +217,7 @@ impl DataBlock {
         end
     }
 
-    /// The newest version of the key that the i-th entry belongs to.
+    /// The first entry of the i-th entry's group: the newest version of its key.
     #[must_use]
     #[inline]
     pub fn group_start(&self, i: usize) -> usize {
@@ -217,13 +228,13 @@ impl DataBlock {
         start
     }
 
-    /// The first entry whose key is at or after `key`.
+    /// The first entry at or after `key`; the number of entries if there is none.
     #[must_use]
     pub fn find(&self, key: &[u8]) -> usize {
         self.heads.count_below(key, false, |i| self.key(i))
     }
 
-    /// Memory that it takes.
+    /// Memory of the decoded block, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.bytes.capacity() + self.entries.capacity() * size_of::<VersionSpan>() + self.heads.bytes()
@@ -259,7 +270,7 @@ fn take_entry(
     }
     let first_of_key = match (before, suffix.first()) {
         (None, _) => true,
-        // The shared prefix is as long as can be, so the next byte alone decides the order.
+        // The shared prefix is as long as possible, so the next byte decides the order of the two keys.
         (Some(_), Some(next)) => {
             if prefix.end < old_key.end && bytes.get(prefix.end).is_none_or(|old| old >= next) {
                 return Err(BAD_ORDER);
@@ -273,6 +284,7 @@ fn take_entry(
             false
         }
     };
+    // Key and value are stored whole: the next entry copies its prefix from here.
     let start = u32::try_from(bytes.len()).map_err(|_| BAD_DATA)?;
     bytes.extend_from_within(prefix);
     bytes.extend_from_slice(suffix);

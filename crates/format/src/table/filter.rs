@@ -1,18 +1,20 @@
-//! A blocked Bloom filter: all of a key's bits lie in one 64-byte line, so a probe touches one cache line.
+//! A blocked Bloom filter. All bits of a key lie in one line of 64 bytes, so a lookup reads one cache line.
 //!
 //! ```text
 //! 0  lines of 64 bytes; bit b of a line is bit b mod 64 of its little-endian u64 number b / 64
 //! ```
 //!
-//! With h the key's hash: the line is (h / 2^32 × lines) / 2^32; the bits are the six lowest groups of nine bits
-//! of h × 0x9e3779b97f4a7c15 (modulo 2^64). Sixteen bits a key and six probes let about 1 in 500 absent keys through.
-//! (Putze, Sanders, Singler: "Cache-, Hash- and Space-Efficient Bloom Filters", 2007.)
+//! With h the hash of the key, the line is (h / 2^32 × lines) / 2^32. The bits are the six lowest groups of
+//! nine bits of h × 0x9e3779b97f4a7c15 (modulo 2^64). With sixteen bits for each key and six probes, about 1
+//! in 500 absent keys passes. (Putze, Sanders, Singler: "Cache-, Hash- and Space-Efficient Bloom Filters",
+//! 2007.)
 
 use super::BAD_FILTER;
 use crate::Corrupt;
 
-/// Bits of filter for each key. Each absent key that gets through costs a read of a data block, of which too many for a cache
-/// lie about at random: with ten bits (1 in 80), making 8 million files at random names read 216,000 of them, with these 40,000.
+/// Bits of filter for each key. Each absent key that passes costs the read of a data block, which is rarely
+/// cached. Making 8 million files with random names read 216,000 data blocks with ten bits (1 in 80), and
+/// 40,000 with these.
 const BITS_PER_KEY: usize = 16;
 const PROBES: u32 = 6;
 const LINE_BYTES: usize = 64;
@@ -22,7 +24,7 @@ const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 #[repr(align(64))]
 struct FilterLine([u64; 8]);
 
-/// Which keys may be there.
+/// A set of keys that may contain keys that were not added.
 #[derive(Clone, Debug)]
 pub struct Filter {
     lines: Box<[FilterLine]>,
@@ -47,7 +49,7 @@ impl Filter {
         (((hash >> 32) * self.lines.len() as u64) >> 32) as usize
     }
 
-    /// `false`: no key with this hash is there.
+    /// `false` if no key with this hash was added.
     #[must_use]
     #[inline]
     pub fn may_hold(&self, hash: u64) -> bool {

@@ -1,4 +1,4 @@
-//! Partition blocks and the top block.
+//! Partition blocks and the top block: two levels of index over the data blocks.
 //!
 //! ```text
 //! partition                                  top
@@ -15,29 +15,29 @@
 //! …   filter, 64 bytes a line
 //! ```
 //!
-//! A separator is at or before the first key of what it names, and after the last key of what comes before. Data blocks of a
-//! partition lie one after the other, and its partition block follows the last.
+//! The separator of a block is not above its first key, and above the last key of the block before. The data
+//! blocks of a partition lie one after the other, and its partition block follows the last of them.
 
 use super::filter::Filter;
 use super::key_heads::KeyHeads;
 use super::{BAD_INDEX, FRAME_BYTES, INDEX_FIELDS, PARTITION, TOP, open, seal, shared_len};
 use crate::{Corrupt, Reader, varint};
 
-/// Where a block lies in its table, in bytes.
+/// Where a block lies in its table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BlockHandle {
     /// First byte, counted from the table's start.
     pub offset: u32,
-    /// Number of bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
-/// The shortest key that is after `before` and at or before `first`.
+/// The shortest key that is above `before` and not above `first`.
 fn separator<'a>(before: &[u8], first: &'a [u8]) -> &'a [u8] {
     &first[..(shared_len(before, first) + 1).min(first.len())]
 }
 
-/// Separators with prefixes cut, as both kinds of block hold them.
+/// Encodes separators without the prefix that each shares with the one before it.
 #[derive(Debug, Default)]
 struct Separators {
     last: Vec<u8>,
@@ -57,7 +57,7 @@ impl Separators {
     }
 }
 
-/// Keys that rise, each with a place.
+/// Rising separators, each with the place of its block.
 #[derive(Debug)]
 struct BlockIndex {
     bytes: Vec<u8>,
@@ -72,7 +72,7 @@ impl BlockIndex {
         reader: &mut Reader<'_>,
         mut handle: impl FnMut(&mut Reader<'_>) -> Result<BlockHandle, Corrupt>,
     ) -> Result<Self, Corrupt> {
-        // An entry takes at least three bytes: a false count cannot make a large allocation.
+        // An entry takes at least three bytes, so a false count cannot make a large allocation.
         if count == 0 || count > reader.rest().len() / 3 {
             return Err(BAD_INDEX);
         }
@@ -89,6 +89,8 @@ impl BlockIndex {
             index.handles.push(handle(reader)?);
             let suffix = reader.bytes(unshared)?;
             let kept = last.start..last.start + shared;
+            // The first separator may be empty. Later ones differ from their predecessor in the first suffix
+            // byte.
             let rises = match suffix.first() {
                 None => i == 0,
                 Some(next) => kept.end == last.end || index.bytes.get(kept.end).is_some_and(|old| old < next),
@@ -111,7 +113,8 @@ impl BlockIndex {
         &self.bytes[start..self.ends[i] as usize]
     }
 
-    /// The one place that can hold `key`: the last whose separator is not after it, else the first.
+    /// The number of the only block that can hold `key`: the last one with a separator not above it, else the
+    /// first.
     fn find(&self, key: &[u8]) -> usize {
         self.heads.count_below(key, true, |i| self.key(i)).saturating_sub(1)
     }
@@ -121,7 +124,7 @@ impl BlockIndex {
     }
 }
 
-/// A block's length, which is never zero.
+/// Takes the length of a block, which is never zero.
 fn take_len(reader: &mut Reader<'_>) -> Result<u32, Corrupt> {
     match reader.varint32()? {
         0 => Err(BAD_INDEX),
@@ -129,7 +132,7 @@ fn take_len(reader: &mut Reader<'_>) -> Result<u32, Corrupt> {
     }
 }
 
-/// Collects the data blocks of one partition.
+/// Builds partition blocks, one after the other.
 #[derive(Debug, Default)]
 pub struct PartitionBuilder {
     body: Vec<u8>,
@@ -141,13 +144,16 @@ pub struct PartitionBuilder {
 }
 
 impl PartitionBuilder {
-    /// Adds the hash of a key in the partition (`key_hash`), once for each key.
+    /// Adds the hash (`crate::key_hash`) of a key in the partition, once for each key.
     pub fn add_key(&mut self, hash: u64) {
         self.hashes.push(hash);
     }
 
-    /// Adds the next data block: its first key, the last key before it, its length in bytes.
+    /// Adds the next data block. `before` is the last key before it, `first` its first key, `len` its length
+    /// in bytes.
     pub fn add_block(&mut self, before: &[u8], first: &[u8], len: usize) {
+        debug_assert!(before < first, "keys of a table rise");
+        debug_assert!(len > 0, "a block is not empty");
         let len = u32::try_from(len).expect("a block stays below 4 GiB");
         let separator = separator(before, first);
         if self.blocks == 0 {
@@ -158,15 +164,16 @@ impl PartitionBuilder {
         self.bytes += len;
     }
 
-    /// Data blocks so far.
+    /// Number of data blocks in the current partition.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         self.blocks
     }
 
-    /// Appends the partition block to `table`, which ends with the partition's data blocks and whose first byte is
-    /// byte `table_offset` of the table; adds it to `top` and starts the next partition.
+    /// Appends the partition block to `table`, adds it to `top` and starts the next partition. `table` ends
+    /// with the partition's data blocks; its first byte is byte `table_offset` of the whole table.
     pub fn finish(&mut self, table: &mut Vec<u8>, table_offset: u32, top: &mut TopBuilder) {
+        debug_assert!(self.blocks > 0, "a partition has at least one data block");
         let start = table.len();
         let offset = table_offset + u32::try_from(start).expect("a table stays below 4 GiB");
         let filter = Filter::of(&self.hashes);
@@ -193,6 +200,9 @@ pub struct Partition {
 
 impl Partition {
     /// Verifies and decodes a partition block.
+    ///
+    /// # Errors
+    /// Codes 300, 301, 304 and 305.
     pub fn decode(block: &[u8]) -> Result<Self, Corrupt> {
         let body = open(block, PARTITION)?;
         let mut reader = Reader::new(body, &INDEX_FIELDS);
@@ -201,7 +211,7 @@ impl Partition {
         let lines = reader.u32()? as usize;
         let index = BlockIndex::decode(blocks, &mut reader, |reader| {
             let handle = BlockHandle { offset, len: take_len(reader)? };
-            // The next block begins where this one ends.
+            // Lengths alone give the places: each block begins where the one before it ends.
             offset = offset.checked_add(handle.len).ok_or(BAD_INDEX)?;
             Ok(handle)
         })?;
@@ -212,14 +222,14 @@ impl Partition {
         Ok(Partition { index, filter })
     }
 
-    /// `false`: no key with this hash is in the partition.
+    /// `false` if no key with this hash is in the partition.
     #[must_use]
     #[inline]
     pub fn may_hold(&self, hash: u64) -> bool {
         self.filter.may_hold(hash)
     }
 
-    /// The number of the one data block that can hold `key`.
+    /// The number of the only data block that can hold `key`.
     #[must_use]
     pub fn find(&self, key: &[u8]) -> usize {
         self.index.find(key)
@@ -231,14 +241,14 @@ impl Partition {
         &self.index.handles
     }
 
-    /// Memory that it takes.
+    /// Memory of the decoded block, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.index.memory_bytes() + self.filter.lines() * 64
     }
 }
 
-/// Collects the partitions of a table.
+/// Builds the top block of a table.
 #[derive(Debug, Default)]
 pub struct TopBuilder {
     body: Vec<u8>,
@@ -252,8 +262,9 @@ impl TopBuilder {
         self.partitions += 1;
     }
 
-    /// Appends the top block to `table` and starts anew. Returns its length.
+    /// Appends the top block to `table` and starts the next table. Returns the block's length in bytes.
     pub fn finish(&mut self, table: &mut Vec<u8>) -> u32 {
+        debug_assert!(self.partitions > 0, "a table has at least one partition");
         let start = table.len();
         table.extend_from_slice(&[0; FRAME_BYTES]);
         table.extend_from_slice(&self.partitions.to_le_bytes());
@@ -272,6 +283,9 @@ pub struct TopIndex {
 
 impl TopIndex {
     /// Verifies and decodes a top block.
+    ///
+    /// # Errors
+    /// Codes 300, 301 and 304.
     pub fn decode(block: &[u8]) -> Result<Self, Corrupt> {
         let body = open(block, TOP)?;
         let mut reader = Reader::new(body, &INDEX_FIELDS);
@@ -291,19 +305,20 @@ impl TopIndex {
         Ok(TopIndex { index })
     }
 
-    /// The number of the one partition that can hold `key`.
+    /// The number of the only partition that can hold `key`.
     #[must_use]
     pub fn find(&self, key: &[u8]) -> usize {
         self.index.find(key)
     }
 
-    /// Where the partition blocks lie, in order. A partition's data lies between the block before its own and its own.
+    /// Where the partition blocks lie, in order. The data blocks of a partition lie between the previous
+    /// partition block and its own.
     #[must_use]
     pub fn partitions(&self) -> &[BlockHandle] {
         &self.index.handles
     }
 
-    /// Memory that it takes.
+    /// Memory of the decoded block, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.index.memory_bytes()

@@ -1,8 +1,9 @@
-//! Finding a key among sorted ones: most compares are of 64-bit heads.
+//! Binary search among sorted keys. Most comparisons are of 64-bit *heads*: the first eight bytes of each key
+//! after the prefix that all the keys share.
 
 use super::shared_len;
 
-/// The eight bytes after the prefix that all keys share, big-endian, zero-padded, for each key.
+/// The heads of sorted keys: big-endian, so that they compare like bytes, and padded with zeroes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KeyHeads {
     common: usize,
@@ -22,7 +23,7 @@ fn head(key: &[u8], common: usize) -> u64 {
 }
 
 impl KeyHeads {
-    /// Of `count` sorted keys; `key(i)` tells the i-th.
+    /// The heads of `count` sorted keys; `key(i)` returns the i-th.
     pub(super) fn new<'a>(count: usize, key: impl Fn(usize) -> &'a [u8]) -> Self {
         if count == 0 {
             return Self::default();
@@ -31,7 +32,7 @@ impl KeyHeads {
         KeyHeads { common, heads: (0..count).map(|i| head(key(i), common)).collect() }
     }
 
-    /// How many keys are below `target`; with `or_equal`, below or equal.
+    /// Number of keys below `target`; with `or_equal`, below or equal to it. `key(i)` returns the i-th key.
     pub(super) fn count_below<'a>(
         &self,
         target: &[u8],
@@ -41,7 +42,7 @@ impl KeyHeads {
         let Some(last) = self.heads.len().checked_sub(1) else { return 0 };
         let common = &key(last)[..self.common];
         let target_common = &target[..target.len().min(self.common)];
-        // A target that leaves the common prefix (or ends inside it) is outside all the keys.
+        // A target that differs from the shared prefix, or ends inside it, lies before or after all keys.
         match target_common.cmp(common) {
             std::cmp::Ordering::Less => return 0,
             std::cmp::Ordering::Greater => return self.heads.len(),
@@ -49,6 +50,7 @@ impl KeyHeads {
         }
         let wanted = head(target, self.common);
         let mut low = self.heads.partition_point(|h| *h < wanted);
+        // Whole keys are compared only where heads are equal.
         let high = low + self.heads[low..].partition_point(|h| *h == wanted);
         let mut end = high;
         while low < end {

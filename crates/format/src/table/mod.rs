@@ -1,4 +1,5 @@
-//! Metadata tables: sorted entries in data blocks, found through partitions and a top index.
+//! Tables: sorted, immutable key versions. They lie in data blocks, which are found through partition blocks
+//! and the top block.
 //!
 //! ```text
 //! table:  data block … | partition block | data block … | partition block | … | top block
@@ -40,7 +41,7 @@ const BAD_FILTER: Corrupt = Corrupt::new(305, "filter structure");
 static DATA_FIELDS: FieldErrors = FieldErrors::all(BAD_DATA);
 static INDEX_FIELDS: FieldErrors = FieldErrors::all(BAD_INDEX);
 
-/// Writes the frame into the five bytes that the builder left free.
+/// Fills the first five bytes of a block, which the builder has left free: kind, then checksum.
 fn seal(block: &mut [u8], kind: u8) {
     block[4] = kind;
     let crc = crc32c(&block[4..]);
