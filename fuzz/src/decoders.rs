@@ -1,7 +1,9 @@
-//! Every decoder of what lies on flash, as a function of bytes that must return, and valid bytes to begin from.
+//! Every decoder of structures on flash, as a function of bytes that must return, with valid encodings to
+//! start from.
 //!
-//! What decodes must encode to the same bytes again wherever there is one encoding: so no two byte strings mean the same.
-//! Structures with a checksum are tried twice, as they are and with the checksum put right, or nothing would get past it.
+//! A structure with one encoding must encode to the same bytes again, so that no two byte strings mean the
+//! same. A structure with a checksum is tried twice: as it is, and with a corrected checksum. Without the
+//! second try a fuzzer would not get past the checksum.
 
 use warpfire_format::commit::{CommitRecord, CommitRecordBuilder};
 use warpfire_format::fs::{
@@ -23,15 +25,15 @@ use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, Seq, SlicePtr, ZoneInd
 
 /// One decoder.
 pub struct Decoder {
-    /// Name of its fuzz target and of the folder of its seeds.
+    /// Name of the fuzz target and of the directory of its seeds.
     pub name: &'static str,
-    /// Decodes, and checks what came out; returns whatever the bytes are.
+    /// Decodes the bytes and checks the result. Returns for any bytes.
     pub run: fn(&[u8]),
-    /// Valid bytes.
+    /// Valid encodings.
     pub valid: fn() -> Vec<Vec<u8>>,
 }
 
-/// All of them.
+/// All decoders.
 pub const DECODERS: &[Decoder] = &[
     Decoder { name: "root", run: root, valid: valid_roots },
     Decoder { name: "stripe", run: stripe, valid: valid_stripes },
@@ -48,7 +50,7 @@ pub const DECODERS: &[Decoder] = &[
     Decoder { name: "small_values", run: small_values, valid: valid_small_values },
 ];
 
-/// The bytes as they are, and with the checksum of all that follows it in the first four.
+/// Decodes the bytes as they are, and then with the checksum of the rest in the first four.
 fn as_is_and_sealed(data: &[u8], decode: impl Fn(&[u8])) {
     decode(data);
     let mut sealed = data.to_vec();
@@ -58,7 +60,7 @@ fn as_is_and_sealed(data: &[u8], decode: impl Fn(&[u8])) {
     }
 }
 
-/// Blocks are always whole: shorter bytes stand at the front of one.
+/// A whole block that begins with the bytes. A longer string is truncated.
 fn as_block(data: &[u8]) -> Vec<u8> {
     let mut block = data.to_vec();
     block.resize(BLOCK_BYTES, 0);
@@ -80,7 +82,7 @@ fn stripe(data: &[u8]) {
     as_is_and_sealed(&as_block(data), |block| {
         let Ok(decoded) = StripeHeader::decode(block) else { return };
         let crcs: Vec<u32> = decoded.crcs().collect();
-        // A mirror's inline payload is in place before its header is made.
+        // `encode` expects a mirror's inline payload in the block.
         let mut again = block.to_vec();
         decoded.header.encode(&mut again, &crcs);
         assert_eq!(again, block, "one encoding");
@@ -155,7 +157,7 @@ fn inode(data: &[u8]) {
     if let Ok(inode) = Inode::decode(data) {
         let mut again = Vec::new();
         inode.encode(&mut again);
-        let decoded = Inode::decode(&again).expect("what was encoded decodes");
+        let decoded = Inode::decode(&again).expect("an encoded inode decodes");
         assert_eq!((decoded.ino, decoded.attrs), (inode.ino, inode.attrs));
         if let InodeContent::Small(extents) = inode.content {
             let _ = extents.to_map();
@@ -168,7 +170,7 @@ fn edit(data: &[u8]) {
     if let Ok(edit) = InodeEdit::decode(data) {
         let mut again = Vec::new();
         edit.encode(&mut again);
-        assert!(InodeEdit::decode(&again).is_ok(), "what was encoded decodes");
+        assert!(InodeEdit::decode(&again).is_ok(), "an encoded edit decodes");
     }
 }
 
@@ -177,9 +179,9 @@ fn region(data: &[u8]) {
         if let Ok(map) = decode_region(data, is_operand) {
             let mut again = Vec::new();
             encode_region(&mut again, &map, is_operand);
-            let decoded = decode_region(&again, is_operand).expect("what was encoded decodes");
-            // Encoding joins neighbouring bytes, so only the second time there is nothing left to join.
-            assert_eq!(decoded.data_bytes(), map.data_bytes(), "it covers the same");
+            let decoded = decode_region(&again, is_operand).expect("an encoded region decodes");
+            // Encoding joins neighbouring bytes, so only the second encoding must equal the first.
+            assert_eq!(decoded.data_bytes(), map.data_bytes(), "it covers the same bytes");
             let mut once_more = Vec::new();
             encode_region(&mut once_more, &decoded, is_operand);
             assert_eq!(once_more, again, "it means the same");
