@@ -45,9 +45,7 @@ fn main() -> ExampleResult {
     Ok(())
 }
 
-fn open<E: warpfire_meta::Store + warpfire_meta::SliceStore>(
-    fs: &Warpfire<E>,
-) -> warpfire::Result<warpfire::File<E>> {
+fn open<E: warpfire_meta::Storage>(fs: &Warpfire<E>) -> warpfire::Result<warpfire::File<E>> {
     warpfire::OpenOptions::new().write(true).open(fs, "/file")
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use warpfire_fs::{Follow, FsError, NodeRef};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use crate::warpfire::FILE_MODE;
 use crate::{Engine, File, FileType, Metadata, Result, SetMetadata, Warpfire};
@@ -26,24 +26,24 @@ use crate::{Engine, File, FileType, Metadata, Result, SetMetadata, Warpfire};
 /// assert_eq!(mail.read("999.eml")?, b"Subject: hello\r\n");
 /// # Ok::<(), warpfire::Error>(())
 /// ```
-pub struct Dir<E: Store + SliceStore = Engine> {
+pub struct Dir<E: Storage = Engine> {
     pool: Warpfire<E>,
     node: NodeRef,
 }
 
-impl<E: Store + SliceStore> Clone for Dir<E> {
+impl<E: Storage> Clone for Dir<E> {
     fn clone(&self) -> Self {
         Dir::at(&self.pool, NodeRef::clone(&self.node))
     }
 }
 
-impl<E: Store + SliceStore> std::fmt::Debug for Dir<E> {
+impl<E: Storage> std::fmt::Debug for Dir<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Dir({:?})", self.node)
     }
 }
 
-impl<E: Store + SliceStore> Dir<E> {
+impl<E: Storage> Dir<E> {
     pub(crate) fn at_path(pool: &Warpfire<E>, path: &Path) -> Result<Self> {
         let node = pool.node_at(path, Follow::Yes)?;
         if !node.is_dir() {
@@ -166,20 +166,20 @@ const PAGE_NAMES: usize = 1024;
 
 /// The names in a folder, as they are asked for. A name that is there all the time comes exactly once, whatever else changes meanwhile; `.` and
 /// `..` do not come.
-pub struct ReadDir<E: Store + SliceStore = Engine> {
+pub struct ReadDir<E: Storage = Engine> {
     dir: Dir<E>,
     page: VecDeque<warpfire_fs::DirEntry>,
     /// Where to go on; `None` once there is nothing left beyond the page.
     after: Option<Vec<u8>>,
 }
 
-impl<E: Store + SliceStore> std::fmt::Debug for ReadDir<E> {
+impl<E: Storage> std::fmt::Debug for ReadDir<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ReadDir({:?})", self.dir)
     }
 }
 
-impl<E: Store + SliceStore> ReadDir<E> {
+impl<E: Storage> ReadDir<E> {
     pub(crate) fn start(pool: &Warpfire<E>, node: NodeRef) -> Result<Self> {
         let mut listing = ReadDir { dir: Dir::at(pool, node), page: VecDeque::new(), after: None };
         listing.read_page(None)?;
@@ -195,7 +195,7 @@ impl<E: Store + SliceStore> ReadDir<E> {
     }
 }
 
-impl<E: Store + SliceStore> Iterator for ReadDir<E> {
+impl<E: Storage> Iterator for ReadDir<E> {
     type Item = Result<DirEntry<E>>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -211,24 +211,24 @@ impl<E: Store + SliceStore> Iterator for ReadDir<E> {
 }
 
 /// One name of a folder.
-pub struct DirEntry<E: Store + SliceStore = Engine> {
+pub struct DirEntry<E: Storage = Engine> {
     dir: Dir<E>,
     entry: warpfire_fs::DirEntry,
 }
 
-impl<E: Store + SliceStore> Clone for DirEntry<E> {
+impl<E: Storage> Clone for DirEntry<E> {
     fn clone(&self) -> Self {
         DirEntry { dir: self.dir.clone(), entry: self.entry.clone() }
     }
 }
 
-impl<E: Store + SliceStore> std::fmt::Debug for DirEntry<E> {
+impl<E: Storage> std::fmt::Debug for DirEntry<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "DirEntry({:?} in {:?})", self.file_name(), self.dir)
     }
 }
 
-impl<E: Store + SliceStore> DirEntry<E> {
+impl<E: Storage> DirEntry<E> {
     /// The name.
     #[must_use]
     pub fn file_name(&self) -> &OsStr {

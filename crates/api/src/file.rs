@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use warpfire_fs::acl::Perm;
 use warpfire_fs::{AllocMode, Follow, FsError, NewMode, NodeRef, Position, Seek};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use crate::{Engine, Error, Metadata, Result, SetMetadata, Warpfire};
 
@@ -113,7 +113,7 @@ impl OpenOptions {
     /// # Errors
     /// `NotFound`, `AlreadyExists`, `IsADirectory`, `PermissionDenied`, `NoSpace`; `InvalidInput` if nothing is allowed, or something is to be
     /// made or emptied that may not be written.
-    pub fn open<E: Store + SliceStore>(&self, pool: &Warpfire<E>, path: impl AsRef<Path>) -> Result<File<E>> {
+    pub fn open<E: Storage>(&self, pool: &Warpfire<E>, path: impl AsRef<Path>) -> Result<File<E>> {
         let writes = self.write || self.append;
         let changes = self.create || self.create_new || self.truncate;
         if !writes && (changes || !self.read) {
@@ -145,11 +145,7 @@ impl OpenOptions {
     }
 
     /// Opens a file that is there.
-    pub(crate) fn open_node<E: Store + SliceStore>(
-        &self,
-        pool: &Warpfire<E>,
-        node: NodeRef,
-    ) -> Result<File<E>> {
+    pub(crate) fn open_node<E: Storage>(&self, pool: &Warpfire<E>, node: NodeRef) -> Result<File<E>> {
         let (fs, caller) = (pool.fs(), pool.identity().caller());
         if node.is_dir() {
             return Err(FsError::IsDirectory.into());
@@ -166,7 +162,7 @@ impl OpenOptions {
         Ok(self.opened(pool, node))
     }
 
-    fn opened<E: Store + SliceStore>(&self, pool: &Warpfire<E>, node: NodeRef) -> File<E> {
+    fn opened<E: Storage>(&self, pool: &Warpfire<E>, node: NodeRef) -> File<E> {
         File { pool: pool.clone(), node, reads: self.read, writes: self.write, appends: self.append }
     }
 }
@@ -187,7 +183,7 @@ impl OpenOptions {
 /// file.sync_all()?;
 /// # Ok::<(), warpfire::Error>(())
 /// ```
-pub struct File<E: Store + SliceStore = Engine> {
+pub struct File<E: Storage = Engine> {
     pub(crate) pool: Warpfire<E>,
     pub(crate) node: NodeRef,
     pub(crate) reads: bool,
@@ -198,19 +194,19 @@ pub struct File<E: Store + SliceStore = Engine> {
 /// Most bytes that are asked for at once when a whole file is read.
 const READ_BYTES_MAX: u64 = 16 << 20;
 
-impl<E: Store + SliceStore> Clone for File<E> {
+impl<E: Storage> Clone for File<E> {
     fn clone(&self) -> Self {
         File { pool: self.pool.clone(), node: NodeRef::clone(&self.node), ..*self }
     }
 }
 
-impl<E: Store + SliceStore> std::fmt::Debug for File<E> {
+impl<E: Storage> std::fmt::Debug for File<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "File({:?})", self.node)
     }
 }
 
-impl<E: Store + SliceStore> File<E> {
+impl<E: Storage> File<E> {
     pub(crate) fn check(&self, allowed: bool, what: &str) -> Result<()> {
         if allowed {
             return Ok(());

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use warpfire_env::{Clock, Device, SystemClock, SystemRandom};
 use warpfire_fs::{Fs, FsOptions, FsSchema};
-use warpfire_log::{Log, RecoveredLog};
-use warpfire_meta::{Background, EngineOptions, SliceStore};
+use warpfire_log::{Log, LogStore, RecoveredLog};
+use warpfire_meta::{Background, EngineOptions};
 use warpfire_pool::{CreateOptions, Pool};
 
 use crate::stats::{DeviceStats, Stats};
@@ -65,7 +65,7 @@ impl OpenPool {
             parity: status.parity,
             zone_bytes: status.zone_bytes,
             devices: status.devices.into_iter().map(device).collect(),
-            space: self.fs.engine().space(),
+            space: self.fs.engine().log().space(),
             payload_bytes: counters.payload_bytes,
             stripes: counters.stripes,
             rebuilt_blocks: counters.rebuilt_blocks,

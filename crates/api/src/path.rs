@@ -5,11 +5,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use warpfire_fs::{Follow, FsError, NodeRef};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use crate::{Result, Warpfire};
 
-impl<E: Store + SliceStore> Warpfire<E> {
+impl<E: Storage> Warpfire<E> {
     /// The node that a path leads to. A path without a leading slash starts at the root too; an empty one is the root.
     pub(crate) fn node_at(&self, path: &Path, follow: Follow) -> Result<NodeRef> {
         let path = path.as_os_str().as_bytes();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use warpfire_fs::{AllocMode, FsError, InsertSource, NodeRef, Position, YankedSlice};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use crate::{Error, File, OpenOptions, Result, SetMetadata, Warpfire};
 
@@ -96,7 +96,7 @@ impl Slice {
     }
 }
 
-impl<E: Store + SliceStore> File<E> {
+impl<E: Storage> File<E> {
     /// Takes a range as a slice: what there is of it before the end of the file. No data is read.
     ///
     /// # Errors
@@ -203,7 +203,7 @@ impl<E: Store + SliceStore> File<E> {
     }
 }
 
-impl<E: Store + SliceStore> Warpfire<E> {
+impl<E: Storage> Warpfire<E> {
     /// The bytes of a slice from a place in it on, into a buffer. Gives how many there were.
     ///
     /// # Errors
@@ -290,7 +290,7 @@ impl<E: Store + SliceStore> Warpfire<E> {
 }
 
 /// What one commit can not take.
-fn copy_in_steps<E: Store + SliceStore>(source: &File<E>, target: &File<E>) -> Result<u64> {
+fn copy_in_steps<E: Storage>(source: &File<E>, target: &File<E>) -> Result<u64> {
     let length = source.metadata()?.len();
     target.set_len(0)?;
     let mut copied = 0;

@@ -2,11 +2,11 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use crate::{ErrorKind, Result, Warpfire};
 
-impl<E: Store + SliceStore> Warpfire<E> {
+impl<E: Storage> Warpfire<E> {
     /// Makes a folder and those above it that are missing. A folder that is there already is fine.
     ///
     /// # Errors

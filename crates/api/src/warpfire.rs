@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, ReentrantMutex};
 use warpfire_fs::{Follow, Fs, IntervalSync, NewMode, RenameMode};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use crate::metadata::SetMetadata;
 use crate::open_pool::{Engine, OpenPool};
@@ -37,7 +37,7 @@ const DIR_MODE: NewMode = NewMode { mode: 0o777, umask: 0o022 };
 /// ```
 ///
 /// The parameter is the store that its calls work on: a pool's engine, or [what a transaction sees](crate::Inside).
-pub struct Warpfire<E: Store + SliceStore = Engine> {
+pub struct Warpfire<E: Storage = Engine> {
     fs: Arc<Fs<E>>,
     pub(crate) shared: Arc<SharedPool>,
     identity: Arc<Identity>,
@@ -52,13 +52,13 @@ pub(crate) struct SharedPool {
     pub priority: ReentrantMutex<()>,
 }
 
-impl<E: Store + SliceStore> Clone for Warpfire<E> {
+impl<E: Storage> Clone for Warpfire<E> {
     fn clone(&self) -> Self {
         self.acting(Arc::clone(&self.identity))
     }
 }
 
-impl<E: Store + SliceStore> std::fmt::Debug for Warpfire<E> {
+impl<E: Storage> std::fmt::Debug for Warpfire<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Warpfire({:?})", self.identity)
     }
@@ -103,7 +103,7 @@ impl Warpfire {
     }
 
     /// Other files of the same pool, on behalf of the same: those that a transaction sees.
-    pub(crate) fn over<E: Store + SliceStore>(&self, fs: &Arc<Fs<E>>) -> Warpfire<E> {
+    pub(crate) fn over<E: Storage>(&self, fs: &Arc<Fs<E>>) -> Warpfire<E> {
         let (shared, identity) = (Arc::clone(&self.shared), Arc::clone(&self.identity));
         Warpfire { fs: Arc::clone(fs), shared, identity }
     }
@@ -137,7 +137,7 @@ impl Warpfire {
     }
 }
 
-impl<E: Store + SliceStore> Warpfire<E> {
+impl<E: Storage> Warpfire<E> {
     pub(crate) fn fs(&self) -> &Fs<E> {
         &self.fs
     }

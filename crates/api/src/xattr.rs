@@ -5,11 +5,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use warpfire_fs::{Follow, XattrMode};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use crate::{Result, Warpfire};
 
-impl<E: Store + SliceStore> Warpfire<E> {
+impl<E: Storage> Warpfire<E> {
     /// The value of an extended attribute.
     ///
     /// ```

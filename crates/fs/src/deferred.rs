@@ -99,14 +99,14 @@ impl Deferred {
             drop(pending_times);
             operand.clear();
             edit.encode(&mut operand);
-            batch.merge(&inode_key(self.volume, dir.ino()), &operand);
+            batch.merge_naming(&inode_key(self.volume, dir.ino()), &operand, []);
         }
         let before = std::mem::replace(&mut *self.emitted.lock(), dirs);
         for (id, delta) in [(CounterId::Inodes, sums[INODES]), (CounterId::Bytes, sums[BYTES])] {
             if delta != 0 {
                 operand.clear();
                 encode_counter(&mut operand, delta);
-                batch.merge(&Key::Counter(self.volume, id).encode(), &operand);
+                batch.merge_naming(&Key::Counter(self.volume, id).encode(), &operand, []);
             }
         }
         // Letting nodes go takes only locks of the table.

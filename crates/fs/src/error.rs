@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use warpfire_format::Corrupt;
 use warpfire_meta::{CommitError, LogError, MetaError};
+use warpfire_slices::SliceError;
 
 /// Why a call failed. Nothing has changed unless the call says otherwise.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -151,18 +152,19 @@ impl From<Corrupt> for FsError {
     }
 }
 
+impl From<SliceError> for FsError {
+    fn from(e: SliceError) -> Self {
+        match e {
+            SliceError::NoSpace => FsError::NoSpace,
+            SliceError::ReadOnly(why) => FsError::ReadOnly(why),
+            SliceError::Damaged { code, reason } => FsError::Damaged { code, reason },
+        }
+    }
+}
+
 impl From<LogError> for FsError {
     fn from(e: LogError) -> Self {
-        match e {
-            LogError::NoSpace => FsError::NoSpace,
-            LogError::ReadOnly(why) => FsError::ReadOnly(why),
-            LogError::Damaged(reason) => FsError::Damaged { code: LogError::UNREADABLE.code, reason },
-            LogError::BadPointer(slice) => {
-                let reason = format!("{} {slice}", LogError::BAD_POINTER.reason).into();
-                FsError::Damaged { code: LogError::BAD_POINTER.code, reason }
-            }
-            LogError::Corrupt { code, reason } => FsError::Damaged { code, reason },
-        }
+        SliceError::from(e).into()
     }
 }
 
@@ -170,6 +172,7 @@ impl From<MetaError> for FsError {
     fn from(e: MetaError) -> Self {
         match e {
             MetaError::Log(e) => e.into(),
+            MetaError::Slices(e) => e.into(),
             MetaError::Schema(e) => FsError::Damaged { code: e.code, reason: e.reason.into() },
             MetaError::Corrupt { code, reason } => FsError::Damaged { code, reason },
             MetaError::Ended => FsError::Ended,

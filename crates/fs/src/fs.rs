@@ -18,7 +18,8 @@ use warpfire_format::fs::{
     Attrs, CounterId, Dentry, FileKind, FilesystemRecord, Inode, InodeContent, InodeTime, Key, PoolRecordId,
     VolumeId, VolumeRecord, decode_counter, dentry_key, inode_key,
 };
-use warpfire_meta::{Admit, Batch, SliceStore, Store};
+use warpfire_meta::{Admit, Batch, Storage};
+use warpfire_slices::Leases;
 use warpfire_units::Seq;
 
 use crate::damage::{HOLDS_ITSELF, INODE_DIFFERS, NO_INODE_OF_NAME, NO_ROOT_INODE};
@@ -29,7 +30,6 @@ use crate::inode_numbers::InodeNumbers;
 use crate::node::{InodeCache, NodeLookup, NodeRef, NodeState, RecordLocation, VersionCounters};
 use crate::op::{CallGate, CallGuard, Digestible, Operation, TransactionCounters};
 use crate::scratch::Scratch;
-use crate::slice::Leases;
 use crate::stamp::stamp;
 
 /// Inode number of a volume's root directory.
@@ -56,7 +56,7 @@ pub struct FsOptions {
 }
 
 /// A filesystem over an engine. All calls may be made from many threads at once.
-pub struct Fs<E: Store + SliceStore> {
+pub struct Fs<E: Storage> {
     pub(crate) engine: Arc<E>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) volume: VolumeId,
@@ -74,7 +74,7 @@ pub struct Fs<E: Store + SliceStore> {
     pub(crate) root: NodeRef,
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Writes an empty filesystem into an empty engine; durable on return. The root directory belongs to `uid` and `gid`.
     ///
     /// # Errors
@@ -145,7 +145,7 @@ impl<E: Store + SliceStore> Fs<E> {
             inode_cache,
             version_counters: VersionCounters::default(),
             deferred,
-            leases: Arc::new(Leases::new()),
+            leases: Arc::default(),
             fragmentation: Arc::default(),
             rename: Mutex::new(()),
             numbers: InodeNumbers::for_base(next_ino),

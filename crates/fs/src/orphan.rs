@@ -4,7 +4,7 @@
 //! An orphan's record goes in the commit that removes the last of its other keys, so a crash leaves something to resume from.
 
 use warpfire_format::fs::{Inode, Key, KeyBuf, REGION_BYTES, flag, region_key, region_range, xattr_key};
-use warpfire_meta::{Admit, Batch, Direction, KeyRange, ScanPage, SliceStore, Store};
+use warpfire_meta::{Admit, Batch, Direction, KeyRange, ScanPage, Storage};
 
 use crate::damage::{REGION_PAST_END, WRONG_RANGE};
 use crate::deferred::{BYTES, INODES};
@@ -19,7 +19,7 @@ const REGION_INDEX_MAX: u64 = FILE_BYTES_MAX / REGION_BYTES as u64;
 /// Called with a region's index and value; `false` ends the walk.
 type RegionVisitor<'v> = dyn FnMut(u64, &[u8]) -> Result<bool, FsError> + 'v;
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Removes files that have neither a name nor a holder any more. Calls that can make such files do this themselves; call it after
     /// letting go of the last `NodeRef` to a file that was unlinked, to have its space back at once.
     ///

@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 
 use warpfire_format::fs::FileKind;
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use crate::acl::Caller;
 use crate::error::FsError;
@@ -40,7 +40,7 @@ struct PathWalk {
     links: u32,
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// The node at a path. A path that begins with `/` starts at the root, others at `base`.
     ///
     /// # Errors
@@ -195,7 +195,7 @@ struct ResolvePath {
     follow: Follow,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for ResolvePath {
+impl<E: Storage> Operation<Fs<E>> for ResolvePath {
     fn name(&self) -> &'static str {
         "look up"
     }

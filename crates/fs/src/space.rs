@@ -1,6 +1,6 @@
 //! What `statfs` shows.
 
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use crate::error::FsError;
 use crate::fs::Fs;
@@ -20,13 +20,13 @@ pub struct SpaceInfo {
     pub file_bytes: u64,
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Space and files, as of now.
     ///
     /// # Errors
     /// What reading the sums says.
     pub fn statfs(&self) -> Result<SpaceInfo, FsError> {
-        let space = self.engine.space();
+        let space = self.engine.space()?;
         let (inodes, file_bytes) = self.deferred.sums();
         // No file needs more than its own bytes (fewer, if it shares slices): what is live beyond that was deleted, and merging
         // has not come by yet.

@@ -9,15 +9,10 @@ use warpfire_units::SegmentId;
 use crate::limits::{LOG_RESERVE_SEGMENTS, RESERVE_PART, RESERVE_SEGMENTS_MIN, VICTIM_LIVE_MAX_PERCENT};
 use crate::log::Log;
 use crate::segment_table::SegmentStage;
-use crate::store::Space;
+use crate::store::{LogStore, Space};
 use crate::stream::log_segments_in_bulk;
 
 impl Log {
-    /// Payload bytes of a bulk segment made now.
-    fn segment_bytes(&self) -> u64 {
-        self.pool.geometry(SegmentKind::Bulk).segment_payload_bytes
-    }
-
     /// Remembers how much surely fits, so that most calls of `admit` need not count.
     pub(crate) fn note_room(&self) {
         let whole_bytes = self.pool.free_segments(SegmentKind::Bulk) * self.segment_bytes();

@@ -9,6 +9,7 @@ mod latch;
 mod limits;
 mod log;
 mod log_writer;
+#[cfg(any(test, feature = "twin"))]
 mod mem;
 mod pending;
 mod pins;
@@ -20,6 +21,7 @@ mod stream;
 mod write_queue;
 
 pub use log::Log;
+#[cfg(any(test, feature = "twin"))]
 pub use mem::{MemLog, MemLogCounters, MemLogOptions};
 pub use store::{
     Admit, LogError, LogPos, LogStore, Pin, RecordIter, RecoveredLog, ScrubbedSegment, Slices, Space, Stream,

@@ -434,6 +434,10 @@ impl LogStore for Log {
         self.pool.read_many(&mut on_devices).map_err(|e| on_read(first, &e))
     }
 
+    fn segment_bytes(&self) -> u64 {
+        self.pool.geometry(SegmentKind::Bulk).segment_payload_bytes
+    }
+
     fn readable_bytes(&self, segment: SegmentId) -> u64 {
         self.segment_table.lock().written_bytes(segment)
     }

@@ -116,6 +116,14 @@ pub struct RecoveredLog {
     pub records: RecordIter,
 }
 
+impl RecoveredLog {
+    /// What a new log recovers: nothing.
+    #[must_use]
+    pub fn empty() -> Self {
+        RecoveredLog { state: Vec::new(), records: Box::new(std::iter::empty()) }
+    }
+}
+
 /// One segment after a scrub read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScrubbedSegment {
@@ -142,6 +150,9 @@ pub trait LogStore: Send + Sync + 'static {
 
     /// As `read`, for many slices at once: the device sees them together.
     fn read_many(&self, reads: &mut [(SlicePtr, &mut [u8])]) -> Result<(), LogError>;
+
+    /// Payload bytes of the next segment that a stream begins.
+    fn segment_bytes(&self) -> u64;
 
     /// Payload bytes of a segment that can be read now, from its beginning on; 0 if there is no such segment.
     fn readable_bytes(&self, segment: SegmentId) -> u64;

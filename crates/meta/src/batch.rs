@@ -1,4 +1,17 @@
-//! What one commit changes.
+//! What one commit changes, and the slices that its values name.
+//!
+//! # Terms
+//! A change *carries* its slices if its maker knew which slices the value names, as it does if it has just
+//! encoded the value. Else the schema finds them in the value.
+//!
+//! # Invariants
+//! 1. The slices that a change carries are those that the schema finds in its value, in that order.
+//!    `slices_of` asserts it in debug builds, at every commit.
+
+use smallvec::SmallVec;
+use warpfire_units::SlicePtr;
+
+use crate::schema::{Schema, SchemaError};
 
 /// Sums that commits may add to; what they mean is the business of whoever set the cut hook.
 pub const SUMS: usize = 2;
@@ -8,16 +21,25 @@ pub const SUMS: usize = 2;
 pub struct Batch {
     bytes: Vec<u8>,
     ops: Vec<BatchEntry>,
+    /// The slices that changes carry, in the order of the changes.
+    slices: Vec<SlicePtr>,
     sums: [i64; SUMS],
 }
 
 #[derive(Clone, Copy, Debug)]
 struct BatchEntry {
     kind: BatchKind,
+    /// Whether it carries its slices.
+    carries: bool,
     key_start: u32,
     key_len: u32,
     value_len: u32,
+    /// Where its slices end; they begin where those of the change before end.
+    slices_end: u32,
 }
+
+/// The slices of one value: most name one, a region of a file that was written at random many.
+pub(crate) type Named = SmallVec<[SlicePtr; 4]>;
 
 #[derive(Clone, Copy, Debug)]
 enum BatchKind {
@@ -63,23 +85,35 @@ impl Batch {
         Self::default()
     }
 
-    /// Sets a key.
+    /// Sets a key to a value in which the schema finds the slices.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
-        self.push(BatchKind::Put, key, value);
+        self.push(BatchKind::Put, key, value, false);
+    }
+
+    /// Sets a key to a value that names these slices, in this order, and no others.
+    pub fn put_naming(&mut self, key: &[u8], value: &[u8], slices: impl IntoIterator<Item = SlicePtr>) {
+        self.slices.extend(slices);
+        self.push(BatchKind::Put, key, value, true);
     }
 
     /// Removes a key, present or not.
     pub fn delete(&mut self, key: &[u8]) {
-        self.push(BatchKind::Delete, key, &[]);
+        self.push(BatchKind::Delete, key, &[], true);
     }
 
-    /// Adds an operand to a key without reading it.
+    /// Adds an operand, in which the schema finds the slices, to a key without reading it.
     pub fn merge(&mut self, key: &[u8], operand: &[u8]) {
-        self.push(BatchKind::Merge, key, operand);
+        self.push(BatchKind::Merge, key, operand, false);
     }
 
-    /// Adds to a running sum with this commit. The engine keeps the sums of all commits since its last cut and hands them
-    /// to the cut hook, so a cut holds the sums of exactly the commits that are in it.
+    /// Adds an operand that names these slices, in this order, and no others.
+    pub fn merge_naming(&mut self, key: &[u8], operand: &[u8], slices: impl IntoIterator<Item = SlicePtr>) {
+        self.slices.extend(slices);
+        self.push(BatchKind::Merge, key, operand, true);
+    }
+
+    /// Adds to a running sum with this commit. The engine keeps the sums of all commits since its last cut
+    /// and hands them to the cut hook, so a cut holds the sums of exactly the commits that are in it.
     pub fn add(&mut self, sum: usize, delta: i64) {
         self.sums[sum] = self.sums[sum].wrapping_add(delta);
     }
@@ -90,25 +124,67 @@ impl Batch {
         &self.sums
     }
 
-    fn push(&mut self, kind: BatchKind, key: &[u8], value: &[u8]) {
+    /// Adds a change. Those of `slices` that no change has yet are its.
+    fn push(&mut self, kind: BatchKind, key: &[u8], value: &[u8], carries: bool) {
         let narrow = |n: usize| u32::try_from(n).expect("a batch stays below 4 GiB");
         self.ops.push(BatchEntry {
             kind,
+            carries,
             key_start: narrow(self.bytes.len()),
             key_len: narrow(key.len()),
             value_len: narrow(value.len()),
+            slices_end: narrow(self.slices.len()),
         });
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
     }
 
-    /// Adds a change of another batch.
-    pub fn push_op(&mut self, op: BatchOp<'_>) {
+    /// Adds a change of another batch, whose value names these slices.
+    pub(crate) fn push_op(&mut self, op: BatchOp<'_>, slices: &[SlicePtr]) {
+        let slices = slices.iter().copied();
         match op {
-            BatchOp::Put(key, value) => self.put(key, value),
+            BatchOp::Put(key, value) => self.put_naming(key, value, slices),
             BatchOp::Delete(key) => self.delete(key),
-            BatchOp::Merge(key, operand) => self.merge(key, operand),
+            BatchOp::Merge(key, operand) => self.merge_naming(key, operand, slices),
         }
+    }
+
+    /// The slices that a change names: those that it carries, or else those that the schema finds, in
+    /// `found`.
+    pub(crate) fn slices_of<'a, S: Schema>(
+        &'a self,
+        number: usize,
+        schema: &S,
+        found: &'a mut Named,
+    ) -> Result<&'a [SlicePtr], SchemaError> {
+        if self.ops[number].carries {
+            let start = number.checked_sub(1).map_or(0, |before| self.ops[before].slices_end);
+            let carried = &self.slices[start as usize..self.ops[number].slices_end as usize];
+            #[cfg(debug_assertions)]
+            {
+                found.clear();
+                self.find_slices(number, schema, found)?;
+                assert_eq!(found.as_slice(), carried, "a change carries the slices that its value names");
+            }
+            return Ok(carried);
+        }
+        found.clear();
+        self.find_slices(number, schema, found)?;
+        Ok(found)
+    }
+
+    fn find_slices<S: Schema>(
+        &self,
+        number: usize,
+        schema: &S,
+        found: &mut Named,
+    ) -> Result<(), SchemaError> {
+        let (key, value, is_operand) = match self.op(number) {
+            BatchOp::Put(key, value) => (key, value, false),
+            BatchOp::Merge(key, operand) => (key, operand, true),
+            BatchOp::Delete(_) => return Ok(()),
+        };
+        schema.pointers(key, value, is_operand, &mut |slice| found.push(slice))
     }
 
     /// The changes, in the order they were made.
@@ -136,6 +212,7 @@ impl Batch {
         if let Some(first) = self.ops.get(len) {
             self.bytes.truncate(first.key_start as usize);
             self.ops.truncate(len);
+            self.slices.truncate(self.ops.last().map_or(0, |last| last.slices_end as usize));
         }
         self.sums = sums;
     }
@@ -144,11 +221,18 @@ impl Batch {
     pub(crate) fn retain(&mut self, keep: impl Fn(usize) -> bool) {
         let mut end = 0;
         let mut number = 0;
-        let bytes = &mut self.bytes;
+        let (mut slices_start, mut slices_end) = (0, 0);
+        let (bytes, slices) = (&mut self.bytes, &mut self.slices);
         self.ops.retain_mut(|op| {
             let kept = keep(number);
             number += 1;
+            let its_slices = slices_start..op.slices_end as usize;
+            slices_start = its_slices.end;
             if kept {
+                let count = its_slices.len();
+                slices.copy_within(its_slices, slices_end);
+                slices_end += count;
+                op.slices_end = u32::try_from(slices_end).expect("slices only move towards the front");
                 let (start, len) = (op.key_start as usize, (op.key_len + op.value_len) as usize);
                 bytes.copy_within(start..start + len, end);
                 op.key_start = u32::try_from(end).expect("changes only move towards the front");
@@ -157,6 +241,7 @@ impl Batch {
             kept
         });
         self.bytes.truncate(end);
+        self.slices.truncate(slices_end);
     }
 
     /// Number of changes.
@@ -171,6 +256,11 @@ impl Batch {
         self.ops.is_empty()
     }
 
+    /// Memory of the slices that changes carry, in bytes.
+    pub(crate) fn slice_bytes(&self) -> usize {
+        self.slices.len() * size_of::<SlicePtr>()
+    }
+
     /// Bytes of keys and values together.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -181,6 +271,76 @@ impl Batch {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ops.clear();
+        self.slices.clear();
         self.sums = [0; SUMS];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warpfire_units::SegmentId;
+
+    use super::*;
+    use crate::testing::{ListSchema, pointer_item, text_item};
+
+    fn slice(offset_bytes: u64) -> SlicePtr {
+        SlicePtr { segment: SegmentId::FIRST, offset_bytes, len_bytes: 10 }
+    }
+
+    fn named(batch: &Batch) -> Vec<Vec<u64>> {
+        let mut found = Named::new();
+        let mut offsets = |number| {
+            let slices = batch.slices_of(number, &ListSchema, &mut found).unwrap();
+            slices.iter().map(|slice| slice.offset_bytes).collect()
+        };
+        (0..batch.len()).map(&mut offsets).collect()
+    }
+
+    /// Changes that carry none, one and two slices, one that leaves finding them to the schema, and a delete.
+    fn mixed() -> Batch {
+        let mut batch = Batch::new();
+        let two = [pointer_item(slice(1)), pointer_item(slice(2))].concat();
+        batch.put_naming(b"a", &two, [slice(1), slice(2)]);
+        batch.put(b"b", &pointer_item(slice(3)));
+        batch.delete(b"c");
+        batch.merge_naming(b"d", &pointer_item(slice(4)), [slice(4)]);
+        batch.put_naming(b"e", &text_item(b"none"), []);
+        batch.merge(b"f", &pointer_item(slice(5)));
+        batch
+    }
+
+    #[test]
+    fn each_change_has_its_own_slices_whoever_found_them() {
+        assert_eq!(named(&mixed()), [vec![1, 2], vec![3], vec![], vec![4], vec![], vec![5]]);
+    }
+
+    #[test]
+    fn slices_go_with_their_changes() {
+        for keep in 0..1u32 << 6 {
+            let (mut batch, all) = (mixed(), named(&mixed()));
+            batch.retain(|number| keep >> number & 1 == 1);
+            let kept = all.iter().enumerate().filter(|(number, _)| keep >> number & 1 == 1);
+            assert_eq!(named(&batch), kept.map(|(_, slices)| slices.clone()).collect::<Vec<_>>(), "{keep:b}");
+            let carried = [2, 0, 0, 1, 0, 0].iter().enumerate().filter(|(n, _)| keep >> n & 1 == 1);
+            let carried: usize = carried.map(|(_, count)| count).sum();
+            assert_eq!(batch.slice_bytes(), carried * size_of::<SlicePtr>(), "{keep:b}");
+        }
+        for len in 0..=6 {
+            let (mut batch, all) = (mixed(), named(&mixed()));
+            batch.truncate(len, [0; SUMS]);
+            batch.put_naming(b"z", &pointer_item(slice(9)), [slice(9)]);
+            let mut expected = all[..len].to_vec();
+            expected.push(vec![9]);
+            assert_eq!(named(&batch), expected, "{len}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a change carries the slices that its value names")]
+    #[cfg(debug_assertions)]
+    fn a_wrong_slice_is_noticed() {
+        let mut batch = Batch::new();
+        batch.put_naming(b"a", &pointer_item(slice(1)), [slice(2)]);
+        named(&batch);
     }
 }

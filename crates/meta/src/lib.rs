@@ -10,6 +10,7 @@ mod compaction;
 mod engine;
 mod key_list;
 mod key_locks;
+#[cfg(any(test, feature = "twin"))]
 mod map_store;
 mod memtable;
 mod read;
@@ -28,13 +29,14 @@ pub use batch::{Batch, BatchOp, SUMS};
 pub use engine::{Background, Engine, EngineOptions};
 pub use key_list::KeyList;
 pub use key_locks::KeyLockGuard;
+#[cfg(any(test, feature = "twin"))]
 pub use map_store::MapStore;
 pub use memtable::KEY_BYTES_MAX;
 pub use schema::{FoldResult, OlderValue, PlainSchema, RelocateError, Relocator, Schema, SchemaError};
 pub use snapshot::EngineSnapshot;
 pub use store::{
-    CommitError, Direction, KeyRange, MetaError, ReadSet, ScanEntry, ScanPage, SliceHolder, SliceRead,
-    SliceStore, Store, SyncPointHook,
+    CommitError, Direction, KeyRange, MetaError, ReadSet, ScanEntry, ScanPage, Storage, Store, SyncPointHook,
 };
 pub use tx::{TxChanges, TxMark, TxStore};
-pub use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};
+pub use warpfire_log::LogError;
+pub use warpfire_slices::{Admit, Pin, SliceRead, SliceStore, Slices, Space, Stream};

@@ -13,17 +13,15 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};
+use warpfire_log::LogError;
+use warpfire_slices::{Admit, Pin, SliceError, SliceHolder, SliceRead, SliceStore, Slices, Space, Stream};
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
 use crate::batch::{Batch, BatchOp, SUMS};
 use crate::key_locks::{KeyLockGuard, KeyLocks};
 use crate::schema::{FoldResult, OlderValue, Schema};
 use crate::snapshot::{EngineSnapshot, SnapshotRegistry};
-use crate::store::{
-    CommitError, Direction, KeyRange, MetaError, ReadSet, ScanPage, SliceHolder, SliceRead, SliceStore,
-    Store, SyncPointHook,
-};
+use crate::store::{CommitError, Direction, KeyRange, MetaError, ReadSet, ScanPage, Store, SyncPointHook};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum MapChange {
@@ -296,6 +294,10 @@ impl<S: Schema> Store for MapStore<S> {
         Ok(state.newest)
     }
 
+    fn table_bytes(&self) -> u64 {
+        0
+    }
+
     fn sync(&self, _upto: Seq) -> Result<(), MetaError> {
         let mut state = self.state.lock();
         self.admit(&state, 0, Admit::Reserve)?;
@@ -319,7 +321,7 @@ impl<S: Schema> Store for MapStore<S> {
 }
 
 impl<S: Schema> SliceHolder for MapStore<S> {
-    fn hold(&self, slices: &[SlicePtr]) {
+    fn hold(&self, slices: &[SlicePtr]) -> Result<(), SliceError> {
         let mut state = self.state.lock();
         for ptr in slices {
             // Metadata that names a slice which does not exist is damage, which reading it reports.
@@ -327,6 +329,7 @@ impl<S: Schema> SliceHolder for MapStore<S> {
                 slice.held_bytes += u64::from(ptr.len_bytes);
             }
         }
+        Ok(())
     }
 
     fn release_hold(&self, slices: &[SlicePtr]) {
@@ -341,7 +344,7 @@ impl<S: Schema> SliceHolder for MapStore<S> {
 }
 
 impl<S: Schema> SliceStore for MapStore<S> {
-    fn write(&self, _stream: Stream, bytes: &[u8], admit: Admit) -> Result<Slices, LogError> {
+    fn write(&self, _stream: Stream, bytes: &[u8], admit: Admit) -> Result<Slices, SliceError> {
         assert!(!bytes.is_empty(), "a slice has bytes");
         let mut state = self.state.lock();
         self.admit(&state, bytes.len(), admit)?;
@@ -367,7 +370,7 @@ impl<S: Schema> SliceStore for MapStore<S> {
         Arc::clone(self) as Arc<dyn SliceHolder>
     }
 
-    fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), LogError> {
+    fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), SliceError> {
         let state = self.state.lock();
         for (ptr, buf) in reads {
             let slice = state.slices.get(&ptr.segment).ok_or(LogError::BadPointer(*ptr))?;
@@ -381,22 +384,18 @@ impl<S: Schema> SliceStore for MapStore<S> {
         Ok(())
     }
 
-    fn pin(&self) -> Pin {
-        Pin::new(Arc::clone(&self.pins))
+    fn pin(&self) -> Result<Pin, SliceError> {
+        Ok(Pin::new(Arc::clone(&self.pins)))
     }
 
-    fn space(&self) -> Space {
+    fn space(&self) -> Result<Space, SliceError> {
         let live_bytes = Self::live_bytes(&self.state.lock());
-        Space {
+        Ok(Space {
             total_bytes: self.capacity_bytes,
             live_bytes,
             free_bytes: self.capacity_bytes.saturating_sub(live_bytes),
             ..Space::default()
-        }
-    }
-
-    fn table_bytes(&self) -> u64 {
-        0
+        })
     }
 }
 

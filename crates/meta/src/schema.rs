@@ -1,6 +1,7 @@
 //! What the engine has to know of the values that it keeps: how operands fold, and where slices are named.
 
-use warpfire_log::{LogError, Slices};
+use warpfire_log::LogError;
+use warpfire_slices::Slices;
 use warpfire_units::SlicePtr;
 
 /// What an operand is folded onto.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};
-use warpfire_units::{Seq, SlicePtr};
+use warpfire_log::LogError;
+use warpfire_slices::{Admit, SliceError, SliceStore};
+use warpfire_units::Seq;
 
 use crate::batch::{Batch, SUMS};
 use crate::key_list::KeyList;
@@ -15,6 +16,9 @@ pub enum MetaError {
     /// The log or the pool below could not do it.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// The slices could not do it.
+    #[error(transparent)]
+    Slices(#[from] SliceError),
     /// A value does not decode.
     #[error(transparent)]
     Schema(#[from] SchemaError),
@@ -32,7 +36,8 @@ pub enum MetaError {
     /// The transaction that was to change something was begun for reading only.
     #[error("the transaction only reads")]
     ReadOnlyTransaction,
-    /// The transaction changes more than fits in the memory that one may take. What it has changed so far can be committed.
+    /// The transaction changes more than fits in the memory that one may take. What it has changed so far can
+    /// be committed.
     #[error("the transaction changes too much")]
     TooLarge,
 }
@@ -40,7 +45,7 @@ pub enum MetaError {
 impl MetaError {
     /// Whether there was only no room for it.
     pub(crate) fn is_no_space(&self) -> bool {
-        matches!(self, MetaError::Log(LogError::NoSpace))
+        matches!(self, MetaError::Log(LogError::NoSpace) | MetaError::Slices(SliceError::NoSpace))
     }
 }
 
@@ -62,6 +67,12 @@ pub enum CommitError {
 impl From<LogError> for CommitError {
     fn from(e: LogError) -> Self {
         CommitError::Failed(MetaError::Log(e))
+    }
+}
+
+impl From<SliceError> for CommitError {
+    fn from(e: SliceError) -> Self {
+        CommitError::Failed(MetaError::Slices(e))
     }
 }
 
@@ -182,8 +193,8 @@ pub trait Store: Send + Sync + 'static {
     /// The version that a snapshot shows.
     fn seq(&self, snapshot: &Self::Snapshot) -> Seq;
 
-    /// The key's value at a version (`Seq::MAX`: the newest), into `out` (cleared first). `false` if it has none.
-    /// A version other than `Seq::MAX` must be held by a live snapshot.
+    /// The key's value at a version (`Seq::MAX`: the newest), into `out` (cleared first). `false` if it has
+    /// none. A version other than `Seq::MAX` must be held by a live snapshot.
     fn get(&self, key: &[u8], at: Seq, out: &mut Vec<u8>) -> Result<bool, MetaError>;
 
     /// A page of the range at a version held by a live snapshot: at most `max_entries` entries and, past the
@@ -205,13 +216,23 @@ pub trait Store: Send + Sync + 'static {
     /// was read has changed. `admit` decides whether the reserve may be used.
     fn commit(&self, batch: &Batch, reads: Option<&ReadSet>, admit: Admit) -> Result<Seq, CommitError>;
 
-    /// Makes every commit up to `upto`, and all slices written before, durable. Callers at the same time share the work.
+    /// Whether bytes that are few enough to be part of a value may be. Where values wait in memory for long,
+    /// `false` says when many do.
+    fn may_inline(&self, _len: usize) -> bool {
+        true
+    }
+
+    /// Which part of the live bytes are the store's own tables.
+    fn table_bytes(&self) -> u64;
+
+    /// Makes every commit up to `upto`, and all slices written before, durable. Callers at the same time
+    /// share the work.
     fn sync(&self, upto: Seq) -> Result<(), MetaError>;
 
     /// Sets the hook that is called, with no commit in progress, right before the engine makes a cut (gathers
-    /// commits for the commit log, or freezes its memtable). It is told what the commits since the last cut added to
-    /// the running sums; what it adds to the batch becomes part of the cut. It is for changes that fold in memory between
-    /// cuts, such as counters and parent times; it must not call back.
+    /// commits for the commit log, or freezes its memtable). It is told what the commits since the last cut
+    /// added to the running sums; what it adds to the batch becomes part of the cut. It is for changes that
+    /// fold in memory between cuts, such as counters and parent times; it must not call back.
     fn set_sync_point_hook(&self, hook: SyncPointHook);
 
     /// Does one piece of background work (flush, compaction, cleaning), if there is any, on this thread.
@@ -222,45 +243,7 @@ pub trait Store: Send + Sync + 'static {
     fn close(&self) -> Result<(), MetaError>;
 }
 
-/// A slice to read and the buffer to fill (of the slice's length).
-pub type SliceRead<'a> = (SlicePtr, &'a mut [u8]);
+/// A store of metadata together with the slices that its values name: what a filesystem is built on.
+pub trait Storage: Store + SliceStore {}
 
-/// Keeps slices for who remembers them without metadata saying so.
-pub trait SliceHolder: Send + Sync {
-    /// Keeps bytes that metadata names, or named when the caller's pin was taken, until `release_hold`, whatever becomes of what named
-    /// them. It takes memory and space, and nothing of it survives closing.
-    fn hold(&self, slices: &[SlicePtr]);
-
-    /// Ends a `hold` of the same slices.
-    fn release_hold(&self, slices: &[SlicePtr]);
-}
-
-/// Immutable byte ranges. On one machine the log; on a cluster, storage servers.
-pub trait SliceStore: Send + Sync + 'static {
-    /// Writes bytes. The caller holds one reference to them and gives it back with `release`, whether or not
-    /// a commit has named them meanwhile (a commit counts a reference of its own for each pointer in it).
-    fn write(&self, stream: Stream, bytes: &[u8], admit: Admit) -> Result<Slices, LogError>;
-
-    /// Whether bytes that are few enough to be part of a value may be. Where values wait in memory for long, `false` says when many do.
-    fn may_inline(&self, _len: usize) -> bool {
-        true
-    }
-
-    /// Gives back the reference that `write` gave.
-    fn release(&self, slices: &[SlicePtr]);
-
-    /// Where the bytes are held: the same for every store that is laid over this one.
-    fn holder(self: &Arc<Self>) -> Arc<dyn SliceHolder>;
-
-    /// Fills each buffer with its slice's bytes, verified.
-    fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), LogError>;
-
-    /// While it lives, no slice that metadata named when it was taken goes away.
-    fn pin(&self) -> Pin;
-
-    /// Space, exactly, as of now. What was deleted is live in it until merging finds that nothing names it any more.
-    fn space(&self) -> Space;
-
-    /// Which part of the live bytes are the store's own tables.
-    fn table_bytes(&self) -> u64;
-}
+impl<E: Store + SliceStore> Storage for E {}

@@ -21,7 +21,7 @@ use fuser::{Config, Notifier, SessionACL};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use warpfire_fs::{Fs, FsError, IntervalSync};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use crate::attach::attach;
 use crate::blocking_threads::{BlockingThreads, SYNC_THREADS};
@@ -58,7 +58,7 @@ pub struct Session {
 ///
 /// # Errors
 /// See [`MountError`]; nothing is mounted then, and `fs` stays open.
-pub fn mount<E: Store + SliceStore>(
+pub fn mount<E: Storage>(
     fs: Arc<Fs<E>>,
     mountpoint: &Path,
     options: &MountOptions,
@@ -132,7 +132,7 @@ pub fn mount<E: Store + SliceStore>(
 ///
 /// # Errors
 /// If the kernel does not speak the protocol, or threads cannot be started.
-pub(crate) fn serve<E: Store + SliceStore>(
+pub(crate) fn serve<E: Storage>(
     mut server: Server<E>,
     device: OwnedFd,
     options: &MountOptions,

@@ -7,7 +7,7 @@ use warpfire_fs::{
     AllocMode, Attr, FileKind, Fs, FsError, NewMode, NodeRef, Position, RenameMode, SetAttr, SetTime,
     XattrMode, YankedSlice,
 };
-use warpfire_meta::{MetaError, SliceStore, Store};
+use warpfire_meta::{MetaError, Storage, Store};
 
 use crate::model::{Errno, Name, OpOutput, Path, Stat};
 use crate::op::{Op, Slot, Span};
@@ -19,7 +19,7 @@ const ROOT: Caller<'static> = Caller::ROOT;
 ///
 /// # Errors
 /// What the filesystem says.
-pub fn drive<E: Store + SliceStore>(
+pub fn drive<E: Storage>(
     fs: &Fs<E>,
     op: &Op,
     values: &BTreeMap<Slot, YankedSlice>,
@@ -70,7 +70,7 @@ pub fn drive<E: Store + SliceStore>(
 }
 
 /// Does what tells nothing but that it was done.
-fn change<E: Store + SliceStore>(fs: &Fs<E>, op: &Op) -> Result<(), FsError> {
+fn change<E: Storage>(fs: &Fs<E>, op: &Op) -> Result<(), FsError> {
     match op {
         Op::Create(path) => {
             let (dir, name) = place(fs, path)?;
@@ -138,27 +138,22 @@ pub fn errno_of(error: &FsError) -> Errno {
 ///
 /// # Errors
 /// What looking its names up says.
-pub fn node<E: Store + SliceStore>(fs: &Fs<E>, path: &[Name]) -> Result<NodeRef, FsError> {
+pub fn node<E: Storage>(fs: &Fs<E>, path: &[Name]) -> Result<NodeRef, FsError> {
     path.iter().try_fold(fs.root(), |dir, name| fs.lookup(&ROOT, &dir, name))
 }
 
-fn place<'a, E: Store + SliceStore>(fs: &Fs<E>, path: &'a Path) -> Result<(NodeRef, &'a [u8]), FsError> {
+fn place<'a, E: Storage>(fs: &Fs<E>, path: &'a Path) -> Result<(NodeRef, &'a [u8]), FsError> {
     let (name, parent) = path.split_last().expect("the root is never named by an operation on names");
     Ok((node(fs, parent)?, name))
 }
 
-fn rename<E: Store + SliceStore>(
-    fs: &Fs<E>,
-    from: &Path,
-    to: &Path,
-    mode: RenameMode,
-) -> Result<(), FsError> {
+fn rename<E: Storage>(fs: &Fs<E>, from: &Path, to: &Path, mode: RenameMode) -> Result<(), FsError> {
     let (from_dir, from_name) = place(fs, from)?;
     let (to_dir, to_name) = place(fs, to)?;
     fs.rename(&ROOT, (&from_dir, from_name), (&to_dir, to_name), mode)
 }
 
-fn set<E: Store + SliceStore>(fs: &Fs<E>, path: &Path, change: &SetAttr) -> Result<OpOutput, FsError> {
+fn set<E: Storage>(fs: &Fs<E>, path: &Path, change: &SetAttr) -> Result<OpOutput, FsError> {
     Ok(OpOutput::Stat(stat(&fs.setattr(&ROOT, &node(fs, path)?, change)?)))
 }
 
@@ -174,12 +169,7 @@ fn stat(attr: &Attr) -> Stat {
     }
 }
 
-fn allocate<E: Store + SliceStore>(
-    fs: &Fs<E>,
-    path: &Path,
-    mode: AllocMode,
-    span: Span,
-) -> Result<(), FsError> {
+fn allocate<E: Storage>(fs: &Fs<E>, path: &Path, mode: AllocMode, span: Span) -> Result<(), FsError> {
     fs.fallocate(&ROOT, &node(fs, path)?, mode, span.offset, span.len)
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{FileKind, Fs, FsError, NodeRef, Seek};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use crate::model::{FileContent, Name, Path, Picture, PictureEntry};
 
@@ -23,17 +23,17 @@ const READ_BYTES: usize = 256 << 10;
 ///
 /// # Errors
 /// The first thing that can not be looked at, and its path.
-pub fn observe<E: Store + SliceStore>(fs: &Fs<E>) -> Result<Picture, (Path, FsError)> {
+pub fn observe<E: Storage>(fs: &Fs<E>) -> Result<Picture, (Path, FsError)> {
     let (picture, failures) = walk(fs, true);
     failures.into_iter().next().map_or(Ok(picture), Err)
 }
 
 /// What can be seen of a filesystem, and what can not: what lies below a failure is in neither.
-pub fn observe_what_can_be<E: Store + SliceStore>(fs: &Fs<E>) -> (Picture, Vec<(Path, FsError)>) {
+pub fn observe_what_can_be<E: Storage>(fs: &Fs<E>) -> (Picture, Vec<(Path, FsError)>) {
     walk(fs, false)
 }
 
-fn walk<E: Store + SliceStore>(fs: &Fs<E>, stop: bool) -> (Picture, Vec<(Path, FsError)>) {
+fn walk<E: Storage>(fs: &Fs<E>, stop: bool) -> (Picture, Vec<(Path, FsError)>) {
     let mut walk =
         TreeWalk { fs, stop, picture: Picture::default(), failures: Vec::new(), first: BTreeMap::new() };
     let root = fs.root();
@@ -41,7 +41,7 @@ fn walk<E: Store + SliceStore>(fs: &Fs<E>, stop: bool) -> (Picture, Vec<(Path, F
     (walk.picture, walk.failures)
 }
 
-struct TreeWalk<'a, E: Store + SliceStore> {
+struct TreeWalk<'a, E: Storage> {
     fs: &'a Fs<E>,
     /// Whether the first failure ends the walk.
     stop: bool,
@@ -50,7 +50,7 @@ struct TreeWalk<'a, E: Store + SliceStore> {
     first: BTreeMap<u64, Path>,
 }
 
-impl<E: Store + SliceStore> TreeWalk<'_, E> {
+impl<E: Storage> TreeWalk<'_, E> {
     fn visit(&mut self, path: &mut Path, node: &NodeRef) {
         if let Err(e) = self.try_visit(path, node) {
             self.failures.push((path.clone(), e));
@@ -119,7 +119,7 @@ impl<E: Store + SliceStore> TreeWalk<'_, E> {
     }
 }
 
-fn read_all<E: Store + SliceStore>(fs: &Fs<E>, node: &NodeRef, size: u64) -> Result<FileContent, FsError> {
+fn read_all<E: Storage>(fs: &Fs<E>, node: &NodeRef, size: u64) -> Result<FileContent, FsError> {
     let mut content = FileContent::default();
     content.truncate(size);
     let mut buf = vec![0; READ_BYTES.min(usize::try_from(size).unwrap_or(READ_BYTES))];

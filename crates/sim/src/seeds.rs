@@ -121,13 +121,13 @@ fn drain(session: &mut Session) -> Result<(), Violation> {
     rest(session)?;
     session.check()?;
     let engine = session.fs().engine();
-    let space = warpfire_meta::SliceStore::space(&**engine);
+    let space = warpfire_log::LogStore::space(engine.log());
     engine
         .compact()
         .map_err(|e| Violation(format!("an empty filesystem can not be compacted: {e}; {space:?}")))?;
     rest(session)?;
     session.check()?;
-    let space = warpfire_meta::SliceStore::space(&**session.fs().engine());
+    let space = warpfire_log::LogStore::space(session.fs().engine().log());
     /// Superblock, root directory and counters, in one table with its index, as blocks.
     const EMPTY_BYTES: u64 = 64 << 10;
     if space.live_bytes > EMPTY_BYTES {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use warpfire_tidy::members;
 
 /// Every crate with its level. A crate may need crates of lower levels only.
-const LEVELS: [(&str, u8); 17] = [
+const LEVELS: [(&str, u8); 18] = [
     ("warpfire-units", 0),
     ("warpfire-tidy", 0),
     ("warpfire-erasure", 1),
@@ -13,16 +13,17 @@ const LEVELS: [(&str, u8); 17] = [
     ("warpfire-env", 1),
     ("warpfire-pool", 2),
     ("warpfire-log", 3),
-    ("warpfire-meta", 4),
-    ("warpfire-fs", 5),
-    ("warpfire", 6),
-    ("warpfire-mount", 6),
-    ("warpfire-check", 6),
-    ("warpfire-terminal", 7),
-    ("warpfire-cli", 8),
-    ("warpfire-bench", 8),
-    ("warpfire-sim-env", 8),
-    ("warpfire-sim", 9),
+    ("warpfire-slices", 4),
+    ("warpfire-meta", 5),
+    ("warpfire-fs", 6),
+    ("warpfire", 7),
+    ("warpfire-mount", 7),
+    ("warpfire-check", 7),
+    ("warpfire-terminal", 8),
+    ("warpfire-cli", 9),
+    ("warpfire-bench", 9),
+    ("warpfire-sim-env", 9),
+    ("warpfire-sim", 10),
 ];
 
 /// Crates without I/O and without state: these may need only each other.

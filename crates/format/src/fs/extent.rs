@@ -166,6 +166,11 @@ impl<'a> ExtentMap<'a> {
         self.0.len()
     }
 
+    /// The slices that the extents name, in order.
+    pub fn pointers(&self) -> impl Iterator<Item = SlicePtr> + '_ {
+        self.0.iter().filter_map(Extent::pointer)
+    }
+
     /// Number of bytes that are not holes.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! Who may do what: the inode's mode and list, given to the decisions of `acl`.
 
 use warpfire_format::fs::{Attrs, flag, xattr_key};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use super::mode_of;
 use crate::acl::{Acl, AclError, Caller, Perm, Subject, XATTR_ACCESS, may_delete_from};
@@ -21,7 +21,7 @@ pub(crate) fn subject(attrs: &Attrs) -> Subject<'static> {
     Subject { uid: attrs.uid, gid: attrs.gid, mode: mode_of(attrs), acl: None }
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Checks that the caller gets all of `want`.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ struct CheckAccess {
     want: Perm,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for CheckAccess {
+impl<E: Storage> Operation<Fs<E>> for CheckAccess {
     fn name(&self) -> &'static str {
         "check permission"
     }

@@ -1,7 +1,7 @@
 //! Showing attributes.
 
 use warpfire_format::fs::{Attrs, FileKind, Inode, InodeContent};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use super::attr::{Attr, attr_of};
 use crate::damage::NO_RECORD;
@@ -11,7 +11,7 @@ use crate::limits::RELATIME_SECONDS;
 use crate::node::Node;
 use crate::op::{Operation, ReplayScene};
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// What `stat` shows.
     #[must_use]
     pub fn getattr(&self, node: &Node) -> Attr {
@@ -72,7 +72,7 @@ struct ReadAttributes {
     node: u64,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for ReadAttributes {
+impl<E: Storage> Operation<Fs<E>> for ReadAttributes {
     fn name(&self) -> &'static str {
         "read attributes"
     }
@@ -96,7 +96,7 @@ struct ReadTarget {
     node: u64,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for ReadTarget {
+impl<E: Storage> Operation<Fs<E>> for ReadTarget {
     fn name(&self) -> &'static str {
         "read a link"
     }

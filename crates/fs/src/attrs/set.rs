@@ -1,7 +1,7 @@
 //! Changing attributes.
 
 use warpfire_format::fs::{Attrs, FileKind, InodeEdit, InodeTime, flag, xattr_key};
-use warpfire_meta::{Admit, Batch, SliceStore, Store};
+use warpfire_meta::{Admit, Batch, Storage};
 
 use super::access::subject;
 use super::attr::{Attr, SetAttr, SetTime, attr_of};
@@ -17,7 +17,7 @@ use crate::stamp::stamp;
 /// Security capabilities of an executable; gone after any write by anyone.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Changes attributes, all or none of them, but for the size, which changes first.
     ///
     /// # Errors
@@ -158,7 +158,11 @@ impl<E: Store + SliceStore> Fs<E> {
     fn chmod_acl(&self, ino: u64, mode: u32, batch: &mut Batch) -> Result<(), FsError> {
         if let Some(mut list) = self.read_acl(ino, XATTR_ACCESS)? {
             list.chmod(mode);
-            batch.put(&xattr_key(self.volume, ino, XATTR_ACCESS), &super::xattr::encode(&list.to_xattr()));
+            batch.put_naming(
+                &xattr_key(self.volume, ino, XATTR_ACCESS),
+                &super::xattr::encode(&list.to_xattr()),
+                [],
+            );
         }
         Ok(())
     }
@@ -218,7 +222,7 @@ impl<E: Store + SliceStore> Fs<E> {
         };
         let mut operand = Vec::with_capacity(64);
         edit.encode(&mut operand);
-        batch.merge(&key, &operand);
+        batch.merge_naming(&key, &operand, edit.extents.pointers());
         self.commit(batch, admit)?;
         state.attrs = attrs;
         self.version_counters.bump(&key);
@@ -235,7 +239,7 @@ struct SetAttributes {
     wants_result: bool,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for SetAttributes {
+impl<E: Storage> Operation<Fs<E>> for SetAttributes {
     fn name(&self) -> &'static str {
         "set attributes"
     }

@@ -4,7 +4,7 @@ use warpfire_format::Corrupt;
 use warpfire_format::fs::{
     FileKind, InodeEdit, InodeTime, Key, decode_xattr, encode_xattr, flag, xattr_key, xattr_range,
 };
-use warpfire_meta::{Admit, Batch, Direction, KeyRange, ScanPage, SliceStore, Store};
+use warpfire_meta::{Admit, Batch, Direction, KeyRange, ScanPage, Storage};
 
 use super::access::subject;
 use super::set::CAPABILITY;
@@ -63,7 +63,7 @@ fn namespace_of(name: &[u8]) -> Result<XattrNamespace, FsError> {
     found.map(|(_, space)| *space).ok_or(FsError::Unsupported)
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// An attribute's value.
     ///
     /// # Errors
@@ -155,7 +155,7 @@ impl<E: Store + SliceStore> Fs<E> {
                     self.plan_acl(caller, node, &state, name, list.as_ref(), now, &mut scratch.batch)?;
                 return self.commit_edit(node, &mut state, &edit, &mut scratch.batch, Admit::User);
             }
-            scratch.batch.put(&key, &encode(value));
+            scratch.batch.put_naming(&key, &encode(value), []);
             let mut flags = state.attrs.flags | flag::XATTRS;
             if name == CAPABILITY {
                 flags |= flag::CAPABILITY;
@@ -225,7 +225,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let key = xattr_key(self.volume, node.ino(), name);
         match list.filter(|_| kept) {
             Some(list) => {
-                batch.put(&key, &encode(&list.to_xattr()));
+                batch.put_naming(&key, &encode(&list.to_xattr()), []);
                 edit.flags = Some(state.attrs.flags | flag::XATTRS | bit);
             }
             None => {
@@ -302,7 +302,7 @@ struct GetXattr {
     name: Box<[u8]>,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for GetXattr {
+impl<E: Storage> Operation<Fs<E>> for GetXattr {
     fn name(&self) -> &'static str {
         "read extended attributes"
     }
@@ -326,7 +326,7 @@ struct ListXattrs {
     node: u64,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for ListXattrs {
+impl<E: Storage> Operation<Fs<E>> for ListXattrs {
     fn name(&self) -> &'static str {
         "read extended attributes"
     }
@@ -353,7 +353,7 @@ struct SetXattr {
     mode: XattrMode,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for SetXattr {
+impl<E: Storage> Operation<Fs<E>> for SetXattr {
     fn name(&self) -> &'static str {
         "set extended attributes"
     }
@@ -378,7 +378,7 @@ struct RemoveXattr {
     name: Box<[u8]>,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for RemoveXattr {
+impl<E: Storage> Operation<Fs<E>> for RemoveXattr {
     fn name(&self) -> &'static str {
         "set extended attributes"
     }

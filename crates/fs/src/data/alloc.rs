@@ -1,6 +1,6 @@
 //! `fallocate`: reserving, punching, zeroing, inserting, collapsing.
 
-use warpfire_meta::{Admit, SliceStore, Store};
+use warpfire_meta::{Admit, Storage};
 
 use super::check_regular;
 use super::piece::FilePiece;
@@ -33,7 +33,7 @@ pub enum AllocMode {
     Collapse,
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Changes how a range of a file is stored. No data is read or moved. Room that was seen is not kept: the log gives it to who writes first.
     ///
     /// # Errors
@@ -107,7 +107,7 @@ struct Allocate {
     len: u64,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for Allocate {
+impl<E: Storage> Operation<Fs<E>> for Allocate {
     fn name(&self) -> &'static str {
         "allocate"
     }

@@ -9,7 +9,7 @@ use warpfire_format::fs::{
     ExtentMap, ExtentReader, Inode, InodeContent, InodeEdit, REGION_BYTES, SMALL_FILE_BYTES_MAX,
     decode_region, encode_region, flag, region_key,
 };
-use warpfire_meta::{Admit, Batch, SliceStore, Store};
+use warpfire_meta::{Admit, Batch, Storage};
 
 use super::piece::{FilePiece, FilePieces, by_region};
 use crate::attrs::missing_record;
@@ -22,7 +22,7 @@ use crate::node::{Layout, Node, NodeState};
 
 const REGION: u64 = REGION_BYTES as u64;
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Commits pieces over what the file holds, with its size after, and everything else that is in `edit` and `batch`.
     /// Pieces are sorted and do not overlap; they may reach past `size_after` only as holes.
     #[expect(clippy::too_many_arguments, reason = "the one commit of all changes of content, with its state")]
@@ -87,7 +87,7 @@ impl<E: Store + SliceStore> Fs<E> {
         edit.apply(&mut attrs)?;
         let mut value = Vec::with_capacity(128);
         Inode { ino: node.ino(), attrs, content: InodeContent::Regions }.encode(&mut value);
-        batch.put(&key, &value);
+        batch.put_naming(&key, &value, []);
         self.commit(batch, admit)?;
         state.attrs = attrs;
         state.history.record_edits = 0;
@@ -193,7 +193,7 @@ impl<E: Store + SliceStore> Fs<E> {
         batch: &mut Batch,
         admit: Admit,
     ) -> Result<(), FsError> {
-        let _pin = self.engine.pin();
+        let _pin = self.engine.pin()?;
         let value = self.record(node, state)?;
         let inode = Inode::decode(&value)?;
         let InodeContent::Small(extents) = inode.content else { return Err(missing_record()) };
@@ -201,7 +201,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let mut out = Vec::new();
         if !first.is_empty() {
             encode_region(&mut out, &first, false);
-            batch.put(&region_key(self.volume, node.ino(), 0), &out);
+            batch.put_naming(&region_key(self.volume, node.ino(), 0), &out, first.pointers());
         }
         self.plan_regions(node.ino(), pieces, state.attrs.size_bytes, batch)?;
         self.put_record(node, state, Layout::Regions, edit, batch, admit)
@@ -239,7 +239,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let mut out = Vec::new();
         Inode { ino: node.ino(), attrs, content }.encode(&mut out);
         let key = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
-        batch.put(&key, &out);
+        batch.put_naming(&key, &out, []);
         self.commit(batch, admit)?;
         self.version_counters.bump(&key);
         state.attrs = attrs;
@@ -281,7 +281,7 @@ impl<E: Store + SliceStore> Fs<E> {
         for (index, map) in regions {
             operand.clear();
             encode_region(&mut operand, &map, true);
-            batch.merge(&region_key(self.volume, ino, index), &operand);
+            batch.merge_naming(&region_key(self.volume, ino, index), &operand, map.pointers());
         }
         Ok(())
     }

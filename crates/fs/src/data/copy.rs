@@ -2,7 +2,7 @@
 
 use parking_lot::RwLockWriteGuard;
 use warpfire_format::fs::{Inode, InodeContent, REGION_BYTES, decode_region};
-use warpfire_meta::{Admit, SliceStore, Store};
+use warpfire_meta::{Admit, Storage};
 
 use super::check_regular;
 use super::piece::FilePiece;
@@ -21,7 +21,7 @@ const REGION: u64 = REGION_BYTES as u64;
 /// Most bytes copied by one call.
 const COPY_BYTES_MAX: u64 = (REGIONS_PER_COMMIT as u64 - 2) * REGION;
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Makes a range of one file show what a range of another (or the same) holds, holes included, in one commit. Returns how many bytes, which is less
     /// than asked for at the source's end, and above 2^18 regions.
     ///
@@ -45,7 +45,7 @@ impl<E: Store + SliceStore> Fs<E> {
             check_regular(source)?;
             check_regular(target)?;
             let same = source.ino() == target.ino();
-            let _pin = self.engine.pin();
+            let _pin = self.engine.pin()?;
             let (source_state, mut target_state) = lock_both(source, target);
             let size = source_state.as_deref().map_or(target_state.attrs.size_bytes, |s| s.attrs.size_bytes);
             let len = len.min(size.saturating_sub(start)).min(COPY_BYTES_MAX);
@@ -163,7 +163,7 @@ struct CopyRange {
     len: u64,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for CopyRange {
+impl<E: Storage> Operation<Fs<E>> for CopyRange {
     fn name(&self) -> &'static str {
         "copy a range"
     }

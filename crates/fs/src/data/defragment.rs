@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use warpfire_format::fs::{
     Extent, ExtentMap, ExtentSource, REGION_BYTES, decode_region, encode_region, region_key,
 };
-use warpfire_meta::{Admit, Batch, SliceRead, SliceStore, Store, Stream};
+use warpfire_meta::{Admit, Batch, SliceRead, Storage, Stream};
 use warpfire_units::SlicePtr;
 
 use super::read::ReadAt;
@@ -92,7 +92,7 @@ pub(super) fn is_fragmented(pieces: usize, bytes: u64) -> bool {
     pieces >= DEFRAGMENT_PIECES_MIN && bytes < pieces as u64 * DEFRAGMENT_PIECE_BYTES_MAX
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// How much was gathered since the filesystem was opened.
     #[must_use]
     pub fn defragment_counts(&self) -> DefragmentCounts {
@@ -139,7 +139,7 @@ impl<E: Store + SliceStore> Fs<E> {
         {
             return Ok(0);
         }
-        let space = self.engine.space();
+        let space = self.engine.space()?;
         if space.free_bytes < space.total_bytes / DEFRAGMENT_FREE_PART {
             return Ok(0);
         }
@@ -193,7 +193,7 @@ impl<E: Store + SliceStore> Fs<E> {
         value.clear();
         encode_region(&mut value, map, false);
         let mut batch = Batch::new();
-        batch.put(&key, &value);
+        batch.put_naming(&key, &value, map.pointers());
         self.commit(&batch, Admit::User)?;
         if state.history.region == region.index {
             state.history.edits = 0;

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use warpfire_format::fs::{self as format, Extent, ExtentMap, REGION_BYTES};
-use warpfire_meta::{Admit, SliceStore, Stream};
+use warpfire_meta::{Admit, SliceStore, Storage, Stream};
 use warpfire_units::SlicePtr;
 
 use crate::error::FsError;
@@ -90,7 +90,7 @@ pub(crate) enum WriteSource<'a> {
 
 impl<'a> WriteSource<'a> {
     /// Brings long data into the slice store. What was staged must be released after the commit, whether it succeeded or not.
-    pub(crate) fn stage<E: SliceStore>(engine: &E, data: &'a [u8]) -> Result<WriteSource<'a>, FsError> {
+    pub(crate) fn stage<E: Storage>(engine: &E, data: &'a [u8]) -> Result<WriteSource<'a>, FsError> {
         let is_short = data.len() <= INLINE_BYTES_MAX;
         if is_short && engine.may_inline(data.len()) {
             return Ok(WriteSource::Bytes(data));

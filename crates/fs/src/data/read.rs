@@ -6,7 +6,7 @@ use warpfire_format::fs::{
     Dentry, Extent, ExtentReader, ExtentSource, FileKind, Inode, InodeContent, REGION_BYTES, dentry_key,
     inode_key, region_extents, region_key,
 };
-use warpfire_meta::{SliceRead, SliceStore, Store};
+use warpfire_meta::{SliceRead, Storage};
 use warpfire_units::SlicePtr;
 
 use super::check_regular;
@@ -127,7 +127,7 @@ impl<'b> ReadAt<'b> {
     }
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Fills `buf` from `offset` on. Returns how many bytes there were before the end of the file.
     ///
     /// # Errors
@@ -156,7 +156,7 @@ impl<E: Store + SliceStore> Fs<E> {
         check_regular(node)?;
         let guard = self.call_gate.enter();
         // Taken before pointers are read: their bytes stay until the read has ended, whatever is written meanwhile.
-        let pin = self.engine.pin();
+        let pin = self.engine.pin()?;
         let state = node.state.read();
         let mut slices: Vec<SliceRead<'_>> = Vec::with_capacity(reads.len());
         let mut fragmented = Vec::new();
@@ -229,7 +229,7 @@ impl<E: Store + SliceStore> Fs<E> {
                 return Err(FsError::NotDirectory);
             }
             self.access(caller, dir, Perm::EXECUTE)?;
-            let pin = self.engine.pin();
+            let pin = self.engine.pin()?;
             let mut scratch = Scratch::take();
             let Scratch { value, other, .. } = &mut *scratch;
             if !self.get(&dentry_key(self.volume, dir.ino(), name), value)? {
@@ -297,7 +297,7 @@ struct ReadRanges {
     ranges: Box<[(u64, usize)]>,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for ReadRanges {
+impl<E: Storage> Operation<Fs<E>> for ReadRanges {
     fn name(&self) -> &'static str {
         "read"
     }
@@ -326,7 +326,7 @@ struct ReadWholeFile {
     name: NameBuf,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for ReadWholeFile {
+impl<E: Storage> Operation<Fs<E>> for ReadWholeFile {
     fn name(&self) -> &'static str {
         "read"
     }

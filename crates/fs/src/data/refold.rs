@@ -7,7 +7,7 @@ use warpfire_format::fs::{
     Extent, ExtentMap, ExtentSource, INLINE_FOREVER_BYTES_MAX, Inode, InodeContent, decode_region,
     encode_region, region_key,
 };
-use warpfire_meta::{Admit, Batch, SliceStore, Store, Stream};
+use warpfire_meta::{Admit, Batch, Storage, Stream};
 
 use super::piece::FilePiece;
 use crate::error::FsError;
@@ -15,7 +15,7 @@ use crate::fs::Fs;
 use crate::limits::{EDIT_PER_BYTES, EDITS_MAX, REGION_INLINE_BYTES_MAX};
 use crate::node::{EditHistory, Layout, Node, NodeState};
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Notes that pieces were merged, and writes the value whole when it is time. That is upkeep: the write itself has succeeded,
     /// so what fails here is left for the next time, and what is damaged for the next read to say.
     pub(super) fn note_edits(
@@ -61,13 +61,13 @@ impl<E: Store + SliceStore> Fs<E> {
         let Some(key) = state.record_key(self.volume, node.ino()) else { return Ok(()) };
         let (mut batch, mut value) = (Batch::new(), Vec::new());
         Inode { ino: node.ino(), attrs: state.attrs, content: InodeContent::Regions }.encode(&mut value);
-        batch.put(&key, &value);
+        batch.put_naming(&key, &value, []);
         self.commit_upkeep(&batch)
     }
 
     /// Writes a small file's record whole. Returns how many bytes may ride in it.
     fn rewrite_record(&self, node: &Node, state: &NodeState) -> Result<u32, FsError> {
-        let _pin = self.engine.pin();
+        let _pin = self.engine.pin()?;
         let value = self.record(node, state)?;
         let mut batch = Batch::new();
         if let Some(key) = state.record_key(self.volume, node.ino()) {
@@ -79,7 +79,7 @@ impl<E: Store + SliceStore> Fs<E> {
 
     /// Writes a region whole; with `pack`, runs that ride in it go to the slice store. Returns how many bytes still ride.
     fn rewrite_region(&self, ino: u64, index: u64, pack: bool) -> Result<u32, FsError> {
-        let _pin = self.engine.pin();
+        let _pin = self.engine.pin()?;
         let key = region_key(self.volume, ino, index);
         let mut value = Vec::new();
         if !self.get(&key, &mut value)? {
@@ -119,7 +119,7 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         let mut out = Vec::new();
         encode_region(&mut out, &packed, false);
-        batch.put(&key, &out);
+        batch.put_naming(&key, &out, packed.pointers());
         let committed = self.commit_upkeep(&batch);
         self.engine.release(&written);
         committed.map(|()| 0)

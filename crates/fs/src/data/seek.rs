@@ -1,6 +1,6 @@
 //! Finding data and holes.
 
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use super::check_regular;
 use crate::error::FsError;
@@ -17,7 +17,7 @@ pub enum Seek {
     Hole,
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// The first offset, from `offset` on, where there is what is looked for.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ struct SeekContent {
     offset: u64,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for SeekContent {
+impl<E: Storage> Operation<Fs<E>> for SeekContent {
     fn name(&self) -> &'static str {
         "seek"
     }

@@ -1,10 +1,10 @@
 //! Replacing a range of a file by one of another length: what follows keeps its slices and changes its place.
 
 use warpfire_format::fs::{
-    ExtentReader, Inode, InodeContent, InodeEdit, REGION_BYTES, SMALL_FILE_BYTES_MAX, decode_region,
-    encode_region, flag, region_key,
+    ExtentMap, ExtentReader, Inode, InodeContent, InodeEdit, REGION_BYTES, SMALL_FILE_BYTES_MAX,
+    decode_region, encode_region, flag, region_key,
 };
-use warpfire_meta::{Admit, Batch, SliceStore, Store};
+use warpfire_meta::{Admit, Batch, Storage};
 
 use super::change::wrong_allocated_bytes;
 use super::piece::{FilePiece, by_region};
@@ -39,7 +39,7 @@ impl<'a> Splice<'_, 'a> {
     }
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Writes anew every extent from the region of the cut on. What only removes may use the reserve.
     pub(crate) fn splice<'a>(
         &self,
@@ -49,7 +49,7 @@ impl<E: Store + SliceStore> Fs<E> {
         edit: InodeEdit<'_>,
         batch: &mut Batch,
     ) -> Result<(), FsError> {
-        let _pin = self.engine.pin();
+        let _pin = self.engine.pin()?;
         let size = state.attrs.size_bytes;
         let size_after = check_end(splice.to, size - splice.from)?;
         let mut values: Vec<(u64, Vec<u8>)> = Vec::new();
@@ -112,17 +112,19 @@ impl<E: Store + SliceStore> Fs<E> {
         let content = if small { InodeContent::Small(ExtentReader::EMPTY) } else { InodeContent::Regions };
         let mut record = Vec::new();
         Inode { ino: node.ino(), attrs, content }.encode(&mut record);
+        let mut in_record = ExtentMap::new();
         for (index, map) in regions {
             if small {
                 map.encode(&mut record);
+                in_record = map;
                 continue;
             }
             out.clear();
             encode_region(&mut out, &map, false);
-            batch.put(&region_key(self.volume, node.ino(), index), &out);
+            batch.put_naming(&region_key(self.volume, node.ino(), index), &out, map.pointers());
         }
         let key = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
-        batch.put(&key, &record);
+        batch.put_naming(&key, &record, in_record.pointers());
         batch.add(BYTES, attrs.allocated_bytes.wrapping_sub(before.allocated_bytes).cast_signed());
         self.commit(batch, admit)?;
         self.version_counters.bump(&key);

@@ -1,7 +1,7 @@
 //! Changing a file's size.
 
 use warpfire_format::fs::REGION_BYTES;
-use warpfire_meta::{Admit, SliceStore, Store};
+use warpfire_meta::{Admit, Storage};
 
 use super::check_regular;
 use super::piece::{FilePiece, FilePieces};
@@ -13,7 +13,7 @@ use crate::node::{Layout, NodeRef};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Sets a file's size; what is added is a hole. Permission to write is the caller's to have checked. One commit, but for a file that loses
     /// more than 2^18 regions (256 GiB of data): that one shrinks in steps from its end.
     ///
@@ -70,7 +70,7 @@ struct Truncate {
     size: u64,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for Truncate {
+impl<E: Storage> Operation<Fs<E>> for Truncate {
     fn name(&self) -> &'static str {
         "truncate"
     }

@@ -1,6 +1,6 @@
 //! Writing.
 
-use warpfire_meta::{Admit, SliceStore, Store};
+use warpfire_meta::{Admit, Storage};
 
 use super::check_regular;
 use super::piece::{RecordedContent, WriteSource};
@@ -21,7 +21,7 @@ pub enum Position {
     End,
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Writes all of `data` in one commit. Returns where it went. Takes away special bits and capabilities as the kernel does.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ struct WriteContent {
     wants_result: bool,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for WriteContent {
+impl<E: Storage> Operation<Fs<E>> for WriteContent {
     fn name(&self) -> &'static str {
         "write"
     }

@@ -6,7 +6,7 @@
 //! ```
 
 use warpfire_format::fs::{Inode, InodeContent, InodeEdit, InodeTime, Key, inode_key};
-use warpfire_meta::{Batch, SliceStore, Store};
+use warpfire_meta::{Batch, Storage};
 
 use crate::attrs::missing_record;
 use crate::deferred::{BYTES, INODES};
@@ -26,7 +26,7 @@ pub(super) enum Departure {
     Orphaned,
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Adds to the batch what the loss of one name means for a file that is no directory. The name itself is the caller's to
     /// change, under its key lock.
     pub(super) fn plan_departure(
@@ -40,7 +40,7 @@ impl<E: Store + SliceStore> Fs<E> {
         if state.attrs.links > 1 {
             let mut operand = Vec::new();
             InodeEdit { links_add: -1, ctime: Some(now), ..InodeEdit::default() }.encode(&mut operand);
-            batch.merge(&own, &operand);
+            batch.merge_naming(&own, &operand, []);
             return Ok(Departure::LinksLeft);
         }
         if state.location == RecordLocation::Own {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 use warpfire_format::fs::FileKind;
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use super::DirEntry;
 use crate::acl::{Caller, Perm};
@@ -88,7 +88,7 @@ impl DirHandle {
     }
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Opens a directory for reading.
     ///
     /// # Errors

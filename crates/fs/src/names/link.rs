@@ -1,7 +1,7 @@
 //! Hard links.
 
 use warpfire_format::fs::{Dentry, Inode, InodeEdit, Key, dentry_key, inode_key};
-use warpfire_meta::{Admit, SliceStore, Store};
+use warpfire_meta::{Admit, Storage};
 
 use super::remove::check_parent_and_name;
 use crate::acl::{Caller, Perm};
@@ -13,7 +13,7 @@ use crate::node::{NameBuf, NodeRef, RecordLocation};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Gives a file one more name. With the second name the inode moves out of the first.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl<E: Store + SliceStore> Fs<E> {
             let key = dentry_key(self.volume, dir.ino(), name);
             let _guard = self.engine.lock(&[&key]);
             // A record that moves takes its slices along: they stay from its reading to its commit.
-            let _pin = self.engine.pin();
+            let _pin = self.engine.pin()?;
             let mut scratch = Scratch::take();
             let Scratch { batch, value, other } = &mut *scratch;
             if self.get(&key, value)? {
@@ -66,7 +66,7 @@ impl<E: Store + SliceStore> Fs<E> {
             match &state.location {
                 RecordLocation::Own => {
                     InodeEdit { links_add: 1, ctime: Some(now), ..InodeEdit::default() }.encode(value);
-                    batch.merge(&own, value);
+                    batch.merge_naming(&own, value, []);
                 }
                 RecordLocation::Dentry(..) | RecordLocation::Orphan { linkable: true } => {
                     if !self.get(&old_key, value)? {
@@ -84,7 +84,7 @@ impl<E: Store + SliceStore> Fs<E> {
                         batch.put(&own, other);
                         other.clear();
                         Dentry::encode_reference(other, node.kind(), node.ino());
-                        batch.put(&old_key, other);
+                        batch.put_naming(&old_key, other, []);
                     }
                 }
                 RecordLocation::Orphan { linkable: false } | RecordLocation::Gone => {
@@ -94,7 +94,7 @@ impl<E: Store + SliceStore> Fs<E> {
             if location == RecordLocation::Own {
                 other.clear();
                 Dentry::encode_reference(other, node.kind(), node.ino());
-                batch.put(&key, other);
+                batch.put_naming(&key, other, []);
             }
             self.commit(batch, Admit::User)?;
             state.attrs.links += 1;
@@ -121,7 +121,7 @@ struct MakeLink {
     name: NameBuf,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for MakeLink {
+impl<E: Storage> Operation<Fs<E>> for MakeLink {
     fn name(&self) -> &'static str {
         "link"
     }

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use foldhash::quality::FoldHasher;
 use warpfire_format::fs::{Dentry, FileKind, Key, dentry_key, dentry_range};
-use warpfire_meta::{Direction, KeyRange, ScanPage, SliceStore, Store};
+use warpfire_meta::{Direction, KeyRange, ScanPage, Storage};
 
 use crate::acl::{Caller, Perm};
 use crate::attrs::Attr;
@@ -30,7 +30,7 @@ pub struct DirEntry {
     pub kind: FileKind,
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Up to `max` names, in the order of their bytes, after `after`, or from the first. Fewer than `max` only at the end.
     /// A name that is there all the time is listed exactly once by a walk that goes on after its last name, whatever else changes.
     ///
@@ -182,7 +182,7 @@ struct ListNames {
     max: usize,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for ListNames {
+impl<E: Storage> Operation<Fs<E>> for ListNames {
     fn name(&self) -> &'static str {
         "list"
     }
@@ -208,7 +208,7 @@ struct VisitNames {
     max: usize,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for VisitNames {
+impl<E: Storage> Operation<Fs<E>> for VisitNames {
     fn name(&self) -> &'static str {
         "list"
     }

@@ -6,7 +6,7 @@ use warpfire_format::fs::{
     Attrs, Dentry, ExtentReader, FileKind, Inode, InodeContent, InodeEdit, InodeTime, Key, KeyBuf,
     SMALL_FILE_BYTES_MAX, dentry_key, encode_region, flag, inode_key, region_key, xattr_key,
 };
-use warpfire_meta::{Admit, Batch, SliceStore, Store};
+use warpfire_meta::{Admit, Batch, Slices, Storage};
 
 use crate::acl::{Acl, Caller, InheritedAcl, Perm, XATTR_ACCESS, XATTR_DEFAULT, inherit};
 use crate::attrs::{NewMode, SetAttr};
@@ -44,7 +44,7 @@ struct DraftInode {
     default: Option<Acl>,
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Makes a directory.
     ///
     /// # Errors
@@ -181,7 +181,7 @@ impl<E: Store + SliceStore> Fs<E> {
                 content: InodeContent::Small(ExtentReader::EMPTY),
             };
             inode.encode(value);
-            batch.put(&Key::Orphan(self.volume, draft.ino).encode(), value);
+            batch.put_naming(&Key::Orphan(self.volume, draft.ino).encode(), value, []);
             self.put_acls(&draft, batch);
             batch.add(INODES, 1);
             self.commit(batch, Admit::User)?;
@@ -288,7 +288,7 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         let mut draft = draft?;
         let is_dir = new.kind == FileKind::Directory;
-        let mut tail = Vec::new();
+        let (mut tail, mut named) = (Vec::new(), Slices::new());
         value.clear();
         let content = match new.kind {
             FileKind::Regular => {
@@ -298,12 +298,17 @@ impl<E: Store + SliceStore> Fs<E> {
                 if source.len() <= u64::from(SMALL_FILE_BYTES_MAX) {
                     for (_, extents) in regions {
                         extents.encode(&mut tail);
+                        named.extend(extents.pointers());
                     }
                     InodeContent::Small(ExtentReader::EMPTY)
                 } else {
                     for (index, extents) in regions {
                         encode_region(&mut tail, &extents, false);
-                        batch.put(&region_key(self.volume, draft.ino, index), &tail);
+                        batch.put_naming(
+                            &region_key(self.volume, draft.ino, index),
+                            &tail,
+                            extents.pointers(),
+                        );
                         tail.clear();
                     }
                     InodeContent::Regions
@@ -321,14 +326,14 @@ impl<E: Store + SliceStore> Fs<E> {
         value.extend_from_slice(&tail);
         let (location, record_key) = if is_dir {
             let own = inode_key(self.volume, draft.ino);
-            batch.put(&own, value);
+            batch.put_naming(&own, value, []);
             value.clear();
             Dentry::encode_reference(value, new.kind, draft.ino);
             (RecordLocation::Own, own)
         } else {
             (RecordLocation::Dentry(dir.ino(), name.into()), key.clone())
         };
-        batch.put(&key, value);
+        batch.put_naming(&key, value, named);
         self.put_acls(&draft, batch);
         batch.add(INODES, 1);
         batch.add(BYTES, draft.attrs.allocated_bytes.cast_signed());
@@ -410,7 +415,7 @@ impl<E: Store + SliceStore> Fs<E> {
         for (list, name) in [(&draft.access, XATTR_ACCESS), (&draft.default, XATTR_DEFAULT)] {
             if let Some(list) = list {
                 let value = crate::attrs::encode_xattr_value(&list.to_xattr());
-                batch.put(&xattr_key(self.volume, draft.ino, name), &value);
+                batch.put_naming(&xattr_key(self.volume, draft.ino, name), &value, []);
             }
         }
     }
@@ -457,7 +462,7 @@ struct MakeFile {
     keeps_node: bool,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for MakeFile {
+impl<E: Storage> Operation<Fs<E>> for MakeFile {
     fn name(&self) -> &'static str {
         if self.kind == FileKind::Directory { "make a directory" } else { "create" }
     }
@@ -500,7 +505,7 @@ struct MakeTmpfile {
     mode: NewMode,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for MakeTmpfile {
+impl<E: Storage> Operation<Fs<E>> for MakeTmpfile {
     fn name(&self) -> &'static str {
         "create"
     }

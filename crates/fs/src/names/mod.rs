@@ -16,7 +16,7 @@ pub use rename::RenameMode;
 
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use crate::acl::{Caller, Perm};
 use crate::error::FsError;
@@ -53,7 +53,7 @@ fn lock_children<'a>(dirs: &[(&'a Node, ChildrenLock)]) -> SmallVec<[ChildrenGua
         .collect()
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// The node that a name in a directory leads to. `.` and `..` work too.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ struct Lookup {
     name: NameBuf,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for Lookup {
+impl<E: Storage> Operation<Fs<E>> for Lookup {
     fn name(&self) -> &'static str {
         "look up"
     }
@@ -129,7 +129,7 @@ struct LookupParent {
     dir: u64,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for LookupParent {
+impl<E: Storage> Operation<Fs<E>> for LookupParent {
     fn name(&self) -> &'static str {
         "look up the parent"
     }

@@ -1,6 +1,6 @@
 //! What must hold for a directory to be moved.
 
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use crate::damage::OWN_ANCESTOR;
 use crate::error::FsError;
@@ -8,7 +8,7 @@ use crate::fs::Fs;
 use crate::limits::DEPTH_MAX;
 use crate::node::{Node, NodeRef};
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Whether `above` is `below` or holds it at any depth. Lasting while `Fs::rename` is held, because only moves of
     /// directories change the answer.
     pub(super) fn is_ancestor(&self, above: &Node, below: &NodeRef) -> Result<bool, FsError> {

@@ -1,7 +1,7 @@
 //! Removing names.
 
 use warpfire_format::fs::{InodeEdit, dentry_key, dentry_range, flag, inode_key};
-use warpfire_meta::{Admit, Direction, KeyRange, ScanPage, SliceStore, Store};
+use warpfire_meta::{Admit, Direction, KeyRange, ScanPage, Storage};
 
 use super::departure::Departure;
 use super::{ChildrenLock, lock_children};
@@ -13,7 +13,7 @@ use crate::node::{NameBuf, Node, NodeRef, RecordLocation, check_name};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Removes a name of anything but a directory. The file goes with its last name and last holder.
     ///
     /// # Errors
@@ -34,7 +34,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let key = dentry_key(self.volume, dir.ino(), name);
         let _guard = self.engine.lock(&[&key]);
         // A record that becomes an orphan takes its slices along: they stay from its reading to its commit.
-        let _pin = self.engine.pin();
+        let _pin = self.engine.pin()?;
         let now = self.now();
         let Some(node) = self.find(dir.ino(), name)? else {
             self.access(caller, dir, crate::acl::Perm::EXECUTE)?;
@@ -184,7 +184,7 @@ struct Unlink {
     name: NameBuf,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for Unlink {
+impl<E: Storage> Operation<Fs<E>> for Unlink {
     fn name(&self) -> &'static str {
         "unlink"
     }
@@ -209,7 +209,7 @@ struct RemoveDirectory {
     name: NameBuf,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for RemoveDirectory {
+impl<E: Storage> Operation<Fs<E>> for RemoveDirectory {
     fn name(&self) -> &'static str {
         "remove a directory"
     }

@@ -7,7 +7,7 @@
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
 use warpfire_format::fs::{Dentry, InodeEdit, InodeTime, KeyBuf, dentry_key, inode_key};
-use warpfire_meta::{Admit, Batch, SliceStore, Store};
+use warpfire_meta::{Admit, Batch, Storage};
 
 use super::departure::{Departure, with_ctime};
 use super::remove::check_parent_and_name;
@@ -58,7 +58,7 @@ impl<'a> LockedStates<'a> {
     }
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Renames, in one commit. Two names of one file stay as they are.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ impl<E: Store + SliceStore> Fs<E> {
         let _held = lock_children(&holds);
         let _guard = self.engine.lock(&[&from.key, &to.key]);
         // A record that moves takes its slices along: they stay from its reading to its commit.
-        let _pin = self.engine.pin();
+        let _pin = self.engine.pin()?;
         for (end, node) in [(from, &source), (to, &target)] {
             let still = self.find(end.dir.ino(), end.name)?.map(|n| n.ino());
             if still != node.as_ref().map(|n| n.ino()) {
@@ -337,11 +337,11 @@ impl<E: Store + SliceStore> Fs<E> {
             return Ok(RecordLocation::Dentry(at.dir.ino(), at.name.into()));
         }
         Dentry::encode_reference(&mut value, node.kind(), node.ino());
-        batch.put(&at.key, &value);
+        batch.put_naming(&at.key, &value, []);
         value.clear();
         let parent = node.is_dir().then_some((at.dir.ino(), at.name));
         InodeEdit { ctime: Some(now), parent, ..InodeEdit::default() }.encode(&mut value);
-        batch.merge(&inode_key(self.volume, node.ino()), &value);
+        batch.merge_naming(&inode_key(self.volume, node.ino()), &value, []);
         Ok(RecordLocation::Own)
     }
 
@@ -384,7 +384,7 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         let mut operand = Vec::new();
         InodeEdit { links_add, ..InodeEdit::default() }.encode(&mut operand);
-        batch.merge(&inode_key(self.volume, dir.ino()), &operand);
+        batch.merge_naming(&inode_key(self.volume, dir.ino()), &operand, []);
         Ok(())
     }
 
@@ -406,7 +406,7 @@ struct Rename {
     mode: RenameMode,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for Rename {
+impl<E: Storage> Operation<Fs<E>> for Rename {
     fn name(&self) -> &'static str {
         "rename"
     }
@@ -432,7 +432,7 @@ struct Exchange {
     b: (u64, NameBuf),
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for Exchange {
+impl<E: Storage> Operation<Fs<E>> for Exchange {
     fn name(&self) -> &'static str {
         "exchange"
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use warpfire_env::Timestamp;
-use warpfire_meta::{Admit, SliceRead, SliceStore, Store};
+use warpfire_meta::{Admit, SliceRead, Storage};
 use warpfire_units::SlicePtr;
 
 use super::compare::pieces_from;
@@ -51,7 +51,7 @@ impl LockedState<'_> {
     }
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Takes a range of a file as a value: what there is of it before the end of the file, as of now. Permission to read is the caller's to have checked.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl<E: Store + SliceStore> Fs<E> {
             let yanked = self.take_range(node, offset, len)?;
             if self.call_gate.is_transaction() {
                 // A lease on the caller's value must not end the bytes that a replay compares with.
-                _ = recorded.set(yanked.with_own_hold(&self.engine.holder()));
+                _ = recorded.set(yanked.with_own_hold(&self.engine.holder())?);
             }
             Ok(yanked)
         };
@@ -72,14 +72,14 @@ impl<E: Store + SliceStore> Fs<E> {
     fn take_range(&self, node: &NodeRef, offset: u64, len: u64) -> Result<YankedSlice, FsError> {
         check_regular(node)?;
         self.leases.expire(self.clock.now());
-        let _pin = self.engine.pin();
+        let _pin = self.engine.pin()?;
         let state = node.state.read();
         let end = offset.saturating_add(len).min(state.attrs.size_bytes);
         let yanked = if offset < end {
             let values = self.values_of(node, &state, offset, end)?;
-            YankedSlice::take(&self.engine.holder(), &pieces_of(&values, offset, end, 0)?)
+            YankedSlice::take(&self.engine.holder(), &pieces_of(&values, offset, end, 0)?)?
         } else {
-            YankedSlice::take(&self.engine.holder(), &[])
+            YankedSlice::take(&self.engine.holder(), &[])?
         };
         drop(state);
         self.renew_atime_if_due(node)?;
@@ -106,7 +106,7 @@ impl<E: Store + SliceStore> Fs<E> {
         self.call(record, || {
             check_regular(node)?;
             let now = self.use_slice(slice)?;
-            let _pin = self.engine.pin();
+            let _pin = self.engine.pin()?;
             let mut scratch = Scratch::take();
             let mut state = node.state.write();
             let offset = match position {
@@ -155,7 +155,7 @@ impl<E: Store + SliceStore> Fs<E> {
                 InsertSource::Slice(slice) => self.use_slice(slice)?,
                 InsertSource::Hole(_) => self.clock.now(),
             };
-            let _pin = self.engine.pin();
+            let _pin = self.engine.pin()?;
             let mut scratch = Scratch::take();
             let mut state = node.state.write();
             let size = state.attrs.size_bytes;
@@ -243,7 +243,7 @@ impl<E: Store + SliceStore> Fs<E> {
         self.call(record, || {
             check_regular(node)?;
             let now = self.use_slice(slice)?;
-            let _pin = self.engine.pin();
+            let _pin = self.engine.pin()?;
             let mut scratch = Scratch::take();
             let mut state = node.state.write();
             let len = check_end(0, slice.len_bytes())?;
@@ -268,7 +268,7 @@ impl<E: Store + SliceStore> Fs<E> {
         self.call(record, || {
             check_regular(target)?;
             sources.iter().try_for_each(|source| check_regular(source))?;
-            let _pin = self.engine.pin();
+            let _pin = self.engine.pin()?;
             let mut files: Vec<&NodeRef> = sources.iter().chain([target]).collect();
             files.sort_unstable_by_key(|node| node.ino());
             files.dedup_by_key(|node| node.ino());
@@ -315,7 +315,7 @@ impl<E: Store + SliceStore> Fs<E> {
     /// `ForeignSlice`, `LeaseExpired`; `Damaged` if bytes can not be had.
     pub fn read_yanked_slice(&self, slice: &YankedSlice, at: u64, buf: &mut [u8]) -> Result<usize, FsError> {
         let now = self.use_slice(slice)?;
-        let _pin = self.engine.pin();
+        let _pin = self.engine.pin()?;
         self.read_pieces(&slice.pieces(0, now)?, at, buf)
     }
 
@@ -383,7 +383,7 @@ struct YankRange {
     yanked: Option<YankedSlice>,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for YankRange {
+impl<E: Storage> Operation<Fs<E>> for YankRange {
     fn name(&self) -> &'static str {
         "yank"
     }
@@ -420,7 +420,7 @@ struct PasteSlice {
     slice: YankedSlice,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for PasteSlice {
+impl<E: Storage> Operation<Fs<E>> for PasteSlice {
     fn name(&self) -> &'static str {
         "paste"
     }
@@ -450,7 +450,7 @@ struct InsertRange {
     inserted: RecordedInsert,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for InsertRange {
+impl<E: Storage> Operation<Fs<E>> for InsertRange {
     fn name(&self) -> &'static str {
         "insert a range"
     }
@@ -480,7 +480,7 @@ struct RemoveRange {
     len: u64,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for RemoveRange {
+impl<E: Storage> Operation<Fs<E>> for RemoveRange {
     fn name(&self) -> &'static str {
         "remove a range"
     }
@@ -505,7 +505,7 @@ struct ReplaceContent {
     slice: YankedSlice,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for ReplaceContent {
+impl<E: Storage> Operation<Fs<E>> for ReplaceContent {
     fn name(&self) -> &'static str {
         "replace content"
     }
@@ -534,7 +534,7 @@ struct Concatenate {
     sources: Box<[u64]>,
 }
 
-impl<E: Store + SliceStore> Operation<Fs<E>> for Concatenate {
+impl<E: Storage> Operation<Fs<E>> for Concatenate {
     fn name(&self) -> &'static str {
         "concatenate"
     }

@@ -1,6 +1,6 @@
 //! Whether two values are the same bytes, wherever these lie.
 
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use super::yanked_slice::YankedSlice;
 use crate::data::FilePiece;
@@ -10,7 +10,7 @@ use crate::fs::Fs;
 /// Bytes of each value that are compared at a time, where pointers do not tell.
 const WINDOW_BYTES: u64 = 1 << 20;
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Pointers are compared first: only where they differ are bytes read. Packing, cleaning and merging move bytes, so other pointers may well be the same bytes.
     ///
     /// # Errors
@@ -21,7 +21,7 @@ impl<E: Store + SliceStore> Fs<E> {
         }
         let now = self.use_slice(a)?;
         self.use_slice(b)?;
-        let _pin = self.engine.pin();
+        let _pin = self.engine.pin()?;
         let (ours, theirs) = (a.pieces(0, now)?, b.pieces(0, now)?);
         let mut buffers = (Vec::new(), Vec::new());
         let mut start = 0;

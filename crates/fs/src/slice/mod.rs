@@ -27,9 +27,7 @@
 
 mod calls;
 mod compare;
-mod lease;
 mod yanked_slice;
 
 pub use calls::InsertSource;
-pub(crate) use lease::Leases;
 pub use yanked_slice::YankedSlice;

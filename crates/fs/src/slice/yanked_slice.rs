@@ -6,10 +6,9 @@ use std::sync::{Arc, Weak};
 
 use warpfire_env::Timestamp;
 use warpfire_format::fs as format;
-use warpfire_meta::SliceHolder;
+use warpfire_slices::{SliceError, SliceHold, SliceHolder};
 use warpfire_units::{SegmentId, SlicePtr};
 
-use super::lease::SliceHold;
 use crate::data::FilePiece;
 use crate::error::FsError;
 use crate::op::{Digestible, HeapBytes};
@@ -53,7 +52,7 @@ impl YankedRun {
 
 impl YankedSlice {
     /// Takes pieces that lie one after the other. The caller has had a pin since metadata named them.
-    pub(super) fn take(holder: &Arc<dyn SliceHolder>, pieces: &[FilePiece<'_>]) -> Self {
+    pub(super) fn take(holder: &Arc<dyn SliceHolder>, pieces: &[FilePiece<'_>]) -> Result<Self, SliceError> {
         let pointers = pieces.iter().filter_map(|piece| match piece.source {
             format::ExtentSource::Slice(segment, offset_bytes) => {
                 let len_bytes = u32::try_from(piece.len).expect("an extent is no longer than a region");
@@ -61,7 +60,7 @@ impl YankedSlice {
             }
             format::ExtentSource::Hole | format::ExtentSource::Bytes(_) => None,
         });
-        let hold = SliceHold::take(holder, pointers.collect());
+        let hold = SliceHold::take(holder, pointers.collect())?;
         let run = |piece: &FilePiece<'_>| {
             let source = match piece.source {
                 format::ExtentSource::Hole => YankedSource::Hole,
@@ -72,7 +71,7 @@ impl YankedSlice {
             };
             YankedRun { len_bytes: piece.len, source }
         };
-        Self::of(Arc::downgrade(holder), pieces.iter().map(run).collect())
+        Ok(Self::of(Arc::downgrade(holder), pieces.iter().map(run).collect()))
     }
 
     fn of(pool: Weak<dyn SliceHolder>, runs: Arc<[YankedRun]>) -> Self {
@@ -81,7 +80,7 @@ impl YankedSlice {
     }
 
     /// The same bytes, kept by a hold of its own: a lease on one is none on the other. The caller has had a pin since this was taken.
-    pub(super) fn with_own_hold(&self, holder: &Arc<dyn SliceHolder>) -> Self {
+    pub(super) fn with_own_hold(&self, holder: &Arc<dyn SliceHolder>) -> Result<Self, SliceError> {
         let pointers = self.runs.iter().filter_map(|run| match run.source {
             YankedSource::Slice(_, segment, offset_bytes) => {
                 let len_bytes = u32::try_from(run.len_bytes).expect("a run of a value is below 4 GiB");
@@ -89,7 +88,7 @@ impl YankedSlice {
             }
             YankedSource::Hole | YankedSource::Bytes(..) => None,
         });
-        let hold = SliceHold::take(holder, pointers.collect());
+        let hold = SliceHold::take(holder, pointers.collect())?;
         let run = |run: &YankedRun| match run.source {
             YankedSource::Slice(_, segment, offset) => YankedRun {
                 len_bytes: run.len_bytes,
@@ -97,7 +96,7 @@ impl YankedSlice {
             },
             YankedSource::Hole | YankedSource::Bytes(..) => run.part(0, run.len_bytes),
         };
-        Self::of(self.pool.clone(), self.runs.iter().map(run).collect())
+        Ok(Self::of(self.pool.clone(), self.runs.iter().map(run).collect()))
     }
 
     /// Bytes of files that it has in memory: those that rode in metadata.

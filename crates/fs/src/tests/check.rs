@@ -6,7 +6,7 @@ use warpfire_format::fs::{
     CounterId, Dentry, FileKind, FilesystemRecord, Inode, InodeContent, Key, PoolRecordId, VolumeRecord,
     decode_counter, decode_region, decode_xattr, flag,
 };
-use warpfire_meta::{Direction, KeyRange, ScanPage, SliceStore, Store};
+use warpfire_meta::{Direction, KeyRange, ScanPage, Storage};
 
 struct CheckedInode {
     kind: FileKind,
@@ -32,7 +32,7 @@ struct CheckedTree {
 }
 
 /// Panics with what is wrong.
-pub(crate) fn check<E: Store + SliceStore>(engine: &E, what: &str) {
+pub(crate) fn check<E: Storage>(engine: &E, what: &str) {
     let mut seen = CheckedTree::default();
     let snapshot = engine.snapshot();
     let mut start = vec![0];

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use warpfire_log::{MemLog, MemLogOptions, RecoveredLog};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::{SliceStore, Storage};
 
 use super::TestRandom;
 use super::check::check;
@@ -14,7 +14,7 @@ use crate::{AllocMode, Attr, DefragmentCounts, Fs, NewMode, NodeRef, Position, Y
 const ROOT: Caller<'static> = Caller::ROOT;
 const MEGABYTE: usize = 1 << 20;
 
-fn make<E: Store + SliceStore>(fs: &Fs<E>, name: &[u8]) -> NodeRef {
+fn make<E: Storage>(fs: &Fs<E>, name: &[u8]) -> NodeRef {
     fs.create(&ROOT, &fs.root(), name, NewMode::exact(0o644)).unwrap()
 }
 
@@ -118,7 +118,7 @@ fn a_pool_with_little_room_is_read_as_it_is() {
     let fs = open((MemLog::with_options(options), RecoveredLog::empty()), Fs::format);
     let (node, bytes) = shredded(&fs, 2 * MEGABYTE, 4096);
     fs.write(&ROOT, &make(&fs, b"filler"), Position::At(0), &vec![1; 11 * MEGABYTE]).unwrap();
-    let space = fs.engine().space();
+    let space = fs.engine().space().unwrap();
     assert!(space.free_bytes < space.total_bytes / 4, "the test fills the pool: {space:?}");
     read(&fs, &node, &bytes, MEGABYTE);
     assert_eq!(fs.defragment_counts(), DefragmentCounts::default());

@@ -1,7 +1,7 @@
 //! Files against byte vectors: whatever is done to a file, it reads like a vector that the same was done to, and its allocated
 //! bytes are those that are not holes.
 
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use super::{TestRandom, world};
 use crate::acl::Caller;
@@ -47,7 +47,7 @@ fn draw_len(draw: &mut TestRandom, large: bool) -> u64 {
     }
 }
 
-fn check<E: Store + SliceStore>(fs: &Fs<E>, node: &NodeRef, twin: &Twin, draw: &mut TestRandom, what: &str) {
+fn check<E: Storage>(fs: &Fs<E>, node: &NodeRef, twin: &Twin, draw: &mut TestRandom, what: &str) {
     let attr = fs.getattr(node);
     assert_eq!(attr.size_bytes, twin.len() as u64, "{what}: size");
     assert_eq!(attr.allocated_bytes, twin.iter().flatten().count() as u64, "{what}: allocated");
@@ -73,13 +73,7 @@ fn check<E: Store + SliceStore>(fs: &Fs<E>, node: &NodeRef, twin: &Twin, draw: &
 }
 
 /// Random calls on two files, with `upkeep` between them.
-pub(crate) fn story<E: Store + SliceStore>(
-    fs: &Fs<E>,
-    seed: u64,
-    steps: u64,
-    large: bool,
-    upkeep: &dyn Fn(u64),
-) {
+pub(crate) fn story<E: Storage>(fs: &Fs<E>, seed: u64, steps: u64, large: bool, upkeep: &dyn Fn(u64)) {
     let mut draw = TestRandom(seed);
     let make = |name: &[u8]| fs.create(&ROOT, &fs.root(), name, NewMode::exact(0o644)).unwrap();
     let nodes = [make(b"a"), make(b"b")];

@@ -10,7 +10,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 use warpfire_env::{Clock, SystemClock};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::{Storage, Store};
 
 use super::{TestRandom, world_with};
 use crate::acl::Caller;
@@ -94,17 +94,13 @@ fn name(list: u64) -> [u8; 1] {
     [b'a' + list as u8]
 }
 
-fn read<E: Store + SliceStore>(fs: &Fs<E>, list: u64) -> Result<List, FsError> {
+fn read<E: Storage>(fs: &Fs<E>, list: u64) -> Result<List, FsError> {
     let bytes = fs.read_file(&ROOT, &fs.root(), &name(list))?;
     Ok(bytes.chunks(4).map(|id| u32::from_le_bytes(id.try_into().unwrap())).collect())
 }
 
 /// Does something random in a transaction. `None` if it ended in a conflict.
-fn try_one<E: Store + SliceStore>(
-    fs: &Arc<Fs<E>>,
-    id: u32,
-    draw: &mut TestRandom,
-) -> Result<Option<CallDone>, FsError> {
+fn try_one<E: Storage>(fs: &Arc<Fs<E>>, id: u32, draw: &mut TestRandom) -> Result<Option<CallDone>, FsError> {
     let mut done = CallDone { id, ..CallDone::default() };
     let bytes = id.to_le_bytes();
     if draw.below(8) == 0 {
@@ -148,7 +144,7 @@ fn try_one<E: Store + SliceStore>(
 }
 
 /// Random transactions of several threads, judged; says how many ended in a conflict. `meanwhile` is called now and then.
-fn run<E: Store + SliceStore>(
+fn run<E: Storage>(
     fs: &Arc<Fs<E>>,
     seed: u64,
     (threads, each): (u64, u64),

@@ -1,7 +1,7 @@
 //! Slicing calls against byte vectors: taken, cut up, joined, put elsewhere, and kept while their files change, go and are compacted.
 
 use warpfire_log::MemLog;
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::{Storage, Store};
 
 use super::engine::{LogEngine, format, open};
 use super::{TestRandom, world_with};
@@ -17,7 +17,7 @@ const TWIN_BYTES_MAX: usize = 6 << 20;
 type Twin = Vec<Option<u8>>;
 
 /// Files, values that were taken, and what each of them should hold.
-struct Model<'f, E: Store + SliceStore> {
+struct Model<'f, E: Storage> {
     fs: &'f Fs<E>,
     draw: TestRandom,
     nodes: Vec<NodeRef>,
@@ -30,7 +30,7 @@ fn name(which: usize) -> Vec<u8> {
     format!("file {which}").into_bytes()
 }
 
-impl<'f, E: Store + SliceStore> Model<'f, E> {
+impl<'f, E: Storage> Model<'f, E> {
     fn new(fs: &'f Fs<E>, seed: u64, twins: Vec<Twin>) -> Self {
         let find = |which| match fs.lookup(&ROOT, &fs.root(), &name(which)) {
             Ok(node) => node,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use super::check::check;
 use super::{TestRandom, world_with};
@@ -12,7 +12,7 @@ use crate::{Fs, FsError, FsOptions, NewMode, NodeRef, Position, RenameMode};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
-fn shuffle_names<E: Store + SliceStore>(fs: &Fs<E>, seed: u64, steps: u64) {
+fn shuffle_names<E: Storage>(fs: &Fs<E>, seed: u64, steps: u64) {
     let mut draw = TestRandom(seed);
     let mut dirs: Vec<NodeRef> = vec![fs.root()];
     let mut held: Vec<NodeRef> = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::{Storage, Store};
 
 use super::check::check;
 use super::tree_model::{Tree, listing, step, twin_of};
@@ -10,7 +10,7 @@ use super::{TestRandom, world_with};
 use crate::{Fs, FsOptions};
 
 /// One random transaction; others' calls go on between its own, on names that it does not meet.
-fn transact<E: Store + SliceStore>(fs: &Arc<Fs<E>>, tree: &mut Tree, draw: &mut TestRandom, what: &str) {
+fn transact<E: Storage>(fs: &Arc<Fs<E>>, tree: &mut Tree, draw: &mut TestRandom, what: &str) {
     let tx = fs.begin().unwrap();
     let mut tx_fs = tree.clone();
     let mut points = Vec::new();

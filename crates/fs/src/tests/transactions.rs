@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::{Storage, Store};
 
 use super::check::check;
 use super::{Engine, TestFs, Ticking, world_with};
@@ -19,23 +19,23 @@ fn shared() -> (Arc<Engine>, Arc<Ticking>, Arc<TestFs>) {
     (engine, clock, Arc::new(fs))
 }
 
-fn make<E: Store + SliceStore>(fs: &Fs<E>, name: &str, bytes: &[u8]) {
+fn make<E: Storage>(fs: &Fs<E>, name: &str, bytes: &[u8]) {
     fs.create_file(&ROOT, &fs.root(), name.as_bytes(), MODE, bytes).unwrap();
 }
 
-fn open<E: Store + SliceStore>(fs: &Fs<E>, name: &str) -> NodeRef {
+fn open<E: Storage>(fs: &Fs<E>, name: &str) -> NodeRef {
     fs.lookup(&ROOT, &fs.root(), name.as_bytes()).unwrap()
 }
 
-fn read<E: Store + SliceStore>(fs: &Fs<E>, name: &str) -> Result<Vec<u8>, FsError> {
+fn read<E: Storage>(fs: &Fs<E>, name: &str) -> Result<Vec<u8>, FsError> {
     fs.read_file(&ROOT, &fs.root(), name.as_bytes())
 }
 
-fn overwrite<E: Store + SliceStore>(fs: &Fs<E>, name: &str, bytes: &[u8]) {
+fn overwrite<E: Storage>(fs: &Fs<E>, name: &str, bytes: &[u8]) {
     fs.write(&ROOT, &open(fs, name), Position::At(0), bytes).unwrap();
 }
 
-fn names<E: Store + SliceStore>(fs: &Fs<E>) -> Vec<String> {
+fn names<E: Storage>(fs: &Fs<E>) -> Vec<String> {
     let entries = fs.readdir(&ROOT, &fs.root(), None, 1000).unwrap();
     entries.iter().map(|e| String::from_utf8(e.name.to_vec()).unwrap()).collect()
 }
@@ -455,7 +455,7 @@ fn histories_stay_short_though_each_change_opens_the_file_anew() {
 }
 
 /// What listing by a handle gives: all nodes, or the first `max`.
-fn visit<E: Store + SliceStore>(fs: &Fs<E>, max: usize) -> Vec<NodeRef> {
+fn visit<E: Storage>(fs: &Fs<E>, max: usize) -> Vec<NodeRef> {
     let handle = fs.opendir(&ROOT, &fs.root()).unwrap();
     let mut nodes = Vec::new();
     let take = &mut |_: u64, name: &[u8], node: &NodeRef| {

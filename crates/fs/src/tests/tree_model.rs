@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rustix::io::Errno;
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::{Storage, Store};
 
 use super::check::check;
 use super::{TestRandom, world_with};
@@ -168,7 +168,7 @@ impl Tree {
 }
 
 /// As `Tree::listing`, from the filesystem.
-pub(crate) fn listing<E: Store + SliceStore>(fs: &Fs<E>) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
+pub(crate) fn listing<E: Storage>(fs: &Fs<E>) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
     let mut all = BTreeMap::new();
     let mut todo = vec![(Vec::new(), fs.root())];
     while let Some((path, dir)) = todo.pop() {
@@ -188,7 +188,7 @@ pub(crate) fn listing<E: Store + SliceStore>(fs: &Fs<E>) -> BTreeMap<Vec<u8>, Op
 }
 
 /// One random call on both; both must answer alike.
-pub(crate) fn step<E: Store + SliceStore>(fs: &Fs<E>, tree: &mut Tree, draw: &mut TestRandom, what: &str) {
+pub(crate) fn step<E: Storage>(fs: &Fs<E>, tree: &mut Tree, draw: &mut TestRandom, what: &str) {
     const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
     let path = |draw: &mut TestRandom| -> Vec<&'static [u8]> {
         (0..=draw.below(3)).map(|_| NAMES[draw.below(4) as usize]).collect()
@@ -308,7 +308,7 @@ fn a_power_cut_leaves_a_moment_since_the_last_sync() {
 }
 
 /// A twin of what the filesystem holds now. Hard links are told apart by number.
-pub(crate) fn twin_of<E: Store + SliceStore>(fs: &Fs<E>) -> Tree {
+pub(crate) fn twin_of<E: Storage>(fs: &Fs<E>) -> Tree {
     let mut tree = Tree { nodes: BTreeMap::new(), next: 1 << 40 };
     let mut todo = vec![fs.root()];
     while let Some(dir) = todo.pop() {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use warpfire_format::fs::inode_key;
-use warpfire_meta::{SliceStore, Store, TxStore};
+use warpfire_meta::{Storage, TxStore};
 
 use super::commit::FileVersion;
 use super::savepoint::Savepoints;
@@ -26,14 +26,14 @@ use crate::schema::FsSchema;
 pub type TxFs<E> = Fs<TxStore<E, FsSchema>>;
 
 /// A transaction. Dropping it aborts it.
-pub struct Transaction<E: Store + SliceStore> {
+pub struct Transaction<E: Storage> {
     pub(super) base: Arc<Fs<E>>,
     pub(super) tx_fs: Arc<TxFs<E>>,
     pub(super) savepoints: Mutex<Savepoints>,
     pub(super) expected: Mutex<Vec<FileVersion>>,
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// Begins a transaction. It sees everything as of now, and its own changes.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 }
 
-impl<E: Store + SliceStore> Transaction<E> {
+impl<E: Storage> Transaction<E> {
     /// The filesystem as this transaction sees it. After the transaction's end, calls on it fail with
     /// `Ended`.
     #[must_use]
@@ -124,7 +124,7 @@ impl<E: Store + SliceStore> Transaction<E> {
     pub fn abort(self) {}
 }
 
-impl<E: Store + SliceStore> Drop for Transaction<E> {
+impl<E: Storage> Drop for Transaction<E> {
     fn drop(&mut self) {
         let _guard = self.tx_fs.call_gate.enter();
         self.tx_fs.engine.end();
@@ -133,7 +133,7 @@ impl<E: Store + SliceStore> Drop for Transaction<E> {
     }
 }
 
-impl<E: Store + SliceStore> std::fmt::Debug for Transaction<E> {
+impl<E: Storage> std::fmt::Debug for Transaction<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Transaction at {}", self.tx_fs.engine.at().0)
     }

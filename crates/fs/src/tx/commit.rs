@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use warpfire_format::fs::KeyBuf;
-use warpfire_meta::{Admit, Batch, CommitError, ReadSet, SliceStore, Store, TxChanges};
+use warpfire_meta::{Admit, Batch, CommitError, ReadSet, Storage, TxChanges};
 use warpfire_units::Seq;
 
 use super::begin::{Transaction, TxFs};
@@ -35,7 +35,7 @@ pub struct FileVersion {
     path: Arc<str>,
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// How transactions have ended.
     #[must_use]
     pub fn transaction_counts(&self) -> TransactionCounts {
@@ -57,7 +57,7 @@ impl<E: Store + SliceStore> Fs<E> {
     }
 }
 
-impl<E: Store + SliceStore> Transaction<E> {
+impl<E: Storage> Transaction<E> {
     /// Lets the commit succeed only if the file is still at this version.
     pub fn expect_version(&self, version: FileVersion) {
         self.expected.lock().push(version);
@@ -130,7 +130,7 @@ impl<E: Store + SliceStore> Transaction<E> {
     }
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     fn check_version(&self, version: &FileVersion) -> Result<(), FsError> {
         let reads =
             ReadSet { at: version.at, keys: [&version.key].into_iter().collect(), ranges: Vec::new() };

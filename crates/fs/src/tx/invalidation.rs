@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use warpfire_format::fs::Key;
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use super::begin::Transaction;
 use crate::error::FsError;
@@ -18,7 +18,7 @@ pub enum Invalidation<'a> {
     File(u64),
 }
 
-impl<E: Store + SliceStore> Transaction<E> {
+impl<E: Storage> Transaction<E> {
     /// Visits what has been changed so far: names first, then each file once. What the commit changes is
     /// among it, and a replay of the calls changes the same. `visit` must not call the transaction.
     ///

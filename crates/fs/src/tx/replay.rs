@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use warpfire_meta::{SliceStore, Store, TxStore};
+use warpfire_meta::{Storage, TxStore};
 
 use super::begin::{Transaction, TxFs};
 use crate::error::FsError;
@@ -21,18 +21,18 @@ use crate::op::{CallJournal, ReplayScene};
 use crate::schema::FsSchema;
 
 /// A transaction's filesystem made anew by a replay. Dropping it ends it.
-pub(super) struct ReplayedFs<E: Store + SliceStore> {
+pub(super) struct ReplayedFs<E: Storage> {
     pub(super) fs: TxFs<E>,
 }
 
-impl<E: Store + SliceStore> Drop for ReplayedFs<E> {
+impl<E: Storage> Drop for ReplayedFs<E> {
     fn drop(&mut self) {
         self.fs.engine.end();
         self.fs.inode_cache.drop_tx_nodes();
     }
 }
 
-impl<E: Store + SliceStore> Transaction<E> {
+impl<E: Storage> Transaction<E> {
     /// Makes all calls of the journal again. The caller is alone in the base.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ impl<E: Store + SliceStore> Transaction<E> {
     }
 }
 
-impl<E: Store + SliceStore> Fs<E> {
+impl<E: Storage> Fs<E> {
     /// The path of an inode in use, and of a name or path in it, for people to read.
     pub(super) fn path_of(&self, ino: u64, name: &[u8]) -> String {
         let shown = |name: &[u8]| String::from_utf8_lossy(name).into_owned();

@@ -12,7 +12,7 @@ use std::hash::Hasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_format::fs::{Dentry, Inode};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use super::begin::{Transaction, TxFs};
 use crate::error::FsError;
@@ -28,7 +28,7 @@ pub(super) struct Savepoints {
 /// Numbers of savepoints differ between transactions too, so that a savepoint of another one is recognised.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-impl<E: Store + SliceStore> Transaction<E> {
+impl<E: Storage> Transaction<E> {
     /// This moment, to go back to.
     #[must_use]
     pub fn savepoint(&self) -> Savepoint {
@@ -57,7 +57,7 @@ impl<E: Store + SliceStore> Transaction<E> {
     }
 }
 
-impl<E: Store + SliceStore> TxFs<E> {
+impl<E: Storage> TxFs<E> {
     fn mark_savepoint(&self, number: u64) -> Savepoint {
         let run = || Savepoint {
             number,
@@ -119,7 +119,7 @@ struct MarkSavepoint {
     number: u64,
 }
 
-impl<E: Store + SliceStore> Operation<TxFs<E>> for MarkSavepoint {
+impl<E: Storage> Operation<TxFs<E>> for MarkSavepoint {
     fn name(&self) -> &'static str {
         "go back"
     }
@@ -143,7 +143,7 @@ struct RollBack {
     number: u64,
 }
 
-impl<E: Store + SliceStore> Operation<TxFs<E>> for RollBack {
+impl<E: Storage> Operation<TxFs<E>> for RollBack {
     fn name(&self) -> &'static str {
         "go back"
     }

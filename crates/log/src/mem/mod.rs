@@ -24,9 +24,7 @@ use warpfire_units::{SegmentId, SlicePtr};
 use crate::limits::upkeep_bytes;
 use crate::pins::Pins;
 use crate::placing::UNSPLIT_MAX_BYTES;
-use crate::store::{
-    Admit, LogError, LogPos, LogStore, Pin, RecoveredLog, ScrubbedSegment, Slices, Space, Stream,
-};
+use crate::store::{Admit, LogError, LogPos, LogStore, Pin, ScrubbedSegment, Slices, Space, Stream};
 use segments::MemSegments;
 
 /// What a `MemLog` is made of.
@@ -209,6 +207,10 @@ impl LogStore for MemLog {
         reads.iter_mut().try_for_each(|(slice, buf)| self.read(*slice, buf))
     }
 
+    fn segment_bytes(&self) -> u64 {
+        self.state.lock().segments.segment_bytes()
+    }
+
     fn readable_bytes(&self, segment: SegmentId) -> u64 {
         self.state.lock().segments.len_bytes(segment)
     }
@@ -309,13 +311,5 @@ impl LogStore for MemLog {
         let mut state = self.state.lock();
         self.free_unpinned(&mut state);
         state.segments.space()
-    }
-}
-
-impl RecoveredLog {
-    /// What a new log recovers: nothing.
-    #[must_use]
-    pub fn empty() -> Self {
-        RecoveredLog { state: Vec::new(), records: Box::new(std::iter::empty()) }
     }
 }

@@ -54,6 +54,10 @@ impl MemSegments {
         MemSegments { options, all: BTreeMap::new(), open: [None; 4], next: SegmentId::FIRST }
     }
 
+    pub(super) fn segment_bytes(&self) -> u64 {
+        self.options.segment_bytes
+    }
+
     fn count_max(&self) -> u64 {
         self.options.capacity_bytes / self.options.segment_bytes
     }

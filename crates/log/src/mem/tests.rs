@@ -1,6 +1,7 @@
 use warpfire_units::BLOCK_BYTES;
 
 use super::*;
+use crate::store::RecoveredLog;
 
 fn small() -> MemLog {
     MemLog::with_options(MemLogOptions { capacity_bytes: 1 << 20, segment_bytes: 64 << 10 })

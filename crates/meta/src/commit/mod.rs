@@ -25,7 +25,7 @@ pub(crate) use group_sync::GroupSync;
 pub(crate) use room::EngineUsage;
 pub(crate) use sync_point::SyncPoint;
 
-use crate::batch::{Batch, BatchOp};
+use crate::batch::{Batch, BatchOp, Named};
 use crate::engine::{EngineInner, EngineShard};
 use crate::memtable::{KEY_BYTES_MAX, SLOT_BYTES, shard_of};
 use crate::schema::{Schema, SchemaError};
@@ -49,16 +49,11 @@ impl<'b> PreparedCommit<'b> {
         let bytes = (batch.bytes() + batch.len() * SLOT_BYTES) as u64;
         let mut p =
             PreparedCommit { batch, hashes: KeyHashes::new(), shards: 0, pointers: Vec::new(), bytes };
-        for op in batch.iter() {
-            let (key, value, is_operand) = match op {
-                BatchOp::Put(key, value) => (key, value, false),
-                BatchOp::Merge(key, operand) => (key, operand, true),
-                BatchOp::Delete(key) => (key, &[][..], false),
-            };
+        let mut found = Named::new();
+        for (number, op) in batch.iter().enumerate() {
+            let key = op.key();
             assert!((1..=KEY_BYTES_MAX).contains(&key.len()), "keys have 1 to KEY_BYTES_MAX bytes");
-            if !matches!(op, BatchOp::Delete(_)) {
-                schema.pointers(key, value, is_operand, &mut |slice| p.pointers.push(slice))?;
-            }
+            p.pointers.extend_from_slice(batch.slices_of(number, schema, &mut found)?);
             let hash = key_hash(key);
             p.shards |= 1 << shard_of(hash);
             p.hashes.push(hash);

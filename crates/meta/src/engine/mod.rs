@@ -26,6 +26,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Mutex, ReentrantMutex};
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_log::{LogError, LogPos, LogStore, ScrubbedSegment};
+use warpfire_slices::LocalSlices;
 use warpfire_units::{SegmentId, Seq};
 
 pub(crate) use shards::{EngineShard, EngineShards};
@@ -47,9 +48,6 @@ pub(crate) const RUNS_MAX: usize = 24;
 /// Longest and shortest a table is meant to be.
 const TABLE_BYTES_MAX: u64 = 16 << 20;
 const TABLE_BYTES_MIN: u64 = 64 << 10;
-
-/// A pool has about this many zones per device, so a segment is about this part of it.
-const SEGMENTS_PER_POOL: u64 = 256;
 
 /// Whether threads do the background work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,7 +149,7 @@ pub(crate) struct EngineInner<L: LogStore, S> {
     pub(crate) group_sync: GroupSync,
     /// Every commit up to here is durable.
     pub(crate) durable: AtomicU64,
-    /// Slices written, and how many of them are durable.
+    /// Writes of slices, and how many of them are durable.
     pub(crate) slices_written: AtomicU64,
     pub(crate) slices_durable: AtomicU64,
     pub(crate) usage: EngineUsage,
@@ -181,7 +179,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
 
     /// How long a table is meant to be: never more than a quarter of a segment.
     pub(crate) fn table_bytes(&self) -> usize {
-        let quarter = self.log.space().total_bytes / (4 * SEGMENTS_PER_POOL);
+        let quarter = self.log.segment_bytes() / 4;
         usize::try_from(quarter.clamp(TABLE_BYTES_MIN, TABLE_BYTES_MAX)).expect("16 MiB fit")
     }
 
@@ -246,6 +244,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
 /// An ordered map with versions, over a log.
 pub struct Engine<L: LogStore, S: Schema> {
     inner: Arc<EngineInner<L, S>>,
+    slices: Arc<LocalSlices<L>>,
     threads: Threads,
 }
 

@@ -13,6 +13,7 @@ use warpfire_format::manifest::ManifestEdit;
 use warpfire_format::table::VersionKind;
 use warpfire_format::{Corrupt, key_hash};
 use warpfire_log::{LogError, LogPos, LogStore, RecoveredLog};
+use warpfire_slices::{LocalSlices, ReadAhead, Upkeep};
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
 use super::background::{BackgroundSignal, Threads};
@@ -120,12 +121,13 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         usage.active_bytes.store(bytes, std::sync::atomic::Ordering::Relaxed);
         let records = replayed.records.iter().map(|(place, last, _)| (*place, *last)).collect();
         let sync_point = SyncPoint::all_of(&memtable);
+        let ahead = Arc::new(ReadAhead::new(options.block_cache_bytes));
         let inner = Arc::new(EngineInner {
             shards: EngineShards::new(memtable, &table_set),
             seq: AtomicU64::new(replayed.newest.0),
             snapshots: Arc::new(SnapshotRegistry::default()),
             locks: KeyLocks::default(),
-            cache: BlockCache::new(options.block_cache_bytes),
+            cache: BlockCache::new(options.block_cache_bytes, Arc::clone(&ahead)),
             hook: Mutex::new(None),
             order: Mutex::new(KeyOrder::default()),
             sync_point: Mutex::new(sync_point),
@@ -161,6 +163,8 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         inner.checkpoint()?;
         let threads = Threads::start(&inner);
         inner.repair_seen_damage();
-        Ok(Engine { inner, threads })
+        let slices =
+            Arc::new(LocalSlices::new(Arc::clone(&inner.log), ahead, Arc::clone(&inner) as Arc<dyn Upkeep>));
+        Ok(Engine { inner, slices, threads })
     }
 }

@@ -1,20 +1,18 @@
-//! The engine as `Store` and `SliceStore`.
+//! The engine as `Store`, and what it does for the slices.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use warpfire_log::{Admit, LogError, LogStore, Pin, Slices, Space, Stream};
-use warpfire_units::{Seq, SlicePtr};
+use warpfire_log::LogStore;
+use warpfire_slices::{Admit, HasSlices, LocalSlices, SliceError, Upkeep};
+use warpfire_units::Seq;
 
-use super::Engine;
+use super::{Engine, EngineInner};
 use crate::batch::Batch;
 use crate::key_locks::KeyLockGuard;
 use crate::schema::Schema;
 use crate::snapshot::EngineSnapshot;
-use crate::store::{
-    CommitError, Direction, KeyRange, MetaError, ReadSet, ScanPage, SliceHolder, SliceRead, SliceStore,
-    Store, SyncPointHook,
-};
+use crate::store::{CommitError, Direction, KeyRange, MetaError, ReadSet, ScanPage, Store, SyncPointHook};
 use crate::table_set::Run;
 
 impl<L: LogStore, S: Schema> Store for Engine<L, S> {
@@ -57,6 +55,10 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
         self.inner.commit(batch, reads, admit)
     }
 
+    fn table_bytes(&self) -> u64 {
+        self.inner.table_set().runs.iter().map(Run::bytes).sum()
+    }
+
     fn sync(&self, upto: Seq) -> Result<(), MetaError> {
         self.inner.sync(upto)
     }
@@ -75,59 +77,30 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
     }
 }
 
-impl<L: LogStore, S: Schema> SliceHolder for Engine<L, S> {
-    fn hold(&self, slices: &[SlicePtr]) {
-        slices.iter().for_each(|slice| self.inner.log.hold(*slice));
-    }
+impl<L: LogStore, S: Schema> HasSlices for Engine<L, S> {
+    type Slices = LocalSlices<L>;
 
-    fn release_hold(&self, slices: &[SlicePtr]) {
-        slices.iter().for_each(|slice| self.inner.log.release_hold(*slice));
+    fn slices(&self) -> &Arc<LocalSlices<L>> {
+        &self.slices
     }
 }
 
-impl<L: LogStore, S: Schema> SliceStore for Engine<L, S> {
-    fn write(&self, stream: Stream, bytes: &[u8], admit: Admit) -> Result<Slices, LogError> {
-        let as_log_error = |e| match e {
-            MetaError::Log(e) => e,
-            other => LogError::ReadOnly(other.to_string().into()),
-        };
-        self.inner.latch.check().map_err(as_log_error)?;
-        let in_memory = self.inner.usage.in_memory_bytes();
-        self.inner.admit(in_memory + bytes.len() as u64, admit).map_err(as_log_error)?;
-        let slices = self.inner.log.append(stream, bytes)?;
-        self.inner.slices_written.fetch_add(1, Ordering::AcqRel);
-        Ok(slices)
+impl<L: LogStore, S: Schema> Upkeep for EngineInner<L, S> {
+    fn admit(&self, bytes: u64, admit: Admit) -> Result<(), SliceError> {
+        let in_memory = self.usage.in_memory_bytes();
+        let admitted = self.latch.check().and_then(|()| EngineInner::admit(self, in_memory + bytes, admit));
+        admitted.map_err(|e| match e {
+            MetaError::Log(e) => e.into(),
+            MetaError::Slices(e) => e,
+            other => SliceError::ReadOnly(other.to_string().into()),
+        })
     }
 
-    fn release(&self, slices: &[SlicePtr]) {
-        for slice in slices {
-            self.inner.log.release(slice.segment, u64::from(slice.len_bytes));
-        }
+    fn note_written(&self) {
+        self.slices_written.fetch_add(1, Ordering::AcqRel);
     }
 
-    fn holder(self: &Arc<Self>) -> Arc<dyn SliceHolder> {
-        Arc::clone(self) as Arc<dyn SliceHolder>
-    }
-
-    fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), LogError> {
-        let done = match reads {
-            [] => Ok(()),
-            [(slice, buf)] => self.inner.cache.ahead.read(self.log(), *slice, buf),
-            reads => self.inner.log.read_many(reads),
-        };
-        self.inner.repair_seen_damage();
-        done
-    }
-
-    fn pin(&self) -> Pin {
-        self.inner.log.pin()
-    }
-
-    fn space(&self) -> Space {
-        self.inner.log.space()
-    }
-
-    fn table_bytes(&self) -> u64 {
-        self.inner.table_set().runs.iter().map(Run::bytes).sum()
+    fn note_read(&self) {
+        self.repair_seen_damage();
     }
 }

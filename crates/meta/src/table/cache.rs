@@ -1,4 +1,4 @@
-//! What is kept of what was read, bounded in bytes: decoded blocks of tables, and chunks that were read ahead.
+//! Decoded blocks of tables, bounded in bytes.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use foldhash::fast::FixedState;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 use warpfire_format::table::{BlockHandle, DataBlock, Partition};
+use warpfire_slices::ReadAhead;
 
-use super::ReadAhead;
 use crate::store::MetaError;
 
 #[derive(Clone)]
@@ -38,11 +38,12 @@ impl Weighter<BlockKey, CachedBlock> for BlockWeight {
 /// The cache that all tables share.
 pub(crate) struct BlockCache {
     blocks: Cache<BlockKey, CachedBlock, BlockWeight, FixedState>,
-    pub(crate) ahead: ReadAhead,
+    ahead: Arc<ReadAhead>,
 }
 
 impl BlockCache {
-    pub(crate) fn new(bytes: u64) -> Self {
+    /// Of so many bytes, for blocks that are read through `ahead`.
+    pub(crate) fn new(bytes: u64, ahead: Arc<ReadAhead>) -> Self {
         // About 8 KiB a decoded block.
         let items = usize::try_from(bytes / 8192).unwrap_or(usize::MAX).clamp(16, 1 << 24);
         let options = OptionsBuilder::new()
@@ -52,7 +53,11 @@ impl BlockCache {
             .expect("both capacities are given");
         let hasher = FixedState::with_seed(2);
         let blocks = Cache::with_options(options, BlockWeight, hasher, DefaultLifecycle::default());
-        BlockCache { blocks, ahead: ReadAhead::new(bytes) }
+        BlockCache { blocks, ahead }
+    }
+
+    pub(super) fn ahead(&self) -> &ReadAhead {
+        &self.ahead
     }
 
     pub(super) fn get_or_read(

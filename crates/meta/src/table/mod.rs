@@ -1,6 +1,5 @@
 //! Tables: sorted, immutable, read block by block through a cache of bounded size.
 
-mod ahead;
 mod cache;
 mod cursor;
 mod stream;
@@ -15,7 +14,6 @@ use warpfire_format::table::{BlockHandle, DataBlock, Partition, TopIndex};
 use warpfire_log::{LogError, LogStore};
 use warpfire_units::SlicePtr;
 
-pub(crate) use ahead::ReadAhead;
 pub(crate) use cache::BlockCache;
 pub(crate) use cursor::RunCursor;
 pub(crate) use stream::RunStream;
@@ -75,7 +73,7 @@ impl<L: LogStore> Table<L> {
 
     /// As `read`, for a block of which others near it may be wanted soon.
     fn read_block(&self, handle: BlockHandle, cache: &BlockCache) -> Result<Vec<u8>, MetaError> {
-        self.read_by(handle, |slice, buf| cache.ahead.read(&*self.log, slice, buf))
+        self.read_by(handle, |slice, buf| cache.ahead().read(&*self.log, slice, buf))
     }
 
     fn read_by(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use warpfire_env::Timestamp;
-use warpfire_log::{Admit, Log, LogError, LogStore, MemLog, MemLogOptions, RecoveredLog, Stream};
+use warpfire_log::{Admit, Log, LogStore, MemLog, MemLogOptions, RecoveredLog, Stream};
 use warpfire_pool::{CreateOptions, Pool};
 use warpfire_sim_env::{DeviceSpec, SimWorld};
 use warpfire_units::Seq;
@@ -25,7 +25,7 @@ const REFUSALS: u32 = 8;
 const LEFT_LIVE_BYTES: u64 = 64 << 10;
 
 fn is_full(e: &CommitError) -> bool {
-    matches!(e, CommitError::Failed(MetaError::Log(LogError::NoSpace)))
+    matches!(e, CommitError::Failed(e) if e.is_no_space())
 }
 
 struct FullPool<L: LogStore> {

@@ -217,7 +217,7 @@ fn run(seed: u64, steps: usize) {
     world.engine.commit(&batch, None, Admit::Reserve).unwrap();
     world.engine.compact().unwrap();
     assert_eq!(world.engine.runs(), []);
-    assert_eq!(world.engine.space().live_bytes, 0, "references leak");
+    assert_eq!(world.engine.space().unwrap().live_bytes, 0, "references leak");
 }
 
 #[test]

@@ -1,32 +1,35 @@
-//! A transaction as a store: what it changes lies over a snapshot of the engine below and is seen by itself alone.
+//! A transaction as a store: what it changes lies over a snapshot of the engine below and is seen by itself
+//! alone.
 //!
 //! Whatever works on a [`Store`] works inside a transaction unchanged, and reads what it wrote.
 //!
 //! # Terms
-//! The *overlay* is what the transaction has changed, in order. A key's *floor* is its last put or delete in the overlay;
-//! operands above it fold onto it, and without a floor onto what the snapshot shows.
+//! The *overlay* is what the transaction has changed, in order. A key's *floor* is its last put or delete in
+//! the overlay; operands above it fold onto it, and without a floor onto what the snapshot shows.
 //!
 //! # Invariants
 //! 1. A read is of the snapshot with the overlay over it, at whatever version it asks for.
-//! 2. What a read took from the snapshot is in the read set, what was missing there included, unless the transaction only reads.
-//! 3. Slices that were written, and those that changes name, are held until the transaction ends, so that the changes can be committed; then
-//!    they are given back, whichever way it ended. Nothing else is pinned: what others replace is cleaned meanwhile.
-//! 4. An overlay that was rolled back to a mark is as it was when the mark was made. The read set only grows: what was
-//!    done since may follow from all that was read.
+//! 2. What a read took from the snapshot is in the read set, what was missing there included, unless the
+//!    transaction only reads.
+//! 3. Slices that were written, and those that changes name, are held until the transaction ends, so that the
+//!    changes can be committed; then they are given back, whichever way it ended. Nothing else is pinned:
+//!    what others replace is cleaned meanwhile.
+//! 4. An overlay that was rolled back to a mark is as it was when the mark was made. The read set only grows:
+//!    what was done since may follow from all that was read.
 //! 5. Once sealed or ended, it neither reads nor changes anything.
-//! 6. Its memory is bounded: changes beyond a limit are refused (`write_set.rs`), reads beyond one count as reads of everything (`reads.rs`), and
-//!    bytes that could ride in a change are slices once many ride.
+//! 6. Its memory is bounded: changes beyond a limit are refused (`write_set.rs`), reads beyond one count as
+//!    reads of everything (`reads.rs`), and bytes that could ride in a change are slices once many ride.
 //!
 //! ```text
 //!   open ──seal──► sealed ──► ended      `end`, or dropped
 //!     └───────────────────────►
 //! ```
 //!
-//! Calls of one transaction are one after the other; who shares it among threads sees to that. So its key locks are empty.
+//! Calls of one transaction are one after the other; who shares it among threads sees to that. So its key
+//! locks are empty.
 
 mod reads;
 mod scan;
-mod slice_holds;
 #[cfg(test)]
 mod tests;
 mod write_set;
@@ -34,22 +37,21 @@ mod write_set;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
-use warpfire_log::{Admit, LogError, Pin, Slices, Space, Stream};
-use warpfire_units::{Seq, SlicePtr};
+use warpfire_slices::{Admit, HasSlices, PrivateSlices};
+use warpfire_units::Seq;
 
-use crate::batch::{Batch, BatchOp, SUMS};
+use crate::batch::{Batch, SUMS};
 use crate::schema::{OlderValue, Schema};
 use crate::store::{
-    CommitError, Direction, KeyRange, MetaError, ReadSet, ScanPage, SliceHolder, SliceRead, SliceStore,
-    Store, SyncPointHook,
+    CommitError, Direction, KeyRange, MetaError, ReadSet, ScanPage, Storage, Store, SyncPointHook,
 };
 use reads::TxReads;
-use slice_holds::SliceHolds;
 use write_set::{KeyWrites, WriteSet};
 
 /// A transaction over a store. What [`seal`](TxStore::seal) gives is what to commit below.
-pub struct TxStore<E: Store + SliceStore, S: Schema> {
+pub struct TxStore<E: Storage, S: Schema> {
     below: Arc<E>,
+    slices: Arc<PrivateSlices<E>>,
     schema: S,
     at: Seq,
     state: Mutex<TxState>,
@@ -60,7 +62,6 @@ pub struct TxStore<E: Store + SliceStore, S: Schema> {
 struct TxState {
     write_set: WriteSet,
     reads: Option<TxReads>,
-    holds: SliceHolds,
     admit: Admit,
     phase: TxPhase,
 }
@@ -72,7 +73,8 @@ enum TxPhase {
     Ended,
 }
 
-/// Once changes take so much memory, bytes do not ride in them any more, but for very short ones: they become slices at once.
+/// Once changes take so much memory, bytes do not ride in them any more, but for very short ones: they become
+/// slices at once.
 const INLINE_MEMORY_BYTES_MAX: usize = 8 << 20;
 
 /// What rides even then: a slice's place takes about as much.
@@ -97,7 +99,7 @@ pub struct TxChanges {
     pub admit: Admit,
 }
 
-impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
+impl<E: Storage, S: Schema> TxStore<E, S> {
     /// A transaction over what `below` holds now.
     #[must_use]
     pub fn begin(below: Arc<E>, schema: S) -> Self {
@@ -113,14 +115,10 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
     fn over(below: Arc<E>, schema: S, reads: Option<TxReads>) -> Self {
         let snapshot = below.snapshot();
         let at = below.seq(&snapshot);
-        let state = TxState {
-            write_set: WriteSet::default(),
-            reads,
-            holds: SliceHolds::default(),
-            admit: Admit::Reserve,
-            phase: TxPhase::Open,
-        };
-        TxStore { below, schema, at, state: Mutex::new(state), snapshot: Mutex::new(Some(snapshot)) }
+        let state =
+            TxState { write_set: WriteSet::default(), reads, admit: Admit::Reserve, phase: TxPhase::Open };
+        let slices = Arc::new(PrivateSlices::new(Arc::clone(&below)));
+        TxStore { below, slices, schema, at, state: Mutex::new(state), snapshot: Mutex::new(Some(snapshot)) }
     }
 
     /// The version that lies below.
@@ -141,7 +139,8 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
         self.state.lock().write_set.contains(key)
     }
 
-    /// Visits each key that has been changed, in order. The transaction waits meanwhile: `visit` must not call it.
+    /// Visits each key that has been changed, in order. The transaction waits meanwhile: `visit` must not
+    /// call it.
     ///
     /// # Errors
     /// `Ended`; what `visit` says, which ends it.
@@ -216,6 +215,7 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
     pub fn seal(&self) -> Result<TxChanges, MetaError> {
         let mut state = self.open()?;
         state.phase = TxPhase::Sealed;
+        self.slices.seal();
         let (write_set, reads, admit) =
             (std::mem::take(&mut state.write_set), state.reads.take(), state.admit);
         drop(state);
@@ -241,9 +241,8 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
     pub fn end(&self) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.phase, TxPhase::Ended) != TxPhase::Ended {
-            let holds = std::mem::take(&mut state.holds);
             state.write_set = WriteSet::default();
-            self.below.release(&holds.end(&*self.below.holder()));
+            self.slices.end();
             *self.snapshot.lock() = None;
         }
     }
@@ -286,13 +285,13 @@ impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
     }
 }
 
-impl<E: Store + SliceStore, S: Schema> Drop for TxStore<E, S> {
+impl<E: Storage, S: Schema> Drop for TxStore<E, S> {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-impl<E: Store + SliceStore, S: Schema> Store for TxStore<E, S> {
+impl<E: Storage, S: Schema> Store for TxStore<E, S> {
     type Snapshot = ();
     type KeyGuard<'a> = ();
 
@@ -327,16 +326,20 @@ impl<E: Store + SliceStore, S: Schema> Store for TxStore<E, S> {
         if state.reads.is_none() {
             return Err(MetaError::ReadOnlyTransaction.into());
         }
-        for op in batch.iter().filter(|op| !matches!(op, BatchOp::Delete(_))) {
-            let (holds, is_operand) = (&mut state.holds, matches!(op, BatchOp::Merge(..)));
-            let mut hold = |slice| holds.add_named(slice, &*self.below.holder());
-            self.schema.pointers(op.key(), op.value(), is_operand, &mut hold).map_err(MetaError::from)?;
-        }
-        state.write_set.append(batch)?;
+        let keep = |slice| Ok(self.slices.keep(slice)?);
+        state.write_set.append(batch, &self.schema, keep)?;
         if admit == Admit::User {
             state.admit = Admit::User;
         }
         Ok(self.at)
+    }
+
+    fn may_inline(&self, len: usize) -> bool {
+        len <= INLINE_ALWAYS_BYTES || self.state.lock().write_set.memory_bytes() < INLINE_MEMORY_BYTES_MAX
+    }
+
+    fn table_bytes(&self) -> u64 {
+        self.below.table_bytes()
     }
 
     /// Nothing inside is durable before it is committed below.
@@ -357,45 +360,15 @@ impl<E: Store + SliceStore, S: Schema> Store for TxStore<E, S> {
     }
 }
 
-impl<E: Store + SliceStore, S: Schema> SliceStore for TxStore<E, S> {
-    fn write(&self, stream: Stream, bytes: &[u8], admit: Admit) -> Result<Slices, LogError> {
-        let over = |_| LogError::ReadOnly("the transaction has ended".into());
-        drop(self.open().map_err(over)?);
-        let slices = self.below.write(stream, bytes, admit)?;
-        let (mut state, holder) = (self.state.lock(), self.below.holder());
-        slices.iter().for_each(|slice| state.holds.add_written(*slice, &*holder));
-        Ok(slices)
-    }
+impl<E: Storage, S: Schema> HasSlices for TxStore<E, S> {
+    type Slices = PrivateSlices<E>;
 
-    fn may_inline(&self, len: usize) -> bool {
-        len <= INLINE_ALWAYS_BYTES || self.state.lock().write_set.memory_bytes() < INLINE_MEMORY_BYTES_MAX
-    }
-
-    /// Held until the transaction ends: see invariant 3.
-    fn release(&self, _slices: &[SlicePtr]) {}
-
-    fn holder(self: &Arc<Self>) -> Arc<dyn SliceHolder> {
-        self.below.holder()
-    }
-
-    fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), LogError> {
-        self.below.read(reads)
-    }
-
-    fn pin(&self) -> Pin {
-        self.below.pin()
-    }
-
-    fn space(&self) -> Space {
-        self.below.space()
-    }
-
-    fn table_bytes(&self) -> u64 {
-        self.below.table_bytes()
+    fn slices(&self) -> &Arc<PrivateSlices<E>> {
+        &self.slices
     }
 }
 
-impl<E: Store + SliceStore, S: Schema> std::fmt::Debug for TxStore<E, S> {
+impl<E: Storage, S: Schema> std::fmt::Debug for TxStore<E, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "TxStore({})", self.at.0)
     }

@@ -5,7 +5,7 @@ use warpfire_log::LogError;
 use super::write_set::WriteSet;
 use super::{TxState, TxStore};
 use crate::schema::{OlderValue, Schema};
-use crate::store::{Direction, KeyRange, MetaError, ScanEntry, ScanPage, SliceStore, Store};
+use crate::store::{Direction, KeyRange, MetaError, ScanEntry, ScanPage, Storage};
 
 /// The key right after `key`.
 fn after(key: &[u8]) -> Vec<u8> {
@@ -18,7 +18,7 @@ enum NextKey<'a> {
     Changed(&'a [u8], Option<ScanEntry<'a>>),
 }
 
-impl<E: Store + SliceStore, S: Schema> TxStore<E, S> {
+impl<E: Storage, S: Schema> TxStore<E, S> {
     pub(super) fn scan_in(
         &self,
         state: &mut TxState,

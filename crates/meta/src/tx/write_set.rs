@@ -8,17 +8,18 @@ use std::collections::btree_map::Range;
 use std::ops::Bound;
 
 use smallvec::SmallVec;
+use warpfire_units::SlicePtr;
 
-use crate::batch::{Batch, BatchOp, SUMS};
+use crate::batch::{Batch, BatchOp, Named, SUMS};
 use crate::schema::{FoldResult, OlderValue, Schema};
 use crate::store::MetaError;
 
-/// Most memory of one transaction's changes: some two million files made, or as many of anything else that takes a key and a short value. The
-/// commit takes about as much again, in the memtable.
+/// Most memory of one transaction's changes: some two million files made, or as many of anything else that
+/// takes a key and a short value. The commit takes about as much again, in the memtable.
 const WRITE_SET_BYTES_MAX: usize = 512 << 20;
 
-/// Memory of a change beside its key and value, and ...
-const CHANGE_BYTES: usize = 16;
+/// Memory of a change beside its key, its value and its slices, and ...
+const CHANGE_BYTES: usize = 20;
 
 /// ... of a changed key in the index beside its bytes, in a tree whose nodes are half full.
 const KEY_BYTES: usize = 112;
@@ -62,31 +63,51 @@ impl WriteSet {
 
     /// Memory that it takes, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.log.bytes() + self.log.len() * CHANGE_BYTES + self.index.len() * KEY_BYTES + self.key_bytes
+        let changes = self.log.bytes() + self.log.slice_bytes() + self.log.len() * CHANGE_BYTES;
+        changes + self.index.len() * KEY_BYTES + self.key_bytes
     }
 
-    /// Adds a batch, all of it or nothing.
-    pub(super) fn append(&mut self, batch: &Batch) -> Result<(), MetaError> {
-        if self.memory_bytes() + batch.bytes() + batch.len() * (CHANGE_BYTES + KEY_BYTES)
-            > WRITE_SET_BYTES_MAX
-        {
+    /// Adds a batch, all of it or nothing. `keep` is called with each slice that the batch names.
+    pub(super) fn append<S: Schema>(
+        &mut self,
+        batch: &Batch,
+        schema: &S,
+        keep: impl Fn(SlicePtr) -> Result<(), MetaError>,
+    ) -> Result<(), MetaError> {
+        let added = batch.bytes() + batch.slice_bytes() + batch.len() * (CHANGE_BYTES + KEY_BYTES);
+        if self.memory_bytes() + added > WRITE_SET_BYTES_MAX {
             return Err(MetaError::TooLarge);
         }
-        for op in batch.iter() {
-            let number = u32::try_from(self.log.len()).expect("fewer changes than bytes");
-            match self.index.get_mut(op.key()) {
-                Some(changed) => changed.push(number),
-                None => {
-                    self.index.insert(op.key().into(), ChangeNumbers::from_slice(&[number]));
-                    self.key_bytes += op.key().len();
-                }
-            }
-            self.log.push_op(op);
+        let (len, sums) = (self.log.len(), *self.log.sums());
+        let mut found = Named::new();
+        let added = (0..batch.len()).try_for_each(|number| {
+            let slices = batch.slices_of(number, schema, &mut found)?;
+            slices.iter().try_for_each(|slice| keep(*slice))?;
+            // Slices that the schema found just now are carried from here on: the commit below need not look
+            // for them.
+            self.push(batch.op(number), slices);
+            Ok(())
+        });
+        if added.is_err() {
+            self.truncate(len, sums);
+            return added;
         }
         for (sum, added) in batch.sums().iter().enumerate() {
             self.log.add(sum, *added);
         }
         Ok(())
+    }
+
+    fn push(&mut self, op: BatchOp<'_>, slices: &[SlicePtr]) {
+        let number = u32::try_from(self.log.len()).expect("fewer changes than bytes");
+        match self.index.get_mut(op.key()) {
+            Some(changed) => changed.push(number),
+            None => {
+                self.index.insert(op.key().into(), ChangeNumbers::from_slice(&[number]));
+                self.key_bytes += op.key().len();
+            }
+        }
+        self.log.push_op(op, slices);
     }
 
     /// Forgets the changes from number `len` on; `sums` are those of then.
@@ -180,7 +201,11 @@ impl WriteSet {
         // Before the batch grows: this is the larger part of a large transaction.
         self.index.clear();
         self.log.retain(|number| !is_folded[number]);
-        folded.iter().for_each(|op| self.log.push_op(op));
+        let mut found = Named::new();
+        for number in 0..folded.len() {
+            let slices = folded.slices_of(number, schema, &mut found)?;
+            self.log.push_op(folded.op(number), slices);
+        }
         Ok(self.log)
     }
 
@@ -193,28 +218,56 @@ impl WriteSet {
 
 #[cfg(test)]
 mod tests {
+    use warpfire_slices::SliceError;
+    use warpfire_units::SegmentId;
+
     use super::*;
-    use crate::testing::{ListSchema, text_item};
+    use crate::testing::{ListSchema, pointer_item, text_item};
+
+    fn add(write_set: &mut WriteSet, batch: &Batch) -> Result<(), MetaError> {
+        write_set.append(batch, &ListSchema, |_| Ok(()))
+    }
+
+    #[test]
+    fn a_batch_with_a_slice_that_cannot_be_kept_adds_nothing() {
+        let (mut write_set, mut batch) = (WriteSet::default(), Batch::new());
+        let slice = |offset_bytes| SlicePtr { segment: SegmentId::FIRST, offset_bytes, len_bytes: 10 };
+        batch.put(b"a", &text_item(b"kept"));
+        batch.add(0, 7);
+        add(&mut write_set, &batch).unwrap();
+        batch.merge_naming(b"a", &pointer_item(slice(1)), [slice(1)]);
+        batch.merge(b"b", &pointer_item(slice(2)));
+        let refuse_second = |slice: SlicePtr| {
+            if slice.offset_bytes == 2 { Err(MetaError::Slices(SliceError::NoSpace)) } else { Ok(()) }
+        };
+        assert!(write_set.append(&batch, &ListSchema, refuse_second).is_err());
+        assert_eq!((write_set.len(), write_set.sums()), (1, &[7, 0]));
+        assert!(!write_set.contains(b"b"));
+        add(&mut write_set, &batch).unwrap();
+        assert_eq!((write_set.len(), write_set.sums()), (4, &[14, 0]));
+        assert_eq!(write_set.log.slice_bytes(), 2 * size_of::<SlicePtr>(), "both are carried from here on");
+    }
 
     #[test]
     fn what_is_too_much_is_refused_whole_and_what_was_there_stays() {
         let mut write_set = WriteSet::default();
         let mut batch = Batch::new();
-        let value = vec![7; WRITE_SET_BYTES_MAX / 8];
+        let (item, short) = (text_item(&[7; 65_000]), text_item(b"short"));
+        let value = item.repeat(WRITE_SET_BYTES_MAX / 8 / item.len() + 1);
         let taken = (0..9u8).take_while(|n| {
             batch.clear();
-            batch.put(&[*n], b"short");
+            batch.put(&[*n], &short);
             batch.put(&[*n, 1], &value);
-            write_set.append(&batch).is_ok()
+            add(&mut write_set, &batch).is_ok()
         });
         let taken = taken.count();
         assert!((3..8).contains(&taken), "{taken}");
-        assert!(matches!(write_set.append(&batch), Err(MetaError::TooLarge)));
+        assert!(matches!(add(&mut write_set, &batch), Err(MetaError::TooLarge)));
         assert_eq!(write_set.len(), 2 * taken);
         assert!(!write_set.contains(&[taken as u8]), "nothing of a batch that was refused");
         batch.clear();
-        batch.put(b"k", b"short");
-        write_set.append(&batch).unwrap();
+        batch.put(b"k", &short);
+        add(&mut write_set, &batch).unwrap();
         assert_eq!(write_set.into_batch(&ListSchema).unwrap().len(), 2 * taken + 1);
     }
 
@@ -227,7 +280,7 @@ mod tests {
         }
         batch.delete(&[2]);
         batch.add(1, 5);
-        write_set.append(&batch).unwrap();
+        add(&mut write_set, &batch).unwrap();
         let all = write_set.into_batch(&ListSchema).unwrap();
         let keys: Vec<&[u8]> = all.iter().map(|op| op.key()).collect();
         assert_eq!(keys, [&[0][..], &[1], &[3], &[4], &[5], &[2], b"often"]);

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use fuser::{Errno, INodeNo, ReplyIoctl, Request};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use super::{Refusal, Server};
 use crate::caller::CallerGroups;
 use crate::{slices, views};
 
-impl<E: Store + SliceStore> Server<E> {
+impl<E: Storage> Server<E> {
     /// Answers the ioctl with this number, or has it answered by another thread.
     pub(super) fn answer_ioctl(
         &self,

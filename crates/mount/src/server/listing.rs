@@ -13,7 +13,7 @@ use fuser::{Errno, FileHandle, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use warpfire_fs::{DirEntry, DirHandle};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use super::{GENERATION, Refusal, RequestResult, Server};
 use crate::attr::{file_attr, file_type};
@@ -68,7 +68,7 @@ impl OpenDirs {
     }
 }
 
-impl<E: Store + SliceStore> Server<E> {
+impl<E: Storage> Server<E> {
     /// Names and kinds from a position on, as many as the answer has room for.
     pub(super) fn list_names(&self, number: FileHandle, from: u64, mut reply: ReplyDirectory) {
         let filled = self.open_dirs.get(number).and_then(|dir| {

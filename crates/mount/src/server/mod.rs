@@ -29,7 +29,7 @@ use fuser::{
 };
 use warpfire_fs::acl::{Caller, Perm};
 use warpfire_fs::{ChangeSignal, Fs, FsError, NewMode, NodeRef, Position, Seek, SetAttr};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use crate::attr::{file_attr, negative_entry, set_time};
 use crate::blocking_threads::BlockingThreads;
@@ -64,7 +64,7 @@ thread_local! {
 }
 
 /// The adapter between the kernel and a filesystem.
-pub(crate) struct Server<E: Store + SliceStore> {
+pub(crate) struct Server<E: Storage> {
     fs: Arc<Fs<E>>,
     open_dirs: OpenDirs,
     checks: PermissionChecks,
@@ -137,7 +137,7 @@ const STALE: Refusal = Refusal(Errno::ESTALE);
 
 type RequestResult<T> = Result<T, Refusal>;
 
-impl<E: Store + SliceStore> Server<E> {
+impl<E: Storage> Server<E> {
     pub(crate) fn new(fs: Arc<Fs<E>>, checks: PermissionChecks, context: ServerContext) -> Server<E> {
         let (shelf, notifier) = (Arc::default(), Arc::default());
         Server { fs, open_dirs: OpenDirs::new(), checks, context, shelf, notifier, sole_connection: None }
@@ -198,7 +198,7 @@ fn caller<'a>(req: &Request, groups: &'a CallerGroups) -> Caller<'a> {
     Caller { uid: req.uid(), gid: req.gid(), groups, checked: true }
 }
 
-impl<E: Store + SliceStore> Filesystem for Server<E> {
+impl<E: Storage> Filesystem for Server<E> {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         let listings = match self.context.mount_kind {
             MountKind::MainMount(_) => init::ListingDetail::WithAttributes,

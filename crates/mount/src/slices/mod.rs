@@ -17,7 +17,7 @@ use fuser::{Errno, INodeNo, Notifier};
 use warpfire_env::{Clock, SystemClock};
 use warpfire_fs::acl::{Caller, Perm};
 use warpfire_fs::{Fs, FsError, InsertSource, NodeRef, YankedSlice};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use crate::caller::CallerGroups;
 pub use client::{MountedSlice, remove_range};
@@ -26,7 +26,7 @@ use wire::SlicePart;
 pub(crate) use wire::{SliceReply, SliceRequest};
 
 /// A request, with all that its answer needs.
-pub(crate) struct SliceTask<E: Store + SliceStore> {
+pub(crate) struct SliceTask<E: Storage> {
     pub(crate) fs: Arc<Fs<E>>,
     pub(crate) shelf: Arc<SliceShelf>,
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
@@ -67,7 +67,7 @@ impl SliceRequest {
     }
 }
 
-impl<E: Store + SliceStore> SliceTask<E> {
+impl<E: Storage> SliceTask<E> {
     /// Does what is asked, and has the kernel forget what it knew of the file if that changes it.
     pub(crate) fn answer(&self) -> Result<SliceReply, SliceRefusal> {
         let caller = Caller { uid: self.uid, gid: self.gid, groups: &self.groups, checked: false };

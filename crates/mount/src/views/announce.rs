@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use fuser::INodeNo;
 use warpfire_fs::{FsError, Invalidation, Transaction};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use super::Views;
 use crate::invalidation_gate::StaleEntries;
@@ -21,7 +21,7 @@ struct CachedChanges {
     files: BTreeSet<u64>,
 }
 
-impl<E: Store + SliceStore> Views<E> {
+impl<E: Storage> Views<E> {
     /// Commits. On return the kernel keeps nothing of what has changed.
     pub(super) fn commit_announced(&self, transaction: Transaction<E>) -> Result<(), FsError> {
         let _one_at_a_time = self.committing.lock();

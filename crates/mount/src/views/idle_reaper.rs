@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use super::{Process, View, ViewEntry, Views};
 
 /// How often open views are looked at. While none is open nobody looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
 
-impl<E: Store + SliceStore> Views<E> {
+impl<E: Storage> Views<E> {
     /// Aborts what is abandoned, until the mount ends.
     pub(super) fn reap_abandoned(&self) {
         let mut registry = self.registry.lock();

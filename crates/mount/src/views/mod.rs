@@ -43,7 +43,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use warpfire_env::{Clock, SystemClock};
 use warpfire_fs::{ChangeSignal, Fs, FsError, NodeRef, Transaction};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use crate::attach::attach;
 use crate::blocking_threads::{BlockingThreads, QUEUED_JOBS_MAX};
@@ -130,7 +130,7 @@ pub(crate) type ReportCallback = Box<dyn FnOnce(Result<TransactionReport, Errno>
 pub(crate) type DiffCallback = Box<dyn FnOnce(Result<Box<DiffBlock>, Errno>) + Send>;
 
 /// The views of one mount.
-pub(crate) struct Views<E: Store + SliceStore> {
+pub(crate) struct Views<E: Storage> {
     fs: Arc<Fs<E>>,
     main: MainMount,
     /// Known once the kernel has been greeted, which is before anyone can ask.
@@ -158,13 +158,13 @@ pub(crate) struct MainMount {
     pub(crate) blocking_threads: Arc<BlockingThreads>,
 }
 
-struct ViewRegistry<E: Store + SliceStore> {
+struct ViewRegistry<E: Storage> {
     views: BTreeMap<u64, ViewEntry<E>>,
     last_id: u64,
     stop: bool,
 }
 
-enum ViewEntry<E: Store + SliceStore> {
+enum ViewEntry<E: Storage> {
     Open(View<E>),
     /// Someone begins or ends it.
     Busy {
@@ -172,7 +172,7 @@ enum ViewEntry<E: Store + SliceStore> {
     },
 }
 
-struct View<E: Store + SliceStore> {
+struct View<E: Storage> {
     id: u64,
     uid: u32,
     ends_with: Option<Process>,
@@ -196,7 +196,7 @@ struct LastUse {
     at_nanos: u64,
 }
 
-impl<E: Store + SliceStore> View<E> {
+impl<E: Storage> View<E> {
     /// Nanoseconds since something was asked of the view's server.
     fn idle_nanos(&mut self) -> u64 {
         let (passes, now) = (self.gate.passes(), SystemClock.monotonic_nanos());
@@ -227,7 +227,7 @@ fn errno_of(e: &FsError) -> Errno {
     Errno::from_raw_os_error(e.errno())
 }
 
-impl<E: Store + SliceStore> ViewRegistry<E> {
+impl<E: Storage> ViewRegistry<E> {
     /// Takes a view that is open, if `requester` may end it.
     fn take(&mut self, id: u64, requester: Requester) -> Result<View<E>, Errno> {
         let entry =
@@ -236,7 +236,7 @@ impl<E: Store + SliceStore> ViewRegistry<E> {
     }
 }
 
-impl<E: Store + SliceStore> ViewEntry<E> {
+impl<E: Storage> ViewEntry<E> {
     fn uid(&self) -> u32 {
         match self {
             ViewEntry::Open(view) => view.uid,
@@ -265,7 +265,7 @@ impl<E: Store + SliceStore> ViewEntry<E> {
     }
 }
 
-impl<E: Store + SliceStore> Views<E> {
+impl<E: Storage> Views<E> {
     /// # Errors
     /// If threads cannot be started.
     pub(crate) fn new(fs: Arc<Fs<E>>, main: MainMount, options: &MountOptions) -> std::io::Result<Views<E>> {
@@ -477,7 +477,7 @@ impl Process {
     }
 }
 
-impl<E: Store + SliceStore> TransactionControl for Views<E> {
+impl<E: Storage> TransactionControl for Views<E> {
     fn ask(self: Arc<Self>, requester: Requester, request: TransactionRequest, answer: ReportCallback) {
         let mut registry = self.registry.lock();
         let job: Result<TransactionJob<E>, Errno> = match request {
@@ -533,7 +533,7 @@ impl<E: Store + SliceStore> TransactionControl for Views<E> {
 
 type TransactionJob<E> = Box<dyn FnOnce(&Arc<Views<E>>) -> Result<TransactionReport, Errno> + Send>;
 
-impl<E: Store + SliceStore> Views<E> {
+impl<E: Storage> Views<E> {
     /// Has a job done by another thread, and answered with what it says.
     fn start_job(self: Arc<Self>, job: TransactionJob<E>, answer: ReportCallback) {
         let views = Arc::clone(&self);

@@ -235,7 +235,7 @@ pub fn find_state(
 /// # Errors
 /// If not.
 pub fn check_space(fs: &SimFs) -> Result<(), Violation> {
-    let space = warpfire_meta::SliceStore::space(&**fs.engine());
+    let space = warpfire_log::LogStore::space(fs.engine().log());
     let sum = space.live_bytes + space.garbage_bytes + space.free_bytes;
     if sum == space.total_bytes {
         Ok(())

@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::{Storage, Store};
 
 use crate::acl::Caller;
 use crate::tests::engine::{format, open};
@@ -37,7 +37,7 @@ struct TreePicture {
     files: BTreeMap<u64, File>,
 }
 
-fn file_of<E: Store + SliceStore>(fs: &Fs<E>, node: &NodeRef) -> File {
+fn file_of<E: Storage>(fs: &Fs<E>, node: &NodeRef) -> File {
     let attr = fs.getattr(node);
     let content = match attr.kind {
         FileKind::Regular => {
@@ -54,7 +54,7 @@ fn file_of<E: Store + SliceStore>(fs: &Fs<E>, node: &NodeRef) -> File {
     File { attr, content, xattrs }
 }
 
-fn picture<E: Store + SliceStore>(fs: &Fs<E>) -> TreePicture {
+fn picture<E: Storage>(fs: &Fs<E>) -> TreePicture {
     let mut picture = TreePicture::default();
     let mut todo = vec![(PathBuf::from("/"), fs.root())];
     while let Some((path, node)) = todo.pop() {
@@ -225,7 +225,7 @@ fn path(draw: &mut TestRandom) -> Vec<u8> {
 }
 
 /// One random change, which may fail.
-fn act<E: Store + SliceStore>(fs: &Fs<E>, draw: &mut TestRandom) -> Result<(), FsError> {
+fn act<E: Storage>(fs: &Fs<E>, draw: &mut TestRandom) -> Result<(), FsError> {
     let mode = NewMode::exact(0o640);
     let find = |path: &[u8]| fs.resolve(&ROOT, &fs.root(), path, Follow::No);
     let place = |path: &[u8]| fs.resolve_parent(&ROOT, &fs.root(), path, Follow::No);
@@ -287,7 +287,7 @@ fn act<E: Store + SliceStore>(fs: &Fs<E>, draw: &mut TestRandom) -> Result<(), F
     }
 }
 
-fn story<E: Store + SliceStore>(fs: Fs<E>, seed: u64, upkeep: &dyn Fn(&Fs<E>, u64)) {
+fn story<E: Storage>(fs: Fs<E>, seed: u64, upkeep: &dyn Fn(&Fs<E>, u64)) {
     let (fs, mut draw) = (Arc::new(fs), TestRandom(seed));
     for round in 0..6 {
         for _ in 0..draw.below(60) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use crate::acl::Caller;
 use crate::tests::{TestFs, world};
@@ -18,21 +18,21 @@ fn shared() -> Arc<TestFs> {
     Arc::new(world())
 }
 
-fn make<E: Store + SliceStore>(fs: &Fs<E>, dir: &NodeRef, name: &[u8], bytes: &[u8]) -> NodeRef {
+fn make<E: Storage>(fs: &Fs<E>, dir: &NodeRef, name: &[u8], bytes: &[u8]) -> NodeRef {
     fs.create_file(&ROOT, dir, name, MODE, bytes).unwrap();
     fs.lookup(&ROOT, dir, name).unwrap()
 }
 
-fn rename<E: Store + SliceStore>(fs: &Fs<E>, from: &[u8], to: &[u8]) {
+fn rename<E: Storage>(fs: &Fs<E>, from: &[u8], to: &[u8]) {
     fs.rename(&ROOT, (&fs.root(), from), (&fs.root(), to), RenameMode::Replace).unwrap();
 }
 
-fn diff<E: Store + SliceStore>(tx: &Transaction<E>) -> Vec<PathChange> {
+fn diff<E: Storage>(tx: &Transaction<E>) -> Vec<PathChange> {
     tx.diff().unwrap().map(Result::unwrap).collect()
 }
 
 /// Each change as one word, its path and what differs.
-fn changes_of<E: Store + SliceStore>(tx: &Transaction<E>) -> Vec<String> {
+fn changes_of<E: Storage>(tx: &Transaction<E>) -> Vec<String> {
     let shown = |change: &PathChange| {
         let path = change.path.display();
         let word = match &change.kind {

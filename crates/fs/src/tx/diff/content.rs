@@ -6,7 +6,7 @@ use warpfire_format::fs::{
     Extent, ExtentMap, ExtentSource, Inode, InodeContent, Key, REGION_BYTES, region_extents, region_key,
     region_range,
 };
-use warpfire_meta::{SliceRead, SliceStore, Store};
+use warpfire_meta::{SliceRead, SliceStore, Storage};
 use warpfire_units::SlicePtr;
 
 use super::sides::{DiffSide, DiffSides, SideRecord};
@@ -55,7 +55,7 @@ impl RangeList {
     }
 }
 
-impl<E: Store + SliceStore> DiffSides<E> {
+impl<E: Storage> DiffSides<E> {
     /// Where the bytes of the file are others inside than before, as far as it goes then. The caller has a pin since before it read the records.
     pub(super) fn differing(
         &self,

@@ -27,7 +27,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use super::begin::{Transaction, TxFs};
 use crate::attrs::Attr;
@@ -124,7 +124,7 @@ impl PathChange {
 
 /// The changes of a transaction, in the order of their paths: directories before what they hold, names in the order of their bytes. Of one path the file that
 /// goes is before the one that comes. After an error there is nothing.
-pub struct Diff<E: Store + SliceStore> {
+pub struct Diff<E: Storage> {
     sides: DiffSides<E>,
     survey: Survey,
     before: SideCursor,
@@ -139,13 +139,13 @@ struct SideCursor {
 }
 
 impl SideCursor {
-    fn step<E: Store + SliceStore>(&mut self, pair: &mut DiffContext<'_, E>) -> Result<(), FsError> {
+    fn step<E: Storage>(&mut self, pair: &mut DiffContext<'_, E>) -> Result<(), FsError> {
         self.next = self.walk.step(pair)?;
         Ok(())
     }
 }
 
-impl<E: Store + SliceStore> Transaction<E> {
+impl<E: Storage> Transaction<E> {
     /// What a commit would change now; whether it would conflict is not looked at. All changed names are looked at first, the rest as the diff is read.
     ///
     /// # Errors
@@ -155,7 +155,7 @@ impl<E: Store + SliceStore> Transaction<E> {
     }
 }
 
-impl<E: Store + SliceStore> Diff<E> {
+impl<E: Storage> Diff<E> {
     /// As [`Transaction::diff`], for who has only what [`Transaction::files`] gives.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ impl<E: Store + SliceStore> Diff<E> {
     }
 }
 
-impl<E: Store + SliceStore> Iterator for Diff<E> {
+impl<E: Storage> Iterator for Diff<E> {
     type Item = Result<PathChange, FsError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -204,7 +204,7 @@ impl<E: Store + SliceStore> Iterator for Diff<E> {
     }
 }
 
-impl<E: Store + SliceStore> std::fmt::Debug for Diff<E> {
+impl<E: Storage> std::fmt::Debug for Diff<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Diff").finish_non_exhaustive()
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use warpfire_format::fs::{Dentry, FileKind, Inode, InodeContent, Key, VolumeId, dentry_key, inode_key};
-use warpfire_meta::{KeyRange, Pin, SliceStore, Store};
+use warpfire_meta::{KeyRange, Pin, SliceStore, Storage};
 
 use super::super::begin::TxFs;
 use crate::attrs::{Attr, attr_of};
@@ -50,9 +50,9 @@ impl SideRecord {
 }
 
 /// A transaction's inside, and what lies below it.
-pub(super) struct DiffSides<E: Store + SliceStore>(Arc<TxFs<E>>);
+pub(super) struct DiffSides<E: Storage>(Arc<TxFs<E>>);
 
-impl<E: Store + SliceStore> DiffSides<E> {
+impl<E: Storage> DiffSides<E> {
     pub(super) fn new(tx_fs: Arc<TxFs<E>>) -> Self {
         DiffSides(tx_fs)
     }
@@ -70,8 +70,8 @@ impl<E: Store + SliceStore> DiffSides<E> {
     }
 
     /// While it lives, slices that records name stay.
-    pub(super) fn pin(&self) -> Pin {
-        self.0.engine.pin()
+    pub(super) fn pin(&self) -> Result<Pin, FsError> {
+        Ok(self.0.engine.pin()?)
     }
 
     /// Whether the transaction has made this file.

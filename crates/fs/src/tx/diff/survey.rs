@@ -10,7 +10,7 @@ use std::ops::Bound;
 use std::path::PathBuf;
 
 use warpfire_format::fs::{Dentry, FileKind, Key, dentry_range, inode_key, xattr_range};
-use warpfire_meta::{KeyRange, ScanPage, SliceStore, Store};
+use warpfire_meta::{KeyRange, ScanPage, Storage};
 
 use super::sides::{DentryId, DiffSide, DiffSides, name_of};
 use crate::error::FsError;
@@ -59,7 +59,7 @@ impl MovedFile {
 }
 
 impl Survey {
-    pub(super) fn make<E: Store + SliceStore>(sides: &DiffSides<E>) -> Result<Survey, FsError> {
+    pub(super) fn make<E: Storage>(sides: &DiffSides<E>) -> Result<Survey, FsError> {
         let mut survey = Survey::default();
         let mut shared = BTreeSet::new();
         let mut last_dir = 0;
@@ -109,7 +109,7 @@ impl Survey {
         self.ways[side as usize].range((start, Bound::Unbounded)).next().filter(|dentry| dentry.0 == dir)
     }
 
-    fn add_way<E: Store + SliceStore>(
+    fn add_way<E: Storage>(
         &mut self,
         sides: &DiffSides<E>,
         side: DiffSide,
@@ -125,7 +125,7 @@ impl Survey {
     }
 
     /// Finds the names that files had of which a name comes.
-    fn find_sources<E: Store + SliceStore>(&mut self, sides: &DiffSides<E>) -> Result<(), FsError> {
+    fn find_sources<E: Storage>(&mut self, sides: &DiffSides<E>) -> Result<(), FsError> {
         if self.moved.is_empty() {
             return Ok(());
         }
@@ -144,11 +144,7 @@ impl Survey {
     }
 
     /// Finds a name of each of these files, to which no changed name leads.
-    fn find_names<E: Store + SliceStore>(
-        &mut self,
-        sides: &DiffSides<E>,
-        files: BTreeSet<u64>,
-    ) -> Result<(), FsError> {
+    fn find_names<E: Storage>(&mut self, sides: &DiffSides<E>, files: BTreeSet<u64>) -> Result<(), FsError> {
         let (mut found, mut unnamed) = (Vec::new(), BTreeSet::new());
         for ino in files {
             match sides.known_dentry(ino) {
@@ -169,7 +165,7 @@ impl Survey {
 }
 
 /// Visits keys of inodes and names that have been changed, in order.
-fn each_changed<E: Store + SliceStore>(
+fn each_changed<E: Storage>(
     sides: &DiffSides<E>,
     visit: &mut dyn FnMut(&[u8]) -> Result<(), FsError>,
 ) -> Result<(), FsError> {
@@ -186,7 +182,7 @@ fn each_changed<E: Store + SliceStore>(
 }
 
 /// Looks through all names for one of each of these files.
-fn search<E: Store + SliceStore>(
+fn search<E: Storage>(
     sides: &DiffSides<E>,
     mut files: BTreeSet<u64>,
     found: &mut Vec<DentryId>,

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use warpfire_format::fs::{FileKind, Key, dentry_key, dentry_range, xattr_range};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use super::sides::{DentryId, DiffSide, DiffSides, SideRecord, name_of};
 use super::survey::{MovedFile, Survey};
@@ -43,7 +43,7 @@ impl SideWalk {
     }
 
     /// Goes on to the next change of this side.
-    pub(super) fn step<E: Store + SliceStore>(
+    pub(super) fn step<E: Storage>(
         &mut self,
         pair: &mut DiffContext<'_, E>,
     ) -> Result<Option<PathChange>, FsError> {
@@ -80,12 +80,12 @@ struct NameVisit {
 }
 
 /// Both sides, and what is known of their changes.
-pub(super) struct DiffContext<'a, E: Store + SliceStore> {
+pub(super) struct DiffContext<'a, E: Storage> {
     pub(super) sides: &'a DiffSides<E>,
     pub(super) survey: &'a mut Survey,
 }
 
-impl<E: Store + SliceStore> DiffContext<'_, E> {
+impl<E: Storage> DiffContext<'_, E> {
     /// What has changed of the root itself.
     pub(super) fn root(&mut self) -> Result<Option<PathChange>, FsError> {
         let ino = self.sides.root();
@@ -133,7 +133,7 @@ impl<E: Store + SliceStore> DiffContext<'_, E> {
     /// The walk of inside tells of names that come, and of files that change.
     fn look_after(&mut self, dentry: &DentryId, path: &[u8]) -> Result<NameVisit, FsError> {
         let (dir, name) = dentry;
-        let _pin = self.sides.pin();
+        let _pin = self.sides.pin()?;
         let Some(record) = self.sides.find(DiffSide::After, *dir, name)? else {
             return Ok(NameVisit::default());
         };

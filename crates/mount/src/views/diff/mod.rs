@@ -12,7 +12,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use warpfire_fs::{Diff, FsError, PathChange, TxFs};
-use warpfire_meta::{SliceStore, Store};
+use warpfire_meta::Storage;
 
 use super::{Requester, ViewEntry, Views, errno_of};
 
@@ -20,7 +20,7 @@ use wire::DiffPage;
 pub(crate) use wire::{DIFF, DiffBlock, DiffRequest, decode};
 
 /// A listing and where it is.
-pub(super) struct DiffListing<E: Store + SliceStore> {
+pub(super) struct DiffListing<E: Storage> {
     diff: Diff<E>,
     /// What the last answer had no room for.
     pending_change: Option<PathChange>,
@@ -29,7 +29,7 @@ pub(super) struct DiffListing<E: Store + SliceStore> {
 }
 
 /// Whose turn a view's listing is.
-pub(super) enum ListingSlot<E: Store + SliceStore> {
+pub(super) enum ListingSlot<E: Storage> {
     Idle(Option<Box<DiffListing<E>>>),
     /// A call goes on with it.
     Busy,
@@ -39,14 +39,14 @@ pub(super) enum ListingSlot<E: Store + SliceStore> {
 pub(super) type SharedListingSlot<E> = Arc<Mutex<ListingSlot<E>>>;
 
 /// A call that has the turn.
-pub(super) struct DiffCall<E: Store + SliceStore> {
+pub(super) struct DiffCall<E: Storage> {
     id: u64,
     begin: Option<Arc<TxFs<E>>>,
     listing: Option<Box<DiffListing<E>>>,
     slot: SharedListingSlot<E>,
 }
 
-impl<E: Store + SliceStore> Views<E> {
+impl<E: Storage> Views<E> {
     /// Takes the turn for a call.
     pub(super) fn take_listing(
         &self,
@@ -73,7 +73,7 @@ impl<E: Store + SliceStore> Views<E> {
     }
 }
 
-impl<E: Store + SliceStore> DiffCall<E> {
+impl<E: Storage> DiffCall<E> {
     /// Lists changes and gives the turn back.
     pub(super) fn list(mut self) -> Result<Box<DiffBlock>, Errno> {
         let listed = self.fill();

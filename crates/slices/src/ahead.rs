@@ -1,5 +1,8 @@
-//! Reading ahead of short reads that follow each other on flash: blocks of a table in a scan, small files in the order of their
-//! directory.
+//! Reading ahead of short reads that follow each other on flash: small files in the order of their directory,
+//! blocks of a table in a scan.
+//!
+//! The readers of one log share one `ReadAhead`: its memory is bounded once, and a segment's chunk serves
+//! whichever of them asks.
 //!
 //! ```text
 //!   block numbers of one segment      ... 63 | 64 65 66 ..................... 127 | 128 ...
@@ -7,9 +10,10 @@
 //! ```
 //!
 //! # Invariants
-//! 1. What is kept was verified when it was read, and never changes: a segment's bytes are written once, and no two
-//!    segments have one number.
-//! 2. A read that is not near a recent one costs what it would cost without this.
+//! 1. What is kept was verified when it was read, and never changes: a segment's bytes are written once, and
+//!    no two segments have one number. Held by `a_segment_that_grew_is_read_to_its_new_end`.
+//! 2. A read that is not near a recent one costs what it would cost without this:
+//!    `reads_far_apart_are_read_as_they_are`.
 
 use std::sync::Arc;
 
@@ -38,7 +42,7 @@ const NEAR_READS_MIN: u32 = 2;
 
 /// Where somebody reads.
 #[derive(Clone, Copy)]
-struct RecentRead {
+struct Recent {
     segment: SegmentId,
     block: u64,
     /// How many reads before the last were each near the one before it.
@@ -47,15 +51,15 @@ struct RecentRead {
 
 /// The places of recent reads, the oldest replaced first.
 #[derive(Default)]
-struct RecentReads {
-    recent: Vec<RecentRead>,
+struct Places {
+    recent: Vec<Recent>,
     oldest: usize,
 }
 
-impl RecentReads {
+impl Places {
     /// Takes note of a read; says how many before it led here, each near the one before.
     fn note(&mut self, segment: SegmentId, first: u64, last: u64) -> u32 {
-        let near = |r: &&mut RecentRead| {
+        let near = |r: &&mut Recent| {
             r.segment == segment && r.block + 1 >= first && r.block <= last.saturating_add(1)
         };
         if let Some(recent) = self.recent.iter_mut().find(near) {
@@ -63,7 +67,7 @@ impl RecentReads {
             recent.near = recent.near.saturating_add(1);
             return recent.near;
         }
-        let new = RecentRead { segment, block: last, near: 0 };
+        let new = Recent { segment, block: last, near: 0 };
         if self.recent.len() < RECENT_MAX {
             self.recent.push(new);
         } else {
@@ -75,26 +79,27 @@ impl RecentReads {
 }
 
 /// A segment and the number of a chunk in it.
-type ChunkKey = (SegmentId, u64);
+type Key = (SegmentId, u64);
 
 #[derive(Clone)]
-struct ChunkWeight;
+struct ByLength;
 
-impl Weighter<ChunkKey, Arc<[u8]>> for ChunkWeight {
-    fn weight(&self, _key: &ChunkKey, chunk: &Arc<[u8]>) -> u64 {
+impl Weighter<Key, Arc<[u8]>> for ByLength {
+    fn weight(&self, _key: &Key, chunk: &Arc<[u8]>) -> u64 {
         chunk.len() as u64
     }
 }
 
 /// Chunks that were read ahead, and where to read ahead next.
-pub(crate) struct ReadAhead {
-    chunks: Cache<ChunkKey, Arc<[u8]>, ChunkWeight, FixedState>,
-    recent_reads: Mutex<RecentReads>,
+pub struct ReadAhead {
+    chunks: Cache<Key, Arc<[u8]>, ByLength, FixedState>,
+    places: Mutex<Places>,
 }
 
 impl ReadAhead {
     /// With room for a fourth of what a cache of `cache_bytes` takes, within bounds.
-    pub(super) fn new(cache_bytes: u64) -> Self {
+    #[must_use]
+    pub fn new(cache_bytes: u64) -> Self {
         let bytes = (cache_bytes / 4).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX);
         let options = OptionsBuilder::new()
             .estimated_items_capacity((bytes / CHUNK_BYTES) as usize)
@@ -103,12 +108,15 @@ impl ReadAhead {
             .build()
             .expect("both capacities are given");
         let hasher = FixedState::with_seed(3);
-        let chunks = Cache::with_options(options, ChunkWeight, hasher, DefaultLifecycle::default());
-        ReadAhead { chunks, recent_reads: Mutex::default() }
+        let chunks = Cache::with_options(options, ByLength, hasher, DefaultLifecycle::default());
+        ReadAhead { chunks, places: Mutex::default() }
     }
 
-    /// As `read` of the log.
-    pub(crate) fn read<L: LogStore>(&self, log: &L, slice: SlicePtr, buf: &mut [u8]) -> Result<(), LogError> {
+    /// As `read` of the log, which is always the same one.
+    ///
+    /// # Errors
+    /// What the log says.
+    pub fn read<L: LogStore>(&self, log: &L, slice: SlicePtr, buf: &mut [u8]) -> Result<(), LogError> {
         if buf.is_empty() || buf.len() > SHORT_BYTES_MAX {
             return log.read(slice, buf);
         }
@@ -126,7 +134,7 @@ impl ReadAhead {
     fn is_near(&self, slice: SlicePtr, len_bytes: u64) -> bool {
         let block = BLOCK_BYTES as u64;
         let (first, last) = (slice.offset_bytes / block, (slice.offset_bytes + len_bytes - 1) / block);
-        self.recent_reads.try_lock().is_some_and(|mut p| p.note(slice.segment, first, last) >= NEAR_READS_MIN)
+        self.places.try_lock().is_some_and(|mut p| p.note(slice.segment, first, last) >= NEAR_READS_MIN)
     }
 
     /// Fills `buf` from chunks; `false` if they do not have all of it.
@@ -173,6 +181,12 @@ impl ReadAhead {
     }
 }
 
+impl std::fmt::Debug for ReadAhead {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ReadAhead({} chunks)", self.chunks.len())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use warpfire_log::{MemLog, Stream};
@@ -201,11 +215,11 @@ mod tests {
         for forward in [true, false] {
             let ahead = ReadAhead::new(64 << 20);
             let before = log.counters().reads;
-            let mut recent_reads: Vec<usize> = (0..bytes.len() / 100).map(|i| i * 100).collect();
+            let mut places: Vec<usize> = (0..bytes.len() / 100).map(|i| i * 100).collect();
             if !forward {
-                recent_reads.reverse();
+                places.reverse();
             }
-            for at in recent_reads {
+            for at in places {
                 check(&ahead, &log, segment, &bytes, at, 100);
             }
             let reads = log.counters().reads - before;

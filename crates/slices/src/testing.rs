@@ -1,0 +1,66 @@
+//! A store that only counts what it is asked to keep.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use warpfire_log::{Admit, Pin, Slices, Space, Stream};
+use warpfire_units::{SegmentId, SlicePtr};
+
+use crate::{SliceError, SliceHolder, SliceRead, SliceStore};
+
+/// Keeps lists of what is held and of what was released. Its slices lie behind each other in one segment and
+/// have no bytes.
+#[derive(Default)]
+pub(crate) struct Counting {
+    pub(crate) held: Mutex<Vec<SlicePtr>>,
+    pub(crate) released: Mutex<Vec<SlicePtr>>,
+    pub(crate) refuses_holds: AtomicBool,
+    next: AtomicU64,
+}
+
+impl SliceHolder for Counting {
+    fn hold(&self, slices: &[SlicePtr]) -> Result<(), SliceError> {
+        if self.refuses_holds.load(Ordering::Relaxed) {
+            return Err(SliceError::ReadOnly("the test says so".into()));
+        }
+        self.held.lock().extend_from_slice(slices);
+        Ok(())
+    }
+
+    fn release_hold(&self, slices: &[SlicePtr]) {
+        let mut held = self.held.lock();
+        for slice in slices {
+            let at = held.iter().position(|h| h == slice).expect("it was held");
+            held.remove(at);
+        }
+    }
+}
+
+impl SliceStore for Counting {
+    fn write(&self, _stream: Stream, bytes: &[u8], _who: Admit) -> Result<Slices, SliceError> {
+        let offset_bytes = self.next.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let len_bytes = u32::try_from(bytes.len()).expect("short");
+        Ok(Slices::from_buf([SlicePtr { segment: SegmentId::FIRST, offset_bytes, len_bytes }]))
+    }
+
+    fn release(&self, slices: &[SlicePtr]) {
+        self.released.lock().extend_from_slice(slices);
+    }
+
+    fn read(&self, _reads: &mut [SliceRead<'_>]) -> Result<(), SliceError> {
+        Ok(())
+    }
+
+    fn pin(&self) -> Result<Pin, SliceError> {
+        Ok(Pin::new(Arc::new(())))
+    }
+
+    fn holder(self: &Arc<Self>) -> Arc<dyn SliceHolder> {
+        Arc::clone(self) as Arc<dyn SliceHolder>
+    }
+
+    fn space(&self) -> Result<Space, SliceError> {
+        Ok(Space::default())
+    }
+}
