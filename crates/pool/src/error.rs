@@ -1,4 +1,4 @@
-//! What can go wrong, sorted by what the caller can do about it.
+//! The pool's errors, one variant for each thing that the caller can do about them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,54 +7,54 @@ use warpfire_env::DeviceError;
 use warpfire_format::{Corrupt, Uuid};
 use warpfire_units::{DeviceIndex, SegmentId, SlicePtr};
 
-/// Why the pool could not do what was asked.
+/// Why a call on the pool failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PoolError {
     /// Too few devices have a free zone. Free a segment, or add a device.
     #[error("no free zones for another segment")]
     NoSpace,
-    /// A write, reset or flush failed on more devices than parity covers. What was flushed before is safe;
-    /// what was written since may be lost. Write no more and reopen.
+    /// A write, reset or flush failed on more devices than parity covers. Flushed bytes are safe; bytes
+    /// written since the last flush may be lost. The caller must stop writing and reopen the pool.
     #[error("writing failed on more devices than parity covers: {reason}")]
     Failed {
         /// The last device error.
         reason: Arc<str>,
     },
-    /// Bytes can be neither read nor rebuilt: more columns are missing or damaged than parity covers.
+    /// Bytes can be neither read nor reconstructed: more columns are missing or damaged than parity covers.
     #[error("{segment} stripe {stripe} is damaged beyond parity: {readable} of {needed} columns readable")]
     Unreadable {
         /// The segment.
         segment: SegmentId,
         /// The stripe.
         stripe: u32,
-        /// Columns that verify at the worst block.
+        /// Number of columns that verify in the row with the fewest.
         readable: usize,
-        /// Columns that are needed.
+        /// Number of columns that must verify.
         needed: usize,
     },
-    /// The slice is not inside its segment, or the segment can not be addressed.
+    /// The slice is not inside the written part of its segment, or the segment is a mirror.
     #[error("bad slice pointer {0}")]
     BadSlice(SlicePtr),
-    /// No such segment is known to the pool.
+    /// The pool has no segment with this number.
     #[error("{0} is not in the pool")]
     UnknownSegment(SegmentId),
-    /// A descriptor contradicts the pool: a zone that is taken or does not exist, or a number in use.
+    /// A descriptor contradicts the pool: it names a zone that is used or does not exist, or a number in use.
     #[error("{id} does not fit the pool: {source}")]
     Misfit {
-        /// The segment described.
+        /// The segment of the descriptor.
         id: SegmentId,
-        /// What does not fit.
+        /// The contradiction.
         source: Corrupt,
     },
-    /// The root's payload is longer than a zone can take.
-    #[error("a root of {bytes} bytes; at most {max} fit")]
+    /// The root's payload is longer than a zone can hold.
+    #[error("a root of {bytes} bytes is too long; at most {max} fit")]
     RootTooLarge {
-        /// What was asked for.
+        /// Bytes in the payload.
         bytes: u64,
-        /// What a zone can take.
+        /// Most payload bytes that fit into a zone.
         max: u64,
     },
-    /// The wrong devices, or a pool that can not be made of them. Nothing was written.
+    /// The devices are not one pool, or cannot become one. Nothing was written.
     #[error(transparent)]
     Devices(#[from] DeviceSetError),
     /// A device failed while it was being identified or labelled.
@@ -62,13 +62,13 @@ pub enum PoolError {
     Device(#[from] DeviceError),
 }
 
-/// Why a set of devices is not a pool, or can not become one.
+/// Why a set of devices is not a pool, or cannot become one.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DeviceSetError {
-    /// Geometry or zone size can not be made of these devices.
-    #[error("can not make this pool: {0}")]
+    /// These devices do not allow the geometry or the zone size.
+    #[error("cannot make this pool: {0}")]
     Impossible(String),
-    /// The device holds a pool already; only `force` overwrites it.
+    /// The device belongs to a pool already; only `force` overwrites it.
     #[error("{device} already belongs to pool {pool}")]
     InUse {
         /// The device's name.
@@ -76,38 +76,38 @@ pub enum DeviceSetError {
         /// The pool it belongs to.
         pool: Uuid,
     },
-    /// No device that was given holds a readable root.
+    /// None of the devices holds a readable root.
     #[error("no pool found on {}", devices.join(", "))]
     NoPool {
         /// The names of the devices.
         devices: Vec<String>,
     },
-    /// Devices of different pools were given.
+    /// The devices belong to different pools.
     #[error("{device} belongs to pool {found}, not to {expected}")]
     Foreign {
-        /// The odd one's name.
+        /// Name of the first device of another pool.
         device: String,
         /// The pool it belongs to.
         found: Uuid,
         /// The pool of the devices before it.
         expected: Uuid,
     },
-    /// Two devices claim the same place: one is a copy of the other, or one device was given twice.
+    /// Two devices have the same index: one is a copy of the other, or one device was named twice.
     #[error("{first} and {second} are both {index} of the pool")]
     Duplicate {
-        /// The place both claim.
+        /// The index of both.
         index: DeviceIndex,
-        /// One device's name.
+        /// Name of one device.
         first: String,
-        /// The other's.
+        /// Name of the other device.
         second: String,
     },
-    /// More devices are absent than parity covers.
+    /// More devices are missing than parity covers.
     #[error("{} devices are missing and parity covers {parity}: {}", missing.len(), NameList(missing))]
     Missing {
-        /// Those absent.
+        /// Index and uuid of each missing device.
         missing: Vec<(DeviceIndex, Uuid)>,
-        /// How many could be absent.
+        /// How many devices may be missing.
         parity: u8,
     },
     /// The device is smaller than when it joined the pool.
@@ -115,22 +115,23 @@ pub enum DeviceSetError {
     Shrunk {
         /// Its name.
         device: String,
-        /// Its size now.
+        /// Its size now, in bytes.
         found_bytes: u64,
-        /// What its zones take.
+        /// Bytes in all its zones.
         needed_bytes: u64,
     },
-    /// Two parts of the pool went on without each other; their states can not be joined. Open with one part only.
+    /// Two parts of the pool were each written without the other. Their states cannot be joined; the caller
+    /// must open the pool with one part only.
     #[error("{first} and {second} were written apart from each other at root {sequence}")]
     Diverged {
-        /// One device's name.
+        /// Name of a device of one part.
         first: String,
-        /// The other's.
+        /// Name of a device of the other part.
         second: String,
-        /// The first root known to differ.
+        /// Number of a root that differs between the parts.
         sequence: u64,
     },
-    /// Roots were found and none of them can be read whole.
+    /// The devices hold roots, but none of these can be read whole.
     #[error("no root is readable: {0}")]
     NoRoot(Corrupt),
 }

@@ -1,12 +1,12 @@
 //! Devices joined by parity and checksums.
 //!
-//! [`Pool::create`] makes a pool of devices. [`Pool::open`] opens it from the same devices, of which up to m may be
-//! missing. The pool hands out segments to append to ([`Pool::allocate`], [`SegmentWriter`]), reads slices of
-//! them back, verified and where needed reconstructed ([`Pool::read`]), and keeps one small state for its client, the
-//! root ([`Pool::write_root`]).
+//! [`Pool::create`] makes a pool of devices. [`Pool::open`] opens it from the same devices; up to m of them
+//! may be missing. [`Pool::allocate`] makes a segment, and its [`SegmentWriter`] appends stripes to it.
+//! [`Pool::read`] reads slices of segments, verifies them and reconstructs lost blocks. [`Pool::write_root`]
+//! stores one small state for the client, the root.
 //!
-//! The pool does not record which segments exist. After each open the client names them by [`Pool::adopt`], and
-//! walks those that were open by [`Pool::walk_open_segment`].
+//! The pool does not record which segments exist. After each open the client adds every segment that it knows
+//! ([`Pool::adopt`]), and finds the stripes of segments that were open ([`Pool::walk_open_segment`]).
 
 #![forbid(unsafe_code)]
 

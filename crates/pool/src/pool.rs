@@ -1,13 +1,20 @@
 //! The pool: devices, zones, segments and the root, each behind its own lock.
 //!
-//! Invariants
-//! 1. A zone belongs to at most one segment in `segments`, or to one being allocated.
-//! 2. No zone is written before a root with this session's epoch is durable. So nothing on flash carries an
-//!    identity that this session may give again, whatever earlier sessions left behind.
-//! 3. A segment in `unflushed` has stripes that no flush has covered yet. A flush that loses more columns of one
-//!    than it has parity is an error.
-//! 4. Locks are taken in this order: `roots`, `flushing`, `unflushed`; and `segments`, `zones`, `damaged`. Of these only
-//!    `roots` and `flushing` are held over device operations.
+//! Terms. A *session* is the time from one open of the pool to the next; its *epoch* is its number. A *lost
+//! column* of a segment lies on a device that takes no more writes. A segment is *damaged* once a read of one
+//! of its present devices failed or did not verify.
+//!
+//! # Invariants
+//! 1. A zone belongs to at most one segment in `segments`, or to one that is being allocated (assert in
+//!    `Zones::use_zone` and `Zones::free_zone`).
+//! 2. No zone is written before a root with this session's epoch is durable. So no stripe on flash carries an
+//!    identity that this session can assign again (`ensure_epoch_is_durable`; test
+//!    `two_sessions_that_crash_never_write_under_one_identity`).
+//! 3. A segment in `unflushed` has stripes that no flush has covered yet. A flush after which one of these
+//!    segments has more lost columns than parity columns returns an error (test
+//!    `beyond_parity_a_write_or_flush_is_an_error_and_flushed_bytes_stay`).
+//! 4. Locks are taken in this order: `roots`, `flushing`, `unflushed`; and `segments`, `zones`, `damaged`.
+//!    Only `roots` and `flushing` are held during device operations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,8 +40,8 @@ const OVERLAP: Corrupt = Corrupt::new(210, "segment lies on a zone that is taken
 pub(crate) const TOO_LONG: Corrupt = Corrupt::new(211, "segment has more stripes than its zones can hold");
 const TWICE: Corrupt = Corrupt::new(212, "two segments have one number");
 
-/// Devices joined by parity and checksums. Cheap to clone; clones are the same pool. All calls may come
-/// from many threads at once.
+/// Devices joined by parity and checksums. A clone is cheap and refers to the same pool. Many threads may
+/// call every method at once.
 #[derive(Clone)]
 pub struct Pool {
     pub(crate) inner: Arc<Inner>,
@@ -53,7 +60,7 @@ pub(crate) struct Inner {
     pub flushing: Mutex<()>,
     pub unflushed: Mutex<BTreeMap<SegmentId, Arc<PoolSegment>>>,
     pub damaged: Mutex<BTreeSet<SegmentId>>,
-    /// Counts the segments that ever were listed in `damaged`.
+    /// How often a segment was added to `damaged`; it never decreases.
     pub damage_seen: AtomicU64,
     pub checksums: Checksums,
     pub rebuilt_blocks: AtomicU64,
@@ -61,26 +68,26 @@ pub(crate) struct Inner {
     pub payload_bytes: AtomicU64,
 }
 
-/// One device of the pool, as `status` shows it.
+/// One device of the pool, as `status` reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceStatus {
-    /// Its place in the pool.
+    /// Its index in the pool's device table.
     pub index: DeviceIndex,
     /// Its uuid.
     pub uuid: Uuid,
     /// Its name; `None` when it is missing.
     pub name: Option<String>,
-    /// How it is doing.
+    /// Its health.
     pub state: DeviceState,
-    /// All its zones, the two for roots included.
+    /// Number of its zones, the two for roots included.
     pub zones: u32,
-    /// Zones that are free.
+    /// Number of its free zones.
     pub free_zones: u32,
-    /// What was done to it since the pool was opened.
+    /// Operations on it since the pool was opened.
     pub counters: DeviceCounters,
 }
 
-/// The pool at a glance.
+/// Summary of the pool's state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Status {
     /// The pool's uuid.
@@ -91,14 +98,14 @@ pub struct Status {
     pub parity: u8,
     /// Bytes in a zone.
     pub zone_bytes: u64,
-    /// Its devices, in order.
+    /// Its devices, in index order.
     pub devices: Vec<DeviceStatus>,
-    /// Segments in which damage was seen since the pool was opened.
+    /// Number of segments that are damaged now.
     pub damaged_segments: usize,
 }
 
 impl Status {
-    /// Devices that are missing, failed or gone.
+    /// Number of devices that are missing, failed or gone.
     #[must_use]
     pub fn lost(&self) -> usize {
         self.devices.iter().filter(|d| d.state != DeviceState::Present).count()
@@ -112,13 +119,13 @@ impl Pool {
         self.inner.uuid
     }
 
-    /// This session's number: one more than that of the newest root found when the pool was opened.
+    /// This session's epoch: one more than the epoch of the newest root found when the pool was opened.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.inner.epoch
     }
 
-    /// What a segment allocated now would look like.
+    /// The geometry of a segment of this kind that is allocated now.
     #[must_use]
     pub fn geometry(&self, kind: SegmentKind) -> Geometry {
         let inner = &self.inner;
@@ -126,7 +133,7 @@ impl Pool {
         Geometry::new(kind, data, parity, inner.zone_blocks)
     }
 
-    /// How many segments of this kind could be allocated now, if no other kind were.
+    /// How many segments of this kind fit into the free zones, if only this kind is allocated.
     #[must_use]
     pub fn free_segments(&self, kind: SegmentKind) -> u64 {
         let inner = &self.inner;
@@ -135,11 +142,11 @@ impl Pool {
         inner.zones.lock().takes_left(usize::from(data) + usize::from(parity), &writable)
     }
 
-    /// Takes in a segment that the caller knows from its own records: its zones become used, and the stripes
-    /// that it lists readable. Nothing is read.
+    /// Adds a segment that the caller knows from its own records: its zones become used, and the stripes in
+    /// the descriptor become readable. No device is read.
     ///
     /// # Errors
-    /// `Misfit` if it contradicts the pool or another segment.
+    /// `Misfit` if the descriptor contradicts the pool or another segment.
     pub fn adopt(&self, d: &SegmentDescriptor) -> Result<(), PoolError> {
         let inner = &self.inner;
         let misfit = |source| PoolError::Misfit { id: d.id, source };
@@ -149,6 +156,7 @@ impl Pool {
             return Err(misfit(TWICE));
         }
         let mut zones = inner.zones.lock();
+        // All zones are checked before the first is taken, so a refused descriptor changes nothing.
         if !d.columns.iter().all(|(device, zone)| zones.is_free(*device, *zone)) {
             return Err(misfit(OVERLAP));
         }
@@ -159,43 +167,47 @@ impl Pool {
         Ok(())
     }
 
-    /// Forgets a segment and resets its zones. The caller made durable before that nothing refers to it.
+    /// Removes a segment and resets its zones. Before the call the caller makes durable that nothing refers
+    /// to the segment.
     ///
-    /// A zone that can not be reset now is reset before it is used again.
+    /// A zone whose reset fails here is reset again before its next use.
     ///
     /// # Errors
     /// `UnknownSegment`.
     pub fn free(&self, id: SegmentId) -> Result<(), PoolError> {
         let inner = &self.inner;
         let segment = inner.segments.write().remove(&id).ok_or(PoolError::UnknownSegment(id))?;
+        // A flush must not fail for a segment that nobody needs any more.
         inner.unflushed.lock().remove(&id);
         inner.damaged.lock().remove(&id);
         inner.free_zones(segment.columns.iter().copied());
         Ok(())
     }
 
-    /// Makes durable every write that returned before this call: flushes each device that was written since
-    /// its last flush, all at once.
+    /// Makes every write durable that returned before this call: flushes, all at once, each device that was
+    /// written since its last flush.
     ///
     /// # Errors
-    /// `Failed` when a segment with unflushed stripes lost more columns than it has parity.
+    /// `Failed` if a segment with unflushed stripes has more lost columns than parity columns.
     pub fn flush(&self) -> Result<(), PoolError> {
         self.inner.flush()
     }
 
-    /// Segments in which a read or recovery met damage since the pool was opened, freed ones left out.
+    /// Segments in which a read or a verification met damage since the pool was opened, without those that
+    /// were freed or resilvered since.
     #[must_use]
     pub fn damaged_segments(&self) -> Vec<SegmentId> {
         self.inner.damaged.lock().iter().copied().collect()
     }
 
-    /// How many segments damage was met in since the pool was opened: cheap to ask after every read.
+    /// How often a segment was listed as damaged since the pool was opened. The call is cheap: a caller may
+    /// compare the number after every read.
     #[must_use]
     pub fn damage_seen(&self) -> u64 {
         self.inner.damage_seen.load(Relaxed)
     }
 
-    /// What was read, written, flushed and rebuilt since the pool was opened.
+    /// Numbers of reads, writes, flushes and reconstructed blocks since the pool was opened.
     #[must_use]
     pub fn counters(&self) -> PoolCounters {
         let inner = &self.inner;
@@ -213,10 +225,12 @@ impl Pool {
         }
     }
 
-    /// The devices and how they are doing.
+    /// The pool's shape, its devices and their health.
     #[must_use]
     pub fn status(&self) -> Status {
         let inner = &self.inner;
+        // Counters, zones and states are read one after the other: under load they may be some operations
+        // apart.
         let counters = inner.devices.counters();
         let zones = inner.zones.lock();
         let devices = inner.devices.indices().zip(inner.devices.table()).zip(counters);
@@ -249,12 +263,13 @@ impl Inner {
         u64::from(self.zone_blocks) * BLOCK_BYTES as u64
     }
 
-    /// The device byte at which block `block` of a zone lies.
+    /// The device byte at which block `block` of a zone begins.
     pub(crate) fn zone_offset(&self, zone: ZoneIndex, block: u32) -> u64 {
+        debug_assert!(block <= self.zone_blocks, "a block offset is inside its zone or at its end");
         u64::from(zone.0) * self.zone_bytes() + u64::from(block) * BLOCK_BYTES as u64
     }
 
-    /// Whether the zone is empty now; if not, the device was dropped.
+    /// Resets a zone. Returns whether it is empty now; if not, the device was dropped.
     pub(crate) fn reset_zone(&self, device: DeviceIndex, zone: ZoneIndex) -> bool {
         self.devices.reset_zone(device, self.zone_offset(zone, 0), self.zone_bytes()).is_ok()
     }
@@ -263,15 +278,16 @@ impl Inner {
         self.segments.read().get(&id).cloned().ok_or(PoolError::UnknownSegment(id))
     }
 
-    /// Columns of a segment that lie on devices which are not written any more.
+    /// Number of columns of a segment on devices that take no more writes.
     pub(crate) fn lost_columns(&self, segment: &PoolSegment) -> usize {
         segment.columns.iter().filter(|(device, _)| !self.devices.writable(*device)).count()
     }
 
-    /// Lists a segment as damaged.
+    /// Lists a segment as damaged, and reports it the first time.
     pub(crate) fn note_damage(&self, id: SegmentId) {
         if self.damaged.lock().insert(id) {
             self.damage_seen.fetch_add(1, Relaxed);
+            tracing::warn!(segment = id.get(), "segment damaged");
         }
     }
 
@@ -280,10 +296,13 @@ impl Inner {
     }
 
     pub(crate) fn flush(&self) -> Result<(), PoolError> {
-        // Held to the end: a second caller must not return before the flush that took its writes has.
+        // Held to the end. The first caller may have taken a second caller's writes out of `unflushed`; the
+        // second must not return before the first caller's flush has made these writes durable.
         let _flushing = self.flushing.lock();
         let covered = std::mem::take(&mut *self.unflushed.lock());
         self.devices.flush_dirty();
+        // A device that fails its flush is dropped, so it counts as a lost column here. This includes a
+        // device that failed a write earlier: its part of the stripes is lost as well.
         if covered.values().any(|s| self.lost_columns(s) > usize::from(s.parity)) {
             return Err(self.failed());
         }

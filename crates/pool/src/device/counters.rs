@@ -1,4 +1,4 @@
-//! What has been done to each device since the pool was opened.
+//! Counters of the operations on each device since the pool was opened.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,7 +22,8 @@ pub struct DeviceCounters {
     pub errors: u64,
     /// Blocks that did not match their checksum.
     pub checksum_errors: u64,
-    /// Shards whose header was unreadable or another write's: rotten, lost, stale or misdirected.
+    /// Header blocks that did not verify or carried another identity: rot, or a lost, stale or misdirected
+    /// write. A walk past the end of a segment counts here too.
     pub identity_errors: u64,
 }
 
@@ -40,14 +41,14 @@ impl AddAssign for DeviceCounters {
     }
 }
 
-/// A snapshot of everything that is counted.
+/// A snapshot of all counters.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PoolCounters {
     /// The sum over all devices.
     pub total: DeviceCounters,
     /// By device index; zero for devices that are missing.
     pub devices: Vec<DeviceCounters>,
-    /// Blocks that were rebuilt from the rest of their stripe for a read.
+    /// Blocks that were reconstructed from the rest of their stripe for a read.
     pub rebuilt_blocks: u64,
     /// Stripes written.
     pub stripes: u64,

@@ -1,12 +1,16 @@
-//! The devices of the pool, present or not, and what is known of their health.
+//! The devices of the pool, present or missing, and their health.
 //!
-//! Invariants
+//! A *slot* is the place of an opened device in `opened`; a missing device has none.
+//!
+//! # Invariants
 //! 1. A device's place in the table (`DeviceIndex`) never changes while the pool is open.
-//! 2. A device that failed a write, a reset or a flush is never written again: what it holds of the unflushed
-//!    past is unknown. It is still read, for identity and checksums tell what of it is good.
-//! 3. A device that said it is gone is neither read nor written again.
-//! 4. `dirty` is set after a write has returned and before its caller learns of it, so a flush that begins
-//!    later includes it.
+//! 2. A device that failed a write, a reset or a flush is never written again, because nobody knows which
+//!    unflushed writes it holds. It is still read: identity and checksums separate its good blocks from bad
+//!    ones (test `a_device_that_fails_a_write_is_dropped_and_the_stripe_stands`).
+//! 3. A device that reported that it is gone is neither read nor written again.
+//! 4. A device's health never improves (assert in `note_failure`).
+//! 5. `dirty` is set after a write returned and before its caller learns of it. So a flush that begins later
+//!    includes the write.
 //!
 //! ```text
 //!   present ──write, reset or flush fails──▶ failed ──"gone"──▶ gone
@@ -29,30 +33,31 @@ const PRESENT: u8 = 0;
 const FAILED: u8 = 1;
 const GONE: u8 = 2;
 
-/// How a device is doing.
+/// The health of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceState {
-    /// Read and written.
+    /// The pool reads and writes it.
     Present,
-    /// Failed a write or a flush in this session: only read from now on.
+    /// It failed a write, a reset or a flush in this session: the pool only reads it.
     Failed,
-    /// Said it is gone: not used any more.
+    /// It reported that it is gone: the pool does not use it any more.
     Gone,
-    /// Was not there when the pool was opened.
+    /// The pool was opened without it.
     Missing,
 }
 
 /// All devices of the pool.
 pub(crate) struct Devices {
     table: Vec<DeviceEntry>,
-    /// Those that were opened; `slots` maps a `DeviceIndex` to its place here.
+    /// The opened devices, in slot order.
     opened: Vec<Arc<dyn Device>>,
+    /// By `DeviceIndex`: the device's slot; `None` if it is missing.
     slots: Vec<Option<usize>>,
     slot_states: Vec<SlotState>,
     last_failure: Mutex<Option<DeviceError>>,
 }
 
-/// What is kept for each opened device, in slot order.
+/// State of one opened device.
 struct SlotState {
     index: DeviceIndex,
     health: AtomicU8,
@@ -61,7 +66,7 @@ struct SlotState {
 }
 
 impl DeviceState {
-    /// Whether reads are sent to it.
+    /// Whether the pool reads a device in this state.
     pub(crate) fn is_readable(self) -> bool {
         matches!(self, DeviceState::Present | DeviceState::Failed)
     }
@@ -86,6 +91,7 @@ impl Devices {
                 });
             }
         }
+        assert_eq!(opened.len(), slot_states.len(), "each opened device has a state");
         Devices { table, opened, slots, slot_states, last_failure: Mutex::new(None) }
     }
 
@@ -134,24 +140,26 @@ impl Devices {
         self.table.len() - self.all_writable().len()
     }
 
-    /// A read; `None` if there is nothing to read from.
+    /// A read operation; `None` if the device is missing or gone.
     pub(crate) fn read_op<'a>(&self, at: (DeviceIndex, u64), buf: &'a mut [u8]) -> Option<DeviceOp<'a>> {
         let slot = self.slot(at.0)?;
         let readable = self.slot_states[slot].health.load(Acquire) != GONE;
         readable.then(|| DeviceOp::new(slot, OpKind::Read(at.1, buf)))
     }
 
-    /// A write; `None` if the device is not written any more.
+    /// A write operation; `None` if the device takes no more writes.
     pub(crate) fn write_op<'a>(&self, at: (DeviceIndex, u64), buf: &'a [u8]) -> Option<DeviceOp<'a>> {
         let slot = self.slot(at.0)?;
         let writable = self.slot_states[slot].health.load(Acquire) == PRESENT;
         writable.then(|| DeviceOp::new(slot, OpKind::Write(at.1, buf)))
     }
 
-    /// Runs a batch of operations made here, counts it, and notes what failed.
+    /// Runs a batch of operations that `read_op` and `write_op` made, counts them, and drops devices that
+    /// failed.
     pub(crate) fn run(&self, ops: &mut [DeviceOp<'_>]) {
         run_batch(&self.opened, ops);
         for op in ops {
+            debug_assert!(op.device < self.opened.len(), "an operation names an opened device");
             let slot_state = &self.slot_states[op.device];
             let tally = &slot_state.tally;
             match &op.kind {
@@ -162,6 +170,7 @@ impl Devices {
                 OpKind::Write(_, buf) => {
                     tally.writes.fetch_add(1, Relaxed);
                     tally.written_bytes.fetch_add(buf.len() as u64, Relaxed);
+                    // A failed write counts too: a part of it may be in the device's cache.
                     slot_state.dirty.store(true, Release);
                 }
                 OpKind::Flush => {
@@ -174,10 +183,11 @@ impl Devices {
         }
     }
 
-    /// Flushes every device that was written since it was last flushed, all at once.
+    /// Flushes every device that was written since its last flush, all at once.
     pub(crate) fn flush_dirty(&self) {
         let mut ops = Vec::new();
         for (slot, slot_state) in self.slot_states.iter().enumerate() {
+            // Cleared before the flush: a write that returns during the flush sets it again for the next one.
             if slot_state.dirty.swap(false, AcqRel) && slot_state.health.load(Acquire) == PRESENT {
                 ops.push(DeviceOp::new(slot, OpKind::Flush));
             }
@@ -185,8 +195,10 @@ impl Devices {
         self.run(&mut ops);
     }
 
-    /// Resets one zone. A failure is noted and drops the device.
+    /// Resets the zone of `len` bytes at byte `at`. A failure drops the device. Does nothing on a missing
+    /// device.
     pub(crate) fn reset_zone(&self, index: DeviceIndex, at: u64, len: u64) -> Result<(), DeviceError> {
+        assert!(at.is_multiple_of(len), "a reset covers one whole zone");
         let Some(slot) = self.slot(index) else { return Ok(()) };
         let slot_state = &self.slot_states[slot];
         slot_state.tally.resets.fetch_add(1, Relaxed);
@@ -197,19 +209,26 @@ impl Devices {
         result
     }
 
+    /// Counts a failed operation. `was_write` is true for writes, resets and flushes.
     fn note_failure(&self, slot_state: &SlotState, error: &DeviceError, was_write: bool) {
         slot_state.tally.errors.fetch_add(1, Relaxed);
-        if matches!(error, DeviceError::Gone { .. }) {
-            slot_state.health.store(GONE, Release);
-        } else if was_write {
-            slot_state.health.fetch_max(FAILED, AcqRel);
-        } else {
-            return;
+        let health = match error {
+            DeviceError::Gone { .. } => GONE,
+            _ if was_write => FAILED,
+            // A failed read is a lost block. Parity covers it, and the device goes on.
+            _ => return,
+        };
+        // Two threads may fail on one device at once: `fetch_max` keeps the worse health.
+        let health_before = slot_state.health.fetch_max(health, AcqRel);
+        debug_assert_ne!(slot_state.health.load(Acquire), PRESENT, "a dropped device is not written again");
+        if health_before < health {
+            let is_gone = health == GONE;
+            tracing::warn!(device = slot_state.index.0, is_gone, error = %error, "device dropped");
         }
         *self.last_failure.lock() = Some(error.clone());
     }
 
-    /// What the last failure that dropped a device said.
+    /// Text of the last error that dropped a device or that a dropped device returned.
     pub(crate) fn last_failure(&self) -> Arc<str> {
         match &*self.last_failure.lock() {
             Some(e) => Arc::from(e.to_string()),

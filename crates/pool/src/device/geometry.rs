@@ -1,42 +1,44 @@
-//! Sizes: zones, stripes and what fits into them, and the limits with their arithmetic.
+//! Sizes of zones and stripes, the shape of segments, and the limits with their arithmetic.
 
 use warpfire_format::segment::{ROWS_MAX, SegmentKind};
 use warpfire_format::stripe::{payload_capacity, rows_for};
 use warpfire_units::BLOCK_BYTES;
 
-/// Default zones on a device; the zone is the largest power of two that gives at least so many.
+/// Zones on a device by default. The default zone is the largest power of two that makes at least this many.
 const ZONES_WANTED: u64 = 256;
 
-/// Fewest zones on a device: two for roots, four for the commit log, six for deleting, merging and cleaning on a full pool (both as
-/// `warpfire-log` reserves them), and four for what is kept.
+/// Fewest zones on a device: two for roots, four for the commit log, six for deletion, compaction and
+/// cleaning on a full pool (`warpfire-log` reserves these ten segments), and four for the data of users.
 pub const ZONES_MIN: u64 = 2 + 4 + 6 + 4;
 
-/// Smallest and largest default zone: 1 MiB keeps a stripe whole, 256 MiB is the largest common zoned drive's.
+/// Smallest and largest default zone. 1 MiB holds a full stripe of one column; 256 MiB is the largest common
+/// zone of zoned drives.
 const DEFAULT_ZONE_BYTES_MIN: u64 = 1 << 20;
 const DEFAULT_ZONE_BYTES_MAX: u64 = 256 << 20;
 
-/// Payload that a full bulk stripe aims at: long enough for one write of 1 MiB on each of four columns.
+/// Wanted payload of a full bulk stripe: one write of 1 MiB on each of four columns.
 const STRIPE_PAYLOAD_BYTES: usize = 4 << 20;
 
-/// Fewest rows of a full bulk stripe: its header costs at most 1/32.
+/// Fewest rows of a full bulk stripe: headers then take at most 1/32 of the space.
 const FULL_ROWS_MIN: usize = 31;
 
-/// The zone size for devices of which the smallest has `smallest_bytes`.
+/// The default zone size, in bytes, for a set of devices; the smallest of them has `smallest_bytes`.
 pub(crate) fn default_zone_bytes(smallest_bytes: u64) -> u64 {
     let wanted = (smallest_bytes / ZONES_WANTED).max(1);
     let power = 1u64 << wanted.ilog2();
     power.clamp(DEFAULT_ZONE_BYTES_MIN, DEFAULT_ZONE_BYTES_MAX)
 }
 
-/// Bytes of the smallest device that a pool can be made on, with zones of this size or, if it is not given, of the smallest default size:
-/// 16 zones of 1 MiB, 16 MiB.
+/// Bytes of the smallest device that can belong to a pool with zones of `zone_bytes`. `None` stands for the
+/// smallest default zone: 16 zones of 1 MiB are 16 MiB.
 #[must_use]
 pub fn device_bytes_min(zone_bytes: Option<u64>) -> u64 {
     ZONES_MIN.saturating_mul(zone_bytes.unwrap_or(DEFAULT_ZONE_BYTES_MIN))
 }
 
-/// Rows of a full stripe when the zone has `blocks_left`; `None` when no stripe fits any more.
+/// Rows of a full stripe in a zone with `blocks_left` blocks left; `None` if no stripe fits.
 pub(crate) fn full_rows(kind: SegmentKind, data: u16, blocks_left: u32) -> Option<u16> {
+    assert!(data > 0, "a segment has a data column");
     let fits = u16::try_from(blocks_left.checked_sub(1)?).unwrap_or(u16::MAX);
     let wanted = match kind {
         SegmentKind::Bulk => {
@@ -46,13 +48,14 @@ pub(crate) fn full_rows(kind: SegmentKind, data: u16, blocks_left: u32) -> Optio
         SegmentKind::Mirror => ROWS_MAX,
     };
     let rows = wanted.min(fits);
+    // A mirror stripe without rows has its payload in the header block.
     (rows > 0 || kind == SegmentKind::Mirror).then_some(rows)
 }
 
-/// What new segments of one kind look like with the devices that are there.
+/// Shape and capacity of a new segment of one kind, on the devices that take writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// Data columns; 1 in a mirror; 0 when no device can be written.
+    /// Data columns; 1 in a mirror; 0 if no device takes writes.
     pub data: u16,
     /// Parity columns, or further copies.
     pub parity: u8,
@@ -63,7 +66,9 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// The geometry of a segment with `data` and `parity` columns and `zone_blocks` blocks on each.
     pub(crate) fn new(kind: SegmentKind, data: u16, parity: u8, zone_blocks: u32) -> Self {
+        // Stripe by stripe, as a writer fills the segment: the last one is shorter.
         let mut left = zone_blocks;
         let mut segment_payload_bytes = 0;
         let mut stripe_payload_bytes = 0;
@@ -73,12 +78,14 @@ impl Geometry {
             segment_payload_bytes += payload as u64;
             left -= u32::from(rows) + 1;
         }
+        debug_assert!(stripe_payload_bytes as u64 <= segment_payload_bytes, "a stripe is part of a segment");
         Geometry { data, parity, stripe_payload_bytes, segment_payload_bytes }
     }
 }
 
-/// Shape of a new segment: `data` and `parity` as the pool was made, fewer when fewer than both together
-/// of the devices are there. Data columns give way first, down to one; only then copies.
+/// Shape of a new segment on `live` devices: data and parity columns. The pool's own shape if it fits;
+/// otherwise fewer data columns, down to one, and only then fewer parity columns. So a pool that lost devices
+/// keeps its protection and loses capacity.
 pub(crate) fn shape(kind: SegmentKind, data: u16, parity: u8, live: usize) -> (u16, u8) {
     let live = u16::try_from(live).unwrap_or(u16::MAX);
     let wanted = match kind {
@@ -87,13 +94,14 @@ pub(crate) fn shape(kind: SegmentKind, data: u16, parity: u8, live: usize) -> (u
     };
     let fitting_parity = u16::from(parity).min(live.saturating_sub(1));
     let fitting_data = wanted.min(live - fitting_parity);
+    assert!(fitting_data + fitting_parity <= live, "each column has a device of its own");
     (fitting_data, u8::try_from(fitting_parity).expect("no more than the pool's parity"))
 }
 
-/// Rows that a stripe of this payload takes.
+/// Rows of a stripe with this payload.
 ///
 /// # Panics
-/// If no stripe is that long: buffers are never larger than a stripe.
+/// If no stripe holds so many bytes.
 pub(crate) fn rows_needed(kind: SegmentKind, data: u16, payload_bytes: usize) -> u16 {
     rows_for(kind, data, payload_bytes).expect("a stripe buffer holds no more than a stripe")
 }
@@ -121,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn data_columns_give_way_before_parity_does() {
+    fn data_columns_are_reduced_before_parity() {
         let bulk = |live| shape(SegmentKind::Bulk, 4, 2, live);
         assert_eq!([7, 6, 5, 3, 2, 1, 0].map(bulk), [(4, 2), (4, 2), (3, 2), (1, 2), (1, 1), (1, 0), (0, 0)]);
         assert_eq!(shape(SegmentKind::Mirror, 4, 2, 6), (1, 2));

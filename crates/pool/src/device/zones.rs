@@ -1,14 +1,18 @@
-//! Which zones are free, and which to take next.
+//! The free zones of all devices, and the choice of the next ones.
 //!
-//! Invariants
-//! 1. A zone is free or used, never both; zones 0 and 1 (the roots) are always used.
-//! 2. A device's free zones are taken in the order in which they became free, so that wear spreads; the
-//!    order after an open begins at a place that moves with each root.
-//! 3. A zone is `clean` only if it was reset in this session and has not been taken since.
+//! A *tick* numbers the moments at which zones became free. A zone is *clean* if it is known to be empty.
+//!
+//! # Invariants
+//! 1. A zone is free or used, never both: `queued_at[zone]` is the tick under which `free` has the zone, and
+//!    `None` if the zone is used (asserts in `DeviceZones::take` and `Zones::free_zone`).
+//! 2. Zones 0 and 1 (the roots) are always used (asserts in `DeviceZones::take` and `Zones::free_zone`).
+//! 3. A device's free zones are taken in the order in which they became free, so that wear spreads (test
+//!    `a_freed_zone_is_taken_last`). After an open the order starts at a zone that moves with each root.
+//! 4. A zone is clean only if it was reset in this session and has not been taken since.
 //!
 //! ```text
-//!   free, unknown ──take──▶ used ──give back──▶ free, unknown
-//!        └──────────── reset (`mark_clean`) ───▶ free, clean ──take──▶ used
+//!   free, not clean ──take, use_zone──▶ used ──free_zone(clean = false)──▶ free, not clean
+//!                                       used ──free_zone(clean = true)───▶ free, clean ──take──▶ used
 //! ```
 
 use std::cmp::Reverse;
@@ -22,7 +26,7 @@ use warpfire_units::{DeviceIndex, ZoneIndex};
 pub(crate) struct TakenZone {
     pub device: DeviceIndex,
     pub zone: ZoneIndex,
-    /// Whether it needs no reset.
+    /// Whether it is empty and needs no reset.
     pub clean: bool,
 }
 
@@ -33,18 +37,23 @@ pub(crate) struct Zones {
     tick: u64,
 }
 
+/// The zones of one device.
 #[derive(Debug)]
 struct DeviceZones {
-    /// By zone index: the zone's place in `free`, `None` when used.
+    /// By zone index: the tick under which the zone is in `free`; `None` if it is used.
     queued_at: Vec<Option<u64>>,
+    /// By zone index.
     clean: Vec<bool>,
+    /// Tick and index of each free zone.
     free: BTreeSet<(u64, u32)>,
 }
 
 impl Zones {
-    /// All zones free but the roots. `zone_counts` is in device order; `rotate` moves the beginning.
+    /// All zones are free, except those of the roots. `zone_counts` is in device order. `rotate` chooses the
+    /// zone that is taken first.
     pub(crate) fn new(zone_counts: &[u32], rotate: u64) -> Self {
         let devices = zone_counts.iter().map(|count| DeviceZones::new(*count, rotate)).collect();
+        // The zones begin with ticks below their number.
         let tick = zone_counts.iter().max().copied().map_or(0, u64::from);
         Zones { devices, tick }
     }
@@ -57,7 +66,7 @@ impl Zones {
         self.devices.get_mut(usize::from(index.0))
     }
 
-    /// Free zones on one device.
+    /// Number of free zones on one device.
     pub(crate) fn free_on(&self, index: DeviceIndex) -> usize {
         self.device(index).map_or(0, |d| d.free.len())
     }
@@ -71,14 +80,16 @@ impl Zones {
     /// Marks one zone used.
     ///
     /// # Panics
-    /// If it is not free: `is_free` was asked first.
+    /// If the zone is not free.
     pub(crate) fn use_zone(&mut self, device: DeviceIndex, zone: ZoneIndex) {
         assert!(self.is_free(device, zone), "only a free zone can become used");
         self.device_mut(device).expect("a free zone is on a device").take(zone.0);
     }
 
-    /// Takes a free zone from `width` of the `candidates`, those with most free zones first. `rotation`
-    /// decides between equals and which device holds which column, so that parity wanders.
+    /// Takes one free zone on each of `width` of the `candidates`: of those with the most free zones.
+    /// `rotation` chooses among devices with equally many, and chooses the first column's device. So
+    /// consecutive segments have their parity on different devices. `None` if fewer than `width` candidates
+    /// have a free zone.
     pub(crate) fn take(
         &mut self,
         width: usize,
@@ -86,6 +97,8 @@ impl Zones {
         rotation: u64,
     ) -> Option<Vec<TakenZone>> {
         let n = candidates.len() as u64;
+        // Emptiest devices first: they would otherwise be the only ones with free zones in the end, too few
+        // for a segment (test `takes_left_is_the_number_that_take_reaches`).
         let mut ranked: Vec<(Reverse<usize>, u64, DeviceIndex)> = (0u64..)
             .zip(candidates)
             .filter(|(_, d)| self.free_on(**d) > 0)
@@ -104,31 +117,40 @@ impl Zones {
             let clean = zones.take(zone);
             TakenZone { device, zone: ZoneIndex(zone), clean }
         });
-        Some(taken.collect())
+        let taken: Vec<TakenZone> = taken.collect();
+        debug_assert_eq!(taken.len(), width, "one zone for each column");
+        Some(taken)
     }
 
-    /// Makes a used zone free, behind all others.
+    /// Frees a used zone. It is taken again after all zones that are free now.
+    ///
+    /// # Panics
+    /// If the zone is free already, or belongs to the roots.
     pub(crate) fn free_zone(&mut self, device: DeviceIndex, zone: ZoneIndex, clean: bool) {
         self.tick += 1;
         let tick = self.tick;
         let zones = self.device_mut(device).expect("a used zone is on a device");
         let place = &mut zones.queued_at[zone.0 as usize];
-        assert!(place.is_none() && zone >= FIRST_SEGMENT_ZONE, "only a segment's zone is given back, once");
+        assert!(place.is_none() && zone >= FIRST_SEGMENT_ZONE, "only a segment's zone is freed, and once");
         *place = Some(tick);
         zones.clean[zone.0 as usize] = clean;
         zones.free.insert((tick, zone.0));
     }
 
-    /// How often `take` would succeed: the most segments of `width` different devices each.
+    /// How often `take` would succeed: the number of segments that still fit, of `width` different devices
+    /// each.
     ///
-    /// t segments are possible exactly if the devices can give t·width zones with at most t from each.
+    /// t segments are possible exactly if the devices have t·width free zones, counting at most t on each
+    /// device: a segment takes at most one zone of a device.
     pub(crate) fn takes_left(&self, width: usize, candidates: &[DeviceIndex]) -> u64 {
         if width == 0 {
             return 0;
         }
         let free: Vec<u64> = candidates.iter().map(|d| self.free_on(*d) as u64).collect();
         let possible = |t: u64| free.iter().map(|f| (*f).min(t)).sum::<u64>() >= t * width as u64;
-        let (mut yes, mut no) = (0, free.iter().sum::<u64>() / width as u64 + 1);
+        // Binary search: `yes` is always possible, `no` never is.
+        let mut yes = 0;
+        let mut no = free.iter().sum::<u64>() / width as u64 + 1;
         while no - yes > 1 {
             let middle = yes + (no - yes) / 2;
             if possible(middle) {
@@ -137,6 +159,7 @@ impl Zones {
                 no = middle;
             }
         }
+        debug_assert!(possible(yes) && !possible(yes + 1), "the largest possible number was found");
         yes
     }
 }
@@ -148,6 +171,7 @@ impl DeviceZones {
         let mut queued_at = vec![None; count as usize];
         let mut free = BTreeSet::new();
         for zone in first..count {
+            // The zones form a circle; `rotate` chooses the one with tick 0.
             let tick = (u64::from(zone - first) + usable - rotate % usable) % usable;
             queued_at[zone as usize] = Some(tick);
             free.insert((tick, zone));
@@ -155,9 +179,12 @@ impl DeviceZones {
         DeviceZones { queued_at, clean: vec![false; count as usize], free }
     }
 
+    /// Makes a free zone used. Returns whether it is clean.
     fn take(&mut self, zone: u32) -> bool {
+        assert!(zone >= FIRST_SEGMENT_ZONE.0, "the zones of the roots are always used");
         let tick = self.queued_at[zone as usize].take().expect("a free zone is queued");
-        self.free.remove(&(tick, zone));
+        let was_free = self.free.remove(&(tick, zone));
+        assert!(was_free, "a queued zone is in the set of free zones");
         std::mem::replace(&mut self.clean[zone as usize], false)
     }
 }
@@ -186,14 +213,14 @@ mod tests {
         for rotation in 0..3 {
             last.insert(zones.take(3, &devices(3), rotation).unwrap()[2].device);
         }
-        assert_eq!(last.len(), 3, "each device had the parity column once");
+        assert_eq!(last.len(), 3, "the parity column was on each device once");
     }
 
     #[test]
     fn a_freed_zone_is_taken_last() {
         let mut zones = Zones::new(&[6], 1);
         let order: Vec<u32> = (0..4).map(|t| zones.take(1, &devices(1), t).unwrap()[0].zone.0).collect();
-        assert_eq!(order, [3, 4, 5, 2], "begins where `rotate` says");
+        assert_eq!(order, [3, 4, 5, 2], "`rotate` chooses the first zone");
         zones.free_zone(DeviceIndex(0), ZoneIndex(4), true);
         zones.free_zone(DeviceIndex(0), ZoneIndex(2), false);
         let again: Vec<TakenZone> = (0..2).map(|t| zones.take(1, &devices(1), t).unwrap()[0]).collect();
@@ -202,7 +229,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn takes_left_is_what_greed_achieves(
+        fn takes_left_is_the_number_that_take_reaches(
             counts in proptest::collection::vec(2u32..12, 1..7), width in 1usize..5,
         ) {
             let mut zones = Zones::new(&counts, 3);

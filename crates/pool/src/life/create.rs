@@ -1,4 +1,8 @@
-//! Making a pool out of blank devices.
+//! Creation of a pool on blank devices.
+//!
+//! The first root makes a set of devices a pool. Creation empties the root zones of all devices, writes the
+//! first root on each of them, and then clears the places where an older pool could have left a root. A crash
+//! leaves the first root on none, some or all of the devices: no pool, or an empty one.
 
 use std::sync::Arc;
 
@@ -14,17 +18,17 @@ use crate::life::open::PoolIdentity;
 use crate::life::roots::{RootEnd, Roots};
 use crate::pool::Pool;
 
-/// What a new pool is to be.
+/// Shape of a new pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CreateOptions {
     /// Data columns of a bulk segment, k.
     pub data: u16,
-    /// Parity columns, m: devices that may be lost.
+    /// Parity columns, m: the number of devices that may be lost.
     pub parity: u8,
-    /// Bytes in a zone, a power of two of at least 64 KiB; `None` for 1/256 of the smallest device, between 1 and
-    /// 256 MiB. Zoned devices decide it themselves.
+    /// Bytes in a zone, a power of two of at least 64 KiB. `None` stands for 1/256 of the smallest device,
+    /// between 1 and 256 MiB. Zoned devices have a zone size of their own.
     pub zone_bytes: Option<u64>,
-    /// Whether devices that hold a pool are overwritten.
+    /// Whether to overwrite devices that belong to a pool.
     pub force: bool,
 }
 
@@ -35,11 +39,11 @@ impl Default for CreateOptions {
 }
 
 impl Pool {
-    /// Makes a pool over all of `devices`, whose first root has an empty payload. Durable on return.
+    /// Makes a pool of all `devices`. Its first root has an empty payload. Durable on return.
     ///
     /// # Errors
-    /// `Devices` if the pool can not be made of them or one is in use, before anything is written; `Device` or
-    /// `Failed` if one fails: then there is no pool.
+    /// `Devices`, before anything is written, if the devices cannot become this pool or one is in use;
+    /// `Device` or `Failed` if a device fails: then there is no pool.
     pub fn create(
         devices: Vec<Arc<dyn Device>>,
         options: &CreateOptions,
@@ -63,6 +67,8 @@ impl Pool {
             epoch: 1,
             table: devices.iter().map(entry).collect(),
         };
+        // Roots of an older pool go first, on all devices: otherwise a crash could leave some of them beside
+        // new ones.
         for device in &devices {
             empty_root_zones(device.as_ref(), zone_bytes)?;
         }
@@ -74,18 +80,22 @@ impl Pool {
         };
         let pool = Pool::assemble(identity, devices.iter().cloned().map(Some).collect(), roots);
         pool.label_all()?;
+        // The flush makes the cleared places durable; the roots are durable already.
         for device in &devices {
             clear_old_root_places(device.as_ref(), zone_bytes)?;
             device.flush()?;
         }
+        tracing::info!(pool = %pool.uuid(), devices = devices.len(), zone_bytes, "pool created");
         Ok(pool)
     }
 
-    /// Writes the first root on every device, so that each can be told from then on.
+    /// Writes the first root on every device. It is the device's label from then on.
     fn label_all(&self) -> Result<(), PoolError> {
         let inner = &self.inner;
         let mut roots = inner.roots.lock();
         let all = inner.devices.all_writable();
+        // Later roots go to some devices only. The first goes to all: a device without any root counts as
+        // missing.
         let copies = inner.write_copies(&mut roots, &[], &all, all.len())?;
         if copies < all.len() {
             return Err(inner.failed());
@@ -120,7 +130,7 @@ fn choose_zone_bytes(devices: &[Arc<dyn Device>], o: &CreateOptions) -> Result<u
     }
 }
 
-/// Checks counts and sizes, and returns the blocks in a zone.
+/// Checks numbers and sizes. Returns the blocks in a zone.
 fn verify_shape(
     devices: &[Arc<dyn Device>],
     o: &CreateOptions,
@@ -135,7 +145,7 @@ fn verify_shape(
     }
     if devices.len() < width || devices.len() > DEVICES_MAX {
         let have = devices.len();
-        return Err(impossible(format!("{have} devices given; from {width} to {DEVICES_MAX} make a pool")));
+        return Err(impossible(format!("{have} devices; a pool has from {width} to {DEVICES_MAX}")));
     }
     let zone_blocks = u32::try_from(zone_bytes / BLOCK_BYTES as u64).ok();
     let zone_blocks =
@@ -147,11 +157,12 @@ fn verify_shape(
         let least_bytes = device_bytes_min(Some(zone_bytes));
         if info.size_bytes < least_bytes {
             return Err(impossible(format!(
-                "{} has {} bytes; {least_bytes} are the least, {ZONES_MIN} zones of {zone_bytes} bytes",
+                "{} has {} bytes; it needs at least {least_bytes}, {ZONES_MIN} zones of {zone_bytes} bytes",
                 info.name, info.size_bytes
             )));
         }
     }
+    assert!(zone_blocks >= ZONE_BLOCKS_MIN, "a root fits into a zone");
     Ok(zone_blocks)
 }
 
@@ -179,8 +190,8 @@ fn empty_root_zones(device: &dyn Device, zone_bytes: u64) -> Result<(), PoolErro
     Ok(device.reset_zone(zone_bytes, zone_bytes)?)
 }
 
-/// On devices whose resets may leave old bytes: clears each place in the root zones, after the first root, where
-/// an open would look for the start of zone 1. Without it a pool that was here before could be taken for this one.
+/// Clears, on a device whose reset may leave old bytes, each place in zone 0 and the start of zone 1 where an
+/// open would look for a root. Otherwise an open could take a root of an older pool for one of this pool.
 fn clear_old_root_places(device: &dyn Device, zone_bytes: u64) -> Result<(), PoolError> {
     if device.info().zones.is_some() {
         return Ok(());

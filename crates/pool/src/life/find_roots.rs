@@ -1,8 +1,12 @@
-//! Finding the roots on devices about which nothing is known yet.
+//! The search for roots on devices of which nothing is known yet.
 //!
-//! A device's zone size is in any of its roots. Zone 0 begins with one, unless the device was caught between resetting
-//! zone 0 and writing it; then zone 1 does, and its place is found by trying the possible sizes, smallest first. Making a
-//! pool clears the places that an older pool could have left a root in (`create`).
+//! Each root contains the device's zone size. Zone 0 begins with a root, unless a crash came between the
+//! reset of zone 0 and the next write to it. Then zone 1 begins with a root; the search tries the possible
+//! zone sizes, smallest first. Creation clears the places in which an older pool could have left a root
+//! (`create`).
+//!
+//! All bytes here are hostile: a device may hold anything. A header is used only after it decoded, which
+//! includes its checksum.
 
 use std::sync::Arc;
 
@@ -13,9 +17,9 @@ use warpfire_units::{BLOCK_BYTES, ZoneIndex};
 
 use crate::device::geometry::ZONES_MIN;
 
-const UNREADABLE: Corrupt = Corrupt::new(110, "root can not be read from its device");
+const UNREADABLE: Corrupt = Corrupt::new(110, "root cannot be read from its device");
 
-/// A root header that verified, and where it lies. Its body has not been looked at.
+/// A root header that verified, and its place. Its body has not been read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FoundRoot {
     pub zone: ZoneIndex,
@@ -23,10 +27,10 @@ pub(crate) struct FoundRoot {
     pub header: RootHeader,
 }
 
-/// What `find_roots` found on one device: roots of one pool, newest first. Empty if there are none.
+/// The roots on one device, all of one pool, newest first. Empty if there are none.
 pub(crate) type DeviceRoots = Vec<FoundRoot>;
 
-/// Zone sizes to try on a conventional device of this size, smallest first.
+/// Zone sizes, in bytes, that a conventional device of this size may have, smallest first.
 pub(crate) fn possible_zone_bytes(size_bytes: u64) -> impl Iterator<Item = u64> {
     let smallest = u64::from(ZONE_BLOCKS_MIN) * BLOCK_BYTES as u64;
     (smallest.ilog2()..u64::BITS)
@@ -44,6 +48,8 @@ pub(crate) fn find_roots(devices: &[Arc<dyn Device>]) -> Vec<DeviceRoots> {
             walks.extend([walk(0), walk(1)]);
         }
     }
+    // One block of each walk in each round: the devices work at the same time, so opening many devices takes
+    // hardly longer than opening one.
     let mut active: Vec<&mut RootWalk> = walks.iter_mut().collect();
     let mut blocks: Vec<AlignedBuf> = active.iter().map(|_| AlignedBuf::zeroed(BLOCK_BYTES)).collect();
     while !active.is_empty() {
@@ -56,6 +62,8 @@ pub(crate) fn find_roots(devices: &[Arc<dyn Device>]) -> Vec<DeviceRoots> {
         let read: Vec<bool> = ops.iter().map(|op| op.result.is_ok()).collect();
         let mut next = Vec::new();
         for ((walk, block), read) in active.into_iter().zip(&blocks).zip(read) {
+            // A root that cannot be read ends its walk. Older roots of the zone were found; newer ones may be
+            // lost.
             if read && walk.take(block) {
                 next.push(walk);
             }
@@ -74,7 +82,7 @@ pub(crate) fn find_roots(devices: &[Arc<dyn Device>]) -> Vec<DeviceRoots> {
     roots
 }
 
-/// Reads a root's body from its device.
+/// Reads and verifies a root's body: the device table and the payload.
 pub(crate) fn read_body(
     device: &dyn Device,
     root: &FoundRoot,
@@ -93,8 +101,10 @@ fn read_header(device: &dyn Device, offset_bytes: u64) -> Option<RootHeader> {
     RootHeader::decode(&block).ok()
 }
 
+/// The header of any root on the device: the first in zone 0, or else the first in zone 1.
 fn first_root(device: &dyn Device) -> Option<RootHeader> {
     let info = device.info();
+    // A header in the right place with another zone size is payload of something else.
     let second_zone = || {
         let sizes: Vec<u64> = match info.zones {
             Some(zones) => vec![zones.zone_bytes],
@@ -113,8 +123,10 @@ struct RootWalk {
     slot: usize,
     zone: u32,
     zone_bytes: u64,
+    /// Byte in the zone at which the next root would begin.
     at: u64,
     found: Vec<FoundRoot>,
+    /// A root of the device; roots that belong to another pool or device are ignored.
     like: RootHeader,
 }
 
@@ -123,12 +135,13 @@ impl RootWalk {
         u64::from(self.zone) * self.zone_bytes + self.at
     }
 
-    /// Looks at the block where the next root would begin, and says whether another may follow it.
-    ///
-    /// What lies past the newest root is left from before the zone was reset: nothing, or older roots.
+    /// Examines the block at which the next root would begin. Returns whether another root may follow.
     fn take(&mut self, block: &[u8]) -> bool {
+        debug_assert!(self.at < self.zone_bytes, "a walk stays in its zone");
         let Ok(header) = RootHeader::decode(block) else { return false };
         let same = |h: &RootHeader| (h.pool, h.device_uuid, h.zone_blocks, h.device);
+        // After the newest root of a zone may come bytes from before its reset. They can be roots, but older
+        // ones.
         let newer = self.found.last().is_none_or(|last| last.header.sequence < header.sequence);
         if same(&header) != same(&self.like) || !newer {
             return false;

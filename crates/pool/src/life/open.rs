@@ -1,4 +1,16 @@
-//! Telling devices apart and putting the pool together from those that are there.
+//! Opening: identifies the devices by their roots, refuses sets that are not one pool, and assembles the pool
+//! from the devices that are present.
+//!
+//! The *label* of a device is its newest root: it names the pool and the device's index. The steps, each a
+//! function:
+//!
+//! ```text
+//!   read_labels ──▶ refuse_mixed ──▶ refuse_diverged ──▶ newest_root ──▶ assign_slots ──▶ assemble
+//!   no root: not      foreign or       two histories      first whole     by index;
+//!   in the pool       doubled          of one pool        body wins       the rest is missing
+//! ```
+//!
+//! Nothing is written. So an open that is refused, or that fails half-way, changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +30,7 @@ use crate::life::roots::{Root, RootEnd, Roots};
 use crate::pool::{Inner, Pool};
 use crate::read::checksums::Checksums;
 
-/// What never changes while a pool is open.
+/// The constants of an open pool.
 pub(crate) struct PoolIdentity {
     pub uuid: Uuid,
     pub data: u16,
@@ -45,14 +57,15 @@ impl LabelledDevice {
 }
 
 impl Pool {
-    /// Opens the pool that lies on `devices`, given in any order, with up to m of them missing, and returns the
-    /// newest root that can be read from any. Nothing is written.
+    /// Opens the pool on `devices`, which come in any order and of which up to m may be missing. Returns the
+    /// pool and the newest root that is readable on any device. Nothing is written.
     ///
     /// A device without any readable root counts as missing.
     ///
     /// # Errors
-    /// `Devices`, which says what is wrong with the set.
+    /// `Devices` if the devices are not one pool, or too few of it.
     pub fn open(devices: Vec<Arc<dyn Device>>) -> Result<(Pool, Root), PoolError> {
+        // The order matters: `newest_root` compares roots of one pool and one history only.
         let labelled = read_labels(devices)?;
         refuse_mixed(&labelled)?;
         refuse_diverged(&labelled)?;
@@ -69,6 +82,10 @@ impl Pool {
         if missing.len() > usize::from(header.parity) {
             return Err(DeviceSetError::Missing { missing, parity: header.parity }.into());
         }
+        for (index, uuid) in &missing {
+            tracing::warn!(device = index.0, %uuid, "device missing");
+        }
+        // The new epoch is in memory only. It becomes durable with this session's first root.
         let identity = PoolIdentity {
             uuid: header.pool,
             data: header.data,
@@ -84,10 +101,23 @@ impl Pool {
             ends,
         };
         let root = Root { sequence: header.sequence, epoch: header.epoch, payload };
+        let devices = by_index.len();
+        tracing::info!(
+            pool = %identity.uuid,
+            epoch = identity.epoch,
+            root = root.sequence,
+            devices,
+            missing = missing.len(),
+            "pool opened"
+        );
         Ok((Pool::assemble(identity, by_index, roots), root))
     }
 
+    /// A pool without segments. `by_index` has an entry for each device in the table, `None` if it is
+    /// missing.
     pub(crate) fn assemble(i: PoolIdentity, by_index: Vec<Option<Arc<dyn Device>>>, roots: Roots) -> Pool {
+        assert_eq!(roots.ends.len(), i.table.len(), "each device has a place for its next root");
+        assert!(i.data > 0 && i.epoch > 0, "zero is never valid");
         let zone_counts: Vec<u32> = i.table.iter().map(|d| d.zones).collect();
         let inner = Inner {
             uuid: i.uuid,
@@ -96,6 +126,8 @@ impl Pool {
             zone_blocks: i.zone_blocks,
             epoch: i.epoch,
             devices: Devices::new(i.table, by_index),
+            // The root's number moves from session to session, and with it the first zone to be written: wear
+            // spreads.
             zones: Mutex::new(Zones::new(&zone_counts, roots.sequence)),
             segments: RwLock::new(BTreeMap::new()),
             roots: Mutex::new(roots),
@@ -114,6 +146,7 @@ impl Pool {
 
 const EPOCHS_SPENT: Corrupt = Corrupt::new(111, "root with the last possible epoch");
 
+/// The devices that hold roots. A device without a root cannot be identified and is left out.
 fn read_labels(devices: Vec<Arc<dyn Device>>) -> Result<Vec<LabelledDevice>, DeviceSetError> {
     let found = find_roots(&devices);
     let names = devices.iter().map(|d| d.info().name.clone()).collect();
@@ -122,8 +155,9 @@ fn read_labels(devices: Vec<Arc<dyn Device>>) -> Result<Vec<LabelledDevice>, Dev
     if labelled.is_empty() { Err(DeviceSetError::NoPool { devices: names }) } else { Ok(labelled) }
 }
 
+/// Refuses devices of two pools, and two devices with one index.
 fn refuse_mixed(labelled: &[LabelledDevice]) -> Result<(), DeviceSetError> {
-    let mut seats: BTreeMap<DeviceIndex, &LabelledDevice> = BTreeMap::new();
+    let mut by_index: BTreeMap<DeviceIndex, &LabelledDevice> = BTreeMap::new();
     let mut pool = None;
     for l in labelled {
         let header = l.label().header;
@@ -131,7 +165,7 @@ fn refuse_mixed(labelled: &[LabelledDevice]) -> Result<(), DeviceSetError> {
         if header.pool != expected {
             return Err(DeviceSetError::Foreign { device: l.name(), found: header.pool, expected });
         }
-        if let Some(other) = seats.insert(header.device, l) {
+        if let Some(other) = by_index.insert(header.device, l) {
             let index = header.device;
             return Err(DeviceSetError::Duplicate { index, first: other.name(), second: l.name() });
         }
@@ -139,8 +173,9 @@ fn refuse_mixed(labelled: &[LabelledDevice]) -> Result<(), DeviceSetError> {
     Ok(())
 }
 
-/// Two roots of one session with one number are copies. If they differ, there were two such sessions, each on
-/// its own part of the pool; their stripes could be taken for each other's.
+/// Refuses devices with different histories. Two roots with the same epoch and number are copies of each
+/// other. If they differ, two sessions had the same epoch, each on its own part of the pool; their stripes
+/// have the same identities.
 fn refuse_diverged(labelled: &[LabelledDevice]) -> Result<(), DeviceSetError> {
     let mut seen: BTreeMap<(u32, u64), (u32, &LabelledDevice)> = BTreeMap::new();
     for l in labelled {
@@ -155,6 +190,7 @@ fn refuse_diverged(labelled: &[LabelledDevice]) -> Result<(), DeviceSetError> {
     Ok(())
 }
 
+/// The newest root that is readable on any device, with its device table and payload.
 fn newest_root(
     labelled: &[LabelledDevice],
 ) -> Result<(FoundRoot, Vec<DeviceEntry>, Vec<u8>), DeviceSetError> {
@@ -165,14 +201,21 @@ fn newest_root(
     for (l, root) in all {
         match read_body(l.device.as_ref(), root) {
             Ok((table, payload)) => return Ok((*root, table, payload)),
-            Err(fault) => first_fault = first_fault.or(Some(fault)),
+            // A torn or rotten copy. Another device may have this root whole; if none has, the root before it
+            // counts.
+            Err(fault) => {
+                let device = &l.device.info().name;
+                tracing::warn!(device = %device, root = root.header.sequence, error = %fault, "root refused");
+                first_fault = first_fault.or(Some(fault));
+            }
         }
     }
     Err(DeviceSetError::NoRoot(first_fault.expect("a labelled device has a root")))
 }
 
-/// Where the next root goes on each device: away from its newest whole one.
+/// The place of the next root on each device: the zone that does not hold the device's newest whole root.
 fn root_ends(labelled: &[LabelledDevice], devices: usize) -> Vec<RootEnd> {
+    // Missing devices get a place too. It is not used in this session.
     let mut ends = vec![RootEnd::away_from(ZoneIndex(1)); devices];
     for l in labelled {
         let whole = l.roots.iter().find(|root| read_body(l.device.as_ref(), root).is_ok());
@@ -184,7 +227,8 @@ fn root_ends(labelled: &[LabelledDevice], devices: usize) -> Vec<RootEnd> {
     ends
 }
 
-/// Puts each device in its place. One that the newest root does not know any more is left out.
+/// The devices in index order, `None` where one is missing. A device that is not in the newest root's table
+/// is left out.
 fn assign_slots(
     labelled: Vec<LabelledDevice>,
     table: &[DeviceEntry],
@@ -193,16 +237,21 @@ fn assign_slots(
     let mut by_index: Vec<Option<Arc<dyn Device>>> = vec![None; table.len()];
     for l in labelled {
         let index = usize::from(l.label().header.device.0);
-        let Some((entry, seat)) = table.get(index).zip(by_index.get_mut(index)) else { continue };
-        if entry.uuid != l.label().header.device_uuid {
+        // The newest root decides which devices belong to the pool. A device that it does not list, or lists
+        // under another uuid, was replaced.
+        let entry = table.get(index).zip(by_index.get_mut(index));
+        let Some((entry, place)) = entry.filter(|(entry, _)| entry.uuid == l.label().header.device_uuid)
+        else {
+            tracing::warn!(device = %l.name(), index, "device left out");
             continue;
-        }
+        };
         let needed_bytes = u64::from(entry.zones) * zone_bytes;
         let found_bytes = l.device.info().size_bytes;
         if found_bytes < needed_bytes {
             return Err(DeviceSetError::Shrunk { device: l.name(), found_bytes, needed_bytes });
         }
-        *seat = Some(l.device);
+        assert!(place.is_none(), "two devices with one index were refused before");
+        *place = Some(l.device);
     }
     Ok(by_index)
 }

@@ -1,12 +1,16 @@
-//! Giving a segment back the columns that it lost while their devices are still there.
+//! Resilvering: rewriting the damaged columns of a segment to fresh zones of their devices.
 //!
-//! A crash can leave a stripe on some of its columns only, and a device can forget blocks. The stripe is readable, but the
-//! next device that is lost may be one too many. So each such column is written again, whole, to a fresh zone of its own
-//! device; the others stay where they are.
+//! A crash can leave a stripe on some of its columns only, and a device can lose blocks. The stripe is
+//! readable, but one more lost device may be one too many. So each damaged column whose device takes writes
+//! is reconstructed and written, whole, to a fresh zone of that device. The other columns stay where they
+//! are.
 //!
-//! Invariants
-//! 1. The old zones stay used and untouched until `free_zone`, so whoever finds the old descriptor still reads what it says.
-//! 2. A restored column is block for block what was first written: identity, lengths and addresses do not change.
+//! # Invariants
+//! 1. The old zones stay used and untouched until `free_old_zones`. So the old descriptor stays readable: a
+//!    crash before the new descriptor is durable loses nothing.
+//! 2. A resilvered column has the same blocks, byte for byte, as the column that was first written: identity,
+//!    lengths and addresses do not change.
+//! 3. If a write fails, the segment keeps its old columns, and the fresh zones are free again.
 
 use std::sync::Arc;
 
@@ -22,23 +26,24 @@ use crate::segment::header_readahead::HeaderReadahead;
 use crate::segment::pool_segment::PoolSegment;
 use crate::segment::stripe_index::StripePlace;
 
-/// A segment after `resilver`, and the zones that it left.
+/// A segment after `resilver`, and its old zones.
 #[derive(Debug)]
-#[must_use = "the old zones stay used until they are given back"]
+#[must_use = "the old zones stay used until `free_old_zones`"]
 pub struct ResilveredSegment {
-    /// Where the segment lies now.
+    /// The segment with its new columns.
     pub descriptor: SegmentDescriptor,
+    /// The zones of the columns before they were rewritten.
     old_zones: Vec<(DeviceIndex, ZoneIndex)>,
 }
 
 impl Pool {
-    /// Reads all of a sealed segment and writes each column that is not whole, and whose device takes writes, to a fresh zone
-    /// of that device. `None` if there is no such column. Durable after the next flush; make the new descriptor durable too,
-    /// then call `free_zone`.
+    /// Reads all of a sealed segment. Writes each damaged column, if its device takes writes, to a fresh zone
+    /// of that device. `None` if there is no such column. The new columns are durable after the next flush.
+    /// The caller then makes the new descriptor durable and calls `free_old_zones`.
     ///
     /// # Errors
-    /// `Unreadable` beyond parity, `NoSpace` if a device has no zone for its column, `Failed` if it fails; the segment is
-    /// as it was then.
+    /// `Unreadable` if more is damaged than parity covers, `NoSpace` if a device has no free zone, `Failed`
+    /// if a device fails, `UnknownSegment`. The segment is unchanged then.
     pub fn resilver(&self, id: SegmentId) -> Result<Option<ResilveredSegment>, PoolError> {
         let inner = &self.inner;
         inner.ensure_epoch_is_durable()?;
@@ -50,14 +55,17 @@ impl Pool {
         }
         let mut columns = segment.columns.clone();
         let mut old_zones = Vec::new();
+        let count = lost.len();
         for column in lost {
             let (device, old) = segment.columns[column];
             match inner.write_column(&segment, &places, column) {
                 Ok(zone) => {
+                    assert_ne!(zone, old, "a fresh zone is not the old one, which stays used");
                     columns[column].1 = zone;
                     old_zones.push((device, old));
                 }
                 Err(e) => {
+                    // No reader and no descriptor has seen the fresh zones: they can be freed at once.
                     let written = columns.iter().zip(&segment.columns).filter(|(new, old)| new != old);
                     inner.free_zones(written.map(|(new, _)| *new));
                     return Err(e);
@@ -65,15 +73,18 @@ impl Pool {
             }
         }
         let descriptor = SegmentDescriptor { columns, ..segment.descriptor(SegmentState::Sealed) };
+        // `unflushed` first: a flush that starts after a reader used the new columns must cover them. Readers
+        // that still hold the old segment read the old zones.
         let resilvered = Arc::new(PoolSegment::new(&descriptor, segment.stripes.read().clone()));
         inner.unflushed.lock().insert(id, Arc::clone(&resilvered));
         inner.segments.write().insert(id, resilvered);
         inner.damaged.lock().remove(&id);
+        tracing::info!(segment = id.get(), columns = count, "segment resilvered");
         Ok(Some(ResilveredSegment { descriptor, old_zones }))
     }
 
-    /// Reads every block of a segment, headers and parity too. If some column does not verify it is listed as damaged, and the
-    /// answer is `false`. Columns on devices that take no writes are not judged.
+    /// Reads and verifies every block of a segment, headers and parity included. If a column does not verify,
+    /// lists the segment as damaged and returns `false`. Columns on devices that take no writes are not read.
     ///
     /// # Errors
     /// `UnknownSegment`.
@@ -81,6 +92,7 @@ impl Pool {
         let inner = &self.inner;
         let segment = inner.segment(id)?;
         let places = segment.stripes.read().places();
+        // With a cached CRC table a read skips the header block. Headers are to be verified here too.
         for place in &places {
             (0..segment.width()).for_each(|column| inner.checksums.remove(id, place.stripe, column));
         }
@@ -91,13 +103,16 @@ impl Pool {
         Ok(whole)
     }
 
-    /// Resets the zones that a segment left. The caller made its new descriptor durable before.
+    /// Resets and frees the old zones of a resilvered segment. Before the call the caller makes the new
+    /// descriptor durable.
     pub fn free_old_zones(&self, resilvered: ResilveredSegment) {
         self.inner.free_zones(resilvered.old_zones.into_iter());
     }
 }
 
 impl Inner {
+    /// Resets zones and makes them free. A zone whose reset fails becomes free too: it is reset before its
+    /// next use.
     pub(crate) fn free_zones(&self, zones: impl Iterator<Item = (DeviceIndex, ZoneIndex)>) {
         for (device, zone) in zones {
             let clean = self.devices.writable(device) && self.reset_zone(device, zone);
@@ -105,8 +120,9 @@ impl Inner {
         }
     }
 
-    /// Columns on devices that take writes of which some block does not verify.
+    /// Columns with a block that does not verify, among those on devices that take writes.
     fn damaged_columns(&self, segment: &PoolSegment, places: &[StripePlace]) -> Vec<usize> {
+        // A column leaves `whole` at its first bad block and is not read any further.
         let mut whole: Vec<usize> =
             (0..segment.width()).filter(|c| self.devices.writable(segment.columns[*c].0)).collect();
         let candidates = whole.clone();
@@ -120,7 +136,7 @@ impl Inner {
         candidates.into_iter().filter(|c| !whole.contains(c)).collect()
     }
 
-    /// Writes a column to a fresh zone of its device.
+    /// Writes a column to a fresh zone of its device. Returns the zone; frees it again if the write fails.
     fn write_column(
         &self,
         segment: &PoolSegment,
@@ -141,6 +157,7 @@ impl Inner {
         Ok(zone)
     }
 
+    /// Reconstructs one shard and writes it to `zone`.
     fn write_shard(
         &self,
         segment: &PoolSegment,
@@ -148,6 +165,8 @@ impl Inner {
         column: usize,
         zone: ZoneIndex,
     ) -> Result<(), PoolError> {
+        // Sequence, lengths and inline payload are in every header of the stripe: any one that verifies will
+        // do.
         let found = self
             .headers_at(segment, place.stripe, place.block, &mut HeaderReadahead::default())
             .ok_or(PoolError::Unreadable {
@@ -162,6 +181,8 @@ impl Inner {
         for (row, block) in (0..place.rows).zip(blocks.chunks_exact_mut(BLOCK_BYTES)) {
             block.copy_from_slice(reconstructed.block(column, row));
         }
+        // The header block of a mirror holds payload too. It is copied, because reconstruction covers rows
+        // only.
         if segment.kind == SegmentKind::Mirror {
             let start = inline_start(place.rows);
             header[start..start + found.inline.len()].copy_from_slice(&found.inline);
@@ -172,9 +193,10 @@ impl Inner {
             identity: segment.identity(self.uuid, place.stripe, column),
             sequence: found.sequence,
             rows: place.rows,
-            payload_bytes: u32::try_from(found.payload_bytes).expect("as decoded"),
+            payload_bytes: u32::try_from(found.payload_bytes).expect("the header's own field has 32 bits"),
         }
         .encode(header, &crcs);
+        debug_assert!(StripeHeader::decode(header).is_ok(), "a written header decodes");
         let device = segment.columns[column].0;
         let mut ops: Vec<_> = self
             .devices
@@ -182,6 +204,7 @@ impl Inner {
             .into_iter()
             .collect();
         self.devices.run(&mut ops);
+        // A failed write drops the device, so its state is the result of the write.
         if self.devices.writable(device) { Ok(()) } else { Err(self.failed()) }
     }
 }

@@ -1,13 +1,16 @@
-//! The root: appended to zones 0 and 1 of some devices in turn, newest wins.
+//! Writing roots: each root is appended to zone 0 or zone 1 of several devices; the newest whole root wins.
 //!
-//! Invariants
-//! 1. On each device the newest root that is whole lies in the zone that is not being reset: a zone is reset only when
-//!    the other one holds the device's newest whole root.
-//! 2. The first root of a session goes to the other zone, so nothing is ever appended after what a crash may have
-//!    torn, and nothing is overwritten.
-//! 3. A root's number is used once, whether writing it succeeded or not.
-//! 4. A root counts as written when it is durable on m+1 devices; or on all that take writes, if that is fewer and
-//!    no more than m are lost.
+//! A *record* is a root as it lies on a device: a header block and the blocks of the body.
+//!
+//! # Invariants
+//! 1. A zone is reset only when the other zone of the device holds the device's newest whole root
+//!    (`RootEnd::advance` and `RootEnd::away_from`; test
+//!    `a_cut_at_any_point_leaves_the_root_before_or_the_one_being_written`).
+//! 2. The first root of a session goes to the other zone. So no root is appended after bytes that a crash may
+//!    have torn, and nothing is overwritten.
+//! 3. A root's number is used once, whether the write succeeded or not (`write_copies`).
+//! 4. A root counts as written when it is durable on m+1 devices. If fewer than m+1 take writes and at most m
+//!    are lost, it must be durable on all that take writes (`append_root`).
 //!
 //! ```text
 //!   zone 0: [5][6][7]…          full, 64 roots, or session ends
@@ -22,35 +25,36 @@ use warpfire_units::{BLOCK_BYTES, DeviceIndex, ZoneIndex};
 use crate::error::PoolError;
 use crate::pool::{Inner, Pool};
 
-/// Most roots in a zone before the other one is used: bounds what an open has to read.
+/// Most roots in one zone before the other zone is used. It limits the headers that an open reads.
 const RECORDS_MAX: u32 = 64;
 
-/// Devices that get a copy of each root, where there are so many; at least m+1 always.
+/// Devices that get a copy of each root, if the pool has so many; m+1 if that is more.
 const COPIES: usize = 8;
 
-/// What the pool hands back from the newest root.
+/// The newest root, as `Pool::open` returns it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Root {
     /// Its number; later roots have larger ones.
     pub sequence: u64,
-    /// The session that wrote it.
+    /// Epoch of the session that wrote it.
     pub epoch: u32,
-    /// What was given to `write_root`; empty in a new pool.
+    /// The bytes that the client passed to `write_root`; empty in a new pool.
     pub payload: Vec<u8>,
 }
 
-/// Where roots stand, device by device.
+/// State of the roots on all devices.
 pub(crate) struct Roots {
-    /// The number last used.
+    /// The number used last.
     pub sequence: u64,
-    /// Seconds since 1970 when the pool was made; copied from root to root.
+    /// Seconds since 1970 when the pool was created; copied from root to root.
     pub made_seconds: i64,
-    /// `None` once a root with this session's epoch is durable; until then what such a root must say.
+    /// Payload of the last session's newest root. `None` once a root with this session's epoch is durable.
     pub inherited: Option<Vec<u8>>,
+    /// By device index.
     pub ends: Vec<RootEnd>,
 }
 
-/// Where the next root goes on one device.
+/// The place of the next root on one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RootEnd {
     zone: u32,
@@ -59,16 +63,18 @@ pub(crate) struct RootEnd {
 }
 
 impl RootEnd {
-    /// An empty first zone, just reset.
+    /// The start of zone 0, which has been reset.
     pub(crate) const EMPTY: RootEnd = RootEnd { zone: 0, block: 0, records: 0 };
 
-    /// The device's newest whole root lies in `zone`: the other one is next.
+    /// The start of the other zone, which must be reset first. `zone` holds the device's newest whole root.
     pub(crate) fn away_from(zone: ZoneIndex) -> Self {
         RootEnd { zone: zone.0, block: 0, records: RECORDS_MAX }
     }
 
-    /// Makes room for a record and says where, and whether the zone must be reset first.
+    /// Reserves room for a record. Returns its zone, its first block, and whether the zone must be reset
+    /// first.
     fn advance(&mut self, record_blocks: u32, zone_blocks: u32) -> (ZoneIndex, u32, bool) {
+        assert!(record_blocks <= zone_blocks, "a record is no longer than a zone");
         let switches_zone = self.records >= RECORDS_MAX || record_blocks > zone_blocks - self.block;
         if switches_zone {
             *self = RootEnd { zone: 1 - self.zone, block: 0, records: 0 };
@@ -76,12 +82,13 @@ impl RootEnd {
         let block = self.block;
         self.block += record_blocks;
         self.records += 1;
+        assert!(self.block <= zone_blocks && self.zone <= 1, "a record lies in a root zone");
         (ZoneIndex(self.zone), block, switches_zone)
     }
 }
 
 impl Pool {
-    /// Most payload bytes that a root can have.
+    /// Most payload bytes of a root.
     #[must_use]
     pub fn root_payload_bytes_max(&self) -> u64 {
         let blocks = u64::from(self.inner.zone_blocks) - 1;
@@ -89,11 +96,12 @@ impl Pool {
         (blocks * BLOCK_BYTES as u64 - table).min(u64::from(u32::MAX) - table)
     }
 
-    /// Makes `payload` what the next open returns, durable on return. Everything written before this call is
-    /// made durable first.
+    /// Writes a root with `payload`, which the next open returns. Durable on return. Everything written
+    /// before this call becomes durable before the root.
     ///
     /// # Errors
-    /// `RootTooLarge`; `Failed` if too few devices took it: then the next open may find this root or the last.
+    /// `RootTooLarge`; `Failed` if too few devices hold the root: the next open then finds this root or the
+    /// last one.
     pub fn write_root(&self, payload: &[u8]) -> Result<(), PoolError> {
         let (bytes, max) = (payload.len() as u64, self.root_payload_bytes_max());
         if bytes > max {
@@ -105,7 +113,7 @@ impl Pool {
 }
 
 impl Inner {
-    /// Writes the inherited root again under this session's epoch, unless a root of this session is there.
+    /// Writes the inherited root again with this session's epoch, unless this session wrote a root already.
     pub(crate) fn ensure_epoch_is_durable(&self) -> Result<(), PoolError> {
         let mut roots = self.roots.lock();
         match roots.inherited.clone() {
@@ -114,14 +122,19 @@ impl Inner {
         }
     }
 
+    /// Makes all earlier writes durable, then a root with `payload`.
     fn append_root(&self, roots: &mut Roots, payload: &[u8]) -> Result<(), PoolError> {
+        // The root may refer to anything written so far, so all of it must be durable before the root is
+        // written.
         self.flush()?;
         let candidates = self.devices.all_writable();
         let wanted = COPIES.max(usize::from(self.parity) + 1);
         let copies = self.write_copies(roots, payload, &candidates, wanted)?;
-        let all_there_are = copies == self.devices.all_writable().len();
+        // m+1 copies: an open may miss m devices and must still find this root. Fewer are enough only if
+        // every device that an open can combine with the lost ones holds it.
+        let is_on_all_writable = copies == self.devices.all_writable().len();
         let enough = copies > usize::from(self.parity)
-            || (copies > 0 && all_there_are && self.devices.lost_count() <= usize::from(self.parity));
+            || (copies > 0 && is_on_all_writable && self.devices.lost_count() <= usize::from(self.parity));
         if !enough {
             return Err(self.failed());
         }
@@ -129,8 +142,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes and flushes one root on the first `wanted` of `candidates`, and on further ones for those that fail.
-    /// Returns how many hold it.
+    /// Writes and flushes one root on the first `wanted` of the `candidates`; for each that fails, on one
+    /// more. Returns the number of devices that hold the root.
     pub(crate) fn write_copies(
         &self,
         roots: &mut Roots,
@@ -138,6 +151,8 @@ impl Inner {
         candidates: &[DeviceIndex],
         wanted: usize,
     ) -> Result<usize, PoolError> {
+        // Before the first write: the number is spent even if every write fails, because a failed write may
+        // have left a whole root on a device.
         roots.sequence += 1;
         let body = encode_body(self.devices.table(), payload);
         let mut copies = 0;
@@ -149,10 +164,13 @@ impl Inner {
             self.flush()?;
             copies += now.iter().filter(|d| self.devices.writable(**d)).count();
         }
+        assert!(copies <= candidates.len(), "a device holds one copy");
         Ok(copies)
     }
 
+    /// Writes the root on `devices`, in one batch, without a flush. Devices that fail are dropped.
     fn write_to(&self, roots: &mut Roots, body: &[u8], devices: &[DeviceIndex]) {
+        // Records are collected first: the operations borrow them.
         let mut records = Vec::with_capacity(devices.len());
         for device in devices {
             let header = self.root_header(roots, body, *device);
@@ -165,6 +183,7 @@ impl Inner {
             let mut record = AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES);
             let (first, rest) = record.split_at_mut(BLOCK_BYTES);
             header.encode(first);
+            debug_assert!(RootHeader::decode(first).is_ok(), "a written root header decodes");
             rest[..body.len()].copy_from_slice(body);
             records.push(((*device, self.zone_offset(zone, block)), record));
         }

@@ -1,8 +1,18 @@
-//! Walking the stripes of a segment that was open when power went.
+//! The walk of an open segment: recovery's search for the stripes of a segment that was open at a crash.
 //!
-//! Each stripe's header says how long it is, so the next one's place follows. Where no column has the next header, the
-//! stripe never arrived, or is damaged beyond parity. A later stripe then lies within one stripe's length, if there
-//! is one; its number and place tell how many stripes and rows are lost before it.
+//! A stripe's header contains its length, and with it the place of the next stripe. If no column has the next
+//! header, the stripe was never written or is damaged beyond parity. If a later stripe exists, it begins
+//! within one stripe's length; its number and its place determine how many stripes and rows were lost before
+//! it.
+//!
+//! ```text
+//!   headers_at ── found ──▶ report_stripe ──▶ next place
+//!       └──── none ──▶ next_stripe_after ── found ──▶ lost stripes, reported as damaged ──▶ next place
+//!                              └──── none ──▶ end of the segment
+//! ```
+//!
+//! A block counts only with this segment's identity and epoch. So bytes from an earlier use of the zone never
+//! become a stripe (test `after_any_cut_flushed_stripes_are_whole_and_no_stripe_is_wrong`).
 
 use std::sync::Arc;
 
@@ -20,55 +30,57 @@ use crate::segment::stripe_index::{StripeIndex, StripePlace};
 
 const OUTSIDE: Corrupt = Corrupt::new(213, "open segment lies outside the devices");
 
-/// How much of a stripe is there.
+/// How much of a stripe can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StripeHealth {
     /// Every block of every column verifies.
     Intact,
-    /// All payload can be read, but not from every column: the segment has less than full parity.
+    /// All payload can be read, but some column cannot: the stripe has less than full parity.
     Degraded,
-    /// Some payload can not be read.
+    /// Some payload cannot be read.
     Damaged,
 }
 
-/// A stripe that the walk came to.
+/// One stripe of a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WalkedStripe<'a> {
-    /// Its place in the segment.
+    /// Its number in the segment.
     pub index: u32,
-    /// The number that the log gave it; 0 if no header was found.
+    /// The `sequence` with which it was prepared; 0 if no header was found.
     pub sequence: u64,
-    /// Its rows; if no header was found, a length that makes the later stripes' addresses right.
+    /// Number of its rows. If no header was found, a number with which the later stripes have their right
+    /// addresses.
     pub rows: u16,
-    /// Payload bytes in it; 0 if no header was found.
+    /// Bytes of its payload; 0 if no header was found.
     pub payload_bytes: usize,
-    /// How much of it is there.
+    /// How much of it can be read.
     pub health: StripeHealth,
-    /// Its payload, verified: mirror stripes that are not damaged.
+    /// Its verified payload. Only for mirror stripes that are not damaged.
     pub payload: Option<&'a [u8]>,
 }
 
-/// What the headers at one place agree on.
+/// The fields that the headers of one stripe's columns have in common.
 pub(crate) struct AgreedHeaders {
     pub sequence: u64,
     pub rows: u16,
     pub payload_bytes: usize,
-    /// Columns whose header verified.
+    /// Number of columns with a header that verified and agrees.
     count: usize,
     /// Mirror: the first payload bytes.
     pub inline: Vec<u8>,
 }
 
 impl Pool {
-    /// Walks the stripes of a segment that is not adopted yet: from behind the first `from` stripes that `d` lists, which
-    /// are not read, to the last that is found, each verified whole. Returns how many the segment has, the first ones
-    /// included. Nothing is written or remembered.
+    /// Walks the stripes of a segment that is not adopted yet, and passes each of them, verified whole, to
+    /// `each`. The walk begins after the first `from` stripes of `d`, which it does not read. Returns the
+    /// number of stripes, the first `from` included. Nothing is written, and the segment is not added to the
+    /// pool.
     ///
     /// # Errors
-    /// `Misfit` if the segment can not lie in this pool.
+    /// `Misfit` if the segment does not fit the pool.
     ///
     /// # Panics
-    /// If the segment is known already: only recovery, before it adopts, walks. If `d` lists fewer stripes than `from`.
+    /// If the segment is adopted already, or `d` lists fewer stripes than `from`.
     pub fn walk_open_segment(
         &self,
         d: &SegmentDescriptor,
@@ -76,7 +88,7 @@ impl Pool {
         each: &mut dyn FnMut(WalkedStripe<'_>),
     ) -> Result<u32, PoolError> {
         let inner = &self.inner;
-        assert!(!inner.segments.read().contains_key(&d.id), "an adopted segment is not recovered");
+        assert!(!inner.segments.read().contains_key(&d.id), "an adopted segment is not walked");
         let table = inner.devices.table();
         let inside = |(device, zone): &(warpfire_units::DeviceIndex, warpfire_units::ZoneIndex)| {
             table.get(usize::from(device.0)).is_some_and(|entry| zone.0 < entry.zones)
@@ -85,7 +97,7 @@ impl Pool {
             return Err(PoolError::Misfit { id: d.id, source: OUTSIDE });
         }
         let segment = PoolSegment::new(d, StripeIndex::default());
-        assert!(from <= d.stripe_count(), "a walk begins behind stripes that are listed");
+        assert!(from <= d.stripe_count(), "a walk begins after stripes that are listed");
         let mut listed = d.clone();
         listed.truncate_stripes(from);
         let too_long = PoolError::Misfit { id: d.id, source: TOO_LONG };
@@ -94,12 +106,15 @@ impl Pool {
         while stripes.end_block() < inner.zone_blocks {
             let (stripe, block) = (stripes.count(), stripes.end_block());
             if let Some(headers) = inner.headers_at(&segment, stripe, block, &mut window) {
+                // No writer makes a stripe longer than its zone: such a header is not of this segment.
                 if u32::from(headers.rows) >= inner.zone_blocks - block {
                     break;
                 }
                 let place = stripes.push(headers.rows);
                 inner.report_stripe(&segment, &place, &headers, &window, each);
             } else if let Some((next, at)) = inner.next_stripe_after(&segment, stripe, block) {
+                // The rows of each lost stripe are unknown, but their sum is not. Any split of the sum
+                // serves: later stripes have their right addresses, and the lost ones are unreadable anyway.
                 let Some(lengths) = lost_lengths(segment.kind, next - stripe, at - block) else { break };
                 for rows in lengths {
                     let index = stripes.push(rows).stripe;
@@ -108,16 +123,25 @@ impl Pool {
                         WalkedStripe { index, sequence: 0, rows, payload_bytes: 0, health, payload: None };
                     each(lost);
                 }
+                assert_eq!(
+                    (stripes.count(), stripes.end_block()),
+                    (next, at),
+                    "the walk reached the next stripe"
+                );
             } else {
                 break;
             }
         }
+        assert!(stripes.end_block() <= inner.zone_blocks, "all stripes lie in the zone");
         Ok(stripes.count())
     }
 }
 
-/// Lengths of `count` lost stripes that together take `blocks`, headers included; `None` if they can not.
+/// Numbers of rows of `count` lost stripes that together take `blocks`, headers included; `None` if there are
+/// none.
 fn lost_lengths(kind: SegmentKind, count: u32, blocks: u32) -> Option<Vec<u16>> {
+    // A bulk stripe has a row at least. Each stripe gets as many rows as it can while the others keep their
+    // minimum.
     let least = u32::from(kind == SegmentKind::Bulk);
     let mut rows = blocks.checked_sub(count)?;
     let lengths: Vec<u16> = (0..count)
@@ -132,7 +156,8 @@ fn lost_lengths(kind: SegmentKind, count: u32, blocks: u32) -> Option<Vec<u16>> 
 }
 
 impl Inner {
-    /// Reads the header block of every column, if `window` has not got it, and puts together what those say that are this stripe's.
+    /// The headers of one stripe, from `window`; a block that is not in the window is read. `None` if no
+    /// column has a header of this stripe.
     pub(crate) fn headers_at(
         &self,
         segment: &PoolSegment,
@@ -154,16 +179,18 @@ impl Inner {
                 count: 0,
                 inline: found.inline().to_vec(),
             });
+            // The first header decides. One with the same identity that disagrees counts as lost.
             if (agreed.sequence, agreed.rows) == (h.sequence, h.rows) {
                 agreed.count += 1;
                 self.checksums.put(segment.id, stripe, column, found.crcs().collect::<Arc<[u32]>>());
             }
         }
+        debug_assert!(agreed.as_ref().is_none_or(|a| (1..=segment.width()).contains(&a.count)));
         agreed
     }
 
-    /// The first stripe after `stripe`, and its block, within one stripe's length. Looks on m+1 columns: of those
-    /// one is sound as long as damage stays within parity.
+    /// The first stripe after `stripe`, and its block, if it begins within one stripe's length. Reads m+1
+    /// columns: one of them is sound as long as damage stays within parity.
     fn next_stripe_after(&self, segment: &PoolSegment, stripe: u32, block: u32) -> Option<(u32, u32)> {
         let window = (self.zone_blocks - block).min(u32::from(ROWS_MAX) + 2);
         let columns: Vec<usize> = (0..=usize::from(segment.parity)).collect();
@@ -171,6 +198,8 @@ impl Inner {
         let mut nearest: Option<(u32, u32)> = None;
         for (column, blocks) in columns.iter().zip(&read) {
             let Some(blocks) = blocks else { continue };
+            // A header counts under its own stripe number, so that payload that looks like a header of
+            // another segment is ignored.
             let found = (0u32..).zip(blocks.chunks_exact(BLOCK_BYTES)).skip(1).find_map(|(n, b)| {
                 let later = StripeHeader::decode(b).ok()?.header.identity.stripe;
                 self.verify_header(segment, later, *column, b)?;
@@ -178,10 +207,11 @@ impl Inner {
             });
             nearest = [nearest, found].into_iter().flatten().min();
         }
+        debug_assert!(nearest.is_none_or(|(at, later)| at > block && later > stripe), "the walk advances");
         nearest.map(|(at, stripe)| (stripe, at))
     }
 
-    /// All rows of a stripe, from the window if it has got them.
+    /// All rows of a stripe on every readable column, from the window if it contains them.
     fn whole_stripe(
         &self,
         segment: &PoolSegment,
@@ -191,6 +221,8 @@ impl Inner {
         if place.rows == 0 {
             return Vec::new();
         }
+        // `verify_shard` needs the CRC table of every column. If one is not cached, all columns are read
+        // again.
         let verify = |(column, blocks)| self.verify_shard(segment, place, column, blocks);
         let in_window = window.rows(place).and_then(|rows| rows.map(verify).collect());
         in_window.unwrap_or_else(|| {
@@ -199,6 +231,7 @@ impl Inner {
         })
     }
 
+    /// Verifies a stripe whole and passes it to `each`.
     fn report_stripe(
         &self,
         segment: &PoolSegment,
@@ -207,6 +240,7 @@ impl Inner {
         window: &HeaderReadahead,
         each: &mut dyn FnMut(WalkedStripe<'_>),
     ) {
+        // Health is decided by the row with the fewest sound columns; the header counts as a row.
         let mut worst = headers.count;
         let mut payload = headers.inline.clone();
         let shards = self.whole_stripe(segment, place, window);
@@ -219,6 +253,7 @@ impl Inner {
             }
         }
         payload.truncate(headers.payload_bytes);
+        debug_assert!(worst <= segment.width(), "no more columns are sound than there are");
         let health = if worst == segment.width() {
             StripeHealth::Intact
         } else if worst >= segment.needed() {
