@@ -1,24 +1,27 @@
-//! The CRC tables of shards that were read or written lately.
+//! A cache of the CRC tables of shards that were read or written recently.
 //!
-//! A table is at most 1 KiB for a shard of at most 1 MiB, so the cache holds the tables of some 30 GiB.
+//! The *CRC table* of a shard holds the checksum of each of its blocks; it is stored in the shard's header
+//! block. With a cached table, a read of a shard need not read the header. A table has at most 1 KiB for a
+//! shard of at most 1 MiB, so the cache covers some 30 GiB.
 
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use quick_cache::Weighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
-use warpfire_units::SegmentId;
+use warpfire_format::segment::ROWS_MAX;
+use warpfire_units::{COLUMNS_MAX, SegmentId};
 
-/// Most bytes of tables kept, bookkeeping counted.
+/// Most bytes in the cache, bookkeeping included.
 const CACHE_BYTES_MAX: u64 = 32 << 20;
 
-/// Bytes that one entry costs beside its table.
+/// Bytes of bookkeeping for one entry.
 const ENTRY_BYTES: u64 = 64;
 
 /// The CRC32C of each block of one shard.
 pub(crate) type CrcTable = Arc<[u32]>;
 
-/// Segment, stripe, column. Segment numbers are never reused, so an entry never turns stale.
+/// Segment, stripe, column. Segment numbers are never reused, so an entry never becomes stale.
 type CrcTableKey = (SegmentId, u32, u16);
 
 #[derive(Clone)]
@@ -35,7 +38,7 @@ pub(crate) struct Checksums(Cache<CrcTableKey, CrcTable, TableWeight, FixedState
 
 impl Checksums {
     pub(crate) fn new() -> Self {
-        // Tables of full shards, the common case, decide how many entries to expect.
+        // The cache sizes its own hash map by this number. Most entries are tables of full shards, of 1 KiB.
         let expected = CACHE_BYTES_MAX / (ENTRY_BYTES + 1024);
         let lifecycle = DefaultLifecycle::default();
         let hasher = FixedState::default();
@@ -46,12 +49,14 @@ impl Checksums {
         self.0.get(&(segment, stripe, column as u16))
     }
 
-    /// Makes the next reader of the shard read and judge its header.
+    /// Removes a table, so that the next reader of the shard reads and verifies its header.
     pub(crate) fn remove(&self, segment: SegmentId, stripe: u32, column: usize) {
         self.0.remove(&(segment, stripe, column as u16));
     }
 
     pub(crate) fn put(&self, segment: SegmentId, stripe: u32, column: usize, table: CrcTable) {
+        debug_assert!(column < COLUMNS_MAX, "a column number fits the key");
+        debug_assert!(table.len() <= usize::from(ROWS_MAX), "a shard has no more rows than a header lists");
         self.0.insert((segment, stripe, column as u16), table);
     }
 }

@@ -1,8 +1,8 @@
-//! Reading: every block is verified, and reconstructed from its stripe where it does not verify.
+//! Reading: every block is verified. A block that does not verify is reconstructed from its stripe.
 
 // Caches the checksum tables of stripes that were read or written.
 pub(crate) mod checksums;
-// Reads the slices that a caller asks for, many at once.
+// Reads slices for callers, many at once.
 pub(crate) mod read_slices;
 // Reads and verifies rows of one stripe on several columns.
 pub(crate) mod read_stripe;

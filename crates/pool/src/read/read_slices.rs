@@ -1,9 +1,22 @@
-//! Reading slices: only the blocks that are needed, all at once, verified; and rebuilt where that fails.
+//! Reading slices: the needed blocks only, in one batch of device reads; each block is verified, and
+//! reconstructed if it is lost.
 //!
-//! Invariants
-//! 1. Not one byte reaches the caller as read that was not verified, or rebuilt from what was.
-//! 2. A column's blocks and, at the first touch, its header are read in the same batch.
-//! 3. Whole blocks that go to aligned memory are read in place; the others pass through a bounce buffer.
+//! Terms. A *piece* is the part of a slice that lies on one column of one stripe. A row of a piece is *lost*
+//! if its block could not be read or did not verify. A *bounce buffer* is aligned memory that a device fills
+//! and the piece copies from.
+//!
+//! # Invariants
+//! 1. A read returns `Ok` only if every byte was verified, or reconstructed from verified blocks (assert in
+//!    `read_batch`; test `random_stripes_read_back_in_random_pieces_with_random_rot`).
+//! 2. The blocks of a piece, and its header if the CRC table is not cached, are read in the same batch (test
+//!    `a_small_read_costs_two_reads_at_first_and_one_from_then_on`).
+//! 3. Whole blocks are read straight into aligned memory of the caller; other pieces use a bounce buffer
+//!    (`ReadPiece::split_off`).
+//!
+//! ```text
+//!   split_off ──▶ fetch ──▶ verify_piece ──────────────── nothing lost ─────────▶ deliver
+//!                               └── lost rows ──▶ reconstruct_pieces ──▶ filled ──┘
+//! ```
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,23 +32,26 @@ use crate::read::checksums::CrcTable;
 use crate::segment::pool_segment::PoolSegment;
 use crate::segment::stripe_index::StripePlace;
 
-/// Most bytes in flight for one call: what the bounce buffers may take. Four full stripes.
+/// Most bytes that one call reads in one batch, and so the most that its bounce buffers hold: four full
+/// stripes.
 const BATCH_BYTES_MAX: usize = 16 << 20;
 
 impl Pool {
-    /// Fills `buf`, whose length is the slice's, with the slice's bytes. What can not be read or does not verify
-    /// is rebuilt, counted, and its segment listed as damaged. Reading into 4096-aligned memory copies nothing.
+    /// Fills `buf` with the slice's bytes; both have the same length. A block that cannot be read or does not
+    /// verify is reconstructed and counted, and its segment is listed as damaged. A read into memory aligned
+    /// to 4096 bytes copies nothing.
     ///
     /// # Errors
-    /// `Unreadable` beyond parity; `BadSlice` outside what was written, or in a mirror; `UnknownSegment`.
+    /// `Unreadable` if more is lost than parity covers; `BadSlice` if the slice is not inside the written
+    /// payload, or in a mirror; `UnknownSegment`.
     pub fn read(&self, slice: SlicePtr, buf: &mut [u8]) -> Result<(), PoolError> {
         self.read_many(&mut [(slice, buf)])
     }
 
-    /// As `read`, for many slices at once: the devices see them together.
+    /// As `read`, for many slices: the devices get their reads in one batch.
     ///
     /// # Errors
-    /// As `read`, for the first slice that fails; the other buffers may or may not have been filled.
+    /// As `read`, for the first slice that fails; the content of all buffers is undefined then.
     ///
     /// # Panics
     /// If a buffer is not as long as its slice.
@@ -46,6 +62,7 @@ impl Pool {
         for (slice, buf) in reads {
             assert_eq!(slice.len_bytes as usize, buf.len(), "a buffer is as long as its slice");
             let segment = inner.segment(slice.segment)?;
+            // The payload of a mirror begins in its header blocks; recovery alone reads it, by walking.
             if segment.kind != SegmentKind::Bulk {
                 return Err(PoolError::BadSlice(*slice));
             }
@@ -57,6 +74,7 @@ impl Pool {
                 at += piece.dest.len() as u64;
                 batch_bytes += piece.dest.len();
                 batch.push(piece);
+                // The limit bounds memory: a read of unaligned buffers needs a bounce buffer for every piece.
                 if batch_bytes >= BATCH_BYTES_MAX {
                     inner.read_batch(&mut batch)?;
                     batch.clear();
@@ -68,32 +86,35 @@ impl Pool {
     }
 }
 
-/// A part of a slice that lies on one column of one stripe without a gap.
+/// The part of a slice that lies on one column of one stripe.
 struct ReadPiece<'a> {
     segment: Arc<PoolSegment>,
     place: StripePlace,
     column: usize,
     first_row: u16,
-    /// Blocks that hold it.
+    /// Number of blocks that hold the piece.
     rows: u16,
-    /// Bytes of the first block that are not wanted.
+    /// Bytes of the first block before the piece.
     skip: usize,
     dest: &'a mut [u8],
-    /// `None` when the blocks go straight to `dest`.
+    /// `None` if the device fills `dest` itself.
     bounce: Option<AlignedBuf>,
-    /// The header block, when the CRC table is not cached.
+    /// Memory for the header block; `None` if the CRC table is cached.
     header: Option<AlignedBuf>,
     table: Option<CrcTable>,
+    /// Whether every device read for this piece succeeded.
     reached: bool,
-    /// Rows that did not come or did not verify.
+    /// Rows that are lost and not reconstructed yet.
     lost: Vec<u16>,
 }
 
 impl<'a> ReadPiece<'a> {
-    /// The piece at payload offset `at` that fills as much of the front of `rest` as lies in one run of blocks.
+    /// The piece at payload offset `at`. Takes its bytes from the front of `rest`. `None` if no stripe has
+    /// the offset.
     fn split_off(segment: &Arc<PoolSegment>, at: u64, rest: &mut &'a mut [u8]) -> Option<ReadPiece<'a>> {
         let block = BLOCK_BYTES as u64;
         let data = u64::from(segment.data);
+        // Within a stripe the payload runs down the first column, then down the second, and so on.
         let place = segment.stripes.read().find_row(at / (data * block))?;
         let within = usize::try_from(at - place.first_row * data * block).ok()?;
         let column_bytes = usize::from(place.rows) * BLOCK_BYTES;
@@ -101,12 +122,16 @@ impl<'a> ReadPiece<'a> {
         let skip = in_column % BLOCK_BYTES;
         let mut len = rest.len().min(column_bytes - in_column);
         let aligned = skip == 0 && (rest.as_ptr() as usize).is_multiple_of(BLOCK_BYTES);
+        // Whole blocks go straight to the caller's memory. The rest of the last block becomes a piece of its
+        // own, so that only this piece needs a bounce buffer.
         if aligned && len > BLOCK_BYTES {
             len -= len % BLOCK_BYTES;
         }
         let (dest, later) = std::mem::take(rest).split_at_mut(len);
         *rest = later;
         let rows = (skip + len).div_ceil(BLOCK_BYTES);
+        debug_assert!(column < usize::from(segment.data), "payload lies on data columns only");
+        debug_assert!(in_column / BLOCK_BYTES + rows <= usize::from(place.rows), "a piece is in one column");
         let in_place = aligned && len.is_multiple_of(BLOCK_BYTES);
         Some(ReadPiece {
             segment: Arc::clone(segment),
@@ -138,7 +163,7 @@ impl<'a> ReadPiece<'a> {
         }
     }
 
-    /// Hands over what passed through the bounce buffer.
+    /// Copies the piece out of the bounce buffer, if it has one.
     fn deliver(&mut self) {
         if let Some(bounce) = &self.bounce {
             self.dest.copy_from_slice(&bounce[self.skip..self.skip + self.dest.len()]);
@@ -149,6 +174,7 @@ impl<'a> ReadPiece<'a> {
 impl Inner {
     fn read_batch(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), PoolError> {
         self.fetch(batch);
+        // Lost pieces are grouped by stripe: one reconstruction reads the other columns once for all of them.
         let mut incomplete: BTreeMap<(SegmentId, u32), Vec<usize>> = BTreeMap::new();
         for (n, piece) in batch.iter_mut().enumerate() {
             self.verify_piece(piece);
@@ -160,13 +186,15 @@ impl Inner {
             self.reconstruct_pieces(batch, &members)?;
         }
         for piece in batch {
+            debug_assert!(piece.lost.is_empty(), "every row was verified or reconstructed");
             piece.deliver();
         }
         Ok(())
     }
 
-    /// Reads the blocks of all pieces, and the headers of those whose table is not cached.
+    /// Reads the blocks of all pieces, and the headers of those without a cached table, in one batch.
     fn fetch(&self, batch: &mut [ReadPiece<'_>]) {
+        // `owners[i]` is the piece that `ops[i]` reads for.
         let mut ops: Vec<DeviceOp<'_>> = Vec::with_capacity(batch.len());
         let mut owners = Vec::with_capacity(batch.len());
         let mut unreached = Vec::new();
@@ -175,6 +203,7 @@ impl Inner {
             piece.table = self.checksums.get(segment.id, place.stripe, piece.column);
             let header_at = self.locate(segment, place, piece.column, None);
             let blocks_at = self.locate(segment, place, piece.column, Some(piece.first_row));
+            // A missing or gone device has no read operation: the piece counts as unreached without any I/O.
             if piece.table.is_none() {
                 let header = piece.header.insert(AlignedBuf::zeroed(BLOCK_BYTES));
                 match self.devices.read_op(header_at, header) {
@@ -200,14 +229,17 @@ impl Inner {
         self.devices.run(&mut ops);
         let failed = ops.iter().zip(&owners).filter(|(op, _)| op.result.is_err()).map(|(_, n)| *n);
         unreached.extend(failed);
+        // Set only now: the operations borrow the pieces until here.
         for n in unreached {
             batch[n].reached = false;
         }
     }
 
-    /// Verifies what came, and lists the rows that are lost.
+    /// Verifies the blocks of a piece and lists its lost rows.
     fn verify_piece(&self, piece: &mut ReadPiece<'_>) {
         let rows = piece.first_row..piece.first_row + piece.rows;
+        debug_assert!(rows.end <= piece.place.rows, "a piece reads rows of its stripe");
+        // Identity first: the checksums in another shard's header would accept another shard's blocks.
         if piece.reached
             && let Some(header) = &piece.header
         {
@@ -223,9 +255,11 @@ impl Inner {
         };
     }
 
-    /// Rebuilds the lost rows of pieces that lie in one stripe.
+    /// Reconstructs the lost rows of the pieces `members`, which lie in one stripe.
     fn reconstruct_pieces(&self, batch: &mut [ReadPiece<'_>], members: &[usize]) -> Result<(), PoolError> {
         let pieces = || members.iter().map(|n| &batch[*n]);
+        // One range of rows for all pieces: they mostly lose the same rows, and one range is one read of each
+        // column.
         let first = pieces().filter_map(|p| p.lost.first()).min().copied();
         let last = pieces().filter_map(|p| p.lost.last()).max().copied();
         let (Some(first), Some(last)) = (first, last) else { return Ok(()) };
@@ -234,13 +268,18 @@ impl Inner {
         columns.dedup();
         let segment = Arc::clone(&batch[members[0]].segment);
         let place = batch[members[0]].place;
+        assert!(pieces().all(|p| p.segment.id == segment.id && p.place == place), "pieces of one stripe");
+        // A device that is missing is known already. A device that is present and lost a block is news.
         if columns.iter().any(|c| self.devices.state(segment.columns[*c].0).is_readable()) {
             self.note_damage(segment.id);
+        } else if !segment.is_degraded_read_reported.swap(true, Relaxed) {
+            tracing::debug!(segment = segment.id.get(), "segment read without a device");
         }
         let reconstructed = self.reconstruct(&segment, &place, &columns, first..last + 1)?;
         for n in members {
             let piece = &mut batch[*n];
             for row in std::mem::take(&mut piece.lost) {
+                // Only lost rows are copied: a verified block needs no second opinion.
                 let block = reconstructed.block(piece.column, row);
                 let at = usize::from(row - piece.first_row) * BLOCK_BYTES;
                 piece.blocks_mut()[at..at + BLOCK_BYTES].copy_from_slice(block);

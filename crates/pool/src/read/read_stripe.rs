@@ -1,4 +1,8 @@
-//! Reading columns of one stripe and judging them: identity first, then each block's checksum.
+//! Reading columns of one stripe and verifying them: identity first, then each block's checksum.
+//!
+//! A shard is used only if its header carries the expected identity (pool, segment, epoch, stripe, column).
+//! So a stale, misdirected or lost write counts as a lost shard (test
+//! `a_shard_of_another_stripe_segment_or_column_is_not_taken_for_the_right_one`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,31 +17,32 @@ use crate::read::checksums::CrcTable;
 use crate::segment::pool_segment::PoolSegment;
 use crate::segment::stripe_index::StripePlace;
 
-/// Some rows of one column, read and judged.
+/// Consecutive rows of one column of a stripe, with the result of verification.
 pub(crate) struct Shard {
     pub column: usize,
-    /// The first row that was read; the others follow.
+    /// The first row that was read.
     first_row: u16,
     blocks: AlignedBuf,
-    /// For each row read, whether it verified.
+    /// For each row that was read, whether it verified.
     sound: Vec<bool>,
 }
 
 impl Shard {
-    /// Whether the block of this row verified.
+    /// Whether the block of this row was read and verified.
     pub(crate) fn is_sound(&self, row: u16) -> bool {
         row.checked_sub(self.first_row).and_then(|n| self.sound.get(usize::from(n))).copied() == Some(true)
     }
 
-    /// The blocks of these rows, sound or not.
+    /// The blocks of these rows, verified or not.
     pub(crate) fn rows(&self, rows: Range<u16>) -> &[u8] {
+        debug_assert!(self.first_row <= rows.start, "only rows that were read are used");
         let at = |row: u16| usize::from(row - self.first_row) * BLOCK_BYTES;
         &self.blocks[at(rows.start)..at(rows.end)]
     }
 }
 
 impl Inner {
-    /// Where a row of a column lies; row `None` is the header.
+    /// Device and byte offset of a row of a column; row `None` is the header.
     pub(crate) fn locate(
         &self,
         segment: &PoolSegment,
@@ -45,12 +50,13 @@ impl Inner {
         column: usize,
         row: Option<u16>,
     ) -> (DeviceIndex, u64) {
+        debug_assert!(row.is_none_or(|row| row <= place.rows), "a row is one of its stripe's, or their end");
         let (device, zone) = segment.columns[column];
         let block = place.block + row.map_or(0, |r| u32::from(r) + 1);
         (device, self.zone_offset(zone, block))
     }
 
-    /// The shard's header, if `block` holds it and not something else.
+    /// The shard's header, if `block` is a header with the shard's identity.
     pub(crate) fn verify_header<'a>(
         &self,
         segment: &PoolSegment,
@@ -62,7 +68,8 @@ impl Inner {
         StripeHeader::decode(block).ok().filter(|h| h.header.identity == expected)
     }
 
-    /// The CRC table in a header block that was read; `None`, and counted, if it is not the shard's header.
+    /// The CRC table in a header block. `None` if the block is not the shard's header; the device's identity
+    /// errors then grow by one.
     pub(crate) fn verify_crc_table(
         &self,
         segment: &PoolSegment,
@@ -76,11 +83,12 @@ impl Inner {
             return None;
         };
         let table: CrcTable = header.crcs().collect();
+        assert_eq!(table.len(), usize::from(place.rows), "a header has one checksum for each row");
         self.checksums.put(segment.id, place.stripe, column, Arc::clone(&table));
         Some(table)
     }
 
-    /// Whether each block verifies, from row `first_row` on.
+    /// For each block, from row `first_row` on, whether it verifies. Blocks that do not are counted.
     pub(crate) fn verify_blocks<'a>(
         &'a self,
         segment: &'a PoolSegment,
@@ -99,7 +107,7 @@ impl Inner {
         })
     }
 
-    /// Judges all rows of one column that were read already; `None` if its table is not cached.
+    /// Verifies all rows of one column, which the caller has read; `None` if the CRC table is not cached.
     pub(crate) fn verify_shard(
         &self,
         segment: &PoolSegment,
@@ -114,8 +122,9 @@ impl Inner {
         Some(Shard { column, first_row: 0, blocks, sound })
     }
 
-    /// Reads `rows` of each of the `columns`, with headers where their tables are not cached, all at once. Columns
-    /// that are missing, do not answer, or are not what they should be are left out.
+    /// Reads `rows` of each of the `columns` in one batch, with the headers of those without a cached table.
+    /// The result leaves out columns on missing devices, columns with a failed read, and columns without the
+    /// expected identity.
     pub(crate) fn read_columns(
         &self,
         segment: &PoolSegment,
@@ -123,6 +132,7 @@ impl Inner {
         columns: &[usize],
         rows: Range<u16>,
     ) -> Vec<Shard> {
+        debug_assert!(rows.end <= place.rows, "only rows of the stripe are read");
         let mut fetches: Vec<ShardFetch> = columns
             .iter()
             .map(|column| ShardFetch {
@@ -134,14 +144,15 @@ impl Inner {
             })
             .collect();
         self.run_shard_fetches(segment, place, &mut fetches, &rows);
-        let judged = fetches.into_iter().filter(|f| !f.failed).filter_map(|f| {
+        let verified = fetches.into_iter().filter(|f| !f.failed).filter_map(|f| {
             let known = f.table.or_else(|| self.verify_crc_table(segment, place, f.column, &f.header));
             let table = known?;
+            // A buffer is at least one block long, also for a stripe without rows.
             let read = &f.blocks[..rows.len() * BLOCK_BYTES];
             let sound = self.verify_blocks(segment, f.column, &table, rows.start, read).collect();
             Some(Shard { column: f.column, first_row: rows.start, blocks: f.blocks, sound })
         });
-        judged.collect()
+        verified.collect()
     }
 
     fn run_shard_fetches(
@@ -151,6 +162,7 @@ impl Inner {
         fetches: &mut [ShardFetch],
         rows: &Range<u16>,
     ) {
+        // `owners[i]` is the fetch that `ops[i]` reads for.
         let mut owners = Vec::with_capacity(2 * fetches.len());
         let mut ops: Vec<DeviceOp<'_>> = Vec::with_capacity(2 * fetches.len());
         let mut unreachable = Vec::new();
@@ -160,6 +172,7 @@ impl Inner {
             let blocks = (!rows.is_empty())
                 .then(|| self.devices.read_op(blocks_at, &mut f.blocks[..rows.len() * BLOCK_BYTES]));
             let header = f.table.is_none().then(|| self.devices.read_op(header_at, &mut f.header));
+            // The outer `Option` says whether a read is needed, the inner one whether the device takes reads.
             for op in [blocks, header].into_iter().flatten() {
                 match op {
                     Some(op) => {
@@ -179,6 +192,7 @@ impl Inner {
     }
 }
 
+/// The reads of one column: its rows, and its header if the CRC table is not cached.
 struct ShardFetch {
     column: usize,
     table: Option<CrcTable>,

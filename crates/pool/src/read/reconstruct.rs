@@ -1,5 +1,8 @@
-//! Rebuilding blocks of one stripe from its other columns, row by row: each row needs any k sound blocks, and
-//! different rows may find them on different columns.
+//! Reconstruction: computing the lost blocks of one stripe from its other columns.
+//!
+//! A block is *sound* if it was read and verified. Each row needs any k sound blocks. Rows are solved
+//! independently, because different rows may have their sound blocks on different columns (test
+//! `rot_in_different_rows_of_more_columns_than_parity_is_still_reconstructed`).
 
 use std::ops::Range;
 
@@ -12,28 +15,37 @@ use crate::read::read_stripe::Shard;
 use crate::segment::pool_segment::PoolSegment;
 use crate::segment::stripe_index::StripePlace;
 
-/// Rows of the columns that were asked for, whole again.
+/// The reconstructed rows of the lost columns.
 pub(crate) struct ReconstructedBlocks {
     rows: Range<u16>,
     columns: Vec<(usize, AlignedBuf)>,
 }
 
 impl ReconstructedBlocks {
-    /// One block.
+    /// The block of a lost column in one row.
+    ///
+    /// # Panics
+    /// If the column or the row was not reconstructed.
     pub(crate) fn block(&self, column: usize, row: u16) -> &[u8] {
-        let (_, blocks) = self.columns.iter().find(|(c, _)| *c == column).expect("a column asked for");
+        debug_assert!(self.rows.contains(&row), "only reconstructed rows are used");
+        let (_, blocks) =
+            self.columns.iter().find(|(c, _)| *c == column).expect("only reconstructed columns are used");
         let at = usize::from(row - self.rows.start) * BLOCK_BYTES;
         &blocks[at..at + BLOCK_BYTES]
     }
 }
 
 impl Inner {
-    /// Rebuilds `rows` of the `lost` columns of a bulk stripe. Reads k other columns, and only if they do not suffice
-    /// the rest, the lost ones among them: what could not be read or verified before may be sound now or elsewhere.
-    /// Without parity that second read is all there is.
+    /// Reconstructs `rows` of the `lost` columns. Reads k other columns first. If some row then has fewer
+    /// than k sound blocks, reads all remaining columns too, the lost ones included: a failed read may
+    /// succeed the second time, and a lost column is rarely lost in every row. Without parity, the second
+    /// read of the lost columns is the only way.
     ///
     /// # Errors
     /// `Unreadable` if some row has fewer than k sound blocks.
+    ///
+    /// # Panics
+    /// If `lost` is empty or `rows` are not in the stripe.
     pub(crate) fn reconstruct(
         &self,
         segment: &PoolSegment,
@@ -41,9 +53,12 @@ impl Inner {
         lost: &[usize],
         rows: Range<u16>,
     ) -> Result<ReconstructedBlocks, PoolError> {
+        assert!(!lost.is_empty() && rows.end <= place.rows, "lost rows of one stripe are reconstructed");
         let reachable = |c: &usize| self.devices.state(segment.columns[*c].0).is_readable();
         let (mut first, mut second): (Vec<usize>, Vec<usize>) =
             (0..segment.width()).partition(|c| !lost.contains(c) && reachable(c));
+        // `first` is cut to k columns: reading more costs device time and helps only if one of these k is
+        // damaged too.
         if segment.parity == 0 {
             first.clear();
             second = lost.to_vec();
@@ -58,11 +73,13 @@ impl Inner {
         let blank = |c: &usize| (*c, AlignedBuf::zeroed(rows.len() * BLOCK_BYTES));
         let mut reconstructed =
             ReconstructedBlocks { rows: rows.clone(), columns: lost.iter().map(blank).collect() };
+        // Consecutive rows with the same sound columns share one solution and one pass of the erasure code.
         let mut start = rows.start;
         while start < rows.end {
             let pattern = soundness(&shards, start);
             let same = (start..rows.end).take_while(|r| soundness(&shards, *r) == pattern).count();
-            let end = start + u16::try_from(same).expect("fewer rows than a stripe has");
+            assert!(same > 0, "a row has the same sound columns as itself");
+            let end = start + u16::try_from(same).expect("no more rows than a stripe has");
             solve(segment, place, &shards, start..end, &mut reconstructed)?;
             start = end;
         }
@@ -78,7 +95,7 @@ fn soundness(shards: &[Shard], row: u16) -> Vec<bool> {
     shards.iter().map(|s| s.is_sound(row)).collect()
 }
 
-/// Fills rows in which the same shards are sound.
+/// Fills `rows` of the lost columns. The same shards are sound in all of these rows.
 fn solve(
     segment: &PoolSegment,
     place: &StripePlace,
@@ -92,11 +109,13 @@ fn solve(
     let mut wanted: Vec<(usize, &mut [u8])> = Vec::new();
     for (column, blocks) in &mut reconstructed.columns {
         let blocks = &mut blocks[target.clone()];
+        // The second read may have found the lost column sound in these rows: then a copy is enough.
         match sound.iter().find(|s| s.column == *column) {
             Some(shard) => blocks.copy_from_slice(shard.rows(rows.clone())),
             None => wanted.push((*column, blocks)),
         }
     }
+    debug_assert!(wanted.iter().all(|(c, _)| sound.iter().all(|s| s.column != *c)), "wanted is not sound");
     if wanted.is_empty() {
         return Ok(());
     }

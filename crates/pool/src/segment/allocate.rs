@@ -1,4 +1,7 @@
-//! Making a new segment: zones from the emptiest devices, reset, and a writer for them.
+//! Allocation of a new segment: takes zones on the emptiest devices, resets them and makes a writer for them.
+//!
+//! A crash during allocation leaves zones that were reset and that no descriptor names. They are free after
+//! the next open, because the client names all segments and every other zone is free.
 
 use std::sync::Arc;
 
@@ -13,20 +16,23 @@ use crate::segment::stripe_index::StripeIndex;
 use crate::segment::writer::SegmentWriter;
 
 impl Pool {
-    /// Makes a new, empty segment. A device that can not reset its zone is dropped, and the segment made
-    /// of the others.
+    /// Makes a new, empty segment. A device that fails to reset its zone is dropped, and the segment is made
+    /// of the other devices.
     ///
     /// The first call of a session rewrites the last root with this session's epoch, unless `write_root` has
     /// been called (see "Invariants" in this crate's README).
     ///
     /// # Errors
-    /// `NoSpace`; `Failed` if no device takes writes any more.
+    /// `NoSpace`; `Failed` if no device takes writes any more, or if the root could not be written.
     ///
     /// # Panics
     /// If the segment exists: numbers are never reused.
     pub fn allocate(&self, id: SegmentId, kind: SegmentKind) -> Result<SegmentWriter, PoolError> {
         let inner = &self.inner;
+        // Before the first write to a zone: stripes must not carry an epoch that the next open would assign
+        // again.
         inner.ensure_epoch_is_durable()?;
+        // Ends: each round that fails drops a device.
         loop {
             let writable = inner.devices.all_writable();
             let (data, parity) = inner.shape(kind, writable.len());
@@ -35,6 +41,7 @@ impl Pool {
             }
             let width = usize::from(data) + usize::from(parity);
             let taken = inner.zones.lock().take(width, &writable, id.get()).ok_or(PoolError::NoSpace)?;
+            assert_eq!(taken.len(), width, "a segment has one zone for each column");
             if !inner.reset_all(&taken) {
                 continue;
             }
@@ -57,12 +64,14 @@ impl Pool {
 }
 
 impl Inner {
-    /// Resets what is not clean. If a device fails, gives all zones back and says no.
+    /// Resets the zones that are not clean. If a reset fails, frees all of `taken` and returns `false`.
     fn reset_all(&self, taken: &[TakenZone]) -> bool {
+        // The lock on the zones is not held: a reset waits for its device.
         let reset: Vec<(DeviceIndex, bool)> =
             taken.iter().map(|t| (t.device, t.clean || self.reset_zone(t.device, t.zone))).collect();
         let all = reset.iter().all(|(_, ok)| *ok);
         if !all {
+            // The zones that were reset are clean, so the next round takes them without another reset.
             let mut zones = self.zones.lock();
             for (t, (device, ok)) in taken.iter().zip(reset) {
                 zones.free_zone(device, t.zone, ok);

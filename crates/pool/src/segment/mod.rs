@@ -6,9 +6,9 @@ pub(crate) mod allocate;
 pub(crate) mod header_readahead;
 // A segment in memory: its columns, its code and its stripes.
 pub(crate) mod pool_segment;
-// Finds the place of a stripe or of a payload row by binary search over run-length coded stripes.
+// Maps a stripe number or a payload row to its place in the zones.
 pub(crate) mod stripe_index;
-// The buffer in which one stripe fills, and is checksummed and encoded.
+// The buffer that collects the payload of one stripe and computes its checksums and parity.
 pub(crate) mod stripe_buf;
 // Appends stripes to an open segment.
 pub(crate) mod writer;

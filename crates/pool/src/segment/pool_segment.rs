@@ -1,4 +1,13 @@
-//! A segment in memory: where it lies, and which of its stripes are there.
+//! A segment in memory: its zones, its shape and the stripes that can be read.
+//!
+//! # Invariants
+//! 1. `columns` has data + parity entries on different devices (assert in `new`; the decoder of descriptors
+//!    and `Zones::take` ensure it).
+//! 2. Shape, columns and epoch never change. A resilvered segment is a new `PoolSegment` under the same
+//!    number.
+//! 3. `stripes` lists only stripes that were written on all but at most `parity` columns
+//!    (`PreparedStripe::record`).
+//! 4. `broken` never becomes false again.
 
 use std::sync::atomic::AtomicBool;
 
@@ -20,15 +29,22 @@ pub(crate) struct PoolSegment {
     pub parity: u8,
     pub columns: Vec<(DeviceIndex, ZoneIndex)>,
     pub code: Code,
-    /// Only stripes that were written on enough columns.
+    /// Stripes that were written on enough columns.
     pub stripes: RwLock<StripeIndex>,
-    /// A stripe failed on more columns than parity covers: nothing more is written.
+    /// Whether a write failed on more columns than parity covers: nothing more is written then.
     pub broken: AtomicBool,
+    /// Whether a read that had to work without a device was reported.
+    pub is_degraded_read_reported: AtomicBool,
 }
 
 impl PoolSegment {
-    /// The segment that `d` describes, with the stripes given.
+    /// The segment of descriptor `d`, with `stripes` in place of the descriptor's.
     pub(crate) fn new(d: &SegmentDescriptor, stripes: StripeIndex) -> Self {
+        assert_eq!(
+            d.columns.len(),
+            usize::from(d.data) + usize::from(d.parity),
+            "a segment has one zone for each column"
+        );
         let code = Code::new(usize::from(d.data), usize::from(d.parity))
             .expect("a descriptor's shape was verified when it was decoded or chosen");
         PoolSegment {
@@ -41,6 +57,7 @@ impl PoolSegment {
             code,
             stripes: RwLock::new(stripes),
             broken: AtomicBool::new(false),
+            is_degraded_read_reported: AtomicBool::new(false),
         }
     }
 
@@ -63,18 +80,20 @@ impl PoolSegment {
         self.columns.len()
     }
 
-    /// The payload offset at which a row begins.
+    /// The payload offset, in bytes, at which a row of the segment begins.
     pub(crate) fn row_offset(&self, row: u64) -> u64 {
         row * u64::from(self.data) * BLOCK_BYTES as u64
     }
 
-    /// Columns that must verify for a block to be readable.
+    /// How many columns must verify in a row for the row to be readable.
     pub(crate) fn needed(&self) -> usize {
         usize::from(self.data)
     }
 
-    /// What the header of one shard must say.
+    /// The identity in the header of one shard.
     pub(crate) fn identity(&self, pool: Uuid, stripe: u32, column: usize) -> StripeIdentity {
+        debug_assert!(column < self.width(), "a shard lies on a column of its segment");
+        // All copies of a mirror are written from one buffer, so all carry column 0.
         let column = match self.kind {
             SegmentKind::Bulk => u16::try_from(column).expect("a segment has at most 250 columns"),
             SegmentKind::Mirror => 0,

@@ -1,12 +1,20 @@
-//! Where a stripe grows before it is written: laid out as it will lie on the devices.
+//! The buffer of one stripe: its memory has the layout that the stripe has on the devices, so a write copies
+//! nothing.
 //!
-//! Invariants
-//! 1. Bulk: one region for each of the k+m columns, each a header block and then `full_rows` blocks, so that a full
-//!    stripe's shards are written from where the payload was appended. Mirror: one region, whose header block
-//!    ends with the payload's first bytes; all copies are written from it.
-//! 2. `rows` is how many blocks of each region the payload is spread over: `full_rows` while it grows; fewer after
-//!    `close`, when the payload was short.
-//! 3. Everything after the payload, up to the last of `rows` on the last data column, is zero after `close`.
+//! A *region* is the memory of one shard: a header block and `full_rows` blocks.
+//!
+//! # Invariants
+//! 1. A bulk buffer has one region for each of the k+m columns. A mirror buffer has one region, from which
+//!    all copies are written; the first payload bytes are at the end of its header block.
+//! 2. The payload is spread over the first `rows` blocks of each data region. `rows` is `full_rows` while the
+//!    payload grows; `close` lowers it if the payload is short (assert in `close`).
+//! 3. `len` never exceeds the capacity (assert in `append`).
+//! 4. After `close`, all bytes after the payload, up to the last row of the last data region, are zero, so
+//!    the parity and the checksums of a stripe depend on its payload alone (`zero_tail`).
+//!
+//! ```text
+//!   empty ──append, pad_to_block──▶ growing ──close──▶ closed ──reshape──▶ empty
+//! ```
 
 use warpfire_env::AlignedBuf;
 use warpfire_erasure::Code;
@@ -17,10 +25,10 @@ use warpfire_units::BLOCK_BYTES;
 
 use crate::device::geometry::rows_needed;
 
-/// Bytes worked on at once when checksums and parity are computed: stays in a core's own cache.
+/// Bytes in one tile of `checksum_and_encode`: few enough to stay in a core's own cache.
 const TILE_BYTES: usize = 256 << 10;
 
-/// The payload of one stripe, aligned and laid out so that writing it copies nothing.
+/// The payload of one stripe, in memory that devices accept without a copy.
 #[derive(Debug)]
 pub struct StripeBuf {
     memory: AlignedBuf,
@@ -51,6 +59,7 @@ impl StripeBuf {
 
     /// Empties the buffer and lays it out for a stripe of up to `full_rows` rows.
     pub(crate) fn reshape(&mut self, kind: SegmentKind, data: u16, parity: u8, full_rows: u16) {
+        assert!(kind == SegmentKind::Bulk || data == 1, "a mirror has one data column");
         self.kind = kind;
         self.data = usize::from(data);
         self.parity = usize::from(parity);
@@ -59,6 +68,7 @@ impl StripeBuf {
         self.len = 0;
         self.closed = false;
         let needed = self.stride() * self.regions();
+        // Memory is kept between stripes and never shrinks; old bytes stay in it until `zero_tail`.
         if self.memory.len() < needed {
             self.memory = AlignedBuf::lasting(needed);
         }
@@ -76,7 +86,7 @@ impl StripeBuf {
         (usize::from(self.full_rows) + 1) * BLOCK_BYTES
     }
 
-    /// Payload bytes appended.
+    /// Payload bytes that were appended, padding included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -99,7 +109,7 @@ impl StripeBuf {
         payload_capacity(self.kind, data, self.full_rows)
     }
 
-    /// Appends as much of `bytes` as fits and says how much that was.
+    /// Appends as much of `bytes` as fits. Returns the number of bytes that fitted.
     pub fn append(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.remaining());
         let mut rest = &bytes[..taken];
@@ -111,20 +121,22 @@ impl StripeBuf {
             self.len += n;
             rest = later;
         }
+        debug_assert!(self.len <= self.capacity(), "the payload fits the stripe");
+        debug_assert!(taken == bytes.len() || self.remaining() == 0, "less is taken only by a full stripe");
         taken
     }
 
-    /// Appends zeroes up to the next block of payload, or to the end of the stripe.
+    /// Appends zeroes up to the next block boundary of the payload, or to the end of the stripe.
     pub fn pad_to_block(&mut self) {
         let wanted = self.len.next_multiple_of(BLOCK_BYTES) - self.len;
         let zeroes = [0; BLOCK_BYTES];
         self.append(&zeroes[..wanted]);
     }
 
-    /// Copies payload out, from byte `at` of the stripe on.
+    /// Copies payload from byte `at` of the stripe to `out`.
     ///
     /// # Panics
-    /// If the bytes were never appended: callers read what they know to be there.
+    /// If the bytes were not appended.
     pub fn read(&self, at: usize, out: &mut [u8]) {
         assert!(at + out.len() <= self.len, "only appended bytes are read back");
         let mut done = 0;
@@ -136,8 +148,10 @@ impl StripeBuf {
         }
     }
 
-    /// Where payload byte `at` lies in memory, and how many follow it without a gap.
+    /// The place of payload byte `at` in `memory`, and the number of payload bytes from there to the end of
+    /// its column.
     fn locate(&self, at: usize) -> (usize, usize) {
+        debug_assert!(at < self.capacity(), "the byte belongs to the stripe");
         match self.kind {
             SegmentKind::Bulk => {
                 let column_bytes = usize::from(self.rows) * BLOCK_BYTES;
@@ -148,8 +162,12 @@ impl StripeBuf {
         }
     }
 
-    /// Ends the stripe: spreads a short payload, zeroes what follows it, computes parity and checksums and
-    /// writes the headers. Returns the rows, and the CRC table of each data column (bulk).
+    /// Ends the stripe: spreads a short payload, zeroes the bytes after it, computes checksums and parity,
+    /// and encodes the headers. Returns the number of rows, and the CRC table of each data column (of the one
+    /// region of a mirror).
+    ///
+    /// # Panics
+    /// If the buffer is empty or closed.
     pub(crate) fn close(
         &mut self,
         identity: StripeIdentity,
@@ -158,35 +176,46 @@ impl StripeBuf {
     ) -> (u16, Vec<Vec<u32>>) {
         assert!(!self.closed && self.len > 0, "a stripe is closed once, with something in it");
         let rows = rows_needed(self.kind, identity.data, self.len);
+        assert!(rows <= self.full_rows, "a stripe has no more rows than its buffer");
+        // `spread` reads the old layout, so it runs before `rows` changes; `zero_tail` needs the new one.
         self.spread(rows);
         self.rows = rows;
         self.closed = true;
         self.zero_tail();
         let mut crcs = vec![Vec::with_capacity(usize::from(rows)); self.regions()];
         self.checksum_and_encode(code, &mut crcs);
+        assert!(
+            crcs.iter().all(|t| t.len() == usize::from(rows)),
+            "each shard has one checksum for each row"
+        );
         let payload_bytes = u32::try_from(self.len).expect("a stripe is far below 4 GiB");
         let stride = self.stride();
+        // Headers come last: they contain the checksums of the rows.
         for (column, (region, table)) in (0u16..).zip(self.memory.chunks_mut(stride).zip(&crcs)) {
             let identity = StripeIdentity { column, ..identity };
             let header = StripeHeader { identity, sequence, rows, payload_bytes };
             header.encode(&mut region[..BLOCK_BYTES], table);
+            debug_assert!(StripeHeader::decode(&region[..BLOCK_BYTES]).is_ok(), "a written header decodes");
         }
         crcs.truncate(self.data);
         (rows, crcs)
     }
 
-    /// Moves the payload from `full_rows` on each column to `rows` on each. Every block moves to the same or a
-    /// later place, so the last one moves first.
+    /// Moves the payload from the first `full_rows` blocks of each data region to the first `rows`.
     fn spread(&mut self, rows: u16) {
         if rows == self.rows {
             return;
         }
         match self.kind {
             SegmentKind::Mirror => {
+                // A shorter CRC table leaves more room for payload in the header block: the payload moves
+                // forward.
                 let from = inline_start(self.rows);
                 self.memory.copy_within(from..from + self.len, inline_start(rows));
             }
             SegmentKind::Bulk => {
+                // Every block moves to the same or a later place, so the last block moves first. The first
+                // `rows` blocks stay.
                 for block in (usize::from(rows)..self.len.div_ceil(BLOCK_BYTES)).rev() {
                     let (from, _) = self.locate(block * BLOCK_BYTES);
                     let (column, row) = (block / usize::from(rows), block % usize::from(rows));
@@ -197,6 +226,8 @@ impl StripeBuf {
         }
     }
 
+    /// Zeroes the bytes after the payload. They may come from an earlier stripe of this buffer, or from
+    /// `spread`.
     fn zero_tail(&mut self) {
         match self.kind {
             SegmentKind::Mirror => {
@@ -216,9 +247,10 @@ impl StripeBuf {
         }
     }
 
-    /// One pass over the payload, a tile of rows at a time: the checksums bring the tile into the cache and
-    /// the parity finds it there.
+    /// Computes all checksums and parity in one pass over the payload, a *tile* of rows at a time: the
+    /// checksums bring the tile into the cache, and the parity reads it from there.
     fn checksum_and_encode(&mut self, code: &Code, crcs: &mut [Vec<u32>]) {
+        debug_assert!(self.closed, "the payload has its final place");
         let stride = self.stride();
         let mut regions: Vec<&mut [u8]> = self.memory.chunks_exact_mut(stride).take(crcs.len()).collect();
         let data_columns = if self.kind == SegmentKind::Bulk { self.data } else { 1 };
@@ -232,6 +264,7 @@ impl StripeBuf {
             for (shard, table) in data.iter().zip(data_crcs) {
                 table.extend(shard[tile.clone()].chunks_exact(BLOCK_BYTES).map(crc32c));
             }
+            // A mirror has no parity of its own: its copies are one region.
             if parity.is_empty() {
                 continue;
             }
@@ -245,9 +278,13 @@ impl StripeBuf {
         }
     }
 
-    /// What is written for one column, once closed: the header and the rows.
+    /// The bytes to write on one column, header and rows.
+    ///
+    /// # Panics
+    /// If the stripe is not closed.
     pub(crate) fn shard(&self, column: usize) -> &[u8] {
         assert!(self.closed, "only a closed stripe is written");
+        assert!(column < self.data + self.parity, "a shard lies on a column of the stripe");
         let start = match self.kind {
             SegmentKind::Bulk => column * self.stride(),
             SegmentKind::Mirror => 0,

@@ -1,21 +1,26 @@
-//! Where each stripe of a segment lies: run-length coded in memory too, found by binary search.
+//! The places of all stripes of a segment, run-length coded and found by binary search.
 //!
-//! Invariants
-//! 1. Stripes lie one after the other from the zone's first block: a header block, then the rows.
-//! 2. A stripe's payload begins where the payload capacity of all earlier ones ends, padding counted.
+//! A *run* is a series of stripes with the same number of rows. A *payload row* is a row counted over all
+//! stripes of the segment.
+//!
+//! # Invariants
+//! 1. Stripes follow each other without a gap from the zone's first block: a header block, then the rows.
+//! 2. The payload of a stripe begins where the payload capacity of the stripe before it ends. So padding of a
+//!    short stripe has addresses too.
+//! 3. `end` is the position after the last run (test `agrees_with_a_plain_list_of_stripes`).
 
 use warpfire_format::segment::{SegmentDescriptor, StripeRun};
 
-/// One stripe's place.
+/// The place of one stripe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StripePlace {
     /// Its number in the segment.
     pub stripe: u32,
-    /// The zone block of its header, on each column.
+    /// The zone block of its header, the same on each column.
     pub block: u32,
-    /// Rows on each column before it, in payload order.
+    /// Its first payload row.
     pub first_row: u64,
-    /// Its own rows.
+    /// Number of its rows.
     pub rows: u16,
 }
 
@@ -23,7 +28,7 @@ pub(crate) struct StripePlace {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StripeIndex {
     runs: Vec<StripeIndexRun>,
-    /// Where the next stripe would be.
+    /// The position of the next stripe.
     end: StripePosition,
 }
 
@@ -43,6 +48,7 @@ struct StripeIndexRun {
 
 impl StripeIndexRun {
     fn nth(&self, n: u32) -> StripePlace {
+        debug_assert!(n < self.count, "the stripe belongs to the run");
         StripePlace {
             stripe: self.start.stripe + n,
             block: self.start.block + n * (u32::from(self.rows) + 1),
@@ -55,6 +61,7 @@ impl StripeIndexRun {
 impl StripeIndex {
     /// The stripes that `d` lists; `None` if they do not fit into a zone.
     pub(crate) fn of(d: &SegmentDescriptor, zone_blocks: u32) -> Option<Self> {
+        // First, in 64 bits: the sums below are of 32 bits and rely on stripes that fit.
         if d.zone_blocks_used() > u64::from(zone_blocks) {
             return None;
         }
@@ -62,19 +69,22 @@ impl StripeIndex {
         for run in &d.stripes {
             index.push_run(run.rows, run.count);
         }
+        assert!(index.end_block() <= zone_blocks, "the stripes fit into a zone");
         Some(index)
     }
 
-    /// Every stripe, in order.
+    /// The places of all stripes, in order.
     pub(crate) fn places(&self) -> Vec<StripePlace> {
         self.runs.iter().flat_map(|run| (0..run.count).map(|n| run.nth(n))).collect()
     }
 
-    /// Adds one stripe at the end and says where it is.
+    /// Adds one stripe at the end and returns its place.
     pub(crate) fn push(&mut self, rows: u16) -> StripePlace {
         self.push_run(rows, 1);
         let last = self.runs.last().expect("a run was just pushed or made longer");
-        last.nth(last.count - 1)
+        let place = last.nth(last.count - 1);
+        debug_assert_eq!(place.stripe + 1, self.count(), "the new stripe is the last one");
+        place
     }
 
     fn push_run(&mut self, rows: u16, count: u32) {
@@ -92,7 +102,7 @@ impl StripeIndex {
         self.end.block
     }
 
-    /// Rows of all stripes, on one column.
+    /// Number of payload rows.
     pub(crate) fn end_row(&self) -> u64 {
         self.end.row
     }
@@ -102,15 +112,16 @@ impl StripeIndex {
         self.end.stripe
     }
 
-    /// The stripe that holds payload row `row`, counted over the whole segment.
+    /// The stripe that holds payload row `row`; `None` if the row is past the last stripe.
     pub(crate) fn find_row(&self, row: u64) -> Option<StripePlace> {
         let after = self.runs.partition_point(|r| r.start.row <= row);
         let run = self.runs.get(after.checked_sub(1)?)?;
+        // Mirror stripes may have no rows: such a run holds no payload row.
         let n = u32::try_from((row - run.start.row) / u64::from(run.rows).max(1)).ok()?;
         (run.rows > 0 && n < run.count).then(|| run.nth(n))
     }
 
-    /// The runs, as descriptors list them.
+    /// The runs in the form of a descriptor.
     pub(crate) fn runs(&self) -> Vec<StripeRun> {
         self.runs.iter().map(|r| StripeRun { rows: r.rows, count: r.count }).collect()
     }

@@ -1,15 +1,21 @@
-//! Appending stripes to one open segment.
+//! The writer of one open segment: appends stripes.
 //!
-//! Invariants
-//! 1. Each stripe is one contiguous write on each column whose device still takes writes, at the end of what
-//!    the zone holds: nothing is overwritten, nothing read and modified.
-//! 2. A stripe is in the segment's index only once it is written on all but at most m columns.
-//! 3. Stripes are submitted in the order in which they were prepared. After one that failed on more columns, the
-//!    zones' ends are unknown and nothing more of the segment is written.
+//! A stripe is first *prepared* (laid out, checksummed, encoded: processor work) and then *submitted*
+//! (written: waits for devices), so that a caller can prepare the next stripe while devices write this one.
+//!
+//! # Invariants
+//! 1. Each stripe is one contiguous write on each column whose device takes writes. It begins where the
+//!    zone's last stripe ends: nothing is overwritten, nothing is read and modified (test
+//!    `nothing_is_overwritten_that_was_not_discarded`).
+//! 2. A stripe is in the segment's index only after it was written on all but at most m columns (`record`).
+//! 3. Stripes are submitted once, in the order in which they were prepared (asserts in `submit` and
+//!    `record`).
+//! 4. After a stripe that failed on more than m columns, the ends of the zones are unknown: the segment is
+//!    broken and takes no more writes (test `a_writer_that_failed_stays_failed`).
 //!
 //! ```text
-//!   stripe:   (buffer) ──prepare──▶ prepared ──submit──▶ in the index
-//!   segment:  open ──submit fails──▶ broken
+//!   stripe:   (buffer) ──prepare──▶ prepared ──submit, record──▶ in the index
+//!   segment:  open ──record fails──▶ broken
 //! ```
 
 use std::sync::Arc;
@@ -27,15 +33,15 @@ use crate::segment::pool_segment::PoolSegment;
 use crate::segment::stripe_buf::StripeBuf;
 use crate::segment::stripe_index::{StripeIndex, StripePlace};
 
-/// Appends to one segment. Dropping it leaves the segment as it is: its stripes stay readable.
+/// Appends stripes to one segment. Dropping the writer changes nothing: the segment's stripes stay readable.
 pub struct SegmentWriter {
     pool: Arc<Inner>,
     segment: Arc<PoolSegment>,
-    /// Stripes that were prepared, submitted or not.
+    /// The places of all stripes that were prepared, whether submitted or not.
     prepared: StripeIndex,
 }
 
-/// A stripe that is laid out, checksummed and encoded in its buffer, and has its place in the segment.
+/// A stripe with a place in its segment. Its buffer is laid out, checksummed and encoded.
 pub struct PreparedStripe {
     pool: Arc<Inner>,
     segment: Arc<PoolSegment>,
@@ -54,26 +60,26 @@ impl SegmentWriter {
         self.segment.id
     }
 
-    /// The segment as of now, open.
+    /// The segment's descriptor with the stripes written so far, open.
     #[must_use]
     pub fn descriptor(&self) -> SegmentDescriptor {
         self.segment.descriptor(SegmentState::Open)
     }
 
-    /// Whether a device of this segment has failed. What is written still reads back; a new segment
-    /// would have full parity.
+    /// Whether a device of this segment has failed. Its stripes stay readable; a new segment would have full
+    /// parity.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         self.pool.lost_columns(&self.segment) > 0
     }
 
-    /// Stripes written.
+    /// Number of stripes written.
     #[must_use]
     pub fn stripe_count(&self) -> u32 {
         self.segment.stripes.read().count()
     }
 
-    /// The payload offset at which the next stripe begins.
+    /// The payload offset, in bytes, at which the next stripe begins.
     #[must_use]
     pub fn next_offset_bytes(&self) -> u64 {
         self.segment.row_offset(self.prepared.end_row())
@@ -90,7 +96,7 @@ impl SegmentWriter {
         self.next_rows().map_or(0, |rows| payload_capacity(self.segment.kind, self.segment.data, rows))
     }
 
-    /// Payload bytes that all further stripes together can hold, if they are full ones.
+    /// Payload bytes that all further stripes together can hold, if every one is full.
     #[must_use]
     pub fn remaining_bytes(&self) -> u64 {
         let left = self.pool.zone_blocks - self.prepared.end_block();
@@ -107,7 +113,7 @@ impl SegmentWriter {
         StripeBuf::new(self.segment.kind, self.segment.data, self.segment.parity, rows)
     }
 
-    /// Empties `buf`, whatever it was used for, and lays it out for this segment's next stripe.
+    /// Empties `buf`, which may come from another segment, and lays it out for this segment's next stripe.
     ///
     /// # Panics
     /// If the segment is full.
@@ -116,8 +122,9 @@ impl SegmentWriter {
         buf.reshape(self.segment.kind, self.segment.data, self.segment.parity, rows);
     }
 
-    /// The half of writing that computes: lays out, checksums and encodes what `buf` holds as the segment's next
-    /// stripe, which must then be submitted. A payload that does not fill it makes a short stripe.
+    /// The half of writing that computes: makes the payload in `buf` the segment's next stripe. The caller
+    /// must then submit it. A payload that does not fill the stripe makes a short stripe. `sequence` is the
+    /// caller's number for the stripe, which a walk returns.
     ///
     /// # Panics
     /// If `buf` is empty, or was not begun for this stripe.
@@ -125,6 +132,8 @@ impl SegmentWriter {
         let identity = self.segment.identity(self.pool.uuid, self.prepared.count(), 0);
         let (rows, crcs) = buf.close(identity, sequence, &self.segment.code);
         assert!(Some(rows) <= self.next_rows(), "the buffer was begun for this stripe");
+        assert_eq!(crcs.len(), usize::from(self.segment.data), "each data column has a CRC table");
+        // The place is taken now, not at submission: stripes that are prepared later follow this one.
         PreparedStripe {
             pool: Arc::clone(&self.pool),
             segment: Arc::clone(&self.segment),
@@ -133,7 +142,7 @@ impl SegmentWriter {
         }
     }
 
-    /// Both halves of writing: `prepare`, then `submit`. Says at which payload offset the stripe begins.
+    /// Both halves of writing: `prepare`, then `submit`. Returns the payload offset, in bytes, of the stripe.
     ///
     /// # Errors
     /// As `submit`.
@@ -146,7 +155,7 @@ impl SegmentWriter {
         Ok(self.segment.row_offset(stripe.place.first_row))
     }
 
-    /// Ends the segment; what was written stays readable. Nothing is written for it.
+    /// Ends the segment and returns its descriptor. Its stripes stay readable. No device is written.
     #[must_use]
     pub fn seal(self) -> SegmentDescriptor {
         self.segment.descriptor(SegmentState::Sealed)
@@ -154,23 +163,26 @@ impl SegmentWriter {
 }
 
 impl PreparedStripe {
-    /// Blocks on each column, the header left out.
+    /// Blocks on each column, without the header.
     #[must_use]
     pub fn rows(&self) -> u16 {
         self.place.rows
     }
 
-    /// The half of writing that waits for devices: writes all columns of all these stripes at once. Stripes of
-    /// one segment come in their order. Not durable before `Pool::flush`.
+    /// The half of writing that waits for devices: writes all columns of all these stripes in one batch. The
+    /// caller passes stripes of one segment in the order in which it prepared them. Not durable before
+    /// `Pool::flush`.
     ///
     /// # Errors
-    /// `Failed` when more devices of a segment have failed than it has parity columns; its stripes are lost then,
-    /// those of other segments may or may not be written.
+    /// `Failed` if a segment has more lost columns than parity columns. Its stripes are lost then; stripes of
+    /// other segments may or may not be written.
     ///
     /// # Panics
     /// If a buffer is not the one that its stripe was prepared in, or an earlier stripe was left out.
     pub fn submit(batch: &[(&PreparedStripe, &StripeBuf)]) -> Result<(), PoolError> {
         let Some((first, _)) = batch.first() else { return Ok(()) };
+        // A broken segment has a hole before this stripe. Writing behind the hole would make a stripe that a
+        // walk finds and the index does not have.
         if let Some((stripe, _)) = batch.iter().find(|(stripe, _)| stripe.segment.broken.load(Acquire)) {
             return Err(stripe.pool.failed());
         }
@@ -178,8 +190,13 @@ impl PreparedStripe {
         let mut ops = Vec::with_capacity(batch.iter().map(|(stripe, _)| stripe.segment.width()).sum());
         for (stripe, buf) in batch {
             assert!(buf.is_closed() && buf.rows() == stripe.place.rows, "a stripe comes with its own buffer");
+            assert!(
+                stripe.place.stripe >= stripe.segment.stripes.read().count(),
+                "a stripe is submitted once: nothing is overwritten"
+            );
             for (column, (device, zone)) in stripe.segment.columns.iter().enumerate() {
                 let at = (*device, stripe.pool.zone_offset(*zone, stripe.place.block));
+                // A device that takes no more writes is left out: `record` counts its column as lost.
                 ops.extend(devices.write_op(at, buf.shard(column)));
             }
         }
@@ -190,16 +207,19 @@ impl PreparedStripe {
         Ok(())
     }
 
-    /// Makes a stripe that was written known to readers and to the next flush.
+    /// Adds a written stripe to the index for readers, and its segment to `unflushed` for the next flush.
     fn record(&self, buf: &StripeBuf) -> Result<(), PoolError> {
         let segment = &self.segment;
         if self.pool.lost_columns(segment) > usize::from(segment.parity) {
             segment.broken.store(true, Release);
             return Err(self.pool.failed());
         }
+        // `unflushed` first: a flush that starts after a reader saw the stripe must cover it.
         self.pool.unflushed.lock().insert(segment.id, Arc::clone(segment));
         let place = segment.stripes.write().push(self.place.rows);
         assert_eq!(place, self.place, "stripes are submitted in the order in which they were prepared");
+        // A first read of a stripe that was just written needs no header block. Mirrors are read by walks
+        // only.
         if segment.kind == SegmentKind::Bulk {
             for (column, table) in self.tables.iter().enumerate() {
                 self.pool.checksums.put(segment.id, place.stripe, column, Arc::clone(table));
