@@ -1,4 +1,4 @@
-//! Devices that fail in the middle of things.
+//! Devices that fail while the pool works.
 
 use warpfire_pool::{DeviceState, Pool, PoolError, SegmentKind};
 use warpfire_sim_env::{Fault, OpClass};
@@ -18,7 +18,11 @@ fn a_device_that_fails_a_write_is_dropped_and_the_stripe_stands() {
     pool.flush().unwrap();
     let d = writer.seal();
     assert_eq!(pool.status().devices[3].state, DeviceState::Failed);
-    assert_eq!(pool.geometry(SegmentKind::Bulk).data, 3, "data columns give way");
+    assert_eq!(
+        pool.geometry(SegmentKind::Bulk).data,
+        3,
+        "new segments have fewer data columns, not less parity"
+    );
     let next = write_segment(&pool, id(2), &[100_000]);
     assert!(next.descriptor.columns.iter().all(|(device, _)| device.0 != 3));
     pool.write_root(b"x").unwrap();
@@ -30,7 +34,7 @@ fn a_device_that_fails_a_write_is_dropped_and_the_stripe_stands() {
 }
 
 #[test]
-fn beyond_parity_a_write_or_flush_is_an_error_and_what_was_flushed_stays() {
+fn beyond_parity_a_write_or_flush_is_an_error_and_flushed_bytes_stay() {
     for op in [OpClass::Write, OpClass::Flush] {
         let (world, pool) = world(61, 3, 2, 1);
         let safe = write_segment(&pool, id(1), &[50_000]);
@@ -64,7 +68,7 @@ fn a_writer_that_failed_stays_failed() {
     assert_eq!(writer.stripe_count(), 0);
 }
 
-/// One device fails its nth read, write or flush, once or for good, or vanishes: within parity nobody notices.
+/// One device fails its nth read, write or flush, once or from then on, or vanishes. Parity covers all of it.
 #[test]
 fn one_device_failing_at_any_operation_loses_nothing_within_parity() {
     for after in 0..24 {
@@ -96,7 +100,7 @@ fn one_device_failing_at_any_operation_loses_nothing_within_parity() {
 }
 
 #[test]
-fn a_mirror_goes_on_with_one_copy_when_its_partner_is_gone() {
+fn new_segments_have_one_copy_when_one_of_two_devices_is_gone() {
     let (world, pool) = world(64, 2, 1, 1);
     world.sims()[1].inject(Fault::Vanish { after: 0 });
     let written = write_segment(&pool, id(1), &[9000]);

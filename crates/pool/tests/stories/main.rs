@@ -1,4 +1,4 @@
-//! What the pool promises, on simulated devices.
+//! The pool's promises, tested on simulated devices.
 
 #[cfg(test)]
 mod failing;

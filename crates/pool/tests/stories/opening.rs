@@ -1,4 +1,4 @@
-//! Which devices are which.
+//! Opening: devices are identified by their labels, and wrong sets of devices are refused.
 
 use warpfire_pool::{CreateOptions, DeviceSetError, DeviceState, Pool, PoolError, SegmentKind};
 use warpfire_sim_env::{DeviceSpec, SimWorld};
@@ -48,7 +48,7 @@ fn up_to_m_may_be_missing_and_one_more_is_named() {
 }
 
 #[test]
-fn a_device_whose_roots_are_all_rotten_counts_as_missing() {
+fn a_device_with_only_rotten_roots_counts_as_missing() {
     let (world, pool) = world(42, 3, 2, 1);
     let written = write_segment(&pool, id(1), &[50_000]);
     let sim = &world.sims()[0];
@@ -83,7 +83,7 @@ fn foreign_blank_and_doubled_devices_are_refused() {
 }
 
 #[test]
-fn halves_that_went_on_apart_are_not_joined() {
+fn halves_that_were_written_apart_are_not_joined() {
     let (world, pool) = world(46, 2, 1, 1);
     drop(pool);
     let (left, right) = (world.fork(), world.fork());
@@ -97,7 +97,7 @@ fn halves_that_went_on_apart_are_not_joined() {
 }
 
 #[test]
-fn a_device_that_was_away_is_taken_back_and_its_columns_rebuilt() {
+fn a_device_that_was_away_joins_again_and_its_columns_are_reconstructed() {
     let (world, pool) = world(47, 4, 2, 1);
     let before = write_segment(&pool, id(1), &[70_000]);
     let (pool, _) = Pool::open(devices_without(&world, &[2])).unwrap();

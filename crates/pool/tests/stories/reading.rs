@@ -1,4 +1,4 @@
-//! Reading back, whole and degraded.
+//! Reading, with all columns and with lost ones.
 
 use proptest::prelude::*;
 use warpfire_env::AlignedBuf;
@@ -11,7 +11,7 @@ use crate::rig::{
 };
 
 #[test]
-fn what_was_written_reads_back_after_reopening() {
+fn a_segment_reads_as_written_after_reopening() {
     let (world, pool) = world(1, 6, 4, 2);
     let written = write_segment(&pool, id(1), &[1, 4096, 70_000, usize::MAX, usize::MAX]);
     assert_reads(&pool, &written);
@@ -32,7 +32,7 @@ fn a_small_read_costs_two_reads_at_first_and_one_from_then_on() {
         assert_eq!(read(&pool, slice).unwrap(), written.expected(slice));
         assert_eq!(pool.counters().total.reads, after);
     }
-    assert_eq!(pool.counters().total.read_bytes, 4 * BLOCK_BYTES as u64, "only the block that is needed");
+    assert_eq!(pool.counters().total.read_bytes, 4 * BLOCK_BYTES as u64, "only the needed block is read");
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_whole_stripe_is_one_read_for_each_data_column() {
     let written = write_segment(&pool, id(1), &[usize::MAX]);
     let before = pool.counters().total.reads;
     assert_reads(&pool, &written);
-    assert_eq!(pool.counters().total.reads - before, 4, "tables are cached since writing");
+    assert_eq!(pool.counters().total.reads - before, 4, "writing cached the CRC tables");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn many_slices_are_read_together_and_into_unaligned_memory() {
 }
 
 #[test]
-fn a_pointer_outside_what_was_written_is_refused() {
+fn a_pointer_outside_the_written_payload_is_refused() {
     let (_world, pool) = world(5, 3, 2, 1);
     let written = write_segment(&pool, id(1), &[10]);
     let end = written.payload.len() as u64;
@@ -73,7 +73,7 @@ fn a_pointer_outside_what_was_written_is_refused() {
     assert_eq!(read(&pool, gone), Err(PoolError::UnknownSegment(id(9))));
 }
 
-/// Every set of up to `most` of `n` things, as bit masks.
+/// Every subset of `n` elements with at most `most` members, as a bit mask.
 fn subsets(n: usize, most: u32) -> impl Iterator<Item = u32> {
     (0u32..1 << n).filter(move |mask| mask.count_ones() <= most)
 }
@@ -114,7 +114,7 @@ fn rot_zone(world: &SimWorld, written: &WrittenSegment, device: usize, column: u
     }
 }
 
-/// Each slice reads right or is an error.
+/// Each slice reads as written or is an error. Returns the number of errors.
 fn assert_never_wrong(pool: &Pool, written: &WrittenSegment) -> usize {
     let mut errors = 0;
     for slice in written.slices() {
@@ -143,7 +143,7 @@ fn beyond_parity_every_data_loss_is_reported() {
 }
 
 #[test]
-fn rot_in_different_rows_of_more_columns_than_parity_is_still_rebuilt() {
+fn rot_in_different_rows_of_more_columns_than_parity_is_still_reconstructed() {
     let (world, pool) = world(12, 4, 3, 1);
     let written = write_segment(&pool, id(1), &[usize::MAX]);
     for column in 0..4u16 {
@@ -174,7 +174,7 @@ fn without_parity_a_bad_read_is_tried_once_more() {
 }
 
 #[test]
-fn a_shard_of_another_stripe_segment_or_column_is_told_from_the_right_one() {
+fn a_shard_of_another_stripe_segment_or_column_is_not_taken_for_the_right_one() {
     let (world, pool) = world(14, 3, 2, 1);
     let first = write_segment(&pool, id(1), &[8192, 8192, 8192]);
     let second = write_segment(&pool, id(2), &[8192, 8192, 8192]);
@@ -205,7 +205,7 @@ proptest! {
     ) {
         let (world, pool) = world(seed, usize::from(k) + usize::from(m) + spare, k, m);
         let written = write_segment(&pool, id(1), &lengths);
-        // Rot stays within m columns, so nothing may be lost.
+        // Rot hits at most m columns, so every read must succeed.
         let (rotten, _) = written.descriptor.columns.split_at(usize::from(m));
         for (n, (place, bit)) in rot.into_iter().enumerate() {
             let Some((device, zone)) = rotten.get(n % rotten.len().max(1)) else { break };
@@ -227,7 +227,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_still_in_a_buffer_can_be_read_from_it() {
+fn payload_in_a_buffer_can_be_read_before_it_is_written() {
     let (_world, pool) = world(15, 4, 3, 1);
     let mut writer = pool.allocate(id(1), warpfire_pool::SegmentKind::Bulk).unwrap();
     let mut buf = writer.buffer();

@@ -1,4 +1,4 @@
-//! Walking segments that a crash left open.
+//! The walk of segments that a crash left open.
 
 use warpfire_pool::{Pool, SegmentDescriptor, SegmentKind, SegmentState, StripeHealth};
 use warpfire_sim_env::{Cut, Fault, OpClass, SimWorld, cuts};
@@ -6,7 +6,7 @@ use warpfire_units::{BLOCK_BYTES, SegmentId};
 
 use crate::rig::{ZONE_BYTES, block_at, id, open_with, pattern, read, world, write_segment};
 
-/// One recovered stripe, with its payload copied.
+/// One stripe of a walk, with a copy of its payload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct SeenStripe {
     index: u32,
@@ -35,14 +35,14 @@ fn walk(pool: &Pool, d: &SegmentDescriptor, from: u32) -> Vec<SeenStripe> {
     seen
 }
 
-/// The descriptor as it was when the segment was allocated.
+/// The descriptor at the time of allocation.
 fn opened(mut d: SegmentDescriptor) -> SegmentDescriptor {
     d.stripes.clear();
     d.state = SegmentState::Open;
     d
 }
 
-/// Writes a mirror segment with these payloads and flushes it.
+/// Writes, flushes and seals a mirror segment with payloads of these lengths.
 fn write_mirror(pool: &Pool, segment: SegmentId, lengths: &[usize]) -> (SegmentDescriptor, Vec<Vec<u8>>) {
     let mut writer = pool.allocate(segment, SegmentKind::Mirror).unwrap();
     let mut buf = writer.buffer();
@@ -59,7 +59,7 @@ fn write_mirror(pool: &Pool, segment: SegmentId, lengths: &[usize]) -> (SegmentD
 }
 
 #[test]
-fn a_mirror_gives_back_each_payload_in_order_from_any_one_copy() {
+fn any_one_copy_of_a_mirror_has_every_payload_in_order() {
     let lengths = [1, 4032, 4033, 20_000, 4028 + 4096, 100];
     let (world, pool) = world(20, 5, 3, 2);
     let (d, payloads) = write_mirror(&pool, id(1), &lengths);
@@ -95,7 +95,7 @@ fn many_small_stripes_are_walked_with_few_reads_of_each_copy() {
 }
 
 #[test]
-fn so_are_stripes_of_a_few_blocks_and_what_rots_in_them_is_found() {
+fn stripes_of_a_few_blocks_are_walked_with_few_reads_and_rot_in_them_is_found() {
     let (world, pool) = world(31, 3, 2, 1);
     let (d, payloads) = write_mirror(&pool, id(1), &[10_000; 20]);
     let (device, zone) = d.columns[0];
@@ -119,7 +119,7 @@ fn so_are_stripes_of_a_few_blocks_and_what_rots_in_them_is_found() {
 fn blocks_that_cannot_be_read_together_are_read_alone() {
     let (world, pool) = world(30, 1, 1, 0);
     let (d, _) = write_mirror(&pool, id(1), &[100; 60]);
-    // The first read is of one block: if that fails, its stripe is lost.
+    // Read 0 is left out: it reads one block, and if it fails, the block's stripe is lost.
     for after in 1..6 {
         let (pool, _) = Pool::open(world.devices()).unwrap();
         world.sims()[0].inject(Fault::Fail { op: OpClass::Read, after, lasting: false });
@@ -162,7 +162,7 @@ fn an_open_bulk_segment_is_walked_to_its_end_and_reads_once_adopted() {
 }
 
 #[test]
-fn a_stripe_whose_every_header_is_gone_is_damaged_and_those_after_it_keep_their_addresses() {
+fn a_stripe_without_any_header_is_damaged_and_later_stripes_keep_their_addresses() {
     let (world, pool) = world(23, 4, 3, 1);
     let written = write_segment(&pool, id(1), &[9000, 50_000, 7000, 60_000]);
     for column in 0..4 {
@@ -185,7 +185,7 @@ fn a_stripe_whose_every_header_is_gone_is_damaged_and_those_after_it_keep_their_
 }
 
 #[test]
-fn blocks_damaged_beyond_parity_make_the_stripe_damaged_and_within_it_rebuilt() {
+fn a_stripe_is_degraded_within_parity_and_damaged_beyond_it() {
     let (world, pool) = world(24, 4, 3, 1);
     let written = write_segment(&pool, id(1), &[50_000, 50_000]);
     let d = opened(written.descriptor.clone());
@@ -201,13 +201,13 @@ fn blocks_damaged_beyond_parity_make_the_stripe_damaged_and_within_it_rebuilt() 
     assert_eq!(health, [StripeHealth::Degraded, StripeHealth::Damaged]);
 }
 
-/// Stripes whose write came before a flush that returned are there after any cut; every other one is whole, rebuilt or told
-/// as damaged; and none is ever made of the bytes of an earlier life of its zone.
+/// After any power cut, a stripe that was written before a completed flush is intact. Every other stripe is
+/// intact, degraded or reported as damaged. No stripe consists of bytes from an earlier use of its zone.
 #[test]
 fn after_any_cut_flushed_stripes_are_whole_and_no_stripe_is_wrong() {
     for seed in 0..12 {
         let (mut world, pool) = world(100 + seed, 4, 2, 1);
-        // An earlier segment in the same zones, with stripes of the same lengths.
+        // Earlier segments in the same zones, with stripes of the same lengths.
         for n in 1..=30 {
             write_segment(&pool, id(n), &[9000, 20_000, 9000]);
         }
@@ -264,8 +264,9 @@ fn verify_cut(world: &SimWorld, d: &SegmentDescriptor, flushed: bool, cut: &Cut)
     }
 }
 
-/// What went wrong: a session that crashed before its first root left stripes in a zone; the next session had the same
-/// epoch, gave the same segment number, and a torn stripe of its own was completed by the old one's columns.
+/// The bug: a session crashed before its first root and left stripes in a zone. The next session had the same
+/// epoch and assigned the same segment number. Columns of the old session completed a torn stripe of the new
+/// one.
 #[test]
 fn two_sessions_that_crash_never_write_under_one_identity() {
     let (world, pool) = world(25, 3, 2, 1);
@@ -286,7 +287,7 @@ fn two_sessions_that_crash_never_write_under_one_identity() {
 }
 
 #[test]
-fn stale_columns_of_a_device_that_missed_writes_are_rebuilt() {
+fn stale_columns_of_a_device_that_missed_writes_are_reconstructed() {
     let (world, pool) = world(26, 3, 2, 1);
     let sim = &world.sims()[1];
     sim.inject(warpfire_sim_env::Fault::LoseWrite { after: 0 });

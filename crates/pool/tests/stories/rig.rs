@@ -1,4 +1,4 @@
-//! A pool on simulated devices, a segment in it, and the bytes that were written, kept naively.
+//! Helpers: a pool on simulated devices, segments in it, and a plain copy of the written bytes.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub fn create(world: &SimWorld, options: &CreateOptions) -> Result<Pool, PoolErr
     Pool::create(world.devices(), options, &*world.random(), Timestamp::default())
 }
 
-/// Those of the world's devices whose number is not in `without`.
+/// The world's devices, except those with a number in `without`.
 pub fn devices_without(world: &SimWorld, without: &[usize]) -> Vec<Arc<dyn Device>> {
     let kept = world.devices().into_iter().enumerate().filter(|(n, _)| !without.contains(n));
     kept.map(|(_, d)| d).collect()
@@ -40,12 +40,12 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|n| (warpfire_sim_env::mix((seed << 32) | (n / 8)) >> (n % 8 * 8)) as u8).collect()
 }
 
-/// A bulk segment and what its payload must read as.
+/// A bulk segment and its expected payload.
 pub struct WrittenSegment {
     pub descriptor: SegmentDescriptor,
-    /// Payload by address; zero for padding after short stripes.
+    /// The payload by address; padding after short stripes is zero.
     pub payload: Vec<u8>,
-    /// Where payload lies: offset and length of each stripe's.
+    /// Offset and length of each stripe's payload.
     pub stripes: Vec<(u64, usize)>,
 }
 
@@ -60,13 +60,14 @@ impl WrittenSegment {
         &self.payload[at..at + slice.len_bytes as usize]
     }
 
-    /// Every stripe's payload, each as one slice.
+    /// One slice for each stripe's payload.
     pub fn slices(&self) -> Vec<SlicePtr> {
         self.stripes.iter().map(|(at, len)| self.slice(*at, *len)).collect()
     }
 }
 
-/// Writes a bulk segment of stripes of these payload lengths (cut to what fits), flushed and sealed.
+/// Writes, flushes and seals a bulk segment. Its stripes have these payload lengths; one that does not fit is
+/// clipped.
 pub fn write_segment(pool: &Pool, segment: SegmentId, lengths: &[usize]) -> WrittenSegment {
     let mut writer = pool.allocate(segment, SegmentKind::Bulk).unwrap();
     let mut payload = Vec::new();
@@ -98,11 +99,11 @@ pub fn read(pool: &Pool, slice: SlicePtr) -> Result<Vec<u8>, PoolError> {
     Ok(out.to_vec())
 }
 
-/// All of the segment reads back right.
+/// Panics unless every stripe of the segment reads as it was written.
 pub fn assert_reads(pool: &Pool, written: &WrittenSegment) {
     for slice in written.slices() {
         let got = read(pool, slice).unwrap_or_else(|e| panic!("{slice}: {e}"));
-        assert!(got == written.expected(slice), "{slice} reads as something else");
+        assert!(got == written.expected(slice), "{slice} reads as it was written");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The root: newest wins, whatever is torn.
+//! Roots: an open finds the newest whole root, whichever write was torn.
 
 use warpfire_pool::{Pool, PoolError, Root};
 use warpfire_sim_env::{Cut, DeviceSpec, DiscardBehavior, SimWorld};
@@ -39,7 +39,7 @@ fn each_session_that_writes_has_its_own_epoch() {
     assert_eq!(
         Pool::open(world.devices()).unwrap().0.epoch(),
         20,
-        "an open that writes nothing has no number"
+        "an open that writes nothing does not use up an epoch"
     );
     assert!(world.sims().iter().all(|d| d.overwrites().is_empty()));
 }
@@ -48,7 +48,7 @@ fn each_session_that_writes_has_its_own_epoch() {
 fn a_cut_at_any_point_leaves_the_root_before_or_the_one_being_written() {
     let (mut world, pool) = world(32, 3, 2, 1);
     drop(pool);
-    // Two sessions, so that resets of both zones are cut too.
+    // Two sessions, so that power is cut during resets of both zones.
     let mut before = 0;
     for _ in 0..2 {
         let (pool, _) = Pool::open(world.devices()).unwrap();
@@ -76,11 +76,11 @@ fn a_cut_at_any_point_leaves_the_root_before_or_the_one_being_written() {
 }
 
 #[test]
-fn rot_in_any_block_of_the_newest_root_gives_the_one_before_and_the_next_write_keeps_it() {
+fn rot_in_the_newest_root_leads_to_the_root_before_which_the_next_write_keeps() {
     let (world, pool) = world(33, 1, 1, 0);
     pool.write_root(&pattern(1, 20_000)).unwrap();
     pool.write_root(&pattern(2, 20_000)).unwrap();
-    // The second session root of the first session: zone 1, after a header and five blocks.
+    // The second root that `write_root` wrote: in zone 1, after a record of a header and five blocks.
     for block in 0..6 {
         for bit in [0, 20_000, 32_767] {
             let rotten = world.fork();
@@ -131,11 +131,11 @@ fn a_pool_made_over_an_old_one_with_other_zones_is_never_taken_for_it() {
             old.write_root(&pattern(n, 9000)).unwrap();
         }
         let pool = create(&world, &warpfire_pool::CreateOptions { force: true, ..options(1, 0) }).unwrap();
-        // 32 roots of two blocks fill zone 1; three more begin zone 0 again.
+        // 32 records of two blocks fill zone 1; three more begin zone 0 again.
         for n in 0..35 {
             pool.write_root(&pattern(n, 100)).unwrap();
         }
-        // Zone 0 caught after its reset, before its first root.
+        // The state after a crash between the reset of zone 0 and its first root.
         let torn = world.fork();
         torn.sims()[0].poke(0, &[0; 4096]);
         let (found, root) = Pool::open(torn.devices()).unwrap();

@@ -1,4 +1,4 @@
-//! Every write aligned, at its zone's write pointer, and never over another.
+//! Every write is aligned, begins at its zone's write pointer and overwrites nothing.
 
 use warpfire_pool::{CreateOptions, Pool, SegmentKind};
 use warpfire_sim_env::{DeviceSpec, SimWorld};
@@ -49,7 +49,7 @@ fn zoned_devices_refuse_nothing() {
 }
 
 #[test]
-fn zones_need_not_be_powers_of_two_where_the_device_decides() {
+fn the_zone_size_of_a_zoned_device_need_not_be_a_power_of_two() {
     let world = SimWorld::of(71, 3, &DeviceSpec::zoned("zns", 20 * 77 * 4096, 77 * 4096));
     live(&world, &CreateOptions { data: 1, parity: 1, ..CreateOptions::default() });
 }

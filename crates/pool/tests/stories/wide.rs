@@ -1,4 +1,4 @@
-//! 242+8 over 250 devices.
+//! The widest pool: 242+8 columns on 250 devices.
 
 use warpfire_pool::{CreateOptions, Pool, PoolError, SegmentKind};
 use warpfire_sim_env::{DeviceSpec, SimWorld};
@@ -22,13 +22,13 @@ fn any_eight_of_250_devices_may_be_lost_and_a_ninth_is_an_error() {
         assert_eq!(root.payload, b"wide");
         pool.adopt(&written.descriptor).unwrap();
         assert_reads(&pool, &written);
-        // And it can still be written: one data column fewer for each device lost.
+        // New segments have one data column fewer for each lost device.
         assert_eq!(pool.geometry(SegmentKind::Bulk).data, 234);
     }
     let nine = [3, 40, 99, 100, 181, 230, 248, 249, 7];
     assert!(matches!(Pool::open(devices_without(&world, &nine)), Err(PoolError::Devices(_))));
 
-    // A ninth that rots while eight are missing: an error for what lies on it, never wrong bytes.
+    // A ninth device rots while eight are missing: a read of its blocks is an error, never wrong bytes.
     let (ninth, zone) = written.descriptor.columns[0];
     let without: Vec<usize> =
         scattered.iter().map(|d| if *d == usize::from(ninth.0) { 9 } else { *d }).collect();
