@@ -1,6 +1,9 @@
-//! Damage that shows only where records meet: each of them decodes, and together they cannot be.
+//! Damage that shows only where records meet: each record decodes, but two of them contradict each other.
 //!
-//! The codes are permanent: docs/FORMAT.md, "Corruption codes".
+//! The codes are permanent: docs/FORMAT.md, "Corruption codes". Damage inside one record has codes of
+//! `warpfire-format`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_format::Corrupt;
 
@@ -16,3 +19,21 @@ pub(crate) const NO_RECORD: Corrupt = Corrupt::new(427, "an inode in use has no 
 pub(crate) const MISCOUNTED_BYTES: Corrupt =
     Corrupt::new(428, "a file's allocated bytes are not those of its extents");
 pub(crate) const REGION_PAST_END: Corrupt = Corrupt::new(429, "a region lies past every file's end");
+
+/// One bit for each code that was reported since the process began. Codes are below 1024.
+static REPORTED: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+
+/// Reports damage of a record. The first find of each code is a warning; later ones are debug events, because
+/// a program that retries would otherwise fill the log.
+pub(crate) fn report_damage(code: u16, reason: &str) {
+    debug_assert_ne!(code, 0, "every kind of damage has a code");
+    let bit = 1_u64 << (code % 64);
+    let is_first = REPORTED
+        .get(usize::from(code / 64))
+        .is_none_or(|word| word.fetch_or(bit, Ordering::Relaxed) & bit == 0);
+    if is_first {
+        tracing::warn!(code, reason, "damaged record");
+    } else {
+        tracing::debug!(code, reason, "damaged record");
+    }
+}

@@ -1,4 +1,4 @@
-//! What can go wrong, and the number that the operating system has for it. Nothing else maps errors.
+//! The errors of calls, and the errno of each. Only this file gives errors of the filesystem their errno.
 
 use std::sync::Arc;
 
@@ -7,7 +7,9 @@ use warpfire_format::Corrupt;
 use warpfire_meta::{CommitError, LogError, MetaError};
 use warpfire_slices::SliceError;
 
-/// Why a call failed. Nothing has changed unless the call says otherwise.
+use crate::damage::report_damage;
+
+/// Why a call failed. The call has changed nothing unless its documentation says otherwise.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FsError {
     /// No such name, or the directory is gone.
@@ -16,10 +18,10 @@ pub enum FsError {
     /// The name is taken.
     #[error("file exists")]
     Exists,
-    /// A directory was needed.
+    /// The call needs a directory.
     #[error("not a directory")]
     NotDirectory,
-    /// A directory will not do.
+    /// The call cannot work on a directory.
     #[error("is a directory")]
     IsDirectory,
     /// The directory still holds names.
@@ -28,19 +30,19 @@ pub enum FsError {
     /// Permissions refuse the caller.
     #[error("permission denied")]
     AccessDenied,
-    /// Only the owner, or only root, may.
+    /// Only the owner, or only root, may do this.
     #[error("operation not permitted")]
     NotPermitted,
-    /// The request makes no sense.
+    /// An argument has a value that the call never accepts.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
     /// A name has more than 255 bytes, or a path more than 4095.
     #[error("name too long")]
     NameTooLong,
-    /// The file has as many names as one can have.
+    /// The file has as many names as a file can have: 2^31 - 1.
     #[error("too many links")]
     TooManyLinks,
-    /// More than 40 symbolic links on one path.
+    /// A path leads through more than 40 symbolic links.
     #[error("too many levels of symbolic links")]
     SymlinkLoop,
     /// The file would end beyond 2^63 - 1 bytes, or the change touches more regions than one commit holds.
@@ -52,50 +54,50 @@ pub enum FsError {
     /// No such extended attribute.
     #[error("no such attribute")]
     NoAttribute,
-    /// The buffer is too small for the answer, or a value too long for its place.
+    /// The buffer is too small for the answer, or a name is empty or too long. The number is the length.
     #[error("result does not fit: it has {0} bytes")]
     Range(usize),
     /// An extended attribute's value is longer than 64 KiB.
     #[error("value too large")]
     ValueTooLarge,
-    /// Not a thing that this kind of file, or this filesystem, does.
+    /// This kind of file, or this filesystem, does not support the call.
     #[error("not supported")]
     Unsupported,
-    /// No data, or no hole, at or after the offset.
+    /// There is no data, or no hole, at or after the offset.
     #[error("no such offset")]
     NoSuchOffset,
-    /// A slice of another pool, or of one that has been closed since.
+    /// The slice belongs to another pool, or to an earlier open of this one.
     #[error("the slice is of another pool")]
     ForeignSlice,
-    /// The slice's lease has ended, and its bytes are kept no more: yank it again.
+    /// The slice's lease has ended, and its bytes may be gone. Yank it again.
     #[error("the slice's lease has ended")]
     LeaseExpired,
-    /// The root directory, or a directory that is being moved into itself.
+    /// The root directory, `.` or `..` cannot be renamed or removed; or the call runs inside another call.
     #[error("busy")]
     Busy,
-    /// The pool has latched read-only after a failure; only reopening recovers. What was synced is safe.
+    /// The pool has latched read-only after a failure. Synced changes are safe. Only a reopen makes the pool
+    /// writable again.
     #[error("the pool is read-only until it is reopened: {0}")]
     ReadOnly(Arc<str>),
-    /// Bytes that cannot be read or rebuilt, that do not decode, or that contradict other bytes. Every kind
-    /// of damage has a permanent code of its own, which is never 0; bytes that could not be read at all have
-    /// code 264.
+    /// Bytes cannot be read or reconstructed, do not decode, or contradict other bytes. Every kind of damage
+    /// has a permanent code, which is never 0. Bytes that could not be read at all have code 264.
     #[error("damaged ({code}): {reason}")]
     Damaged {
         /// See docs/FORMAT.md, "Corruption codes".
         code: u16,
-        /// What was found.
+        /// The damage in words.
         reason: Arc<str>,
     },
-    /// The engine can not say whether the change took place; look.
+    /// The engine cannot say whether the change took place. Read the file to find out.
     #[error("outcome unknown: {0}")]
     Unknown(Arc<str>),
-    /// A transaction could not be committed: this call would answer otherwise now than it did. Nothing has
-    /// changed; begin again.
+    /// A transaction could not be committed, because this call of it would now have another answer. Nothing
+    /// has changed; begin again.
     #[error("conflict: another change came between: '{call}' of {path} would answer otherwise now")]
     Conflict {
-        /// What was called.
+        /// The name of the call.
         call: &'static str,
-        /// The path whose answer has changed.
+        /// The path that the call was about.
         path: Arc<str>,
     },
     /// The transaction that this belongs to has been committed or aborted.
@@ -104,16 +106,17 @@ pub enum FsError {
     /// The transaction was begun for reading only.
     #[error("the transaction only reads")]
     ReadOnlyTransaction,
-    /// The transaction changes more than fits in the memory that one may take. This call has changed nothing;
-    /// what was done before can be committed.
+    /// The changes of the transaction exceed the memory that a transaction may take. This call has changed
+    /// nothing; the changes before it can be committed.
     #[error("the transaction changes too many files")]
     TransactionTooLarge,
 }
 
 impl FsError {
-    /// The operating system's number for this.
+    /// The errno of this error: a positive number.
     #[must_use]
     pub fn errno(&self) -> i32 {
+        // Where Linux has a number for the same case, it is that number; programs branch on it.
         let errno = match self {
             FsError::NotFound => Errno::NOENT,
             FsError::Exists => Errno::EXIST,
@@ -142,12 +145,15 @@ impl FsError {
             FsError::Conflict { .. } => Errno::AGAIN,
             FsError::Damaged { .. } | FsError::Unknown(_) => Errno::IO,
         };
-        errno.raw_os_error()
+        let number = errno.raw_os_error();
+        debug_assert!(number > 0, "an errno is positive");
+        number
     }
 }
 
 impl From<Corrupt> for FsError {
     fn from(e: Corrupt) -> Self {
+        report_damage(e.code, e.reason);
         FsError::Damaged { code: e.code, reason: e.reason.into() }
     }
 }
@@ -173,7 +179,11 @@ impl From<MetaError> for FsError {
         match e {
             MetaError::Log(e) => e.into(),
             MetaError::Slices(e) => e.into(),
-            MetaError::Schema(e) => FsError::Damaged { code: e.code, reason: e.reason.into() },
+            MetaError::Schema(e) => {
+                // The engine folds records and does not know what they mean, so this room reports them.
+                report_damage(e.code, &e.reason);
+                FsError::Damaged { code: e.code, reason: e.reason.into() }
+            }
             MetaError::Corrupt { code, reason } => FsError::Damaged { code, reason },
             MetaError::Ended => FsError::Ended,
             MetaError::ReadOnlyTransaction => FsError::ReadOnlyTransaction,
@@ -185,7 +195,7 @@ impl From<MetaError> for FsError {
 impl From<CommitError> for FsError {
     fn from(e: CommitError) -> Self {
         match e {
-            CommitError::Conflict => FsError::Unknown("a commit without reads can not conflict".into()),
+            CommitError::Conflict => FsError::Unknown("a commit without reads cannot conflict".into()),
             CommitError::Unknown(why) => FsError::Unknown(why),
             CommitError::Failed(e) => e.into(),
         }

@@ -1,14 +1,28 @@
-//! The filesystem as a whole: opening, numbers, commits, syncing.
+//! The filesystem as a whole: format, open, find nodes, commit, sync, close.
 //!
 //! # Order of locks
-//! 0. The call gate (`op/call_gate.rs`), which every call enters first. Then: 1. `rename` (moves of directories), 2. `Node::children` (ascending inode numbers), 3. the engine's key locks (names),
-//! 4. `Node::state` (ascending inode numbers), 5. everything inside `InodeCache`, `Deferred`, `PendingTimes` and `Inos`, held for a few
-//!    instructions. The cut hook runs inside commits, so it takes locks of group 5 only.
+//! A thread takes locks in this order and may skip groups. Within a group it takes them by ascending inode
+//! number.
+//!
+//! ```text
+//!   0  call gate        every call enters it first (`op/call_gate.rs`)
+//!   1  Fs::rename       one move of a directory to another parent at a time
+//!   2  Node::children   a directory's set of names: shared to add one, exclusive to remove the directory
+//!   3  key locks        the engine's, one for each name that changes
+//!   4  Node::state      the record of an inode
+//!   5  leaf locks       in InodeCache, Deferred, PendingTimes, InodeNumbers: held for a few instructions
+//! ```
+//!
+//! The sync point hook runs inside commits, so it takes locks of group 5 only.
 //!
 //! # Invariants
-//! 1. A name changes only under its key lock.
-//! 2. Outside of calls, nothing is changed but by the cut hook.
-//! 3. What a hook's batch says commutes with every other commit: it adds, or who commits sees to it (`deferred`).
+//! 1. A name changes only under its key lock. A reader without that lock checks the version counter of the
+//!    name (the tests `threads`).
+//! 2. Only calls and the sync point hook change the filesystem (assert in `Fs::commit`).
+//! 3. The batch of the sync point hook commutes with every other commit. It only adds, except for one time of
+//!    a directory; `deferred` shows why that is safe.
+//! 4. A node is found or made only inside a call (asserts in `Fs::find` and `Fs::find_at_own_key`), so no
+//!    commit of a transaction happens between the read of a record and the use of its node.
 
 use std::sync::Arc;
 
@@ -18,7 +32,7 @@ use warpfire_format::fs::{
     Attrs, CounterId, Dentry, FileKind, FilesystemRecord, Inode, InodeContent, InodeTime, Key, PoolRecordId,
     VolumeId, VolumeRecord, decode_counter, dentry_key, inode_key,
 };
-use warpfire_meta::{Admit, Batch, Storage};
+use warpfire_meta::{Admit, Batch, SUMS, Storage};
 use warpfire_slices::Leases;
 use warpfire_units::Seq;
 
@@ -32,26 +46,26 @@ use crate::op::{CallGate, CallGuard, Digestible, Operation, TransactionCounters}
 use crate::scratch::Scratch;
 use crate::stamp::stamp;
 
-/// Inode number of a volume's root directory.
+/// Inode number of a volume's root directory. Later numbers are larger.
 pub(crate) const ROOT_INO: u64 = 1;
 
 /// The name of the first volume.
 const FIRST_VOLUME_NAME: &[u8] = b"main";
 
-/// How access times are kept.
+/// Which reads renew access times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AtimeMode {
-    /// A read renews an access time that is not later than the last change, or older than a day.
+    /// A read renews an access time that is not later than the last change, or that is a day old.
     #[default]
     Relatime,
-    /// Reads change nothing.
+    /// None: reads change nothing.
     Never,
 }
 
-/// How to open.
+/// Options of [`Fs::open`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FsOptions {
-    /// How access times are kept.
+    /// Which reads renew access times.
     pub atime: AtimeMode,
 }
 
@@ -66,7 +80,8 @@ pub struct Fs<E: Storage> {
     pub(crate) deferred: Arc<Deferred>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) fragmentation: Arc<Fragmentation>,
-    /// Held by who moves a directory to another parent.
+    /// Held while a directory moves to another parent. Two such moves at once could each put one directory
+    /// below the other.
     pub(crate) rename: Mutex<()>,
     pub(crate) numbers: InodeNumbers,
     pub(crate) call_gate: CallGate<Fs<E>>,
@@ -75,10 +90,11 @@ pub struct Fs<E: Storage> {
 }
 
 impl<E: Storage> Fs<E> {
-    /// Writes an empty filesystem into an empty engine; durable on return. The root directory belongs to `uid` and `gid`.
+    /// Writes an empty filesystem into an empty engine. It is durable on return. The root directory belongs
+    /// to `uid` and `gid`.
     ///
     /// # Errors
-    /// `Exists` if the engine holds a filesystem already.
+    /// `Exists` if the engine holds a filesystem already; `NoSpace`; `ReadOnly`.
     pub fn format(engine: &E, clock: &dyn Clock, uid: u32, gid: u32) -> Result<(), FsError> {
         let mut scratch = Scratch::take();
         let filesystem_key = Key::Pool(PoolRecordId::Filesystem).encode();
@@ -100,17 +116,20 @@ impl<E: Storage> Fs<E> {
             Inode { ino: ROOT_INO, attrs, content: InodeContent::Directory(ROOT_INO, b"") }.encode(out);
         });
         put(&Key::Counter(VolumeId::FIRST, CounterId::Inodes).encode(), &|out| {
+            // The root directory is the one inode; there are no bytes of files, so their sum has no record.
             warpfire_format::fs::encode_counter(out, 1);
         });
+        assert_eq!(scratch.batch.sums(), &[0; SUMS], "the sums are put as values, so the batch adds to none");
+        // One commit: a crash leaves a whole filesystem, or an engine that can be formatted again.
         let seq = engine.commit(&scratch.batch, None, Admit::User)?;
         engine.sync(seq)?;
         Ok(())
     }
 
-    /// Opens the filesystem in an engine and begins to remove what a crash left without a name; `reap` goes on with it.
+    /// Opens the filesystem in an engine and removes the files that a crash left without a name.
     ///
     /// # Errors
-    /// `NotFound` if the engine holds none; `Damaged` if its records do not decode.
+    /// `NotFound` if the engine holds no filesystem; `Damaged` if its records do not decode; `ReadOnly`.
     pub fn open(engine: Arc<E>, clock: Arc<dyn Clock>, options: FsOptions) -> Result<Fs<E>, FsError> {
         let volume = VolumeId::FIRST;
         let mut value = Vec::new();
@@ -129,12 +148,13 @@ impl<E: Storage> Fs<E> {
         let inode_cache = InodeCache::new();
         let found =
             inode_cache.get_or_insert(root_ino, || true, || NodeState::new(&inode, RecordLocation::Own));
-        let NodeLookup::Node(root) = found else { unreachable!("a new table holds no other node") };
+        let NodeLookup::Node(root) = found else { unreachable!("a new cache holds no other node") };
         let mut sum = |id| -> Result<i64, FsError> {
             let there = engine.get(&Key::Counter(volume, id).encode(), Seq::MAX, &mut value)?;
             if there { Ok(decode_counter(&value)?) } else { Ok(0) }
         };
         let deferred = Arc::new(Deferred::new(volume, sum(CounterId::Inodes)?, sum(CounterId::Bytes)?));
+        // Before the first commit: the sums that commits add reach the flash only through the hook.
         let hook = Arc::clone(&deferred);
         engine.set_sync_point_hook(Box::new(move |sums, batch| hook.emit(sums, batch)));
         let fs = Fs {
@@ -153,10 +173,12 @@ impl<E: Storage> Fs<E> {
             transactions: TransactionCounters::default(),
             root,
         };
-        {
+        let orphans_removed = {
             let _guard = fs.enter_unrecorded();
-            fs.remove_left_orphans()?;
-        }
+            fs.remove_left_orphans()?
+        };
+        let (inodes, file_bytes) = fs.deferred.sums();
+        tracing::debug!(inodes, file_bytes, next_ino, orphans_removed, "filesystem opened");
         Ok(fs)
     }
 
@@ -172,26 +194,30 @@ impl<E: Storage> Fs<E> {
         &self.engine
     }
 
-    /// The node with this number, if someone holds it.
+    /// The node with this number, if it is in use.
     #[must_use]
     pub fn node_in_use(&self, ino: u64) -> Option<NodeRef> {
         match self.inode_cache.get(ino)? {
-            NodeLookup::Node(node) => Some(node),
+            NodeLookup::Node(node) => {
+                debug_assert_eq!(node.ino(), ino, "the cache finds a node by its own number");
+                Some(node)
+            }
             NodeLookup::Dying(_) | NodeLookup::Stale => None,
         }
     }
 
-    /// Makes everything that was done before this call durable.
+    /// Makes every change before this call durable.
     ///
     /// # Errors
-    /// `ReadOnly` if the pool could not; nothing that was durable is lost then.
+    /// `ReadOnly` if the pool cannot write. Earlier durable changes stay durable.
     pub fn sync(&self) -> Result<(), FsError> {
+        // Orphans first, so that the sync makes their space durable as free.
         self.reap()?;
         Ok(self.engine.sync(Seq::MAX)?)
     }
 
-    /// Makes a file, its names included, durable, and with it everything done before: commits are durable in their order, so one
-    /// file alone can not be.
+    /// Makes a file and its names durable, and every earlier change with them. Commits become durable in
+    /// order, so one file cannot become durable alone.
     ///
     /// # Errors
     /// As `sync`.
@@ -199,7 +225,8 @@ impl<E: Storage> Fs<E> {
         Ok(self.engine.sync(Seq::MAX)?)
     }
 
-    /// Gives back the inode numbers not used, makes everything durable and closes the engine.
+    /// Returns the inode numbers that were reserved and not used, makes everything durable and closes the
+    /// engine.
     ///
     /// # Errors
     /// As `sync`.
@@ -226,28 +253,37 @@ impl<E: Storage> Fs<E> {
         self.call_gate.enter_unrecorded(|| stamp(self.clock.now()))
     }
 
-    /// The time of the call: in the base the clock's, inside a transaction that of when the call began.
+    /// The time of the call: in the base the time now, inside a transaction the time at which the call began.
     pub(crate) fn now(&self) -> InodeTime {
+        debug_assert!(self.call_gate.is_entered(), "only a call that has entered the gate has a time");
         self.call_gate.call_time().unwrap_or_else(|| stamp(self.clock.now()))
     }
 
+    /// Commits a batch of the call that runs.
+    ///
+    /// # Errors
+    /// `NoSpace`, `ReadOnly`, `Damaged`: the batch has changed nothing. `Unknown`: the engine cannot say.
     pub(crate) fn commit(&self, batch: &Batch, admit: Admit) -> Result<(), FsError> {
         assert!(self.call_gate.is_entered(), "a call changes something only after it has entered the gate");
         self.engine.commit(batch, None, admit)?;
+        // Only after success, so that the sums in memory never count a commit that failed.
         self.deferred.add_sums(batch.sums());
         Ok(())
     }
 
     /// A number for a new inode.
     pub(crate) fn new_ino(&self) -> Result<u64, FsError> {
+        debug_assert!(self.call_gate.is_entered(), "numbers are for calls that make something");
         self.numbers.next(|next_ino| self.put_next_ino(next_ino))
     }
 
     fn put_next_ino(&self, next_ino: u64) -> Result<(), FsError> {
+        assert_ne!(next_ino, 0, "no inode has the number 0");
         let mut value = Vec::new();
         FilesystemRecord { next_ino }.encode(&mut value);
         let mut batch = Batch::new();
         batch.put(&Key::Pool(PoolRecordId::Filesystem).encode(), &value);
+        // From the reserve: a full pool still makes the files that replace others.
         self.commit(&batch, Admit::Reserve)
     }
 
@@ -257,10 +293,15 @@ impl<E: Storage> Fs<E> {
     }
 
     /// The node that a name leads to, `None` if there is no such name.
+    ///
+    /// It takes no key lock. Each turn of the loop ends when the record has changed since its version counter
+    /// was read.
     pub(crate) fn find(&self, dir: u64, name: &[u8]) -> Result<Option<NodeRef>, FsError> {
+        debug_assert!(self.call_gate.is_entered(), "a name is looked up inside a call");
         let key = dentry_key(self.volume, dir, name);
         let mut scratch = Scratch::take();
         loop {
+            // Before the record: a change after this read moves the counter, and the node is not made.
             let before = self.version_counters.at(&key);
             if !self.get(&key, &mut scratch.value)? {
                 return Ok(None);
@@ -279,9 +320,11 @@ impl<E: Storage> Fs<E> {
             };
             match found {
                 Some(NodeLookup::Node(node)) => return Ok(Some(node)),
+                // The remover holds the state until its commit has succeeded or failed.
                 Some(NodeLookup::Dying(node)) => drop(node.state.read()),
                 Some(NodeLookup::Stale) => {}
-                // The inode went away after the name was read: so has the name, unless the store lost the inode.
+                // An inode that is removed after the name was read takes its name along, and the counter of
+                // the name moves. If it did not move, the store has lost the inode.
                 None if self.version_counters.at(&key) == before => {
                     return Err(NO_INODE_OF_NAME.into());
                 }
@@ -290,13 +333,16 @@ impl<E: Storage> Fs<E> {
         }
     }
 
-    /// The node of an inode that lives at its own key, found by a name of it. `None` if there is no such inode.
+    /// The node of an inode with a record at its own key. `by` is the name through which it was found. `None`
+    /// if there is no such inode.
     fn find_at_own_key(
         &self,
         kind: FileKind,
         ino: u64,
         by: Option<(u64, &[u8])>,
     ) -> Result<Option<NodeLookup>, FsError> {
+        debug_assert!(self.call_gate.is_entered(), "an inode is looked up inside a call");
+        // The common case: an inode in use costs no read of its record.
         if let Some(found) = self.inode_cache.get(ino) {
             return Ok(Some(found));
         }
@@ -313,6 +359,8 @@ impl<E: Storage> Fs<E> {
         let is_current = || self.version_counters.at(&key) == before;
         let state = || {
             let state = NodeState::new(&inode, RecordLocation::Own);
+            // A directory's record has its name. For a file with several names any of them will do: it is
+            // only shown to people.
             let dentry = state.dentry.clone().or_else(|| by.map(|(dir, name)| (dir, name.into())));
             NodeState { dentry, ..state }
         };
@@ -331,14 +379,16 @@ impl<E: Storage> Fs<E> {
         }
     }
 
-    /// Notes that names in a directory have changed.
+    /// Notes that names in a directory have changed at `now`. The next sync point commits the time.
     pub(crate) fn defer_times(&self, dir: &NodeRef, now: InodeTime) {
+        debug_assert!(self.call_gate.is_entered(), "names change inside a call");
         self.deferred.defer_times(dir, now);
     }
 }
 
-/// Attributes of something new.
+/// Attributes of a new inode that belongs to root. `permissions` has the 12 lowest bits of a mode.
 pub(crate) fn new_attrs(kind: FileKind, permissions: u16, now: InodeTime) -> Attrs {
+    debug_assert!(permissions <= 0o7777, "permissions hold no type bits");
     Attrs {
         kind,
         permissions,

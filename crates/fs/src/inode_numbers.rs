@@ -1,66 +1,83 @@
-//! Inode numbers.
+//! The source of inode numbers.
+//!
+//! The base reserves numbers in blocks: one commit raises `next_ino` of the filesystem record by the length
+//! of a block, and the numbers of the block then cost nothing. A crash loses the rest of a block; a close
+//! returns it.
 //!
 //! # Invariants
-//! 1. A number is given out once, and only below the superblock's `next_ino`, which is committed before: `next`
-//!    asserts it.
-//! 2. Inside a transaction numbers come from the base, and a replay of its calls gets those that it had (the tests
-//!    of `transactions`).
+//! 1. Each number is handed out once, and only if it is below the committed `next_ino` (assert in `next`).
+//! 2. A transaction draws its numbers from the base. They rise (assert in `TxInodeNumbers::next`).
+//! 3. A replay of a transaction hands out the numbers that the transaction drew, in the same order (the tests
+//!    `transactions`).
 
 use parking_lot::Mutex;
 
 use crate::error::FsError;
 use crate::limits::INO_BLOCK;
 
-/// Where a filesystem has its inode numbers from.
+/// The inode numbers of one filesystem.
 pub(crate) enum InodeNumbers {
-    /// The next number, and the first that is not reserved.
-    Base(Mutex<(u64, u64)>),
+    Base(Mutex<ReservedNumbers>),
     Transaction(TxInodeNumbers),
+}
+
+/// The numbers that are reserved and not used: from `next` on, below `end`. `end` is the committed
+/// `next_ino`.
+pub(crate) struct ReservedNumbers {
+    next: u64,
+    end: u64,
 }
 
 type InoSource = Box<dyn Fn() -> Result<u64, FsError> + Send + Sync>;
 
-/// Numbers of a base, given out inside a transaction.
+/// Numbers of the base that a transaction uses.
 pub(crate) struct TxInodeNumbers {
     source: InoSource,
     drawn: Mutex<DrawnNumbers>,
 }
 
-/// Numbers that were drawn, and how many of them have been given out.
+/// The numbers that a transaction has drawn. The first `used` of them belong to an inode.
 #[derive(Default)]
 struct DrawnNumbers {
     numbers: Vec<u64>,
-    given: usize,
+    used: usize,
 }
 
 impl InodeNumbers {
-    pub(crate) fn for_base(next: u64) -> InodeNumbers {
-        InodeNumbers::Base(Mutex::new((next, next)))
+    /// Numbers from the `next_ino` of the filesystem record on.
+    pub(crate) fn for_base(next_ino: u64) -> InodeNumbers {
+        assert_ne!(next_ino, 0, "no inode has the number 0");
+        InodeNumbers::Base(Mutex::new(ReservedNumbers { next: next_ino, end: next_ino }))
     }
 
-    /// `drawn_before` are given out first.
+    /// Numbers of `source`, after those that were `drawn_before`.
     pub(crate) fn for_transaction(source: InoSource, drawn_before: Vec<u64>) -> InodeNumbers {
+        debug_assert!(drawn_before.is_sorted(), "a transaction draws rising numbers");
         InodeNumbers::Transaction(TxInodeNumbers {
             source,
-            drawn: Mutex::new(DrawnNumbers { numbers: drawn_before, given: 0 }),
+            drawn: Mutex::new(DrawnNumbers { numbers: drawn_before, used: 0 }),
         })
     }
 
-    /// A number for a new inode. `reserve` commits the first number that is not reserved from then on.
+    /// A number for a new inode. `reserve` commits its argument as the new `next_ino`.
+    ///
+    /// # Errors
+    /// `NoSpace` if there are no numbers left; the errors of `reserve`.
     pub(crate) fn next(&self, reserve: impl FnOnce(u64) -> Result<(), FsError>) -> Result<u64, FsError> {
-        let own = match self {
-            InodeNumbers::Base(own) => own,
+        let reserved = match self {
+            InodeNumbers::Base(reserved) => reserved,
             InodeNumbers::Transaction(transaction) => return transaction.next(),
         };
-        let mut own = own.lock();
-        if own.0 == own.1 {
-            let end = own.1.checked_add(INO_BLOCK).ok_or(FsError::NoSpace)?;
+        let mut reserved = reserved.lock();
+        if reserved.next == reserved.end {
+            let end = reserved.end.checked_add(INO_BLOCK).ok_or(FsError::NoSpace)?;
+            // The commit comes first. After a crash between the two lines nothing has used the block.
             reserve(end)?;
-            own.1 = end;
+            reserved.end = end;
         }
-        assert!(own.0 < own.1, "a number is reserved before it is given out");
-        let ino = own.0;
-        own.0 += 1;
+        assert!(reserved.next < reserved.end, "a number is reserved before it is used");
+        let ino = reserved.next;
+        reserved.next += 1;
         Ok(ino)
     }
 
@@ -69,16 +86,18 @@ impl InodeNumbers {
         &self,
         reserve: impl FnOnce(u64) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
-        let InodeNumbers::Base(own) = self else { return Ok(()) };
-        let mut own = own.lock();
-        if own.0 < own.1 {
-            reserve(own.0)?;
-            own.1 = own.0;
+        let InodeNumbers::Base(reserved) = self else { return Ok(()) };
+        let mut reserved = reserved.lock();
+        assert!(reserved.next <= reserved.end, "every number in use was reserved");
+        if reserved.next < reserved.end {
+            reserve(reserved.next)?;
+            reserved.end = reserved.next;
         }
         Ok(())
     }
 
-    /// Whether this one was drawn inside a transaction: they rise, so what was there when it began has a smaller one.
+    /// Whether the inode was made inside this transaction. Numbers rise, so every inode that existed when the
+    /// transaction began has a smaller number than the first that it drew.
     pub(crate) fn has_drawn(&self, ino: u64) -> bool {
         match self {
             InodeNumbers::Base(_) => false,
@@ -88,7 +107,7 @@ impl InodeNumbers {
         }
     }
 
-    /// Those that were drawn inside a transaction, in order.
+    /// The numbers that this transaction has drawn, in order; none in the base.
     pub(crate) fn drawn(&self) -> Vec<u64> {
         match self {
             InodeNumbers::Base(_) => Vec::new(),
@@ -100,16 +119,21 @@ impl InodeNumbers {
 impl TxInodeNumbers {
     fn next(&self) -> Result<u64, FsError> {
         let mut drawn = self.drawn.lock();
-        let drawn_before = drawn.numbers.get(drawn.given).copied();
+        let drawn_before = drawn.numbers.get(drawn.used).copied();
         let ino = match drawn_before {
             Some(ino) => ino,
             None => {
                 let ino = (self.source)()?;
+                debug_assert!(
+                    drawn.numbers.last().is_none_or(|last| *last < ino),
+                    "the numbers of a base rise"
+                );
                 drawn.numbers.push(ino);
                 ino
             }
         };
-        drawn.given += 1;
+        drawn.used += 1;
+        assert!(drawn.used <= drawn.numbers.len(), "a number is drawn before it is used");
         Ok(ino)
     }
 }

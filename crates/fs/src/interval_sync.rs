@@ -6,9 +6,12 @@
 //!   (the thread sleeps)    (the thread waits)          (a change during the sync: dirty)
 //! ```
 //!
-//! Invariants
-//! 1. A change is durable at most one interval and one sync after its `mark`. A caller marks after the change, not before.
-//! 2. A thread that waits for marks does not wake while nothing changes.
+//! # Invariants
+//! 1. A change is durable at most one interval and one sync after its `mark`. A caller marks after the
+//!    change, not before it (`tests::a_change_during_a_sync_asks_for_another`).
+//! 2. The thread sleeps while nothing changes (`tests::a_change_is_synced_and_silence_is_not`).
+//! 3. No sync begins after `stop` (assert in `run`); `stop` does not wait for the interval
+//!    (`tests::stopping_does_not_wait_for_the_interval`).
 
 use std::io;
 use std::sync::Arc;
@@ -18,9 +21,11 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+/// The state that the thread and its users share.
 struct IntervalSyncState {
-    deferred: AtomicBool,
-    /// Whether `deferred` stays set, because no caller marks changes.
+    /// Whether a change is not synced yet.
+    dirty: AtomicBool,
+    /// Whether `dirty` stays set, because no caller marks changes.
     always_dirty: bool,
     stop: Mutex<bool>,
     wake: Condvar,
@@ -31,16 +36,18 @@ struct IntervalSyncState {
 pub struct ChangeSignal(Arc<IntervalSyncState>);
 
 impl ChangeSignal {
-    /// For a filesystem that needs no background sync.
+    /// A signal without a thread, for a filesystem that needs no background sync.
     #[must_use]
     pub fn ignored() -> ChangeSignal {
         ChangeSignal(Arc::new(IntervalSyncState::new(true)))
     }
 
-    /// Something has changed.
+    /// Notes a change that is complete.
     pub fn mark(&self) {
-        if !self.0.deferred.load(Ordering::Relaxed) && !self.0.deferred.swap(true, Ordering::AcqRel) {
-            // Under the lock, so that the thread is either before its look at the flag or in its wait.
+        // The load alone is the common case: a write to the flag would move its cache line between
+        // processors.
+        if !self.0.dirty.load(Ordering::Relaxed) && !self.0.dirty.swap(true, Ordering::AcqRel) {
+            // Under the lock the thread has not read the flag yet or is in its wait, so the wake is not lost.
             let _stop = self.0.stop.lock();
             self.0.wake.notify_one();
         }
@@ -57,15 +64,15 @@ impl IntervalSync {
     /// Starts a thread that calls `sync` at every `interval`.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The operating system's error if it starts no thread.
     pub fn always(interval: Duration, sync: impl Fn() + Send + 'static) -> io::Result<IntervalSync> {
         IntervalSync::start(Arc::new(IntervalSyncState::new(true)), interval, sync)
     }
 
-    /// Starts a thread that calls `sync` one `interval` after a change was marked, as long as there are changes.
+    /// Starts a thread that calls `sync` one `interval` after the first marked change since the last sync.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The operating system's error if it starts no thread.
     pub fn after_changes(
         interval: Duration,
         sync: impl Fn() + Send + 'static,
@@ -86,11 +93,12 @@ impl IntervalSync {
         Ok(IntervalSync { shared, thread: Some(thread) })
     }
 
-    /// Ends the thread, after the sync that it may be in. What is dirty stays so.
+    /// Ends the thread after the sync that it may be in. It does not sync the changes since then.
     ///
     /// # Panics
-    /// If the `sync` that it called has panicked.
+    /// If `sync` has panicked.
     pub fn stop(&mut self) {
+        // Set under the lock of the wait, so that the thread cannot miss it.
         *self.shared.stop.lock() = true;
         self.shared.wake.notify_one();
         if let Some(thread) = self.thread.take() {
@@ -108,7 +116,7 @@ impl Drop for IntervalSync {
 impl IntervalSyncState {
     fn new(always_dirty: bool) -> IntervalSyncState {
         IntervalSyncState {
-            deferred: AtomicBool::new(always_dirty),
+            dirty: AtomicBool::new(always_dirty),
             always_dirty,
             stop: Mutex::new(false),
             wake: Condvar::new(),
@@ -118,17 +126,20 @@ impl IntervalSyncState {
     fn run(&self, interval: Duration, sync: impl Fn()) {
         let mut stop = self.stop.lock();
         loop {
-            while !*stop && !self.deferred.load(Ordering::Acquire) {
+            while !*stop && !self.dirty.load(Ordering::Acquire) {
                 self.wake.wait(&mut stop);
             }
+            // Changes of one interval share a sync.
             if !*stop {
                 self.wake.wait_while_for(&mut stop, |stop| !*stop, interval);
             }
             if *stop {
                 return;
             }
+            assert!(!*stop, "no sync begins after the stop");
             // Cleared first: a change during the sync asks for another one.
-            self.deferred.store(self.always_dirty, Ordering::Release);
+            self.dirty.store(self.always_dirty, Ordering::Release);
+            // Without the lock, so that `mark` and `stop` do not wait for devices.
             parking_lot::MutexGuard::unlocked(&mut stop, &sync);
         }
     }
@@ -145,14 +156,14 @@ mod tests {
 
     #[test]
     fn a_change_is_synced_and_silence_is_not() {
-        let (tell, told) = mpsc::channel();
-        let (mut syncs, changes) = IntervalSync::after_changes(SOON, move || tell.send(()).unwrap()).unwrap();
-        assert!(told.recv_timeout(SOON * 4).is_err(), "nothing has changed yet");
+        let (send, synced) = mpsc::channel();
+        let (mut syncs, changes) = IntervalSync::after_changes(SOON, move || send.send(()).unwrap()).unwrap();
+        assert!(synced.recv_timeout(SOON * 4).is_err(), "nothing has changed yet");
         for _ in 0..3 {
             changes.mark();
             changes.mark();
-            told.recv_timeout(LATE).expect("a change is synced");
-            assert!(told.recv_timeout(SOON * 4).is_err(), "two changes in one interval are one sync");
+            synced.recv_timeout(LATE).expect("a change is synced");
+            assert!(synced.recv_timeout(SOON * 4).is_err(), "two changes in one interval are one sync");
         }
         syncs.stop();
     }

@@ -1,8 +1,9 @@
 //! Names, files and time, written once over the metadata and slice seams.
 //!
-//! [`Fs`] is the filesystem. It works on nodes ([`NodeRef`]): a node stands for an inode that someone uses and stays valid
-//! when its file is renamed or loses its last name. Who asks is a [`acl::Caller`]; permissions are checked here, at
-//! every door alike. Paths are for programs that call the library: [`Fs::resolve`].
+//! [`Fs`] is the filesystem. Its calls take nodes ([`NodeRef`]). A node stands for an inode in use; it stays
+//! valid when its file is renamed or loses its last name. A call acts for a user ([`acl::Caller`]), and its
+//! permissions are checked here, for the mount and the library alike. Programs that use the library name
+//! files by path ([`Fs::resolve`]).
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,20 @@
-//! Files without a name: removed when no one holds them any more, step by step, and by whoever opens the pool after a crash.
+//! The removal of orphans: files that have lost their last name.
 //!
-//! # Invariant
-//! An orphan's record goes in the commit that removes the last of its other keys, so a crash leaves something to resume from.
+//! An orphan with a holder waits until the last holder drops its node. An orphan without a holder is removed
+//! in steps, one commit each, because a large file has more regions than one commit takes.
+//!
+//! ```text
+//!   last name lost ──► orphan record ──► last holder drops its node ──► reap: regions, step by step
+//!   (names/departure)      │                                                   │
+//!                          └── crash: open removes all orphans ────────────────┴──► record deleted
+//! ```
+//!
+//! # Invariants
+//! 1. The record of an orphan is deleted in the commit that deletes the last of its other keys
+//!    (`remove_orphan`). So after a crash the record is still there, and the removal resumes (the tests
+//!    `bad_days`).
+//! 2. Only the base removes orphans: a transaction cannot see holders outside of it (assert in
+//!    `remove_orphan`).
 
 use warpfire_format::fs::{Inode, Key, KeyBuf, REGION_BYTES, flag, region_key, region_range, xattr_key};
 use warpfire_meta::{Admit, Batch, Direction, KeyRange, ScanPage, Storage};
@@ -11,23 +24,25 @@ use crate::deferred::{BYTES, INODES};
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::{FILE_BYTES_MAX, ORPHAN_STEP_REGIONS, PAGE_BYTES, PAGE_ENTRIES, REGIONS_BLIND_MAX};
-use crate::node::{Layout, NodeState};
+use crate::node::{Layout, NodeState, RecordLocation};
 
 /// The region in which the largest file ends.
 const REGION_INDEX_MAX: u64 = FILE_BYTES_MAX / REGION_BYTES as u64;
 
-/// Called with a region's index and value; `false` ends the walk.
+/// Receives a region's index and value; `false` ends the walk.
 type RegionVisitor<'v> = dyn FnMut(u64, &[u8]) -> Result<bool, FsError> + 'v;
 
 impl<E: Storage> Fs<E> {
-    /// Removes files that have neither a name nor a holder any more. Calls that can make such files do this themselves; call it after
-    /// letting go of the last `NodeRef` to a file that was unlinked, to have its space back at once.
+    /// Removes orphans that have no holder any more, and ends the leases that have expired.
+    ///
+    /// Calls that can leave such an orphan do this themselves. After the drop of the last `NodeRef` of an
+    /// unlinked file, a call of `reap` frees its space at once.
     ///
     /// # Errors
-    /// What committing says; the rest is tried again later.
+    /// `ReadOnly`, `Damaged`. The orphans that are left stay for the next call.
     pub fn reap(&self) -> Result<(), FsError> {
         if self.call_gate.is_transaction() {
-            // Whoever holds such a file outside: the base removes it once the transaction has been committed.
+            // The file may be open outside. The base removes it after the commit of the transaction.
             return Ok(());
         }
         self.leases.expire(self.clock.now());
@@ -41,19 +56,27 @@ impl<E: Storage> Fs<E> {
         Ok(())
     }
 
-    /// Removes all orphans: no one can hold one when the pool is opened.
-    pub(crate) fn remove_left_orphans(&self) -> Result<(), FsError> {
+    /// Removes all orphans and returns how many they were. Only for the open of a filesystem: nothing holds
+    /// one then.
+    pub(crate) fn remove_left_orphans(&self) -> Result<usize, FsError> {
+        let mut removed = 0;
         loop {
             let orphans = self.some_orphans()?;
             if orphans.is_empty() {
-                return Ok(());
+                break;
             }
+            removed += orphans.len();
             for ino in orphans {
                 self.remove_orphan(ino)?;
             }
         }
+        if removed > 0 {
+            tracing::info!(orphans = removed, "orphans of an earlier session removed");
+        }
+        Ok(removed)
     }
 
+    /// The first orphans by number, at most a page of them.
     fn some_orphans(&self) -> Result<Vec<u64>, FsError> {
         let start = Key::Orphan(self.volume, 1).encode();
         let end = Key::Orphan(self.volume, u64::MAX).encode();
@@ -68,17 +91,21 @@ impl<E: Storage> Fs<E> {
                 orphans.push(ino);
             }
         }
+        debug_assert!(orphans.len() <= PAGE_ENTRIES, "a page has at most the entries that were asked for");
         Ok(orphans)
     }
 
     fn remove_orphan(&self, ino: u64) -> Result<(), FsError> {
+        assert!(!self.call_gate.is_transaction(), "only the base removes orphans");
         let key = Key::Orphan(self.volume, ino).encode();
         let mut value = Vec::new();
+        // `link` has given the file a name again, or another thread has removed it.
         if !self.get(&key, &mut value)? {
             return Ok(());
         }
         let inode = Inode::decode(&value)?;
-        let state = NodeState::new(&inode, crate::node::RecordLocation::Orphan { linkable: false });
+        let state = NodeState::new(&inode, RecordLocation::Orphan { linkable: false });
+        debug_assert!(state.is_unlinked(), "an orphan has no name");
         loop {
             let mut batch = Batch::new();
             let last = self.plan_content_removal(ino, &state, ORPHAN_STEP_REGIONS, &mut batch)?;
@@ -87,14 +114,18 @@ impl<E: Storage> Fs<E> {
                 batch.add(INODES, -1);
                 batch.add(BYTES, -state.attrs.allocated_bytes.cast_signed());
             }
+            // From the reserve: the removal of a file is how a full pool becomes less full.
             self.commit(&batch, Admit::Reserve)?;
             if last {
+                let bytes = state.attrs.allocated_bytes;
+                tracing::debug!(ino, bytes, "orphan removed");
                 return Ok(());
             }
         }
     }
 
-    /// Adds to the batch what deletes an inode's regions and attributes, up to about `max` keys; `false` if that is not all of them.
+    /// Adds to the batch the deletion of an inode's attributes and of up to `max` of its regions. Returns
+    /// whether no region is left.
     pub(crate) fn plan_content_removal(
         &self,
         ino: u64,
@@ -102,6 +133,10 @@ impl<E: Storage> Fs<E> {
         max: usize,
         batch: &mut Batch,
     ) -> Result<bool, FsError> {
+        assert!(
+            max as u64 > REGIONS_BLIND_MAX,
+            "a step takes all regions of a small file, so steps come to an end"
+        );
         if state.attrs.flags & flag::XATTRS != 0 {
             self.for_each_xattr(ino, &mut |name| {
                 batch.delete(&xattr_key(self.volume, ino, name));
@@ -111,6 +146,7 @@ impl<E: Storage> Fs<E> {
         if state.layout != Layout::Regions {
             return Ok(true);
         }
+        // Each step begins at region 0 again: the regions of earlier steps are gone from the walk.
         let regions = self.regions_from(ino, 0, state.attrs.size_bytes, max)?;
         for index in &regions {
             batch.delete(&region_key(self.volume, ino, *index));
@@ -118,7 +154,8 @@ impl<E: Storage> Fs<E> {
         Ok(regions.len() < max)
     }
 
-    /// Indices of up to `max` regions, from `first` on, among which are all that exist in a file of this size.
+    /// Indices of regions from `first` on in a file of `size` bytes, in order. They cover the first `max`
+    /// regions that exist, and in a small file some that do not.
     pub(crate) fn regions_from(
         &self,
         ino: u64,
@@ -127,6 +164,7 @@ impl<E: Storage> Fs<E> {
         max: usize,
     ) -> Result<Vec<u64>, FsError> {
         let past = size.div_ceil(u64::from(REGION_BYTES));
+        // A deletion of a key that does not exist costs less than a scan.
         if past.saturating_sub(first) <= REGIONS_BLIND_MAX {
             return Ok((first..past).collect());
         }
@@ -135,10 +173,13 @@ impl<E: Storage> Fs<E> {
             found.push(index);
             Ok(found.len() < max)
         })?;
+        debug_assert!(found.len() <= max, "the walk ends at the last region that was asked for");
+        debug_assert!(found.is_sorted_by(|a, b| a < b), "a walk visits each region once, in order");
         Ok(found)
     }
 
-    /// Visits regions that exist, in order, from `first` on and below `past`, until `visit` says `false`.
+    /// Visits the regions that exist from `first` on and below `past`, in order, until `visit` returns
+    /// `false`.
     pub(crate) fn for_each_region(
         &self,
         ino: u64,
@@ -147,9 +188,11 @@ impl<E: Storage> Fs<E> {
         visit: &mut RegionVisitor<'_>,
     ) -> Result<(), FsError> {
         let (mut start, mut end) = region_range(self.volume, ino, first);
+        // Beyond that the range ends at the end of the file's keys, so that a region past the end is found.
         if past <= REGION_INDEX_MAX {
             end = region_key(self.volume, ino, past.max(first));
         }
+        // One snapshot for all pages: the walk sees the file as it was at one moment.
         let snapshot = self.engine.snapshot();
         let at = self.engine.seq(&snapshot);
         let mut page = ScanPage::default();
@@ -157,6 +200,7 @@ impl<E: Storage> Fs<E> {
             let range = KeyRange { start: &start, end: Some(&end) };
             self.engine.scan(range, at, Direction::Forward, PAGE_ENTRIES, PAGE_BYTES, &mut page)?;
             for entry in page.iter() {
+                debug_assert!(entry.key >= &start[..], "a scan returns keys of its range");
                 let Key::Region(_, _, index) = Key::decode(entry.key)? else {
                     return Err(WRONG_RANGE.into());
                 };
@@ -168,6 +212,7 @@ impl<E: Storage> Fs<E> {
                 }
             }
             let Some(last) = page.iter().last().filter(|_| page.more) else { return Ok(()) };
+            // The next key in order is this one with a zero byte after it.
             start = KeyBuf::from_slice(last.key);
             start.push(0);
         }

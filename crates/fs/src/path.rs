@@ -1,4 +1,4 @@
-//! Paths, for programs that call the library. The mount's kernel walks by itself.
+//! Path lookup, for programs that use the library. With a mount the kernel splits paths into names.
 
 use std::hash::{Hash, Hasher};
 
@@ -15,26 +15,26 @@ use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, ReplayScene};
 /// Whether a symbolic link at a path's end is followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Follow {
-    /// To where it leads.
+    /// The answer is the file that the link leads to.
     Yes,
-    /// Not: the link itself is meant.
+    /// The answer is the link itself.
     No,
 }
 
-/// Where a path's last name is.
+/// The place that a path leads to.
 #[derive(Clone, Debug)]
 pub struct Resolved {
     /// The directory that holds, or would hold, the last name.
     pub dir: NodeRef,
-    /// The last name; empty if the path leads to a directory by `/`, `.` or `..`, which is then `node`.
+    /// The last name. It is empty if the path ends in `/`, `.` or `..` alone; `node` is that directory then.
     pub name: NameBuf,
-    /// What is there, if anything.
+    /// The node of the last name, if the name exists.
     pub node: Option<NodeRef>,
-    /// Whether the path ended in a slash: only a directory is meant.
+    /// Whether the path ended in a slash: then the last name must be a directory.
     pub wants_dir: bool,
 }
 
-/// What is still to be walked.
+/// The part of a path that is not walked yet, and the number of symbolic links that were followed.
 struct PathWalk {
     rest: Vec<u8>,
     links: u32,
@@ -44,7 +44,8 @@ impl<E: Storage> Fs<E> {
     /// The node at a path. A path that begins with `/` starts at the root, others at `base`.
     ///
     /// # Errors
-    /// `NotFound`, `NotDirectory`, `AccessDenied`, `SymlinkLoop` above 40 links, `NameTooLong` above 255 bytes a name or 4095 a path.
+    /// `NotFound`, `NotDirectory`, `AccessDenied`; `SymlinkLoop` above 40 links; `NameTooLong` if a name has
+    /// more than 255 bytes or the path more than 4095.
     pub fn resolve(
         &self,
         caller: &Caller<'_>,
@@ -56,8 +57,8 @@ impl<E: Storage> Fs<E> {
         resolved.node.ok_or(FsError::NotFound)
     }
 
-    /// As `resolve`, but the last name need not be there: for making, removing and renaming. A link that is followed to where nothing is
-    /// gives the name that it leads to.
+    /// As `resolve`, but the last name need not exist: for calls that make, remove or rename it. A link that
+    /// is followed and leads to a missing name resolves to that name.
     ///
     /// # Errors
     /// As `resolve`.
@@ -84,6 +85,8 @@ impl<E: Storage> Fs<E> {
             if path.contains(&0) {
                 return Err(FsError::Invalid("a path holds no NUL"));
             }
+            // One name in each turn. `at` is the directory that the walk is in; a link puts its target before
+            // the rest of the path, so links nest without recursion.
             let mut walk = PathWalk { rest: path.to_vec(), links: 0 };
             let mut at = NodeRef::clone(base);
             loop {
@@ -103,7 +106,9 @@ impl<E: Storage> Fs<E> {
                     PathStep::Name { name, last, wants_dir } => (name, last, wants_dir),
                 };
                 if name == b"." || name == b".." {
+                    // They lead to a directory without a name to make or remove there.
                     at = self.lookup(caller, &at, &name)?;
+                    debug_assert!(at.is_dir(), "'.' and '..' lead to directories");
                     if last {
                         return Ok(Resolved {
                             dir: NodeRef::clone(&at),
@@ -121,6 +126,8 @@ impl<E: Storage> Fs<E> {
                 let Some(node) = node else {
                     return Ok(Resolved { dir: at, name: NameBuf::from_vec(name), node: None, wants_dir });
                 };
+                // A slash after a link asks for the directory that it leads to, so the link is followed then
+                // too.
                 if node.kind() == FileKind::Symlink && (!last || follow == Follow::Yes || wants_dir) {
                     walk.follow(&self.readlink(&node)?)?;
                     continue;
@@ -142,19 +149,25 @@ impl<E: Storage> Fs<E> {
     }
 }
 
+/// The next step of a walk.
 enum PathStep {
-    /// The walk starts over at the root.
+    /// Go to the root.
     Root,
+    /// Go to a name in the directory that the walk is in.
     Name {
         name: Vec<u8>,
+        /// Whether the path ends after the name.
         last: bool,
+        /// Whether a slash is between the name and the path's end.
         wants_dir: bool,
     },
+    /// The path has no name left.
     End,
 }
 
 impl PathWalk {
     fn next(&mut self) -> PathStep {
+        // Slashes after a name are taken with the name, so slashes here begin a path or a link's target.
         let slashes = self.rest.iter().take_while(|b| **b == b'/').count();
         if slashes > 0 {
             self.rest.drain(..slashes);
@@ -167,10 +180,12 @@ impl PathWalk {
         let name: Vec<u8> = self.rest.drain(..len).collect();
         let slashes = self.rest.iter().take_while(|b| **b == b'/').count();
         self.rest.drain(..slashes);
+        debug_assert!(!name.contains(&b'/'), "a name ends before a slash");
         PathStep::Name { name, last: self.rest.is_empty(), wants_dir: slashes > 0 && self.rest.is_empty() }
     }
 
-    /// Puts a link's target before what is left of the path.
+    /// Puts a link's target before the rest of the path. The number of links bounds the length: 40 times 4095
+    /// bytes.
     fn follow(&mut self, target: &[u8]) -> Result<(), FsError> {
         self.links += 1;
         if self.links > SYMLINKS_MAX {
@@ -182,7 +197,7 @@ impl PathWalk {
             self.rest.push(b'/');
             self.rest.extend_from_slice(&rest);
         }
-        // Links that grow the path are bounded by their number: 40 times 4095 bytes.
+        debug_assert!(self.rest.len() >= rest.len() + target.len(), "nothing of the path is lost");
         Ok(())
     }
 }

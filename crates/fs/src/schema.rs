@@ -1,11 +1,12 @@
-//! The filesystem's records as the metadata engine sees them.
+//! The schema of the filesystem's records: how the metadata engine folds values, finds their slices and moves
+//! them.
 
 use warpfire_format::Corrupt;
 use warpfire_format::fs::{self, FoldBase, FoldOutcome};
 use warpfire_meta::{FoldResult, OlderValue, RelocateError, Relocator, Schema, SchemaError};
 use warpfire_units::SlicePtr;
 
-/// What `warpfire-format` says of keys and values, given to the engine.
+/// The rules of `warpfire-format` for keys and values, in the form that the engine takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FsSchema;
 
@@ -13,12 +14,12 @@ fn schema_error(e: Corrupt) -> SchemaError {
     SchemaError { code: e.code, reason: e.reason.into() }
 }
 
-/// An error of `place` before it becomes the engine's.
-struct PlaceFault(RelocateError);
+/// The error type of `fs::relocate` here. It takes the decoder's errors and those of the relocator.
+struct RelocateFailure(RelocateError);
 
-impl From<Corrupt> for PlaceFault {
+impl From<Corrupt> for RelocateFailure {
     fn from(e: Corrupt) -> Self {
-        PlaceFault(RelocateError::Schema(schema_error(e)))
+        RelocateFailure(RelocateError::Schema(schema_error(e)))
     }
 }
 
@@ -60,10 +61,14 @@ impl Schema for FsSchema {
         relocator: &mut dyn Relocator,
         out: &mut Vec<u8>,
     ) -> Result<bool, RelocateError> {
-        // Both closures need the placer; they are never called within each other.
+        // Both closures need the relocator. Neither runs inside the other, so no borrow fails.
         let relocator = std::cell::RefCell::new(relocator);
-        let mut pack = |bytes: &[u8]| relocator.borrow_mut().pack(bytes).map_err(|e| PlaceFault(e.into()));
-        let mut moved = |slice| relocator.borrow_mut().move_slice(slice).map_err(|e| PlaceFault(e.into()));
-        fs::relocate(key, value, is_operand, &mut pack, &mut moved, out).map_err(|PlaceFault(e)| e)
+        let mut pack = |bytes: &[u8]| {
+            assert!(!bytes.is_empty(), "an extent that is packed has bytes");
+            relocator.borrow_mut().pack(bytes).map_err(|e| RelocateFailure(e.into()))
+        };
+        let mut moved =
+            |slice| relocator.borrow_mut().move_slice(slice).map_err(|e| RelocateFailure(e.into()));
+        fs::relocate(key, value, is_operand, &mut pack, &mut moved, out).map_err(|RelocateFailure(e)| e)
     }
 }

@@ -1,10 +1,10 @@
-//! Buffers that calls reuse: each thread keeps one set.
+//! Buffers that calls reuse. Each thread keeps one set, so a call needs no allocation for its batch.
 
 use std::cell::Cell;
 
 use warpfire_meta::Batch;
 
-/// Buffers of one call. Empty when taken; their memory goes back to the thread when dropped.
+/// Buffers of one call. They are empty when taken (assert in `take`); the drop returns them to the thread.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) batch: Batch,
@@ -12,22 +12,24 @@ pub(crate) struct Scratch {
     pub(crate) other: Vec<u8>,
 }
 
-/// A call that grew its buffers beyond this gives them back to the system.
+/// Buffers with more bytes than this are freed and not kept.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 thread_local! {
     static SPARE: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
-/// Scratch that goes back to its thread.
+/// A call's hold of its buffers.
 pub(crate) struct ScratchGuard(Option<Box<Scratch>>);
 
 impl Scratch {
     pub(crate) fn take() -> ScratchGuard {
+        // A call within a call finds the place empty and gets buffers of its own.
         let mut scratch = SPARE.take().unwrap_or_default();
         scratch.batch.clear();
         scratch.value.clear();
         scratch.other.clear();
+        debug_assert!(scratch.batch.is_empty(), "a batch holds the changes of one call only");
         ScratchGuard(Some(scratch))
     }
 }
@@ -50,7 +52,7 @@ impl Drop for ScratchGuard {
         if let Some(scratch) = self.0.take() {
             let kept = scratch.batch.bytes() + scratch.value.capacity() + scratch.other.capacity();
             if kept <= KEPT_BYTES_MAX {
-                // A thread that is ending has no place for it any more.
+                // A thread that ends may have dropped its place already; then the buffers are freed here.
                 let _ = SPARE.try_with(|spare| spare.set(Some(scratch)));
             }
         }

@@ -1,40 +1,41 @@
-//! What `statfs` shows.
+//! The answer of `statfs`.
 
 use warpfire_meta::Storage;
 
 use crate::error::FsError;
 use crate::fs::Fs;
 
-/// What `statfs` shows.
+/// The space of the pool and the number of files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SpaceInfo {
-    /// Bytes that the pool can hold, parity and headers taken off.
+    /// Bytes that the pool can hold, without parity and headers.
     pub total_bytes: u64,
-    /// Bytes that no file needs: free now, or freed by merging and cleaning.
+    /// Bytes that no file needs: free now, or free after compaction and cleaning.
     pub free_bytes: u64,
-    /// Bytes that a user may still write.
+    /// Bytes that a user may still write: the free bytes without the reserve.
     pub available_bytes: u64,
     /// Inodes that exist.
     pub inodes: u64,
-    /// Bytes of files that are not holes, before anything that makes them smaller or larger on flash.
+    /// Bytes of files without their holes. Shared bytes count once for each file; parity does not count.
     pub file_bytes: u64,
 }
 
 impl<E: Storage> Fs<E> {
-    /// Space and files, as of now.
+    /// Space and number of files, as of now.
     ///
     /// # Errors
-    /// What reading the sums says.
+    /// The error of the engine if it cannot say how much space there is.
     pub fn statfs(&self) -> Result<SpaceInfo, FsError> {
         let space = self.engine.space()?;
         let (inodes, file_bytes) = self.deferred.sums();
-        // No file needs more than its own bytes (fewer, if it shares slices): what is live beyond that was deleted, and merging
-        // has not come by yet.
+        // Files and tables need at most these bytes; files that share slices need fewer. More live bytes than
+        // that belong to deleted files, and compaction has not dropped them yet.
         let needed_bytes = file_bytes.max(0).cast_unsigned().saturating_add(self.engine.table_bytes());
         let deleted_bytes = space.live_bytes.saturating_sub(needed_bytes);
         let free_bytes = (space.free_bytes.saturating_add(space.garbage_bytes))
             .saturating_add(deleted_bytes)
             .min(space.total_bytes);
+        debug_assert!(free_bytes <= space.total_bytes, "a pool has no more free bytes than bytes");
         Ok(SpaceInfo {
             total_bytes: space.total_bytes,
             free_bytes,

@@ -1,7 +1,16 @@
-//! The nodes in use, by inode number.
+//! The inode cache: the nodes in use, by inode number.
 //!
-//! A file that is opened, changed and closed again and again is another node each time. So that what its reads fold stays short all the same, the
-//! table remembers the histories of some files that no one uses. One that it forgot begins anew.
+//! A file that is opened, changed and closed again and again gets a new node each time. Its edit history must
+//! not begin anew with each node, or its reads would fold more and more edits. So the cache also remembers
+//! the edit histories of some files that are not in use.
+//!
+//! # Invariants
+//! 1. At most one live node stands for an inode number (assert in `get_or_insert`).
+//! 2. `histories` of a shard has a bounded number of files, none of them in use (asserts in
+//!    `remember_history`).
+//! 3. `unheld_count` is the length of `unheld_orphans`, except inside the two functions that change both.
+//! 4. The cache of a transaction holds every node that was made there until the transaction ends (the tests
+//!    `transactions`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,17 +21,19 @@ use parking_lot::Mutex;
 
 use super::{EditHistory, Node, NodeRef, NodeState, RecordLocation};
 
+/// Shards of a base. Their number is a power of two.
 const SHARDS: u64 = 64;
 
+/// The inodes of one shard.
 #[derive(Default)]
 struct CacheShard {
     nodes: HashMap<u64, Weak<Node>, FixedState>,
-    /// Of files that are not in use.
+    /// Edit histories of files that are not in use.
     histories: HashMap<u64, EditHistory, FixedState>,
 }
 
-/// Histories in a shard: 64 shards of 64 are of 4096 files. More files than that take so many edits in turn that each has few before they become
-/// a table, which folds them.
+/// Most histories in a shard: 64 shards of 64 remember 4096 files. A program that edits more files than that
+/// in turn gives each of them few edits before the memtable becomes a table, which folds them.
 const HISTORIES_MAX: usize = 64;
 
 impl CacheShard {
@@ -31,25 +42,29 @@ impl CacheShard {
             self.histories.remove(&ino);
             return;
         }
+        // A history that is lost delays the next refold of one file, so a simple rule is enough.
         if self.histories.len() == HISTORIES_MAX {
             self.histories.clear();
         }
         self.histories.insert(ino, history);
+        debug_assert!(self.histories.len() <= HISTORIES_MAX, "a shard remembers a bounded number of files");
     }
 }
 
-/// Inside a transaction calls follow each other.
+/// Shards of a transaction. Its calls run one by one.
 const SHARDS_IN_TRANSACTION: u64 = 1;
 
-/// All nodes, and the orphans that no one holds any more.
+/// All nodes of one filesystem, and the orphans without a holder.
 pub(crate) struct InodeCache {
     shards: Box<[Mutex<CacheShard>]>,
     tx_nodes: Option<TxNodes>,
     unheld_orphans: Mutex<Vec<u64>>,
+    /// Length of `unheld_orphans`: calls that find it 0 do not take the lock.
     unheld_count: AtomicUsize,
 }
 
-/// What a transaction's inside keeps besides: every node that was made there, because a commit brings their states to the base's nodes.
+/// The nodes of a transaction. It keeps every node that was made there, because its commit copies their
+/// states to the nodes of the base.
 struct TxNodes {
     base: Arc<InodeCache>,
     nodes: Mutex<TxNodeList>,
@@ -57,25 +72,26 @@ struct TxNodes {
 
 #[derive(Default)]
 struct TxNodeList {
-    /// In a box, for it is long, and kept only from the first savepoint on.
+    /// Each node with the state that it was made with, if that is kept. The state is in a box because it is
+    /// large and most transactions have no savepoint.
     nodes: Vec<(NodeRef, Option<Box<NodeState>>)>,
-    /// Whether the states that nodes were made with are kept too.
+    /// Whether first states are kept: from the first savepoint on.
     keeps_first_states: bool,
 }
 
-/// What looking for a node found.
+/// The answer of a search for a node.
 pub(crate) enum NodeLookup {
     /// The node.
     Node(NodeRef),
-    /// A node whose file is being removed right now: wait for its state, then look again.
+    /// A node of a file that another call is removing. Wait for its state, then search again.
     Dying(NodeRef),
-    /// What the record was read for has changed meanwhile: read again.
+    /// The record has changed since it was read. Read it again.
     Stale,
 }
 
 impl TxNodes {
     fn keep(&self, node: &NodeRef) {
-        // Times of a directory that wait in the base are not in the record that was read.
+        // The pending times of a directory are not in the record that the transaction has read.
         if node.is_dir()
             && let Some(NodeLookup::Node(held)) = self.base.get(node.ino)
         {
@@ -95,7 +111,7 @@ impl InodeCache {
         Self::of_shards(SHARDS, None)
     }
 
-    /// Of a transaction's inside. It keeps its nodes until it is told to let go.
+    /// The cache of a transaction. It holds its nodes until `drop_tx_nodes`.
     pub(crate) fn for_transaction(base: &Arc<InodeCache>) -> Arc<InodeCache> {
         Self::of_shards(
             SHARDS_IN_TRANSACTION,
@@ -104,6 +120,7 @@ impl InodeCache {
     }
 
     fn of_shards(shards: u64, tx_nodes: Option<TxNodes>) -> Arc<InodeCache> {
+        assert!(shards.is_power_of_two(), "a mask of the number selects a shard");
         Arc::new(InodeCache {
             shards: (0..shards).map(|_| Mutex::new(CacheShard::default())).collect(),
             tx_nodes,
@@ -117,13 +134,14 @@ impl InodeCache {
         self.shards.get(index).expect("the remainder is below the count")
     }
 
-    /// The node, if there is one.
+    /// The node of this number, if it is in use.
     pub(crate) fn get(&self, ino: u64) -> Option<NodeLookup> {
         let node = self.shard(ino).lock().nodes.get(&ino).and_then(Weak::upgrade)?;
         Some(if node.is_dying() { NodeLookup::Dying(node) } else { NodeLookup::Node(node) })
     }
 
-    /// The node, made from `state` if there is none and the record that `state` came from `is_current` still.
+    /// The node of this number. If none is in use, it is made from `state`, as long as `is_current` says that
+    /// the record of `state` has not changed. Both are called under the lock of a shard.
     pub(crate) fn get_or_insert(
         self: &Arc<Self>,
         ino: u64,
@@ -132,9 +150,11 @@ impl InodeCache {
     ) -> NodeLookup {
         let mut shard = self.shard(ino).lock();
         if let Some(node) = shard.nodes.get(&ino).and_then(Weak::upgrade) {
+            // The drop of the last hold takes the lock of the shard, and `node` may become the last one.
             drop(shard);
             return if node.is_dying() { NodeLookup::Dying(node) } else { NodeLookup::Node(node) };
         }
+        // Under the lock of the shard: a call that changes the record from now on finds this node first.
         if !is_current() {
             return NodeLookup::Stale;
         }
@@ -143,7 +163,11 @@ impl InodeCache {
             state.history = shard.histories.remove(&ino).unwrap_or_default();
         }
         let node = Arc::new(Node::new(self, ino, state));
-        shard.nodes.insert(ino, Arc::downgrade(&node));
+        let earlier = shard.nodes.insert(ino, Arc::downgrade(&node));
+        debug_assert!(
+            earlier.is_none_or(|earlier| earlier.upgrade().is_none()),
+            "one live node stands for an inode number"
+        );
         drop(shard);
         if let Some(tx_nodes) = &self.tx_nodes {
             tx_nodes.keep(&node);
@@ -151,30 +175,34 @@ impl InodeCache {
         NodeLookup::Node(node)
     }
 
-    /// Marks the node as dying unless someone else holds it. The caller holds its state for writing.
+    /// Marks the node as dying if the caller has the only hold of it. The caller holds its state for writing.
+    /// Returns whether it is dying now.
     pub(crate) fn claim(&self, node: &NodeRef) -> bool {
+        debug_assert!(node.state.is_locked_exclusive(), "a node dies under its state");
         if self.tx_nodes.is_some() {
-            // Whether someone holds the file is for the base to know.
+            // The file may be open in the base, so the base decides after the commit.
             return false;
         }
+        // Under the lock no search upgrades the weak reference, so the count cannot rise from 1.
         let _shard = self.shard(node.ino).lock();
         let alone = Arc::strong_count(node) == 1;
         node.dying.store(alone, Ordering::Release);
         alone
     }
 
-    /// Every node that was made inside a transaction, in that order.
+    /// Every node of a transaction, in the order in which they were made. None in the base.
     pub(crate) fn tx_nodes(&self) -> Vec<NodeRef> {
         let list = self.tx_nodes.as_ref().map(|tx_nodes| tx_nodes.nodes.lock());
         list.map_or_else(Vec::new, |list| list.nodes.iter().map(|(node, _)| Arc::clone(node)).collect())
     }
 
-    /// As `list`, each with the state that it was made with, if that was kept.
+    /// As `tx_nodes`, each with the state that it was made with, if that was kept.
     pub(crate) fn tx_nodes_with_first_state(&self) -> Vec<(NodeRef, Option<Box<NodeState>>)> {
         self.tx_nodes.as_ref().map_or_else(Vec::new, |tx_nodes| tx_nodes.nodes.lock().nodes.clone())
     }
 
-    /// What `look` says of each kept node. From now on the states that nodes are made with are kept.
+    /// The answers of `look` for all nodes of a transaction. From now on it keeps the states that nodes are
+    /// made with.
     pub(crate) fn keep_first_states<T>(&self, look: impl Fn(&NodeRef) -> T) -> Vec<T> {
         let Some(tx_nodes) = &self.tx_nodes else { return Vec::new() };
         let mut list = tx_nodes.nodes.lock();
@@ -182,16 +210,16 @@ impl InodeCache {
         list.nodes.iter().map(|(node, _)| look(node)).collect()
     }
 
-    /// Lets go of the nodes that were made inside a transaction.
+    /// Drops the nodes of a transaction.
     pub(crate) fn drop_tx_nodes(&self) {
         if let Some(tx_nodes) = &self.tx_nodes {
-            // Nodes that go use the table: not under its lock.
+            // The drop of a node uses the cache, so it happens without the lock of the list.
             let nodes = std::mem::take(&mut tx_nodes.nodes.lock().nodes);
             drop(nodes);
         }
     }
 
-    /// The history of a file, in use or not.
+    /// The edit history of a file, in use or not.
     fn history(&self, ino: u64) -> EditHistory {
         match self.get(ino) {
             Some(NodeLookup::Node(node) | NodeLookup::Dying(node)) => node.state.read().history,
@@ -201,14 +229,15 @@ impl InodeCache {
         }
     }
 
-    /// A transaction has changed a file that no one uses.
+    /// Remembers the edit history of a file that is not in use and that a transaction has changed.
     pub(crate) fn remember_history(&self, ino: u64, history: EditHistory) {
         self.shard(ino).lock().remember_history(ino, history);
     }
 
-    /// A node is gone: called by its drop.
+    /// Removes a node from the cache. Only the drop of the node calls it.
     pub(super) fn remove_node(&self, ino: u64, node: *const Node, state: &NodeState) {
         let mut shard = self.shard(ino).lock();
+        // Between the last release and this lock another call may have made a new node of the same number.
         if shard.nodes.get(&ino).is_some_and(|there| std::ptr::eq(there.as_ptr(), node)) {
             shard.nodes.remove(&ino);
             if self.tx_nodes.is_none() && !state.is_unlinked() {
@@ -221,14 +250,17 @@ impl InodeCache {
         }
     }
 
-    /// An orphan has no holder and is still to be removed.
+    /// Adds an orphan without a holder to those that `take_unheld_orphans` takes.
     pub(crate) fn return_unheld_orphan(&self, ino: u64) {
+        debug_assert_ne!(ino, 0, "no inode has the number 0");
+        // First the list, then the count: a positive count has an entry behind it.
         self.unheld_orphans.lock().push(ino);
         self.unheld_count.fetch_add(1, Ordering::Release);
     }
 
-    /// Takes the orphans that no one holds any more.
+    /// Takes the orphans without a holder.
     pub(crate) fn take_unheld_orphans(&self) -> Vec<u64> {
+        // The common case: every unlink asks.
         if self.unheld_count.load(Ordering::Acquire) == 0 {
             return Vec::new();
         }

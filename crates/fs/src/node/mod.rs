@@ -1,25 +1,35 @@
-//! Inodes in use.
+//! Nodes: the inodes in use, in memory.
 //!
 //! # Terms
-//! A node's *record* is its inode in the store; its *home* is the key that holds the record.
+//! The *record* of a node is the value in the metadata engine that describes its inode. The *record location*
+//! is the key that holds the record ([`RecordLocation`]). A node is *dying* while a call removes its file.
 //!
 //! # Invariants
-//! 1. At most one live node stands for an inode number.
-//! 2. A node's state equals its record, but for a directory's pending touch.
-//! 3. A record that exists is changed only by who holds its node's state for writing; `PendingTimes` is the one exception, and its
-//!    changes commute with all but those that set the same time (`deferred`).
-//! 4. After each change of a record, and before its node's state is let go, the stripe of its home moves on (`version_counters`). So
-//!    who read a record, and then finds no node for it and its stripe unmoved, may make the node from what it read.
-//! 5. A commit of a transaction changes records while it is alone (`tx`), and then the nodes that are held.
-//! 6. A dying node's file has lost its last name while no one else held the node. No one finds it any more: who meets it waits
-//!    for its state and looks again.
+//! 1. At most one live node stands for an inode number (assert in `InodeCache::get_or_insert`).
+//! 2. A node's state equals its record, except for the pending times of a directory (`tests/check.rs`
+//!    compares what callers see with the records).
+//! 3. A call changes a record only while it holds the state of the record's node for writing (asserts in
+//!    `Fs::commit_edit`, `plan_departure`, `plan_arrival` and others). Pending times are the one exception;
+//!    their edits commute with all edits that do not set the same time (`deferred`).
+//! 4. After each change of a record, and before the release of its node's state, the version counter of the
+//!    record's key moves (`version_counters`). So a reader of a record that then finds no node and an unmoved
+//!    counter may make the node from that record (the tests `threads`).
+//! 5. A commit of a transaction changes records while it is alone in the base, and then the nodes in use (the
+//!    assert in `Fs::show_changes`).
+//! 6. The file of a dying node has lost its last name, and no other caller holds the node (assert in
+//!    `InodeCache::claim`). A call that finds it waits for its state and searches again.
+//!
+//! The states of a record location, with the functions that change it:
 //!
 //! ```text
-//!            create, lookup                unlink, rename over
-//!   (none) ────────────────► Dentry, Own ─────────────────────► Orphan ──► (none)   `Fs::reap`, last holder gone
-//!                             │      ▲  link: Dentry → Own        (held by others)
-//!                             └──────┘
-//!                             └────────────────────────────────► Gone               (no one else holds it; or a directory)
+//!            create, lookup             unlink, rename: plan_departure
+//!   (none) ────────────────► Dentry ──┬─ other callers hold the node ─► Orphan ──► (none)   Fs::reap
+//!                 │            │ link ├─ no other caller holds it ────► Gone
+//!                 │            ▼      │
+//!                 └─────────► Own ────┘
+//!                              └─ rmdir: plan_directory_removal ──────► Gone
+//!
+//!   tmpfile ────────────────► Orphan { linkable } ── link ──► Dentry
 //! ```
 
 mod inode_cache;
@@ -40,10 +50,13 @@ use crate::error::FsError;
 pub(crate) use inode_cache::{InodeCache, NodeLookup};
 pub(crate) use version_counters::VersionCounters;
 
-/// A name in a directory.
+/// A name in a directory. Most names fit without an allocation.
 pub(crate) type NameBuf = SmallVec<[u8; 24]>;
 
-/// Checks a name that is to be made, removed or found in a directory. `.` and `..` are paths, not names.
+/// Checks a name for a call that makes, removes or finds it. `.` and `..` are paths, not names.
+///
+/// # Errors
+/// `NameTooLong` above 255 bytes, `Invalid`.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
     if name.len() > NAME_BYTES_MAX {
         return Err(FsError::NameTooLong);
@@ -57,62 +70,66 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
     Ok(())
 }
 
-/// An inode that someone uses. While it is held its number stays valid, also when its last name goes.
+/// An inode in use. While a caller holds the node, the inode number stays valid, also after the loss of the
+/// last name.
 pub struct Node {
     ino: u64,
     kind: FileKind,
     pub(crate) state: RwLock<NodeState>,
-    /// Held shared by who adds a name to this directory, exclusively by who removes the directory.
+    /// Held shared while a name is added to this directory, exclusively while the directory is removed.
     pub(crate) children: RwLock<()>,
     pub(crate) pending_times: Mutex<PendingTimes>,
     dying: AtomicBool,
     inode_cache: Arc<InodeCache>,
 }
 
-/// A node that is held.
+/// A hold of a node.
 pub type NodeRef = Arc<Node>;
 
-/// What a node knows of its record.
+/// The part of a record that its node has in memory.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeState {
     pub(crate) attrs: Attrs,
     pub(crate) location: RecordLocation,
     pub(crate) layout: Layout,
-    /// A directory's parent and its name there. Of a file whose record is at its own key a name that it had, if one is known.
+    /// The parent of a directory and the directory's name there. For a file with a record at its own key, a
+    /// name that it had at some time, if one is known.
     pub(crate) dentry: Option<(u64, NameBuf)>,
     pub(crate) history: EditHistory,
 }
 
-/// Where a record is.
+/// The key that holds a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecordLocation {
-    /// In its only name.
+    /// The key of its only name: the directory and the name.
     Dentry(u64, NameBuf),
-    /// At its own key.
+    /// The inode's own key: a directory, or a file that has or had several names.
     Own,
-    /// Among the orphans. Only a file that was made without a name can be given one.
+    /// The inode's key in the list of orphans. `link` gives a name only to a file that was made without one.
     Orphan { linkable: bool },
-    /// Nowhere.
+    /// No key: the record has been deleted.
     Gone,
 }
 
-/// Where a regular file's extents are.
+/// The place of a regular file's extents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// In the record, or there are none.
+    /// The record. A file without extents has this layout too.
     Inline,
-    /// At keys of their own.
+    /// Regions, which are keys of their own.
     Regions,
 }
 
-/// Edits merged into one value since it was last written whole, as far as is known: it only says when to do so again.
+/// A count of the edits that were merged into a value since it was last written whole. It only decides when
+/// to refold, so it may be too low.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EditHistory {
-    /// Which region the edits are of; 0 for a small file.
+    /// The region that the edits belong to; 0 for a small file.
     pub(crate) region: u64,
     pub(crate) edits: u32,
+    /// Inline bytes of these edits.
     pub(crate) bytes: u32,
-    /// Edits merged into the record of a file whose extents are at keys of their own.
+    /// Edits of the record of a file with regions.
     pub(crate) record_edits: u32,
 }
 
@@ -123,21 +140,22 @@ impl EditHistory {
     }
 }
 
-/// When names in a directory changed, as far as that may not be in its record yet.
+/// The times of a directory that its record may not have yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PendingTimes {
-    /// Whether `shown` is to be committed at the next cut.
+    /// Whether the next sync point commits `shown`.
     pub(crate) pending: bool,
-    /// Latest since the node was made or its times were set: what its times are.
+    /// The time of the last change of a name since the node was made or its times were set. Callers see it as
+    /// the directory's time.
     pub(crate) shown: Option<InodeTime>,
-    /// How many there were since the node was made.
+    /// Changes of names since the node was made.
     pub(crate) count: u64,
-    /// Whether the times were set since the node was made, in place of what had been shown.
+    /// Whether a call has set the times since the node was made, which replaced the shown time.
     pub(crate) was_set: bool,
 }
 
 impl PendingTimes {
-    /// What brings the record up to date, `None` if it is.
+    /// The edit that brings the record up to date; `None` if it is up to date.
     pub(crate) fn edit(&self) -> Option<InodeEdit<'static>> {
         let at = self.shown.filter(|_| self.pending)?;
         Some(InodeEdit { mtime: Some(at), ctime_max: Some(at), ..InodeEdit::default() })
@@ -145,7 +163,13 @@ impl PendingTimes {
 }
 
 impl NodeState {
+    /// The state of an inode with its record at `location`.
     pub(crate) fn new(inode: &Inode<'_>, location: RecordLocation) -> NodeState {
+        let is_dir = inode.attrs.kind == FileKind::Directory;
+        assert!(
+            !is_dir || !matches!(location, RecordLocation::Dentry(..)),
+            "a directory has a key of its own"
+        );
         NodeState {
             attrs: inode.attrs,
             location,
@@ -162,7 +186,7 @@ impl NodeState {
         }
     }
 
-    /// The key of the record, `None` if it has none any more.
+    /// The key of the record; `None` if the record has been deleted.
     pub(crate) fn record_key(&self, volume: VolumeId, ino: u64) -> Option<KeyBuf> {
         match &self.location {
             RecordLocation::Dentry(dir, name) => Some(dentry_key(volume, *dir, name)),
@@ -213,18 +237,21 @@ impl Node {
         self.dying.load(Ordering::Acquire)
     }
 
-    /// Ends dying: the change that would have removed the file failed.
+    /// Ends the dying: the commit that would have removed the file has failed.
     pub(crate) fn revive(&self) {
+        debug_assert!(self.state.is_locked_exclusive(), "a node dies and revives under its state");
         self.dying.store(false, Ordering::Release);
     }
 
-    /// The attributes in `state`, with times of changes that are still on their way to the record.
+    /// The attributes in `state` with the pending times: the attributes that callers see.
     pub(crate) fn current(&self, state: &NodeState) -> Attrs {
+        debug_assert!(self.state.is_locked(), "a state is read under its lock");
         let mut attrs = state.attrs;
         if self.is_dir()
             && let Some(t) = self.pending_times.lock().shown
         {
             attrs.mtime = t;
+            // A change of attributes after the last change of a name has a later time in the record.
             attrs.ctime = attrs.ctime.max(t);
         }
         attrs

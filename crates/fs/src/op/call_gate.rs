@@ -1,13 +1,20 @@
 //! The gate of a filesystem: every call enters it, and inside a transaction the gate records the call.
 //!
+//! ```text
+//!                  enter                    enter_exclusive
+//!   base           calls run side by side   one commit of a transaction, and nothing else
+//!   transaction    one call at a time       never: a transaction commits to the base
+//! ```
+//!
 //! # Invariants
-//! 1. Everything that a call reads and changes under a lock of its own happens while its thread holds one
-//!    guard. A call within a call enters under the outer guard. `Fs::commit` asserts that a guard is held.
-//! 2. In the base, calls run side by side; only a commit of a transaction runs alone (`enter_exclusive`
-//!    asserts that it is no part of another call). Inside a transaction each call runs alone and is recorded
-//!    (the tests `serial` and `threads`).
-//! 3. A thread enters from the inside out: a transaction's gate first, then the base's. `hold` asserts that
-//!    they are few, and the guard's drop that they are left in the opposite order.
+//! 1. Between its first read and its last change a call's thread holds one guard. A call within a call runs
+//!    under the guard of the outer call (asserts in `Fs::commit` and `Fs::find`).
+//! 2. In the base, calls run side by side, and only a commit of a transaction runs alone. It is no part of
+//!    another call (assert in `enter_exclusive`).
+//! 3. Inside a transaction calls run one by one. Each of them is recorded, or the journal is incomplete (the
+//!    tests `serial` and `threads`).
+//! 4. A thread enters gates from the inside out: the transaction's gate first, then the base's (assert in
+//!    `hold`). It leaves them in the opposite order (assert in the guard's drop).
 
 use std::cell::Cell;
 
@@ -26,10 +33,12 @@ enum GateKind<F> {
     Transaction(Mutex<CallJournal<F>>, Mutex<CallTimes>),
 }
 
-/// The time inside a transaction: one for each call, so that a replay can be given the same again.
+/// The time inside a transaction: one for each call, so that a replay can use the same times again.
 #[derive(Default)]
 struct CallTimes {
+    /// The time of the call that runs, or of the last one.
     current: Option<InodeTime>,
+    /// The time that a replay has set for the next call.
     next: Option<InodeTime>,
 }
 
@@ -37,8 +46,8 @@ thread_local! {
     static ENTERED: Cell<EnteredGates> = const { Cell::new(EnteredGates { gates: [0; GATES_MAX], count: 0 }) };
 }
 
-/// Gates that one thread enters at a time: a transaction's, its base's, and that of a replay that a commit
-/// makes there.
+/// Most gates that one thread has entered at a time. A commit that replays needs three: the transaction's,
+/// its base's, and the replay's.
 const GATES_MAX: usize = 4;
 
 /// The gates that a thread has entered, by address; the last is the innermost.
@@ -57,13 +66,13 @@ impl EnteredGates {
 /// Held while a call runs.
 pub(crate) struct CallGuard<'a, F> {
     lock: GateLock<'a, F>,
-    /// Of the gate.
+    /// Address of the gate.
     address: usize,
 }
 
 #[expect(dead_code, reason = "guards are held for their drop")]
 enum GateLock<'a, F> {
-    /// The thread has entered this gate already: the outer guard has the lock.
+    /// The thread has entered this gate already, and the outer guard has the lock.
     Outer,
     Shared(RwLockReadGuard<'a, ()>),
     Exclusive(RwLockWriteGuard<'a, ()>),
@@ -71,19 +80,19 @@ enum GateLock<'a, F> {
 }
 
 impl<F> CallGate<F> {
-    /// Of the base.
+    /// The gate of a base.
     pub(crate) fn base() -> Self {
         CallGate(GateKind::Base(RwLock::new(())))
     }
 
-    /// Of a transaction.
+    /// The gate of a transaction.
     pub(crate) fn transaction(journal: CallJournal<F>) -> Self {
         CallGate(GateKind::Transaction(Mutex::new(journal), Mutex::default()))
     }
 
-    /// Enters and makes a call with `run`. Inside a transaction the gate records it as `operation`, with the
-    /// digest of the answer; in the base, and for a call within a call, `operation` is never made and `run`
-    /// is all that happens.
+    /// Enters and runs a call. Inside a transaction the gate records it as `operation`, with the digest of
+    /// the answer. In the base, and for a call within a call, it only runs: `operation` and `now` are not
+    /// called.
     pub(crate) fn call<O: Operation<F> + 'static, T: Digestible>(
         &self,
         now: impl FnOnce() -> InodeTime,
@@ -91,6 +100,8 @@ impl<F> CallGate<F> {
         run: impl FnOnce() -> T,
     ) -> T {
         let mut guard = self.enter();
+        debug_assert!(self.is_entered(), "a call runs with its thread in the gate");
+        // The base records nothing, and the record of an outer call covers its inner calls.
         if guard.journal().is_none() {
             return run();
         }
@@ -102,8 +113,8 @@ impl<F> CallGate<F> {
         answer
     }
 
-    /// Enters for a call that is not recorded. A transaction that did so cannot be replayed: if anything that
-    /// it read changes, it ends in a conflict.
+    /// Enters for a call that is not recorded. A transaction with such a call cannot be replayed: if anything
+    /// that it read has changed at its commit, the commit is a conflict.
     pub(crate) fn enter_unrecorded(&self, now: impl FnOnce() -> InodeTime) -> CallGuard<'_, F> {
         let mut guard = self.enter();
         if let Some(journal) = guard.journal() {
@@ -113,8 +124,9 @@ impl<F> CallGate<F> {
         guard
     }
 
-    /// Enters, and waits for a commit that is alone in the base, or for another call of the same transaction.
+    /// Enters. In the base it waits for a commit of a transaction, inside a transaction for the call before.
     pub(crate) fn enter(&self) -> CallGuard<'_, F> {
+        // A second shared lock of one thread would deadlock with a commit that waits between the two.
         if self.is_entered() {
             return CallGuard { lock: GateLock::Outer, address: self.address() };
         }
@@ -125,9 +137,9 @@ impl<F> CallGate<F> {
         self.hold(lock)
     }
 
-    /// Enters the base, and waits until no other call runs there. None runs until the guard is dropped.
+    /// Enters the base alone: waits until no call runs there, and none begins before the guard is dropped.
     pub(crate) fn enter_exclusive(&self) -> CallGuard<'_, F> {
-        let GateKind::Base(gate) = &self.0 else { unreachable!("only the base is committed to") };
+        let GateKind::Base(gate) = &self.0 else { unreachable!("transactions commit to the base only") };
         assert!(!self.is_entered(), "a commit is no part of another call");
         self.hold(GateLock::Exclusive(gate.write()))
     }
@@ -142,20 +154,22 @@ impl<F> CallGate<F> {
         matches!(self.0, GateKind::Transaction(..))
     }
 
-    /// The time of the call that runs inside a transaction; `None` in the base, where time flows.
+    /// The time of the call that runs inside a transaction; `None` in the base, where the clock has it.
     pub(crate) fn call_time(&self) -> Option<InodeTime> {
         let GateKind::Transaction(_, times) = &self.0 else { return None };
         times.lock().current
     }
 
-    /// The next call goes by this time.
+    /// Sets the time of the next call, for a replay.
     pub(crate) fn set_next_time(&self, at: InodeTime) {
+        debug_assert!(!self.is_entered(), "a time is set between two calls");
         if let GateKind::Transaction(_, times) = &self.0 {
-            times.lock().next = Some(at);
+            let unused = times.lock().next.replace(at);
+            debug_assert!(unused.is_none(), "each call of a replay takes its time");
         }
     }
 
-    /// A call begins: its time is the one that was set for it, or else `now`.
+    /// Begins a call. Its time is the one that was set for it, or else `now`.
     fn begin_call(&self, now: impl FnOnce() -> InodeTime) -> InodeTime {
         let GateKind::Transaction(_, times) = &self.0 else { return now() };
         let mut times = times.lock();
@@ -170,6 +184,7 @@ impl<F> CallGate<F> {
 
     fn hold<'a>(&self, lock: GateLock<'a, F>) -> CallGuard<'a, F> {
         let mut entered = ENTERED.get();
+        debug_assert!(!entered.contains(self.address()), "a thread enters a gate once");
         let slot = entered.gates.get_mut(entered.count).expect("gates are entered from the inside out");
         *slot = self.address();
         entered.count += 1;
@@ -195,6 +210,7 @@ impl<F> Drop for CallGuard<'_, F> {
         }
         // Guards are values on the stack: the gate that was entered last is left first.
         let mut entered = ENTERED.get();
+        debug_assert!(entered.count > 0, "a guard stands for a gate that was entered");
         entered.count -= 1;
         debug_assert_eq!(
             entered.gates.get(entered.count),

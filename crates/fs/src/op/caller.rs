@@ -1,9 +1,9 @@
-//! The caller of an operation, kept.
+//! The caller of an operation, in the form that a journal keeps.
 
 use super::operation::HeapBytes;
 use crate::acl::{Caller, GroupSet};
 
-/// A caller's groups by number, as they were when the call was made.
+/// The numbers of a caller's groups at the time of the call.
 #[derive(Debug)]
 struct RecordedGroups(Box<[u32]>);
 
@@ -36,7 +36,7 @@ impl RecordedCaller {
         }
     }
 
-    /// The caller, to make the call again.
+    /// The caller, for a replay of the call.
     pub(crate) fn get(&self) -> Caller<'_> {
         Caller { uid: self.uid, gid: self.gid, groups: &self.groups, checked: self.checked }
     }

@@ -1,15 +1,16 @@
-//! How the transactions of a filesystem have ended.
+//! Counts of the transactions of a filesystem, by their end.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How transactions have ended since the filesystem was opened.
+/// Transactions since the filesystem was opened, by their end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TransactionCounts {
-    /// Committed.
+    /// Commits that succeeded.
     pub commits: u64,
-    /// Whose calls were made again because something that they had read had changed.
+    /// Commits that made the calls of their transaction again, because something that it had read had
+    /// changed.
     pub replays: u64,
-    /// Not committed because a call would have answered otherwise, or a version was not the expected one.
+    /// Commits that failed because a call would have had another answer, or a file not the expected version.
     pub conflicts: u64,
 }
 
@@ -22,7 +23,8 @@ pub(crate) struct TransactionCounters {
 }
 
 impl TransactionCounters {
-    /// The counts as of now.
+    /// The counts as of now. They are read one after the other, so a commit in between can be in one of them
+    /// only.
     pub(crate) fn read(&self) -> TransactionCounts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         TransactionCounts {

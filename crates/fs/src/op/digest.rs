@@ -1,7 +1,7 @@
-//! Answers in 64 bits, so that a replay can compare what an operation answers without keeping what it
-//! answered.
+//! Digests: 64 bits for the answer of a call, so that a replay compares answers that the journal does not
+//! keep.
 //!
-//! Each type of answer says in its own file what belongs to its digest.
+//! Each type of answer implements [`Digestible`] in its own file.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -12,12 +12,13 @@ use crate::node::NodeRef;
 
 /// The answer of a call.
 pub(crate) trait Digestible {
-    /// Adds what callers rely on, and nothing else: a replay that differs in anything of it is a conflict.
+    /// Adds every part of the answer that callers rely on, and nothing else: each part that differs in a replay
+    /// makes a conflict.
     fn add_to(&self, state: &mut impl Hasher);
 }
 
-/// Makes a digest. It has the same seed each time: digests of one transaction are compared with those of its
-/// replay.
+/// The hasher of digests. Its seed is fixed, because the digests of a transaction are compared with those of
+/// its replay.
 pub(crate) fn new_hasher() -> FoldHasher<'static> {
     FixedState::with_seed(7).build_hasher()
 }

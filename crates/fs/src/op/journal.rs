@@ -1,9 +1,14 @@
-//! A transaction's calls and what they answered.
+//! The journal of a transaction: its calls, with the digests of their answers.
+//!
+//! ```text
+//!   complete ── end: an unrecorded call, or a limit of memory ──► incomplete (without calls, for good)
+//! ```
 //!
 //! # Invariants
-//! 1. A complete journal has all calls, in order; an incomplete one has none, since they could not be
-//!    replayed. `entries` gives none then, and `add` asserts it.
-//! 2. A journal takes a bounded amount of memory: past a limit it is incomplete. Held by the tests below.
+//! 1. A complete journal has all calls in order. An incomplete one has none, because part of them cannot be
+//!    replayed (assert in `add`).
+//! 2. The memory of a journal is bounded. Past a limit it is incomplete
+//!    (`tests::a_journal_ends_at_its_limits_of_memory`).
 
 use warpfire_format::fs::InodeTime;
 
@@ -12,13 +17,13 @@ use super::operation::Operation;
 /// Most calls of one journal. While a commit replays them, every other call of the filesystem waits.
 const CALLS_MAX: usize = 1_600_000;
 
-/// Most memory for calls, contents of files left out: 250 bytes for each of [`CALLS_MAX`].
+/// Most memory for calls without the contents of files: 250 bytes for each of [`CALLS_MAX`].
 const CALL_BYTES_MAX: usize = 400_000_000;
 
 /// Most memory for contents of files. A transaction's write set has no room for more.
 const CONTENT_BYTES_MAX: usize = 512 << 20;
 
-/// What the allocator adds to the box of an operation.
+/// Bytes that the allocator adds to the box of an operation.
 const ALLOCATION_BYTES: usize = 16;
 
 /// The calls of a transaction, in order.
@@ -26,7 +31,7 @@ pub(crate) struct CallJournal<F> {
     entries: Vec<JournalEntry<F>>,
     call_bytes: usize,
     content_bytes: usize,
-    /// A call was made that is not in the journal, so the calls cannot be replayed.
+    /// Whether a call is not in the journal, so that the calls cannot be replayed.
     is_incomplete: bool,
     last_digest: Option<u64>,
 }
@@ -36,7 +41,7 @@ pub(crate) struct JournalEntry<F> {
     pub(crate) operation: Box<dyn Operation<F>>,
     /// Digest of its answer.
     pub(crate) digest: u64,
-    /// The time that it went by.
+    /// Its time, which the times of changed files have.
     pub(crate) at: InodeTime,
 }
 
@@ -53,7 +58,7 @@ impl<F> Default for CallJournal<F> {
 }
 
 impl<F> CallJournal<F> {
-    /// Of a replay, which is not replayed itself: it has digests and no calls.
+    /// The journal of a replay. A replay is not replayed itself, so the journal takes digests and no calls.
     pub(crate) fn of_replay() -> Self {
         CallJournal { is_incomplete: true, ..CallJournal::default() }
     }
@@ -77,14 +82,16 @@ impl<F> CallJournal<F> {
         let is_full = self.entries.len() == CALLS_MAX
             || self.call_bytes > CALL_BYTES_MAX
             || self.content_bytes > CONTENT_BYTES_MAX;
+        // The call itself succeeds: the transaction can still be committed if nothing that it read changes.
         if is_full {
             self.end();
         } else {
             self.entries.push(JournalEntry { operation: Box::new(operation), digest, at });
         }
+        debug_assert!(self.entries.len() <= CALLS_MAX, "a journal has a bounded number of calls");
     }
 
-    /// A call is not recorded: from now on the journal is incomplete, and gives back its memory.
+    /// Makes the journal incomplete and frees its memory.
     pub(super) fn end(&mut self) {
         self.is_incomplete = true;
         self.entries = Vec::new();
@@ -94,10 +101,11 @@ impl<F> CallJournal<F> {
 
     /// All calls; `None` if the journal is incomplete.
     pub(crate) fn entries(&self) -> Option<&[JournalEntry<F>]> {
+        debug_assert!(!self.is_incomplete || self.entries.is_empty(), "an incomplete journal has no calls");
         (!self.is_incomplete).then_some(&self.entries)
     }
 
-    /// Digest of what the last call answered, once; `None` if no call was made since.
+    /// Takes the digest of the last call's answer; `None` if there was no call since the last take.
     pub(crate) fn take_last_digest(&mut self) -> Option<u64> {
         self.last_digest.take()
     }
@@ -109,7 +117,7 @@ mod tests {
     use super::*;
     use crate::error::FsError;
 
-    /// An operation that says how much memory it takes.
+    /// An operation that claims to take so much memory.
     struct SizedOperation {
         heap_bytes: usize,
         content_bytes: usize,
@@ -162,7 +170,7 @@ mod tests {
         let mut journal = CallJournal::<()>::default();
         journal.add(|| SizedOperation { heap_bytes: 0, content_bytes: 0 }, 1, AT);
         journal.end();
-        journal.add(|| -> SizedOperation { unreachable!("nothing keeps it") }, 2, AT);
+        journal.add(|| -> SizedOperation { unreachable!("an incomplete journal keeps no call") }, 2, AT);
         assert!(journal.entries().is_none());
         assert_eq!(journal.take_last_digest(), Some(2));
         assert_eq!(journal.take_last_digest(), None);

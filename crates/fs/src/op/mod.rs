@@ -1,10 +1,10 @@
-//! Operations: how a call enters a filesystem, and how a transaction keeps it so that a commit can make it
+//! Operations: how a call enters a filesystem, and how a transaction records it so that a commit can make it
 //! again.
 //!
 //! # Terms
-//! An *operation* is a call of [`Fs`](crate::Fs) in the form that a journal keeps. It is one type, in the
-//! file of the call that it stands for, and that file is all that an operation needs: this module and `tx`
-//! know the trait [`Operation`] only. To *replay* an operation is to make its call again.
+//! An *operation* is a call of [`Fs`](crate::Fs) in the form that a journal keeps. Each is one type, in the
+//! file of its call; this module and `tx` know only the trait [`Operation`]. To *replay* an operation is to
+//! make its call again.
 //!
 //! ```text
 //!   tx                begins, commits, replays; marks savepoints
@@ -13,16 +13,16 @@
 //!   Fs and its calls  names, data, attrs, slice, path: each call with its operation
 //!    │ use
 //!    ▼
-//!   op                CallGate ──► CallJournal ──► Box<dyn Operation<F>> ──► Scene
+//!   op                CallGate ──► CallJournal ──► Box<dyn Operation<F>> ──► ReplayScene
 //! ```
 //!
-//! The filesystem is a type parameter, `F`, in this module. So it needs nothing of `Fs`, and `Fs` can hold a
-//! [`CallGate`].
+//! The filesystem is a type parameter, `F`, in this module. So the module needs nothing of `Fs`, and `Fs` can
+//! hold a [`CallGate`].
 //!
 //! # To add an operation
-//! In the file of the new call: a struct of what the call was given, with inode numbers in place of nodes;
-//! its `impl Operation`; and the call, which gives both forms to [`CallGate::call`]. Nothing else in this
-//! crate has to change.
+//! The file of the new call gets three things: a struct of the call's arguments, with inode numbers instead
+//! of nodes; its `impl Operation`; and the call, which passes both forms to `Fs::call`. No other file of this
+//! crate changes. CONTRIBUTING.md has the steps with an example.
 
 mod call_gate;
 mod caller;

@@ -1,39 +1,39 @@
-//! The trait of all operations.
+//! The trait [`Operation`]: a call in the form that a journal keeps.
 
 use super::scene::ReplayScene;
 use crate::error::FsError;
 use crate::node::NameBuf;
 
-/// A call in the form that a journal keeps: names and inode numbers, never nodes; long data as slices.
+/// A call in the form that a journal keeps. It has names and inode numbers instead of nodes, and slices
+/// instead of long data, so that it holds nothing in use.
 ///
-/// `F` is the filesystem that it is a call of.
+/// `F` is the filesystem that the call belongs to.
 pub(crate) trait Operation<F>: Send {
-    /// What people call it.
+    /// The name of the call, for the text of a conflict: "rename".
     fn name(&self) -> &'static str;
 
-    /// The inode that it is about, and the name or path in it; an empty name if it is about the inode itself.
+    /// The inode that the call is about, and the name or path in it. The name is empty for a call that is
+    /// about the inode itself.
     fn subject(&self) -> (u64, &[u8]);
 
-    /// Bytes of memory outside of the type itself, those of [`content_bytes`](Operation::content_bytes) left
-    /// out.
+    /// Bytes of memory outside of the type itself, without [`content_bytes`](Operation::content_bytes).
     fn heap_bytes(&self) -> usize;
 
-    /// Bytes of files that it keeps in memory.
+    /// Bytes of files that the operation keeps in memory.
     fn content_bytes(&self) -> usize {
         0
     }
 
-    /// Makes the call again in `fs`, with the nodes that `scene` has, and adds the nodes that it gives to
-    /// `scene`.
+    /// Makes the call again in `fs`, with nodes of `scene`, and adds the nodes of its answer to `scene`.
     ///
-    /// What the call answers is in the journal of `fs`. So an error of the call is no failure of the replay:
-    /// only the digests say whether the answer is the one of the first time.
+    /// The gate of `fs` takes the digest of the answer. So an error of the call is no failure of the replay:
+    /// the first answer may have been that error, and only the digests decide.
     fn replay(&self, fs: &F, scene: &mut ReplayScene) -> Result<(), FsError>;
 }
 
 /// Memory outside of a value itself.
 pub(crate) trait HeapBytes {
-    /// How many bytes.
+    /// Its length in bytes.
     fn heap_bytes(&self) -> usize;
 }
 

@@ -1,4 +1,4 @@
-//! What a replay carries from one operation to the next.
+//! The scene of a replay: nodes and savepoints that one operation answers and a later one takes.
 
 use std::collections::HashMap;
 
@@ -8,18 +8,18 @@ use warpfire_meta::TxMark;
 use crate::error::FsError;
 use crate::node::{NodeRef, NodeState, PendingTimes};
 
-/// A moment of one transaction, to go back to.
+/// A moment of one transaction that it can roll back to.
 #[derive(Debug)]
 pub struct Savepoint {
     pub(crate) number: u64,
     pub(crate) mark: TxMark,
     /// The sums of inodes and bytes.
     pub(crate) counts: (i64, i64),
-    /// What each node was that the transaction had met, in the order that it met them.
+    /// The state of each node that the transaction had met, in the order in which it met them.
     pub(crate) states: Vec<(NodeState, PendingTimes)>,
 }
 
-/// What replayed operations gave that later ones need, by number.
+/// The nodes and savepoints that replayed operations have answered, by number.
 #[derive(Default)]
 pub(crate) struct ReplayScene {
     nodes: HashMap<u64, NodeRef, FixedState>,
@@ -31,7 +31,8 @@ impl ReplayScene {
     /// The node with this number.
     ///
     /// # Errors
-    /// `NotFound` if no operation gave it: then one that did the first time has answered otherwise.
+    /// `NotFound` if no operation has answered it. Then one that did so the first time has another answer
+    /// now.
     pub(crate) fn node(&self, ino: u64) -> Result<&NodeRef, FsError> {
         self.nodes.get(&ino).ok_or(FsError::NotFound)
     }
@@ -51,16 +52,17 @@ impl ReplayScene {
 
     /// Keeps a savepoint for later operations.
     pub(crate) fn add_savepoint(&mut self, savepoint: Savepoint) {
-        self.savepoints.insert(savepoint.number, savepoint);
+        let earlier = self.savepoints.insert(savepoint.number, savepoint);
+        assert!(earlier.is_none(), "each savepoint has a number of its own");
     }
 
-    /// An operation gave other bytes than the first time, which its digest does not show. The replay has
-    /// failed.
+    /// Notes that an operation answered other bytes than the first time, which its digest does not show. The
+    /// replay is a conflict.
     pub(crate) fn note_other_bytes(&mut self) {
         self.bytes_differ = true;
     }
 
-    /// Whether an operation gave other bytes than the first time.
+    /// Whether an operation answered other bytes than the first time.
     pub(crate) fn has_other_bytes(&self) -> bool {
         self.bytes_differ
     }
