@@ -1,4 +1,4 @@
-//! How much room there is, and which segments are worth cleaning.
+//! The space that is left, and the segments that are worth cleaning.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -13,13 +13,14 @@ use crate::store::{LogStore, Space};
 use crate::stream::log_segments_in_bulk;
 
 impl Log {
-    /// Remembers how much surely fits, so that most calls of `admit` need not count.
+    /// Stores a number of bytes that surely fit, so that most calls of `admit` need not count space.
     pub(crate) fn note_room(&self) {
         let whole_bytes = self.pool.free_segments(SegmentKind::Bulk) * self.segment_bytes();
         let reserve_bytes = self.measure_space().reserve_bytes;
         self.room_bytes.store(whole_bytes.saturating_sub(reserve_bytes), Ordering::Relaxed);
     }
 
+    /// Counts the pool's space, segment by segment.
     pub(crate) fn measure_space(&self) -> Space {
         let segment_bytes = self.segment_bytes();
         let free_segments = self.pool.free_segments(SegmentKind::Bulk);
@@ -30,6 +31,8 @@ impl Log {
             segments += 1;
             let live = entry.live_bytes();
             space.live_bytes += live;
+            // The unwritten rest of a segment is free while a stream can fill it, and garbage once it is
+            // sealed.
             let rest = segment_bytes.saturating_sub(entry.written_bytes);
             match entry.state {
                 SegmentStage::Open => space.free_bytes += rest,
@@ -37,7 +40,8 @@ impl Log {
             }
             space.garbage_bytes += entry.written_bytes - live;
         }
-        // Log segments are gone with the next checkpoints, so they count as garbage of what they take from bulk.
+        // The next checkpoints free the log segments. So these count as garbage, as many bytes as their zones
+        // would hold in bulk segments.
         let mirror = self.pool.geometry(SegmentKind::Mirror);
         let bulk = self.pool.geometry(SegmentKind::Bulk);
         let zones = self.log_segments() * (u64::from(mirror.data) + u64::from(mirror.parity));
@@ -50,12 +54,12 @@ impl Log {
         space
     }
 
-    /// Segments in which reads or recovery met damage.
+    /// Segments in which a read or recovery found damage.
     pub(crate) fn known_damaged(&self) -> BTreeSet<SegmentId> {
         self.pool.damaged_segments().into_iter().chain(self.damaged.iter().copied()).collect()
     }
 
-    /// Sealed segments that something refers to, oldest first.
+    /// Sealed segments with live bytes, oldest first.
     pub(crate) fn live_sealed(&self) -> Vec<SegmentId> {
         let segment_table = self.segment_table.lock();
         let live =
@@ -63,10 +67,12 @@ impl Log {
         live.map(|(id, _)| id).collect()
     }
 
-    /// Sealed segments by the benefit of cleaning them for its cost, (1-u)·age/(1+u) with u the live share and age the
-    /// number of segments made since (Rosenblum and Ousterhout 1991); damaged ones first of all.
+    /// Sealed segments, best victim first: damaged ones, then by the benefit of cleaning for its cost,
+    /// (1-u)·age/(1+u), where u is the share of live bytes and age the number of segments made since
+    /// (Rosenblum and Ousterhout 1991).
     pub(crate) fn choose_victims(&self, max: usize) -> Vec<SegmentId> {
         let segment_bytes = self.segment_bytes().max(1);
+        // Before the table is locked: these take locks of the pool.
         let damaged = self.known_damaged();
         let newest = self.newest_segment();
         let segment_table = self.segment_table.lock();
@@ -76,7 +82,7 @@ impl Log {
         {
             let live = entry.live_bytes().min(segment_bytes);
             let is_damaged = damaged.contains(&id);
-            // While bytes are held that can not be moved, moving the others gains nothing.
+            // Cleaning cannot move held bytes, and while they stay, moving the others frees nothing.
             let is_worth_it = live * 100 < segment_bytes * VICTIM_LIVE_MAX_PERCENT && !entry.is_held();
             if is_damaged || is_worth_it {
                 let age = u128::from(newest - id.get()) + 1;
@@ -84,6 +90,7 @@ impl Log {
                 found.push((is_damaged, gain / u128::from(segment_bytes + live), id));
             }
         }
+        // The oldest first among equals, so that the choice depends on nothing but the table.
         found.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)).then(a.2.cmp(&b.2)));
         found.into_iter().map(|(.., id)| id).take(max).collect()
     }

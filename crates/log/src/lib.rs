@@ -1,6 +1,7 @@
-//! Everything is an append: streams, the commit log, checkpoints, recovery and the choice of what to clean.
+//! The log: byte streams in segments, one commit log, checkpoints, recovery, and the choice of segments to
+//! clean. Everything is an append.
 //!
-//! `LogStore` is the seam to the metadata engine.
+//! `LogStore` is the seam to the metadata engine. `Log` implements it over a pool, `MemLog` in memory.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +14,6 @@ mod log_writer;
 mod mem;
 mod pending;
 mod pins;
-mod placing;
 mod recover;
 mod segment_table;
 mod store;

@@ -1,51 +1,55 @@
 //! Every limit of the log, with its arithmetic.
 
-/// Record bytes that wait for a sync before `log` syncs by itself: what a caller that never syncs may cost
-/// in memory, twice while a cut is written.
+/// Bytes of pending records at which `log` syncs by itself. This bounds the memory of a caller that never
+/// syncs, at twice as much: one buffer fills while the other is written.
 pub(crate) const PENDING_MAX_BYTES: usize = 16 << 20;
 
-/// Mirror segments that bulk streams leave to the commit log: the one that is written, the one announced after
-/// it, and two for a group that is longer than what is left of those.
+/// Free mirror segments that the streams of user data leave to the commit log: the one being written, the one
+/// announced after it, and two for a group longer than the rest of those.
 pub(crate) const LOG_RESERVE_SEGMENTS: u64 = 4;
 
-/// The same for the stream that cleaning writes: one victim, of a half and more of a segment, empties itself into it.
+/// The same for the cold stream. It may take one more: a new segment holds all live bytes of at least one
+/// victim, and that victim is free afterwards.
 pub(crate) const LOG_RESERVE_COLD_SEGMENTS: u64 = 3;
 
-/// The same for tables, whose writing is what turns deletions into garbage, and garbage into free segments: the one log segment
-/// that a sync may need for its edit.
+/// The same for the table stream: the one log segment that a sync may need for its edits. Writing tables
+/// turns deletions into garbage, and cleaning turns garbage into free segments, so tables get nearly the last
+/// one.
 pub(crate) const LOG_RESERVE_TABLE_SEGMENTS: u64 = 1;
 
-/// Bulk segments kept from users: two that deletions may fill, two for merging, two that are left to cleaning.
+/// Bulk segments that `Admit::User` leaves free: two for deletions to fill, two for compaction, two for
+/// cleaning.
 pub(crate) const RESERVE_SEGMENTS_MIN: u64 = 6;
 
-/// Part of the pool kept for deletion, merging and cleaning when that is more: 2 %.
+/// The reserve is at least this part of the pool: one 50th, 2 %.
 pub(crate) const RESERVE_PART: u64 = 50;
 
-/// Bytes of a reserve that are kept for upkeep, which asks nobody: of six segments four, in which memtables of two 32nds of
-/// the pool (of 256 segments: 16; of a pool of 64 or fewer: 4) are written as tables, tables merged, and victims emptied.
+/// Bytes of a reserve that `Admit::Reserve` leaves to upkeep: four segments of six. Upkeep writes memtables
+/// as tables, compacts tables and empties victims, and asks for no admission. Two memtables of a 32nd of the
+/// pool each take 16 segments of 256, or 4 of a pool of 64 and fewer.
 pub(crate) fn upkeep_bytes(reserve_bytes: u64) -> u64 {
     reserve_bytes / 3 * 2
 }
 
-/// A segment with this share of live bytes or more is not worth cleaning: moving 85 bytes to gain 15 writes
-/// more than five bytes for each that is freed.
+/// A segment with this share of live bytes or more is not worth cleaning: to free 15 bytes, cleaning would
+/// write 85, more than five for each.
 pub(crate) const VICTIM_LIVE_MAX_PERCENT: u64 = 85;
 
-/// Stripe runs of one segment after which it is sealed, so that the segment table stays small beside what it
-/// describes: 1024 × 8 bytes = 8 KiB of table for at least 2048 blocks of 4 KiB.
+/// Stripe runs after which a segment is sealed, so that the segment table stays small beside the segments
+/// that it describes: 1024 × 8 bytes = 8 KiB of table for at least 2048 blocks of 4 KiB.
 pub(crate) const SEGMENT_RUNS_MAX: usize = 1024;
 
-/// Bytes that one segment edit may take in a group: the largest descriptor is 24 + 250 × 6 bytes, the longest growth
-/// frame 2072, and a segment that is opened, grown, sealed and freed at once has one of each.
+/// Most bytes of one segment's edits in a group. The largest descriptor takes 24 + 250 × 6 bytes and the
+/// longest growth frame 2072. A segment that is opened, grown, sealed and freed in one group has one of each.
 pub(crate) const EDIT_MAX_BYTES: usize = 4096;
 
-/// Payload bytes of full stripes that may wait for the devices while the next ones fill: at most 16 MiB of memory, as a buffer
-/// takes whole huge pages of 2 MiB, which one stripe of 1 MiB of a single device fills by half. And ...
+/// Payload bytes of full stripes that may wait in the write queue. They take at most 16 MiB of memory: a
+/// buffer takes whole huge pages of 2 MiB, and a stripe of a single device, 1 MiB, fills half of one.
 pub(crate) const WRITE_QUEUE_BYTES_MAX: usize = 8 << 20;
 
-/// ... stripes that may in any case, so that one is written while another fills: of the longest, of 4 MiB and as much
-/// parity at most, these two take 16 MiB.
+/// Stripes that may wait whatever their size, so that one is written while another fills. Two of the longest,
+/// 4 MiB and at most as much parity each, take 16 MiB.
 pub(crate) const WRITE_QUEUE_STRIPES_MIN: usize = 2;
 
-/// Payload bytes submitted to the devices at once: half of those that may wait, so that the other half fills meanwhile.
+/// Payload bytes submitted to the devices at once: half the queue, so that the other half fills in that time.
 pub(crate) const SUBMIT_MAX_BYTES: usize = WRITE_QUEUE_BYTES_MAX / 2;

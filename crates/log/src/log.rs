@@ -1,13 +1,20 @@
 //! `Log`: the log over a pool.
 //!
+//! A sync writes one *group* to the commit log: the pending records, the edits of the segment table, and a
+//! *barrier*, which ends the group and requires every stripe that the edits list.
+//!
 //! # Invariants
-//! 1. Locks are taken in this order: `sync_state`, one stream's `open`, the queue of `write_queue`, `segment_table`, `pending`. Device
-//!    operations happen under the first two only, never under the others.
-//! 2. A *cut* takes the pending records before it looks at the streams. Whatever was appended before a
-//!    record was queued is then in a buffer, on its way or in a stripe; all of it is in stripes before the edits are
-//!    taken, and the group's barrier requires them.
-//! 3. Zones are given back only behind a durable barrier or root that says so.
-//! 4. Once the latch has tripped nothing is written.
+//! 1. Locks are taken in this order: `sync_state`, one stream's `open`, the queue of `write_queue`,
+//!    `segment_table`, `pending`. Device operations happen under the first two only, never under the others.
+//! 2. A group takes the pending records before it looks at the streams. Bytes appended before a record was
+//!    queued are then in a buffer, in the write queue or in a stripe. All of them are in stripes before the
+//!    edits are taken, so the barrier requires them (order of `write_group`; `tests/crash.rs`).
+//! 3. The zones of a segment are freed only after a barrier or root without it is durable (`free_zones`
+//!    follows `write_group_of` or `write_root`; `tests/crash.rs` on append-only devices).
+//! 4. After the latch has tripped nothing is written (`Latch::check` in each call that writes;
+//!    `tests/faults.rs`).
+//! 5. A checkpoint keeps records from a place that was reached, and `keep_from` never falls (asserts in
+//!    `checkpoint` and `write_root`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -24,10 +31,11 @@ use crate::limits::{EDIT_MAX_BYTES, PENDING_MAX_BYTES, upkeep_bytes};
 use crate::log_writer::LogWriter;
 use crate::pending::{PendingRecords, RecordBuffer};
 use crate::pins::Pins;
-use crate::placing::{STREAMS, room_wanted_bytes, slot, starts_on_block};
 use crate::segment_table::SegmentTable;
 use crate::store::{Admit, LogError, LogPos, LogStore, Pin, ScrubbedSegment, Slices, Space, Stream};
-use crate::stream::{BulkStream, OpenSegment, allocate_bulk};
+use crate::stream::{
+    BulkStream, OpenSegment, STREAMS, allocate_bulk, room_wanted_bytes, slot, starts_on_block,
+};
 use crate::write_queue::{WriteQueue, WriterThread};
 
 /// The log over a pool.
@@ -43,23 +51,25 @@ pub struct Log {
     sync_state: Mutex<SyncState>,
     latch: Latch,
     next_segment: AtomicU64,
-    /// Counts appends and records, each after it took place.
+    /// Counts appends and records, each after it took place. A sync that finds no new ones writes nothing.
     changes: AtomicU64,
+    /// Bytes and segments of the commit log, published for callers without `sync_state`.
     log_bytes: AtomicU64,
     log_segments: AtomicU64,
     /// Bytes that fit into free segments without the reserve, as of the last segment that was taken or freed.
     pub(crate) room_bytes: AtomicU64,
 }
 
-/// What only a sync or a checkpoint touches.
+/// The state that only a sync or a checkpoint changes.
 struct SyncState {
     log_writer: LogWriter,
-    /// `changes` as of the last cut that became durable.
+    /// `changes` as of the last group that became durable.
     synced_changes: u64,
+    /// The first record that the last root keeps.
     keep_from: LogPos,
 }
 
-/// What recovery found, for `Log::assemble`.
+/// The parts of a log that is new or recovered, for `Log::assemble`.
 pub(crate) struct LogParts {
     pub(crate) pool: Pool,
     pub(crate) segment_table: SegmentTable,
@@ -71,8 +81,10 @@ pub(crate) struct LogParts {
 }
 
 impl Log {
-    /// Puts the parts together and makes them the pool's newest root, with `client` as the client's state.
+    /// Puts the parts together and writes them as the pool's newest root, with `client` as the client's
+    /// state.
     pub(crate) fn assemble(parts: LogParts, client: &[u8]) -> Result<Log, LogError> {
+        assert_eq!(parts.log_writer.written_pos(), parts.next_pos, "the writer goes on with the next record");
         let segment_table = Arc::new(Mutex::new(parts.segment_table));
         let pins = Arc::new(Pins::new());
         let log = Log {
@@ -96,17 +108,23 @@ impl Log {
             log_segments: AtomicU64::new(0),
             room_bytes: AtomicU64::new(0),
         };
+        // Before any append: a crash from here on finds the recovered state as this root describes it, and
+        // never reads the refused end of the old log again.
         log.write_root(&mut log.sync_state.lock(), client, parts.keep_from)?;
         Ok(log)
     }
 
-    /// Starts a thread that writes full stripes while the next ones fill. Without it, or if the system gives none, who
-    /// fills a stripe writes it.
+    /// Starts a thread that writes full stripes while the next ones fill. Without it, or if the system starts
+    /// no thread, the caller that fills a stripe writes it.
     #[must_use]
     pub fn with_writer_thread(mut self) -> Log {
         match WriterThread::start(&self.write_queue) {
             Ok(writer) => self.writer_thread = Some(writer),
-            Err(e) => tracing::warn!("stripes are written without a thread of their own: {e}"),
+            Err(e) => tracing::warn!(
+                name: "log_writer_thread_refused",
+                error = %e,
+                "stripes are written without a thread of their own"
+            ),
         }
         self
     }
@@ -126,15 +144,16 @@ impl Log {
         self.next_segment.load(Ordering::Relaxed) - 1
     }
 
-    /// Log segments held, for the space they take.
+    /// Log segments in use, for the space they take.
     pub(crate) fn log_segments(&self) -> u64 {
         self.log_segments.load(Ordering::Relaxed)
     }
 
-    /// Launches what is in the stream's buffer; seals the segment if that leaves nothing to append to.
+    /// Pushes the stream's buffer. Seals the segment if it takes no more appends.
     fn write_out(&self, stream: &BulkStream, open: &mut Option<OpenSegment>) -> Result<(), PoolError> {
         let Some(segment) = open.as_mut() else { return Ok(()) };
         let pushed = segment.push(&self.write_queue);
+        // After a failure too: the stripe is in the queue, where readers find it.
         stream.publish_pushed(segment);
         pushed?;
         if segment.is_done() {
@@ -143,7 +162,7 @@ impl Log {
         Ok(())
     }
 
-    /// Brings everything that is in buffers into stripes on the devices.
+    /// Writes every buffer to the devices, and waits for all stripes pushed before.
     fn write_all_out(&self) -> Result<(), PoolError> {
         for stream in &self.streams {
             self.write_out(stream, &mut stream.open.lock())?;
@@ -151,14 +170,15 @@ impl Log {
         self.write_queue.drain()
     }
 
+    /// Seals the stream's open segment, if there is one.
     fn seal(&self, open: &mut Option<OpenSegment>) {
         if let Some(segment) = open.take() {
-            assert!(segment.is_pushed(), "a segment is sealed when all of it was launched");
+            assert!(segment.is_pushed(), "a segment is sealed when all of it was pushed");
             self.write_queue.seal(segment.id());
         }
     }
 
-    /// Seals the open segments that are wanted, which may have got bytes since they were named.
+    /// Seals the wanted ones of the open segments. A segment may have got bytes since the caller chose it.
     fn seal_open(&self, wanted: impl Fn(SegmentId) -> bool) -> Result<(), LogError> {
         let mut any = false;
         for stream in &self.streams {
@@ -170,11 +190,11 @@ impl Log {
                 any = true;
             }
         }
-        // A segment is sealed when its last stripe has arrived, and is to be emptied right away.
+        // Sealing waits for the last stripe, and the caller needs the segments sealed on return.
         if any { self.write_queue.drain().map_err(|e| self.latch.on_write(e)) } else { Ok(()) }
     }
 
-    /// Makes sure that the stream has an open segment in which `wanted` bytes fit, and says where.
+    /// Returns where in the stream's open segment `wanted` bytes fit. Opens a new segment if they do not.
     fn place(
         &self,
         kind: Stream,
@@ -185,11 +205,13 @@ impl Log {
         if let Some(at) = open.as_ref().and_then(|o| o.place(on_block, wanted)) {
             return Ok(at);
         }
-        // First the new one: when there is none, what is left of this one still takes shorter appends.
+        // The new segment first: when there is none, the rest of this one still takes shorter appends.
         let stream = &self.streams[slot(kind)];
         let writer = allocate_bulk(&self.pool, self.next_id(), kind)?;
         self.write_out(stream, open)?;
         self.seal(open);
+        assert!(open.is_none(), "a stream has one open segment");
+        // In the table before any stripe of it can complete, which looks it up there.
         self.segment_table.lock().open(writer.descriptor());
         stream.publish_open(writer.id());
         *open = Some(OpenSegment::new(writer));
@@ -197,6 +219,7 @@ impl Log {
         open.as_ref().and_then(|o| o.place(on_block, wanted)).ok_or(PoolError::NoSpace)
     }
 
+    /// Appends bytes, in as many slices as segments take them. Leaves no reference behind if it fails.
     fn try_append(&self, kind: Stream, bytes: &[u8]) -> Result<Slices, LogError> {
         self.latch.check()?;
         let stream = &self.streams[slot(kind)];
@@ -208,6 +231,8 @@ impl Log {
             let wanted = room_wanted_bytes(bytes.len(), rest.len());
             let mut part = self.append_part(kind, &mut open, on_block, wanted, rest);
             if matches!(part, Err(PoolError::NoSpace)) {
+                // The lock of one stream at a time: two appends that search each other's streams would
+                // otherwise wait for each other.
                 drop(open);
                 part = self.append_to_any_stream(on_block, wanted, rest);
                 open = stream.open.lock();
@@ -219,6 +244,7 @@ impl Log {
                 }
                 Err(e) => {
                     drop(open);
+                    // The parts before the failure are garbage: no caller has a pointer to them.
                     for slice in slices {
                         self.release(slice.segment, u64::from(slice.len_bytes));
                     }
@@ -226,9 +252,15 @@ impl Log {
                 }
             }
         }
+        debug_assert_eq!(
+            slices.iter().map(|slice| slice.len_bytes as usize).sum::<usize>(),
+            bytes.len(),
+            "the slices hold the whole append"
+        );
         Ok(slices)
     }
 
+    /// Appends as many bytes as the open segment takes, at least `wanted`.
     fn append_part(
         &self,
         kind: Stream,
@@ -241,10 +273,12 @@ impl Log {
         let offset_bytes = self.place(kind, open, on_block, wanted)?;
         let segment = open.as_mut().expect("a place lies in the open segment");
         let taken = segment.takes(offset_bytes, bytes.len());
+        debug_assert!(taken >= wanted.min(bytes.len()), "a place has the wanted room");
         let id = segment.id();
         let appended = segment.append(offset_bytes, &bytes[..taken], &self.write_queue);
         stream.publish_pushed(segment);
         appended?;
+        // Counted before the stream's lock is dropped, so that no sync finds the segment dead and seals it.
         self.segment_table.lock().note_append(id, taken as u64, segment.len_bytes());
         if segment.is_done() {
             self.write_out(stream, open)?;
@@ -253,8 +287,8 @@ impl Log {
         Ok(SlicePtr { segment: id, offset_bytes, len_bytes })
     }
 
-    /// Appends to whichever stream's open segment has room: without a free segment, keeping lifetimes apart matters less
-    /// than that everything counted as free can be used.
+    /// Appends to the first stream with room in its open segment. Without a free segment, to use all space
+    /// that counts as free matters more than to keep lifetimes apart.
     fn append_to_any_stream(
         &self,
         on_block: bool,
@@ -270,36 +304,46 @@ impl Log {
         Err(PoolError::NoSpace)
     }
 
-    /// Seals open segments in which nothing is referred to any more, so that they can be freed.
+    /// Seals the open segments without references, so that they can be freed.
     fn seal_dead(&self) -> Result<(), LogError> {
         let dead = self.segment_table.lock().open_and_dead();
         if dead.is_empty() { Ok(()) } else { self.seal_open(|id| dead.contains(&id)) }
     }
 
-    /// Lets go of segments that no pin holds any more. Their zones follow at the next sync.
+    /// Frees the retired segments that no pin holds. Their zones follow when the next group is durable.
     fn collect_unpinned(&self) {
         while let Some(id) = self.pins.take_unpinned() {
             self.segment_table.lock().free(id);
         }
     }
 
-    /// Frees zones by a sync, if that frees any. `true` if it is worth trying again.
+    /// Frees zones by a sync, for an append that found none. `true` if the append is worth another try.
     fn reclaim(&self) -> Result<bool, LogError> {
         let before = self.pool.free_segments(SegmentKind::Mirror);
         self.seal_dead()?;
         let mut state = self.sync_state.lock();
         self.write_group(&mut state)?;
-        Ok(self.pool.free_segments(SegmentKind::Mirror) > before)
+        let now = self.pool.free_segments(SegmentKind::Mirror);
+        tracing::debug!(
+            name: "log_reclaimed",
+            free_before = before,
+            free_now = now,
+            "an append found no free segment and synced to free some"
+        );
+        Ok(now > before)
     }
 
     /// Makes everything durable that was appended and logged before the call.
     fn write_group(&self, state: &mut SyncState) -> Result<(), LogError> {
         self.latch.check()?;
+        // Read before the records are taken: a change that comes later only makes the next sync write again.
         let changes = self.changes.load(Ordering::Acquire);
+        // Records before streams (invariant 2).
         let records = self.pending.lock().take();
         match self.write_group_of(state, &records) {
             Ok(()) => state.synced_changes = changes,
             Err(e) => {
+                // A full pool may take them later, after a checkpoint.
                 self.pending.lock().put_back(records);
                 return Err(e);
             }
@@ -307,10 +351,11 @@ impl Log {
         self.free_zones()
     }
 
-    /// Gives back the zones of segments that a durable barrier or root has freed.
+    /// Frees the zones of segments that a durable barrier or root has freed.
     fn free_zones(&self) -> Result<(), LogError> {
         let freed = self.segment_table.lock().take_freed();
         for id in &freed {
+            tracing::trace!(name: "segment_freed", segment = %id, "the zones of a segment are free");
             self.pool.free(*id).map_err(|e| self.latch.on_write(e))?;
         }
         if !freed.is_empty() {
@@ -319,8 +364,8 @@ impl Log {
         Ok(())
     }
 
-    /// A cut for a checkpoint that needs no record of it: the root says everything, so nothing is logged, and a full pool
-    /// can still make one. `false`: some record is needed.
+    /// The sync of a checkpoint that keeps no pending record. The root holds the records' effect and the
+    /// edits, so nothing is logged, and a full pool can still make a checkpoint. `false` if a record is kept.
     fn absorb_into_root(&self, state: &mut SyncState, keep_from: LogPos) -> Result<bool, LogError> {
         let changes = self.changes.load(Ordering::Acquire);
         {
@@ -332,43 +377,53 @@ impl Log {
         }
         self.write_all_out().map_err(|e| self.latch.on_write(e))?;
         self.collect_unpinned();
-        let _said_by_the_root = self.segment_table.lock().edits();
+        // The root lists the segments as these edits leave them, so the frames are not written.
+        let _edits_in_the_root = self.segment_table.lock().edits();
         state.synced_changes = changes;
         Ok(true)
     }
 
-    /// Whether a root with this client state fits, whatever edits wait.
+    /// Checks that a root with this client state and all edits that wait fits its zone.
     fn check_root_fits(&self, state: &SyncState, client: &[u8]) -> Result<(), LogError> {
         let bytes =
             client.len() + state.log_writer.root_bytes_max() + self.segment_table.lock().root_bytes_max();
         if bytes as u64 > self.pool.root_payload_bytes_max() { Err(LogError::NoSpace) } else { Ok(()) }
     }
 
+    /// Writes a group with these records, durable on return.
     fn write_group_of(&self, state: &mut SyncState, records: &RecordBuffer) -> Result<(), LogError> {
         let failed = |e| self.latch.on_write(e);
+        // A crash from here to the flush leaves stripes that no group lists, or a torn group. Recovery drops
+        // both: the sync has not returned.
         self.write_all_out().map_err(failed)?;
         self.collect_unpinned();
         let bytes =
             records.bytes() + records.len() * 64 + self.segment_table.lock().dirty_count() * EDIT_MAX_BYTES;
         let log_writer = &mut state.log_writer;
+        // Room first: once the edits are taken the table counts them as logged, and `NoSpace` would lose
+        // them.
         log_writer.make_room(&self.pool, bytes, || self.next_id()).map_err(failed)?;
         let edits = self.segment_table.lock().edits();
         if records.is_empty() && edits.is_empty() {
             return Ok(());
         }
         log_writer.write_group(records, &edits).map_err(failed)?;
+        // One flush for bulk stripes and log stripes: the barrier makes recovery verify the stripes of the
+        // last group, so their order on the devices does not matter.
         self.pool.flush().map_err(failed)?;
         self.publish_log_size(log_writer);
         Ok(())
     }
 
+    /// Publishes the size of the commit log for readers without the lock.
     fn publish_log_size(&self, log_writer: &LogWriter) {
         self.log_bytes.store(log_writer.bytes(), Ordering::Relaxed);
         self.log_segments.store(log_writer.segments() as u64, Ordering::Relaxed);
     }
 
-    /// Writes a root that says what the last group left, and frees the log segments before it.
+    /// Writes a root with the state as of the last group, and frees the log segments that it does not need.
     fn write_root(&self, state: &mut SyncState, client: &[u8], keep_from: LogPos) -> Result<(), LogError> {
+        assert!(keep_from >= state.keep_from, "records that a root has dropped stay dropped");
         let log_writer = &mut state.log_writer;
         let log_chain = log_writer.log_chain(keep_from);
         let root = LogState {
@@ -384,6 +439,7 @@ impl Log {
         };
         self.pool.write_root(&root.encode(client)).map_err(|e| self.latch.on_write(e))?;
         state.keep_from = keep_from;
+        // Only now: until the root was durable, recovery would have read these segments from the root before.
         for id in log_writer.note_root(root.checkpoint, &log_chain) {
             self.pool.free(id).map_err(|e| self.latch.on_write(e))?;
         }
@@ -392,9 +448,12 @@ impl Log {
         Ok(())
     }
 
-    /// Reads what is in memory, and says how many bytes before it are on the devices.
+    /// Reads the part of the slice that is in memory: its end. Returns the number of bytes before that part,
+    /// which are on the devices.
     fn read_buffered(&self, slice: SlicePtr, buf: &mut [u8]) -> Result<usize, LogError> {
         assert_eq!(buf.len(), slice.len_bytes as usize, "a buffer has its slice's length");
+        // In the order in which bytes move, stream buffer, write queue, devices, so that a read cannot miss
+        // bytes that move on while it looks.
         let mut pushed = buf.len();
         for stream in &self.streams {
             let read = stream.read_buffered(slice, buf).map_err(|e| on_read(slice, &e))?;
@@ -413,6 +472,7 @@ impl LogStore for Log {
             Err(LogError::NoSpace) if self.reclaim()? => self.try_append(stream, bytes),
             other => other,
         };
+        // After a failure too: it may have sealed a segment or left garbage, which a sync has to log.
         self.changes.fetch_add(1, Ordering::Release);
         appended
     }
@@ -455,6 +515,7 @@ impl LogStore for Log {
     fn sync(&self) -> Result<(), LogError> {
         let changes = self.changes.load(Ordering::Acquire);
         let mut state = self.sync_state.lock();
+        // While this thread waited for the lock, another sync may have written its changes too.
         if state.synced_changes >= changes {
             return self.latch.check();
         }
@@ -465,6 +526,7 @@ impl LogStore for Log {
         self.seal_dead()?;
         let mut state = self.sync_state.lock();
         self.latch.check()?;
+        // Before anything is written: a root that does not fit leaves the log as it was.
         self.check_root_fits(&state, client)?;
         let keep_from = keep_from.max(state.keep_from);
         if !self.absorb_into_root(&mut state, keep_from)? {
@@ -472,7 +534,7 @@ impl LogStore for Log {
         }
         assert!(
             keep_from <= state.log_writer.written_pos(),
-            "a checkpoint keeps from a place that was reached"
+            "a checkpoint keeps records from a place that was reached"
         );
         self.write_root(&mut state, client, keep_from)?;
         self.free_zones()
@@ -488,6 +550,8 @@ impl LogStore for Log {
 
     fn admit(&self, bytes: u64, caller: Admit) -> Result<(), LogError> {
         self.latch.check()?;
+        // The usual answer, without counting. Log segments allocated since the number was stored are not in
+        // it; the reserve has room for them.
         if bytes <= self.room_bytes.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -548,7 +612,8 @@ impl LogStore for Log {
         let Some(segment) = later.next() else { return Ok(None) };
         let is_whole = match self.pool.verify(segment) {
             Ok(is_whole) => is_whole,
-            // It was freed meanwhile, and what was live in it is elsewhere, behind it.
+            // It was freed since it was chosen. Its live bytes moved to a newer segment, which the scrub
+            // reads later.
             Err(PoolError::UnknownSegment(_)) => true,
             Err(e) => return Err(LogError::Damaged(format!("{segment}: {e}").into())),
         };

@@ -1,13 +1,20 @@
-//! The commit log's writer: records and edits in, stripes of frames out.
+//! The commit log's writer: takes records and edits, and writes stripes of frames.
+//!
+//! A *group* is the unit of a sync: records, then edits of the segment table, then one barrier. The log is a
+//! *chain* of mirror segments: the past ones, the current one, and spares for later. A segment is *announced*
+//! when a durable frame or root names it as the next of the chain, so that recovery can follow.
 //!
 //! # Invariants
-//! 1. A *group* is what one `write_group` writes: records, then edits, then one barrier. The next group is
-//!    begun only after the flush behind this one returned, so any group but the last one found was durable.
-//! 2. Stripes are numbered by `sequence`, without gaps, across segments.
-//! 3. The segment after the current one is announced (in a frame, or by a root) before the current one's last
-//!    stripe is written. (`roll` asserts it.)
-//! 4. `starts[i]` of a chain segment names the first record that begins in stripe i or later.
-//! 5. `written_pos` is the number of the first record that no stripe holds yet.
+//! 1. The next group is begun only after the flush after this one returned. So recovery knows that every
+//!    group that it finds, except the last, was durable (`Log::write_group_of` flushes under the lock of the
+//!    writer).
+//! 2. Stripes are numbered by `sequence`, without gaps, across segments (recovery requires it: `cases`, S5).
+//! 3. The segment after the current one is announced before the current one's last stripe is written (assert
+//!    in `roll`).
+//! 4. `starts[i]` of a chain segment names the first record that begins in stripe i or later (assert in
+//!    `begin_stripe`: places never fall).
+//! 5. `written_pos` is the place of the first record that no stripe holds (assert in `write_group`).
+//! 6. Ids of the chain's segments rise (assert in `roll`).
 
 use std::collections::VecDeque;
 
@@ -29,7 +36,7 @@ pub(crate) struct StripeStart {
     pub(crate) bytes_before: u64,
 }
 
-/// A log segment that is written no more, and that recovery would still read.
+/// A log segment that takes no more stripes, and that recovery would still read.
 pub(crate) struct PastSegment {
     pub(crate) descriptor: SegmentDescriptor,
     pub(crate) starts: Vec<StripeStart>,
@@ -37,9 +44,11 @@ pub(crate) struct PastSegment {
     pub(crate) bytes: u64,
 }
 
-/// What a root says of the commit log.
+/// The part of a root that leads to the commit log.
 pub(crate) struct LogChain {
+    /// The stripe of the first segment where reading begins.
     pub(crate) first_stripe: u32,
+    /// The segments to read, oldest first, and the announced one.
     pub(crate) chain: Vec<SegmentDescriptor>,
 }
 
@@ -47,15 +56,19 @@ pub(crate) struct LogChain {
 pub(crate) struct LogWriter {
     past: VecDeque<PastSegment>,
     current: SegmentWriter,
+    /// Where the stripes of `current` begin.
     starts: Vec<StripeStart>,
+    /// Bytes of the stripes of `current`, in whole blocks.
     bytes: u64,
     /// Payload bytes of a whole segment.
     segment_bytes: u64,
     /// Bytes of the first segment's stripes that recovery would skip.
     skipped_bytes: u64,
+    /// The stripe that fills.
     buf: StripeBuf,
-    /// Segments to come, in order; the first may be announced already.
+    /// The next segments, in order.
     spares: VecDeque<SegmentWriter>,
+    /// Whether the first of `spares` is announced.
     announced: bool,
     /// The next group leaves the current segment, which has lost a column, for a whole one.
     leaves_current: bool,
@@ -63,10 +76,11 @@ pub(crate) struct LogWriter {
     barrier: u64,
     checkpoint: u64,
     written_pos: u64,
+    /// The bytes of one frame. Kept so that a frame allocates nothing.
     frame: Vec<u8>,
 }
 
-/// Where a log begins that continues an older one, or none.
+/// The numbers from which a writer goes on: those of the log before it, or those of a new pool.
 #[derive(Clone, Copy)]
 pub(crate) struct LogOrigin {
     pub(crate) sequence: u64,
@@ -77,6 +91,7 @@ pub(crate) struct LogOrigin {
 
 impl LogWriter {
     pub(crate) fn new(past: VecDeque<PastSegment>, current: SegmentWriter, origin: LogOrigin) -> Self {
+        assert_eq!(current.stripe_count(), 0, "a log goes on in a new segment");
         let buf = current.buffer();
         LogWriter {
             segment_bytes: current.remaining_bytes(),
@@ -115,34 +130,46 @@ impl LogWriter {
 
     /// Bytes that the next recovery would read, in whole blocks.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes + self.past.iter().map(|p| p.bytes).sum::<u64>() - self.skipped_bytes
+        let chain_bytes = self.bytes + self.past.iter().map(|p| p.bytes).sum::<u64>();
+        assert!(self.skipped_bytes <= chain_bytes, "recovery skips stripes of the chain only");
+        chain_bytes - self.skipped_bytes
     }
 
-    /// Log segments held, spares too.
+    /// Log segments in use, spares too.
     pub(crate) fn segments(&self) -> usize {
         self.past.len() + 1 + self.spares.len()
     }
 
-    /// Holds enough segments for a group of `bytes`, and one to announce after it.
-    /// `NoSpace` leaves everything as it was.
+    /// Allocates segments until a group of `bytes` fits, with one left to announce after it. `NoSpace` leaves
+    /// the log as it was; spares allocated before it stay for the next try.
     pub(crate) fn make_room(
         &mut self,
         pool: &Pool,
         bytes: usize,
         mut next_id: impl FnMut() -> SegmentId,
     ) -> Result<(), PoolError> {
-        // A stripe may end with a frame's length unused; an eighth is far more than that. The current segment's
-        // rest is not counted, nor the one that is left early.
+        // Zones must be there before the first frame is written: a group that runs out of them half-way would
+        // latch the store. A stripe may end with a frame's length unused; an eighth is far more than that.
+        // The rest of the current segment is not counted.
         let leaving = self.current.is_degraded() && self.announced;
         let wanted = 1 + (bytes as u64 + bytes as u64 / 8) / self.segment_bytes + u64::from(leaving);
         while (self.spares.len() as u64) < wanted {
             match pool.allocate(next_id(), SegmentKind::Mirror) {
                 Ok(writer) => self.spares.push_back(writer),
-                // With no spare to take, the current segment must hold the group and, later, an announcement.
-                Err(PoolError::NoSpace) if self.fits_without_spare(bytes) => return Ok(()),
+                // Without a spare, the current segment must hold the group and, later, an announcement. A
+                // full pool can so still log the deletions that empty it.
+                Err(PoolError::NoSpace) if self.fits_without_spare(bytes) => {
+                    tracing::debug!(
+                        name: "log_without_spare",
+                        bytes,
+                        "no segment is free for the commit log; the group fits its current one"
+                    );
+                    return Ok(());
+                }
                 Err(e) => return Err(e),
             }
         }
+        assert!(!self.spares.is_empty(), "a segment is left to announce");
         self.leaves_current = leaving;
         Ok(())
     }
@@ -152,12 +179,14 @@ impl LogWriter {
         self.current.remaining_bytes() > (bytes + bytes / 8 + EDIT_MAX_BYTES + stripe / 8) as u64
     }
 
-    /// Writes one group. Not durable before a flush; on an error nothing may be written any more.
+    /// Writes one group. It is durable after the next flush. After an error the writer is unusable: the
+    /// caller latches the log.
     pub(crate) fn write_group(
         &mut self,
         records: &RecordBuffer,
         edits: &[LogFrame<'static>],
     ) -> Result<(), PoolError> {
+        assert_eq!(records.first(), self.written_pos(), "a group goes on where the log ends");
         if std::mem::take(&mut self.leaves_current) {
             self.roll();
         }
@@ -168,24 +197,33 @@ impl LogWriter {
         for edit in edits {
             self.push(edit)?;
         }
+        // The barrier is the last frame: a group that a power cut tears has none, and recovery drops it.
         let barrier = LogFrame::Barrier { number: self.barrier + 1, checkpoint: self.checkpoint };
         self.push(&barrier)?;
         self.barrier += 1;
+        assert_eq!(records.end(), self.written_pos(), "a group holds each of its records once");
         self.end_stripe()
     }
 
     /// Passes over records that the next root makes unnecessary.
     pub(crate) fn skip(&mut self, records: &RecordBuffer) {
-        self.written_pos += records.len() as u64;
+        assert_eq!(records.first(), self.written_pos(), "a root absorbs the records after the log's end");
+        self.written_pos = records.end().0;
     }
 
-    /// Makes the current segment ready to take frames, with the announcement first if one is due.
+    /// Makes the buffer ready to take frames. The announcement of the next segment goes first, if it is due.
     fn begin_stripe(&mut self) -> Result<(), PoolError> {
         if self.current.next_stripe_capacity() == 0 {
             self.roll();
         }
         self.current.begin(&mut self.buf);
+        debug_assert!(
+            self.starts.last().is_none_or(|last| last.pos <= self.written_pos),
+            "records are written in order"
+        );
         self.starts.push(StripeStart { pos: self.written_pos, bytes_before: self.bytes });
+        // Announced as soon as a spare is there: any later stripe may turn out to be the last one, when a
+        // device fails and the next group leaves the segment.
         if let Some(next) = self.spares.front().filter(|_| !self.announced) {
             let announcement = LogFrame::LogNext(next.descriptor());
             self.announced = true;
@@ -194,24 +232,33 @@ impl LogWriter {
         Ok(())
     }
 
+    /// Goes on to the next segment of the chain.
     fn roll(&mut self) {
         assert!(self.announced, "the next log segment is announced before this one ends");
-        let next = self.spares.pop_front().expect("what is announced is held");
+        let next = self.spares.pop_front().expect("the announced segment is the first spare");
+        assert!(next.id() > self.current.id(), "log segments are allocated in the order of their ids");
         self.announced = false;
         let descriptor = std::mem::replace(&mut self.current, next).seal();
         let starts = std::mem::take(&mut self.starts);
         self.past.push_back(PastSegment { descriptor, starts, bytes: std::mem::take(&mut self.bytes) });
     }
 
+    /// Writes the buffer as the next stripe.
     fn end_stripe(&mut self) -> Result<(), PoolError> {
         let len = self.buf.len();
         self.current.write_stripe(&mut self.buf, self.sequence + 1)?;
         self.sequence += 1;
-        // The device, and recovery, know only blocks.
+        debug_assert_eq!(
+            self.starts.len(),
+            self.current.stripe_count() as usize,
+            "each stripe has one start"
+        );
+        // Devices, and recovery, read whole blocks.
         self.bytes += len.next_multiple_of(BLOCK_BYTES) as u64;
         Ok(())
     }
 
+    /// Appends a frame, in the next stripe if this one has no room for it.
     fn push(&mut self, frame: &LogFrame<'_>) -> Result<(), PoolError> {
         let mut bytes = std::mem::take(&mut self.frame);
         bytes.clear();
@@ -226,11 +273,12 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Writes a record, in fragments where stripes end.
+    /// Appends a record, split into fragments where stripes end.
     fn push_record(&mut self, record: &[u8]) -> Result<(), PoolError> {
         let mut rest = record;
         let mut begun = false;
         loop {
+            // A fragment shorter than a barrier is not worth its head: the rest of the stripe stays unused.
             if self.buf.remaining() < RECORD_HEAD_BYTES + rest.len().min(BARRIER_BYTES) {
                 self.end_stripe()?;
                 self.begin_stripe()?;
@@ -243,6 +291,8 @@ impl LogWriter {
                 (true, false) => RecordFragment::Middle,
                 (true, true) => RecordFragment::Last,
             };
+            // The place counts as written from the first fragment on, so that a stripe that begins inside a
+            // record names the record after it.
             let pos = if begun { self.written_pos - 1 } else { self.written_pos };
             if !begun {
                 self.written_pos += 1;
@@ -256,19 +306,22 @@ impl LogWriter {
         }
     }
 
-    /// What a root has to say so that records from `keep_from` on are found.
+    /// The chain from which recovery reads every record from `keep_from` on.
     pub(crate) fn log_chain(&self, keep_from: LogPos) -> LogChain {
+        assert!(keep_from <= self.written_pos(), "a root keeps records from a place that was reached");
         let starts = self.past.iter().map(|p| &p.starts).chain([&self.starts]);
         let descriptors = self.past.iter().map(|p| p.descriptor.clone()).chain([self.current.descriptor()]);
         let mut log_chain = LogChain { first_stripe: 0, chain: Vec::new() };
         let mut begun = false;
         let last = self.past.len();
         for (n, (starts, descriptor)) in starts.zip(descriptors).enumerate() {
-            // The record begins in the last stripe whose start is not behind it.
+            // The record begins in the last stripe that starts at it or before it. An earlier segment that
+            // the chain need not hold is skipped: the next one starts at the record or before it.
             let after = starts.partition_point(|start| start.pos <= keep_from.0);
             let next_begins_later = n == last || self.next_start(n + 1) > keep_from.0;
             if !begun && next_begins_later {
                 begun = true;
+                // With every record written and none to keep, reading begins after the last stripe.
                 let all_written = n == last && keep_from.0 >= self.written_pos;
                 let stripe = if all_written { starts.len() } else { after.saturating_sub(1) };
                 log_chain.first_stripe = u32::try_from(stripe).expect("a zone has fewer than 2^32 stripes");
@@ -277,7 +330,9 @@ impl LogWriter {
                 log_chain.chain.push(descriptor);
             }
         }
+        // The root announces the next segment, so that no frame has to.
         log_chain.chain.extend(self.spares.front().map(SegmentWriter::descriptor));
+        assert!(begun, "the chain holds the current segment at least");
         log_chain
     }
 
@@ -294,9 +349,10 @@ impl LogWriter {
         starts.first().map_or(self.written_pos, |start| start.pos)
     }
 
-    /// The root that `log_chain` went into is durable as checkpoint `checkpoint`: forgets and returns the segments
-    /// that it does not name, oldest first.
+    /// Takes note that a root with `log_chain` is durable, as checkpoint `checkpoint`. Removes the segments
+    /// that the root does not name, and returns them, oldest first.
     pub(crate) fn note_root(&mut self, checkpoint: u64, log_chain: &LogChain) -> Vec<SegmentId> {
+        assert_eq!(checkpoint, self.checkpoint + 1, "checkpoints are numbered without gaps");
         self.checkpoint = checkpoint;
         self.announced = !self.spares.is_empty();
         let first = log_chain.chain.first().expect("a chain is never empty").id;

@@ -1,16 +1,37 @@
-//! Records that no sync has taken yet.
+//! Pending records: those that `log` has queued and no sync has taken yet.
+//!
+//! # Invariants
+//! 1. The n-th record of a buffer is at place `first + n` of the commit log. So the record after a buffer is
+//!    at `end`, and a buffer that a sync takes ends where the queue goes on (assert in `take`).
+//! 2. A buffer that could not be written returns to the front of the queue, and no place is used twice
+//!    (assert in `put_back`, `tests::records_put_back_stay_in_front`).
 
 use crate::store::LogPos;
 
-/// Records in the order of their numbers, in one flat buffer.
-#[derive(Default)]
+/// Consecutive records of the commit log, in one flat buffer.
 pub(crate) struct RecordBuffer {
+    /// The place of the first record, or of the one that would be pushed first.
+    first: LogPos,
     bytes: Vec<u8>,
     /// Where each record ends in `bytes`.
     ends: Vec<usize>,
 }
 
 impl RecordBuffer {
+    fn starting_at(first: LogPos) -> Self {
+        RecordBuffer { first, bytes: Vec::new(), ends: Vec::new() }
+    }
+
+    /// The place of the first record.
+    pub(crate) fn first(&self) -> LogPos {
+        self.first
+    }
+
+    /// The place after the last record.
+    pub(crate) fn end(&self) -> LogPos {
+        LogPos(self.first.0 + self.ends.len() as u64)
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -42,10 +63,10 @@ pub(crate) struct PendingRecords {
 
 impl PendingRecords {
     pub(crate) fn new(next: LogPos) -> Self {
-        PendingRecords { records: RecordBuffer::default(), next }
+        PendingRecords { records: RecordBuffer::starting_at(next), next }
     }
 
-    /// Queues a record; returns its place and the bytes that wait now.
+    /// Queues a record. Returns its place, and the bytes of all pending records.
     pub(crate) fn push(&mut self, record: &[u8]) -> (LogPos, usize) {
         let pos = self.next;
         self.next = LogPos(pos.0 + 1);
@@ -61,13 +82,17 @@ impl PendingRecords {
         self.records.bytes()
     }
 
-    /// The cut: everything queued so far.
+    /// Takes every record queued so far, for one group of the commit log.
     pub(crate) fn take(&mut self) -> RecordBuffer {
-        std::mem::take(&mut self.records)
+        let records = std::mem::replace(&mut self.records, RecordBuffer::starting_at(self.next));
+        assert_eq!(records.end(), self.next, "pending records reach to the next place");
+        records
     }
 
-    /// Puts a cut that could not be written back in front of what came later.
+    /// Returns records that could not be written to the front of the queue.
     pub(crate) fn put_back(&mut self, mut records: RecordBuffer) {
+        assert_eq!(records.end(), self.records.first(), "records return to the place they were taken from");
+        // Other threads may have queued records since `take`: these follow.
         for later in self.records.iter() {
             records.push(later);
         }

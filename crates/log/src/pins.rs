@@ -1,13 +1,16 @@
-//! Who may still read a segment that nothing refers to any more.
+//! Pins: they keep a retired segment until its last possible reader is done.
 //!
-//! A *token* is current for a while; `pin` hands out clones of it. When a segment is retired it queues
-//! behind the token that was current then, and a new token becomes current.
+//! A segment is *retired* when nothing refers to it any more. A reader may still hold a pointer into it, and
+//! every such reader holds a pin. A *token* is a reference count shared by the pins of one period: `pin`
+//! clones the current token. `retire` queues a segment together with the token that was current until then,
+//! and begins a new period with a new token.
 //!
 //! # Invariants
-//! 1. A pin taken before a segment was retired holds that segment's token or an older one.
-//! 2. Segments leave the queue in the order in which they came, and only when no pin holds their token or
-//!    an older one.
-//! 3. Taking a pin takes no lock.
+//! 1. A pin taken before a segment was retired holds that segment's token or an older one
+//!    (`tests::a_pin_keeps_segments_retired_after_it_and_no_others`).
+//! 2. Segments leave the queue in the order in which they were retired, and only when no pin holds their
+//!    token or an older one (`tests::a_pin_keeps_segments_retired_after_it_and_no_others`).
+//! 3. Taking a pin takes no lock: a reader never waits for a thread that retires segments.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,9 +21,10 @@ use warpfire_units::SegmentId;
 
 use crate::store::Pin;
 
+/// Carries no data: only its reference count matters.
 struct PinToken;
 
-/// Retired segments, and the pins that keep them.
+/// The queue of retired segments, and the token that new pins share.
 pub(crate) struct Pins {
     current: ArcSwap<PinToken>,
     retired: Mutex<VecDeque<(Arc<PinToken>, SegmentId)>>,
@@ -36,18 +40,20 @@ impl Pins {
         Pin::new(self.current.load_full())
     }
 
-    /// Queues a segment to be handed out by `take_unpinned` once no older pin lives.
+    /// Queues a segment. `take_unpinned` returns it once every older pin is dropped.
     pub(crate) fn retire(&self, segment: SegmentId) {
         let mut retired = self.retired.lock();
-        // `swap` settles every `load_full` in progress, so the old token's count is exact from here on.
+        // `swap` waits for every `load_full` in progress, so from here on the old token's count only falls.
         let token = self.current.swap(Arc::new(PinToken));
         retired.push_back((token, segment));
     }
 
-    /// Takes the oldest retired segment that no pin holds.
+    /// Takes the oldest retired segment, if no pin holds it.
     pub(crate) fn take_unpinned(&self) -> Option<SegmentId> {
         let mut retired = self.retired.lock();
         let (token, _) = retired.front()?;
+        // The queue itself holds one count. A segment behind a pinned one waits with it: an older pin may
+        // hold pointers into every segment that was retired later.
         if Arc::strong_count(token) > 1 {
             return None;
         }
@@ -72,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pin_keeps_what_is_retired_later_and_not_what_was_retired_before() {
+    fn a_pin_keeps_segments_retired_after_it_and_no_others() {
         let pins = Pins::new();
         pins.retire(id(1));
         let pin = pins.pin();

@@ -1,23 +1,31 @@
-//! The segment table: every bulk segment, what refers to it, and what the commit log knows of it.
+//! The segment table: every bulk segment, its count of references, and the part that the commit log knows.
+//!
+//! A *reference* is a slice pointer that keeps bytes alive: one in metadata, or a hold. *Live bytes* are the
+//! bytes of all references to a segment. An *edit* is a frame of the commit log that says how a segment has
+//! changed: opened, grew, sealed, freed.
 //!
 //! ```text
-//!                       ┌──retain, hold──┐
-//!                       ▼ (who has a pin)│
-//!   Open ──seal──▶ Sealed ──retire_empty──▶ Retired ──free──▶ Freeing ──take_freed──▶ gone
-//!                  (nothing refers to it)   (no pin is left)  (its frame is durable)
+//!                            ┌─ retain, hold ─┐
+//!                            ▼  (under a pin) │
+//!   (new) ─open─▶ Open ─seal─▶ Sealed ─retire_empty─▶ Retired ─free─▶ Freeing ─take_freed─▶ (removed)
+//!                              when its last          when no older   when its `Freed` frame
+//!                              reference goes         pin is left     is durable
 //! ```
 //!
 //! # Invariants
-//! 1. `logged` is what a reader of the commit log up to the last barrier *written* knows of the segment; the
-//!    rest (`unlogged_runs`, `logged_as`) is what the next group has to say.
-//! 2. Each segment's `live_bytes` is what was appended and retained, less what was released; it is unknown from
-//!    recovery until `set_live`, and a segment with an unknown count is not retired.
-//! 3. Zones of a segment are given back only after `take_freed`, that is after a barrier behind its
-//!    `Freed` frame became durable. (The reset rule, docs/FORMAT.md "Log frames" 8.)
-//! 4. A retired segment is referred to again only by who has a pin that is older than its retirement: the pin keeps it from
-//!    being freed, and a reference makes it sealed again.
-//! 5. `dirty` holds at least the segments of which the next group has something to say, so that a sync costs
-//!    what changed and not what there is.
+//! 1. `logged` is the segment as a reader of the commit log knows it up to the last barrier *written*. The
+//!    difference to the present, `unlogged_runs` and `state` against `logged_as`, goes into the next group
+//!    (assert in `grow`: only an open segment grows).
+//! 2. `live_bytes` is the sum of bytes appended and retained, less those released (assert in `release`). It
+//!    is unknown from recovery until `set_live`, and a segment with an unknown count is not retired.
+//! 3. A segment leaves the table in `take_freed`, after a barrier behind its `Freed` frame became durable,
+//!    and only then may its zones be reset (assert in `take_freed`; the reset rule, docs/FORMAT.md "Log
+//!    frames" 8).
+//! 4. Only a caller that holds a pin older than the retirement refers to a retired segment again. The pin
+//!    keeps the segment from being freed; the new reference makes it sealed again (assert in `retain`).
+//! 5. `queued` is the number of the segment's entries in the queue of `Pins` (assert in `free`).
+//! 6. `dirty` holds at least the segments that the next group must edit. So the cost of a sync grows with the
+//!    changes and not with the table.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -27,37 +35,44 @@ use warpfire_units::SegmentId;
 
 use crate::pins::Pins;
 
+/// The states of a segment; the transitions are drawn at the head of this file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SegmentStage {
+    /// A stream appends to it.
     Open,
+    /// Complete, and referred to.
     Sealed,
+    /// Complete, without references, and perhaps read under a pin.
     Retired,
+    /// Without references and pins; its zones wait for a durable `Freed` frame.
     Freeing,
 }
 
 /// One bulk segment.
 pub(crate) struct SegmentEntry {
     logged: SegmentDescriptor,
+    /// Stripes that are written and in no `Grew` frame yet.
     unlogged_runs: Vec<StripeRun>,
-    /// The last state that the log was told, `None` before its `Opened` frame.
+    /// The state that the commit log knows, `None` before the `Opened` frame.
     logged_as: Option<SegmentStage>,
     pub(crate) state: SegmentStage,
     live_bytes: Option<u64>,
-    /// References among `live_bytes` that are nowhere in metadata, so that no cleaning can move them.
+    /// References among `live_bytes` that metadata does not name. Cleaning cannot move their bytes.
     holds: u64,
-    /// Places in the queue of the retired: more than one if it was retired, referred to again, and retired again.
+    /// Entries in the queue of `Pins`. A segment retired twice has two.
     queued: u32,
     /// Payload bytes in its stripes and, while it is open, in its stream's buffer.
     pub(crate) written_bytes: u64,
 }
 
 impl SegmentEntry {
-    /// Whether someone holds bytes in it that only he knows of.
+    /// Whether a hold keeps bytes in it.
     pub(crate) fn is_held(&self) -> bool {
         self.holds > 0
     }
 
-    /// Bytes that something refers to, counted once each at most; all of them while the count is unknown.
+    /// Referenced bytes, at most the segment's length, since two references may share bytes. All of them
+    /// while the count is unknown.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.live_bytes.map_or(self.written_bytes, |live| live.min(self.written_bytes))
     }
@@ -68,14 +83,15 @@ impl SegmentEntry {
 pub(crate) struct SegmentTable {
     segments: BTreeMap<SegmentId, SegmentEntry>,
     dirty: BTreeSet<SegmentId>,
-    /// Their `Freed` frames are written and not yet known durable.
+    /// Segments with a `Freed` frame that is written and not yet known to be durable.
     freed_in_log: Vec<SegmentId>,
 }
 
 impl SegmentTable {
-    /// A table as recovery found it: all sealed, nothing known of references.
+    /// The table as recovery found it: all segments sealed, their references unknown.
     pub(crate) fn recovered(segments: Vec<SegmentDescriptor>) -> Self {
         let entry = |logged: SegmentDescriptor| {
+            assert_eq!(logged.state, SegmentState::Sealed, "recovery seals every segment");
             let written_bytes = logged.payload_bytes();
             let entry = SegmentEntry {
                 logged,
@@ -92,7 +108,7 @@ impl SegmentTable {
         SegmentTable { segments: segments.into_iter().map(entry).collect(), ..SegmentTable::default() }
     }
 
-    /// A segment that the log itself holds a writer or a place in the queue of.
+    /// A segment that must exist, because the log holds its writer or an entry of it in a queue.
     fn get(&mut self, id: SegmentId) -> &mut SegmentEntry {
         self.segments.get_mut(&id).expect("a segment that is in use is in the table")
     }
@@ -106,8 +122,9 @@ impl SegmentTable {
         self.segments.get(&id).map_or(0, |entry| entry.written_bytes)
     }
 
-    /// Takes in a segment that was just allocated.
+    /// Adds a segment that was just allocated.
     pub(crate) fn open(&mut self, mut logged: SegmentDescriptor) {
+        assert_eq!(logged.state, SegmentState::Open, "a new segment takes appends");
         logged.stripes.clear();
         let entry = SegmentEntry {
             unlogged_runs: Vec::new(),
@@ -124,34 +141,42 @@ impl SegmentTable {
         assert!(before.is_none(), "segment ids are never reused");
     }
 
-    /// A stripe of an open segment was written.
+    /// Counts a stripe of an open segment that was written.
     pub(crate) fn grow(&mut self, id: SegmentId, rows: u16) {
+        assert!(rows > 0, "a stripe has at least one row");
         self.dirty.insert(id);
         let entry = self.get(id);
         assert_eq!(entry.state, SegmentStage::Open, "only open segments grow");
+        // Stripes of equal rows share one run, so that a segment of full stripes takes eight bytes in a root.
         match entry.unlogged_runs.last_mut() {
             Some(run) if run.rows == rows => run.count += 1,
             _ => entry.unlogged_runs.push(StripeRun { rows, count: 1 }),
         }
     }
 
-    /// Counts an append: `len_bytes` that are referred to, and the segment's length after them.
+    /// Counts an append: `len_bytes` with one reference, and the segment's length after them.
     pub(crate) fn note_append(&mut self, id: SegmentId, len_bytes: u64, written_bytes: u64) {
         let entry = self.get(id);
+        debug_assert_eq!(entry.state, SegmentStage::Open, "only an open segment takes appends");
+        debug_assert!(
+            written_bytes >= entry.written_bytes + len_bytes,
+            "a segment grows by at least the append"
+        );
         entry.written_bytes = written_bytes;
         *entry.live_bytes.as_mut().expect("the count of an open segment is known") += len_bytes;
     }
 
-    /// Nothing more is appended to the segment.
+    /// Ends the segment: all its stripes are written, and no append follows.
     pub(crate) fn seal(&mut self, id: SegmentId, pins: &Pins) {
         self.dirty.insert(id);
         let entry = self.get(id);
         assert_eq!(entry.state, SegmentStage::Open, "a segment is sealed once");
         entry.state = SegmentStage::Sealed;
+        // Its last reference may have gone while it was open.
         retire_empty(id, entry, pins);
     }
 
-    /// Open segments that were written and that nothing refers to.
+    /// Open segments that hold bytes and have no reference.
     pub(crate) fn open_and_dead(&self) -> BTreeSet<SegmentId> {
         let dead = |e: &SegmentEntry| {
             e.state == SegmentStage::Open && e.written_bytes > 0 && e.live_bytes == Some(0)
@@ -159,11 +184,14 @@ impl SegmentTable {
         self.segments.iter().filter(|(_, e)| dead(e)).map(|(id, _)| *id).collect()
     }
 
-    /// Counts one more reference. Metadata that names a segment which does not exist is damage, which reading it
-    /// reports; there is nothing to count.
+    /// Counts one more reference. A segment that does not exist is passed over: damaged metadata may name
+    /// one, and reading the slice reports it.
     pub(crate) fn retain(&mut self, id: SegmentId, bytes: u64) {
         let Some(entry) = self.segments.get_mut(&id) else { return };
-        assert!(entry.state != SegmentStage::Freeing, "who refers to what nothing refers to has pinned it");
+        assert!(
+            entry.state != SegmentStage::Freeing,
+            "a new reference to a segment without references needs a pin older than its retirement"
+        );
         if entry.state == SegmentStage::Retired {
             entry.state = SegmentStage::Sealed;
         }
@@ -172,16 +200,16 @@ impl SegmentTable {
         }
     }
 
-    /// Counts references that are gone; as `retain` for a segment that does not exist.
+    /// Counts references that are gone. As in `retain`, a segment that does not exist is passed over.
     pub(crate) fn release(&mut self, id: SegmentId, bytes: u64, pins: &Pins) {
         let Some(entry) = self.segments.get_mut(&id) else { return };
         if let Some(live) = &mut entry.live_bytes {
-            *live = live.checked_sub(bytes).expect("no more is released than was referred to");
+            *live = live.checked_sub(bytes).expect("no more bytes are released than are referenced");
         }
         retire_empty(id, entry, pins);
     }
 
-    /// As `retain`, for a reference that metadata does not know of.
+    /// As `retain`, for a reference that is not in metadata.
     pub(crate) fn hold(&mut self, id: SegmentId, bytes: u64) {
         self.retain(id, bytes);
         if let Some(entry) = self.segments.get_mut(&id) {
@@ -192,11 +220,12 @@ impl SegmentTable {
     /// Ends a `hold`.
     pub(crate) fn release_hold(&mut self, id: SegmentId, bytes: u64, pins: &Pins) {
         if let Some(entry) = self.segments.get_mut(&id) {
-            entry.holds = entry.holds.checked_sub(1).expect("what is let go was held");
+            entry.holds = entry.holds.checked_sub(1).expect("a hold that ends was begun");
         }
         self.release(id, bytes, pins);
     }
 
+    /// Sets the references of every segment after recovery. Segments that `live` does not name have none.
     pub(crate) fn set_live(&mut self, live: &HashMap<SegmentId, u64>, pins: &Pins) {
         for (id, entry) in &mut self.segments {
             entry.live_bytes = Some(live.get(id).copied().unwrap_or(0));
@@ -204,26 +233,33 @@ impl SegmentTable {
         }
     }
 
-    /// No pin from before one of the segment's retirements is left. If that was its last one, and it is still retired, it goes.
+    /// Takes note that `Pins` has returned one of the segment's entries. After the last one the segment is
+    /// freed, if nothing has referred to it again.
     pub(crate) fn free(&mut self, id: SegmentId) {
         let entry = self.get(id);
+        assert!(entry.queued > 0, "a segment leaves the queue of pins as often as it entered");
         entry.queued -= 1;
+        // An entry that is left belongs to a later retirement, and waits for younger pins.
         if entry.queued > 0 || entry.state != SegmentStage::Retired {
             return;
         }
-        assert!(entry.live_bytes == Some(0), "only what nothing refers to is freed");
+        assert!(entry.live_bytes == Some(0), "only a segment without references is freed");
         entry.state = SegmentStage::Freeing;
         self.dirty.insert(id);
     }
 
-    /// What the log does not know yet, as frames; it knows it from now on.
+    /// The changes that the commit log does not know yet, as frames. The caller writes them before any
+    /// others.
     pub(crate) fn edits(&mut self) -> Vec<LogFrame<'static>> {
         let mut frames = Vec::new();
         for id in std::mem::take(&mut self.dirty) {
             let entry = self.get(id);
+            // A reader of the log applies frames in order: a segment is opened, grown, sealed and freed, each
+            // only after the one before.
             if entry.logged_as.is_none() {
                 frames.push(LogFrame::Opened(entry.logged.clone()));
             }
+            // A frame must fit one stripe, so long growth takes several.
             for runs in entry.unlogged_runs.chunks(GREW_RUNS_MAX) {
                 let first_stripe = entry.logged.stripe_count();
                 frames.push(LogFrame::Grew { segment: id, first_stripe, runs: runs.to_vec() });
@@ -239,6 +275,7 @@ impl SegmentTable {
                 entry.state == SegmentStage::Freeing && entry.logged_as != Some(SegmentStage::Freeing);
             entry.logged_as = Some(entry.state);
             if freed {
+                assert!(entry.live_bytes == Some(0), "the log frees only segments without references");
                 frames.push(LogFrame::Freed(id));
                 self.freed_in_log.push(id);
             }
@@ -246,12 +283,12 @@ impl SegmentTable {
         frames
     }
 
-    /// Segments of which `edits` may have something to say.
+    /// Segments that `edits` may have frames for.
     pub(crate) fn dirty_count(&self) -> usize {
         self.dirty.len()
     }
 
-    /// Most bytes that the table can take in a root, counted as if all edits were made.
+    /// Most bytes that the table can take in a root once all edits are made.
     pub(crate) fn root_bytes_max(&self) -> usize {
         let bytes = |e: &SegmentEntry| {
             24 + 6 * e.logged.columns.len() + 8 * (e.logged.stripes.len() + e.unlogged_runs.len())
@@ -259,23 +296,28 @@ impl SegmentTable {
         self.segments.values().map(bytes).sum()
     }
 
-    /// Every segment as the log knows it, those apart whose `Freed` frame was written.
+    /// Every segment as the commit log knows it, without those that it has freed.
     pub(crate) fn logged(&self) -> Vec<SegmentDescriptor> {
         let kept = |e: &&SegmentEntry| e.logged_as.is_some_and(|s| s != SegmentStage::Freeing);
         self.segments.values().filter(kept).map(|e| e.logged.clone()).collect()
     }
 
-    /// Removes and returns the segments whose `Freed` frame is durable now.
+    /// Removes and returns the freed segments. The caller knows that every `Freed` frame written so far, or a
+    /// root without these segments, is durable.
     pub(crate) fn take_freed(&mut self) -> Vec<SegmentId> {
         let freed = std::mem::take(&mut self.freed_in_log);
         for id in &freed {
-            self.segments.remove(id);
+            let removed = self.segments.remove(id);
+            assert!(
+                removed.is_some_and(|entry| entry.state == SegmentStage::Freeing),
+                "a freed segment is removed once, and nothing has referred to it again"
+            );
         }
         freed
     }
 }
 
-/// Lists further stripes at a descriptor's end.
+/// Adds stripes to the end of a descriptor's list. Equal runs become one.
 pub(crate) fn append_runs(descriptor: &mut SegmentDescriptor, runs: &[StripeRun]) {
     for run in runs {
         match descriptor.stripes.last_mut() {
@@ -285,6 +327,7 @@ pub(crate) fn append_runs(descriptor: &mut SegmentDescriptor, runs: &[StripeRun]
     }
 }
 
+/// Retires a sealed segment without references.
 fn retire_empty(id: SegmentId, entry: &mut SegmentEntry, pins: &Pins) {
     if entry.state == SegmentStage::Sealed && entry.live_bytes == Some(0) {
         entry.state = SegmentStage::Retired;

@@ -1,11 +1,17 @@
-//! A bulk stream: one open segment and the stripe that grows at its end.
+//! A bulk stream: one open segment, the stripe that grows at its end, and the places where appends begin.
+//!
+//! A stripe is *pushed* when it goes into the write queue.
 //!
 //! # Invariants
-//! 1. Payload bytes of the open segment below `base_bytes` are in stripes that were launched; those from
-//!    `base_bytes` on are in `buf`.
-//! 2. `pushed_bytes`, readable without the lock, never exceeds `base_bytes`; `segment` names the open segment.
-//!    A reader that saw the pointer of an append sees at least the `segment` that was current then.
-//! 3. A segment is sealed when nothing more fits, when it has lost a column, or when its stripes have become too many to list.
+//! 1. Payload bytes of the open segment below `base_bytes` are in stripes that were pushed; those from
+//!    `base_bytes` on are in `buf` (assert in `push`: pool and log count alike).
+//! 2. `pushed_bytes`, readable without the lock, never exceeds `base_bytes`, and `segment` names the open
+//!    segment (assert in `publish_pushed`). A reader that has the pointer of an append sees at least the
+//!    `segment` of that append.
+//! 3. A segment is sealed when nothing more fits, when it has lost a column, or when it has too many stripe
+//!    runs to list (`is_done`), after all of it was pushed (assert in `Log::seal`).
+//! 4. An append that must not be split begins where all of it fits (assert in `append`: it ends in the
+//!    segment).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,16 +26,53 @@ use crate::limits::{
 use crate::store::Stream;
 use crate::write_queue::{QueuedStripe, WriteQueue};
 
+/// Appends of this many bytes to the cold stream start on a block; smaller ones are packed.
+const COLD_ALIGN_FROM_BYTES: usize = 4 * BLOCK_BYTES;
+
+/// Appends up to this many bytes are never split over two segments.
+pub(crate) const UNSPLIT_MAX_BYTES: usize = 64 << 10;
+
+/// All streams, in the order of `slot`.
+pub(crate) const STREAMS: [Stream; 4] = [Stream::Small, Stream::Large, Stream::Table, Stream::Cold];
+
+/// A stream's index in an array of all streams.
+pub(crate) fn slot(stream: Stream) -> usize {
+    match stream {
+        Stream::Small => 0,
+        Stream::Large => 1,
+        Stream::Table => 2,
+        Stream::Cold => 3,
+    }
+}
+
+/// Whether an append of `len_bytes` to `stream` starts on a block.
+pub(crate) fn starts_on_block(stream: Stream, len_bytes: usize) -> bool {
+    match stream {
+        Stream::Small => false,
+        Stream::Large | Stream::Table => true,
+        Stream::Cold => len_bytes >= COLD_ALIGN_FROM_BYTES,
+    }
+}
+
+/// Bytes that the next part of an append needs in its segment, with `left` of `whole` bytes still to append:
+/// all of an append that must not be split, one block of a longer one.
+pub(crate) fn room_wanted_bytes(whole: usize, left: usize) -> usize {
+    debug_assert!(left <= whole, "a part is no longer than the whole");
+    if whole <= UNSPLIT_MAX_BYTES { left } else { left.min(BLOCK_BYTES) }
+}
+
 /// The segment at a stream's end.
 pub(crate) struct OpenSegment {
     id: SegmentId,
     writer: SegmentWriter,
     /// The stripe that grows; `None` until something is appended.
     buf: Option<StripeBuf>,
+    /// Payload bytes of the stripes that were pushed.
     base_bytes: u64,
     /// Payload bytes of all stripes from `base_bytes` on, if they are full ones.
     rest_bytes: u64,
     last_rows: u16,
+    /// Runs of stripes of equal rows.
     runs: usize,
 }
 
@@ -55,7 +98,7 @@ impl OpenSegment {
         self.base_bytes + self.buf.as_ref().map_or(0, |buf| buf.len() as u64)
     }
 
-    /// Payload bytes that still fit behind `start_bytes`, if all further stripes are full ones.
+    /// Payload bytes that still fit from `start_bytes` on, if all further stripes are full ones.
     fn room_bytes(&self, start_bytes: u64) -> u64 {
         (self.base_bytes + self.rest_bytes).saturating_sub(start_bytes)
     }
@@ -67,18 +110,21 @@ impl OpenSegment {
         (self.room_bytes(start) >= wanted as u64).then_some(start)
     }
 
-    /// Payload bytes that fit behind `start_bytes`, at most `len`.
+    /// Payload bytes that fit from `start_bytes` on, at most `len`.
     pub(crate) fn takes(&self, start_bytes: u64, len: usize) -> usize {
         usize::try_from(self.room_bytes(start_bytes)).unwrap_or(usize::MAX).min(len)
     }
 
-    /// Appends at `start_bytes` (from `place`), launching stripes as they fill.
+    /// Appends at `start_bytes` (from `place`), and pushes stripes as they fill.
     pub(crate) fn append(
         &mut self,
         start_bytes: u64,
         bytes: &[u8],
         write_queue: &WriteQueue,
     ) -> Result<(), PoolError> {
+        debug_assert!(start_bytes >= self.len_bytes(), "an append overwrites nothing");
+        debug_assert!(self.room_bytes(start_bytes) >= bytes.len() as u64, "an append ends in its segment");
+        // Without a buffer the segment ends with a whole stripe, and so on a block.
         if start_bytes > self.len_bytes()
             && let Some(buf) = &mut self.buf
         {
@@ -93,32 +139,43 @@ impl OpenSegment {
                 self.push(write_queue)?;
             }
         }
+        debug_assert_eq!(
+            self.len_bytes(),
+            start_bytes + bytes.len() as u64,
+            "the segment ends with the append"
+        );
         Ok(())
     }
 
-    /// Launches what is in the buffer, if anything is, as a stripe of as many rows as it needs.
+    /// Pushes the buffer, if it holds bytes, as a stripe of as many rows as they need.
     pub(crate) fn push(&mut self, write_queue: &WriteQueue) -> Result<(), PoolError> {
         let Some(mut buf) = self.buf.take() else { return Ok(()) };
         assert_eq!(self.writer.next_offset_bytes(), self.base_bytes, "pool and log count payload alike");
         let stripe = self.writer.prepare(&mut buf, 0);
         let base_bytes = std::mem::replace(&mut self.base_bytes, self.writer.next_offset_bytes());
+        assert!(self.base_bytes >= base_bytes + buf.len() as u64, "a stripe holds the whole buffer");
+        // A short stripe wastes the rest of its rows, so the room is counted anew.
         self.rest_bytes = self.writer.remaining_bytes();
         self.runs += usize::from(stripe.rows() != self.last_rows);
         self.last_rows = stripe.rows();
         write_queue.push(QueuedStripe { segment: self.id, base_bytes, stripe, buf })
     }
 
-    /// Whether the segment should be sealed though there is room.
+    /// Whether the segment is to be sealed: it is full, has too many runs, or has lost a column. New bytes
+    /// get full parity in another segment.
     pub(crate) fn is_done(&self) -> bool {
         self.rest_bytes == 0 || self.runs >= SEGMENT_RUNS_MAX || self.writer.is_degraded()
     }
 
-    /// Whether everything appended was launched, which it must be before the segment is sealed.
+    /// Whether everything appended was pushed, which must be so before the segment is sealed.
     pub(crate) fn is_pushed(&self) -> bool {
         self.buf.is_none()
     }
 
+    /// Reads from the buffer. Bytes past its end are a bad slice, not a broken invariant: the pointer may
+    /// come from damaged metadata.
     fn read(&self, offset_bytes: u64, out: &mut [u8]) -> Result<(), PoolError> {
+        assert!(offset_bytes >= self.base_bytes, "the buffer holds bytes from its base on");
         let at = usize::try_from(offset_bytes - self.base_bytes).expect("a buffer fits memory");
         match self.buf.as_ref().filter(|buf| at + out.len() <= buf.len()) {
             Some(buf) => buf.read(at, out),
@@ -133,6 +190,7 @@ impl OpenSegment {
 
 /// One stream.
 pub(crate) struct BulkStream {
+    /// The id of the open segment, 0 before the first. Readers look at these two without the lock.
     segment: AtomicU64,
     pushed_bytes: AtomicU64,
     pub(crate) open: Mutex<Option<OpenSegment>>,
@@ -150,20 +208,31 @@ impl BulkStream {
         self.segment.store(id.get(), Ordering::Release);
     }
 
-    /// Publishes how much of the open segment was launched. The caller holds the lock.
+    /// Publishes how much of the open segment was pushed. The caller holds the lock.
     pub(crate) fn publish_pushed(&self, segment: &OpenSegment) {
+        debug_assert_eq!(
+            self.segment.load(Ordering::Relaxed),
+            segment.id.get(),
+            "the open segment is published"
+        );
+        debug_assert!(
+            self.pushed_bytes.load(Ordering::Relaxed) <= segment.base_bytes,
+            "pushed bytes never become fewer"
+        );
         self.pushed_bytes.store(segment.base_bytes, Ordering::Release);
     }
 
-    /// Reads what part of the slice is still in the buffer, and says how many bytes of it were launched.
-    /// `None`: all were.
+    /// Reads the part of the slice that is in the buffer: its end. Returns the number of bytes before that
+    /// part, or `None` if the buffer holds nothing of the slice.
     pub(crate) fn read_buffered(&self, slice: SlicePtr, out: &mut [u8]) -> Result<Option<usize>, PoolError> {
         let end = slice.offset_bytes.saturating_add(u64::from(slice.len_bytes));
+        // Most reads are of older bytes: they pass without the lock, which an append holds while it copies.
         if self.segment.load(Ordering::Acquire) != slice.segment.get()
             || end <= self.pushed_bytes.load(Ordering::Acquire)
         {
             return Ok(None);
         }
+        // Looked at again under the lock: the buffer may have been pushed since.
         let open = self.open.lock();
         let Some(open) = open.as_ref().filter(|o| o.id == slice.segment && end > o.base_bytes) else {
             return Ok(None);
@@ -175,7 +244,7 @@ impl BulkStream {
     }
 }
 
-/// Zones of how many log segments a bulk segment takes, at most.
+/// The number of log segments that the zones of one bulk segment would make, rounded up.
 pub(crate) fn log_segments_in_bulk(pool: &Pool) -> u64 {
     let width = |kind| {
         let geometry = pool.geometry(kind);
@@ -184,8 +253,8 @@ pub(crate) fn log_segments_in_bulk(pool: &Pool) -> u64 {
     width(SegmentKind::Bulk).div_ceil(width(SegmentKind::Mirror).max(1))
 }
 
-/// A new segment for a stream, unless the commit log may need the zones. It can do without, for a checkpoint needs none: so
-/// the last ones go to what makes others free.
+/// A new segment for a stream, or `NoSpace` if its zones are kept for the commit log. A checkpoint needs no
+/// log segment, so under pressure the last zones go to the streams that free others: tables and cleaning.
 pub(crate) fn allocate_bulk(pool: &Pool, id: SegmentId, stream: Stream) -> Result<SegmentWriter, PoolError> {
     let kept = match stream {
         Stream::Large | Stream::Small => LOG_RESERVE_SEGMENTS,

@@ -1,18 +1,23 @@
-//! Stripes on their way to the devices.
+//! The write queue: full stripes of all streams that wait for the devices.
 //!
-//! Full stripes of all streams are *launched* into one queue. Who finds nobody at it drives it: the writer thread,
-//! if there is one, else whoever launched.
+//! A stream *pushes* a stripe when it is full or a sync needs it. One thread at a time, the *driver*, submits
+//! stripes from the front: the writer thread if there is one, else a thread that waits for the queue and
+//! finds no driver. A stripe is *completed* when the devices have taken it.
 //!
 //! # Invariants
-//! 1. Stripes are submitted in the order in which they were launched, by one driver at a time.
-//! 2. A stripe leaves the queue when it is in the table and can be read from the pool. Until then readers are
-//!    served from its buffer.
-//! 3. A segment is sealed in the table only when its last stripe has left the queue. So its zones are not given back
-//!    while they are still to be written.
-//! 4. After a failure nothing is submitted any more, and what waits stays readable.
+//! 1. Stripes are submitted in the order in which they were pushed, by one driver at a time (assert in
+//!    `drive`).
+//! 2. A stripe leaves the queue when it is in the segment table and can be read from the pool. Until then
+//!    `read` serves readers from its buffer
+//!    (`tests/threads.rs: bytes_that_wait_for_the_writer_thread_read_back`).
+//! 3. A segment is sealed in the segment table only when its last stripe has left the queue. So its zones are
+//!    never freed while a write to them is on its way (assert in `push`: no stripe follows the last one).
+//! 4. After a failure nothing more is submitted, and the waiting stripes stay readable
+//!    (`tests/threads.rs: a_write_that_fails_on_the_writer_thread_latches`).
 //!
 //! ```text
-//!   launched ──front of the queue──▶ submitted ──ok──▶ landed        (failed: stays in the queue)
+//!   (full) ─push─▶ waiting ─drive─▶ submitted ─complete─▶ (in the segment table)
+//!                                       └─ failed: stays in the queue, `failure` is set
 //! ```
 
 use std::collections::VecDeque;
@@ -39,19 +44,23 @@ pub(crate) struct QueuedStripe {
 
 struct QueueEntry {
     queued: Arc<QueuedStripe>,
-    /// Whether nothing follows it in its segment.
+    /// Whether it is the last stripe of its segment.
     is_last: bool,
 }
 
 #[derive(Default)]
 struct QueueState {
+    /// Stripes that are waiting or submitted, oldest first.
     waiting: VecDeque<QueueEntry>,
+    /// Payload bytes of `waiting`.
     payload_bytes: usize,
     has_driver: bool,
+    /// Stripes pushed so far, and those of them that have completed.
     pushed: u64,
     completed: u64,
+    /// The first failure. It stays.
     failure: Option<PoolError>,
-    /// Buffers to use again.
+    /// Buffers to use again: a new one costs page faults for each of its pages.
     spare: Vec<StripeBuf>,
     has_thread: bool,
     stopped: bool,
@@ -60,8 +69,9 @@ struct QueueState {
 /// The queue of stripes.
 pub(crate) struct WriteQueue {
     queue: Mutex<QueueState>,
+    /// Signalled when stripes arrive, complete or fail, and when the driver leaves.
     changed: Condvar,
-    /// Stripes in the queue, for readers that look without the lock.
+    /// Stripes in the queue. Readers look at it without the lock.
     in_memory: AtomicUsize,
     segment_table: Arc<Mutex<SegmentTable>>,
     pins: Arc<Pins>,
@@ -90,29 +100,43 @@ impl WriteQueue {
         }
     }
 
-    /// Sends a stripe on its way, and waits while too many are.
+    /// Adds a stripe. With a writer thread, waits while the queue is too long; without one, until the stripe
+    /// is written.
     pub(crate) fn push(&self, queued: QueuedStripe) -> Result<(), PoolError> {
         let mut queue = self.queue.lock();
+        debug_assert!(
+            queue.waiting.iter().all(|w| !w.is_last || w.queued.segment != queued.segment),
+            "no stripe follows the last one of its segment"
+        );
         queue.payload_bytes += queued.buf.len();
         queue.pushed += 1;
         queue.waiting.push_back(QueueEntry { queued: Arc::new(queued), is_last: false });
         self.in_memory.fetch_add(1, Ordering::Release);
         self.changed.notify_all();
         let wanted = queue.pushed;
-        self.wait_until(queue, |queue| {
-            let few = queue.payload_bytes <= WRITE_QUEUE_BYTES_MAX
-                || queue.waiting.len() <= WRITE_QUEUE_STRIPES_MIN;
-            queue.completed >= wanted || queue.has_thread && few
-        })
+        let is_short = |queue: &QueueState| {
+            queue.payload_bytes <= WRITE_QUEUE_BYTES_MAX || queue.waiting.len() <= WRITE_QUEUE_STRIPES_MIN
+        };
+        // The wait bounds memory: without it a fast writer would queue stripes without end.
+        if queue.has_thread && !is_short(&queue) {
+            tracing::trace!(
+                name: "write_queue_full",
+                stripes = queue.waiting.len(),
+                bytes = queue.payload_bytes,
+                "an append waits for the devices"
+            );
+        }
+        self.wait_until(queue, |queue| queue.completed >= wanted || queue.has_thread && is_short(queue))
     }
 
-    /// Waits until all that was launched before this call has landed.
+    /// Waits until every stripe pushed before this call has completed.
     pub(crate) fn drain(&self) -> Result<(), PoolError> {
         let queue = self.queue.lock();
         let wanted = queue.pushed;
         self.wait_until(queue, |queue| queue.completed >= wanted)
     }
 
+    /// Waits for a condition, and drives the queue while no other thread does.
     fn wait_until<'q>(
         &'q self,
         mut queue: MutexGuard<'q, QueueState>,
@@ -133,8 +157,12 @@ impl WriteQueue {
         }
     }
 
-    /// Submits the front of the queue. Nobody else drives it.
+    /// Submits the front of the queue, as its driver.
     fn drive<'q>(&'q self, mut queue: MutexGuard<'q, QueueState>) -> MutexGuard<'q, QueueState> {
+        assert!(
+            !queue.has_driver && queue.failure.is_none(),
+            "one driver at a time, and none after a failure"
+        );
         queue.has_driver = true;
         let mut bytes = 0;
         let fits = |waiting: &&QueueEntry| {
@@ -144,6 +172,8 @@ impl WriteQueue {
         };
         let batch: Vec<Arc<QueuedStripe>> =
             queue.waiting.iter().take_while(fits).map(|w| w.queued.clone()).collect();
+        // The devices work without the lock. The stripes stay in the queue until then, so readers find their
+        // bytes, and the order of the front is safe: only a driver takes stripes out.
         drop(queue);
         let mut guard = DriverGuard { write_queue: self, is_over: false };
         let count = batch.len();
@@ -159,9 +189,11 @@ impl WriteQueue {
         queue
     }
 
+    /// Takes the oldest stripe out, which the devices have taken.
     fn complete(&self, queue: &mut QueueState) {
         let QueueEntry { queued, is_last } =
             queue.waiting.pop_front().expect("only the driver takes stripes out");
+        // Before `completed` counts it: a sync that waits for the stripe finds it in the table's edits.
         {
             let mut segment_table = self.segment_table.lock();
             segment_table.grow(queued.segment, queued.stripe.rows());
@@ -170,27 +202,32 @@ impl WriteQueue {
             }
         }
         queue.completed += 1;
+        assert!(queue.completed <= queue.pushed, "a stripe completes once");
         queue.payload_bytes -= queued.buf.len();
-        // Released after the stripe became readable from the pool: who sees it gone finds it there.
+        debug_assert!(!queue.waiting.is_empty() || queue.payload_bytes == 0, "an empty queue holds no bytes");
+        // After the stripe became readable from the pool: a reader that no longer counts it finds it there.
         self.in_memory.fetch_sub(1, Ordering::Release);
-        let queued = Arc::into_inner(queued).expect("the driver let go of the stripes");
+        let queued = Arc::into_inner(queued).expect("the driver has dropped its batch");
         let spare_max = (WRITE_QUEUE_BYTES_MAX / queued.buf.len().max(1)).max(WRITE_QUEUE_STRIPES_MIN);
         if queue.has_thread && queue.spare.len() < spare_max || queue.spare.is_empty() {
             queue.spare.push(queued.buf);
         }
     }
 
-    /// Seals a segment whose last stripe was launched: now or when that lands.
+    /// Seals a segment after its last push: when its last stripe completes, or now if it has.
     pub(crate) fn seal(&self, segment: SegmentId) {
         let mut queue = self.queue.lock();
         match queue.waiting.iter_mut().rev().find(|w| w.queued.segment == segment) {
-            Some(last) => last.is_last = true,
+            Some(last) => {
+                assert!(!last.is_last, "a segment is sealed once");
+                last.is_last = true;
+            }
             None => self.segment_table.lock().seal(segment, &self.pins),
         }
     }
 
-    /// Reads what of the slice's first `out.len()` bytes is still on its way, and says how many bytes before
-    /// it are on the devices.
+    /// Reads the waiting part of the slice's first `out.len()` bytes: their end. Returns the number of bytes
+    /// before that part, which the caller reads from the devices.
     pub(crate) fn read(&self, slice: SlicePtr, out: &mut [u8]) -> usize {
         if self.in_memory.load(Ordering::Acquire) == 0 {
             return out.len();
@@ -198,6 +235,7 @@ impl WriteQueue {
         let queue = self.queue.lock();
         let end = slice.offset_bytes + out.len() as u64;
         let mut on_devices = out.len();
+        // Stripes of a segment complete in order, so the waiting ones are its end without holes.
         for QueueEntry { queued, .. } in
             queue.waiting.iter().rev().filter(|w| w.queued.segment == slice.segment)
         {
@@ -212,9 +250,11 @@ impl WriteQueue {
                 queued.buf.read(at, &mut out[place(from)..place(to)]);
             }
         }
+        debug_assert!(on_devices <= out.len(), "the part on the devices is a part of the slice");
         on_devices
     }
 
+    /// The writer thread: drives the queue until it is stopped or fails.
     fn run(&self) {
         let mut queue = self.queue.lock();
         while !queue.stopped && queue.failure.is_none() {
@@ -232,10 +272,10 @@ fn submit(batch: Vec<Arc<QueuedStripe>>) -> Result<(), PoolError> {
     PreparedStripe::submit(&stripes)
 }
 
-/// Lets nobody wait for a driver that panicked.
+/// Fails the queue if its driver panics, so that no thread waits for the driver.
 ///
-/// It knows by its end and not by `thread::panicking`: what unwinds may have begun before the turn, in a thread that
-/// closes what it holds on its way out.
+/// The driver reports its end itself. `thread::panicking` would not do: a thread that already unwinds may
+/// drive the queue, when it closes a file on its way out.
 struct DriverGuard<'b> {
     write_queue: &'b WriteQueue,
     is_over: bool,
@@ -252,7 +292,7 @@ impl Drop for DriverGuard<'_> {
     }
 }
 
-/// The thread that writes stripes while the next ones fill. It ends when this is dropped.
+/// The thread that writes stripes while the next ones fill. Dropping this ends it.
 pub(crate) struct WriterThread {
     write_queue: Arc<WriteQueue>,
     handle: Option<JoinHandle<()>>,
@@ -261,9 +301,10 @@ pub(crate) struct WriterThread {
 impl WriterThread {
     pub(crate) fn start(write_queue: &Arc<WriteQueue>) -> std::io::Result<Self> {
         let write_queue = Arc::clone(write_queue);
-        let theirs = Arc::clone(&write_queue);
+        let driven_queue = Arc::clone(&write_queue);
         let thread = std::thread::Builder::new().name("warpfire-writer".to_owned());
-        let handle = Some(thread.spawn(move || theirs.run())?);
+        let handle = Some(thread.spawn(move || driven_queue.run())?);
+        // Not before the thread runs: without one, each push writes its own stripe.
         write_queue.queue.lock().has_thread = true;
         Ok(WriterThread { write_queue, handle })
     }
@@ -276,7 +317,7 @@ impl Drop for WriterThread {
         if let Some(handle) = self.handle.take()
             && handle.join().is_err()
         {
-            tracing::error!("the writer thread panicked");
+            tracing::error!(name: "log_writer_thread_panicked", "the writer thread panicked");
         }
     }
 }

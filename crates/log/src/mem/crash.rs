@@ -1,10 +1,10 @@
-//! What a power cut leaves of a `MemLog`.
+//! Power cuts of a `MemLog`.
 
 use super::{MemLog, MemLogCounters, MemState};
 use crate::store::{LogError, LogPos, RecoveredLog};
 
 impl MemLog {
-    /// What a power cut now leaves at the least: all that was synced and nothing more. The log itself goes
+    /// The log after a power cut now that keeps the least: everything synced and nothing more. This log goes
     /// on unharmed, so that one run can be cut at many points.
     #[must_use]
     pub fn crash(&self) -> (MemLog, RecoveredLog) {
@@ -13,8 +13,8 @@ impl MemLog {
         recover(state, tick)
     }
 
-    /// As `crash`, but records after the last sync may survive too, with every byte appended before them:
-    /// the seed says how many.
+    /// As `crash`, but records after the last sync may survive too, with every byte appended before them. The
+    /// seed determines how many.
     #[must_use]
     pub fn crash_seeded(&self, seed: u64) -> (MemLog, RecoveredLog) {
         let state = self.state.lock().clone();

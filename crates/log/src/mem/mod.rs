@@ -1,14 +1,17 @@
 //! `MemLog`: the log in memory, as naive as the trait allows.
 //!
-//! It is the oracle beside the real log, and the ground on which the rooms above test. It is stricter than
-//! flash: a segment that is released, sealed and unpinned is gone at once, so that a reference
-//! released too early shows as a failed read.
+//! It is the oracle beside the real log, and the store for tests of the crates above. It is stricter than
+//! flash: a segment that is released, sealed and unpinned is freed at once, so that a reference released too
+//! early shows as a failed read.
 //!
 //! # Invariants
-//! 1. Every append and every record has a *tick*, counted up by one; `synced` is the last tick a sync covered.
-//! 2. A crash keeps exactly the appends and records up to one tick, `synced` or that of a later record.
-//! 3. A checkpoint is kept by every crash after it.
-//! 4. Each segment's `live_bytes` is what was appended and retained, less what was released.
+//! 1. Every append and every record has a *tick*, counted up by one; `synced` is the last tick that a sync
+//!    covers.
+//! 2. A crash keeps exactly the appends and records up to one tick: `synced`, or that of a later record
+//!    (`tests::a_seeded_crash_keeps_a_prefix_and_the_bytes_before_it`).
+//! 3. Every crash after a checkpoint keeps it (`tests::a_checkpoint_replaces_the_records_before_it`).
+//! 4. Each segment's `live_bytes` is the sum of bytes appended and retained, less those released
+//!    (`tests::space_adds_up`).
 
 mod crash;
 mod segments;
@@ -23,14 +26,14 @@ use warpfire_units::{SegmentId, SlicePtr};
 
 use crate::limits::upkeep_bytes;
 use crate::pins::Pins;
-use crate::placing::UNSPLIT_MAX_BYTES;
 use crate::store::{Admit, LogError, LogPos, LogStore, Pin, ScrubbedSegment, Slices, Space, Stream};
+use crate::stream::UNSPLIT_MAX_BYTES;
 use segments::MemSegments;
 
-/// What a `MemLog` is made of.
+/// The size of a `MemLog`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemLogOptions {
-    /// Payload bytes of all segments together; what does not fit is `NoSpace`.
+    /// Payload bytes of all segments together; an append that does not fit returns `NoSpace`.
     pub capacity_bytes: u64,
     /// Payload bytes of one segment; at least 64 KiB.
     pub segment_bytes: u64,
@@ -43,7 +46,7 @@ impl Default for MemLogOptions {
     }
 }
 
-/// What a `MemLog` has done since it was made or recovered.
+/// The work of a `MemLog` since it was made or recovered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MemLogCounters {
     /// Calls of `sync`, those inside `checkpoint` too.
@@ -122,7 +125,7 @@ impl Default for MemLog {
 }
 
 impl MemLog {
-    /// An empty log with room for everything. What it recovers is `RecoveredLog::empty()`.
+    /// An empty log with room for everything. It recovers `RecoveredLog::empty()`.
     #[must_use]
     pub fn new() -> Self {
         Self::with_options(MemLogOptions::default())
@@ -156,13 +159,14 @@ impl MemLog {
         MemLog { state: Mutex::new(state), pins: Pins::new() }
     }
 
-    /// What it has done since it was made or recovered.
+    /// The log's work since it was made or recovered.
     #[must_use]
     pub fn counters(&self) -> MemLogCounters {
         self.state.lock().counters
     }
 
-    /// Lets `more` syncs succeed and fails the one after, which latches the log read-only as a lost device would.
+    /// Lets `more` syncs succeed and fails the one after, which latches the log read-only as a lost device
+    /// would.
     pub fn fail_sync_after(&self, more: u64) {
         self.state.lock().syncs_until_failure = Some(more);
     }

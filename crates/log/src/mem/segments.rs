@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
 use super::MemLogOptions;
-use crate::placing::{room_wanted_bytes, slot, starts_on_block};
 use crate::store::{LogError, Slices, Space, Stream};
+use crate::stream::{room_wanted_bytes, slot, starts_on_block};
 
 /// Segments of this share of live bytes and more are not worth cleaning.
 const VICTIM_LIVE_MAX_PERCENT: u64 = 85;
@@ -25,14 +25,14 @@ struct MemSegment {
     /// References among `live_bytes` that are nowhere in metadata.
     holds: u64,
     sealed: bool,
-    /// Empty, sealed and waiting for pins; only who has one may refer to it again.
+    /// Without references, sealed, and waiting for pins. Only a caller with an older pin refers to it again.
     retired: bool,
-    /// Times that it was retired and its pins from before are not known to be gone.
+    /// Its entries in the queue of `Pins`: one for each retirement that may still have older pins.
     queued: u32,
 }
 
 impl MemSegment {
-    /// Retires the segment if nothing refers to it; `true` the one time that it does.
+    /// Retires the segment if it is sealed and has no reference. `true` if this call retired it.
     fn retire_if_empty(&mut self) -> bool {
         let retires = self.sealed && self.live_bytes == 0 && !self.retired;
         self.retired |= retires;
@@ -66,7 +66,7 @@ impl MemSegments {
         self.all.get_mut(&id).expect("a segment that is referenced is not freed")
     }
 
-    /// Appends, and tells which segments were sealed without a reference left.
+    /// Appends, and returns the segments that were sealed without a reference.
     pub(super) fn append(
         &mut self,
         stream: Stream,
@@ -77,6 +77,7 @@ impl MemSegments {
         let mut emptied = Vec::new();
         let mut rest = bytes;
         while !rest.is_empty() {
+            // A failure here has released the parts before it: the append leaves no reference behind.
             let id = self.open_for(stream, bytes.len(), &slices, rest.len(), &mut emptied)?;
             let room = self.options.segment_bytes;
             let segment = self.get(id);
@@ -96,7 +97,8 @@ impl MemSegments {
         Ok((slices, emptied))
     }
 
-    /// The stream's open segment if the append (or, when it may be split, a block of it) fits; else a new one; else any open one.
+    /// The stream's open segment, if the append fits or, when it may be split, a block of it; else a new one;
+    /// else any open one with room.
     fn open_for(
         &mut self,
         stream: Stream,
@@ -116,7 +118,7 @@ impl MemSegments {
             return Ok(id);
         }
         if self.all.len() as u64 >= self.count_max() {
-            // What is free in other streams' segments is free for all.
+            // Free bytes in other streams' segments are free for all streams.
             if let Some(id) = self.open.iter().flatten().copied().find(fits) {
                 return Ok(id);
             }
@@ -167,14 +169,14 @@ impl MemSegments {
 
     pub(super) fn release_hold(&mut self, id: SegmentId, bytes: u64) -> Option<SegmentId> {
         let segment = self.get(id);
-        segment.holds = segment.holds.checked_sub(1).expect("what is let go was held");
+        segment.holds = segment.holds.checked_sub(1).expect("a hold that ends was begun");
         self.release(id, bytes)
     }
 
     pub(super) fn release(&mut self, id: SegmentId, bytes: u64) -> Option<SegmentId> {
         let segment = self.get(id);
         segment.live_bytes =
-            segment.live_bytes.checked_sub(bytes).expect("no more is released than was referenced");
+            segment.live_bytes.checked_sub(bytes).expect("no more bytes are released than are referenced");
         segment.retire_if_empty().then_some(id)
     }
 
@@ -190,7 +192,8 @@ impl MemSegments {
         emptied
     }
 
-    /// Frees a segment that waits for no older retirement's pins and that nothing refers to again. `true` if it went.
+    /// Takes note that `Pins` has returned one of the segment's entries. After the last one the segment is
+    /// freed, if nothing has referred to it again. `true` if it was freed.
     pub(super) fn free(&mut self, id: SegmentId) -> bool {
         let segment = self.get(id);
         segment.queued -= 1;
@@ -210,7 +213,7 @@ impl MemSegments {
         }
     }
 
-    /// Forgets every append after `tick` and seals what is left, as recovery does.
+    /// Drops every append after `tick` and seals the rest, as recovery does.
     pub(super) fn truncate_to(&mut self, tick: u64) {
         for segment in self.all.values_mut() {
             let kept = segment.unsynced.iter().rev().find(|&&(t, _)| t <= tick);

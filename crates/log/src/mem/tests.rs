@@ -22,7 +22,7 @@ fn records(recovered: RecoveredLog) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_is_appended_reads_back_at_once() {
+fn appended_bytes_read_back_at_once() {
     let log = MemLog::new();
     let packed = log.append(Stream::Small, b"abc").unwrap();
     let beside = log.append(Stream::Small, b"defg").unwrap();
@@ -48,7 +48,7 @@ fn up_to_64_kib_are_never_split() {
 }
 
 #[test]
-fn a_crash_keeps_what_was_synced_and_nothing_else() {
+fn a_crash_keeps_synced_bytes_and_nothing_else() {
     let log = MemLog::new();
     let kept = log.append(Stream::Small, b"kept").unwrap();
     log.log(b"one").unwrap();
@@ -121,7 +121,7 @@ fn a_released_segment_is_freed_once_it_is_sealed_and_unpinned() {
 }
 
 #[test]
-fn a_full_log_says_so_and_the_reserve_is_for_those_who_free() {
+fn a_full_log_returns_an_error_and_the_reserve_is_for_deletions() {
     let log = small();
     let mut written = Vec::new();
     while log.admit(60 << 10, Admit::User).is_ok() {

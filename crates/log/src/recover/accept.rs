@@ -1,8 +1,8 @@
-//! Which of the groups that were found count; the cases are in `cases`, table GROUP.
+//! Decides which of the found groups count, by table GROUP of `cases`.
 //!
-//! Every group but the last was durable: the next one is begun only after its flush returned. The last one
-//! may be torn, so each bulk stripe that it requires is verified. What it frees itself it does not require:
-//! once it was durable, those zones were reset.
+//! Every group but the last was durable, since the next one is begun only after its flush returned. The last
+//! one may be torn, so each bulk stripe that it requires is verified. It does not require the stripes of
+//! segments that it frees: once it was durable, their zones were reset.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,12 +32,13 @@ pub(super) struct AcceptedLog {
     pub(super) sequence: u64,
     pub(super) next_pos: LogPos,
     pub(super) next_segment: SegmentId,
-    /// Groups that were accepted.
+    /// The number of accepted groups.
     pub(super) groups: usize,
-    /// The barrier of the group that was not.
+    /// The barrier of the refused group, if there was one.
     pub(super) refused: Option<u64>,
 }
 
+/// Accepts groups, and applies their edits to the root's segments.
 pub(super) fn accept(pool: &Pool, state: &LogState, found: WalkedLog) -> Result<AcceptedLog, LogError> {
     let mut segments: SegmentMap = state.segments.iter().map(|d| (d.id, d.clone())).collect();
     let mut groups = found.groups;
@@ -50,6 +51,7 @@ pub(super) fn accept(pool: &Pool, state: &LogState, found: WalkedLog) -> Result<
     }
     let mut refused = None;
     if let Some(group) = last {
+        // On a copy: a refused group leaves the table as the group before it made it.
         let mut with_last = segments.clone();
         apply(&mut with_last, &group)?;
         let stripes_whole = is_complete(pool, &segments, &group, &mut damaged)?;
@@ -74,7 +76,10 @@ pub(super) fn accept(pool: &Pool, state: &LogState, found: WalkedLog) -> Result<
     let (barrier, sequence) =
         groups.last().map_or((state.barrier, state.sequence), |group| (group.barrier, group.sequence));
     let records: Vec<_> = groups.into_iter().flat_map(|group| group.records).collect();
+    debug_assert!(records.is_sorted_by(|a, b| a.0 < b.0), "the walk takes records in order only");
+    // A root may have absorbed records that no group holds, so its next place may be the larger one.
     let next_pos = records.last().map_or(state.next_pos, |(pos, _)| state.next_pos.max(pos.0 + 1));
+    // A stream of the new session opens its own segment: the unaccepted end of an old one is never written.
     for descriptor in segments.values_mut() {
         descriptor.state = SegmentState::Sealed;
     }
@@ -98,6 +103,7 @@ pub(super) fn accept(pool: &Pool, state: &LogState, found: WalkedLog) -> Result<
     })
 }
 
+/// Applies a group's edits. They come from flash, so an impossible one is corruption and no broken invariant.
 fn apply(segments: &mut SegmentMap, group: &LogGroup) -> Result<(), LogError> {
     for edit in &group.edits {
         match edit {
@@ -108,6 +114,8 @@ fn apply(segments: &mut SegmentMap, group: &LogGroup) -> Result<(), LogError> {
                 _ => return Err(BAD_EDIT.into()),
             },
             LogFrame::Grew { segment, first_stripe, runs } => {
+                // Growth goes on where the list ends: a lost `Grew` frame must not pass for a shorter
+                // segment.
                 let descriptor = open_segment(segments, *segment)?;
                 if descriptor.stripe_count() != *first_stripe {
                     return Err(BAD_EDIT.into());
@@ -125,12 +133,13 @@ fn apply(segments: &mut SegmentMap, group: &LogGroup) -> Result<(), LogError> {
     Ok(())
 }
 
+/// The segment, if it is one that an edit may change.
 fn open_segment(segments: &mut SegmentMap, id: SegmentId) -> Result<&mut SegmentDescriptor, LogError> {
     segments.get_mut(&id).filter(|d| d.state == SegmentState::Open).ok_or_else(|| BAD_EDIT.into())
 }
 
-/// Whether every bulk stripe that the group requires is readable: those it lists, but for segments that it
-/// frees too. `before` is the table without the group.
+/// Whether every bulk stripe that the group requires is readable: those that it lists, except in segments
+/// that it also frees. `before` is the table without the group.
 fn is_complete(
     pool: &Pool,
     before: &SegmentMap,
@@ -141,6 +150,7 @@ fn is_complete(
         return Ok(true);
     }
     let mut grown = before.clone();
+    // Collected first: the `Freed` frame of a segment comes after its `Grew` frames.
     let freed = group.edits.iter().filter_map(|edit| match edit {
         LogFrame::Freed(segment) => Some(*segment),
         _ => None,
@@ -166,6 +176,8 @@ fn is_complete(
     Ok(true)
 }
 
+/// Whether the segment holds these stripes from `first_stripe` on, each readable. Notes the segment as
+/// damaged if one of them is not whole.
 fn stripes_verify(
     pool: &Pool,
     descriptor: &SegmentDescriptor,
@@ -179,6 +191,7 @@ fn stripes_verify(
         if stripe.index < first_stripe {
             return;
         }
+        // The segment may go on with stripes that no group lists: they do not count.
         let Some(rows) = wanted.next() else { return };
         if stripe.rows == rows && stripe.health != StripeHealth::Damaged {
             missing -= 1;
@@ -191,15 +204,16 @@ fn stripes_verify(
     Ok(missing == 0)
 }
 
-/// Cuts the log's segments down to the stripes up to `sequence`, seals them, and drops those of which nothing
-/// is left.
+/// Clips the log's segments to the stripes up to `sequence`, seals them, and drops those without stripes.
 fn clip_chain(
     mut past: VecDeque<PastSegment>,
     first_stripe: u32,
     first_sequence: u64,
     sequence: u64,
 ) -> VecDeque<PastSegment> {
-    // Stripes that are still to be kept, and those of the first segment that lie before the first one read.
+    assert!(sequence + 1 >= first_sequence, "an accepted stripe is not before the first one read");
+    // Stripes that are still to be kept, and those of the first segment before the first one read. The root
+    // skips these, but the segment's list holds them.
     let mut left = sequence + 1 - first_sequence;
     let mut skipped = u64::from(first_stripe);
     for segment in &mut past {
@@ -207,7 +221,7 @@ fn clip_chain(
         let kept = held.min(left);
         left -= kept;
         let stripes = usize::try_from(skipped + kept).expect("a zone has fewer than 2^32 stripes");
-        // The first stripe that goes says how many bytes lie before it.
+        // The start of the first stripe clipped off is the length of the rest.
         if let Some(first_clipped) = segment.starts.get(stripes) {
             segment.bytes = first_clipped.bytes_before;
         }

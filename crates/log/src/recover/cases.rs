@@ -1,12 +1,12 @@
-//! What recovery decides, as tables of cases. Each table takes facts that the walk has observed, and each
-//! combination of facts matches exactly one case. Combinations that no case matches cannot arise from any
+//! The decisions of recovery, as tables of cases. Each table takes facts that the walk has observed, and each
+//! combination of facts matches exactly one case. A combination that no case matches cannot arise from any
 //! bytes on flash: the facts contradict each other, so the code that collected them is wrong, and `decide`
 //! panics.
 //!
-//! Terms. A *group* is what the commit log says from one barrier to the next: records and edits that count
+//! Terms. A *group* is the part of the commit log from one barrier to the next: records and edits that count
 //! together. A *gap* is the first stripe that is missing where the log should go on: it cannot be read, or it
-//! is an older write. The *torn group* is the group that the gap lies in. A group is begun only after the
-//! flush of the one before has returned.
+//! is an older write. A stripe is *behind* the gap if it lies after it. The *torn group* is the group that
+//! the gap lies in. A group is begun only after the flush of the one before has returned.
 //!
 //! ```text
 //! STRIPE: the next stripe of a log segment
@@ -38,12 +38,12 @@
 //!   G1 followed     no        no            no               accept: its flush returned first
 //!   G2 whole       yes       yes           yes               accept: all that it requires is there
 //!   G3 torn        yes       yes            no               refuse: its flush had not returned
-//!   (a followed group whose stripes were read, a last one whose stripes were not: impossible)
+//!   (impossible: stripes read for a followed group, or not read for the last one)
 //! ```
 //!
 //! A group that has no barrier is no case: it was never flushed, and nothing in it counts.
 
-/// What a case wants of one fact.
+/// A case's condition on one fact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Want {
     Yes,
@@ -67,6 +67,7 @@ impl Want {
 struct Case<const N: usize, D> {
     /// Stable: events name it.
     name: &'static str,
+    /// The conditions, in the order of the table's columns.
     facts: [Want; N],
     decision: D,
 }
@@ -84,26 +85,27 @@ fn decide<const N: usize, D: Copy>(table: &[Case<N, D>], facts: [bool; N]) -> (&
     (case.name, case.decision)
 }
 
-/// What to do with a stripe.
+/// The decision about a stripe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StripeDecision {
     /// It is not part of the log.
     Ignore,
-    /// Nothing after it is part of the log.
+    /// It is missing: no stripe after it is part of the log.
     Miss,
-    /// Its frames only prove or do not prove that a durable group is lost.
+    /// Its frames do not count, but may prove that a durable group is lost.
     LookBehind,
     /// Its frames count.
     Take,
 }
 
-/// What is known of a stripe.
+/// The facts about a stripe.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StripeFacts {
-    /// The root says that the segment is sealed, with fewer stripes.
+    /// In the root the segment is sealed, with fewer stripes.
     pub(super) past_seal: bool,
     /// A stripe before it is missing.
     pub(super) after_gap: bool,
+    /// Its blocks verify, or could be rebuilt.
     pub(super) readable: bool,
     /// It has the sequence that follows the stripe taken last.
     pub(super) expected: bool,
@@ -118,26 +120,28 @@ const STRIPE: [Case<4, StripeDecision>; 5] = [
     Case { name: "S5 next",    facts: [No,  No,  Yes, Yes], decision: StripeDecision::Take },
 ];
 
+/// The case of a stripe.
 pub(super) fn stripe(facts: StripeFacts) -> (&'static str, StripeDecision) {
     decide(&STRIPE, [facts.past_seal, facts.after_gap, facts.readable, facts.expected])
 }
 
-/// What a frame behind the gap shows.
+/// The proof that a frame behind the gap brings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BehindDecision {
-    /// Nothing: it may be part of the torn group.
+    /// None: it may be part of the torn group.
     Torn,
     /// The torn group ends here.
     Ends,
-    /// The torn group was followed by another, so it was durable and a sync may have acknowledged it.
+    /// Another group follows the torn group, so that was durable and a sync may have acknowledged it.
     Damaged,
 }
 
-/// What is known of a frame behind the gap.
+/// The facts about a frame behind the gap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BehindFacts {
     /// The end of the torn group came before it.
     pub(super) barrier_seen: bool,
+    /// It ends a group.
     pub(super) is_barrier: bool,
     /// It is the barrier of a group after the torn one.
     pub(super) later: bool,
@@ -151,21 +155,25 @@ const BEHIND: [Case<3, BehindDecision>; 4] = [
     Case { name: "B4 next group",  facts: [Yes, Any, Any], decision: BehindDecision::Damaged },
 ];
 
+/// The case of a frame behind the gap.
 pub(super) fn behind_gap(facts: BehindFacts) -> (&'static str, BehindDecision) {
     decide(&BEHIND, [facts.barrier_seen, facts.is_barrier, facts.later])
 }
 
-/// What the end of a group means.
+/// The decision about the group that a barrier ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BarrierDecision {
+    /// The log is refused: a barrier is missing.
     OutOfOrder,
+    /// The root is refused: a newer one is lost.
     RootLost,
-    /// The root has the group's edits.
+    /// The root has the group's edits, so only its records count.
     RecordsCount,
+    /// Records and edits count.
     AllCounts,
 }
 
-/// What is known of a barrier.
+/// The facts about a barrier.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BarrierFacts {
     /// It is the first one, or its number follows the one before.
@@ -184,6 +192,7 @@ const BARRIER: [Case<3, BarrierDecision>; 4] = [
     Case { name: "E4 new",        facts: [Yes, No,  No ], decision: BarrierDecision::AllCounts },
 ];
 
+/// The case of a barrier.
 pub(super) fn barrier(facts: BarrierFacts) -> (&'static str, BarrierDecision) {
     decide(&BARRIER, [facts.follows, facts.newer_checkpoint, facts.in_root])
 }
@@ -195,12 +204,12 @@ pub(super) enum GroupDecision {
     Refuse,
 }
 
-/// What is known of a group.
+/// The facts about a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupFacts {
     /// No group follows it.
     pub(super) last: bool,
-    /// The bulk stripes that it requires were looked for.
+    /// Recovery has looked for the bulk stripes that it requires.
     pub(super) stripes_read: bool,
     /// All of them are readable.
     pub(super) stripes_whole: bool,
@@ -213,6 +222,7 @@ const GROUP: [Case<3, GroupDecision>; 3] = [
     Case { name: "G3 torn",     facts: [Yes, Yes, No ], decision: GroupDecision::Refuse },
 ];
 
+/// The case of a whole group.
 pub(super) fn group(facts: GroupFacts) -> (&'static str, GroupDecision) {
     decide(&GROUP, [facts.last, facts.stripes_read, facts.stripes_whole])
 }
@@ -224,8 +234,8 @@ mod tests {
 
     use super::*;
 
-    /// Tries every combination of facts. It matches exactly one case, whose decision is what `plain` says, or
-    /// it is impossible, and `decide` panics. Each case is reached.
+    /// Tries every combination of facts. A possible one matches exactly one case, with the decision of
+    /// `plain`; for an impossible one `decide` panics. Each case is reached.
     fn try_all<const N: usize, D: Copy + PartialEq + Debug + std::panic::RefUnwindSafe>(
         table: &[Case<N, D>],
         possible: impl Fn([bool; N]) -> bool,

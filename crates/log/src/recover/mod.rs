@@ -1,22 +1,26 @@
-//! Opening: one root, then the commit log from where the root says.
+//! Recovery: opens a log from one root and the commit log that the root leads to.
+//!
+//! A group is *accepted* if its records and edits count. Only the last group can be refused.
 //!
 //! ```text
-//!   root ──▶ walk: stripes in sequence ──▶ groups ──▶ accept: all but the last; the last if it verifies
-//!        ──▶ table and records as of the last accepted barrier ──▶ restore what is not whole
-//!        ──▶ a new root that says so ──▶ open
+//!   root ─walk─▶ groups ─accept─▶ segment table and records as of the last accepted barrier
+//!        ─resilver_damaged─▶ full redundancy ─Log::assemble─▶ a new root ─▶ open
 //! ```
 //!
 //! # Invariants
-//! 1. Until the new root is durable nothing is written but free zones, so recovery can be cut and begun
-//!    again.
-//! 2. The new root lists the accepted stripes of the old log as *sealed*, so what was not accepted is never
-//!    looked at again, and the records that were accepted stay until the client's next checkpoint.
-//! 3. What was accepted has full redundancy again, where devices allow, before the new root says so.
-//! 4. An acknowledged sync is never dropped: its group is followed by another one, or it verifies.
+//! 1. Until the new root is durable, recovery writes free zones only. So a power cut in recovery leaves a
+//!    pool that recovers again (`tests/crash.rs` cuts recoveries, and the recoveries after them).
+//! 2. The new root lists the accepted stripes of the old log as *sealed*. So the refused ones are never read
+//!    again, and the accepted records stay until the client's next checkpoint (assert in `recover`).
+//! 3. Accepted stripes have full redundancy again, where devices allow, before the new root is written
+//!    (`tests/crash.rs`, with devices missing).
+//! 4. An acknowledged sync is never dropped: another group follows its group, or its group verifies
+//!    (`cases`, table GROUP; `tests/crash.rs`).
 //!
-//! What is decided by cases is decided in `cases`, by four tables. Events: `log_recovered` (debug) when it is
-//! done, `log_group_refused` (info) for a group that does not count, `log_group_lost` (debug) for one that
-//! had to, and `log_root_refused` (warn) where the log cannot be opened from the root.
+//! The decisions are the four tables in `cases`. Events: `log_recovered` (debug) with a summary;
+//! `log_group_refused` (info) for a last group that does not count; `log_group_lost` (debug) for a durable
+//! group that is missing; `log_root_refused` (warn) when the log cannot be opened from the root;
+//! `log_segment_not_resilvered` (warn) for a segment that stays damaged.
 
 mod accept;
 mod cases;
@@ -26,7 +30,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use warpfire_format::Corrupt;
 use warpfire_format::log_state::LogState;
-use warpfire_format::segment::SegmentKind;
+use warpfire_format::segment::{SegmentKind, SegmentState};
 use warpfire_pool::{Pool, PoolError, ResilveredSegment, Root};
 use warpfire_units::SegmentId;
 
@@ -37,13 +41,13 @@ use crate::log_writer::{LogOrigin, LogWriter};
 use crate::segment_table::SegmentTable;
 use crate::store::{LogError, LogPos, RecordIter, RecoveredLog};
 
-/// The log's first stripes, which the root says are durable, are not all there: the root is not the newest.
+/// Stripes that were durable before the root was written are missing: the root is not the newest.
 pub(crate) const LOG_MISSING: Corrupt = Corrupt::new(262, "the commit log does not reach what the root says");
 /// A group was written after a newer root than the one that was found.
 pub(crate) const ROOT_LOST: Corrupt = Corrupt::new(263, "the commit log knows a newer root than was found");
-/// Groups or records that do not count up.
+/// The numbers of groups or records do not follow each other.
 pub(crate) const OUT_OF_ORDER: Corrupt = Corrupt::new(260, "commit log out of order");
-/// An edit of a segment that the table does not allow.
+/// An edit of a segment that the segment table does not allow.
 pub(crate) const BAD_EDIT: Corrupt = Corrupt::new(261, "commit log edits a segment in an impossible way");
 
 impl From<Corrupt> for LogError {
@@ -52,6 +56,7 @@ impl From<Corrupt> for LogError {
     }
 }
 
+/// Translates an error of the pool during recovery.
 fn unreadable(error: PoolError) -> LogError {
     match error {
         PoolError::NoSpace => LogError::NoSpace,
@@ -81,11 +86,11 @@ impl Log {
         Ok((Log::assemble(parts, &[])?, RecoveredLog::empty()))
     }
 
-    /// Opens the log of a pool as it was after some cut no older than the last sync that returned.
+    /// Opens the log of a pool, as of the last sync that returned or of a later group.
     ///
     /// # Errors
     /// `Corrupt` if the root is not the newest or does not decode, `Damaged` if devices fail beyond parity,
-    /// `NoSpace` if not one log segment is free.
+    /// `NoSpace` if no segment is free for the new commit log.
     pub fn open(pool: Pool, root: &Root) -> Result<(Log, RecoveredLog), LogError> {
         Self::recover(pool, root).inspect_err(|error| {
             tracing::warn!(
@@ -101,12 +106,15 @@ impl Log {
         let (state, client) = LogState::decode(&root.payload)?;
         let found = walk::walk(&pool, &state)?;
         let mut accepted = accept::accept(&pool, &state, found)?;
+        // Every zone in use must be known before one is allocated. From here on only free zones are written,
+        // so a crash leaves the old root and the log that it leads to.
         for descriptor in accepted.segments.iter().chain(accepted.past.iter().map(|p| &p.descriptor)) {
+            assert_eq!(descriptor.state, SegmentState::Sealed, "recovery seals every segment");
             pool.adopt(descriptor).map_err(unreadable)?;
         }
         let current = pool.allocate(accepted.next_segment, SegmentKind::Mirror).map_err(unreadable)?;
         let resilvered = resilver_damaged(&pool, &mut accepted);
-        // Stable: a person asks afterwards what a mount found.
+        // The name and the fields are stable: a person looks them up after a mount.
         tracing::debug!(
             name: "log_recovered",
             root = root.sequence,
@@ -138,21 +146,24 @@ impl Log {
             pool,
         };
         let log = Log::assemble(parts, client)?;
+        // After the new root is durable: the old one names the old zones.
         for segment in resilvered {
             log.pool().free_old_zones(segment);
         }
+        // Reading begins with a whole stripe, which may hold records before the first one kept.
         let wanted = accepted.records.into_iter().filter(move |(pos, _)| *pos >= keep_from);
         let records: RecordIter = Box::new(wanted.map(Ok));
         Ok((log, RecoveredLog { state: client.to_vec(), records }))
     }
 }
 
-/// Gives damaged segments their lost columns back, where that is possible: what was accepted by luck or by
-/// parity has full redundancy before anything is acknowledged on top of it. The others stay damaged, first in
-/// line for cleaning.
+/// Rebuilds the lost columns of damaged segments, where that is possible. A crash may leave an accepted
+/// stripe with parity spent; it has full redundancy again before a sync builds on it. A segment that cannot
+/// be rebuilt stays damaged, and is among the first victims of cleaning.
 fn resilver_damaged(pool: &Pool, accepted: &mut AcceptedLog) -> Vec<ResilveredSegment> {
     let mut all = Vec::new();
     let segments = accepted.segments.iter_mut();
+    // The commit log too: its records must outlive m more devices until the client's next checkpoint.
     for descriptor in segments.chain(accepted.past.iter_mut().map(|past| &mut past.descriptor)) {
         if !accepted.damaged.contains(&descriptor.id) {
             continue;
@@ -161,11 +172,17 @@ fn resilver_damaged(pool: &Pool, accepted: &mut AcceptedLog) -> Vec<ResilveredSe
             Ok(resilvered) => {
                 accepted.damaged.remove(&descriptor.id);
                 if let Some(segment) = resilvered {
+                    assert_eq!(segment.descriptor.id, descriptor.id, "a resilvered segment keeps its id");
                     *descriptor = segment.descriptor.clone();
                     all.push(segment);
                 }
             }
-            Err(e) => tracing::warn!("{} could not be restored: {e}", descriptor.id),
+            Err(e) => tracing::warn!(
+                name: "log_segment_not_resilvered",
+                segment = %descriptor.id,
+                error = %e,
+                "a segment stays damaged"
+            ),
         }
     }
     all

@@ -1,5 +1,11 @@
-//! From a root to the groups of the commit log, stripe by stripe. `cases` decides what a stripe, a frame
-//! behind a gap and a barrier mean; this file collects the facts and does what was decided.
+//! Reads the commit log from a root on, stripe by stripe, into groups. `cases` decides about each stripe,
+//! each frame behind a gap and each barrier; this file collects the facts and carries the decisions out.
+//!
+//! # Invariants
+//! 1. Stripes are taken in sequence: the chain holds exactly those from the first one read to `next_sequence`
+//!    (assert in `walk`).
+//! 2. Nothing counts after a gap (assert in `take`).
+//! 3. Records are taken in the order of their places (`record` refuses others).
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -19,14 +25,16 @@ use crate::store::{LogError, LogPos};
 /// Records and edits that count together.
 #[derive(Default)]
 pub(super) struct LogGroup {
+    /// The number of the barrier at its end.
     pub(super) barrier: u64,
     pub(super) records: Vec<(LogPos, Vec<u8>)>,
+    /// Edits of the segment table, without those that the root holds already.
     pub(super) edits: Vec<LogFrame<'static>>,
     /// The last stripe of the group.
     pub(super) sequence: u64,
 }
 
-/// What the walk found.
+/// The groups that the walk found, and the chain that holds them.
 pub(super) struct WalkedLog {
     pub(super) groups: Vec<LogGroup>,
     /// The log's segments with the stripes that were found, and where each begins.
@@ -35,11 +43,11 @@ pub(super) struct WalkedLog {
     pub(super) first_sequence: u64,
     /// Larger than every segment id met.
     pub(super) next_segment: SegmentId,
-    /// Log segments of which some column is not whole.
+    /// Log segments with a stripe that some column lacks.
     pub(super) damaged: BTreeSet<SegmentId>,
 }
 
-/// Reads the log as far as stripes follow each other.
+/// Reads the log as far as its stripes follow each other.
 pub(super) fn walk(pool: &Pool, state: &LogState) -> Result<WalkedLog, LogError> {
     let known = known_stripes(state);
     let first_sequence = (state.sequence + 1).checked_sub(known).ok_or(OUT_OF_ORDER)?;
@@ -68,8 +76,8 @@ pub(super) fn walk(pool: &Pool, state: &LogState) -> Result<WalkedLog, LogError>
         chain.extend(reader.announced.take());
         from_stripe = 0;
     }
-    // The root says that these stripes are durable. Without them it is an older root, or the log is lost: not
-    // an older state.
+    // These stripes were durable before the root was written. Without them the root is an older one or the
+    // log is lost, and neither must pass for an older state.
     if reader.next_sequence <= state.sequence {
         return Err(LOG_MISSING.into());
     }
@@ -81,28 +89,38 @@ pub(super) fn walk(pool: &Pool, state: &LogState) -> Result<WalkedLog, LogError>
     Ok(reader.finish(first_sequence))
 }
 
-/// Stripes that the root says are there, from the one where reading begins.
+/// The number of stripes that the root lists, from the one where reading begins.
 fn known_stripes(state: &LogState) -> u64 {
     let listed: u64 = state.chain.iter().map(|d| u64::from(d.stripe_count())).sum();
     listed - u64::from(state.first_stripe)
 }
 
+/// The state of a walk.
 struct LogReader {
+    /// The sequence of the next stripe of the log.
     next_sequence: u64,
     /// Groups up to this barrier are in the root.
     root_barrier: u64,
+    /// The number of the root's checkpoint.
     root_checkpoint: u64,
+    /// Whether the present segment is the last one known, so that an announcement in it leads on.
     is_last: bool,
+    /// The length of the present segment, if the root has sealed it.
     sealed_stripes: Option<u32>,
+    /// The segment after the present one, once a frame has announced it.
     announced: Option<SegmentDescriptor>,
+    /// The number of the next barrier, `None` before the first.
     next_barrier: Option<u64>,
+    /// The place of the next record, 0 before the first.
     next_pos: u64,
+    /// The group without its barrier yet.
     group: LogGroup,
     groups: Vec<LogGroup>,
     past: VecDeque<PastSegment>,
     next_segment: SegmentId,
     /// A stripe was missing; nothing behind it is part of the log.
     gap: bool,
+    /// The barrier of the torn group was read behind the gap.
     gap_barrier_seen: bool,
     damaged: BTreeSet<SegmentId>,
 }
@@ -131,14 +149,16 @@ impl LogReader {
     fn begin_segment(&mut self, descriptor: &SegmentDescriptor, from_stripe: u32) {
         let sealed = descriptor.state == SegmentState::Sealed;
         self.sealed_stripes = sealed.then(|| descriptor.stripe_count());
+        // The list of stripes is built anew, from those that are found.
         let mut descriptor = descriptor.clone();
         descriptor.truncate_stripes(from_stripe);
-        // What lies before the first stripe read begins no record that is needed.
+        // No record that is needed begins in the stripes before the first one read, so their starts do not
+        // matter.
         let starts = vec![StripeStart { pos: 0, bytes_before: 0 }; from_stripe as usize];
         self.past.push_back(PastSegment { descriptor, starts, bytes: 0 });
     }
 
-    /// Takes the next stripe in.
+    /// Takes the next stripe of the present segment.
     fn take(&mut self, stripe: &WalkedStripe<'_>) -> Result<(), LogError> {
         let facts = StripeFacts {
             past_seal: self.sealed_stripes.is_some_and(|count| stripe.index >= count),
@@ -155,6 +175,7 @@ impl LogReader {
             (_, None) => unreachable!("case {case} is of a readable stripe"),
         };
         assert!(!self.gap, "nothing counts after a gap");
+        // The new root lists this stripe, with the place of the first record that begins in it or later.
         let past = self.past.back_mut().expect("a segment was begun");
         past.starts.push(StripeStart { pos: self.next_pos, bytes_before: past.bytes });
         past.bytes += payload.len().next_multiple_of(BLOCK_BYTES) as u64;
@@ -169,9 +190,9 @@ impl LogReader {
         Ok(())
     }
 
-    /// A stripe is missing. That is a torn last group, unless what follows proves that the group was durable:
-    /// anything behind its barrier, or a later barrier. Then the log is damaged, and an older state must not
-    /// pass for the newest.
+    /// Looks for proof that the torn group was durable: a frame behind its barrier, or a later barrier. With
+    /// proof the log is damaged, and an older state must not pass for the newest. Without it the group is the
+    /// torn last one.
     fn look_past_gap(&mut self, payload: &[u8]) -> Result<(), LogError> {
         // The torn group is the one after the last barrier. Where no barrier was read, the root knows the
         // last one.
@@ -202,6 +223,7 @@ impl LogReader {
         Ok(())
     }
 
+    /// Takes a frame of a stripe that counts.
     fn frame(&mut self, frame: LogFrame<'_>) -> Result<(), LogError> {
         match frame {
             LogFrame::Record { fragment, pos, bytes } => self.record(fragment, pos, bytes)?,
@@ -225,10 +247,12 @@ impl LogReader {
         Ok(())
     }
 
+    /// Keeps `next_segment` above every id that was met, in a refused group too: ids are never used twice.
     fn note_segment(&mut self, id: SegmentId) {
         self.next_segment = self.next_segment.max(id.next());
     }
 
+    /// Takes a record or a fragment of one.
     fn record(&mut self, fragment: RecordFragment, pos: u64, bytes: &[u8]) -> Result<(), LogError> {
         match fragment {
             RecordFragment::Whole | RecordFragment::First => {
@@ -248,6 +272,7 @@ impl LogReader {
         Ok(())
     }
 
+    /// Ends the present group.
     fn barrier(&mut self, number: u64, checkpoint: u64) -> Result<(), LogError> {
         let facts = BarrierFacts {
             follows: self.next_barrier.is_none_or(|next| next == number),
@@ -263,6 +288,7 @@ impl LogReader {
         self.next_barrier = Some(number + 1);
         let mut group = std::mem::take(&mut self.group);
         group.barrier = number;
+        // The stripe being taken is counted already.
         group.sequence = self.next_sequence - 1;
         if !edits_count {
             group.edits.clear();
