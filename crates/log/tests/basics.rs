@@ -1,4 +1,4 @@
-//! What the log does while nothing goes wrong.
+//! The log over devices that work.
 
 mod rig;
 
@@ -95,7 +95,7 @@ fn a_random_life_agrees_with_the_model_across_reopening() {
 }
 
 #[test]
-fn a_full_pool_says_so_and_releasing_makes_room() {
+fn a_full_pool_returns_an_error_and_releasing_makes_room() {
     let shape = shape(2, 1, 3);
     let world = shape.world(1);
     let log = shape.create(&world).unwrap();
@@ -111,6 +111,7 @@ fn a_full_pool_says_so_and_releasing_makes_room() {
         }
     };
     assert!(matches!(error, LogError::NoSpace));
+    // Bulk streams leave segments to the commit log, so that the deletions which make room can be synced.
     log.log(b"a full pool still takes records").unwrap();
     log.sync().unwrap();
     for slice in &written {
@@ -178,9 +179,10 @@ fn a_record_larger_than_a_log_segment_comes_back_whole() {
     Client::recovered(open(&world).unwrap(), &client.history, 1, "a large record");
 }
 
-/// The stripes of a segment that was written, sealed and freed between two syncs were looked for after its zones had been reset, so the second sync was lost.
+/// A segment was written, sealed and freed between two syncs. Recovery looked for its stripes after its zones
+/// had been reset, and so lost the second sync.
 #[test]
-fn a_sync_that_frees_what_was_written_since_the_last_one_is_not_lost() {
+fn a_sync_that_frees_a_segment_written_since_the_last_one_is_not_lost() {
     for shape in SHAPES {
         let world = shape.world(1);
         let log = shape.create(&world).unwrap();
@@ -192,7 +194,7 @@ fn a_sync_that_frees_what_was_written_since_the_last_one_is_not_lost() {
         for slice in &slices {
             log.release(slice.segment, u64::from(slice.len_bytes));
         }
-        log.log(b"behind what is gone").unwrap();
+        log.log(b"after a segment that is freed").unwrap();
         log.sync().unwrap();
         drop(log);
         let (log, recovered) = open(&world).unwrap();
@@ -210,8 +212,9 @@ fn victims_are_the_emptiest_and_the_pinned_are_kept() {
     let slices: Vec<SlicePtr> =
         (0..40).map(|n| log.append(Stream::Large, &content(n, 20 << 10)).unwrap()[0]).collect();
     log.sync().unwrap();
-    assert!(log.victims(9).is_empty(), "nothing is garbage yet");
+    assert!(log.victims(9).is_empty(), "no byte is garbage yet");
     let first = slices[0].segment;
+    // All but one slice of the first segment become garbage: it is the only segment worth cleaning.
     let in_first: Vec<&SlicePtr> = slices.iter().filter(|s| s.segment == first).collect();
     for slice in &in_first[1..] {
         log.release(first, u64::from(slice.len_bytes));
@@ -240,23 +243,23 @@ fn held_bytes_stay_although_their_references_were_released_under_a_pin() {
     let first = slices[0].segment;
     let in_first: Vec<SlicePtr> = slices.iter().copied().filter(|s| s.segment == first).collect();
     let mut bytes = vec![0; 20 << 10];
-    let turn = || {
+    let log_and_sync = || {
         log.log(b"x").unwrap();
         log.sync().unwrap();
     };
-    // Retired, referred to again, and retired a second time: each time under a pin of its own.
+    // The segment is retired, referred to again, and retired a second time, each time under a pin of its own.
     let old = log.pin();
     in_first.iter().for_each(|s| log.release(first, u64::from(s.len_bytes)));
     log.hold(in_first[0]);
     let young = log.pin();
     drop(old);
-    turn();
+    log_and_sync();
     log.read(in_first[0], &mut bytes).unwrap();
-    assert!(!log.victims(9).contains(&first), "cleaning can not move what metadata does not name");
+    assert!(!log.victims(9).contains(&first), "cleaning cannot move bytes that metadata does not name");
     log.release_hold(in_first[0]);
-    turn();
+    log_and_sync();
     log.read(in_first[0], &mut bytes).unwrap();
     drop(young);
-    turn();
+    log_and_sync();
     assert!(matches!(log.read(in_first[0], &mut bytes), Err(LogError::BadPointer(_))));
 }

@@ -1,17 +1,18 @@
-//! Power cuts: at each boundary of a recorded life, in the recovery after it, and in the recovery after that.
+//! Power cuts: at each boundary of a recorded session, in the recovery after it, and in the recovery after
+//! that.
 //!
 //! `WARPFIRE_CRASH_SEEDS=n` tries seeds 0 to n-1 of each shape instead of a few. With the feature
-//! `planted-bug-skip-barrier-check` each of these tests has to fail, and is marked so.
+//! `planted-bug-skip-barrier-check` each of these tests must fail, and is marked so.
 
 mod rig;
 
 use rig::{Client, SHAPES, Shape, assert_append_only, open};
 use warpfire_sim_env::{Cut, Event, Fault, Recording, Replay, SimRandom, SimWorld, Survival, mix};
 
-/// Steps of one recorded life.
+/// Steps of one recorded session.
 const STEPS: u64 = 40;
 
-/// Recoveries of recoveries.
+/// Recoveries that follow each other, each cut in turn.
 const DEPTH: u32 = 3;
 
 fn seeds(quick: u64) -> std::ops::Range<u64> {
@@ -19,7 +20,8 @@ fn seeds(quick: u64) -> std::ops::Range<u64> {
     0..asked.unwrap_or(quick)
 }
 
-/// Cuts to try at one boundary: nothing kept, all kept, some prefixes, and draws that tear and reorder.
+/// Cuts to try at one boundary: no change kept, all kept, a prefix, every subset of few changes, and draws
+/// that tear and reorder.
 fn cuts(replay: &Replay<'_>, samples: u64, random: &SimRandom) -> Vec<Cut> {
     let pending = replay.pending_changes();
     if pending == 0 {
@@ -37,19 +39,19 @@ fn cuts(replay: &Replay<'_>, samples: u64, random: &SimRandom) -> Vec<Cut> {
     cuts
 }
 
-/// What may be found behind a cut of a recording. Before its first mark that is a state of the `old` history, from
-/// `acked` on; behind it, one of the `new` history, from the mark on. They differ where recovery dropped records and
-/// the client went on with others.
+/// The states that a cut of a recording may leave. Before the first mark that is a state of the `old`
+/// history, from `acked` on; after it, a state of the `new` history, from the mark on. They differ where
+/// recovery dropped records and the client went on with others.
 struct Story<'a> {
     old: &'a [Vec<u8>],
     new: &'a [Vec<u8>],
     acked: usize,
-    /// Devices, no more than parity covers, that may be missing when the pool is opened, and back the next time.
+    /// Devices that may be missing when the pool is opened, and return the next time. Parity covers them.
     may_miss: &'a [usize],
     context: &'a str,
 }
 
-/// Walks a recording, opens what cuts leave, and returns how many states that were.
+/// Walks a recording, opens the states that cuts leave, and returns their number.
 fn try_cuts(recording: &Recording, story: &Story<'_>, samples: u64, depth: u32, random: &SimRandom) -> u64 {
     let mut replay = recording.replay();
     let (mut history, mut acked) = (story.old, story.acked);
@@ -73,14 +75,15 @@ fn try_cuts(recording: &Recording, story: &Story<'_>, samples: u64, depth: u32, 
     }
 }
 
-/// Opens what a cut left and holds it against the story. Now and then records that, lives on for some steps, and
-/// cuts all of it again. Returns how many states it saw.
+/// Opens the state that a cut left, and checks it against the story. One in 40 times it records this, goes on
+/// for some steps, and cuts the new recording too. Returns the number of states seen.
 fn recover_and_go_on(mut world: SimWorld, found: &Story<'_>, depth: u32, random: &SimRandom) -> u64 {
     let missing = if random.one_in(4) { found.may_miss } else { &[] };
     let context = &format!("{}, without {missing:?}", found.context);
     for device in missing {
         world.sims()[*device].inject(Fault::Vanish { after: 0 });
     }
+    // Recorded before the open, so that the recovery itself is cut too.
     let deeper = depth > 0 && random.one_in(40);
     if deeper {
         world.record();

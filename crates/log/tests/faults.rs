@@ -1,7 +1,7 @@
-//! Devices that fail: the Nth read, write or flush of one device, once or for good, or the device is gone.
+//! Devices that fail: at the Nth read, write or flush, once or for good, or by vanishing.
 //!
-//! Within parity the client notices nothing. Beyond it the log latches read-only, says so, and what was synced is there
-//! after reopening.
+//! Within parity the client notices nothing. Beyond it the log latches read-only, every write returns that,
+//! and everything synced is there after reopening.
 
 mod rig;
 
@@ -25,7 +25,7 @@ fn fault(kind: u64, after: u64) -> Fault {
     }
 }
 
-/// Lives until the first error, which must be the latch. Returns whether there was one.
+/// Takes random steps until the first error, which must be the latch. Returns whether there was one.
 fn live(client: &mut Client, random: &SimRandom, context: &str) -> bool {
     for _ in 0..STEPS {
         match client.step(random) {
@@ -37,7 +37,7 @@ fn live(client: &mut Client, random: &SimRandom, context: &str) -> bool {
     false
 }
 
-/// After healing, everything acknowledged is there. More than that may be.
+/// After the devices work again, everything acknowledged is there, and perhaps more.
 fn reopen_and_check(world: &SimWorld, client: &Client, context: &str) {
     for device in world.sims() {
         device.heal();

@@ -1,4 +1,4 @@
-//! Many threads at once: every call from each of them, and nothing lost, torn or stuck.
+//! Many threads at once: every call from each of them, and no bytes lost, torn or stuck.
 
 mod rig;
 
@@ -42,7 +42,7 @@ fn and_beside_a_writer_thread() {
 }
 
 #[test]
-fn what_the_writer_thread_has_not_written_yet_reads_back() {
+fn bytes_that_wait_for_the_writer_thread_read_back() {
     let shape = shape(2, 1, 3);
     let world = shape.world(3);
     let log = shape.create(&world).expect("blank devices take a log");
@@ -84,27 +84,28 @@ fn a_write_that_fails_after_its_append_returned_fails_the_sync() {
     let log = log.with_writer_thread();
     log.sync().expect("nothing fails yet");
     world.sims()[0].inject(Fault::Fail { op: OpClass::Write, after: 0, lasting: false });
-    // Two stripes may be on their way: these appends wait for no device, and so may hear of no failure.
+    // The queue holds two stripes: these appends wait for no device, so they may return before the failure.
     let failed_appends = (0..2).map(|key| log.append(Stream::Large, &content(key, narrow(ZONE_BYTES) / 2)));
     let failed_appends = failed_appends.filter(Result::is_err).count();
     assert!(
         matches!(log.sync(), Err(LogError::ReadOnly(_))),
-        "after {failed_appends} appends that heard of it"
+        "a sync fails, after {failed_appends} appends that failed"
     );
     assert!(matches!(log.append(Stream::Large, b"more"), Err(LogError::ReadOnly(_))));
 }
 
-/// Writes on its way out of a scope, as a mount does that is closed when its owner goes.
+/// Writes when it is dropped, as a mount does that its owner's scope closes.
 struct Closing<'l>(&'l Log, &'l Mutex<Option<Result<(), LogError>>>);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
         let written = self.0.append(Stream::Small, &content(1, 100)).and_then(|_| self.0.sync());
-        *self.1.lock().expect("nobody panics here") = Some(written);
+        *self.1.lock().expect("no thread panics under this lock") = Some(written);
     }
 }
 
-/// It hung: whoever wrote stripes took the panic that was under way for its own, and asked for a lock that it held.
+/// This hung: the driver of the write queue took a panic that was already under way for its own, and waited
+/// for a lock that it held.
 #[test]
 fn a_thread_that_panicked_can_still_write_while_it_unwinds() {
     let shape = shape(2, 1, 3);
@@ -112,11 +113,11 @@ fn a_thread_that_panicked_can_still_write_while_it_unwinds() {
     let written = Mutex::new(None);
     let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _closing = Closing(&log, &written);
-        panic!("of the owner, and none of the log's business");
+        panic!("a panic of the owner, not of the log");
     }));
     assert!(unwound.is_err());
-    let written = written.into_inner().expect("nobody panicked here");
-    written.expect("it was closed").expect("what it wrote is durable");
+    let written = written.into_inner().expect("no thread panicked under this lock");
+    written.expect("the owner's scope closed it").expect("its bytes are durable");
     log.append(Stream::Small, &content(2, 100)).expect("the log goes on");
     log.sync().expect("the log goes on");
 }
@@ -146,6 +147,7 @@ fn run_everything_at_once(world: &SimWorld, log: Log) {
                 })
             })
             .collect();
+        // Beside the writers: a reader under a pin, and checkpoints that free log segments at the same time.
         scope.spawn(|| {
             while !done.load(Ordering::SeqCst) {
                 let _pin = log.pin();

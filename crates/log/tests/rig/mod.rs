@@ -1,7 +1,7 @@
-//! A client of the log that knows what it wrote, and holds every recovery against that.
+//! A client of the log that keeps a history of its records, and compares every recovery with it.
 //!
-//! The client's records say which *entries* exist: a key, and the slices that hold the key's bytes, which the key alone
-//! determines. So a record that is recovered names slices whose content the rig can compute.
+//! Each record adds or drops an *entry*: a key, and the slices of its bytes. The key alone determines the
+//! bytes. So the rig can compute the content of every slice that a recovered record names.
 
 #![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses its own part of the rig")]
 
@@ -16,7 +16,7 @@ use warpfire_units::{SegmentId, SlicePtr};
 pub const ZONE_BYTES: u64 = 128 << 10;
 pub const ZONES: u64 = 40;
 
-/// A pool's make.
+/// The geometry and devices of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub data: u16,
@@ -56,7 +56,7 @@ pub fn open(world: &SimWorld) -> Result<(Log, RecoveredLog), String> {
     Log::open(pool, &root).map_err(|e| e.to_string())
 }
 
-/// No device saw a write over bytes that were still in use.
+/// Checks that no device saw a write over bytes that were still in use.
 pub fn assert_append_only(world: &SimWorld, context: &str) {
     for device in world.sims() {
         let violations = device.overwrites();
@@ -147,15 +147,15 @@ fn decode_state(state: &[u8]) -> (Entries, usize) {
     (entries, narrow(u64::from_le_bytes(*count)))
 }
 
-/// A log, and what it ought to hold.
+/// A log, and the entries that it ought to hold.
 pub struct Client {
     pub log: Log,
     /// Every record so far; record n has number n+1.
     pub history: Vec<Vec<u8>>,
-    /// Records that a sync which returned has covered.
+    /// Records covered by a sync that has returned.
     pub acked: usize,
     pub entries: Entries,
-    /// Dropped by records that may not be durable yet.
+    /// Slices of entries dropped by records that may not be durable yet.
     to_release: Vec<Vec<SlicePtr>>,
     next_key: u64,
 }
@@ -165,7 +165,7 @@ impl Client {
         Client { log, history: vec![], acked: 0, entries: Entries::new(), to_release: vec![], next_key: 1 }
     }
 
-    /// Holds a recovery against the history that led to it, and goes on from there.
+    /// Compares a recovery with the history that led to it, and goes on from there.
     pub fn recovered(
         (log, recovered): (Log, RecoveredLog),
         history: &[Vec<u8>],
@@ -175,6 +175,7 @@ impl Client {
         let (mut entries, mut count) = decode_state(&recovered.state);
         let mut first = true;
         for record in recovered.records {
+            // Records may begin before the checkpoint's state, and then follow each other without gaps.
             let (LogPos(pos), bytes) = record.unwrap_or_else(|e| panic!("{context}: {e}"));
             let n = narrow(pos) - 1;
             assert!(n <= count && (first || n + 1 >= count), "{context}: record {pos} after {count}");
@@ -205,7 +206,7 @@ impl Client {
         client
     }
 
-    /// Every entry reads back, and space adds up.
+    /// Checks that every entry reads back, and that space adds up.
     pub fn check(&self, context: &str) {
         for (key, slices) in &self.entries {
             let len = slices.iter().map(|s| s.len_bytes as usize).sum();
@@ -261,7 +262,7 @@ impl Client {
         Ok(())
     }
 
-    /// A checkpoint of everything; `keep` older records stay in the log all the same.
+    /// A checkpoint of every entry. The last `keep` records stay in the log nevertheless.
     pub fn checkpoint(&mut self, keep: u64) -> Result<(), LogError> {
         let state = encode_state(&self.entries, self.history.len());
         let position = self.log.position().0;
@@ -270,7 +271,7 @@ impl Client {
         Ok(())
     }
 
-    /// One random step. A full pool makes room instead.
+    /// One random step. If the pool is full, drops half of the entries instead.
     pub fn step(&mut self, random: &SimRandom) -> Result<(), LogError> {
         match self.try_step(random) {
             Err(LogError::NoSpace) => {
