@@ -1,4 +1,4 @@
-//! Time that moves only when told to.
+//! A clock that moves only when a test advances it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,14 +6,14 @@ use warpfire_env::{Clock, Timestamp};
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// A clock that stands still until someone advances it.
+/// A clock that stands still until `advance`.
 #[derive(Debug)]
 pub struct SimClock {
     nanos: AtomicU64,
 }
 
 impl SimClock {
-    /// The day on which every simulation begins, in seconds since 1970.
+    /// The time at which every simulation begins, in seconds since 1970: in November 2023.
     pub const EPOCH_SECONDS: i64 = 1_700_000_000;
 
     /// A clock that has run for `nanos` already.
@@ -22,7 +22,7 @@ impl SimClock {
         SimClock { nanos: AtomicU64::new(nanos) }
     }
 
-    /// Lets `nanos` pass.
+    /// Moves the time forward by `nanos`.
     pub fn advance(&self, nanos: u64) {
         self.nanos.fetch_add(nanos, Ordering::Relaxed);
     }

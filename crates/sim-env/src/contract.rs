@@ -1,4 +1,4 @@
-//! What every device must do, whoever makes it: one suite for real and simulated ones.
+//! The contract of a device: one suite for real and simulated ones.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// The least size of a device under test: two zones, or sixteen blocks.
 pub const CONTRACT_SIZE_BYTES_MIN: u64 = 2 << 20;
 
-/// Runs the whole suite; `make` gives a new blank device each time, at least [`CONTRACT_SIZE_BYTES_MIN`] long,
-/// with zones, if it has any, of at least a mebibyte.
+/// Runs the whole suite. `make` returns a new blank device each time, at least [`CONTRACT_SIZE_BYTES_MIN`]
+/// long, with zones, if it has any, of at least a mebibyte.
 ///
 /// # Panics
-/// At the first thing that the device does wrong.
+/// At the first breach of the contract.
 pub fn check_device(make: &dyn Fn() -> Arc<dyn Device>) {
-    reads_back_what_was_written(&*make());
+    reads_back_written_bytes(&*make());
     accepts_buffers_of_any_alignment(&*make());
-    refuses_what_is_misaligned_or_outside(&*make());
+    refuses_misaligned_and_outside_ranges(&*make());
     takes_a_range_again_after_a_reset(&*make());
     reports_write_pointers_of_zones_only(&*make());
     runs_batches(&make());
-    a_batch_gives_each_operation_its_own_result(&make());
+    a_batch_returns_a_result_for_each_operation(&make());
 }
 
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
@@ -35,12 +35,12 @@ fn aligned(bytes: &[u8]) -> AlignedBuf {
     buf
 }
 
-/// Bytes that the device lets one write front to back: a zone, or all of it.
+/// Bytes that the device takes front to back: a zone, or all of it.
 fn run_bytes(device: &dyn Device) -> u64 {
     device.info().zones.map_or(device.info().size_bytes, |z| z.zone_bytes)
 }
 
-fn reads_back_what_was_written(device: &dyn Device) {
+fn reads_back_written_bytes(device: &dyn Device) {
     let mut offset = 0;
     for (nth, blocks) in [1usize, 3, 16, 130].into_iter().enumerate() {
         let bytes = pattern(blocks * BLOCK_BYTES, nth as u8);
@@ -63,7 +63,7 @@ fn accepts_buffers_of_any_alignment(device: &dyn Device) {
     assert_eq!(&back[3..], &bytes[1 + BLOCK_BYTES..]);
 }
 
-fn refuses_what_is_misaligned_or_outside(device: &dyn Device) {
+fn refuses_misaligned_and_outside_ranges(device: &dyn Device) {
     let size = device.info().size_bytes;
     assert!(size.is_multiple_of(BLOCK), "a device is whole blocks");
     let mut buf = AlignedBuf::zeroed(2 * BLOCK_BYTES);
@@ -152,10 +152,11 @@ fn runs_batches(device: &Arc<dyn Device>) {
     assert_eq!(&unaligned[1..], &written[0][..]);
 }
 
-fn a_batch_gives_each_operation_its_own_result(device: &Arc<dyn Device>) {
+fn a_batch_returns_a_result_for_each_operation(device: &Arc<dyn Device>) {
     let devices = [device.clone()];
     let size = device.info().size_bytes;
-    let (mut inside, mut outside) = (AlignedBuf::zeroed(BLOCK_BYTES), AlignedBuf::zeroed(BLOCK_BYTES));
+    let mut inside = AlignedBuf::zeroed(BLOCK_BYTES);
+    let mut outside = AlignedBuf::zeroed(BLOCK_BYTES);
     let mut ops = [
         DeviceOp::new(0, OpKind::Read(0, &mut inside)),
         DeviceOp::new(0, OpKind::Read(size, &mut outside)),

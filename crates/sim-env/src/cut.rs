@@ -1,8 +1,9 @@
-//! What a power cut leaves of the writes that no flush had covered.
+//! Power cuts: which parts of the unflushed changes survive.
 //!
-//! A device may have written any part of its cache when the power goes, in any order. So each pending
-//! change meets its own fate (`Survival`), and a `Cut` names the fates of all changes of all devices. As each
-//! device's fates are its own, every device is in effect cut at a moment of its own.
+//! A change is *pending* until a flush covers it. A device may have written any part of its cache when the
+//! power goes, in any order. So each pending change has its own fate ([`Survival`]), and a [`Cut`] names the
+//! fates of all changes of all devices. The fates of one device do not depend on another's, so in effect each
+//! device is cut at its own moment.
 
 use std::ops::Range;
 
@@ -14,7 +15,7 @@ use crate::random::{SimRandom, mix};
 const SECTOR_BYTES: usize = 512;
 const BLOCK_SECTORS: usize = warpfire_units::BLOCK_BYTES / SECTOR_BYTES;
 
-/// Every subset of at most this many pending changes is tried: 2^10 states.
+/// [`cuts`] lists every subset of at most this many pending changes: 2^10 states.
 pub const SUBSET_CHANGES_MAX: usize = 10;
 
 /// The piece of a write that survives or is lost as one.
@@ -35,10 +36,10 @@ impl Grain {
     }
 }
 
-/// How much of one pending change survives.
+/// The part of one pending change that survives.
 ///
-/// A discard is torn by blocks, whatever the grain. On a zoned device a write is torn by blocks and only
-/// its tail is lost, and a reset happens or does not.
+/// A discard is torn by blocks, whatever the grain. On a zoned device a write is torn by blocks and loses
+/// only its tail, and a reset happens whole or not at all.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Survival {
     /// Nothing.
@@ -52,11 +53,11 @@ pub enum Survival {
         /// The pieces that are lost: at the end, at the front or in the middle.
         missing: Range<usize>,
     },
-    /// Each piece survives or not by the toss of a coin.
+    /// Each piece survives with a chance of one half.
     Scattered {
         /// The size of a piece.
         grain: Grain,
-        /// Names the tosses.
+        /// The seed of the draws.
         seed: u64,
     },
 }
@@ -85,12 +86,12 @@ impl Survival {
         (nth * per_block..(nth + 1) * per_block).all(|piece| self.keeps_piece(piece))
     }
 
-    /// How many blocks of a change of `blocks` blocks survive before the first that does not.
+    /// The number of blocks, of a change of `blocks` blocks, before the first that does not survive.
     pub(crate) fn first_lost_block(&self, blocks: usize) -> usize {
         (0..blocks).find(|&nth| !self.keeps_block(nth, blocks)).unwrap_or(blocks)
     }
 
-    /// Lays the surviving sectors of `new` over `old`, and says whether there were any.
+    /// Copies the surviving sectors of `new` over `old`. `true` if there are any.
     pub(crate) fn tear(&self, nth: usize, blocks: usize, old: &mut Block, new: &Block) -> bool {
         debug_assert!(nth < blocks, "the block is part of the change");
         if self.grain() == Grain::Block {
@@ -108,15 +109,15 @@ impl Survival {
     }
 }
 
-/// Which changes a power cut keeps, over all devices. Pending changes are counted in the order in which
-/// they were made, whatever their device.
+/// The changes that a power cut keeps, over all devices. Pending changes are counted in the order in which
+/// they were made, over all devices together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Cut {
-    /// Nothing that was not flushed survives.
+    /// No pending change survives.
     LoseAll,
-    /// Everything that was written survives.
+    /// Every pending change survives.
     KeepAll,
-    /// The first `whole` pending changes survive, and of the next what `last` says.
+    /// The first `whole` pending changes survive, and the part `last` of the next one.
     Prefix {
         /// Changes that survive.
         whole: usize,
@@ -125,16 +126,19 @@ pub enum Cut {
     },
     /// Change `i` survives if bit `i` is set; those past the 64th do not.
     Subset(u64),
-    /// Each device draws how it fares: loses all, keeps all, a prefix or a subset; whole or torn at either
-    /// grain, ends and middles missing.
+    /// Each device draws the fates of its changes from the seed: it loses all, keeps all, a prefix or a
+    /// subset, whole or torn at either grain, with ends and middles missing.
     Seeded(u64),
-    /// The fate of each pending change of each device: `[device][change]`. What is not listed is lost.
+    /// The fate of each pending change of each device: `[device][change]`. A change that is not listed is
+    /// lost.
     Exactly(Vec<Vec<Survival>>),
 }
 
 impl Cut {
     /// The fates of the pending changes of each device.
     pub(crate) fn fates(&self, pending: &[&[PendingChange]]) -> Vec<Vec<Survival>> {
+        // A change's rank is its place among the pending changes of all devices, so that one prefix or subset
+        // can name changes of several devices.
         let by_rank = |fate: &dyn Fn(usize) -> Survival| -> Vec<Vec<Survival>> {
             let mut orders: Vec<u64> = pending.iter().copied().flatten().map(|p| p.order).collect();
             orders.sort_unstable();
@@ -165,6 +169,8 @@ impl Cut {
     }
 }
 
+/// Draws the fates of one device's changes. One style for the whole device, so that plain cuts stay common
+/// among torn ones.
 fn draw(random: &SimRandom, pending: &[PendingChange]) -> Vec<Survival> {
     let style = random.below(6);
     let last = usize::try_from(random.below(pending.len() as u64 + 1)).expect("below a length");
@@ -203,8 +209,8 @@ fn draw_tear(random: &SimRandom) -> Survival {
     }
 }
 
-/// The cuts worth trying when `pending` changes are unflushed: all prefixes; all subsets, if there are at most
-/// [`SUBSET_CHANGES_MAX`] changes; and `samples` drawn from `seed`, torn ones among them.
+/// The cuts worth trying with `pending` unflushed changes: all subsets of at most [`SUBSET_CHANGES_MAX`]
+/// changes, or all prefixes of more; and `samples` drawn from `seed`, torn ones among them.
 pub fn cuts(pending: usize, samples: u64, seed: u64) -> impl Iterator<Item = Cut> {
     let subsets = pending <= SUBSET_CHANGES_MAX;
     let masks = if subsets { 1u64 << pending } else { 0 };

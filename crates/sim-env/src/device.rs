@@ -1,10 +1,12 @@
 //! The simulated device: rules and faults around a medium.
 //!
-//! 1. An operation happens at one moment, under the device's lock. A flush too: a cut in the middle of one
-//!    is a cut just before it, since any part of what it covers may survive then.
-//! 2. The trace holds what the medium underwent, not what the caller asked for: a lost write is not in
-//!    it, a misdirected one is where it landed. So a replay of the trace is the medium, without the faults.
-//! 3. A refused operation changes nothing.
+//! # Invariants
+//! 1. An operation happens at one moment, under the device's lock. A flush too: a cut in the middle of a
+//!    flush equals a cut just before it, since any part of the pending changes may survive then.
+//! 2. The trace holds the changes of the medium, not the requests: a lost write is not in it, a misdirected
+//!    one is where it landed. So a replay of the trace without the faults makes the same medium
+//!    (`tests/crash.rs: a_faulty_run_replays_to_the_same_medium`).
+//! 3. A refused operation changes nothing (`tests/faults.rs: one_failure_fails_once_and_changes_nothing`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,13 +23,13 @@ use crate::world::{Event, WorldShared};
 
 pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Which rules a simulated device lays down.
+/// The rules of a simulated device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceKind {
     /// Any block may be written at any time.
     Conventional,
-    /// As conventional, and a write over a block that was written and not discarded since is recorded as a
-    /// [`Overwrite`]. The write happens all the same.
+    /// As conventional, and a write over a block that was written and not discarded since is recorded as an
+    /// [`Overwrite`]. The write happens nevertheless.
     AppendOnly,
     /// Refuses a write that does not start at its zone's write pointer or runs past the zone.
     Zoned {
@@ -36,7 +38,7 @@ pub enum DeviceKind {
     },
 }
 
-/// What a discard leaves behind.
+/// The bytes that discards leave behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiscardBehavior {
     /// Zeros, always.
@@ -47,16 +49,16 @@ pub enum DiscardBehavior {
     Either,
 }
 
-/// What to make a simulated device of.
+/// The specification of a simulated device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceSpec {
-    /// What errors call it.
+    /// The device's name in errors.
     pub name: String,
     /// Its size, a multiple of 4096 (and of the zone, if zoned). Unwritten blocks take no memory.
     pub size_bytes: u64,
     /// Its rules.
     pub kind: DeviceKind,
-    /// What reads find where it was discarded. A zone that was reset reads as zeros.
+    /// The bytes that reads find in discarded blocks. A zone that was reset reads as zeros.
     pub discard_behavior: DiscardBehavior,
 }
 
@@ -68,7 +70,7 @@ impl DeviceSpec {
         DeviceSpec { name: name.into(), size_bytes, kind, discard_behavior: DiscardBehavior::Either }
     }
 
-    /// A conventional device that tells of overwrites.
+    /// A conventional device that records overwrites.
     #[must_use]
     pub fn append_only(name: impl Into<String>, size_bytes: u64) -> Self {
         DeviceSpec { kind: DeviceKind::AppendOnly, ..Self::conventional(name, size_bytes) }
@@ -87,7 +89,7 @@ impl DeviceSpec {
         }
     }
 
-    /// A blank medium of this make.
+    /// A blank medium of this size.
     ///
     /// # Panics
     /// If the sizes are not multiples of each other as the fields say.
@@ -112,16 +114,16 @@ pub struct Overwrite {
     pub overwrites_at_bytes: u64,
 }
 
-/// What a device was asked to do so far, failed operations included.
+/// The operations requested of a device so far, failed ones included.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SimCounters {
     /// Reads.
     pub reads: u64,
-    /// Bytes that they asked for.
+    /// Bytes of all reads.
     pub read_bytes: u64,
     /// Writes.
     pub writes: u64,
-    /// Bytes that they carried.
+    /// Bytes of all writes.
     pub written_bytes: u64,
     /// Flushes.
     pub flushes: u64,
@@ -170,29 +172,29 @@ impl SimDevice {
         SimDevice { info, spec, index, shared, state: Mutex::new(state) }
     }
 
-    /// What the device was made of.
+    /// The device's specification.
     #[must_use]
     pub fn spec(&self) -> &DeviceSpec {
         &self.spec
     }
 
-    /// Lets something go wrong, now or later. Faults add up.
+    /// Adds a fault to those that wait on the device.
     pub fn inject(&self, fault: Fault) {
         self.state.lock().faults.add(fault);
     }
 
-    /// Ends all faults; a device that had vanished is back, with what it held.
+    /// Ends all faults. A vanished device returns with its content.
     pub fn heal(&self) {
         self.state.lock().faults.clear();
     }
 
-    /// What the device was asked to do so far.
+    /// The operations requested so far.
     #[must_use]
     pub fn counters(&self) -> SimCounters {
         self.state.lock().counters
     }
 
-    /// The overwrites that an append-only device saw.
+    /// The overwrites of an append-only device.
     #[must_use]
     pub fn overwrites(&self) -> Vec<Overwrite> {
         self.state.lock().overwrites.clone()
@@ -220,8 +222,8 @@ impl SimDevice {
         self.shared.record(Event::Rot { device: self.index, block, bit });
     }
 
-    /// Puts `bytes` at `offset_bytes` without counters, faults or rules, durable at once with all that is
-    /// pending: damage of a test's own design.
+    /// Writes `bytes` at `offset_bytes` without counters, faults or rules, for damage that a test designs.
+    /// This and every pending change is durable at once.
     ///
     /// # Panics
     /// If the range is not whole blocks inside the device.
@@ -232,7 +234,7 @@ impl SimDevice {
         self.settle(&mut state);
     }
 
-    /// What lies at `offset_bytes`, without counters or faults.
+    /// Reads bytes at `offset_bytes` without counters or faults.
     ///
     /// # Panics
     /// If the range is not whole blocks inside the device.
@@ -248,11 +250,13 @@ impl SimDevice {
         self.state.lock().medium.clone()
     }
 
+    /// Applies a change to the cache, and adds it to the trace.
     fn change(&self, state: &mut SimDeviceState, change: Change) {
         let order = self.shared.record(Event::Change { device: self.index, change: change.clone() });
         state.medium.apply(order, change);
     }
 
+    /// Makes every pending change durable.
     fn settle(&self, state: &mut SimDeviceState) {
         self.shared.record(Event::Flush { device: self.index });
         state.medium.flush();
@@ -263,6 +267,7 @@ impl SimDevice {
         DeviceError::Io { device: self.info.name.clone(), op, offset_bytes, len_bytes, reason }
     }
 
+    /// Advances the clock if the device is slow, and turns a fault that strikes into its error.
     fn judge(
         &self,
         state: &mut SimDeviceState,
@@ -286,7 +291,7 @@ impl SimDevice {
         DeviceError::Zone { device: self.info.name.clone(), offset_bytes, reason }
     }
 
-    /// Holds a write against the device's rules.
+    /// Checks a write against the device's rules.
     fn check_rules(
         &self,
         state: &mut SimDeviceState,
@@ -295,6 +300,8 @@ impl SimDevice {
     ) -> Result<(), DeviceError> {
         match self.spec.kind {
             DeviceKind::Conventional => {}
+            // Recorded and not refused: real devices would take the write, and a test reports all of them at
+            // its end.
             DeviceKind::AppendOnly => {
                 let first = offset_bytes / BLOCK;
                 let live = |&block: &u64| state.medium.slot(block).is_some_and(|s| s.live);
@@ -308,7 +315,7 @@ impl SimDevice {
                 let written = state.medium.zone_written(offset_bytes / BLOCK);
                 let pointer = written.expect("a zoned medium has pointers") * BLOCK;
                 if within != pointer {
-                    let reason = format!("a write {within} bytes into a zone whose pointer is at {pointer}");
+                    let reason = format!("a write {within} bytes into a zone with its write pointer at {pointer}");
                     return Err(self.zone_error(offset_bytes, reason));
                 }
                 if within + len_bytes > zone_bytes {
@@ -320,9 +327,10 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Where a write whose fate is `verdict` ends up, if anywhere.
+    /// The change that a write with fate `verdict` makes, if it makes one.
     fn landing(&self, verdict: Verdict, offset_bytes: u64, buf: &[u8]) -> Option<Change> {
         match (verdict, self.spec.kind) {
+            // The write pointer must move, or the device would refuse the next write and so reveal the loss.
             (Verdict::Lose | Verdict::Misdirect(_), DeviceKind::Zoned { .. }) => {
                 Some(write_of(offset_bytes, &vec![0; buf.len()]))
             }
@@ -336,6 +344,7 @@ impl SimDevice {
         }
     }
 
+    /// Discards a range, or resets a zone.
     fn drop_range(&self, op: &'static str, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
         self.info.check_range(offset_bytes, len_bytes)?;
         let mut state = self.state.lock();
@@ -349,7 +358,7 @@ impl SimDevice {
                 }
                 DiscardedBytes::Zeros
             }
-            // A sequential zone knows no discard; its content stays, as a device may choose.
+            // A sequential zone has no discard. Its content stays, as a device may choose.
             (DeviceKind::Zoned { .. }, _) => return Ok(()),
             (_, DiscardBehavior::Zeros) => DiscardedBytes::Zeros,
             (_, DiscardBehavior::Old) => DiscardedBytes::Old,
@@ -372,6 +381,7 @@ fn write_of(offset_bytes: u64, bytes: &[u8]) -> Change {
     Change::Write { start_block: offset_bytes / BLOCK, blocks: blocks.collect() }
 }
 
+/// Reads blocks: the present bytes, or with `stale` those before the last write.
 fn copy_out(medium: &Medium, offset_bytes: u64, buf: &mut [u8], stale: bool) {
     for (block, out) in (offset_bytes / BLOCK..).zip(buf.chunks_exact_mut(BLOCK_BYTES)) {
         let slot = medium.slot(block);
@@ -433,7 +443,9 @@ impl Device for SimDevice {
         let DeviceKind::Zoned { zone_bytes } = self.spec.kind else { return Ok(None) };
         self.info.check_range(offset_bytes, BLOCK)?;
         if !offset_bytes.is_multiple_of(zone_bytes) {
-            return Err(self.zone_error(offset_bytes, "a report is asked of a zone's start".to_owned()));
+            return Err(
+                self.zone_error(offset_bytes, "a report takes the offset of a zone's start".to_owned())
+            );
         }
         let mut state = self.state.lock();
         self.judge(&mut state, None, "report", offset_bytes, 0)?;

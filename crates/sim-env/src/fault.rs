@@ -1,4 +1,4 @@
-//! How a simulated device misbehaves, and when.
+//! Faults of a simulated device.
 
 use warpfire_units::BLOCK_BYTES;
 
@@ -15,55 +15,56 @@ pub enum OpClass {
     Flush,
 }
 
-/// One thing that goes wrong. `after` counts the operations of the fault's kind that still go well.
+/// One fault. `after` counts the operations of the fault's kind that still go well.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// An operation answers with an I/O error and does nothing: one, or every one from then on.
+    /// An operation returns an I/O error and does nothing: one, or every one from then on.
     Fail {
-        /// Which operations.
+        /// The kind of operation.
         op: OpClass,
-        /// How many of them go well first.
+        /// Operations that go well first.
         after: u64,
         /// Whether all later ones fail too.
         lasting: bool,
     },
-    /// Every write is refused for want of space once `after_bytes` more have been written.
+    /// A write that does not fit is refused for lack of space.
     Full {
-        /// What still fits.
+        /// Bytes that still fit.
         after_bytes: u64,
     },
     /// Every operation takes this much simulated time.
     Slow {
-        /// What the clock advances by.
+        /// Nanoseconds by which the clock advances.
         nanos: u64,
     },
     /// The device is gone, after `after` more operations of any kind.
     Vanish {
-        /// How many operations go well first.
+        /// Operations that go well first.
         after: u64,
     },
     /// A write is acknowledged and never happens.
     LoseWrite {
-        /// How many writes go well first.
+        /// Writes that go well first.
         after: u64,
     },
-    /// A write is acknowledged and lands elsewhere. A zoned device loses it instead: its pointer moves
-    /// and the blocks read as zeros.
+    /// A write is acknowledged and lands elsewhere. A zoned device loses it instead: its pointer moves and
+    /// the blocks read as zeros.
     MisdirectWrite {
-        /// How many writes go well first.
+        /// Writes that go well first.
         after: u64,
-        /// Where it lands, a multiple of 4096. What would lie past the end is lost.
+        /// Where the write lands, a multiple of 4096. The part past the device's end is lost.
         to_offset_bytes: u64,
     },
-    /// A read returns what lay there before the last write.
+    /// A read returns the bytes before the last write.
     StaleRead {
-        /// How many reads go well first.
+        /// Reads that go well first.
         after: u64,
     },
 }
 
 impl Fault {
-    /// A fault that `random` draws, to strike within the next `ops_max` operations of a device of `size_bytes`.
+    /// A fault that `random` draws, to strike within the next `ops_max` operations of a device of
+    /// `size_bytes`.
     #[must_use]
     pub fn draw(random: &SimRandom, size_bytes: u64, ops_max: u64) -> Fault {
         let after = random.below(ops_max.max(1));
@@ -84,7 +85,7 @@ impl Fault {
     }
 }
 
-/// What becomes of one operation.
+/// The fate of one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Proceed,
@@ -98,15 +99,16 @@ pub(crate) enum Verdict {
 
 /// The faults that wait on one device.
 ///
+/// # Invariants
 /// 1. A fault that strikes once leaves the list when it strikes.
-/// 2. Once `gone`, always gone, until the list is cleared.
+/// 2. A device that is gone stays gone until the list is cleared.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Faults {
     waiting: Vec<Fault>,
     gone: bool,
 }
 
-/// Counts one operation off `after`, and says whether the fault strikes now.
+/// Counts one operation off `after`. `true` if the fault strikes now.
 fn strikes(after: &mut u64) -> bool {
     let now = *after == 0;
     *after = after.saturating_sub(1);
@@ -164,7 +166,8 @@ impl Faults {
                     verdict = found;
                     keep
                 }
-                // Two faults fell on one operation: the first decided, this one waits for the next.
+                // Two faults strike one operation: the first decides, and this one waits for the next
+                // operation.
                 Some(_) | None => true,
             }
         });

@@ -1,8 +1,9 @@
-//! What a device holds, shared between copies.
+//! The content of a device, as a tree that copies share.
 //!
-//! 1. An `Image` maps block numbers to `BlockSlot`s; an absent slot reads as zeros and was never written.
-//! 2. `clone` is one reference count, whatever the size. A copy never sees what is written to another:
-//!    a node that is shared is copied before it changes.
+//! # Invariants
+//! 1. An `Image` maps block numbers to `BlockSlot`s. An absent slot reads as zeros and was never written.
+//! 2. `clone` costs one reference count, whatever the size. A copy never sees writes to another: a shared
+//!    node is copied before it changes (`tests::an_image_agrees_with_a_tree_map_and_copies_stay_apart`).
 //! 3. All leaves lie `height` branches below the root; block `i` is found by the base-64 digits of `i`.
 
 use std::sync::Arc;
@@ -15,12 +16,12 @@ const FAN: usize = 1 << FAN_BITS;
 /// One block's bytes.
 pub type Block = [u8; BLOCK_BYTES];
 
-/// What lies at one block of a device.
+/// The content of one block of a device.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockSlot {
-    /// What a read returns.
+    /// The bytes that a read returns.
     pub data: Arc<Block>,
-    /// What lay here before; a stale read returns it.
+    /// The bytes before the last write; a stale read returns them.
     pub previous: Option<Arc<Block>>,
     /// Written, and not discarded or reset since.
     pub live: bool,
@@ -58,6 +59,7 @@ fn digit(block: u64, height: u32) -> usize {
 impl Image {
     /// An empty image with room for `blocks` blocks.
     pub fn new(blocks: u64) -> Self {
+        // The least height with enough digits for the last block.
         let mut height = 0;
         while FAN_BITS * (height + 1) < u64::BITS && (blocks.max(1) - 1) >> (FAN_BITS * (height + 1)) != 0 {
             height += 1;

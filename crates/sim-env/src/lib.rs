@@ -1,8 +1,8 @@
-//! The simulated world's devices, clock and randomness.
+//! Simulated devices, clock and randomness: the simulated twin of `warpfire-env`.
 //!
-//! A [`SimWorld`] is a set of [`SimDevice`]s with one clock, one seed and one trace. Each device has a volatile
-//! cache: what was written and not flushed may be lost at a power cut, whole or in part, in any order. A
-//! device can be told to fail ([`Fault`]), and can enforce that it is written front to back ([`DeviceKind`]).
+//! A [`SimWorld`] is a set of [`SimDevice`]s with one clock, one seed and one trace. Each device has a
+//! volatile cache: a power cut may lose any part of the unflushed writes, in any order. A device fails on
+//! request ([`Fault`]), and can enforce that it is written front to back ([`DeviceKind`]).
 //!
 //! ```
 //! use warpfire_env::Device;
@@ -19,8 +19,8 @@
 //! # Ok::<(), warpfire_env::DeviceError>(())
 //! ```
 //!
-//! Every crash state of a run: [`SimWorld::record`], run, [`SimWorld::take_recording`], then walk a
-//! [`Replay`] and reopen the worlds that [`Replay::cut`] makes. Those can be recorded and cut again.
+//! To try every crash state of a run: call [`SimWorld::record`], run, call [`SimWorld::take_recording`], walk
+//! a [`Replay`], and reopen the worlds that [`Replay::cut`] makes. These can be recorded and cut again.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,13 @@
 //! One device's flash and its volatile cache, as data: no locks, no faults, no rules.
 //!
-//! 1. `cached` is what reads see: `durable` with every `pending` change applied in order.
-//! 2. A flush makes `durable` equal to `cached` and `pending` empty.
-//! 3. `cut` yields a medium whose `durable` is this one's with a part of each pending change applied, in
-//!    order, and whose `pending` is empty.
-//! 4. On a zoned medium what survives of a zone is a prefix of what was written to it: the first change
-//!    of a zone that does not survive whole is the last of which anything survives.
+//! # Invariants
+//! 1. Reads see `cached`: `durable` with every `pending` change applied in order.
+//! 2. A flush makes `durable` equal to `cached`, and `pending` empty.
+//! 3. `cut` returns a medium with nothing pending. Its `durable` is this one's, with a part of each pending
+//!    change applied in order (assert in `cut`: each change has a fate).
+//! 4. Of the writes to a zone of a zoned medium a prefix survives: the first change of a zone that does not
+//!    survive whole is the last with a surviving part (`tests/rules.rs:
+//!    a_cut_zone_keeps_a_prefix_and_its_pointer_agrees`).
 
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use warpfire_units::BLOCK_BYTES;
 use crate::cut::Survival;
 use crate::image::{Block, BlockSlot, Image};
 
-/// What a discard leaves in the blocks that it covers, once it has taken effect.
+/// The bytes that a discard leaves in its blocks, once it has taken effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiscardedBytes {
     /// Zeros.
@@ -37,9 +39,9 @@ pub enum Change {
     Discard {
         /// The first block.
         start_block: u64,
-        /// How many.
+        /// The number of blocks.
         blocks: u64,
-        /// What reads find there.
+        /// The bytes that reads find there.
         leaves: DiscardedBytes,
     },
 }
@@ -52,7 +54,7 @@ pub(crate) struct PendingChange {
     pub change: Change,
 }
 
-/// What a device would show: content and write pointers.
+/// The state of a device: content and write pointers.
 #[derive(Clone, Debug)]
 struct MediumState {
     image: Image,
@@ -72,6 +74,7 @@ fn index(n: u64) -> usize {
     usize::try_from(n).expect("a count of blocks or zones fits memory")
 }
 
+/// Replaces a block's bytes, and keeps the old ones for stale reads.
 fn put(slot: &mut Option<BlockSlot>, data: Arc<Block>, live: bool) {
     let previous = slot.take().map(|old| old.data);
     *slot = Some(BlockSlot { data, previous, live });
@@ -83,6 +86,7 @@ fn zero_block() -> Arc<Block> {
 
 impl MediumState {
     fn discard(&mut self, block: u64, leaves: DiscardedBytes) {
+        // A block never written takes no memory, and a discard of a whole device leaves it so.
         if self.image.get(block).is_none() {
             return;
         }
@@ -94,6 +98,7 @@ impl MediumState {
         }
     }
 
+    /// Moves the write pointer of the zone that a write ends in.
     fn raise_pointer(&mut self, zone_blocks: Option<u64>, end_block: u64) {
         if let (Some(zone_blocks), Some(last)) = (zone_blocks, end_block.checked_sub(1)) {
             let within = last % zone_blocks + 1;
@@ -120,7 +125,7 @@ impl MediumState {
         }
     }
 
-    /// Applies the part of `change` that `kept` names.
+    /// Applies the part `kept` of a change, on a conventional medium.
     fn apply_part(&mut self, change: &Change, kept: &Survival) {
         match change {
             Change::Write { start_block, blocks } => {
@@ -129,6 +134,7 @@ impl MediumState {
                     if kept.keeps_block(nth, blocks.len()) {
                         put(slot, data.clone(), true);
                     } else {
+                        // Some sectors of the block may survive: the block is then a mix of old and new ones.
                         let mut torn = slot.as_ref().map_or([0; BLOCK_BYTES], |s| *s.data);
                         if kept.tear(nth, blocks.len(), &mut torn, data) {
                             put(slot, Arc::new(torn), true);
@@ -154,7 +160,8 @@ impl Change {
         }
     }
 
-    /// The change with only its first `blocks` blocks, as a zoned device keeps it. A reset is whole or not at all.
+    /// The change with only its first `keep` blocks, as a zoned device keeps it; `None` if that keeps
+    /// nothing. A reset has no part.
     fn prefix(&self, keep: usize) -> Option<Change> {
         match self {
             Change::Write { start_block, blocks } if keep > 0 => {
@@ -198,10 +205,10 @@ impl Medium {
         &self.pending
     }
 
-    /// Flips one bit of what is stored, in cache and flash alike. A block never written stays zero.
+    /// Flips one bit of a block, in cache and flash alike. A block never written stays zero.
     pub fn rot(&mut self, block: u64, bit: usize) {
-        for view in [&mut self.cached, &mut self.durable] {
-            if let Some(slot) = view.image.get_mut(block) {
+        for state in [&mut self.cached, &mut self.durable] {
+            if let Some(slot) = state.image.get_mut(block) {
                 Arc::make_mut(&mut slot.data)[bit / 8] ^= 1 << (bit % 8);
             }
         }
@@ -210,32 +217,39 @@ impl Medium {
     /// The medium after a power cut that kept `kept[i]` of pending change `i`.
     pub fn cut(&self, kept: &[Survival]) -> Medium {
         assert_eq!(kept.len(), self.pending.len(), "a cut decides about every pending change");
-        let mut view = self.durable.clone();
+        let mut survivor = self.durable.clone();
+        // Zones with a change that is not whole. A device writes a zone in order, so no later change to it
+        // survives.
         let mut closed_zones = Vec::new();
         for (pending, kept) in self.pending.iter().zip(kept) {
             let change = &pending.change;
             match (self.zone_blocks, kept) {
                 (None, Survival::Nothing) => {}
-                (None, Survival::Whole) => view.apply(None, change),
-                (None, torn) => view.apply_part(change, torn),
+                (None, Survival::Whole) => survivor.apply(None, change),
+                (None, torn) => survivor.apply_part(change, torn),
                 (Some(zone_blocks), kept) => {
                     let zone = change.start_block() / zone_blocks;
                     if closed_zones.contains(&zone) {
                         continue;
                     }
                     if matches!(kept, Survival::Whole) {
-                        view.apply(self.zone_blocks, change);
+                        survivor.apply(self.zone_blocks, change);
                         continue;
                     }
                     closed_zones.push(zone);
                     if let Change::Write { blocks, .. } = change
                         && let Some(part) = change.prefix(kept.first_lost_block(blocks.len()))
                     {
-                        view.apply(self.zone_blocks, &part);
+                        survivor.apply(self.zone_blocks, &part);
                     }
                 }
             }
         }
-        Medium { zone_blocks: self.zone_blocks, cached: view.clone(), durable: view, pending: Vec::new() }
+        Medium {
+            zone_blocks: self.zone_blocks,
+            cached: survivor.clone(),
+            durable: survivor,
+            pending: Vec::new(),
+        }
     }
 }

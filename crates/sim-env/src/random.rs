@@ -1,4 +1,4 @@
-//! Random numbers that a seed replays.
+//! Random numbers that a seed determines.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,7 +21,7 @@ pub struct SimRandom {
 }
 
 impl SimRandom {
-    /// The generator that `seed` names.
+    /// The generator of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         SimRandom { state: AtomicU64::new(seed) }
@@ -32,17 +32,17 @@ impl SimRandom {
     /// # Panics
     /// If `bound` is zero: there is no such number.
     pub fn below(&self, bound: u64) -> u64 {
-        assert!(bound > 0, "something must lie below the bound");
+        assert!(bound > 0, "no number is below 0");
         let wide = u128::from(self.next_u64()) * u128::from(bound);
         u64::try_from(wide >> 64).expect("the high half of a 128-bit product")
     }
 
-    /// True once in `n` times.
+    /// `true` once in `n` times.
     pub fn one_in(&self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// An independent generator: what it yields does not move this one again.
+    /// An independent generator. Drawing from it does not move this one.
     #[must_use]
     pub fn split(&self) -> SimRandom {
         SimRandom::new(self.next_u64())

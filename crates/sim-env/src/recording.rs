@@ -1,15 +1,17 @@
-//! A recorded run, from which the crash states of every moment can be made.
+//! Recorded runs, and the crash states of every moment in them.
 //!
-//! 1. A `Replay` at point `p` holds the media as they were after the first `p` events.
-//! 2. Its crash states lose nothing to the order in which they are made: a state shares its blocks with
-//!    the replay and costs the pending changes, not the device.
+//! # Invariants
+//! 1. A `Replay` at point `p` holds the media as they were after the first `p` events
+//!    (`tests/crash.rs: a_recording_replays_to_the_same_media_and_its_cuts_equal_live_ones`).
+//! 2. Making a crash state does not change the replay. The state shares its blocks with the replay, and costs
+//!    the pending changes, not the device.
 
 use crate::cut::{Cut, cuts};
 use crate::device::DeviceSpec;
 use crate::medium::Medium;
 use crate::world::{Event, SimWorld, cut_media};
 
-/// Everything that happened to a world's devices, and what they held before.
+/// The events of a world's devices, and the content of the devices before them.
 pub struct Recording {
     seed: u64,
     bases: Vec<(DeviceSpec, Medium)>,
@@ -21,13 +23,13 @@ impl Recording {
         Recording { seed, bases, events }
     }
 
-    /// What happened, in order.
+    /// The events, in order.
     #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
-    /// A replay that stands before the first event.
+    /// A replay before the first event.
     #[must_use]
     pub fn replay(&self) -> Replay<'_> {
         let media = self.bases.iter().map(|(_, medium)| medium.clone()).collect();
@@ -43,22 +45,22 @@ pub struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    /// How many events have happened.
+    /// The number of events replayed so far.
     #[must_use]
     pub fn point(&self) -> usize {
         self.point
     }
 
-    /// The event that happens next.
+    /// The next event.
     #[must_use]
     pub fn next_event(&self) -> Option<&'a Event> {
         self.recording.events.get(self.point)
     }
 
-    /// Lets the next event happen and returns it; `None` at the end.
+    /// Replays the next event and returns it; `None` at the end.
     pub fn advance(&mut self) -> Option<&'a Event> {
         let event = self.next_event()?;
-        // Later than every change that was pending when the recording began.
+        // Later than every change that was pending when the recording began: no world counts to 2^63.
         let order = (1 << 63) + self.point as u64;
         match event {
             Event::Change { device, change } => self.media[*device].apply(order, change.clone()),
@@ -70,8 +72,9 @@ impl<'a> Replay<'a> {
         Some(event)
     }
 
-    /// Whether a cut here can leave states that no later cut leaves: the next event is a flush of something,
-    /// a mark, or the end. Until then, every later subset includes the present ones.
+    /// Whether a cut here can leave states that no later cut leaves: the next event is a flush of pending
+    /// changes, rot, a mark, or the end. Before any other event a cut is not worth trying, since the subsets
+    /// of pending changes after that event include the present ones.
     #[must_use]
     pub fn at_boundary(&self) -> bool {
         match self.next_event() {

@@ -12,35 +12,35 @@ use crate::random::mix;
 use crate::recording::Recording;
 use crate::{SimClock, SimRandom};
 
-/// Something that happened to the devices of a world. Devices are counted in the order in which they were added.
+/// One event of a world's trace. Devices are counted in the order in which they were added.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A device took a change into its cache.
     Change {
-        /// Which device.
+        /// The device's number.
         device: usize,
-        /// What it took.
+        /// The change.
         change: Change,
     },
     /// A device made all its earlier changes durable.
     Flush {
-        /// Which device.
+        /// The device's number.
         device: usize,
     },
-    /// A bit turned over.
+    /// A bit flipped.
     Rot {
-        /// Which device.
+        /// The device's number.
         device: usize,
-        /// Which block.
+        /// The block's number on the device.
         block: u64,
-        /// Which bit of it.
+        /// The bit's number in the block.
         bit: usize,
     },
-    /// The harness said something: that an operation began, or that a sync was acknowledged.
+    /// A mark of the test: an operation began, or a sync was acknowledged.
     Mark(u64),
 }
 
-/// What the devices of one world share.
+/// The state that the devices of one world share.
 pub(crate) struct WorldShared {
     pub seed: u64,
     pub clock: Arc<SimClock>,
@@ -60,7 +60,7 @@ impl WorldShared {
         Arc::new(WorldShared { seed, clock: Arc::new(clock), random: Arc::new(random), trace })
     }
 
-    /// Gives an event its place in the order of all events.
+    /// Adds an event to the trace, and returns its place in the order of all events.
     pub fn record(&self, event: Event) -> u64 {
         let mut trace = self.trace.lock();
         if let Some(events) = &mut trace.events {
@@ -73,8 +73,8 @@ impl WorldShared {
 
 /// A set of simulated devices with one clock, one seed and one trace.
 ///
-/// The same seed and the same calls give the same world. Worlds that come from [`SimWorld::fork`] and
-/// [`SimWorld::cut`] share nothing with this one that either could change.
+/// The same seed and the same calls give the same world. A world from [`SimWorld::fork`] or [`SimWorld::cut`]
+/// and its origin never see each other's changes.
 pub struct SimWorld {
     shared: Arc<WorldShared>,
     devices: Vec<Arc<SimDevice>>,
@@ -90,7 +90,7 @@ impl SimWorld {
         SimWorld { shared, devices: Vec::new(), bases: Vec::new() }
     }
 
-    /// A world of `count` blank devices like `spec`, named by `spec.name` and their number.
+    /// A world of `count` blank devices like `spec`. The n-th is named `spec.name` followed by n.
     #[must_use]
     pub fn of(seed: u64, count: usize, spec: &DeviceSpec) -> Self {
         let mut world = SimWorld::new(seed);
@@ -100,7 +100,7 @@ impl SimWorld {
         world
     }
 
-    /// A world whose devices hold `media`.
+    /// A world of devices with `media` as their content.
     pub(crate) fn with_media(
         seed: u64,
         clock_nanos: u64,
@@ -120,6 +120,7 @@ impl SimWorld {
     /// If the spec's sizes do not fit each other.
     pub fn add(&mut self, spec: DeviceSpec) -> Arc<SimDevice> {
         let medium = spec.blank_medium();
+        // A recording under way replays from the state of every device, this one too.
         if self.shared.trace.lock().events.is_some() {
             self.bases.push(medium.clone());
         }
@@ -128,13 +129,13 @@ impl SimWorld {
         device
     }
 
-    /// The devices, for a test to trouble.
+    /// The devices as simulated ones, for a test that injects faults or looks at them.
     #[must_use]
     pub fn sims(&self) -> &[Arc<SimDevice>] {
         &self.devices
     }
 
-    /// The devices, for the product to use.
+    /// The devices, for the product.
     #[must_use]
     pub fn devices(&self) -> Vec<Arc<dyn Device>> {
         self.devices.iter().map(|d| d.clone() as Arc<dyn Device>).collect()
@@ -146,7 +147,7 @@ impl SimWorld {
         self.shared.clock.clone()
     }
 
-    /// The world's randomness, for the product to use.
+    /// The world's randomness, for the product.
     #[must_use]
     pub fn random(&self) -> Arc<SimRandom> {
         self.shared.random.clone()
@@ -157,7 +158,8 @@ impl SimWorld {
         self.shared.record(Event::Mark(mark));
     }
 
-    /// Begins a recording at the devices' present state, and drops an earlier one. No operation may be under way.
+    /// Begins a recording at the devices' present state, and drops an earlier recording. The caller ensures
+    /// that no operation is under way.
     pub fn record(&mut self) {
         self.bases = self.devices.iter().map(|d| d.medium()).collect();
         self.shared.trace.lock().events = Some(Vec::new());
@@ -171,7 +173,7 @@ impl SimWorld {
         Some(Recording::new(self.shared.seed, specs.zip(bases).collect(), events))
     }
 
-    /// This world as it is, caches included, in a copy. Faults, counters and a recording stay behind.
+    /// A copy of this world with its caches. Faults, counters and a recording are not copied.
     #[must_use]
     pub fn fork(&self) -> SimWorld {
         let nanos = warpfire_env::Clock::monotonic_nanos(&*self.shared.clock);
@@ -185,7 +187,7 @@ impl SimWorld {
         SimWorld { devices: devices.collect(), shared: shared.clone(), bases: Vec::new() }
     }
 
-    /// The world after a power cut now: what survived, in a copy. This world goes on as if nothing happened.
+    /// A copy of this world after a power cut now. This world goes on without a cut.
     #[must_use]
     pub fn cut(&self, cut: &Cut) -> SimWorld {
         let nanos = warpfire_env::Clock::monotonic_nanos(&*self.shared.clock);
@@ -196,7 +198,7 @@ impl SimWorld {
     }
 }
 
-/// What `cut` leaves of `media`.
+/// The media after `cut`.
 pub(crate) fn cut_media(media: &[Medium], cut: &Cut) -> Vec<Medium> {
     let pending: Vec<_> = media.iter().map(Medium::pending).collect();
     let fates = cut.fates(&pending);

@@ -1,4 +1,4 @@
-//! What a power cut may leave, and that a recording can show all of it.
+//! The states that a power cut may leave, and recordings that reach all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,7 +75,7 @@ fn all_subsets_of_few_changes_and_all_prefixes_of_many_are_listed() {
     assert_eq!(cuts(0, 100, 1).count(), 1, "with nothing pending there is one state");
 }
 
-/// For each sector of a device: what a cut may leave there.
+/// For each sector of a device, the fills that a cut may leave there.
 type Allowed = BTreeMap<u64, BTreeSet<u8>>;
 
 fn check_survivors(after: &SimWorld, device: usize, allowed: &Allowed, blocks: u64, seed: u64) {
@@ -108,6 +108,7 @@ fn seeded_cuts_leave_only_what_the_model_allows_and_reach_much_of_it() {
             let start = random.below(BLOCKS);
             let len = 1 + random.below((BLOCKS - start).min(4));
             let sectors = start * 8..(start + len) * 8;
+            // A flush leaves one allowed value for each sector; a write or discard adds one.
             match random.below(8) {
                 0 => {
                     device.flush().unwrap();
@@ -162,6 +163,7 @@ fn a_recording_replays_to_the_same_media_and_its_cuts_equal_live_ones() {
         }
         let recording = world.take_recording().expect("a recording was begun");
         assert!(world.take_recording().is_none());
+        // The same cut of the replay, after the same event, must leave the same bytes.
         let mut replay = recording.replay();
         for (cut, images) in &live {
             replay.advance().expect("each step is one event");
@@ -173,7 +175,7 @@ fn a_recording_replays_to_the_same_media_and_its_cuts_equal_live_ones() {
 }
 
 #[test]
-fn a_faulty_run_replays_as_what_the_medium_underwent() {
+fn a_faulty_run_replays_to_the_same_medium() {
     use warpfire_sim_env::Fault;
     let mut world = SimWorld::of(1, 1, &DeviceSpec::conventional("c", 8 * BLOCK));
     world.record();

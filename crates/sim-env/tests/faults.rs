@@ -1,4 +1,4 @@
-//! Every fault does what it says, when it says.
+//! Every fault strikes at its operation, with its effect.
 
 use warpfire_env::{Clock, Device, DeviceError, Random};
 use warpfire_sim_env::{DeviceSpec, Fault, OpClass, SimCounters, SimDevice, SimRandom, SimWorld};
@@ -56,7 +56,7 @@ fn a_full_device_takes_what_fits() {
 }
 
 #[test]
-fn a_vanished_device_answers_nothing_and_comes_back_with_what_it_held() {
+fn a_vanished_device_returns_errors_and_comes_back_with_its_content() {
     let world = world();
     let device = &world.sims()[0];
     device.inject(Fault::Vanish { after: 1 });
@@ -101,7 +101,7 @@ fn a_zoned_device_loses_a_write_behind_its_pointer() {
 }
 
 #[test]
-fn a_stale_read_returns_what_was_there_before() {
+fn a_stale_read_returns_the_bytes_before_the_last_write() {
     let world = world();
     let device = &world.sims()[0];
     device.write(0, &block(1)).unwrap();
@@ -145,7 +145,7 @@ fn two_faults_on_one_operation_strike_one_after_the_other() {
 }
 
 #[test]
-fn counters_count_what_was_asked() {
+fn counters_count_requests() {
     let world = world();
     let device = &world.sims()[0];
     device.write(0, &[block(1), block(1)].concat()).unwrap();
@@ -157,7 +157,7 @@ fn counters_count_what_was_asked() {
     assert_eq!(device.counters(), expected);
 }
 
-/// One seed: drawn faults against drawn operations; every outcome and every byte, as text.
+/// Runs drawn operations against drawn faults, and returns every outcome and every byte as text.
 fn run(seed: u64) -> String {
     let world = SimWorld::of(seed, 2, &DeviceSpec::conventional("f", 64 * BLOCK));
     let random = SimRandom::new(seed);
@@ -166,6 +166,7 @@ fn run(seed: u64) -> String {
             device.inject(Fault::draw(&random, 64 * BLOCK, 50));
         }
     }
+    // Everything that a seed determines is part of the text, so equal texts mean equal runs.
     let mut story = String::new();
     for _ in 0..200 {
         let device = &world.sims()[usize::from(random.one_in(2))];

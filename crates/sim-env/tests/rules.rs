@@ -1,4 +1,4 @@
-//! The rules that zoned and append-only devices lay down.
+//! The rules of zoned and append-only devices.
 
 use warpfire_env::{Device, DeviceError};
 use warpfire_sim_env::{Cut, DeviceSpec, DiscardBehavior, Grain, Overwrite, SimWorld, Survival};
@@ -75,7 +75,7 @@ fn an_unflushed_reset_may_be_undone_by_a_cut() {
 }
 
 #[test]
-fn an_append_only_device_tells_of_overwrites_until_a_discard() {
+fn an_append_only_device_records_overwrites_until_a_discard() {
     let world = SimWorld::of(1, 1, &DeviceSpec::append_only("a", 16 * BLOCK));
     let device = &world.sims()[0];
     device.write(0, &blocks(2, 1)).unwrap();
