@@ -315,7 +315,8 @@ impl SimDevice {
                 let written = state.medium.zone_written(offset_bytes / BLOCK);
                 let pointer = written.expect("a zoned medium has pointers") * BLOCK;
                 if within != pointer {
-                    let reason = format!("a write {within} bytes into a zone with its write pointer at {pointer}");
+                    let reason =
+                        format!("a write {within} bytes into a zone with its write pointer at {pointer}");
                     return Err(self.zone_error(offset_bytes, reason));
                 }
                 if within + len_bytes > zone_bytes {
