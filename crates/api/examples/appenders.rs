@@ -1,8 +1,12 @@
-//! Many appenders to one file: `appenders [--appenders 12] [--appends 10000] [--unit-bytes 4096] [--image FILE] [--host DIRECTORY]`.
+//! Many appenders to one file:
+//! `appenders [--appenders 12] [--appends 10000] [--unit-bytes 4096] [--image FILE] [--host DIRECTORY]`.
 //!
-//! Appends each unit in a transaction of its own, from as many threads, and looks whether each is there once and whole, and those of one
-//! appender in their order. Prints how long that took beside one writer that appends as many units to another file by plain calls. With `--host`, which
-//! is a directory of the host or in a mounted pool, the appenders are processes that write with O_APPEND, and so does the one writer.
+//! Each appender is a thread and appends each unit in a transaction of its own. The program checks that every
+//! unit is in the file once and whole, and that the units of one appender keep their order. It prints the
+//! time, beside that of one writer that appends as many units to another file with plain calls.
+//!
+//! With `--host`, a directory of the host or of a mounted pool, the appenders are processes that write with
+//! O_APPEND, and the one writer does so too.
 
 mod measure;
 
@@ -17,11 +21,11 @@ use warpfire::{OpenOptions, Warpfire};
 
 const USAGE: &str = "usage: appenders [--appenders COUNT] [--appends COUNT] [--unit-bytes BYTES] [--image FILE] \
                      [--host DIRECTORY]";
-/// What a process is told that is to be one of the appenders: then a path, its number, and the job's.
+/// The first argument of a child process that is one of the appenders. Path, number and job follow.
 const CHILD: &str = "append";
-/// Both files, as much again on its way, and what warms up.
+/// Space per byte of a unit: for both files, for the log until it is cleaned, and for the warm-up.
 const ROOM: u64 = 6;
-/// As much as a pool has in memory at most, and more.
+/// More bytes than a pool keeps in memory.
 const WARM_BYTES: u64 = 256 << 20;
 
 #[derive(Clone, Copy)]
@@ -43,7 +47,8 @@ impl AppendJob {
         self.appenders * self.appends * self.unit_bytes as u64
     }
 
-    /// Sees that every unit is there once, whole, and after those that its appender brought before.
+    /// Checks that every unit is there once and whole, and that the units of each appender are in their
+    /// order.
     fn check(self, mut read: impl FnMut(&mut [u8]) -> ExampleResult<()>) -> ExampleResult<()> {
         let mut next = vec![0; usize::try_from(self.appenders)?];
         let mut unit = vec![0; self.unit_bytes];
@@ -52,7 +57,7 @@ impl AppendJob {
             let (appender, rest) = unit.split_first_chunk::<8>().ok_or(USAGE)?;
             let (number, _) = rest.split_first_chunk::<8>().ok_or(USAGE)?;
             let (appender, number) = (u64::from_le_bytes(*appender), u64::from_le_bytes(*number));
-            let expected = next.get_mut(usize::try_from(appender)?).ok_or("no appender brought this")?;
+            let expected = next.get_mut(usize::try_from(appender)?).ok_or("a unit names no appender")?;
             if number != *expected || unit != self.unit(appender, number) {
                 return Err(
                     format!("unit {place} is torn, doubled, or not the next of appender {appender}").into()
@@ -105,7 +110,7 @@ impl AppendJob {
         Ok(File::open(path)?.sync_all()?)
     }
 
-    /// Appends what one appender brings, or all of them in turn, to a file of the host.
+    /// Appends the units of some appenders, in turn, to a file of the host.
     fn to_host(self, path: &Path, appenders: std::ops::Range<u64>) -> ExampleResult<()> {
         let mut file = File::options().append(true).create(true).open(path)?;
         for number in 0..self.appends {
@@ -129,7 +134,8 @@ impl AppendJob {
     }
 
     fn on_pool(self, pool: &Warpfire) -> ExampleResult<()> {
-        // The first to write waits for the memory that the pool keeps from then on.
+        // The first writes wait for memory that the pool allocates once. Both timed runs should find it
+        // allocated.
         let warm = WARM_BYTES.div_ceil(self.appenders * self.unit_bytes as u64);
         AppendJob { appends: self.appends.min(warm), ..self }.in_order(pool)?;
         pool.remove_file("/alone")?;

@@ -1,8 +1,10 @@
 //! Fills a pool with very many small files and waits to be killed: `fill IMAGE FILES ORDER`.
 //!
-//! ORDER is that of names: `sorted`, or `random`, as hashes would be.
-//! All but the last thousand are synced together, the last thousand one by one, so that a commit log is left to replay; then
-//! ten thousand more are made that nobody syncs. `scripts/scale` kills it then, and times how the pool comes back.
+//! ORDER is the order of the names: `sorted`, or `random`, which scatters them as hashes would.
+//!
+//! One sync covers all files but the last thousand. Those are synced one by one, so that recovery has a
+//! commit log to replay. Then ten thousand more are made without a sync. `scripts/scale` kills the program
+//! there and times how long the pool takes to open.
 
 use std::error::Error;
 
@@ -10,7 +12,8 @@ use warpfire::Pool;
 
 const SYNCED_ALONE: u64 = 1000;
 const UNSYNCED: u64 = 10_000;
-/// Multiplying by an odd number gives each file a name of its own, anywhere among the others.
+/// Multiplying by an odd number permutes the numbers, so each file gets a name of its own anywhere among the
+/// others.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -20,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let spread = match order.as_str() {
         "sorted" => 1,
         "random" => ODD,
-        _ => return Err(format!("'{order}' is no order: sorted or random").into()),
+        _ => return Err(format!("'{order}' is not an order: write sorted or random").into()),
     };
     let fs = Pool::options().open([image])?;
     fs.create_dir_all("/files")?;

@@ -1,8 +1,10 @@
-//! A store of images in one file, with an index behind them and a footer that says where that is:
+//! A store of images in one file, with an index after them and a footer that says where the index is:
 //! `images [--images 200] [--image-kb 100] [--reads 2000] [--image FILE] [--host DIRECTORY]`.
 //!
-//! Images come as files of their own, in two lots. By pointers, a lot takes the index's place in one transaction that copies no image and that no reader sees half
-//! of; by copying, each image is read and written. Then images are read by Zipf's law, through the index. Prints the time of each with its sync.
+//! Images arrive as files of their own, in two lots. By pointers, one transaction puts a lot in the place of
+//! the index and a new index after it: no image is copied, and no reader sees half of it. By copying, each
+//! image is read and written. Then images are read through the index, with frequencies by Zipf's law. The
+//! program prints the time of each step, its sync included.
 
 mod measure;
 mod storage;
@@ -12,20 +14,20 @@ use storage::{Storage, StoredFile, make};
 use warpfire::{OpenOptions, Warpfire};
 
 const USAGE: &str = "usage: images [--images IMAGES] [--image-kb KILOBYTES] [--reads READS] [--image FILE] [--host DIRECTORY]";
-/// Room for the images, what is copied of them, and as much again for the log.
+/// Space per byte of an image: for the files, for the store, and for the log until it is cleaned.
 const ROOM: u64 = 6;
-/// Of an image in the index: where it begins and its length, eight bytes each.
+/// An entry of the index: offset and length of an image, eight bytes each.
 const ENTRY_BYTES: usize = 16;
-/// Where the index begins, and how many images there are, eight bytes each.
+/// The footer: offset of the index and the number of images, eight bytes each.
 const FOOTER_BYTES: usize = 16;
 
-/// Images in the order in which they were drawn.
+/// Images with their lengths, which are drawn at random.
 struct ImageJob {
     lens: Vec<u64>,
     reads: u64,
 }
 
-/// Numbers that look random (`SplitMix64`).
+/// Random numbers (`SplitMix64`).
 struct ImageChoice(u64);
 
 impl ImageChoice {
@@ -39,7 +41,7 @@ impl ImageChoice {
 
 fn word(bytes: &[u8], at: usize) -> u64 {
     let word = bytes.get(at..at + 8).and_then(|word| word.first_chunk());
-    u64::from_le_bytes(*word.expect("the index is as long as it says"))
+    u64::from_le_bytes(*word.expect("the index is as long as the footer says"))
 }
 
 fn name(image: usize) -> String {
@@ -51,7 +53,7 @@ impl ImageJob {
         vec![number as u8; usize::try_from(self.lens[number]).expect("an image fits in memory")]
     }
 
-    /// The images, as files.
+    /// Makes the images as files.
     fn bring(&self, storage: &Storage) -> ExampleResult<Vec<StoredFile>> {
         let file = |number| {
             let file = storage.make(&name(number))?;
@@ -62,7 +64,7 @@ impl ImageJob {
         (0..self.lens.len()).map(file).collect()
     }
 
-    /// Where the first images end, and their index with its footer.
+    /// The offset where the first `count` images end, and their index with its footer.
     fn index(&self, count: usize) -> (u64, Vec<u8>) {
         let mut index = Vec::with_capacity(count * ENTRY_BYTES + FOOTER_BYTES);
         let mut at = 0u64;
@@ -76,7 +78,7 @@ impl ImageJob {
         (at, index)
     }
 
-    /// The two lots: up to where, each time.
+    /// The ranges of images that the two lots add.
     fn lots(&self) -> [(usize, usize); 2] {
         let half = self.lens.len() / 2;
         [(0, half), (half, self.lens.len())]
@@ -118,7 +120,7 @@ impl ImageJob {
         storage.pool().map_or(Ok(()), |pool| Ok(pool.sync()?))
     }
 
-    /// Reads images through the index, the n-th most wanted one n times more rarely than the first.
+    /// Reads images through the index. The n-th most frequent one is read n times less often than the first.
     fn read(&self, store: &StoredFile, len: u64) -> ExampleResult<()> {
         let mut footer = [0; FOOTER_BYTES];
         store.read(&mut footer, len - FOOTER_BYTES as u64)?;
@@ -141,7 +143,7 @@ impl ImageJob {
             let mut image = vec![0; usize::try_from(len)?];
             store.read(&mut image, at)?;
             if image.iter().any(|byte| *byte != number as u8) {
-                return Err(format!("image {number} is not what was stored").into());
+                return Err(format!("image {number} differs from the one that was stored").into());
             }
         }
         Ok(())
@@ -161,7 +163,7 @@ fn main() -> ExampleResult<()> {
     let mut files = job.bring(&Storage::Pool(pool.clone()))?;
     let by_pointers = measured(Some(&pool), "add by pointers", || job.add_by_pointers(&pool))?;
     let store = StoredFile::Pool(pool.open("/by-pointers")?);
-    measured(Some(&pool), "read what pointers made", || job.read(&store, len))?;
+    measured(Some(&pool), "read the store made by pointers", || job.read(&store, len))?;
     for storage in Storage::all(&pool, flags.directory("host")) {
         if matches!(storage, Storage::Host(_)) {
             files = job.bring(&storage)?;
@@ -170,7 +172,7 @@ fn main() -> ExampleResult<()> {
         let what = format!("add by copying, in {}", storage.name());
         let by_copying = measured(storage.pool(), &what, || job.add_by_copying(&storage, &files, &store))?;
         println!("{:34} {:9.1} times as long", "", by_copying / by_pointers);
-        measured(storage.pool(), "read what copying made", || job.read(&store, len))?;
+        measured(storage.pool(), "read the store made by copying", || job.read(&store, len))?;
         storage.remove("by-copying")?;
         (0..job.lens.len()).try_for_each(|number| storage.remove(&name(number)))?;
     }

@@ -1,8 +1,11 @@
-//! One large transaction: `large IMAGE files COUNT` makes files of 100 bytes, `large IMAGE opened COUNT` the same as programs do, by a path, a handle and
-//! a write, and `large IMAGE bytes COUNT` writes one file in pieces of 1 MiB.
+//! One large transaction.
+//! - `large IMAGE files COUNT` makes files of 100 bytes.
+//! - `large IMAGE opened COUNT` makes them as programs do: by a path, a handle and a write.
+//! - `large IMAGE bytes COUNT` writes one file in pieces of 1 MiB.
 //!
-//! IMAGE must not be there yet. Prints how long the calls took and the durable commit, what was given to the device, and the most memory that the process had.
-//! Reopens the pool and reads back what was committed.
+//! IMAGE must not exist. The program prints the time of the calls and of the durable commit, the bytes
+//! written to the device, and the peak memory of the process. Then it reopens the pool and reads the
+//! committed data.
 
 use std::error::Error;
 
@@ -15,7 +18,7 @@ const USAGE: &str = "usage: large IMAGE files|opened|bytes COUNT";
 const FILE_BYTES: u64 = 100;
 const FILES_PER_DIRECTORY: u64 = 10_000;
 const PIECE_BYTES: u64 = 1 << 20;
-/// Room for what is committed, and as much again for the log.
+/// Space per byte that is committed: for the data, and for the log until it is cleaned.
 const ROOM: u64 = 2;
 const ROOM_PER_FILE: u64 = 1024;
 
@@ -37,12 +40,12 @@ fn main() -> ExampleResult {
         _ => write(&tx, count)?,
     }
     let called = seconds_since(start);
-    println!("{called:8.2} s  calls; most memory {} MiB", most_memory_mib()?);
+    println!("{called:8.2} s  calls; peak memory {} MiB", most_memory_mib()?);
     if pool.exists("/0") {
-        return Err("something of the transaction was seen before its commit".into());
+        return Err("a change of the transaction is visible before its commit".into());
     }
     tx.commit_durable()?;
-    println!("{:8.2} s  commit; most memory {} MiB", seconds_since(start) - called, most_memory_mib()?);
+    println!("{:8.2} s  commit; peak memory {} MiB", seconds_since(start) - called, most_memory_mib()?);
     println!("{:8.2} GB to the device", pool.stats().counters().written_bytes as f64 / 1e9);
     pool.close()?;
     let start = SystemClock.monotonic_nanos();
@@ -52,11 +55,7 @@ fn main() -> ExampleResult {
     } else {
         check_bytes(&pool, count)?
     }
-    println!(
-        "{:8.2} s  reopened and read back; most memory {} MiB",
-        seconds_since(start),
-        most_memory_mib()?
-    );
+    println!("{:8.2} s  reopened and read; peak memory {} MiB", seconds_since(start), most_memory_mib()?);
     Ok(())
 }
 
@@ -91,7 +90,7 @@ fn make_opened(tx: &Tx, count: u64) -> ExampleResult {
 fn check_files(pool: &Warpfire, count: u64) -> ExampleResult {
     for number in 0..count {
         if pool.read(format!("{}/{number}", number / FILES_PER_DIRECTORY))? != content(number) {
-            return Err(format!("file {number} is not what was committed").into());
+            return Err(format!("file {number} differs from the committed one").into());
         }
     }
     Ok(())
@@ -115,7 +114,7 @@ fn check_bytes(pool: &Warpfire, count: u64) -> ExampleResult {
     for number in 0..count / PIECE_BYTES {
         file.read_exact_at(&mut bytes, number * PIECE_BYTES)?;
         if bytes != piece(number) {
-            return Err(format!("piece {number} is not what was committed").into());
+            return Err(format!("piece {number} differs from the committed one").into());
         }
     }
     Ok(())

@@ -1,12 +1,14 @@
-//! A work queue in one file: workers append units to it, others take them from its head and file what they have done:
-//! `queue [--units 96] [--unit-kb 1000] [--appenders 12] [--consumers 4] [--image FILE] [--mount DIRECTORY] [--host DIRECTORY]`.
+//! A work queue in one file. Appenders append units to it; consumers take units from its head and move them
+//! into files of their own: `queue [--units 96] [--unit-kb 1000] [--appenders 12] [--consumers 4] [--image
+//! FILE] [--mount DIRECTORY] [--host DIRECTORY]`.
 //!
-//! With `--mount`, a directory in a mounted pool, the workers are processes (`processes/mod.rs`), there and in the host's directory. Without, they are threads that use the
-//! library.
+//! With `--mount`, a directory of a mounted pool, the workers are processes (`processes/mod.rs`), there and
+//! in the host's directory. Without it they are threads that use the library.
 //!
-//! By pointers, an append finds the end by itself, and a consumer moves a unit into its own file in a transaction, so that after a crash each
-//! unit has been taken once or is still in the queue. With plain reads and writes the workers lock the queue's ends, a consumer writes the unit anew,
-//! and a crash may lose or double one. Both read each unit once. Prints the time of each, with a sync at the end.
+//! By pointers, an append finds the end by itself, and a consumer moves a unit into its own file in a
+//! transaction: after a crash each unit has been taken once or is still in the queue. By copying, the workers
+//! lock the ends of the queue, and a consumer writes the unit again: a crash may lose a unit or double it.
+//! Both ways read each unit once. The program prints the time of each, with a sync at the end.
 
 mod measure;
 mod processes;
@@ -25,9 +27,10 @@ use warpfire::{ErrorKind, OpenOptions, Warpfire};
 
 const USAGE: &str = "usage: queue [--units UNITS] [--unit-kb KILOBYTES] [--appenders WORKERS] [--consumers WORKERS] \
                      [--image FILE] [--mount DIRECTORY] [--host DIRECTORY]";
-/// Room for the queue, what is filed of it, and as much again for the log.
+/// Space per byte of a unit: for the queue, for the files of the consumers, and for the log until it is
+/// cleaned.
 const ROOM: u64 = 6;
-/// A consumer looks again so much later when the queue is empty.
+/// A consumer that finds the queue empty looks again after this time.
 const PAUSE: Duration = Duration::from_micros(200);
 
 #[derive(Clone, Copy)]
@@ -43,12 +46,12 @@ impl QueueJob {
         vec![number as u8; usize::try_from(self.unit_bytes).expect("a unit fits in memory")]
     }
 
-    /// Every unit that an appender brings.
+    /// The numbers of the units that one appender appends.
     fn units_of(self, appender: u64) -> impl Iterator<Item = u64> {
         (0..self.units).filter(move |unit| unit % self.appenders == appender)
     }
 
-    /// What is done with a unit: it is looked at.
+    /// The work on a unit: it checks the bytes and returns the number in them.
     fn look(self, unit: &[u8]) -> ExampleResult<u64> {
         let first = *unit.first().ok_or("a unit is not empty")?;
         if unit.iter().any(|byte| *byte != first) {
@@ -57,13 +60,13 @@ impl QueueJob {
         Ok(u64::from(first))
     }
 
-    /// Sees that each unit was looked at once, by the sum of what was seen.
+    /// Checks by the sum of the numbers that each unit was worked on once.
     fn check(self, done: u64) -> ExampleResult<()> {
         let expected: u64 = (0..self.units).map(|unit| u64::from(unit as u8)).sum();
         if done == expected { Ok(()) } else { Err("a unit was lost, or taken twice".into()) }
     }
 
-    /// Runs all workers, and sees that each unit was worked on once.
+    /// Runs all workers and checks that each unit was worked on once.
     fn run(
         self,
         append: impl Fn(u64) -> ExampleResult<()> + Sync,
@@ -102,7 +105,8 @@ impl QueueJob {
         Ok(pool.sync()?)
     }
 
-    /// Moves the unit at the head to a worker's file. Gives its number; `None` when all are taken.
+    /// Moves the unit at the head to the file of a worker and returns its number; `None` when all units are
+    /// taken.
     fn take(self, pool: &Warpfire, worker: u64) -> ExampleResult<Option<u64>> {
         loop {
             let taken = pool.transact(|tx| {
@@ -122,7 +126,7 @@ impl QueueJob {
                 Ok((head, true)) => return Ok(Some(head)),
                 Ok((head, false)) if head == self.units => return Ok(None),
                 Ok(_) => thread::park_timeout(PAUSE),
-                // Others were quicker each time.
+                // Other consumers committed first, each time.
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
                 Err(error) => return Err(error.into()),
             }
@@ -169,9 +173,9 @@ impl QueueJob {
         queue.settle()
     }
 
-    /// By threads on the library, in a pool that is made anew.
+    /// Runs the job by threads on the library, in a new pool.
     fn in_threads(self, flags: &Flags) -> ExampleResult<()> {
-        println!("workers are threads on the library: no mounted pool was named");
+        println!("--mount is not given: the workers are threads on the library");
         let pool = flags.pool(ROOM * self.units * self.unit_bytes)?;
         let by_pointers = measured(Some(&pool), "queue by pointers", || self.by_pointers(&pool))?;
         for place in Storage::all(&pool, flags.directory("host")) {
@@ -184,7 +188,7 @@ impl QueueJob {
         Ok(())
     }
 
-    /// By processes, in a mounted pool and on the host.
+    /// Runs the job by processes, in a mounted pool and on the host.
     fn in_processes(self, mount: &Path, host: Option<&Path>) -> ExampleResult<()> {
         let run = |directory: &Path, filing| processes::run(self, directory, filing);
         let by_pointers = measured(None, "mounted, by pointers", || run(mount, Filing::Pointers))?;

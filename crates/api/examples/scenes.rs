@@ -1,7 +1,8 @@
-//! A film of many scenes is shuffled, by pointers and by copying: `scenes IMAGE MEGABYTES SCENES`.
+//! Shuffles the scenes of a film, by pointers and by copying: `scenes IMAGE MEGABYTES SCENES`.
 //!
-//! IMAGE is made anew. Scenes are of different lengths, so that they begin at any byte. Prints how long each step took, what it wrote to the device, and how fast the
-//! result is read, beside the film before: again, because the first time gathers scenes that are small.
+//! IMAGE is overwritten. Scenes have different lengths, so they begin at any byte. The program prints the
+//! time of each step, the bytes that it wrote to the device, and how fast the film is read before and after.
+//! It reads the shuffled film twice, because the first read defragments small scenes.
 
 use std::error::Error;
 
@@ -13,7 +14,7 @@ const MEGABYTE: f64 = 1e6;
 /// Multiplying by an odd number and keeping the remainder scatters scenes.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Room for the film, its copy, and as much again for the log.
+/// Space per byte of the film: for it, for its copy, and for the log until it is cleaned.
 const ROOM: u64 = 4;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -43,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         shuffled.paste_at(&Slice::join(&taken)?, 0)?;
         fs.sync()
     })?;
-    measured(&fs, "read the shuffled", bytes, || read(&shuffled))?;
+    measured(&fs, "read the shuffled film", bytes, || read(&shuffled))?;
     measured(&fs, "read it again", bytes, || read(&shuffled))?;
 
     let copied = make("/copied")?;
@@ -56,20 +57,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         fs.sync()
     })?;
     if !same(&shuffled, &copied, bytes)? {
-        return Err("the two differ".into());
+        return Err("the two shuffled films differ".into());
     }
     measured(&fs, "copy the film by pointers", bytes, || fs.copy("/film", "/again").map(|_| ()))?;
     Ok(())
 }
 
-/// Where scenes begin and end, at uneven places.
+/// The offsets at which scenes begin and end, at uneven distances.
 fn cuts(bytes: u64, scenes: u64) -> Vec<u64> {
     let even = |n: u64| n * (bytes / scenes);
     let uneven = |n: u64| even(n) + n.wrapping_mul(ODD) % (bytes / scenes / 2).max(1);
     std::iter::once(0).chain((1..scenes).map(uneven)).chain([bytes]).collect()
 }
 
-/// Each scene once.
+/// The scenes in a scattered order, each once.
 fn order(scenes: u64) -> impl Iterator<Item = usize> {
     let mut all: Vec<u64> = (0..scenes).collect();
     all.sort_by_key(|n| n.wrapping_mul(ODD));

@@ -1,13 +1,14 @@
 //! Very many small appends to one file: `small_appends IMAGE COUNT BYTES`.
 //!
-//! IMAGE is made anew. Prints how many appends a second one thread makes, the final sync included, and what the metadata of the file takes once all is merged.
+//! IMAGE is overwritten. The program prints how many appends one thread makes per second, with and without
+//! the final sync, and the metadata that the file takes after compaction.
 
 use std::error::Error;
 
 use warpfire::{OpenOptions, Pool};
 use warpfire_env::{Clock, SystemClock};
 
-/// Room for the data, and as much again for what is on its way.
+/// Space per byte that is appended: for the data, and for the log until it is cleaned.
 const ROOM: u64 = 8;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -33,11 +34,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs.filesystem().engine().compact()?;
     let live_bytes = fs.stats().space.live_bytes;
     let kept = live_bytes.saturating_sub(bytes) as f64 / count as f64;
-    println!("{live_bytes} bytes live for {bytes} of data: {kept:.2} bytes of metadata for each append");
+    println!(
+        "{live_bytes} live bytes for {bytes} bytes of data: {kept:.2} bytes of metadata for each append"
+    );
     let mut last = vec![0; len];
     log.read_exact_at(&mut last, bytes - len as u64)?;
     if last != record {
-        return Err("the last append is not what was appended".into());
+        return Err("the last append reads differently".into());
     }
     Ok(())
 }

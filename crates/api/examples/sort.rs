@@ -1,9 +1,10 @@
-//! Records of one size are sorted by their keys, by moving pointers and by copying:
+//! Sorts records of one size by their keys, by moving pointers and by copying:
 //! `sort [--mb 64] [--record-kb 100] [--image FILE] [--host DIRECTORY]`.
 //!
-//! By pointers, only keys are read, and the sorted file is made of slices of the other one. By copying, each record is read and written once, in the order of
-//! the keys: no sort of this many bytes that copies can do with less. The same is done on the host if it is named.
-//! Prints the time of each with its sync, and what it wrote to the devices. IMAGE is made anew; without it the pool is in memory.
+//! By pointers, only keys are read, and the sorted file consists of slices of the other one. By copying, each
+//! record is read and written once, in the order of the keys; no sort that copies can do with less. With
+//! `--host` the program also sorts by copying there. It prints the time of each way, its sync included, and
+//! the bytes written to the devices. IMAGE is overwritten; without it the pool is in memory.
 
 mod measure;
 mod storage;
@@ -16,7 +17,7 @@ const USAGE: &str = "usage: sort [--mb MEGABYTES] [--record-kb KILOBYTES] [--ima
 const KEY_BYTES: usize = 8;
 /// Multiplying by an odd number scatters keys.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Room for the records, what is copied of them, and as much again for the log.
+/// Space per byte of a record: for the records, for their copy, and for the log until it is cleaned.
 const ROOM: u64 = 4;
 
 /// Records in a file, one after the other.
@@ -31,7 +32,7 @@ impl RecordSet {
         number * self.bytes as u64
     }
 
-    /// The record that is written in this place.
+    /// The record with this number.
     fn record(self, number: u64) -> Vec<u8> {
         let key = number.wrapping_mul(ODD);
         let mut record = vec![key as u8; self.bytes];
@@ -44,7 +45,7 @@ impl RecordSet {
         file.settle()
     }
 
-    /// The places of the records, by key.
+    /// The numbers of the records in the order of their keys.
     fn order(self, file: &StoredFile) -> ExampleResult<Vec<u64>> {
         let key = |number| {
             let mut key = [0; KEY_BYTES];
@@ -72,7 +73,7 @@ impl RecordSet {
             sorted.read(&mut record, self.at(place))?;
             let (key, rest) = record.split_first_chunk::<KEY_BYTES>().ok_or("a record has a key")?;
             if *key < last || rest.iter().any(|byte| *byte != key[KEY_BYTES - 1]) {
-                return Err(format!("record {place} is not where it belongs").into());
+                return Err(format!("record {place} is out of order").into());
             }
             last = *key;
         }

@@ -1,7 +1,8 @@
-//! What a transaction costs beside plain calls: `transactions COUNT`, on a pool in memory.
+//! The cost of a transaction beside plain calls: `transactions COUNT`, on a pool in memory.
 //!
-//! Prints microseconds for each: a file of 100 bytes made by a plain call and in a transaction of its own, 64 bytes written into one file
-//! likewise, and files made many to a transaction.
+//! Prints microseconds per operation. A file of 100 bytes is made by a plain call, in a transaction of its
+//! own, and in one with many others. 64 bytes are written into one file by plain calls and in transactions of
+//! their own.
 
 use std::error::Error;
 

@@ -1,8 +1,9 @@
-//! A session that goes wrong is undone: `rm -r` of a tree, and then an abort:
+//! Undoes a session that goes wrong: `rm -r` of a tree, then an abort:
 //! `undo [--files 2000] [--file-kb 4] [--image FILE] [--host DIRECTORY]`.
 //!
-//! In a transaction the tree is gone for who removed it, and there for all others; the abort brings it back. Without one, the tree
-//! is copied before, and renamed back after. Prints the time of both ways, without a sync.
+//! In a transaction, only the session sees that the tree is gone, and the abort brings it back. Without one,
+//! the program copies the tree first and renames the copy afterwards. It prints the time of both ways,
+//! without a sync.
 
 mod measure;
 
@@ -14,7 +15,7 @@ use warpfire::Warpfire;
 
 const USAGE: &str = "usage: undo [--files FILES] [--file-kb KILOBYTES] [--image FILE] [--host DIRECTORY]";
 const FILES_PER_DIRECTORY: u64 = 100;
-/// Room for the tree, its copy, and as much again for the log.
+/// Space per byte of the tree: for it, for its copy, and for the log until it is cleaned.
 const ROOM: u64 = 4;
 
 struct SampleTree {
@@ -40,7 +41,7 @@ impl SampleTree {
     fn check(&self, pool: &Warpfire) -> ExampleResult<()> {
         for name in self.names() {
             if pool.read(format!("/tree/{name}"))?.len() != self.file_bytes {
-                return Err(format!("{name} is not what it was").into());
+                return Err(format!("{name} has another length than before").into());
             }
         }
         Ok(())
@@ -51,7 +52,7 @@ impl SampleTree {
         session.remove_dir_all("/tree")?;
         session.write("/note", b"it is all gone")?;
         if session.exists("/tree") || !pool.exists("/tree") || pool.exists("/note") {
-            return Err("what a session does is for itself".into());
+            return Err("the changes of a session are visible to it alone".into());
         }
         session.abort();
         Ok(())

@@ -1,4 +1,4 @@
-//! What a transaction would change.
+//! The changes that a transaction would make, path by path.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::{Engine, Metadata, Result, Tx};
 pub struct Change(warpfire_fs::PathChange);
 
 impl Change {
-    /// Where: of a name that goes where it was, else where it will be.
+    /// The path: of a name that is removed, the old one, otherwise the one after the commit.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0.path
@@ -24,39 +24,40 @@ impl Change {
         &self.0.kind
     }
 
-    /// What the file was; `None` if it is made.
+    /// The attributes before; `None` if the file is new.
     #[must_use]
     pub fn before(&self) -> Option<Metadata> {
         self.0.before.map(Metadata::from)
     }
 
-    /// What it will be; `None` if its name goes.
+    /// The attributes after; `None` if the name is removed.
     #[must_use]
     pub fn after(&self) -> Option<Metadata> {
         self.0.after.map(Metadata::from)
     }
 
-    /// What differs between `before` and `after`. Of a file of several names it is told once; times that the filesystem keeps for a folder by itself
-    /// do not count.
+    /// The properties that differ between [`before`](Change::before) and [`after`](Change::after). For a file
+    /// with several names only one of the changes lists them. The times of a directory, which the filesystem
+    /// keeps itself, do not count.
     #[must_use]
     pub fn aspects(&self) -> Vec<Aspect> {
         self.0.aspects()
     }
 
-    /// Where the content will be another one.
+    /// The ranges of the content that differ.
     #[must_use]
     pub fn data(&self) -> &ChangedRanges {
         &self.0.data
     }
 
-    /// How many extended attributes come, go, or get another value, and the names of the first.
+    /// How many extended attributes are added, removed or changed, and the names of the first of them.
     #[must_use]
     pub fn xattrs(&self) -> (u64, &[OsString]) {
         (self.0.xattrs.0, &self.0.xattrs.1)
     }
 }
 
-/// The changes of a transaction, from [`Tx::diff`].
+/// The changes of a transaction, as an iterator. From [`Tx::diff`].
 #[derive(Debug)]
 pub struct Diff(warpfire_fs::Diff<Engine>);
 
@@ -69,9 +70,11 @@ impl Iterator for Diff {
 }
 
 impl Tx {
-    /// What a commit would change now, in the order of the paths: folders before what they hold, names in the order of their bytes. It is against what was there
-    /// when the transaction began; what others have changed since, and whether that conflicts, it does not say. Whoever asks sees all of it, whatever the
-    /// permissions of the folders. A folder that was moved is one change; what is in it, none.
+    /// Lists the changes that a commit would make now, ordered by path: a directory before the names in it,
+    /// names in the order of their bytes. The list compares with the pool as of the beginning of the
+    /// transaction. It ignores later commits of others, so it does not predict a conflict. It shows every
+    /// change, whatever the permissions of the directories. A moved directory is one change; the names in it
+    /// are not listed.
     ///
     /// ```
     /// use warpfire::{ChangeKind, Pool};
@@ -88,8 +91,9 @@ impl Tx {
     ///         kind => println!("{kind:?} {} {:?}", change.path().display(), change.aspects()),
     ///     }
     /// }
-    /// # let told = tx.diff()?.map(|change| Ok(change?.path().to_owned())).collect::<warpfire::Result<Vec<_>>>()?;
-    /// # assert_eq!(told, [std::path::Path::new("/copy"), std::path::Path::new("/letter")]);
+    /// # let paths =
+    /// #     tx.diff()?.map(|change| Ok(change?.path().to_owned())).collect::<warpfire::Result<Vec<_>>>()?;
+    /// # assert_eq!(paths, [std::path::Path::new("/copy"), std::path::Path::new("/letter")]);
     /// # Ok::<(), warpfire::Error>(())
     /// ```
     ///

@@ -1,4 +1,4 @@
-//! Folders: a handle for many calls on the files in one, and listing.
+//! Directories: a handle for many calls on the files in one, and listing.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -11,7 +11,8 @@ use warpfire_meta::Storage;
 use crate::warpfire::FILE_MODE;
 use crate::{Engine, File, FileType, Metadata, Result, SetMetadata, Warpfire};
 
-/// An open folder. Calls on the files in it need no walk along a path, and making a small file through it is one commit.
+/// An open directory. Its calls take names, not paths: they skip the walk from the root. The directory stays
+/// usable after it was renamed or moved.
 ///
 /// ```
 /// use warpfire::Pool;
@@ -60,10 +61,12 @@ impl<E: Storage> Dir<E> {
         Ok(self.pool.fs().lookup(&self.pool.identity().caller(), &self.node, name.as_bytes())?)
     }
 
-    /// Makes the file hold these bytes and nothing else. A new file is made with them in one commit.
+    /// As [`Warpfire::write`], for a name in this directory. A name that is missing costs one commit and one
+    /// lookup.
     ///
     /// # Errors
-    /// `PermissionDenied`, `IsADirectory`, `NoSpace`, `InvalidInput` for a name that can not be.
+    /// `PermissionDenied`, `IsADirectory`, `NoSpace`; `InvalidInput` for a name that is empty, has a `/`, or
+    /// is longer than 255 bytes.
     pub fn write(&self, name: impl AsRef<OsStr>, bytes: impl AsRef<[u8]>) -> Result<()> {
         let (name, bytes) = (name.as_ref(), bytes.as_ref());
         let caller = self.pool.identity().caller();
@@ -80,7 +83,8 @@ impl<E: Storage> Dir<E> {
         file.write_all_at(bytes, 0)
     }
 
-    /// As [`write`](Dir::write), and sets permissions, owner and times. A new file is made with all of it in one commit.
+    /// As [`write`](Dir::write), and sets permissions, owner and times. A new file gets all of it in one
+    /// commit.
     ///
     /// # Errors
     /// As [`write`](Dir::write) and [`Warpfire::set_metadata`].
@@ -102,7 +106,7 @@ impl<E: Storage> Dir<E> {
         Ok(())
     }
 
-    /// A whole file.
+    /// Reads a whole file.
     ///
     /// # Errors
     /// `NotFound`, `IsADirectory`, `PermissionDenied`, `Damaged`.
@@ -110,7 +114,7 @@ impl<E: Storage> Dir<E> {
         let name = name.as_ref();
         let caller = self.pool.identity().caller();
         match self.pool.fs().read_file(&caller, &self.node, name.as_bytes()) {
-            // A symbolic link: what it leads to is meant.
+            // It is a symbolic link. Opening follows it.
             Err(FsError::Invalid(_)) => self.open(name)?.read_to_end(),
             other => Ok(other?),
         }
@@ -125,7 +129,7 @@ impl<E: Storage> Dir<E> {
         crate::OpenOptions::new().read(true).open_node(&self.pool, node)
     }
 
-    /// What is known about a file; of a symbolic link, about itself.
+    /// Size, type, permissions, owner and times of a file; of a symbolic link, its own.
     ///
     /// # Errors
     /// `NotFound`, `PermissionDenied`.
@@ -133,7 +137,7 @@ impl<E: Storage> Dir<E> {
         Ok(self.pool.fs().getattr(&*self.child(name.as_ref())?).into())
     }
 
-    /// Removes anything but a folder.
+    /// Removes a name of anything but a directory.
     ///
     /// # Errors
     /// `NotFound`, `IsADirectory`, `PermissionDenied`.
@@ -142,7 +146,7 @@ impl<E: Storage> Dir<E> {
         Ok(self.pool.fs().unlink(&caller, &self.node, name.as_ref().as_bytes())?)
     }
 
-    /// Swaps what two names in the directory lead to, in one commit: at every moment both are there.
+    /// Swaps two names of this directory in one commit, so both exist at every moment.
     ///
     /// # Errors
     /// As [`Warpfire::exchange`].
@@ -152,7 +156,7 @@ impl<E: Storage> Dir<E> {
         Ok(self.pool.fs().exchange(&caller, (&self.node, a), (&self.node, b))?)
     }
 
-    /// The names in the folder, in the order of their bytes, read as they are asked for.
+    /// Lists the directory, as [`Warpfire::read_dir`].
     ///
     /// # Errors
     /// `PermissionDenied`.
@@ -161,15 +165,15 @@ impl<E: Storage> Dir<E> {
     }
 }
 
-/// Names read at a time.
+/// Names per page: one call of the filesystem reads so many.
 const PAGE_NAMES: usize = 1024;
 
-/// The names in a folder, as they are asked for. A name that is there all the time comes exactly once, whatever else changes meanwhile; `.` and
-/// `..` do not come.
+/// A listing of a directory, page by page, without `.` and `..`. A name that exists from the first page to
+/// the last comes exactly once, whatever else changes in between.
 pub struct ReadDir<E: Storage = Engine> {
     dir: Dir<E>,
     page: VecDeque<warpfire_fs::DirEntry>,
-    /// Where to go on; `None` once there is nothing left beyond the page.
+    /// The last name of the page. `None` if no page follows.
     after: Option<Vec<u8>>,
 }
 
@@ -210,7 +214,7 @@ impl<E: Storage> Iterator for ReadDir<E> {
     }
 }
 
-/// One name of a folder.
+/// One name of a directory.
 pub struct DirEntry<E: Storage = Engine> {
     dir: Dir<E>,
     entry: warpfire_fs::DirEntry,
@@ -235,22 +239,22 @@ impl<E: Storage> DirEntry<E> {
         OsStr::from_bytes(&self.entry.name)
     }
 
-    /// What kind of file it leads to.
+    /// The type of the file, as of when its page was read.
     #[must_use]
     pub fn file_type(&self) -> FileType {
         self.entry.kind.into()
     }
 
-    /// Number of the inode that it leads to.
+    /// The inode number of the file.
     #[must_use]
     pub fn ino(&self) -> u64 {
         self.entry.ino
     }
 
-    /// What is known about it; of a symbolic link, about itself.
+    /// Size, type, permissions, owner and times as of now; of a symbolic link, its own.
     ///
     /// # Errors
-    /// `NotFound` if it has gone meanwhile; `PermissionDenied`.
+    /// `NotFound` if the name has been removed since; `PermissionDenied`.
     pub fn metadata(&self) -> Result<Metadata> {
         self.dir.metadata(self.file_name())
     }

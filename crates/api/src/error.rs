@@ -1,4 +1,4 @@
-//! What can go wrong, in few kinds, each with what to do about it.
+//! Errors in few kinds, each with what the caller can do. This file maps the errors of all lower crates.
 
 use std::fmt;
 use std::io;
@@ -11,10 +11,10 @@ use warpfire_log::LogError;
 use warpfire_meta::MetaError;
 use warpfire_pool::{DeviceSetError, PoolError};
 
-/// What a call of this library gives.
+/// The result of a call of this library.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a call failed. Its text is one sentence without a full stop; [`hint`](Error::hint) says what to do.
+/// Why a call failed. The text is one sentence without a full stop; [`hint`](Error::hint) says what to try.
 #[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -23,47 +23,55 @@ pub struct Error {
     hint: Option<&'static str>,
 }
 
-/// The kinds of failure that a program can tell apart.
+/// The kinds of failure that a program can distinguish. Each names what the caller can do.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// No such file or folder, or no such device.
+    /// No such file or directory, extended attribute, or device. Check the path.
     NotFound,
-    /// The name is taken, or a device holds something already.
+    /// The name is taken, or a device holds data already. Choose another, or overwrite it knowingly.
     AlreadyExists,
-    /// A folder was needed.
+    /// Part of the path is not a directory. Check the path.
     NotADirectory,
-    /// A folder will not do.
+    /// The call works on files, and the path leads to a directory. Use the call for directories.
     IsADirectory,
-    /// The folder still holds names.
+    /// The directory still holds names. Remove them first, or use
+    /// [`remove_dir_all`](crate::Warpfire::remove_dir_all).
     DirectoryNotEmpty,
-    /// The caller's identity may not do this.
+    /// The identity of the handle may not do this. Use another identity, or change owner or permissions.
     PermissionDenied,
-    /// The call itself is wrong: a name too long, an offset out of range, a geometry that can not be.
+    /// The call itself is wrong: a name that is too long, an offset out of range, an impossible geometry.
+    /// Repeating it fails again.
     InvalidInput,
-    /// The pool is full. Removing files still works.
+    /// The pool is full. Remove something, which still works, or make a larger pool.
     NoSpace,
-    /// The pool went read-only after a failure; reopen it. What was synced is safe.
+    /// The pool refuses changes after a failure that parity does not cover. Close it, check its devices and
+    /// open it again. Synced changes are safe; later ones may be lost.
     ReadOnly,
-    /// The slice is kept no more: its lease has ended.
+    /// The lease of the slice has ended, so its bytes may be gone. Yank it again.
     Expired,
-    /// Bytes can not be read or rebuilt, or do not mean anything.
+    /// Bytes cannot be read or reconstructed, or contradict each other. Bring back missing devices, or
+    /// restore the file from a backup. Other files are not affected.
     Damaged,
-    /// A device is in use by another process.
+    /// Another process has the device open. Use the mount of that process, or wait until it ends.
     InUse,
-    /// These devices are not one whole pool: one is foreign, doubled, of another pool, or too many are missing.
+    /// The devices are not one whole pool: one belongs to no pool or to another, comes twice, or too many are
+    /// missing. Name the right ones.
     NotAPool,
-    /// A device failed.
+    /// A device failed. Check it and its cable, then try again; a pool with parity opens without it.
     Device,
-    /// A transaction could not be committed because something that it had read has changed. Nothing of it took place; begin again.
+    /// Another commit has changed something that the transaction read. Nothing has changed: run it again, or
+    /// let [`transact`](crate::Warpfire::transact) do so.
     Conflict,
-    /// The transaction has ended, or was begun for reading only.
+    /// The transaction has ended, or it was begun for reading only. Begin another.
     WrongTransaction,
-    /// The transaction would change more than fits in the memory that one may take. What was done before can be committed.
+    /// The transaction needs more memory than one may take. This call has changed nothing: commit the earlier
+    /// calls and continue in another transaction.
     TransactionTooLarge,
-    /// This kind of file, or this filesystem, does not do that.
+    /// This kind of file, or this filesystem, has no such operation.
     Unsupported,
-    /// Anything else; the operating system's number says what.
+    /// None of the above, such as renaming the root, or a commit with an unknown outcome.
+    /// [`errno`](Error::errno) and the text say more.
     Other,
 }
 
@@ -96,19 +104,19 @@ impl Error {
         Error::new(kind, errno, format!("{}: {error}", path.display()))
     }
 
-    /// What kind of failure this is.
+    /// The kind of the failure, for a program to match.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The operating system's number for it (`ENOENT` …).
+    /// The errno of the operating system for it, such as `ENOENT`. Never 0.
     #[must_use]
     pub fn errno(&self) -> i32 {
         self.errno
     }
 
-    /// What to do about it, where that can be said.
+    /// What to try, as a clause in lower case without a full stop; `None` if there is nothing to suggest.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         self.hint
@@ -149,14 +157,17 @@ impl From<FsError> for Error {
             FsError::NoSpace => (ErrorKind::NoSpace, Some("remove something, or add a device")),
             FsError::ReadOnly(_) => (ErrorKind::ReadOnly, Some(REOPEN)),
             FsError::Damaged { .. } => (ErrorKind::Damaged, Some(DAMAGED)),
-            FsError::ForeignSlice => {
-                (ErrorKind::InvalidInput, Some("take it from a file of this pool, since it was opened"))
-            }
-            FsError::LeaseExpired => (ErrorKind::Expired, Some("take the slice again")),
+            FsError::ForeignSlice => (
+                ErrorKind::InvalidInput,
+                Some("yank it again from a file of this pool while the pool is open"),
+            ),
+            FsError::LeaseExpired => (ErrorKind::Expired, Some("yank the slice again")),
             FsError::Unsupported => (ErrorKind::Unsupported, None),
             FsError::Conflict { .. } => (ErrorKind::Conflict, Some("begin the transaction again")),
-            FsError::Ended => (ErrorKind::WrongTransaction, Some("begin another")),
-            FsError::ReadOnlyTransaction => (ErrorKind::WrongTransaction, Some("begin one that writes")),
+            FsError::Ended => (ErrorKind::WrongTransaction, Some("begin another transaction")),
+            FsError::ReadOnlyTransaction => {
+                (ErrorKind::WrongTransaction, Some("begin a transaction that writes"))
+            }
             FsError::TransactionTooLarge => (ErrorKind::TransactionTooLarge, Some(IN_PARTS)),
             _ => (ErrorKind::Other, None),
         };
@@ -164,9 +175,10 @@ impl From<FsError> for Error {
     }
 }
 
-const IN_PARTS: &str = "commit it and go on in another; some two million files fit in one";
-const REOPEN: &str = "close the pool, see to its devices and open it again; what was synced is safe";
-const LEAVE_OUT: &str = "find it, or leave it out: as many devices may be missing as the pool has parity";
+const IN_PARTS: &str = "commit it and continue in another; about two million files fit in one";
+const REOPEN: &str =
+    "close the pool, check its devices and open it again; everything that was synced is safe";
+const LEAVE_OUT: &str = "find it, or leave it out: a pool opens without as many devices as it has parity";
 const WRITABLE: &str = "a pool is opened for writing: use a place and a user that may write to its devices";
 const DAMAGED: &str = "bring back missing devices, or restore the file from elsewhere";
 
@@ -246,7 +258,7 @@ impl From<DeviceSetError> for Error {
             DeviceSetError::Impossible(_) => Error::invalid(message),
             DeviceSetError::InUse { .. } => {
                 Error::new(ErrorKind::AlreadyExists, Errno::EXIST.raw_os_error(), message)
-                    .with_hint("choose another device, or force it to be overwritten")
+                    .with_hint("choose another device, or force overwriting it")
             }
             DeviceSetError::NoPool { .. } => {
                 not_a_pool().with_hint("name the devices of a pool; 'warpfire mkfs' makes one")
@@ -256,9 +268,9 @@ impl From<DeviceSetError> for Error {
                 not_a_pool().with_hint("name each device once, and no copy of it")
             }
             DeviceSetError::Missing { .. } => not_a_pool()
-                .with_hint("name the missing devices too; 'warpfire inspect label' tells which is which"),
+                .with_hint("name the missing devices too; 'warpfire inspect label' shows the number of each"),
             DeviceSetError::Shrunk { .. } => {
-                not_a_pool().with_hint("give the device its size back, or leave it out")
+                not_a_pool().with_hint("restore the size of the device, or leave it out")
             }
             DeviceSetError::Diverged { .. } => {
                 not_a_pool().with_hint("open the pool with one part of its devices only")

@@ -53,7 +53,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing is allowed yet.
+    /// Options that allow nothing yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -73,35 +73,35 @@ impl OpenOptions {
         self
     }
 
-    /// Allows writing at the end.
+    /// Allows writing at the end only.
     #[must_use]
     pub fn append(mut self, append: bool) -> Self {
         self.append = append;
         self
     }
 
-    /// Empties the file.
+    /// Whether opening empties the file.
     #[must_use]
     pub fn truncate(mut self, truncate: bool) -> Self {
         self.truncate = truncate;
         self
     }
 
-    /// Makes the file if it is missing.
+    /// Whether opening makes the file if it is missing.
     #[must_use]
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
     }
 
-    /// Makes the file, which must be missing.
+    /// Whether opening makes the file, and fails if it exists.
     #[must_use]
     pub fn create_new(mut self, create_new: bool) -> Self {
         self.create_new = create_new;
         self
     }
 
-    /// Exactly these permission bits for a file that is made, where no default access control list says otherwise.
+    /// Permission bits of a new file, exactly; a default access control list of its directory overrides them.
     #[must_use]
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = NewMode::exact(mode);
@@ -111,14 +111,15 @@ impl OpenOptions {
     /// Opens the file.
     ///
     /// # Errors
-    /// `NotFound`, `AlreadyExists`, `IsADirectory`, `PermissionDenied`, `NoSpace`; `InvalidInput` if nothing is allowed, or something is to be
-    /// made or emptied that may not be written.
+    /// `NotFound`, `AlreadyExists`, `IsADirectory`, `PermissionDenied`, `NoSpace`; `InvalidInput` if the
+    /// options allow neither reading, writing nor appending, or ask to make or empty a file that they do not
+    /// allow to write.
     pub fn open<E: Storage>(&self, pool: &Warpfire<E>, path: impl AsRef<Path>) -> Result<File<E>> {
         let writes = self.write || self.append;
         let changes = self.create || self.create_new || self.truncate;
         if !writes && (changes || !self.read) {
             return Err(Error::invalid(
-                "a file is opened for reading, writing or appending; only writing makes or empties one",
+                "a file is opened for reading, writing or appending, and only a writer may make or empty it",
             ));
         }
         if !(self.create || self.create_new) {
@@ -137,14 +138,14 @@ impl OpenOptions {
             }
             match fs.create(&caller, &found.dir, &found.name, self.mode) {
                 Ok(node) => return Ok(self.opened(pool, node)),
-                // Someone else was quicker: open what there is.
+                // Another caller made the file first. Look again: it may be a link, or gone once more.
                 Err(FsError::Exists) if !self.create_new => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Opens a file that is there.
+    /// Opens an existing file.
     pub(crate) fn open_node<E: Storage>(&self, pool: &Warpfire<E>, node: NodeRef) -> Result<File<E>> {
         let (fs, caller) = (pool.fs(), pool.identity().caller());
         if node.is_dir() {
@@ -167,8 +168,8 @@ impl OpenOptions {
     }
 }
 
-/// An open file. Reads and writes name their offset, so any number of threads may share it. The file stays while it is open, also
-/// when its last name goes.
+/// An open file. It has no position: reads and writes name their offset, so any number of threads may share
+/// it. The file keeps its content while it is open, even after its last name was removed.
 ///
 /// ```
 /// use warpfire::{OpenOptions, Pool};
@@ -191,7 +192,7 @@ pub struct File<E: Storage = Engine> {
     pub(crate) appends: bool,
 }
 
-/// Most bytes that are asked for at once when a whole file is read.
+/// Bytes per read when a whole file is read: bounds the memory of one read call.
 const READ_BYTES_MAX: u64 = 16 << 20;
 
 impl<E: Storage> Clone for File<E> {
@@ -215,28 +216,29 @@ impl<E: Storage> File<E> {
         Err(Error::new(crate::ErrorKind::InvalidInput, Errno::BADF.raw_os_error(), message))
     }
 
-    /// Fills the buffer from the offset; gives how many bytes there were before the end of the file.
+    /// Reads bytes from an offset into a buffer. Returns how many: fewer than the buffer holds only at the
+    /// end of the file. Holes read as zeros.
     ///
     /// # Errors
-    /// `Damaged` if bytes can not be had; never wrong bytes.
+    /// `Damaged` if bytes cannot be read or reconstructed; never wrong bytes.
     pub fn read_at(&self, into: &mut [u8], at: u64) -> Result<usize> {
         self.check(self.reads, "reading")?;
         Ok(self.pool.fs().read(&self.node, at, into)?)
     }
 
-    /// Fills the whole buffer from the offset.
+    /// Fills a buffer with the bytes from an offset.
     ///
     /// # Errors
-    /// As [`read_at`](File::read_at); `InvalidInput` if the file ends before.
+    /// As [`read_at`](File::read_at); `InvalidInput` if the file ends before the buffer is full.
     pub fn read_exact_at(&self, into: &mut [u8], at: u64) -> Result<()> {
         let read = self.read_at(into, at)?;
         if read == into.len() {
             return Ok(());
         }
-        Err(Error::invalid(format!("the file ends {} bytes before what was to be read", into.len() - read)))
+        Err(Error::invalid(format!("the file ends {} bytes before the end of the read", into.len() - read)))
     }
 
-    /// The whole file.
+    /// Reads the whole file.
     ///
     /// # Errors
     /// As [`read_at`](File::read_at).
@@ -246,7 +248,8 @@ impl<E: Storage> File<E> {
         Ok(bytes)
     }
 
-    /// The whole file, into a buffer that is emptied first and can be used again.
+    /// Reads the whole file into a buffer, which is cleared first. The buffer keeps its memory for the next
+    /// call.
     ///
     /// # Errors
     /// As [`read_at`](File::read_at).
@@ -266,18 +269,19 @@ impl<E: Storage> File<E> {
         }
     }
 
-    /// Writes all the bytes at the offset, in one commit. A gap before them is a hole.
+    /// Writes all bytes at an offset, in one commit. If the file ends before the offset, a hole lies between.
     ///
     /// # Errors
-    /// `NoSpace`, `ReadOnly`; `InvalidInput` beyond 2^63 - 1. Nothing is written then.
+    /// `NoSpace`; `ReadOnly`; `InvalidInput` if the file would be longer than 2^63 - 1 bytes. Nothing is
+    /// written then.
     pub fn write_all_at(&self, bytes: &[u8], at: u64) -> Result<()> {
         self.check(self.writes, "writing")?;
         self.pool.fs().write(&self.pool.identity().caller(), &self.node, Position::At(at), bytes)?;
         Ok(())
     }
 
-    /// Writes all the bytes at the end, wherever that is when the write takes place, in one commit; gives where they went. Appends of many threads do not
-    /// overlap.
+    /// Writes all bytes at the end of the file in one commit and returns their offset. Concurrent appends do
+    /// not overlap.
     ///
     /// # Errors
     /// As [`write_all_at`](File::write_all_at).
@@ -286,7 +290,8 @@ impl<E: Storage> File<E> {
         Ok(self.pool.fs().write(&self.pool.identity().caller(), &self.node, Position::End, bytes)?)
     }
 
-    /// As [`append`](File::append), for who does not ask where that was. In a transaction it disturbs no other append, and is disturbed by none.
+    /// As [`append`](File::append), but does not return the offset. Inside a transaction such an append does
+    /// not conflict with other appends.
     ///
     /// # Errors
     /// As [`write_all_at`](File::write_all_at).
@@ -295,7 +300,7 @@ impl<E: Storage> File<E> {
         Ok(self.pool.fs().append(&self.pool.identity().caller(), &self.node, bytes)?)
     }
 
-    /// Sets the length; what is added is a hole.
+    /// Sets the length. Longer adds a hole; shorter frees the bytes beyond it.
     ///
     /// # Errors
     /// `InvalidInput` above 2^63 - 1; `ReadOnly`.
@@ -304,7 +309,8 @@ impl<E: Storage> File<E> {
         Ok(self.pool.fs().truncate(&self.pool.identity().caller(), &self.node, bytes)?)
     }
 
-    /// Sees that there is room for a range, which reads as zeros where nothing was written; the file grows to its end.
+    /// Reserves space for a range. Unwritten parts of it read as zeros. The file grows to the end of the
+    /// range if it is shorter.
     ///
     /// # Errors
     /// `NoSpace`; `InvalidInput` for an empty range.
@@ -318,11 +324,13 @@ impl<E: Storage> File<E> {
         Ok(self.pool.fs().fallocate(&self.pool.identity().caller(), &self.node, mode, range.start, len)?)
     }
 
-    /// Makes bytes of this file, from an offset, show what bytes of another (or this one) hold. No data is read or moved. Gives how many bytes: fewer
-    /// than asked for at the end of the other file, or when one commit can not take more.
+    /// Makes bytes of this file share the bytes of another file (or of this one) by pointers: no data is read
+    /// or moved. Returns how many bytes: fewer than `len_bytes` at the end of the other file, and if one
+    /// commit cannot take more.
     ///
     /// # Errors
-    /// `InvalidInput` if both ranges are of one file and overlap; otherwise as [`write_all_at`](File::write_all_at).
+    /// `InvalidInput` if both ranges lie in one file and overlap; otherwise as
+    /// [`write_all_at`](File::write_all_at).
     pub fn copy_range_from(&self, from: &File<E>, from_at: u64, len_bytes: u64, at: u64) -> Result<u64> {
         self.check(self.writes, "writing")?;
         from.check(from.reads, "reading")?;
@@ -330,7 +338,7 @@ impl<E: Storage> File<E> {
         Ok(self.pool.fs().copy_range(&caller, (&from.node, from_at), (&self.node, at), len_bytes)?)
     }
 
-    /// The next byte of data at or after an offset; `None` if only a hole is left.
+    /// The offset of the next byte of data at or after an offset; `None` if only a hole is left.
     ///
     /// # Errors
     /// `Damaged`.
@@ -338,7 +346,8 @@ impl<E: Storage> File<E> {
         self.seek(Seek::Data, at)
     }
 
-    /// The next hole at or after an offset; the end of the file counts as one. `None` past the end.
+    /// The offset of the next hole at or after an offset. The end of the file counts as a hole. `None` beyond
+    /// the end.
     ///
     /// # Errors
     /// `Damaged`.
@@ -353,15 +362,16 @@ impl<E: Storage> File<E> {
         }
     }
 
-    /// Makes the file, its names and everything that was done before durable.
+    /// Makes the file and its names durable, and with them all earlier changes of the pool.
     ///
     /// # Errors
-    /// `ReadOnly` if the pool could not.
+    /// `ReadOnly` if too many devices failed.
     pub fn sync_all(&self) -> Result<()> {
         Ok(self.pool.fs().fsync(&self.node)?)
     }
 
-    /// As [`sync_all`](File::sync_all): one commit log holds data and names, so there is nothing to leave out.
+    /// The same as [`sync_all`](File::sync_all): data and names share one commit log, so there is nothing to
+    /// leave out.
     ///
     /// # Errors
     /// As [`sync_all`](File::sync_all).
@@ -369,18 +379,18 @@ impl<E: Storage> File<E> {
         self.sync_all()
     }
 
-    /// What is known about the file.
+    /// Size, type, permissions, owner and times of the file.
     ///
     /// # Errors
-    /// None yet; a pool over a network will have some.
+    /// None today. A pool over a network will have some.
     pub fn metadata(&self) -> Result<Metadata> {
         Ok(self.pool.fs().getattr(&self.node).into())
     }
 
-    /// Sets permissions, owner, group and times.
+    /// Sets permissions, owner, group and times, in one commit.
     ///
     /// # Errors
-    /// `PermissionDenied` as for fchmod, fchown and futimens.
+    /// `PermissionDenied`, by the rules of fchmod(2), fchown(2) and futimens(2).
     pub fn set_metadata(&self, set: &SetMetadata) -> Result<()> {
         self.pool.fs().set_attributes(&self.pool.identity().caller(), &self.node, &set.0)?;
         Ok(())

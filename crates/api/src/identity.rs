@@ -1,8 +1,8 @@
-//! On whose behalf a handle acts.
+//! The identity that a handle acts as.
 
 use warpfire_fs::acl::{Caller, GroupSet};
 
-/// A user and groups. Permissions are checked against it, and what it makes belongs to it.
+/// A user and groups. Calls check permissions against it, and files that they make belong to it.
 ///
 /// ```
 /// use warpfire::{ErrorKind, Identity, Pool};
@@ -43,20 +43,20 @@ impl Identity {
         Identity { uid, gid, groups: GroupList(Vec::new()) }
     }
 
-    /// The same user, in these groups too.
+    /// The same user with these supplementary groups.
     #[must_use]
     pub fn groups(mut self, groups: impl Into<Vec<u32>>) -> Self {
         self.groups = GroupList(groups.into());
         self
     }
 
-    /// User 0, whom no permission stops.
+    /// User 0, which passes all permission checks.
     #[must_use]
     pub fn superuser() -> Self {
         Identity::new(0, 0)
     }
 
-    /// The effective user and all groups of this process: what a handle acts as unless it was told otherwise.
+    /// The effective user and all groups of this process: the default of every handle.
     #[must_use]
     pub fn of_process() -> Self {
         let groups = rustix::process::getgroups().unwrap_or_default();

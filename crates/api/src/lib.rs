@@ -1,8 +1,9 @@
 //! Warpfire, a transactional filesystem for flash, as a library.
 //!
-//! [`Pool::options`] makes or opens a pool: in memory, on one image file, on many devices with parity. What comes back is a
-//! [`Warpfire`], whose calls are those of `std::fs`: by path, through a [`File`], through a [`Dir`]. All of them may be called
-//! from many threads at once.
+//! A *pool* is a set of devices (block devices or image files) that hold one filesystem. [`Pool::options`]
+//! makes a pool or opens one: in memory, on one image file, or on many devices with parity. Both return a
+//! [`Warpfire`]. Its calls follow `std::fs`: by path, through a [`File`], through a [`Dir`]. Any number of
+//! threads may share a handle. [`Warpfire::begin`] begins a [transaction](Tx), which has the same calls.
 //!
 //! ```
 //! use warpfire::Pool;
@@ -15,13 +16,22 @@
 //! # Ok::<(), warpfire::Error>(())
 //! ```
 //!
-//! # What is durable
-//! What was done before a [`sync`](Warpfire::sync), a [`sync_all`](File::sync_all) or a [`close`](Warpfire::close) returned survives any
-//! crash, and the loss of as many devices as there is parity. After a crash the pool is as it was at some moment not before the last of these: every change
-//! before that moment is there, none after it.
+//! # Durability
+//! A change is visible to every handle as soon as its call returns. It is durable once a later
+//! [`sync`](Warpfire::sync), [`sync_all`](File::sync_all), [`commit_durable`](Tx::commit_durable) or
+//! [`close`](Warpfire::close) has returned. A durable change survives any crash, and the loss of as many
+//! devices as the pool has parity.
+//!
+//! After a crash the pool shows the state of one moment, which is not before the last sync that returned.
+//! Every change before that moment is there, and no change after it.
 //!
 //! # Errors
-//! One type, [`Error`], with few [kinds](ErrorKind), the operating system's number and a hint what to do.
+//! All calls fail with one type, [`Error`]. It has a [kind](ErrorKind) that a program can match, the errno of
+//! the operating system, a sentence for a person, and often a [hint](Error::hint) what to try.
+//!
+//! # Units
+//! Offsets and lengths are in bytes. Sizes are powers of two where their documentation says so, times are
+//! [`Timestamp`]s, and user and group numbers are those of the operating system.
 
 #![forbid(unsafe_code)]
 

@@ -1,14 +1,14 @@
-//! What is known about a file, and what can be set.
+//! Attributes of a file: those that a call returns, and those that a call sets.
 
 use warpfire_env::Timestamp;
 use warpfire_fs::{Attr, FileKind, SetAttr, SetTime};
 
-/// What kind of file it is.
+/// The type of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FileType {
     /// A regular file.
     File,
-    /// A folder.
+    /// A directory.
     Dir,
     /// A symbolic link.
     Symlink,
@@ -50,7 +50,7 @@ impl From<FileType> for FileKind {
     }
 }
 
-/// What is known about a file.
+/// The attributes of a file at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Metadata(Attr);
 
@@ -62,13 +62,13 @@ impl From<Attr> for Metadata {
 
 #[expect(clippy::len_without_is_empty, reason = "as in std::fs::Metadata: it is the length of the file")]
 impl Metadata {
-    /// What kind of file it is.
+    /// The type of the file.
     #[must_use]
     pub fn file_type(&self) -> FileType {
         self.0.kind.into()
     }
 
-    /// Whether it is a folder.
+    /// Whether it is a directory.
     #[must_use]
     pub fn is_dir(&self) -> bool {
         self.file_type() == FileType::Dir
@@ -92,74 +92,75 @@ impl Metadata {
         self.0.size_bytes
     }
 
-    /// Bytes that are not holes.
+    /// Bytes of data, holes not included.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
         self.0.allocated_bytes
     }
 
-    /// Permission bits, set-id and sticky bits among them; without the type.
+    /// Permission bits with the set-id and sticky bits, without the type: at most `0o7777`.
     #[must_use]
     pub fn mode(&self) -> u32 {
         self.0.mode & 0o7777
     }
 
-    /// Names that it has; of a folder 2 and one for each folder in it.
+    /// The number of names of the file; of a directory, 2 and one for each directory in it.
     #[must_use]
     pub fn nlink(&self) -> u64 {
         self.0.links.into()
     }
 
-    /// Owner.
+    /// The number of the owning user.
     #[must_use]
     pub fn uid(&self) -> u32 {
         self.0.uid
     }
 
-    /// Group.
+    /// The number of the owning group.
     #[must_use]
     pub fn gid(&self) -> u32 {
         self.0.gid
     }
 
-    /// Inode number: the same for all names of one file, never used again for another.
+    /// The inode number. All names of a file share it, and no other file ever gets it.
     #[must_use]
     pub fn ino(&self) -> u64 {
         self.0.ino
     }
 
-    /// Major and minor number of a device.
+    /// The major and minor number of a device node; zeros for other files.
     #[must_use]
     pub fn device_numbers(&self) -> (u32, u32) {
         (rustix::fs::major(self.0.rdev), rustix::fs::minor(self.0.rdev))
     }
 
-    /// Last access, to the precision of relatime: renewed by a read after a change, or once a day.
+    /// When the file was last read, to the precision of relatime: the first read after a change updates it,
+    /// and otherwise at most one read a day.
     #[must_use]
     pub fn accessed(&self) -> Timestamp {
         self.0.atime
     }
 
-    /// Last change of content.
+    /// When the content last changed.
     #[must_use]
     pub fn modified(&self) -> Timestamp {
         self.0.mtime
     }
 
-    /// Last change of anything.
+    /// When the content or any attribute last changed.
     #[must_use]
     pub fn changed(&self) -> Timestamp {
         self.0.ctime
     }
 
-    /// When it was made.
+    /// When the file was made.
     #[must_use]
     pub fn created(&self) -> Timestamp {
         self.0.btime
     }
 }
 
-/// What to set of a file besides its contents. What is not named stays.
+/// The attributes to set, as a builder. Attributes that it does not name keep their values.
 ///
 /// ```
 /// use warpfire::{Pool, SetMetadata};
@@ -174,41 +175,41 @@ impl Metadata {
 pub struct SetMetadata(pub(crate) SetAttr);
 
 impl SetMetadata {
-    /// Sets nothing yet.
+    /// An empty set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Permission bits, set-id and sticky bits among them.
+    /// Permission bits with the set-id and sticky bits, such as `0o755`.
     #[must_use]
     pub fn mode(mut self, mode: u32) -> Self {
         self.0.mode = Some(mode & 0o7777);
         self
     }
 
-    /// Owner.
+    /// The number of the owning user.
     #[must_use]
     pub fn owner(mut self, uid: u32) -> Self {
         self.0.uid = Some(uid);
         self
     }
 
-    /// Group.
+    /// The number of the owning group.
     #[must_use]
     pub fn group(mut self, gid: u32) -> Self {
         self.0.gid = Some(gid);
         self
     }
 
-    /// Last access.
+    /// The time of the last read.
     #[must_use]
     pub fn accessed(mut self, at: Timestamp) -> Self {
         self.0.atime = Some(SetTime::At(at));
         self
     }
 
-    /// Last change of content.
+    /// The time of the last change of content.
     #[must_use]
     pub fn modified(mut self, at: Timestamp) -> Self {
         self.0.mtime = Some(SetTime::At(at));

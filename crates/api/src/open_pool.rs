@@ -1,4 +1,5 @@
-//! The rooms below, joined: devices to a pool, a log over it, an engine over that, the filesystem over all.
+//! Joins the layers of a pool: devices, a pool over them, a log over that, a metadata engine, the filesystem
+//! on top.
 
 use std::sync::Arc;
 
@@ -11,17 +12,17 @@ use warpfire_pool::{CreateOptions, Pool};
 use crate::stats::{DeviceStats, Stats};
 use crate::{Identity, Result};
 
-/// The metadata engine of a pool on this machine: tables in the log.
+/// The metadata engine of a pool on this machine: it keeps its tables in the log of the pool.
 pub type Engine = warpfire_meta::Engine<Log, FsSchema>;
 
-/// A filesystem and the pool that it is in.
+/// An open filesystem and the pool under it.
 pub(crate) struct OpenPool {
     pub fs: Arc<Fs<Engine>>,
     pool: Pool,
 }
 
 impl OpenPool {
-    /// Makes a pool with an empty filesystem, whose root belongs to `owner`.
+    /// Makes a pool with an empty filesystem. `owner` owns the root directory.
     pub fn create(
         devices: Vec<Arc<dyn Device>>,
         options: &CreateOptions,
@@ -35,7 +36,7 @@ impl OpenPool {
         OpenPool::over(engine, pool)
     }
 
-    /// Opens a pool and rolls it forward to its last sync.
+    /// Opens a pool: recovery replays the commit log up to the last complete sync.
     pub fn open(devices: Vec<Arc<dyn Device>>, background: Background) -> Result<Self> {
         let (pool, root) = Pool::open(devices)?;
         let (log, recovered) = Log::open(pool.clone(), &root)?;

@@ -1,4 +1,4 @@
-//! The one builder: pools in memory, on one file, on many devices, new and old.
+//! The one builder of pools: in memory, on one file, on many devices, new or existing.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::devices::NewDevices;
 use crate::open_pool::OpenPool;
 use crate::{Error, ErrorKind, Identity, Result, Warpfire};
 
-/// Where pools come from: [`Pool::options`].
+/// The entry to this library: [`Pool::options`].
 #[derive(Clone, Copy, Debug)]
 pub struct Pool;
 
@@ -34,10 +34,11 @@ impl Pool {
     }
 }
 
-/// Bytes of a device in memory, and of an image file that is made, unless it was said.
+/// Bytes of each device in memory and of each new image file, unless the caller names a size.
 const DEVICE_BYTES_DEFAULT: u64 = 1 << 30;
 
-/// How a pool is made or opened. What concerns making is not looked at by [`open`](PoolOptions::open).
+/// How to make or open a pool. [`open`](PoolOptions::open) ignores the options that only count for a new
+/// pool.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
     data: u16,
@@ -66,69 +67,73 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// Devices of a stripe that hold data; 1 unless said. Making only.
+    /// Devices of a stripe that hold data, from 1 to 250 with those for parity; 1 by default. For a new pool
+    /// only.
     #[must_use]
     pub fn data(mut self, devices: u16) -> Self {
         self.data = devices;
         self
     }
 
-    /// Devices of a stripe that hold parity: as many may be lost. 0 unless said, at most 8. Making only.
+    /// Devices of a stripe that hold parity, from 0 to 8; 0 by default. The pool survives the loss of as many
+    /// devices. For a new pool only.
     #[must_use]
     pub fn parity(mut self, devices: u8) -> Self {
         self.parity = devices;
         self
     }
 
-    /// Bytes of each image file that is made, or of each device in memory; 1 GiB unless said. Making only.
+    /// Bytes of each new image file, or of each device in memory; 1 GiB by default. For a new pool only.
     #[must_use]
     pub fn size_bytes(mut self, bytes: u64) -> Self {
         self.device_bytes = bytes;
         self
     }
 
-    /// Bytes of a zone, the unit of erasing: a power of two. 1/256 of the smallest device unless said, from 1 to 256 MiB. Making only.
+    /// Bytes of a zone, the unit in which the pool frees space: a power of two. By default 1/256 of the
+    /// smallest device, but from 1 to 256 MiB. For a new pool only.
     #[must_use]
     pub fn zone_bytes(mut self, bytes: u64) -> Self {
         self.zone_bytes = Some(bytes);
         self
     }
 
-    /// Overwrites devices that hold something. Making only.
+    /// Whether to overwrite devices that hold data; `false` by default. For a new pool only.
     #[must_use]
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
         self
     }
 
-    /// On whose behalf the handle acts; the process's own user and groups unless said. The root folder of a new pool belongs to it.
+    /// The identity that the handle acts as; by default the user and groups of this process. It owns the root
+    /// directory of a new pool.
     #[must_use]
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity = identity;
         self
     }
 
-    /// Whether threads of the pool's own move data in the background; yes unless said. Without them that work is done inside the calls that
-    /// need its result.
+    /// Whether the pool has threads of its own that compact and clean in the background; `true` by default.
+    /// Without them the calls that need space or order do that work themselves.
     #[must_use]
     pub fn background(mut self, background: bool) -> Self {
         self.background = background;
         self
     }
 
-    /// Makes changes durable by itself, at the latest so long after they were made. Unless said, only
-    /// [`sync`](Warpfire::sync) and closing do.
+    /// Makes every change durable at most this long after it was made. By default only
+    /// [`sync`](Warpfire::sync) and closing make changes durable.
     #[must_use]
     pub fn sync_interval(mut self, interval: Duration) -> Self {
         self.sync_interval = Some(interval);
         self
     }
 
-    /// Makes a pool on devices and image files and opens it. Image files that do not exist are made.
+    /// Makes a pool on block devices and image files and opens it. Image files that are missing are made.
     ///
     /// ```standalone_crate
-    /// # let folder = tempfile::tempdir()?;
-    /// # std::env::set_current_dir(&folder)?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # std::env::set_current_dir(&directory)?;
     /// use warpfire::Pool;
     ///
     /// let images = ["0.img", "1.img", "2.img", "3.img", "4.img", "5.img"];
@@ -144,8 +149,9 @@ impl PoolOptions {
     /// ```
     ///
     /// # Errors
-    /// `AlreadyExists` if a device holds something and [`force`](PoolOptions::force) was not said; `InvalidInput` for a
-    /// geometry that can not be; `InUse`; `NotFound`; `Device`. Image files that were made are removed again.
+    /// `AlreadyExists` if a device holds data and [`force`](PoolOptions::force) is not set; `InvalidInput`
+    /// for an impossible geometry; `InUse`; `NotFound`; `Device`. On an error the image files that this call
+    /// made are removed.
     pub fn create<P: AsRef<Path>>(&self, paths: impl IntoIterator<Item = P>) -> Result<Warpfire> {
         let paths = collect_paths(paths)?;
         let new = NewDevices::prepare(&paths, self.device_bytes, self.force)?;
@@ -158,19 +164,21 @@ impl PoolOptions {
         }
     }
 
-    /// Opens a pool. The order of the devices does not matter, and as many may be missing as there are parity devices.
+    /// Opens a pool. The order of the devices does not matter. As many may be missing as the pool has parity.
     ///
     /// # Errors
-    /// `NotAPool` if too many devices are missing, or one is foreign, doubled or of another pool; `InUse` if another process has it;
-    /// `NotFound` if a path does not exist; `Damaged` if what is on the devices can not be read.
+    /// `NotAPool` if too many devices are missing, or one belongs to no pool or to another, or comes twice;
+    /// `InUse` if another process has a device open; `NotFound` if a path does not exist; `Damaged` if the
+    /// state of the pool cannot be read.
     pub fn open<P: AsRef<Path>>(&self, paths: impl IntoIterator<Item = P>) -> Result<Warpfire> {
         self.open_on(crate::devices::open_all(&collect_paths(paths)?)?)
     }
 
-    /// Makes a pool in memory and opens it: `data + parity` devices of [`size_bytes`](PoolOptions::size_bytes) each. It is gone when its last handle is dropped.
+    /// Makes a pool of `data + parity` devices in memory, of [`size_bytes`](PoolOptions::size_bytes) each,
+    /// and opens it. It is lost when its last handle is dropped.
     ///
     /// # Errors
-    /// `InvalidInput` for a geometry that can not be.
+    /// `InvalidInput` for an impossible geometry.
     pub fn in_memory(&self) -> Result<Warpfire> {
         let count = usize::from(self.data) + usize::from(self.parity);
         let device = |number: usize| -> Arc<dyn Device> {
@@ -179,7 +187,7 @@ impl PoolOptions {
         self.create_on((0..count).map(device).collect())
     }
 
-    /// Makes a pool on devices that the caller brings.
+    /// Makes a pool on devices that the caller has opened, such as simulated ones, and opens it.
     ///
     /// # Errors
     /// As [`create`](PoolOptions::create).
@@ -194,7 +202,7 @@ impl PoolOptions {
         Warpfire::new(open_pool, self.identity.clone(), self.sync_interval)
     }
 
-    /// Opens a pool on devices that the caller brings.
+    /// Opens a pool on devices that the caller has opened.
     ///
     /// # Errors
     /// As [`open`](PoolOptions::open).

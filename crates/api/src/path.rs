@@ -1,4 +1,4 @@
-//! From paths to nodes.
+//! Resolves paths to inodes.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -10,7 +10,8 @@ use warpfire_meta::Storage;
 use crate::{Result, Warpfire};
 
 impl<E: Storage> Warpfire<E> {
-    /// The node that a path leads to. A path without a leading slash starts at the root too; an empty one is the root.
+    /// The inode at a path. Every path begins at the root, with or without a leading slash; an empty one is
+    /// the root.
     pub(crate) fn node_at(&self, path: &Path, follow: Follow) -> Result<NodeRef> {
         let path = path.as_os_str().as_bytes();
         if path.is_empty() {
@@ -19,7 +20,7 @@ impl<E: Storage> Warpfire<E> {
         Ok(self.fs().resolve(&self.identity().caller(), &self.fs().root(), path, follow)?)
     }
 
-    /// The folder that holds, or would hold, a path's last name, and that name.
+    /// The directory that holds (or would hold) the last name of a path, and that name.
     pub(crate) fn parent_of(&self, path: &Path) -> Result<(NodeRef, OsString)> {
         let root = self.fs().root();
         let path = path.as_os_str().as_bytes();
@@ -30,7 +31,7 @@ impl<E: Storage> Warpfire<E> {
         Ok((resolved.dir, OsString::from_vec(resolved.name.to_vec())))
     }
 
-    /// The node that a name in a folder leads to, through symbolic links.
+    /// The inode of a name in a directory, through symbolic links.
     pub(crate) fn node_through_links(&self, dir: &NodeRef, name: &OsStr) -> Result<NodeRef> {
         Ok(self.fs().resolve(&self.identity().caller(), dir, name.as_bytes(), Follow::Yes)?)
     }

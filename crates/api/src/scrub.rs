@@ -1,11 +1,11 @@
-//! Reading everything before it is needed, while what has rotted can still be rebuilt.
+//! Scrub: reads the whole pool, and repairs damage while parity can still reconstruct it.
 
 use warpfire_log::LogStore;
 use warpfire_meta::Store;
 
 use crate::{Result, Warpfire};
 
-/// What a scrub has read so far, and what became of it.
+/// The counts of a scrub, so far or at its end.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct ScrubReport {
@@ -17,15 +17,15 @@ pub struct ScrubReport {
     pub read_bytes: u64,
     /// Segments in which something did not verify.
     pub damaged_segments: u64,
-    /// Of these, the ones that are as they were: more is lost than parity covers, or there is no room to move the rest to. Known
-    /// when the scrub is over.
+    /// Damaged segments that could not be repaired: more is lost than parity covers, or there is no room to
+    /// move the rest. Counted at the end of the scrub.
     pub unrepaired_segments: u64,
-    /// Devices that are missing or have failed, whose share nothing was read of.
+    /// Devices that are missing or have failed. Nothing was read from them.
     pub lost_devices: usize,
 }
 
 impl ScrubReport {
-    /// Whether everything was read, and all that was damaged has all its parity again.
+    /// Whether all data was read from all devices, and everything that was damaged has full parity again.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.unrepaired_segments == 0 && self.lost_devices == 0
@@ -33,8 +33,9 @@ impl ScrubReport {
 }
 
 impl Warpfire {
-    /// Reads everything that is kept, parity too, and writes what did not verify anew elsewhere, rebuilt from the rest of its stripe.
-    /// `progress` is called after each segment. Other calls may go on meanwhile; what is written after the start is not read.
+    /// Reads all live segments, parity too. What does not verify is reconstructed and written elsewhere.
+    /// `progress` is called after each segment. Other calls may run at the same time; the scrub does not read
+    /// what they write.
     ///
     /// ```
     /// use warpfire::Pool;
@@ -47,7 +48,7 @@ impl Warpfire {
     /// ```
     ///
     /// # Errors
-    /// `ReadOnly` if a device fails while damage is repaired. Damage is no error: it is counted.
+    /// `ReadOnly` if too many devices fail during the repair. Damage is not an error: the report counts it.
     pub fn scrub(&self, mut progress: impl FnMut(&ScrubReport)) -> Result<ScrubReport> {
         let engine = self.fs().engine();
         let read_before = self.stats().counters().read_bytes;
@@ -64,7 +65,7 @@ impl Warpfire {
             after = Some(step.segment);
         }
         while !engine.log().damaged()?.is_empty() && engine.background_step()? {}
-        // What was moved is durable, and what it left is free, from here on.
+        // Moved data becomes durable, and the damaged segments become free, only at a sync.
         self.sync()?;
         let stats = self.stats();
         scrub.unrepaired_segments = engine.log().damaged()?.len() as u64;

@@ -1,4 +1,4 @@
-//! Files rearranged by moving pointers: slices as values.
+//! Slices: ranges of files as values, to rearrange files by moving pointers.
 
 use std::ops::Range;
 use std::path::Path;
@@ -9,10 +9,14 @@ use warpfire_meta::Storage;
 
 use crate::{Error, File, OpenOptions, Result, SetMetadata, Warpfire};
 
-/// A range of a file, taken as pointers by [`File::yank`]. A value: it can be pasted many times, into any file of its pool, also after its file was overwritten
-/// or removed, and cut up and joined. Cloning it costs next to nothing.
+/// A range of a file as a value: pointers to its bytes, taken by [`File::yank`]. It can be cut, joined and
+/// pasted many times, into any file of its pool, and still has its bytes after the file was overwritten or
+/// removed. A clone shares the pointers.
 ///
-/// While it lives the pool keeps its bytes, or until the end of a [lease](Warpfire::lease). It does not keep the pool open, and is of no use once that was closed.
+/// The pool keeps the bytes of a slice while the slice lives, or until its [lease](Warpfire::lease) ends. A
+/// slice does not keep its pool open, and is of no use after the pool was closed.
+///
+/// The verbs *yank*, *paste* and *punch* are those of WTF (the Wave Transactional Filesystem, 2015).
 ///
 /// ```
 /// use warpfire::{OpenOptions, Pool, Slice};
@@ -32,23 +36,25 @@ use crate::{Error, File, OpenOptions, Result, SetMetadata, Warpfire};
 /// # Bad days
 /// A call that fails has changed nothing.
 ///
-/// | what | what happens |
+/// | event | result |
 /// |---|---|
-/// | a slice of another pool, or of this one before it was closed | `InvalidInput` |
-/// | a slice whose lease has ended | `Expired` |
-/// | a range that reaches past the end, yanked or removed | what there is of it |
-/// | a slice pasted past the end | a hole is between, as after a write |
-/// | a slice inserted past the end | `InvalidInput` |
-/// | a slice pasted over where it was taken from | the file shows it as it was when it was taken |
-/// | a file concatenated with itself onto itself | it holds what it held, twice |
-/// | a folder, a link, a pipe | `IsADirectory`, `InvalidInput` |
-/// | more than 256 GiB of data in one call, or a file beyond 2^63 - 1 | `InvalidInput` |
+/// | a slice of another pool, or from before the pool was closed and reopened | `InvalidInput` |
+/// | a slice with an ended lease | `Expired` |
+/// | a range beyond the end of the file is yanked or removed | the call takes the part before the end |
+/// | a slice is pasted beyond the end | a hole lies between, as after a write there |
+/// | a slice is inserted beyond the end | `InvalidInput` |
+/// | a slice is pasted over its own source | the file shows the bytes as of when they were yanked |
+/// | a file is concatenated with itself into itself | its content, twice |
+/// | a directory, a symbolic link or a pipe | `IsADirectory`, `InvalidInput` |
+/// | more than 256 GiB of data in one call, or a file longer than 2^63 - 1 bytes | `InvalidInput` |
 /// | a full pool | `NoSpace`; removing a range still works |
 ///
-/// # Reading what is in many pieces
-/// A file of pieces below some 24 KiB reads slowly: each costs the device a read. When reads that met many such pieces have read as much of a region (1 MiB) as
-/// there is, the region's bytes are written next to each other, and the next read is fast; [`Stats::defragmented`](crate::Stats::defragmented) counts them. It happens while a
-/// quarter of the pool is free and no transaction is open. What other files share is copied by that.
+/// # Reading fragmented files
+/// Every small piece of a file costs the device a read, so a region (1 MiB of a file) in pieces below about
+/// 24 KiB reads slowly. The pool *defragments* such a region: after reads have fetched as many bytes as it
+/// holds, the pool writes them next to each other, and later reads are fast. It does so only while a quarter
+/// of the pool is free and no transaction is open. Bytes that other files share are copied by it.
+/// [`Stats::defragmented`](crate::Stats::defragmented) counts the regions.
 #[derive(Clone, Debug)]
 pub struct Slice(YankedSlice);
 
@@ -59,45 +65,47 @@ impl Slice {
         self.0.len_bytes()
     }
 
-    /// Whether there is nothing in it.
+    /// Whether its length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Bytes in it that are not holes.
+    /// Bytes of data, holes not included.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {
         self.0.data_bytes()
     }
 
-    /// The part of it in a range, cut to its length.
+    /// A part of it. The range counts from the start of the slice; beyond the end of the slice there is
+    /// nothing.
     #[must_use]
     pub fn part(&self, range: Range<u64>) -> Slice {
         Slice(self.0.part(range))
     }
 
-    /// What lies before a place in it, and what from there on.
+    /// The part before an offset and the part from there on.
     #[must_use]
     pub fn split_at(&self, at: u64) -> (Slice, Slice) {
         let (before, behind) = self.0.split_at(at);
         (Slice(before), Slice(behind))
     }
 
-    /// Slices one after the other, as one.
+    /// Joins slices one after the other.
     ///
     /// # Errors
-    /// `InvalidInput` for none at all, or if they are not all of one pool.
+    /// `InvalidInput` for an empty list, and for slices of different pools.
     pub fn join(parts: &[Slice]) -> Result<Slice> {
         let parts: Vec<YankedSlice> = parts.iter().map(|part| part.0.clone()).collect();
         YankedSlice::join(&parts)?
             .map(Slice)
-            .ok_or_else(|| Error::invalid("there are no slices to be joined"))
+            .ok_or_else(|| Error::invalid("a list of slices to join is empty"))
     }
 }
 
 impl<E: Storage> File<E> {
-    /// Takes a range as a slice: what there is of it before the end of the file. No data is read.
+    /// Takes a range of the file as a slice, without reading it. A range beyond the end of the file is cut
+    /// there.
     ///
     /// # Errors
     /// `InvalidInput` for more than 256 GiB of data; `Damaged`.
@@ -107,16 +115,18 @@ impl<E: Storage> File<E> {
         Ok(Slice(self.pool.fs().yank(&self.node, range.start, len)?))
     }
 
-    /// Writes a slice at the offset, holes included, in one commit. No data moves.
+    /// Writes a slice at an offset, its holes too, in one commit. No data moves.
     ///
     /// # Errors
-    /// `InvalidInput` for a slice of another pool and beyond 2^63 - 1; `Expired`; `NoSpace`, `ReadOnly`. Nothing is written then.
+    /// `InvalidInput` for a slice of another pool, and if the file would be longer than 2^63 - 1 bytes;
+    /// `Expired`; `NoSpace`; `ReadOnly`. Nothing is written then.
     pub fn paste_at(&self, slice: &Slice, at: u64) -> Result<()> {
         self.check(self.writes, "writing")?;
         self.paste(slice, Position::At(at)).map(|_| ())
     }
 
-    /// Writes a slice at the end, wherever that is when it takes place; gives where it went.
+    /// Writes a slice at the end of the file in one commit and returns its offset. No data moves, and
+    /// concurrent appends do not overlap.
     ///
     /// ```
     /// use warpfire::{OpenOptions, Pool};
@@ -142,7 +152,7 @@ impl<E: Storage> File<E> {
         Ok(self.pool.fs().paste(&self.pool.identity().caller(), &self.node, position, &slice.0)?)
     }
 
-    /// Makes the file hold a slice and nothing else, in one commit. No data moves.
+    /// Replaces the content of the file by a slice, in one commit. No data moves.
     ///
     /// # Errors
     /// As [`paste_at`](File::paste_at); `InvalidInput` if the file has more than 256 GiB of data.
@@ -151,15 +161,18 @@ impl<E: Storage> File<E> {
         Ok(self.pool.fs().replace_content(&self.pool.identity().caller(), &self.node, &slice.0)?)
     }
 
-    /// Puts a slice between the bytes before the offset and those from there on, which move up, in one commit. No data moves.
+    /// Inserts a slice at an offset, in one commit: the bytes from there on move up by its length. No data
+    /// moves.
     ///
     /// # Errors
-    /// As [`paste_at`](File::paste_at); `InvalidInput` past the end, or if more than 256 GiB of data lie behind.
+    /// As [`paste_at`](File::paste_at); `InvalidInput` beyond the end of the file, and if more than 256 GiB
+    /// of data follow.
     pub fn insert_at(&self, slice: &Slice, at: u64) -> Result<()> {
         self.insert(at, InsertSource::Slice(&slice.0))
     }
 
-    /// Makes room for a range, which reads as zeros: what follows its start moves up, in one commit. No data moves.
+    /// Inserts a hole for a range, in one commit: the bytes from its start on move up by its length. No data
+    /// moves.
     ///
     /// # Errors
     /// As [`insert_at`](File::insert_at).
@@ -173,7 +186,8 @@ impl<E: Storage> File<E> {
         Ok(self.pool.fs().insert_range(&caller, &self.node, at, inserted)?)
     }
 
-    /// Takes a range out of the file, what there is of it: what follows moves down, in one commit. No data moves.
+    /// Removes a range, in one commit: the bytes after it move down by its length. No data moves. A range
+    /// beyond the end of the file is cut there.
     ///
     /// ```
     /// use warpfire::{OpenOptions, Pool};
@@ -186,7 +200,7 @@ impl<E: Storage> File<E> {
     /// ```
     ///
     /// # Errors
-    /// `InvalidInput` if more than 256 GiB of data lie from its start on.
+    /// `InvalidInput` if more than 256 GiB of data lie from the start of the range on.
     pub fn remove_range(&self, range: Range<u64>) -> Result<()> {
         self.check(self.writes, "writing")?;
         let len = range.end.saturating_sub(range.start);
@@ -194,7 +208,7 @@ impl<E: Storage> File<E> {
         Ok(self.pool.fs().remove_range(&caller, &self.node, range.start, len)?)
     }
 
-    /// Makes a range read as zeros and lets go of its bytes. The length stays.
+    /// Makes a range read as zeros and frees its bytes. The length of the file stays.
     ///
     /// # Errors
     /// `InvalidInput` for an empty range.
@@ -204,7 +218,8 @@ impl<E: Storage> File<E> {
 }
 
 impl<E: Storage> Warpfire<E> {
-    /// The bytes of a slice from a place in it on, into a buffer. Gives how many there were.
+    /// Reads bytes of a slice, from an offset in it, into a buffer. Returns how many bytes it read: fewer
+    /// than the buffer holds only at the end of the slice.
     ///
     /// # Errors
     /// `InvalidInput` for a slice of another pool; `Expired`; `Damaged`.
@@ -212,8 +227,8 @@ impl<E: Storage> Warpfire<E> {
         Ok(self.fs().read_yanked_slice(&slice.0, at, into)?)
     }
 
-    /// Bounds how long a slice, with all its clones and parts, keeps its bytes: for `time` from now, though it may live longer. Another
-    /// lease before that takes its place.
+    /// Limits how long a slice keeps its bytes: for `time` from now, even if it lives longer. The lease holds
+    /// for all clones and parts of the slice. A new lease replaces a running one.
     ///
     /// ```
     /// use std::time::Duration;
@@ -235,8 +250,9 @@ impl<E: Storage> Warpfire<E> {
         Ok(self.fs().lease(&slice.0, time)?)
     }
 
-    /// Makes `to` hold what the files `from` hold, one after the other, in one commit and by pointers: no data is read or moved. `to` is made if it is
-    /// missing, and may be one of `from`. Gives the length.
+    /// Replaces the content of `to` by the content of the files `from`, one after the other, in one commit
+    /// and by pointers: no data is read or moved. `to` is made if it is missing, and may be one of `from`.
+    /// Returns the new length.
     ///
     /// ```
     /// use warpfire::Pool;
@@ -250,7 +266,8 @@ impl<E: Storage> Warpfire<E> {
     /// ```
     ///
     /// # Errors
-    /// `NotFound`, `IsADirectory`, `PermissionDenied`, `NoSpace`; `InvalidInput` beyond 2^63 - 1, and for more than 256 GiB of data.
+    /// `NotFound`, `IsADirectory`, `PermissionDenied`, `NoSpace`; `InvalidInput` if `to` would be longer than
+    /// 2^63 - 1 bytes or have more than 256 GiB of data.
     pub fn concat(&self, from: &[impl AsRef<Path>], to: impl AsRef<Path>) -> Result<u64> {
         let sources = from.iter().map(|path| self.open(path)).collect::<Result<Vec<_>>>()?;
         let target = OpenOptions::new().write(true).create(true).open(self, to)?;
@@ -258,8 +275,9 @@ impl<E: Storage> Warpfire<E> {
         Ok(self.fs().concat(&self.identity().caller(), &target.node, &nodes)?)
     }
 
-    /// Makes `to` hold what `from` holds, with its permissions, by pointers: no data is read or moved. What was at `to` is replaced, in place,
-    /// in one commit up to 256 GiB of data. Gives the length.
+    /// Copies a file by pointers: no data is read or moved. `to` gets the content and the permissions of
+    /// `from`; a file that is there is replaced in place. Up to 256 GiB of data the content changes in one
+    /// commit. Returns the length.
     ///
     /// ```
     /// use warpfire::Pool;
@@ -272,12 +290,13 @@ impl<E: Storage> Warpfire<E> {
     /// ```
     ///
     /// # Errors
-    /// As [`concat`](Warpfire::concat), but of any length; `InvalidInput` if both are one file.
+    /// As [`concat`](Warpfire::concat), but without its limit of 256 GiB; `InvalidInput` if both paths lead
+    /// to one file.
     pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
         let source = self.open(from)?;
         let target = OpenOptions::new().write(true).create(true).open(self, to)?;
         if source.node.ino() == target.node.ino() {
-            return Err(Error::invalid("a file can not be copied onto itself"));
+            return Err(Error::invalid("a file cannot be copied onto itself"));
         }
         let node = std::slice::from_ref(&source.node);
         let length = match self.fs().concat(&self.identity().caller(), &target.node, node) {
@@ -289,7 +308,7 @@ impl<E: Storage> Warpfire<E> {
     }
 }
 
-/// What one commit can not take.
+/// Copies a file that has too much data for one commit.
 fn copy_in_steps<E: Storage>(source: &File<E>, target: &File<E>) -> Result<u64> {
     let length = source.metadata()?.len();
     target.set_len(0)?;

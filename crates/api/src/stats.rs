@@ -1,4 +1,4 @@
-//! What a pool says of itself.
+//! The state of a pool and of its devices, and counts of their work.
 
 use std::fmt;
 
@@ -6,33 +6,33 @@ pub use warpfire_fs::{DefragmentCounts, TransactionCounts};
 pub use warpfire_meta::Space;
 pub use warpfire_pool::{DeviceCounters, DeviceState};
 
-/// A pool at a glance.
+/// A pool at a glance. Counts begin when the pool is opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// The pool's own number, in hexadecimal.
+    /// The number that identifies the pool, in hexadecimal.
     pub pool: String,
     /// Devices of a stripe that hold data.
     pub data: u16,
-    /// Devices of a stripe that hold parity: as many may be lost.
+    /// Devices of a stripe that hold parity: so many may be lost.
     pub parity: u8,
-    /// Bytes of a zone.
+    /// Bytes of a zone, the unit in which the pool frees space.
     pub zone_bytes: u64,
-    /// All devices of the pool, in order, missing ones too.
+    /// All devices of the pool in their order, missing ones too.
     pub devices: Vec<DeviceStats>,
-    /// Where the space is. Parity and headers are taken off.
+    /// Capacity and its use, in bytes of files and tables: without parity and headers.
     pub space: Space,
-    /// Bytes that were given to devices for keeping since the pool was opened, parity, headers and padding not counted.
+    /// Bytes of files and metadata that were written, without parity, headers and padding.
     pub payload_bytes: u64,
-    /// Stripes that were written since the pool was opened.
+    /// Stripes that were written.
     pub stripes: u64,
-    /// Blocks that were rebuilt for a read since the pool was opened.
+    /// Blocks that were reconstructed from parity for a read.
     pub rebuilt_blocks: u64,
-    /// Segments in which damage was seen since the pool was opened.
+    /// Segments in which damage was found.
     pub damaged_segments: usize,
-    /// How transactions have ended since the pool was opened, and how often their calls were made again.
+    /// Commits, conflicts, aborts and replays of transactions.
     pub transactions: TransactionCounts,
-    /// Pieces of files that were written next to each other since the pool was opened, because they were read together.
+    /// Regions of fragmented files that reads had written anew, piece next to piece.
     pub defragmented: DefragmentCounts,
 }
 
@@ -40,24 +40,24 @@ pub struct Stats {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct DeviceStats {
-    /// Its place in the pool, from 0.
+    /// Its position in the pool, from 0.
     pub index: u16,
-    /// Its own number, in hexadecimal.
+    /// The number that identifies the device, in hexadecimal.
     pub uuid: String,
     /// Its path; `None` while it is missing.
     pub name: Option<String>,
-    /// How it is doing.
+    /// Whether it works, is missing, or has failed.
     pub state: DeviceState,
     /// Bytes of it that the pool uses.
     pub size_bytes: u64,
     /// Bytes of its free zones.
     pub free_bytes: u64,
-    /// What was done to it since the pool was opened.
+    /// Reads, writes and flushes of this device, with their bytes.
     pub counters: DeviceCounters,
 }
 
 impl Stats {
-    /// What was done to all devices together since the pool was opened.
+    /// The sum of the counters of all devices.
     #[must_use]
     pub fn counters(&self) -> DeviceCounters {
         let mut total = DeviceCounters::default();
@@ -75,7 +75,7 @@ impl Stats {
 }
 
 impl DeviceStats {
-    /// Whether it is there and works.
+    /// Whether the device is there and works.
     #[must_use]
     pub fn is_present(&self) -> bool {
         self.state == DeviceState::Present

@@ -7,10 +7,10 @@ use warpfire_meta::Storage;
 use crate::{ErrorKind, Result, Warpfire};
 
 impl<E: Storage> Warpfire<E> {
-    /// Makes a folder and those above it that are missing. A folder that is there already is fine.
+    /// Makes a directory and all missing directories above it. A directory that exists already is no error.
     ///
     /// # Errors
-    /// `NotADirectory` if something else is in the way; `PermissionDenied`, `NoSpace`.
+    /// `NotADirectory` if a part of the path is something else; `PermissionDenied`, `NoSpace`.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut made = PathBuf::from("/");
         for component in path.as_ref().components() {
@@ -31,18 +31,20 @@ impl<E: Storage> Warpfire<E> {
         self.metadata(path).is_ok_and(|metadata| metadata.is_dir())
     }
 
-    /// Removes a folder with all that is in it, or anything else. The root is emptied and stays.
+    /// Removes a directory with everything in it; for anything else, as
+    /// [`remove_file`](Warpfire::remove_file). Of the root only the content is removed.
     ///
-    /// This is many commits: after a crash a part may be left.
+    /// Every removal is a commit of its own: a crash may leave a part. Inside a
+    /// [transaction](Warpfire::begin) it is all or nothing.
     ///
     /// # Errors
-    /// `NotFound`, `PermissionDenied`. What was removed before stays removed.
+    /// `NotFound`, `PermissionDenied`. Earlier removals of this call stay.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         if !self.symlink_metadata(path)?.is_dir() {
             return self.remove_file(path);
         }
-        // Folders are walked by a list and not by recursion: they may be nested deeper than a stack is.
+        // A list and not recursion: directories may be nested deeper than the stack allows.
         let mut directories = vec![path.to_path_buf()];
         while let Some(directory) = directories.last().cloned() {
             let dir = self.dir(&directory)?;

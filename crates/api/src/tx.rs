@@ -9,20 +9,27 @@ use warpfire_meta::TxStore;
 
 use crate::{Engine, ErrorKind, Result, Warpfire};
 
-/// What the calls inside a transaction work on.
+/// The store that the calls inside a transaction work on: a snapshot of the pool and the transaction's own
+/// changes.
 pub type TxEngine = TxStore<Engine, FsSchema>;
 
-/// Tries of [`Warpfire::transact`]. A conflict means that someone else got on with it, so a try fails only as often as others commit what it reads.
+/// Attempts of [`Warpfire::transact`]. Each conflict means that another transaction or call committed, so the
+/// pool as a whole always makes progress.
 const TRIES: u32 = 32;
 
-/// After so many, the others wait before they begin: those who take less time would come first for ever.
+/// After so many attempts a transaction gets priority. Without it, shorter transactions could win for ever.
 const TRIES_WITHOUT_PRIORITY: u32 = 4;
 
-/// How long they wait at most, so that nobody waits for someone who waits for him.
+/// The longest that a new transaction waits for one with priority. The bound ends a deadlock: the one with
+/// priority may wait for a lock of the program that the waiting thread holds.
 const PRIORITY_WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// A transaction. All calls of [`Warpfire`] are there, and handles that they give; inside one sees what was there when it began, and one's own
-/// changes. Others see nothing of it before [`commit`](Tx::commit), and everything after. Dropping it aborts it.
+/// A transaction: changes to any number of files that take place together or not at all.
+///
+/// A `Tx` has all calls of [`Warpfire`]; the [`File`](crate::File)s and [`Dir`](crate::Dir)s that it opens
+/// belong to it. Inside, calls see the pool as of the moment when the transaction began, and its own changes.
+/// Outside, nobody sees its changes before [`commit`](Tx::commit) and everybody sees all of them after it.
+/// Dropping a `Tx` aborts it.
 ///
 /// ```
 /// use warpfire::Pool;
@@ -40,37 +47,46 @@ const PRIORITY_WAIT_MAX: Duration = Duration::from_millis(200);
 /// ```
 ///
 /// # Conflicts
-/// Transactions and plain calls are as if one after the other. Where something that a transaction has read was changed by someone else, its calls
-/// are made again when it commits; if each answers as it did, the program can not tell and the commit goes on. Otherwise it fails with [`ErrorKind::Conflict`],
-/// which names the call and the path. So what is written without having been read does not conflict, names that others make in the same folder do not,
-/// attributes that are set do not, and neither do appends that do not ask where they went ([`File::append_blindly`](crate::File::append_blindly)). A directory's own times are left out.
+/// Transactions and plain calls behave as if they ran one after the other. If another commit has changed
+/// something that this transaction read, its commit repeats all its calls over the newest version. If each
+/// call answers as before, the program could not have seen a difference, and the commit succeeds. Otherwise
+/// it fails with [`ErrorKind::Conflict`], which names the call and the path.
 ///
-/// # What it costs
-/// Names and attributes are in memory until the commit; data is in the pool, but for the first few MiB of short writes. So there is no limit to the bytes
-/// that a transaction writes, and one that makes a million files takes about half a GiB; beyond some two million, calls that change something fail with
-/// [`ErrorKind::TransactionTooLarge`]. One of more than 1.6 million calls is not looked into when something that it read has changed: it fails with `Conflict`.
-/// A commit lets calls that go on finish, and makes others wait. A transaction that is open for long keeps the space of what was there when it
-/// began and was replaced since.
+/// So these never conflict: writes over bytes that the transaction has not read, new names in a directory
+/// where others make other names, attributes that are set and not read, and appends that do not ask for their
+/// offset ([`File::append_blindly`](crate::File::append_blindly)). The times of a directory, which the
+/// filesystem keeps itself, do not count as read.
+///
+/// # Costs
+/// Names and attributes stay in memory until the commit. File data goes to the pool at once, but for the
+/// first few MiB of short writes. So the bytes that a transaction writes have no limit but the pool. A
+/// transaction that makes a million files takes about half a GiB of memory. Beyond about two million files,
+/// calls that change something fail with [`ErrorKind::TransactionTooLarge`].
+///
+/// A transaction of more than 1.6 million calls cannot be repeated: it fails with `Conflict` if anything that
+/// it read has changed.
+///
+/// A commit waits for running calls and makes new ones wait. A long transaction keeps the space of everything
+/// that was replaced or removed since it began.
 ///
 /// # Bad days
-/// | what | what happens |
+/// | event | result |
 /// |---|---|
-/// | a handle, folder or savepoint of a transaction that was committed, or aborted | `WrongTransaction`; nothing has changed |
-/// | a commit after an abort, or two | can not be written: both take the transaction away |
-/// | it fills the pool | `NoSpace` for its call, and for others until there is room; dropping it gives back all that it wrote |
-/// | the program ends, or is killed | the transaction has never been |
-/// | the pool goes read-only | `ReadOnly`; nothing has changed, but what [`commit_durable`](Tx::commit_durable) says |
+/// | a handle or savepoint is used after its transaction has ended | `WrongTransaction`; nothing changes |
+/// | it fills the pool | `NoSpace`, for other writers too, until it ends; dropping it frees its bytes |
+/// | the program ends or is killed | the transaction leaves no trace |
+/// | the pool turns read-only | `ReadOnly`; nothing changes, but see [`commit_durable`](Tx::commit_durable) |
 #[derive(Debug)]
 pub struct Tx {
     files: Warpfire<TxEngine>,
     tx: Transaction<Engine>,
 }
 
-/// A moment of a transaction, to go back to.
+/// A moment of a transaction, from [`Tx::savepoint`].
 #[derive(Debug)]
 pub struct Savepoint(warpfire_fs::Savepoint);
 
-/// How a file was when someone looked, for [`Tx::expect_version`].
+/// The state of a file at a moment, from [`Warpfire::version`], for [`Tx::expect_version`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileVersion(warpfire_fs::FileVersion);
 
@@ -91,10 +107,12 @@ impl Tx {
         &self.tx
     }
 
-    /// Makes everything visible at once. After a crash all of it is there or nothing.
+    /// Makes all changes visible at once. They are durable after the next sync; after a crash all of them are
+    /// there or none.
     ///
     /// # Errors
-    /// `Conflict`, which names the call that would have answered otherwise: begin again. `NoSpace`, `ReadOnly`, `Damaged`. Nothing has changed then.
+    /// `Conflict`, which names the call that would answer otherwise now: begin a new transaction. `NoSpace`,
+    /// `ReadOnly`, `Damaged`. The transaction has ended and nothing has changed.
     pub fn commit(self) -> Result<()> {
         Ok(self.tx.commit()?)
     }
@@ -102,17 +120,18 @@ impl Tx {
     /// As [`commit`](Tx::commit), and durable on return.
     ///
     /// # Errors
-    /// As [`commit`](Tx::commit). `ReadOnly` also if it could not be made durable: then it is visible, and may be lost.
+    /// As [`commit`](Tx::commit). If the sync after the commit fails, the error is `ReadOnly` too: then the
+    /// changes are visible but may be lost in a crash.
     pub fn commit_durable(self) -> Result<()> {
         Ok(self.tx.commit_durable()?)
     }
 
-    /// Ends it without a change. So does dropping it.
+    /// Ends the transaction without a change, as dropping it does.
     pub fn abort(self) {
         self.tx.abort();
     }
 
-    /// This moment, to go back to.
+    /// Marks this moment, so that [`rollback_to`](Tx::rollback_to) can return to it.
     ///
     /// ```
     /// use warpfire::Pool;
@@ -132,15 +151,17 @@ impl Tx {
         Savepoint(self.tx.savepoint())
     }
 
-    /// Undoes everything since the savepoint; it can be gone back to again. Files that were open then stay open.
+    /// Undoes all changes since the savepoint. The savepoint stays valid. Files that were open then stay
+    /// open.
     ///
     /// # Errors
-    /// `InvalidInput` for a savepoint of another transaction, or one made after one that was gone back to.
+    /// `InvalidInput` for a savepoint of another transaction, and for one that an earlier rollback has
+    /// undone.
     pub fn rollback_to(&self, point: &Savepoint) -> Result<()> {
         Ok(self.tx.roll_back(&point.0)?)
     }
 
-    /// Lets the commit succeed only if a file is still as it was when [`Warpfire::version`] looked.
+    /// Lets the commit succeed only if a file still has the version that [`Warpfire::version`] returned.
     ///
     /// ```
     /// use warpfire::{ErrorKind, Pool};
@@ -162,7 +183,7 @@ impl Tx {
 }
 
 impl Warpfire {
-    /// Begins a transaction, on behalf of the same.
+    /// Begins a transaction with the identity of this handle.
     ///
     /// # Errors
     /// `Damaged`.
@@ -170,7 +191,8 @@ impl Warpfire {
         Ok(Tx::over(self, self.filesystem().begin()?))
     }
 
-    /// Everything as of now, for as long as it is kept, whatever changes meanwhile. Changes to it are refused with `WrongTransaction`.
+    /// Begins a transaction that only reads: it shows the pool as of this moment, for as long as it lives,
+    /// and never conflicts. Changes fail with `WrongTransaction`.
     ///
     /// ```
     /// use warpfire::Pool;
@@ -189,8 +211,10 @@ impl Warpfire {
         Ok(Tx::over(self, self.filesystem().begin_read_only()?))
     }
 
-    /// Does something in a transaction and commits it; on a conflict does it again in a new one, up to 32 times, the later ones ahead of other
-    /// calls of this. What it does besides should bear repetition. If it fails, nothing has changed.
+    /// Runs a closure in a transaction and commits it. After a conflict it runs the closure again in a new
+    /// transaction, up to 32 times; later attempts get priority over other calls of `transact`. The closure
+    /// should have no effects outside of its transaction, because it may run many times. On an error nothing
+    /// has changed.
     ///
     /// ```
     /// use warpfire::Pool;
@@ -207,10 +231,12 @@ impl Warpfire {
     /// ```
     ///
     /// # Errors
-    /// What the closure says; as [`Tx::commit`], `Conflict` after the last try.
+    /// Any error of the closure; errors of [`Tx::commit`], `Conflict` only after the last attempt.
     pub fn transact<T>(&self, mut work: impl FnMut(&Tx) -> Result<T>) -> Result<T> {
         let mut tries = 1;
         loop {
+            // Every attempt takes the lock, and so waits while a transaction with priority runs. Only an attempt
+            // after many conflicts keeps the lock until its commit has ended.
             let priority = self
                 .shared
                 .priority
@@ -228,10 +254,10 @@ impl Warpfire {
         }
     }
 
-    /// How the file that a path leads to is now. Any change of its content or attributes makes it another version.
+    /// The version of a file. Any change of its content or attributes makes another version.
     ///
     /// # Errors
-    /// `NotFound`, `PermissionDenied` for a folder on the way.
+    /// `NotFound`; `PermissionDenied` if a directory on the path may not be searched.
     pub fn version(&self, path: impl AsRef<Path>) -> Result<FileVersion> {
         let node = self.node_at(path.as_ref(), Follow::Yes)?;
         Ok(FileVersion(self.fs().version(&node)?))

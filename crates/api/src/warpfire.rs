@@ -1,4 +1,4 @@
-//! A pool that is open: its life, and calls by path.
+//! An open pool: its life, and calls by path.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,13 +15,16 @@ use crate::open_pool::{Engine, OpenPool};
 use crate::stats::Stats;
 use crate::{Dir, Error, File, FileType, Identity, Metadata, OpenOptions, ReadDir, Result};
 
-/// Permissions of files and folders that are made without saying otherwise, as with the umask 022.
+/// Permissions of new files and directories for which the caller names none: those of the umask 022.
 pub(crate) const FILE_MODE: NewMode = NewMode { mode: 0o666, umask: 0o022 };
 const DIR_MODE: NewMode = NewMode { mode: 0o777, umask: 0o022 };
 
-/// A pool that is open. Clones share it; the last one that goes closes it.
+/// An open pool. Clones share it, and the pool closes when its last handle is dropped.
 ///
-/// Paths are those of the pool, from its root; a path without a leading `/` means the same as one with it. Names follow `std::fs`.
+/// Paths begin at the root of the pool. A path without a leading `/` means the same as one with it. Calls are
+/// named as in `std::fs` and follow symbolic links as those do.
+///
+/// A call that returns an error has changed nothing, unless its documentation says otherwise.
 ///
 /// ```
 /// use warpfire::Pool;
@@ -30,25 +33,30 @@ const DIR_MODE: NewMode = NewMode { mode: 0o777, umask: 0o022 };
 /// fs.create_dir_all("/photos/2026")?;
 /// fs.write("/photos/2026/one.jpg", b"...")?;
 /// fs.rename("/photos/2026", "/photos/this-year")?;
-/// let names: Vec<_> = fs.read_dir("/photos/this-year")?.map(|entry| entry.map(|entry| entry.file_name().to_owned())).collect::<Result<_, _>>()?;
+/// let mut names = Vec::new();
+/// for entry in fs.read_dir("/photos/this-year")? {
+///     names.push(entry?.file_name().to_owned());
+/// }
 /// assert_eq!(names, ["one.jpg"]);
 /// fs.sync()?;
 /// # Ok::<(), warpfire::Error>(())
 /// ```
 ///
-/// The parameter is the store that its calls work on: a pool's engine, or [what a transaction sees](crate::Inside).
+/// The parameter `E` is the store that the calls work on: [`Engine`] for the pool itself,
+/// [`TxEngine`](crate::TxEngine) inside a transaction.
 pub struct Warpfire<E: Storage = Engine> {
     fs: Arc<Fs<E>>,
     pub(crate) shared: Arc<SharedPool>,
     identity: Arc<Identity>,
 }
 
-/// What all handles of one open pool share.
+/// The part of an open pool that all its handles share.
 pub(crate) struct SharedPool {
     pub open_pool: OpenPool,
-    /// `None` once the pool has been closed, and where nothing is committed at intervals.
+    /// `None` without [`sync_interval`](crate::PoolOptions::sync_interval), and once the pool is closed.
     interval_sync: Mutex<Option<IntervalSync>>,
-    /// Held by a transaction that has met conflicts again and again, for which those that begin wait.
+    /// Held by a [`transact`](Warpfire::transact) that has met many conflicts. New transactions wait for it a
+    /// while.
     pub priority: ReentrantMutex<()>,
 }
 
@@ -66,14 +74,14 @@ impl<E: Storage> std::fmt::Debug for Warpfire<E> {
 
 impl Drop for SharedPool {
     fn drop(&mut self) {
-        // Nobody is left to hear of a failure; who has to know calls `close`.
+        // `drop` cannot return an error. A program that needs to know calls `close`.
         let _ = self.close();
     }
 }
 
 impl SharedPool {
     fn close(&self) -> Result<()> {
-        // Its last sync is over before the filesystem closes.
+        // Dropping the thread waits for its last sync. It must end before the filesystem closes.
         drop(self.interval_sync.lock().take());
         Ok(self.open_pool.fs.close()?)
     }
@@ -88,7 +96,8 @@ impl Warpfire {
         let interval_sync = match sync_interval {
             Some(interval) => {
                 let fs = Arc::clone(&open_pool.fs);
-                // A sync that fails leaves the pool read-only, and every later call reports that.
+                // A failed sync leaves the pool read-only. Every later call reports that, so nothing is lost
+                // here.
                 let sync = move || drop(fs.sync());
                 Some(IntervalSync::always(interval, sync).map_err(|error| Error::no_thread(&error))?)
             }
@@ -102,27 +111,29 @@ impl Warpfire {
         Ok(Warpfire { fs: Arc::clone(&shared.open_pool.fs), shared, identity: Arc::new(identity) })
     }
 
-    /// Other files of the same pool, on behalf of the same: those that a transaction sees.
+    /// A handle with the same identity on another filesystem of this pool: the one that a transaction sees.
     pub(crate) fn over<E: Storage>(&self, fs: &Arc<Fs<E>>) -> Warpfire<E> {
         let (shared, identity) = (Arc::clone(&self.shared), Arc::clone(&self.identity));
         Warpfire { fs: Arc::clone(fs), shared, identity }
     }
 
-    /// The filesystem below, for doors that are built on this crate. Calls there are on nodes and name their caller.
+    /// The filesystem under this handle, for servers that are built on this crate, such as a FUSE mount. Its
+    /// calls take inodes instead of paths, and each names its caller.
     #[must_use]
     pub fn filesystem(&self) -> &Arc<Fs<Engine>> {
         &self.shared.open_pool.fs
     }
 
-    /// Makes everything that was done before this call, through any handle, durable.
+    /// Makes all changes durable that any handle made before this call.
     ///
     /// # Errors
-    /// `ReadOnly` if the pool could not; what was durable before still is.
+    /// `ReadOnly` if too many devices failed. Changes that an earlier sync made durable are safe.
     pub fn sync(&self) -> Result<()> {
         Ok(self.fs().sync()?)
     }
 
-    /// Makes everything durable and closes the pool for all its handles. Dropping the last handle does the same, without a word if it fails.
+    /// Makes all changes durable and closes the pool for all its handles. Dropping the last handle does the
+    /// same, but cannot report an error.
     ///
     /// # Errors
     /// As [`sync`](Warpfire::sync).
@@ -130,7 +141,7 @@ impl Warpfire {
         self.shared.close()
     }
 
-    /// How the pool is doing.
+    /// The state of the pool and of its devices, and counts of their work. Cheap: it reads no device.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared.open_pool.stats()
@@ -150,7 +161,7 @@ impl<E: Storage> Warpfire<E> {
         Warpfire { fs: Arc::clone(&self.fs), shared: Arc::clone(&self.shared), identity }
     }
 
-    /// The same files on behalf of someone else.
+    /// A handle on the same pool that acts as another identity.
     #[must_use]
     pub fn acting_as(&self, identity: Identity) -> Self {
         self.acting(Arc::new(identity))
@@ -164,15 +175,15 @@ impl<E: Storage> Warpfire<E> {
         OpenOptions::new().read(true).open(self, path)
     }
 
-    /// Opens a file for writing, made if it is missing and emptied if it is not.
+    /// Opens a file for writing: makes it if it is missing, and empties it if it exists.
     ///
     /// # Errors
-    /// `NotFound` for a folder on the way, `PermissionDenied`, `IsADirectory`, `NoSpace`.
+    /// `NotFound` if a directory on the path is missing, `PermissionDenied`, `IsADirectory`, `NoSpace`.
     pub fn create(&self, path: impl AsRef<Path>) -> Result<File<E>> {
         OpenOptions::new().write(true).create(true).truncate(true).open(self, path)
     }
 
-    /// Opens a folder, for many calls on the files in it.
+    /// Opens a directory, for many calls on the files in it.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `PermissionDenied`.
@@ -180,7 +191,7 @@ impl<E: Storage> Warpfire<E> {
         Dir::at_path(self, path.as_ref())
     }
 
-    /// A whole file.
+    /// Reads a whole file.
     ///
     /// # Errors
     /// As [`open`](Warpfire::open); `Damaged`.
@@ -188,27 +199,30 @@ impl<E: Storage> Warpfire<E> {
         self.open(path)?.read_to_end()
     }
 
-    /// Makes the file hold these bytes and nothing else. A new file is made with them in one commit: after a crash it is there whole
-    /// or not at all.
+    /// Replaces the content of a file by these bytes. A file that is missing is made with them in one commit:
+    /// after a crash it has all of them or does not exist. A file that exists is emptied first, in a commit
+    /// of its own; for a replacement that is whole at every moment, use a [transaction](Warpfire::begin), or
+    /// write another file and [`rename`](Warpfire::rename) it.
     ///
     /// # Errors
-    /// As [`create`](Warpfire::create).
+    /// As [`create`](Warpfire::create). An existing file may have been emptied.
     pub fn write(&self, path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> Result<()> {
         let (parent, name) = self.parent_of(path.as_ref())?;
         Dir::at(self, parent).write(&name, bytes)
     }
 
-    /// Makes a folder.
+    /// Makes a directory.
     ///
     /// # Errors
-    /// `AlreadyExists`, `NotFound` for a folder on the way, `PermissionDenied`, `NoSpace`.
+    /// `AlreadyExists`, `NotFound` if a directory on the path is missing, `PermissionDenied`, `NoSpace`.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let (parent, name) = self.parent_of(path.as_ref())?;
         self.fs().mkdir(&self.identity.caller(), &parent, name.as_bytes(), DIR_MODE)?;
         Ok(())
     }
 
-    /// Removes anything but a folder.
+    /// Removes a name of anything but a directory. The file goes with its last name, once nothing has it
+    /// open.
     ///
     /// # Errors
     /// `NotFound`, `IsADirectory`, `PermissionDenied`.
@@ -217,7 +231,7 @@ impl<E: Storage> Warpfire<E> {
         Ok(self.fs().unlink(&self.identity.caller(), &parent, name.as_bytes())?)
     }
 
-    /// Removes an empty folder.
+    /// Removes an empty directory.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `DirectoryNotEmpty`, `PermissionDenied`.
@@ -226,11 +240,12 @@ impl<E: Storage> Warpfire<E> {
         Ok(self.fs().rmdir(&self.identity.caller(), &parent, name.as_bytes())?)
     }
 
-    /// Renames, replacing what has the new name, in one commit.
+    /// Gives a file or directory a new name, in one commit. A file or empty directory that has the new name
+    /// is replaced.
     ///
     /// # Errors
-    /// `NotFound`; `DirectoryNotEmpty`, `IsADirectory` or `NotADirectory` for a target that can not be replaced; `InvalidInput` if a
-    /// folder would be moved into itself; `PermissionDenied`.
+    /// `NotFound`; `DirectoryNotEmpty`, `IsADirectory` or `NotADirectory` if the target cannot be replaced;
+    /// `InvalidInput` if a directory would move into itself; `PermissionDenied`.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let (from_dir, from_name) = self.parent_of(from.as_ref())?;
         let (to_dir, to_name) = self.parent_of(to.as_ref())?;
@@ -238,10 +253,12 @@ impl<E: Storage> Warpfire<E> {
         Ok(self.fs().rename(&self.identity.caller(), from, to, RenameMode::Replace)?)
     }
 
-    /// Swaps what two paths lead to, in one commit: at every moment both are there. They may be files, directories or anything else.
+    /// Swaps two names in one commit, so both exist at every moment. They may name files, directories or
+    /// anything else.
     ///
     /// # Errors
-    /// `NotFound` if one of them is not there; `InvalidInput` if a directory would be moved into itself; `PermissionDenied`.
+    /// `NotFound` if one of them does not exist; `InvalidInput` if a directory would move into itself;
+    /// `PermissionDenied`.
     pub fn exchange(&self, a: impl AsRef<Path>, b: impl AsRef<Path>) -> Result<()> {
         let (a_dir, a_name) = self.parent_of(a.as_ref())?;
         let (b_dir, b_name) = self.parent_of(b.as_ref())?;
@@ -249,20 +266,21 @@ impl<E: Storage> Warpfire<E> {
         Ok(self.fs().exchange(&self.identity.caller(), a, b)?)
     }
 
-    /// Gives a file one more name.
+    /// Adds another name to a file. `original` is not followed if it is a symbolic link.
     ///
     /// # Errors
-    /// `NotFound`, `AlreadyExists`, `PermissionDenied`, also for a folder.
+    /// `NotFound`, `AlreadyExists`, `InvalidInput` if the file has as many names as one can have,
+    /// `PermissionDenied`, which is also the answer for a directory.
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
         let node = self.node_at(original.as_ref(), Follow::No)?;
         let (parent, name) = self.parent_of(link.as_ref())?;
         Ok(self.fs().link(&self.identity.caller(), &node, &parent, name.as_bytes())?)
     }
 
-    /// Makes a symbolic link that points to `original`, whether or not that exists.
+    /// Makes a symbolic link at `link` that points to `original`, which need not exist.
     ///
     /// # Errors
-    /// `AlreadyExists`, `NotFound` for a folder on the way, `PermissionDenied`, `NoSpace`.
+    /// `AlreadyExists`, `NotFound` if a directory on the path is missing, `PermissionDenied`, `NoSpace`.
     pub fn symlink(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
         let (parent, name) = self.parent_of(link.as_ref())?;
         let target = original.as_ref().as_os_str().as_bytes();
@@ -270,19 +288,21 @@ impl<E: Storage> Warpfire<E> {
         Ok(())
     }
 
-    /// Where a symbolic link points.
+    /// The path that a symbolic link points to.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidInput` if it is no symbolic link.
+    /// `NotFound`; `InvalidInput` if it is not a symbolic link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let node = self.node_at(path.as_ref(), Follow::No)?;
         Ok(PathBuf::from(OsString::from_vec(self.fs().readlink(&node)?)))
     }
 
-    /// Makes a pipe, a socket or a device, with these permissions and, for a device, major and minor number.
+    /// Makes a named pipe, a socket, a device node or an empty file. `mode` are its permission bits, exactly;
+    /// `device` is the major and the minor number, and counts for device nodes only.
     ///
     /// # Errors
-    /// `InvalidInput` for folders and symbolic links; `PermissionDenied` if someone else than the superuser makes a device; as [`create`](Warpfire::create).
+    /// `InvalidInput` for directories and symbolic links; `PermissionDenied` if an identity other than the
+    /// superuser makes a device node; otherwise as [`create_dir`](Warpfire::create_dir).
     pub fn create_special(
         &self,
         path: impl AsRef<Path>,
@@ -297,15 +317,15 @@ impl<E: Storage> Warpfire<E> {
         Ok(())
     }
 
-    /// What is known about the file that a path leads to.
+    /// Size, type, permissions, owner and times of the file at a path.
     ///
     /// # Errors
-    /// `NotFound`, `PermissionDenied` for a folder on the way.
+    /// `NotFound`; `PermissionDenied` if a directory on the path may not be searched.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         Ok(self.fs().getattr(&*self.node_at(path.as_ref(), Follow::Yes)?).into())
     }
 
-    /// As [`metadata`](Warpfire::metadata), of a symbolic link itself.
+    /// As [`metadata`](Warpfire::metadata), but of a symbolic link itself.
     ///
     /// # Errors
     /// As [`metadata`](Warpfire::metadata).
@@ -313,23 +333,23 @@ impl<E: Storage> Warpfire<E> {
         Ok(self.fs().getattr(&*self.node_at(path.as_ref(), Follow::No)?).into())
     }
 
-    /// Whether a path leads to something that can be reached.
+    /// Whether something is at the path. `false` also if a directory on the path may not be searched.
     #[must_use]
     pub fn exists(&self, path: impl AsRef<Path>) -> bool {
         self.metadata(path).is_ok()
     }
 
-    /// Sets permissions, owner, group and times of the file that a path leads to.
+    /// Sets permissions, owner, group and times of the file at a path, in one commit.
     ///
     /// # Errors
-    /// `NotFound`; `PermissionDenied` as for chmod, chown and utimensat.
+    /// `NotFound`; `PermissionDenied`, by the rules of chmod(2), chown(2) and utimensat(2).
     pub fn set_metadata(&self, path: impl AsRef<Path>, set: &SetMetadata) -> Result<()> {
         let node = self.node_at(path.as_ref(), Follow::Yes)?;
         self.fs().set_attributes(&self.identity.caller(), &node, &set.0)?;
         Ok(())
     }
 
-    /// As [`set_metadata`](Warpfire::set_metadata), of a symbolic link itself.
+    /// As [`set_metadata`](Warpfire::set_metadata), but of a symbolic link itself.
     ///
     /// # Errors
     /// As [`set_metadata`](Warpfire::set_metadata); `Unsupported` for the permissions of a symbolic link.
@@ -339,7 +359,7 @@ impl<E: Storage> Warpfire<E> {
         Ok(())
     }
 
-    /// Sets permission bits.
+    /// Sets the permission bits, as chmod(2).
     ///
     /// # Errors
     /// As [`set_metadata`](Warpfire::set_metadata).
@@ -347,7 +367,7 @@ impl<E: Storage> Warpfire<E> {
         self.set_metadata(path, &SetMetadata::new().mode(mode))
     }
 
-    /// The names in a folder, in the order of their bytes, read as they are asked for.
+    /// Lists a directory in the order of the bytes of its names. The listing is read page by page.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `PermissionDenied`.

@@ -24,13 +24,14 @@ impl<E: Storage> Warpfire<E> {
     /// ```
     ///
     /// # Errors
-    /// `NotFound` for the file or the attribute; `Unsupported` for a namespace that does not exist; `PermissionDenied`.
+    /// `NotFound` for the file or the attribute; `Unsupported` for a namespace that does not exist;
+    /// `PermissionDenied`.
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<Vec<u8>> {
         let node = self.node_at(path.as_ref(), Follow::Yes)?;
         Ok(self.fs().getxattr(&self.identity().caller(), &node, name.as_ref().as_bytes())?)
     }
 
-    /// Sets an extended attribute, new or not.
+    /// Sets the value of an extended attribute, and makes the attribute if it is missing.
     ///
     /// # Errors
     /// As [`xattr`](Warpfire::xattr); `InvalidInput` for a value above 64 KiB; `NoSpace`.
@@ -54,10 +55,11 @@ impl<E: Storage> Warpfire<E> {
         Ok(self.fs().removexattr(&self.identity().caller(), &node, name.as_ref().as_bytes())?)
     }
 
-    /// The names of all extended attributes that the caller may know of, in the order of their bytes.
+    /// The names of all extended attributes that the identity of this handle may see, in the order of their
+    /// bytes.
     ///
     /// # Errors
-    /// `NotFound`, `PermissionDenied` for a folder on the way.
+    /// `NotFound`; `PermissionDenied` if a directory on the path may not be searched.
     pub fn list_xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<OsString>> {
         let node = self.node_at(path.as_ref(), Follow::Yes)?;
         let names = self.fs().listxattr(&self.identity().caller(), &node)?;

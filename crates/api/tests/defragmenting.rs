@@ -1,4 +1,4 @@
-//! Files in small pieces, whose pieces are written next to each other while they are read: through power cuts, and as counted.
+//! Defragmenting while a file is read: through power cuts, and its costs as the counters show them.
 
 use warpfire::{File, OpenOptions, Pool, PoolOptions, Slice, Warpfire};
 use warpfire_check::{CheckOptions, check};
@@ -12,7 +12,7 @@ fn options() -> PoolOptions {
     Pool::options().zone_bytes(1 << 20).background(false)
 }
 
-/// A file of pieces of another, backwards, and its bytes. All of it is durable.
+/// A durable file that consists of pieces of another one, in reverse order. Returns it and its bytes.
 fn shredded(pool: &Warpfire) -> (File, Vec<u8>) {
     let open = |name| OpenOptions::new().read(true).write(true).create(true).open(pool, name);
     let (source, target) = (open("/source").expect("there is room"), open("/target").expect("there is room"));
@@ -34,7 +34,7 @@ fn a_file_is_the_same_wherever_the_power_is_cut_while_it_is_defragmented() {
     world.record();
     assert!(file.read_to_end().expect("sound devices do not fail") == bytes);
     assert_eq!(pool.stats().defragmented.bytes, FILE_BYTES as u64);
-    pool.write("/after", b"gathered").expect("there is room");
+    pool.write("/after", b"defragmented").expect("there is room");
     pool.sync().expect("sound devices do not fail");
     let recording = world.take_recording().expect("it records");
     let (mut replay, mut seen) = (recording.replay(), [0, 0]);
@@ -44,7 +44,10 @@ fn a_file_is_the_same_wherever_the_power_is_cut_while_it_is_defragmented() {
                 let world = replay.cut(cut);
                 let after = options().open_on(world.devices()).expect("a power cut leaves the pool");
                 let point = replay.point();
-                assert!(after.read("/target").expect("all is there") == bytes, "the file at point {point}");
+                assert!(
+                    after.read("/target").expect("the file is there") == bytes,
+                    "the file at point {point}"
+                );
                 seen[usize::from(after.exists("/after"))] += 1;
                 after.close().expect("sound devices do not fail");
                 let report = check(&world.devices(), &CheckOptions::default()).expect("it can be checked");
@@ -55,7 +58,10 @@ fn a_file_is_the_same_wherever_the_power_is_cut_while_it_is_defragmented() {
             break;
         }
     }
-    assert!(seen.iter().all(|count| *count > 0), "{seen:?}: before and after were met");
+    assert!(
+        seen.iter().all(|count| *count > 0),
+        "{seen:?}: some cuts come before the last sync, some after it"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Transactions that are larger than a segment, than the memtable, than what a sync logs, and than the pool.
+//! Transactions that are larger than a segment, the memtable, one record of the commit log, or the pool.
 
 use warpfire::{Error, ErrorKind, Pool, PoolOptions, Tx, Warpfire};
 use warpfire_check::{CheckOptions, check};
@@ -28,7 +28,7 @@ fn make(tx: &Tx, count: u64, len: usize) -> Result<(), Error> {
     (0..count).try_for_each(|number| dir.write(number.to_string(), content(number, len)))
 }
 
-/// How many files there are; each is whole.
+/// Checks that every `step`-th file has its content. Returns how many files there are.
 fn made(pool: &Warpfire, len: usize, step: usize) -> u64 {
     let Ok(dir) = pool.dir("/made") else { return 0 };
     let names: Vec<_> = dir
@@ -43,7 +43,8 @@ fn made(pool: &Warpfire, len: usize, step: usize) -> u64 {
     names.len() as u64
 }
 
-/// Cuts the power at every device write of a commit, and of what leads up to it.
+/// Cuts the power at the device writes of a commit and of the calls before it: the pool has all files of it
+/// or none.
 fn cut_everywhere(count: u64, len: usize, steps: usize) {
     let (mut world, pool) = world_and_pool(1);
     pool.write("/before", b"kept").expect("sound devices do not fail");
@@ -57,7 +58,7 @@ fn cut_everywhere(count: u64, len: usize, steps: usize) {
     loop {
         if replay.at_boundary() {
             let cuts: Vec<_> = replay.cuts(2, replay.point() as u64).collect();
-            // All but some of very many: the ends, where it is decided, always.
+            // Very many cuts: a sample of them, and always the last ones, where the outcome is decided.
             let step = cuts.len().div_ceil(steps);
             for (n, cut) in cuts.iter().rev().enumerate().filter(|(n, _)| *n < steps / 2 || n % step == 0) {
                 let world = replay.cut(cut);
@@ -76,7 +77,7 @@ fn cut_everywhere(count: u64, len: usize, steps: usize) {
             break;
         }
     }
-    assert!(seen[0] > 1 && seen[1] > 0, "{seen:?}: both were met");
+    assert!(seen[0] > 1 && seen[1] > 0, "{seen:?}: some cuts come before the commit, some after it");
     assert_eq!(made(&pool, len, 1), count);
 }
 
@@ -96,12 +97,12 @@ fn data_that_went_to_the_log_before_the_commit_is_there_whole_or_not_at_all() {
 }
 
 #[test]
-fn an_aborted_transaction_gives_its_space_back() {
+fn the_space_of_an_aborted_transaction_is_free_again() {
     let (world, pool) = world_and_pool(2);
     pool.sync().unwrap();
     let live_bytes = pool.stats().space.live_bytes;
     for _ in 0..5 {
-        // Half of the pool each time: without the space of the one before, the next has no room.
+        // Half of the pool each time: the next transaction needs the space of the one before.
         let tx = pool.begin().unwrap();
         make(&tx, 2000, 15_000).unwrap();
         assert!(
@@ -119,17 +120,17 @@ fn an_aborted_transaction_gives_its_space_back() {
 }
 
 #[test]
-fn others_go_on_and_space_is_cleaned_while_a_large_transaction_is_open() {
+fn other_writers_continue_and_space_is_cleaned_while_a_large_transaction_is_open() {
     let (world, pool) = world_and_pool(3);
     pool.write("/long", content(3, 700_000)).unwrap();
     pool.write("/short", content(4, 20_000)).unwrap();
     pool.sync().unwrap();
     let tx = pool.begin().unwrap();
     make(&tx, 1000, 15_000).unwrap();
-    // What the transaction names, though others wrote it, is kept for it as well.
+    // The pool also keeps bytes that others wrote and that the transaction names.
     tx.copy("/long", "/long-copy").unwrap();
     tx.rename("/short", "/moved").unwrap();
-    // Many times the pool, over and over the same files: it takes cleaning.
+    // The same files again and again, many times the size of the pool: this needs cleaning.
     for round in 0..40 {
         for number in 0..8 {
             pool.write(format!("/other-{number}"), content(round, 600_000)).unwrap();
@@ -146,9 +147,10 @@ fn others_go_on_and_space_is_cleaned_while_a_large_transaction_is_open() {
     assert!(report.is_clean(), "{report:?}");
 }
 
-/// Its copies name the bytes of others, in segments that are worth cleaning once what lies between has gone.
+/// The copies of the transaction name bytes of other files. Cleaning wants their segments, because their
+/// neighbours are removed.
 #[test]
-fn bytes_that_a_transaction_names_are_not_moved_away_from_it() {
+fn cleaning_does_not_move_bytes_that_a_transaction_names() {
     const FILES: u64 = 400;
     const BYTES: usize = 40_000;
     let (world, pool) = world_and_pool(5);
@@ -178,7 +180,7 @@ fn bytes_that_a_transaction_names_are_not_moved_away_from_it() {
     assert_eq!(
         pool.stats().transactions.replays,
         0,
-        "its own changes were committed, not those of a repetition"
+        "the transaction commits its own changes and not those of a replay"
     );
     for number in (0..FILES).step_by(4) {
         assert_eq!(pool.read(format!("/copies/{number}")).unwrap(), content(number, BYTES), "file {number}");
@@ -189,7 +191,7 @@ fn bytes_that_a_transaction_names_are_not_moved_away_from_it() {
 }
 
 #[test]
-fn a_large_transaction_that_fills_the_pool_gets_no_space_and_others_go_on() {
+fn a_large_transaction_that_fills_the_pool_gets_no_space_and_other_writers_continue() {
     let (_world, pool) = world_and_pool(4);
     pool.write("/other", content(1, 600_000)).unwrap();
     let tx = pool.begin().unwrap();

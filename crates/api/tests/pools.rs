@@ -1,4 +1,4 @@
-//! The life of pools on real files: made, closed, opened again, shared between threads, refused.
+//! The life of pools on real files: make, close, open again, share between threads, refuse.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use warpfire::{
 
 const DEVICE_BYTES: u64 = 64 << 20;
 
-/// Paths of so many image files in a folder that goes with the test.
+/// Paths of image files in a temporary directory.
 fn images(directory: &TempDir, count: usize) -> Vec<PathBuf> {
     (0..count).map(|number| directory.path().join(format!("{number}.img"))).collect()
 }
 
 fn directory() -> TempDir {
-    tempfile::tempdir().expect("a temporary folder")
+    tempfile::tempdir().expect("a temporary directory")
 }
 
 #[test]
-fn what_was_written_is_there_after_a_drop() {
+fn files_are_there_after_the_last_handle_was_dropped() {
     let directory = directory();
     let images = images(&directory, 1);
     let options = Pool::options().size_bytes(DEVICE_BYTES);
@@ -57,7 +57,7 @@ fn devices_may_be_named_in_any_order_and_two_may_be_missing() {
 }
 
 #[test]
-fn a_pool_that_is_open_is_not_opened_again() {
+fn an_open_pool_is_not_opened_again() {
     let directory = directory();
     let images = images(&directory, 1);
     let options = Pool::options().size_bytes(DEVICE_BYTES);
@@ -70,13 +70,13 @@ fn a_pool_that_is_open_is_not_opened_again() {
 }
 
 #[test]
-fn nothing_of_worth_is_overwritten_and_nothing_half_made_is_left() {
+fn a_device_with_data_is_not_overwritten_and_no_image_of_a_failed_pool_is_left() {
     let directory = directory();
     let images = images(&directory, 2);
     std::fs::write(&images[1], vec![7; 1 << 20]).expect("written");
     assert_eq!(device_content(&images[1]).expect("readable").0, DeviceContent::Unknown);
     let options = Pool::options().parity(1).size_bytes(DEVICE_BYTES);
-    let error = options.create(&images).expect_err("something is there");
+    let error = options.create(&images).expect_err("a device holds data");
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
     assert!(!images[0].exists());
     assert_eq!(std::fs::read(&images[1]).expect("read"), vec![7; 1 << 20]);
@@ -156,7 +156,7 @@ fn another_identity_is_bound_by_permissions() {
     fs.set_mode("/secret", 0o600).expect("set");
     let guest = fs.acting_as(Identity::new(1000, 1000));
     assert_eq!(guest.read("/secret").expect_err("not theirs").kind(), ErrorKind::PermissionDenied);
-    fs.set_metadata("/secret", &SetMetadata::new().owner(1000)).expect("given away");
+    fs.set_metadata("/secret", &SetMetadata::new().owner(1000)).expect("root changes the owner");
     assert_eq!(guest.read("/secret").expect("theirs"), b"x");
 }
 
@@ -191,7 +191,7 @@ fn a_sync_interval_makes_changes_durable_without_a_sync() {
     let began = warpfire_env::Clock::monotonic_nanos(&clock);
     while flushes() == before {
         let waited = warpfire_env::Clock::monotonic_nanos(&clock) - began;
-        assert!(waited < 20_000_000_000, "nothing was committed in 20 seconds");
+        assert!(waited < 20_000_000_000, "no sync within 20 seconds");
         std::thread::yield_now();
     }
 }

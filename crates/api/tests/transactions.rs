@@ -13,7 +13,7 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 #[test]
-fn handles_and_listings_inside_show_what_was_done_inside() {
+fn handles_and_listings_inside_show_the_changes_of_the_transaction() {
     let fs = pool();
     fs.create_dir("/d").unwrap();
     fs.write("/d/old", b"old").unwrap();
@@ -50,7 +50,7 @@ fn an_exchange_swaps_files_and_directories_by_path_and_by_name() {
     tx.dir("/").unwrap().exchange("f", "d").unwrap();
     tx.exchange("/f", "/d/inner").unwrap();
     assert_eq!(tx.read("/f").unwrap(), b"inner");
-    assert_eq!(fs.read("/d").unwrap(), b"file", "nothing outside before the commit");
+    assert_eq!(fs.read("/d").unwrap(), b"file", "nothing changes outside before the commit");
     tx.commit().unwrap();
     assert_eq!((fs.read("/f").unwrap(), fs.read("/d/inner").unwrap()), (b"inner".into(), b"file".into()));
 }
@@ -66,7 +66,7 @@ fn threads_that_count_in_transactions_lose_no_count() {
                 for _ in 0..100 {
                     fs.transact(|tx| {
                         let (a, b) = (number(&tx.read("/a")?), number(&tx.read("/b")?));
-                        assert_eq!(a + b, 1000, "both are of one moment");
+                        assert_eq!(a + b, 1000, "both numbers are of one moment");
                         tx.write("/a", (a + 1).to_string())?;
                         tx.write("/b", (b - 1).to_string())
                     })
@@ -79,7 +79,7 @@ fn threads_that_count_in_transactions_lose_no_count() {
 }
 
 #[test]
-fn blind_appends_of_transactions_and_plain_ones_all_land_whole_without_an_abort() {
+fn blind_appends_of_transactions_and_of_plain_calls_all_arrive_whole_without_a_conflict() {
     let fs = pool();
     fs.write("/log", b"").unwrap();
     let append = |fs: &Warpfire, text: &str| {
@@ -102,7 +102,7 @@ fn blind_appends_of_transactions_and_plain_ones_all_land_whole_without_an_abort(
     });
     let log = String::from_utf8(fs.read("/log").unwrap()).unwrap();
     let mut lines: Vec<&str> = log.lines().collect();
-    assert!(lines.iter().all(|line| line.len() == 5), "none is torn");
+    assert!(lines.iter().all(|line| line.len() == 5), "no append is torn");
     lines.sort_unstable();
     lines.dedup();
     assert_eq!(lines.len(), 800);
@@ -111,14 +111,14 @@ fn blind_appends_of_transactions_and_plain_ones_all_land_whole_without_an_abort(
 }
 
 #[test]
-fn a_transaction_that_fills_the_pool_gets_no_space_and_others_go_on() {
+fn a_transaction_that_fills_the_pool_gets_no_space_and_other_writers_continue() {
     let fs = Pool::options().size_bytes(64 << 20).in_memory().unwrap();
     let tx = fs.begin().unwrap();
     let full = (0..1000).find_map(|n| tx.write(format!("/{n}"), vec![n as u8; 1 << 20]).err()).unwrap();
     assert_eq!(full.kind(), ErrorKind::NoSpace);
     drop(tx);
     assert_eq!(fs.read_dir("/").unwrap().count(), 0);
-    // What it wrote comes back with the next segments that are cleaned.
+    // Its space is free once its segments have been cleaned.
     let written = (0..50).filter(|_| fs.write("/others", vec![1; 1 << 20]).is_ok()).count();
     assert_eq!(written, 50);
     assert_eq!(fs.read("/others").unwrap().len(), 1 << 20);
@@ -143,10 +143,11 @@ fn a_durable_commit_is_there_after_a_close_without_sync() {
     assert!(!fs.exists("/never"));
 }
 
-/// Everyone appends to one file, writes to a place of one's own in another, makes a name in one folder and sets the attributes of both: nobody
-/// asks what others change, so nobody is told of them, however often calls are made again.
+/// Every thread appends to one file, writes to its own range of another, makes names in one directory and
+/// sets the attributes of both files. No transaction reads anything that another one changes, so none
+/// conflicts, however often commits replay.
 #[test]
-fn a_storm_of_changes_that_no_one_reads_has_no_conflict() {
+fn concurrent_changes_that_no_transaction_reads_never_conflict() {
     const THREADS: u64 = 8;
     const EACH: u64 = 60;
     let fs = pool();
@@ -183,5 +184,5 @@ fn a_storm_of_changes_that_no_one_reads_has_no_conflict() {
     assert_eq!(fs.read_dir("/d").unwrap().count() as u64, total);
     let counts = fs.stats().transactions;
     assert_eq!((counts.commits, counts.conflicts), (total, 0));
-    assert!(counts.replays > 0, "they got in each other's way");
+    assert!(counts.replays > 0, "commits replay, because others changed the same files");
 }

@@ -1,4 +1,4 @@
-//! What examples that measure share: flags, a clock, and a pool that is made anew.
+//! The parts that the measuring examples share: flags, a clock, and a new pool.
 
 use std::error::Error;
 use std::fs;
@@ -9,7 +9,7 @@ use warpfire_env::{Clock, SystemClock};
 
 pub type ExampleResult<T> = Result<T, Box<dyn Error>>;
 
-/// Room for the log beside what is asked for.
+/// Space for the log, beside the space that an example asks for.
 const SPARE_BYTES: u64 = 1 << 30;
 
 /// Flags of the form `--name value`.
@@ -19,7 +19,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Those of the command line: `--image`, `--host`, and those in `others`.
+    /// Parses the command line: `--image`, `--host`, and the flags named in `others`.
     pub fn parse(others: &[&str], usage: &'static str) -> ExampleResult<Flags> {
         let mut given = Vec::new();
         let mut words = std::env::args().skip(1);
@@ -35,18 +35,18 @@ impl Flags {
         self.given.iter().rev().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
-    /// A number above zero.
+    /// The value of a flag that takes a number above zero.
     pub fn number(&self, name: &str, default: u64) -> ExampleResult<u64> {
         let Some(text) = self.text(name) else { return Ok(default) };
         Ok(text.parse().ok().filter(|number| *number > 0).ok_or(self.usage)?)
     }
 
-    /// A pool with room for so many bytes, made anew: on the image that `--image` names, or in memory.
+    /// A new pool with space for so many bytes: on the image that `--image` names, or in memory.
     pub fn pool(&self, room_bytes: u64) -> ExampleResult<Warpfire> {
         let options = Pool::options().size_bytes(room_bytes + SPARE_BYTES);
         Ok(match self.text("image") {
             Some(image) => {
-                // A file that is there would keep its size.
+                // An existing file would keep its size.
                 if fs::metadata(image).is_ok_and(|there| there.is_file()) {
                     fs::remove_file(image)?;
                 }
@@ -56,13 +56,14 @@ impl Flags {
         })
     }
 
-    /// The directory that such a flag names: `host` one of the host.
+    /// The directory that a flag names.
     pub fn directory(&self, name: &str) -> Option<PathBuf> {
         self.text(name).map(PathBuf::from)
     }
 }
 
-/// Does a step, and prints how long it took and what it wrote to the pool's devices. Gives the seconds.
+/// Runs a step, and prints its time and the bytes that it wrote to the devices of the pool. Returns the
+/// seconds.
 pub fn measured(
     pool: Option<&Warpfire>,
     what: &str,

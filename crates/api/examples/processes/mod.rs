@@ -1,7 +1,8 @@
-//! The queue's workers as processes, in a directory of a mounted pool or of the host.
+//! The workers of the queue as processes, in a directory of a mounted pool or of the host.
 //!
-//! They share two files: `queue`, to which units are appended, and `head`, the number of the next unit to be taken, which is changed under a lock. A consumer
-//! files what it takes in `done-N`: by pointers with copy_file_range, or by writing what it has read.
+//! They share two files. Appenders append units to `queue`. `head` holds the number of the next unit to take;
+//! a lock protects it. A consumer moves its units into `done-N`: by pointers with copy_file_range(2), or by
+//! writing the bytes that it read.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -15,19 +16,20 @@ use rustix::fs::{Advice, FlockOperation, copy_file_range, fadvise, flock};
 use crate::measure::ExampleResult;
 use crate::{PAUSE, QueueJob};
 
-/// How a consumer files a unit.
+/// How a consumer moves a unit into its own file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Filing {
     Pointers,
     Copying,
 }
 
-/// What a process is told to be; then the directory, its number, and the job's.
+/// The first argument of a child process: its role. Directory, number and job follow.
 const APPEND: &str = "append";
 const CONSUME: [(Filing, &str); 2] =
     [(Filing::Pointers, "consume-by-pointers"), (Filing::Copying, "consume-by-copying")];
 
-/// Runs the job there, from the first process's start to the last one's end, and sees that each unit was worked on once.
+/// Runs the job in a directory, from the start of the first process to the end of the last one, and checks
+/// that each unit was worked on once.
 pub fn run(job: QueueJob, directory: &Path, filing: Filing) -> ExampleResult<()> {
     fs::write(directory.join("queue"), [])?;
     fs::write(directory.join("head"), 0u64.to_le_bytes())?;
@@ -37,7 +39,7 @@ pub fn run(job: QueueJob, directory: &Path, filing: Filing) -> ExampleResult<()>
         command.arg(what).arg(directory).arg(worker.to_string()).args(&numbers);
         Ok(command.stdout(Stdio::piped()).spawn()?)
     };
-    let consume = CONSUME.iter().find(|(known, _)| *known == filing).ok_or("a way of filing")?.1;
+    let consume = CONSUME.iter().find(|(known, _)| *known == filing).ok_or("no such filing")?.1;
     let appenders = (0..job.appenders).map(|worker| start(APPEND, worker));
     let consumers = (0..job.consumers).map(|worker| start(consume, worker));
     let mut done = 0;
@@ -54,7 +56,7 @@ pub fn run(job: QueueJob, directory: &Path, filing: Filing) -> ExampleResult<()>
     job.check(done)
 }
 
-/// What this process was started for, if it is one of the workers. It prints the sum of what it has worked on.
+/// The role of this process, if it is one of the workers. It prints the sum of the numbers of its units.
 pub fn work(words: &[String]) -> Option<ExampleResult<()>> {
     let [what, directory, worker, units, unit_bytes, appenders, consumers] = words else { return None };
     let filing = CONSUME.iter().find(|(_, name)| name == what).map(|(filing, _)| *filing);
@@ -98,7 +100,7 @@ fn consume(job: QueueJob, directory: &Path, worker: u64, filing: Filing) -> Exam
                 while to < filed + job.unit_bytes {
                     let left = usize::try_from(filed + job.unit_bytes - to)?;
                     if copy_file_range(&queue, Some(&mut from), &file, Some(&mut to), left)? == 0 {
-                        return Err("the queue ended in a unit".into());
+                        return Err("the queue ends inside a unit".into());
                     }
                 }
             }
@@ -110,14 +112,15 @@ fn consume(job: QueueJob, directory: &Path, worker: u64, filing: Filing) -> Exam
     Ok(done)
 }
 
-/// The number of the unit at the head, which is this worker's from now on; `None` when all are taken.
+/// Takes the unit at the head for this worker and returns its number; `None` when all are taken.
 fn take(job: QueueJob, queue: &File, head: &File) -> ExampleResult<Option<u64>> {
     loop {
         flock(head, FlockOperation::LockExclusive)?;
         let mut bytes = [0; 8];
         head.read_exact_at(&mut bytes, 0)?;
         let number = u64::from_le_bytes(bytes);
-        // Through a mount, stat may tell a length up to which others can not read yet.
+        // On a mount, stat may report a length before other processes can read up to it. So a read asks for
+        // the last byte.
         let last = (number + 1) * job.unit_bytes - 1;
         let is_there = number < job.units && queue.read_at(&mut [0], last)? == 1;
         if is_there {

@@ -1,4 +1,4 @@
-//! Files that are read and written as anywhere, in a pool or in a directory of the host.
+//! One interface to files in a pool and to files in a directory of the host.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -9,25 +9,25 @@ use warpfire::{File, OpenOptions, Warpfire};
 
 use crate::measure::ExampleResult;
 
-/// Where a job is done.
+/// The place where a job runs.
 pub enum Storage {
     Pool(Warpfire),
     Host(PathBuf),
 }
 
-/// A file there.
+/// An open file in one of them.
 pub enum StoredFile {
     Pool(File),
     Host(fs::File),
 }
 
 impl Storage {
-    /// The pool, and the host's directory if there is one.
+    /// The pool, and the host's directory if one is named.
     pub fn all(pool: &Warpfire, host: Option<PathBuf>) -> Vec<Storage> {
         std::iter::once(Storage::Pool(pool.clone())).chain(host.map(Storage::Host)).collect()
     }
 
-    /// The pool, if it is one.
+    /// The pool; `None` for the host.
     pub fn pool(&self) -> Option<&Warpfire> {
         match self {
             Storage::Pool(pool) => Some(pool),
@@ -35,7 +35,7 @@ impl Storage {
         }
     }
 
-    /// What to call it.
+    /// Its name in the report.
     pub fn name(&self) -> &'static str {
         match self {
             Storage::Pool(_) => "the pool",
@@ -43,7 +43,7 @@ impl Storage {
         }
     }
 
-    /// An empty file.
+    /// Makes an empty file.
     pub fn make(&self, name: &str) -> ExampleResult<StoredFile> {
         Ok(match self {
             Storage::Pool(pool) => StoredFile::Pool(make(pool, name)?),
@@ -55,7 +55,7 @@ impl Storage {
         })
     }
 
-    /// Takes a file away, so that the host is as it was.
+    /// Removes a file.
     pub fn remove(&self, name: &str) -> ExampleResult<()> {
         match self {
             Storage::Pool(pool) => Ok(pool.remove_file(format!("/{name}"))?),
@@ -64,7 +64,7 @@ impl Storage {
     }
 }
 
-/// An empty file in a pool's root.
+/// Makes an empty file in the root of a pool.
 pub fn make(pool: &Warpfire, name: &str) -> warpfire::Result<File> {
     let path = format!("/{name}");
     OpenOptions::new().read(true).write(true).create(true).truncate(true).open(pool, path)
@@ -87,7 +87,8 @@ impl StoredFile {
         }
     }
 
-    /// Makes it durable, and has the host forget its copy in memory: a pool keeps none of file data.
+    /// Makes the file durable and drops the host's page cache of it, because a pool does not cache file data
+    /// either.
     pub fn settle(&self) -> ExampleResult<()> {
         match self {
             StoredFile::Pool(file) => file.sync_all()?,

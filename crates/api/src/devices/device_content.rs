@@ -1,4 +1,4 @@
-//! What a device or file holds before it becomes part of a pool, so that nothing is overwritten by mistake.
+//! Recognises the content of a device or file, so that nothing is overwritten by mistake.
 
 use std::fmt;
 use std::path::Path;
@@ -9,23 +9,24 @@ use warpfire_units::BLOCK_BYTES;
 use super::device_label::find_root;
 use crate::Result;
 
-/// What is on a device.
+/// The content of a device before it becomes part of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceContent {
-    /// Nothing: where filesystems and partition tables begin there are only zeros.
+    /// Zeros only, where filesystems and partition tables begin.
     Empty,
     /// A member of a Warpfire pool.
     Pool,
-    /// Something that is known by its signature.
+    /// A filesystem or the like, recognised by its signature; its name with an article.
     Known(&'static str),
-    /// Something else.
+    /// Data without a known signature.
     Unknown,
 }
 
 /// A signature: name, offset in bytes, bytes.
 type Signature = (&'static str, usize, &'static [u8]);
 
-/// Where other owners of a device write their names. A partition table comes last: it often stands beside one of the others.
+/// Where filesystems and the like keep their signatures. Partition tables come last, because they may stand
+/// beside others.
 const SIGNATURES: [Signature; 14] = [
     ("an XFS filesystem", 0, b"XFSB"),
     ("a LUKS volume", 0, b"LUKS\xba\xbe"),
@@ -43,7 +44,7 @@ const SIGNATURES: [Signature; 14] = [
     ("a partition table or boot sector", 510, b"\x55\xaa"),
 ];
 
-/// The front of the device that is looked at.
+/// Bytes at the front of the device in which signatures and other data are looked for.
 const FRONT_BYTES: usize = 128 << 10;
 
 impl fmt::Display for DeviceContent {
@@ -57,10 +58,10 @@ impl fmt::Display for DeviceContent {
     }
 }
 
-/// What a device or file holds, and its size in bytes.
+/// The content of a device or file, and its size in bytes. Nothing is written.
 ///
 /// # Errors
-/// It does not exist, is in use, or can not be read.
+/// `NotFound`, `InUse` if another process has it open, `PermissionDenied`, `Device` if it cannot be read.
 pub fn device_content(path: impl AsRef<Path>) -> Result<(DeviceContent, u64)> {
     let path = path.as_ref();
     if super::is_empty_file(path) {

@@ -1,4 +1,4 @@
-//! Whose a device is, read without opening its pool.
+//! Reads the label of a device without opening its pool.
 
 use std::fs::File;
 use std::io;
@@ -10,25 +10,26 @@ use warpfire_units::BLOCK_BYTES;
 
 use crate::{Error, Result};
 
-/// What identifies a member of a pool.
+/// The label of a device: the pool that it belongs to and its position there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct DeviceLabel {
-    /// The pool's own number, in hexadecimal.
+    /// The number that identifies the pool, in hexadecimal.
     pub pool: String,
-    /// The device's place in the pool, from 0.
+    /// The position of the device in the pool, from 0.
     pub device: u16,
     /// How many devices the pool has.
     pub devices: u16,
 }
 
-/// A pool's roots are at the front of a zone that is a power of two in this range, or at the front of the device.
+/// The sizes that zone 1 may begin at. A pool writes its roots at the front of zones 0 and 1.
 const ZONE_BYTES_RANGE: (u64, u64) = (64 << 10, 256 << 20);
 
-/// The label of a device or file, also while another process has its pool open. `None` if it is no member of a pool.
+/// The label of a device or file; `None` if it belongs to no pool. Works while another process has the pool
+/// open.
 ///
 /// # Errors
-/// It does not exist or can not be read.
+/// `NotFound`, `PermissionDenied`, or `Other` if it cannot be read.
 pub fn device_label(path: impl AsRef<Path>) -> Result<Option<DeviceLabel>> {
     let path = path.as_ref();
     let failed = |error: &io::Error| Error::of_path(path, error);
@@ -45,7 +46,8 @@ pub fn device_label(path: impl AsRef<Path>) -> Result<Option<DeviceLabel>> {
     }))
 }
 
-/// A root at the front of a device, or at the front of what can be its zone 1. `read` fills a block, or says that the device is shorter.
+/// Looks for a root at the front of a device and wherever its zone 1 can begin. `read` fills a block, or
+/// returns `false` beyond the end of the device.
 pub(super) fn find_root(mut read: impl FnMut(u64, &mut [u8]) -> Result<bool>) -> Result<Option<RootHeader>> {
     let mut block = warpfire_env::AlignedBuf::zeroed(BLOCK_BYTES);
     let mut at = 0;

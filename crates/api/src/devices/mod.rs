@@ -1,4 +1,4 @@
-//! From paths to devices: image files are made, nothing of worth is overwritten.
+//! Opens devices by path. For a new pool it also makes image files, and protects devices that hold data.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,14 +16,15 @@ pub use prefill::prefilled;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Devices for a new pool, and the image files that were made for it.
+/// Devices for a new pool, and the image files made for it.
 pub(crate) struct NewDevices {
     pub devices: Vec<Arc<dyn Device>>,
     made: Vec<PathBuf>,
 }
 
 impl NewDevices {
-    /// Opens what exists and makes image files of `size_bytes` for the rest. What exists must be empty unless `force`.
+    /// Opens existing devices and makes image files of `size_bytes` for the missing ones. Existing devices
+    /// must be empty unless `force` is set.
     pub fn prepare(paths: &[PathBuf], size_bytes: u64, force: bool) -> Result<Self> {
         let mut new = NewDevices { devices: Vec::with_capacity(paths.len()), made: Vec::new() };
         for path in paths {
@@ -57,21 +58,22 @@ impl NewDevices {
                 Errno::EXIST.raw_os_error(),
                 format!("{} holds {content}", path.display()),
             )
-            .with_hint("choose another device, or force it to be overwritten")),
+            .with_hint("choose another device, or force overwriting it")),
         }
     }
 
-    /// Removes the image files that were made: the pool did not come to be.
+    /// Removes the image files that were made, after the pool could not be made.
     pub fn discard(self) {
         drop(self.devices);
         for path in self.made {
-            // The reason why the pool did not come to be is what the caller has to hear.
+            // The caller gets the error that stopped the pool. A file that stays behind is the lesser
+            // problem.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Opens devices that are there. A path that does not exist is an error: a missing device is one that is not named.
+/// Opens existing devices. A path that does not exist is an error: to open without a device, do not name it.
 pub(crate) fn open_all(paths: &[PathBuf]) -> Result<Vec<Arc<dyn Device>>> {
     let open = |path: &PathBuf| -> Result<Arc<dyn Device>> { Ok(Arc::new(FileDevice::open(path)?)) };
     paths.iter().map(open).collect()

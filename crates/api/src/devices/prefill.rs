@@ -1,8 +1,8 @@
-//! Image files that were written once, so that later writes need no space from the filesystem below.
+//! Makes prewritten image files, so that later writes need no space from the filesystem below.
 //!
-//! A filesystem takes space for a file as the file is first written, and journals that it did: writes into a sparse
-//! image wait for both. `fallocate` alone does not help, because the first write to each allocated extent is
-//! journaled as well.
+//! A filesystem allocates space for a file when the file is first written, and journals the allocation.
+//! Writes into a sparse image wait for both. `fallocate` alone does not help, because the first write into
+//! each allocated extent is journaled as well.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,14 +13,15 @@ use rustix::fs::OFlags;
 use warpfire_env::AlignedBuf;
 use warpfire_units::BLOCK_BYTES;
 
-/// Zeros are written in pieces of this size.
+/// Bytes of zeros per write.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// Makes a file, or empties one, and writes zeros over `size_bytes`, rounded up to whole blocks, around the page cache
-/// where the filesystem allows it. The file is durable on return, and open for reading and writing.
+/// Makes a file, or empties an existing one, and fills it with `size_bytes` of zeros, rounded up to whole
+/// blocks. Writes bypass the page cache where the filesystem allows it. On return the file is durable, and
+/// open for reading and writing.
 ///
 /// # Errors
-/// What the system says: no space, no permission, no such folder.
+/// The error of the operating system: no space, no permission, no such directory.
 pub fn prefilled(path: &Path, size_bytes: u64) -> io::Result<File> {
     let open = |flags: OFlags| {
         let mut options = OpenOptions::new();
@@ -50,7 +51,7 @@ mod tests {
 
     #[test]
     fn a_prefilled_file_has_all_of_its_space_and_whole_blocks() {
-        let directory = tempfile::tempdir().expect("a temporary folder");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("image");
         let found = prefilled(&path, (5 << 20) + 1).expect("a small file").metadata().expect("it is open");
         assert_eq!(found.len(), (5 << 20) + 4096);

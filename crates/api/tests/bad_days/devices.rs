@@ -1,4 +1,4 @@
-//! The wrong devices, on real image files: refused with a sentence, or opened degraded.
+//! The wrong devices, on real image files: the pool opens degraded, or refuses with a sentence that helps.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ fn one_more_missing_is_refused_and_each_is_named() {
 }
 
 #[test]
-fn a_device_that_is_not_there_at_all_is_named() {
+fn a_device_that_does_not_exist_is_named() {
     let images = Images::with_files(1, 1, FILES);
     let error = open(&[images.paths[0].clone(), images.path("nowhere.img")]).expect_err("no such file");
     assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -111,7 +111,7 @@ fn an_image_that_was_cut_short_is_named_and_can_be_left_out() {
         let images = Images::with_files(2, 1, FILES);
         cut_to(&images.paths[1], bytes);
         match open(&images.paths) {
-            // So short that nothing tells what it was: as if it were missing.
+            // So short that it has no root: the pool counts the device as missing.
             Ok(fs) => assert_eq!(whole(&fs, 0..FILES), FILES, "{bytes}"),
             Err(error) => {
                 let said = refused::<()>(Err(error), ErrorKind::NotAPool);
@@ -123,7 +123,7 @@ fn an_image_that_was_cut_short_is_named_and_can_be_left_out() {
 }
 
 #[test]
-fn an_image_whose_roots_are_gone_is_one_that_is_missing() {
+fn an_image_without_roots_counts_as_missing() {
     let images = Images::with_files(2, 1, FILES);
     let file = OpenOptions::new().write(true).open(&images.paths[2]).expect("opened");
     std::os::unix::fs::FileExt::write_all_at(&file, &vec![0xa5; 4 << 20], 0).expect("overwritten");
@@ -133,7 +133,7 @@ fn an_image_whose_roots_are_gone_is_one_that_is_missing() {
 }
 
 #[test]
-fn a_pool_whose_roots_are_all_gone_is_no_pool() {
+fn a_pool_without_any_root_is_no_pool() {
     let images = Images::with_files(1, 1, FILES);
     for path in &images.paths {
         let file = OpenOptions::new().write(true).open(path).expect("opened");

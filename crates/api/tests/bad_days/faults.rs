@@ -1,4 +1,4 @@
-//! Devices that fail, go away and come back, while the pool is in use.
+//! Devices that fail, vanish and return while the pool is in use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use warpfire_sim_env::{Fault, OpClass, SimWorld};
 
 use crate::rig::{checked, content, fill, name, refused, simulated, whole};
 
-/// Writes and syncs file after file; gives how many were synced, and the error that ended it.
+/// Writes and syncs files one by one. Returns how many were synced, and the error that ended it.
 fn until_it_fails(fs: &Warpfire, from: u64, most: u64) -> (u64, Option<warpfire::Error>) {
     for number in from..from + most {
         let outcome = fs.write(name(number), content(number)).and_then(|()| fs.sync());
@@ -18,7 +18,7 @@ fn until_it_fails(fs: &Warpfire, from: u64, most: u64) -> (u64, Option<warpfire:
     (from + most, None)
 }
 
-/// The pool after its devices are well again.
+/// The pool, opened again after its devices work again.
 fn reopened(world: &SimWorld) -> Warpfire {
     world.sims().iter().for_each(|device| device.heal());
     Pool::options().background(false).open_on(world.devices()).expect("a pool with sound devices opens")
@@ -57,7 +57,7 @@ fn failed_reads_without_parity_are_errors_and_pass() {
         fork.sims()[0].inject(Fault::Fail { op: OpClass::Read, after, lasting: false });
         match Pool::options().background(false).open_on(fork.devices()) {
             Ok(fs) => {
-                assert!(whole(&fs, 0..40) >= 39, "read {after}: one failed read costs one answer");
+                assert!(whole(&fs, 0..40) >= 39, "read {after}: one failed read fails one call");
             }
             Err(error) => assert!(
                 matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Device | ErrorKind::NotAPool),
@@ -88,7 +88,7 @@ fn failures_of_two_of_six_devices_are_not_noticed_but_in_the_counters() {
 }
 
 #[test]
-fn devices_that_vanish_under_load_cost_nothing_within_parity_and_nothing_synced_beyond() {
+fn devices_that_vanish_under_load_cost_nothing_within_parity_and_nothing_synced_beyond_it() {
     for seed in 0..6 {
         let world = SimWorld::of(seed, 6, &warpfire_sim_env::DeviceSpec::conventional("flash", 64 << 20));
         let options = Pool::options().data(4).parity(2);
@@ -116,14 +116,14 @@ fn devices_that_vanish_under_load_cost_nothing_within_parity_and_nothing_synced_
     }
 }
 
-/// Four threads that write and sync; gives the number of each one's last synced file.
+/// Four threads write and sync files. Returns the number of the last synced file of each.
 fn in_threads(fs: &Warpfire, files: u64, must_succeed: bool) -> Vec<u64> {
     let failures = AtomicU64::new(0);
     let ends = std::thread::scope(|scope| {
         let failures = &failures;
         let threads = [1u64, 2, 3, 4].map(|thread| {
             scope.spawn(move || {
-                // A second run goes on where the first ended.
+                // A second run continues where the first ended.
                 let start = thread * 10_000 + if must_succeed { 0 } else { files };
                 let (end, error) = until_it_fails(fs, start, files);
                 if let Some(error) = error {
@@ -140,7 +140,7 @@ fn in_threads(fs: &Warpfire, files: u64, must_succeed: bool) -> Vec<u64> {
 }
 
 #[test]
-fn a_device_that_comes_back_late_does_not_bring_old_files_back() {
+fn a_device_that_returns_late_does_not_bring_old_files_back() {
     let (world, fs) = simulated(3, 1, 1);
     fill(&fs, 0..10);
     world.sims()[1].inject(Fault::Vanish { after: 0 });
@@ -154,7 +154,7 @@ fn a_device_that_comes_back_late_does_not_bring_old_files_back() {
     for number in 0..10 {
         assert!(
             fs.read(name(number)).expect("there") == content(number + 100),
-            "file {number} is an old one"
+            "file {number} is an old version"
         );
     }
 }

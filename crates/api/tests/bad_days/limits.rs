@@ -21,7 +21,7 @@ fn a_name_has_at_most_255_bytes() {
     let fs = pool();
     let (longest, longer) = ("n".repeat(255), "n".repeat(256));
     fs.write(&longest, b"kept").expect("255 bytes are a name");
-    fs.create_dir("/folder").expect("a name");
+    fs.create_dir("/directory").expect("a name");
     assert_eq!(number(fs.write(&longer, b"")), Errno::NAMETOOLONG.raw_os_error());
     assert_eq!(number(fs.create_dir(&longer)), Errno::NAMETOOLONG.raw_os_error());
     assert_eq!(number(fs.rename(&longest, &longer)), Errno::NAMETOOLONG.raw_os_error());

@@ -1,5 +1,5 @@
-//! Bad input and bad days, through the library: each ends with a typed error that says what to do, or with nothing noticed
-//! but in the counters; never with a panic, with wrong bytes, or with the loss of what was synced.
+//! Bad input and bad days, through the library. Each case ends in a typed error that says what to do, or
+//! shows in the counters only. None ends in a panic, in wrong bytes, or in the loss of synced data.
 
 mod devices;
 mod faults;

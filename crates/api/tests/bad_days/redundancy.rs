@@ -1,4 +1,4 @@
-//! As many devices as there is parity may go or rot; one more, and the answer is an error.
+//! As many devices as the pool has parity may be lost or rot. With one more the answer is an error.
 
 use warpfire::{ErrorKind, Pool};
 use warpfire_sim_env::{SimRandom, SimWorld};
@@ -15,7 +15,7 @@ fn choices(count: usize) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// Overwrites everything that a device holds with random bytes, from an offset on.
+/// Overwrites everything on a device with random bytes, from an offset on.
 fn ruin(world: &SimWorld, device: usize, from_bytes: u64) {
     let random = SimRandom::new(device as u64);
     let sim = &world.sims()[device];

@@ -1,4 +1,4 @@
-//! Pools on image files and on simulated devices, and files that are known by their number.
+//! Pools on image files and on simulated devices, and files that are recognised by their numbers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use warpfire_check::{CheckOptions, CheckReport, check};
 use warpfire_env::{Device, FileDevice};
 use warpfire_sim_env::{DeviceSpec, SimRandom, SimWorld};
 
-/// Image files in a temporary folder, not yet there.
+/// Paths of image files in a temporary directory. The files do not exist yet.
 pub struct Images {
     directory: TempDir,
     pub paths: Vec<PathBuf>,
@@ -17,12 +17,12 @@ pub struct Images {
 
 impl Images {
     pub fn new(count: usize) -> Self {
-        let directory = tempfile::tempdir().expect("a temporary folder");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let paths = (0..count).map(|number| directory.path().join(format!("{number}.img"))).collect();
         Images { directory, paths }
     }
 
-    /// A pool on all of them, `files` files in it, closed.
+    /// A pool on all of them with `files` files in it, closed again.
     pub fn with_files(data: u16, parity: u8, files: u64) -> Self {
         let images = Images::new(usize::from(data) + usize::from(parity));
         let fs = Pool::options()
@@ -40,13 +40,13 @@ impl Images {
         self.directory.path().join(name)
     }
 
-    /// All images but these.
+    /// All images except some.
     pub fn without(&self, away: &[usize]) -> Vec<PathBuf> {
         let here = self.paths.iter().enumerate().filter(|(number, _)| !away.contains(number));
         here.map(|(_, path)| path.clone()).collect()
     }
 
-    /// What an independent check says.
+    /// The report of the independent check.
     pub fn checked(&self) -> CheckReport {
         let open = |path: &PathBuf| -> Arc<dyn Device> {
             Arc::new(FileDevice::open(path).expect("the images are there"))
@@ -55,12 +55,12 @@ impl Images {
     }
 }
 
-/// What an independent check says.
+/// The report of the independent check.
 pub fn checked(devices: &[Arc<dyn Device>]) -> CheckReport {
     check(devices, &CheckOptions::default()).expect("the pool can be checked")
 }
 
-/// A pool on `data + parity` simulated devices, open, without threads of its own.
+/// An open pool on `data + parity` simulated devices, without background threads.
 pub fn simulated(seed: u64, data: u16, parity: u8) -> (SimWorld, Warpfire) {
     let count = usize::from(data) + usize::from(parity);
     let world = SimWorld::of(seed, count, &DeviceSpec::conventional("flash", 32 << 20));
@@ -69,7 +69,7 @@ pub fn simulated(seed: u64, data: u16, parity: u8) -> (SimWorld, Warpfire) {
     (world, fs)
 }
 
-/// A file's bytes, from its number: most are small, some are long enough to lie in segments of their own.
+/// The content of a file, derived from its number: most are small, some have segments of their own.
 pub fn content(number: u64) -> Vec<u8> {
     let random = SimRandom::new(number);
     let len = if number.is_multiple_of(3) { random.below(120_000) } else { random.below(3000) };
@@ -88,7 +88,7 @@ pub fn fill(fs: &Warpfire, numbers: std::ops::Range<u64>) {
     fs.sync().expect("sound devices do not fail");
 }
 
-/// How many files are whole; the others must be errors of a damaged pool.
+/// How many files are whole. The others must fail as damaged.
 ///
 /// # Panics
 /// A file has wrong bytes.
@@ -108,7 +108,8 @@ pub fn whole(fs: &Warpfire, numbers: std::ops::Range<u64>) -> u64 {
     whole
 }
 
-/// The call failed with this kind of error, which has a number and says what happened and what to do. Gives all that it says.
+/// Checks that a call fails with this kind of error, that the error has an errno, and that it says what to
+/// do. Returns its text and hint.
 pub fn refused<T>(outcome: Result<T, Error>, kind: ErrorKind) -> String {
     let error = outcome.err().expect("the call fails");
     assert_eq!(error.kind(), kind, "{error}");

@@ -1,4 +1,4 @@
-//! The score of silent corruption: 400 files, 200 damaged blocks.
+//! Silent corruption: 400 files, 200 damaged blocks.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ fn lived() -> SimWorld {
     world
 }
 
-/// Damages so many blocks that hold something, drawn from all that these devices hold.
+/// Overwrites `count` blocks with random bytes, chosen from all blocks of these devices that hold data.
 fn damage(world: &SimWorld, seed: u64, devices: &[usize], count: usize) {
     let mut held = Vec::new();
     for &device in devices {
@@ -61,14 +61,14 @@ fn beyond_parity_there_are_errors_and_never_wrong_bytes() {
         damage(&fork, seed, &[0, 1, 2, 3, 4, 5], BLOCKS * 8);
         match Pool::options().background(false).open_on(fork.devices()) {
             Ok(fs) => lost += FILES - whole(&fs, 0..FILES),
-            // A device of which no root is left is as good as missing.
+            // A device without a readable root counts as missing.
             Err(error) if error.kind() == ErrorKind::NotAPool => lost += FILES,
             Err(error) => {
                 refused::<()>(Err(error), ErrorKind::Damaged);
                 lost += FILES;
             }
         }
-        assert!(checked(&fork.devices()).errors > 0, "seed {seed}: the check sees it too");
+        assert!(checked(&fork.devices()).errors > 0, "seed {seed}: the check finds it too");
     }
     assert!(lost > 0, "so much damage must cost some file");
 }

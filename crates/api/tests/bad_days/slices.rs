@@ -1,4 +1,4 @@
-//! Slices of the wrong pool, too late, out of range, and onto themselves.
+//! Slices of the wrong pool, with an ended lease, out of range, and pasted over themselves.
 
 use std::time::Duration;
 
@@ -66,12 +66,12 @@ fn a_slice_whose_lease_has_ended_is_refused_by_every_call() {
 }
 
 #[test]
-fn a_range_past_the_end_is_what_there_is_of_it() {
+fn a_range_beyond_the_end_is_cut_at_the_end() {
     let fs = pool();
     let target = file(&fs, "/a", &pattern(1000));
     assert_eq!(target.yank(900..5000).expect("a slice").len(), 100);
     assert!(target.yank(1000..u64::MAX).expect("a slice").is_empty());
-    target.remove_range(900..u64::MAX).expect("what there is");
+    target.remove_range(900..u64::MAX).expect("the part before the end");
     target.remove_range(5000..6000).expect("nothing");
     assert_eq!(fs.read("/a").expect("it is there"), pattern(900));
     let slice = target.yank(0..10).expect("a slice");
@@ -82,7 +82,7 @@ fn a_range_past_the_end_is_what_there_is_of_it() {
 }
 
 #[test]
-fn a_file_concatenated_with_itself_onto_itself_is_there_twice() {
+fn a_file_concatenated_with_itself_into_itself_has_its_content_twice() {
     let fs = pool();
     for len in [1000, 3 << 20] {
         fs.write("/a", pattern(len)).expect("there is room");
@@ -92,12 +92,12 @@ fn a_file_concatenated_with_itself_onto_itself_is_there_twice() {
 }
 
 #[test]
-fn a_slice_pasted_over_the_range_that_it_was_taken_from_is_what_it_was() {
+fn a_slice_pasted_over_its_own_source_keeps_its_bytes() {
     let fs = pool();
     let content = pattern(200_000);
     let target = file(&fs, "/a", &content);
     let slice = target.yank(50_000..150_000).expect("there is as much");
-    // Over a part of itself, before and behind, and exactly.
+    // Over its first half, over its second half, and exactly over itself.
     for at in [20_000, 90_000, 50_000] {
         target.paste_at(&slice, at).expect("there is room");
         let mut expected = content.clone();

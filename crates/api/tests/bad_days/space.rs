@@ -1,16 +1,16 @@
-//! A full pool says so, keeps what it has, lets go of files, and takes new ones then.
+//! A full pool says so, keeps its files, removes files, and then takes new ones.
 
 use warpfire::{ErrorKind, Pool, Warpfire};
 
 use crate::rig::{Images, content, name, refused, whole};
 
-/// Writes files until one does not fit; gives how many did.
+/// Writes files until one does not fit. Returns how many fit.
 fn fill_up(fs: &Warpfire, from: u64) -> u64 {
     for number in from.. {
         if let Err(error) = fs.write(name(number), content(number)) {
             let said = refused::<()>(Err(error), ErrorKind::NoSpace);
             assert!(said.contains("remove"), "{said}");
-            // What a failed write leaves is an empty file or none, as anywhere; it is taken away.
+            // A write that failed may leave an empty file, as on any filesystem.
             let _ = fs.remove_file(name(number));
             return number;
         }
@@ -35,10 +35,10 @@ fn full_and_empty_again(data: u16, parity: u8) {
             fs.remove_file(name(number))
                 .unwrap_or_else(|error| panic!("round {round}, file {number}: {error}"));
         }
-        fs.sync().expect("what was removed is gone");
+        fs.sync().expect("removals can be synced");
         let before = made;
         made = fill_up(&fs, 0);
-        // Space comes and goes by segments, of which so small a pool has about a dozen.
+        // Space is freed by whole segments, and a pool this small has about a dozen.
         assert!(made * 5 >= before * 4, "round {round}: {made} files fit where {before} did");
     }
     assert_eq!(whole(&fs, 0..made), made);

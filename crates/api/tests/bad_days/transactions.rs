@@ -1,11 +1,11 @@
-//! Transactions that have ended, that fill the pool, and whose program has gone.
+//! Transactions that have ended, that fill the pool, or that a killed program leaves behind.
 
 use warpfire::{ErrorKind, OpenOptions, Pool};
 
 use crate::rig::{Images, refused};
 
 #[test]
-fn what_is_left_of_a_transaction_after_its_commit_or_abort_is_refused() {
+fn handles_are_refused_after_the_commit_or_abort_of_their_transaction() {
     let fs = Pool::options().in_memory().expect("a pool in memory");
     fs.write("/a", b"before").expect("there is room");
     fs.create_dir("/d").expect("a new name");
@@ -30,20 +30,20 @@ fn what_is_left_of_a_transaction_after_its_commit_or_abort_is_refused() {
 }
 
 #[test]
-fn a_transaction_that_only_reads_refuses_changes() {
+fn a_read_only_transaction_refuses_changes() {
     let fs = Pool::options().in_memory().expect("a pool in memory");
-    let view = fs.begin_read_only().expect("a view");
-    refused(view.write("/a", b"x"), ErrorKind::WrongTransaction);
+    let tx = fs.begin_read_only().expect("a read-only transaction");
+    refused(tx.write("/a", b"x"), ErrorKind::WrongTransaction);
     assert!(!fs.exists("/a"));
 }
 
 #[test]
-fn a_transaction_that_fills_the_pool_gets_no_space_and_others_write_when_it_has_ended() {
+fn a_transaction_that_fills_the_pool_gets_no_space_and_others_write_after_it_has_ended() {
     let fs = Pool::options().size_bytes(64 << 20).in_memory().expect("a pool in memory");
     fs.write("/others", vec![1; 1 << 20]).expect("there is room");
     let tx = fs.begin().expect("a transaction");
     let full = (0..1000).find_map(|n| tx.write(format!("/{n}"), vec![2; 1 << 20]).err());
-    refused::<()>(Err(full.expect("the pool has an end")), ErrorKind::NoSpace);
+    refused::<()>(Err(full.expect("the pool becomes full")), ErrorKind::NoSpace);
     assert_eq!(fs.read("/others").expect("it is there"), vec![1; 1 << 20]);
     fs.remove_file("/others").expect("removing always works");
     tx.abort();
@@ -60,7 +60,7 @@ fn a_transaction_of_a_killed_program_leaves_no_trace() {
     let tx = fs.begin().expect("a transaction");
     tx.write("/late", vec![1; 100_000]).expect("there is room");
     fs.sync().expect("sound devices do not fail");
-    // Not dropped: as if the program had been killed.
+    // Not dropped, as if the program had been killed.
     std::mem::forget(tx);
     std::mem::forget(fs);
     let copies = Images::new(1);
