@@ -1,31 +1,31 @@
-//! Where a benchmark keeps its files: one folder, the same for every target, emptied at the end.
+//! Where a benchmark keeps its files: one directory, the same for every target, emptied at the end.
 
 use std::path::{Path, PathBuf};
 
 use warpfire::{Pool, PoolOptions, prefilled};
 use warpfire_terminal::Failure;
 
-/// A folder of our own inside the one that was named; removed with all that is in it when the benchmark ends.
+/// A directory of our own inside the one that was named; removed with all that is in it when the benchmark ends.
 pub struct Backing {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl Backing {
-    /// Makes the folder.
+    /// Makes the directory.
     pub fn new(inside: &Path) -> Result<Self, Failure> {
-        let folder = inside.join(format!("warpfire-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).map_err(|error| Failure::local(&folder, &error))?;
-        Ok(Backing { folder })
+        let directory = inside.join(format!("warpfire-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).map_err(|error| Failure::local(&directory, &error))?;
+        Ok(Backing { directory })
     }
 
     /// A path inside.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+        self.directory.join(name)
     }
 
-    /// An empty folder inside.
-    pub fn subfolder(&self, name: &str) -> Result<PathBuf, Failure> {
+    /// An empty directory inside.
+    pub fn subdirectory(&self, name: &str) -> Result<PathBuf, Failure> {
         let path = self.path(name);
         std::fs::create_dir_all(&path).map_err(|error| Failure::local(&path, &error))?;
         Ok(path)
@@ -34,8 +34,11 @@ impl Backing {
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.folder) {
-            warpfire_terminal::note(format_args!("{} could not be removed: {error}", self.folder.display()));
+        if let Err(error) = std::fs::remove_dir_all(&self.directory) {
+            warpfire_terminal::note(format_args!(
+                "{} could not be removed: {error}",
+                self.directory.display()
+            ));
         }
     }
 }
@@ -43,7 +46,7 @@ impl Drop for Backing {
 /// The pool that a benchmark makes for itself.
 #[derive(Clone, Debug)]
 pub struct PoolSpec {
-    folder: PathBuf,
+    directory: PathBuf,
     devices: usize,
     data: u16,
     parity: u8,
@@ -52,20 +55,20 @@ pub struct PoolSpec {
 }
 
 impl PoolSpec {
-    /// A pool of `data + parity` image files, of `total_bytes` for files together, in a folder of their own. If
+    /// A pool of `data + parity` image files, of `total_bytes` for files together, in a directory of their own. If
     /// `prewritten`, the image files are written once, before the first pool is made in them; else they are sparse, and
     /// new for each pool.
     #[must_use]
-    pub fn new(folder: PathBuf, data: u16, parity: u8, total_bytes: u64, prewritten: bool) -> Self {
+    pub fn new(directory: PathBuf, data: u16, parity: u8, total_bytes: u64, prewritten: bool) -> Self {
         let devices = usize::from(data) + usize::from(parity);
         let device_bytes = (total_bytes / u64::from(data)).next_multiple_of(1 << 20);
-        PoolSpec { folder, devices, data, parity, device_bytes, prewritten }
+        PoolSpec { directory, devices, data, parity, device_bytes, prewritten }
     }
 
     /// The image files.
     #[must_use]
     pub fn images(&self) -> Vec<PathBuf> {
-        (0..self.devices).map(|number| self.folder.join(format!("{number:03}.img"))).collect()
+        (0..self.devices).map(|number| self.directory.join(format!("{number:03}.img"))).collect()
     }
 
     /// The image files, ready for a new pool: those of the run before are removed, or kept with their space if they are
@@ -105,9 +108,9 @@ impl PoolSpec {
             .force(self.prewritten)
     }
 
-    /// The folder that holds the image files.
+    /// The directory that holds the image files.
     #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 }

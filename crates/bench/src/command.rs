@@ -28,7 +28,7 @@ Examples:
   warpfire-bench randread --large 4G --files 500K --threads 32 --peers raw
   warpfire-bench meta --files 5M --order random                        the metadata engine alone
   warpfire-bench meta --files 2M --batch 100 --peers rocksdb           the engine alone, RocksDB beside it
-  warpfire-bench stat --files 1M --mount /mnt --runs 5 --json          inside a folder that is there";
+  warpfire-bench stat --files 1M --mount /mnt --runs 5 --json          inside a directory that is there";
 
 /// Measures a pool, a mounted directory, and other filesystems beside them.
 #[derive(Parser, Debug)]
@@ -57,7 +57,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     threads: u64,
 
-    /// Folders that the files are spread over.
+    /// Directories that the files are spread over.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     dirs: u64,
 
@@ -81,7 +81,7 @@ pub struct Args {
     #[arg(long)]
     background: bool,
 
-    /// Where image files are made. Use a folder on the flash to measure.
+    /// Where image files are made. Use a directory on the flash to measure.
     #[arg(long, value_name = "DIR", default_value = ".")]
     backing: PathBuf,
 
@@ -89,7 +89,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE")]
     capacity: Option<Size>,
 
-    /// Measure inside this folder instead of the library.
+    /// Measure inside this directory instead of the library.
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
 
@@ -189,7 +189,7 @@ fn measure_engine(
     skipped: &mut Vec<Skipped>,
 ) -> Result<Vec<Row>, Failure> {
     let spec = PoolSpec::new(
-        backing.subfolder("engine")?,
+        backing.subdirectory("engine")?,
         args.data,
         args.parity,
         capacity_bytes(args, shape),
@@ -198,7 +198,7 @@ fn measure_engine(
     let mut rocksdb = None;
     for peer in &args.peers {
         let found = match peer {
-            Peer::Rocksdb => Rocksdb::find(&args.rocksdb, backing.subfolder("rocksdb")?),
+            Peer::Rocksdb => Rocksdb::find(&args.rocksdb, backing.subdirectory("rocksdb")?),
             _ => Err("it has no records to insert; the only peer of meta is rocksdb".to_owned()),
         };
         match found {
@@ -260,11 +260,11 @@ fn targets(
     let capacity = capacity_bytes(args, shape);
     let prewritten = args.workload.is_prewritten();
     let pool = |name: &str| -> Result<PoolSpec, Failure> {
-        Ok(PoolSpec::new(backing.subfolder(name)?, args.data, args.parity, capacity, prewritten))
+        Ok(PoolSpec::new(backing.subdirectory(name)?, args.data, args.parity, capacity, prewritten))
     };
     let mut targets: Vec<Box<dyn Target>> = Vec::new();
     match &args.mount {
-        Some(folder) => targets.push(Box::new(Named::new(folder)?)),
+        Some(directory) => targets.push(Box::new(Named::new(directory)?)),
         None => targets.push(Box::new(Library::new(pool("library")?, args.background))),
     }
     for &peer in &args.peers {
@@ -277,7 +277,7 @@ fn targets(
                 None => {
                     let name = format!("{kind:?}").to_lowercase();
                     let (image, mountpoint) =
-                        (backing.path(&format!("{name}.img")), backing.subfolder(&name)?);
+                        (backing.path(&format!("{name}.img")), backing.subdirectory(&name)?);
                     targets.push(Box::new(Kernel::new(
                         kind,
                         image,
@@ -299,7 +299,7 @@ fn targets(
                     Some(program) => program.clone(),
                     None => served::program()?,
                 };
-                let mountpoint = backing.subfolder("mountpoint")?;
+                let mountpoint = backing.subdirectory("mountpoint")?;
                 targets.push(Box::new(Mounted::new(program, pool("mounted")?, mountpoint)));
             }
             Peer::Raw if args.workload.needs_no_names() => {

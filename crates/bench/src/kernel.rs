@@ -1,4 +1,4 @@
-//! Filesystems of the kernel on a loop device over a file in the same folder, as peers. Root only.
+//! Filesystems of the kernel on a loop device over a file in the same directory, as peers. Root only.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,8 +6,8 @@ use std::process::Command;
 use warpfire::prefilled;
 use warpfire_terminal::Failure;
 
-use crate::folder::{Tree, drop_caches};
-use crate::target::{Counters, Folder, LargeFile, Target};
+use crate::directory::{Tree, drop_caches};
+use crate::target::{Counters, Directory, LargeFile, Target};
 
 /// Which filesystem.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +41,7 @@ impl Kind {
         .map(str::to_owned)
         .collect();
         if self == Kind::Ext4 {
-            // Its inodes are made in advance: enough for the files and some folders.
+            // Its inodes are made in advance: enough for the files and some directories.
             words.extend(["-N".to_owned(), (files + files / 8 + 10_000).to_string()]);
         }
         if prewritten {
@@ -166,8 +166,8 @@ impl Target for Kernel {
         None
     }
 
-    fn folder(&self, number: u64) -> Result<Box<dyn Folder + '_>, Failure> {
-        self.tree.folder(number)
+    fn directory(&self, number: u64) -> Result<Box<dyn Directory + '_>, Failure> {
+        self.tree.directory(number)
     }
 
     fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {

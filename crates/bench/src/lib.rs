@@ -7,8 +7,8 @@
 
 mod backing;
 mod command;
+mod directory;
 mod engine;
-mod folder;
 mod kernel;
 mod library;
 pub mod load;

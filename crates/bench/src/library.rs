@@ -6,7 +6,7 @@ use warpfire::{Dir, File, Pool, Warpfire};
 use warpfire_terminal::Failure;
 
 use crate::backing::PoolSpec;
-use crate::target::{Counters, Folder, LargeFile, Target};
+use crate::target::{Counters, Directory, LargeFile, Target};
 
 /// A pool on image files of its own, opened by the library.
 pub struct Library {
@@ -69,10 +69,10 @@ impl Target for Library {
         Some(std::process::id())
     }
 
-    fn folder(&self, number: u64) -> Result<Box<dyn Folder + '_>, Failure> {
+    fn directory(&self, number: u64) -> Result<Box<dyn Directory + '_>, Failure> {
         let path = PathBuf::from(format!("/{number:08}"));
         self.pool().create_dir_all(&path)?;
-        Ok(Box::new(LibraryFolder { pool: self.pool(), dir: self.pool().dir(&path)?, path }))
+        Ok(Box::new(LibraryDirectory { pool: self.pool(), dir: self.pool().dir(&path)?, path }))
     }
 
     fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {
@@ -85,13 +85,13 @@ impl Target for Library {
     }
 }
 
-struct LibraryFolder<'a> {
+struct LibraryDirectory<'a> {
     pool: &'a Warpfire,
     dir: Dir,
     path: PathBuf,
 }
 
-impl Folder for LibraryFolder<'_> {
+impl Directory for LibraryDirectory<'_> {
     fn create(&mut self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
         Ok(self.dir.write(name, bytes)?)
     }

@@ -9,7 +9,7 @@ use warpfire_env::AlignedBuf;
 use warpfire_terminal::Failure;
 use warpfire_units::BLOCK_BYTES;
 
-use crate::target::{Counters, Folder, LargeFile, Target};
+use crate::target::{Counters, Directory, LargeFile, Target};
 
 /// A bare file with `O_DIRECT`. It has no names: of the workloads on small files it knows the synced create, as
 /// a write of one block and an fdatasync.
@@ -57,10 +57,10 @@ impl Target for Raw {
         None
     }
 
-    fn folder(&self, number: u64) -> Result<Box<dyn Folder + '_>, Failure> {
-        // Each folder has a part of the file of its own, so that threads do not write the same blocks.
+    fn directory(&self, number: u64) -> Result<Box<dyn Directory + '_>, Failure> {
+        // Each directory has a part of the file of its own, so that threads do not write the same blocks.
         let start = (number << 24) % self.size_bytes;
-        Ok(Box::new(RawFolder { raw: self, at: start, block: AlignedBuf::zeroed(BLOCK_BYTES) }))
+        Ok(Box::new(RawDirectory { raw: self, at: start, block: AlignedBuf::zeroed(BLOCK_BYTES) }))
     }
 
     fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {
@@ -72,19 +72,19 @@ impl Target for Raw {
     }
 }
 
-struct RawFolder<'a> {
+struct RawDirectory<'a> {
     raw: &'a Raw,
     at: u64,
     block: AlignedBuf,
 }
 
-impl RawFolder<'_> {
+impl RawDirectory<'_> {
     fn no_names(&self) -> Failure {
         Failure::new("a bare file has no names")
     }
 }
 
-impl Folder for RawFolder<'_> {
+impl Directory for RawDirectory<'_> {
     fn create(&mut self, _name: &str, _bytes: &[u8]) -> Result<(), Failure> {
         Err(self.no_names())
     }

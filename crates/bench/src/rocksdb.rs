@@ -13,26 +13,26 @@ use crate::workload::{Measure, Shape};
 /// How the program is got.
 const BUILD: &str = "benches/peers/rocksdb/build.sh";
 
-/// The program, where it was found, and the folder for its database.
+/// The program, where it was found, and the directory for its database.
 pub struct Rocksdb {
     program: PathBuf,
     version: String,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl Rocksdb {
-    /// The peer, with a database inside `folder`.
+    /// The peer, with a database inside `directory`.
     ///
     /// # Errors
     /// The reason why it can not be measured.
-    pub fn find(program: &Path, folder: PathBuf) -> Result<Self, String> {
+    pub fn find(program: &Path, directory: PathBuf) -> Result<Self, String> {
         let told = Command::new(program).arg("--version").output();
         let told = told.map_err(|error| format!("{}: {error}; {BUILD} builds it", program.display()))?;
         let version = String::from_utf8_lossy(&told.stdout).trim().to_owned();
         if !told.status.success() || version.is_empty() {
             return Err(format!("{} does not tell its version; {BUILD} builds it", program.display()));
         }
-        Ok(Rocksdb { program: program.to_owned(), version, folder })
+        Ok(Rocksdb { program: program.to_owned(), version, directory })
     }
 
     /// What its rows are called: RocksDB with its version, and whether its library checks assertions.
@@ -43,7 +43,7 @@ impl Rocksdb {
 
     /// Runs the load once on a new database.
     pub fn measure(&self, shape: &Shape, batch: u64) -> Result<Vec<Measure>, Failure> {
-        let database = self.folder.join("database");
+        let database = self.directory.join("database");
         if database.exists() {
             std::fs::remove_dir_all(&database).map_err(|error| Failure::local(&database, &error))?;
         }

@@ -1,4 +1,4 @@
-//! Targets that the system serves from a folder: our own pool, mounted by a server process, and any folder that was named.
+//! Targets that the system serves from a directory: our own pool, mounted by a server process, and any directory that was named.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -7,8 +7,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use warpfire_terminal::Failure;
 
 use crate::backing::PoolSpec;
-use crate::folder::{Tree, drop_caches};
-use crate::target::{Counters, Folder, LargeFile, Target};
+use crate::directory::{Tree, drop_caches};
+use crate::target::{Counters, Directory, LargeFile, Target};
 
 /// The product command, which is built beside this program.
 ///
@@ -44,7 +44,7 @@ impl Mounted {
     fn mount(&mut self) -> Result<(), Failure> {
         let mut server = Command::new(&self.program)
             .args(["mount", "--foreground"])
-            .arg(self.spec.folder())
+            .arg(self.spec.directory())
             .arg(&self.mountpoint)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -115,8 +115,8 @@ impl Target for Mounted {
         self.server.as_ref().map(Child::id)
     }
 
-    fn folder(&self, number: u64) -> Result<Box<dyn Folder + '_>, Failure> {
-        self.tree.folder(number)
+    fn directory(&self, number: u64) -> Result<Box<dyn Directory + '_>, Failure> {
+        self.tree.directory(number)
     }
 
     fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {
@@ -128,32 +128,32 @@ impl Target for Mounted {
     }
 }
 
-/// A folder that was named on the command line, on whatever filesystem.
+/// A directory that was named on the command line, on whatever filesystem.
 pub struct Named {
-    folder: PathBuf,
+    directory: PathBuf,
     tree: Tree,
 }
 
 impl Named {
-    /// Measures inside a new folder in `inside`.
+    /// Measures inside a new directory in `inside`.
     pub fn new(inside: &std::path::Path) -> Result<Self, Failure> {
-        let folder = inside.join(format!("warpfire-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).map_err(|error| Failure::local(&folder, &error))?;
-        Ok(Named { tree: Tree::new(folder.clone()), folder })
+        let directory = inside.join(format!("warpfire-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).map_err(|error| Failure::local(&directory, &error))?;
+        Ok(Named { tree: Tree::new(directory.clone()), directory })
     }
 }
 
 impl Drop for Named {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.folder) {
-            Failure::local(&self.folder, &error).report();
+        if let Err(error) = std::fs::remove_dir_all(&self.directory) {
+            Failure::local(&self.directory, &error).report();
         }
     }
 }
 
 impl Target for Named {
     fn name(&self) -> String {
-        self.folder.parent().unwrap_or(&self.folder).display().to_string()
+        self.directory.parent().unwrap_or(&self.directory).display().to_string()
     }
 
     fn fresh(&mut self) -> Result<(), Failure> {
@@ -172,8 +172,8 @@ impl Target for Named {
         None
     }
 
-    fn folder(&self, number: u64) -> Result<Box<dyn Folder + '_>, Failure> {
-        self.tree.folder(number)
+    fn directory(&self, number: u64) -> Result<Box<dyn Directory + '_>, Failure> {
+        self.tree.directory(number)
     }
 
     fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {

@@ -25,8 +25,8 @@ pub trait Target: Sync {
     /// The process that serves the files and whose peak memory counts; `None` for a kernel filesystem.
     fn server(&self) -> Option<u32>;
 
-    /// A folder, made when it is missing. Folder 0 is the first.
-    fn folder(&self, number: u64) -> Result<Box<dyn Folder + '_>, Failure>;
+    /// A directory, made when it is missing. Directory 0 is the first.
+    fn directory(&self, number: u64) -> Result<Box<dyn Directory + '_>, Failure>;
 
     /// The one large file, made when it is missing.
     fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure>;
@@ -36,7 +36,7 @@ pub trait Target: Sync {
 }
 
 /// Small files under their names.
-pub trait Folder: Send {
+pub trait Directory: Send {
     /// Makes a file with these bytes.
     fn create(&mut self, name: &str, bytes: &[u8]) -> Result<(), Failure>;
 
@@ -46,7 +46,7 @@ pub trait Folder: Send {
     /// Reads a whole file into a buffer that is reused.
     fn read(&mut self, name: &str, into: &mut Vec<u8>) -> Result<(), Failure>;
 
-    /// Goes through the folder and looks at each file; gives how many there are.
+    /// Goes through the directory and looks at each file; gives how many there are.
     fn list_and_stat(&mut self) -> Result<u64, Failure>;
 
     /// Removes a file.

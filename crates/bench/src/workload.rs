@@ -12,7 +12,7 @@ use warpfire_units::BLOCK_BYTES;
 
 use crate::memory::PeakMemory;
 use crate::names::{Name, Order, fill, mix};
-use crate::target::{Counters, Folder, LargeFile, Target};
+use crate::target::{Counters, Directory, LargeFile, Target};
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -21,7 +21,7 @@ pub enum Workload {
     Create,
     /// Read small files whole, nothing cached.
     Read,
-    /// Go through folders and look at each file, nothing cached.
+    /// Go through directories and look at each file, nothing cached.
     Stat,
     /// Remove small files, one sync at the end, nothing cached.
     Remove,
@@ -48,7 +48,7 @@ pub struct Shape {
     pub large_bytes: u64,
     /// Threads that work at the same time; for random reads also the queue depth.
     pub threads: u64,
-    /// Folders that the small files are spread over.
+    /// Directories that the small files are spread over.
     pub dirs: u64,
     /// Order of names.
     pub order: Order,
@@ -126,7 +126,7 @@ impl Workload {
                 filled(target, shape)?;
                 let bytes = shape.count * shape.size_bytes;
                 Ok(vec![measure(target, "read", shape.count, bytes, |target| {
-                    each_file(target, shape, &|folder, name, buffer, _| folder.read(name, buffer))
+                    each_file(target, shape, &|directory, name, buffer, _| directory.read(name, buffer))
                 })?])
             }
             Workload::Stat => {
@@ -136,7 +136,7 @@ impl Workload {
             Workload::Remove => {
                 filled(target, shape)?;
                 Ok(vec![measure(target, "remove", shape.count, 0, |target| {
-                    let times = each_file(target, shape, &|folder, name, _, _| folder.remove(name))?;
+                    let times = each_file(target, shape, &|directory, name, _, _| directory.remove(name))?;
                     target.sync().map(|()| times)
                 })?])
             }
@@ -193,12 +193,12 @@ fn filled(target: &mut dyn Target, shape: &Shape) -> Result<(), Failure> {
 
 fn make_files(target: &dyn Target, shape: &Shape, synced: bool) -> Result<Vec<u64>, Failure> {
     let timed = synced;
-    each_file_timed(target, shape, timed, &|folder, name, buffer, number| {
+    each_file_timed(target, shape, timed, &|directory, name, buffer, number| {
         buffer.resize(usize::try_from(shape.size_bytes).expect("a small file fits in memory"), 0);
         // One word tells the files apart; the rest is filled once a thread, to measure the target and not the filling.
         let word = buffer.len().min(8);
         fill(&mut buffer[..word], number);
-        if synced { folder.create_synced(name, buffer) } else { folder.create(name, buffer) }
+        if synced { directory.create_synced(name, buffer) } else { directory.create(name, buffer) }
     })
 }
 
@@ -223,8 +223,8 @@ fn in_pieces(bytes: u64, mut each: impl FnMut(u64, &mut [u8]) -> Result<(), Fail
     Ok(())
 }
 
-/// What is done to one file: its folder, its name, a buffer to reuse, its number.
-type OnFile<'a> = &'a (dyn Fn(&mut dyn Folder, &str, &mut Vec<u8>, u64) -> Result<(), Failure> + Sync);
+/// What is done to one file: its directory, its name, a buffer to reuse, its number.
+type OnFile<'a> = &'a (dyn Fn(&mut dyn Directory, &str, &mut Vec<u8>, u64) -> Result<(), Failure> + Sync);
 
 fn each_file(target: &dyn Target, shape: &Shape, on_file: OnFile<'_>) -> Result<Vec<u64>, Failure> {
     each_file_timed(target, shape, false, on_file)
@@ -243,33 +243,33 @@ fn each_file_timed(
         let mut name = Name::new();
         let mut buffer = vec![0; usize::try_from(shape.size_bytes).expect("a small file fits in memory")];
         fill(&mut buffer, files.start);
-        let mut open: Option<(u64, Box<dyn Folder + '_>)> = None;
+        let mut open: Option<(u64, Box<dyn Directory + '_>)> = None;
         for number in files {
-            let dir = folder_of(number, shape);
+            let dir = directory_of(number, shape);
             if open.as_ref().is_none_or(|(other, _)| *other != dir) {
-                open = Some((dir, target.folder(dir)?));
+                open = Some((dir, target.directory(dir)?));
             }
-            let (_, folder) = open.as_mut().expect("opened above");
+            let (_, directory) = open.as_mut().expect("opened above");
             let name = name.of(number, shape.order);
             if timed {
                 let began = SystemClock.monotonic_nanos();
-                on_file(folder.as_mut(), name, &mut buffer, number)?;
+                on_file(directory.as_mut(), name, &mut buffer, number)?;
                 times.push(SystemClock.monotonic_nanos() - began);
             } else {
-                on_file(folder.as_mut(), name, &mut buffer, number)?;
+                on_file(directory.as_mut(), name, &mut buffer, number)?;
             }
         }
         Ok(times)
     })
 }
 
-/// Files of consecutive numbers share a folder.
-fn folder_of(number: u64, shape: &Shape) -> u64 {
+/// Files of consecutive numbers share a directory.
+fn directory_of(number: u64, shape: &Shape) -> u64 {
     let of = u128::from(number) * u128::from(shape.dirs) / u128::from(shape.count);
-    u64::try_from(of).expect("less than the number of folders")
+    u64::try_from(of).expect("less than the number of directories")
 }
 
-/// Goes through all folders, dealt to the threads as they come.
+/// Goes through all directories, dealt to the threads as they come.
 fn walk(target: &dyn Target, shape: &Shape) -> Result<Vec<u64>, Failure> {
     let next = AtomicU64::new(0);
     let seen = AtomicU64::new(0);
@@ -279,7 +279,7 @@ fn walk(target: &dyn Target, shape: &Shape) -> Result<Vec<u64>, Failure> {
             if dir >= shape.dirs {
                 return Ok(Vec::new());
             }
-            seen.fetch_add(target.folder(dir)?.list_and_stat()?, Ordering::Relaxed);
+            seen.fetch_add(target.directory(dir)?.list_and_stat()?, Ordering::Relaxed);
         }
     })?;
     match seen.into_inner() {

@@ -1,4 +1,4 @@
-//! Measuring a folder of this machine, through the system's calls: a mounted pool or any other filesystem.
+//! Measuring a directory of this machine, through the system's calls: a mounted pool or any other filesystem.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use warpfire_terminal::Failure;
 
-use crate::target::{Folder, LargeFile};
+use crate::target::{Directory, LargeFile};
 
-/// Files below a folder that the system serves.
+/// Files below a directory that the system serves.
 pub struct Tree {
     root: PathBuf,
 }
@@ -30,10 +30,10 @@ impl Tree {
         Ok(())
     }
 
-    pub fn folder(&self, number: u64) -> Result<Box<dyn Folder + '_>, Failure> {
+    pub fn directory(&self, number: u64) -> Result<Box<dyn Directory + '_>, Failure> {
         let path = self.root.join(format!("{number:08}"));
         fs::create_dir_all(&path).map_err(|error| Failure::local(&path, &error))?;
-        Ok(Box::new(TreeFolder { path }))
+        Ok(Box::new(TreeDirectory { path }))
     }
 
     pub fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {
@@ -42,7 +42,7 @@ impl Tree {
         Ok(Box::new(TreeFile { file: options.map_err(|error| Failure::local(&path, &error))?, path }))
     }
 
-    /// Syncs the filesystem that holds the folder. Over FUSE the kernel forwards only the sync of a file or folder, and
+    /// Syncs the filesystem that holds the directory. Over FUSE the kernel forwards only the sync of a file or directory, and
     /// in a pool that makes everything durable, so both are done.
     pub fn sync(&self) -> Result<(), Failure> {
         let failed = |error| Failure::local(&self.root, &error);
@@ -59,11 +59,11 @@ pub fn drop_caches() -> Result<(), Failure> {
         .map_err(|error| Failure::local(control, &error).hint("run it as root for cold reads"))
 }
 
-struct TreeFolder {
+struct TreeDirectory {
     path: PathBuf,
 }
 
-impl TreeFolder {
+impl TreeDirectory {
     fn make(&self, name: &str, bytes: &[u8], synced: bool) -> Result<(), Failure> {
         let path = self.path.join(name);
         let made = File::create_new(&path).and_then(|file| {
@@ -74,7 +74,7 @@ impl TreeFolder {
     }
 }
 
-impl Folder for TreeFolder {
+impl Directory for TreeDirectory {
     fn create(&mut self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
         self.make(name, bytes, false)
     }
