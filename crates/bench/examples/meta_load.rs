@@ -1,4 +1,5 @@
-//! Runs the engine's load over the log in memory: `meta_load [records] [threads] [random|order] [batch] [cache MiB]`.
+//! Runs the load of the metadata engine over a log in memory:
+//! `meta_load [records] [threads] [random|order] [batch] [cache MiB]`.
 
 use warpfire_bench::load::{self, Load, LoadTiming, Timer};
 use warpfire_env::SystemClock;
@@ -31,14 +32,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let written = counters.appended_bytes + counters.record_bytes;
     println!("write amplification {:.2}", written as f64 / (records * 124) as f64);
     println!("runs {:?}", engine.runs());
-    println!("bytes a record {:.1}", engine.log().space().live_bytes as f64 / records as f64);
+    println!("bytes per record {:.1}", engine.log().space().live_bytes as f64 / records as f64);
     for _ in 0..2 {
         say("get", load::get(&engine, load, 1_000_000.min(records), timer)?);
         say("scan", load::scan(&engine, timer)?);
     }
     engine.compact()?;
     println!("compacted: runs {:?}", engine.runs());
-    println!("bytes a record {:.1}", engine.log().space().live_bytes as f64 / records as f64);
+    println!("bytes per record {:.1}", engine.log().space().live_bytes as f64 / records as f64);
     say("get", load::get(&engine, load, 1_000_000.min(records), timer)?);
     say("get", load::get(&engine, load, 1_000_000.min(records), timer)?);
     say("scan", load::scan(&engine, timer)?);

@@ -1,11 +1,12 @@
-//! Where a benchmark keeps its files: one directory, the same for every target, emptied at the end.
+//! The directory for all files of a benchmark, and the image files of the pools that it makes there.
 
 use std::path::{Path, PathBuf};
 
 use warpfire::{Pool, PoolOptions, prefilled};
 use warpfire_terminal::Failure;
 
-/// A directory of our own inside the one that was named; removed with all that is in it when the benchmark ends.
+/// A new directory inside the one that the user names. It is removed with its content when the benchmark
+/// ends.
 pub struct Backing {
     directory: PathBuf,
 }
@@ -18,13 +19,13 @@ impl Backing {
         Ok(Backing { directory })
     }
 
-    /// A path inside.
+    /// The path of a file in it.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// An empty directory inside.
+    /// Makes an empty directory in it.
     pub fn subdirectory(&self, name: &str) -> Result<PathBuf, Failure> {
         let path = self.path(name);
         std::fs::create_dir_all(&path).map_err(|error| Failure::local(&path, &error))?;
@@ -55,8 +56,8 @@ pub struct PoolSpec {
 }
 
 impl PoolSpec {
-    /// A pool of `data + parity` image files, of `total_bytes` for files together, in a directory of their own. If
-    /// `prewritten`, the image files are written once, before the first pool is made in them; else they are sparse, and
+    /// A pool of `data + parity` image files in a directory of their own, with `total_bytes` of space for
+    /// files. Prewritten image files are filled with zeros once, before the first pool. Others are sparse and
     /// new for each pool.
     #[must_use]
     pub fn new(directory: PathBuf, data: u16, parity: u8, total_bytes: u64, prewritten: bool) -> Self {
@@ -71,8 +72,8 @@ impl PoolSpec {
         (0..self.devices).map(|number| self.directory.join(format!("{number:03}.img"))).collect()
     }
 
-    /// The image files, ready for a new pool: those of the run before are removed, or kept with their space if they are
-    /// prewritten.
+    /// Makes the image files ready for a new pool: removes those of the previous run, or keeps them with
+    /// their space if they are prewritten.
     pub fn fresh_images(&self) -> Result<Vec<PathBuf>, Failure> {
         let images = self.images();
         for image in &images {
@@ -92,13 +93,13 @@ impl PoolSpec {
         self.device_bytes
     }
 
-    /// Devices of a stripe that hold data, and that hold parity.
+    /// Devices of a stripe that hold data, and those that hold parity.
     #[must_use]
     pub fn geometry(&self) -> (u16, u8) {
         (self.data, self.parity)
     }
 
-    /// Options that make the pool, over the pool of the run before if its images were kept.
+    /// Options that make the pool. They overwrite the previous pool if its image files are kept.
     #[must_use]
     pub fn options(&self) -> PoolOptions {
         Pool::options()

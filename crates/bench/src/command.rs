@@ -1,4 +1,4 @@
-//! The command line, which targets it asks for, and the rounds of runs.
+//! The command line, the targets that it selects, and the rounds of runs.
 
 use std::path::PathBuf;
 
@@ -18,19 +18,19 @@ use crate::workload::{Measure, Shape, Workload};
 use warpfire_terminal::{Failure, Size, note, print, print_json};
 
 const EXAMPLES: &str = "\
-For sync, seq, randread and randwrite all image files are written once before, as the bare file is: writes into a
-sparse image wait for the filesystem below to find and journal its space. For the others they are sparse.
+sync, seq, randread and randwrite fill all image files with zeros once before the runs, and the bare file too: a
+write into a sparse file waits until the filesystem below has allocated its space. The others use sparse files.
 
 Examples:
-  warpfire-bench create --files 1M                                     a million files by the library
-  warpfire-bench create --files 1M --peers mount,ext4,xfs,btrfs        and others beside it, as root
+  warpfire-bench create --files 1M                                     a million files through the library
+  warpfire-bench create --files 1M --peers mount,ext4,xfs,btrfs        the same on peers; needs root
   warpfire-bench sync --files 10000 --threads 8 --peers raw            each file durable; a bare write beside it
   warpfire-bench randread --large 4G --files 500K --threads 32 --peers raw
   warpfire-bench meta --files 5M --order random                        the metadata engine alone
   warpfire-bench meta --files 2M --batch 100 --peers rocksdb           the engine alone, RocksDB beside it
-  warpfire-bench stat --files 1M --mount /mnt --runs 5 --json          inside a directory that is there";
+  warpfire-bench stat --files 1M --mount /mnt --runs 5 --json          inside an existing directory";
 
-/// Measures a pool, a mounted directory, and other filesystems beside them.
+/// Measures a pool, a mounted directory, and other filesystems in turn.
 #[derive(Parser, Debug)]
 #[command(name = "warpfire-bench", version, about, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Args {
@@ -38,10 +38,10 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
-    /// What to measure.
+    /// The workload to measure.
     workload: Workload,
 
-    /// Small files, or operations on the large file: 100K, 1M (thousands) …
+    /// Number of small files, or of operations on the large file: 5000, 100K, 1M (thousands).
     #[arg(long, default_value = "100K", value_parser = parse_count)]
     files: u64,
 
@@ -57,7 +57,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     threads: u64,
 
-    /// Directories that the files are spread over.
+    /// Directories that share the files.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     dirs: u64,
 
@@ -65,27 +65,27 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "in-order")]
     order: Order,
 
-    /// Runs of each target; medians are reported.
+    /// Runs of each target. The report shows medians.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     runs: u64,
 
-    /// Devices of a stripe that hold data, in the pool that is made.
+    /// Devices of a stripe that hold data, in a pool that the benchmark makes.
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=250))]
     data: u16,
 
-    /// Devices of a stripe that hold parity, in the pool that is made.
+    /// Devices of a stripe that hold parity, in a pool that the benchmark makes.
     #[arg(long, value_name = "M", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=8))]
     parity: u8,
 
-    /// Let the library work in the background, with threads of its own.
+    /// Let the library work in the background with its own threads.
     #[arg(long)]
     background: bool,
 
-    /// Where image files are made. Use a directory on the flash to measure.
+    /// Directory for image files. Name one on the flash to measure.
     #[arg(long, value_name = "DIR", default_value = ".")]
     backing: PathBuf,
 
-    /// Size of each backing, for all of its files [default: four times what the files need].
+    /// Space for the files of one target [default: four times the space that they need, at least 2 GiB].
     #[arg(long, value_name = "SIZE")]
     capacity: Option<Size>,
 
@@ -93,24 +93,25 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
 
-    /// What else to measure beside it.
+    /// Other targets to measure in the same rounds.
     #[arg(long, value_enum, value_delimiter = ',')]
     peers: Vec<Peer>,
 
-    /// The program that mounts the pool of the peer `mount` [default: `warpfire` beside this program].
+    /// The program that mounts the pool for the peer `mount` [default: `warpfire` beside this program].
     #[arg(long, value_name = "PROGRAM")]
     warpfire: Option<PathBuf>,
 
-    /// Records in one commit of the workload `meta`; 1, as each new file is a commit.
+    /// Records per commit in the workload `meta`. The default of 1 resembles new files, each of which is a
+    /// commit.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     batch: u64,
 
-    /// The program that runs the workload `meta` on RocksDB; benches/peers/rocksdb/build.sh builds it.
+    /// The program that runs the workload `meta` on RocksDB. benches/peers/rocksdb/build.sh builds it.
     #[arg(long, value_name = "PROGRAM", default_value = "target/peers/rocksdb-load")]
     rocksdb: PathBuf,
 }
 
-/// What else can be measured.
+/// Targets beside the first one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Peer {
     /// The same pool, mounted.
@@ -121,13 +122,13 @@ enum Peer {
     Xfs,
     /// btrfs on a loop device.
     Btrfs,
-    /// A bare file, around the page cache.
+    /// A bare file, without the page cache.
     Raw,
     /// RocksDB, for the workload `meta`.
     Rocksdb,
 }
 
-/// `1M` is a million here, not 2^20: these are files, not bytes.
+/// Parses a count. `1M` is a million and not 2^20, because it counts files and not bytes.
 fn parse_count(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is not a count; write for example 5000, 100K or 1M");
     let (digits, scale) = match text.char_indices().last() {
@@ -140,10 +141,10 @@ fn parse_count(text: &str) -> Result<u64, String> {
     count.checked_mul(scale).filter(|&count| count > 0).ok_or_else(wrong)
 }
 
-/// Measures and reports.
+/// Runs the benchmark and prints the report.
 ///
 /// # Errors
-/// What a target says, or that it can not be set up.
+/// A target fails, or cannot be set up.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let shape = Shape {
         count: args.files,
@@ -181,7 +182,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     show(args, shape, rows, skipped)
 }
 
-/// The engine and, in turn with it, RocksDB; the phases of each follow each other on the same records.
+/// Runs the workload `meta` on the engine and, in turn with it, on RocksDB. The phases of a run use the same
+/// records.
 fn measure_engine(
     args: &Args,
     shape: &Shape,
@@ -199,7 +201,7 @@ fn measure_engine(
     for peer in &args.peers {
         let found = match peer {
             Peer::Rocksdb => Rocksdb::find(&args.rocksdb, backing.subdirectory("rocksdb")?),
-            _ => Err("it has no records to insert; the only peer of meta is rocksdb".to_owned()),
+            _ => Err("it keeps files and no records; the only peer of meta is rocksdb".to_owned()),
         };
         match found {
             Ok(found) => rocksdb = Some(found),
@@ -238,7 +240,8 @@ fn show(args: &Args, shape: Shape, rows: Vec<Row>, skipped: Vec<Skipped>) -> Res
     if args.json { print_json(&report) } else { print(report.in_words()) }
 }
 
-/// Room for the files, several times over: kernel filesystems round each up to blocks and keep an inode.
+/// Space for the files, several times over: kernel filesystems round each file up to blocks and keep an inode
+/// for it.
 fn capacity_bytes(args: &Args, shape: &Shape) -> u64 {
     const SLACK: u64 = 4;
     const BLOCK_AND_INODE: u64 = 4096 + 1024;
@@ -307,7 +310,7 @@ fn targets(
                 targets.push(Box::new(Raw::new(backing.path("raw"), bytes)));
             }
             Peer::Rocksdb => {
-                let reason = "it has records and no files; its workload is meta".to_owned();
+                let reason = "it keeps records and no files; its workload is meta".to_owned();
                 skipped.push(Skipped { target: "rocksdb".to_owned(), reason });
             }
             Peer::Raw => {

@@ -1,4 +1,4 @@
-//! Measuring a directory of this machine, through the system's calls: a mounted pool or any other filesystem.
+//! Measures a directory through system calls: in a mounted pool, or in any other filesystem.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -9,7 +9,7 @@ use warpfire_terminal::Failure;
 
 use crate::target::{Directory, LargeFile};
 
-/// Files below a directory that the system serves.
+/// The files of a benchmark below one directory.
 pub struct Tree {
     root: PathBuf,
 }
@@ -19,7 +19,7 @@ impl Tree {
         Tree { root }
     }
 
-    /// Removes everything inside.
+    /// Removes everything in it.
     pub fn clear(&self) -> Result<(), Failure> {
         let failed = |error| Failure::local(&self.root, &error);
         for entry in fs::read_dir(&self.root).map_err(failed)? {
@@ -42,8 +42,8 @@ impl Tree {
         Ok(Box::new(TreeFile { file: options.map_err(|error| Failure::local(&path, &error))?, path }))
     }
 
-    /// Syncs the filesystem that holds the directory. Over FUSE the kernel forwards only the sync of a file or directory, and
-    /// in a pool that makes everything durable, so both are done.
+    /// Syncs the filesystem that holds the directory. FUSE does not receive syncfs(2), but a pool makes
+    /// everything durable when one file or directory is synced. So this makes both calls.
     pub fn sync(&self) -> Result<(), Failure> {
         let failed = |error| Failure::local(&self.root, &error);
         let root = File::open(&self.root).map_err(failed)?;
@@ -52,7 +52,7 @@ impl Tree {
     }
 }
 
-/// Asks the kernel to forget what it has cached of files; only the superuser may.
+/// Drops the kernel's caches of files, which only the superuser may do.
 pub fn drop_caches() -> Result<(), Failure> {
     let control = Path::new("/proc/sys/vm/drop_caches");
     fs::write(control, "3")

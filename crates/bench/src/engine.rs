@@ -1,4 +1,5 @@
-//! Measuring the metadata engine alone, over a log on new image files: no names, no permissions, keys of 24 bytes.
+//! Measures the metadata engine alone, over a log on new image files: no names, no permissions, keys of 24
+//! bytes.
 
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ use crate::names::Order;
 use crate::target::Counters;
 use crate::workload::{Measure, Shape, processor_nanos};
 
-/// Inserts `shape.count` records, `batch` in one commit, gets as many at random, and scans them all.
+/// Inserts `shape.count` records with `batch` records per commit, gets as many at random, and scans all of
+/// them.
 pub fn measure(spec: &PoolSpec, shape: &Shape, batch: u64) -> Result<Vec<Measure>, Failure> {
     let devices: Result<Vec<Arc<dyn Device>>, Failure> = spec
         .fresh_images()?

@@ -1,4 +1,5 @@
-//! Filesystems of the kernel on a loop device over a file in the same directory, as peers. Root only.
+//! Peers: filesystems of the kernel on a loop device over an image file in the same directory. They need
+//! root.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,10 +10,10 @@ use warpfire_terminal::Failure;
 use crate::directory::{Tree, drop_caches};
 use crate::target::{Counters, Directory, LargeFile, Target};
 
-/// Which filesystem.
+/// The filesystems that this file can measure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// ext4, with its tables made at once and not in the background.
+    /// ext4. Its tables are initialised at once, not later in the background.
     Ext4,
     /// XFS with its defaults.
     Xfs,
@@ -29,7 +30,7 @@ impl Kind {
         }
     }
 
-    /// How it is made; the options are part of what is reported.
+    /// The command that makes it. The report shows its options.
     #[must_use]
     pub fn mkfs(self, files: u64, prewritten: bool) -> Vec<String> {
         let mut words: Vec<String> = match self {
@@ -41,11 +42,12 @@ impl Kind {
         .map(str::to_owned)
         .collect();
         if self == Kind::Ext4 {
-            // Its inodes are made in advance: enough for the files and some directories.
+            // ext4 allocates inodes when it is made: enough for the files and some directories.
             words.extend(["-N".to_owned(), (files + files / 8 + 10_000).to_string()]);
         }
         if prewritten {
-            // Else it gives the image's space back to the filesystem below.
+            // Otherwise mkfs discards the blocks of a prewritten image, and writes have to allocate them
+            // again.
             let keep: &[&str] = match self {
                 Kind::Ext4 => &["-E", "nodiscard"],
                 Kind::Xfs | Kind::Btrfs => &["-K"],
@@ -55,7 +57,7 @@ impl Kind {
         words
     }
 
-    /// Why it can not be measured here, if so.
+    /// The reason why it cannot be measured here; `None` if it can.
     #[must_use]
     pub fn unavailable(self) -> Option<String> {
         if !rustix::process::geteuid().is_root() {
@@ -71,11 +73,11 @@ impl Kind {
         let loads = || {
             Command::new("modprobe").args(["-q", self.name()]).status().is_ok_and(|status| status.success())
         };
-        if is_known || loads() { None } else { Some("the kernel does not have it".to_owned()) }
+        if is_known || loads() { None } else { Some("the kernel does not support it".to_owned()) }
     }
 }
 
-/// One filesystem of the kernel.
+/// A mounted filesystem of the kernel.
 pub struct Kernel {
     kind: Kind,
     image: PathBuf,
@@ -88,7 +90,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A filesystem for `files` files in an image file of `image_bytes`, sparse or `prewritten` as those of a pool are.
+    /// A filesystem for `files` files in an image file of `image_bytes`, which is sparse or prewritten as the
+    /// images of a pool are.
     pub fn new(
         kind: Kind,
         image: PathBuf,
@@ -112,7 +115,7 @@ impl Kernel {
     fn mount(&mut self) -> Result<(), Failure> {
         let losetup = ["losetup", "--direct-io=on", "--find", "--show"].map(Path::new);
         let device = PathBuf::from(run(&[&losetup[..], &[&self.image]].concat())?.trim());
-        // btrfs discards by default, which takes a prewritten image's space away.
+        // btrfs discards freed blocks by default, which would punch holes into a prewritten image.
         let mount = ["mount", "-o", "nodiscard", "-t", self.kind.name()].map(Path::new);
         if let Err(failure) = run(&[&mount[..], &[&device, &self.mountpoint]].concat()) {
             run(&[Path::new("losetup"), Path::new("--detach"), &device])?;
@@ -179,7 +182,8 @@ impl Target for Kernel {
     }
 }
 
-/// What the kernel counted for a block device: `/sys/block/NAME/stat`, as the kernel's Documentation/block/stat.rst numbers its fields.
+/// The counters of a block device from `/sys/block/NAME/stat`. The kernel's Documentation/block/stat.rst
+/// numbers the fields.
 fn block_device_counters(device: &Path) -> Option<Counters> {
     const SECTOR_BYTES: u64 = 512;
     let name = device.file_name()?.to_str()?;
@@ -195,7 +199,7 @@ fn block_device_counters(device: &Path) -> Option<Counters> {
     })
 }
 
-/// Runs a program and gives what it printed.
+/// Runs a program and returns its output.
 fn run(words: &[&Path]) -> Result<String, Failure> {
     let shown = words.iter().map(|word| word.display().to_string()).collect::<Vec<_>>().join(" ");
     let (program, arguments) = words.split_first().expect("a command line has a program");

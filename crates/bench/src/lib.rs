@@ -1,7 +1,8 @@
-//! `warpfire-bench`: measure a pool and, in the same run, other filesystems over the same backing.
+//! `warpfire-bench` measures a pool and, in the same rounds, other filesystems on the same device.
 //!
-//! Runs are interleaved: each round measures every target once, so that a machine that changes its speed changes it
-//! for all. The library is measured through its public calls only.
+//! A *target* keeps files and can be measured. Runs are interleaved: each round runs every target once, so
+//! that changes in the speed of the machine affect all targets alike. The benchmark uses the library through
+//! its public calls only.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Measuring the library: a pool on new image files, in this process.
+//! Measures the library: a pool on new image files, in this process.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use warpfire_terminal::Failure;
 use crate::backing::PoolSpec;
 use crate::target::{Counters, Directory, LargeFile, Target};
 
-/// A pool on image files of its own, opened by the library.
+/// A pool on its own image files, opened through the library.
 pub struct Library {
     spec: PoolSpec,
     pool: Option<Warpfire>,

@@ -1,6 +1,7 @@
-//! The load that the engine is measured by: inserts at random or in order, a final sync, reads, a scan.
+//! The load of the metadata engine: inserts in random or in sorted order, a sync, random reads, a scan.
 //!
-//! The caller gives the clock and a function for processor time, so that the workload `meta` and the example `meta_load` share the code.
+//! The caller passes the clock and a function for processor time, so the workload `meta` and the example
+//! `meta_load` share this code.
 
 use warpfire_env::Clock;
 use warpfire_log::{Admit, LogError, LogStore};
@@ -9,7 +10,7 @@ use warpfire_meta::{
 };
 use warpfire_units::Seq;
 
-/// What to load.
+/// The shape of the load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Records to insert, over all threads.
@@ -22,7 +23,7 @@ pub struct Load {
     pub sync_every: u64,
     /// Threads that insert.
     pub threads: u64,
-    /// Whether keys come in order (to each thread) or scattered.
+    /// Whether the keys of each thread are sorted; otherwise they are scattered.
     pub in_order: bool,
 }
 
@@ -31,7 +32,7 @@ pub struct Load {
 pub struct LoadTiming {
     /// Operations.
     pub count: u64,
-    /// Time on the wall, in nanoseconds.
+    /// Wall time, in nanoseconds.
     pub wall_nanos: u64,
     /// Processor time of the whole process, in nanoseconds.
     pub cpu_nanos: u64,
@@ -53,7 +54,7 @@ fn key_of(n: u64, in_order: bool) -> [u8; KEY_BYTES] {
 }
 
 fn value_of(n: u64, value: &mut [u8]) {
-    // Half of a value repeats, half is noise, as metadata is.
+    // Half of a value repeats and half is noise, so that it compresses about as well as metadata does.
     let mut noise = n;
     for chunk in value.chunks_mut(16) {
         noise = noise.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
@@ -62,10 +63,10 @@ fn value_of(n: u64, value: &mut [u8]) {
     }
 }
 
-/// Where time comes from.
+/// The sources of time.
 #[derive(Clone, Copy)]
 pub struct Timer<'a> {
-    /// The wall.
+    /// For wall time.
     pub clock: &'a dyn Clock,
     /// Processor time of the process, in nanoseconds.
     pub cpu_nanos: &'a (dyn Fn() -> u64 + Sync),
@@ -87,10 +88,10 @@ impl Timer<'_> {
     }
 }
 
-/// Inserts, and syncs at the end.
+/// Inserts all records and syncs.
 ///
 /// # Errors
-/// As of commits and sync.
+/// A commit or the sync fails.
 pub fn insert<L: LogStore>(
     engine: &Engine<L, PlainSchema>,
     load: Load,
@@ -134,10 +135,10 @@ pub fn insert<L: LogStore>(
 /// Gets `count` of the records that `load` inserted, scattered over all of them.
 ///
 /// # Errors
-/// As of reads.
+/// A read fails.
 ///
 /// # Panics
-/// If a record is not there.
+/// A record is missing.
 pub fn get<L: LogStore>(
     engine: &Engine<L, PlainSchema>,
     load: Load,
@@ -154,10 +155,10 @@ pub fn get<L: LogStore>(
     })
 }
 
-/// Scans everything; the count is of what it found.
+/// Scans all records. The count of the result is the number of records found.
 ///
 /// # Errors
-/// As of reads.
+/// A read fails.
 pub fn scan<L: LogStore>(engine: &Engine<L, PlainSchema>, timer: Timer<'_>) -> Result<LoadTiming, MetaError> {
     let snapshot = engine.snapshot();
     let (mut page, mut start, mut count) = (ScanPage::default(), Vec::new(), 0);

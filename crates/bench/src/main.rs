@@ -1,4 +1,4 @@
-//! `warpfire-bench`: measure a pool, a mounted directory, and other filesystems beside them.
+//! The program `warpfire-bench`.
 
 #![forbid(unsafe_code)]
 

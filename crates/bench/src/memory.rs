@@ -1,21 +1,22 @@
-//! The largest memory that a process has used, as the kernel keeps it (`VmHWM`).
+//! The peak memory of a process, as the kernel reports it (`VmHWM`).
 
-/// The high-water mark of one process, from now on.
+/// The high-water mark of one process since this value was made.
 #[derive(Clone, Copy, Debug)]
 pub struct PeakMemory {
     process: u32,
 }
 
 impl PeakMemory {
-    /// Starts a new mark. Where the kernel does not allow that, the mark is of the process's whole life.
+    /// Resets the mark. If the kernel refuses, the mark covers the whole life of the process.
     #[must_use]
     pub fn begin(process: u32) -> Self {
-        // 5 resets the mark and nothing else; see proc_pid_clear_refs(5). A refusal leaves a mark that is too high, never too low.
+        // Writing 5 resets the mark and nothing else, see proc_pid_clear_refs(5). After a refusal the mark is
+        // too high, never too low.
         let _ = std::fs::write(format!("/proc/{process}/clear_refs"), "5");
         PeakMemory { process }
     }
 
-    /// The mark, in bytes.
+    /// The mark, in bytes; `None` if the kernel does not report it.
     #[must_use]
     pub fn peak_bytes(self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process)).ok()?;
@@ -31,7 +32,7 @@ mod tests {
 
     #[test]
     fn this_process_uses_some_memory_but_not_all() {
-        let peak = PeakMemory::begin(std::process::id()).peak_bytes().expect("Linux says how much");
+        let peak = PeakMemory::begin(std::process::id()).peak_bytes().expect("Linux reports VmHWM");
         assert!((1 << 18..1 << 36).contains(&peak), "{peak}");
     }
 }

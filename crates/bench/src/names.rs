@@ -1,24 +1,24 @@
-//! Names of the files that a benchmark makes, by number, without keeping a list.
+//! Names of the files of a benchmark, computed from their numbers, so that no list is kept.
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// How the names of consecutive files follow each other.
+/// The order of the names of consecutive files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// Each name sorts after the one before.
+    /// Each name sorts after the one of the file before.
     InOrder,
-    /// Each name may be anywhere.
+    /// Names are scattered.
     Random,
 }
 
-/// A name that is written anew for each file, without an allocation.
+/// A buffer for one name, so that no name needs an allocation.
 #[derive(Debug)]
 pub struct Name([u8; 16]);
 
 impl Name {
-    /// Room for a name.
+    /// An empty buffer.
     #[must_use]
     pub fn new() -> Self {
         Name([b'0'; 16])
@@ -38,7 +38,7 @@ impl Name {
     }
 }
 
-/// A different number for each number, without a visible pattern (the finaliser of SplitMix64, which is a bijection).
+/// Maps numbers to numbers one to one, without a visible pattern (the finaliser of SplitMix64).
 #[must_use]
 pub fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -47,7 +47,7 @@ pub fn mix(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Fills a buffer with bytes that do not compress, different for each number.
+/// Fills a buffer with bytes that do not compress and that differ for each number.
 pub fn fill(bytes: &mut [u8], number: u64) {
     let mut state = mix(number);
     for chunk in bytes.chunks_mut(8) {

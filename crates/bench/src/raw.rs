@@ -1,4 +1,4 @@
-//! The device itself, as a measure of what is possible: one file, written and read around the page cache.
+//! Measures the device itself, as the limit of what a filesystem can reach: one file, without the page cache.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,8 +11,8 @@ use warpfire_units::BLOCK_BYTES;
 
 use crate::target::{Counters, Directory, LargeFile, Target};
 
-/// A bare file with `O_DIRECT`. It has no names: of the workloads on small files it knows the synced create, as
-/// a write of one block and an fdatasync.
+/// A bare file with `O_DIRECT`. It has no names. Of the workloads on small files it can do the synced create
+/// only, as a write of one block and an fdatasync(2).
 pub struct Raw {
     path: PathBuf,
     size_bytes: u64,
@@ -40,7 +40,7 @@ impl Target for Raw {
 
     fn fresh(&mut self) -> Result<(), Failure> {
         self.file = None;
-        // Written once before, so that the measured writes change no metadata of the filesystem below.
+        // Prewritten, so that the measured writes change no metadata of the filesystem below.
         self.file = Some(prefilled(&self.path, self.size_bytes).map_err(|error| self.failed(&error))?);
         Ok(())
     }
@@ -58,7 +58,7 @@ impl Target for Raw {
     }
 
     fn directory(&self, number: u64) -> Result<Box<dyn Directory + '_>, Failure> {
-        // Each directory has a part of the file of its own, so that threads do not write the same blocks.
+        // Each directory stands for a part of the file of its own, so that threads write different blocks.
         let start = (number << 24) % self.size_bytes;
         Ok(Box::new(RawDirectory { raw: self, at: start, block: AlignedBuf::zeroed(BLOCK_BYTES) }))
     }

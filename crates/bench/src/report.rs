@@ -1,4 +1,4 @@
-//! What was measured, as a table or as JSON.
+//! The report, in columns or as JSON.
 
 use serde::Serialize;
 use warpfire_terminal::{Columns, Size, duration, grouped, per_second};
@@ -6,28 +6,28 @@ use warpfire_terminal::{Columns, Size, duration, grouped, per_second};
 use crate::target::Counters;
 use crate::workload::{Measure, Shape};
 
-/// Everything about one benchmark.
+/// The whole report of one benchmark.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The command line.
     pub command: String,
-    /// Where it ran.
+    /// The machine that it ran on.
     pub machine: Machine,
-    /// What was asked for.
+    /// The name of the workload.
     pub workload: &'static str,
-    /// How much of it.
+    /// Its size and shape.
     pub shape: Shape,
-    /// Medians over this many runs.
+    /// Runs of each target. The rows show medians over them.
     pub runs: u64,
-    /// Whether image files were written once before; else they are sparse.
+    /// Whether the image files were filled with zeros before the runs; otherwise they are sparse.
     pub prewritten: bool,
     /// One row for each target and phase.
     pub rows: Vec<Row>,
-    /// Targets that could not be measured, and why.
+    /// Targets that could not be measured.
     pub skipped: Vec<Skipped>,
 }
 
-/// Where a benchmark ran.
+/// The machine of a benchmark.
 #[derive(Debug, Serialize)]
 pub struct Machine {
     cpu: String,
@@ -39,9 +39,9 @@ pub struct Machine {
 /// A target that could not be measured.
 #[derive(Debug, Serialize)]
 pub struct Skipped {
-    /// Which.
+    /// Its name.
     pub target: String,
-    /// Why.
+    /// Why it could not be measured.
     pub reason: String,
 }
 
@@ -52,23 +52,23 @@ pub struct Row {
     phase: &'static str,
     ops: u64,
     bytes: u64,
-    /// Wall time of a run, the final sync included: median, least and most.
+    /// Wall time of a run, the final sync included: median, minimum and maximum.
     nanos: u64,
     nanos_min: u64,
     nanos_max: u64,
-    /// Wall time of an operation, in microseconds, over all threads together.
+    /// Wall time per operation, in microseconds. All threads count together.
     us_per_op: f64,
-    /// Processor time of an operation, in microseconds, all threads of the library together.
+    /// Processor time per operation, in microseconds, of all threads of the library.
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_us_per_op: Option<f64>,
-    /// Median and 99th percentile of single operations, of all runs, where they were timed.
+    /// Median and 99th percentile of single operations over all runs, if they were timed.
     #[serde(skip_serializing_if = "Option::is_none")]
     latency_nanos_p50: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     latency_nanos_p99: Option<u64>,
-    /// Of the run with the median time.
+    /// Counters of the run with the median time.
     devices: Option<Counters>,
-    /// Bytes written to devices, parity too, for each byte of the operations' own; where there are both.
+    /// Bytes written to devices, parity included, per byte of the operations.
     #[serde(skip_serializing_if = "Option::is_none")]
     write_amplification: Option<f64>,
     peak_bytes: Option<u64>,
@@ -96,10 +96,10 @@ impl Machine {
 }
 
 impl Row {
-    /// One row from the same phase of several runs on one target.
+    /// The row for one phase of several runs on one target.
     ///
     /// # Panics
-    /// Without a run.
+    /// `runs` is empty.
     #[must_use]
     pub fn of_runs(target: String, mut runs: Vec<Measure>) -> Self {
         runs.sort_by_key(|run| run.nanos);
@@ -189,7 +189,7 @@ impl Report {
             Size(*memory_bytes),
             self.runs,
             if self.runs == 1 { "run" } else { "runs" },
-            if self.prewritten { "written once before" } else { "sparse" },
+            if self.prewritten { "prewritten" } else { "sparse" },
         );
         let mut table = Columns::new(&HEADINGS);
         for row in &self.rows {

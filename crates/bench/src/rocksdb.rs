@@ -1,5 +1,5 @@
-//! RocksDB beside the metadata engine: a program of its own (`benches/peers/rocksdb`) runs the same load, and nothing of
-//! Warpfire is linked with it.
+//! RocksDB as a peer of the metadata engine. A separate program (`benches/peers/rocksdb`) runs the same load;
+//! Warpfire is not linked with RocksDB.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,10 +10,10 @@ use crate::names::Order;
 use crate::target::Counters;
 use crate::workload::{Measure, Shape};
 
-/// How the program is got.
+/// The script that builds the program.
 const BUILD: &str = "benches/peers/rocksdb/build.sh";
 
-/// The program, where it was found, and the directory for its database.
+/// The program, its version, and the directory for its database.
 pub struct Rocksdb {
     program: PathBuf,
     version: String,
@@ -24,18 +24,18 @@ impl Rocksdb {
     /// The peer, with a database inside `directory`.
     ///
     /// # Errors
-    /// The reason why it can not be measured.
+    /// The reason why it cannot be measured.
     pub fn find(program: &Path, directory: PathBuf) -> Result<Self, String> {
-        let told = Command::new(program).arg("--version").output();
-        let told = told.map_err(|error| format!("{}: {error}; {BUILD} builds it", program.display()))?;
-        let version = String::from_utf8_lossy(&told.stdout).trim().to_owned();
-        if !told.status.success() || version.is_empty() {
-            return Err(format!("{} does not tell its version; {BUILD} builds it", program.display()));
+        let answer = Command::new(program).arg("--version").output();
+        let answer = answer.map_err(|error| format!("{}: {error}; {BUILD} builds it", program.display()))?;
+        let version = String::from_utf8_lossy(&answer.stdout).trim().to_owned();
+        if !answer.status.success() || version.is_empty() {
+            return Err(format!("{} does not print its version; {BUILD} builds it", program.display()));
         }
         Ok(Rocksdb { program: program.to_owned(), version, directory })
     }
 
-    /// What its rows are called: RocksDB with its version, and whether its library checks assertions.
+    /// Its name in the report: RocksDB with its version, and whether the library checks its assertions.
     #[must_use]
     pub fn name(&self) -> String {
         format!("rocksdb {}", self.version)
@@ -65,7 +65,8 @@ impl Rocksdb {
     }
 }
 
-/// A line of the program: `phase operations wall_nanos cpu_nanos written_bytes peak_bytes stored_bytes`.
+/// Parses a line of the program: `phase operations wall_nanos cpu_nanos written_bytes peak_bytes
+/// stored_bytes`.
 fn parse(line: &str, shape: &Shape) -> Option<Measure> {
     let (word, numbers) = line.split_once(' ')?;
     let phase = ["insert", "get", "scan"].into_iter().find(|phase| *phase == word)?;
@@ -95,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_line_is_a_phase() {
-        let measure = parse("get 10 2000 1500 4096 65536 1000", &shape()).expect("as the program prints it");
+        let measure = parse("get 10 2000 1500 4096 65536 1000", &shape()).expect("a line of the program");
         assert_eq!((measure.phase, measure.ops, measure.nanos, measure.bytes), ("get", 10, 2000, 1240));
         assert_eq!(measure.cpu_nanos, Some(1500));
         for wrong in ["", "get", "get 1 2 3 4 5", "get 1 2 3 4 5 x", "sing 1 2 3 4 5 6"] {

@@ -1,4 +1,5 @@
-//! Targets that the system serves from a directory: our own pool, mounted by a server process, and any directory that was named.
+//! Targets that the kernel serves from a directory: a pool mounted by a server process, and a directory that
+//! the user names.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -10,17 +11,17 @@ use crate::backing::PoolSpec;
 use crate::directory::{Tree, drop_caches};
 use crate::target::{Counters, Directory, LargeFile, Target};
 
-/// The product command, which is built beside this program.
+/// The path of the product command, which the build puts beside this program.
 ///
 /// # Errors
-/// The system does not say where this program lies.
+/// The path of this program is unknown.
 pub fn program() -> Result<PathBuf, Failure> {
     let here = std::env::current_exe()
         .map_err(|error| Failure::new(format_args!("cannot find the program that mounts: {error}")))?;
     Ok(here.with_file_name("warpfire"))
 }
 
-/// A pool on new image files, mounted.
+/// A mounted pool on new image files.
 pub struct Mounted {
     program: PathBuf,
     spec: PoolSpec,
@@ -30,7 +31,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// A pool that `program`, the product command, mounts on `mountpoint`.
+    /// A pool that `program`, the product command, will mount on `mountpoint`.
     pub fn new(program: PathBuf, spec: PoolSpec, mountpoint: PathBuf) -> Self {
         let tree = Tree::new(mountpoint.clone());
         Mounted { program, spec, mountpoint, tree, server: None }
@@ -55,7 +56,7 @@ impl Mounted {
         let mut line = String::new();
         match BufReader::new(stdout).read_line(&mut line) {
             Ok(bytes) if bytes > 0 => Ok(()),
-            // The server has printed the reason on the stderr that both share.
+            // The server has printed the reason to the stderr that both processes share.
             _ => Err(Failure::silent()),
         }
     }
@@ -65,7 +66,8 @@ impl Mounted {
         let unmounted = Command::new(&self.program).arg("umount").arg(&self.mountpoint).status();
         let is_unmounted = unmounted.as_ref().is_ok_and(ExitStatus::success);
         if !is_unmounted {
-            // The server never mounted, or is gone; a server that still runs would keep the pool.
+            // The server has not mounted or no longer serves the mount. One that still runs would keep the
+            // pool open.
             server.kill().map_err(|error| Failure::new(format_args!("cannot stop the server: {error}")))?;
         }
         let ended = server
@@ -128,7 +130,7 @@ impl Target for Mounted {
     }
 }
 
-/// A directory that was named on the command line, on whatever filesystem.
+/// A directory that the user names, on any filesystem.
 pub struct Named {
     directory: PathBuf,
     tree: Tree,

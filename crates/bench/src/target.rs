@@ -1,41 +1,42 @@
-//! What a benchmark runs against.
+//! The interface of a target: what a workload asks of the filesystem that it measures.
 
 use serde::Serialize;
 use warpfire_terminal::Failure;
 
-/// Something that keeps files and can be measured.
+/// A place that keeps files and can be measured.
 pub trait Target: Sync {
-    /// What the rows of this target are called.
+    /// Its name in the report.
     fn name(&self) -> String;
 
-    /// Makes it empty.
+    /// Removes all files.
     fn fresh(&mut self) -> Result<(), Failure>;
 
-    /// Lets it forget what it has cached. Everything must have been synced before.
+    /// Drops its caches. The caller has synced everything before.
     fn cold(&mut self) -> Result<(), Failure>;
 
-    /// What its devices have done so far; `None` where nobody counts.
+    /// What its devices have done so far; `None` if they have no counters.
     fn counters(&self) -> Option<Counters>;
 
-    /// Bytes on its devices that something refers to, parity and headers not counted; `None` where nobody counts.
+    /// Live bytes on its devices, without parity and headers; `None` if it does not count them.
     fn stored_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// The process that serves the files and whose peak memory counts; `None` for a kernel filesystem.
+    /// The process that serves the files and that has the peak memory to report; `None` for a kernel
+    /// filesystem.
     fn server(&self) -> Option<u32>;
 
-    /// A directory, made when it is missing. Directory 0 is the first.
+    /// Opens a directory, and makes it if it is missing. The first one has the number 0.
     fn directory(&self, number: u64) -> Result<Box<dyn Directory + '_>, Failure>;
 
-    /// The one large file, made when it is missing.
+    /// Opens the one large file, and makes it if it is missing.
     fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure>;
 
     /// Makes everything durable.
     fn sync(&self) -> Result<(), Failure>;
 }
 
-/// Small files under their names.
+/// An open directory with small files.
 pub trait Directory: Send {
     /// Makes a file with these bytes.
     fn create(&mut self, name: &str, bytes: &[u8]) -> Result<(), Failure>;
@@ -43,45 +44,45 @@ pub trait Directory: Send {
     /// Makes a file with these bytes, durable on return.
     fn create_synced(&mut self, name: &str, bytes: &[u8]) -> Result<(), Failure>;
 
-    /// Reads a whole file into a buffer that is reused.
+    /// Reads a whole file into a buffer that the caller uses again.
     fn read(&mut self, name: &str, into: &mut Vec<u8>) -> Result<(), Failure>;
 
-    /// Goes through the directory and looks at each file; gives how many there are.
+    /// Lists the directory and reads the attributes of each file. Returns how many files there are.
     fn list_and_stat(&mut self) -> Result<u64, Failure>;
 
     /// Removes a file.
     fn remove(&mut self, name: &str) -> Result<(), Failure>;
 }
 
-/// One file that is larger than a call; shared between threads.
+/// The large file, which all threads share.
 pub trait LargeFile: Sync {
-    /// Fills the buffer from the offset.
+    /// Fills the buffer with the bytes from an offset.
     fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Failure>;
 
-    /// Writes the buffer at the offset.
+    /// Writes the buffer at an offset.
     fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Failure>;
 
-    /// Makes everything that was written durable.
+    /// Makes all writes durable.
     fn sync(&self) -> Result<(), Failure>;
 }
 
-/// What devices did.
+/// Counters of devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Counters {
     /// Reads that reached a device.
     pub reads: u64,
-    /// Bytes of those.
+    /// Bytes of these reads.
     pub read_bytes: u64,
     /// Writes that reached a device.
     pub writes: u64,
-    /// Bytes of those, parity and headers included.
+    /// Bytes of these writes, parity and headers included.
     pub written_bytes: u64,
     /// Cache flushes.
     pub flushes: u64,
 }
 
 impl Counters {
-    /// What was done since an earlier look.
+    /// The differences from earlier counters.
     #[must_use]
     pub fn since(self, earlier: Counters) -> Counters {
         Counters {

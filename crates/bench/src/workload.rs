@@ -1,4 +1,4 @@
-//! What is measured: each workload prepares a fresh target, and times one or two phases on it.
+//! The workloads: each prepares an empty target, and times one or two phases on it.
 
 use std::ops::Range;
 use std::sync::Barrier;
@@ -14,33 +14,33 @@ use crate::memory::PeakMemory;
 use crate::names::{Name, Order, fill, mix};
 use crate::target::{Counters, Directory, LargeFile, Target};
 
-/// What is measured.
+/// The workloads by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Workload {
-    /// Make small files, one sync at the end.
+    /// Make small files; one sync at the end.
     Create,
-    /// Read small files whole, nothing cached.
+    /// Read small files whole, with cold caches.
     Read,
-    /// Go through directories and look at each file, nothing cached.
+    /// List directories and read the attributes of each file, with cold caches.
     Stat,
-    /// Remove small files, one sync at the end, nothing cached.
+    /// Remove small files, with cold caches; one sync at the end.
     Remove,
     /// Make small files, each durable before the next.
     Sync,
-    /// Read blocks of 4 KiB of one large file at random, nothing cached.
+    /// Read 4 KiB blocks of one large file at random, with cold caches.
     Randread,
-    /// Overwrite blocks of 4 KiB of one large file at random, one sync at the end.
+    /// Overwrite 4 KiB blocks of one large file at random; one sync at the end.
     Randwrite,
-    /// Write one large file front to back and sync it; then read it, nothing cached.
+    /// Write one large file front to back and sync it; then read it with cold caches.
     Seq,
     /// The metadata engine alone: insert records, get them at random, scan them.
     Meta,
 }
 
-/// How much, how wide and in what order.
+/// Size, width and order of a workload.
 #[derive(Clone, Debug, Serialize)]
 pub struct Shape {
-    /// Small files, or operations on the large file.
+    /// Number of small files, or of operations on the large file.
     pub count: u64,
     /// Bytes of a small file.
     pub size_bytes: u64,
@@ -48,7 +48,7 @@ pub struct Shape {
     pub large_bytes: u64,
     /// Threads that work at the same time; for random reads also the queue depth.
     pub threads: u64,
-    /// Directories that the small files are spread over.
+    /// Directories that share the small files.
     pub dirs: u64,
     /// Order of names.
     pub order: Order,
@@ -57,31 +57,31 @@ pub struct Shape {
 /// One timed phase of one run.
 #[derive(Clone, Debug)]
 pub struct Measure {
-    /// What was done: `create`, `write` …
+    /// Its name in the report: `create`, `seq write` and so on.
     pub phase: &'static str,
     /// Operations.
     pub ops: u64,
-    /// Bytes that a program moved.
+    /// Bytes that the operations moved.
     pub bytes: u64,
-    /// Time for all of it, the sync at the end included.
+    /// Wall time, the sync at the end included.
     pub nanos: u64,
-    /// Processor time of all threads, where the target is served by this process: less what waits for devices.
+    /// Processor time of all threads, if this process serves the target. Waiting for devices does not count.
     pub cpu_nanos: Option<u64>,
-    /// Time of each operation, where each is long enough to be timed.
+    /// Wall time of each operation, if operations are long enough to be timed one by one.
     pub latencies_nanos: Vec<u64>,
-    /// What the devices did.
+    /// What the devices did during the phase.
     pub devices: Option<Counters>,
-    /// The largest memory of the serving process, of the phase.
+    /// Peak memory of the serving process during the phase.
     pub peak_bytes: Option<u64>,
-    /// Bytes on devices that something refers to after the phase, parity and headers not counted.
+    /// Live bytes on devices after the phase, without parity and headers.
     pub stored_bytes: Option<u64>,
 }
 
-/// Pieces of the large file that are read and written front to back.
+/// Bytes per call when the large file is written or read front to back.
 const PIECE_BYTES: u64 = 1 << 20;
 
 impl Workload {
-    /// The command's name for it.
+    /// Its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -97,26 +97,26 @@ impl Workload {
         }
     }
 
-    /// Whether it works on the large file.
+    /// Whether it uses the large file.
     #[must_use]
     pub fn is_large(self) -> bool {
         matches!(self, Workload::Randread | Workload::Randwrite | Workload::Seq)
     }
 
-    /// Whether it measures bytes to and from the devices, so that image files are written once before: a bare file is,
-    /// and taking space from the filesystem below would be most of the time.
+    /// Whether it measures the bytes to and from the devices. Then files are prewritten: otherwise most of
+    /// the time would go into the allocation of space in the filesystem below.
     #[must_use]
     pub fn is_prewritten(self) -> bool {
         self.needs_no_names()
     }
 
-    /// Whether a bare file can do it, which has no names.
+    /// Whether a bare file can run it, which has no names.
     #[must_use]
     pub fn needs_no_names(self) -> bool {
         self.is_large() || self == Workload::Sync
     }
 
-    /// Runs it once on a fresh target.
+    /// Runs it once on an emptied target.
     pub fn run(self, target: &mut dyn Target, shape: &Shape) -> Result<Vec<Measure>, Failure> {
         target.fresh()?;
         match self {
@@ -171,7 +171,7 @@ impl Workload {
                 })?;
                 Ok(vec![write, read])
             }
-            Workload::Meta => Err(Failure::new("only the engine itself can be measured as an engine")),
+            Workload::Meta => Err(Failure::new("the workload meta runs on the engine only")),
         }
     }
 }
@@ -184,7 +184,7 @@ fn create(target: &mut dyn Target, shape: &Shape, synced: bool) -> Result<Measur
     })
 }
 
-/// Small files, synced and forgotten by the caches.
+/// Makes small files, syncs them and drops the caches.
 fn filled(target: &mut dyn Target, shape: &Shape) -> Result<(), Failure> {
     make_files(target, shape, false)?;
     target.sync()?;
@@ -195,14 +195,15 @@ fn make_files(target: &dyn Target, shape: &Shape, synced: bool) -> Result<Vec<u6
     let timed = synced;
     each_file_timed(target, shape, timed, &|directory, name, buffer, number| {
         buffer.resize(usize::try_from(shape.size_bytes).expect("a small file fits in memory"), 0);
-        // One word tells the files apart; the rest is filled once a thread, to measure the target and not the filling.
+        // The first word differs from file to file. The rest is filled once per thread, so that the target is
+        // measured and not the filling.
         let word = buffer.len().min(8);
         fill(&mut buffer[..word], number);
         if synced { directory.create_synced(name, buffer) } else { directory.create(name, buffer) }
     })
 }
 
-/// The large file, written and synced.
+/// Writes the large file and syncs it.
 fn written(target: &dyn Target, shape: &Shape) -> Result<(), Failure> {
     let file = target.large_file()?;
     in_pieces(shape.large_bytes, |at, piece| {
@@ -212,7 +213,8 @@ fn written(target: &dyn Target, shape: &Shape) -> Result<(), Failure> {
     file.sync()
 }
 
-/// Calls `each` with every piece of a file of so many bytes, and a buffer of its length.
+/// Calls `each` for every piece of a file with `bytes` bytes, with the offset and a buffer of the piece's
+/// length.
 fn in_pieces(bytes: u64, mut each: impl FnMut(u64, &mut [u8]) -> Result<(), Failure>) -> Result<(), Failure> {
     let mut piece = AlignedBuf::zeroed(usize::try_from(PIECE_BYTES).expect("a piece fits in memory"));
     fill(&mut piece, bytes);
@@ -223,14 +225,15 @@ fn in_pieces(bytes: u64, mut each: impl FnMut(u64, &mut [u8]) -> Result<(), Fail
     Ok(())
 }
 
-/// What is done to one file: its directory, its name, a buffer to reuse, its number.
+/// One operation on a file. Its arguments are the directory, the name, a buffer to reuse, and the number of
+/// the file.
 type OnFile<'a> = &'a (dyn Fn(&mut dyn Directory, &str, &mut Vec<u8>, u64) -> Result<(), Failure> + Sync);
 
 fn each_file(target: &dyn Target, shape: &Shape, on_file: OnFile<'_>) -> Result<Vec<u64>, Failure> {
     each_file_timed(target, shape, false, on_file)
 }
 
-/// Does something to every file, over all threads.
+/// Runs an operation on every file, spread over all threads.
 fn each_file_timed(
     target: &dyn Target,
     shape: &Shape,
@@ -263,13 +266,13 @@ fn each_file_timed(
     })
 }
 
-/// Files of consecutive numbers share a directory.
+/// The directory of a file. Files with consecutive numbers share one.
 fn directory_of(number: u64, shape: &Shape) -> u64 {
     let of = u128::from(number) * u128::from(shape.dirs) / u128::from(shape.count);
     u64::try_from(of).expect("less than the number of directories")
 }
 
-/// Goes through all directories, dealt to the threads as they come.
+/// Lists all directories. Each thread takes the next one when it is done with its last.
 fn walk(target: &dyn Target, shape: &Shape) -> Result<Vec<u64>, Failure> {
     let next = AtomicU64::new(0);
     let seen = AtomicU64::new(0);
@@ -288,10 +291,10 @@ fn walk(target: &dyn Target, shape: &Shape) -> Result<Vec<u64>, Failure> {
     }
 }
 
-/// What is done to one block of the large file: the offset and the block.
+/// One operation on a block of the large file. Its arguments are the file, the offset and the block.
 type OnBlock<'a> = &'a (dyn Fn(&dyn LargeFile, u64, &mut [u8]) -> Result<(), Failure> + Sync);
 
-/// Does something to blocks of the large file at random, over all threads.
+/// Runs an operation on random blocks of the large file, spread over all threads.
 fn random_blocks(target: &dyn Target, shape: &Shape, on_block: OnBlock<'_>) -> Result<Vec<u64>, Failure> {
     let file = target.large_file()?;
     let blocks = (shape.large_bytes / BLOCK_BYTES as u64).max(1);
@@ -308,7 +311,8 @@ fn random_blocks(target: &dyn Target, shape: &Shape, on_block: OnBlock<'_>) -> R
     })
 }
 
-/// Deals the numbers below `count` to the threads in ranges and gathers what each measured.
+/// Splits the numbers below `count` into one range per thread, and collects the times that the threads
+/// return.
 fn in_threads(
     shape: &Shape,
     work: impl Fn(Range<u64>) -> Result<Vec<u64>, Failure> + Sync,
@@ -336,7 +340,7 @@ fn in_threads(
     })
 }
 
-/// Times a phase and counts what the devices did in it.
+/// Times a phase and counts the work of the devices in it.
 fn measure(
     target: &mut dyn Target,
     phase: &'static str,
@@ -358,7 +362,7 @@ fn measure(
     Ok(Measure { phase, ops, bytes, nanos, cpu_nanos, latencies_nanos, devices, peak_bytes, stored_bytes })
 }
 
-/// Processor time that this process has used, all threads together.
+/// Processor time that all threads of this process have used.
 pub fn processor_nanos() -> u64 {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     used.tv_sec.cast_unsigned() * 1_000_000_000 + used.tv_nsec.cast_unsigned()
