@@ -1,6 +1,7 @@
-//! What a device gives: plain calls beside batches.
+//! Measures a device: plain calls beside batches.
 //!
-//! `cargo run --release -p warpfire-env --example rates -- PATH [MIB]`. PATH.0 to PATH.2 are created and removed.
+//! `cargo run --release -p warpfire-env --example rates -- PATH [MIB]` creates the files PATH.0 to PATH.2 and
+//! removes them at the end.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ fn batch(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) -> Result<(), Fa
     ops.iter().try_for_each(|op| op.result.clone()).map_err(Into::into)
 }
 
-/// Medians of rounds that take turns, so that the machine's other work troubles both alike.
+/// Sequential writes: medians of rounds. Rounds of plain calls and of batches alternate, so that other work
+/// on the machine slows both equally.
 fn sequential(devices: &[Arc<dyn Device>], size: usize) -> Result<(), Failure> {
     const ROUNDS: usize = 5;
     let device = &devices[0];
@@ -83,7 +85,7 @@ fn random_reads(devices: &[Arc<dyn Device>], size: usize) -> Result<(), Failure>
     Ok(())
 }
 
-/// One write to each of some devices, then a flush of each: what a synced commit to mirrors costs.
+/// One write to each of some devices, then a flush of each: the device work of a synced commit to mirrors.
 fn syncs(devices: &[Arc<dyn Device>], size: usize) -> Result<(), Failure> {
     const SYNCS: usize = 1_000;
     for (kib, mirrors) in [(4, 1usize), (64, 1), (4, 2), (4, 3), (64, 3)] {

@@ -1,4 +1,8 @@
-//! Memory that devices accept without copying.
+//! Buffers that devices accept without a copy.
+//!
+//! 1. `start` is valid for `len` initialised bytes; a mapping is whole huge pages (assert in `map_huge`).
+//! 2. Address and length are multiples of the block size.
+//! 3. The memory is freed once, in `drop`, with the layout or the length with which it was requested.
 
 #![expect(unsafe_code, reason = "the buffer owns memory that it allocates or maps itself")]
 
@@ -9,30 +13,30 @@ use std::ptr::NonNull;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use warpfire_units::BLOCK_BYTES;
 
-/// What the kernel calls a huge page on the machines that have them.
+/// Bytes in a huge page.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// Shorter buffers would waste more of a huge page than they use.
+/// Fewest bytes of a buffer in huge pages. A shorter buffer would waste more of a huge page than it uses.
 const HUGE_WORTH_BYTES: usize = HUGE_BYTES / 2;
 
-/// A zeroed buffer whose address and length are multiples of the block size, as `O_DIRECT` wants.
+/// A buffer, zeroed at first. Its address and length are multiples of the block size, as `O_DIRECT` requires.
 #[derive(Debug)]
 pub struct AlignedBuf {
     start: NonNull<u8>,
     len: usize,
-    /// Where the memory came from, and so where it goes.
+    /// The source of the memory; `drop` returns it there.
     origin: BufMemory,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum BufMemory {
     Heap,
-    /// A mapping of its own, of whole huge pages, which `len` bytes begin.
+    /// A mapping of whole huge pages; the buffer is its first `len` bytes.
     Mapped,
 }
 
 impl AlignedBuf {
-    /// A zeroed buffer of `len_bytes`, rounded up to whole blocks.
+    /// A zeroed buffer of `len_bytes`, rounded up to whole blocks, at least one.
     #[must_use]
     pub fn zeroed(len_bytes: usize) -> Self {
         let len = len_bytes.next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES);
@@ -43,12 +47,14 @@ impl AlignedBuf {
         AlignedBuf { start, len, origin: BufMemory::Heap }
     }
 
-    /// As `zeroed`, for a buffer that is used again and again. A long one lies in huge pages if the system gives any: a
-    /// device takes one piece of memory then instead of 256 for each MiB, which writes a file by direct I/O a third faster.
+    /// As `zeroed`, for a buffer that is used again and again. A long buffer lies in huge pages if the system
+    /// has any. A device then gets one piece of memory for each 2 MiB instead of 512: direct I/O writes a
+    /// file a third faster.
     #[must_use]
     pub fn lasting(len_bytes: usize) -> Self {
         let len = len_bytes.next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES);
         let mapped = if len < HUGE_WORTH_BYTES { None } else { map_huge(len.next_multiple_of(HUGE_BYTES)) };
+        // Without a mapping the heap serves as well, only slower.
         match mapped {
             Some(start) => AlignedBuf { start, len, origin: BufMemory::Mapped },
             None => Self::zeroed(len),
@@ -78,46 +84,52 @@ impl DerefMut for AlignedBuf {
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
         match self.origin {
-            // SAFETY: allocated in `zeroed` with this same layout, freed once.
+            // SAFETY: allocated in `zeroed` with this same layout, and freed once.
             BufMemory::Heap => unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) },
-            // SAFETY: mapped in `lasting`, of this many huge pages, unmapped once.
+            // SAFETY: mapped in `lasting` with this many huge pages, and unmapped once.
             BufMemory::Mapped => unsafe { unmap(self.start.as_ptr(), self.len.next_multiple_of(HUGE_BYTES)) },
         }
     }
 }
 
-/// Zeroed memory of whole huge pages that begins where one does; `None` if there is none to have.
+/// A zeroed mapping of `len` bytes that begins at a huge page boundary; `None` if the system refuses it.
 fn map_huge(len: usize) -> Option<NonNull<u8>> {
-    let (access, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // One page more than needed, of which what lies before the first boundary and behind the end is given back.
-    // SAFETY: a new mapping at an address of the kernel's choice touches no memory that anyone has.
+    assert!(len.is_multiple_of(HUGE_BYTES), "a mapping is whole huge pages");
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let private = MapFlags::PRIVATE;
+    // One huge page more than needed, because the kernel aligns a mapping to small pages only. The parts
+    // before the first boundary and after the end are unmapped below. SAFETY: a new mapping at an address
+    // that the kernel chooses touches no memory in use.
     let raw = unsafe { mmap_anonymous(std::ptr::null_mut(), len + HUGE_BYTES, access, private) }.ok()?;
     let raw = raw.cast::<u8>();
     let before = raw.addr().next_multiple_of(HUGE_BYTES) - raw.addr();
     let start = raw.wrapping_add(before);
-    // SAFETY: both ends are of the mapping made above, outside of what is kept, and nobody has seen them.
+    // SAFETY: both ends belong to the mapping made above, lie outside the part that is kept, and nothing
+    // refers to them.
     unsafe {
         unmap(raw, before);
         unmap(start.wrapping_add(len), HUGE_BYTES - before);
     }
-    // SAFETY: the advice changes no content. A system that does not know it gives small pages, which work as well.
+    // SAFETY: the advice changes no content. A system that does not know it uses small pages, which work as
+    // well.
     let _advised = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
+    debug_assert!(start.addr().is_multiple_of(HUGE_BYTES), "the mapping begins at a huge page");
     NonNull::new(start)
 }
 
-/// Gives back a part of a mapping.
+/// Unmaps a part of a mapping.
 ///
 /// # Safety
 /// The range is whole pages of a mapping made by `map_huge`, and nothing refers to it.
 unsafe fn unmap(start: *mut u8, len: usize) {
     if len > 0 {
-        // A kernel that is short of room for mappings refuses a part; that address space is then lost, and no more.
-        // SAFETY: as the caller promises.
+        // A kernel that is short of memory for its list of mappings may refuse. The address space of the part
+        // is lost then, and nothing else. SAFETY: the caller's promise.
         let _refused = unsafe { munmap(start.cast(), len) };
     }
 }
 
-// SAFETY: the buffer owns its memory; moving it to or sharing it with another thread is like a Box<[u8]>.
+// SAFETY: the buffer owns its memory, as a Box<[u8]> does; another thread may own it as well.
 unsafe impl Send for AlignedBuf {}
 // SAFETY: shared references only read.
 unsafe impl Sync for AlignedBuf {}
@@ -139,7 +151,7 @@ mod tests {
             }
             assert!(
                 bufs.iter().all(|buf| buf.iter().all(|byte| *byte == 0xa5)),
-                "{len}: none overlaps another"
+                "{len}: no buffer overlaps another"
             );
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Wall-clock time as a filesystem keeps it: nanoseconds since 1970, negative before.
+/// Wall-clock time as a filesystem stores it: seconds and nanoseconds since 1970.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Timestamp {
     /// Whole seconds since 1970-01-01T00:00:00Z; negative before.
@@ -14,9 +14,10 @@ pub struct Timestamp {
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 
 impl Timestamp {
-    /// The time so much later; the end of time if there is none.
+    /// This time plus `time`. A sum past the last second of `i64` stays in that second.
     #[must_use]
     pub fn saturating_add(self, time: Duration) -> Timestamp {
+        debug_assert!(self.nanos < NANOS_PER_SECOND, "nanoseconds are less than a second");
         let nanos = self.nanos + time.subsec_nanos();
         let whole = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         let seconds = self.seconds.saturating_add(whole).saturating_add((nanos / NANOS_PER_SECOND).into());
@@ -24,15 +25,15 @@ impl Timestamp {
     }
 }
 
-/// Time, as everything above this room sees it.
+/// The source of time for all other crates.
 pub trait Clock: Send + Sync {
-    /// The time of day.
+    /// The wall-clock time.
     fn now(&self) -> Timestamp;
-    /// Nanoseconds since some fixed moment; never goes back.
+    /// Nanoseconds since some fixed moment; never decreases.
     fn monotonic_nanos(&self) -> u64;
 }
 
-/// Random bits, as everything above this room draws them.
+/// The source of random bits for all other crates.
 pub trait Random: Send + Sync {
     /// 64 random bits.
     fn next_u64(&self) -> u64;
@@ -43,10 +44,11 @@ pub trait Random: Send + Sync {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "this is the room that the ban points to")]
+    #[expect(clippy::disallowed_methods, reason = "the ban sends all other crates to this method")]
     fn now(&self) -> Timestamp {
         match SystemTime::now().duration_since(UNIX_EPOCH) {
             Ok(d) => Timestamp { seconds: d.as_secs().cast_signed(), nanos: d.subsec_nanos() },
+            // Before 1970: seconds round down, so that nanoseconds count forward from them.
             Err(e) => {
                 let before = e.duration();
                 let up = i64::from(before.subsec_nanos() > 0);

@@ -1,40 +1,40 @@
-//! What a device can do, and how it fails.
+//! The interface of a device, and its errors.
 
 use std::os::fd::RawFd;
 
 use rustix::io::Errno;
 use warpfire_units::BLOCK_BYTES;
 
-/// Zones that a device enforces itself (a zoned drive or the simulator's model of one).
+/// Zones that a device enforces itself: a zoned drive, or the simulator's model of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ZoneInfo {
-    /// Bytes from the start of one zone to the start of the next; all are writable.
+    /// Bytes from the start of one zone to the start of the next; all of them are writable.
     pub zone_bytes: u64,
 }
 
 /// One zone's state, as a zoned device reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ZoneReport {
-    /// Bytes written since the zone was last reset: the only offset a write may start at.
+    /// Bytes written since the last reset of the zone. A write must begin at this offset in the zone.
     pub written_bytes: u64,
 }
 
-/// What a device is.
+/// The constant properties of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceInfo {
-    /// What a person calls it: a path, or a name the simulator chose.
+    /// Its name in messages: a path, or a name that the simulator chose.
     pub name: String,
     /// Usable bytes, a multiple of the block size.
     pub size_bytes: u64,
-    /// Present when the device itself refuses writes away from a zone's write pointer.
+    /// `Some` if the device itself refuses writes that do not begin at a zone's write pointer.
     pub zones: Option<ZoneInfo>,
 }
 
 impl DeviceInfo {
-    /// Whether a range is whole blocks inside the device.
+    /// Checks that a range is whole blocks inside the device.
     ///
     /// # Errors
-    /// `Invalid` if not.
+    /// `Invalid` if it is not.
     pub fn check_range(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
         let block = BLOCK_BYTES as u64;
         let fault = if !offset_bytes.is_multiple_of(block) || !len_bytes.is_multiple_of(block) {
@@ -49,24 +49,24 @@ impl DeviceInfo {
     }
 }
 
-/// How a device fails. Each kind tells the pool what to do next.
+/// Why an operation on a device failed. The pool acts on the variant.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// The device answered with an error for this range; other ranges may be fine.
+    /// The device reported an error for this range; other ranges may be readable and writable.
     #[error("{device}: {op} of {len_bytes} bytes at {offset_bytes} failed: {reason}")]
     Io {
         /// The device's name.
         device: String,
         /// `read`, `write`, `flush`, `discard` or `reset`.
         op: &'static str,
-        /// Where the operation began.
+        /// First byte of the operation.
         offset_bytes: u64,
-        /// How much it was to move.
+        /// Number of its bytes.
         len_bytes: u64,
-        /// What the system said.
+        /// The system's error text.
         reason: String,
     },
-    /// The device is gone; every later call fails the same way.
+    /// The device is gone; every later call fails in the same way.
     #[error("{device}: device is gone")]
     Gone {
         /// The device's name.
@@ -77,33 +77,34 @@ pub enum DeviceError {
     NoSpace {
         /// The device's name.
         device: String,
-        /// Where the write began.
+        /// First byte of the write.
         offset_bytes: u64,
-        /// How long it was.
+        /// Number of its bytes.
         len_bytes: u64,
     },
-    /// A zoned device refused the call: not at the write pointer, or past the zone.
+    /// A zoned device refused the call: the write was not at the write pointer, or passed the end of the
+    /// zone.
     #[error("{device}: zone violation at {offset_bytes}: {reason}")]
     Zone {
         /// The device's name.
         device: String,
-        /// Where the operation began.
+        /// First byte of the operation.
         offset_bytes: u64,
-        /// What rule it broke.
+        /// The rule that it broke.
         reason: String,
     },
-    /// The call itself was wrong: out of range or misaligned. A bug in the caller.
+    /// The range was misaligned or outside the device: a bug in the caller.
     #[error("{device}: bad request: {reason}")]
     Invalid {
         /// The device's name.
         device: String,
-        /// What was wrong with it.
+        /// The fault of the range.
         reason: String,
     },
 }
 
 impl DeviceError {
-    /// What the system's error code means for an operation on a device.
+    /// The error for a failed system call, by its error code.
     pub(crate) fn from_errno(
         info: &DeviceInfo,
         op: &'static str,
@@ -112,6 +113,7 @@ impl DeviceError {
         errno: Errno,
     ) -> Self {
         let device = info.name.clone();
+        // Only codes that mean that the whole device is gone become `Gone`: the pool never uses it again.
         match errno {
             Errno::NOSPC | Errno::DQUOT | Errno::FBIG => {
                 DeviceError::NoSpace { device, offset_bytes, len_bytes }
@@ -122,12 +124,12 @@ impl DeviceError {
     }
 }
 
-/// Bytes on flash. All offsets and lengths are multiples of the block size (4096).
+/// A device: bytes on flash. All offsets and lengths are in bytes and multiples of the block size (4096).
 ///
-/// Calls block. Many threads may call at once. A write is durable only after a later `flush` returned;
-/// until then any part of it may survive a power cut.
+/// Calls block. Many threads may call at once. A write is durable only after a later `flush` returned; until
+/// then a power cut may keep all, a part or nothing of it.
 pub trait Device: Send + Sync {
-    /// What the device is; constant for its life.
+    /// The device's properties; constant for its life.
     fn info(&self) -> &DeviceInfo;
 
     /// Fills `buf` from `offset_bytes`.
@@ -136,22 +138,22 @@ pub trait Device: Send + Sync {
     /// Writes `buf` at `offset_bytes`. Not durable before a flush.
     fn write(&self, offset_bytes: u64, buf: &[u8]) -> Result<(), DeviceError>;
 
-    /// Makes every write that returned before this call durable.
+    /// Makes every write durable that returned before this call.
     fn flush(&self) -> Result<(), DeviceError>;
 
-    /// Tells the device that a range holds nothing of worth. Its later content is undefined.
+    /// Discards a range: its later content is undefined, and the device may reuse its space.
     fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError>;
 
-    /// Makes one zone of a zoned device empty. On a conventional block device: a discard of the range. A regular file
-    /// keeps its space, and what it held.
+    /// Makes one zone of a zoned device empty. On a conventional block device it discards the range. A
+    /// regular file keeps its space and its bytes.
     fn reset_zone(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError>;
 
     /// The state of the zone that starts at `offset_bytes`; `None` on a conventional device.
     fn zone_report(&self, offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError>;
 
-    /// A descriptor on which the kernel can do this device's reads, writes and flushes directly, with
-    /// 4096-aligned buffers, many at once and in any order. It stays open for as long as the device lives.
-    /// `None` sends every operation through the calls above.
+    /// A descriptor on which the kernel can do this device's reads, writes and flushes, many at once and in
+    /// any order, with buffers aligned to 4096 bytes. It stays open as long as the device lives. With `None`,
+    /// every operation uses the calls above.
     fn raw_fd(&self) -> Option<RawFd> {
         None
     }
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_code_says_what_the_pool_should_do() {
+    fn each_error_code_becomes_the_variant_that_the_pool_acts_on() {
         let of = |errno| DeviceError::from_errno(&info(), "write", 4096, 8192, errno);
         assert!(matches!(of(Errno::NOSPC), DeviceError::NoSpace { offset_bytes: 4096, len_bytes: 8192, .. }));
         assert!(matches!(of(Errno::IO), DeviceError::Io { op: "write", .. }));

@@ -1,7 +1,7 @@
 //! The world as traits: devices, clock and randomness.
 //!
-//! Everything that could make one run differ from another comes through here, so that the simulator
-//! can own it. The real implementations live in this crate; the simulated ones in `warpfire-sim-env`.
+//! All that can make one run differ from another comes through these traits, so that the simulator can
+//! control it. This crate has the real implementations, `warpfire-sim-env` the simulated ones.
 
 #![deny(unsafe_code)]
 

@@ -1,7 +1,10 @@
-//! A device in memory, for pools that need not outlive the process.
+//! A device in memory, for pools that end with their process.
 //!
-//! 1. Memory is taken for a chunk when it is first written, and given back when all of it is discarded.
-//! 2. An operation on one chunk is atomic; one that spans chunks is not, as on a real device.
+//! A *chunk* is an aligned range of 1 MiB of the device.
+//!
+//! 1. A chunk takes memory from its first write until all of it is discarded (test
+//!    `a_discarded_chunk_frees_its_memory_and_reads_as_zeros`).
+//! 2. An operation inside one chunk is atomic. An operation over several chunks is not, as on a real device.
 
 use std::fmt;
 
@@ -14,7 +17,7 @@ const CHUNK_BYTES: usize = 256 * BLOCK_BYTES;
 
 type Chunk = RwLock<Option<Box<[u8]>>>;
 
-/// A conventional device whose bytes are memory. Nothing survives it; a flush does nothing.
+/// A conventional device in memory. Its bytes are lost with it; a flush does nothing.
 pub struct MemDevice {
     info: DeviceInfo,
     chunks: Vec<Chunk>,
@@ -26,7 +29,7 @@ impl fmt::Debug for MemDevice {
     }
 }
 
-/// A part of a range that lies in one chunk.
+/// The part of a range that lies in one chunk.
 struct ChunkPart {
     chunk: usize,
     start: usize,
@@ -34,7 +37,8 @@ struct ChunkPart {
 }
 
 fn parts(offset_bytes: u64, len: usize) -> impl Iterator<Item = ChunkPart> {
-    let (mut at, mut left) = (usize::try_from(offset_bytes).expect("the range lies in memory"), len);
+    let mut at = usize::try_from(offset_bytes).expect("the range lies in memory");
+    let mut left = len;
     std::iter::from_fn(move || {
         let (chunk, start) = (at / CHUNK_BYTES, at % CHUNK_BYTES);
         let len = left.min(CHUNK_BYTES - start);
@@ -117,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_discarded_chunk_gives_its_memory_back_and_reads_as_zeros() {
+    fn a_discarded_chunk_frees_its_memory_and_reads_as_zeros() {
         let device = MemDevice::new("memory", 3 * CHUNK_BYTES as u64 + 1);
         assert_eq!(device.info().size_bytes, 3 * CHUNK_BYTES as u64);
         let chunk = CHUNK_BYTES as u64;

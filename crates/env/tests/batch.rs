@@ -13,7 +13,7 @@ struct Set {
     devices: Vec<Arc<dyn Device>>,
 }
 
-/// Two files and a device in memory: some of a batch goes to the ring, some to the device's calls.
+/// Two files and a device in memory: the ring does a part of each batch, and the device's own calls the rest.
 fn mixed(size_bytes: u64) -> Set {
     let dir = tempfile::tempdir().expect("the test has a directory for temporary files");
     let file = |name: &str| -> Arc<dyn Device> {
@@ -58,13 +58,13 @@ fn write_and_read_back(devices: &[Arc<dyn Device>], at: u64, seed: usize) {
         run_batch(devices, &mut ops);
         assert!(ops.iter().all(|op| op.result == Ok(())));
         for (back, buf) in back.iter().zip(&bufs) {
-            assert!(back[..] == buf[..], "device {device} gives back what it took");
+            assert!(back[..] == buf[..], "device {device} reads as written");
         }
     }
 }
 
 #[test]
-fn a_batch_spans_files_and_memory_and_splits_what_is_long() {
+fn a_batch_spans_files_and_memory_and_splits_long_operations() {
     write_and_read_back(&mixed(8 << 20).devices, 0, 1);
 }
 

@@ -1,4 +1,4 @@
-//! Files as devices: who may open them, and what they hold.
+//! Files as devices: opening, locking, sizes and space.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -31,18 +31,18 @@ fn a_second_opener_is_refused_until_the_first_is_gone() {
     FileDevice::open(&path).unwrap();
 }
 
-/// A pool that was mounted again at once after its server had been killed was said to be in use: the kernel gives the files of a killed
-/// process's ring back a little later than it lets its parent know.
+/// The bug: a mount right after its server was killed failed because the pool was in use. The kernel closes
+/// the files of a killed process's ring a little after its parent learns of the end.
 #[test]
-fn a_file_whose_owner_is_just_going_is_waited_for() {
+fn an_open_waits_for_a_file_that_is_released_soon() {
     let (_dir, path) = place();
     let owner = FileDevice::create(&path, 1 << 20).unwrap();
-    let going = std::thread::spawn(move || {
+    let dropper = std::thread::spawn(move || {
         std::thread::park_timeout(std::time::Duration::from_millis(100));
         drop(owner);
     });
     FileDevice::open(&path).unwrap();
-    going.join().unwrap();
+    dropper.join().unwrap();
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_files_tail_below_a_block_is_not_part_of_the_device() {
 }
 
 #[test]
-fn what_cannot_be_a_device_is_refused_by_name() {
+fn a_path_that_cannot_be_a_device_is_refused_by_name() {
     let (dir, path) = place();
     assert_eq!(kind(FileDevice::open(&path)), ErrorKind::NotFound);
     std::fs::write(&path, [1; 100]).unwrap();
@@ -81,21 +81,21 @@ fn what_cannot_be_a_device_is_refused_by_name() {
 }
 
 #[test]
-fn a_discard_gives_the_space_back_and_a_reset_does_not() {
+fn a_discard_frees_the_space_and_a_reset_does_not() {
     let (_dir, path) = place();
     let device = FileDevice::create(&path, 16 << 20).unwrap();
     device.write(0, &AlignedBuf::zeroed(8 << 20)).unwrap();
     device.flush().unwrap();
     let full = path.metadata().unwrap().blocks();
     device.reset_zone(0, 8 << 20).unwrap();
-    assert_eq!(path.metadata().unwrap().blocks(), full, "a reset keeps it");
+    assert_eq!(path.metadata().unwrap().blocks(), full, "a reset keeps the space");
     device.discard(0, 8 << 20).unwrap();
     assert_eq!(path.metadata().unwrap().len(), 16 << 20);
     assert!(path.metadata().unwrap().blocks() < full / 2);
 }
 
 #[test]
-fn a_file_cut_short_behind_our_back_is_an_error_not_zeros() {
+fn a_read_of_a_truncated_file_is_an_error_not_zeros() {
     let (_dir, path) = place();
     let device = FileDevice::create(&path, 4 << 20).unwrap();
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();

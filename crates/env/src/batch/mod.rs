@@ -1,9 +1,19 @@
-//! Many operations at once.
+//! Batches: many device operations at once.
 //!
-//! 1. `run_batch` returns when every operation has ended, and not before: the kernel touches no buffer after it.
-//! 2. An operation's result is its first failure, or `Ok`.
-//! 3. What the kernel's ring can not take (a device without a descriptor, a buffer that is not aligned, a machine
-//!    without io_uring) goes through the device's own calls, with the same results.
+//! A *piece* is a part of an operation that is one request to the kernel's ring. A piece *falls short* if the
+//! kernel did not complete it.
+//!
+//! 1. `run_batch` returns when every operation has ended, and not before: the kernel touches no buffer after
+//!    it.
+//! 2. The result of an operation is the failure of its first piece that failed, or `Ok`.
+//! 3. Operations that the ring cannot take (a device without a descriptor, an unaligned buffer, a machine
+//!    without io_uring) use the device's own calls, with the same results.
+//!
+//! ```text
+//!   operation ──split──▶ pieces ──Ring::run──▶ done
+//!       │                           └── short or failed ──settle──▶ done by the device's call, or failed
+//!       └── not for the ring ──run_alone──▶ done or failed
+//! ```
 
 mod ring;
 
@@ -15,12 +25,14 @@ use warpfire_units::BLOCK_BYTES;
 use crate::device::{Device, DeviceError};
 use ring::{PieceRequest, Ring, RingPiece, Shortfall};
 
-/// A longer read or write is split into pieces of this size, in flight together. Larger pieces gain nothing, as
-/// the kernel splits them itself; smaller ones cost requests, and on a file whose space is not allocated yet each
-/// takes the filesystem's allocator in turn (256 KiB fills a sparse file a quarter slower; `examples/rates.rs`).
+/// Most bytes in a piece. A longer read or write is split into pieces of this size, which are in flight
+/// together. Larger pieces gain nothing, because the kernel splits them itself. Smaller pieces cost requests;
+/// on a sparse file each of them also locks the filesystem's allocator (with 256 KiB, `examples/rates.rs`
+/// fills a sparse file a quarter slower).
 pub const PIECE_BYTES_MAX: usize = 1024 * 1024;
 
-/// What one operation of a batch does. Buffers are 4096-aligned (`AlignedBuf`); others work and cost a copy.
+/// The action of one operation. Buffers should be aligned to 4096 bytes (`AlignedBuf`); an unaligned buffer
+/// costs a copy.
 #[derive(Debug)]
 pub enum OpKind<'a> {
     /// Fill the buffer from the offset.
@@ -31,14 +43,14 @@ pub enum OpKind<'a> {
     Flush,
 }
 
-/// One operation of a batch, on one device of a set, and how it ended.
+/// One operation of a batch, on one device of a set, with its result.
 #[derive(Debug)]
 pub struct DeviceOp<'a> {
     /// Index into the set of devices that the batch runs over.
     pub device: usize,
-    /// What to do.
+    /// The action.
     pub kind: OpKind<'a>,
-    /// How it ended; `Ok(())` until the batch has run.
+    /// The result; `Ok(())` until the batch has run.
     pub result: Result<(), DeviceError>,
 }
 
@@ -57,13 +69,16 @@ impl<'a> DeviceOp<'a> {
         };
     }
 
-    /// How a piece ends that the ring did not do: done again by the device's own call if it may yet succeed.
+    /// The result of a piece that fell short in the ring. If the piece may still succeed, the device's own
+    /// call does it again.
     fn settle(
         &mut self,
         request: &PieceRequest,
         shortfall: Shortfall,
         device: &dyn Device,
     ) -> Result<(), DeviceError> {
+        // These codes mean that the ring could not do the piece now, or not in this form. All others are
+        // failures of the device.
         let verdict = |op, offset_bytes, len: usize| match shortfall {
             Shortfall::Short | Shortfall::Failed(Errno::AGAIN | Errno::INTR | Errno::INVAL) => Ok(()),
             Shortfall::Failed(errno) => {
@@ -81,8 +96,8 @@ impl<'a> DeviceOp<'a> {
                 let skip = within(*offset_bytes - *at);
                 device.write(*offset_bytes, &buf[skip..skip + len])
             }
-            // A flush that failed is never asked for again: the kernel tells of an error once, and a second
-            // call would succeed over writes that were lost.
+            // A failed flush is never repeated: the kernel reports a lost write once, and a second flush
+            // would succeed although writes were lost.
             (OpKind::Flush, PieceRequest::Flush) => {
                 let Shortfall::Failed(errno) = shortfall else { return Ok(()) };
                 Err(DeviceError::from_errno(device.info(), "flush", 0, 0, errno))
@@ -91,7 +106,7 @@ impl<'a> DeviceOp<'a> {
         }
     }
 
-    /// Appends the operation's pieces to `pieces`, if the ring can take them: whether it did.
+    /// Appends the operation's pieces to `pieces` if the ring can take them. Returns whether it did.
     fn split(&mut self, op: usize, device: &dyn Device, pieces: &mut Vec<RingPiece>) -> bool {
         let Some(fd) = device.raw_fd() else { return false };
         let (at, start, len, read) = match &mut self.kind {
@@ -102,6 +117,7 @@ impl<'a> DeviceOp<'a> {
                 return true;
             }
         };
+        // The device's own call handles these: it copies an unaligned buffer, and refuses a bad range.
         let aligned = start.addr().is_multiple_of(BLOCK_BYTES);
         if !aligned || len == 0 || device.info().check_range(at, len as u64).is_err() {
             return false;
@@ -120,13 +136,14 @@ impl<'a> DeviceOp<'a> {
     }
 }
 
-/// Runs a batch over a set of devices and returns when all of it has ended; each operation carries its
-/// own result. Order within a batch is not defined, so a flush belongs in a later batch than its writes. Only a
-/// device without a descriptor, as every zoned one is, does its operations one after the other as they are listed.
+/// Runs a batch over a set of devices and returns when every operation has ended. Each operation holds its
+/// own result. The order within a batch is undefined, so a flush belongs in a later batch than its writes.
+/// Only a device without a descriptor, such as a zoned one, does its operations one after the other in the
+/// order of the batch.
 ///
 /// # Panics
 /// If an operation names a device outside the set.
-#[expect(unsafe_code, reason = "it promises the ring that the buffers and descriptors live until it is done")]
+#[expect(unsafe_code, reason = "it promises the ring that the buffers and descriptors outlive the call")]
 pub fn run_batch(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
     if !worth_a_ring(ops) {
         return run_each(devices, ops);
@@ -141,6 +158,7 @@ pub fn run_batch(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
         }
     }
     let mut shortfalls = Vec::new();
+    // Operations that the ring cannot take run on this thread, while the kernel works on the pieces.
     let run_the_rest = || {
         for &n in &alone {
             let op = &mut ops[n];
@@ -148,10 +166,12 @@ pub fn run_batch(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
         }
     };
     let while_waiting = (!alone.is_empty()).then_some(run_the_rest);
-    // SAFETY: `ops` borrows the buffers and `devices` holds the descriptors until this function returns. A buffer
-    // is either in `pieces` or, through `alone`, in the hands of `run_the_rest`.
+    // SAFETY: `ops` borrows the buffers and `devices` holds the descriptors until this function returns. Each
+    // buffer belongs either to `pieces` or, through `alone`, to `run_the_rest`.
     unsafe { ring.run(&pieces, while_waiting, |nth, shortfall| shortfalls.push((nth, shortfall))) };
     drop(ring);
+    // In the order of the pieces, so that an operation's result is its first failure in any order of
+    // completion.
     shortfalls.sort_unstable_by_key(|&(nth, _)| nth);
     for (nth, shortfall) in shortfalls {
         let op = &mut ops[pieces[nth].op];
@@ -165,7 +185,7 @@ fn within(skip_bytes: u64) -> usize {
     usize::try_from(skip_bytes).expect("a place in a buffer fits memory")
 }
 
-/// A single small operation is cheaper as a plain call.
+/// Whether a ring pays: a single small operation is cheaper as a plain call.
 fn worth_a_ring(ops: &[DeviceOp<'_>]) -> bool {
     match ops {
         [] => false,

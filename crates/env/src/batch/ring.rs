@@ -1,12 +1,13 @@
-//! The kernel's submission rings.
+//! io_uring rings, shared by all threads of the process.
 //!
-//! 1. A ring is either idle in the pool or owned by one `Ring`; an idle ring has nothing in flight.
+//! 1. A ring is either idle in `RINGS` or owned by one `Ring`. An idle ring has nothing in flight (assert in
+//!    `drop`).
 //! 2. A buffer that the kernel may touch outlives its request: `Ring::run` returns only when nothing is in
-//!    flight, and the process aborts rather than unwind past a request.
-//! 3. At most `RINGS_MAX` rings exist. A caller who finds none makes its calls one by one: with that many batches
-//!    under way the devices are busy.
+//!    flight (assert in `run`), and the process aborts if a panic would unwind past a request (`InFlight`).
+//! 3. At most `RINGS_MAX` rings exist (assert in `check_out`). A caller without a ring makes its calls one by
+//!    one: with so many batches under way the devices are busy.
 //!
-//! Rings are passed between threads, so they are not made for a single issuer.
+//! A ring moves between threads, so it is not set up for a single issuer.
 
 #![expect(unsafe_code, reason = "the kernel uses buffers by address until it reports that it is done")]
 
@@ -18,10 +19,11 @@ use io_uring::{IoUring, opcode, types};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-/// Pieces in flight on one ring: a 16 MiB write, or the random reads that keep a fast drive busy.
+/// Most pieces in flight on one ring: enough for a write of 64 MiB, or for random reads that keep a fast
+/// drive busy.
 const RING_ENTRIES: u32 = 64;
 
-/// Rings in the process. Each costs the kernel about 10 KiB.
+/// Most rings in the process. Each takes about 10 KiB in the kernel.
 const RINGS_MAX: usize = 16;
 
 /// A part of an operation that is one request to the kernel.
@@ -33,7 +35,7 @@ pub(super) struct RingPiece {
     pub request: PieceRequest,
 }
 
-/// What one request does.
+/// The action of one request.
 #[derive(Debug)]
 pub(super) enum PieceRequest {
     Read { offset_bytes: u64, start: *mut u8, len: usize },
@@ -41,12 +43,12 @@ pub(super) enum PieceRequest {
     Flush,
 }
 
-/// Why a piece is not done.
+/// Why the kernel did not complete a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Shortfall {
-    /// The kernel moved less than it was asked to.
+    /// The kernel moved fewer bytes than requested.
     Short,
-    /// The kernel refused or failed.
+    /// The kernel returned an error.
     Failed(Errno),
 }
 
@@ -75,33 +77,35 @@ impl RingPiece {
     }
 }
 
+/// The idle rings, and the number of rings that exist.
 struct Rings {
     idle: Vec<IoUring>,
     made: usize,
 }
 
 static RINGS: Mutex<Rings> = Mutex::new(Rings { idle: Vec::new(), made: 0 });
+/// Whether the kernel refused io_uring to this process: no further ring is tried then.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// A ring of one's own, until it is dropped.
+/// A ring that one caller owns until it is dropped.
 pub(super) struct Ring {
     ring: Option<IoUring>,
 }
 
-/// Counts what the kernel has and has not given back.
+/// The number of requests that the kernel has not completed.
 struct InFlight(usize);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         if self.0 > 0 {
-            // The kernel may still write into buffers whose owners are about to be unwound.
+            // A panic unwinds, and the kernel may still write into buffers that are about to be freed.
             std::process::abort();
         }
     }
 }
 
 impl Ring {
-    /// A ring, unless the machine has none to give or all are in use.
+    /// A ring; `None` if the kernel refuses to make one, or `RINGS_MAX` rings are in use.
     pub fn check_out() -> Option<Ring> {
         if REFUSED.load(Ordering::Relaxed) {
             return None;
@@ -110,6 +114,7 @@ impl Ring {
         if let Some(ring) = rings.idle.pop() {
             return Some(Ring { ring: Some(ring) });
         }
+        assert!(rings.made <= RINGS_MAX, "no more rings exist than the limit");
         if rings.made == RINGS_MAX {
             return None;
         }
@@ -120,6 +125,8 @@ impl Ring {
             }
             Err(e) => {
                 let errno = Errno::from_io_error(&e);
+                // Forbidden or unknown to this kernel: it stays so. Other errors, such as too little memory,
+                // may pass.
                 if matches!(errno, Some(Errno::PERM | Errno::NOSYS | Errno::ACCESS)) {
                     REFUSED.store(true, Ordering::Relaxed);
                 }
@@ -128,11 +135,12 @@ impl Ring {
         }
     }
 
-    /// Runs every piece, and `while_waiting` once while the first of them are under way. Tells `fell_short` of each
-    /// piece that was not done, by its index.
+    /// Runs every piece. Calls `while_waiting` once, while the first pieces are in flight, and `fell_short`
+    /// with the index of each piece that the kernel did not complete.
     ///
     /// # Safety
-    /// The buffers and descriptors of the pieces are valid, and the buffers theirs alone, until this returns.
+    /// The buffers and descriptors of the pieces stay valid until this returns, and nothing else uses the
+    /// buffers.
     pub unsafe fn run(
         &mut self,
         pieces: &[RingPiece],
@@ -147,22 +155,24 @@ impl Ring {
                 && in_flight.0 < RING_ENTRIES as usize
             {
                 let entry = piece.entry().user_data(next as u64);
-                // SAFETY: buffer and descriptor are valid until this function returns, and it returns when the
-                // request has completed (invariant 2).
+                // SAFETY: buffer and descriptor are valid until this function returns, and it returns when
+                // the request has completed (invariant 2).
                 let pushed = unsafe { ring.submission().push(&entry) };
-                pushed.expect("the queue has room for all that may be in flight");
+                pushed.expect("the queue has room for as many entries as may be in flight");
                 in_flight.0 += 1;
                 next += 1;
             }
-            // Refill when half are done; at the end wait for all.
+            // Waits until half are done and then refills; waits for all at the end. Does not wait at all
+            // before `while_waiting` has run.
             let wanted = if next < pieces.len() { in_flight.0 / 2 } else { in_flight.0 };
             let wanted = if while_waiting.is_some() { 0 } else { wanted };
             match ring.submit_and_wait(wanted) {
                 Ok(_) => {}
-                // Interrupted, or the kernel is short of memory or of room for completions: reap and go on.
+                // Interrupted, or the kernel is short of memory or of room for completions: take completions,
+                // then submit again.
                 Err(e) => assert!(
                     matches!(Errno::from_io_error(&e), Some(Errno::INTR | Errno::AGAIN | Errno::BUSY)),
-                    "the kernel takes well-formed requests: {e}"
+                    "the kernel accepts well-formed requests: {e}"
                 ),
             }
             if let Some(while_waiting) = while_waiting.take() {
@@ -170,7 +180,7 @@ impl Ring {
             }
             for done in ring.completion() {
                 in_flight.0 -= 1;
-                let nth = usize::try_from(done.user_data()).expect("it was an index");
+                let nth = usize::try_from(done.user_data()).expect("the user data is an index");
                 match usize::try_from(done.result()) {
                     Ok(moved) if moved == pieces[nth].request.len() => {}
                     Ok(_) => fell_short(nth, Shortfall::Short),
@@ -180,22 +190,25 @@ impl Ring {
                 }
             }
         }
+        // Without any piece the loop did not run.
         if let Some(while_waiting) = while_waiting {
             while_waiting();
         }
+        assert_eq!(in_flight.0, 0, "the kernel has completed every request");
     }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        if let Some(ring) = self.ring.take() {
+        if let Some(mut ring) = self.ring.take() {
+            debug_assert!(ring.submission().is_empty(), "an idle ring has nothing to submit");
             RINGS.lock().idle.push(ring);
         }
     }
 }
 
 fn make() -> std::io::Result<IoUring> {
-    // Completions are reaped by the thread that submitted, so it need not be interrupted for them.
+    // The thread that submits also takes the completions, so the kernel need not interrupt it for them.
     match IoUring::builder().setup_coop_taskrun().build(RING_ENTRIES) {
         Err(e) if Errno::from_io_error(&e) == Some(Errno::INVAL) => IoUring::new(RING_ENTRIES),
         made => made,

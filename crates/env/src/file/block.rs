@@ -1,6 +1,6 @@
-//! The kernel's calls for block devices: `linux/fs.h` and `linux/blkzoned.h`.
+//! The ioctls of block devices, from `linux/fs.h` and `linux/blkzoned.h`.
 
-#![expect(unsafe_code, reason = "an ioctl is a call whose number alone says what its argument is")]
+#![expect(unsafe_code, reason = "the compiler cannot check that the argument of an ioctl fits its number")]
 
 use std::fs::File;
 use std::mem::size_of;
@@ -66,7 +66,7 @@ const COND_FULL: u8 = 0xe;
 const COND_OFFLINE: u8 = 0xf;
 
 impl BlkZone {
-    /// Whether the zone takes writes at its pointer only.
+    /// Whether the zone takes writes at its write pointer only.
     pub fn is_sequential(&self) -> bool {
         self.kind == TYPE_SEQUENTIAL_REQUIRED
     }
@@ -76,12 +76,12 @@ impl BlkZone {
         self.capacity == self.len
     }
 
-    /// Bytes before the write pointer; `None` if the zone can not be written any more.
+    /// Bytes before the write pointer; `None` if the zone takes no more writes.
     pub fn written_bytes(&self) -> Option<u64> {
         match self.cond {
             COND_READ_ONLY | COND_OFFLINE => None,
             COND_EMPTY => Some(0),
-            // The pointer of a full zone is undefined.
+            // The write pointer of a full zone is undefined.
             COND_FULL => Some(self.len * SECTOR_BYTES),
             _ => Some(self.wp.checked_sub(self.start)? * SECTOR_BYTES),
         }
@@ -102,12 +102,13 @@ pub(super) fn zone_bytes(file: &File) -> Result<u64, Errno> {
 pub(super) fn report_zone(file: &File, offset_bytes: u64) -> Result<BlkZone, Errno> {
     let header = ReportHeader { sector: offset_bytes / SECTOR_BYTES, nr_zones: 1, flags: 0 };
     let mut report = OneZoneReport { header, zone: BlkZone::default() };
-    // SAFETY: BLKREPORTZONE reads the header and stores at most `nr_zones` zones behind it: `OneZoneReport` is that,
-    // with one.
+    // SAFETY: BLKREPORTZONE reads the header and stores at most `nr_zones` zones after it. `OneZoneReport` is
+    // a header and one zone, and `nr_zones` is one.
     unsafe { ioctl::ioctl(file, Updater::<BLKREPORTZONE, OneZoneReport>::new(&mut report)) }?;
     if report.header.nr_zones != 1 || report.zone.start != offset_bytes / SECTOR_BYTES {
         return Err(Errno::INVAL);
     }
+    // Kernels before the capacity field leave it zero: every sector is writable then.
     if report.header.flags & REPORT_HAS_CAPACITY == 0 {
         report.zone.capacity = report.zone.len;
     }
@@ -121,7 +122,7 @@ pub(super) fn reset_zones(file: &File, offset_bytes: u64, len_bytes: u64) -> Res
     unsafe { ioctl::ioctl(file, Setter::<BLKRESETZONE, ZoneRange>::new(range)) }
 }
 
-/// Tells the device that a range holds nothing of worth.
+/// Discards a range.
 pub(super) fn discard(file: &File, offset_bytes: u64, len_bytes: u64) -> Result<(), Errno> {
     // SAFETY: BLKDISCARD reads two u64, offset and length in bytes.
     unsafe { ioctl::ioctl(file, Setter::<BLKDISCARD, [u64; 2]>::new([offset_bytes, len_bytes])) }
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_tells_how_much_was_written() {
+    fn the_condition_of_a_zone_decides_its_written_bytes() {
         let zone = |cond, wp| BlkZone { start: 1000, len: 80, wp, cond, ..BlkZone::default() };
         assert_eq!(zone(COND_EMPTY, 0).written_bytes(), Some(0));
         assert_eq!(zone(2, 1016).written_bytes(), Some(8192));

@@ -1,9 +1,10 @@
 //! Regular files and block devices.
 //!
-//! 1. One process at a time: the descriptor holds an exclusive lock from open to drop.
-//! 2. With `direct`, no byte passes through the page cache: a buffer that is not aligned is copied through one
-//!    that is.
-//! 3. An operation moves everything or fails; a read that meets the end of the file is an error.
+//! 1. The descriptor holds an exclusive lock from open to drop, so one process at a time has the device (test
+//!    `a_second_opener_is_refused_until_the_first_is_gone`).
+//! 2. With `direct`, no byte passes through the page cache: a read or write with an unaligned buffer uses an
+//!    aligned copy.
+//! 3. An operation moves all its bytes or fails. A read past the end of the file fails.
 
 mod block;
 mod open;
@@ -20,18 +21,17 @@ use crate::device::{Device, DeviceError, DeviceInfo, ZoneReport};
 
 pub use open::OpenError;
 
-/// Bytes copied at a time for callers whose buffers are not aligned.
+/// Bytes in the aligned copy of an unaligned buffer; longer buffers are copied part by part.
 const BOUNCE_BYTES: usize = 1024 * 1024;
 
-/// Which system calls a file's discards and resets are.
+/// The kind of file. It decides the system calls for discards and resets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum BackingKind {
     /// A regular file: discards punch holes.
     Regular,
     /// A conventional block device.
     Block,
-    /// A zoned block device. It has one write in flight at a time for each zone, in order, so it
-    /// gives no descriptor away.
+    /// A zoned block device. Writes to a zone must arrive one at a time and in order, so it has no `raw_fd`.
     Zoned,
 }
 
@@ -45,7 +45,7 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Whether reads and writes bypass the page cache. Some filesystems do not offer it.
+    /// Whether reads and writes bypass the page cache. Not every filesystem allows it.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.direct
@@ -55,7 +55,7 @@ impl FileDevice {
         DeviceError::from_errno(&self.info, op, offset_bytes, len_bytes, errno)
     }
 
-    /// Whether the kernel takes this buffer without a copy.
+    /// Whether the kernel accepts this buffer without a copy.
     fn takes(&self, buf: &[u8]) -> bool {
         !self.direct || buf.as_ptr().addr().is_multiple_of(BLOCK_BYTES)
     }
@@ -65,6 +65,7 @@ impl FileDevice {
         while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
             let (at, len) = (offset_bytes + done as u64, rest.len() as u64);
             match rustix::io::pread(&self.file, rest, at) {
+                // The range is inside the device, so somebody truncated the file. Zeros would be wrong bytes.
                 Ok(0) => {
                     let reason = "the file ends here".to_owned();
                     let device = self.info.name.clone();
@@ -89,7 +90,7 @@ impl FileDevice {
         while let Some(rest) = buf.get(done..).filter(|rest| !rest.is_empty()) {
             let at = offset_bytes + done as u64;
             match rustix::io::pwrite(&self.file, rest, at) {
-                // POSIX allows it only for an empty buffer; a loop must not trust that.
+                // POSIX allows 0 for an empty buffer only. The loop must not depend on it to end.
                 Ok(0) => return Err(self.error("write", at, rest.len() as u64, Errno::IO)),
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
@@ -138,7 +139,8 @@ impl Device for FileDevice {
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        // Not repeated on EINTR or any other error: the kernel reports a lost write once.
+        // Never repeated, not even on EINTR: the kernel reports a lost write once, and a second call would
+        // succeed.
         rustix::fs::fdatasync(&self.file).map_err(|errno| self.error("flush", 0, 0, errno))
     }
 
@@ -155,6 +157,7 @@ impl Device for FileDevice {
             BackingKind::Block => block::discard(&self.file, offset_bytes, len_bytes),
             BackingKind::Zoned => Ok(()),
         };
+        // A discard is advice. A device without it loses nothing.
         match outcome {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
             Err(errno) => Err(self.error("discard", offset_bytes, len_bytes, errno)),
@@ -164,8 +167,9 @@ impl Device for FileDevice {
     fn reset_zone(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
         self.info.check_range(offset_bytes, len_bytes)?;
         match self.kind {
-            // A file keeps the space that it has taken: writing over it is up to three times as fast as taking it
-            // from the filesystem again, and needs no journal of that filesystem at the next flush.
+            // A file keeps its space. A write over it is up to three times as fast as a write for which the
+            // filesystem must allocate space again, and the next flush need not write the filesystem's
+            // journal.
             BackingKind::Regular => Ok(()),
             BackingKind::Block => self.discard(offset_bytes, len_bytes),
             BackingKind::Zoned => block::reset_zones(&self.file, offset_bytes, len_bytes)

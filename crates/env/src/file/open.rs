@@ -1,4 +1,4 @@
-//! Opening a file or block device, and owning it.
+//! Opening, creating and locking a file or block device.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -14,66 +14,67 @@ use super::{BackingKind, FileDevice, block};
 use crate::buf::AlignedBuf;
 use crate::device::{DeviceInfo, ZoneInfo};
 
-/// Why a file or block device can not be had.
+/// Why a file or block device could not be opened or created.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process holds it, or it is mounted.
+    /// Another process has it open, or it is mounted.
     #[error("{}: in use by another process", path.display())]
     InUse {
-        /// What was to be opened.
+        /// The requested path.
         path: PathBuf,
     },
-    /// It is a directory, a pipe or something else that holds no blocks.
+    /// It is a directory, a pipe or something else without blocks.
     #[error("{}: neither a regular file nor a block device", path.display())]
     NotADevice {
-        /// What was to be opened.
+        /// The requested path.
         path: PathBuf,
     },
-    /// It has not a single block.
+    /// It is smaller than one block.
     #[error("{}: smaller than one block of {BLOCK_BYTES} bytes", path.display())]
     TooSmall {
-        /// What was to be opened.
+        /// The requested path.
         path: PathBuf,
     },
-    /// A zoned device of a make that is not supported.
+    /// A zoned device with zones that are not supported.
     #[error("{}: unsupported zones: {reason}", path.display())]
     Zones {
-        /// What was to be opened.
+        /// The requested path.
         path: PathBuf,
-        /// What about them.
+        /// The property that is not supported.
         reason: &'static str,
     },
     /// The system refused: no such file, no permission, it exists already, no space.
     #[error("{}: {source}", path.display())]
     System {
-        /// What was to be opened.
+        /// The requested path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// How long a file may stay locked after its process is gone: the kernel ends a killed process's ring, which holds its files,
-/// in the background.
+/// Longest wait for a file that is locked. When a process is killed, the kernel ends its rings in the
+/// background, and a ring holds the process's files open a little longer than the process lives.
 const LINGER_MAX: Duration = Duration::from_secs(1);
 const LINGER_STEP: Duration = Duration::from_millis(20);
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the kernel tells nobody when a lock goes; no simulation opens files"
+    reason = "the kernel does not report when a lock is released; no simulation opens files"
 )]
 fn linger() {
     std::thread::sleep(LINGER_STEP);
 }
 
 impl FileDevice {
-    /// Opens a regular file or block device that exists, for reading and writing, and locks it.
+    /// Opens an existing regular file or block device for reading and writing, and locks it.
     ///
-    /// The size is that of the file or device, rounded down to whole blocks. If another process has it, waits up to
-    /// a second for the kernel to clear away after one that was killed.
+    /// The size is that of the file or device, rounded down to whole blocks. If it is locked, waits up to a
+    /// second for the kernel to end a killed process.
     ///
     /// # Errors
-    /// `InUse` if another process has it; `System` with the kind `NotFound` or `PermissionDenied`, and others.
+    /// `InUse` if another process has it; `System` with the kind `NotFound` or `PermissionDenied`, and
+    /// others.
     pub fn open(path: &Path) -> Result<FileDevice, OpenError> {
         for _ in 0..LINGER_MAX.as_millis() / LINGER_STEP.as_millis() {
             match Self::open_with(path, None) {
@@ -84,11 +85,11 @@ impl FileDevice {
         Self::open_with(path, None)
     }
 
-    /// Creates a regular file of `size_bytes`, rounded down to whole blocks, opens and locks it. The file is
-    /// sparse: it takes space as it is written.
+    /// Creates, opens and locks a regular file of `size_bytes`, rounded down to whole blocks. The file is
+    /// sparse: it takes space when it is written.
     ///
     /// # Errors
-    /// `System` with the kind `AlreadyExists` if there is something at `path`, and others.
+    /// `TooSmall`; `System` with the kind `AlreadyExists` if something exists at `path`, and others.
     pub fn create(path: &Path, size_bytes: u64) -> Result<FileDevice, OpenError> {
         let size_bytes = whole_blocks(size_bytes);
         if size_bytes == 0 {
@@ -100,6 +101,7 @@ impl FileDevice {
     fn open_with(path: &Path, create_bytes: Option<u64>) -> Result<FileDevice, OpenError> {
         let system = |source: io::Error| OpenError::System { path: path.to_owned(), source };
         let (mut file, mut direct) = open_file(path, create_bytes.is_some())?;
+        // Before anything is changed: another process may be using the file.
         lock(&file, path)?;
         if let Some(size_bytes) = create_bytes {
             file.set_len(size_bytes).map_err(system)?;
@@ -110,6 +112,7 @@ impl FileDevice {
         if size_bytes == 0 {
             return Err(OpenError::TooSmall { path: path.to_owned() });
         }
+        // Cleared on the open descriptor: a second open would need a second lock.
         if direct && !reads_directly(&file) {
             let flags = rustix::fs::fcntl_getfl(&file).map_err(|e| system(e.into()))?;
             rustix::fs::fcntl_setfl(&file, flags - OFlags::DIRECT).map_err(|e| system(e.into()))?;
@@ -130,14 +133,15 @@ fn whole_blocks(bytes: u64) -> u64 {
     bytes - bytes % BLOCK_BYTES as u64
 }
 
-/// Opens with `O_DIRECT` if the filesystem allows it: the file, and whether it did.
+/// Opens with `O_DIRECT` if the filesystem allows it. Returns the file, and whether it is open with
+/// `O_DIRECT`.
 fn open_file(path: &Path, create: bool) -> Result<(File, bool), OpenError> {
     let is_block = match path.metadata() {
         Ok(found) if found.file_type().is_block_device() => true,
         Ok(found) if !found.is_file() => return Err(OpenError::NotADevice { path: path.to_owned() }),
         Ok(_) | Err(_) => false,
     };
-    // On a block device without O_CREAT, O_EXCL refuses one that is mounted or held in the same way.
+    // On a block device, O_EXCL without O_CREAT fails if the device is mounted or open with O_EXCL elsewhere.
     let exclusive = if is_block && !create { OFlags::EXCL } else { OFlags::empty() };
     let open = |create: bool, direct: OFlags| {
         let flags = (exclusive | direct).bits().cast_signed();
@@ -150,7 +154,7 @@ fn open_file(path: &Path, create: bool) -> Result<(File, bool), OpenError> {
             .open(path)
     };
     let opened = match open(create, OFlags::DIRECT) {
-        // The kernel may have made the file before its filesystem refused the flag.
+        // The kernel may have created the file before the filesystem refused the flag.
         Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
             open(create && !path.exists(), OFlags::empty()).map(|file| (file, false))
         }
@@ -170,12 +174,14 @@ fn lock(file: &File, path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Whether a direct read works: some filesystems take the flag and refuse the calls.
+/// Whether a direct read works: some filesystems accept the flag and refuse the reads.
 fn reads_directly(file: &File) -> bool {
     let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
     rustix::io::pread(file, &mut block[..], 0) != Err(Errno::INVAL)
 }
 
+/// The zones of a block device; `None` if it is not zoned. Refuses devices with zones that differ in kind or
+/// capacity: the pool needs every zone whole and sequential.
 fn zones_of(file: &File, path: &Path, size_bytes: u64) -> Result<Option<ZoneInfo>, OpenError> {
     let system = |errno: Errno| OpenError::System { path: path.to_owned(), source: errno.into() };
     let refuse = |reason| Err(OpenError::Zones { path: path.to_owned(), reason });
