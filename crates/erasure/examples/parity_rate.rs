@@ -1,5 +1,5 @@
-//! Prints how fast parity is made and shards are rebuilt: GB of data shards per second and core,
-//! best and median of many runs.
+//! Measures encoding and reconstruction: prints GB of data shards per second on one core, best and median of
+//! many runs.
 //!
 //! `cargo run --release -p warpfire-erasure --example parity_rate`
 
@@ -9,22 +9,25 @@ use warpfire_erasure::{Code, ErasureError, Kernel};
 const SHARD_BYTES: usize = 64 << 10;
 const SHAPES: [(usize, usize); 4] = [(1, 1), (4, 2), (10, 4), (242, 8)];
 
-/// Data read per measurement: long enough to be timed, short enough to be repeated.
+/// Bytes of data in each measurement: enough to be timed, and few enough to repeat it.
 const RUN_BYTES: usize = 64 << 20;
 const RUNS: usize = 21;
 
-/// The scalar kernel is some hundred times slower and gets as much less to do.
+/// The scalar kernel is about a hundred times slower, so it processes this many times fewer bytes.
 const SCALAR_SHARE: usize = 64;
 
 fn main() -> Result<(), ErasureError> {
     println!("shards of {} KiB; GB of data per second, best (median) of {RUNS} runs", SHARD_BYTES >> 10);
-    println!("{:10} {:>6} {:>16} {:>16} {:>16}", "kernel", "shape", "encode", "rebuild 1", "rebuild m");
+    println!(
+        "{:10} {:>6} {:>16} {:>16} {:>16}",
+        "kernel", "shape", "encode", "1 shard lost", "m shards lost"
+    );
     for kernel in Kernel::available() {
         for (data, parity) in SHAPES {
             let mut stripe = Stripe::new(data, parity, kernel)?;
             let encode = stripe.rate(Stripe::encode);
-            let one = stripe.rate(|stripe| stripe.rebuild(1));
-            let all = stripe.rate(|stripe| stripe.rebuild(stripe.code.parity()));
+            let one = stripe.rate(|stripe| stripe.reconstruct(1));
+            let all = stripe.rate(|stripe| stripe.reconstruct(stripe.code.parity()));
             let shape = format!("{data}+{parity}");
             println!("{:10} {shape:>6} {encode:>16} {one:>16} {all:>16}", kernel.name());
         }
@@ -35,7 +38,7 @@ fn main() -> Result<(), ErasureError> {
 struct Stripe {
     code: Code,
     shards: Vec<AlignedBuf>,
-    rebuilt: Vec<AlignedBuf>,
+    reconstructed: Vec<AlignedBuf>,
 }
 
 impl Stripe {
@@ -50,7 +53,7 @@ impl Stripe {
         Ok(Stripe {
             code: Code::with_kernel(data, parity, kernel)?,
             shards: (0..data + parity).map(fill).collect(),
-            rebuilt: (0..parity).map(|_| AlignedBuf::zeroed(SHARD_BYTES)).collect(),
+            reconstructed: (0..parity).map(|_| AlignedBuf::zeroed(SHARD_BYTES)).collect(),
         })
     }
 
@@ -61,13 +64,13 @@ impl Stripe {
         self.code.encode(&data, &mut parity);
     }
 
-    /// Rebuilds the first `lost` shards.
-    fn rebuild(&mut self, lost: usize) {
+    /// Reconstructs the first `lost` shards.
+    fn reconstruct(&mut self, lost: usize) {
         let present: Vec<(usize, &[u8])> =
             self.shards.iter().map(|shard| &**shard).enumerate().skip(lost).take(self.code.data()).collect();
         let mut wanted: Vec<(usize, &mut [u8])> =
-            self.rebuilt.iter_mut().map(|shard| &mut **shard).enumerate().take(lost).collect();
-        self.code.reconstruct(&present, &mut wanted).expect("no more is lost than there is parity");
+            self.reconstructed.iter_mut().map(|shard| &mut **shard).enumerate().take(lost).collect();
+        self.code.reconstruct(&present, &mut wanted).expect("parity covers the lost shards");
     }
 
     fn rate(&mut self, work: impl Fn(&mut Stripe)) -> String {

@@ -1,4 +1,4 @@
-//! A code of one shape: encode and reconstruct.
+//! A code of one shape: computes parity, and reconstructs lost shards.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,7 @@ use crate::error::ErasureError;
 use crate::kernel::{Kernel, LinearMap};
 use crate::plan::{Pattern, Plans};
 
-/// The code with k data and m parity columns. Cheap to clone; clones share their tables and what
-/// they learnt about losses.
+/// The code with k data and m parity columns. A clone is cheap and shares tables and cached plans.
 #[derive(Clone)]
 pub struct Code {
     data: usize,
@@ -21,7 +20,7 @@ pub struct Code {
 }
 
 struct CodeShared {
-    /// Data to parity; `None` without parity columns.
+    /// Computes parity from data; `None` without parity columns.
     encoder: Option<Box<dyn LinearMap>>,
     plans: Plans,
 }
@@ -36,10 +35,10 @@ impl Code {
         Code::with_kernel(data, parity, Kernel::best())
     }
 
-    /// As [`Code::new`], on a kernel of the caller's choice: for tests and measurements.
+    /// As [`Code::new`], on a kernel that the caller chooses: for tests and measurements.
     ///
     /// # Errors
-    /// [`ErasureError::KernelUnavailable`] if this processor can not run it.
+    /// [`ErasureError::Shape`]; [`ErasureError::KernelUnavailable`] if this processor cannot run the kernel.
     pub fn with_kernel(data: usize, parity: usize, kernel: Kernel) -> Result<Code, ErasureError> {
         if data == 0 || parity > PARITY_MAX || data > COLUMNS_MAX - parity {
             return Err(ErasureError::Shape { data, parity });
@@ -63,13 +62,14 @@ impl Code {
         self.parity
     }
 
-    /// The kernel that does the work.
+    /// The kernel that does the arithmetic.
     #[must_use]
     pub fn kernel(&self) -> Kernel {
         self.kernel
     }
 
-    /// The coefficient of data column `column` in parity row `row`; the same in every code that has both.
+    /// The coefficient of data column `column` in parity row `row`. It is the same in every code that has
+    /// both.
     ///
     /// # Panics
     /// If no code has both.
@@ -78,10 +78,10 @@ impl Code {
         coefficient(row, column)
     }
 
-    /// Computes all parity shards, whatever they held before. Shards have any length, all the same one.
+    /// Overwrites all parity shards with the parity of `data`. Shards may have any length, the same for all.
     ///
     /// # Panics
-    /// If there are not k data and m parity shards of one length.
+    /// Unless there are k data and m parity shards of one length.
     pub fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) {
         assert_eq!(data.len(), self.data, "one shard for each data column");
         assert_eq!(parity.len(), self.parity, "one shard for each parity column");
@@ -90,12 +90,13 @@ impl Code {
         }
     }
 
-    /// Fills the buffers of `wanted` (shard number, buffer) from the shards in `present` (shard number, bytes), of
-    /// which at least k must be given and all must be sound: parity can rebuild but not judge. If more are given, data
-    /// shards and then the lowest parity shards are used.
+    /// Fills the buffers of `wanted` (shard number, buffer) from the shards in `present` (shard number,
+    /// bytes). At least k shards must be present, and all of them sound: a code cannot detect bad shards. If
+    /// more than k are present, the data shards and then the lowest parity shards are used.
     ///
     /// # Errors
-    /// [`ErasureError::TooManyLost`] with fewer than k present; the others if the request contradicts itself.
+    /// [`ErasureError::TooManyLost`] with fewer than k present shards; other errors if the request
+    /// contradicts itself.
     pub fn reconstruct(
         &self,
         present: &[(usize, &[u8])],
@@ -105,6 +106,8 @@ impl Code {
         if present.len() < self.data {
             return Err(ErasureError::TooManyLost { present: present.len(), needed: self.data });
         }
+        // `by_shard` is in shard order, so the first k present shards are the data shards and the lowest
+        // parity shards.
         let (numbers, sources): (Vec<usize>, Vec<&[u8]>) = by_shard
             .iter()
             .enumerate()
@@ -121,7 +124,10 @@ impl Code {
         Ok(())
     }
 
-    /// The shards that are present, each in its place, after checking that the request makes sense.
+    /// The bytes of the present shards, by shard number.
+    ///
+    /// # Errors
+    /// If a shard does not exist, is in the request twice, or has another length than the first.
     fn sort_shards<'a>(
         &self,
         present: &[(usize, &'a [u8])],
@@ -148,7 +154,7 @@ impl Code {
     }
 }
 
-/// Runs `map`, except that from a single source, whose every coefficient is 1, it copies.
+/// Applies `map`. With a single source every coefficient is 1, so a copy replaces the arithmetic.
 fn combine(map: &dyn LinearMap, sources: &[&[u8]], outputs: &mut [&mut [u8]]) {
     if let [mirrored] = sources {
         for output in outputs {

@@ -1,8 +1,8 @@
-//! What can be wrong with a request.
+//! The errors of requests to a code.
 
 use warpfire_units::{COLUMNS_MAX, PARITY_MAX};
 
-/// Why a code could not be made or shards not be rebuilt. Nothing was written to any buffer.
+/// Why a code could not be made, or shards could not be reconstructed. No buffer was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ErasureError {
     /// No code has this shape: at least 1 data column, at most [`PARITY_MAX`] parity columns and
@@ -11,45 +11,45 @@ pub enum ErasureError {
         "no code has {data} data and {parity} parity columns (at most {PARITY_MAX} parity, {COLUMNS_MAX} in all)"
     )]
     Shape {
-        /// Data columns asked for.
+        /// Requested data columns.
         data: usize,
-        /// Parity columns asked for.
+        /// Requested parity columns.
         parity: usize,
     },
-    /// More is lost than parity can give back: the bytes are gone unless more shards are found.
+    /// More shards are lost than parity covers. The bytes are lost unless more shards are found.
     #[error("{present} shards are left and {needed} are needed")]
     TooManyLost {
-        /// Shards that were given.
+        /// Number of shards in the request.
         present: usize,
-        /// Shards that are needed: the number of data columns.
+        /// Number of shards that are needed: that of the data columns.
         needed: usize,
     },
     /// The code has no such shard.
     #[error("shard {index} is not one of the code's {shards}")]
     NoSuchShard {
-        /// The number that was given.
+        /// The shard number in the request.
         index: usize,
-        /// Shards of the code, data and parity.
+        /// Number of shards of the code, data and parity.
         shards: usize,
     },
-    /// A shard was named twice, among those present, among those wanted, or in both.
+    /// A shard is in the request twice: as present, as wanted, or as both.
     #[error("shard {index} is named twice")]
     NamedTwice {
         /// Its number.
         index: usize,
     },
-    /// The shards of one stripe are all of one length, and this one is not.
+    /// A shard is not as long as the first one. All shards of a stripe have the same length.
     #[error("shard {index} is {found_bytes} bytes long and the first one {expected_bytes}")]
     Length {
         /// Its number.
         index: usize,
-        /// Length of the first shard that was given.
+        /// Length of the first shard in the request.
         expected_bytes: usize,
-        /// Length of this one.
+        /// Length of this shard.
         found_bytes: usize,
     },
-    /// This processor lacks the instructions of the kernel that was asked for by name.
-    #[error("this processor can not run the {name} kernel")]
+    /// This processor lacks the instructions of the requested kernel.
+    #[error("this processor cannot run the {name} kernel")]
     KernelUnavailable {
         /// The kernel's name.
         name: &'static str,

@@ -1,9 +1,9 @@
-//! The field GF(2^8): bytes as polynomials over GF(2), modulo x^8 + x^4 + x^3 + x^2 + 1.
+//! The field GF(2^8): bytes are polynomials over GF(2), modulo x^8 + x^4 + x^3 + x^2 + 1.
 //!
-//! Straight from the definition, without tables: it serves to make matrices, never to walk over data. The oracle in
-//! [`crate::scalar`] multiplies by another method, and a test compares all 65,536 products.
+//! The functions follow the definition, without tables. They serve to make matrices and never process data.
+//! The oracle in [`crate::scalar`] multiplies by another method, and a test compares all 65,536 products.
 
-/// The modulus without its leading x^8, which is the bit that a shift loses.
+/// The modulus without its leading x^8, the bit that a shift drops.
 const MODULUS_LOW: u8 = 0x1d;
 
 /// The product of two elements.
@@ -25,10 +25,10 @@ pub(crate) const fn mul(a: u8, b: u8) -> u8 {
     product
 }
 
-/// The element whose product with `a` is 1.
+/// The multiplicative inverse: its product with `a` is 1.
 ///
 /// # Panics
-/// If `a` is zero, which has none.
+/// If `a` is zero, which has no inverse.
 pub(crate) const fn inverse(a: u8) -> u8 {
     assert!(a != 0, "only zero has no inverse");
     // The multiplicative group has 255 elements, so a^254 · a = 1. 254 = 2 + 4 + … + 128.

@@ -1,8 +1,8 @@
 //! Reed-Solomon parity over GF(2^8).
 //!
-//! A [`Code`] for k data and m parity columns computes the parity of k equally long shards and rebuilds up
-//! to m lost ones from any k that are left. It knows no devices, blocks or checksums: who calls it says which shards
-//! are sound. The mathematics, byte for byte, is in `docs/FORMAT.md`, "Parity".
+//! A [`Code`] for k data and m parity columns computes m parity shards from k data shards of the same length.
+//! From any k of these k+m shards it reconstructs the others. It knows no devices, blocks or checksums: the
+//! caller decides which shards are sound. `docs/FORMAT.md`, "Parity", specifies the mathematics.
 //!
 //! Shards are numbered as columns are: data 0 to k−1, then parity k to k+m−1.
 

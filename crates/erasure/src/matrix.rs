@@ -2,7 +2,7 @@
 
 use crate::field::{inverse, mul};
 
-/// Rows of coefficients, row-major. At most 8 × 250.
+/// Rows of coefficients, row-major; at most 8 × 250.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Matrix {
     columns: usize,
@@ -10,7 +10,7 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
-    /// The matrix whose cell in `row` and `column` is `cell(row, column)`.
+    /// The matrix with `cell(row, column)` in each cell.
     pub(crate) fn from_fn(rows: usize, columns: usize, cell: impl Fn(usize, usize) -> u8) -> Matrix {
         let cells =
             (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))).map(|(r, c)| cell(r, c));
@@ -50,9 +50,10 @@ impl Matrix {
     /// The inverse of a square submatrix of the parity matrix, by Gauss-Jordan elimination.
     ///
     /// # Panics
-    /// If a leading minor is zero. In (a submatrix of) a Cauchy matrix none is, which is also why no rows
-    /// need to be exchanged.
+    /// If the matrix is not square, or a leading minor is zero. A submatrix of a Cauchy matrix has no zero
+    /// minor.
     pub(crate) fn cauchy_inverse(mut self) -> Matrix {
+        // No rows are exchanged: every pivot of a Cauchy matrix differs from zero.
         let size = self.columns;
         assert_eq!(self.rows(), size, "only a square matrix is inverted");
         let mut inverted = Matrix::from_fn(size, size, |row, column| u8::from(row == column));

@@ -1,10 +1,14 @@
-//! How to rebuild: which shards to combine, with which coefficients, for one pattern of losses.
+//! Plans of reconstruction: the matrix that computes the wanted shards from the sources, for one pattern of
+//! losses.
 //!
-//! 1. A plan's sources are the data shards that are present and then as many parity shards, lowest first, as make
-//!    up k. With e data shards lost, e of the sources are parity.
-//! 2. Only the e × e system over the lost columns is inverted, e ≤ m ≤ 8; the k × k system that it stands for
-//!    never exists.
-//! 3. A plan depends on its pattern alone, so a cached plan is never stale.
+//! A *pattern* is the set of source shards and the list of wanted shards. A *plan* is its matrix, prepared
+//! for a kernel.
+//!
+//! 1. The sources of a plan are k shards: the present data shards, then as many parity shards as are needed,
+//!    lowest first (assert in `matrix`). If e data shards are lost, e of the sources are parity shards.
+//! 2. Only the e × e system over the lost data shards is inverted, with e ≤ m ≤ 8, not a k × k system.
+//! 3. A plan depends on its pattern, the number of data columns and the kernel. A `Plans` serves one code,
+//!    which fixes the last two, so a cached plan is never stale.
 
 use std::sync::Arc;
 
@@ -16,12 +20,12 @@ use crate::field::mul;
 use crate::kernel::{Kernel, LinearMap};
 use crate::matrix::Matrix;
 
-/// Most patterns that a code remembers: a pool with one dead device has at most k+m of them, a few at a time.
-/// The widest plan (8 × 250 coefficients) has 16 KB of tables with our kernel and 64 KB with the
-/// library's, so all of them stay below 2 MB.
+/// Most plans that a code caches. A pool with one lost device has at most k+m patterns, and uses few at a
+/// time. The widest plan (8 × 250 coefficients) has tables of 16 KB with our kernel and of 64 KB with the
+/// library's, or 2 MB for all.
 const PLANS_MAX: usize = 32;
 
-/// What is combined and what for.
+/// The source shards, as a bit set, and the wanted shards, in the order of the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pattern {
     sources: [u64; 4],
@@ -30,10 +34,10 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    /// The pattern that makes the shards `wanted`, in this order, from `sources`.
+    /// The pattern that computes the shards `wanted`, in this order, from `sources`.
     ///
     /// # Panics
-    /// If more than [`PARITY_MAX`] are wanted; with k sources, so many can not be missing.
+    /// If more than [`PARITY_MAX`] shards are wanted: beside k sources a code has at most m others.
     pub(crate) fn new(
         sources: impl Iterator<Item = usize>,
         wanted: impl ExactSizeIterator<Item = usize>,
@@ -42,7 +46,7 @@ impl Pattern {
         for shard in sources {
             pattern.sources[shard / 64] |= 1 << (shard % 64);
         }
-        assert!(wanted.len() <= PARITY_MAX, "beside k sources at most m shards are missing");
+        assert!(wanted.len() <= PARITY_MAX, "beside k sources at most m shards are wanted");
         for (slot, shard) in pattern.wanted.iter_mut().zip(wanted) {
             *slot = u8::try_from(shard).expect("shards are numbered below 250");
             pattern.wanted_count += 1;
@@ -62,16 +66,16 @@ impl Pattern {
         &self.wanted[..usize::from(self.wanted_count)]
     }
 
-    /// One row for each wanted shard, one column for each source in ascending order, for a code with
-    /// `data` data columns.
+    /// The matrix with one row for each wanted shard and one column for each source, in ascending order, for
+    /// a code with `data` data columns.
     fn matrix(&self, data: usize) -> Matrix {
         let sources: Vec<usize> = self.sources().collect();
         assert_eq!(sources.len(), data, "as many sources as data columns determine the data");
-        let (parities, lost): (Vec<usize>, Vec<usize>) = (
-            sources.iter().filter_map(|shard| shard.checked_sub(data)).collect(),
-            (0..data).filter(|column| !self.has(*column)).collect(),
-        );
-        // Lost data, as the parities tell of it: solved · (parity rows − what the surviving data put into them).
+        let parities: Vec<usize> = sources.iter().filter_map(|shard| shard.checked_sub(data)).collect();
+        let lost: Vec<usize> = (0..data).filter(|column| !self.has(*column)).collect();
+        assert_eq!(parities.len(), lost.len(), "one parity shard for each lost data shard");
+        // Each parity shard, minus the shares of the present data shards, is a combination of the lost ones.
+        // `solved` is the inverse of that system: it computes the lost data shards from these differences.
         let recovered = (!lost.is_empty()).then(|| {
             let solved = Matrix::from_fn(lost.len(), lost.len(), |r, l| coefficient(parities[r], lost[l]))
                 .cauchy_inverse();
@@ -83,8 +87,10 @@ impl Pattern {
             })
         });
         let recovered_cell = |l: usize, source: usize| {
-            recovered.as_ref().expect("there is a solution where something is lost").row(l)[source]
+            recovered.as_ref().expect("a solution exists if a data shard is lost").row(l)[source]
         };
+        // A wanted data shard is a row of `recovered`. A wanted parity shard combines all data shards: the
+        // present ones directly, the lost ones through their rows.
         Matrix::from_fn(self.wanted().len(), data, |wanted, source| {
             let wanted = usize::from(self.wanted()[wanted]);
             match wanted.checked_sub(data) {
@@ -104,19 +110,19 @@ fn sum<T>(terms: impl Iterator<Item = T>, value: impl Fn(T) -> u8) -> u8 {
     terms.fold(0, |sum, term| sum ^ value(term))
 }
 
-/// The plans used last, newest first.
+/// The plans that were used last, newest first.
 #[derive(Default)]
 pub(crate) struct Plans {
     recent: Mutex<Vec<(Pattern, Arc<dyn LinearMap>)>>,
 }
 
 impl Plans {
-    /// The plan for `pattern`, remembered or made for `kernel`.
+    /// The plan for `pattern`, from the cache or newly made for `kernel`.
     pub(crate) fn get(&self, pattern: Pattern, data: usize, kernel: Kernel) -> Arc<dyn LinearMap> {
         if let Some(plan) = self.find(&pattern) {
             return plan;
         }
-        // Made outside the lock; if two threads make the same plan, both are right and one is kept.
+        // Made outside the lock. If two threads make the same plan, both are right and one is cached.
         let plan: Arc<dyn LinearMap> = kernel.prepare(&pattern.matrix(data)).into();
         let mut recent = self.recent.lock();
         recent.retain(|(known, _)| *known != pattern);
@@ -128,6 +134,7 @@ impl Plans {
     fn find(&self, pattern: &Pattern) -> Option<Arc<dyn LinearMap>> {
         let mut recent = self.recent.lock();
         let place = recent.iter().position(|(known, _)| known == pattern)?;
+        // To the front, so that the plan used longest ago is dropped first.
         recent[..=place].rotate_right(1);
         recent.first().map(|(_, plan)| Arc::clone(plan))
     }
@@ -145,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_remembered_until_enough_others_were_used() {
+    fn a_plan_is_cached_until_enough_others_were_used() {
         let plans = Plans::default();
         let first = plans.get(losing(0), 100, Kernel::Scalar);
         for column in 1..PLANS_MAX {
@@ -153,7 +160,7 @@ mod tests {
         }
         assert!(
             Arc::ptr_eq(&first, &plans.get(losing(0), 100, Kernel::Scalar)),
-            "used last, so kept longest"
+            "the plan used last is dropped last"
         );
         for column in 1..=PLANS_MAX {
             plans.get(losing(column), 100, Kernel::Scalar);
@@ -163,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn with_all_data_there_a_parity_shard_is_its_own_row() {
+    fn from_all_data_shards_a_parity_shard_is_its_row_of_the_parity_matrix() {
         let pattern = Pattern::new(0..5, [6].into_iter());
         assert_eq!(
             pattern.matrix(5),

@@ -1,11 +1,12 @@
-//! The same code a second time, by the plainest method: the oracle that every kernel is tested against, and the
-//! implementation that the checker uses so as not to trust the one that wrote.
+//! A second implementation of the erasure code, by the plainest method. Tests use it as the oracle for every
+//! kernel. The offline check uses it so that it does not trust the code that wrote the pool.
 //!
-//! It shares nothing with the rest of the crate. Products come from tables of logarithms, and rebuilding
-//! solves all k equations instead of only those of the lost shards. It is safe code and
-//! slow: some 2 GB/s for one parity row.
+//! It shares no code with the rest of the crate: products come from tables of logarithms, and recovery solves
+//! all k equations instead of only those of the lost shards. It is safe code, and slow: about 2 GB/s for one
+//! parity row.
 
-/// Powers of the generator 2, twice over so that a sum of two logarithms needs no reduction; and logarithms.
+/// `power[e]` is the generator 2 to the power e, for e below 510, so that the sum of two logarithms needs no
+/// reduction. `logarithm` is its inverse.
 struct Tables {
     power: [u8; 510],
     logarithm: [u8; 256],
@@ -22,6 +23,7 @@ const fn tables() -> Tables {
         made.power[exponent as usize + 255] = value as u8;
         made.logarithm[value as usize] = exponent;
         value <<= 1;
+        // Reduction modulo x^8 + x^4 + x^3 + x^2 + 1.
         if value > 255 {
             value ^= 0x11d;
         }
@@ -40,10 +42,10 @@ pub fn product(a: u8, b: u8) -> u8 {
     TABLES.power[exponent]
 }
 
-/// The element whose product with `a` is 1.
+/// The multiplicative inverse: its product with `a` is 1.
 ///
 /// # Panics
-/// If `a` is zero, which has none.
+/// If `a` is zero, which has no inverse.
 #[must_use]
 pub fn inverse(a: u8) -> u8 {
     assert!(a != 0, "only zero has no inverse");
@@ -53,7 +55,7 @@ pub fn inverse(a: u8) -> u8 {
 /// The coefficient of data column `column` in parity row `row`.
 ///
 /// # Panics
-/// If the two add to 255 or more, which no code allows.
+/// If `row` + `column` is 255 or more. No code has so many columns.
 #[must_use]
 pub fn coefficient(row: usize, column: usize) -> u8 {
     let x = u8::try_from(255 - row).expect("255 less a row fits a byte");
@@ -61,14 +63,14 @@ pub fn coefficient(row: usize, column: usize) -> u8 {
     product(x, inverse(x ^ y))
 }
 
-/// `sum += factor · source`, byte by byte, to the end of the shorter one.
+/// `sum += factor · source` in the field, byte by byte, up to the end of the shorter slice.
 pub fn add_scaled(sum: &mut [u8], factor: u8, source: &[u8]) {
     for (to, &from) in sum.iter_mut().zip(source) {
         *to ^= product(factor, from);
     }
 }
 
-/// Parity row `row` of `data`, whose shards are all of one length.
+/// Parity row `row` of the shards `data`, which all have one length.
 #[must_use]
 pub fn parity(data: &[&[u8]], row: usize) -> Vec<u8> {
     let mut sum = vec![0; data.first().map_or(0, |shard| shard.len())];
@@ -78,10 +80,12 @@ pub fn parity(data: &[&[u8]], row: usize) -> Vec<u8> {
     sum
 }
 
-/// All data columns of a code with `data` of them, from the shards in `present` (shard number, bytes).
-/// `None` if they do not suffice.
+/// All `data` data columns of a code, computed from the shards in `present` (shard number, bytes). `None` if
+/// these are too few.
 #[must_use]
 pub fn recover_data(data: usize, present: &[(usize, &[u8])]) -> Option<Vec<Vec<u8>>> {
+    // Gauss-Jordan elimination over one equation for each present shard: coefficients on the left, bytes on
+    // the right.
     let mut equations: Vec<(Vec<u8>, Vec<u8>)> =
         present.iter().map(|&(shard, bytes)| (left_side(data, shard), bytes.to_vec())).collect();
     for column in 0..data {
@@ -104,7 +108,8 @@ pub fn recover_data(data: usize, present: &[(usize, &[u8])]) -> Option<Vec<Vec<u
     Some(equations.into_iter().take(data).map(|(_, right)| right).collect())
 }
 
-/// What the bytes of `shard` are of the data columns: itself, or a parity row.
+/// The coefficients with which the data columns add up to `shard`: one 1 for a data shard, a parity row
+/// otherwise.
 fn left_side(data: usize, shard: usize) -> Vec<u8> {
     match shard.checked_sub(data) {
         Some(row) => (0..data).map(|column| coefficient(row, column)).collect(),

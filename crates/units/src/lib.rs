@@ -1,25 +1,25 @@
-//! Identifiers, addresses and units that every room shares.
+//! Identifiers, addresses and units that all crates share.
 //!
-//! Each is its own type, so that two address spaces can not be compared or added by accident. Zero is
-//! never a valid identifier on flash: a zeroed block decodes to nothing.
+//! Each identifier has its own type, so that two address spaces cannot be compared or added by accident. Zero
+//! is never a valid identifier on flash: a zeroed block decodes to nothing.
 //!
-//! Sizes and offsets are plain integers whose names end in their unit (`len_bytes`, `zone_blocks`).
+//! Sizes and offsets are plain integers. Their names end in the unit (`len_bytes`, `zone_blocks`).
 
 #![forbid(unsafe_code)]
 
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// Bytes in a block: the unit of checksums, of device writes and of alignment.
+/// Bytes in a block. The block is the unit of checksums, of device writes and of alignment.
 pub const BLOCK_BYTES: usize = 4096;
 
-/// Most devices that one segment may span (data and parity together).
+/// Most columns of one segment, data and parity together. Each column lies on a device of its own.
 pub const COLUMNS_MAX: usize = 250;
 
 /// Most parity columns in one segment.
 pub const PARITY_MAX: usize = 8;
 
-/// A device's place in the pool's device table. Stable for the life of the device in the pool.
+/// A device's place in the pool's device table. It stays the same while the device belongs to the pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DeviceIndex(pub u16);
 
@@ -27,8 +27,8 @@ pub struct DeviceIndex(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ZoneIndex(pub u32);
 
-/// A segment's number. Numbers count up and are never reused, so a stale block names a segment
-/// that no longer exists.
+/// A segment's number. Numbers count up and are never reused, so a stale block names a segment that no longer
+/// exists.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SegmentId(NonZeroU64);
 
@@ -36,7 +36,7 @@ impl SegmentId {
     /// The first segment of a new pool.
     pub const FIRST: SegmentId = SegmentId(NonZeroU64::MIN);
 
-    /// `None` when `raw` is zero, which is invalid on flash.
+    /// `None` if `raw` is zero, which is invalid on flash.
     #[must_use]
     pub const fn new(raw: u64) -> Option<Self> {
         match NonZeroU64::new(raw) {
@@ -54,42 +54,42 @@ impl SegmentId {
     /// The number after this one.
     ///
     /// # Panics
-    /// After 2^64 segments, which no device lives to see.
+    /// After 2^64 segments. No pool lives that long.
     #[must_use]
     pub const fn next(self) -> Self {
         SegmentId(self.0.checked_add(1).expect("fewer than 2^64 segments are ever made"))
     }
 }
 
-/// A commit's place in the one order of all commits. Readers name the version they see by it.
+/// The number of a commit: its place in the order of all commits. A reader at `Seq(n)` sees commits up to n.
 /// `Seq(0)` is before the first commit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Seq(pub u64);
 
 impl Seq {
-    /// Later than every commit: reads the newest version.
+    /// Later than every commit: a reader at this seq sees the newest version.
     pub const MAX: Seq = Seq(u64::MAX);
 }
 
-/// Where an immutable run of bytes lies: a *slice pointer*.
+/// A *slice pointer*: the place and length of immutable bytes in a segment.
 ///
-/// `offset_bytes` counts the segment's payload bytes, headers and parity left out; see
-/// `docs/FORMAT.md`, "Segment addresses".
+/// `offset_bytes` counts the segment's payload bytes, without headers and parity; see `docs/FORMAT.md`,
+/// "Segment addresses".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SlicePtr {
     /// The segment that holds the bytes.
     pub segment: SegmentId,
-    /// First byte, counted in the segment's payload.
+    /// Offset of the first byte in the segment's payload.
     pub offset_bytes: u64,
     /// Number of bytes; never zero on flash.
     pub len_bytes: u32,
 }
 
 impl SlicePtr {
-    /// The part of this slice that starts `skip` bytes in and is `len` bytes long.
+    /// The part of this slice that begins `skip` bytes after its start and is `len` bytes long.
     ///
     /// # Panics
-    /// If the part is not inside the slice: callers cut only what they hold.
+    /// If the part is not inside the slice.
     #[must_use]
     pub fn part(self, skip: u32, len: u32) -> SlicePtr {
         let end = skip.checked_add(len).expect("a part's end fits 32 bits");
@@ -97,7 +97,7 @@ impl SlicePtr {
         SlicePtr { segment: self.segment, offset_bytes: self.offset_bytes + u64::from(skip), len_bytes: len }
     }
 
-    /// Whether `next` continues this slice without a gap.
+    /// Whether `next` begins where this slice ends, in the same segment.
     #[must_use]
     pub fn is_followed_by(self, next: SlicePtr) -> bool {
         self.segment == next.segment && self.offset_bytes + u64::from(self.len_bytes) == next.offset_bytes

@@ -1,15 +1,16 @@
-//! Our kernel: 64 bytes a step with AVX-512 and GFNI.
+//! Our own kernel, with AVX-512 and GFNI: 64 bytes in each step.
 //!
-//! 1. Multiplying by a constant is linear over the bits of a byte, so it is an 8 × 8 bit matrix, and
-//!    `gf2p8affineqb` applies one to 64 bytes. (`gf2p8mulb` multiplies modulo another polynomial than ours.)
-//! 2. All rows are computed in one pass over the sources: each byte is loaded once, the sums of a *strip*
+//! 1. Multiplication by a constant is linear over the bits of a byte, so it is an 8 × 8 bit matrix.
+//!    `gf2p8affineqb` applies such a matrix to 64 bytes. (`gf2p8mulb` multiplies modulo a polynomial that is
+//!    not ours.)
+//! 2. All rows are computed in one pass over the sources. Each byte is loaded once; the sums of a *strip*
 //!    (`VECTORS` × 64 bytes of every output) stay in registers and are stored once.
 //! 3. A wide code has more sources than the processor recognises as streams, so each load prefetches for a
-//!    strip to come. (Measured at 242+8: 25 GB/s without, 41 with; taking the sources in groups that it does
-//!    recognise, over chunks that stay in cache, 35.)
-//!    The price is paid by the narrowest: at 4+2 from the second cache this kernel makes 65 GB/s and the library's
-//!    unrolled loop 109; from 10+4 (70 against 42) on it is ahead.
-//! 4. The rest of an odd length is computed under a mask. Nothing outside the given slices is touched.
+//!    later strip. Measured at 242+8: 25 GB/s without prefetch, 41 with it; 35 with sources in groups that
+//!    the processor recognises, over chunks that stay in cache. Narrow codes pay for it: at 4+2, with data in
+//!    the second cache, this kernel has 65 GB/s and the library's unrolled loop 109. From 10+4 on (70 against
+//!    42) this kernel is faster.
+//! 4. The end of an odd length is computed under a mask. No byte outside the slices is touched.
 
 #![expect(unsafe_code, reason = "vector loads and stores through pointers; each block argues its bounds")]
 
@@ -28,33 +29,34 @@ use crate::matrix::Matrix;
 /// Bytes in a vector.
 const VECTOR_BYTES: usize = 64;
 
-/// How far ahead of its loads a source is prefetched.
+/// Distance from a load to the bytes that it prefetches.
 const PREFETCH_BYTES: usize = 512;
 
 /// Truth table of a XOR b XOR c.
 const XOR3: i32 = 0x96;
 
-/// For each constant, its multiplication as a bit matrix.
+/// For each constant, the bit matrix of multiplication by it.
 static BIT_MATRICES: [i64; 256] = bit_matrices();
 
-/// Whether this processor has what [`Gfni512`] uses.
+/// Whether this processor has the instructions that [`Gfni512`] uses.
 pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("gfni")
 }
 
-/// A matrix as bit matrices. It exists only where [`is_available`].
+/// A matrix of bit matrices. A value exists only on a processor for which [`is_available`] is true (assert in
+/// `new`).
 pub(super) struct Gfni512 {
     rows: usize,
     columns: usize,
-    /// Column by column, since a step needs all rows of one source.
+    /// Column by column, because a step needs all rows of one source.
     tables: Vec<i64>,
 }
 
 impl Gfni512 {
     /// # Panics
-    /// If the processor lacks the instructions, or for no rows or more than [`PARITY_MAX`].
+    /// If the processor lacks the instructions, or the matrix does not have 1 to [`PARITY_MAX`] rows.
     pub(super) fn new(matrix: &Matrix) -> Gfni512 {
         assert!(is_available(), "this kernel is chosen only where it runs");
         let (rows, columns) = (matrix.rows(), matrix.columns());
@@ -64,7 +66,7 @@ impl Gfni512 {
         Gfni512 { rows, columns, tables }
     }
 
-    /// Walks over the strips.
+    /// Computes all outputs, strip by strip.
     #[target_feature(enable = "avx512f,avx512bw,gfni")]
     fn run<const ROWS: usize, const VECTORS: usize>(
         &self,
@@ -84,6 +86,7 @@ impl Gfni512 {
             unsafe { strip::<ROWS, VECTORS, false>(sources, tables, outputs, at, !0) };
             at += VECTORS * VECTOR_BYTES;
         }
+        // Fewer bytes are left than a strip has: single vectors, the last one under a mask.
         while at < len {
             let bytes = VECTOR_BYTES.min(len - at);
             let mask = !0 >> (VECTOR_BYTES - bytes);
@@ -97,8 +100,8 @@ impl Gfni512 {
 impl LinearMap for Gfni512 {
     fn combine(&self, sources: &[&[u8]], outputs: &mut [&mut [u8]]) {
         let len = common_len(self.rows, self.columns, sources, outputs);
-        // Strips as long as the 32 registers allow: ROWS × VECTORS sums, VECTORS of each of two sources, two tables.
-        // SAFETY: a `Gfni512` exists only where the instructions do (asserted in `new`).
+        // Strips as long as the 32 registers allow: ROWS × VECTORS sums, VECTORS of each of two sources, two
+        // tables. SAFETY: a `Gfni512` exists only where the instructions do (asserted in `new`).
         unsafe {
             match self.rows {
                 1 => self.run::<1, 8>(sources, outputs, len),
@@ -115,8 +118,8 @@ impl LinearMap for Gfni512 {
     }
 }
 
-/// Computes one strip of all outputs, which begins at byte `at`. If `MASKED`, only the bytes of each
-/// vector that `mask` admits are touched.
+/// Computes one strip of all outputs; it begins at byte `at`. If `MASKED`, touches only those bytes of each
+/// vector that `mask` admits.
 ///
 /// # Safety
 /// From `at` on, every source is readable and every output writable for `VECTORS` vectors, or for the
@@ -130,6 +133,7 @@ unsafe fn strip<const ROWS: usize, const VECTORS: usize, const MASKED: bool>(
     at: usize,
     mask: __mmask64,
 ) {
+    // Sources go in pairs: one three-way XOR adds two products to a sum.
     let mut sums = [[_mm512_setzero_si512(); VECTORS]; ROWS];
     let (pairs, last) = sources.as_chunks::<2>();
     let (table_pairs, last_table) = tables.as_chunks::<2>();
@@ -176,8 +180,8 @@ unsafe fn load<const VECTORS: usize, const MASKED: bool>(
 ) -> [__m512i; VECTORS] {
     let mut vectors = [_mm512_setzero_si512(); VECTORS];
     for (v, vector) in vectors.iter_mut().enumerate() {
-        // SAFETY: the caller's promise; a masked load does not touch the bytes outside its mask, and a
-        // prefetch touches nothing that it may not.
+        // SAFETY: the caller's promise; a masked load does not touch bytes outside its mask, and a prefetch
+        // of any address is allowed.
         *vector = unsafe {
             let from = from.add(v * VECTOR_BYTES);
             _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(PREFETCH_BYTES).cast());
@@ -197,7 +201,7 @@ unsafe fn store<const VECTORS: usize, const MASKED: bool>(
     mask: __mmask64,
 ) {
     for (v, vector) in vectors.iter().enumerate() {
-        // SAFETY: the caller's promise; a masked store does not touch the bytes outside its mask.
+        // SAFETY: the caller's promise; a masked store does not touch bytes outside its mask.
         unsafe {
             let to = to.add(v * VECTOR_BYTES);
             if MASKED {
@@ -209,8 +213,8 @@ unsafe fn store<const VECTORS: usize, const MASKED: bool>(
     }
 }
 
-/// The bit matrices of all constants. Byte 7 − i of a matrix holds row i, which makes bit i of the product; its bit j
-/// is bit i of c · 2^j.
+/// The bit matrices of all constants c. Byte 7 − i of a matrix is its row i, which computes bit i of the
+/// product. Bit j of that row is bit i of c · 2^j.
 const fn bit_matrices() -> [i64; 256] {
     let mut matrices = [0; 256];
     let mut c = 0;

@@ -1,16 +1,16 @@
-//! The library's kernels: good everywhere, best where ours does not run.
+//! The kernels of the library `rusty_erasure`: for processors on which our own kernel does not run.
 
 use rusty_erasure::kernel::Kernels;
 
 use super::{LinearMap, common_len};
 use crate::matrix::Matrix;
 
-/// A matrix in the library's tables.
+/// A matrix as tables of the library.
 pub(super) struct Library {
     kernels: Kernels,
     rows: usize,
     columns: usize,
-    /// In the format of `kernels` and no other.
+    /// In the format of `kernels`; other kernels of the library have other formats.
     tables: Vec<u8>,
 }
 

@@ -1,7 +1,8 @@
-//! Kernels: fast ways to compute fixed linear combinations of byte strings.
+//! Kernels: implementations of the code's arithmetic for different processors.
 //!
-//! Encoding and rebuilding are the same work, a matrix times shards, so a kernel does one thing: it turns a matrix
-//! into a [`LinearMap`] with tables of its own kind, once, and the map is applied to many stripes.
+//! Encoding and reconstruction are the same work, a matrix times shards. So a kernel does one thing: it makes
+//! a [`LinearMap`] of a matrix, with tables of its own kind. The map is made once and applied to many
+//! stripes.
 
 #[cfg(target_arch = "x86_64")]
 mod gfni;
@@ -15,24 +16,24 @@ pub(crate) trait LinearMap: Send + Sync {
     /// Overwrites `outputs` with combinations of `sources`.
     ///
     /// # Panics
-    /// If there is not one source for each column and one output for each row, all of one length.
+    /// Unless there is one source for each column and one output for each row, all of one length.
     fn combine(&self, sources: &[&[u8]], outputs: &mut [&mut [u8]]);
 }
 
-/// Which implementation does the arithmetic. All give the same bytes.
+/// The implementation that does the arithmetic. All compute the same bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kernel {
-    /// Our own, for x86-64 with 512-bit vectors and the Galois field instructions.
+    /// Our own kernel, for x86-64 with 512-bit vectors and the Galois field instructions.
     #[cfg(target_arch = "x86_64")]
     Gfni512,
     /// The library's choice for this processor (AVX2 with or without GFNI, SSSE3, NEON, or plain code).
     Library,
-    /// A byte at a time through [`crate::scalar`]: for tests.
+    /// One byte at a time through [`crate::scalar`], for tests.
     Scalar,
 }
 
 impl Kernel {
-    /// Every kernel that this processor runs, the one that encodes wide codes fastest first.
+    /// Every kernel that this processor runs, in order of their speed for wide codes, fastest first.
     pub fn available() -> impl Iterator<Item = Kernel> {
         let all = [
             #[cfg(target_arch = "x86_64")]
@@ -43,13 +44,13 @@ impl Kernel {
         all.into_iter().filter(|kernel| kernel.is_available())
     }
 
-    /// The first of [`Kernel::available`].
+    /// The first kernel of [`Kernel::available`].
     #[must_use]
     pub fn best() -> Kernel {
         Kernel::available().next().expect("the scalar kernel runs everywhere")
     }
 
-    /// Whether this processor runs it.
+    /// Whether this processor runs the kernel.
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {
@@ -70,10 +71,10 @@ impl Kernel {
         }
     }
 
-    /// Makes `matrix` ready to be applied.
+    /// Makes the map of `matrix`, with the kernel's tables.
     ///
     /// # Panics
-    /// If this processor can not run the kernel.
+    /// If this processor cannot run the kernel.
     pub(crate) fn prepare(self, matrix: &Matrix) -> Box<dyn LinearMap> {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -84,12 +85,12 @@ impl Kernel {
     }
 }
 
-/// Checks the contract of [`LinearMap::combine`] and gives the common length.
+/// Asserts the preconditions of [`LinearMap::combine`]. Returns the common length of all shards, in bytes.
 fn common_len(rows: usize, columns: usize, sources: &[&[u8]], outputs: &[&mut [u8]]) -> usize {
     assert_eq!(sources.len(), columns, "one source for each column");
     assert_eq!(outputs.len(), rows, "one output for each row");
     let len = sources.first().map_or(0, |source| source.len());
-    assert!(sources.iter().all(|source| source.len() == len), "sources are of one length");
+    assert!(sources.iter().all(|source| source.len() == len), "all sources have one length");
     assert!(outputs.iter().all(|output| output.len() == len), "outputs are as long as sources");
     len
 }
@@ -99,7 +100,7 @@ mod tests {
     use super::{Kernel, LinearMap};
     use crate::matrix::Matrix;
 
-    /// Splitmix64: the tests need arbitrary bytes, the same ones each time.
+    /// Splitmix64: arbitrary bytes, the same in every run.
     struct Bytes(u64);
 
     impl Bytes {

@@ -1,10 +1,10 @@
-//! The oracle as a kernel.
+//! The arithmetic of the oracle as a kernel, for tests.
 
 use super::{LinearMap, common_len};
 use crate::matrix::Matrix;
 use crate::scalar::add_scaled;
 
-/// A matrix as it is.
+/// A matrix without tables.
 pub(super) struct Portable(Matrix);
 
 impl Portable {

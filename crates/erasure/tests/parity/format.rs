@@ -1,4 +1,4 @@
-//! The numbers that `docs/FORMAT.md`, "Parity", prints.
+//! The published numbers of `docs/FORMAT.md`, "Parity".
 
 use warpfire_erasure::{Code, Kernel};
 

@@ -1,6 +1,6 @@
-//! The crate from outside: the published numbers, rebuilding, and requests that can not be met.
+//! The crate through its public interface: published numbers, reconstruction, and refused requests.
 
 mod format;
-mod rebuild;
+mod reconstruct;
 mod requests;
 mod stripe;

@@ -1,4 +1,4 @@
-//! Whatever is lost within the parity comes back, on every kernel.
+//! Every loss within parity is reconstructed, on every kernel.
 
 use crate::stripe::{Random, Stripe};
 use warpfire_erasure::{Code, Kernel, scalar};
@@ -11,7 +11,7 @@ fn subsets(limit: usize, most: usize) -> impl Iterator<Item = Vec<usize>> {
 }
 
 #[test]
-fn every_loss_of_every_small_shape_comes_back() {
+fn every_loss_of_every_small_shape_is_reconstructed() {
     for kernel in Kernel::available() {
         for (data, parity) in (1..=6).flat_map(|data| (0..=4).map(move |parity| (data, parity))) {
             let stripe = Stripe::new(data, parity, 67, kernel, &mut Random(7));
@@ -23,7 +23,7 @@ fn every_loss_of_every_small_shape_comes_back() {
 }
 
 #[test]
-fn random_losses_of_wide_shapes_come_back() {
+fn random_losses_of_wide_shapes_are_reconstructed() {
     for kernel in Kernel::available().filter(|kernel| *kernel != Kernel::Scalar) {
         for (data, parity) in [(10, 4), (242, 8), (249, 1), (248, 2), (100, 7), (17, 5), (31, 3), (2, 8)] {
             let seed = (data * 10 + parity) as u64;
@@ -41,12 +41,12 @@ fn random_losses_of_wide_shapes_come_back() {
 }
 
 #[test]
-fn one_shard_is_rebuilt_while_others_stay_lost() {
+fn one_shard_is_reconstructed_while_others_stay_lost() {
     let stripe = Stripe::new(6, 4, 100, Kernel::best(), &mut Random(1));
     for lost in subsets(10, 4).filter(|lost| !lost.is_empty()) {
         for &wanted in &lost {
             assert_eq!(
-                stripe.rebuild(&lost, &[wanted]).unwrap(),
+                stripe.reconstruct(&lost, &[wanted]).unwrap(),
                 [stripe.shards[wanted].clone()],
                 "{lost:?}"
             );
@@ -55,7 +55,7 @@ fn one_shard_is_rebuilt_while_others_stay_lost() {
 }
 
 #[test]
-fn the_oracle_recovers_what_the_kernels_wrote() {
+fn the_oracle_recovers_data_from_the_parity_of_the_kernels() {
     let mut random = Random(3);
     let stripe = Stripe::new(60, 8, 40, Kernel::best(), &mut random);
     let lost = random.choose(8, 68);

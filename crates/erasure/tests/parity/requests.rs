@@ -1,4 +1,4 @@
-//! Requests that can not be met are errors, and leave the buffers alone.
+//! Requests that a code cannot serve are errors, and leave the buffers unchanged.
 
 use crate::stripe::{Random, Stripe};
 use warpfire_erasure::{Code, ErasureError, Kernel};
@@ -21,20 +21,23 @@ fn shapes_have_limits() {
 
 #[test]
 fn too_many_losses_are_an_error() {
-    assert_eq!(stripe().rebuild(&[0, 2, 5], &[0]), Err(ErasureError::TooManyLost { present: 3, needed: 4 }));
-    let nothing = stripe().rebuild(&[0, 1, 2, 3, 4, 5], &[0]);
+    assert_eq!(
+        stripe().reconstruct(&[0, 2, 5], &[0]),
+        Err(ErasureError::TooManyLost { present: 3, needed: 4 })
+    );
+    let nothing = stripe().reconstruct(&[0, 1, 2, 3, 4, 5], &[0]);
     assert_eq!(nothing, Err(ErasureError::TooManyLost { present: 0, needed: 4 }));
 }
 
 #[test]
 fn a_shard_that_the_code_does_not_have_is_an_error() {
-    assert_eq!(stripe().rebuild(&[0], &[6]), Err(ErasureError::NoSuchShard { index: 6, shards: 6 }));
+    assert_eq!(stripe().reconstruct(&[0], &[6]), Err(ErasureError::NoSuchShard { index: 6, shards: 6 }));
 }
 
 #[test]
 fn a_shard_is_either_present_or_wanted() {
-    assert_eq!(stripe().rebuild(&[0], &[1]), Err(ErasureError::NamedTwice { index: 1 }));
-    assert_eq!(stripe().rebuild(&[0, 1], &[1, 1]), Err(ErasureError::NamedTwice { index: 1 }));
+    assert_eq!(stripe().reconstruct(&[0], &[1]), Err(ErasureError::NamedTwice { index: 1 }));
+    assert_eq!(stripe().reconstruct(&[0, 1], &[1, 1]), Err(ErasureError::NamedTwice { index: 1 }));
 }
 
 #[test]
@@ -47,6 +50,6 @@ fn shards_of_unequal_length_are_an_error() {
 }
 
 #[test]
-fn nothing_wanted_is_nothing_done() {
-    assert_eq!(stripe().rebuild(&[], &[]), Ok(vec![]));
+fn a_request_for_no_shard_succeeds() {
+    assert_eq!(stripe().reconstruct(&[], &[]), Ok(vec![]));
 }

@@ -1,8 +1,8 @@
-//! A stripe of arbitrary bytes with its parity, and what a reader does to it.
+//! A stripe of arbitrary bytes with its parity, and a reader that loses shards of it.
 
 use warpfire_erasure::{Code, ErasureError, Kernel, scalar};
 
-/// Splitmix64: arbitrary and the same each time.
+/// Splitmix64: arbitrary numbers, the same in every run.
 pub struct Random(pub u64);
 
 impl Random {
@@ -34,7 +34,7 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    /// A stripe whose parity the kernel computed and the oracle confirmed.
+    /// A stripe of random data. The kernel computes its parity, and the oracle confirms it.
     pub fn new(data: usize, parity: usize, len: usize, kernel: Kernel, random: &mut Random) -> Stripe {
         let code = Code::with_kernel(data, parity, kernel).expect("tests ask for shapes that exist");
         let mut shards: Vec<Vec<u8>> = (0..data + parity).map(|_| random.bytes(len)).collect();
@@ -47,26 +47,30 @@ impl Stripe {
         Stripe { code, shards }
     }
 
-    /// Every shard but `lost`, from the highest to the lowest: order must not matter.
+    /// Every shard except `lost`, from the highest to the lowest: the order must not matter.
     pub fn present(&self, lost: &[usize]) -> Vec<(usize, &[u8])> {
         let all = self.shards.iter().map(Vec::as_slice).enumerate();
         all.rev().filter(|(shard, _)| !lost.contains(shard)).collect()
     }
 
-    /// Rebuilds `wanted` from what is left without `lost`.
-    pub fn rebuild(&self, lost: &[usize], wanted: &[usize]) -> Result<Vec<Vec<u8>>, ErasureError> {
-        let mut rebuilt = vec![vec![0xee; self.shards[0].len()]; wanted.len()];
-        let buffers = rebuilt.iter_mut().map(Vec::as_mut_slice);
+    /// Reconstructs `wanted` from all shards except `lost`.
+    pub fn reconstruct(&self, lost: &[usize], wanted: &[usize]) -> Result<Vec<Vec<u8>>, ErasureError> {
+        let mut reconstructed = vec![vec![0xee; self.shards[0].len()]; wanted.len()];
+        let buffers = reconstructed.iter_mut().map(Vec::as_mut_slice);
         let mut wanted: Vec<(usize, &mut [u8])> = wanted.iter().copied().zip(buffers).collect();
         self.code.reconstruct(&self.present(lost), &mut wanted)?;
-        Ok(rebuilt)
+        Ok(reconstructed)
     }
 
-    /// Loses shards and expects each of them back as it was.
+    /// Loses shards and expects the reconstruction of each to be equal to the lost one.
     pub fn survives(&self, lost: &[usize], note: impl std::fmt::Display) {
-        let rebuilt = self.rebuild(lost, lost).expect("no more is lost than there is parity");
-        for (&shard, rebuilt) in lost.iter().zip(&rebuilt) {
-            assert!(*rebuilt == self.shards[shard], "{:?} lost {lost:?}, shard {shard}; {note}", self.code);
+        let reconstructed = self.reconstruct(lost, lost).expect("parity covers the lost shards");
+        for (&shard, reconstructed) in lost.iter().zip(&reconstructed) {
+            assert!(
+                *reconstructed == self.shards[shard],
+                "{:?} lost {lost:?}, shard {shard}; {note}",
+                self.code
+            );
         }
     }
 }
