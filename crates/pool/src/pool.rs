@@ -170,7 +170,7 @@ impl Pool {
     /// Removes a segment and resets its zones. Before the call the caller makes durable that nothing refers
     /// to the segment.
     ///
-    /// A zone whose reset fails here is reset again before its next use.
+    /// If the reset of a zone fails here, the zone is reset again before its next use.
     ///
     /// # Errors
     /// `UnknownSegment`.

@@ -190,8 +190,9 @@ fn empty_root_zones(device: &dyn Device, zone_bytes: u64) -> Result<(), PoolErro
     Ok(device.reset_zone(zone_bytes, zone_bytes)?)
 }
 
-/// Clears, on a device whose reset may leave old bytes, each place in zone 0 and the start of zone 1 where an
-/// open would look for a root. Otherwise an open could take a root of an older pool for one of this pool.
+/// Clears, on a device that may keep old bytes after a reset, each place in zone 0 and the start of zone 1
+/// where an open would look for a root. Otherwise an open could take a root of an older pool for one of this
+/// pool.
 fn clear_old_root_places(device: &dyn Device, zone_bytes: u64) -> Result<(), PoolError> {
     if device.info().zones.is_some() {
         return Ok(());

@@ -1,9 +1,9 @@
 //! Resilvering: rewriting the damaged columns of a segment to fresh zones of their devices.
 //!
 //! A crash can leave a stripe on some of its columns only, and a device can lose blocks. The stripe is
-//! readable, but one more lost device may be one too many. So each damaged column whose device takes writes
-//! is reconstructed and written, whole, to a fresh zone of that device. The other columns stay where they
-//! are.
+//! readable, but one more lost device may be one too many. So each damaged column, if its device takes
+//! writes, is reconstructed and written, whole, to a fresh zone of that device. The other columns stay where
+//! they are.
 //!
 //! # Invariants
 //! 1. The old zones stay used and untouched until `free_old_zones`. So the old descriptor stays readable: a
@@ -111,7 +111,7 @@ impl Pool {
 }
 
 impl Inner {
-    /// Resets zones and makes them free. A zone whose reset fails becomes free too: it is reset before its
+    /// Resets zones and makes them free. A zone with a failed reset becomes free too: it is reset before its
     /// next use.
     pub(crate) fn free_zones(&self, zones: impl Iterator<Item = (DeviceIndex, ZoneIndex)>) {
         for (device, zone) in zones {

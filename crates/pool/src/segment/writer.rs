@@ -4,7 +4,7 @@
 //! (written: waits for devices), so that a caller can prepare the next stripe while devices write this one.
 //!
 //! # Invariants
-//! 1. Each stripe is one contiguous write on each column whose device takes writes. It begins where the
+//! 1. Each stripe is one contiguous write on each column with a device that takes writes. It begins where the
 //!    zone's last stripe ends: nothing is overwritten, nothing is read and modified (test
 //!    `nothing_is_overwritten_that_was_not_discarded`).
 //! 2. A stripe is in the segment's index only after it was written on all but at most m columns (`record`).
