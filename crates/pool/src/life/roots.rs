@@ -130,8 +130,8 @@ impl Inner {
         let candidates = self.devices.all_writable();
         let wanted = COPIES.max(usize::from(self.parity) + 1);
         let copies = self.write_copies(roots, payload, &candidates, wanted)?;
-        // m+1 copies: an open may miss m devices and must still find this root. Fewer are enough only if
-        // every device that an open can combine with the lost ones holds it.
+        // m+1 copies: an open may miss m devices and must still find this root. If fewer devices take writes,
+        // all of them must hold it: more copies are not possible.
         let is_on_all_writable = copies == self.devices.all_writable().len();
         let enough = copies > usize::from(self.parity)
             || (copies > 0 && is_on_all_writable && self.devices.lost_count() <= usize::from(self.parity));

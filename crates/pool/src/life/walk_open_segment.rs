@@ -185,7 +185,10 @@ impl Inner {
                 self.checksums.put(segment.id, stripe, column, found.crcs().collect::<Arc<[u32]>>());
             }
         }
-        debug_assert!(agreed.as_ref().is_none_or(|a| (1..=segment.width()).contains(&a.count)));
+        debug_assert!(
+            agreed.as_ref().is_none_or(|a| (1..=segment.width()).contains(&a.count)),
+            "the first header agrees with itself, and each column has one header"
+        );
         agreed
     }
 

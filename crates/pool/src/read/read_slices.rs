@@ -48,7 +48,7 @@ impl Pool {
         self.read_many(&mut [(slice, buf)])
     }
 
-    /// As `read`, for many slices: the devices get their reads in one batch.
+    /// As `read`, for many slices: the devices get their reads in common batches of up to 16 MiB.
     ///
     /// # Errors
     /// As `read`, for the first slice that fails; the content of all buffers is undefined then.

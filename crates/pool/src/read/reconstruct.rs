@@ -58,7 +58,7 @@ impl Inner {
         let (mut first, mut second): (Vec<usize>, Vec<usize>) =
             (0..segment.width()).partition(|c| !lost.contains(c) && reachable(c));
         // `first` is cut to k columns: reading more costs device time and helps only if one of these k is
-        // damaged too.
+        // damaged too. Without parity no other column can help, so only the lost ones are read again.
         if segment.parity == 0 {
             first.clear();
             second = lost.to_vec();
