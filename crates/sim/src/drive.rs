@@ -1,4 +1,4 @@
-//! Doing operations to the product, by path and as user 0.
+//! Does operations on the product, by path and as user 0.
 
 use std::collections::BTreeMap;
 
@@ -14,16 +14,17 @@ use crate::op::{Op, Slot, Span};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
-/// Does an operation. What is about more than one filesystem is for whoever holds them, and does nothing here. Gives what it tells, and the value
-/// that it yanked.
+/// Does an operation, and returns its output and the value that it yanked. Operations on transactions, on
+/// slots and on the session itself do nothing here: the session does them.
 ///
 /// # Errors
-/// What the filesystem says.
+/// The error of the filesystem.
 pub fn drive<E: Storage>(
     fs: &Fs<E>,
     op: &Op,
     values: &BTreeMap<Slot, YankedSlice>,
 ) -> Result<(OpOutput, Option<YankedSlice>), FsError> {
+    // Each path is looked up anew, as by a program without open files: the model has no handles.
     let output = match op {
         Op::Write(path, offset, fill) => {
             OpOutput::Number(fs.write(&ROOT, &node(fs, path)?, Position::At(*offset), &fill.bytes())?)
@@ -32,11 +33,12 @@ pub fn drive<E: Storage>(
             OpOutput::Number(fs.write(&ROOT, &node(fs, path)?, Position::End, &fill.bytes())?)
         }
         Op::CopyRange(from, span, to, at) => {
-            let (from, to) = (node(fs, from)?, node(fs, to)?);
+            let from = node(fs, from)?;
+            let to = node(fs, to)?;
             OpOutput::Number(fs.copy_range(&ROOT, (&from, span.offset), (&to, *at), span.len)?)
         }
         Op::Paste(slot, path, at) => {
-            let value = values.get(slot).expect("what is pasted is there");
+            let value = values.get(slot).expect("only a slot with a value is pasted");
             let position = at.map_or(Position::End, Position::At);
             OpOutput::Number(fs.paste(&ROOT, &node(fs, path)?, position, value)?)
         }
@@ -69,9 +71,10 @@ pub fn drive<E: Storage>(
     Ok((output, None))
 }
 
-/// Does what tells nothing but that it was done.
+/// Does an operation that returns only its success.
 fn change<E: Storage>(fs: &Fs<E>, op: &Op) -> Result<(), FsError> {
     match op {
+        // Modes are exact, without a umask: the model has none.
         Op::Create(path) => {
             let (dir, name) = place(fs, path)?;
             fs.create(&ROOT, &dir, name, NewMode::exact(0o644)).map(drop)
@@ -128,7 +131,7 @@ fn change<E: Storage>(fs: &Fs<E>, op: &Op) -> Result<(), FsError> {
     }
 }
 
-/// What the operating system would say.
+/// The error number of an error.
 #[must_use]
 pub fn errno_of(error: &FsError) -> Errno {
     Errno(error.errno())
@@ -137,7 +140,7 @@ pub fn errno_of(error: &FsError) -> Errno {
 /// The node that a path leads to; symbolic links are not followed.
 ///
 /// # Errors
-/// What looking its names up says.
+/// The error of looking its names up.
 pub fn node<E: Storage>(fs: &Fs<E>, path: &[Name]) -> Result<NodeRef, FsError> {
     path.iter().try_fold(fs.root(), |dir, name| fs.lookup(&ROOT, &dir, name))
 }

@@ -1,25 +1,27 @@
-//! Devices that fail under load, then heal: what was acknowledged is still there.
+//! Devices that fail under load and then work again. Every acknowledged operation must still be there.
 
 use warpfire_sim_env::{Cut, Fault, OpClass, SimRandom, mix};
 
 use crate::op::{Menu, Op, OpSource};
-use crate::session::{Session, StepOutcome, Violation, find_state};
+use crate::session::{Session, StepOutcome, UNREADABLE, Violation, find_state};
 use crate::stack::Shape;
 
-/// Operations before and after the faults are set.
+/// Most operations before the faults are set, and operations after.
 const OPERATIONS: u64 = 40;
 
 /// Device operations within which a fault strikes.
 const STRIKES_WITHIN: u64 = 150;
 
-/// Runs one case: a session in which some devices fail. Half of the cases stay within parity and may use every kind of fault;
-/// the others may hit any number of devices with failures that say so. Returns 1.
+/// Runs one case: a session in which some devices fail. Half of the cases stay within parity and may use
+/// every kind of fault. The others use failures that return errors, on any number of devices. Returns 1, the
+/// number of cases.
 ///
 /// # Errors
-/// Within parity: any failure at all. Beyond: a lost acknowledged state, or something else than an error of the devices.
+/// Within parity: any failure at all. Beyond: a lost acknowledged state, or an error that is no device's.
 pub fn run(seed: u64) -> Result<u64, Violation> {
     let random = SimRandom::new(mix(seed) ^ 0xfa17);
     let mut shape = Shape::draw(&random);
+    // The smallest zones, so that segments are often made and freed while faults strike.
     shape.zone_bytes = 256 << 10;
     let within = shape.parity > 0 && random.one_in(2);
     let mut session = Session::make(shape, seed)?;
@@ -47,6 +49,7 @@ pub fn run(seed: u64) -> Result<u64, Violation> {
     Ok(1)
 }
 
+/// Sets a fault on each of some devices, at most as many as parity covers if `within`.
 fn inject(session: &Session, random: &SimRandom, shape: Shape, within: bool) -> Vec<(usize, Fault)> {
     let sims = session.world.sims();
     let mut left: Vec<usize> = (0..sims.len()).collect();
@@ -57,11 +60,11 @@ fn inject(session: &Session, random: &SimRandom, shape: Shape, within: bool) -> 
         let nth = usize::try_from(random.below(left.len() as u64)).expect("an index");
         let device = left.swap_remove(nth);
         let fault = if within {
-            // A slow device lets time pass inside an operation, and the model does not know when.
+            // A slow device moves the clock inside an operation, at a moment that the model does not know.
             let drawn = || Fault::draw(random, shape.zones * shape.zone_bytes, STRIKES_WITHIN);
             std::iter::repeat_with(drawn)
                 .find(|fault| !matches!(fault, Fault::Slow { .. }))
-                .expect("the draw goes on until it is another")
+                .expect("the draw goes on until it finds another kind")
         } else {
             let op = [OpClass::Read, OpClass::Write, OpClass::Flush];
             let op = op[usize::try_from(random.below(3)).expect("below 3")];
@@ -73,13 +76,13 @@ fn inject(session: &Session, random: &SimRandom, shape: Shape, within: bool) -> 
     faults
 }
 
-/// Heals the devices, opens again after a power cut, and works on.
+/// Heals the devices, opens again after a power cut, and goes on with operations.
 fn recover(session: &mut Session, random: &SimRandom, within: bool) -> Result<(), Violation> {
     for sim in session.world.sims() {
         sim.heal();
     }
     if !within && random.one_in(4) {
-        // After a latch nothing changes any more, and what can be read is right.
+        // After a latch the store changes no more, and every byte that can be read is right.
         read_on(session)?;
     }
     let cut = match random.below(3) {
@@ -97,11 +100,12 @@ fn recover(session: &mut Session, random: &SimRandom, within: bool) -> Result<()
     session.crash(&Cut::LoseAll)
 }
 
+/// Reads everything from a store that may have latched. An unreadable part is no violation.
 fn read_on(session: &Session) -> Result<(), Violation> {
     let newest = session.history.newest();
     let allowed = newest.saturating_sub(1)..=newest;
     match find_state(session.fs(), &session.history, allowed) {
-        Err(v) if !v.0.contains("can not be looked at") => Err(v),
+        Err(v) if !v.0.contains(UNREADABLE) => Err(v),
         _ => Ok(()),
     }
 }

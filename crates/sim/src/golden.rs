@@ -1,4 +1,5 @@
-//! Images of devices as text, so that one of each format version can be kept and opened for ever.
+//! Golden images: devices as text, so that the project keeps one image of each format version and opens it
+//! for ever.
 //!
 //! ```text
 //! device NAME SIZE_BYTES        then, for each block that is not all zeros:
@@ -13,13 +14,14 @@ use crate::op::{Fill, Op};
 use crate::session::{Session, Violation};
 use crate::stack::Shape;
 
-/// Runs of the same byte from this length on are counted.
+/// Runs of the same byte from this length on are written as a count.
 const RUN_MIN: usize = 8;
 
-/// The devices that the golden image is of.
+/// The shape of the golden pool.
 pub const SHAPE: Shape = Shape { zones: 16, zone_bytes: 128 << 10, ..Shape::TINY };
 
-/// Makes the golden pool of today's format: every kind of file, data in the commit log, in tables and in slices.
+/// Makes the golden pool of today's format: every kind of file, data in the commit log, in tables and in
+/// slices.
 ///
 /// # Errors
 /// If the product disagrees with the model.
@@ -48,7 +50,7 @@ pub fn make() -> Result<Session, Violation> {
     Ok(session)
 }
 
-/// What the devices of a world hold, as text.
+/// The image of a world's devices.
 #[must_use]
 pub fn write_image(world: &SimWorld) -> String {
     let mut out = String::new();
@@ -84,10 +86,10 @@ fn write_runs(bytes: &[u8]) -> String {
     out
 }
 
-/// The world of which `text` is the image.
+/// The world of an image.
 ///
 /// # Errors
-/// The line that is no line of an image.
+/// The first line that is no line of an image.
 pub fn read_image(text: &str) -> Result<SimWorld, String> {
     let mut world = SimWorld::new(1);
     for line in text.lines() {
@@ -120,10 +122,11 @@ fn read_runs(runs: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What a filesystem shows, a line for each path: the dump beside the image.
+/// The dump beside the image: a line for each path of a picture.
 #[must_use]
 pub fn write_dump(picture: &Picture) -> String {
     let mut out = String::new();
+    // Sums instead of bytes: the dump is to be read, and the image holds the bytes.
     for (path, e) in &picture.entries {
         let time = |t: warpfire_env::Timestamp| format!("{}.{:09}", t.seconds, t.nanos);
         out.push_str(&format!(
@@ -148,7 +151,7 @@ pub fn write_dump(picture: &Picture) -> String {
     out
 }
 
-/// Fletcher's sum: the dump owes nothing to the format's own checksums.
+/// Fletcher's sum, which is independent of the format's own checksums.
 fn sum(bytes: &[u8]) -> u32 {
     let (a, b) = bytes.iter().fold((1u32, 0u32), |(a, b), byte| {
         let a = (a + u32::from(*byte)) % 65_535;

@@ -1,10 +1,10 @@
-//! What a session of operations did to the model, state by state, and which states a crash may leave.
+//! The states of the model in a session, one for each operation, and the states that a crash may leave.
 //!
 //! # Invariants
-//! 1. State `i` is the model after `i` operations; state 0 is where the session began.
-//! 2. What a transaction does shows in the state that its commit leads to, and in none before.
-//! 3. A crash leaves a state that is no older than the last one a sync has acknowledged, and no newer than the one that
-//!    the operation under way leads to.
+//! 1. State `i` is the model after `i` operations; state 0 is the beginning of the session.
+//! 2. The changes of a transaction are in the state that its commit leads to, and in none before.
+//! 3. A crash leaves a state that is no older than the last one that a sync has acknowledged, and no newer
+//!    than the state after the operation under way.
 
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
@@ -15,11 +15,11 @@ use crate::model::{Errno, Model, OpOutput, Picture};
 use crate::op::Op;
 use crate::open_transactions::Slots;
 
-/// One state and how it came about.
+/// One state, and the operation that led to it.
 #[derive(Debug)]
 struct HistoryState {
     model: Model,
-    /// Of the model's picture; made when it is first asked for.
+    /// The digest of the model's picture, made on first use: most states are never compared.
     digest: OnceLock<u64>,
     op: Option<Op>,
 }
@@ -75,15 +75,15 @@ impl History {
         self.durable
     }
 
-    /// Says that the newest state is durable.
+    /// Notes that the newest state is durable.
     pub fn acknowledge(&mut self) {
         self.durable = self.newest();
     }
 
-    /// Does an operation to the model; it makes a new state even if it fails or changes nothing.
+    /// Does an operation on the model. It makes a new state even if it fails or changes nothing.
     ///
     /// # Errors
-    /// What the operation must fail with.
+    /// The error that the operation must return.
     pub fn push(&mut self, op: &Op, slots: &Slots, now: Timestamp) -> Result<OpOutput, Errno> {
         let mut model = self.model().clone();
         let result = model.apply(op, slots, now);
@@ -91,35 +91,37 @@ impl History {
         result
     }
 
-    /// An operation leads to this state.
+    /// Adds the state that an operation leads to.
     pub fn push_state(&mut self, op: &Op, model: Model) {
         self.states.push(HistoryState::new(model, Some(op.clone())));
     }
 
-    /// The newest state is this one, of those that the last operation may have led to.
+    /// Replaces the newest state by this one, another possible outcome of the last operation.
     pub fn set_last(&mut self, model: Model) {
         let last = self.states.last_mut().expect("there is a state");
         *last = HistoryState::new(model, last.op.take());
     }
 
-    /// Takes the last operation's effect back: the product refused it for a reason that the model has not.
+    /// Undoes the last operation in the model: the product refused it for a reason that the model does not
+    /// have.
     pub fn refuse_last(&mut self) {
         let before = self.newest() - 1;
         let model = self.states[before].model.clone();
         self.set_last(model);
     }
 
-    /// The newest of the states that looks like `found`.
+    /// The newest of the allowed states with the picture `found`.
     ///
     /// # Errors
-    /// How `found` differs from the states, if it is none of them.
+    /// The differences of `found` from the nearest allowed state, if it is none of them.
     pub fn find(&self, allowed: RangeInclusive<usize>, found: &Picture) -> Result<usize, String> {
         let digest = found.digest();
         if let Some(number) = allowed.clone().rev().find(|n| self.states[*n].digest() == digest) {
             return Ok(number);
         }
         let (oldest, newest) = (*allowed.start(), *allowed.end());
-        let mut why = format!("what was found is none of the states {oldest} to {newest}\n");
+        let mut why = format!("the state found is none of the states {oldest} to {newest}\n");
+        // A forbidden state that matches shows the kind of violation: an older one is a lost sync.
         if let Some(number) = (0..self.states.len()).find(|n| self.states[*n].digest() == digest) {
             why.push_str(&format!(" it is state {number}, which a sync or a later operation forbids\n"));
         }

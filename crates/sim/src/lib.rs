@@ -5,8 +5,10 @@
 //!    └───▶ model::Model ──▶ history::History (a state for each operation)  Picture ┴─▶ equal?
 //! ```
 //!
-//! [`session`] runs both side by side; what is open beside them, transactions and yanked values, lies on the [`open_transactions`]. On top of it: [`seeds`], random sessions with power cuts; [`crash`], every crash state
-//! of a recorded workload; [`faults`], devices that fail under load; [`rot`], devices that are lost or rotten.
+//! A [`session`] runs product and model side by side. [`open_transactions`] holds the transactions and yanked
+//! values that are open beside them. On top of it: [`seeds`], random sessions with power cuts; [`crash`],
+//! every crash state of a recorded workload; [`faults`], devices that fail under load; [`rot`], devices that
+//! are lost or rotten.
 
 #![forbid(unsafe_code)]
 

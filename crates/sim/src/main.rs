@@ -1,4 +1,4 @@
-//! Runs the whole stack under simulated devices: `sim --help` says what there is.
+//! Runs the whole stack under simulated devices. `warpfire-sim --help` lists the runs.
 //!
 //! Exit code 0: no violation. 1: at least one; each is printed with the command that replays it.
 
@@ -133,6 +133,7 @@ fn main() -> ExitCode {
             let report = run(many.common.limits(many.cases), faults::run);
             print_report("faults", "cases", &report, "faults --cases 1 --seed")
         }
+        // The widest geometry takes far longer, so it gets one case in a thousand.
         SimCommand::Rot(many) => {
             let report = run(many.common.limits(many.cases), rot::run);
             let widest = run(many.common.limits(many.cases.div_ceil(1000)), |seed| {
@@ -152,7 +153,7 @@ fn main() -> ExitCode {
     if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Says what a run found. `true` if there was no violation.
+/// Prints the result of a run. `true` if there was no violation.
 fn print_report(title: &str, unit: &str, report: &RunReport, replay: &str) -> bool {
     let RunReport { cases, counted, seconds, violations } = report;
     println!("{title}: {cases} cases, {counted} {unit} in {seconds:.1} s, {:.0} a second", report.rate());

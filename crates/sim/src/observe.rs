@@ -1,4 +1,4 @@
-//! Looking at all of a filesystem: every name, attribute and byte.
+//! Reads a whole filesystem into a picture: every name, attribute and byte.
 
 use std::collections::BTreeMap;
 
@@ -10,26 +10,26 @@ use crate::model::{FileContent, Name, Path, Picture, PictureEntry};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
-/// Names asked for at a time: few, so that listing goes on from page to page.
+/// Names in one page of a listing: few, so that listings go on from page to page.
 const PAGE_NAMES: usize = 7;
 
-/// Files longer than this are read where they say that they hold data.
+/// Files longer than this are read only in the ranges that `seek` reports as data.
 const READ_WHOLE_BYTES: u64 = 1 << 20;
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 256 << 10;
 
-/// All that can be seen of a filesystem.
+/// The picture of a filesystem.
 ///
 /// # Errors
-/// The first thing that can not be looked at, and its path.
+/// The first failure, and its path.
 pub fn observe<E: Storage>(fs: &Fs<E>) -> Result<Picture, (Path, FsError)> {
     let (picture, failures) = walk(fs, true);
     failures.into_iter().next().map_or(Ok(picture), Err)
 }
 
-/// What can be seen of a filesystem, and what can not: what lies below a failure is in neither.
-pub fn observe_what_can_be<E: Storage>(fs: &Fs<E>) -> (Picture, Vec<(Path, FsError)>) {
+/// The picture of the readable part of a filesystem, and the failures. Paths below a failure are in neither.
+pub fn observe_readable<E: Storage>(fs: &Fs<E>) -> (Picture, Vec<(Path, FsError)>) {
     walk(fs, false)
 }
 
@@ -105,6 +105,7 @@ impl<E: Storage> TreeWalk<'_, E> {
         for name in self.fs.listxattr(&ROOT, node)?.split(|b| *b == 0).filter(|name| !name.is_empty()) {
             xattrs.insert(name.to_vec(), self.fs.getxattr(&ROOT, node, name)?);
         }
+        // The first path instead of the inode's number: the model numbers nodes otherwise.
         Ok(PictureEntry {
             kind: attr.kind,
             permissions: attr.mode & 0o7777,

@@ -1,10 +1,12 @@
-//! What is open beside the filesystem: transactions and values that were yanked, each beside what the model says of it.
+//! Transactions and yanked values that stay open over other operations, on both sides: product and model.
 //!
 //! # Invariants
-//! 1. A transaction of the model is a fork: the state at its beginning, changed by its own operations alone, and the list of these with what they told.
-//!    It may be committed exactly if each would tell the same again when all are done to the newest state; that is the state then.
-//! 2. `slots` and `values` have the same slots: the bytes that a value must have, and the value. The model keeps no value, so nothing but the product
-//!    keeps its bytes.
+//! 1. A transaction of the model is a fork: the state at its beginning, changed by its own operations alone,
+//!    and the list of these with their answers. Its commit does all of them again on the newest state. The
+//!    commit must succeed if every answer is the same, and the result is then the new state
+//!    (`ModelTransaction::committed`).
+//! 2. `slots` and `values` have the same keys: the bytes that a value must have, and the value. The model
+//!    keeps a copy of the bytes, so only the product's value keeps them on the devices.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,27 +18,36 @@ use crate::model::{Errno, Model, ModelAnswer, OpOutput};
 use crate::op::{Begin, Op, Slot, Tx};
 use crate::stack::SimEngine;
 
-/// The bytes of each value that is kept.
+/// The bytes of each open value.
 pub type Slots = BTreeMap<Slot, Arc<[u8]>>;
 
 /// The model's side of a transaction.
 #[derive(Debug)]
 pub struct ModelTransaction {
-    /// Among all of the session, from 1 on.
+    /// Its number in the session, from 1 on.
     number: u64,
     begin: Begin,
     begun_model: Model,
     model: Model,
     savepoints: Vec<Model>,
     entries: Vec<TransactionEntry>,
-    /// It has learned more than its entries say, so it may conflict although they do not.
+    /// Its program has learned more than the entries hold, so it may conflict although their answers are the
+    /// same.
     pub(crate) may_conflict: bool,
 }
 
+/// One step of a transaction, to be done again at its commit.
 #[derive(Debug)]
 enum TransactionEntry {
-    Call { op: Op, slots: Slots, at: Timestamp, answer: Box<ModelAnswer> },
+    Call {
+        op: Op,
+        slots: Slots,
+        at: Timestamp,
+        answer: Box<ModelAnswer>,
+    },
+    /// A savepoint was made.
     Mark,
+    /// The transaction went back to the savepoint of this number.
     Back(usize),
 }
 
@@ -53,32 +64,32 @@ impl ModelTransaction {
         }
     }
 
-    /// What the transaction sees.
+    /// The filesystem as the transaction sees it.
     #[must_use]
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Whether it changes nothing.
+    /// Whether the transaction is read-only.
     #[must_use]
     pub fn only_reads(&self) -> bool {
         self.begin == Begin::Reads
     }
 
-    /// Savepoints that it can go back to.
+    /// The number of savepoints that it can go back to.
     #[must_use]
     pub fn savepoints(&self) -> usize {
         self.savepoints.len()
     }
 
-    /// What an operation leads to, and what it tells.
+    /// The state after an operation, and its answer. The transaction stays as it is.
     pub(crate) fn try_out(&self, op: &Op, slots: &Slots, at: Timestamp) -> (Model, ModelAnswer) {
         let mut model = self.model.clone();
         let answer = model.answer(op, slots, at);
         (model, answer)
     }
 
-    /// The operation was done.
+    /// Notes that the product has done the operation too.
     pub(crate) fn done(
         &mut self,
         op: &Op,
@@ -87,7 +98,7 @@ impl ModelTransaction {
         (model, answer): (Model, ModelAnswer),
     ) {
         self.model = model;
-        // It asks for room, of which the model knows nothing.
+        // Its answer depends on the free space, which the model does not count.
         self.may_conflict |= matches!(op, Op::Allocate(..));
         self.entries.push(TransactionEntry::Call {
             op: op.clone(),
@@ -97,33 +108,37 @@ impl ModelTransaction {
         });
     }
 
+    /// Makes a savepoint.
     pub(crate) fn mark(&mut self) {
         self.savepoints.push(self.model.clone());
         self.entries.push(TransactionEntry::Mark);
     }
 
+    /// Goes back to a savepoint.
     pub(crate) fn back(&mut self, to: usize) {
         self.savepoints.truncate(to + 1);
         self.model = self.model.replaced_by(self.savepoints[to].clone());
         self.entries.push(TransactionEntry::Back(to));
     }
 
-    /// Whether one sees no trace of it: what has changed nothing is not looked into when it is committed.
+    /// Whether the transaction leaves no visible trace. The product need not check such a transaction for
+    /// conflicts.
     pub(crate) fn seems_unchanged(&self) -> bool {
-        let shown = |model: &Model| {
+        let digest = |model: &Model| {
             let mut picture = model.picture();
             picture.clear_times_of_directories();
             picture.digest()
         };
-        self.begin == Begin::Reads || shown(&self.begun_model) == shown(&self.model)
+        self.begin == Begin::Reads || digest(&self.begun_model) == digest(&self.model)
     }
 
-    /// The state if it is committed on top of `newest`; otherwise the first operation that would tell something else, for people to read. Notes if it can
-    /// not say.
+    /// The state after a commit on top of `newest`; or, as text, the first operation that would have another
+    /// answer. Sets `may_conflict` if the model does not know whether an answer is the same.
     pub(crate) fn committed(&mut self, newest: &Model) -> Result<Model, String> {
         if self.begin == Begin::Reads {
             return Ok(newest.clone());
         }
+        // Under the same number, so that nodes made again are the same nodes.
         let mut model = newest.fork(self.number);
         let mut savepoints = Vec::new();
         for entry in &self.entries {
@@ -133,7 +148,7 @@ impl ModelTransaction {
                     match answer.is_same(&now) {
                         Some(true) => {}
                         Some(false) => {
-                            return Err(format!("'{op}' told {answer:?}, and would tell {now:?}"));
+                            return Err(format!("'{op}' returned {answer:?}, and would now return {now:?}"));
                         }
                         None => self.may_conflict = true,
                     }
@@ -149,14 +164,14 @@ impl ModelTransaction {
     }
 }
 
-/// A transaction on both sides.
+/// An open transaction: the product's and the model's.
 pub(crate) struct OpenTransaction {
     pub(crate) tx: Transaction<SimEngine>,
     pub(crate) points: Vec<Savepoint>,
     pub(crate) fork: ModelTransaction,
 }
 
-/// What is open.
+/// The open transactions and values.
 #[derive(Default)]
 pub struct OpenTransactions {
     slots: Slots,
@@ -166,18 +181,18 @@ pub struct OpenTransactions {
 }
 
 impl OpenTransactions {
-    /// Transactions that are open.
+    /// The open transactions.
     pub fn open(&self) -> impl Iterator<Item = Tx> {
         self.open.keys().copied()
     }
 
-    /// What the model says of a transaction.
+    /// The model's side of a transaction.
     #[must_use]
     pub fn fork(&self, tx: Tx) -> Option<&ModelTransaction> {
         self.open.get(&tx).map(|open| &open.fork)
     }
 
-    /// The bytes of the values that are kept.
+    /// The bytes of the open values.
     #[must_use]
     pub fn slots(&self) -> &Slots {
         &self.slots
@@ -199,7 +214,7 @@ impl OpenTransactions {
         self.open.remove(&tx).expect("the transaction is open")
     }
 
-    /// An operation took place as it had to: its value is kept, or let go.
+    /// Notes that an operation has succeeded on both sides: keeps the value that it yanked, or drops a value.
     pub(crate) fn note(&mut self, op: &Op, yanked: Option<&YankedSlice>, output: &Result<OpOutput, Errno>) {
         match (op, yanked, output) {
             (Op::Yank(_, _, slot), Some(value), Ok(OpOutput::Bytes(bytes))) => {
@@ -214,7 +229,7 @@ impl OpenTransactions {
         }
     }
 
-    /// All transactions are aborted, and all values let go.
+    /// Aborts all transactions, and drops all values.
     pub(crate) fn clear(&mut self) {
         let begun_model = self.begun_model;
         *self = OpenTransactions { begun_model, ..OpenTransactions::default() };

@@ -1,4 +1,5 @@
-//! Devices that are lost, or whose blocks rot, between two opens: exact within parity, honest beyond it.
+//! Devices that are lost or rot between two opens. Within parity everything must read exactly; beyond it an
+//! error is allowed, wrong bytes are not.
 
 use std::sync::Arc;
 
@@ -7,35 +8,35 @@ use warpfire_sim_env::{Cut, SimDevice, SimRandom, SimWorld, mix};
 use warpfire_units::BLOCK_BYTES;
 
 use crate::model::{Model, Picture, show_path};
-use crate::observe::observe_what_can_be;
+use crate::observe::observe_readable;
 use crate::op::{Menu, Op, OpSource};
 use crate::session::{Session, Violation, is_fault};
 use crate::stack::{Shape, SimFs, StackError};
 
-/// Geometries that are tried, with how many devices are spare.
+/// Geometries to try: data columns, parity columns, spare devices.
 const GEOMETRIES: [(u16, u8, u16); 6] = [(4, 2, 0), (1, 1, 0), (2, 1, 0), (10, 4, 0), (1, 2, 2), (4, 2, 3)];
 
 /// The widest geometry.
 pub const WIDEST: (u16, u8, u16) = (242, 8, 0);
 
-/// What is done to one device.
+/// The damage to one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Harm {
     /// It is not there.
     Lost,
-    /// One block in so many has a bit turned over.
+    /// One block in so many has a flipped bit.
     Rotten(u64),
     /// Every block is zeros.
     Blank,
 }
 
-/// The devices that are still there, and what was done to which.
+/// The devices that are still there, and the damage to each damaged device, by its number.
 type HarmedDevices = (Vec<Arc<dyn Device>>, Vec<(usize, Harm)>);
 
-/// Runs one case of a geometry that the seed draws. Returns 1.
+/// Runs one case of a geometry drawn from the seed. Returns 1, the number of cases.
 ///
 /// # Errors
-/// Within parity: anything that can not be read, or is wrong. Beyond: anything that is wrong.
+/// Within parity: anything that cannot be read, or is wrong. Beyond: anything that is wrong.
 pub fn run(seed: u64) -> Result<u64, Violation> {
     let random = SimRandom::new(mix(seed) ^ 0x0707);
     let nth = usize::try_from(random.below(GEOMETRIES.len() as u64)).expect("an index");
@@ -62,10 +63,11 @@ pub fn run_geometry(seed: u64, geometry: (u16, u8, u16), operations: u64) -> Res
     }
     session.step(&Op::Sync)?;
     let beyond = random.one_in(3);
-    // Beyond parity an acknowledged end of the log may look torn; after a clean close nothing depends on it.
+    // Beyond parity the acknowledged end of the commit log may look torn. After a clean close nothing depends
+    // on it.
     if beyond || random.one_in(2) {
         session.step(&Op::Reopen)?;
-        session.fs().close().map_err(|e| Violation(format!("can not be closed: {e}")))?;
+        session.fs().close().map_err(|e| Violation(format!("cannot be closed: {e}")))?;
     }
     let model = session.history.model().clone();
     let world = session.world.cut(&Cut::KeepAll);
@@ -80,6 +82,7 @@ pub fn run_geometry(seed: u64, geometry: (u16, u8, u16), operations: u64) -> Res
     Ok(1)
 }
 
+/// Damages as many devices as parity covers at most, or one more.
 fn harm(world: &SimWorld, random: &SimRandom, parity: usize, beyond: bool) -> HarmedDevices {
     let sims = world.sims();
     let mut left: Vec<usize> = (0..sims.len()).collect();
@@ -102,6 +105,7 @@ fn harm(world: &SimWorld, random: &SimRandom, parity: usize, beyond: bool) -> Ha
     (devices.collect(), harms)
 }
 
+/// Damages one device.
 fn hurt(sim: &SimDevice, harm: Harm, random: &SimRandom) {
     let block = BLOCK_BYTES as u64;
     for n in 0..sim.info().size_bytes / block {
@@ -125,7 +129,7 @@ fn clock_of(world: &SimWorld) -> Arc<dyn Clock> {
     world.clock()
 }
 
-/// Within parity: everything is there, and goes on.
+/// Within parity: everything is there, and the filesystem can be closed and opened again.
 fn be_exact(
     shape: Shape,
     world: &SimWorld,
@@ -134,17 +138,17 @@ fn be_exact(
 ) -> Result<(), Violation> {
     let fs = shape
         .open_devices(devices.clone(), clock_of(world))
-        .map_err(|e| Violation(format!("can not be opened: {e}")))?;
+        .map_err(|e| Violation(format!("cannot be opened: {e}")))?;
     compare(&fs, model, false)?;
-    fs.close().map_err(|e| Violation(format!("can not be closed: {e}")))?;
+    fs.close().map_err(|e| Violation(format!("cannot be closed: {e}")))?;
     drop(fs);
     let again = shape
         .open_devices(devices, clock_of(world))
-        .map_err(|e| Violation(format!("can not be opened a second time: {e}")))?;
+        .map_err(|e| Violation(format!("cannot be opened a second time: {e}")))?;
     compare(&again, model, false)
 }
 
-/// Beyond parity: right, or an error that says that something is damaged.
+/// Beyond parity: everything visible is right, or an error reports damage.
 fn be_honest(
     shape: Shape,
     world: &SimWorld,
@@ -153,21 +157,24 @@ fn be_honest(
 ) -> Result<(), Violation> {
     match shape.open_devices(devices, clock_of(world)) {
         Ok(fs) => compare(&fs, model, true),
-        Err(StackError::Fs(e)) if !is_fault(&e) => Err(Violation(format!("opening says: {e}"))),
+        Err(StackError::Fs(e)) if !is_fault(&e) => {
+            Err(Violation(format!("opening fails with another error than damage: {e}")))
+        }
         Err(_) => Ok(()),
     }
 }
 
-/// Compares what can be looked at; with `may_fail`, what can not be is no violation.
+/// Compares the readable part of a filesystem with the model. With `may_fail`, an unreadable part is no
+/// violation.
 fn compare(fs: &SimFs, model: &Model, may_fail: bool) -> Result<(), Violation> {
-    let (found, failures) = observe_what_can_be(fs);
+    let (found, failures) = observe_readable(fs);
     for (path, e) in &failures {
         if !may_fail || !is_fault(e) {
-            return Err(Violation(format!("{} can not be looked at: {e}", show_path(path))));
+            return Err(Violation(format!("{} cannot be read: {e}", show_path(path))));
         }
     }
     let mut wanted: Picture = model.picture();
-    // What lies behind a failure is not seen, and a file's first name may be.
+    // Paths below a failure are not visible. One of them may be the first name of a file with several.
     wanted.entries.retain(|path, _| !failures.iter().any(|(failed, _)| path.starts_with(failed)));
     let mut found = found;
     found.entries.retain(|path, _| !failures.iter().any(|(failed, _)| path.starts_with(failed)));
@@ -179,5 +186,5 @@ fn compare(fs: &SimFs, model: &Model, may_fail: bool) -> Result<(), Violation> {
     if found == wanted {
         return Ok(());
     }
-    Err(Violation(format!("it shows something else\n{}", wanted.differences(&found))))
+    Err(Violation(format!("the filesystem differs from the model\n{}", wanted.differences(&found))))
 }

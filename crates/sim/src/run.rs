@@ -1,8 +1,10 @@
-//! Running many cases on a few threads: each case has a seed of its own, so the threads change nothing.
+//! Runs many cases on a few threads. Each case has its own seed, so the number of threads does not change its
+//! result.
 //!
 //! # Invariants
 //! 1. A case runs on one thread from beginning to end.
-//! 2. A panic is a violation like any other; a case that runs for too long ends the process, and says which it was.
+//! 2. A panic is a violation like any other. A case that runs for too long ends the process, after its seed
+//!    is printed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,52 +20,52 @@ const NANOS: u64 = 1_000_000_000;
 /// Violations after which no new case is begun.
 const VIOLATIONS_MAX: usize = 5;
 
-/// What limits a run.
+/// The limits of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// First seed.
     pub first: u64,
-    /// Cases.
+    /// Most cases to run.
     pub cases: u64,
-    /// Stop once so much has been counted.
+    /// No new case begins once the cases have counted so much.
     pub count_max: u64,
-    /// Stop beginning cases after so many seconds.
+    /// No new case begins after so many seconds.
     pub seconds_max: u64,
     /// Threads.
     pub threads: usize,
-    /// Seconds after which a case is taken to hang.
+    /// Seconds after which a case counts as hanging.
     pub case_seconds_max: u64,
 }
 
-/// What a run found.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub struct RunReport {
     /// Cases done.
     pub cases: u64,
-    /// What the cases counted, together.
+    /// The sum of the cases' counts.
     pub counted: u64,
     /// Wall-clock seconds.
     pub seconds: f64,
-    /// Seeds of cases that failed, and how, in order.
+    /// Seeds of failed cases and their violations, in the order of the seeds.
     pub violations: Vec<(u64, Violation)>,
 }
 
 impl RunReport {
-    /// What was counted, for each second.
+    /// The count for each second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.counted as f64 / self.seconds.max(1e-9)
     }
 }
 
-/// Seed and start of the case that a thread is at.
+/// Seed and start of the case that a thread is running.
 type AtWork = Option<(u64, u64)>;
 
 struct RunShared {
     next: AtomicU64,
     counted: AtomicU64,
     done: AtomicU64,
-    /// What each thread is at, and how many have ended.
+    /// The case of each thread, and the number of threads that have ended.
     at_work: Mutex<(Vec<AtWork>, usize)>,
     ended: Condvar,
     violations: Mutex<Vec<(u64, Violation)>>,
@@ -84,6 +86,7 @@ pub fn run(limits: Limits, case: impl Fn(u64) -> Result<u64, Violation> + Sync) 
         ended: Condvar::new(),
         violations: Mutex::new(Vec::new()),
     };
+    // This thread watches the others: a case that hangs never returns, so a scope alone would wait for ever.
     std::thread::scope(|scope| {
         for thread in 0..limits.threads {
             let (shared, case) = (&shared, &case);
@@ -101,6 +104,7 @@ pub fn run(limits: Limits, case: impl Fn(u64) -> Result<u64, Violation> + Sync) 
     }
 }
 
+/// One thread: runs cases until a limit is reached.
 fn work(
     thread: usize,
     limits: Limits,
@@ -108,6 +112,7 @@ fn work(
     shared: &RunShared,
     case: &(impl Fn(u64) -> Result<u64, Violation> + Sync),
 ) {
+    // No case runs under this lock, so even a poisoned one holds whole values.
     let lock = || shared.at_work.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let now = SystemClock.monotonic_nanos();
@@ -157,5 +162,5 @@ fn watch(limits: &Limits, shared: &RunShared) {
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words")
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }

@@ -9,31 +9,31 @@ use crate::stack::{MediaKind, Shape};
 /// Sessions between two power cuts.
 const CUTS: u64 = 4;
 
-/// Steps of background work after which a filesystem that holds nothing must have come to rest.
+/// Steps of background work after which an empty filesystem must be at rest.
 const REST_STEPS: u32 = 10_000;
 
-/// What a seed's run did.
+/// The counts of a seed's run.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SeedTally {
     /// Operations done.
     pub operations: u64,
-    /// Those that the full pool refused.
+    /// Operations that the full pool refused.
     pub refused: u64,
     /// Power cuts survived.
     pub cuts: u64,
 }
 
-/// How a seed's run is set up.
+/// The set-up of a seed's run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SeedPlan {
     /// The devices and the engine.
     pub shape: Shape,
-    /// What is drawn.
+    /// The operations to draw from.
     pub menu: Menu,
 }
 
 impl SeedPlan {
-    /// What a seed names; `kind` overrides the kind of the devices.
+    /// The plan of a seed. `kind` overrides the kind of the devices.
     #[must_use]
     pub fn of(seed: u64, kind: Option<MediaKind>) -> SeedPlan {
         let random = SimRandom::new(mix(seed) ^ 0x5eed);
@@ -53,7 +53,7 @@ impl SeedPlan {
     }
 }
 
-/// Runs one seed; calls `trace` with each operation before it is done.
+/// Runs one seed. Calls `trace` with each operation before it is done.
 ///
 /// # Errors
 /// The first violation, and the operations that led to it.
@@ -77,6 +77,7 @@ pub fn run(
             }
             tally.operations += 1;
         }
+        // Only half of the time: a check reads everything, and a crash must also come without that.
         if random.one_in(2) {
             session.check().map_err(|v| with_context(v, &session))?;
         }
@@ -98,7 +99,7 @@ fn with_context(violation: Violation, session: &Session) -> Violation {
     Violation(format!("{violation}\n the last operations:\n{}", session.history.show(from)))
 }
 
-/// Deletes everything and lets background work come to rest: what is still counted as live then is a leak.
+/// Deletes everything and runs background work until it rests. Bytes that still count as live are a leak.
 fn drain(session: &mut Session) -> Result<(), Violation> {
     let open: Vec<_> = session.open_transactions().open().map(|tx| Op::End(tx, End::Abort)).collect();
     let kept: Vec<_> = session.open_transactions().slots().keys().map(|slot| Op::DropValue(*slot)).collect();
@@ -108,7 +109,7 @@ fn drain(session: &mut Session) -> Result<(), Violation> {
     for (path, kind) in session.history.model().paths().into_iter().skip(1).rev() {
         let op = if kind == warpfire_fs::FileKind::Directory { Op::Rmdir(path) } else { Op::Unlink(path) };
         if let StepOutcome::Refused = session.step(&op)? {
-            return Err(Violation(format!("{op} is refused for want of space")));
+            return Err(Violation(format!("{op} is refused for lack of space")));
         }
     }
     let rest = |session: &mut Session| -> Result<(), Violation> {
@@ -124,14 +125,15 @@ fn drain(session: &mut Session) -> Result<(), Violation> {
     let space = warpfire_log::LogStore::space(engine.log());
     engine
         .compact()
-        .map_err(|e| Violation(format!("an empty filesystem can not be compacted: {e}; {space:?}")))?;
+        .map_err(|e| Violation(format!("an empty filesystem cannot be compacted: {e}; {space:?}")))?;
     rest(session)?;
     session.check()?;
     let space = warpfire_log::LogStore::space(session.fs().engine().log());
-    /// Superblock, root directory and counters, in one table with its index, as blocks.
+    /// Blocks of the one table that is left: the filesystem's record, its root directory and counters, and an
+    /// index.
     const EMPTY_BYTES: u64 = 64 << 10;
     if space.live_bytes > EMPTY_BYTES {
-        return Err(Violation(format!("nothing is left and {} bytes are live", space.live_bytes)));
+        return Err(Violation(format!("the filesystem is empty and {} bytes are live", space.live_bytes)));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The product, whole, over simulated devices: one thread, a clock that stands still, everything from one seed.
+//! The whole product over simulated devices: one thread, a clock that stands still, everything from one seed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,32 +19,32 @@ pub type SimFs = Fs<SimEngine>;
 /// Why the stack could not be made or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
-    /// The pool could not.
+    /// An error of the pool.
     #[error("pool: {0}")]
     Pool(#[from] PoolError),
-    /// The log could not.
+    /// An error of the log.
     #[error("log: {0}")]
     Log(#[from] LogError),
-    /// The engine could not.
+    /// An error of the engine.
     #[error("engine: {0}")]
     Meta(#[from] MetaError),
-    /// The filesystem could not.
+    /// An error of the filesystem.
     #[error("filesystem: {0}")]
     Fs(#[from] FsError),
 }
 
-/// Which rules the devices lay down.
+/// The rules of the devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MediaKind {
     /// Any block may be written at any time.
     Conventional,
-    /// Overwrites are told, and are violations.
+    /// Overwrites are recorded, and are violations.
     AppendOnly,
     /// Writes away from the write pointer are refused.
     Zoned,
 }
 
-/// What the devices and the engine are like.
+/// The shape of a simulated product: its devices and the sizes in its engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// Data columns.
@@ -61,7 +61,7 @@ pub struct Shape {
     pub kind: MediaKind,
     /// The engine's memtable.
     pub memtable_bytes: u64,
-    /// Commit log after which the engine writes tables.
+    /// Bytes of commit log at which the engine writes tables.
     pub log_bytes_max: u64,
 }
 
@@ -78,13 +78,13 @@ impl Shape {
         log_bytes_max: 16 << 10,
     };
 
-    /// The devices' count.
+    /// The number of devices.
     #[must_use]
     pub fn devices(&self) -> usize {
         usize::from(self.data) + usize::from(self.parity) + usize::from(self.spare)
     }
 
-    /// A shape that the numbers name: all geometries, kinds of device and sizes of memory.
+    /// Draws a shape: all geometries, kinds of device and sizes of memory.
     #[must_use]
     pub fn draw(random: &SimRandom) -> Shape {
         let pick = |n: usize| usize::try_from(random.below(n as u64)).expect("an index");
@@ -141,7 +141,7 @@ impl Shape {
     /// Makes a pool and a filesystem on blank devices.
     ///
     /// # Errors
-    /// What the rooms say.
+    /// The error of the crate that fails.
     pub fn make(&self, world: &SimWorld) -> Result<SimFs, StackError> {
         let options = CreateOptions {
             data: self.data,
@@ -157,18 +157,18 @@ impl Shape {
         Ok(Fs::open(Arc::new(engine), clock, FsOptions::default())?)
     }
 
-    /// Opens what the world's devices hold.
+    /// Opens the filesystem on the world's devices.
     ///
     /// # Errors
-    /// What the rooms say.
+    /// The error of the crate that fails.
     pub fn open(&self, world: &SimWorld) -> Result<SimFs, StackError> {
         self.open_devices(world.devices(), world.clock())
     }
 
-    /// Opens what these devices hold, in any order, some missing.
+    /// Opens the filesystem on these devices, which may be in any order and incomplete.
     ///
     /// # Errors
-    /// What the rooms say.
+    /// The error of the crate that fails.
     pub fn open_devices(
         &self,
         devices: Vec<Arc<dyn Device>>,
@@ -198,7 +198,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// The first write over bytes in use that the devices saw.
+/// The first overwrite of bytes in use on any device, as text.
 #[must_use]
 pub fn overwrite(world: &SimWorld) -> Option<String> {
     world.sims().iter().find_map(|sim| {

@@ -1,4 +1,5 @@
-//! A bounded share of what the binary runs. Each case prints its seed and the command that replays it.
+//! A bounded share of the binary's runs. A violation is printed with its seed and the command that replays
+//! it.
 
 use warpfire_sim::crash::{Budget, Judge, SmallWorkloads, Workload};
 use warpfire_sim::op::Menu;
@@ -59,7 +60,7 @@ fn devices_that_fail_at_the_nth_operation_lose_nothing_that_was_acknowledged() {
 }
 
 #[test]
-fn lost_and_rotten_devices_are_made_up_for_within_parity_and_reported_beyond() {
+fn lost_and_rotten_devices_are_rebuilt_within_parity_and_reported_beyond() {
     demand_none(&run(limits(1, 30), rot::run), "rot --cases 1 --seed");
 }
 
@@ -71,10 +72,10 @@ fn eight_of_two_hundred_and_fifty_devices_may_be_lost_or_rotten() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let trace = |seed| {
-        let mut said = Vec::new();
+        let mut operations = Vec::new();
         let plan = seeds::SeedPlan::of(seed, None);
-        let tally = seeds::run(seed, plan, 100, &mut |op| said.push(op.to_string()));
-        (said, tally.map_err(|v| v.0))
+        let tally = seeds::run(seed, plan, 100, &mut |op| operations.push(op.to_string()));
+        (operations, tally.map_err(|v| v.0))
     };
     assert_eq!(trace(77), trace(77));
 }

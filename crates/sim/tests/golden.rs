@@ -1,4 +1,4 @@
-//! The golden image: what was written once is read for ever.
+//! The golden image: a pool of an old version of the product, which every later version must read.
 //!
 //! A change of the format on flash makes a new image under a new version:
 //! `WARPFIRE_WRITE_GOLDEN=1 cargo test -p warpfire-sim --test golden` writes it and its dump.
@@ -16,7 +16,7 @@ fn file(name: &str) -> PathBuf {
 fn today_s_code_finds_in_the_golden_image_exactly_its_dump() {
     if std::env::var_os("WARPFIRE_WRITE_GOLDEN").is_some() {
         let session = make().expect("the golden pool can be made");
-        session.check().expect("it shows what the model says");
+        session.check().expect("it agrees with the model");
         let dump = write_dump(&session.history.model().picture());
         std::fs::create_dir_all(file("")).expect("the directory can be made");
         std::fs::write(file("format-1.image"), write_image(&session.world))
@@ -27,12 +27,12 @@ fn today_s_code_finds_in_the_golden_image_exactly_its_dump() {
     let dump = std::fs::read_to_string(file("format-1.dump")).expect("its dump is there");
     let world = read_image(&image).expect("the image is whole");
     let fs = SHAPE.open(&world).expect("the golden pool opens");
-    let found = observe(&fs).expect("all of it can be looked at");
+    let found = observe(&fs).expect("every part of it can be read");
     assert_eq!(write_dump(&found), dump);
 }
 
 #[test]
-fn an_image_holds_what_the_devices_hold() {
+fn an_image_read_back_has_the_same_image() {
     let session = make().expect("the golden pool can be made");
     let text = write_image(&session.world);
     let again = read_image(&text).expect("it reads back");

@@ -1,4 +1,4 @@
-//! The judge: which crash states are tried, and what must hold in each.
+//! The judge: chooses the crash states to try, and checks each.
 
 use std::ops::RangeInclusive;
 
@@ -13,16 +13,16 @@ use crate::stack::{SimFs, overwrite};
 /// Later than any time of a workload: a reopened world's clock goes on from here.
 const LATER_NANOS: u64 = 1 << 50;
 
-/// How much is tried.
+/// The share of states to try.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
-    /// All subsets are tried of at most this many pending changes; prefixes beyond.
+    /// The judge tries all subsets of at most this many pending changes, and prefixes of more.
     pub subset_changes_max: usize,
     /// Drawn cuts at each boundary, torn ones among them.
     pub samples: u64,
-    /// Of so many states one has its recovery recorded and cut again.
+    /// One state of so many has its recovery recorded and cut again.
     pub one_recovery_in: u64,
-    /// Of so many states one is worked on further, cut and opened again.
+    /// In one state of so many the session goes on, and is cut and opened again.
     pub one_continued_in: u64,
 }
 
@@ -35,7 +35,7 @@ impl Budget {
         Budget { subset_changes_max: 8, samples: 6, one_recovery_in: 40, one_continued_in: 20 };
 }
 
-/// Where in a workload a crash state was made, to make it again.
+/// The place of a crash state in its workload, to make the state again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct CutPlace {
     point: usize,
@@ -46,14 +46,14 @@ struct CutPlace {
 pub struct Judge {
     random: SimRandom,
     budget: Budget,
-    /// Crash states that were reopened and held.
+    /// Crash states that were reopened and found right.
     pub states: u64,
-    /// Recoveries that were cut again; their states are among `states`.
+    /// Recoveries that were cut again. Their states count in `states`.
     pub recoveries: u64,
 }
 
 impl Judge {
-    /// A judge whose choices the seed names.
+    /// A judge that draws its choices from the seed.
     #[must_use]
     pub fn new(seed: u64, budget: Budget) -> Self {
         Judge { random: SimRandom::new(mix(seed) ^ 0xc0a7), budget, states: 0, recoveries: 0 }
@@ -65,9 +65,11 @@ impl Judge {
     /// The first violation, with the place of the cut and the operations.
     pub fn try_all(&mut self, workload: &Workload, states_max: u64) -> Result<(), Violation> {
         let mut replay = workload.recording.replay();
-        let (mut durable, mut newest) = (0, 0);
+        let mut durable = 0;
+        let mut newest = 0;
         loop {
             if replay.at_boundary() {
+                // The allowed states come from the marks before this place: see `Workload`.
                 for cut in self.cuts(&replay) {
                     if self.states >= states_max {
                         return Ok(());
@@ -95,6 +97,7 @@ impl Judge {
         }
     }
 
+    /// The cuts to try at a boundary.
     fn cuts(&self, replay: &Replay<'_>) -> Vec<Cut> {
         let pending = replay.pending_changes();
         let seed = self.random.below(u64::MAX);
@@ -117,6 +120,7 @@ impl Judge {
         whole.chain(torn).chain(drawn).collect()
     }
 
+    /// Tries one crash state, and sometimes goes on from it.
     fn try_state(
         &mut self,
         workload: &Workload,
@@ -171,15 +175,16 @@ impl Judge {
             }
             match replay.advance() {
                 None => return Ok(()),
-                // The open had returned: what it showed is durable.
+                // The open had returned: the state that it showed is durable.
                 Some(Event::Mark(_)) => allowed = found..=found,
                 Some(_) => {}
             }
         }
     }
 
-    /// Works on in a state that was found, and cuts again.
+    /// Goes on with operations from a state that was found, and cuts again.
     fn go_on(&mut self, workload: &Workload, world: SimWorld, found: usize) -> Result<(), Violation> {
+        // A recovery that builds on damage may show it only after later writes and another crash.
         let model = workload.history.state(found).clone();
         world.clock().advance(LATER_NANOS);
         let mut session = Session::resume(workload.shape, world, model)
@@ -207,7 +212,7 @@ impl Judge {
     }
 }
 
-/// Opens what a cut left and finds out which state it shows.
+/// Opens the devices after a cut, and finds the state that they show.
 fn reopen(
     workload: &Workload,
     world: &SimWorld,
@@ -217,11 +222,11 @@ fn reopen(
     let fs = workload
         .shape
         .open(world)
-        .map_err(|e| Violation(format!("what the power cut left can not be opened: {e}")))?;
+        .map_err(|e| Violation(format!("cannot be opened after the power cut: {e}")))?;
     let found = find_state(&fs, history, allowed)?;
     check_space(&fs)?;
     match overwrite(world) {
-        Some(what) => Err(Violation(what)),
+        Some(overwrite) => Err(Violation(overwrite)),
         None => Ok((fs, found)),
     }
 }

@@ -1,13 +1,12 @@
 //! Every crash state of a recorded workload, reopened and judged.
 //!
 //! ```text
-//!   workload ──▶ trace of the devices ──▶ each boundary × each cut ──▶ reopen ──▶ one of the allowed states?
-//!                                                                        │ recorded
-//!                                                                        └──▶ each boundary × sampled cuts ──▶ again
+//!   workload ─▶ trace of the devices ─▶ each boundary × each cut ─▶ reopen ─▶ one of the allowed states?
+//!                                             └─ recording of the recovery ─▶ boundaries × cuts ─▶ again
 //! ```
 //!
-//! A cut is tried where the next event is a flush, a mark or the end. A cut between two writes leaves a subset of what
-//! is pending at the boundary after them, so every prefix is among what is tried there.
+//! The judge tries cuts where the next event is a flush, a mark or the end. The changes pending between two
+//! writes are a subset of those pending at the next boundary, so the cuts there include those between writes.
 
 mod judge;
 mod small;

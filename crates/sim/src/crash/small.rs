@@ -32,13 +32,13 @@ impl SmallWorkloads {
         Ok(SmallWorkloads { shape, world: closed(session)?, model, workloads: workloads() })
     }
 
-    /// How many workloads there are.
+    /// The number of workloads.
     #[must_use]
     pub fn workloads(&self) -> usize {
         self.workloads.len()
     }
 
-    /// Tries every crash state of a workload, and returns how many there were.
+    /// Tries every crash state of a workload, and returns their number.
     ///
     /// # Errors
     /// The first violation.

@@ -1,4 +1,4 @@
-//! A workload, recorded: what the devices underwent, and the states that the model went through.
+//! A recorded workload: the events of the devices, and the states of the model.
 
 use warpfire_sim_env::{Recording, SimWorld};
 
@@ -9,19 +9,20 @@ use crate::open_transactions::OpenTransactions;
 use crate::session::{Session, Violation};
 use crate::stack::Shape;
 
-/// What a recorded run leaves for the judge. The trace's marks are numbers of states: `2 i + 1` says that the operation that
-/// leads to state `i + 1` begins, `2 i` that state `i` is known to be durable.
+/// A recorded run for the judge. The marks of its trace are numbers of states: `2 i + 1` marks the beginning
+/// of the operation that leads to state `i + 1`, and `2 i` marks that state `i` is durable.
 pub struct Workload {
     /// The devices and the engine.
     pub shape: Shape,
-    /// What happened to the devices.
+    /// The events of the devices.
     pub recording: Recording,
-    /// What happened to the model.
+    /// The states of the model.
     pub history: History,
 }
 
 impl Workload {
-    /// Runs operations on what a world holds, of which `model` is the state, and records them from the open on.
+    /// Opens the filesystem of a world, with `model` as its state, runs operations on it, and records all of
+    /// this.
     ///
     /// # Errors
     /// If the product disagrees with the model while it runs.
@@ -61,6 +62,6 @@ impl Workload {
 
 /// The world of a session after a clean close.
 pub(super) fn closed(session: Session) -> Result<SimWorld, Violation> {
-    session.fs().close().map_err(|e| Violation(format!("can not be closed: {e}")))?;
+    session.fs().close().map_err(|e| Violation(format!("cannot be closed: {e}")))?;
     Ok(session.world.fork())
 }

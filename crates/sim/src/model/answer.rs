@@ -1,4 +1,4 @@
-//! What an operation tells who asks for it: what transactions are judged by.
+//! The answer of an operation: everything that its caller learns. Conflicts of transactions are judged by it.
 
 use warpfire_env::Timestamp;
 use warpfire_fs::FileKind;
@@ -7,22 +7,23 @@ use super::{Body, Errno, FileContent, Model, Name, NodeId, Path, ROOT};
 use crate::op::Op;
 use crate::open_transactions::Slots;
 
-/// What an operation that succeeds tells.
+/// The output of an operation that succeeds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OpOutput {
-    /// That it succeeded.
+    /// Success, and no more.
     Nothing,
-    /// Where something went, or how much.
+    /// An offset or a length.
     Number(u64),
     /// Bytes of a file.
     Bytes(Vec<u8>),
-    /// Names, in order, and what they lead to.
+    /// Names, in order, and the kinds of their nodes.
     Names(Vec<(Name, FileKind)>),
     /// Attributes.
     Stat(Stat),
 }
 
-/// Attributes that calls tell. The times of a directory move with every name in it, so no one relies on them.
+/// Attributes that calls return. The times of a directory are left out: they move with every name in it, so
+/// no transaction conflicts over them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat {
     /// Kind of file.
@@ -39,17 +40,18 @@ pub struct Stat {
     pub times: Option<(Timestamp, Timestamp)>,
 }
 
-/// What an operation told, and which nodes it told of.
+/// An operation's output, and the nodes that it concerns.
 #[derive(Clone, Debug)]
 pub struct ModelAnswer {
     pub(crate) output: Result<OpOutput, Errno>,
     visited: Vec<NodeId>,
-    /// Of attributes: the content, on which the bytes that are allocated depend, though not how.
+    /// For calls that return attributes: the file's content. The number of allocated bytes depends on it in a
+    /// way that the model does not know.
     content_after: Option<FileContent>,
 }
 
 impl ModelAnswer {
-    /// Whether someone who learned one learned the other: `None` if the model can not say.
+    /// Whether a caller learns the same from both answers; `None` if the model does not know.
     pub(crate) fn is_same(&self, other: &ModelAnswer) -> Option<bool> {
         let ModelAnswer { output, visited, content_after } = self;
         if *output != other.output || *visited != other.visited {
@@ -60,7 +62,7 @@ impl ModelAnswer {
 }
 
 impl Model {
-    /// Does an operation as of `now`, and gives all that the caller learns by it.
+    /// Does an operation as of `now`, and returns everything that the caller learns.
     pub fn answer(&mut self, op: &Op, slots: &Slots, now: Timestamp) -> ModelAnswer {
         let mut visited = self.visited(op);
         let made = self.next;
@@ -77,9 +79,11 @@ impl Model {
         ModelAnswer { output, visited, content_after }
     }
 
-    /// The nodes that the operation's paths lead through, those that are listed too.
+    /// The nodes on the operation's paths, and those that it lists.
     fn visited(&self, op: &Op) -> Vec<NodeId> {
         let parent = |path: &'_ Path| path.len().saturating_sub(1);
+        // An operation that changes a name visits the directory, but not the node of the name: with another
+        // node there its caller would learn the same.
         let (first, second) = match op {
             Op::Create(path)
             | Op::Put(path, _)

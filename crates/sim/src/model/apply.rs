@@ -1,4 +1,4 @@
-//! What each operation does to the model.
+//! The effect of each operation on the model.
 
 use warpfire_env::Timestamp;
 use warpfire_fs::FileKind;
@@ -11,16 +11,17 @@ impl Model {
     /// Does an operation as of `now`, as user 0.
     ///
     /// # Errors
-    /// What the product must say too. Nothing has changed then.
+    /// The error that the product must return too. The model has not changed then.
     pub fn apply(&mut self, op: &Op, slots: &Slots, now: Timestamp) -> Result<OpOutput, Errno> {
         match op {
+            // The offset comes from before the append; the append then fails where there is no file.
             Op::Append(path, fill) => {
                 let end = self.size_bytes(path);
                 self.change(path, now, |c| {
                     c.write(c.size_bytes(), &fill.bytes());
                     Ok(())
                 })?;
-                Ok(OpOutput::Number(end.expect("what was appended to is a file")))
+                Ok(OpOutput::Number(end.expect("an append succeeds on a file only")))
             }
             Op::Write(path, offset, fill) => {
                 self.change(path, now, |c| {
@@ -31,9 +32,10 @@ impl Model {
             }
             Op::CopyRange(from, span, to, at) => self.copy_range(from, *span, to, *at, now),
             Op::Paste(slot, path, at) => {
-                let bytes = slots.get(slot).expect("what is pasted is there");
+                let bytes = slots.get(slot).expect("only a slot with a value is pasted");
                 let content = self.content(self.lookup(path)?)?;
                 let at = at.unwrap_or(content.size_bytes());
+                // As for a write of no bytes: times and size stay.
                 if !bytes.is_empty() {
                     self.change(path, now, |c| {
                         c.write(at, bytes);
@@ -49,7 +51,7 @@ impl Model {
             Op::Read(path, span) | Op::Yank(path, span, _) => {
                 let content = self.content(self.lookup(path)?)?;
                 let len = span.len.min(content.size_bytes().saturating_sub(span.offset));
-                let len = usize::try_from(len).expect("what is read at once is short");
+                let len = usize::try_from(len).expect("a single read is short");
                 Ok(OpOutput::Bytes(content.read(span.offset, len)))
             }
             Op::List(path) => self.list(path),
@@ -58,9 +60,10 @@ impl Model {
         }
     }
 
-    /// Does what tells nothing but that it was done.
+    /// Does an operation that returns only its success.
     fn change_only(&mut self, op: &Op, now: Timestamp) -> Result<(), Errno> {
         match op {
+            // The permissions are those that `drive` passes to the product; a symbolic link always has 0o777.
             Op::Create(path) => {
                 self.make(path, FileKind::Regular, 0o644, Body::File(FileContent::default()), now).map(drop)
             }
@@ -149,7 +152,7 @@ impl Model {
         }
     }
 
-    /// Gives how many bytes there were.
+    /// Copies a range, and returns the number of bytes.
     fn copy_range(
         &mut self,
         from: &Path,
@@ -158,13 +161,15 @@ impl Model {
         at: u64,
         now: Timestamp,
     ) -> Result<OpOutput, Errno> {
-        let (from, target) = (self.lookup(from)?, self.lookup(to)?);
+        let from = self.lookup(from)?;
+        let target = self.lookup(to)?;
         let source = self.content(from)?;
         self.content(target)?;
         let len = span.len.min(source.size_bytes().saturating_sub(span.offset));
         if from == target && span.offset < at + len && at < span.offset + len {
             return Err(Errno(libc::EINVAL));
         }
+        // Read as a whole first: source and target may be parts of one file.
         let bytes = source.read(span.offset, usize::try_from(len).expect("copies are small"));
         if !bytes.is_empty() {
             self.change(to, now, |c| {

@@ -1,7 +1,8 @@
-//! A file's bytes, as plainly as a sparse file can be kept: pages by number.
+//! A file's bytes in the model: a sparse file as pages by number.
 //!
 //! # Invariants
-//! 1. No page is all zeros: a hole and written zeros read alike and are kept alike.
+//! 1. No page is all zeros. A hole and written zeros read alike, and are equal here
+//!    (`tests::written_zeros_are_no_different_from_a_hole`).
 //! 2. Bytes past `size_bytes` are zero.
 
 use std::collections::BTreeMap;
@@ -50,7 +51,7 @@ impl FileContent {
         }
     }
 
-    /// Cuts the file off, or lets it grow by a hole.
+    /// Shortens the file, or lets it grow by a hole.
     pub fn truncate(&mut self, size_bytes: u64) {
         self.size_bytes = size_bytes;
         self.pages.split_off(&size_bytes.div_ceil(PAGE));
@@ -76,7 +77,7 @@ impl FileContent {
         }
     }
 
-    /// Puts a hole at an offset and moves what follows back.
+    /// Puts a hole at an offset, and moves the bytes after it back.
     pub fn insert(&mut self, offset: u64, len: u64) {
         if !offset.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) {
             return self.splice(offset, 0, len);
@@ -86,7 +87,7 @@ impl FileContent {
         self.size_bytes += len;
     }
 
-    /// Takes a range out and moves what follows forward.
+    /// Takes a range out, and moves the bytes after it forward.
     pub fn collapse(&mut self, offset: u64, len: u64) {
         if !offset.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) {
             return self.splice(offset, len, 0);
@@ -99,7 +100,8 @@ impl FileContent {
 
     /// Replaces `gone` bytes at an offset by a hole of `hole` bytes.
     fn splice(&mut self, offset: u64, gone: u64, hole: u64) {
-        let (from, size_after) = (offset + gone, self.size_bytes - gone + hole);
+        let from = offset + gone;
+        let size_after = self.size_bytes - gone + hole;
         let behind = self.pages.range(from / PAGE..);
         let behind: Vec<(u64, Vec<u8>)> = behind
             .map(|(page, _)| {
@@ -166,13 +168,13 @@ impl Hash for FileContent {
 mod tests {
     use super::*;
 
-    /// The same as `FileContent`, over one vector.
+    /// The content as one vector.
     fn plain(content: &FileContent) -> Vec<u8> {
         content.read(0, usize::try_from(content.size_bytes()).unwrap())
     }
 
     #[test]
-    fn shifts_are_what_they_are_on_a_vector() {
+    fn shifts_agree_with_shifts_of_a_vector() {
         let mut content = FileContent::default();
         let mut bytes: Vec<u8> = (0..20_000u32).map(|n| (n % 251) as u8 + 1).collect();
         content.write(0, &bytes);

@@ -1,4 +1,4 @@
-//! Errors as the operating system counts them, so that model and product can be compared.
+//! Error numbers of the operating system, by which errors of model and product are compared.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub struct Errno(pub i32);
 impl Errno {
     /// The pool is full.
     pub const NO_SPACE: Errno = Errno(libc::ENOSPC);
-    /// Bytes can not be read or do not verify.
+    /// Bytes cannot be read or do not verify.
     pub const IO: Errno = Errno(libc::EIO);
     /// The store has latched read-only.
     pub const READ_ONLY: Errno = Errno(libc::EROFS);

@@ -1,10 +1,10 @@
-//! What a filesystem is, as plainly as it can be said: nodes by number, each whole in memory.
+//! The model: a filesystem in its plainest form, nodes by number, each whole in memory.
 //!
-//! It is the oracle of every test here. A copy of a [`Model`] shares its nodes and costs one pointer for each, so a
-//! workload keeps one for each of its operations.
+//! It is the oracle of every test here. A copy of a [`Model`] shares its nodes and costs one pointer for
+//! each, so a workload keeps a copy for each of its operations.
 //!
 //! # Invariants
-//! 1. Node 0 is the root directory. Every other node has `links` names, or a directory that holds it once.
+//! 1. Node 0 is the root directory. Every other node has `links` names; a directory has one name.
 //! 2. An operation that fails changes nothing.
 
 mod answer;
@@ -35,7 +35,7 @@ type NodeId = u64;
 
 const ROOT: NodeId = 0;
 
-/// A fork makes fewer nodes than these bits count.
+/// Bits of a node's number below the number of its fork. No fork makes 2^32 nodes.
 const FORK_BITS: u32 = 32;
 
 /// Longest name.
@@ -70,7 +70,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// A filesystem that was made just now and holds nothing.
+    /// A new, empty filesystem.
     #[must_use]
     pub fn new(now: Timestamp) -> Self {
         let root = ModelNode {
@@ -87,19 +87,21 @@ impl Model {
         Model { nodes: BTreeMap::from([(ROOT, Arc::new(root))]), next: ROOT + 1 }
     }
 
-    /// A copy whose new nodes have numbers of their own, by the number of the copy.
+    /// A copy for a transaction. The copy's number is part of the numbers of its new nodes, so that no two
+    /// forks make the same node.
     #[must_use]
     pub(crate) fn fork(&self, number: u64) -> Model {
         Model { nodes: self.nodes.clone(), next: number << FORK_BITS }
     }
 
-    /// What becomes of this if a fork that began here takes its place.
+    /// The nodes of a fork, as the next state of this model.
     #[must_use]
     pub(crate) fn replaced_by(&self, fork: Model) -> Model {
         Model { nodes: fork.nodes, next: self.next }
     }
 
-    /// Takes over the times of directories that `find` knows: when several changed a directory at once, which of their times it has is not laid down.
+    /// Takes over the times of directories from the product, through `find`. When several transactions change
+    /// a directory, no rule determines which of their times it has.
     pub(crate) fn take_times_of_directories<E>(
         &mut self,
         mut find: impl FnMut(&Path) -> Result<(Timestamp, Timestamp), E>,
@@ -119,13 +121,13 @@ impl Model {
         self.nodes.len()
     }
 
-    /// Whether nothing but the root exists.
+    /// Whether only the root exists.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 1
     }
 
-    /// Every path and what kind of node it leads to, in order, the root first.
+    /// Every path and the kind of its node, in order, the root first.
     #[must_use]
     pub fn paths(&self) -> Vec<(Path, FileKind)> {
         let mut found = Vec::new();

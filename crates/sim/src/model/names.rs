@@ -12,7 +12,7 @@ impl Model {
         path.iter().try_fold(ROOT, |dir, name| self.find(dir, name)?.ok_or(Errno(libc::ENOENT)))
     }
 
-    /// What a name in a directory leads to.
+    /// The node of a name in a directory.
     pub(super) fn find(&self, dir: NodeId, name: &Name) -> Result<Option<NodeId>, Errno> {
         let Body::Directory(names) = &self.node(dir).body else { return Err(Errno(libc::ENOTDIR)) };
         if name.len() > NAME_BYTES_MAX {
@@ -21,7 +21,7 @@ impl Model {
         Ok(names.get(name).copied())
     }
 
-    /// The directory that holds the path's last name, that name, and what it leads to.
+    /// The directory of the path's last name, that name, and its node if there is one.
     fn place<'a>(&self, path: &'a Path) -> Result<(NodeId, &'a Name, Option<NodeId>), Errno> {
         let (name, parent) = path.split_last().expect("the root is never named by an operation on names");
         let dir = self.lookup(parent)?;
@@ -53,6 +53,7 @@ impl Model {
             return Err(Errno(libc::EEXIST));
         }
         let is_dir = kind == FileKind::Directory;
+        // After every check: an operation that fails takes no number.
         let id = self.next;
         self.next += 1;
         let node = ModelNode {
@@ -126,6 +127,7 @@ impl Model {
         let (to_dir, to_name, target) = self.place(to)?;
         let source = source.ok_or(Errno(libc::ENOENT))?;
         let exchange = mode == RenameMode::Exchange;
+        // The order of the checks is part of the model: it determines the error where several apply.
         if mode == RenameMode::NoReplace && target.is_some() {
             return Err(Errno(libc::EEXIST));
         }
@@ -164,6 +166,7 @@ impl Model {
         found
     }
 
+    /// Counts a move of a node between directories. A directory counts in the links of its parent.
     fn moved(&mut self, id: NodeId, from_dir: NodeId, to_dir: NodeId, now: Timestamp) {
         let node = self.node_mut(id);
         node.ctime = now;
@@ -173,7 +176,7 @@ impl Model {
         }
     }
 
-    /// Takes away what a rename replaces.
+    /// Removes the node that a rename replaces.
     fn replace(
         &mut self,
         source: NodeId,

@@ -1,4 +1,4 @@
-//! All that can be seen of a filesystem, by path: what model and product are compared by.
+//! A picture of a filesystem: everything visible, by path. Model and product are compared by their pictures.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,7 +8,7 @@ use warpfire_fs::FileKind;
 
 use super::{Body, FileContent, Model, Name, NodeId, Path, ROOT};
 
-/// What is seen at one path.
+/// Everything visible at one path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PictureEntry {
     /// Kind of file.
@@ -42,12 +42,12 @@ impl Hash for PictureEntry {
 /// A whole filesystem, by path.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Picture {
-    /// What is seen at each path; the root's is empty.
+    /// The entry of each path; the root has the empty path.
     pub entries: BTreeMap<Path, PictureEntry>,
 }
 
 impl Picture {
-    /// Equal pictures have equal digests, and others do not in practice.
+    /// A digest. Equal pictures have equal digests, and in practice no others do.
     #[must_use]
     pub fn digest(&self) -> u64 {
         // The hasher's keys are fixed, so that a seed replays.
@@ -56,14 +56,14 @@ impl Picture {
         hasher.finish()
     }
 
-    /// Leaves out the times of directories.
+    /// Sets the times of directories to zero, so that pictures compare without them.
     pub(crate) fn clear_times_of_directories(&mut self) {
         for entry in self.entries.values_mut().filter(|entry| entry.kind == FileKind::Directory) {
             (entry.mtime, entry.ctime) = (Timestamp::default(), Timestamp::default());
         }
     }
 
-    /// How `found` differs from this picture, a line for each path; empty if it does not.
+    /// The differences of `found` from this picture, a line for each path; empty if there are none.
     #[must_use]
     pub fn differences(&self, found: &Picture) -> String {
         let mut out = String::new();
@@ -95,7 +95,7 @@ fn entry_difference(wanted: &PictureEntry, found: &PictureEntry) -> String {
     format!("wanted {:?}, found {:?}", brief(wanted), brief(found))
 }
 
-/// A path as a person reads it; long names are cut.
+/// A path as a person reads it. Long names are shortened.
 #[must_use]
 pub fn show_path(path: &Path) -> String {
     if path.is_empty() {
@@ -106,7 +106,7 @@ pub fn show_path(path: &Path) -> String {
         out.push('/');
         let text = String::from_utf8_lossy(name);
         match text.char_indices().nth(24) {
-            Some((cut, _)) => out.push_str(&format!("{}…({} bytes)", &text[..cut], name.len())),
+            Some((end, _)) => out.push_str(&format!("{}…({} bytes)", &text[..end], name.len())),
             None => out.push_str(&text),
         }
     }
@@ -114,10 +114,12 @@ pub fn show_path(path: &Path) -> String {
 }
 
 impl Model {
-    /// All that can be seen of the model.
+    /// The picture of the model.
     #[must_use]
     pub fn picture(&self) -> Picture {
         let mut picture = Picture::default();
+        // Node numbers differ between model and product, so hard links are compared by the first path of a
+        // node.
         let mut first: BTreeMap<NodeId, Path> = BTreeMap::new();
         self.walk(ROOT, &mut Vec::new(), &mut |path, id| {
             let node = self.node(id);

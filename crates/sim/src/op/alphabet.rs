@@ -1,7 +1,7 @@
-//! The small world in which every workload of one and two operations is tried.
+//! The namespace and the operations of the small workloads: every one of one and two operations is tried.
 //!
-//! All known crash bugs of kernel filesystems showed with at most three operations on a handful of names (Mohan
-//! and others, OSDI 2018), so the letters are operations on a few names, each able to disturb another.
+//! All known crash bugs of kernel filesystems showed with at most three operations on a handful of names
+//! (Mohan and others, OSDI 2018). So the alphabet is operations on a few names, each able to disturb another.
 
 use warpfire_fs::RenameMode;
 
@@ -16,8 +16,8 @@ fn fill(len: usize, seed: u64) -> Fill {
     Fill { len, seed }
 }
 
-/// What is there, and durable, before each workload: a small file, one that does not ride in metadata, a second name,
-/// an empty directory and a full one.
+/// The operations that make the namespace, which is durable before each workload: a small file, one too large
+/// to be inline, a second name, an empty directory and a full one.
 #[must_use]
 pub fn namespace() -> Vec<Op> {
     vec![
@@ -36,6 +36,7 @@ pub fn namespace() -> Vec<Op> {
 pub fn alphabet() -> Vec<Op> {
     let span = |offset, len| Span { offset, len };
     let replace = RenameMode::Replace;
+    // Sizes lie on both sides of the inline limit, and names collide with those of the namespace.
     vec![
         Op::Create(path("/new")),
         Op::Put(path("/new"), fill(50_000, 5)),

@@ -1,4 +1,4 @@
-//! Drawing operations: mostly such as make sense for what is there, and some that do not.
+//! Draws operations: most fit the present state, and some do not.
 
 use warpfire_fs::{FileKind, RenameMode};
 use warpfire_sim_env::SimRandom;
@@ -7,20 +7,20 @@ use super::{Fill, Op, Span};
 use crate::model::{Model, Name, PAGE, Path};
 use crate::open_transactions::OpenTransactions;
 
-/// What may be drawn.
+/// The limits of a draw.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Menu {
     /// Nodes above which new ones are drawn rarely.
     pub nodes: usize,
     /// Longest write.
     pub write_bytes_max: u64,
-    /// Offsets of writes lie below this; a few lie anywhere.
+    /// Offsets of writes lie below this, except a few.
     pub offset_max: u64,
-    /// Whether the store is closed and opened now and then.
+    /// Whether the store is sometimes closed and opened.
     pub reopens: bool,
     /// One operation in so many is a sync.
     pub one_sync_in: u64,
-    /// Of a hundred operations so many are about transactions, slices and reading.
+    /// Of a hundred operations, the number on transactions, slices and reading.
     pub together: u64,
 }
 
@@ -34,7 +34,7 @@ impl Menu {
         one_sync_in: 6,
         together: 40,
     };
-    /// Files of all sizes, past the size at which bytes stop riding in metadata and past a region.
+    /// Files of all sizes: inline, past that, and past a region.
     pub const WIDE: Menu = Menu {
         nodes: 60,
         write_bytes_max: 200_000,
@@ -62,13 +62,13 @@ pub struct OpSource {
 }
 
 impl OpSource {
-    /// The operations that a seed names.
+    /// The operations of a seed.
     #[must_use]
     pub fn new(seed: u64, menu: Menu) -> Self {
         OpSource { random: SimRandom::new(seed), menu }
     }
 
-    /// The next operation on what the model shows, and on what is open.
+    /// The next operation, for this state of the model and these open transactions.
     pub fn next(&self, model: &Model, open_transactions: &OpenTransactions) -> Op {
         if self.random.one_in(self.menu.one_sync_in) {
             return Op::Sync;
@@ -128,7 +128,7 @@ impl OpSource {
         Fill { len, seed: self.random.below(u64::MAX) }
     }
 
-    /// A path of a kind that exists; now and then, or if there is none, one that does not.
+    /// An existing path of a wanted kind. One time in 30, or if there is none, a path that need not exist.
     pub(super) fn any(&self, all: &[(Path, FileKind)], wanted: impl Fn(FileKind) -> bool) -> Path {
         let fitting: Vec<&Path> = all
             .iter()
@@ -146,7 +146,7 @@ impl OpSource {
         self.any(all, |kind| kind == FileKind::Regular)
     }
 
-    /// A path that may not exist yet, in a directory; now and then below something else.
+    /// A path in a directory that need not exist yet. One time in 40, a path below any node.
     fn fresh(&self, all: &[(Path, FileKind)]) -> Path {
         let odd = self.random.one_in(40);
         let parents: Vec<&Path> = all
@@ -156,7 +156,8 @@ impl OpSource {
             .collect();
         let nth = self.random.below(parents.len() as u64);
         let mut path = parents[usize::try_from(nth).expect("an index")].clone();
-        // A name that is too long in what is no directory breaks two rules, and either may be told.
+        // Below a node that is no directory, a name that is too long would break two rules, and either error
+        // is right.
         path.push(if odd { vec![b'a'] } else { self.name() });
         path
     }
@@ -189,7 +190,7 @@ impl OpSource {
         }
     }
 
-    /// Changes which bytes a file has other than by writing.
+    /// An operation that changes a file's size or bytes other than by writing.
     fn reshape(&self, model: &Model, all: &[(Path, FileKind)]) -> Op {
         let path = self.file(all);
         let size = model.size_bytes(&path).unwrap_or(0);
@@ -226,7 +227,7 @@ impl OpSource {
         match r.below(8) {
             0 => Op::SetMode(path, number(0o1000)),
             1 => Op::SetOwner(path, number(100), number(100)),
-            // From 1901 to 2174, so before and after what the clock says.
+            // From 1901 to 2174, so before and after the time of the clock.
             2 => Op::SetTime(path, i64::try_from(r.below(1 << 33)).expect("small") - (1 << 31)),
             3..6 => {
                 let name = format!("user.{}", number(5)).into_bytes();

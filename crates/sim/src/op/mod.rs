@@ -1,4 +1,4 @@
-//! What is done to a filesystem: operations as data, so that they can be drawn, listed, replayed and shown.
+//! Operations on a filesystem as data, so that they can be drawn, listed, replayed and shown.
 
 mod alphabet;
 mod draw;
@@ -14,12 +14,12 @@ pub use alphabet::{alphabet, namespace};
 pub use draw::{Menu, OpSource};
 pub use together::{SLOTS, TRANSACTIONS_MAX};
 
-/// Bytes that a number names: `len` of them, never zero, the same each time.
+/// Bytes that a seed determines. None of them is zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fill {
-    /// How many.
+    /// The number of bytes.
     pub len: usize,
-    /// Which.
+    /// The seed of the bytes.
     pub seed: u64,
 }
 
@@ -31,7 +31,7 @@ impl Fill {
         let mut word = self.seed;
         while bytes.len() < self.len {
             word = mix(word.wrapping_add(1));
-            // No byte is zero, so that a lost page is never mistaken for what was written.
+            // No byte is zero, so that a lost page never passes for written bytes.
             bytes.extend_from_slice(&(word | 0x0101_0101_0101_0101).to_le_bytes());
         }
         bytes.truncate(self.len);
@@ -42,24 +42,24 @@ impl Fill {
 /// A range of a file, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// First byte.
+    /// The first byte.
     pub offset: u64,
-    /// How many.
+    /// The number of bytes.
     pub len: u64,
 }
 
-/// A transaction among those that are open at once.
+/// The number of a transaction among those that are open at once.
 pub type Tx = u8;
 
-/// A place for a yanked value.
+/// The number of a slot for a yanked value.
 pub type Slot = u8;
 
-/// What a transaction is begun for.
+/// The kind of a new transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begin {
-    /// To change something.
+    /// It may change the filesystem.
     Changes,
-    /// To see everything as it is at that moment.
+    /// It is read-only.
     Reads,
 }
 
@@ -68,9 +68,9 @@ pub enum Begin {
 pub enum End {
     /// Its changes become visible.
     Commit,
-    /// They are durable too.
+    /// Its changes become visible and durable.
     CommitDurable,
-    /// They are given up.
+    /// Its changes are dropped.
     Abort,
 }
 
@@ -121,7 +121,7 @@ pub enum Op {
     SetXattr(Path, Name, Fill),
     /// Removes an extended attribute.
     RemoveXattr(Path, Name),
-    /// Writes at the end without asking where that is.
+    /// Writes at the end, and does not learn the offset.
     AppendBlindly(Path, Fill),
     /// Reads a range.
     Read(Path, Span),
@@ -129,11 +129,11 @@ pub enum Op {
     List(Path),
     /// Reads attributes.
     Stat(Path),
-    /// Takes a range as a value, in the place of what the slot held.
+    /// Yanks a range as a value, which replaces the slot's value.
     Yank(Path, Span, Slot),
     /// Writes a slot's value at an offset, or at the end.
     Paste(Slot, Path, Option<u64>),
-    /// Lets go of a slot's value.
+    /// Drops a slot's value.
     DropValue(Slot),
     /// Begins a transaction.
     Begin(Tx, Begin),
@@ -143,7 +143,7 @@ pub enum Op {
     Mark(Tx),
     /// Goes back to the transaction's savepoint of this number.
     Back(Tx, usize),
-    /// Compares all that a transaction sees with what it must see.
+    /// Compares everything that a transaction sees with its fork of the model.
     Observe(Tx),
     /// Ends a transaction.
     End(Tx, End),
@@ -158,7 +158,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether everything that came before is durable once this has returned without an error.
+    /// Whether every operation before this one is durable once this one succeeds.
     #[must_use]
     pub fn makes_durable(&self) -> bool {
         matches!(self, Op::Fsync(_) | Op::Sync | Op::Reopen | Op::End(_, End::CommitDurable))

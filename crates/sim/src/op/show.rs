@@ -8,6 +8,7 @@ use crate::model::show_path;
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let p = show_path;
+        // One line each: a violation lists the last operations, to be read and to be compared between runs.
         match self {
             Op::Create(path) => write!(f, "create {}", p(path)),
             Op::Put(path, fill) => write!(f, "put {} ({} bytes)", p(path), fill.len),
@@ -48,7 +49,7 @@ impl fmt::Display for Op {
             }
             Op::Paste(slot, path, Some(at)) => write!(f, "paste slice {slot} to {} at {at}", p(path)),
             Op::Paste(slot, path, None) => write!(f, "append slice {slot} to {}", p(path)),
-            Op::DropValue(slot) => write!(f, "let slice {slot} go"),
+            Op::DropValue(slot) => write!(f, "drop slice {slot}"),
             Op::Begin(tx, begin) => write!(f, "begin transaction {tx}: {begin:?}"),
             Op::In(tx, op) => write!(f, "in {tx}: {op}"),
             Op::Mark(tx) => write!(f, "savepoint in {tx}"),

@@ -1,4 +1,4 @@
-//! Drawing what goes on beside other things: transactions that stay open, values that are kept, reads.
+//! Draws operations on state that stays open over others: transactions, yanked values; and reads.
 
 use warpfire_fs::FileKind;
 
@@ -6,10 +6,10 @@ use super::{Begin, End, Op, OpSource, Slot, Span, Tx};
 use crate::model::{Model, PAGE, Path};
 use crate::open_transactions::OpenTransactions;
 
-/// Transactions that are open at once.
+/// Most transactions that are open at once.
 pub const TRANSACTIONS_MAX: Tx = 3;
 
-/// Values that are kept at once.
+/// Most values that are open at once.
 pub const SLOTS: Slot = 4;
 
 impl OpSource {
@@ -86,7 +86,7 @@ impl OpSource {
         }
     }
 
-    /// A range of a file, now and then past its end.
+    /// A range of a file, which may reach past its end.
     fn span(&self, model: &Model, path: &Path) -> Span {
         let size = model.size_bytes(path).unwrap_or(0);
         let offset = self.random.below(size + PAGE);

@@ -1,4 +1,4 @@
-//! What the product says beside what the model says.
+//! Compares the product's answer with the model's.
 
 use warpfire_fs::{FsError, YankedSlice};
 
@@ -6,13 +6,13 @@ use super::{StepOutcome, is_fault};
 use crate::drive::errno_of;
 use crate::model::{Errno, OpOutput};
 
-/// How an operation ended that ended as it may.
+/// An outcome of an operation that is no violation by itself.
 pub(super) enum Comparison {
-    /// As the model says; with what was yanked.
+    /// The product agrees with the model. Holds the value that was yanked.
     Agreed(Option<YankedSlice>),
     /// The pool is full.
     Refused,
-    /// A device's fault came through.
+    /// The operation failed because devices failed.
     Faulted(FsError),
 }
 
@@ -26,7 +26,7 @@ impl From<Comparison> for StepOutcome {
     }
 }
 
-/// Says how they differ, if they may not.
+/// Compares the answers. The error is the difference, as text.
 pub(super) fn compare(
     wanted: &Result<OpOutput, Errno>,
     result: Result<(OpOutput, Option<YankedSlice>), FsError>,
@@ -34,14 +34,14 @@ pub(super) fn compare(
     match (wanted, result) {
         (Ok(wanted), Ok((output, yanked))) if *wanted == output => Ok(Comparison::Agreed(yanked)),
         (Ok(wanted), Ok((output, _))) => {
-            Err(format!("it must tell {}; it tells {}", show(wanted), show(&output)))
+            Err(format!("it must return {}; it returns {}", show(wanted), show(&output)))
         }
         (Err(wanted), Err(result)) if *wanted == errno_of(&result) => Ok(Comparison::Agreed(None)),
         (_, Err(FsError::NoSpace)) => Ok(Comparison::Refused),
         (_, Err(result)) if is_fault(&result) => Ok(Comparison::Faulted(result)),
-        (Ok(_), Err(result)) => Err(format!("it must succeed; it says: {result}")),
-        (Err(wanted), Ok(_)) => Err(format!("it must fail ({wanted}); it succeeds")),
-        (Err(wanted), Err(result)) => Err(format!("it must fail with '{wanted}'; it says: {result}")),
+        (Ok(_), Err(result)) => Err(format!("it must succeed; it fails with '{result}'")),
+        (Err(wanted), Ok(_)) => Err(format!("it must fail with '{wanted}'; it succeeds")),
+        (Err(wanted), Err(result)) => Err(format!("it must fail with '{wanted}'; it fails with '{result}'")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! One run of the product beside the model: each answer is compared, and everything that can be seen, when asked.
+//! One run of the product beside the model. Each answer is compared; `check` compares everything visible.
 
 mod compare;
 mod transactions;
@@ -19,10 +19,10 @@ use crate::open_transactions::OpenTransactions;
 use crate::stack::{Shape, SimFs, overwrite};
 use compare::{Comparison, compare};
 
-/// Time that passes before each operation: enough to tell two times apart.
+/// Time that passes before each operation, so that no two operations have the same time.
 const STEP_NANOS: u64 = 1_000_001;
 
-/// Something that must not be.
+/// A broken promise of the product, as text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation(pub String);
 
@@ -34,14 +34,17 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// How an operation ended that neither failed as it must nor did what it must.
+/// Words of a violation of `find_state` for a part of the filesystem that cannot be read.
+pub(crate) const UNREADABLE: &str = "cannot be read";
+
+/// An outcome of an operation that is no violation by itself.
 #[derive(Debug)]
 pub enum StepOutcome {
-    /// As the model says.
+    /// The product agrees with the model.
     Agreed,
-    /// The pool is full; nothing has changed.
+    /// The pool is full; the filesystem has not changed.
     Refused,
-    /// A device's fault came through. The operation may have taken place or not.
+    /// The operation failed because devices failed. It may have taken place or not.
     Faulted(FsError),
 }
 
@@ -52,7 +55,7 @@ pub struct Session {
     shape: Shape,
     fs: Option<Arc<SimFs>>,
     open_transactions: OpenTransactions,
-    /// What the model says.
+    /// The states of the model.
     pub history: History,
 }
 
@@ -60,10 +63,10 @@ impl Session {
     /// Makes a pool on blank devices.
     ///
     /// # Errors
-    /// If it can not be made.
+    /// If it cannot be made.
     pub fn make(shape: Shape, seed: u64) -> Result<Self, Violation> {
         let world = shape.world(seed);
-        let fs = shape.make(&world).map_err(|e| Violation(format!("can not make {shape}: {e}")))?;
+        let fs = shape.make(&world).map_err(|e| Violation(format!("cannot make {shape}: {e}")))?;
         let model = Model::new(world.clock().now());
         Ok(Session {
             world,
@@ -74,10 +77,10 @@ impl Session {
         })
     }
 
-    /// A session in another world, whose devices hold the model's state.
+    /// A session in a world with devices that hold the model's state.
     ///
     /// # Errors
-    /// If it can not be opened, or holds something else.
+    /// If it cannot be opened, or holds another state.
     pub fn resume(shape: Shape, world: SimWorld, model: Model) -> Result<Self, Violation> {
         let mut session = Session {
             world,
@@ -97,10 +100,10 @@ impl Session {
     /// After a failed open.
     #[must_use]
     pub fn fs(&self) -> &Arc<SimFs> {
-        self.fs.as_ref().expect("a session whose open failed is not used any more")
+        self.fs.as_ref().expect("a session is not used after its open has failed")
     }
 
-    /// What is open beside it.
+    /// The transactions and values that are open.
     #[must_use]
     pub fn open_transactions(&self) -> &OpenTransactions {
         &self.open_transactions
@@ -108,26 +111,26 @@ impl Session {
 
     fn open(&mut self) -> Result<(), Violation> {
         let opened = self.shape.open(&self.world);
-        self.fs = Some(Arc::new(opened.map_err(|e| Violation(format!("can not be opened: {e}")))?));
+        self.fs = Some(Arc::new(opened.map_err(|e| Violation(format!("cannot be opened: {e}")))?));
         Ok(())
     }
 
-    /// Does an operation to both and compares what they say.
+    /// Does an operation on both sides, and compares the answers.
     ///
     /// # Errors
-    /// If the product says something else than the model, other than that the pool is full.
+    /// If the answers differ, unless the pool is full.
     pub fn step(&mut self, op: &Op) -> Result<StepOutcome, Violation> {
         let outcome = self.try_step(op)?;
         if let StepOutcome::Faulted(e) = outcome {
-            return Err(self.disagreement(op, &format!("the product says: {e}")));
+            return Err(self.disagreement(op, &format!("the product fails with '{e}'")));
         }
         Ok(outcome)
     }
 
-    /// As `step`, where devices may fail.
+    /// As `step`, with devices that may fail.
     ///
     /// # Errors
-    /// If the product says something else than the model for another reason than a device's fault.
+    /// If the answers differ, unless the pool is full or devices failed.
     pub fn try_step(&mut self, op: &Op) -> Result<StepOutcome, Violation> {
         let clock = self.world.clock();
         clock.advance(STEP_NANOS);
@@ -142,6 +145,7 @@ impl Session {
         };
         let outcome = compare(&wanted, result).map_err(|why| self.disagreement(op, &why))?;
         match &outcome {
+            // Only an acknowledged sync limits the states that a crash may leave.
             Comparison::Agreed(yanked) => {
                 self.open_transactions.note(op, yanked.as_ref(), &wanted);
                 if op.makes_durable() && wanted.is_ok() {
@@ -171,7 +175,7 @@ impl Session {
         Ok(())
     }
 
-    /// Compares everything that can be seen with the newest state.
+    /// Compares everything visible with the newest state, and checks the devices.
     ///
     /// # Errors
     /// If anything differs.
@@ -187,18 +191,19 @@ impl Session {
     /// If not.
     pub fn check_devices(&self) -> Result<(), Violation> {
         check_space(self.fs())?;
-        overwrite(&self.world).map_or(Ok(()), |what| Err(Violation(what)))
+        overwrite(&self.world).map_or(Ok(()), |overwrite| Err(Violation(overwrite)))
     }
 
-    /// Cuts the power, opens what is left, and goes on from the state that was found.
+    /// Cuts the power, opens the devices again, and goes on from the state found.
     ///
     /// # Errors
-    /// If what is found is no state that a crash may leave.
+    /// If the state found is none that a crash may leave.
     pub fn crash(&mut self, cut: &Cut) -> Result<(), Violation> {
         self.open_transactions.clear();
         self.fs = None;
-        if let Some(what) = overwrite(&self.world) {
-            return Err(Violation(what));
+        // Before the cut: the devices after it have no record of overwrites.
+        if let Some(overwrite) = overwrite(&self.world) {
+            return Err(Violation(overwrite));
         }
         self.world = self.world.cut(cut);
         self.open().map_err(|v| Violation(format!("after a power cut: {v}")))?;
@@ -210,30 +215,30 @@ impl Session {
     }
 }
 
-/// Whether an error says that devices failed, rather than that the request was wrong.
+/// Whether an error reports failed devices, rather than a wrong request.
 #[must_use]
 pub fn is_fault(error: &FsError) -> bool {
     [Errno::IO, Errno::READ_ONLY].contains(&errno_of(error))
 }
 
-/// Which of the allowed states the filesystem shows.
+/// The number of the allowed state that the filesystem shows.
 ///
 /// # Errors
-/// If none, or if something can not be read.
+/// If it shows none of them, or if a part of it cannot be read.
 pub fn find_state(
     fs: &SimFs,
     history: &History,
     allowed: std::ops::RangeInclusive<usize>,
 ) -> Result<usize, Violation> {
-    let found = observe(fs)
-        .map_err(|(path, e)| Violation(format!("{} can not be looked at: {e}", show_path(&path))))?;
+    let found =
+        observe(fs).map_err(|(path, e)| Violation(format!("{} {UNREADABLE}: {e}", show_path(&path))))?;
     history.find(allowed, &found).map_err(Violation)
 }
 
-/// Checks that what is live, garbage and free is all there is.
+/// Checks that live, garbage and free bytes add up to the pool's total.
 ///
 /// # Errors
-/// If not.
+/// If they do not.
 pub fn check_space(fs: &SimFs) -> Result<(), Violation> {
     let space = warpfire_log::LogStore::space(fs.engine().log());
     let sum = space.live_bytes + space.garbage_bytes + space.free_bytes;

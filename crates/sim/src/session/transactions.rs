@@ -1,4 +1,4 @@
-//! Steps of transactions: begun, worked in, ended, each beside its fork of the model.
+//! Steps of transactions: begin, calls inside, end, each beside the fork of the model.
 
 use warpfire_env::Timestamp;
 use warpfire_fs::FsError;
@@ -11,7 +11,7 @@ use crate::observe::observe;
 use crate::op::{Begin, End, Op, Tx};
 
 impl Session {
-    /// Does an operation that is about a transaction; `None` if it is about none.
+    /// Does an operation on a transaction; `None` if it is no such operation.
     pub(super) fn step_of_transaction(
         &mut self,
         op: &Op,
@@ -39,6 +39,8 @@ impl Session {
             Op::End(tx, end) => self.end(op, *tx, *end)?,
             _ => return Ok(None),
         };
+        // Only an end changes the base, and `end` has pushed its own state. Any other operation leads to an
+        // equal state, so that states and operations stay numbered alike.
         if !is_end {
             let unchanged = self.history.model().clone();
             self.history.push_state(op, unchanged);
@@ -85,16 +87,16 @@ impl Session {
             Ok(found) => found,
             Err((_, e)) if is_fault(&e) => return Ok(StepOutcome::Faulted(e)),
             Err((path, e)) => {
-                return Err(self.disagreement(op, &format!("{} can not be looked at: {e}", show_path(&path))));
+                return Err(self.disagreement(op, &format!("{} cannot be read: {e}", show_path(&path))));
             }
         };
-        // Times of directories that wait for the next cut are not seen inside.
+        // Inside, directory times that wait for the next sync point of the base are not visible.
         wanted.clear_times_of_directories();
         found.clear_times_of_directories();
         if found == wanted {
             Ok(StepOutcome::Agreed)
         } else {
-            Err(self.disagreement(op, &format!("it sees something else:\n{}", wanted.differences(&found))))
+            Err(self.disagreement(op, &format!("it differs from the model:\n{}", wanted.differences(&found))))
         }
     }
 
@@ -112,7 +114,7 @@ impl Session {
         };
         let mut fork = open.fork;
         match (fork.committed(&newest), result) {
-            // What has changed nothing may count as done when it began.
+            // A transaction without changes may take its place in the order at its beginning.
             (_, Ok(())) if fork.seems_unchanged() && self.shows(&newest) => self.committed(newest, end),
             (Ok(model), Ok(())) => self.committed(model, end),
             (Err(why), Ok(())) => Err(self.disagreement(op, &format!("it must conflict: {why}"))),
@@ -124,12 +126,13 @@ impl Session {
                 Ok(StepOutcome::Faulted(result))
             }
             (_, Err(result)) => {
-                Err(self.disagreement(op, &format!("each call would tell the same; it says: {result}")))
+                let why = format!("each call would return the same; the commit fails with '{result}'");
+                Err(self.disagreement(op, &why))
             }
         }
     }
 
-    /// Whether this is what can be seen, but for the times of directories.
+    /// Whether the filesystem shows this state, apart from the times of directories.
     fn shows(&self, model: &Model) -> bool {
         let mut wanted = model.picture();
         wanted.clear_times_of_directories();
@@ -139,7 +142,7 @@ impl Session {
         })
     }
 
-    /// A transaction was committed: this is the state.
+    /// Takes the state after a successful commit.
     fn committed(&mut self, mut model: Model, end: End) -> Result<StepOutcome, Violation> {
         let fs = self.fs().clone();
         let times = |path: &Path| -> Result<_, FsError> {
