@@ -3,5 +3,6 @@
 mod clean;
 mod damage;
 mod forged;
+mod format_dump;
 mod rig;
 mod sense;
