@@ -1,9 +1,9 @@
-//! Fills a 4+2 pool on six files with 100-byte files and checks it: rates and peak memory.
+//! Fills a 4+2 pool on six image files with files of 100 bytes, checks it, and prints rates and peak memory.
 //!
 //! `cargo run --release -p warpfire-check --example check_rate -- DIRECTORY FILES [random] [keep]`
 //!
-//! With `random` names come in no order, so that the tables of all runs overlap.
-//! A pool that an earlier run kept is checked again without being filled, so that the peak is the check's own.
+//! With `random` the names come in random order, so that the tables of all runs overlap. With `keep` the pool
+//! stays. The next run then only checks it, and the peak memory is that of the check alone.
 
 use std::error::Error;
 use std::path::Path;
@@ -19,7 +19,7 @@ use warpfire_pool::{CreateOptions, Pool};
 
 const DEVICES: usize = 6;
 
-/// Flash for each file, with room for what compaction has not cleaned yet.
+/// Flash for each file, with room for garbage that is not cleaned yet.
 const BYTES_PER_FILE: u64 = 2048;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -27,9 +27,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let directory = arguments.next().ok_or("which directory?")?;
     let files: u64 = arguments.next().ok_or("how many files?")?.parse()?;
     let words: Vec<String> = arguments.collect();
-    let (keep, random) = (words.iter().any(|w| w == "keep"), words.iter().any(|w| w == "random"));
+    let keep = words.iter().any(|w| w == "keep");
+    let random = words.iter().any(|w| w == "random");
     let paths: Vec<_> = (0..DEVICES).map(|n| Path::new(&directory).join(format!("flash{n}"))).collect();
     let exists = paths.iter().all(|p| p.exists());
+    // k = 4, so each device takes a quarter; the rest is for roots, the commit log and compaction.
     let size = ((files * BYTES_PER_FILE) / 4).next_multiple_of(64 << 20) + (256 << 20);
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     for path in &paths {

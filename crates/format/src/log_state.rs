@@ -70,6 +70,8 @@ impl LogState {
     #[must_use]
     pub fn encode(&self, client: &[u8]) -> Vec<u8> {
         self.verify().expect("only a log state that decodes is written");
+        // The counts and numbers stand in one block of fixed width; the descriptors follow without lengths,
+        // because each of them says where it ends.
         let count = |n: usize| u32::try_from(n).expect("fewer than 2^32 segments").to_le_bytes();
         let mut out = Vec::with_capacity(128 + client.len() + 64 * (self.chain.len() + self.segments.len()));
         out.extend_from_slice(&MAGIC);

@@ -1,4 +1,4 @@
-//! What the engine makes is clean, at every stage of a pool's life.
+//! A pool of the engine is clean at every stage of its life.
 
 use warpfire_check::{CheckOptions, Severity, check};
 
@@ -84,8 +84,8 @@ fn little_memory_makes_more_passes_and_finds_the_same() {
     assert!(little.findings.iter().all(|f| f.severity == Severity::Note));
 }
 
-/// Whatever a power cut tears, nothing that counts is lost: copies may be missing, and what is missing is healed when
-/// the pool is opened again.
+/// A power cut loses no acknowledged data. Copies may be missing, and the next opening of the pool writes
+/// them again.
 #[test]
 fn a_power_cut_at_any_boundary_loses_redundancy_at_most() {
     for (seed, shape) in (30..).zip([SHAPES[1], SHAPES[2]]) {

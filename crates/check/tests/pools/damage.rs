@@ -1,4 +1,4 @@
-//! What is damaged is found, said to be as bad as it is, and never brings the check down.
+//! Damage is found, has the right severity, and never makes the check panic.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn has(report: &CheckReport, severity: Severity, code: FindingCode) -> bool {
     report.findings.iter().any(|f| f.severity == severity && f.code == code)
 }
 
-/// Every byte that a live stripe or a root occupies, by trial: flips bits one at a time on a fork.
+/// Flips one random bit in each of 60 forks of a pool.
 #[test]
 fn a_flipped_bit_anywhere_is_repairable_where_there_is_parity_and_never_a_panic() {
     let shape = SHAPES[3];
@@ -31,7 +31,7 @@ fn a_flipped_bit_anywhere_is_repairable_where_there_is_parity_and_never_a_panic(
     for case in 0..60 {
         let fork = world.fork();
         let device = &fork.sims()[draw.below(shape.2 as u64) as usize];
-        // The first zones hold roots, the log and the first segments.
+        // The first zones hold the roots, the commit log and the first bulk segments.
         let at = draw.below(12 * ZONE_BYTES / 4096) * 4096;
         let used = device.peek(at, 4096).iter().any(|b| *b != 0);
         device.rot(at, draw.below(4096 * 8) as usize);
@@ -97,7 +97,7 @@ fn destroyed_devices_within_parity_lose_nothing() {
 }
 
 #[test]
-fn a_stranger_or_a_device_given_twice_is_named() {
+fn a_foreign_or_repeated_device_is_reported() {
     let shape = SHAPES[2];
     let ours = lived(shape, 7);
     let theirs = lived(shape, 8);
@@ -110,14 +110,14 @@ fn a_stranger_or_a_device_given_twice_is_named() {
 }
 
 #[test]
-fn what_is_no_pool_is_an_operational_error() {
+fn devices_without_a_pool_are_an_operational_error() {
     let blank = SimWorld::of(1, 2, &DeviceSpec::conventional("blank", 4 << 20));
     let no_pool = check(&blank.devices(), &CheckOptions::default());
     assert!(matches!(no_pool, Err(CheckError::NoPool(_))), "{no_pool:?}");
     assert_eq!(check(&[], &CheckOptions::default()), Err(CheckError::NoDevices));
 }
 
-/// A stripe that was written elsewhere verifies by itself; its identity gives it away.
+/// A misdirected header matches its checksum. Only its identity shows that it belongs elsewhere.
 #[test]
 fn a_misdirected_stripe_is_foreign() {
     let shape = SHAPES[1];

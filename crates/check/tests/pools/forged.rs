@@ -1,4 +1,5 @@
-//! Structures whose checksums are right and whose content is not: the check ends with a report or an error, whatever they say.
+//! Structures with right checksums and wrong content. The check ends with a report or an error for each of
+//! them.
 
 use warpfire_check::{CheckOptions, FindingCode, check};
 use warpfire_format::crc32c;
@@ -22,7 +23,7 @@ fn lived(seed: u64) -> SimWorld {
     world
 }
 
-/// Changes some bytes, favouring values at the ends of their range.
+/// Changes some bytes, mostly to values at the ends of their range.
 fn garble(bytes: &mut [u8], draw: &mut RigRandom) {
     for _ in 0..=draw.below(3) {
         let at = draw.below(bytes.len() as u64) as usize;
@@ -34,7 +35,7 @@ fn garble(bytes: &mut [u8], draw: &mut RigRandom) {
     }
 }
 
-/// Where the newest root lies, and its header.
+/// The byte of the newest root on device 0, and its header.
 fn newest_root(world: &SimWorld) -> (u64, RootHeader) {
     let sim = &world.sims()[0];
     let blocks = (0..2 * ZONE_BYTES / 4096).map(|block| block * 4096);
@@ -62,7 +63,7 @@ fn forge_root(world: &SimWorld, forge: impl FnOnce(&mut LogState, &mut ManifestE
 }
 
 #[test]
-fn a_root_that_contradicts_what_it_points_at_is_found_out() {
+fn a_root_that_contradicts_the_structures_it_names_is_reported() {
     type RootForge<'a> = (FindingCode, &'a dyn Fn(&mut LogState, &mut ManifestEdit));
     let cases: &[RootForge<'_>] = &[
         (FindingCode::TableCounts, &|_, m| m.added[0].entries += 1),
@@ -109,7 +110,7 @@ fn a_root_that_contradicts_what_it_points_at_is_found_out() {
 }
 
 #[test]
-fn no_root_brings_the_check_down() {
+fn no_root_makes_the_check_panic() {
     let world = lived(21);
     let (at, header) = newest_root(&world);
     let mut draw = RigRandom(5);
@@ -123,13 +124,13 @@ fn no_root_brings_the_check_down() {
         header.body_crc = crc32c(&record[4096..4096 + body_bytes]);
         header.encode(&mut record[..4096]);
         fork.sims()[0].poke(at, &record);
-        // Some numbers may be larger than they are without a contradiction, so finding nothing is no fault.
+        // Some numbers may grow without a contradiction, so a report without findings is right too.
         _ = check(&fork.devices(), &CheckOptions::default());
     }
 }
 
 #[test]
-fn no_log_brings_the_check_down() {
+fn no_log_makes_the_check_panic() {
     let world = lived(22);
     let sim = &world.sims()[0];
     let mut stripes = Vec::new();
@@ -157,7 +158,7 @@ fn no_log_brings_the_check_down() {
     }
 }
 
-/// Every stripe on a device, in its first zones: where it lies, its header, its bytes.
+/// The stripes in the first zones of a device: byte, header and bytes of the shard.
 fn stripes_on(sim: &SimDevice) -> Vec<(u64, StripeHeader, Vec<u8>)> {
     let mut found = Vec::new();
     for at in (2 * ZONE_BYTES..30 * ZONE_BYTES).step_by(4096) {
@@ -169,7 +170,7 @@ fn stripes_on(sim: &SimDevice) -> Vec<(u64, StripeHeader, Vec<u8>)> {
     found
 }
 
-/// Writes a shard with right checksums for whatever its rows hold.
+/// Writes a shard with right checksums for its changed rows.
 fn reseal(sim: &SimDevice, at: u64, header: &StripeHeader, bytes: &mut [u8]) {
     let (head, rows) = bytes.split_at_mut(4096);
     let crcs: Vec<u32> = rows.chunks(4096).map(crc32c).collect();
@@ -178,7 +179,7 @@ fn reseal(sim: &SimDevice, at: u64, header: &StripeHeader, bytes: &mut [u8]) {
 }
 
 #[test]
-fn parity_that_is_not_its_datas_is_found_under_right_checksums() {
+fn wrong_parity_is_found_under_right_checksums() {
     for shape in [SHAPES[1], SHAPES[3]] {
         let world = world(shape, 24);
         let fs = make(&world, shape);
@@ -238,7 +239,7 @@ fn padding_that_is_not_zero_is_found_under_right_checksums() {
     assert!(found > 0);
 }
 
-/// A filter that forgot its keys hides them from every reader, though nothing else is wrong.
+/// A filter without its keys hides them from every reader, although nothing else is wrong.
 #[test]
 fn a_filter_without_its_keys_is_found_under_right_checksums() {
     let shape = SHAPES[0];

@@ -1,9 +1,10 @@
 //! The annotated hex dump in `docs/FORMAT.md` is the bytes of a real pool.
 //!
-//! The test makes a pool in the simulated environment, which gives the same bytes on every run, and follows it as a
-//! reader does: newest root, log state, commit log, the record of a file. It takes every field by the tables of the
-//! document and not with the decoders of `warpfire-format`, so a field that the document misplaces shows up as
-//! nonsense. With the environment variable `WARPFIRE_WRITE_FORMAT_DUMP` the test writes the dump into the document.
+//! The test makes a pool in the simulated environment, which gives the same bytes on every run, and follows
+//! it as a reader does: newest root, log state, commit log, the record of a file. It takes every field by the
+//! tables of the document and not with the decoders of `warpfire-format`, so a field that the document
+//! misplaces shows up as nonsense. With the environment variable `WARPFIRE_WRITE_FORMAT_DUMP` the test writes
+//! the dump into the document.
 
 use std::fmt::{Display, Write};
 use std::path::Path;

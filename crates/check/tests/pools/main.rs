@@ -1,4 +1,4 @@
-//! Pools as the engine makes them: clean when they are whole, and found out when they are not.
+//! Checks of pools that the engine made: whole ones are clean, and damage is found.
 
 mod clean;
 mod damage;

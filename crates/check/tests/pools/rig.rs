@@ -1,4 +1,4 @@
-//! Filesystems with a life behind them, on simulated devices.
+//! Filesystems on simulated devices, with random operations to fill them.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ pub fn reopen(world: &SimWorld) -> TestFs {
     Fs::open(engine, world.clock(), FsOptions::default()).expect("the filesystem opens")
 }
 
-/// Numbers that follow from a seed.
+/// A deterministic sequence of numbers.
 pub struct RigRandom(pub u64);
 
 impl RigRandom {
@@ -71,7 +71,7 @@ fn bytes(draw: &mut RigRandom, len: u64) -> Vec<u8> {
     (0..len).map(|n| (mix(seed ^ (n / 8)) >> (8 * (n % 8))) as u8).collect()
 }
 
-/// Does `steps` things to a filesystem; what fails, fails.
+/// Makes `steps` random calls. A call may fail, for example on a name that exists.
 pub fn live(fs: &TestFs, seed: u64, steps: u64) {
     let mut draw = RigRandom(seed << 32);
     let root = Caller::ROOT;
@@ -145,7 +145,8 @@ pub fn live(fs: &TestFs, seed: u64, steps: u64) {
     }
 }
 
-/// Writes files and rearranges them by pointers, `steps` times; values that were taken outlive what they were taken from.
+/// Writes files and rearranges them by pointers, `steps` times. Yanked slices outlive the bytes of their
+/// files.
 pub fn rearrange(fs: &TestFs, seed: u64, steps: u64) {
     let mut draw = RigRandom(seed << 32);
     let root = Caller::ROOT;
@@ -180,18 +181,18 @@ pub fn rearrange(fs: &TestFs, seed: u64, steps: u64) {
     }
 }
 
-/// Checks all of a world's devices.
+/// The report of a check of these devices.
 pub fn checked(devices: &[Arc<dyn Device>]) -> CheckReport {
     check(devices, &CheckOptions::default()).expect("there is a pool")
 }
 
-/// Fails with everything that was found unless the report is clean.
+/// Fails with all findings unless the report is clean.
 pub fn assert_clean(report: &CheckReport, context: &str) {
     let all: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
     assert!(report.is_clean(), "{context}: {} errors\n{}", report.errors, all.join("\n"));
 }
 
-/// What is left of a world after power fails with everything unflushed gone.
+/// The world after a power cut that loses every write that was not flushed.
 pub fn cut(world: &SimWorld) -> SimWorld {
     world.cut(&Cut::LoseAll)
 }

@@ -1,4 +1,4 @@
-//! Records that decode and make no sense: each kind is found, and only that kind.
+//! Records that decode and contradict each other: the check reports each contradiction, and no other.
 
 use warpfire_check::{CheckReport, FindingCode};
 use warpfire_format::fs::{
@@ -33,7 +33,7 @@ fn attrs(kind: FileKind, links: u32) -> Attrs {
     }
 }
 
-/// A batch in the making.
+/// Builds a batch of forged records.
 struct Forger(Batch);
 
 impl Forger {
@@ -68,7 +68,7 @@ impl Forger {
     }
 }
 
-/// What a check finds after `forge` has been at an empty filesystem.
+/// The report of a check after `forge` has changed an empty filesystem.
 fn forged(forge: impl FnOnce(&mut Forger)) -> CheckReport {
     let shape = SHAPES[0];
     let world: SimWorld = world(shape, 1);
@@ -96,7 +96,7 @@ fn file() -> Attrs {
 }
 
 #[test]
-fn what_makes_sense_has_no_finding() {
+fn consistent_records_have_no_finding() {
     let report = forged(|f| {
         let big = Attrs { size_bytes: 2_000_000, allocated_bytes: 10, ..file() };
         f.inode(Key::Dentry(V, ROOT, b"big"), 10, big, InodeContent::Regions)
@@ -118,7 +118,7 @@ fn each_contradiction_is_found_and_no_other() {
     let far = SlicePtr { segment: SegmentId::new(900).unwrap(), offset_bytes: 0, len_bytes: 5 };
     let cases: Vec<Forge<'_>> = vec![
         (
-            "a number that no one reserved",
+            "a number that is not reserved",
             FindingCode::InoUnreserved,
             Box::new(|f| {
                 f.inode(Key::Dentry(V, ROOT, b"x"), 100, fifo(1), InodeContent::None).counters(1, 0);
@@ -141,7 +141,7 @@ fn each_contradiction_is_found_and_no_other() {
             }),
         ),
         (
-            "a name that leads nowhere",
+            "a name that refers to no inode",
             FindingCode::NameWithoutInode,
             Box::new(|f| _ = f.reference(ROOT, b"x", FileKind::Regular, 10)),
         ),
@@ -221,7 +221,7 @@ fn each_contradiction_is_found_and_no_other() {
             }),
         ),
         (
-            "bytes that are not there",
+            "more allocated bytes than extents have",
             FindingCode::Allocated,
             Box::new(|f| {
                 let a = Attrs { size_bytes: 100_000, allocated_bytes: 6, ..file() };
@@ -245,7 +245,7 @@ fn each_contradiction_is_found_and_no_other() {
             Box::new(|f| f.0.put(&Key::Xattr(V, 10, b"user.a").encode(), b"\x01v")),
         ),
         (
-            "an attribute that the inode does not know of",
+            "an attribute without a flag in its inode",
             FindingCode::XattrWithoutInode,
             Box::new(|f| f.0.put(&Key::Xattr(V, ROOT, b"user.a").encode(), b"\x01v")),
         ),
@@ -258,7 +258,7 @@ fn each_contradiction_is_found_and_no_other() {
             }),
         ),
         (
-            "a flag for an attribute that is not there",
+            "a flag for an attribute that does not exist",
             FindingCode::AttributeFlags,
             Box::new(|f| {
                 let a = Attrs { flags: flag::XATTRS | flag::ACL, ..fifo(1) };
@@ -274,7 +274,7 @@ fn each_contradiction_is_found_and_no_other() {
                 f.0.put(&Key::Xattr(V, 10, b"system.posix_acl_access").encode(), b"\x01\x02\0\0\0");
             }),
         ),
-        ("a sum that is not the sum", FindingCode::Counter, Box::new(|f| _ = f.counters(1, 0))),
+        ("a counter that differs from the sum", FindingCode::Counter, Box::new(|f| _ = f.counters(1, 0))),
         (
             "a slice of no segment",
             FindingCode::SliceOutside,

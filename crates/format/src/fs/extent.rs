@@ -331,6 +331,7 @@ impl<'a> ExtentReader<'a> {
         if len == 0 || end > self.limit {
             return Err(BAD_EXTENT);
         }
+        // An error below leaves the reader where it is; the iterator ends after it (`next`).
         let source = match word & 3 {
             1 => ExtentSource::Bytes(reader.bytes(len as usize)?),
             2 => {
