@@ -1,4 +1,4 @@
-//! From devices to everything that must be known before stripes and names can be read.
+//! Loading a pool: roots and commit log, which every later stage needs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +15,13 @@ use crate::options::CheckError;
 use crate::report::{Findings, Totals};
 use crate::tables::{Manifest, split_records};
 
-/// A pool's state as root and commit log tell it.
+/// The state of a pool after its newest root and the commit log.
 pub(crate) struct LoadedPool {
     pub(crate) media: Media,
     pub(crate) root: RootHeader,
+    /// The device table.
     pub(crate) table: Vec<DeviceEntry>,
+    /// All roots that were found, by name of the device.
     pub(crate) records: Vec<(String, Vec<RootRecord>)>,
     pub(crate) state: LogState,
     /// Bulk segments.
@@ -27,11 +29,11 @@ pub(crate) struct LoadedPool {
     /// Segments of the commit log, oldest first.
     pub(crate) chain: Vec<CheckedSegment>,
     pub(crate) manifest: Manifest,
-    /// Commit records of the log.
+    /// Commit records of the log, oldest first.
     pub(crate) commits: Vec<Vec<u8>>,
 }
 
-/// Reads roots and commit log.
+/// Reads the roots and the commit log.
 pub(crate) fn load(
     devices: &[Arc<dyn Device>],
     totals: &mut Totals,
@@ -39,6 +41,7 @@ pub(crate) fn load(
 ) -> Result<LoadedPool, CheckError> {
     let roots = find_roots(devices, findings)?;
     totals.devices = roots.devices.iter().flatten().count() as u64;
+    // A damaged body leaves its header in the list, so only whole roots are counted.
     totals.roots = roots.records.iter().flat_map(|(_, r)| r).filter(|r| r.body_good).count() as u64;
     let media = Media::new(roots.newest.pool, roots.newest.zone_blocks, roots.devices);
     let (state, client) = LogState::decode(&roots.payload).map_err(|e| CheckError::NoState(e.to_string()))?;
@@ -60,7 +63,8 @@ pub(crate) fn load(
 }
 
 impl LoadedPool {
-    /// Every zone belongs to at most one segment and exists; every segment fits its zones.
+    /// Checks that every zone exists and belongs to at most one segment, and that every segment fits its
+    /// zones.
     fn check_zones(&mut self, totals: &mut Totals, findings: &Findings) {
         let mut owners = BTreeMap::new();
         for segment in self.chain.iter().chain(self.segments.values()) {
@@ -76,6 +80,8 @@ impl LoadedPool {
                 }
             }
         }
+        // Later stages read every listed stripe, so stripes past the end of a zone are removed from the list
+        // here.
         for segment in self.chain.iter_mut().chain(self.segments.values_mut()) {
             if segment.clip(self.media.zone_blocks) {
                 findings.error(

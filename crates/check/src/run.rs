@@ -14,10 +14,11 @@ use crate::report::{CheckReport, Findings, Totals};
 /// Stripes or versions between two calls of the progress callback.
 const PROGRESS_EVERY: u64 = 64;
 
-/// Reads everything and says what does not hold. Devices may be given in any order; up to m of them may be missing.
+/// Checks a pool. Devices may come in any order. Up to m of them may be missing without loss.
 ///
 /// # Errors
-/// When there is no pool to check at all. Whatever is wrong inside one is a finding.
+/// [`CheckError`], if there is no pool to check or the allowed memory is too small. Damage inside a pool is a
+/// finding and not an error.
 pub fn check(devices: &[Arc<dyn Device>], options: &CheckOptions) -> Result<CheckReport, CheckError> {
     let findings = Findings::default();
     let mut totals = Totals::default();
@@ -25,6 +26,8 @@ pub fn check(devices: &[Arc<dyn Device>], options: &CheckOptions) -> Result<Chec
     report_progress(options, CheckPhase::Log, 0, 1);
     let mut loaded = load(devices, &mut totals, &findings)?;
     report_progress(options, CheckPhase::Log, 1, 1);
+    // Stripes come before names: they say which bytes of each segment are payload, and pointers must name
+    // payload.
     let log_read = options.clock.monotonic_nanos();
     check_stripes(&mut loaded, options, &mut totals, &findings);
     let stripes_read = options.clock.monotonic_nanos();
@@ -43,7 +46,7 @@ pub(crate) fn report_progress(options: &CheckOptions, phase: CheckPhase, done: u
     }
 }
 
-/// Verifies every stripe of every live segment, and learns how much of each is payload.
+/// Verifies every stripe of every live segment and notes the length of each stripe's payload.
 fn check_stripes(loaded: &mut LoadedPool, options: &CheckOptions, totals: &mut Totals, findings: &Findings) {
     let mut shards = StripeVerifier::default();
     let stripes = |s: &CheckedSegment| u64::from(s.stripe_count());

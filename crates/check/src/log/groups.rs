@@ -1,8 +1,11 @@
-//! Frames, gathered into the groups that barriers end.
+//! Groups: the frames of the commit log between two barriers.
 //!
 //! Invariants
-//! 1. `number` is the last barrier seen; the group being gathered is the one that barrier `number + 1` ends.
-//! 2. `partial` is a record of which a first fragment has been seen and no last.
+//! 1. `number` is the last barrier. `pending` holds the frames after it; barrier `number + 1` ends them
+//!    (`take_barrier`).
+//! 2. `partial` is the record with a first fragment and no last fragment yet. Records do not overlap
+//!    (`take_record`) and do not contain a barrier (`take_barrier`).
+//! 3. `whole` holds the groups in the order of their barriers, without gaps (assert in `take_barrier`).
 
 use warpfire_format::log_frame::{LogFrame, RecordFragment};
 use warpfire_format::segment::{SegmentDescriptor, StripeRun};
@@ -19,16 +22,17 @@ pub(super) enum SegmentEdit {
     Freed(SegmentId),
 }
 
-/// What lies between two barriers.
+/// The frames from one barrier (not included) to the next.
 #[derive(Default)]
 pub(super) struct LogGroup {
+    /// Number of the barrier that ends the group.
     pub(super) barrier: u64,
     pub(super) edits: Vec<SegmentEdit>,
     /// Record number and bytes.
     pub(super) records: Vec<(u64, Vec<u8>)>,
 }
 
-/// Gathers frames.
+/// Collects frames into groups.
 pub(super) struct GroupCollector {
     number: Option<u64>,
     checkpoint: u64,
@@ -37,12 +41,12 @@ pub(super) struct GroupCollector {
     partial: Option<(u64, Vec<u8>)>,
     /// Whole groups, oldest first.
     pub(super) whole: Vec<LogGroup>,
-    /// The segment in which the log goes on, as announced last.
+    /// The segment in which the log continues, from the newest `log continues` frame.
     pub(super) announced: Option<SegmentDescriptor>,
 }
 
 impl GroupCollector {
-    /// `checkpoint` is the number of the checkpoint in the root.
+    /// A collector without frames. `checkpoint` is the checkpoint number of the root.
     pub(super) fn new(checkpoint: u64) -> Self {
         GroupCollector {
             number: None,
@@ -65,7 +69,7 @@ impl GroupCollector {
         self.partial.is_some() || !self.pending.edits.is_empty() || !self.pending.records.is_empty()
     }
 
-    /// Takes the frames of one stripe. `false` if they make no sense: the log can not be followed any further.
+    /// Takes the frames of one stripe. `false` if they contradict the rules: the log cannot be read further.
     pub(super) fn take(&mut self, mut payload: &[u8], place: &str, findings: &Findings) -> bool {
         while !payload.is_empty() {
             let (frame, rest) = match LogFrame::decode(payload) {
@@ -119,7 +123,7 @@ impl GroupCollector {
             (RecordFragment::Middle | RecordFragment::Last, Some((begun, so_far))) if *begun == pos => {
                 so_far.extend_from_slice(bytes);
             }
-            // The end of a record that began before reading did, and is not needed.
+            // The root's log state lies inside this record. Only records that begin after it are needed.
             (RecordFragment::Middle | RecordFragment::Last, None) if self.next_record.is_none() => {
                 return Ok(());
             }
@@ -137,7 +141,7 @@ impl GroupCollector {
     fn take_barrier(&mut self, number: u64, checkpoint: u64) -> Result<(), (FindingCode, String)> {
         if checkpoint > self.checkpoint {
             let message =
-                format!("the log knows checkpoint {checkpoint}, the newest root is of {}", self.checkpoint);
+                format!("the log names checkpoint {checkpoint}, the newest root has {}", self.checkpoint);
             return Err((FindingCode::RootStale, message));
         }
         if self.partial.is_some() {
@@ -149,6 +153,10 @@ impl GroupCollector {
         self.number = Some(number);
         let mut group = std::mem::take(&mut self.pending);
         group.barrier = number;
+        debug_assert!(
+            self.whole.last().is_none_or(|last| last.barrier < number),
+            "groups stand in the order of their barriers"
+        );
         self.whole.push(group);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The commit log: which of it counts, and what it says.
+//! The commit log: its accepted groups, their changes of the segment table, and their records.
 
 mod groups;
 mod stripe;

@@ -1,4 +1,4 @@
-//! One stripe of the commit log, from whichever copies are good.
+//! Reading one stripe of the commit log from its copies.
 
 use warpfire_env::AlignedBuf;
 use warpfire_format::crc32c;
@@ -14,8 +14,8 @@ pub(super) struct LogStripe {
     pub(super) payload: Vec<u8>,
 }
 
-/// Reads the stripe number `stripe` at zone block `block`. `None` if no copy has its header, or a block of
-/// it is good in no copy. Says nothing: what is damaged is found again when stripes are verified.
+/// Reads stripe `stripe` at zone block `block`. `None` if no copy has its header, or no copy of a row is
+/// good. It reports nothing: the verification of stripes finds the same damage again.
 pub(super) fn read_stripe(
     media: &Media,
     d: &SegmentDescriptor,
@@ -36,6 +36,7 @@ pub(super) fn read_stripe(
     if block + 1 + u64::from(header.rows) > u64::from(media.zone_blocks) {
         return None;
     }
+    // Rows may come from different copies: each has a checksum of its own.
     for (row, crc) in (1..).zip(crcs) {
         let good = d.columns.iter().any(|&(device, zone)| {
             media.read_one(device, zone, block + row, &mut buf) && crc32c(&buf) == crc
@@ -49,19 +50,20 @@ pub(super) fn read_stripe(
     Some(LogStripe { header, payload })
 }
 
-/// The log is written front to back, so nothing is looked for behind this many blocks of zeroes: 4 MiB, four times the
-/// longest stripe.
+/// The search for headers ends after this many blocks of zeroes: 4 MiB, four times the longest stripe. The
+/// log is written front to back, so nothing follows a longer stretch.
 const QUIET_BLOCKS: u64 = 1024;
 
-/// Blocks read at once while looking for headers.
+/// Blocks of one read during the search for headers.
 const SCAN_BLOCKS: u64 = 256;
 
-/// Headers of this segment's stripes from zone block `from` on, wherever they are: (block, header). From the first
-/// copy that can be read.
+/// Searches zone blocks from `from` on for headers of this segment's stripes. Returns (block, header) of
+/// each, from the first readable copy.
 pub(super) fn find_headers(media: &Media, d: &SegmentDescriptor, from: u64) -> Vec<(u64, StripeHeader)> {
     let mut found = Vec::new();
     let mut buf = AlignedBuf::zeroed(usize::try_from(SCAN_BLOCKS).expect("a small number") * BLOCK_BYTES);
-    let (mut at, mut quiet) = (from, 0);
+    let mut at = from;
+    let mut quiet = 0;
     while at < u64::from(media.zone_blocks) && quiet < QUIET_BLOCKS {
         let blocks = SCAN_BLOCKS.min(u64::from(media.zone_blocks) - at);
         let len = usize::try_from(blocks).expect("at most SCAN_BLOCKS") * BLOCK_BYTES;

@@ -1,7 +1,14 @@
-//! Following the commit log from the root to its accepted end.
+//! Reading the commit log from the root to its accepted end.
 //!
-//! The rule (`docs/FORMAT.md`, "Log frames" and "Log state"): stripes with sequence numbers that count up by one; every group
-//! but the last counts because a barrier after it was written; the last counts if all stripes that it lists verify.
+//! The rules are in `docs/FORMAT.md`, "Log frames" and "Log state". Log stripes have sequences that count up
+//! by one. Every group but the last is accepted, because a barrier after it was written. The last group is
+//! accepted if all stripes that it lists can be read.
+//!
+//! ```text
+//! replay ─▶ follow ─▶ read_segment ─▶ read_on ─▶ look_after_gap   stripes into groups, for each log segment
+//!    │
+//!    └────▶ apply (every group but the last; the last if `verifies`)   groups into segments and records
+//! ```
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,18 +23,21 @@ use crate::code::FindingCode;
 use crate::media::{CheckedSegment, Media, StripeVerifier};
 use crate::report::{Findings, Totals};
 
-/// What root and log together say.
+/// The state after the root and the accepted groups of the log.
 pub(crate) struct LogReplay {
-    /// Bulk segments that are live.
+    /// Live bulk segments.
     pub(crate) segments: BTreeMap<SegmentId, CheckedSegment>,
-    /// The commit log's own segments with the stripes that were found, oldest first.
+    /// Segments of the commit log with the stripes that were found, oldest first.
     pub(crate) chain: Vec<CheckedSegment>,
-    /// Records that the client replays, oldest first.
+    /// Records that the client replays, by number, oldest first.
     pub(crate) records: Vec<(u64, Vec<u8>)>,
 }
 
-/// Reads the log that `state` points at.
+/// Reads the log from the place that `state` names and applies its accepted groups to the segments of
+/// `state`.
 pub(crate) fn replay(media: &Media, state: &LogState, totals: &mut Totals, findings: &Findings) -> LogReplay {
+    // The state names the sequence of its last stripe. Counting back over the listed stripes that are read
+    // again gives the sequence of the first one.
     let listed: u64 = state.chain.iter().map(|d| u64::from(d.stripe_count())).sum();
     let known = listed.saturating_sub(u64::from(state.first_stripe));
     let expected = state.sequence.saturating_add(1).saturating_sub(known);
@@ -37,7 +47,7 @@ pub(crate) fn replay(media: &Media, state: &LogState, totals: &mut Totals, findi
     let segments = state.segments.iter().map(|d| (d.id, CheckedSegment::new(d.clone()))).collect();
     let mut replayed = LogReplay { segments, chain, records: Vec::new() };
     if groups.has_rest() {
-        findings.note(FindingCode::LogTail, "commit log", "what follows the last barrier does not count");
+        findings.note(FindingCode::LogTail, "commit log", "frames after the last barrier do not count");
     }
     let last = groups.whole.pop();
     for group in groups.whole {
@@ -48,8 +58,7 @@ pub(crate) fn replay(media: &Media, state: &LogState, totals: &mut Totals, findi
         if number <= state.barrier || verifies(media, &last, &replayed) {
             apply(last, state, media.zone_blocks, &mut replayed, findings);
         } else {
-            let message =
-                format_args!("barrier {number} does not count: stripes that it needs are not there");
+            let message = format_args!("barrier {number} does not count: stripes that it needs are missing");
             findings.note(FindingCode::LogTail, "commit log", message);
         }
     }
@@ -62,15 +71,17 @@ struct LogWalk<'a> {
     state: &'a LogState,
     /// The sequence number of the next stripe.
     expected: u64,
-    /// Frames made no sense, or a stripe that must be there is not: nothing after it counts.
+    /// A frame contradicted the rules, or a required stripe is missing. Nothing after it counts.
     broken: bool,
-    /// Behind a gap a barrier was seen: whatever comes after it was written when the gap's group was durable.
+    /// A barrier was found after a gap. Stripes after that barrier were written when the gap's group was
+    /// durable.
     barrier_after_gap: bool,
     findings: &'a Findings,
 }
 
 impl LogWalk<'_> {
-    /// Reads every stripe that may count into `groups`; returns the log's segments with the stripes found.
+    /// Reads all stripes of the log into `groups`. Returns the log's segments with the stripes that were
+    /// found.
     fn follow(&mut self, groups: &mut GroupCollector, totals: &mut Totals) -> Vec<CheckedSegment> {
         let mut ahead: VecDeque<SegmentDescriptor> = self.state.chain.iter().cloned().collect();
         let mut read: Vec<CheckedSegment> = Vec::new();
@@ -80,7 +91,8 @@ impl LogWalk<'_> {
             let listed = read.len() < self.state.chain.len();
             let segment = self.read_segment(descriptor, first, groups, totals);
             first = 0;
-            // What the last segment announces is where the log goes on; earlier announcements are in the root.
+            // The root lists the segments that earlier ones announce. Only the last one leads to a new
+            // segment.
             ahead.extend(groups.announced.take().filter(|_| ahead.is_empty() && !segment.is_sealed()));
             if listed || segment.stripe_count() > 0 {
                 read.push(segment);
@@ -94,7 +106,7 @@ impl LogWalk<'_> {
         read
     }
 
-    /// Reads one segment of the log: what its descriptor lists, and if it is open what follows.
+    /// Reads one segment of the log: the listed stripes, and in an open segment the stripes after them.
     fn read_segment(
         &mut self,
         descriptor: SegmentDescriptor,
@@ -103,6 +115,7 @@ impl LogWalk<'_> {
         totals: &mut Totals,
     ) -> CheckedSegment {
         let mut segment = CheckedSegment::new(descriptor);
+        // A list that does not fit its zones is wrong, so the place after it is not known either.
         let fits = !segment.clip(self.media.zone_blocks);
         for stripe in first..segment.stripe_count() {
             let Some(place) = segment.stripe(stripe).filter(|_| !self.broken) else { break };
@@ -113,7 +126,7 @@ impl LogWalk<'_> {
                 _ => {
                     self.broken = true;
                     let place = format_args!("{} stripe {stripe}", segment.descriptor.id);
-                    let message = "the commit log needs it and no copy is good";
+                    let message = "is needed by the commit log, and no copy is good";
                     self.findings.error(FindingCode::LogStripeLost, place, message);
                 }
             }
@@ -124,7 +137,7 @@ impl LogWalk<'_> {
         segment
     }
 
-    /// Reads what follows the listed stripes of an open segment, as long as the sequence goes on.
+    /// Reads the stripes after the listed ones of an open segment, until the next sequence is not there.
     fn read_on(&mut self, segment: &mut CheckedSegment, groups: &mut GroupCollector, totals: &mut Totals) {
         while !self.broken {
             let stripe = segment.stripe_count();
@@ -152,9 +165,12 @@ impl LogWalk<'_> {
         self.broken |= !groups.take(&stripe.payload, &place, self.findings);
     }
 
-    /// The segment has no next stripe. Usually that is where the log ends, torn or not, or the next segment begins. But if
-    /// what follows has a barrier that was written after the missing stripe's group was durable, the stripe was lost.
+    /// Decides whether stripe `stripe`, which is not there, was lost. Usually the log ends here, torn or not,
+    /// or continues in the next segment. But a later barrier may show that the missing stripe's group was
+    /// durable.
     fn look_after_gap(&mut self, segment: &CheckedSegment, stripe: u32, block: u64, groups: &GroupCollector) {
+        // The barrier of the group that the missing stripe belongs to. It is written before that group is
+        // durable; a higher barrier is written after.
         let torn_group = groups.last_barrier().unwrap_or(self.state.barrier).saturating_add(1);
         for (at, header) in find_headers(self.media, &segment.descriptor, block) {
             let number = header.identity.stripe;
@@ -176,7 +192,7 @@ impl LogWalk<'_> {
     }
 }
 
-/// Numbers of the barriers among a stripe's frames.
+/// The numbers of the barriers in a stripe's payload.
 fn barriers(mut payload: &[u8]) -> Vec<u64> {
     let mut numbers = Vec::new();
     while let Ok((frame, rest)) = LogFrame::decode(payload) {
@@ -188,10 +204,13 @@ fn barriers(mut payload: &[u8]) -> Vec<u64> {
     numbers
 }
 
-/// Whether every stripe that a group lists is there and can be read, but for segments that it frees: their zones may have been reset since.
+/// Whether every stripe that a group lists can be read. Segments that the group frees are left out, because
+/// their zones may have been reset after the group was durable.
 fn verifies(media: &Media, group: &LogGroup, replayed: &LogReplay) -> bool {
     let quiet = Findings::default();
     let mut shards = StripeVerifier::default();
+    // Segments as they are after the edits so far. The group is not applied to `replayed` before it is
+    // accepted.
     let mut grown: BTreeMap<SegmentId, CheckedSegment> = BTreeMap::new();
     for edit in &group.edits {
         match edit {
@@ -226,8 +245,8 @@ fn verifies(media: &Media, group: &LogGroup, replayed: &LogReplay) -> bool {
     true
 }
 
-/// Makes a group's changes. Those up to the root's barrier are in its segment table already; its records
-/// may still be needed.
+/// Applies a group. Edits of groups up to the root's barrier are in the root's segment table already; their
+/// records may still be needed.
 fn apply(group: LogGroup, state: &LogState, zone_blocks: u32, replayed: &mut LogReplay, findings: &Findings) {
     if group.barrier > state.barrier {
         for edit in group.edits {
@@ -251,6 +270,7 @@ fn apply_edit(
     match edit {
         SegmentEdit::Opened(d) => {
             let id = d.id;
+            // A later edit is applied to the newer descriptor, so that one contradiction is one finding.
             if segments.insert(id, CheckedSegment::new(d)).is_some() {
                 return Err(format!("{id} is opened twice"));
             }

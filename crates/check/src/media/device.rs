@@ -1,4 +1,4 @@
-//! Reading blocks of the pool's devices.
+//! Reading blocks from the devices of a pool.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use warpfire_env::{Device, DeviceOp, OpKind, run_batch};
 use warpfire_format::Uuid;
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, ZoneIndex};
 
-/// The devices of one pool by their index, and how to find a block on them.
+/// The devices of one pool, by their index in the device table.
 pub(crate) struct Media {
     pub(crate) pool: Uuid,
     pub(crate) zone_blocks: u32,
     opened: Vec<Arc<dyn Device>>,
-    /// For each device of the pool its place in `opened`, if it was given.
+    /// For each device of the pool its place in `opened`; `None` if it is missing.
     slots: Vec<Option<usize>>,
     bytes_read: Cell<u64>,
 }
 
-/// A run of blocks to read, and how that ended.
+/// A run of neighbouring blocks to read.
 pub(crate) struct BlockRead<'a> {
     pub(crate) device: DeviceIndex,
     pub(crate) zone: ZoneIndex,
@@ -53,7 +53,7 @@ impl Media {
         self.bytes_read.get()
     }
 
-    /// Reads all runs in one batch; says for each whether it worked, `None` for a missing device.
+    /// Reads all runs in one batch. Returns for each run the result, `None` for a missing device.
     pub(crate) fn read(&self, reads: &mut [BlockRead<'_>]) -> Vec<Option<Result<(), String>>> {
         let mut outcomes: Vec<Option<Result<(), String>>> = vec![None; reads.len()];
         let mut numbers = Vec::with_capacity(reads.len());
@@ -63,7 +63,8 @@ impl Media {
             else {
                 continue;
             };
-            // A segment table may name any zone.
+            // The zone comes from a segment table that may be wrong, so the address may be outside the
+            // device.
             let first_block = u64::from(read.zone.0) * u64::from(self.zone_blocks);
             let at = first_block.saturating_add(read.block).saturating_mul(BLOCK_BYTES as u64);
             let inside = device.info().check_range(at, read.buf.len() as u64);
@@ -75,6 +76,7 @@ impl Media {
             numbers.push(number);
             ops.push(DeviceOp::new(slot, OpKind::Read(at, read.buf)));
         }
+        debug_assert_eq!(numbers.len(), ops.len(), "each operation has the number of its run");
         run_batch(&self.opened, &mut ops);
         for (number, op) in numbers.into_iter().zip(ops) {
             if let Some(outcome) = outcomes.get_mut(number) {
@@ -84,7 +86,7 @@ impl Media {
         outcomes
     }
 
-    /// Reads one run. `false` if the device is missing or refuses.
+    /// Reads one run. `false` if the device is missing or the read failed.
     pub(crate) fn read_one(&self, device: DeviceIndex, zone: ZoneIndex, block: u64, buf: &mut [u8]) -> bool {
         let outcome = self.read(&mut [BlockRead { device, zone, block, buf }]);
         matches!(outcome.first(), Some(Some(Ok(()))))

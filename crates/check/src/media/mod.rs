@@ -1,4 +1,4 @@
-//! Devices, roots, stripes: bytes that verify, or not.
+//! Devices, roots, segments and stripes: reading bytes and verifying their checksums.
 
 mod device;
 mod roots;

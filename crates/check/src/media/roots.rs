@@ -1,4 +1,4 @@
-//! Finding the newest root: every record in zones 0 and 1 of every device.
+//! Finding the newest root: reads every root in zones 0 and 1 of every device.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,43 +14,45 @@ use crate::report::Findings;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Blocks read at once while looking for records.
+/// Blocks of one read during the search for roots.
 const SCAN_BLOCKS: u64 = 256;
 
-/// Zeroes after which nothing more is looked for in a root zone, in blocks: 1 MiB, several times a usual record.
+/// The search in a root zone ends after this many blocks of zeroes: 1 MiB, several times the length of a
+/// usual root.
 const QUIET_BLOCKS: u64 = 256;
 
-/// In pools of at most this many devices every root is written to all.
+/// In a pool of at most this many devices every root is written to all of them.
 const ROOT_ON_ALL_MAX: usize = 8;
 
-/// A root record that was found.
+/// A root with a header that verifies.
 #[derive(Clone, Debug)]
 pub(crate) struct RootRecord {
     pub(crate) zone: u32,
     pub(crate) block: u64,
     pub(crate) header: RootHeader,
-    /// Whether the body verifies, too.
+    /// Whether the body verifies.
     pub(crate) body_good: bool,
 }
 
-/// The newest root of a pool and what the devices say.
+/// The newest root of a pool, and the devices of the pool.
 pub(crate) struct FoundRoots {
     pub(crate) newest: RootHeader,
     pub(crate) table: Vec<DeviceEntry>,
     pub(crate) payload: Vec<u8>,
-    /// By index in the device table.
+    /// Devices by their index in the device table; `None` for a missing one.
     pub(crate) devices: Vec<Option<Arc<dyn Device>>>,
-    /// All records, by name of the device.
+    /// All roots, by name of the device.
     pub(crate) records: Vec<(String, Vec<RootRecord>)>,
 }
 
-/// Reads all roots and decides which counts.
+/// Reads all roots and chooses the newest.
 pub(crate) fn find_roots(devices: &[Arc<dyn Device>], findings: &Findings) -> Result<FoundRoots, CheckError> {
     if devices.is_empty() {
         return Err(CheckError::NoDevices);
     }
     let zone_blocks: Vec<Option<u32>> = devices.iter().map(|d| zone_blocks_of(&**d)).collect();
-    // A device whose every first record is destroyed may still be read with its companions' zone size.
+    // All devices of a pool have zones of one size. A device with destroyed first roots is read with the size
+    // of another device.
     let usual = zone_blocks.iter().flatten().copied().next();
     let scans: Vec<Vec<RootRecord>> = devices
         .iter()
@@ -58,15 +60,15 @@ pub(crate) fn find_roots(devices: &[Arc<dyn Device>], findings: &Findings) -> Re
         .map(|(d, own)| own.or(usual).map_or_else(Vec::new, |blocks| scan(&**d, blocks, findings)))
         .collect();
     let pool = usual_pool(&scans)
-        .ok_or_else(|| CheckError::NoPool("zones 0 and 1 hold no root record that verifies".into()))?;
+        .ok_or_else(|| CheckError::NoPool("zones 0 and 1 hold no root that verifies".into()))?;
     let (newest, table, payload) = newest_root(devices, &scans, pool, findings)?;
     let by_index = place_devices(devices, &scans, &newest, &table, findings);
     let records = devices.iter().map(|d| d.info().name.clone()).zip(scans).collect();
     Ok(FoundRoots { newest, table, payload, devices: by_index, records })
 }
 
-/// The zone size that the device's own roots name. The first zone's record is at block 0; if that is unreadable the
-/// second zone is looked for wherever a zone of some size could end.
+/// The zone size that the device's own roots name. Zone 0 begins with a root at block 0. If that root is
+/// unreadable, the first root of zone 1 is tried at every possible zone size.
 fn zone_blocks_of(device: &dyn Device) -> Option<u32> {
     let size = device.info().size_bytes;
     let own = device.info().zones.map(|z| z.zone_bytes);
@@ -92,8 +94,8 @@ fn scan(device: &dyn Device, zone_blocks: u32, findings: &Findings) -> Vec<RootR
     records
 }
 
-/// Reads one zone's records front to back. What lies between records is a damaged one; what lies
-/// behind the last may also be torn, or left from before the zone was reset.
+/// Reads the roots of one zone front to back. Other bytes between two roots are a damaged root. Other bytes
+/// after the last root may also be a torn root, or remains from before the zone was reset.
 fn scan_zone(
     device: &dyn Device,
     zone: u32,
@@ -102,7 +104,10 @@ fn scan_zone(
     findings: &Findings,
 ) {
     let start = u64::from(zone) * u64::from(zone_blocks);
-    let (mut block, mut quiet, mut remains) = (0, 0, None);
+    let mut block = 0;
+    let mut quiet = 0;
+    // First block of bytes that are neither a root nor zero, since the last root.
+    let mut remains = None;
     let mut chunk: Option<(u64, AlignedBuf)> = None;
     let mut last_sequence = 0;
     let name = &device.info().name;
@@ -132,7 +137,7 @@ fn scan_zone(
                 quiet = 0;
                 last_sequence = header.sequence;
                 if let Some(block) = remains.take() {
-                    let message = format_args!("root zone {zone} holds a damaged record at block {block}");
+                    let message = format_args!("root zone {zone} holds a damaged root at block {block}");
                     findings.repairable(FindingCode::RootDamaged, name, message);
                 }
                 let body = read_body(device, start + block, &header);
@@ -143,7 +148,7 @@ fn scan_zone(
                 }
                 block += header.record_blocks();
             }
-            // Left from before the zone was reset: nothing newer can follow.
+            // A root from before the zone was reset, or of another pool: no newer root can follow.
             Ok(_) => break,
             Err(_) if bytes.iter().all(|b| *b == 0) => {
                 quiet += 1;
@@ -157,7 +162,7 @@ fn scan_zone(
         }
     }
     if let Some(block) = remains {
-        let message = format_args!("root zone {zone} ends with a torn or damaged record at block {block}");
+        let message = format_args!("root zone {zone} ends with a torn or damaged root at block {block}");
         findings.note(FindingCode::RootDamaged, name, message);
     }
 }
@@ -166,19 +171,19 @@ fn read_body(device: &dyn Device, block: u64, header: &RootHeader) -> Option<Ali
     read(device, (block + 1) * BLOCK, (header.record_blocks() - 1) * BLOCK)
 }
 
-/// The pool that most devices belong to; of equals the first.
+/// The pool that most devices belong to. Of pools with equally many devices the first.
 fn usual_pool(scans: &[Vec<RootRecord>]) -> Option<Uuid> {
     let pools: Vec<Uuid> = scans.iter().filter_map(|s| newest_of(s).map(|r| r.header.pool)).collect();
     let votes = |pool: &Uuid| pools.iter().filter(|p| *p == pool).count();
     pools.iter().rev().max_by_key(|p| votes(p)).copied()
 }
 
-/// Roots of later sessions are newer, whatever their numbers.
+/// The age of a root. Roots of a later session are newer whatever their sequences.
 fn age(header: &RootHeader) -> (u32, u64) {
     (header.epoch, header.sequence)
 }
 
-/// The newest record whose body verifies.
+/// The newest root with a body that verifies.
 fn newest_of(records: &[RootRecord]) -> Option<&RootRecord> {
     records.iter().filter(|r| r.body_good).max_by_key(|r| age(&r.header))
 }
@@ -203,6 +208,7 @@ fn newest_root(
         }
         let Some(body) = read_body(&**device, block, &record.header) else { continue };
         let Ok((table, payload)) = record.header.decode_body(&body) else { continue };
+        // Two bodies for one (epoch, sequence) mean that parts of the pool were written separately.
         match &found {
             Some((header, _, known)) if age(header) == age(&record.header) => {
                 if known != payload {
@@ -214,10 +220,11 @@ fn newest_root(
             _ => found = Some((record.header, table, payload.to_vec())),
         }
     }
-    found.ok_or_else(|| CheckError::NoPool("no root record can be read twice".into()))
+    found.ok_or_else(|| CheckError::NoPool("the root of the pool cannot be read a second time".into()))
 }
 
-/// Puts each device into its place in the table, and says what is missing, foreign or behind.
+/// Puts each device into its place in the device table. Reports missing, foreign and repeated devices, and
+/// devices without the newest root.
 fn place_devices(
     devices: &[Arc<dyn Device>],
     scans: &[Vec<RootRecord>],
@@ -231,7 +238,7 @@ fn place_devices(
     let mut holders = 0;
     for (device, records) in devices.iter().zip(scans) {
         let name = &device.info().name;
-        // A device all of whose bodies are damaged still says by its headers which one it is.
+        // A device without an undamaged body is still identified by a header.
         let identity = newest_of(records).or_else(|| records.last()).map(|r| r.header);
         let index = identity
             .filter(|h| h.pool == newest.pool)
@@ -244,8 +251,10 @@ fn place_devices(
         let blocks = u64::from(entry.zones) * u64::from(newest.zone_blocks);
         let needed = blocks.saturating_mul(BLOCK);
         if usize::from(header.device.0) != index || device.info().size_bytes < needed {
-            let message =
-                format_args!("calls itself {}; it is device {index} of {needed} bytes", header.device);
+            let message = format_args!(
+                "names itself {}; the pool has it as device {index} of {needed} bytes",
+                header.device
+            );
             findings.error(FindingCode::DeviceMismatch, name, message);
         }
         let holds = newest_of(records).is_some_and(|r| age(&r.header) == age(newest));
@@ -259,7 +268,7 @@ fn place_devices(
             _ => findings.error(
                 FindingCode::DeviceTwice,
                 name,
-                format_args!("device {index} was given before"),
+                format_args!("is device {index}, which is in the list already"),
             ),
         }
     }

@@ -1,9 +1,9 @@
-//! Where a segment's stripes lie, and how much of each is payload.
+//! A segment's stripes: their places in the zones, and the length of each one's payload.
 
 use warpfire_format::segment::{SegmentDescriptor, SegmentState};
 use warpfire_units::BLOCK_BYTES;
 
-/// One stripe of a segment.
+/// The place of one stripe in its segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StripePosition {
     pub(crate) stripe: u32,
@@ -15,12 +15,16 @@ pub(crate) struct StripePosition {
 }
 
 /// A live segment.
+///
+/// Invariants
+/// 1. `starts` has one entry for each stripe run of the descriptor (`index`, assert in `find`).
+/// 2. `short` rises by stripe number (assert in `note_payload`).
 #[derive(Clone, Debug)]
 pub(crate) struct CheckedSegment {
     pub(crate) descriptor: SegmentDescriptor,
-    /// The first stripe of each run in the descriptor; as long as that list.
+    /// The first stripe of each run in the descriptor.
     starts: Vec<StripePosition>,
-    /// Stripes whose payload does not fill their rows: stripe, payload bytes. In order.
+    /// Stripes with payload that does not fill their rows: (stripe, payload bytes).
     short: Vec<(u32, u32)>,
 }
 
@@ -61,7 +65,7 @@ impl CheckedSegment {
         self.descriptor.state == SegmentState::Sealed
     }
 
-    /// Forgets all stripes that do not end inside `zone_blocks`; says whether any had to go.
+    /// Removes the stripes that do not end within `zone_blocks`. Returns whether there were any.
     pub(crate) fn clip(&mut self, zone_blocks: u32) -> bool {
         let fits = self.stripes().take_while(|p| p.block + 1 + u64::from(p.rows) <= u64::from(zone_blocks));
         let count = u32::try_from(fits.count()).unwrap_or(u32::MAX);
@@ -103,6 +107,7 @@ impl CheckedSegment {
         begins_before: impl Fn(&StripePosition) -> bool,
         nth: impl Fn(&StripePosition) -> u32,
     ) -> Option<StripePosition> {
+        debug_assert_eq!(self.starts.len(), self.descriptor.stripes.len(), "each stripe run has a start");
         let run = self.starts.partition_point(begins_before).checked_sub(1)?;
         let (start, listed) = self.starts.get(run).zip(self.descriptor.stripes.get(run))?;
         let n = nth(start);
@@ -114,9 +119,10 @@ impl CheckedSegment {
         })
     }
 
-    /// Remembers how much of a stripe is payload. Stripes come in order.
+    /// Notes the payload length of a stripe. The caller passes stripes in order.
     pub(crate) fn note_payload(&mut self, place: StripePosition, payload_bytes: u32) {
         if u64::from(payload_bytes) < self.capacity(place) {
+            debug_assert!(self.short.last().is_none_or(|(s, _)| *s < place.stripe), "stripes come in order");
             self.short.push((place.stripe, payload_bytes));
         }
     }
@@ -125,7 +131,7 @@ impl CheckedSegment {
         u64::from(place.rows) * u64::from(self.descriptor.data) * BLOCK_BYTES as u64
     }
 
-    /// Whether payload was written in every byte of a range of the segment's addresses.
+    /// Whether every byte of a range of the segment's addresses is payload.
     pub(crate) fn holds(&self, offset: u64, len: u64) -> bool {
         let row_bytes = u64::from(self.descriptor.data) * BLOCK_BYTES as u64;
         let Some(end) = offset.checked_add(len) else { return false };
@@ -184,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_and_what_was_never_written_hold_nothing() {
+    fn padding_and_unwritten_bytes_hold_nothing() {
         let mut segment = segment();
         let second = segment.stripe(1).unwrap();
         segment.note_payload(second, 100);

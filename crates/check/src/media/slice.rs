@@ -1,4 +1,4 @@
-//! Reading what a slice pointer names, each block verified and if need be rebuilt.
+//! Reading slices. Each block is verified, and reconstructed from parity if it is bad.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use super::device::Media;
 use super::segment::{CheckedSegment, StripePosition};
 use super::stripe::identity_of;
 
-/// Checksum tables kept: at most 1 KiB each, so 4 MiB.
+/// Most cached lists of checksums. A list takes 1 KiB at most, so all take 4 MiB.
 const TABLES_MAX: usize = 4096;
 
-/// Reads slices and keeps the checksum tables of the columns that it met.
+/// Reads slices. It caches the checksums in the headers of the shards that it reads.
 pub(crate) struct SliceReader<'a> {
     media: &'a Media,
     segments: &'a BTreeMap<SegmentId, CheckedSegment>,
-    /// `None`: the header does not verify.
+    /// Checksums of rows, by segment, stripe and column. `None` if the header does not verify.
     tables: BTreeMap<(SegmentId, u32, u16), Option<Vec<u32>>>,
-    /// Bytes named, by segment.
+    /// Bytes that tables and values name, by segment.
     live: BTreeMap<SegmentId, u64>,
 }
 
@@ -30,25 +30,25 @@ impl<'a> SliceReader<'a> {
         SliceReader { media, segments, tables: BTreeMap::new(), live: BTreeMap::new() }
     }
 
-    /// Whether a slice lies in written payload of a live segment.
+    /// Whether a slice lies in the payload of a live segment.
     pub(crate) fn holds(&self, slice: SlicePtr) -> bool {
         let segment = self.segments.get(&slice.segment);
         segment.is_some_and(|s| s.holds(slice.offset_bytes, u64::from(slice.len_bytes)))
     }
 
-    /// Counts bytes that something names.
+    /// Adds named bytes.
     pub(crate) fn count(&mut self, references: &BTreeMap<SegmentId, u64>) {
         for (segment, bytes) in references {
             *self.live.entry(*segment).or_default() += bytes;
         }
     }
 
-    /// Bytes named in all, by segment.
+    /// All named bytes, by segment.
     pub(crate) fn live(&self) -> &BTreeMap<SegmentId, u64> {
         &self.live
     }
 
-    /// Appends the bytes of a slice to `out`; says what is wrong if it can not.
+    /// Appends the bytes of a slice to `out`. The error names the fault in words.
     pub(crate) fn read(&mut self, slice: SlicePtr, out: &mut Vec<u8>) -> Result<(), String> {
         let segments = self.segments;
         let segment = segments.get(&slice.segment).ok_or_else(|| format!("{slice}: no such segment"))?;
@@ -58,6 +58,7 @@ impl<'a> SliceReader<'a> {
             .offset_bytes
             .checked_add(u64::from(slice.len_bytes))
             .ok_or_else(|| format!("{slice}: its end is past every segment"))?;
+        // Each turn reads the part of the slice on one column of one stripe.
         while at < end {
             let row_bytes = u64::from(segment.descriptor.data) * block;
             let place =
@@ -102,7 +103,7 @@ impl<'a> SliceReader<'a> {
         Some(buf)
     }
 
-    /// The checksum table of one column, `None` if its header does not verify.
+    /// The checksums of one shard's rows. `None` if its header does not verify.
     fn crcs(&mut self, segment: &CheckedSegment, place: StripePosition, column: u16) -> Option<&Vec<u32>> {
         let d = &segment.descriptor;
         let key = (d.id, place.stripe, column);
@@ -124,7 +125,8 @@ impl<'a> SliceReader<'a> {
         self.tables.entry(key).or_insert_with(read).as_ref()
     }
 
-    /// One block from the other columns' blocks of the same row.
+    /// Computes one block from blocks of other columns in the same row. `None` if fewer than k of them are
+    /// good.
     fn reconstruct(
         &mut self,
         segment: &CheckedSegment,
@@ -132,6 +134,7 @@ impl<'a> SliceReader<'a> {
         column: u16,
         row: usize,
     ) -> Option<Vec<u8>> {
+        // The plain oracle computes it, not the fast code of the engine: the check must not share its faults.
         let data = usize::from(segment.descriptor.data);
         let mut good: Vec<(usize, AlignedBuf)> = Vec::with_capacity(data);
         for (number, &(device, zone)) in (0u16..).zip(&segment.descriptor.columns) {

@@ -1,4 +1,4 @@
-//! One stripe: every header, block, checksum and parity byte.
+//! Verifying one stripe: headers, checksums of rows, parity, copies and padding.
 
 use std::collections::BTreeMap;
 
@@ -14,39 +14,40 @@ use super::segment::StripePosition;
 use crate::code::FindingCode;
 use crate::report::{Findings, Totals};
 
-/// Rows whose parity is computed at once: 64 KiB of each column.
+/// Rows of one parity computation: 64 KiB of each column.
 const TILE_ROWS: usize = 16;
 
-/// Bytes of each stripe's parity that are computed a second time by the plainest method, so that the fast kernel is
-/// not taken at its word.
+/// Bytes of each parity column that are computed a second time by the plain oracle. They check the fast
+/// kernel.
 const SPOT_BYTES: usize = 64;
 
-/// What a stripe turned out to be.
+/// The result of the verification of a stripe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StripeVerdict {
-    /// What its headers say; `None` if none can be read.
+    /// The header that most columns agree on. `None` if no column has a good one.
     pub(crate) header: Option<StripeHeader>,
-    /// Whether all payload can be read, if need be from parity. Without reading data: as far as headers tell.
+    /// Whether all payload can be read, if need be from parity. If only headers were verified, whether enough
+    /// of them are good.
     pub(crate) readable: bool,
 }
 
-/// Buffers for the columns of one stripe, reused from stripe to stripe.
+/// Verifies stripes. The buffers are reused from stripe to stripe.
 #[derive(Default)]
 pub(crate) struct StripeVerifier {
     buffers: Vec<AlignedBuf>,
     codes: BTreeMap<(u16, u8), Option<Parity>>,
 }
 
-/// One column as it was read.
+/// One column after reading.
 struct StripeColumn<'a> {
     header: Option<StripeHeader>,
     crcs: Vec<u32>,
     bytes: &'a [u8],
-    /// By row; row 0 follows the header.
+    /// Whether each row is bad. Row 0 follows the header.
     bad: Vec<bool>,
 }
 
-/// What a stripe should be.
+/// The identity that the header of a shard must have.
 pub(crate) fn identity_of(media: &Media, d: &SegmentDescriptor, stripe: u32, column: u16) -> StripeIdentity {
     StripeIdentity {
         pool: media.pool,
@@ -61,7 +62,7 @@ pub(crate) fn identity_of(media: &Media, d: &SegmentDescriptor, stripe: u32, col
 }
 
 impl StripeVerifier {
-    /// Reads a stripe and verifies it: headers only, or with `data` everything.
+    /// Reads and verifies a stripe: with `data` all of it, otherwise only the headers.
     pub(crate) fn verify(
         &mut self,
         media: &Media,
@@ -85,6 +86,8 @@ impl StripeVerifier {
         let header = agree(d, place, &mut columns, findings);
         check_blocks(media, d, place, &mut columns, totals, findings);
         let readable = check_losses(media, d, place, &columns, rows, totals, findings);
+        // Parity and copies are compared only when every block is good: otherwise the damage would be
+        // reported twice.
         let whole = columns.iter().all(|c| c.header.is_some() && !c.bad.iter().any(|bad| *bad));
         if let (Some(header), true, true) = (header, data, readable) {
             if whole {
@@ -96,7 +99,7 @@ impl StripeVerifier {
         StripeVerdict { header, readable }
     }
 
-    /// Recomputes parity. Every block of the stripe is good by its checksum.
+    /// Computes the parity again and compares. Every block of the stripe matches its checksum.
     fn check_parity(
         &mut self,
         d: &SegmentDescriptor,
@@ -107,6 +110,7 @@ impl StripeVerifier {
         let (k, m) = (usize::from(d.data), usize::from(d.parity));
         let code = self.codes.entry((d.data, d.parity)).or_insert_with(|| Parity::new(k, m).ok());
         let Some(code) = code.as_ref().filter(|_| m > 0) else { return };
+        // Tiles keep the scratch memory small: m × 64 KiB instead of m × 1 MiB.
         let mut scratch = vec![vec![0; TILE_ROWS * BLOCK_BYTES]; m];
         for first in (0..rows).step_by(TILE_ROWS) {
             let range = (1 + first) * BLOCK_BYTES..(1 + rows.min(first + TILE_ROWS)) * BLOCK_BYTES;
@@ -130,7 +134,7 @@ impl StripeVerifier {
         }
     }
 
-    /// The copies of a mirror's header, which hold payload, must be equal.
+    /// Compares the header blocks of a mirror, which hold payload and must be equal.
     fn check_copies(&self, d: &SegmentDescriptor, place: StripePosition, findings: &Findings) {
         let mut heads = self.buffers.iter().take(d.columns.len()).map(|b| tile_of(b, 0..BLOCK_BYTES));
         let first = heads.next();
@@ -148,7 +152,7 @@ fn at_stripe(d: &SegmentDescriptor, place: StripePosition) -> String {
     format!("{} stripe {}", d.id, place.stripe)
 }
 
-/// Names a block of a column as a person finds it on the device.
+/// Describes a block of a column by its byte on the device.
 fn at_block(
     media: &Media,
     d: &SegmentDescriptor,
@@ -161,7 +165,7 @@ fn at_block(
     format!("{} column {column}, {device} byte {}", at_stripe(d, place), number * BLOCK_BYTES as u64)
 }
 
-/// Reads the columns; for each the blocks (header first) that could not be read.
+/// Reads the columns. Returns for each column which blocks, header first, could not be read.
 fn read_columns(
     media: &Media,
     d: &SegmentDescriptor,
@@ -186,7 +190,7 @@ fn read_columns(
         unread.push(match outcome {
             Some(Ok(())) => vec![false; len / BLOCK_BYTES],
             None => vec![true; len / BLOCK_BYTES],
-            // One bad block must not hide its neighbours.
+            // The device failed the whole run. Block by block, only its bad blocks fail.
             Some(Err(reason)) => {
                 findings.repairable(FindingCode::ReadFailed, at_block(media, d, place, column, 0), reason);
                 let blocks = buffer.get_mut(..len).expect("as above").chunks_exact_mut(BLOCK_BYTES);
@@ -219,6 +223,8 @@ fn read_header<'a>(
             nothing
         }
         Ok(block) if block.header.identity != identity_of(media, d, place.stripe, number) => {
+            // The shard counts as lost: its bytes are of another write and must not enter the parity
+            // calculation.
             let found = block.header.identity;
             let message =
                 format_args!("holds {} stripe {} of epoch {}", found.segment, found.stripe, found.epoch);
@@ -231,7 +237,7 @@ fn read_header<'a>(
     }
 }
 
-/// What most headers say; columns that say otherwise count as lost.
+/// The header that most columns agree on. Columns with another one count as lost.
 fn agree(
     d: &SegmentDescriptor,
     place: StripePosition,
@@ -243,6 +249,7 @@ fn agree(
     let same = |a: &StripeHeader, b: &StripeHeader| {
         (a.sequence, a.rows, a.payload_bytes) == (b.sequence, b.rows, b.payload_bytes)
     };
+    // The number of rows is known from the segment. Only the other fields need a vote.
     let votes = |h: &StripeHeader| said.iter().filter(|other| same(h, other)).count();
     let agreed = said.iter().filter(|h| fits(h)).max_by_key(|h| votes(h)).copied();
     for (number, column) in columns.iter_mut().enumerate() {
@@ -285,7 +292,7 @@ fn check_blocks(
     }
 }
 
-/// Whether parity covers what is bad.
+/// Counts bad blocks and returns whether parity covers them.
 fn check_losses(
     media: &Media,
     d: &SegmentDescriptor,
@@ -297,7 +304,9 @@ fn check_losses(
 ) -> bool {
     let parity = usize::from(d.parity);
     let headers_bad = columns.iter().filter(|c| c.header.is_none()).count();
-    let (mut rows_lost, mut blocks_lost) = (0, 0);
+    let mut rows_lost = 0;
+    let mut blocks_lost = 0;
+    // Each row is a codeword of its own, so rows may lose different columns.
     for row in 0..rows {
         let bad = columns.iter().filter(|c| c.bad.get(row) == Some(&true)).count();
         if bad > parity {
@@ -315,10 +324,11 @@ fn check_losses(
         totals.blocks_repairable += headers_bad as u64;
     }
     if rows_lost > 0 || headers_lost {
-        let given = d.columns.iter().filter(|(device, _)| media.is_present(*device)).count();
+        debug_assert!(totals.blocks_lost > 0, "a lost row or header is a lost block");
+        let present = d.columns.iter().filter(|(device, _)| media.is_present(*device)).count();
         let message = format_args!(
             "beyond parity: {headers_bad} of {} headers bad, {blocks_lost} blocks bad in {rows_lost} of {} rows \
-             that {parity} parity columns can not give back ({given} of {} devices given)",
+             that {parity} parity columns cannot reconstruct ({present} of {} devices present)",
             columns.len(),
             place.rows,
             columns.len()
@@ -328,7 +338,7 @@ fn check_losses(
     rows_lost == 0 && !headers_lost
 }
 
-/// Bytes after the payload must be zero, in every column that was read.
+/// Checks that bytes after the payload are zero, in every column that was read.
 fn check_padding(
     d: &SegmentDescriptor,
     place: StripePosition,
