@@ -1,22 +1,22 @@
-//! The numbers of findings. Like corruption codes they are permanent; theirs are 500 to 599.
+//! Finding codes: permanent numbers from 500 to 599. Corruption codes (`docs/FORMAT.md`) are below 500.
 
 use serde::{Serialize, Serializer};
 
-/// What kind of thing is wrong. The number never changes its meaning.
+/// The kind of a finding. A number never changes its meaning.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u16)]
 pub enum FindingCode {
-    /// A root record that does not verify, or remains of one.
+    /// A damaged root, or the remains of one.
     RootDamaged = 500,
     /// The newest root is on fewer devices than it should be.
     RootMissing = 501,
     /// A device of the pool was not given.
     DeviceMissing = 502,
-    /// A device that holds no root, or belongs to another pool.
+    /// A device without a root, or of another pool.
     DeviceForeign = 503,
     /// A device was given twice.
     DeviceTwice = 504,
-    /// A device that is smaller than its entry in the table, or in another place.
+    /// A device that is smaller than its entry in the device table says, or has another index.
     DeviceMismatch = 505,
     /// The log's state in the root does not decode.
     LogState = 506,
@@ -28,7 +28,7 @@ pub enum FindingCode {
     SegmentTooLong = 512,
     /// A stripe header that does not verify.
     HeaderDamaged = 520,
-    /// A stripe header that verifies but is another write's.
+    /// A stripe header that verifies but belongs to another write.
     HeaderForeign = 521,
     /// A block that does not match its checksum.
     BlockDamaged = 522,
@@ -40,15 +40,15 @@ pub enum FindingCode {
     PaddingNotZero = 525,
     /// Headers of one stripe that contradict each other or the segment table.
     HeadersDisagree = 526,
-    /// A device that answered a read with an error.
+    /// A read that a device answered with an error.
     ReadFailed = 527,
-    /// A stripe of the commit log that must be there and is not.
+    /// A required stripe of the commit log that is missing.
     LogStripeLost = 530,
-    /// A frame that does not decode, or in an impossible place.
+    /// A frame that does not decode or is in an impossible place.
     LogFrame = 531,
     /// A change of the segment table that contradicts it.
     LogEdit = 532,
-    /// The end of the log that no sync vouched for.
+    /// The end of the log, which no durable barrier covers.
     LogTail = 533,
     /// The log is newer than the newest root.
     RootStale = 534,
@@ -58,57 +58,57 @@ pub enum FindingCode {
     CommitRecord = 541,
     /// Runs and tables that contradict each other.
     Runs = 542,
-    /// A block of a table that can not be read or does not decode.
+    /// A block of a table that cannot be read or does not decode.
     TableBlock = 543,
-    /// A key out of order or outside what the manifest says.
+    /// A key that is out of order or outside the key range in the manifest.
     TableKeys = 544,
-    /// An index or filter that would hide a key that is there.
+    /// An index or filter that hides a key of its table.
     TableIndex = 545,
-    /// Counts or versions in the manifest that are not those of the table.
+    /// Counts or seqs in the manifest that differ from those of the table.
     TableCounts = 546,
-    /// Bytes that the manifest says a table names, and it does not.
+    /// References in the manifest that differ from the pointers in the table.
     TableReferences = 547,
-    /// An older run that holds a newer version.
+    /// A version in an older run that is newer than one in a newer run.
     RunOrder = 548,
     /// A key or value that does not decode.
     Value = 550,
     /// A slice outside the written payload of a live segment.
     SliceOutside = 551,
-    /// The pool's own records: superblock, volume, root directory.
+    /// A missing or wrong filesystem record, volume record or root directory.
     PoolRecords = 552,
-    /// An inode number that no one has reserved.
+    /// An inode number that is not reserved.
     InoUnreserved = 553,
     /// An inode number that two inodes have.
     InoTwice = 554,
     /// A name in a directory that does not exist.
     NameWithoutDirectory = 555,
-    /// A name that leads to no inode.
+    /// A name that refers to no inode.
     NameWithoutInode = 556,
-    /// A name that says another kind of file than its inode.
+    /// A name with another file type than its inode.
     NameKind = 557,
     /// A link count that is not the number of names.
     Links = 558,
-    /// A directory whose name is not where it says.
+    /// A directory without exactly the one name that its inode states.
     DirectoryPlace = 559,
-    /// A directory that can not be reached from the root.
+    /// A directory that cannot be reached from the root.
     Unreachable = 560,
-    /// Orphans: inodes that wait to be removed.
+    /// An orphan, which waits to be removed, or a wrong record of one.
     Orphan = 561,
     /// Bytes past the end of a file.
     PastEnd = 562,
-    /// Allocated bytes that are not those of the extents.
+    /// Allocated bytes that differ from those of the extents.
     Allocated = 563,
-    /// A region of something that has none.
+    /// A region of an inode that is no file in regions.
     RegionWithoutFile = 564,
-    /// An extended attribute of something that has none.
+    /// An extended attribute of an inode that does not exist or has none.
     XattrWithoutInode = 565,
-    /// An access control list that does not decode.
+    /// An access control list that is not valid.
     Acl = 566,
-    /// A sum that is not the sum.
+    /// A counter that differs from the counted sum.
     Counter = 567,
     /// Flags of an inode that do not agree with its attributes.
     AttributeFlags = 568,
-    /// Something could not be checked.
+    /// Something that could not be checked.
     NotChecked = 590,
 }
 

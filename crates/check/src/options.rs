@@ -1,4 +1,4 @@
-//! What a caller chooses, and what stops a check.
+//! Options, progress and errors of a check.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,17 +6,18 @@ use std::sync::Arc;
 use serde::Serialize;
 use warpfire_env::{Clock, SystemClock};
 
-/// How to check.
+/// Options of a check.
 #[derive(Clone)]
 pub struct CheckOptions {
-    /// Read and verify every block of every stripe. Without it, headers, the commit log, tables and names are
-    /// checked, and of file data only that it is where its pointers say.
+    /// Read and verify every block of every stripe. Otherwise the check verifies headers, the commit log,
+    /// tables and names, and of file data only that pointers name written bytes.
     pub data: bool,
-    /// Memory for facts about names and inodes, in bytes. What does not fit makes further passes over the map.
+    /// Memory for facts about names and inodes, in bytes. If they do not fit, the check makes more passes
+    /// over the map.
     pub max_memory_bytes: u64,
-    /// Time, for the rates in the report.
+    /// The clock for the rates in the report.
     pub clock: Arc<dyn Clock>,
-    /// Called now and then with how far the check is.
+    /// Called from time to time with the progress of the check.
     pub progress: Option<Arc<dyn Fn(CheckProgress) + Send + Sync>>,
 }
 
@@ -35,48 +36,48 @@ impl fmt::Debug for CheckOptions {
     }
 }
 
-/// What is being checked.
+/// A stage of the check.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckPhase {
     /// Roots and the commit log.
     Log,
-    /// Stripes; counted in stripes.
+    /// Stripes. Progress counts stripes.
     Stripes,
-    /// Tables and names; counted in versions.
+    /// Tables and names. Progress counts key versions.
     Names,
 }
 
-/// How far a check is.
+/// The progress of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct CheckProgress {
-    /// What is being checked.
+    /// The current stage.
     pub phase: CheckPhase,
-    /// How much of it is done.
+    /// Finished part of the stage.
     pub done: u64,
-    /// How much there is.
+    /// Size of the stage.
     pub total: u64,
 }
 
-/// Why a pool could not be checked at all. `fsck(8)` calls it an operational error: exit code 8.
+/// Why a pool cannot be checked at all. `fsck(8)` calls this an operational error and exits with code 8.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CheckError {
-    /// There is nothing to check.
+    /// The list of devices is empty.
     #[error("no devices were given")]
     NoDevices,
-    /// None of the devices holds a root that verifies: it is not a pool, or its first two zones are destroyed.
+    /// No device holds a valid root: the devices are not a pool, or their first two zones are destroyed.
     #[error("none of the devices holds a pool: {0}")]
     NoPool(String),
-    /// The newest root's payload does not say where anything is.
+    /// The payload of the newest root does not decode.
     #[error("the pool's newest root is unusable: {0}")]
     NoState(String),
-    /// What was to be inspected does not exist.
+    /// The structure to inspect does not exist.
     #[error("there is no {0}")]
     NotFound(String),
-    /// The facts that must be held at once do not fit the memory that was allowed.
+    /// Facts that must be in memory together need more than the allowed memory.
     #[error("checking needs more than the {allowed_bytes} bytes of memory that it may use")]
     Memory {
-        /// What was allowed.
+        /// Allowed memory, in bytes.
         allowed_bytes: u64,
     },
 }

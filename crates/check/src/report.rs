@@ -1,4 +1,4 @@
-//! What a check found.
+//! Findings and the report of a check.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,32 +8,32 @@ use serde::Serialize;
 
 use crate::code::FindingCode;
 
-/// Most findings of one kind that a report lists; all are counted. At a few hundred bytes each, 60 kinds
-/// take at most some 2 MiB.
+/// Most findings of one kind in a report. Further ones are only counted. At a few hundred bytes each, 60
+/// kinds take about 2 MiB at most.
 pub const LISTED_MAX: u64 = 128;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Nothing is wrong; worth knowing.
+    /// Not a fault, but worth knowing.
     Note,
-    /// Damage within what parity covers: all data is readable, redundancy is less than it should be.
+    /// Damage that parity covers: all data is readable, but redundancy is missing.
     Repairable,
-    /// Something is lost or contradicts itself.
+    /// Lost data, or data that contradicts itself.
     Error,
 }
 
-/// One thing that was found.
+/// One finding of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// What kind of thing.
+    /// Its kind.
     pub code: FindingCode,
-    /// Where.
+    /// The structure that it is about, such as a device, a stripe, a table or an inode.
     pub place: String,
-    /// What, in words.
+    /// The fault, in words that continue `place`.
     pub message: String,
 }
 
@@ -48,38 +48,38 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What was read and counted.
+/// Counts and rates of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Totals {
-    /// Devices of the pool that were given.
+    /// Present devices of the pool.
     pub devices: u64,
-    /// Root records that verify.
+    /// Roots that verify.
     pub roots: u64,
     /// Live segments, those of the commit log included.
     pub segments: u64,
     /// Stripes of live segments.
     pub stripes: u64,
-    /// Blocks of which the checksum was verified, headers included.
+    /// Blocks with a verified checksum, headers included.
     pub blocks_verified: u64,
-    /// Blocks that are damaged or unreadable, those on missing devices included, and that parity gives back.
+    /// Bad blocks that parity can reconstruct. Bad blocks are damaged, unreadable or on a missing device.
     pub blocks_repairable: u64,
-    /// Damaged or unreadable blocks that parity does not give back.
+    /// Bad blocks that parity cannot reconstruct.
     pub blocks_lost: u64,
     /// Bytes read from devices.
     pub bytes_read: u64,
     /// Zones that belong to live segments.
     pub zones_used: u64,
-    /// Zones that belong to no one.
+    /// Zones outside of root zones that belong to no live segment.
     pub zones_free: u64,
-    /// Stripes of the commit log that are replayed.
+    /// Replayed stripes of the commit log.
     pub log_stripes: u64,
-    /// Records in them that are replayed.
+    /// Replayed records of the commit log.
     pub log_records: u64,
     /// Tables.
     pub tables: u64,
-    /// Versions in tables and in the log.
+    /// Key versions in tables and in the commit log.
     pub versions: u64,
-    /// Keys that have a value.
+    /// Keys with a value.
     pub keys: u64,
     /// Regular files.
     pub files: u64,
@@ -87,36 +87,36 @@ pub struct Totals {
     pub directories: u64,
     /// Symbolic links.
     pub symlinks: u64,
-    /// Devices, pipes and sockets.
+    /// Device files, pipes and sockets.
     pub special_files: u64,
-    /// Names.
+    /// Names in directories.
     pub names: u64,
     /// Inodes without a name.
     pub orphans: u64,
-    /// Bytes in files, holes not counted.
+    /// Allocated bytes of all files: holes are not counted.
     pub file_bytes: u64,
     /// Bytes of segments that tables and values name.
     pub live_bytes: u64,
-    /// Nanoseconds that the stripes took.
+    /// Time for the stripes, in nanoseconds.
     pub stripe_nanos: u64,
-    /// Nanoseconds that tables and names took.
+    /// Time for tables and names, in nanoseconds.
     pub name_nanos: u64,
-    /// Nanoseconds in all.
+    /// Time for the whole check, in nanoseconds.
     pub nanos: u64,
-    /// Most bytes that the tables of the name check took at once.
+    /// Most memory that the facts about names and inodes took, in bytes.
     pub ledger_bytes_max: u64,
-    /// Times that the map was read: more than one when memory did not hold all facts at once.
+    /// Number of passes over the map. More than one if the facts did not fit the memory at once.
     pub passes: u64,
 }
 
 impl Totals {
-    /// Bytes read from devices in a second, over the whole check.
+    /// Bytes read from devices per second, over the whole check.
     #[must_use]
     pub fn bytes_per_second(&self) -> u64 {
         rate(self.bytes_read, self.nanos)
     }
 
-    /// Keys checked in a second, tables read and merged.
+    /// Keys checked per second of the stage of tables and names.
     #[must_use]
     pub fn keys_per_second(&self) -> u64 {
         rate(self.keys, self.name_nanos)
@@ -131,33 +131,34 @@ fn rate(count: u64, nanos: u64) -> u64 {
 /// The result of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct CheckReport {
-    /// What was found, worst first; at most [`LISTED_MAX`] of each kind.
+    /// Findings, worst first, at most [`LISTED_MAX`] of each kind.
     pub findings: Vec<Finding>,
-    /// How many notes, listed or not.
+    /// Number of notes, listed or not.
     pub notes: u64,
-    /// How many repairable findings, listed or not.
+    /// Number of repairable findings, listed or not.
     pub repairable: u64,
-    /// How many errors, listed or not.
+    /// Number of errors, listed or not.
     pub errors: u64,
-    /// What was read and counted.
+    /// Counts and rates.
     pub totals: Totals,
 }
 
 impl CheckReport {
-    /// Whether nothing but notes was found.
+    /// Whether all findings are notes.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.repairable == 0 && self.errors == 0
     }
 
-    /// The exit code of `fsck(8)`: 0 clean, 4 errors left uncorrected. (8, operational error, is a [`crate::CheckError`].)
+    /// The exit code as in `fsck(8)`: 0 clean, 4 errors left uncorrected. (8, operational error, is a
+    /// [`crate::CheckError`].)
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         if self.is_clean() { 0 } else { 4 }
     }
 }
 
-/// Collects findings.
+/// Collects findings. All are counted; at most [`LISTED_MAX`] of each kind are listed (`add`, `append`).
 #[derive(Debug, Default)]
 pub(crate) struct Findings(RefCell<FindingList>);
 
@@ -189,6 +190,7 @@ impl Findings {
         message: &dyn fmt::Display,
     ) {
         let mut all = self.0.borrow_mut();
+        // A destroyed device makes millions of equal findings: counting goes on, listing stops.
         *all.by_severity.entry(severity).or_default() += 1;
         let of_code = all.by_code.entry(code).or_default();
         *of_code += 1;
@@ -202,7 +204,7 @@ impl Findings {
         }
     }
 
-    /// Takes over what another collector found.
+    /// Adds the findings of another collector.
     pub(crate) fn append(&self, other: Findings) {
         let other = other.0.into_inner();
         let mut all = self.0.borrow_mut();
@@ -226,7 +228,11 @@ impl Findings {
 
     pub(crate) fn into_report(self, totals: Totals) -> CheckReport {
         let FindingList { mut listed, by_severity, .. } = self.0.into_inner();
-        // Worst first, otherwise in the order in which they were found.
+        debug_assert!(
+            listed.len() as u64 <= by_severity.values().sum::<u64>(),
+            "every listed finding is counted"
+        );
+        // The sort is stable: findings of one severity stay in the order of the check, bottom up.
         listed.sort_by_key(|f| std::cmp::Reverse(f.severity));
         let count = |severity| by_severity.get(&severity).copied().unwrap_or(0);
         CheckReport {

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 
-/// A dumped structure: a value, a list, or named fields in the order in which they lie on flash.
+/// A dumped structure: a value, a list, or named fields in their order on flash.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DumpValue {
     /// A number.
@@ -14,9 +14,9 @@ pub enum DumpValue {
     Signed(i64),
     /// Text.
     Text(String),
-    /// One after the other.
+    /// Values in order.
     List(Vec<DumpValue>),
-    /// Named parts.
+    /// Named values.
     Fields(Vec<(&'static str, DumpValue)>),
 }
 
@@ -129,7 +129,7 @@ impl DumpValue {
         }
     }
 
-    /// After a list's mark the first field stays on its line.
+    /// Writes a list item after its mark: the first field stays on the line of the mark.
     fn write_after_mark(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
         let DumpValue::Fields(fields) = self else {
             if !self.is_leaf() {
@@ -152,7 +152,7 @@ mod tests {
     use super::DumpValue;
 
     #[test]
-    fn a_person_can_read_it() {
+    fn text_is_indented_by_depth() {
         let pair =
             |a: u64| DumpValue::Fields(vec![("a", a.into()), ("b", DumpValue::List(vec!["x".into()]))]);
         let dump = DumpValue::Fields(vec![

@@ -1,4 +1,4 @@
-//! Tables, keys, inodes.
+//! Dumps of tables, keys and inodes.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn summary(t: &TableDescriptor) -> Vec<(&'static str, DumpValue)> {
     ]
 }
 
-/// One table: where it lies, its partitions, what it names.
+/// One table: its slices, partitions and references.
 ///
 /// # Errors
 /// If there is no pool, or no such table.
@@ -49,6 +49,7 @@ pub fn table(devices: &[Arc<dyn Device>], id: u64) -> Result<DumpValue, CheckErr
     let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
     let entry = loaded.manifest.table(id).ok_or_else(|| CheckError::NotFound(format!("table {id}")))?;
     let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
+    // The manifest's fields come first: they can be shown when no block of the table can be read.
     let mut fields = summary(entry);
     fields.push(("slices", DumpValue::List(entry.slices.iter().map(|s| slice(*s)).collect())));
     let references = entry.references.iter().map(|(segment, bytes)| {
@@ -76,7 +77,7 @@ pub fn table(devices: &[Arc<dyn Device>], id: u64) -> Result<DumpValue, CheckErr
     Ok(DumpValue::Fields(fields))
 }
 
-/// Calls `each` with every key and value of the newest version until it says `false`.
+/// Calls `each` with every key that has a value, in order, until it returns `false`.
 fn walk(loaded: &LoadedPool, each: impl FnMut(&[u8], Value<'_>) -> bool) {
     let quiet = Findings::default();
     let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
@@ -85,7 +86,7 @@ fn walk(loaded: &LoadedPool, each: impl FnMut(&[u8], Value<'_>) -> bool) {
     merge.for_each(&mut reader, &quiet, each);
 }
 
-/// One key: its value, and each version of it with where that is.
+/// One key: its value, and each of its versions with its place.
 ///
 /// # Errors
 /// If there is no pool, or no such key.
@@ -102,6 +103,7 @@ pub fn key(devices: &[Arc<dyn Device>], wanted: &[u8]) -> Result<DumpValue, Chec
             ("value", describe(wanted, value, kind == VersionKind::Merge)),
         ]));
     };
+    // Newest first: the commit log, then the runs in the order of the manifest.
     for change in commits.all().iter().filter(|c| c.key == wanted) {
         version("commit log".into(), change.kind, change.seq.0, change.value);
     }
@@ -135,7 +137,8 @@ pub fn key(devices: &[Arc<dyn Device>], wanted: &[u8]) -> Result<DumpValue, Chec
     ]))
 }
 
-/// One inode: its record and every key that refers to it. Reads the whole map, for an inode may live in any name.
+/// One inode: its record and every key that refers to it. Reads the whole map, because an inode may be the
+/// value of any name.
 ///
 /// # Errors
 /// If there is no pool, or no such inode.
@@ -169,8 +172,9 @@ fn slice(slice: SlicePtr) -> DumpValue {
     ])
 }
 
-/// A value, or an operand on one, as far as it decodes.
+/// A value or an operand. Bytes that do not decode are shown escaped, with the error.
 fn describe(key: &[u8], value: &[u8], is_operand: bool) -> DumpValue {
+    // One error for all: a value that does not decode by its key is shown as bytes below.
     let described = Key::decode(key).and_then(|key| {
         Ok(match key {
             Key::Counter(..) => decode_counter(value)?.into(),
@@ -201,10 +205,12 @@ fn describe(key: &[u8], value: &[u8], is_operand: bool) -> DumpValue {
 
 fn describe_inode(inode: &Inode<'_>) -> DumpValue {
     let a = &inode.attrs;
+
     let time = |t: InodeTime| -> DumpValue { format!("{}.{:09}", t.seconds, t.nanos).into() };
     let content = match inode.content {
         InodeContent::None => "none".into(),
         InodeContent::Regions => "in regions".into(),
+        // Extents decode one by one, so a damaged list still shows those before the damage.
         InodeContent::Small(small) => extents(small.filter_map(Result::ok)),
         InodeContent::Symlink(target) => {
             DumpValue::Fields(vec![("target", target.escape_ascii().to_string().into())])

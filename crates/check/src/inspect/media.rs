@@ -1,4 +1,4 @@
-//! Roots, segments, stripes.
+//! Dumps of roots, segments and stripes.
 
 use std::sync::Arc;
 
@@ -14,12 +14,13 @@ use crate::media::{CheckedSegment, StripeVerifier};
 use crate::options::CheckError;
 use crate::report::{Findings, Totals};
 
-/// The roots on every device, and what the newest one says.
+/// The roots on every device, and the content of the newest one.
 ///
 /// # Errors
 /// If there is no pool, or its newest root does not decode.
 pub fn root(devices: &[Arc<dyn Device>]) -> Result<DumpValue, CheckError> {
     let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
+    // The newest root comes first; the list of all roots on all devices is long and comes last.
     let state = &loaded.state;
     let on_devices = loaded.records.iter().map(|(name, records)| {
         let records = records.iter().map(|r| {
@@ -142,7 +143,7 @@ pub fn segment(devices: &[Arc<dyn Device>], id: u64) -> Result<DumpValue, CheckE
     Ok(DumpValue::Fields(fields))
 }
 
-/// One stripe of a live segment: its headers, and what a check of it finds.
+/// One stripe of a live segment: its headers, and the findings of a check of it.
 ///
 /// # Errors
 /// If there is no pool, or no such stripe.
@@ -155,6 +156,7 @@ pub fn stripe(devices: &[Arc<dyn Device>], id: u64, number: u32) -> Result<DumpV
         .ok_or_else(|| CheckError::NotFound(format!("stripe {number} in segment {id}")))?;
     let mut buf = AlignedBuf::zeroed(BLOCK_BYTES);
     let mut columns = Vec::new();
+    // Every header is shown as it is, also one of another write; the findings below name its fault.
     for &(device, zone) in &d.columns {
         let read = loaded.media.read_one(device, zone, place.block, &mut buf);
         let mut fields = vec![("device", device.0.into()), ("zone", zone.0.into())];

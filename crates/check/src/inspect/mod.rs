@@ -1,7 +1,8 @@
-//! Dumps of what is on flash, for people and programs.
+//! Dumps of structures on flash, for people and programs.
 //!
-//! Each function reads the pool as [`crate::check`] does and returns a [`DumpValue`]: `Display` shows it as indented text, `Serialize`
-//! as JSON. What is damaged on the way is left out or said in place; run a check to hear of all of it.
+//! Each function reads the pool like [`crate::check`] and returns a [`DumpValue`]. `Display` shows it as
+//! indented text, `Serialize` as JSON. Damaged structures are left out or marked in place; a check reports
+//! all of them.
 
 mod dump;
 mod map;

@@ -1,13 +1,13 @@
-//! Which access control lists an inode can have.
+//! The rules of a valid access control list.
 
 use warpfire_format::fs::{AclCodingError, AclTag, decode_acl};
 
-/// What is wrong with a list, if something is.
+/// The fault of an attribute's value as an access control list. `None` if the list is valid.
 pub(super) fn fault(value: &[u8]) -> Option<&'static str> {
     let entries = match decode_acl(value).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
         Ok(entries) => entries,
-        Err(AclCodingError::Length) => return Some("is not whole entries"),
-        Err(AclCodingError::Version(_)) => return Some("is of an unknown version"),
+        Err(AclCodingError::Length) => return Some("does not consist of whole entries"),
+        Err(AclCodingError::Version(_)) => return Some("has an unknown version"),
         Err(AclCodingError::UnknownTag(_)) => return Some("has an entry of an unknown kind"),
         Err(AclCodingError::UnknownPermissions(_)) => return Some("has permissions beyond rwx"),
     };
@@ -18,6 +18,7 @@ pub(super) fn fault(value: &[u8]) -> Option<&'static str> {
     if ![AclTag::Owner, AclTag::OwningGroup, AclTag::Other].iter().all(|needed| tags.contains(needed)) {
         return Some("lacks owner, group or other");
     }
+    // Without a mask the kernel cannot limit the named entries by the group bits of the mode.
     if tags.iter().any(|tag| tag.is_named()) && !tags.contains(&AclTag::Mask) {
         return Some("names users or groups and has no mask");
     }
@@ -41,7 +42,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_good_list_has_no_fault_and_each_kind_of_bad_one_has() {
+    fn a_valid_list_has_no_fault_and_each_invalid_one_has_one() {
         assert_eq!(fault(&GOOD), None);
         assert!(fault(&GOOD[..43]).is_some());
         assert!(fault(&GOOD[..4]).is_some());

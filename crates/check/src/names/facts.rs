@@ -1,20 +1,20 @@
-//! What is remembered of inodes until everything that refers to them has been seen.
+//! Facts: the part of an inode that a pass keeps until all references to the inode have been seen.
 
 use warpfire_format::fs::flag;
 
-/// An inode that lives at its own key: a directory, or a file with several names. 40 bytes.
+/// An inode with a key of its own: a directory, or a file with several names. 40 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyedInode {
     pub(super) ino: u64,
-    /// Of a directory.
+    /// Parent of a directory, else 0.
     pub(super) parent: u64,
     /// Hash of a directory's own name.
     pub(super) name_hash: u64,
-    /// What the inode says.
+    /// Link count in the inode.
     pub(super) links: u32,
-    /// Names that lead here.
+    /// Names that refer to the inode, as counted.
     pub(super) names: u32,
-    /// Directories in this one.
+    /// Subdirectories, as counted.
     pub(super) directories: u32,
     pub(super) kind: u8,
 }
@@ -24,21 +24,21 @@ pub(super) struct KeyedInode {
 pub(super) struct RegionFile {
     pub(super) ino: u64,
     pub(super) size_bytes: u64,
-    /// What the inode says less what was found so far, wrapping.
+    /// Allocated bytes in the inode minus the bytes of the regions so far, wrapping.
     pub(super) allocated_left: u64,
-    /// It is being removed, region by region.
+    /// Whether it is an orphan, which loses its regions one by one.
     pub(super) is_orphan: bool,
 }
 
-/// An inode whose flags say which attributes it has. 16 bytes.
+/// An inode with flags that promise attributes. 16 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PromisedAttributes {
     pub(super) ino: u64,
-    /// Those of `ATTRIBUTE_FLAGS` whose attribute was not seen yet.
+    /// The flags of `ATTRIBUTE_FLAGS` without their attribute so far.
     pub(super) left: u32,
 }
 
-/// Flags that promise an attribute, with its name.
+/// The flags that promise an attribute, each with the attribute's name.
 pub(super) const ATTRIBUTE_FLAGS: [(u32, &[u8]); 3] = [
     (flag::ACL, b"system.posix_acl_access"),
     (flag::DEFAULT_ACL, b"system.posix_acl_default"),
@@ -64,7 +64,7 @@ impl InoRange {
         *self == Self::ALL
     }
 
-    /// The first half of the numbers in it that lie below `bound`. `None` if that is nothing less.
+    /// The first half of the part of the range below `bound`. `None` if that part has less than two numbers.
     pub(super) fn halve(self, bound: u64) -> Option<InoRange> {
         let past = self.first + self.past.min(bound).saturating_sub(self.first) / 2;
         (past > self.first).then_some(InoRange { first: self.first, past })
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_cover_every_number_once() {
+    fn windows_cover_each_number_once() {
         let half = InoRange::ALL.halve(101).unwrap();
         assert_eq!(half, InoRange { first: 0, past: 50 });
         let mut windows = vec![half];

@@ -1,4 +1,4 @@
-//! A set of inode numbers: numbers are given out in sequence, so one bit each, in pages.
+//! A set of inode numbers. Numbers are assigned in sequence, so a bitmap in pages is dense.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use std::collections::BTreeMap;
 const PAGE_WORDS: usize = 512;
 const PAGE_NUMBERS: u64 = PAGE_WORDS as u64 * 64;
 
-/// Bytes that a page takes, its place in the tree included.
+/// Memory of a page in bytes, its entry in the tree included.
 const PAGE_BYTES: u64 = 4096 + 32;
 
-/// Inode numbers.
+/// A set of inode numbers.
 #[derive(Default)]
 pub(super) struct InoSet {
     pages: BTreeMap<u64, Box<[u64; PAGE_WORDS]>>,
 }
 
 impl InoSet {
-    /// Adds a number; `false` if it was there.
+    /// Adds a number. `false` if the set has it already.
     pub(super) fn insert(&mut self, ino: u64) -> bool {
         let page = self.pages.entry(ino / PAGE_NUMBERS).or_insert_with(|| Box::new([0; PAGE_WORDS]));
         let word = page.get_mut(word_of(ino)).expect("a page has all words of its numbers");
@@ -26,13 +26,13 @@ impl InoSet {
         is_new
     }
 
-    /// Whether a number is there.
+    /// Whether the set has a number.
     pub(super) fn contains(&self, ino: u64) -> bool {
         let page = self.pages.get(&(ino / PAGE_NUMBERS));
         page.and_then(|p| p.get(word_of(ino))).is_some_and(|word| word & (1 << (ino % 64)) != 0)
     }
 
-    /// Memory that it takes.
+    /// Memory of the set, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.pages.len() as u64 * PAGE_BYTES
     }

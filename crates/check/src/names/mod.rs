@@ -1,15 +1,17 @@
-//! Names, inodes and extents: the merged map as a filesystem.
+//! Names, inodes and extents: checks the merged map as a filesystem.
 //!
-//! The map comes in the order of its keys: for each volume its counters, inodes of directories and of files with several names,
-//! orphans, names (which hold all other inodes), attributes, regions. So one pass suffices: when a name comes, every directory is
-//! known; when a region comes, every inode is.
+//! A *pass* reads the map in the order of its keys. For each volume these are the volume record, counters,
+//! keyed inodes (directories, and files with several names), orphans, names (which hold all other inodes),
+//! attributes, and regions. One pass is enough: every directory is known before the first name, and every
+//! inode before the first region. The *facts* are the part of each inode that a pass keeps in memory until
+//! all references to it have been seen.
 //!
 //! # Memory
-//! For each directory and each file with several names 40 bytes, for each file in regions 32, for each inode
-//! with a list of access rights or capabilities 16, for each inode number one
-//! bit (in pages of 4 KiB for 32,768 numbers). When the facts outgrow what the caller allowed, the range of inode numbers is halved
-//! and the map is read once for each part: 8 million small files take 1 MiB, 100 million 12.5 MiB; 6.7 million directories,
-//! or 8.4 million large files, 256 MiB.
+//! The facts take 40 bytes for each keyed inode, 32 for each file in regions, 16 for each inode with access
+//! control lists or capabilities, and one bit for each inode number (in pages of 4 KiB for 32,768 numbers).
+//! If they outgrow the allowed memory, the check halves the range of inode numbers (the *window*) and reads
+//! the map once for each part. 8 million small files take 1 MiB, 100 million 12.5 MiB. 6.7 million
+//! directories, or 8.4 million large files, take 256 MiB.
 
 mod acl;
 mod facts;
@@ -35,7 +37,7 @@ use pass::{InoRange, NamesPass, PassOutcome};
 /// Keys between two calls of the progress callback.
 const PROGRESS_EVERY: u64 = 1 << 16;
 
-/// Reads the map as often as memory asks and checks it.
+/// Checks the map, in as many passes as the allowed memory needs.
 pub(crate) fn check_names(
     loaded: &LoadedPool,
     options: &CheckOptions,
@@ -45,10 +47,11 @@ pub(crate) fn check_names(
     let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
     count_commits(loaded, &mut reader, findings);
     let mut window = InoRange::ALL;
+    // Checks that need no facts, and all counting, happen in the first pass only.
     let mut is_first = true;
     loop {
         let quiet = Findings::default();
-        // Tables are verified on the first pass only, and said to be damaged only once.
+        // Tables are verified and their damage is reported in the first pass only.
         let table_findings = if is_first { findings } else { &quiet };
         let commits = CommitVersions::new(&loaded.commits, loaded.manifest.flushed, &quiet);
         let mut merge = Merge::new(&loaded.manifest, commits, is_first, &mut reader, table_findings);
@@ -85,7 +88,7 @@ pub(crate) fn check_names(
     Ok(())
 }
 
-/// Checks the commits in the log, and where tables lie.
+/// Checks the commit records in the log, and that tables and their pointers name payload.
 fn count_commits(loaded: &LoadedPool, reader: &mut SliceReader<'_>, findings: &Findings) {
     let commits = CommitVersions::new(&loaded.commits, loaded.manifest.flushed, findings);
     let mut references: BTreeMap<SegmentId, u64> = BTreeMap::new();
@@ -93,11 +96,13 @@ fn count_commits(loaded: &LoadedPool, reader: &mut SliceReader<'_>, findings: &F
         for slice in &table.slices {
             *references.entry(slice.segment).or_default() += u64::from(slice.len_bytes);
             if !reader.holds(*slice) {
-                let message = format_args!("{slice} is no written payload");
+                let message = format_args!("{slice} is not payload of a live segment");
                 findings.error(FindingCode::SliceOutside, format_args!("table {}", table.id), message);
             }
         }
     }
+    // Live bytes are those of all versions, not only of the newest: replay keeps the slices of every change
+    // alive.
     for change in commits.all().iter().filter(|c| c.kind != VersionKind::Delete) {
         let visited =
             fs::pointers(change.key, change.value, change.kind == VersionKind::Merge, &mut |slice| {
@@ -107,7 +112,7 @@ fn count_commits(loaded: &LoadedPool, reader: &mut SliceReader<'_>, findings: &F
                     findings.error(
                         FindingCode::SliceOutside,
                         place,
-                        format_args!("{slice} is no written payload"),
+                        format_args!("{slice} is not payload of a live segment"),
                     );
                 }
             });

@@ -1,4 +1,4 @@
-//! One pass over the map: which volume a key belongs to, and what is done with it.
+//! One pass over the map: hands each key to the check of its volume.
 
 use warpfire_format::fs::{FilesystemRecord, Key, PoolRecordId, VolumeId, VolumeRecord, decode_counter};
 
@@ -8,14 +8,14 @@ use crate::code::FindingCode;
 use crate::report::{Findings, Totals};
 use crate::tables::show;
 
-/// Keys between two looks at how much memory the facts take.
+/// Keys between two measurements of the memory of the facts.
 const MEASURE_EVERY: u64 = 4096;
 
-/// How a pass ended.
+/// The outcome of a pass.
 pub(super) enum PassOutcome {
-    /// The window is checked; the next one is to be, if there is one.
+    /// The window is checked. `next` is the next window, `None` after the last.
     Done { next: Option<InoRange> },
-    /// The facts outgrew the memory. Inode numbers lie below `past`.
+    /// The facts outgrew the memory. All inode numbers are below `past`.
     TooMuch { past: u64 },
 }
 
@@ -29,7 +29,7 @@ pub(super) struct NamesPass<'a> {
     keys: u64,
     too_much: bool,
     has_holes: bool,
-    /// Findings that are only true if nothing was unreadable.
+    /// Findings that hold only if the whole map was readable.
     doubtful: Findings,
 }
 
@@ -54,7 +54,7 @@ impl<'a> NamesPass<'a> {
         }
     }
 
-    /// Takes the next key. `false`: the rest need not be read.
+    /// Takes the next key. Keys come in order. `false` if the pass needs no more keys.
     pub(super) fn take(&mut self, key: &[u8], value: &[u8]) -> bool {
         self.keys += 1;
         self.context.totals.keys += u64::from(self.context.is_first);
@@ -65,11 +65,11 @@ impl<'a> NamesPass<'a> {
         if self.keys.is_multiple_of(MEASURE_EVERY) {
             self.measure();
         }
-        // The first pass checks every value, whatever becomes of the facts.
+        // The first pass goes on without facts, because it also checks every value.
         self.context.is_first || !self.too_much
     }
 
-    /// Takes a key whose value is unreadable.
+    /// Takes a key with an unreadable value.
     pub(super) fn take_hole(&mut self) -> bool {
         self.has_holes = true;
         true
@@ -97,6 +97,7 @@ impl<'a> NamesPass<'a> {
             | Key::Xattr(v, ..)
             | Key::Region(v, ..) => v,
         };
+        // Keys of a volume are neighbours, so only one volume is in memory at a time.
         self.enter(volume_id);
         let volume = self.volume.as_mut().expect("a volume was entered");
         let context = &mut self.context;
@@ -151,7 +152,7 @@ impl<'a> NamesPass<'a> {
         }
     }
 
-    /// Ends the pass. With `holes` part of the map could not be read, so what seems absent may be there.
+    /// Ends the pass. With `holes` part of the map could not be read, so an absent key may exist.
     pub(super) fn finish(mut self, holes: bool) -> PassOutcome {
         self.leave();
         if self.context.is_first && self.keys > 0 && !self.filesystem_record_seen {

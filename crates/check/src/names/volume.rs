@@ -1,4 +1,14 @@
-//! One volume: what was seen of its inodes, and whether it fits together.
+//! The check of one volume: collects facts of its inodes and compares them.
+//!
+//! Invariants
+//! 1. Facts are kept of inodes in `window` only (`add`). After `give_up` the window is empty.
+//! 2. `keyed_inodes` is sorted by inode number, because the keys of the map are. Keys of a table out of order
+//!    are a finding of their own, and `keyed` may then miss an inode.
+//! 3. `files` and `flagged` are sorted when `files_sorted` and `flagged_sorted` say so. Attributes and
+//!    regions come after all inodes in the order of keys, so each list is sorted once (`keep_promise`,
+//!    `take_region`).
+//! 4. A finding that is wrong if some key could not be read goes to `doubtful`, any other to the pass's
+//!    findings.
 
 use warpfire_format::fs::{
     Attrs, CounterId, Dentry, FileKind, Inode, InodeContent, REGION_BYTES, decode_region, decode_xattr, flag,
@@ -11,11 +21,11 @@ use super::inoset::InoSet;
 use crate::code::FindingCode;
 use crate::report::{Findings, Totals};
 
-/// The volume that is being read.
+/// The facts and counts of the current volume.
 pub(super) struct VolumeCheck {
     pub(super) id: u32,
     window: InoRange,
-    /// Facts outgrew the memory: only what needs none is still checked.
+    /// The facts outgrew the memory. Only checks without facts continue.
     pub(super) gave_up: bool,
     root: Option<u64>,
     counters: [Option<i64>; 2],
@@ -28,11 +38,11 @@ pub(super) struct VolumeCheck {
     files_sorted: bool,
     flagged: Vec<PromisedAttributes>,
     flagged_sorted: bool,
-    /// Findings that are only true if nothing was unreadable.
+    /// Findings that hold only if the whole map was readable.
     pub(super) doubtful: Findings,
 }
 
-/// What is the same for all inodes of a pass.
+/// The state of a pass that all its volumes share.
 pub(super) struct PassContext<'a> {
     pub(super) is_first: bool,
     pub(super) next_ino: u64,
@@ -40,7 +50,7 @@ pub(super) struct PassContext<'a> {
     pub(super) findings: &'a Findings,
 }
 
-/// How an inode was found.
+/// The kind of key that holds an inode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InodeLocation {
     Own,
@@ -69,7 +79,7 @@ impl VolumeCheck {
         }
     }
 
-    /// Memory that the facts take.
+    /// Memory of the facts, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         let keyed_inodes = self.keyed_inodes.capacity() * size_of::<KeyedInode>();
         let files = self.files.capacity() * size_of::<RegionFile>();
@@ -77,7 +87,7 @@ impl VolumeCheck {
         (keyed_inodes + files + flagged) as u64 + self.inodes.bytes() + self.with_attributes.bytes()
     }
 
-    /// Forgets all facts.
+    /// Drops all facts and their doubtful findings. Root, counters and sums remain.
     pub(super) fn give_up(&mut self) {
         let window = InoRange { first: u64::MAX, past: 0 };
         *self = VolumeCheck {
@@ -138,6 +148,7 @@ impl VolumeCheck {
             Err(e) => return context.findings.error(FindingCode::Value, place(), e),
         };
         context.totals.names += u64::from(context.is_first);
+        // A name concerns two inodes, its directory and its own. Either may be outside the window.
         let is_directory = matches!(dentry, Dentry::Reference(FileKind::Directory, _));
         if self.window.contains(dir) {
             match self.keyed(dir).filter(|h| h.kind == FileKind::Directory as u8) {
@@ -167,7 +178,7 @@ impl VolumeCheck {
         let misplaced = (keyed.parent, keyed.name_hash) != (dir, key_hash(name));
         let (says, parent) = (keyed.kind, keyed.parent);
         if says != kind as u8 {
-            let message = format_args!("says {kind:?}; inode {ino} is of type {says}");
+            let message = format_args!("says {kind:?}; inode {ino} has type {says}");
             findings.error(FindingCode::NameKind, place(), message);
         } else if kind == FileKind::Directory && misplaced {
             let message = format_args!("directory {ino} has another name, or another parent: {parent}");
@@ -180,7 +191,7 @@ impl VolumeCheck {
         self.keyed_inodes.get_mut(at)
     }
 
-    /// Takes any inode, wherever it was found.
+    /// Takes an inode from any kind of key.
     fn add(&mut self, inode: &Inode<'_>, found: InodeLocation, place: &str, context: &mut PassContext<'_>) {
         let attrs = &inode.attrs;
         if context.is_first {
@@ -192,6 +203,7 @@ impl VolumeCheck {
         if !self.window.contains(inode.ino) {
             return;
         }
+        // Facts of a second inode with one number would hide those of the first.
         if !self.inodes.insert(inode.ino) {
             let message = format_args!("inode {} exists twice", inode.ino);
             return context.findings.error(FindingCode::InoTwice, place, message);
@@ -245,7 +257,7 @@ impl VolumeCheck {
         if !self.inodes.contains(ino) {
             self.doubtful.error(FindingCode::XattrWithoutInode, place(), "there is no such inode");
         } else if !self.with_attributes.contains(ino) {
-            let message = "the inode does not say that it has attributes";
+            let message = "the inode has no flag for attributes";
             self.doubtful.error(FindingCode::XattrWithoutInode, place(), message);
         }
         if let Some(bit) = promised {
@@ -253,7 +265,7 @@ impl VolumeCheck {
         }
     }
 
-    /// An attribute was seen that a flag of its inode speaks of.
+    /// Notes that an attribute exists for which inodes have a flag.
     fn keep_promise(&mut self, ino: u64, bit: u32, place: &str) {
         if !self.flagged_sorted {
             self.flagged.sort_unstable_by_key(|f| f.ino);
@@ -279,12 +291,13 @@ impl VolumeCheck {
             self.files.sort_unstable_by_key(|f| f.ino);
             self.files_sorted = true;
         }
+        // All inodes have been seen: their keys stand before those of regions.
         let found = self.files.binary_search_by_key(&ino, |f| f.ino).ok();
         let Some(file) = found.and_then(|at| self.files.get_mut(at)) else {
             return self.doubtful.error(
                 FindingCode::RegionWithoutFile,
                 place(),
-                "there is no such file in regions",
+                "no file in regions has this inode number",
             );
         };
         file.allocated_left = file.allocated_left.wrapping_sub(map.data_bytes());
@@ -296,33 +309,35 @@ impl VolumeCheck {
         }
     }
 
-    /// Everything of the volume has been seen.
+    /// Compares the facts after the last key of the volume.
     pub(super) fn finish(&mut self, context: &PassContext<'_>) {
         self.check_root();
         for keyed in &self.keyed_inodes {
             self.check_links(keyed);
         }
         for flagged in self.flagged.iter().filter(|f| f.left != 0) {
-            let message = format_args!("has flags {:#x} for attributes that are not there", flagged.left);
+            let message = format_args!("has flags {:#x} for attributes that do not exist", flagged.left);
             self.doubtful.error(FindingCode::AttributeFlags, format_args!("inode {}", flagged.ino), message);
         }
+        // A crash during the removal of an orphan leaves fewer regions than its inode says, never more.
         for file in self.files.iter().filter(|f| f.allocated_left != 0) {
             let over = file.allocated_left.cast_signed();
             if !file.is_orphan || over < 0 {
-                let message = format_args!("says {over} bytes more than its extents have");
+                let message = format_args!("says that {over} more bytes are allocated than its extents have");
                 self.doubtful.error(FindingCode::Allocated, format_args!("inode {}", file.ino), message);
             }
         }
         if self.window.is_all() {
             self.check_tree();
         } else if self.window.first == 0 {
-            let message = "directories are too many to look for cycles in the memory allowed";
+            let message =
+                "cycles of directories are not checked: the directories do not fit the allowed memory";
             self.doubtful.note(FindingCode::NotChecked, format_args!("volume {}", self.id), message);
         }
         self.finish_sums(context);
     }
 
-    /// The sums need no facts.
+    /// Compares the counters, which need no facts.
     pub(super) fn finish_sums(&mut self, context: &PassContext<'_>) {
         if context.is_first {
             let found = [self.inodes_found.cast_signed(), self.bytes_found.cast_signed()];
@@ -333,7 +348,7 @@ impl VolumeCheck {
                     self.doubtful.error(
                         FindingCode::Counter,
                         place,
-                        format_args!("says {said}; found {found}"),
+                        format_args!("says {said}; the counted sum is {found}"),
                     );
                 }
             }
@@ -377,7 +392,15 @@ impl VolumeCheck {
         }
     }
 
-    /// Every directory leads to the root by its parents.
+    /// Checks that the parents of each directory lead to the root.
+    ///
+    /// Each directory is visited once. A walk up ends at a directory with a known state, at the root, or on
+    /// its own path, which is a cycle. All directories of the path then get the state of the end.
+    ///
+    /// ```text
+    /// No ──(walk)──▶ OnPath ──(the walk ends at the root or at a Reaches)──▶ Reaches
+    ///                       └─(it ends anywhere else)─────────────────────▶ Lost
+    /// ```
     fn check_tree(&self) {
         #[derive(Clone, Copy, PartialEq, Eq)]
         enum PathState {
@@ -386,6 +409,7 @@ impl VolumeCheck {
             Reaches,
             Lost,
         }
+        // Walks are iterative: directories may be nested as deep as the pool has inodes.
         let mut seen = vec![PathState::No; self.keyed_inodes.len()];
         let mut path = Vec::new();
         for start in 0..self.keyed_inodes.len() {
@@ -417,7 +441,7 @@ impl VolumeCheck {
                 *state = end;
                 if end == PathState::Lost {
                     let place = format_args!("directory {}", keyed.ino);
-                    self.doubtful.error(FindingCode::Unreachable, place, "can not be reached from the root");
+                    self.doubtful.error(FindingCode::Unreachable, place, "cannot be reached from the root");
                 }
             }
         }
@@ -436,13 +460,14 @@ fn count(attrs: &Attrs, totals: &mut Totals) {
     }
 }
 
-/// What an inode says of itself.
+/// Checks that the fields of one inode agree with each other.
 fn check_inode(inode: &Inode<'_>, found: InodeLocation, place: &str, context: &PassContext<'_>) {
     let attrs = &inode.attrs;
     if inode.ino >= context.next_ino {
-        let message = format_args!("inode {} was never reserved: {} is next", inode.ino, context.next_ino);
+        let message = format_args!("inode {} is not reserved: {} is next", inode.ino, context.next_ino);
         context.findings.error(FindingCode::InoUnreserved, place, message);
     }
+    // An orphan may have been truncated to a size below its remaining regions when its removal began.
     if attrs.allocated_bytes > attrs.size_bytes && found != InodeLocation::Orphan {
         let message = format_args!("{} bytes allocated of {}", attrs.allocated_bytes, attrs.size_bytes);
         context.findings.error(FindingCode::Allocated, place, message);

@@ -1,4 +1,4 @@
-//! Commits that are in no table yet: they are in the commit log.
+//! Commit records: commits in the commit log that are in no table yet.
 
 use warpfire_format::commit::CommitRecord;
 use warpfire_format::manifest::ManifestEdit;
@@ -9,7 +9,8 @@ use super::manifest::Manifest;
 use crate::code::FindingCode;
 use crate::report::Findings;
 
-/// Applies the manifest edits among the log's records and keeps the commit records.
+/// Separates the records of the log. Applies manifest edits to the manifest in `state` and returns it with
+/// the commit records.
 pub(crate) fn split_records(
     state: &[u8],
     records: Vec<(u64, Vec<u8>)>,
@@ -20,10 +21,13 @@ pub(crate) fn split_records(
     if !state.is_empty() {
         match ManifestEdit::decode(state) {
             Ok(Some(edit)) => manifest.apply(edit, findings),
-            Ok(None) => findings.error(FindingCode::ManifestEdit, "root", "its state is no manifest"),
+            Ok(None) => {
+                findings.error(FindingCode::ManifestEdit, "root", "its client state is no manifest edit")
+            }
             Err(e) => findings.error(FindingCode::ManifestEdit, "root", e),
         }
     }
+    // The edit in the root includes every table; edits in the log with lower numbers have no effect on it.
     for (pos, record) in records {
         let place = format!("log record {pos}");
         match ManifestEdit::decode(&record) {
@@ -36,7 +40,8 @@ pub(crate) fn split_records(
     (manifest, commits)
 }
 
-/// The changes of commit records, in the order of tables: key rising, newest first.
+/// The changes of commit records in the order of tables: key rising, newest first. It is a cursor over their
+/// keys.
 #[derive(Debug, Default)]
 pub(crate) struct CommitVersions<'a> {
     changes: Vec<KeyVersion<'a>>,
@@ -44,7 +49,7 @@ pub(crate) struct CommitVersions<'a> {
 }
 
 impl<'a> CommitVersions<'a> {
-    /// What `records` change after `flushed`.
+    /// The changes in `records` with a seq above `flushed`.
     pub(crate) fn new(records: &'a [Vec<u8>], flushed: Seq, findings: &Findings) -> Self {
         let mut changes = Vec::new();
         let mut last = Seq(0);
@@ -56,7 +61,7 @@ impl<'a> CommitVersions<'a> {
                     findings.error(
                         FindingCode::CommitRecord,
                         place,
-                        "is neither commits nor a manifest edit",
+                        "is neither a commit record nor a manifest edit",
                     );
                     continue;
                 }
@@ -80,7 +85,8 @@ impl<'a> CommitVersions<'a> {
                 findings.error(FindingCode::CommitRecord, &place, e);
             }
         }
-        // Of changes of one key in one commit the later is the newer one.
+        // Of two changes to one key with one seq the later one is newer. The sort is stable, so reversing
+        // first puts it in front.
         changes.reverse();
         changes.sort_by(|a, b| a.key.cmp(b.key).then(b.seq.cmp(&a.seq)));
         CommitVersions { changes, at: 0 }
@@ -91,17 +97,19 @@ impl<'a> CommitVersions<'a> {
         &self.changes
     }
 
+    /// The current key; `None` after the last.
     pub(crate) fn key(&self) -> Option<&[u8]> {
         self.changes.get(self.at).map(|c| c.key)
     }
 
-    /// The versions of the key it is at, newest first.
+    /// The versions of the current key, newest first.
     pub(crate) fn versions(&self) -> &[KeyVersion<'a>] {
         let rest = self.changes.get(self.at..).unwrap_or(&[]);
         let same = rest.iter().take_while(|c| Some(c.key) == self.key()).count();
         rest.get(..same).unwrap_or(&[])
     }
 
+    /// Moves to the next key.
     pub(crate) fn advance(&mut self) {
         self.at += self.versions().len();
     }

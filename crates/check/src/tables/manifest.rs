@@ -1,4 +1,4 @@
-//! The manifest: the root's state and the edits in the commit log.
+//! The manifest: the edit in the root with the edits in the commit log applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,19 +8,19 @@ use warpfire_units::Seq;
 use crate::code::FindingCode;
 use crate::report::Findings;
 
-/// Which tables there are.
+/// The list of tables and runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Manifest {
     number: u64,
-    /// Every commit up to this one is in tables.
+    /// Every commit up to this seq is in tables.
     pub(crate) flushed: Seq,
-    /// Newest first.
+    /// Run ids, newest first.
     runs: Vec<u64>,
     tables: BTreeMap<u64, TableDescriptor>,
 }
 
 impl Manifest {
-    /// Makes an edit's changes. One that was made before changes nothing.
+    /// Applies an edit. An edit that the manifest includes already has no effect.
     pub(crate) fn apply(&mut self, edit: ManifestEdit, findings: &Findings) {
         let from_nothing = self.number == 0;
         if !from_nothing && edit.number <= self.number {
@@ -31,12 +31,14 @@ impl Manifest {
             let message = format_args!("follows edit {}", self.number);
             findings.error(FindingCode::ManifestEdit, &place, message);
         }
+        // A contradiction is reported and the edit applied as far as possible: the later stages then check
+        // the rest.
         for id in &edit.removed {
             if self.tables.remove(id).is_none() {
                 findings.error(
                     FindingCode::ManifestEdit,
                     &place,
-                    format_args!("removes table {id}, which is not there"),
+                    format_args!("removes table {id}, which does not exist"),
                 );
             }
         }
@@ -44,7 +46,7 @@ impl Manifest {
             match self.tables.get_mut(id) {
                 Some(table) => table.run = *run,
                 None => {
-                    let message = format_args!("moves table {id}, which is not there");
+                    let message = format_args!("moves table {id}, which does not exist");
                     findings.error(FindingCode::ManifestEdit, &place, message);
                 }
             }
@@ -52,7 +54,7 @@ impl Manifest {
         for table in edit.added {
             let id = table.id;
             if id >= edit.next_table || self.tables.insert(id, table).is_some() {
-                let message = format_args!("adds table {id}, a number that is taken or not yet given");
+                let message = format_args!("adds table {id}, a number that is in use or not assigned yet");
                 findings.error(FindingCode::ManifestEdit, &place, message);
             }
         }
@@ -60,7 +62,7 @@ impl Manifest {
             findings.error(
                 FindingCode::ManifestEdit,
                 &place,
-                "goes back, or lists a run that is not yet made",
+                "lowers the flushed seq, or lists a run with a number that is not assigned yet",
             );
         }
         self.number = edit.number;
@@ -91,7 +93,7 @@ impl Manifest {
         self.runs.iter().filter_map(|run| of_run.remove(run)).collect()
     }
 
-    /// Checks that runs and tables belong together.
+    /// Checks that each table is in a listed run and that tables of a run do not overlap.
     pub(crate) fn check(&self, findings: &Findings) {
         let listed: BTreeSet<u64> = self.runs.iter().copied().collect();
         if listed.len() != self.runs.len() {

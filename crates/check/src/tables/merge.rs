@@ -1,7 +1,7 @@
-//! All runs and the log's commits as one map at its newest version.
+//! Merges all runs and the commit records of the log into one map at its newest version.
 //!
-//! Of a key's versions those in the log are the newest, then those in the first run, and so on; within one of them, as
-//! they are listed.
+//! Versions of a key in the log are the newest, then those in the first run of the manifest, and so on.
+//! Within one source they stand newest first.
 
 use std::cmp::Ordering;
 
@@ -17,12 +17,12 @@ use crate::code::FindingCode;
 use crate::media::SliceReader;
 use crate::report::Findings;
 
-/// What a key has at the newest version.
+/// The newest value of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Value<'a> {
-    /// This value.
+    /// A value.
     Present(&'a [u8]),
-    /// Operands or a value that make no sense; reported already.
+    /// There may be a value, but it cannot be computed. The reason is reported already.
     Unreadable,
 }
 
@@ -49,16 +49,19 @@ impl<'a> VersionSource<'a> {
 }
 
 /// A walk over the merged map.
+///
+/// Invariant: `order` has the number of each source with a current key once, sorted by that key and then
+/// newest first (`insert`).
 pub(crate) struct Merge<'a> {
-    /// Newest first.
+    /// The log's commits, then the runs, newest first.
     sources: Vec<VersionSource<'a>>,
-    /// Numbers of the sources that have a key, by key and then newest first.
     order: Vec<usize>,
+    /// Key versions so far.
     pub(crate) versions_seen: u64,
 }
 
 impl<'a> Merge<'a> {
-    /// With `verify` the tables are checked on the way.
+    /// A walk from the first key. With `verify` it checks the tables that it reads.
     pub(crate) fn new(
         manifest: &'a Manifest,
         commits: CommitVersions<'a>,
@@ -93,7 +96,7 @@ impl<'a> Merge<'a> {
         self.sources.get(number).and_then(VersionSource::key)
     }
 
-    /// Puts a source into its place; one without a key is left out.
+    /// Puts a source into its place in `order`. A source without a current key is left out.
     fn insert(&mut self, number: usize) {
         let Some(key) = self.key_of(number) else { return };
         let at = self.order.partition_point(|other| {
@@ -103,7 +106,7 @@ impl<'a> Merge<'a> {
         self.order.insert(at, number);
     }
 
-    /// Calls `each` for every key that has a value, in order, until it says `false`.
+    /// Calls `each` for every key that has a value, in order, until it returns `false`.
     pub(crate) fn for_each(
         &mut self,
         reader: &mut SliceReader<'_>,
@@ -120,6 +123,7 @@ impl<'a> Merge<'a> {
             if !goes_on {
                 return;
             }
+            // Only the sources at this key move on.
             let done: Vec<usize> = self.order.drain(..same).collect();
             for number in done {
                 match self.sources.get_mut(number) {
@@ -133,7 +137,8 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// Resolves one key. Returns what `each` said, and how many versions there are.
+/// Computes the value of one key and calls `each` with it. Returns the answer of `each` and the number of
+/// versions.
 fn visit<'s, 'a: 's>(
     key: &[u8],
     sources: impl Iterator<Item = &'s VersionSource<'a>>,
@@ -144,6 +149,7 @@ fn visit<'s, 'a: 's>(
     let mut operands: Vec<&[u8]> = Vec::new();
     let mut base = None;
     let (mut seen, mut oldest) = (0, Seq::MAX);
+    // All versions are read, also those older than the base, because their order is checked.
     for (place, version) in sources.enumerate().flat_map(|(n, s)| s.versions().map(move |v| (n, v))) {
         seen += 1;
         if place > 0 && version.seq > oldest {

@@ -1,4 +1,4 @@
-//! Tables and the log's commits: one ordered map.
+//! Tables and the commit records of the log, merged into one ordered map.
 
 mod commits;
 mod manifest;

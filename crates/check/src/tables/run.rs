@@ -1,4 +1,4 @@
-//! One run read front to back, a partition at a time.
+//! Reading one run front to back. One partition is in memory at a time.
 
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_format::table::{BlockHandle, DataBlock, KeyVersion, Partition, TopIndex};
@@ -8,8 +8,8 @@ use crate::code::FindingCode;
 use crate::media::SliceReader;
 use crate::report::Findings;
 
-/// Most bytes of one partition with its data blocks. Writers make them some 256 KiB; a top index that says
-/// otherwise is not believed.
+/// Most bytes of a partition with its data blocks. Writers make partitions of about 256 KiB; a longer one is
+/// damage.
 const PARTITION_BYTES_MAX: u32 = 64 << 20;
 
 /// Appends bytes `from..from + len` of a table to `out`.
@@ -33,7 +33,7 @@ pub(crate) fn read_table(
     if start < end { Err(format!("bytes {from}+{len} are past the end of the table")) } else { Ok(()) }
 }
 
-/// A table's top block.
+/// Reads and decodes the top block of a table.
 pub(crate) fn read_top(entry: &TableDescriptor, reader: &mut SliceReader<'_>) -> Result<TopIndex, String> {
     let mut bytes = Vec::new();
     let offset = entry.len_bytes.checked_sub(entry.top_len_bytes).ok_or("top block longer than its table")?;
@@ -41,7 +41,8 @@ pub(crate) fn read_top(entry: &TableDescriptor, reader: &mut SliceReader<'_>) ->
     TopIndex::decode(&bytes).map_err(|e| e.to_string())
 }
 
-/// The one data block that can hold `key`, found through the table's indexes; `None` if one of them is unreadable.
+/// The only data block that can hold `key`, found through the table's indexes. `None` if a block is
+/// unreadable.
 pub(crate) fn find_block(
     entry: &TableDescriptor,
     key: &[u8],
@@ -58,10 +59,10 @@ pub(crate) fn find_block(
     DataBlock::decode(&bytes).ok()
 }
 
-/// A partition with the bytes of its data blocks.
+/// A decoded partition block with the bytes of its data blocks.
 struct OpenPartition {
     partition: Partition,
-    /// Data blocks, from `offset` of the table on.
+    /// The partition's bytes, from `offset` of the table on.
     bytes: Vec<u8>,
     offset: u32,
     next_block: usize,
@@ -75,16 +76,22 @@ struct OpenTable<'a> {
     facts: Option<TableFacts>,
 }
 
-/// The entries of a run's tables, in order.
+/// A cursor over the keys of a run's tables.
+///
+/// ```text
+/// tables ─▶ open (open_table) ─▶ partition (open_partition) ─▶ block (next_block) ─▶ start..end (advance)
+/// ```
+///
+/// Entries `start..end` of `block` are the versions of the current key (assert in `advance`).
 pub(crate) struct RunReader<'a> {
     tables: std::vec::IntoIter<&'a TableDescriptor>,
     open: Option<OpenTable<'a>>,
     block: Option<DataBlock>,
     start: usize,
     end: usize,
-    /// Check everything on the way.
+    /// Whether tables are checked on the way.
     verify: bool,
-    /// Something could not be read: the run has more keys than were seen.
+    /// Part of a table could not be read, so the run may have more keys.
     pub(crate) has_holes: bool,
 }
 
@@ -105,12 +112,12 @@ impl<'a> RunReader<'a> {
         self.block.as_ref().map(|b| b.key(self.start))
     }
 
-    /// The versions of the key it is at, newest first.
+    /// The versions of the current key, newest first.
     pub(crate) fn versions(&self) -> impl Iterator<Item = KeyVersion<'_>> {
         self.block.iter().flat_map(|b| (self.start..self.end).map(|i| b.entry(i)))
     }
 
-    /// To the next key, or the first.
+    /// Moves to the next key, at first to the first one.
     pub(crate) fn advance(&mut self, reader: &mut SliceReader<'_>, findings: &Findings) {
         match &self.block {
             Some(block) if self.end < block.len() => {
@@ -123,6 +130,7 @@ impl<'a> RunReader<'a> {
                 self.end = self.block.as_ref().map_or(0, |b| b.group_end(0));
             }
         }
+        debug_assert_eq!(self.start < self.end, self.block.is_some(), "a current key has versions");
     }
 
     fn next_block(&mut self, reader: &mut SliceReader<'_>, findings: &Findings) -> Option<DataBlock> {
@@ -135,6 +143,8 @@ impl<'a> RunReader<'a> {
                 match open_partition(open, reader) {
                     Ok(true) => {}
                     Ok(false) => self.close_table(reader, findings),
+                    // The walk goes on behind the damage. The table's facts are dropped: its sums would be
+                    // wrong.
                     Err(message) => {
                         self.has_holes = true;
                         let handle =
@@ -173,7 +183,7 @@ impl<'a> RunReader<'a> {
         }
     }
 
-    /// Opens the next table that can be opened; `None` after the last.
+    /// Opens the next table with a readable top block. `None` after the last.
     fn open_table(&mut self, reader: &mut SliceReader<'_>, findings: &Findings) -> Option<()> {
         loop {
             let entry = self.tables.next()?;
@@ -207,16 +217,17 @@ fn block_bytes(partition: &OpenPartition, handle: BlockHandle) -> Option<&[u8]> 
     partition.bytes.get(from..from.checked_add(usize::try_from(handle.len).ok()?)?)
 }
 
-/// Reads the next partition. `false` after the last.
+/// Reads the next partition with its data blocks. `false` after the last.
 fn open_partition(open: &mut OpenTable<'_>, reader: &mut SliceReader<'_>) -> Result<bool, String> {
     let number = open.next_partition;
     let Some(&handle) = open.top.partitions().get(number) else { return Ok(false) };
     open.next_partition += 1;
+    // The data blocks begin where the previous partition block ends, so one read gets them and their index.
     let before = number.checked_sub(1).and_then(|n| open.top.partitions().get(n));
     let offset = before.map_or(0, |p| p.offset.saturating_add(p.len));
-    let end = handle.offset.checked_add(handle.len).ok_or("a partition past 4 GiB")?;
+    let end = handle.offset.checked_add(handle.len).ok_or("the partition ends past 4 GiB")?;
     let len = end.checked_sub(offset).filter(|len| *len <= PARTITION_BYTES_MAX);
-    let len = len.ok_or_else(|| format!("a partition from byte {offset} to {end}"))?;
+    let len = len.ok_or_else(|| format!("the partition reaches from byte {offset} to {end}"))?;
     let mut bytes = Vec::new();
     read_table(open.entry, offset, len, reader, &mut bytes)?;
     let own = usize::try_from(handle.offset - offset).ok().and_then(|at| bytes.get(at..));

@@ -1,4 +1,4 @@
-//! What a table says of itself against what is in it.
+//! Verifying a table: its entries against its indexes, filters and descriptor in the manifest.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::code::FindingCode;
 use crate::media::SliceReader;
 use crate::report::Findings;
 
-/// What was seen of a table so far.
+/// Counts and sums over the blocks of a table so far.
 #[derive(Default)]
 pub(super) struct TableFacts {
     entries: u64,
@@ -23,8 +23,8 @@ pub(super) struct TableFacts {
 }
 
 impl TableFacts {
-    /// Checks a data block: order, index, filter, slices. `index` is where it was found: top, number of the partition, partition,
-    /// number of the block.
+    /// Checks a data block: order, index, filter and slices. Blocks come in order. `index` is the way to the
+    /// block: top block, number of the partition, partition, number of the data block.
     pub(super) fn take_block(
         &mut self,
         table: &TableDescriptor,
@@ -41,14 +41,15 @@ impl TableFacts {
             None => first == table.smallest,
         };
         if !follows {
-            findings.error(FindingCode::TableKeys, &place, "its first key is not after the one before it");
+            findings.error(FindingCode::TableKeys, &place, "its first key is not the next one of the table");
         }
+        // A reader must find each key the way that an engine looks for it: top block, partition, filter.
         let mut start = 0;
         while start < block.len() {
             let key = block.key(start);
             let found = top.find(key) == partition_number && partition.find(key) == block_number;
             if !found || !partition.may_hold(key_hash(key)) {
-                let message = format_args!("key {} would not be found", show(key));
+                let message = format_args!("index or filter hides key {}", show(key));
                 findings.error(FindingCode::TableIndex, &place, message);
             }
             let end = block.group_end(start);
@@ -81,6 +82,7 @@ impl TableFacts {
         if entry.kind == VersionKind::Delete {
             return;
         }
+        // The sums of named bytes are compared with the manifest in `finish`: cleaning relies on them.
         let references = &mut self.references;
         let mut outside = None;
         let visited = fs::pointers(entry.key, entry.value, entry.kind == VersionKind::Merge, &mut |slice| {
@@ -94,11 +96,15 @@ impl TableFacts {
         }
         if let Some(slice) = outside {
             let at = format_args!("{place} key {}", show(entry.key));
-            findings.error(FindingCode::SliceOutside, at, format_args!("{slice} is no written payload"));
+            findings.error(
+                FindingCode::SliceOutside,
+                at,
+                format_args!("{slice} is not payload of a live segment"),
+            );
         }
     }
 
-    /// Checks the sums, all blocks seen.
+    /// Compares the sums with the manifest after the last block.
     pub(super) fn finish(
         self,
         table: &TableDescriptor,
@@ -110,6 +116,7 @@ impl TableFacts {
         if self.last_key.as_deref() != Some(&table.largest) {
             findings.error(FindingCode::TableKeys, &place, "its last key is not the manifest's");
         }
+        // Blocks follow each other directly (`open_partition`), so the end of the last one is the sum of all.
         let blocks_end = top.partitions().last().and_then(|p| p.offset.checked_add(p.len));
         if blocks_end.and_then(|end| end.checked_add(table.top_len_bytes)) != Some(table.len_bytes) {
             findings.error(FindingCode::TableBlock, &place, "its blocks do not fill it");
@@ -148,7 +155,7 @@ impl TableFacts {
     }
 }
 
-/// A key as a person can read it.
+/// A key in words.
 pub(crate) fn show(key: &[u8]) -> String {
     match fs::Key::decode(key) {
         Ok(fs::Key::Dentry(_, dir, name)) => format!("dentry {dir}/{}", name.escape_ascii()),
