@@ -1,4 +1,4 @@
-//! Whether a caller may do what it asks.
+//! The access check: whether a caller has permissions on an inode.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use super::entry::{Acl, AclTag, Perm};
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
 
-/// A caller's supplementary groups. Asked only when an answer depends on them, so that a door can look them
-/// up late.
+/// A caller's supplementary groups. They are read only when a decision depends on them, so that the mount can
+/// look them up late.
 pub trait GroupSet {
     /// Whether the caller is a member of `gid`.
     fn contains(&self, gid: u32) -> bool;
 
-    /// All of them, for who has to ask again later.
+    /// All groups, for a check that is repeated later.
     fn all(&self) -> Vec<u32>;
 }
 
@@ -37,7 +37,8 @@ impl<const N: usize> GroupSet for [u32; N] {
     }
 }
 
-/// Who asks. User 0 stands above permissions, as a process with all capabilities does.
+/// The user that a call acts for. Permissions do not bind user 0, as they do not bind a process with all
+/// capabilities.
 #[derive(Clone, Copy)]
 pub struct Caller<'a> {
     /// Filesystem user id.
@@ -46,8 +47,8 @@ pub struct Caller<'a> {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: &'a dyn GroupSet,
-    /// Whether a door has decided already that the caller may do what it asks, as the kernel does for a mount
-    /// of several users. Then only what follows from identity is left: ownership, set-id bits.
+    /// Whether the kernel has checked permissions already, as it does for a mount of several users. Then only
+    /// the consequences of identity are left: the owner of new files, set-id bits.
     pub checked: bool,
 }
 
@@ -76,21 +77,21 @@ impl fmt::Debug for Caller<'_> {
     }
 }
 
-/// What is asked for: the part of an inode that permissions depend on.
+/// The inode of an access check: the attributes that permissions depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// Its owner.
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// Type and permission bits; agree with the list (invariant 2 of this module).
+    /// Type and permission bits. They agree with the list (invariant 2 of this module).
     pub mode: u32,
     /// Its access list, if it has one.
     pub acl: Option<&'a Acl>,
 }
 
 impl Subject<'_> {
-    /// Whether the caller gets all of `want`.
+    /// Whether the caller has all permissions of `want`.
     #[must_use]
     pub fn permits(&self, caller: &Caller<'_>, want: Perm) -> bool {
         if caller.checked {
@@ -99,6 +100,7 @@ impl Subject<'_> {
         if caller.is_root() {
             return self.permits_root(want);
         }
+        // The owner's bits decide alone, also if the group or others have more.
         if caller.uid == self.uid {
             return Perm::from_bits(self.mode >> 6).contains(want);
         }
@@ -108,13 +110,13 @@ impl Subject<'_> {
         }
     }
 
-    /// Whether the caller may change mode, times, lists and attributes as only an owner may.
+    /// Whether the caller may make the changes that only an owner may: mode, times, lists.
     #[must_use]
     pub fn is_owned_by(&self, caller: &Caller<'_>) -> bool {
         caller.checked || caller.is_root() || caller.uid == self.uid
     }
 
-    /// Root reads, writes and searches everything, but executes a file only if someone may.
+    /// Root reads, writes and searches everything. It executes a file only if some user may.
     fn permits_root(&self, want: Perm) -> bool {
         let is_dir = self.mode & S_IFMT == S_IFDIR;
         is_dir || !want.contains(Perm::EXECUTE) || self.mode & 0o111 != 0
@@ -123,13 +125,16 @@ impl Subject<'_> {
     fn permits_by_mode(&self, caller: &Caller<'_>, want: Perm) -> bool {
         let group = Perm::from_bits(self.mode >> 3).contains(want);
         let other = Perm::from_bits(self.mode).contains(want);
-        // Membership can cost a look at the caller's process: ask only when the two classes disagree.
+        // The mount finds groups in the files of the caller's process, so they are read only if the bits of
+        // group and others disagree.
         if group != other && caller.is_in(self.gid) { group } else { other }
     }
 
-    /// acl(5), "Access check algorithm", for a caller who is not the owner. A matching group denies only after
-    /// no other matching group has granted.
+    /// acl(5), "Access check algorithm", for a caller that is not the owner. A group that matches denies only
+    /// if no other group that matches grants.
     fn permits_by_list(&self, acl: &Acl, caller: &Caller<'_>, want: Perm) -> bool {
+        debug_assert_ne!(caller.uid, self.uid, "the owner's bits decide for the owner");
+        // A named user is decided by that entry, whatever the groups grant.
         if let Some(perm) = acl.perm(AclTag::User(caller.uid)) {
             let mask = acl.perm(AclTag::Mask).unwrap_or(Perm::ALL);
             return perm.and(mask).contains(want);
@@ -161,7 +166,7 @@ mod tests {
     const FILE: u32 = 0o100_000;
     const WANTS: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
-    /// acl(5) word for word, step by step, as the oracle.
+    /// The algorithm of acl(5), step by step, as the oracle.
     fn acl5(s: &Subject<'_>, entries: &[AclEntry], uid: u32, groups: &[u32], want: Perm) -> bool {
         let of = |tag: AclTag| entries.iter().find(|e| e.tag == tag).map(|e| e.perm);
         let mask = of(AclTag::Mask);
@@ -247,7 +252,7 @@ mod tests {
         }
 
         fn all(&self) -> Vec<u32> {
-            panic!("no one asks again")
+            panic!("no check is repeated")
         }
     }
 

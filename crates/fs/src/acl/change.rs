@@ -1,4 +1,4 @@
-//! What changing an inode does to its special bits, and who may take names away.
+//! Decisions about changes: the special bits of a mode after a change, and the sticky bit.
 
 use super::access::{Caller, Subject};
 
@@ -10,40 +10,45 @@ const S_ISGID: u32 = 0o2000;
 const S_ISVTX: u32 = 0o1000;
 const S_IXGRP: u32 = 0o010;
 
-/// Whether the caller may remove or rename away the name of `victim` in `dir`, as far as the sticky bit has
-/// a say: in a sticky directory only the owner of either may. Write permission on `dir` is asked separately.
+/// Whether the sticky bit of `dir` lets the caller remove or move the name of a file that belongs to
+/// `victim_uid`. In a sticky directory only the owner of the directory or of the file may. Write permission
+/// on `dir` is a separate check.
 #[must_use]
 pub fn may_delete_from(dir: &Subject<'_>, victim_uid: u32, caller: &Caller<'_>) -> bool {
     dir.mode & S_ISVTX == 0 || dir.is_owned_by(caller) || caller.uid == victim_uid
 }
 
-/// The mode that a chmod to `wanted` leaves. A caller outside the inode's group can not set its set-group-id bit.
+/// The mode after a chmod to `wanted`. A caller outside the inode's group cannot set its set-group-id bit.
 #[must_use]
 pub fn mode_after_chmod(subject: &Subject<'_>, wanted: u32, caller: &Caller<'_>) -> u32 {
     let mut mode = subject.mode & S_IFMT | wanted & 0o7777;
     if mode & S_ISGID != 0 && !caller.is_root() && !caller.is_in(subject.gid) {
         mode &= !S_ISGID;
     }
+    debug_assert_eq!(mode & S_IFMT, subject.mode & S_IFMT, "a chmod does not change the type");
     mode
 }
 
-/// The mode that a change of owner or group leaves: whatever is not a directory loses its set-id bits, whoever
-/// asks. Without group execution the set-group-id bit means locking, and stays for root and members of the group.
+/// The mode after a change of owner or group. Everything except a directory loses its set-id bits, for every
+/// caller. Without group execution the set-group-id bit means mandatory locking, and root and members of the
+/// group keep it.
 #[must_use]
 pub fn mode_after_chown(subject: &Subject<'_>, caller: &Caller<'_>) -> u32 {
     if subject.mode & S_IFMT == S_IFDIR { subject.mode } else { without_set_id(subject, caller) }
 }
 
-/// The mode that a write, truncation or allocation leaves: a regular file loses its set-id bits, unless root
-/// did it.
+/// The mode after a write, truncation or allocation. A regular file loses its set-id bits, unless the caller
+/// is root.
 #[must_use]
 pub fn mode_after_write(subject: &Subject<'_>, caller: &Caller<'_>) -> u32 {
     let exempt = subject.mode & S_IFMT != S_IFREG || caller.is_root();
     if exempt { subject.mode } else { without_set_id(subject, caller) }
 }
 
+/// The mode without its set-id bits, as far as a change removes them.
 fn without_set_id(subject: &Subject<'_>, caller: &Caller<'_>) -> u32 {
     let mut mode = subject.mode & !S_ISUID;
+    // Mandatory locking is no privilege, so the bit for it can stay.
     let executable = mode & S_IXGRP != 0;
     if mode & S_ISGID != 0 && (executable || !(caller.is_root() || caller.is_in(subject.gid))) {
         mode &= !S_ISGID;

@@ -1,4 +1,4 @@
-//! Entries, and the list that is valid because it could be made.
+//! Permissions, entries, and lists of entries. A list that exists is valid.
 
 use smallvec::SmallVec;
 use warpfire_format::fs::acl_bytes;
@@ -39,20 +39,20 @@ impl Perm {
         self.0 & want.0 == want.0
     }
 
-    /// What is in both.
+    /// The permissions that both have.
     #[must_use]
     pub const fn and(self, other: Perm) -> Perm {
         Perm(self.0 & other.0)
     }
 
-    /// What is in either.
+    /// The permissions that at least one of them has.
     #[must_use]
     pub const fn or(self, other: Perm) -> Perm {
         Perm(self.0 | other.0)
     }
 }
 
-/// Place in a list; entries never step back, and only users and groups repeat.
+/// The place of an entry in a list. Entries are in rising order, and only users and groups repeat.
 fn rank(tag: AclTag) -> u8 {
     match tag {
         AclTag::Owner => 0,
@@ -67,35 +67,34 @@ fn rank(tag: AclTag) -> u8 {
 /// One line of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AclEntry {
-    /// Whom it is about.
+    /// The users that it is about.
     pub tag: AclTag,
-    /// What they may do.
+    /// Their permissions.
     pub perm: Perm,
 }
 
-/// Why bytes or entries are not an access control list. All of them are the caller's mistake (EINVAL), but
-/// for the version (EOPNOTSUPP).
+/// Why bytes or entries are not an access control list. Each is a mistake of the caller (EINVAL).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AclError {
-    /// The attribute is not of version 2.
+    /// The attribute has a version other than 2.
     #[error("access control list of version {0}, only 2 is known")]
     Version(u32),
-    /// The bytes are not a header and whole entries, or too many.
+    /// The bytes are not a header with whole entries, or they are too many.
     #[error("access control list of {0} bytes")]
     Length(usize),
-    /// A tag that no version knows.
+    /// A tag that acl(5) does not define.
     #[error("unknown tag {0:#x} in an access control list")]
     UnknownTag(u16),
     /// Permission bits beyond read, write and execute.
     #[error("unknown permission bits {0:#x} in an access control list")]
     UnknownPerm(u16),
-    /// A named entry without a name.
+    /// A named entry without a user or group.
     #[error("a named entry of an access control list has no id")]
     NoId,
-    /// Entries out of order, or one twice that can be there once.
+    /// The entries are out of order, or an entry that may not repeat is there twice.
     #[error("entries of an access control list are out of order")]
     Order,
-    /// An entry is missing that must be there.
+    /// An entry that every list needs is missing.
     #[error("an access control list has no {0} entry")]
     Missing(&'static str),
 }
@@ -107,25 +106,30 @@ pub struct Acl {
 }
 
 impl Acl {
-    /// Checks entries and makes them a list.
+    /// Checks entries and makes a list of them.
     pub fn new(entries: impl IntoIterator<Item = AclEntry>) -> Result<Acl, AclError> {
         let acl = Acl { entries: entries.into_iter().collect() };
         acl.validate()?;
         Ok(acl)
     }
 
-    /// The list of three entries that says what the mode bits say.
+    /// The minimal list that means the same as the mode bits.
     #[must_use]
     pub fn from_mode(mode: u32) -> Acl {
         let entry = |tag, shift: u32| AclEntry { tag, perm: Perm::from_bits(mode >> shift) };
         let minimal = [entry(AclTag::Owner, 6), entry(AclTag::OwningGroup, 3), entry(AclTag::Other, 0)];
-        Acl { entries: SmallVec::from_slice(&minimal) }
+        let acl = Acl { entries: SmallVec::from_slice(&minimal) };
+        debug_assert!(acl.validate().is_ok(), "a minimal list is valid");
+        acl
     }
 
+    /// Checks invariant 1 of this module.
     fn validate(&self) -> Result<(), AclError> {
         if self.entries.len() > ENTRIES_MAX {
             return Err(AclError::Length(acl_bytes(self.entries.len())));
         }
+        // The order first: then each entry that may not repeat is there at most once, and the checks below
+        // only ask for its presence.
         for (before, after) in self.entries.iter().zip(self.entries.iter().skip(1)) {
             let repeats = rank(before.tag) == rank(after.tag) && after.tag.is_named();
             if rank(before.tag) >= rank(after.tag) && !repeats {
@@ -154,7 +158,7 @@ impl Acl {
         self.entries.iter().copied()
     }
 
-    /// What the first entry with this tag allows.
+    /// The permissions of the first entry with this tag.
     #[must_use]
     pub fn perm(&self, tag: AclTag) -> Option<Perm> {
         self.entries.iter().find(|e| e.tag == tag).map(|e| e.perm)
@@ -167,15 +171,15 @@ impl Acl {
         bits(AclTag::Owner) << 6 | bits(self.group_class()) << 3 | bits(AclTag::Other)
     }
 
-    /// The nine mode bits that say all that this list says; `None` if it says more than they can.
+    /// The nine mode bits that mean the same as this list; `None` if it is not minimal.
     #[must_use]
     pub fn equivalent_mode(&self) -> Option<u32> {
         let extended = self.entries.iter().any(|e| e.tag.is_named() || e.tag == AclTag::Mask);
         (!extended).then(|| self.mode())
     }
 
-    /// Follows a change of the mode: owner and other entries become its bits, and the group bits go to the mask,
-    /// or without one to the owning group.
+    /// Follows a change of the mode: its bits become those of the owner, of others, and of the mask, or
+    /// without a mask of the owning group.
     pub fn chmod(&mut self, mode: u32) {
         let group_class = self.group_class();
         for entry in &mut self.entries {
@@ -187,9 +191,10 @@ impl Acl {
             };
             entry.perm = Perm::from_bits(mode >> shift);
         }
+        debug_assert_eq!(self.mode(), mode & 0o777, "the list and the mode agree");
     }
 
-    /// The entry that the group bits of the mode stand for.
+    /// The entry with the group bits of the mode.
     fn group_class(&self) -> AclTag {
         if self.perm(AclTag::Mask).is_some() { AclTag::Mask } else { AclTag::OwningGroup }
     }
@@ -222,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mode_and_its_minimal_list_say_the_same() {
+    fn every_mode_and_its_minimal_list_mean_the_same() {
         for mode in 0..0o1000 {
             assert_eq!(Acl::from_mode(mode).equivalent_mode(), Some(mode));
         }

@@ -1,4 +1,4 @@
-//! What a new inode gets from its directory.
+//! The mode and lists that a new inode inherits from its directory.
 
 use super::entry::{Acl, AclTag, Perm};
 
@@ -11,14 +11,14 @@ const S_IFLNK: u32 = 0o120_000;
 pub struct InheritedAcl {
     /// Type, special and permission bits.
     pub mode: u32,
-    /// Its access list, if it says more than the mode.
+    /// Its access list, if it means more than the mode.
     pub access: Option<Acl>,
     /// Its own default list, if it is a directory and its parent has one.
     pub default: Option<Acl>,
 }
 
-/// Decides mode and lists of an inode of type and mode `mode`, made in a directory whose default list is
-/// `parent_default`. The umask counts only where there is no default list. Symbolic links have neither.
+/// The mode and lists of a new inode of type and mode `mode`, in a directory with the default list
+/// `parent_default`. The umask applies only without a default list. Neither applies to symbolic links.
 #[must_use]
 pub fn inherit(parent_default: Option<&Acl>, mode: u32, umask: u32) -> InheritedAcl {
     if mode & S_IFMT == S_IFLNK {
@@ -27,10 +27,14 @@ pub fn inherit(parent_default: Option<&Acl>, mode: u32, umask: u32) -> Inherited
     let Some(default) = parent_default else {
         return InheritedAcl { mode: mode & !(umask & 0o777), access: None, default: None };
     };
+    // The mode that the caller asks for bounds the default list, as the umask would bound the mode.
     let mut access = default.clone();
     let granted = default.mode() & mode;
     access.chmod(granted);
-    debug_assert!(access.perm(AclTag::Owner).is_some_and(|p| Perm::from_bits(mode >> 6).contains(p)));
+    debug_assert!(
+        access.perm(AclTag::Owner).is_some_and(|p| Perm::from_bits(mode >> 6).contains(p)),
+        "a new inode grants no more than the caller asks for"
+    );
     InheritedAcl {
         mode: mode & !0o777 | granted,
         access: access.equivalent_mode().is_none().then_some(access),
@@ -62,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_list_replaces_the_umask_and_is_cut_to_the_mode() {
+    fn a_default_list_replaces_the_umask_and_is_bounded_by_the_mode() {
         let got = inherit(Some(&default_list()), 0o100_640, 0o777);
         assert_eq!(got.mode, 0o100_640);
         let access = got.access.unwrap();
@@ -74,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_hands_the_default_list_on() {
+    fn a_directory_passes_the_default_list_on() {
         let got = inherit(Some(&default_list()), 0o042_777, 0);
         assert_eq!(got.default, Some(default_list()));
         assert_eq!(got.mode, 0o042_764);

@@ -1,4 +1,4 @@
-//! A list as an attribute's value, which `warpfire_format::fs` decodes and encodes.
+//! Lists as values of attributes. `warpfire_format::fs` encodes and decodes the bytes.
 
 use warpfire_format::fs::{AclCodingError, decode_acl, encode_acl};
 
@@ -6,11 +6,12 @@ use super::entry::{Acl, AclEntry, AclError, Perm};
 
 /// The attribute that holds an inode's access list.
 pub const XATTR_ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute that holds what a directory gives to what is made in it.
+/// The attribute that holds a directory's default list.
 pub const XATTR_DEFAULT: &[u8] = b"system.posix_acl_default";
 
 impl Acl {
-    /// Reads an attribute's value. `None` when it holds no entry, which asks for the list to be removed.
+    /// The list in an attribute's value; `None` for a value without entries, which asks for the removal of
+    /// the list.
     pub fn from_xattr(value: &[u8]) -> Result<Option<Acl>, AclError> {
         let refused = |error| match error {
             AclCodingError::Length => AclError::Length(value.len()),
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_values_are_typed_errors() {
+    fn malformed_values_are_typed_errors() {
         assert_eq!(Acl::from_xattr(&[]), Err(AclError::Length(0)));
         assert_eq!(Acl::from_xattr(&[1, 0, 0, 0]), Err(AclError::Version(1)));
         assert_eq!(Acl::from_xattr(&GOLDEN[..51]), Err(AclError::Length(51)));
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn arbitrary_bytes_never_panic_and_what_decodes_encodes_alike() {
+    fn arbitrary_bytes_never_panic_and_a_decoded_list_encodes_alike() {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut decoded = 0;
         for _ in 0..20_000 {

@@ -1,4 +1,4 @@
-//! Who may do what: the inode's mode and list, given to the decisions of `acl`.
+//! Permission checks: they bring the mode and the list of an inode to the decisions of `acl`.
 
 use warpfire_format::fs::{Attrs, flag, xattr_key};
 use warpfire_meta::Storage;
@@ -16,16 +16,17 @@ impl From<AclError> for FsError {
     }
 }
 
-/// The part of the attributes that permissions depend on, without a list.
+/// The attributes that permissions depend on, without a list.
 pub(crate) fn subject(attrs: &Attrs) -> Subject<'static> {
+    debug_assert!(attrs.permissions <= 0o7777, "the kind of a file is not among its permissions");
     Subject { uid: attrs.uid, gid: attrs.gid, mode: mode_of(attrs), acl: None }
 }
 
 impl<E: Storage> Fs<E> {
-    /// Checks that the caller gets all of `want`.
+    /// Checks that the caller has all permissions of `want`.
     ///
     /// # Errors
-    /// `AccessDenied` if it does not.
+    /// `AccessDenied` if it has not; `Damaged` for a list that does not decode.
     pub fn access(&self, caller: &Caller<'_>, node: &Node, want: Perm) -> Result<(), FsError> {
         let record = || CheckAccess { caller: RecordedCaller::of(caller), node: node.ino(), want };
         self.call(record, || {
@@ -34,6 +35,10 @@ impl<E: Storage> Fs<E> {
         })
     }
 
+    /// Checks that the caller has all permissions of `want` on an inode with these attributes.
+    ///
+    /// # Errors
+    /// As `access`.
     pub(crate) fn permit(
         &self,
         caller: &Caller<'_>,
@@ -42,7 +47,7 @@ impl<E: Storage> Fs<E> {
         want: Perm,
     ) -> Result<(), FsError> {
         let plain = subject(attrs);
-        // Neither root nor the owner is bound by a list.
+        // A list never changes the answer for root and the owner, so its read is saved.
         let listed = attrs.flags & flag::ACL != 0 && !caller.is_root() && caller.uid != attrs.uid;
         let permitted = if listed {
             let list = self.read_acl(ino, XATTR_ACCESS)?;
@@ -60,13 +65,17 @@ impl<E: Storage> Fs<E> {
         dir: &Node,
         victim_uid: u32,
     ) -> Result<(), FsError> {
+        debug_assert!(dir.is_dir(), "a name is removed from a directory");
         let attrs = dir.state.read().attrs;
         self.permit(caller, dir.ino(), &attrs, Perm::WRITE.or(Perm::EXECUTE))?;
         let permitted = may_delete_from(&subject(&attrs), victim_uid, caller);
         if permitted { Ok(()) } else { Err(FsError::NotPermitted) }
     }
 
-    /// An access control list of an inode, if it has that one.
+    /// The access control list of an inode in the attribute `name`, if it has one.
+    ///
+    /// # Errors
+    /// `Damaged`; `Invalid` for a stored list that is not well-formed.
     pub(crate) fn read_acl(&self, ino: u64, name: &[u8]) -> Result<Option<Acl>, FsError> {
         let mut value = Vec::new();
         if !self.get(&xattr_key(self.volume, ino, name), &mut value)? {

@@ -1,4 +1,5 @@
-//! What `stat` shows and what `chmod`, `chown`, `utimens` and `truncate` change.
+//! The types of attributes: the answer of `stat`, and the arguments of `chmod`, `chown`, `utimens` and
+//! `truncate`.
 
 use std::hash::{Hash, Hasher};
 
@@ -8,7 +9,7 @@ use warpfire_format::fs::{Attrs, FileKind};
 use crate::op::Digestible;
 use crate::stamp::timestamp;
 
-/// What `stat` shows.
+/// The attributes of a file, as `stat` shows them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attr {
     /// Inode number.
@@ -17,7 +18,7 @@ pub struct Attr {
     pub kind: FileKind,
     /// Type and permission bits, as `st_mode`.
     pub mode: u32,
-    /// Names; of a directory 2 and one for each subdirectory.
+    /// Number of names; for a directory 2 and one for each subdirectory.
     pub links: u32,
     /// Owner.
     pub uid: u32,
@@ -27,7 +28,7 @@ pub struct Attr {
     pub rdev: u64,
     /// Length in bytes.
     pub size_bytes: u64,
-    /// Bytes that are not holes; `st_blocks` is this in units of 512, rounded up.
+    /// Bytes that are not holes. `st_blocks` is this number in units of 512, rounded up.
     pub allocated_bytes: u64,
     /// Last access, to the precision of relatime.
     pub atime: Timestamp,
@@ -35,7 +36,7 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last change of anything.
     pub ctime: Timestamp,
-    /// Birth.
+    /// Creation.
     pub btime: Timestamp,
 }
 
@@ -48,10 +49,10 @@ pub enum SetTime {
     At(Timestamp),
 }
 
-/// What to change; absent fields stay.
+/// A change of attributes. An attribute that is `None` stays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SetAttr {
-    /// Permission bits; type bits are not looked at.
+    /// Permission bits; type bits are ignored.
     pub mode: Option<u32>,
     /// Owner.
     pub uid: Option<u32>,
@@ -65,28 +66,29 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
 }
 
-/// Mode and creation mask of something new.
+/// Mode and creation mask of a new file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewMode {
-    /// Permission bits asked for.
+    /// Permission bits that the caller asks for.
     pub mode: u32,
-    /// Bits to leave out where no default ACL decides.
+    /// Bits that the new file does not get, unless the directory has a default list.
     pub umask: u32,
 }
 
 impl NewMode {
-    /// Exactly these bits.
+    /// These bits without a mask.
     #[must_use]
     pub fn exact(mode: u32) -> Self {
         NewMode { mode, umask: 0 }
     }
 }
 
-/// `st_mode` of an inode.
+/// The mode of an inode as `st_mode`: type, special and permission bits.
 pub(crate) fn mode_of(attrs: &Attrs) -> u32 {
     (attrs.kind as u32) << 12 | u32::from(attrs.permissions)
 }
 
+/// The attributes of a record, for callers.
 pub(crate) fn attr_of(ino: u64, a: &Attrs) -> Attr {
     Attr {
         ino,
@@ -110,7 +112,8 @@ impl Digestible for Attr {
         (self.ino, self.mode, self.links, self.uid, self.gid, self.rdev).hash(state);
         (self.size_bytes, self.allocated_bytes).hash(state);
         (self.btime.seconds, self.btime.nanos).hash(state);
-        // A directory's times move with every name that anyone makes in it; access times move with reading.
+        // A directory's times change with every name in it, and access times with every read. A digest with
+        // them would make conflicts of transactions that do not depend on them.
         if self.kind != FileKind::Directory {
             for time in [self.mtime, self.ctime] {
                 (time.seconds, time.nanos).hash(state);

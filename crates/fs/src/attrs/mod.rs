@@ -1,4 +1,5 @@
-//! What an inode says of its file: showing it, changing it, and who may.
+//! Attributes and extended attributes of inodes: calls that read and change them, and the permission checks
+//! of all calls.
 
 mod access;
 mod attr;

@@ -1,4 +1,4 @@
-//! Showing attributes.
+//! Calls that read attributes, and the renewal of access times.
 
 use warpfire_format::fs::{Attrs, FileKind, Inode, InodeContent};
 use warpfire_meta::Storage;
@@ -12,17 +12,17 @@ use crate::node::Node;
 use crate::op::{Operation, ReplayScene};
 
 impl<E: Storage> Fs<E> {
-    /// What `stat` shows.
+    /// The attributes of a file. They are in memory, so the call cannot fail.
     #[must_use]
     pub fn getattr(&self, node: &Node) -> Attr {
         let record = || ReadAttributes { node: node.ino() };
         self.call(record, || attr_of(node.ino(), &node.current(&node.state.read())))
     }
 
-    /// A symbolic link's target.
+    /// The target of a symbolic link, 1 to 4095 bytes.
     ///
     /// # Errors
-    /// `Invalid` if the node is no symbolic link.
+    /// `Invalid` if the node is not a symbolic link; `NotFound` if the link has been removed.
     pub fn readlink(&self, node: &Node) -> Result<Vec<u8>, FsError> {
         let record = || ReadTarget { node: node.ino() };
         self.call(record, || {
@@ -39,6 +39,7 @@ impl<E: Storage> Fs<E> {
                 return Err(missing_record());
             };
             let target = target.to_vec();
+            // The renewal takes the state for writing.
             drop(state);
             self.renew_atime_if_due(node)?;
             Ok(target)
@@ -52,7 +53,7 @@ impl<E: Storage> Fs<E> {
         if self.atime_is_due(&attrs) { self.renew_atime(node, self.now()) } else { Ok(()) }
     }
 
-    /// Whether a read now renews the access time: if that is not later than the last change, or is a day old.
+    /// Whether a read now renews the access time: it is not later than the last change, or it is a day old.
     pub(crate) fn atime_is_due(&self, attrs: &Attrs) -> bool {
         if self.options.atime == AtimeMode::Never {
             return false;
@@ -62,7 +63,7 @@ impl<E: Storage> Fs<E> {
     }
 }
 
-/// A record that must be there is not.
+/// The error of an inode in use without a record.
 pub(crate) fn missing_record() -> FsError {
     NO_RECORD.into()
 }

@@ -1,4 +1,11 @@
-//! Changing attributes.
+//! Calls that change attributes, and the commit of an edit of a record (`commit_edit`).
+//!
+//! # Invariants
+//! 1. Attributes change in one commit, all or none. Only a size is a commit of its own, before the others.
+//! 2. A record and its node's state change together: the state after the commit, under its lock (assert in
+//!    `commit_edit`).
+//! 3. A commit that sets the time of a directory's last change of content commits the pending times first
+//!    (`apply_setattr`; `deferred` has the reason).
 
 use warpfire_format::fs::{Attrs, FileKind, InodeEdit, InodeTime, flag, xattr_key};
 use warpfire_meta::{Admit, Batch, Storage};
@@ -14,20 +21,24 @@ use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 use crate::stamp::stamp;
 
-/// Security capabilities of an executable; gone after any write by anyone.
+/// The attribute with the security capabilities of an executable. Every write, and every change of the owner,
+/// removes it.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 impl<E: Storage> Fs<E> {
-    /// Changes attributes, all or none of them, but for the size, which changes first.
+    /// Changes attributes and returns the new ones. They change together, except the size, which changes
+    /// first.
     ///
     /// # Errors
-    /// `NotPermitted` or `AccessDenied` as for `chmod`, `chown`, `utimensat` and `truncate`; a size as `truncate`.
+    /// `NotPermitted` or `AccessDenied` as for `chmod`, `chown`, `utimensat` and `truncate`; a size as
+    /// `truncate`.
     pub fn setattr(&self, caller: &Caller<'_>, node: &NodeRef, set: &SetAttr) -> Result<Attr, FsError> {
         let attr = self.change_attributes(caller, node, set, true)?;
-        Ok(attr.expect("who asks is told"))
+        Ok(attr.expect("the call was made for its result"))
     }
 
-    /// As `setattr`, for who does not ask what they are then: in a transaction it is not disturbed by others who change them.
+    /// As `setattr` without an answer. In a transaction the call does not conflict with other changes of the
+    /// same attributes.
     ///
     /// # Errors
     /// As `setattr`.
@@ -35,7 +46,7 @@ impl<E: Storage> Fs<E> {
         self.change_attributes(caller, node, set, false).map(drop)
     }
 
-    /// `wants_result`: whether the caller learns what the attributes are then.
+    /// Changes attributes. With `wants_result` the new ones are the answer, and part of the call's digest.
     pub(crate) fn change_attributes(
         &self,
         caller: &Caller<'_>,
@@ -53,6 +64,7 @@ impl<E: Storage> Fs<E> {
     }
 
     fn apply_setattr(&self, caller: &Caller<'_>, node: &NodeRef, set: &SetAttr) -> Result<Attr, FsError> {
+        // A commit of its own: it may delete or rewrite many regions.
         if let Some(size) = set.size_bytes {
             self.access(caller, node, Perm::WRITE)?;
             self.truncate(caller, node, size)?;
@@ -62,6 +74,7 @@ impl<E: Storage> Fs<E> {
         let edit = self.plan_setattr(caller, node.ino(), &node.current(&state), set, now)?;
         if edit != InodeEdit::default() {
             let mut scratch = Scratch::take();
+            // The list and the mode agree, so both change in the same commit.
             if edit.permissions.is_some() && state.attrs.flags & flag::ACL != 0 {
                 self.chmod_acl(
                     node.ino(),
@@ -76,6 +89,8 @@ impl<E: Storage> Fs<E> {
             }
             let flags = drop_capability.then(|| state.attrs.flags & !flag::CAPABILITY);
             let edit = InodeEdit { flags, ..edit };
+            // First a commit of the pending times, so that no sync point emits them after the time that is
+            // set.
             let pending_times = match edit.mtime {
                 Some(_) if node.is_dir() => Some(self.commit_pending_times(node, &mut state)?),
                 _ => None,
@@ -88,7 +103,8 @@ impl<E: Storage> Fs<E> {
         Ok(attr_of(node.ino(), &node.current(&state)))
     }
 
-    /// What a call of `setattr` makes of attributes, but for the size.
+    /// Checks permissions and plans the edit of a `setattr`, without the size. The edit is empty if nothing
+    /// changes.
     pub(crate) fn plan_setattr(
         &self,
         caller: &Caller<'_>,
@@ -101,8 +117,11 @@ impl<E: Storage> Fs<E> {
         let is_owner = file.is_owned_by(caller);
         let mut edit = InodeEdit::default();
         let mut mode = super::mode_of(attrs);
+        // First the owner: the bits of a new mode are judged by the new group.
         if set.uid.is_some() || set.gid.is_some() {
-            let (uid, gid) = (set.uid.unwrap_or(attrs.uid), set.gid.unwrap_or(attrs.gid));
+            let uid = set.uid.unwrap_or(attrs.uid);
+            let gid = set.gid.unwrap_or(attrs.gid);
+            // Only root gives files to others. An owner may change the group to one of its own groups.
             let own_group = gid == attrs.gid || caller.is_in(gid);
             let permitted = caller.is_root() || (is_owner && uid == attrs.uid && own_group);
             if !permitted {
@@ -129,6 +148,7 @@ impl<E: Storage> Fs<E> {
             SetTime::At(t) => stamp(t),
         };
         if set.atime.is_some() || set.mtime.is_some() {
+            // As utimensat(2): a writer may set times to now, only the owner to other times.
             let both_now = [set.atime, set.mtime].iter().flatten().all(|t| *t == SetTime::Now);
             if !is_owner && both_now {
                 self.permit(caller, ino, attrs, Perm::WRITE)?;
@@ -144,8 +164,10 @@ impl<E: Storage> Fs<E> {
         Ok(edit)
     }
 
-    /// Commits what of the directory's touch waits for the next cut, ahead of a commit that sets the same time.
+    /// Commits the pending times of a directory before a commit that sets the same time. Returns them as they
+    /// were.
     fn commit_pending_times(&self, dir: &Node, state: &mut NodeState) -> Result<PendingTimes, FsError> {
+        debug_assert!(dir.is_dir(), "only a directory has pending times");
         let pending_times = *dir.pending_times.lock();
         if let Some(edit) = pending_times.edit() {
             self.commit_edit(dir, state, &edit, &mut Scratch::take().batch, Admit::Reserve)?;
@@ -154,8 +176,9 @@ impl<E: Storage> Fs<E> {
         Ok(pending_times)
     }
 
-    /// Adds to the batch what a chmod makes of the inode's list.
+    /// Adds to the batch the change of the inode's list that follows a chmod.
     fn chmod_acl(&self, ino: u64, mode: u32, batch: &mut Batch) -> Result<(), FsError> {
+        debug_assert!(mode <= 0o7777, "a chmod does not change the kind of a file");
         if let Some(mut list) = self.read_acl(ino, XATTR_ACCESS)? {
             list.chmod(mode);
             batch.put_naming(
@@ -167,7 +190,7 @@ impl<E: Storage> Fs<E> {
         Ok(())
     }
 
-    /// What a change of content does besides: times, and the special bits that it takes away.
+    /// The edit that accompanies a change of content: times, and the special bits that the change removes.
     pub(crate) fn edit_of_write<'a>(
         &self,
         caller: &Caller<'_>,
@@ -175,6 +198,7 @@ impl<E: Storage> Fs<E> {
         state: &NodeState,
         batch: &mut Batch,
     ) -> InodeEdit<'a> {
+        debug_assert!(!node.is_dir(), "a directory has no content to write");
         let now = self.now();
         let mut edit = InodeEdit { mtime: Some(now), ctime: Some(now), ..InodeEdit::default() };
         let file = subject(&state.attrs);
@@ -189,18 +213,23 @@ impl<E: Storage> Fs<E> {
         edit
     }
 
+    /// Sets the access time to `now`.
     pub(crate) fn renew_atime(&self, node: &Node, now: InodeTime) -> Result<(), FsError> {
         let mut scratch = Scratch::take();
         let mut state = node.state.write();
         let edit = InodeEdit { atime: Some(now), ..InodeEdit::default() };
         match self.commit_edit(node, &mut state, &edit, &mut scratch.batch, Admit::Reserve) {
-            // A read does not fail because its time could not be kept.
+            // The read itself has succeeded, and a pool that is full or read-only still serves reads.
             Err(FsError::ReadOnly(_) | FsError::NoSpace) => Ok(()),
             other => other,
         }
     }
 
-    /// Commits a batch together with an edit of the node's record, and makes the node say so too.
+    /// Commits a batch together with an edit of the node's record, and then edits the node's state.
+    ///
+    /// # Errors
+    /// Those of `Fs::commit`; `NotFound` for a file that a rollback has unmade; `Damaged` if the record
+    /// cannot take the edit.
     pub(crate) fn commit_edit(
         &self,
         node: &Node,
@@ -209,14 +238,17 @@ impl<E: Storage> Fs<E> {
         batch: &mut Batch,
         admit: Admit,
     ) -> Result<(), FsError> {
+        debug_assert!(node.state.is_locked_exclusive(), "a record changes under its node's state");
+        // On a copy: the state must not change if the commit fails.
         let mut attrs = state.attrs;
         edit.apply(&mut attrs)?;
         let Some(key) = state.record_key(self.volume, node.ino()) else {
-            // A file is gone for its holders only where a transaction went back to before it was made.
+            // A file in use loses its record only in a transaction that rolls back to before the file was
+            // made.
             if !node.is_dir() {
                 return Err(FsError::NotFound);
             }
-            // Nothing of a directory that is gone is kept but what its holders see.
+            // A directory that was removed has no record. Its holders still see changes of the attributes.
             state.attrs = attrs;
             return Ok(());
         };
@@ -235,7 +267,7 @@ struct SetAttributes {
     caller: RecordedCaller,
     node: u64,
     set: SetAttr,
-    /// Whether the caller learned what the attributes are then.
+    /// Whether the answer had the new attributes.
     wants_result: bool,
 }
 

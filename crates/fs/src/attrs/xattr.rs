@@ -1,4 +1,11 @@
-//! Extended attributes.
+//! Extended attributes, access control lists included.
+//!
+//! # Invariants
+//! 1. An inode with an extended attribute has `flag::XATTRS`, so an inode without the flag needs no read. The
+//!    flag stays when the last attribute is removed.
+//! 2. The flags for lists and capabilities agree with the attributes: both change in one commit (`setxattr`,
+//!    `removexattr`, `plan_acl`).
+//! 3. The access list agrees with the mode bits (`plan_acl`, `chmod_acl`; `acl` defines it).
 
 use warpfire_format::Corrupt;
 use warpfire_format::fs::{
@@ -16,29 +23,33 @@ use crate::node::{Node, NodeState};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
-/// Whether an attribute may or must be there before it is set.
+/// Whether `setxattr` makes an attribute or replaces it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum XattrMode {
-    /// Either.
+    /// It does either.
     #[default]
     Either,
-    /// It must not be there.
+    /// The attribute must not exist.
     Create,
-    /// It must be there.
+    /// The attribute must exist.
     Replace,
 }
 
+/// The value of an attribute's key.
 pub(crate) fn encode(value: &[u8]) -> Vec<u8> {
+    debug_assert!(value.len() <= XATTR_BYTES_MAX, "the caller has checked the length");
     let mut out = Vec::with_capacity(value.len() + 1);
     encode_xattr(&mut out, value);
     out
 }
 
+/// The attribute's bytes in the value of its key.
 pub(crate) fn decode(value: &[u8]) -> Result<&[u8], Corrupt> {
     decode_xattr(value)
 }
 
-/// Who may touch an attribute is decided by the beginning of its name.
+/// The namespace of an attribute, which its name begins with. It decides which callers may read and change
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum XattrNamespace {
     User,
@@ -47,6 +58,10 @@ enum XattrNamespace {
     Acl,
 }
 
+/// The namespace of an attribute's name.
+///
+/// # Errors
+/// `Range` for a name that is empty, too long or has a NUL; `Unsupported` for other namespaces.
 fn namespace_of(name: &[u8]) -> Result<XattrNamespace, FsError> {
     if name.is_empty() || name.len() > warpfire_format::fs::XATTR_NAME_BYTES_MAX || name.contains(&0) {
         return Err(FsError::Range(name.len()));
@@ -64,10 +79,11 @@ fn namespace_of(name: &[u8]) -> Result<XattrNamespace, FsError> {
 }
 
 impl<E: Storage> Fs<E> {
-    /// An attribute's value.
+    /// The value of an attribute, up to 64 KiB.
     ///
     /// # Errors
-    /// `NoAttribute` if there is none of that name; `Unsupported` for a namespace that does not exist; `AccessDenied`.
+    /// `NoAttribute` if the inode has none of that name; `Unsupported` for an unknown namespace; `Range` for
+    /// a name that is too long; `AccessDenied`.
     pub fn getxattr(&self, caller: &Caller<'_>, node: &Node, name: &[u8]) -> Result<Vec<u8>, FsError> {
         let record = || GetXattr { caller: RecordedCaller::of(caller), node: node.ino(), name: name.into() };
         self.call(record, || {
@@ -85,7 +101,8 @@ impl<E: Storage> Fs<E> {
         })
     }
 
-    /// Names of all attributes that the caller may know of, in the order of their bytes, each followed by NUL.
+    /// The names of all attributes that the caller may see, in the order of their bytes, each with a NUL
+    /// after it.
     ///
     /// # Errors
     /// `ValueTooLarge` if they are more than 64 KiB.
@@ -111,8 +128,8 @@ impl<E: Storage> Fs<E> {
     /// Sets an attribute.
     ///
     /// # Errors
-    /// `Exists` or `NoAttribute` as `mode` asks; `ValueTooLarge` above 64 KiB; `Invalid` for a malformed ACL; `NotPermitted`,
-    /// `AccessDenied`, `Unsupported` as on Linux.
+    /// `Exists` or `NoAttribute` as `mode` asks; `ValueTooLarge` above 64 KiB; `Invalid` for a malformed
+    /// list; `NotPermitted`, `AccessDenied`, `Unsupported` as on Linux.
     pub fn setxattr(
         &self,
         caller: &Caller<'_>,
@@ -135,6 +152,7 @@ impl<E: Storage> Fs<E> {
             }
             let mut state = node.state.write();
             self.permit_xattr(caller, node, &state, space, Perm::WRITE)?;
+            // A directory that was removed has no record, and nothing would remove the attribute again.
             if state.is_unlinked() && node.is_dir() {
                 return Err(FsError::NotFound);
             }
@@ -149,6 +167,7 @@ impl<E: Storage> Fs<E> {
             }
             let mut scratch = Scratch::take();
             let now = self.now();
+            // A list may become mode bits alone, and it changes the mode, so it has a plan of its own.
             if space == XattrNamespace::Acl {
                 let list = Acl::from_xattr(value)?;
                 let edit =
@@ -168,7 +187,7 @@ impl<E: Storage> Fs<E> {
     /// Removes an attribute.
     ///
     /// # Errors
-    /// `NoAttribute` if there is none of that name; otherwise as `setxattr`.
+    /// `NoAttribute` if the inode has none of that name; otherwise as `setxattr`.
     pub fn removexattr(&self, caller: &Caller<'_>, node: &Node, name: &[u8]) -> Result<(), FsError> {
         let record =
             || RemoveXattr { caller: RecordedCaller::of(caller), node: node.ino(), name: name.into() };
@@ -183,6 +202,8 @@ impl<E: Storage> Fs<E> {
             }
             let mut scratch = Scratch::take();
             scratch.batch.delete(&key);
+            // `flag::XATTRS` stays: other attributes may be left, and a scan for them costs more than it
+            // saves.
             let gone = match name {
                 XATTR_ACCESS => flag::ACL,
                 XATTR_DEFAULT => flag::DEFAULT_ACL,
@@ -195,8 +216,8 @@ impl<E: Storage> Fs<E> {
         })
     }
 
-    /// A list that is set: the access list's permissions become the mode's, and a list that says no more than the mode is
-    /// not kept.
+    /// Plans the change of a list, or its removal with `None`. The permissions of an access list become the
+    /// mode's, and a list that means no more than the mode is not stored.
     #[expect(clippy::too_many_arguments, reason = "one step of `setxattr`, with its state")]
     fn plan_acl(
         &self,
@@ -210,11 +231,15 @@ impl<E: Storage> Fs<E> {
     ) -> Result<InodeEdit<'static>, FsError> {
         let mut edit = InodeEdit { ctime: Some(now), ..InodeEdit::default() };
         let is_access = name == XATTR_ACCESS;
+        debug_assert!(is_access || name == XATTR_DEFAULT, "an inode has two lists");
+        // Only a directory has a default list. The removal of one that is not there succeeds, as on Linux.
         if !is_access && !node.is_dir() {
             return if list.is_some() { Err(FsError::AccessDenied) } else { Ok(edit) };
         }
         let bit = if is_access { flag::ACL } else { flag::DEFAULT_ACL };
         let mut kept = list.is_some();
+        // The mode follows as from a chmod, so a caller outside of the file's group loses the set-group-id
+        // bit.
         if let (true, Some(list)) = (is_access, list) {
             let file = subject(&state.attrs);
             let wanted = file.mode & !0o777 | list.mode();
@@ -236,6 +261,7 @@ impl<E: Storage> Fs<E> {
         Ok(edit)
     }
 
+    /// Checks that the caller may read or write (`want`) an attribute of this namespace.
     fn permit_xattr(
         &self,
         caller: &Caller<'_>,
@@ -246,6 +272,8 @@ impl<E: Storage> Fs<E> {
     ) -> Result<(), FsError> {
         let attrs = &state.attrs;
         let writes = want == Perm::WRITE;
+        debug_assert!(writes || want == Perm::READ, "an attribute is read or written");
+        // The rules of xattr(7). A caller that may not see an attribute learns only that it does not exist.
         match space {
             XattrNamespace::Trusted if !caller.is_root() => {
                 Err(if writes { FsError::NotPermitted } else { FsError::NoAttribute })
@@ -270,13 +298,14 @@ impl<E: Storage> Fs<E> {
         }
     }
 
-    /// Visits the names of all attributes of an inode.
+    /// Visits the names of all attributes of an inode, in the order of their bytes.
     pub(crate) fn for_each_xattr(
         &self,
         ino: u64,
         visit: &mut dyn FnMut(&[u8]) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
         let (mut start, end) = xattr_range(self.volume, ino);
+        // One snapshot for all pages: the walk sees the attributes of one moment.
         let snapshot = self.engine.snapshot();
         let at = self.engine.seq(&snapshot);
         let mut page = ScanPage::default();
@@ -288,6 +317,7 @@ impl<E: Storage> Fs<E> {
                     visit(name)?;
                 }
             }
+            // The next key in order is the last one with a zero byte after it.
             let Some(last) = page.iter().last().filter(|_| page.more) else { return Ok(()) };
             start = last.key.into();
             start.push(0);

@@ -1,9 +1,15 @@
-//! An inode that loses a name.
+//! Departure: the steps for an inode that loses a name.
 //!
 //! ```text
-//!  plan ──► commit ──► settle          the name is gone
-//!              └─────► call_off        nothing has changed
+//!   plan_departure ──► commit ──► finish_departure    the name is gone
+//!                         └─────► cancel_departure    nothing has changed
 //! ```
+//!
+//! # Invariants
+//! 1. The caller holds the lock of the name's key, and the node's state for writing, through all three steps
+//!    (asserts in each).
+//! 2. A node is dying from `plan_departure` on. A commit that fails revives it; after a commit that succeeds
+//!    its inode has no name, so no search finds it again.
 
 use warpfire_format::fs::{Inode, InodeContent, InodeEdit, InodeTime, Key, inode_key};
 use warpfire_meta::{Batch, Storage};
@@ -15,20 +21,20 @@ use crate::fs::Fs;
 use crate::limits::REGIONS_PER_COMMIT;
 use crate::node::{NodeRef, NodeState, RecordLocation};
 
-/// What becomes of an inode when the batch that it was planned into has committed.
+/// The end of a departure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Departure {
-    /// It has other names.
+    /// The inode has other names.
     LinksLeft,
-    /// It goes at once: no one holds it.
+    /// The commit removes the inode: no other caller holds it.
     Removed,
-    /// It waits for its holders, or for its regions to be removed step by step.
+    /// The inode becomes an orphan: it has holders, or more regions than one commit removes.
     Orphaned,
 }
 
 impl<E: Storage> Fs<E> {
-    /// Adds to the batch what the loss of one name means for a file that is no directory. The name itself is the caller's to
-    /// change, under its key lock.
+    /// Adds to the batch the loss of one name of a file. The caller changes the name itself. Directories have
+    /// `plan_directory_removal` instead.
     pub(super) fn plan_departure(
         &self,
         node: &NodeRef,
@@ -36,6 +42,8 @@ impl<E: Storage> Fs<E> {
         now: InodeTime,
         batch: &mut Batch,
     ) -> Result<Departure, FsError> {
+        assert!(!node.is_dir(), "a directory has one name and is removed with it");
+        debug_assert!(node.state.is_locked_exclusive(), "a record changes under its node's state");
         let own = inode_key(self.volume, node.ino());
         if state.attrs.links > 1 {
             let mut operand = Vec::new();
@@ -46,6 +54,9 @@ impl<E: Storage> Fs<E> {
         if state.location == RecordLocation::Own {
             batch.delete(&own);
         }
+        // The fast path: a file that nobody has open is removed in the commit of its last name. If it has too
+        // many regions, it becomes an orphan, and the deletions that are planned already are part of its
+        // removal.
         if self.inode_cache.claim(node) {
             let planned = self.plan_content_removal(node.ino(), state, REGIONS_PER_COMMIT, batch);
             match planned {
@@ -68,6 +79,7 @@ impl<E: Storage> Fs<E> {
         planned
     }
 
+    /// Adds to the batch the record of the inode in the list of orphans.
     fn plan_orphan(
         &self,
         node: &NodeRef,
@@ -80,6 +92,7 @@ impl<E: Storage> Fs<E> {
         if !self.get(&key, &mut value)? {
             return Err(missing_record());
         }
+        // The record is read and not made from the node: it also has the inline extents.
         let mut inode = Inode::decode(&value)?;
         inode.attrs.links = 0;
         inode.attrs.ctime = now;
@@ -89,7 +102,7 @@ impl<E: Storage> Fs<E> {
         Ok(Departure::Orphaned)
     }
 
-    /// The batch has committed: the node says so too.
+    /// Brings the departure to the node, after the commit.
     pub(super) fn finish_departure(
         &self,
         node: &NodeRef,
@@ -97,6 +110,8 @@ impl<E: Storage> Fs<E> {
         departure: Departure,
         now: InodeTime,
     ) {
+        debug_assert!(node.state.is_locked_exclusive(), "a node changes under its state");
+        assert!(state.attrs.links > 0, "an inode that loses a name had one");
         if let Some(key) = state.record_key(self.volume, node.ino()) {
             self.version_counters.bump(&key);
         }
@@ -109,16 +124,20 @@ impl<E: Storage> Fs<E> {
         }
     }
 
-    /// The batch has not committed.
+    /// Undoes `plan_departure`, after a commit that failed.
     pub(super) fn cancel_departure(node: &NodeRef) {
         node.revive();
     }
 }
 
-/// Whether content can stay where it is when the record moves: what is in the record moves with it.
+/// The record of a file with a new change time, for a record that moves to another key. Inline content moves
+/// with it; regions stay, because their keys have the inode number.
 pub(super) fn with_ctime<'a>(record: &'a [u8], now: InodeTime) -> Result<Inode<'a>, FsError> {
     let mut inode = Inode::decode(record)?;
     inode.attrs.ctime = now;
-    debug_assert!(!matches!(inode.content, InodeContent::Directory(..)), "a directory's record never moves");
+    debug_assert!(
+        !matches!(inode.content, InodeContent::Directory(..)),
+        "a directory's record stays at its own key"
+    );
     Ok(inode)
 }

@@ -1,10 +1,15 @@
-//! Directories as `readdir` and `seekdir` see them: positions are numbers.
+//! Directory handles: open directories with numbers as positions, as `readdir` and `seekdir` need them.
+//!
+//! # Terms
+//! A *cookie* is the position after an entry: 0 is the start, 1 is after `.`, 2 after `..`, 3 after the first
+//! name. A *mark* is a cookie with the name before it.
 //!
 //! # Invariants
-//! 1. A cookie is one more than the number of entries before it: 1 is `.`, 2 is `..`, 3 is the first name.
-//! 2. `marks` holds, by cookie, the name that came right before: for the last `RING` cookies each, before them for every `SPARSE`th.
-//! 3. Reading on from the last cookie, or from one that is marked, is exact by name: names that come or go elsewhere do not shift it.
-//!    From any other cookie the walk counts on from the nearest mark before it.
+//! 1. Marked are the last [`RING`] cookies, and older ones at every `sparse`th cookie (`CookieMarks::add`).
+//! 2. A listing that goes on from a marked cookie goes on after that name, so names that appear or disappear
+//!    elsewhere do not shift it. From any other cookie it counts on from the nearest mark before
+//!    (`name_before`; the tests `names`).
+//! 3. A handle has a bounded number of marks: twice the distance of the old ones makes room ([`MARKS_MAX`]).
 
 use std::collections::BTreeMap;
 
@@ -19,20 +24,22 @@ use crate::fs::Fs;
 use crate::node::{NameBuf, NodeRef};
 use crate::op::CallGuard;
 
-/// Latest cookies that are all marked.
+/// The number of latest cookies that are all marked.
 const RING: u64 = 4096;
 
-/// Older cookies are marked once in so many, twice as many each time there are `MARKS_MAX`.
+/// The first distance of marks among older cookies. It doubles each time there are `MARKS_MAX` marks.
 const SPARSE: u64 = 1024;
 
 /// Marks of one handle: 2^15 names of some 40 bytes are about a megabyte.
 const MARKS_MAX: usize = 1 << 15;
 
-/// Cookie of `.`; 0 is before it.
+/// The cookie after `.`.
 const DOT: u64 = 1;
+
+/// The cookie after `..`.
 const DOT_DOT: u64 = 2;
 
-/// Takes an entry's cookie, name and node; says whether it has no room for it.
+/// Receives an entry's cookie, name and node; returns whether it has no room for the entry.
 pub type HandleVisitor<'v> = dyn FnMut(u64, &[u8], &NodeRef) -> bool + 'v;
 
 /// An open directory.
@@ -42,10 +49,13 @@ pub struct DirHandle {
     marks: Mutex<CookieMarks>,
 }
 
+/// The marks of one handle.
 #[derive(Debug)]
 struct CookieMarks {
     names: BTreeMap<u64, NameBuf>,
+    /// Distance of marks among older cookies.
     sparse: u64,
+    /// The highest cookie that was marked.
     newest: u64,
 }
 
@@ -55,8 +65,10 @@ impl CookieMarks {
     }
 
     fn add(&mut self, cookie: u64, name: &NameBuf) {
+        assert!(cookie > DOT_DOT, "'.' and '..' need no mark");
         self.names.insert(cookie, name.clone());
         self.newest = self.newest.max(cookie);
+        // One cookie leaves the ring for each that enters it.
         if let Some(old) = self.newest.checked_sub(RING)
             && !old.is_multiple_of(self.sparse)
         {
@@ -72,6 +84,7 @@ impl CookieMarks {
     /// The nearest mark at or before the cookie.
     fn before(&self, cookie: u64) -> (u64, Option<NameBuf>) {
         let mark = self.names.range(..=cookie).next_back();
+        debug_assert!(mark.is_none_or(|(at, _)| *at <= cookie), "a listing goes forward from its mark");
         mark.map_or((DOT_DOT, None), |(at, name)| (*at, Some(name.clone())))
     }
 }
@@ -83,6 +96,7 @@ impl DirHandle {
         &self.dir
     }
 
+    /// Forgets all marks: cookies count anew from the start.
     fn rewind(&self) {
         *self.marks.lock() = CookieMarks::new();
     }
@@ -101,10 +115,11 @@ impl<E: Storage> Fs<E> {
         Ok(DirHandle { dir: NodeRef::clone(dir), marks: Mutex::new(CookieMarks::new()) })
     }
 
-    /// Up to `max` entries after a cookie, 0 for the start, each with the cookie after it. `.` and `..` come first. Empty at the end.
+    /// Up to `max` entries after a cookie, each with the cookie after it; cookie 0 is the start. `.` and `..`
+    /// come first. No entries are the end.
     ///
     /// # Errors
-    /// What reading the store says.
+    /// `Damaged`, `Ended`.
     pub fn read_handle(
         &self,
         handle: &DirHandle,
@@ -112,6 +127,7 @@ impl<E: Storage> Fs<E> {
         max: usize,
     ) -> Result<Vec<(u64, DirEntry)>, FsError> {
         let _guard = self.enter_handle();
+        // A caller may ask for usize::MAX entries.
         let mut entries = Vec::with_capacity(max.min(1024));
         let own = |name: &[u8], ino| DirEntry { name: name.into(), ino, kind: FileKind::Directory };
         if cookie == 0 {
@@ -125,6 +141,7 @@ impl<E: Storage> Fs<E> {
             let parent = self.parent(&handle.dir).map_or(handle.dir.ino(), |p| p.ino());
             entries.push((DOT_DOT, own(b"..", parent)));
         }
+        // A directory that was removed while it is open still has its two dots, as on Linux.
         if entries.len() == max || handle.dir.state.read().is_unlinked() {
             return Ok(entries);
         }
@@ -136,14 +153,16 @@ impl<E: Storage> Fs<E> {
             marks.add(at, &entry.name);
             entries.push((at, entry));
         }
+        debug_assert!(entries.len() <= max, "an answer has at most the entries that were asked for");
         Ok(entries)
     }
 
-    /// Visits entries after a cookie, 0 for the start, each as the cookie after it, its name and its node, until there are no more or
-    /// `visit` says that it has no room for this one. `.` and `..` come first. `at_once` is how many names are read ahead of the visits.
+    /// Visits the entries after a cookie, each with the cookie after it, its name and its node, until there
+    /// are no more or `visit` has no room; cookie 0 is the start. `.` and `..` come first. `at_once` is the
+    /// number of names that are read ahead of the visits.
     ///
     /// # Errors
-    /// What reading the store says.
+    /// `Damaged`, `Ended`.
     pub fn visit_handle(
         &self,
         handle: &DirHandle,
@@ -171,7 +190,7 @@ impl<E: Storage> Fs<E> {
         let Some((mut at, after)) = self.name_before(handle, cookie)? else { return Ok(()) };
         self.visit_recorded(&handle.dir, after.as_deref(), at_once, &mut |name, node| {
             at += 1;
-            // A name that went while it was read has its number all the same.
+            // A name that was removed since it was read keeps its cookie, so the next ones do not shift.
             let full = node.is_some_and(|node| visit(at, name, node));
             if !full {
                 handle.marks.lock().add(at, &name.into());
@@ -180,12 +199,13 @@ impl<E: Storage> Fs<E> {
         })
     }
 
-    /// One guard for all that a call on a handle does. Inside a transaction its parts are calls of their own, so that they are written down.
+    /// One guard for a whole call on a handle. Inside a transaction there is none: the parts of the call are
+    /// calls of their own, so that they are recorded.
     fn enter_handle(&self) -> Option<CallGuard<'_, Fs<E>>> {
         (!self.call_gate.is_transaction()).then(|| self.enter_unrecorded())
     }
 
-    /// As `names_after`, written down inside a transaction. Who asks was asked when the handle was opened.
+    /// As `names_after`, and recorded inside a transaction. `opendir` has checked the caller's permissions.
     fn list_recorded(
         &self,
         dir: &NodeRef,
@@ -199,7 +219,8 @@ impl<E: Storage> Fs<E> {
         }
     }
 
-    /// The number of the last entry at or before a cookie, and its name if it is not `..`; `None` if the directory ends before.
+    /// The cookie to list from, and the name before it; no name means `..`. `None` if the directory ends
+    /// before the cookie.
     fn name_before(
         &self,
         handle: &DirHandle,
@@ -214,6 +235,7 @@ impl<E: Storage> Fs<E> {
             at += skipped.len() as u64;
             after = Some(last.name.clone());
         }
+        debug_assert_eq!(at, first, "the walk from a mark ends at the cookie");
         Ok(Some((at, after)))
     }
 }

@@ -1,4 +1,7 @@
-//! Hard links.
+//! Hard links: the call that gives a file one more name.
+//!
+//! The record of a file with one name is the value of that name. The second name moves the record to the
+//! inode's own key, and both names become references to it. It stays there when names are removed again.
 
 use warpfire_format::fs::{Dentry, Inode, InodeEdit, Key, dentry_key, inode_key};
 use warpfire_meta::{Admit, Storage};
@@ -14,10 +17,10 @@ use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
 impl<E: Storage> Fs<E> {
-    /// Gives a file one more name. With the second name the inode moves out of the first.
+    /// Gives a file one more name.
     ///
     /// # Errors
-    /// `NotPermitted` for a directory; `NotFound` for a file without a name that was not made by `tmpfile`; `TooManyLinks`;
+    /// `NotPermitted` for a directory; `NotFound` for a file that has lost its last name; `TooManyLinks`;
     /// `Exists` and others as for `create`.
     pub fn link(
         &self,
@@ -38,14 +41,17 @@ impl<E: Storage> Fs<E> {
                 return Err(FsError::NotPermitted);
             }
             let now = self.now();
+            // Until the commit the directory cannot be removed.
             let _adding = dir.children.read();
             let key = dentry_key(self.volume, dir.ino(), name);
             let _guard = self.engine.lock(&[&key]);
-            // A record that moves takes its slices along: they stay from its reading to its commit.
+            // A record that moves takes its slices along. The pin keeps their segments from the read of the
+            // record to the commit.
             let _pin = self.engine.pin()?;
             let mut scratch = Scratch::take();
             let Scratch { batch, value, other } = &mut *scratch;
             if self.get(&key, value)? {
+                // Only a caller that may search the directory learns that the name is taken.
                 self.access(caller, dir, Perm::EXECUTE)?;
                 return Err(FsError::Exists);
             }
@@ -73,9 +79,15 @@ impl<E: Storage> Fs<E> {
                         return Err(missing_record());
                     }
                     let mut inode = Inode::decode(value)?;
+                    debug_assert_eq!(
+                        inode.attrs.links, state.attrs.links,
+                        "a node's state equals its record"
+                    );
                     inode.attrs.links += 1;
                     inode.attrs.ctime = now;
                     inode.encode(other);
+                    // The first name of an unnamed file takes the record; a second name sends it to its own
+                    // key.
                     if let RecordLocation::Orphan { .. } = state.location {
                         batch.delete(&Key::Orphan(self.volume, node.ino()).encode());
                         batch.put(&key, other);
@@ -103,6 +115,8 @@ impl<E: Storage> Fs<E> {
                 state.dentry = Some((dir.ino(), name.into()));
             }
             state.location = location;
+            debug_assert!(!state.is_unlinked(), "the file has a name now");
+            // More keys than changed in some cases: a counter that moves without need costs one read.
             for moved in [&old_key, &own, &key] {
                 self.version_counters.bump(moved);
             }

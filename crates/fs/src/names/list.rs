@@ -1,4 +1,10 @@
-//! Listing a directory, in the order of its keys.
+//! Listings of a directory, in the order of the bytes of its names.
+//!
+//! # Invariants
+//! 1. A name that exists throughout a listing is listed exactly once: each page goes on after the last name
+//!    of the page before (the tests `names`).
+//! 2. A node is made from a listed record only if its version counter has not moved since before the snapshot
+//!    (`visit_nodes`).
 
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
@@ -24,15 +30,16 @@ const VISIT_AT_ONCE: usize = 256;
 pub struct DirEntry {
     /// The name; `.` and `..` are not listed.
     pub name: NameBuf,
-    /// Number of the inode it leads to.
+    /// Inode number of its file.
     pub ino: u64,
-    /// Kind of file it leads to.
+    /// Kind of its file.
     pub kind: FileKind,
 }
 
 impl<E: Storage> Fs<E> {
-    /// Up to `max` names, in the order of their bytes, after `after`, or from the first. Fewer than `max` only at the end.
-    /// A name that is there all the time is listed exactly once by a walk that goes on after its last name, whatever else changes.
+    /// Up to `max` names after `after`, or from the first name on, in the order of their bytes. Fewer than
+    /// `max` names are the end of the directory. A walk that passes the last name of each answer to the next
+    /// call lists every name that exists throughout exactly once.
     ///
     /// # Errors
     /// `NotDirectory`; `AccessDenied` if the caller may not read the directory.
@@ -60,7 +67,7 @@ impl<E: Storage> Fs<E> {
         })
     }
 
-    /// As `readdir`, without asking who calls: for handles, which asked when they were opened.
+    /// As `readdir`, without a check of permissions: for handles, because `opendir` has checked them.
     pub(super) fn names_after(
         &self,
         dir: u64,
@@ -72,6 +79,7 @@ impl<E: Storage> Fs<E> {
             start = dentry_key(self.volume, dir, name);
             start.push(0);
         }
+        // A caller may ask for usize::MAX names.
         let mut entries = Vec::with_capacity(max.min(1024));
         let snapshot = self.engine.snapshot();
         let at = self.engine.seq(&snapshot);
@@ -87,15 +95,19 @@ impl<E: Storage> Fs<E> {
                 let dentry = Dentry::decode(entry.value)?;
                 entries.push(DirEntry { name: name.into(), ino: dentry.ino(), kind: dentry.kind() });
             }
+            // A page ends early at PAGE_BYTES. The next key in order is the last one with a zero byte after
+            // it.
             let Some(last) = page.iter().last().filter(|_| page.more) else { break };
             start = last.key.into();
             start.push(0);
         }
+        debug_assert!(entries.len() <= max, "a scan returns at most the entries that were asked for");
         Ok(entries)
     }
 
-    /// Visits names after `after`, or from the first, each with its node, until there are no more or `visit` says that it is full.
-    /// A name that has gone meanwhile has no node. `at_once` names are read at a time.
+    /// Visits the names after `after`, or from the first name on, each with its node, until there are no more
+    /// or `visit` returns that it is full. A name that was removed since it was read has no node. `at_once`
+    /// is the number of names in a page.
     pub(super) fn visit_nodes(
         &self,
         dir: u64,
@@ -110,7 +122,7 @@ impl<E: Storage> Fs<E> {
         }
         let mut page = ScanPage::default();
         loop {
-            // Before the snapshot, so that what changes after it is seen to have moved.
+            // Before the snapshot: the counter of a record that changes after the snapshot has moved.
             let counters_before = self.version_counters.snapshot();
             let snapshot = self.engine.snapshot();
             let at = self.engine.seq(&snapshot);
@@ -121,6 +133,8 @@ impl<E: Storage> Fs<E> {
                 let Key::Dentry(_, _, name) = Key::decode(entry.key)? else {
                     return Err(WRONG_RANGE.into());
                 };
+                // The page has the record of a file with one name, so its node costs no read. The record of
+                // any other file is at another key.
                 let node = match Dentry::decode(entry.value)? {
                     Dentry::Embedded(inode) if inode.ino != dir => {
                         let is_current =
@@ -143,7 +157,8 @@ impl<E: Storage> Fs<E> {
         }
     }
 
-    /// As `visit_nodes`, written down inside a transaction, with the attributes of the nodes that were taken: who visits a node may tell of them.
+    /// As `visit_nodes`. Inside a transaction the call is recorded, and the digest has the attributes of the
+    /// nodes too, because the visitor may pass them to its caller.
     pub(crate) fn visit_recorded(
         &self,
         dir: &NodeRef,
@@ -154,7 +169,8 @@ impl<E: Storage> Fs<E> {
         if !self.call_gate.is_transaction() {
             return self.visit_nodes(dir.ino(), after, at_once, visit);
         }
-        // Who had room for all that there is relies on there being no more.
+        // A visitor that is never full relies on the end of the directory, so a replay must find the same
+        // end.
         let max = Cell::new(usize::MAX);
         let run = || {
             let mut visited = VisitDigest { state: new_hasher(), count: 0 };
@@ -200,11 +216,11 @@ impl<E: Storage> Operation<Fs<E>> for ListNames {
     }
 }
 
-/// [`Fs::visit_recorded`] as a journal keeps it. It has no caller: permission was checked when the handle was opened.
+/// [`Fs::visit_recorded`] as a journal keeps it. It has no caller, because `opendir` has checked permissions.
 struct VisitNames {
     dir: u64,
     after: Option<NameBuf>,
-    /// How many names the visitor took; `usize::MAX` if it would have taken more.
+    /// The number of nodes that the visitor took; `usize::MAX` if it was never full.
     max: usize,
 }
 
@@ -235,7 +251,7 @@ impl<E: Storage> Operation<Fs<E>> for VisitNames {
     }
 }
 
-/// Digest of names that were visited one by one, with their nodes and attributes.
+/// The digest of visited names, with their nodes and attributes, and their number.
 struct VisitDigest {
     state: FoldHasher<'static>,
     count: usize,

@@ -1,4 +1,19 @@
-//! Making files, directories and everything else that gets a name.
+//! Calls that make files, directories, links, pipes, sockets and devices, and give them a name.
+//!
+//! ```text
+//!   mkdir, create, symlink, mknod, create_file
+//!     └─► make: checks the arguments, stages long content
+//!           └─► make_source: one recorded call
+//!                 ├─ make_staged: locks, commit
+//!                 └─ node_of: the node, if the caller wants it
+//!
+//!   tmpfile: a file without a name, which is an orphan from the start
+//! ```
+//!
+//! # Invariants
+//! 1. Everything that belongs to a new inode is in one commit: name, record, lists, regions, the parent's
+//!    links and the sums (`make_staged`, `tmpfile`).
+//! 2. Long content goes to the slice store before any lock is taken, so no lock waits for a device (`make`).
 
 use std::hash::{Hash, Hasher};
 
@@ -21,18 +36,18 @@ use crate::scratch::Scratch;
 
 const S_ISGID: u32 = 0o2000;
 
-/// What to make.
+/// A file that a call makes.
 #[derive(Clone, Copy, Debug)]
 pub struct NewFile<'a> {
     /// Kind of file.
     pub kind: FileKind,
-    /// Its mode.
+    /// Its mode, and the caller's umask.
     pub mode: NewMode,
-    /// Number of a device.
+    /// Number of a device; 0 for other kinds.
     pub rdev: u64,
-    /// Target of a symbolic link, or first bytes of a regular file.
+    /// Target of a symbolic link, or content of a regular file.
     pub content: &'a [u8],
-    /// What is different from what a new file has, as if set right after.
+    /// Attributes to set in the same commit, as `setattr` would right after.
     pub set: Option<&'a SetAttr>,
 }
 
@@ -106,7 +121,8 @@ impl<E: Storage> Fs<E> {
     /// Makes a pipe, a socket, a device, or an empty regular file.
     ///
     /// # Errors
-    /// As `mkdir`; `Invalid` for directories and symbolic links; `NotPermitted` if someone else than root makes a device.
+    /// As `mkdir`; `Invalid` for directories and symbolic links; `NotPermitted` if the caller of a device is
+    /// not root.
     pub fn mknod(
         &self,
         caller: &Caller<'_>,
@@ -129,10 +145,11 @@ impl<E: Storage> Fs<E> {
         self.make_node(caller, dir, name, &NewFile { kind, mode, rdev, content: b"", set: None })
     }
 
-    /// Makes a regular file with all of its content in one commit, and keeps no node of it. Returns its inode number.
+    /// Makes a regular file with its content in one commit and returns its inode number. It makes no node,
+    /// which saves the work when nobody opens the file.
     ///
     /// # Errors
-    /// As `mkdir`; nothing is left behind.
+    /// As `mkdir`; `FileTooLarge`.
     pub fn create_file(
         &self,
         caller: &Caller<'_>,
@@ -145,7 +162,7 @@ impl<E: Storage> Fs<E> {
         self.make(caller, dir, name, &new, false).map(|(ino, _)| ino)
     }
 
-    /// As `create_file`, with other attributes than a new file has, all in one commit.
+    /// As `create_file`, and sets attributes in the same commit.
     ///
     /// # Errors
     /// As `create_file` and `setattr`; `Invalid` if a size is to be set.
@@ -162,7 +179,8 @@ impl<E: Storage> Fs<E> {
         self.make(caller, dir, name, &new, false).map(|(ino, _)| ino)
     }
 
-    /// Makes a regular file without a name; `link` can give it one. It goes with its last holder.
+    /// Makes a regular file without a name. `link` can give it one; without a name the file is removed after
+    /// its last holder drops the node.
     ///
     /// # Errors
     /// As `mkdir`.
@@ -172,6 +190,7 @@ impl<E: Storage> Fs<E> {
             let new = NewFile { kind: FileKind::Regular, mode, rdev: 0, content: b"", set: None };
             let now = self.now();
             let mut draft = self.draft(caller, dir, &new, now, Perm::WRITE.or(Perm::EXECUTE))?;
+            // An orphan's record, so that a crash before `link` leaves a file that the next open removes.
             draft.attrs.links = 0;
             let mut scratch = Scratch::take();
             let Scratch { batch, value, .. } = &mut *scratch;
@@ -188,7 +207,9 @@ impl<E: Storage> Fs<E> {
             let state = || NodeState::new(&inode, RecordLocation::Orphan { linkable: true });
             match self.inode_cache.get_or_insert(draft.ino, || true, state) {
                 NodeLookup::Node(node) => Ok(node),
-                NodeLookup::Dying(_) | NodeLookup::Stale => unreachable!("no one else knows the number"),
+                NodeLookup::Dying(_) | NodeLookup::Stale => {
+                    unreachable!("no other call knows the number yet")
+                }
             }
         })
     }
@@ -214,16 +235,19 @@ impl<E: Storage> Fs<E> {
     ) -> Result<(u64, Option<NodeRef>), FsError> {
         check_name(name)?;
         check_content(new)?;
+        // Before the gate and all locks: the write of long content may wait for devices.
         let source = match new.kind {
             FileKind::Regular if !new.content.is_empty() => WriteSource::stage(&*self.engine, new.content)?,
             _ => WriteSource::Bytes(new.content),
         };
         let made = self.make_source(caller, dir, name, new, &source, keeps_node);
+        // The commit has taken references of its own. After a failure this release frees the slices.
         source.release(&*self.engine);
         made
     }
 
-    /// Makes what is staged, and its node if that is asked for. The content is that of `source`; of slices, `new` does not have it.
+    /// Makes a file with the content of `source`, and its node if `keeps_node`. `new.content` is empty if the
+    /// source is a slice.
     pub(crate) fn make_source(
         &self,
         caller: &Caller<'_>,
@@ -245,6 +269,7 @@ impl<E: Storage> Fs<E> {
             keeps_node,
         };
         let run = || {
+            // The node is made after the locks are released: a listing that finds the name first is as good.
             let (ino, made) = self.make_staged(caller, dir, name, new, source)?;
             let node = if keeps_node { Some(self.node_of(dir, name, ino, made)?) } else { None };
             Ok(CreatedFile(ino, node))
@@ -252,6 +277,7 @@ impl<E: Storage> Fs<E> {
         self.call(record, run).map(|CreatedFile(ino, node)| (ino, node))
     }
 
+    /// The node of a new inode.
     fn node_of(&self, dir: &NodeRef, name: &[u8], ino: u64, made: NewInode) -> Result<NodeRef, FsError> {
         let found = self.inode_cache.get_or_insert(
             ino,
@@ -260,7 +286,7 @@ impl<E: Storage> Fs<E> {
         );
         match found {
             NodeLookup::Node(node) => Ok(node),
-            // Someone was quicker to find the name and has changed or removed it: look what there is.
+            // Another call has found the name since, and has changed or removed the file.
             NodeLookup::Dying(_) | NodeLookup::Stale => self.find(dir.ino(), name)?.ok_or(FsError::NotFound),
         }
     }
@@ -274,12 +300,14 @@ impl<E: Storage> Fs<E> {
         source: &WriteSource<'_>,
     ) -> Result<(u64, NewInode), FsError> {
         let now = self.now();
+        // Until the commit the directory cannot be removed.
         let adding = dir.children.read();
         let key = dentry_key(self.volume, dir.ino(), name);
         let guard = self.engine.lock(&[&key]);
         let mut scratch = Scratch::take();
         let Scratch { batch, value, .. } = &mut *scratch;
-        // Whoever may search learns that the name is taken; only then is write permission asked for.
+        // A caller without write permission learns that the name exists if it may search the directory: as on
+        // Linux, `Exists` comes before `AccessDenied`.
         let taken = self.get(&key, value)?;
         let want = if taken { Perm::EXECUTE } else { Perm::WRITE.or(Perm::EXECUTE) };
         let draft = self.draft(caller, dir, new, now, want);
@@ -294,6 +322,8 @@ impl<E: Storage> Fs<E> {
             FileKind::Regular => {
                 draft.attrs.size_bytes = source.len();
                 draft.attrs.allocated_bytes = draft.attrs.size_bytes;
+                // A small file keeps its extents in the record, after the fixed part. A larger one starts
+                // with regions, so no later commit has to promote it.
                 let regions = by_region(&source.pieces(0));
                 if source.len() <= u64::from(SMALL_FILE_BYTES_MAX) {
                     for (_, extents) in regions {
@@ -324,6 +354,8 @@ impl<E: Storage> Fs<E> {
         let inode = Inode { ino: draft.ino, attrs: draft.attrs, content };
         inode.encode(value);
         value.extend_from_slice(&tail);
+        // A directory has a key of its own, because its children refer to it. The record of anything else is
+        // the value of its only name, so a lookup is one read.
         let (location, record_key) = if is_dir {
             let own = inode_key(self.volume, draft.ino);
             batch.put_naming(&own, value, []);
@@ -337,8 +369,10 @@ impl<E: Storage> Fs<E> {
         self.put_acls(&draft, batch);
         batch.add(INODES, 1);
         batch.add(BYTES, draft.attrs.allocated_bytes.cast_signed());
+        // Before the commit: if it has moved when the node is made, another call has changed the file since.
         let counter = self.version_counters.at(&record_key);
         if is_dir {
+            // The `..` of the new directory is a link to the parent.
             let mut parent = dir.state.write();
             if parent.attrs.links >= LINKS_MAX {
                 return Err(FsError::TooManyLinks);
@@ -350,12 +384,14 @@ impl<E: Storage> Fs<E> {
         }
         self.defer_times(dir, now);
         let state = NodeState::new(&inode, location);
+        debug_assert!(!state.is_unlinked(), "a new file has its name");
         drop(guard);
         drop(adding);
         Ok((draft.ino, NewInode { state, record_key, counter }))
     }
 
-    /// Checks that the caller may add to the directory, and decides what a new inode there looks like.
+    /// Checks that the caller has the permissions `want` for the directory, and decides number, attributes
+    /// and lists of a new inode there.
     fn draft(
         &self,
         caller: &Caller<'_>,
@@ -382,6 +418,8 @@ impl<E: Storage> Fs<E> {
         };
         let mut mode = (new.kind as u32) << 12 | new.mode.mode & 0o7777;
         let mut gid = caller.gid;
+        // In a set-group-id directory new files belong to its group and new directories pass the bit on. An
+        // executable keeps a set-group-id bit of its own only if its maker is in that group.
         if u32::from(parent.permissions) & S_ISGID != 0 {
             gid = parent.gid;
             if new.kind == FileKind::Directory {
@@ -391,6 +429,7 @@ impl<E: Storage> Fs<E> {
             }
         }
         let InheritedAcl { mode, access, default } = inherit(parent_default.as_ref(), mode, new.mode.umask);
+        debug_assert_eq!(mode >> 12, new.kind as u32, "a list changes permissions, not the kind of a file");
         let mut attrs = new_attrs(new.kind, (mode & 0o7777) as u16, now);
         attrs.uid = caller.uid;
         attrs.gid = gid;
@@ -404,6 +443,7 @@ impl<E: Storage> Fs<E> {
         if let Some(set) = new.set {
             let edit = self.plan_setattr(caller, draft.ino, &draft.attrs, set, now)?;
             edit.apply(&mut draft.attrs)?;
+            // The list and the mode agree, as after a chmod.
             if let (Some(permissions), Some(list)) = (edit.permissions, &mut draft.access) {
                 list.chmod(u32::from(permissions));
             }
@@ -411,7 +451,18 @@ impl<E: Storage> Fs<E> {
         Ok(draft)
     }
 
+    /// Adds the lists of a new inode to the batch.
     fn put_acls(&self, draft: &DraftInode, batch: &mut Batch) {
+        debug_assert_eq!(
+            draft.access.is_some(),
+            draft.attrs.flags & flag::ACL != 0,
+            "a flag says whether the inode has an access list"
+        );
+        debug_assert_eq!(
+            draft.default.is_some(),
+            draft.attrs.flags & flag::DEFAULT_ACL != 0,
+            "a flag says whether the directory has a default list"
+        );
         for (list, name) in [(&draft.access, XATTR_ACCESS), (&draft.default, XATTR_DEFAULT)] {
             if let Some(list) = list {
                 let value = crate::attrs::encode_xattr_value(&list.to_xattr());
@@ -421,13 +472,15 @@ impl<E: Storage> Fs<E> {
     }
 }
 
-/// What was made, and how to tell whether it has changed since.
+/// A new inode after its commit.
 struct NewInode {
     state: NodeState,
     record_key: KeyBuf,
+    /// The version counter of `record_key` before the commit. If it has moved, the inode may have changed.
     counter: u64,
 }
 
+/// Checks a file before anything is made.
 fn check_content(new: &NewFile<'_>) -> Result<(), FsError> {
     if new.kind == FileKind::Symlink {
         if new.content.is_empty() {
@@ -449,7 +502,7 @@ fn check_content(new: &NewFile<'_>) -> Result<(), FsError> {
     Ok(())
 }
 
-/// [`Fs::make_source`], and so everything that makes a name but `link`, as a journal keeps it.
+/// [`Fs::make_source`] as a journal keeps it: every call that makes a file with a name, except `link`.
 struct MakeFile {
     caller: RecordedCaller,
     dir: u64,
@@ -525,7 +578,7 @@ impl<E: Storage> Operation<Fs<E>> for MakeTmpfile {
     }
 }
 
-/// The answer of a call that makes a file: its number, and its node if the caller asked for it.
+/// The answer of a call that makes a file: its inode number, and its node if the caller asked for it.
 struct CreatedFile(u64, Option<NodeRef>);
 
 impl Digestible for CreatedFile {

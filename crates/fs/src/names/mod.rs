@@ -1,11 +1,19 @@
-//! Names: looking up, making, removing, linking, renaming, listing.
+//! Names: calls that find, make, remove, link, rename and list them.
+//!
+//! # Invariants
+//! 1. A call changes a name under the engine's lock of its key, from the read of the old value to the commit.
+//! 2. A name is added to a directory only while the directory's children are held shared, and a directory is
+//!    removed only while its own children are held exclusively. So no name is added to a directory that goes
+//!    (assert in `is_empty`).
+//! 3. One call is one commit. A failed commit leaves names, records and nodes as they were (the tests `names`
+//!    and `full`).
+//! 4. After the commit the version counters of all changed keys move, and then the locks are released.
 
 mod departure;
 mod handle;
 mod link;
 mod list;
 mod make;
-mod move_checks;
 mod remove;
 mod rename;
 
@@ -24,12 +32,12 @@ use crate::fs::Fs;
 use crate::node::{NameBuf, Node, NodeRef, check_name};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 
-/// How a directory's children are held, see `Node::children`.
+/// How a call holds `Node::children` of a directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ChildrenLock {
-    /// Names may be added.
+    /// Other calls may add names at the same time.
     Shared,
-    /// None can be.
+    /// No call adds a name.
     Exclusive,
 }
 
@@ -39,10 +47,15 @@ enum ChildrenGuard<'a> {
     Exclusive(RwLockWriteGuard<'a, ()>),
 }
 
-/// Holds the children of several directories, in the order that all callers keep. Naming one twice is fine if the holds agree.
+/// Holds the children of several directories, by ascending inode number. A directory may be named twice with
+/// the same lock.
 fn lock_children<'a>(dirs: &[(&'a Node, ChildrenLock)]) -> SmallVec<[ChildrenGuard<'a>; 3]> {
     let mut order: SmallVec<[(&'a Node, ChildrenLock); 3]> = dirs.into();
     order.sort_by_key(|(dir, _)| dir.ino());
+    debug_assert!(
+        order.iter().zip(order.iter().skip(1)).all(|(a, b)| a.0.ino() != b.0.ino() || a.1 == b.1),
+        "a directory is held in one way"
+    );
     order.dedup_by_key(|(dir, _)| dir.ino());
     order
         .into_iter()
@@ -54,10 +67,11 @@ fn lock_children<'a>(dirs: &[(&'a Node, ChildrenLock)]) -> SmallVec<[ChildrenGua
 }
 
 impl<E: Storage> Fs<E> {
-    /// The node that a name in a directory leads to. `.` and `..` work too.
+    /// The node that a name in a directory leads to; `.` and `..` are names here.
     ///
     /// # Errors
-    /// `NotFound`; `NotDirectory` if `dir` is none; `AccessDenied` if the caller may not search it.
+    /// `NotFound`; `NotDirectory` if `dir` is another kind of file; `AccessDenied` if the caller may not
+    /// search it; `NameTooLong`; `Invalid`.
     pub fn lookup(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<NodeRef, FsError> {
         let record = || Lookup { caller: RecordedCaller::of(caller), dir: dir.ino(), name: name.into() };
         self.call(record, || {
@@ -74,13 +88,14 @@ impl<E: Storage> Fs<E> {
         })
     }
 
-    /// The directory that holds this one; the root holds itself.
+    /// The parent of a directory. The root is its own parent.
     ///
     /// # Errors
-    /// `NotFound` if the directory has been removed.
+    /// `NotFound` if the directory has been removed; `NotDirectory`.
     pub fn parent(&self, dir: &NodeRef) -> Result<NodeRef, FsError> {
         let record = || LookupParent { dir: dir.ino() };
         self.call(record, || {
+            // The state is released before the search, which may wait for the state of another node.
             let parent = {
                 let state = dir.state.read();
                 if state.is_unlinked() {

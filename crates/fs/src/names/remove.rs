@@ -1,4 +1,4 @@
-//! Removing names.
+//! Calls that remove names: `unlink` and `rmdir`.
 
 use warpfire_format::fs::{InodeEdit, dentry_key, dentry_range, flag, inode_key};
 use warpfire_meta::{Admit, Direction, KeyRange, ScanPage, Storage};
@@ -14,7 +14,8 @@ use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
 impl<E: Storage> Fs<E> {
-    /// Removes a name of anything but a directory. The file goes with its last name and last holder.
+    /// Removes a name of anything except a directory. The file is removed when it has neither a name nor a
+    /// holder.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`, `AccessDenied`, `NotPermitted` in a sticky directory.
@@ -23,6 +24,7 @@ impl<E: Storage> Fs<E> {
         self.call(record, || {
             check_parent_and_name(dir, name)?;
             let departure = self.unlink_name(caller, dir, name)?;
+            // Without the locks of the name: a file with many regions is removed in many commits.
             if departure == Departure::Orphaned {
                 self.reap()?;
             }
@@ -33,10 +35,12 @@ impl<E: Storage> Fs<E> {
     fn unlink_name(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<Departure, FsError> {
         let key = dentry_key(self.volume, dir.ino(), name);
         let _guard = self.engine.lock(&[&key]);
-        // A record that becomes an orphan takes its slices along: they stay from its reading to its commit.
+        // A record that becomes an orphan takes its slices along. The pin keeps their segments from the read
+        // of the record to the commit.
         let _pin = self.engine.pin()?;
         let now = self.now();
         let Some(node) = self.find(dir.ino(), name)? else {
+            // Only a caller that may search the directory learns that the name does not exist.
             self.access(caller, dir, crate::acl::Perm::EXECUTE)?;
             return Err(FsError::NotFound);
         };
@@ -47,6 +51,7 @@ impl<E: Storage> Fs<E> {
         }
         let mut scratch = Scratch::take();
         scratch.batch.delete(&key);
+        // From here the node may be dying, and every failure must revive it.
         let departure = self.plan_departure(&node, &state, now, &mut scratch.batch)?;
         if let Err(e) = self.commit(&scratch.batch, Admit::Reserve) {
             Self::cancel_departure(&node);
@@ -54,6 +59,11 @@ impl<E: Storage> Fs<E> {
         }
         self.version_counters.bump(&key);
         self.finish_departure(&node, &mut state, departure, now);
+        debug_assert_eq!(
+            state.is_unlinked(),
+            departure != Departure::LinksLeft,
+            "a node is unlinked if it was its last name"
+        );
         self.defer_times(dir, now);
         Ok(departure)
     }
@@ -61,17 +71,20 @@ impl<E: Storage> Fs<E> {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// `NotFound`, `NotDirectory`, `NotEmpty`, `Busy` for the root, `Invalid` for `.`, `AccessDenied`, `NotPermitted`.
+    /// `NotFound`, `NotDirectory`, `NotEmpty`, `Busy` for the root, `Invalid` for `.`, `AccessDenied`,
+    /// `NotPermitted`.
     pub fn rmdir(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<(), FsError> {
         let record =
             || RemoveDirectory { caller: RecordedCaller::of(caller), dir: dir.ino(), name: name.into() };
         self.call(record, || {
             match name {
-                b"." => return Err(FsError::Invalid("'.' can not be removed")),
+                b"." => return Err(FsError::Invalid("'.' cannot be removed")),
                 b".." => return Err(FsError::NotEmpty),
                 _ => check_parent_and_name(dir, name)?,
             }
             let key = dentry_key(self.volume, dir.ino(), name);
+            // The lock of the children comes before the key lock, and it belongs to the directory that the
+            // name leads to. So the name is found without its lock, and found again under it.
             loop {
                 let target = self.find(dir.ino(), name)?.ok_or(FsError::NotFound);
                 let target = match target {
@@ -99,17 +112,19 @@ impl<E: Storage> Fs<E> {
         target: &NodeRef,
         key: &[u8],
     ) -> Result<(), FsError> {
-        let victim_uid = target.state.read().attrs.uid;
-        self.permit_removal(caller, dir, victim_uid)?;
+        let owner = target.state.read().attrs.uid;
+        self.permit_removal(caller, dir, owner)?;
         if !target.is_dir() {
             return Err(FsError::NotDirectory);
         }
+        // Its children are held exclusively, so it stays empty until the commit.
         if !self.is_empty(target)? {
             return Err(FsError::NotEmpty);
         }
         let now = self.now();
         let mut scratch = Scratch::take();
         scratch.batch.delete(key);
+        assert_ne!(dir.ino(), target.ino(), "a directory does not hold itself");
         let (mut parent, mut state) = if dir.ino() < target.ino() {
             let parent = dir.state.write();
             (parent, target.state.write())
@@ -127,13 +142,15 @@ impl<E: Storage> Fs<E> {
         Ok(())
     }
 
-    /// Adds to the batch what removes an empty directory's record and attributes.
+    /// Adds to the batch the deletion of an empty directory's record and attributes.
     pub(super) fn plan_directory_removal(
         &self,
         target: &Node,
         state: &crate::node::NodeState,
         batch: &mut warpfire_meta::Batch,
     ) -> Result<(), FsError> {
+        debug_assert!(target.children.is_locked_exclusive(), "no name is added to a directory that goes");
+        debug_assert!(target.state.is_locked_exclusive(), "a record is deleted under its node's state");
         batch.delete(&inode_key(self.volume, target.ino()));
         batch.add(INODES, -1);
         if state.attrs.flags & flag::XATTRS != 0 {
@@ -145,22 +162,26 @@ impl<E: Storage> Fs<E> {
         Ok(())
     }
 
-    /// The directory is gone: its node says so too.
+    /// Brings the removal to the directory's node, after the commit.
     pub(super) fn finish_directory_removal(
         &self,
         target: &Node,
         state: &mut crate::node::NodeState,
         now: warpfire_format::fs::InodeTime,
     ) {
+        debug_assert!(target.state.is_locked_exclusive(), "a node changes under its state");
         self.version_counters.bump(&inode_key(self.volume, target.ino()));
+        // Its pending times are emitted no more, and callers that hold it still see them.
         state.attrs = target.current(state);
         state.attrs.links = 0;
         state.attrs.ctime = now;
         state.location = RecordLocation::Gone;
     }
 
-    /// Whether a directory holds no name. Only lasting while its children are held.
+    /// Whether a directory holds no name. The caller holds its children exclusively, or the answer could be
+    /// stale.
     pub(super) fn is_empty(&self, dir: &Node) -> Result<bool, FsError> {
+        debug_assert!(dir.children.is_locked_exclusive(), "the answer stays true for the caller");
         let (start, end) = dentry_range(self.volume, dir.ino());
         let snapshot = self.engine.snapshot();
         let mut page = ScanPage::default();
@@ -170,6 +191,7 @@ impl<E: Storage> Fs<E> {
     }
 }
 
+/// Checks that a call can work on this name in this directory.
 pub(super) fn check_parent_and_name(dir: &Node, name: &[u8]) -> Result<(), FsError> {
     if !dir.is_dir() {
         return Err(FsError::NotDirectory);

@@ -1,8 +1,23 @@
-//! Renaming and exchanging.
+//! Calls that move names: `rename` and `exchange`.
 //!
-//! The two names are held by their key locks, the inodes by their states, directories that would be replaced
-//! by their children; moves of directories between parents exclude each other, so that none becomes its own
-//! ancestor.
+//! A rename has a *source*, the node that its first name leads to, and maybe a *target*, the node that its
+//! second name leads to. The key of the first name is `from`, of the second `to`.
+//!
+//! ```text
+//!   try_rename ─► locks ─► both names lead where they led? ─ no ─► try again
+//!                                    │ yes
+//!                          check_rename: permissions, kinds, no circle
+//!                                    ├─► replace: source to `to`, target departs
+//!                                    └─► swap: source to `to`, target to `from`
+//! ```
+//!
+//! # Invariants
+//! 1. Both names change in one commit, under the locks of both keys. A target directory is held exclusively,
+//!    so it stays empty (assert in `is_empty`).
+//! 2. All states of nodes that change are held, by ascending inode number (assert in `LockedStates::hold`).
+//! 3. No directory becomes its own ancestor: a move of a directory to another parent holds `Fs::rename`, so
+//!    the answer of `is_ancestor` stays true until the commit (assert there).
+//! 4. A failure leaves both names as they were, and revives the target.
 
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
@@ -14,15 +29,15 @@ use super::remove::check_parent_and_name;
 use super::{ChildrenLock, lock_children};
 use crate::acl::{Caller, Perm};
 use crate::attrs::missing_record;
-use crate::damage::MISCOUNTED_LINKS;
+use crate::damage::{MISCOUNTED_LINKS, OWN_ANCESTOR};
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::limits::LINKS_MAX;
-use crate::node::{NameBuf, NodeRef, NodeState, RecordLocation};
+use crate::limits::{DEPTH_MAX, LINKS_MAX};
+use crate::node::{NameBuf, Node, NodeRef, NodeState, RecordLocation};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
-/// What to do about a target that exists.
+/// How a rename treats a target that exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RenameMode {
     /// Replace it.
@@ -34,14 +49,14 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// One end of a rename: a name and what it leads to.
+/// One end of a rename: a name in a directory, and its key.
 struct RenameEnd<'a> {
     dir: &'a NodeRef,
     name: &'a [u8],
     key: KeyBuf,
 }
 
-/// The states that a rename changes, held in the order that all callers keep.
+/// The states of the nodes that a rename changes, held for writing. Each node is there once.
 struct LockedStates<'a>(SmallVec<[(u64, RwLockWriteGuard<'a, NodeState>); 4]>);
 
 impl<'a> LockedStates<'a> {
@@ -49,9 +64,11 @@ impl<'a> LockedStates<'a> {
         let mut order: SmallVec<[&NodeRef; 4]> = nodes.into();
         order.sort_by_key(|node| node.ino());
         order.dedup_by_key(|node| node.ino());
+        debug_assert!(order.is_sorted_by(|a, b| a.ino() < b.ino()), "states are locked by ascending number");
         LockedStates(order.into_iter().map(|node| (node.ino(), node.state.write())).collect())
     }
 
+    /// The state of one of the nodes.
     fn of(&mut self, node: &NodeRef) -> &mut NodeState {
         let found = self.0.iter_mut().find(|(ino, _)| *ino == node.ino());
         &mut found.expect("the state of each node involved is held").1
@@ -59,12 +76,12 @@ impl<'a> LockedStates<'a> {
 }
 
 impl<E: Storage> Fs<E> {
-    /// Renames, in one commit. Two names of one file stay as they are.
+    /// Moves a name, in one commit. If both names lead to one file, both stay, as POSIX says.
     ///
     /// # Errors
-    /// `NotFound`; `Exists`, `NotEmpty`, `IsDirectory` or `NotDirectory` for a target that can not be
-    /// replaced; `Invalid` if a directory would become its own ancestor; `AccessDenied`, `NotPermitted`;
-    /// `NoSpace`.
+    /// `NotFound`; `Exists`, `NotEmpty`, `IsDirectory` or `NotDirectory` for a target that cannot be
+    /// replaced; `Invalid` if a directory would become its own ancestor; `Busy` for `.` and `..`;
+    /// `AccessDenied`, `NotPermitted`; `TooManyLinks`; `NoSpace`.
     pub fn rename(
         &self,
         caller: &Caller<'_>,
@@ -86,10 +103,10 @@ impl<E: Storage> Fs<E> {
                 check_parent_and_name(dir, name)?;
             }
             let end = |(dir, name): (&'_ NodeRef, &[u8])| dentry_key(self.volume, dir.ino(), name);
-            let (from, to) = (
-                RenameEnd { dir: from.0, name: from.1, key: end(from) },
-                RenameEnd { dir: to.0, name: to.1, key: end(to) },
-            );
+            let from = RenameEnd { dir: from.0, name: from.1, key: end(from) };
+            let to = RenameEnd { dir: to.0, name: to.1, key: end(to) };
+            // The locks to take depend on the kinds of both nodes, so the nodes are found without locks and
+            // compared again under them.
             loop {
                 let source = self.find(from.dir.ino(), from.name)?;
                 let target = self.find(to.dir.ino(), to.name)?;
@@ -103,12 +120,11 @@ impl<E: Storage> Fs<E> {
         })
     }
 
-    /// Swaps what two names lead to, in one commit: nobody sees one of them changed and the other not, and
-    /// both files are always there. They may be of any two kinds, and in different directories. Two names of
-    /// one file stay as they are.
+    /// Swaps the files of two names, in one commit: at every moment both names lead to a file. The files may
+    /// be of any two kinds and in different directories. Two names of one file stay as they are.
     ///
     /// # Errors
-    /// `NotFound` if one of them is not there; `Invalid` if a directory would become its own ancestor;
+    /// `NotFound` if one of the names does not exist; `Invalid` if a directory would become its own ancestor;
     /// `AccessDenied`, `NotPermitted` as if each were renamed to the other; `TooManyLinks`; `NoSpace`.
     pub fn exchange(
         &self,
@@ -121,11 +137,11 @@ impl<E: Storage> Fs<E> {
             a: (a.0.ino(), a.1.into()),
             b: (b.0.ino(), b.1.into()),
         };
-        // A call within a call: only the outer one is recorded.
+        // `rename` is a call within this call: the journal records `exchange` only.
         self.call(record, || self.rename(caller, a, b, RenameMode::Exchange))
     }
 
-    /// One try; `None` if a name led elsewhere once it was locked.
+    /// One try; `None` if a name no longer leads to `source` or `target` once it is locked.
     fn try_rename(
         &self,
         caller: &Caller<'_>,
@@ -139,7 +155,9 @@ impl<E: Storage> Fs<E> {
         let exchange = mode == RenameMode::Exchange;
         let moves_a_directory = is_dir(&source) || (exchange && is_dir(&target));
         let across = from.dir.ino() != to.dir.ino();
+        // Only such a move changes ancestors. Within one parent, and for files, renames run side by side.
         let _one_at_a_time = (moves_a_directory && across).then(|| self.rename.lock());
+        // A directory that gains a name is held shared; a target that must be empty is held exclusively.
         let mut holds: SmallVec<[_; 3]> = SmallVec::new();
         holds.push((&**to.dir, ChildrenLock::Shared));
         if exchange {
@@ -152,7 +170,8 @@ impl<E: Storage> Fs<E> {
         }
         let _held = lock_children(&holds);
         let _guard = self.engine.lock(&[&from.key, &to.key]);
-        // A record that moves takes its slices along: they stay from its reading to its commit.
+        // A record that moves takes its slices along. The pin keeps their segments from the read of the
+        // record to the commit.
         let _pin = self.engine.pin()?;
         for (end, node) in [(from, &source), (to, &target)] {
             let still = self.find(end.dir.ino(), end.name)?.map(|n| n.ino());
@@ -163,6 +182,7 @@ impl<E: Storage> Fs<E> {
         let source = match source {
             Some(source) => source,
             None => {
+                // Only a caller that may search the directory learns that the name does not exist.
                 self.access(caller, from.dir, Perm::EXECUTE)?;
                 return Err(FsError::NotFound);
             }
@@ -176,6 +196,7 @@ impl<E: Storage> Fs<E> {
             Some(target) if exchange => self.swap(from, to, &source, target, now)?,
             _ => self.replace(from, to, &source, target.as_ref(), now)?,
         };
+        // The key locks are still held, so no other call changes the names before the counters move.
         self.version_counters.bump(&from.key);
         self.version_counters.bump(&to.key);
         self.defer_times(from.dir, now);
@@ -185,6 +206,7 @@ impl<E: Storage> Fs<E> {
         Ok(Some(departed))
     }
 
+    /// Checks permissions and kinds. The caller holds all locks except the states.
     fn check_rename(
         &self,
         caller: &Caller<'_>,
@@ -194,6 +216,8 @@ impl<E: Storage> Fs<E> {
         source: &NodeRef,
         target: Option<&NodeRef>,
     ) -> Result<(), FsError> {
+        // The order of the checks decides which error a call with several mistakes gets: as on Linux, names
+        // first, then permissions, then kinds.
         match (mode, target) {
             (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists),
             (RenameMode::Exchange, None) => return Err(FsError::NotFound),
@@ -214,15 +238,16 @@ impl<E: Storage> Fs<E> {
         let across = from.dir.ino() != to.dir.ino();
         if across && source.is_dir() {
             if self.is_ancestor(source, to.dir)? {
-                return Err(FsError::Invalid("a directory can not be moved into itself"));
+                return Err(FsError::Invalid("a directory cannot be moved into itself"));
             }
+            // A move to another parent changes the `..` of the directory.
             self.access(caller, source, Perm::WRITE)?;
         }
         let Some(target) = target.filter(|t| t.ino() != source.ino()) else { return Ok(()) };
         if mode == RenameMode::Exchange {
             if across && target.is_dir() {
                 if self.is_ancestor(target, from.dir)? {
-                    return Err(FsError::Invalid("a directory can not be moved into itself"));
+                    return Err(FsError::Invalid("a directory cannot be moved into itself"));
                 }
                 self.access(caller, target, Perm::WRITE)?;
             }
@@ -236,6 +261,7 @@ impl<E: Storage> Fs<E> {
         }
     }
 
+    /// Moves the source to `to`, in place of a target if there is one. Returns how the target departed.
     fn replace(
         &self,
         from: &RenameEnd<'_>,
@@ -244,13 +270,16 @@ impl<E: Storage> Fs<E> {
         target: Option<&NodeRef>,
         now: InodeTime,
     ) -> Result<Departure, FsError> {
+        debug_assert!(target.is_none_or(|target| target.ino() != source.ino()), "two names of one file stay");
         let mut nodes: SmallVec<[&NodeRef; 4]> = SmallVec::from_slice(&[from.dir, to.dir, source]);
         nodes.extend(target);
         let mut states = LockedStates::hold(&nodes);
         let mut scratch = Scratch::take();
         let batch = &mut scratch.batch;
         let across = from.dir.ino() != to.dir.ino();
-        let (mut from_links, mut to_links) = (0, 0);
+        let mut from_links = 0;
+        let mut to_links = 0;
+        // A subdirectory is a link to its parent, by its `..`.
         if source.is_dir() && across {
             (from_links, to_links) = (-1, 1);
         }
@@ -258,6 +287,7 @@ impl<E: Storage> Fs<E> {
             to_links -= 1;
         }
         batch.delete(&from.key);
+        // From here the target may be dying, and every failure must revive it.
         let location = self.plan_arrival(source, states.of(source), to, now, batch)?;
         let departure = match target {
             Some(target) if target.is_dir() => {
@@ -277,6 +307,7 @@ impl<E: Storage> Fs<E> {
             }
             return Err(e);
         }
+        // The commit has succeeded: the nodes follow, under the same states.
         if let (Some(target), Some(departure)) = (target, departure) {
             let state = states.of(target);
             if target.is_dir() {
@@ -291,6 +322,7 @@ impl<E: Storage> Fs<E> {
         Ok(departure.unwrap_or(Departure::LinksLeft))
     }
 
+    /// Moves the source to `to` and the target to `from`.
     fn swap(
         &self,
         from: &RenameEnd<'_>,
@@ -299,12 +331,14 @@ impl<E: Storage> Fs<E> {
         target: &NodeRef,
         now: InodeTime,
     ) -> Result<Departure, FsError> {
+        assert_ne!(source.ino(), target.ino(), "two names of one file stay");
         let mut states = LockedStates::hold(&[from.dir, to.dir, source, target]);
         let mut scratch = Scratch::take();
         let batch = &mut scratch.batch;
         let source_location = self.plan_arrival(source, states.of(source), to, now, batch)?;
         let target_location = self.plan_arrival(target, states.of(target), from, now, batch)?;
         let across = from.dir.ino() != to.dir.ino();
+        // Two directories change places without a change of their parents' link counts.
         let moved = if across { i64::from(source.is_dir()) - i64::from(target.is_dir()) } else { 0 };
         self.plan_links(&mut states, from.dir, -moved, batch)?;
         self.plan_links(&mut states, to.dir, moved, batch)?;
@@ -316,7 +350,8 @@ impl<E: Storage> Fs<E> {
         Ok(Departure::LinksLeft)
     }
 
-    /// Adds to the batch that a name now leads to `node`. Returns where the node's record will be.
+    /// Adds to the batch that the name `at` leads to `node`. Returns the location that the node's record will
+    /// have.
     fn plan_arrival(
         &self,
         node: &NodeRef,
@@ -325,7 +360,11 @@ impl<E: Storage> Fs<E> {
         now: InodeTime,
         batch: &mut Batch,
     ) -> Result<RecordLocation, FsError> {
+        debug_assert!(node.state.is_locked_exclusive(), "a record changes under its node's state");
+        debug_assert!(!state.is_unlinked(), "a node that moves has a name");
         let mut value = Vec::new();
+        // The record of a file with one name is the value of that name, so the record moves. Its key is
+        // deleted or overwritten by the caller.
         if let RecordLocation::Dentry(..) = state.location {
             let old = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
             let mut record = Vec::new();
@@ -345,6 +384,7 @@ impl<E: Storage> Fs<E> {
         Ok(RecordLocation::Own)
     }
 
+    /// Brings the new name and location to the node, after the commit.
     fn finish_arrival(
         &self,
         node: &NodeRef,
@@ -353,6 +393,9 @@ impl<E: Storage> Fs<E> {
         location: RecordLocation,
         now: InodeTime,
     ) {
+        debug_assert!(node.state.is_locked_exclusive(), "a node changes under its state");
+        debug_assert!(!node.is_dir() || location == RecordLocation::Own, "a directory keeps its own key");
+        // The keys of both names are the caller's to bump.
         for location in [&state.location, &location] {
             if *location == RecordLocation::Own {
                 self.version_counters.bump(&inode_key(self.volume, node.ino()));
@@ -365,6 +408,7 @@ impl<E: Storage> Fs<E> {
         }
     }
 
+    /// Adds to the batch a change of a directory's link count.
     fn plan_links(
         &self,
         states: &mut LockedStates<'_>,
@@ -379,6 +423,7 @@ impl<E: Storage> Fs<E> {
         if links_add > 0 && links > i64::from(LINKS_MAX) {
             return Err(FsError::TooManyLinks);
         }
+        // `.` and the name in the parent are always left. Fewer links come from a damaged record.
         if links < 2 {
             return Err(MISCOUNTED_LINKS.into());
         }
@@ -388,13 +433,37 @@ impl<E: Storage> Fs<E> {
         Ok(())
     }
 
+    /// Brings a change of a directory's link count to its node, after the commit.
     fn finish_links(&self, states: &mut LockedStates<'_>, dir: &NodeRef, links_add: i64) {
         if links_add != 0 {
             let attrs = &mut states.of(dir).attrs;
             let links = i64::from(attrs.links) + links_add;
-            attrs.links = u32::try_from(links).expect("checked when it was planned");
+            attrs.links = u32::try_from(links).expect("`plan_links` has checked the count");
             self.version_counters.bump(&inode_key(self.volume, dir.ino()));
         }
+    }
+
+    /// Whether `above` is `below` or one of its ancestors. The caller holds `Fs::rename`, so the answer stays
+    /// true: only moves of directories change it.
+    fn is_ancestor(&self, above: &Node, below: &NodeRef) -> Result<bool, FsError> {
+        debug_assert!(self.rename.is_locked(), "ancestors change only under this lock");
+        let mut at = NodeRef::clone(below);
+        for _ in 0..DEPTH_MAX {
+            if at.ino() == above.ino() {
+                return Ok(true);
+            }
+            let parent = match self.parent(&at) {
+                // A directory that has been removed has no ancestors.
+                Err(FsError::NotFound) => return Ok(false),
+                other => other?,
+            };
+            // The root is its own parent.
+            if parent.ino() == at.ino() {
+                return Ok(false);
+            }
+            at = parent;
+        }
+        Err(OWN_ANCESTOR.into())
     }
 }
 

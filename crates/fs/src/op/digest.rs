@@ -12,8 +12,8 @@ use crate::node::NodeRef;
 
 /// The answer of a call.
 pub(crate) trait Digestible {
-    /// Adds every part of the answer that callers rely on, and nothing else: each part that differs in a replay
-    /// makes a conflict.
+    /// Adds every part of the answer that callers rely on, and nothing else: each part that differs in a
+    /// replay makes a conflict.
     fn add_to(&self, state: &mut impl Hasher);
 }
 
