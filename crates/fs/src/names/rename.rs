@@ -216,7 +216,7 @@ impl<E: Storage> Fs<E> {
         source: &NodeRef,
         target: Option<&NodeRef>,
     ) -> Result<(), FsError> {
-        // The order of the checks decides which error a call with several mistakes gets: as on Linux, names
+        // The order of the checks decides which error a call with several mistakes gets: names
         // first, then permissions, then kinds.
         match (mode, target) {
             (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists),
