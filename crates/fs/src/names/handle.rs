@@ -76,7 +76,8 @@ impl CookieMarks {
         }
         if self.names.len() > MARKS_MAX {
             self.sparse *= 2;
-            let (sparse, ring_start) = (self.sparse, self.newest.saturating_sub(RING));
+            let sparse = self.sparse;
+            let ring_start = self.newest.saturating_sub(RING);
             self.names.retain(|cookie, _| *cookie > ring_start || cookie.is_multiple_of(sparse));
         }
     }

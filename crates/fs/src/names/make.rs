@@ -316,7 +316,8 @@ impl<E: Storage> Fs<E> {
         }
         let mut draft = draft?;
         let is_dir = new.kind == FileKind::Directory;
-        let (mut tail, mut named) = (Vec::new(), Slices::new());
+        let mut tail = Vec::new();
+        let mut named = Slices::new();
         value.clear();
         let content = match new.kind {
             FileKind::Regular => {
