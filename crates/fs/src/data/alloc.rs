@@ -1,4 +1,4 @@
-//! `fallocate`: reserving, punching, zeroing, inserting, collapsing.
+//! `fallocate`: to reserve, punch, zero, insert or collapse a range.
 
 use warpfire_meta::{Admit, Storage};
 
@@ -13,12 +13,12 @@ use crate::node::NodeRef;
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
-/// What to do with a range of a file.
+/// The change of [`Fs::fallocate`] to a range of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocMode {
-    /// See that there is room; the file grows to the end of the range.
+    /// Check that there is room; the file grows to the end of the range.
     Allocate,
-    /// See that there is room; the size stays.
+    /// Check that there is room; the size stays.
     KeepSize,
     /// Make a hole; the size stays.
     PunchHole,
@@ -27,17 +27,19 @@ pub enum AllocMode {
         /// The size stays.
         keep_size: bool,
     },
-    /// Make room for the range: what follows moves up. At any byte.
+    /// Insert a hole; the bytes behind it move up. Any offset and length will do.
     Insert,
-    /// Take the range out: what follows moves down. At any byte.
+    /// Remove the range; the bytes behind it move down. Any offset and length will do.
     Collapse,
 }
 
 impl<E: Storage> Fs<E> {
-    /// Changes how a range of a file is stored. No data is read or moved. Room that was seen is not kept: the log gives it to who writes first.
+    /// Changes how a range of a file is stored; offset and length are in bytes. No data is read or moved.
+    /// Room is checked and not reserved: the next writer, of any file, may use it.
     ///
     /// # Errors
-    /// `Invalid` for an empty range, or for one that `Insert` or `Collapse` can not take; `FileTooLarge`; `NoSpace`.
+    /// `Invalid` for an empty range, or for one that does not end before the end of the file where `Insert`
+    /// and `Collapse` need that; `FileTooLarge`; `NoSpace`.
     pub fn fallocate(
         &self,
         caller: &Caller<'_>,
@@ -88,17 +90,20 @@ impl<E: Storage> Fs<E> {
                 AllocMode::ZeroRange { keep_size } => !keep_size,
                 _ => false,
             };
+            // From here on the file keeps its bytes in place: it grows by a hole, or a hole covers the range.
             let size_after = if grows { size.max(end) } else { size };
             let punches = matches!(mode, AllocMode::PunchHole | AllocMode::ZeroRange { .. }) && offset < size;
             let hole = [FilePiece::hole(offset, end.min(size).saturating_sub(offset))];
             let pieces = if punches { &hole[..] } else { &[] };
+            debug_assert!(size_after >= size, "no mode but collapsing makes a file shorter");
+            // Punching makes room, so a full pool allows it.
             let admit = if grows { Admit::User } else { Admit::Reserve };
             self.apply_pieces(node, &mut state, pieces, size_after, edit, batch, admit)
         })
     }
 }
 
-/// [`Fs::fallocate`] as a journal keeps it.
+/// The journal's form of [`Fs::fallocate`].
 struct Allocate {
     caller: RecordedCaller,
     node: u64,

@@ -1,9 +1,18 @@
-//! Laying pieces over a file: the one way in which content changes, but for shifts.
+//! Applying pieces over a file: every change of content but a splice goes through `apply_pieces`.
 //!
 //! # Invariants
-//! 1. No extent reaches past the file's size.
-//! 2. A file that is not flagged sparse has a byte of data at each of its places, so a write that leaves no gap needs to read
-//!    nothing in order to keep `allocated_bytes` exact.
+//! 1. No extent reaches past the file's size (assert in `apply_pieces`; `tests::check` reads all records).
+//! 2. A file without the flag `SPARSE` has data at every offset. So a write to such a file reads nothing to
+//!    keep `allocated_bytes` exact (`allocation_after`; `tests::file_model` counts every byte).
+//! 3. A commit that fails leaves the node as it was: each function changes the node's state after its commit
+//!    (`tests::bad_days`).
+//!
+//! ```text
+//!             outgrows 64 KiB: `promote_to_regions`, or a splice
+//!   Inline ──────────────────────────────────────────────────────► Regions
+//!          ◄──────────────────────────────────────────────────────
+//!             becomes empty: `empty`, or a splice
+//! ```
 
 use warpfire_format::fs::{
     ExtentMap, ExtentReader, Inode, InodeContent, InodeEdit, REGION_BYTES, SMALL_FILE_BYTES_MAX,
@@ -23,8 +32,11 @@ use crate::node::{Layout, Node, NodeState};
 const REGION: u64 = REGION_BYTES as u64;
 
 impl<E: Storage> Fs<E> {
-    /// Commits pieces over what the file holds, with its size after, and everything else that is in `edit` and `batch`.
-    /// Pieces are sorted and do not overlap; they may reach past `size_after` only as holes.
+    /// Commits pieces over the content of a file, with its new size in bytes and everything in `edit` and
+    /// `batch`. Pieces are in order and do not overlap. Only holes may reach past `size_after`.
+    ///
+    /// # Errors
+    /// `FileTooLarge` for more than 2^18 regions; `Damaged` if a record is wrong; as `commit`.
     #[expect(clippy::too_many_arguments, reason = "the one commit of all changes of content, with its state")]
     pub(crate) fn apply_pieces<'a>(
         &self,
@@ -36,6 +48,14 @@ impl<E: Storage> Fs<E> {
         batch: &mut Batch,
         admit: Admit,
     ) -> Result<(), FsError> {
+        debug_assert!(
+            pieces.is_sorted_by(|a, b| a.end() <= b.offset),
+            "pieces are in order and do not overlap"
+        );
+        debug_assert!(
+            pieces.iter().all(|piece| piece.is_hole() || piece.end() <= size_after),
+            "no extent reaches past the file's size"
+        );
         let before = state.attrs.allocated_bytes;
         let (allocated, sparse) = self.allocation_after(node, state, pieces, size_after)?;
         batch.add(BYTES, allocated.wrapping_sub(before).cast_signed());
@@ -48,6 +68,7 @@ impl<E: Storage> Fs<E> {
         let fits = size_after <= u64::from(SMALL_FILE_BYTES_MAX);
         match state.layout {
             Layout::Inline if fits => {
+                // One merge of an edit with the extents in it: nothing is read.
                 let limit = u64::from(SMALL_FILE_BYTES_MAX);
                 let parts: FilePieces<'_> = pieces.iter().filter_map(|p| p.clip(0, limit)).collect();
                 edit.extents = by_region(&parts).into_iter().next().map(|(_, map)| map).unwrap_or_default();
@@ -59,21 +80,25 @@ impl<E: Storage> Fs<E> {
             Layout::Regions => {
                 let old_size = state.attrs.size_bytes;
                 self.plan_regions(node.ino(), pieces, old_size, batch)?;
+                // An edit is merged without a read. In a transaction the record is in the read set anyway.
                 if self.call_gate.is_transaction() {
                     self.commit_whole(node, state, &edit, batch, admit)?;
                 } else {
                     self.commit_edit(node, state, &edit, batch, admit)?;
                 }
+                // Appends go on in the last region. So its history is the one to count.
                 if let Some(last) = pieces.last().filter(|p| !p.is_hole()) {
                     self.note_edits(node, state, (last.end() - 1) / REGION, pieces);
                 }
             }
         }
+        debug_assert_eq!(state.attrs.size_bytes, size_after, "the node has the size that was committed");
+        debug_assert!(state.attrs.allocated_bytes <= size_after, "no extent reaches past the file's size");
         Ok(())
     }
 
-    /// As `commit_edit`, for a file in regions inside a transaction: its record has been read there and may not change anyway, so it is written whole, and
-    /// who reads it next folds nothing.
+    /// As `commit_edit`, for a file in regions inside a transaction. The transaction has read the record, so
+    /// another change of it is a conflict anyway. It is written whole, and the next read folds nothing.
     fn commit_whole(
         &self,
         node: &Node,
@@ -82,6 +107,7 @@ impl<E: Storage> Fs<E> {
         batch: &mut Batch,
         admit: Admit,
     ) -> Result<(), FsError> {
+        debug_assert!(state.layout == Layout::Regions, "this record has no extents that would be lost");
         let Some(key) = state.record_key(self.volume, node.ino()) else { return Err(FsError::NotFound) };
         let mut attrs = state.attrs;
         edit.apply(&mut attrs)?;
@@ -95,7 +121,7 @@ impl<E: Storage> Fs<E> {
         Ok(())
     }
 
-    /// Allocated bytes, and whether there are holes, once the pieces are laid.
+    /// The allocated bytes, and whether there are holes, after the pieces have been applied.
     fn allocation_after(
         &self,
         node: &Node,
@@ -104,12 +130,15 @@ impl<E: Storage> Fs<E> {
         size_after: u64,
     ) -> Result<(u64, bool), FsError> {
         let size = state.attrs.size_bytes;
-        let (mut added, mut covered) = (0, 0);
+        let mut added = 0;
+        let mut covered = 0;
         let is_sparse = state.attrs.flags & flag::SPARSE != 0;
         for piece in pieces {
             if !piece.is_hole() {
                 added += piece.len;
             }
+            // Bytes that the piece replaces were counted before. A file without holes has data everywhere, so
+            // only a sparse file has to be read to count them.
             covered += if is_sparse {
                 self.allocated_in(node, state, piece.offset, piece.end().min(size))?
             } else {
@@ -131,7 +160,8 @@ impl<E: Storage> Fs<E> {
         Ok(sum)
     }
 
-    /// Visits the data in a range of a file, in order and cut to the range, until `visit` says `false`.
+    /// Visits the data in a range of a file, in order and clipped to the range, until `visit` returns
+    /// `false`. Holes are not visited.
     pub(crate) fn for_each_piece(
         &self,
         node: &Node,
@@ -161,6 +191,7 @@ impl<E: Storage> Fs<E> {
             visit_map(0, &extents.to_map()?)?;
             return Ok(());
         }
+        // One or two regions are read by their keys: a scan costs more than two reads.
         if end.div_ceil(REGION) - start / REGION <= 2 {
             let mut value = Vec::new();
             for index in start / REGION..end.div_ceil(REGION) {
@@ -176,14 +207,14 @@ impl<E: Storage> Fs<E> {
         })
     }
 
-    /// The node's record.
+    /// The node's record, as the store has it.
     pub(crate) fn record(&self, node: &Node, state: &NodeState) -> Result<Vec<u8>, FsError> {
         let key = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
         let mut value = Vec::new();
         if self.get(&key, &mut value)? { Ok(value) } else { Err(missing_record()) }
     }
 
-    /// A small file outgrows its inode: its extents move to regions, in the same commit.
+    /// Moves the extents of an inline file to regions, in the commit that makes it too large to be inline.
     fn promote_to_regions(
         &self,
         node: &Node,
@@ -193,6 +224,8 @@ impl<E: Storage> Fs<E> {
         batch: &mut Batch,
         admit: Admit,
     ) -> Result<(), FsError> {
+        debug_assert!(state.layout == Layout::Inline, "a file in regions has been promoted already");
+        // The slices of the old record stay where they are until the commit names them in a region.
         let _pin = self.engine.pin()?;
         let value = self.record(node, state)?;
         let inode = Inode::decode(&value)?;
@@ -203,11 +236,13 @@ impl<E: Storage> Fs<E> {
             encode_region(&mut out, &first, false);
             batch.put_naming(&region_key(self.volume, node.ino(), 0), &out, first.pointers());
         }
+        // The pieces are merged over the region that was put just above: a batch keeps the order of its
+        // changes.
         self.plan_regions(node.ino(), pieces, state.attrs.size_bytes, batch)?;
         self.put_record(node, state, Layout::Regions, edit, batch, admit)
     }
 
-    /// A file in regions becomes empty: it is a small file again.
+    /// Empties a file in regions: it is inline again.
     fn empty(
         &self,
         node: &Node,
@@ -216,11 +251,12 @@ impl<E: Storage> Fs<E> {
         batch: &mut Batch,
         admit: Admit,
     ) -> Result<(), FsError> {
+        debug_assert_eq!(edit.size, Some((0, 0)), "a file without bytes has none allocated");
         self.plan_region_removal(node.ino(), 0, state.attrs.size_bytes, batch)?;
         self.put_record(node, state, Layout::Inline, edit, batch, admit)
     }
 
-    /// Writes the record whole, without extents.
+    /// Commits the record whole, without extents, and the rest of `batch`. The node has `layout` then.
     fn put_record(
         &self,
         node: &Node,
@@ -236,11 +272,16 @@ impl<E: Storage> Fs<E> {
             Layout::Inline => InodeContent::Small(ExtentReader::EMPTY),
             Layout::Regions => InodeContent::Regions,
         };
+        assert!(
+            layout == Layout::Regions || attrs.allocated_bytes == 0,
+            "a record without extents is of an empty file, or of one in regions"
+        );
         let mut out = Vec::new();
         Inode { ino: node.ino(), attrs, content }.encode(&mut out);
         let key = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
         batch.put_naming(&key, &out, []);
         self.commit(batch, admit)?;
+        // The node follows only now: a failed commit leaves node and record as they were.
         self.version_counters.bump(&key);
         state.attrs = attrs;
         state.layout = layout;
@@ -248,7 +289,8 @@ impl<E: Storage> Fs<E> {
         Ok(())
     }
 
-    /// Adds to the batch what lays the pieces over regions.
+    /// Adds the operands to the batch that apply the pieces over regions. `old_size` is the file's size in
+    /// bytes before this change.
     fn plan_regions(
         &self,
         ino: u64,
@@ -262,9 +304,11 @@ impl<E: Storage> Fs<E> {
                 parts.push(*piece);
                 continue;
             }
-            // Regions that become all hole go; only those at the hole's ends are edited. Beyond the old size there is nothing.
+            // A region that becomes all hole is deleted. Only the two at the hole's ends are edited. Beyond
+            // the old size there is nothing to cover.
             let end = if piece.end() >= old_size { old_size.next_multiple_of(REGION) } else { piece.end() };
-            let (first_whole, past_whole) = (piece.offset.div_ceil(REGION), end / REGION);
+            let first_whole = piece.offset.div_ceil(REGION);
+            let past_whole = end / REGION;
             if first_whole <= past_whole {
                 parts.extend(piece.clip(piece.offset, (first_whole * REGION).min(end)));
                 parts.extend(piece.clip(past_whole * REGION, end));
@@ -286,10 +330,12 @@ impl<E: Storage> Fs<E> {
         Ok(())
     }
 
-    /// Adds to the batch that the regions from `first` on, below `end`, go.
+    /// Adds deletions to the batch: of the regions from index `first` on that begin below the byte `end`.
     fn plan_region_removal(&self, ino: u64, first: u64, end: u64, batch: &mut Batch) -> Result<(), FsError> {
         let past = end.div_ceil(REGION);
+        // One more than fits is asked for, to see that there are too many.
         let regions = self.regions_from(ino, first, end, REGIONS_PER_COMMIT + 1)?;
+        debug_assert!(regions.is_sorted(), "regions are listed in order");
         let doomed = regions.iter().take_while(|index| **index < past);
         let mut count = 0;
         for index in doomed {
@@ -300,7 +346,7 @@ impl<E: Storage> Fs<E> {
     }
 }
 
-/// The bytes that a record says are allocated are not those that its extents hold.
+/// The error for a record with another number of allocated bytes than its extents hold.
 pub(super) fn wrong_allocated_bytes() -> FsError {
     MISCOUNTED_BYTES.into()
 }

@@ -1,4 +1,4 @@
-//! Copying by pointers: no data is read or written.
+//! Copying by pointers: two files share the slices, and no data is read or written.
 
 use parking_lot::RwLockWriteGuard;
 use warpfire_format::fs::{Inode, InodeContent, REGION_BYTES, decode_region};
@@ -18,12 +18,14 @@ use crate::scratch::Scratch;
 
 const REGION: u64 = REGION_BYTES as u64;
 
-/// Most bytes copied by one call.
+/// Most bytes that one call copies. Both ends may be in the middle of a region: two regions more than it
+/// fills.
 const COPY_BYTES_MAX: u64 = (REGIONS_PER_COMMIT as u64 - 2) * REGION;
 
 impl<E: Storage> Fs<E> {
-    /// Makes a range of one file show what a range of another (or the same) holds, holes included, in one commit. Returns how many bytes, which is less
-    /// than asked for at the source's end, and above 2^18 regions.
+    /// Copies a range of one file over a range of another, or of the same file, holes included, in one
+    /// commit. Returns the number of bytes. That is less than `len` at the end of the source, and above 2^18
+    /// regions.
     ///
     /// # Errors
     /// `Invalid` if both ranges are of one file and overlap; otherwise as `write`.
@@ -45,6 +47,7 @@ impl<E: Storage> Fs<E> {
             check_regular(source)?;
             check_regular(target)?;
             let same = source.ino() == target.ino();
+            // The source's slices stay where they are until the commit counts the target's references.
             let _pin = self.engine.pin()?;
             let (source_state, mut target_state) = lock_both(source, target);
             let size = source_state.as_deref().map_or(target_state.attrs.size_bytes, |s| s.attrs.size_bytes);
@@ -56,6 +59,7 @@ impl<E: Storage> Fs<E> {
             if same && start < end && at < start + len {
                 return Err(FsError::Invalid("source and target overlap"));
             }
+            // The values are read under the lock of both files: the target gets the source of one moment.
             let values =
                 self.values_of(source, source_state.as_deref().unwrap_or(&target_state), start, start + len)?;
             let pieces = pieces_of(&values, start, start + len, at)?;
@@ -71,13 +75,17 @@ impl<E: Storage> Fs<E> {
                 &mut scratch.batch,
                 Admit::User,
             )?;
+            // Renewing the access time locks the source again.
             drop((source_state, target_state));
             self.renew_atime_if_due(source)?;
             Ok(len)
         })
     }
 
-    /// The values that hold a range's extents, by region.
+    /// The values with the extents of a range, by index of their region.
+    ///
+    /// # Errors
+    /// `FileTooLarge` for more than 2^18 regions; `Damaged`.
     pub(crate) fn values_of(
         &self,
         node: &Node,
@@ -106,13 +114,15 @@ pub(crate) enum ExtentsValue {
     Region(Vec<u8>),
 }
 
-/// The range's pieces, holes spelled out, moved so that it begins at `at`.
+/// The pieces of a range, moved so that the range begins at `at`. Holes are pieces too, so the pieces leave
+/// nothing out.
 pub(crate) fn pieces_of(
     values: &[(u64, ExtentsValue)],
     start: u64,
     end: u64,
     at: u64,
 ) -> Result<Vec<FilePiece<'_>>, FsError> {
+    // `done` is the end of the last piece. A piece that begins later has a hole before it.
     let mut pieces = Vec::new();
     let mut done = start;
     let hole_until = |pieces: &mut Vec<FilePiece<'_>>, until: u64, done: u64| {
@@ -130,16 +140,23 @@ pub(crate) fn pieces_of(
         };
         for extent in map.iter() {
             let Some(part) = FilePiece::of_extent(*index, extent).clip(start, end) else { continue };
+            debug_assert!(done <= part.offset, "extents are in order");
             hole_until(&mut pieces, part.offset, done);
             done = part.end();
             pieces.push(FilePiece { offset: part.offset - start + at, ..part });
         }
     }
     hole_until(&mut pieces, end, done);
+    debug_assert_eq!(
+        pieces.iter().map(|piece| piece.len).sum::<u64>(),
+        end.saturating_sub(start),
+        "the pieces cover the range"
+    );
     Ok(pieces)
 }
 
-/// Both files' states, in the order that all callers keep; only the second if they are one file.
+/// Locks the states of both files, in the order of inode numbers that all calls keep. If they are one file,
+/// only the second state is locked.
 fn lock_both<'a>(
     source: &'a Node,
     target: &'a Node,
@@ -155,7 +172,7 @@ fn lock_both<'a>(
     (Some(source.state.read()), target)
 }
 
-/// [`Fs::copy_range`] as a journal keeps it.
+/// The journal's form of [`Fs::copy_range`].
 struct CopyRange {
     caller: RecordedCaller,
     from: (u64, u64),
@@ -177,7 +194,8 @@ impl<E: Storage> Operation<Fs<E>> for CopyRange {
     }
 
     fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
-        let (from, to) = (scene.node(self.from.0)?, scene.node(self.to.0)?);
+        let from = scene.node(self.from.0)?;
+        let to = scene.node(self.to.0)?;
         fs.copy_range(&self.caller.get(), (from, self.from.1), (to, self.to.1), self.len).map(drop)
     }
 }

@@ -1,15 +1,30 @@
-//! Gathering: what is read through many small pieces is written again, next to each other, so that it is read fast from then on.
+//! Defragmenting: the pieces of a region that reads meet in many small pieces are written again, next to each
+//! other, so that later reads are fast.
 //!
 //! # Terms
-//! A read *strains* a region if it meets many small pieces there.
+//! A region is *fragmented* for a read that meets many small pieces there (`is_fragmented`). It is *due* when
+//! such reads have read as many bytes as it holds.
 //!
 //! # Invariants
-//! 1. A region is gathered when reads that strained it have read as much as it holds: gathering writes no more than they read, and a file that is
-//!    not read is left alone.
-//! 2. One commit replaces the region's value, under its file's lock and only if that value is still the one whose pieces were copied. So a crash leaves the one or
-//!    the other, of the same bytes.
-//! 3. Nothing is gathered while a transaction is open, whose snapshot would keep the old bytes too; nor while space is short.
-//! 4. It is upkeep: what fails is left for another read, and only the read itself can say that something is wrong.
+//! 1. Only a region that is due is defragmented. So defragmenting writes no more than was read, and a file
+//!    that nobody reads is left alone (`Fragmentation::is_due_after`; `tests::defragment`).
+//! 2. The new slices hold the bytes of the old pieces, byte for byte (asserts in `defragment_region` and
+//!    `map_of_slices`).
+//! 3. One commit replaces the region's value, under its file's lock, and only if the value is still the one
+//!    that was copied. So a crash leaves the old value or the new one, with the same bytes
+//!    (`tests::defragment::a_write_during_reads_is_never_lost_to_defragmentation`).
+//! 4. Nothing is defragmented while a transaction is open, because its snapshot would keep the old bytes too;
+//!    nor while space is short (`tests::defragment`).
+//! 5. Defragmenting is upkeep. An error leaves the region for a later read, and the read that noticed the
+//!    region succeeds.
+//!
+//! ```text
+//!   region, old value   |a|b|c|d|e|f|g|h|      each piece a slice somewhere in the log
+//!     1. read            a b c d e f g h       by the read that met the pieces; else `data_of`
+//!     2. write          |───────s────────|     one slice, or few, next to each other
+//!     3. commit          old value ──► new     if it is still there: `replace_region`
+//!     4. release s                             the new value has its own reference now
+//! ```
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,32 +46,35 @@ use crate::limits::{
 };
 use crate::node::{Layout, Node};
 
-/// How much was gathered since the filesystem was opened.
+/// The work of defragmenting since the filesystem was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DefragmentCounts {
-    /// Regions whose pieces were written next to each other.
+    /// Regions that were defragmented.
     pub regions: u64,
-    /// Bytes that were written for that.
+    /// Bytes that were written to do so.
     pub bytes: u64,
 }
 
-/// What a filesystem knows of strained regions. Insides of transactions hold it too, so that the base can tell whether there are any.
+/// The fragmented regions of a filesystem. Each open transaction holds a reference too: the count of
+/// references shows the base whether any transaction is open.
 #[derive(Default)]
 pub(crate) struct Fragmentation {
-    /// Bytes read of each, by inode number and region.
+    /// Bytes read from each region while it was fragmented, by inode number and index.
     read: Mutex<BTreeMap<(u64, u64), u64>>,
     regions: AtomicU64,
     bytes: AtomicU64,
 }
 
 impl Fragmentation {
-    /// Counts a read. Whether the region, which holds so many bytes, is due; then it starts anew.
+    /// Counts a read of `read_bytes`. Returns whether the region, which holds `holds_bytes`, is due; its
+    /// count begins anew then.
     fn is_due_after(&self, region: (u64, u64), read_bytes: u64, holds_bytes: u64) -> bool {
         let mut read = self.read.lock();
         if read.len() >= FRAGMENTED_REGIONS_MAX {
-            // To forget one only puts it off.
+            // A region that loses its count is due later than it could be. Nothing else depends on the count.
             read.clear();
         }
+        debug_assert!(read.len() < FRAGMENTED_REGIONS_MAX, "there is room for one more region");
         let sum = read.entry(region).or_default();
         *sum += read_bytes;
         let is_due = *sum >= holds_bytes;
@@ -67,18 +85,18 @@ impl Fragmentation {
     }
 }
 
-/// A region that a read strained.
+/// A region that a read met in many small pieces.
 pub(super) struct FragmentedRegion {
     pub(super) index: u64,
-    /// Its value, as it was read.
+    /// Its value at the time of the read.
     pub(super) value: Vec<u8>,
     pub(super) read_bytes: u64,
-    /// Which of the reads that were made together it was.
+    /// Number of the read among those that one call made together.
     pub(super) read: usize,
 }
 
 impl FragmentedRegion {
-    /// The bytes from the region's start on, if the read that strained it has them up to `end`.
+    /// The bytes from the region's start to its offset `end`, if the read has all of them.
     fn bytes_read<'r>(&self, reads: &'r [ReadAt<'_>], end: u32) -> Option<&'r [u8]> {
         let read = reads.get(self.read)?;
         let skipped = (self.index * u64::from(REGION_BYTES)).checked_sub(read.offset)?;
@@ -87,13 +105,13 @@ impl FragmentedRegion {
     }
 }
 
-/// Whether a read of so many bytes through so many pieces strains a region.
+/// Whether a region is fragmented for a read of `bytes` through this many pieces.
 pub(super) fn is_fragmented(pieces: usize, bytes: u64) -> bool {
     pieces >= DEFRAGMENT_PIECES_MIN && bytes < pieces as u64 * DEFRAGMENT_PIECE_BYTES_MAX
 }
 
 impl<E: Storage> Fs<E> {
-    /// How much was gathered since the filesystem was opened.
+    /// The work of defragmenting since the filesystem was opened.
     #[must_use]
     pub fn defragment_counts(&self) -> DefragmentCounts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -103,7 +121,8 @@ impl<E: Storage> Fs<E> {
         }
     }
 
-    /// Gathers those regions that are due, for who has a pin since their values were read, and has made the reads that strained them.
+    /// Defragments those regions that are due. The caller has made the reads that met them, and has held a
+    /// pin since it read their values.
     pub(super) fn defragment(&self, node: &Node, fragmented: &[FragmentedRegion], reads: &[ReadAt<'_>]) {
         let is_open = |fragmentation| Arc::strong_count(fragmentation) > 1;
         if fragmented.is_empty()
@@ -111,21 +130,36 @@ impl<E: Storage> Fs<E> {
             || self.call_gate.is_entered()
             || is_open(&self.fragmentation)
         {
+            // A read that is part of another call holds the gate: a commit would wait while this writes.
             return;
         }
+        let mut counts = DefragmentCounts::default();
         for region in fragmented {
             match self.defragment_region(node, region, reads) {
                 Ok(0) => {}
                 Ok(bytes) => {
                     self.fragmentation.regions.fetch_add(1, Ordering::Relaxed);
                     self.fragmentation.bytes.fetch_add(bytes, Ordering::Relaxed);
+                    counts.regions += 1;
+                    counts.bytes += bytes;
                 }
-                Err(_) => return,
+                Err(e) => {
+                    // The read has succeeded and only asked for upkeep, so the error is nobody's answer.
+                    let inode = node.ino();
+                    let region = region.index;
+                    tracing::debug!(inode, region, error = %e, "defragmenting failed");
+                    break;
+                }
             }
+        }
+        if counts.regions > 0 {
+            let DefragmentCounts { regions, bytes } = counts;
+            tracing::trace!(inode = node.ino(), regions, bytes, "regions defragmented");
         }
     }
 
-    /// Gives the bytes written, 0 if it is not due, not worth it, or has changed meanwhile.
+    /// Defragments one region. Returns the bytes written: 0 if the region is not due, would gain too little,
+    /// or has changed since it was read.
     fn defragment_region(
         &self,
         node: &Node,
@@ -139,6 +173,7 @@ impl<E: Storage> Fs<E> {
         {
             return Ok(0);
         }
+        // The old slices may be shared with other files and stay then, so the copy needs room of its own.
         let space = self.engine.space()?;
         if space.free_bytes < space.total_bytes / DEFRAGMENT_FREE_PART {
             return Ok(0);
@@ -152,8 +187,11 @@ impl<E: Storage> Fs<E> {
             }
             None => self.data_of(&map)?,
         };
+        assert_eq!(bytes.len() as u64, holds, "the copy has every byte of the region");
+        // Written before the file is locked: a reader or writer does not wait for the device.
         let slices = self.engine.write(Stream::Large, &bytes, Admit::User)?;
         let replaced = self.replace_region(node, region, &map_of_slices(&map, &slices));
+        // The commit took references of its own. If there was none, the bytes are free again.
         self.engine.release(&slices);
         Ok(if replaced? { holds } else { 0 })
     }
@@ -176,17 +214,20 @@ impl<E: Storage> Fs<E> {
         Ok(bytes)
     }
 
-    /// Puts a region's new value in the place of the one that was read. `false` if that is not there any more.
+    /// Replaces the region's value by `map`. Returns `false`, and changes nothing, if the value is another
+    /// one than was read.
     fn replace_region(
         &self,
         node: &Node,
         region: &FragmentedRegion,
         map: &ExtentMap<'_>,
     ) -> Result<bool, FsError> {
+        debug_assert!(!self.call_gate.is_transaction(), "only the base is defragmented");
         let _guard = self.call_gate.enter();
         let mut state = node.state.write();
         let key = region_key(self.volume, node.ino(), region.index);
         let mut value = Vec::new();
+        // The values are compared as bytes: any write since has changed a pointer or an edit in them.
         if state.layout != Layout::Regions || !self.get(&key, &mut value)? || value != region.value {
             return Ok(false);
         }
@@ -195,6 +236,7 @@ impl<E: Storage> Fs<E> {
         let mut batch = Batch::new();
         batch.put_naming(&key, &value, map.pointers());
         self.commit(&batch, Admit::User)?;
+        // The value was written whole, so a read of it folds no edit.
         if state.history.region == region.index {
             state.history.edits = 0;
             state.history.bytes = 0;
@@ -203,13 +245,13 @@ impl<E: Storage> Fs<E> {
     }
 }
 
-/// Stretches of data without a hole.
+/// The number of runs of data that holes keep apart: the fewest extents that the region can have.
 fn data_runs(map: &ExtentMap<'_>) -> usize {
     let mut end = None;
     map.iter().filter(|extent| end.replace(extent.end()) != Some(extent.offset)).count()
 }
 
-/// The extents of a map, whose bytes now lie in slices, one after the other.
+/// A map with the same data at the same offsets, where `slices` hold the data, one after the other.
 fn map_of_slices(map: &ExtentMap<'_>, slices: &[SlicePtr]) -> ExtentMap<'static> {
     let mut slices = slices.iter().copied();
     let mut left: Option<SlicePtr> = None;
@@ -230,5 +272,7 @@ fn map_of_slices(map: &ExtentMap<'_>, slices: &[SlicePtr]) -> ExtentMap<'static>
             }
         }
     }
+    assert!(left.is_none() && slices.next().is_none(), "the extents take up the slices to the last byte");
+    debug_assert_eq!(out.data_bytes(), map.data_bytes(), "both maps have the same data");
     out
 }

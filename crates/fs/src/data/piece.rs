@@ -1,4 +1,4 @@
-//! Runs of a file at their place in the whole file, and bytes on their way into one.
+//! Pieces: runs of bytes at their offset in the whole file. And the sources of bytes that are to be written.
 
 use smallvec::SmallVec;
 use warpfire_format::fs::{self as format, Extent, ExtentMap, REGION_BYTES};
@@ -9,12 +9,12 @@ use crate::error::FsError;
 use crate::limits::INLINE_BYTES_MAX;
 use crate::op::HeapBytes;
 
-/// A run of bytes of a file.
+/// A run of bytes of a file, never empty.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FilePiece<'a> {
-    /// First byte in the file.
+    /// Offset in the file of the first byte.
     pub(crate) offset: u64,
-    /// Length in bytes: of anything but a hole at most a region's.
+    /// Length in bytes. Only a hole may be longer than a region.
     pub(crate) len: u64,
     /// Where the bytes are.
     pub(crate) source: format::ExtentSource<'a>,
@@ -27,8 +27,9 @@ impl<'a> FilePiece<'a> {
         FilePiece { offset, len, source: format::ExtentSource::Hole }
     }
 
-    /// An extent of a region at its place in the file.
+    /// An extent of the region with this index, at its offset in the file.
     pub(crate) fn of_extent(index: u64, extent: &Extent<'a>) -> Self {
+        debug_assert!(extent.end() <= REGION_BYTES, "an extent is within its region");
         let offset = index * u64::from(REGION_BYTES) + u64::from(extent.offset);
         FilePiece { offset, len: u64::from(extent.len), source: extent.source }
     }
@@ -43,11 +44,13 @@ impl<'a> FilePiece<'a> {
 
     /// The part inside `start..end`, if there is one.
     pub(crate) fn clip(&self, start: u64, end: u64) -> Option<FilePiece<'a>> {
-        let (from, to) = (self.offset.max(start), self.end().min(end));
+        let from = self.offset.max(start);
+        let to = self.end().min(end);
         if from >= to {
             return None;
         }
-        let (skip, len) = (from - self.offset, to - from);
+        let skip = from - self.offset;
+        let len = to - from;
         let source = match self.source {
             format::ExtentSource::Hole => format::ExtentSource::Hole,
             format::ExtentSource::Slice(segment, offset) => {
@@ -62,7 +65,8 @@ impl<'a> FilePiece<'a> {
     }
 }
 
-/// The pieces of each region, in order. Holes must have been cut to what one region holds, or be few.
+/// The pieces of each region, by index and in order. `pieces` are in order. Each region that a hole touches
+/// costs an entry, so long holes are clipped before.
 pub(crate) fn by_region<'a>(pieces: &[FilePiece<'a>]) -> SmallVec<[(u64, ExtentMap<'a>); 2]> {
     let region = u64::from(REGION_BYTES);
     let mut regions: SmallVec<[(u64, ExtentMap<'a>); 2]> = SmallVec::new();
@@ -75,27 +79,36 @@ pub(crate) fn by_region<'a>(pieces: &[FilePiece<'a>]) -> SmallVec<[(u64, ExtentM
                 Extent { offset: narrow(part.offset - start), len: narrow(part.len), source: part.source };
             match regions.last_mut() {
                 Some((last, map)) if *last == index => map.overlay(extent),
-                _ => regions.push((index, std::iter::once(extent).collect())),
+                last => {
+                    debug_assert!(last.is_none_or(|(last, _)| *last < index), "pieces are in order");
+                    regions.push((index, std::iter::once(extent).collect()));
+                }
             }
         }
     }
     regions
 }
 
-/// Bytes that a caller gave: short ones ride in the commit, longer ones are in the slice store already.
+/// The bytes of a caller's write. Short ones are inline in the commit; longer ones are in the slice store
+/// already.
 pub(crate) enum WriteSource<'a> {
     Bytes(&'a [u8]),
     Slices(Vec<SlicePtr>),
 }
 
 impl<'a> WriteSource<'a> {
-    /// Brings long data into the slice store. What was staged must be released after the commit, whether it succeeded or not.
+    /// Writes long data to the slice store. The caller releases the source after the commit, also if that
+    /// fails.
+    ///
+    /// # Errors
+    /// `NoSpace`, `ReadOnly`: nothing stays in the store then.
     pub(crate) fn stage<E: Storage>(engine: &E, data: &'a [u8]) -> Result<WriteSource<'a>, FsError> {
         let is_short = data.len() <= INLINE_BYTES_MAX;
         if is_short && engine.may_inline(data.len()) {
             return Ok(WriteSource::Bytes(data));
         }
         let stream = if is_short { Stream::Small } else { Stream::Large };
+        // In chunks of a region, so that an extent seldom has to be split between two regions.
         let mut slices = Vec::with_capacity(data.len().div_ceil(REGION_BYTES as usize));
         for chunk in data.chunks(REGION_BYTES as usize) {
             match engine.write(stream, chunk, Admit::User) {
@@ -106,10 +119,12 @@ impl<'a> WriteSource<'a> {
                 }
             }
         }
-        Ok(WriteSource::Slices(slices))
+        let source = WriteSource::Slices(slices);
+        assert_eq!(source.len(), data.len() as u64, "the slices hold all the data");
+        Ok(source)
     }
 
-    /// How many bytes.
+    /// Length in bytes.
     pub(crate) fn len(&self) -> u64 {
         match self {
             WriteSource::Bytes(bytes) => bytes.len() as u64,
@@ -117,7 +132,7 @@ impl<'a> WriteSource<'a> {
         }
     }
 
-    /// Gives the store back its references.
+    /// Releases the references that staging took.
     pub(crate) fn release<E: SliceStore>(&self, engine: &E) {
         if let WriteSource::Slices(slices) = self {
             engine.release(slices);
@@ -148,7 +163,7 @@ impl<'a> WriteSource<'a> {
     }
 }
 
-/// [`WriteSource`] as a journal keeps it: short bytes are copied, of longer ones it has the slices, which the transaction keeps.
+/// The journal's form of [`WriteSource`]: a copy of short bytes, or the slices, which the transaction holds.
 pub(crate) enum RecordedContent {
     Bytes(Box<[u8]>),
     Slices(Box<[SlicePtr]>),
@@ -162,7 +177,7 @@ impl RecordedContent {
         }
     }
 
-    /// The bytes; nothing of slices.
+    /// The copied bytes; empty if there are slices.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             RecordedContent::Bytes(bytes) => bytes,
@@ -170,7 +185,7 @@ impl RecordedContent {
         }
     }
 
-    /// What was staged, to make the call again.
+    /// The source, to make the call again.
     pub(crate) fn source(&self) -> WriteSource<'_> {
         match self {
             RecordedContent::Bytes(bytes) => WriteSource::Bytes(bytes),
@@ -178,7 +193,7 @@ impl RecordedContent {
         }
     }
 
-    /// Bytes of the file that it keeps in memory.
+    /// Bytes of files that this keeps in memory.
     pub(crate) fn content_bytes(&self) -> usize {
         self.bytes().len()
     }

@@ -1,4 +1,16 @@
-//! Reading.
+//! Reading files.
+//!
+//! # Terms
+//! A read *decides* a byte of its buffer when it has copied it, zeroed it, or noted which slice it comes
+//! from.
+//!
+//! # Invariants
+//! 1. Pointers are read under a pin, which lives until their bytes have been read (`fill_many`, `read_file`).
+//!    So no commit and no cleaning frees bytes that a read still needs (`tests::engine`, `tests::threads`).
+//! 2. `ReadFill` decides bytes in order: the extents of a value are sorted (asserts in `place` and
+//!    `into_reads`). What no extent covers is zero.
+//! 3. In the base no lock is held while devices are read, so a slow device stops no writer and no commit
+//!    (`fill_many`).
 
 use std::hash::{Hash, Hasher};
 
@@ -20,16 +32,17 @@ use crate::node::{Layout, NameBuf, Node, NodeRef, NodeState, check_name};
 use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, ReplayScene, new_hasher};
 use crate::scratch::Scratch;
 
-/// A buffer that is being filled: bytes go in at once, slices are noted for the store.
+/// A buffer that is being filled: inline bytes are copied at once, slices are noted for the store.
 struct ReadFill<'b> {
     buf: &'b mut [u8],
-    /// Place in the file of the buffer's first byte.
+    /// Offset in the file of the buffer's first byte.
     start: u64,
     /// Bytes of the buffer that are decided.
     done: usize,
+    /// Slices to read, each with its offset in the buffer, in order.
     wanted: Vec<(usize, SlicePtr)>,
     fragmented: Vec<FragmentedRegion>,
-    /// Which of the reads that are made together this is.
+    /// Number of this read among those that one call makes together.
     read: usize,
 }
 
@@ -38,7 +51,8 @@ impl<'b> ReadFill<'b> {
         ReadFill { buf, start, done: 0, wanted: Vec::new(), fragmented: Vec::new(), read }
     }
 
-    /// Takes what falls into the buffer of extents that begin at `base` in the file.
+    /// Takes the parts of extents that fall into the buffer. `base` is the offset in the file at which the
+    /// extents' region begins.
     fn take(&mut self, base: u64, extents: ExtentReader<'_>) -> Result<(), FsError> {
         let end = self.start + self.buf.len() as u64;
         for extent in extents {
@@ -47,6 +61,7 @@ impl<'b> ReadFill<'b> {
                 continue;
             }
             if base + u64::from(extent.offset) >= end {
+                // Extents are sorted: none of the others falls into the buffer.
                 break;
             }
             let narrow = |n: u64| u32::try_from(n).expect("places in a region fit 32 bits");
@@ -57,7 +72,8 @@ impl<'b> ReadFill<'b> {
         Ok(())
     }
 
-    /// Notes that the region whose pieces were wanted from the `before`th on was strained, if it was.
+    /// Notes the region with this index if it is fragmented. Its slices are in `wanted` from number `before`
+    /// on.
     fn note_fragmentation(&mut self, index: u64, before: usize, value: &[u8]) {
         let pieces = self.wanted.get(before..).unwrap_or_default();
         let read_bytes = pieces.iter().map(|(_, slice)| u64::from(slice.len_bytes)).sum();
@@ -74,8 +90,11 @@ impl<'b> ReadFill<'b> {
     fn place(&mut self, base: u64, part: &Extent<'_>) {
         let at = usize::try_from(base + u64::from(part.offset) - self.start).expect("inside the buffer");
         let end = at + part.len as usize;
+        debug_assert!(self.done <= at, "the extents of a value are sorted");
         self.zero_until(at);
-        let Some(place) = self.buf.get_mut(at..end) else { unreachable!("the part was cut to the buffer") };
+        let Some(place) = self.buf.get_mut(at..end) else {
+            unreachable!("the part is clipped to the buffer")
+        };
         match part.source {
             ExtentSource::Bytes(bytes) => place.copy_from_slice(bytes),
             ExtentSource::Hole => place.fill(0),
@@ -86,19 +105,23 @@ impl<'b> ReadFill<'b> {
         self.done = end;
     }
 
+    /// Zeros the bytes that are not decided yet, up to `end`: they are in a hole.
     fn zero_until(&mut self, end: usize) {
-        if let Some(gap) = self.buf.get_mut(self.done..end) {
-            gap.fill(0);
+        if let Some(hole) = self.buf.get_mut(self.done..end) {
+            hole.fill(0);
         }
         self.done = self.done.max(end);
     }
 
-    /// Hands over what lies in slices, with its places in the buffer.
+    /// Adds a read to `reads` for each slice, into its part of the buffer. The rest of the buffer is filled.
     fn into_reads(mut self, reads: &mut Vec<SliceRead<'b>>) {
         self.zero_until(self.buf.len());
+        debug_assert_eq!(self.done, self.buf.len(), "every byte of the buffer is decided");
+        // The buffer is split as the slices need it, so that the store can fill all parts at the same time.
         let mut rest = self.buf;
         let mut at = 0;
         for (start, slice) in self.wanted {
+            debug_assert!(at <= start, "slices are noted in the order of the buffer");
             let (_, tail) = rest.split_at_mut(start - at);
             let (place, tail) = tail.split_at_mut(slice.len_bytes as usize);
             reads.push((slice, place));
@@ -108,19 +131,19 @@ impl<'b> ReadFill<'b> {
     }
 }
 
-/// One of many reads of a file.
+/// One read of several that a call makes together.
 #[derive(Debug)]
 pub struct ReadAt<'b> {
-    /// First byte in the file.
+    /// Offset in the file of the first byte.
     pub offset: u64,
-    /// What to fill.
+    /// The buffer to fill.
     pub buf: &'b mut [u8],
-    /// Bytes that there were before the end of the file; set by the call.
+    /// Bytes that were filled; fewer than the buffer has only at the end of the file. The call sets it.
     pub len: usize,
 }
 
 impl<'b> ReadAt<'b> {
-    /// A read that has not been done.
+    /// A read to make.
     #[must_use]
     pub fn new(offset: u64, buf: &'b mut [u8]) -> Self {
         ReadAt { offset, buf, len: 0 }
@@ -128,20 +151,22 @@ impl<'b> ReadAt<'b> {
 }
 
 impl<E: Storage> Fs<E> {
-    /// Fills `buf` from `offset` on. Returns how many bytes there were before the end of the file.
+    /// Fills `buf` from `offset` on. Returns the number of bytes, which is less than `buf` has only at the
+    /// end of the file.
     ///
     /// # Errors
-    /// `IsDirectory`, `Invalid` for what has no content; `Damaged` if bytes can not be had: never wrong bytes.
+    /// `IsDirectory`; `Invalid` for a node without content; `Damaged` if bytes cannot be read: a read never
+    /// returns wrong bytes.
     pub fn read(&self, node: &NodeRef, offset: u64, buf: &mut [u8]) -> Result<usize, FsError> {
         let mut read = ReadAt::new(offset, buf);
         self.read_many(node, std::slice::from_mut(&mut read))?;
         Ok(read.len)
     }
 
-    /// Many reads of one file, of one moment: the devices see them together.
+    /// Makes many reads of one file as of one moment. The devices get them as one batch.
     ///
     /// # Errors
-    /// As `read`; buffers may or may not have been filled then.
+    /// As `read`; some buffers may have been filled then.
     pub fn read_many(&self, node: &NodeRef, reads: &mut [ReadAt<'_>]) -> Result<(), FsError> {
         if !self.call_gate.is_transaction() {
             return self.fill_many(node, reads);
@@ -151,11 +176,16 @@ impl<E: Storage> Fs<E> {
         self.call(record, || self.fill_many(node, reads).map(|()| BytesDigest::of(reads))).map(drop)
     }
 
-    /// In the base, devices are read outside of the gate, so that no commit waits for them. Inside a transaction the caller holds the guard.
+    /// Fills all buffers. In the base, devices are read outside of the gate, so that no commit waits for
+    /// them. Inside a transaction the caller holds the guard.
     fn fill_many(&self, node: &NodeRef, reads: &mut [ReadAt<'_>]) -> Result<(), FsError> {
         check_regular(node)?;
+        debug_assert!(
+            !self.call_gate.is_transaction() || self.call_gate.is_entered(),
+            "inside a transaction a read is part of a recorded call"
+        );
         let guard = self.call_gate.enter();
-        // Taken before pointers are read: their bytes stay until the read has ended, whatever is written meanwhile.
+        // The pin comes before the pointers are read: a write that replaces them cannot free their bytes.
         let pin = self.engine.pin()?;
         let state = node.state.read();
         let mut slices: Vec<SliceRead<'_>> = Vec::with_capacity(reads.len());
@@ -171,12 +201,13 @@ impl<E: Storage> Fs<E> {
             fill.into_reads(&mut slices);
             is_empty = false;
         }
-        // The devices are read after the guard is dropped: the pin keeps the bytes where they are.
+        // No lock from here on: the pin keeps the bytes where they are.
         drop((state, guard));
         if is_empty {
             return Ok(());
         }
         self.engine.read(&mut slices)?;
+        // Under the same pin: it copies by the pointers that were read above.
         self.defragment(node, &fragmented, reads);
         drop(pin);
         self.renew_atime_if_due(node)
@@ -216,7 +247,8 @@ impl<E: Storage> Fs<E> {
         Ok(())
     }
 
-    /// All of a regular file, by name: one look at its name and one read of its bytes, and no node is made of it.
+    /// Reads a whole regular file by name. A file that is inline costs one read of its name and one of its
+    /// bytes, and no node is made for it.
     ///
     /// # Errors
     /// As `lookup`, `access` and `read`; `FileTooLarge` above 4 GiB: read such a file in parts.
@@ -229,6 +261,7 @@ impl<E: Storage> Fs<E> {
                 return Err(FsError::NotDirectory);
             }
             self.access(caller, dir, Perm::EXECUTE)?;
+            // The pin comes before the record with the pointers is read, as in `fill_many`.
             let pin = self.engine.pin()?;
             let mut scratch = Scratch::take();
             let Scratch { value, other, .. } = &mut *scratch;
@@ -242,6 +275,7 @@ impl<E: Storage> Fs<E> {
                 }
                 _ => return self.read_node(caller, dir, name),
             };
+            // A file that is not inline, or not regular, goes the general way through a node.
             let InodeContent::Small(extents) = inode.content else {
                 return self.read_node(caller, dir, name);
             };
@@ -259,7 +293,7 @@ impl<E: Storage> Fs<E> {
         })
     }
 
-    /// As `read_file`, for files that are not small.
+    /// As `read_file`, for files that are not inline.
     fn read_node(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<Vec<u8>, FsError> {
         let node = self.find(dir.ino(), name)?.ok_or(FsError::NotFound)?;
         if node.kind() == FileKind::Symlink {
@@ -270,6 +304,7 @@ impl<E: Storage> Fs<E> {
         let size = self.getattr(&node).size_bytes;
         let size = usize::try_from(size).ok().filter(|size| *size <= WHOLE_FILE_BYTES_MAX);
         let mut bytes = vec![0; size.ok_or(FsError::FileTooLarge)?];
+        // The file may have become shorter since its size was read.
         let len = self.read(&node, 0, &mut bytes)?;
         bytes.truncate(len);
         Ok(bytes)
@@ -290,10 +325,10 @@ impl<E: Storage> Fs<E> {
     }
 }
 
-/// [`Fs::read_many`] as a journal keeps it.
+/// The journal's form of [`Fs::read_many`].
 struct ReadRanges {
     node: u64,
-    /// Offset and length of each.
+    /// Offset and length of each read, in bytes.
     ranges: Box<[(u64, usize)]>,
 }
 
@@ -319,7 +354,7 @@ impl<E: Storage> Operation<Fs<E>> for ReadRanges {
     }
 }
 
-/// [`Fs::read_file`] as a journal keeps it.
+/// The journal's form of [`Fs::read_file`].
 struct ReadWholeFile {
     caller: RecordedCaller,
     dir: u64,
@@ -344,7 +379,7 @@ impl<E: Storage> Operation<Fs<E>> for ReadWholeFile {
     }
 }
 
-/// Digest of bytes that were read into the caller's buffers.
+/// A digest of the bytes in the caller's buffers.
 struct BytesDigest(u64);
 
 impl BytesDigest {

@@ -1,7 +1,13 @@
-//! Keeping short what a read has to fold.
+//! Refolding: a value that took many edits is written whole again, so that a read folds few.
 //!
-//! Writes are merged without reading. A value that takes very many edits is written whole now and then, the more rarely the more it
-//! copies, so that both many small writes and the reads between them cost linear time.
+//! A write merges an edit and reads nothing. So a read folds all edits since the value was last written
+//! whole, and `EditHistory` counts them. A value is written whole after 64 edits, and later the more bytes it
+//! copies. So many small writes cost linear time, and so do reads between them.
+//!
+//! # Invariants
+//! 1. Refolding changes no byte of a file: it commits the folded value (assert in `rewrite_region`).
+//! 2. It runs after the write has been committed, with the node's state locked, so no edit comes between its
+//!    read and its commit. An error changes nothing and is not the write's answer.
 
 use warpfire_format::fs::{
     Extent, ExtentMap, ExtentSource, INLINE_FOREVER_BYTES_MAX, Inode, InodeContent, decode_region,
@@ -16,8 +22,9 @@ use crate::limits::{EDIT_PER_BYTES, EDITS_MAX, REGION_INLINE_BYTES_MAX};
 use crate::node::{EditHistory, Layout, Node, NodeState};
 
 impl<E: Storage> Fs<E> {
-    /// Notes that pieces were merged, and writes the value whole when it is time. That is upkeep: the write itself has succeeded,
-    /// so what fails here is left for the next time, and what is damaged for the next read to say.
+    /// Counts edits that were merged into a region (0 for an inline file), and writes the value whole when it
+    /// is time. That is upkeep. The write has succeeded, so an error here is left for the next time; a read
+    /// reports damage.
     pub(super) fn note_edits(
         &self,
         node: &Node,
@@ -32,7 +39,8 @@ impl<E: Storage> Fs<E> {
         let inline: u64 =
             pieces.iter().filter(|p| matches!(p.source, ExtentSource::Bytes(_))).map(|p| p.len).sum();
         history.edits += 1;
-        // Inside a transaction the record was written whole.
+        // The record of a file in regions takes an edit too: its size and times. Inside a transaction it was
+        // written whole.
         if state.layout == Layout::Regions && !self.call_gate.is_transaction() {
             history.record_edits += 1;
             if history.record_edits >= EDITS_MAX {
@@ -40,6 +48,7 @@ impl<E: Storage> Fs<E> {
                 let _ = self.put_whole_record(node, state);
             }
         }
+        // `many`: the fold is long. `heavy`: the bytes are better in a slice, which a fold does not copy.
         let history = &mut state.history;
         history.bytes = history.bytes.saturating_add(u32::try_from(inline).unwrap_or(u32::MAX));
         let many = history.edits >= EDITS_MAX + history.bytes.min(REGION_INLINE_BYTES_MAX) / EDIT_PER_BYTES;
@@ -56,17 +65,20 @@ impl<E: Storage> Fs<E> {
         state.history = EditHistory { region, edits: 0, bytes: rewritten.unwrap_or(0), record_edits };
     }
 
-    /// Writes the record of a file in regions whole. What it says is what the node knows, so nothing is read.
+    /// Writes the record of a file in regions whole. The node's state has all of it, so nothing is read.
     fn put_whole_record(&self, node: &Node, state: &NodeState) -> Result<(), FsError> {
+        debug_assert!(state.layout == Layout::Regions, "this record has no extents that would be lost");
         let Some(key) = state.record_key(self.volume, node.ino()) else { return Ok(()) };
-        let (mut batch, mut value) = (Batch::new(), Vec::new());
+        let mut batch = Batch::new();
+        let mut value = Vec::new();
         Inode { ino: node.ino(), attrs: state.attrs, content: InodeContent::Regions }.encode(&mut value);
         batch.put_naming(&key, &value, []);
         self.commit_upkeep(&batch)
     }
 
-    /// Writes a small file's record whole. Returns how many bytes may ride in it.
+    /// Writes the record of an inline file whole. Returns its length, a bound of the bytes inline in it.
     fn rewrite_record(&self, node: &Node, state: &NodeState) -> Result<u32, FsError> {
+        debug_assert!(state.layout == Layout::Inline, "the record has the extents");
         let _pin = self.engine.pin()?;
         let value = self.record(node, state)?;
         let mut batch = Batch::new();
@@ -77,8 +89,10 @@ impl<E: Storage> Fs<E> {
         Ok(u32::try_from(value.len()).unwrap_or(u32::MAX))
     }
 
-    /// Writes a region whole; with `pack`, runs that ride in it go to the slice store. Returns how many bytes still ride.
+    /// Writes a region whole; with `pack`, runs of inline bytes go to the slice store. Returns a bound of the
+    /// bytes that are still inline.
     fn rewrite_region(&self, ino: u64, index: u64, pack: bool) -> Result<u32, FsError> {
+        // The value names slices: the pin keeps these where they are until the commit names them again.
         let _pin = self.engine.pin()?;
         let key = region_key(self.volume, ino, index);
         let mut value = Vec::new();
@@ -93,18 +107,20 @@ impl<E: Storage> Fs<E> {
         }
         let mut packed = ExtentMap::new();
         let mut written = Vec::new();
-        for extent in decode_region(&value, false)?.iter() {
+        let map = decode_region(&value, false)?;
+        for extent in map.iter() {
             let ExtentSource::Bytes(bytes) = extent.source else {
                 packed.overlay(*extent);
                 continue;
             };
             if bytes.len() <= INLINE_FOREVER_BYTES_MAX {
+                // A pointer would take about as much room as these bytes.
                 packed.overlay(*extent);
                 continue;
             }
             let slices = match self.engine.write(Stream::Small, bytes, Admit::User) {
                 Ok(slices) => slices,
-                // Tidying can wait; the write itself has succeeded.
+                // Upkeep can wait; the write itself has succeeded.
                 Err(_) => {
                     self.engine.release(&written);
                     return Ok(0);
@@ -117,15 +133,18 @@ impl<E: Storage> Fs<E> {
                 written.push(slice);
             }
         }
+        assert_eq!(packed.data_bytes(), map.data_bytes(), "packing moves bytes and loses none");
         let mut out = Vec::new();
         encode_region(&mut out, &packed, false);
         batch.put_naming(&key, &out, packed.pointers());
         let committed = self.commit_upkeep(&batch);
+        // The commit took references of its own.
         self.engine.release(&written);
         committed.map(|()| 0)
     }
 
-    /// Commits a rewrite. Where there is no room it can wait.
+    /// Commits a value that was written whole. On a full pool it changes nothing and succeeds: upkeep can
+    /// wait.
     fn commit_upkeep(&self, batch: &Batch) -> Result<(), FsError> {
         match self.commit(batch, Admit::User) {
             Err(FsError::NoSpace) => Ok(()),

@@ -8,7 +8,7 @@ use crate::fs::Fs;
 use crate::node::NodeRef;
 use crate::op::{Operation, ReplayScene};
 
-/// What to look for.
+/// The target of [`Fs::seek`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seek {
     /// The next byte of data.
@@ -18,7 +18,7 @@ pub enum Seek {
 }
 
 impl<E: Storage> Fs<E> {
-    /// The first offset, from `offset` on, where there is what is looked for.
+    /// The first offset in bytes, from `offset` on, at which there is data or a hole, as `what` asks.
     ///
     /// # Errors
     /// `NoSuchOffset` at or past the end of the file, or if no data follows.
@@ -31,6 +31,8 @@ impl<E: Storage> Fs<E> {
             if offset >= size {
                 return Err(FsError::NoSuchOffset);
             }
+            // Only data is visited, in order. A hole begins where the next piece does not begin at the end of
+            // the one before; the end of the file is a hole too.
             let mut data = None;
             let mut hole = offset;
             self.for_each_piece(node, &state, offset, size, &mut |piece| match what {
@@ -46,6 +48,10 @@ impl<E: Storage> Fs<E> {
                     Ok(true)
                 }
             })?;
+            debug_assert!(
+                offset <= hole && hole <= size,
+                "a hole begins in the rest of the file or at its end"
+            );
             match what {
                 Seek::Data => data.ok_or(FsError::NoSuchOffset),
                 Seek::Hole => Ok(hole),
@@ -54,7 +60,7 @@ impl<E: Storage> Fs<E> {
     }
 }
 
-/// [`Fs::seek`] as a journal keeps it.
+/// The journal's form of [`Fs::seek`].
 struct SeekContent {
     node: u64,
     what: Seek,

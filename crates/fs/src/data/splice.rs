@@ -1,4 +1,19 @@
-//! Replacing a range of a file by one of another length: what follows keeps its slices and changes its place.
+//! Splicing: a range of a file is replaced by one of another length. The bytes behind it keep their slices
+//! and change their offsets, so no data is read or written.
+//!
+//! ```text
+//!            0          start            from              size
+//!   before   |── kept ────|── removed ─────|──── moved ──────|
+//!   after    |── kept ────|── inserted ─|──── moved ──────|
+//!            0          start           to            to + size − from
+//! ```
+//!
+//! # Invariants
+//! 1. `start` is at or before both `from` and `to`, and `from` is within the file (assert in `splice`). So
+//!    the pieces that are kept, inserted and moved follow each other without overlap (assert in
+//!    `put_spliced`).
+//! 2. One commit deletes the old values from the region of `start` on and writes the new ones
+//!    (`tests::slice_model`, under power cuts).
 
 use warpfire_format::fs::{
     ExtentMap, ExtentReader, Inode, InodeContent, InodeEdit, REGION_BYTES, SMALL_FILE_BYTES_MAX,
@@ -18,8 +33,8 @@ use crate::node::{EditHistory, Layout, Node, NodeState};
 
 const REGION: u64 = REGION_BYTES as u64;
 
-/// What lies before `cut` stays; what lies from `from` on goes to `to`; what is between goes, and `inserted` comes, between
-/// `cut` and `to`. Its pieces are sorted and do not overlap.
+/// Bytes before `start` stay. Bytes from `from` on move to `to`. Bytes between are removed, and `inserted`
+/// comes between `start` and `to`: pieces in order that do not overlap. Offsets are in bytes of the file.
 #[derive(Clone, Copy)]
 pub(crate) struct Splice<'p, 'a> {
     pub(crate) start: u64,
@@ -40,7 +55,10 @@ impl<'a> Splice<'_, 'a> {
 }
 
 impl<E: Storage> Fs<E> {
-    /// Writes anew every extent from the region of the cut on. What only removes may use the reserve.
+    /// Splices a file in one commit: writes anew every extent from the region of `splice.start` on.
+    ///
+    /// # Errors
+    /// `FileTooLarge` beyond 2^63 - 1, or for more than 2^18 regions; `Damaged`; as `commit`.
     pub(crate) fn splice<'a>(
         &self,
         node: &Node,
@@ -49,8 +67,13 @@ impl<E: Storage> Fs<E> {
         edit: InodeEdit<'_>,
         batch: &mut Batch,
     ) -> Result<(), FsError> {
+        // The old values name slices: the pin keeps these where they are until the commit names them again.
         let _pin = self.engine.pin()?;
         let size = state.attrs.size_bytes;
+        assert!(
+            splice.start <= splice.from && splice.start <= splice.to && splice.from <= size,
+            "a splice replaces a range within the file"
+        );
         let size_after = check_end(splice.to, size - splice.from)?;
         let mut values: Vec<(u64, Vec<u8>)> = Vec::new();
         let record;
@@ -62,6 +85,7 @@ impl<E: Storage> Fs<E> {
             };
             old.extend(extents.to_map()?.iter().map(|extent| FilePiece::of_extent(0, extent)));
         } else {
+            // Regions before the one with `start` are all kept, so they are not read.
             self.for_each_region(node.ino(), splice.start / REGION, u64::MAX, &mut |index, value| {
                 values.push((index, value.to_vec()));
                 if values.len() > REGIONS_PER_COMMIT { Err(FsError::FileTooLarge) } else { Ok(true) }
@@ -72,6 +96,7 @@ impl<E: Storage> Fs<E> {
                 batch.delete(&region_key(self.volume, node.ino(), *index));
             }
         }
+        // A hole needs no extent here: the values are written whole, and what no extent covers is a hole.
         let mut pieces: Vec<FilePiece<'_>> = old.iter().filter_map(|piece| splice.before(piece)).collect();
         pieces.extend(splice.inserted.iter().filter(|piece| !piece.is_hole()));
         pieces.extend(old.iter().filter_map(|piece| splice.after(piece)));
@@ -79,6 +104,7 @@ impl<E: Storage> Fs<E> {
         let kept = state.attrs.allocated_bytes.checked_sub(bytes(&old));
         let allocated = kept.map(|kept| kept + bytes(&pieces));
         let allocated = allocated.filter(|bytes| *bytes <= size_after).ok_or_else(wrong_allocated_bytes)?;
+        // A call that only removes may use the reserve: it makes room on a full pool.
         let adds = size_after > size || !splice.inserted.is_empty();
         let admit = if adds { Admit::User } else { Admit::Reserve };
         self.put_spliced(node, state, &pieces, (size_after, allocated), edit, batch, admit)
@@ -95,17 +121,23 @@ impl<E: Storage> Fs<E> {
         batch: &mut Batch,
         admit: Admit,
     ) -> Result<(), FsError> {
+        debug_assert!(
+            pieces.is_sorted_by(|a, b| a.end() <= b.offset),
+            "pieces are in order and do not overlap"
+        );
         let before = state.attrs;
         let mut attrs = before;
         edit.apply(&mut attrs)?;
         attrs.size_bytes = size_after;
         attrs.allocated_bytes = allocated;
+        // A file in regions that would fit inline again stays in regions: only an empty one goes back.
         let fits = state.layout == Layout::Inline && size_after <= u64::from(SMALL_FILE_BYTES_MAX);
         let small = fits || size_after == 0;
         let regions = by_region(pieces);
         if regions.len() > REGIONS_PER_COMMIT {
             return Err(FsError::FileTooLarge);
         }
+        assert!(!small || regions.len() <= 1, "an inline record has one list of extents");
         let mut out = Vec::new();
         let sparse = attrs.allocated_bytes < size_after;
         attrs.flags = if sparse { attrs.flags | flag::SPARSE } else { attrs.flags & !flag::SPARSE };
@@ -115,6 +147,7 @@ impl<E: Storage> Fs<E> {
         let mut in_record = ExtentMap::new();
         for (index, map) in regions {
             if small {
+                // The extents are the end of the record.
                 map.encode(&mut record);
                 in_record = map;
                 continue;
@@ -127,6 +160,7 @@ impl<E: Storage> Fs<E> {
         batch.put_naming(&key, &record, in_record.pointers());
         batch.add(BYTES, attrs.allocated_bytes.wrapping_sub(before.allocated_bytes).cast_signed());
         self.commit(batch, admit)?;
+        // The node follows only now: a failed commit leaves node and record as they were.
         self.version_counters.bump(&key);
         state.attrs = attrs;
         state.layout = if small { Layout::Inline } else { Layout::Regions };

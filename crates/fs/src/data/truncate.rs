@@ -14,11 +14,12 @@ use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
 impl<E: Storage> Fs<E> {
-    /// Sets a file's size; what is added is a hole. Permission to write is the caller's to have checked. One commit, but for a file that loses
-    /// more than 2^18 regions (256 GiB of data): that one shrinks in steps from its end.
+    /// Sets a file's size in bytes; a longer file gets a hole at its end. The caller of this function checks
+    /// the permission to write. It is one commit, unless the file loses more than 2^18 regions (256 GiB of
+    /// data): such a file becomes shorter in steps, from its end.
     ///
     /// # Errors
-    /// `FileTooLarge` above 2^63 - 1; `IsDirectory`; `Invalid` for what has no size.
+    /// `FileTooLarge` above 2^63 - 1; `IsDirectory`; `Invalid` for a node without content.
     pub fn truncate(&self, caller: &Caller<'_>, node: &NodeRef, size: u64) -> Result<(), FsError> {
         let record = || Truncate { caller: RecordedCaller::of(caller), node: node.ino(), size };
         self.call(record, || {
@@ -33,10 +34,11 @@ impl<E: Storage> Fs<E> {
         })
     }
 
-    /// A size between the file's and `size` that one commit can reach, if `size` is too far.
+    /// A size between the file's and `size` that one commit can reach; `None` if one commit can reach `size`.
     fn truncate_step(&self, node: &NodeRef, size: u64) -> Result<Option<u64>, FsError> {
         let state = node.state.read();
         let region = u64::from(REGION_BYTES);
+        // By the sizes alone: nearly every truncation is short, and reads nothing here.
         let lost = state.attrs.size_bytes.saturating_sub(size) / region;
         if state.layout == Layout::Inline || lost <= REGIONS_PER_COMMIT as u64 {
             return Ok(None);
@@ -46,6 +48,7 @@ impl<E: Storage> Fs<E> {
             return Ok(None);
         };
         let first_lost = regions.swap_remove(kept);
+        assert!(first_lost * region < state.attrs.size_bytes, "each step makes the file shorter");
         Ok(Some((first_lost * region).max(size)).filter(|step| *step > size))
     }
 
@@ -57,13 +60,14 @@ impl<E: Storage> Fs<E> {
         if size < old {
             pieces.push(FilePiece::hole(size, old - size));
         }
+        // A shorter file makes room, so a full pool allows it.
         let admit = if size <= old { Admit::Reserve } else { Admit::User };
         let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
         self.apply_pieces(node, &mut state, &pieces, size, edit, &mut scratch.batch, admit)
     }
 }
 
-/// [`Fs::truncate`] as a journal keeps it.
+/// The journal's form of [`Fs::truncate`].
 struct Truncate {
     caller: RecordedCaller,
     node: u64,

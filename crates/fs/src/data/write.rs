@@ -1,4 +1,4 @@
-//! Writing.
+//! Writing to files.
 
 use warpfire_meta::{Admit, Storage};
 
@@ -12,20 +12,22 @@ use crate::node::NodeRef;
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
-/// Where to write.
+/// The offset of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Position {
     /// At this offset.
     At(u64),
-    /// At the end of the file, wherever that is when the write takes place.
+    /// At the end of the file at the time of the write.
     End,
 }
 
 impl<E: Storage> Fs<E> {
-    /// Writes all of `data` in one commit. Returns where it went. Takes away special bits and capabilities as the kernel does.
+    /// Writes all of `data` in one commit. Returns the offset of its first byte. Removes set-id bits and
+    /// capabilities of the file as the kernel does.
     ///
     /// # Errors
-    /// `FileTooLarge` if it would end beyond 2^63 - 1; `NoSpace`; `IsDirectory`, `Invalid`. Nothing is written then.
+    /// `FileTooLarge` if it would end beyond 2^63 - 1; `NoSpace`; `IsDirectory`; `Invalid` for a node without
+    /// content. Nothing is written then.
     pub fn write(
         &self,
         caller: &Caller<'_>,
@@ -36,7 +38,8 @@ impl<E: Storage> Fs<E> {
         self.write_data(caller, node, position, data, true)
     }
 
-    /// As `write` at the end, for who does not ask where that was: in a transaction it disturbs no other append and is disturbed by none.
+    /// As `write` at the end, without an answer. In a transaction such an append does not conflict with
+    /// appends of others: the offset is no part of its answer.
     ///
     /// # Errors
     /// As `write`.
@@ -56,14 +59,16 @@ impl<E: Storage> Fs<E> {
         if let Position::At(offset) = position {
             check_end(offset, data.len() as u64)?;
         }
-        // Long data is written before the file is locked: others go on meanwhile.
+        // Long data is written before the file is locked: other calls on the file do not wait for the device.
         let source = WriteSource::stage(&*self.engine, data)?;
         let written = self.write_source(caller, node, position, &source, wants_result);
+        // The commit took references of its own, and after an error the bytes belong to nobody.
         source.release(&*self.engine);
         written
     }
 
-    /// As `write`, of what is staged. `wants_result`: whether the caller learns where it went.
+    /// As `write`, of a staged source. With `wants_result` the offset is part of the answer; without it the
+    /// answer is 0.
     pub(crate) fn write_source(
         &self,
         caller: &Caller<'_>,
@@ -93,6 +98,7 @@ impl<E: Storage> Fs<E> {
         position: Position,
         source: &WriteSource<'_>,
     ) -> Result<u64, FsError> {
+        // From here on the file is locked, so its size is the one that the commit changes.
         let mut scratch = Scratch::take();
         let mut state = node.state.write();
         let size = state.attrs.size_bytes;
@@ -107,23 +113,27 @@ impl<E: Storage> Fs<E> {
         let end = check_end(offset, len)?;
         let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
         let pieces = source.pieces(offset);
+        debug_assert_eq!(pieces.last().map(|piece| piece.end()), Some(end), "the pieces hold all the data");
         self.apply_pieces(node, &mut state, &pieces, size.max(end), edit, &mut scratch.batch, Admit::User)?;
         Ok(offset)
     }
 }
 
-/// The end of a range, if files may reach so far.
+/// The end of a range in bytes.
+///
+/// # Errors
+/// `FileTooLarge` if it is beyond 2^63 - 1.
 pub(crate) fn check_end(offset: u64, len: u64) -> Result<u64, FsError> {
     offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX).ok_or(FsError::FileTooLarge)
 }
 
-/// [`Fs::write_source`] as a journal keeps it.
+/// The journal's form of [`Fs::write_source`].
 struct WriteContent {
     caller: RecordedCaller,
     node: u64,
     position: Position,
     content: RecordedContent,
-    /// Whether the caller learned where it went.
+    /// Whether the offset is part of the answer.
     wants_result: bool,
 }
 

@@ -1,4 +1,9 @@
 //! The calls that take, place and move slices.
+//!
+//! # Invariants
+//! 1. A call that uses a value has a pin before it asks whether the value's holds are live, and until its
+//!    commit. So a lease that ends in between frees nothing that the commit names (`tests::slices`).
+//! 2. Several files are locked in the order of their inode numbers (assert in `concat`).
 
 use std::cell::OnceCell;
 use std::time::Duration;
@@ -18,12 +23,12 @@ use crate::node::{NodeRef, NodeState};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
-/// What is inserted into a file.
+/// The content that [`Fs::insert_range`] inserts.
 #[derive(Clone, Copy, Debug)]
 pub enum InsertSource<'y> {
     /// Zeros: this many bytes.
     Hole(u64),
-    /// What was taken from a file.
+    /// A value that was yanked from a file.
     Slice(&'y YankedSlice),
 }
 
@@ -52,10 +57,11 @@ impl LockedState<'_> {
 }
 
 impl<E: Storage> Fs<E> {
-    /// Takes a range of a file as a value: what there is of it before the end of the file, as of now. Permission to read is the caller's to have checked.
+    /// Takes a range of a file as a value, as it is now; offset and length are in bytes. A range past the end
+    /// of the file is clipped. The caller of this function checks the permission to read.
     ///
     /// # Errors
-    /// `IsDirectory`, `Invalid` for what has no content; `FileTooLarge` for more than 2^18 regions.
+    /// `IsDirectory`; `Invalid` for a node without content; `FileTooLarge` for more than 2^18 regions.
     pub fn yank(&self, node: &NodeRef, offset: u64, len: u64) -> Result<YankedSlice, FsError> {
         let recorded = OnceCell::new();
         let run = || {
@@ -72,6 +78,7 @@ impl<E: Storage> Fs<E> {
     fn take_range(&self, node: &NodeRef, offset: u64, len: u64) -> Result<YankedSlice, FsError> {
         check_regular(node)?;
         self.leases.expire(self.clock.now());
+        // The pin keeps the bytes from the read of their pointers until the value holds them.
         let _pin = self.engine.pin()?;
         let state = node.state.read();
         let end = offset.saturating_add(len).min(state.attrs.size_bytes);
@@ -81,15 +88,18 @@ impl<E: Storage> Fs<E> {
         } else {
             YankedSlice::take(&self.engine.holder(), &[])?
         };
+        debug_assert_eq!(yanked.len_bytes(), end.saturating_sub(offset), "the value is the whole range");
+        // Renewing the access time locks the state again.
         drop(state);
         self.renew_atime_if_due(node)?;
         Ok(yanked)
     }
 
-    /// Writes a value, holes included, in one commit. Returns where it went.
+    /// Writes a value, holes included, in one commit. Returns the offset of its first byte.
     ///
     /// # Errors
-    /// `ForeignSlice`, `LeaseExpired`; `FileTooLarge` beyond 2^63 - 1 and for more than 2^18 regions; otherwise as `write`.
+    /// `ForeignSlice`, `LeaseExpired`; `FileTooLarge` beyond 2^63 - 1 and for more than 2^18 regions;
+    /// otherwise as `write`.
     pub fn paste(
         &self,
         caller: &Caller<'_>,
@@ -114,6 +124,7 @@ impl<E: Storage> Fs<E> {
                 Position::End => state.attrs.size_bytes,
             };
             let end = check_end(offset, slice.len_bytes())?;
+            // Under the pin: the holds are live now, and their bytes stay until the commit counts them.
             let pieces = slice.pieces(offset, now)?;
             if !pieces.is_empty() {
                 let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
@@ -132,10 +143,11 @@ impl<E: Storage> Fs<E> {
         })
     }
 
-    /// Puts a value or a hole into a file, in one commit: what lies from `offset` on moves up by its length.
+    /// Inserts a value or a hole into a file, in one commit: the bytes from `offset` on move up by its
+    /// length.
     ///
     /// # Errors
-    /// `Invalid` past the end of the file; as `paste`, with the regions from `offset` on counted.
+    /// `Invalid` past the end of the file; as `paste`, where all regions from `offset` on count.
     pub fn insert_range(
         &self,
         caller: &Caller<'_>,
@@ -168,11 +180,13 @@ impl<E: Storage> Fs<E> {
                 InsertSource::Slice(slice) => slice.pieces(offset, now)?,
                 InsertSource::Hole(len) => vec![FilePiece::hole(offset, len)],
             };
+            // Checked after the value: an empty insertion of an expired value is an error too.
             if len == 0 {
                 return Ok(());
             }
             let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
             if offset == size {
+                // Nothing moves: an append does not write the regions before it anew.
                 return self.apply_pieces(
                     node,
                     &mut state,
@@ -188,10 +202,11 @@ impl<E: Storage> Fs<E> {
         })
     }
 
-    /// Takes a range out of a file, in one commit: what lies behind moves down.
+    /// Removes a range of a file, in one commit: the bytes behind it move down.
     ///
     /// # Errors
-    /// `FileTooLarge` if more than 2^18 regions lie from `offset` on; `truncate` takes those at the end in steps.
+    /// `FileTooLarge` for more than 2^18 regions from `offset` on; `truncate` removes those at the end in
+    /// steps.
     pub fn remove_range(
         &self,
         caller: &Caller<'_>,
@@ -210,6 +225,7 @@ impl<E: Storage> Fs<E> {
                 return Ok(());
             }
             if end == size {
+                // Nothing moves: this is a truncation.
                 let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
                 let rest = [FilePiece::hole(offset, size - offset)];
                 return self.apply_pieces(
@@ -228,10 +244,10 @@ impl<E: Storage> Fs<E> {
         })
     }
 
-    /// Makes a file hold a value and nothing else, in one commit.
+    /// Makes a value the whole content of a file, in one commit.
     ///
     /// # Errors
-    /// As `paste`, with the file's own regions counted.
+    /// As `paste`, where the file's own regions count too.
     pub fn replace_content(
         &self,
         caller: &Caller<'_>,
@@ -249,16 +265,19 @@ impl<E: Storage> Fs<E> {
             let len = check_end(0, slice.len_bytes())?;
             let pieces = slice.pieces(0, now)?;
             let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+            // Everything is removed, and nothing moves.
             let splice = Splice { start: 0, from: state.attrs.size_bytes, to: len, inserted: &pieces };
             self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
         })
     }
 
-    /// Makes `target` hold what `sources` hold, one after the other, as of one moment and in one commit; it may be one of them. With one source
-    /// this is `copy`. Returns the length.
+    /// Makes the contents of `sources`, one after the other, the content of `target`: as of one moment, in
+    /// one commit. `target` may be one of the sources. With one source this is `copy`. Returns the length in
+    /// bytes.
     ///
     /// # Errors
-    /// `FileTooLarge` beyond 2^63 - 1, or if target and sources have more than 2^18 regions; otherwise as `write`.
+    /// `FileTooLarge` beyond 2^63 - 1, or if target and sources have more than 2^18 regions; otherwise as
+    /// `write`.
     pub fn concat(&self, caller: &Caller<'_>, target: &NodeRef, sources: &[NodeRef]) -> Result<u64, FsError> {
         let record = || Concatenate {
             caller: RecordedCaller::of(caller),
@@ -269,9 +288,15 @@ impl<E: Storage> Fs<E> {
             check_regular(target)?;
             sources.iter().try_for_each(|source| check_regular(source))?;
             let _pin = self.engine.pin()?;
+            // All files are locked at the same time, so that the result is of one moment. Each is locked
+            // once, in the order of inode numbers: that is the order of every call that locks several.
             let mut files: Vec<&NodeRef> = sources.iter().chain([target]).collect();
             files.sort_unstable_by_key(|node| node.ino());
             files.dedup_by_key(|node| node.ino());
+            debug_assert!(
+                files.is_sorted_by(|a, b| a.ino() < b.ino()),
+                "files are locked in the order of their inode numbers, each once"
+            );
             let mut held: Vec<LockedState<'_>> = files
                 .iter()
                 .map(|node| match node.ino() == target.ino() {
@@ -282,6 +307,7 @@ impl<E: Storage> Fs<E> {
             let place = |node: &NodeRef| {
                 files.binary_search_by_key(&node.ino(), |file| file.ino()).expect("every file is among them")
             };
+            // All values are read before the first is written: the target may be a source.
             let mut values = Vec::with_capacity(sources.len());
             let mut len = 0;
             for source in sources {
@@ -296,6 +322,7 @@ impl<E: Storage> Fs<E> {
                 pieces.extend(pieces_of(values, 0, *size, at)?);
                 at += size;
             }
+            debug_assert_eq!(at, len, "the sources are as long as when they were read");
             let mut scratch = Scratch::take();
             let Some(LockedState::Target(state)) = held.get_mut(place(target)) else {
                 unreachable!("the target is locked for writing")
@@ -303,29 +330,33 @@ impl<E: Storage> Fs<E> {
             let edit = self.edit_of_write(caller, target, state, &mut scratch.batch);
             let splice = Splice { start: 0, from: state.attrs.size_bytes, to: len, inserted: &pieces };
             self.splice(target, state, &splice, edit, &mut scratch.batch)?;
+            // Renewing access times locks the sources again.
             drop(held);
             sources.iter().try_for_each(|source| self.renew_atime_if_due(source))?;
             Ok(len)
         })
     }
 
-    /// Fills `buf` with a value's bytes from a place in it on. Returns how many there were.
+    /// Fills `buf` with a value's bytes, from the offset `at` in the value on. Returns the number of bytes,
+    /// which is less than `buf` has only at the end of the value.
     ///
     /// # Errors
-    /// `ForeignSlice`, `LeaseExpired`; `Damaged` if bytes can not be had.
+    /// `ForeignSlice`, `LeaseExpired`; `Damaged` if bytes cannot be read.
     pub fn read_yanked_slice(&self, slice: &YankedSlice, at: u64, buf: &mut [u8]) -> Result<usize, FsError> {
         let now = self.use_slice(slice)?;
         let _pin = self.engine.pin()?;
         self.read_pieces(&slice.pieces(0, now)?, at, buf)
     }
 
-    /// Fills `buf` with what pieces that lie one after the other have from a place on, for who has a pin. Returns how many bytes there were.
+    /// Fills `buf` with the bytes of pieces that follow each other, from the offset `at` on. Returns the
+    /// number of bytes. The caller has a pin.
     pub(super) fn read_pieces(
         &self,
         pieces: &[FilePiece<'_>],
         at: u64,
         buf: &mut [u8],
     ) -> Result<usize, FsError> {
+        // Holes and inline bytes are copied at once; slices are collected, so that the devices get one batch.
         let end = at.saturating_add(buf.len() as u64);
         let pieces = pieces_from(pieces, at).iter().map_while(|piece| piece.clip(at, end));
         let mut reads: Vec<SliceRead<'_>> = Vec::new();
@@ -348,11 +379,13 @@ impl<E: Storage> Fs<E> {
         Ok(done)
     }
 
-    /// Bounds how long a value, with all its clones and parts, keeps its bytes: for this time from now, and no longer although it may still be there. A later lease takes the
-    /// place of an earlier one. A transaction in which it was yanked keeps them until it ends. What is due is let go by the next call on slices, or the next `sync`.
+    /// Limits how long a value, with all its clones and parts, keeps its bytes: for `time` from now, even if
+    /// the value lives longer. A later lease replaces an earlier one. A transaction in which the value was
+    /// yanked keeps the bytes until the transaction ends. After the deadline the next call on slices, or the
+    /// next `sync`, releases the bytes.
     ///
     /// # Errors
-    /// `ForeignSlice`; `LeaseExpired` if its time is over already.
+    /// `ForeignSlice`; `LeaseExpired` if the value's time is over already.
     pub fn lease(&self, slice: &YankedSlice, time: Duration) -> Result<(), FsError> {
         let now = self.use_slice(slice)?;
         if slice.holds().any(|hold| !hold.is_live(now)) {
@@ -363,7 +396,7 @@ impl<E: Storage> Fs<E> {
         Ok(())
     }
 
-    /// The time, once it is clear that a value may be used here at all.
+    /// Checks that a value is of this pool, and expires leases. Returns the time to compare its leases with.
     pub(super) fn use_slice(&self, slice: &YankedSlice) -> Result<Timestamp, FsError> {
         if !slice.is_of(&self.engine.holder()) {
             return Err(FsError::ForeignSlice);
@@ -374,12 +407,12 @@ impl<E: Storage> Fs<E> {
     }
 }
 
-/// [`Fs::yank`] as a journal keeps it.
+/// The journal's form of [`Fs::yank`].
 struct YankRange {
     node: u64,
     offset: u64,
     len: u64,
-    /// What the caller got, with a hold of its own; `None` if the call failed.
+    /// The value that the caller got, with a hold of its own; `None` if the call failed.
     yanked: Option<YankedSlice>,
 }
 
@@ -402,7 +435,8 @@ impl<E: Storage> Operation<Fs<E>> for YankRange {
 
     fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         let now = fs.yank(scene.node(self.node)?, self.offset, self.len)?;
-        // Bytes that cannot be read are not known to be the same.
+        // Pointers may differ where cleaning or packing moved the bytes, so the values are compared. Bytes
+        // that cannot be read are not known to be the same.
         let is_same =
             self.yanked.as_ref().is_some_and(|then| fs.have_same_bytes(then, &now).unwrap_or(false));
         if !is_same {
@@ -412,7 +446,7 @@ impl<E: Storage> Operation<Fs<E>> for YankRange {
     }
 }
 
-/// [`Fs::paste`] as a journal keeps it.
+/// The journal's form of [`Fs::paste`].
 struct PasteSlice {
     caller: RecordedCaller,
     node: u64,
@@ -442,7 +476,7 @@ impl<E: Storage> Operation<Fs<E>> for PasteSlice {
     }
 }
 
-/// [`Fs::insert_range`] as a journal keeps it.
+/// The journal's form of [`Fs::insert_range`].
 struct InsertRange {
     caller: RecordedCaller,
     node: u64,
@@ -472,7 +506,7 @@ impl<E: Storage> Operation<Fs<E>> for InsertRange {
     }
 }
 
-/// [`Fs::remove_range`] as a journal keeps it.
+/// The journal's form of [`Fs::remove_range`].
 struct RemoveRange {
     caller: RecordedCaller,
     node: u64,
@@ -498,7 +532,7 @@ impl<E: Storage> Operation<Fs<E>> for RemoveRange {
     }
 }
 
-/// [`Fs::replace_content`] as a journal keeps it.
+/// The journal's form of [`Fs::replace_content`].
 struct ReplaceContent {
     caller: RecordedCaller,
     node: u64,
@@ -527,7 +561,7 @@ impl<E: Storage> Operation<Fs<E>> for ReplaceContent {
     }
 }
 
-/// [`Fs::concat`] as a journal keeps it.
+/// The journal's form of [`Fs::concat`].
 struct Concatenate {
     caller: RecordedCaller,
     target: u64,
@@ -554,7 +588,7 @@ impl<E: Storage> Operation<Fs<E>> for Concatenate {
     }
 }
 
-/// [`InsertSource`] as a journal keeps it.
+/// The journal's form of [`InsertSource`].
 enum RecordedInsert {
     Hole(u64),
     Slice(YankedSlice),

@@ -1,4 +1,4 @@
-//! Whether two values are the same bytes, wherever these lie.
+//! Comparing values: whether two of them have the same bytes, wherever the bytes are.
 
 use warpfire_meta::Storage;
 
@@ -7,11 +7,13 @@ use crate::data::FilePiece;
 use crate::error::FsError;
 use crate::fs::Fs;
 
-/// Bytes of each value that are compared at a time, where pointers do not tell.
+/// Bytes of each value that are read and compared at a time, where their pointers differ.
 const WINDOW_BYTES: u64 = 1 << 20;
 
 impl<E: Storage> Fs<E> {
-    /// Pointers are compared first: only where they differ are bytes read. Packing, cleaning and merging move bytes, so other pointers may well be the same bytes.
+    /// Whether two values have the same bytes. Pointers are compared first, and bytes are read only where
+    /// pointers differ: packing, cleaning and compaction move bytes, so other pointers may name the same
+    /// bytes.
     ///
     /// # Errors
     /// As `read_yanked_slice`.
@@ -21,19 +23,25 @@ impl<E: Storage> Fs<E> {
         }
         let now = self.use_slice(a)?;
         self.use_slice(b)?;
+        // One pin for all windows: the pointers are taken once.
         let _pin = self.engine.pin()?;
-        let (ours, theirs) = (a.pieces(0, now)?, b.pieces(0, now)?);
-        let mut buffers = (Vec::new(), Vec::new());
+        let ours = a.pieces(0, now)?;
+        let theirs = b.pieces(0, now)?;
+        let mut our_bytes = Vec::new();
+        let mut their_bytes = Vec::new();
         let mut start = 0;
         while start < a.len_bytes() {
             let end = a.len_bytes().min(start + WINDOW_BYTES);
             if !have_same_pointers(&ours, &theirs, start, end) {
                 let len = usize::try_from(end - start).expect("a window fits memory");
-                buffers.0.resize(len, 0);
-                buffers.1.resize(len, 0);
-                self.read_pieces(&ours, start, &mut buffers.0)?;
-                self.read_pieces(&theirs, start, &mut buffers.1)?;
-                if buffers.0 != buffers.1 {
+                our_bytes.resize(len, 0);
+                their_bytes.resize(len, 0);
+                // A window that is not filled would compare bytes of the window before.
+                let ours_read = self.read_pieces(&ours, start, &mut our_bytes)?;
+                assert_eq!(ours_read, len, "a value has as many bytes as its length says");
+                let theirs_read = self.read_pieces(&theirs, start, &mut their_bytes)?;
+                assert_eq!(theirs_read, len, "a value has as many bytes as its length says");
+                if our_bytes != their_bytes {
                     return Ok(false);
                 }
             }
@@ -43,18 +51,21 @@ impl<E: Storage> Fs<E> {
     }
 }
 
-/// The pieces from a place on.
+/// The pieces that end behind the offset `at`. Pieces follow each other.
 pub(super) fn pieces_from<'p, 'a>(pieces: &'p [FilePiece<'a>], at: u64) -> &'p [FilePiece<'a>] {
     pieces.get(pieces.partition_point(|piece| piece.end() <= at)..).unwrap_or_default()
 }
 
-/// Whether two lists of pieces name the same source for each byte of a range, however they are cut.
+/// Whether two lists of pieces name the same source for each byte of a range, however the bytes are divided
+/// into pieces.
 fn have_same_pointers(ours: &[FilePiece<'_>], theirs: &[FilePiece<'_>], start: u64, end: u64) -> bool {
     let mut at = start;
     while at < end {
         let first = |pieces| pieces_from(pieces, at).first().and_then(|piece| piece.clip(at, end));
         let (Some(a), Some(b)) = (first(ours), first(theirs)) else { return false };
+        // As far as both first pieces reach, one comparison is enough.
         let upto = a.end().min(b.end());
+        debug_assert!(at < upto, "each step compares at least one byte");
         if a.clip(at, upto).map(|a| a.source) != b.clip(at, upto).map(|b| b.source) {
             return false;
         }

@@ -1,29 +1,33 @@
-//! Slices as values: bytes of files, taken as pointers and put elsewhere as pointers.
+//! Slices as values: ranges of files that a program takes as pointers and puts elsewhere as pointers.
 //!
 //! | call | meaning |
 //! |---|---|
-//! | [`Fs::yank`](crate::Fs::yank) | takes a range as a value, [`YankedSlice`] |
+//! | [`Fs::yank`](crate::Fs::yank) | takes a range as a value, a [`YankedSlice`] |
 //! | [`Fs::paste`](crate::Fs::paste) | writes a value at an offset, or at the end: `append` |
-//! | [`Fs::insert_range`](crate::Fs::insert_range) | makes room for a value or a hole: what follows moves up |
-//! | [`Fs::remove_range`](crate::Fs::remove_range) | takes a range out: what follows moves down |
-//! | [`Fs::replace_content`](crate::Fs::replace_content) | makes a file hold a value and nothing else |
-//! | [`Fs::concat`](crate::Fs::concat) | makes a file of whole files; of one: `copy` |
+//! | [`Fs::insert_range`](crate::Fs::insert_range) | inserts a value or a hole; the bytes behind it move up |
+//! | [`Fs::remove_range`](crate::Fs::remove_range) | removes a range; the bytes behind it move down |
+//! | [`Fs::replace_content`](crate::Fs::replace_content) | makes a value the whole content of a file |
+//! | [`Fs::concat`](crate::Fs::concat) | makes whole files the content of a file; of one file: `copy` |
 //! | [`Fs::fallocate`](crate::Fs::fallocate) with `PunchHole` | makes a hole: `punch` |
-//! | [`Fs::read_yanked_slice`](crate::Fs::read_yanked) | the bytes of a value |
-//! | [`Fs::lease`](crate::Fs::lease) | bounds how long a value keeps its bytes |
+//! | [`Fs::read_yanked_slice`](crate::Fs::read_yanked_slice) | reads the bytes of a value |
+//! | [`Fs::lease`](crate::Fs::lease) | limits how long a value keeps its bytes |
 //!
-//! All take any range of bytes, and each is one commit. None reads or writes data, but for short bytes: what was written in pieces of up
-//! to 32 KiB rides in metadata until a table is written, and up to 64 B for ever; such bytes are carried in the value and go into the
-//! commit with it.
+//! Each call takes any range of bytes and is one commit. None reads or writes data, with one exception: short
+//! bytes. A piece of up to 32 KiB is inline in metadata until the engine writes a table, and a piece of up to
+//! 64 bytes is inline for ever. A value has copies of inline bytes, and they go into the commit that uses it.
 //!
-//! # What is refused, and what is not
-//! - A range past the end gives what there is, as reading does; what lies at or past the end is nothing.
-//! - A value of another pool: `ForeignSlice`. One whose lease has ended: `LeaseExpired`.
-//! - What would end beyond 2^63 - 1, or touches more than 2^18 regions (256 GiB): `FileTooLarge`. Inserting and removing touch all that follow.
-//! - A full pool: `NoSpace` for what adds pointers; removing and punching go on. A pool that latched: `ReadOnly`.
-//! - A file may be a source of its own `concat`, and a value may be pasted over where it came from: it is what was there when it was taken.
+//! # Limits and errors
+//! - A range past the end of the file is as long as the file lets it be, as with reading; at or past the end
+//!   it is empty.
+//! - `ForeignSlice`: the value is of another pool. `LeaseExpired`: its lease has ended.
+//! - `FileTooLarge`: the file would end beyond 2^63 - 1, or the call touches more than 2^18 regions (256
+//!   GiB). Inserting and removing touch all regions from the offset on.
+//! - `NoSpace`: a full pool refuses calls that add pointers. Removing and punching go on.
+//! - `ReadOnly`: the pool has latched.
+//! - A file may be a source of its own `concat`, and a value may be pasted over the range that it came from.
+//!   The value is the content at the time when it was taken.
 //!
-//! Whatever is refused has changed nothing.
+//! A call that fails has changed nothing.
 
 mod calls;
 mod compare;

@@ -1,4 +1,12 @@
 //! A range of bytes as a value.
+//!
+//! # Terms
+//! A *run* is a part of a value with one source: a hole, inline bytes in memory, or a slice with its hold.
+//!
+//! # Invariants
+//! 1. No run is empty, and `len_bytes` is the sum of their lengths (assert in `of`).
+//! 2. Every run with a slice has the hold that keeps it: a part or a clone keeps its bytes though the rest of
+//!    the value is dropped (`tests::slice_model`).
 
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
@@ -13,8 +21,9 @@ use crate::data::FilePiece;
 use crate::error::FsError;
 use crate::op::{Digestible, HeapBytes};
 
-/// Bytes that were taken from files, as pointers. Cheap to clone; keeps its bytes until the last clone and the last part of it is gone, whatever
-/// becomes of the files, or until its lease ends. It knows its pool, and does not keep it open; nothing of it survives closing.
+/// Bytes of files, as pointers. A clone is cheap. The value keeps its bytes until its last clone and its last
+/// part are dropped, or its lease ends, whatever happens to the files. It names its pool and does not keep it
+/// open; after the pool is closed it has no bytes.
 #[derive(Clone)]
 pub struct YankedSlice {
     pool: Weak<dyn SliceHolder>,
@@ -29,13 +38,14 @@ struct YankedRun {
 
 enum YankedSource {
     Hole,
-    /// What rode in metadata, from this byte on.
+    /// Bytes that were inline in metadata, from this offset on.
     Bytes(Arc<[u8]>, usize),
     Slice(Arc<SliceHold>, SegmentId, u64),
 }
 
 impl YankedRun {
     fn part(&self, start: u64, end: u64) -> YankedRun {
+        debug_assert!(start < end && end <= self.len_bytes, "a part is within its run and not empty");
         let source = match &self.source {
             YankedSource::Hole => YankedSource::Hole,
             YankedSource::Bytes(bytes, from) => {
@@ -51,7 +61,10 @@ impl YankedRun {
 }
 
 impl YankedSlice {
-    /// Takes pieces that lie one after the other. The caller has had a pin since metadata named them.
+    /// Takes pieces that follow each other. The caller has had a pin since metadata named them.
+    ///
+    /// # Errors
+    /// As holding slices in the store.
     pub(super) fn take(holder: &Arc<dyn SliceHolder>, pieces: &[FilePiece<'_>]) -> Result<Self, SliceError> {
         let pointers = pieces.iter().filter_map(|piece| match piece.source {
             format::ExtentSource::Slice(segment, offset_bytes) => {
@@ -60,6 +73,7 @@ impl YankedSlice {
             }
             format::ExtentSource::Hole | format::ExtentSource::Bytes(_) => None,
         });
+        // One hold for all slices: they were taken together, and a lease is for the whole value.
         let hold = SliceHold::take(holder, pointers.collect())?;
         let run = |piece: &FilePiece<'_>| {
             let source = match piece.source {
@@ -75,11 +89,16 @@ impl YankedSlice {
     }
 
     fn of(pool: Weak<dyn SliceHolder>, runs: Arc<[YankedRun]>) -> Self {
+        debug_assert!(runs.iter().all(|run| run.len_bytes > 0), "no run is empty");
         let len_bytes = runs.iter().map(|run| run.len_bytes).sum();
         YankedSlice { pool, runs, len_bytes }
     }
 
-    /// The same bytes, kept by a hold of its own: a lease on one is none on the other. The caller has had a pin since this was taken.
+    /// The same bytes with a hold of their own: a lease on one value is none on the other. The caller has had
+    /// a pin since this value was taken.
+    ///
+    /// # Errors
+    /// As holding slices in the store.
     pub(super) fn with_own_hold(&self, holder: &Arc<dyn SliceHolder>) -> Result<Self, SliceError> {
         let pointers = self.runs.iter().filter_map(|run| match run.source {
             YankedSource::Slice(_, segment, offset_bytes) => {
@@ -96,16 +115,18 @@ impl YankedSlice {
             },
             YankedSource::Hole | YankedSource::Bytes(..) => run.part(0, run.len_bytes),
         };
-        Ok(Self::of(self.pool.clone(), self.runs.iter().map(run).collect()))
+        let own = Self::of(self.pool.clone(), self.runs.iter().map(run).collect());
+        debug_assert_eq!(own.len_bytes, self.len_bytes, "both values are the same bytes");
+        Ok(own)
     }
 
-    /// Bytes of files that it has in memory: those that rode in metadata.
+    /// Bytes of files that the value has in memory: those that were inline in metadata.
     pub(super) fn content_bytes(&self) -> usize {
         let bytes = self.runs.iter().filter(|run| matches!(run.source, YankedSource::Bytes(..)));
         bytes.map(|run| usize::try_from(run.len_bytes).expect("bytes in memory")).sum()
     }
 
-    /// Whether it was taken from there.
+    /// Whether the value was taken from this pool.
     pub(super) fn is_of(&self, holder: &Arc<dyn SliceHolder>) -> bool {
         std::ptr::addr_eq(self.pool.as_ptr(), Arc::as_ptr(holder))
     }
@@ -116,58 +137,68 @@ impl YankedSlice {
         self.len_bytes
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the value has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len_bytes == 0
     }
 
-    /// Bytes that are not holes.
+    /// Number of bytes that are not in holes.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {
         let data = self.runs.iter().filter(|run| !matches!(run.source, YankedSource::Hole));
         data.map(|run| run.len_bytes).sum()
     }
 
-    /// Stretches that it is made of: pointers, bytes, holes. Each takes some 50 bytes of memory.
+    /// Number of runs: slices, inline bytes and holes. Each takes some 50 bytes of memory.
     #[must_use]
     pub fn runs(&self) -> usize {
         self.runs.len()
     }
 
-    /// The part of it in a range, cut to its length.
+    /// The part in a range of the value, clipped to its length.
     #[must_use]
     pub fn part(&self, range: Range<u64>) -> YankedSlice {
         let mut at = 0;
         let parts = self.runs.iter().filter_map(|run| {
             let start = at;
             at += run.len_bytes;
-            let (from, to) = (range.start.max(start), range.end.min(at));
+            let from = range.start.max(start);
+            let to = range.end.min(at);
             (from < to).then(|| run.part(from - start, to - start))
         });
-        Self::of(self.pool.clone(), parts.collect())
+        let part = Self::of(self.pool.clone(), parts.collect());
+        let clipped_bytes = range.end.min(self.len_bytes).saturating_sub(range.start);
+        debug_assert_eq!(part.len_bytes, clipped_bytes, "the part is the range, clipped");
+        part
     }
 
-    /// What lies before a place in it, and what from there on.
+    /// The part before the offset `at` in the value, and the part from there on.
     #[must_use]
     pub fn split_at(&self, at: u64) -> (YankedSlice, YankedSlice) {
         (self.part(0..at), self.part(at..u64::MAX))
     }
 
-    /// Values one after the other, as one; `None` for none.
+    /// Joins values, one after the other; `None` if there are none.
     ///
     /// # Errors
-    /// `ForeignSlice` if they are not all of one pool.
+    /// `ForeignSlice` if the values are of several pools.
     pub fn join(parts: &[YankedSlice]) -> Result<Option<YankedSlice>, FsError> {
         let Some(first) = parts.first() else { return Ok(None) };
         if parts.iter().any(|part| !Weak::ptr_eq(&part.pool, &first.pool)) {
             return Err(FsError::ForeignSlice);
         }
         let runs = parts.iter().flat_map(|part| part.runs.iter().map(|run| run.part(0, run.len_bytes)));
-        Ok(Some(Self::of(first.pool.clone(), runs.collect())))
+        let joined = Self::of(first.pool.clone(), runs.collect());
+        debug_assert_eq!(
+            joined.len_bytes,
+            parts.iter().map(|part| part.len_bytes).sum::<u64>(),
+            "the joined value is as long as its parts"
+        );
+        Ok(Some(joined))
     }
 
-    /// Its holds, one after the other; neighbours that are one are given once.
+    /// The holds of the runs, in order. A hold that neighbouring runs share is returned once.
     pub(super) fn holds(&self) -> impl Iterator<Item = &Arc<SliceHold>> {
         let mut last: Option<&Arc<SliceHold>> = None;
         self.runs.iter().filter_map(move |run| {
@@ -178,7 +209,11 @@ impl YankedSlice {
         })
     }
 
-    /// Its pieces at a place in a file, for who has a pin. The end is within what a file may have.
+    /// The value's pieces at the offset `at` of a file. The caller has a pin, and has checked that the end is
+    /// within the largest file.
+    ///
+    /// # Errors
+    /// `LeaseExpired`.
     pub(super) fn pieces(&self, at: u64, now: Timestamp) -> Result<Vec<FilePiece<'_>>, FsError> {
         if self.holds().any(|hold| !hold.is_live(now)) {
             return Err(FsError::LeaseExpired);
@@ -199,19 +234,22 @@ impl YankedSlice {
             offset += run.len_bytes;
             piece
         });
-        Ok(pieces.collect())
+        let pieces: Vec<FilePiece<'_>> = pieces.collect();
+        debug_assert_eq!(offset, at + self.len_bytes, "the pieces are the whole value");
+        Ok(pieces)
     }
 }
 
 impl HeapBytes for YankedSlice {
-    /// Its runs, and the pointers of the hold that it may be the last to have.
+    /// The runs, and the pointers of the hold, which this value may be the last to have.
     fn heap_bytes(&self) -> usize {
         self.runs.len() * (size_of::<YankedRun>() + size_of::<SlicePtr>())
     }
 }
 
 impl Digestible for YankedSlice {
-    /// Where bytes lie is for the store to choose, so two of a length may differ or not: the replay compares them.
+    /// The length alone. The store chooses where bytes are, so pointers do not belong to the answer, and the
+    /// replay compares the bytes.
     fn add_to(&self, state: &mut impl Hasher) {
         self.len_bytes.hash(state);
     }

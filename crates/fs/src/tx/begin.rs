@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //! 1. A transaction's root node equals its record in the transaction's snapshot: `tx_fs` takes both under one
-//!    guard and the node's state (the test `transaction_model`).
+//!    guard and the node's state (`tests::transaction_model`).
 //! 2. After the end of a transaction every call on its filesystem fails with `Ended`: `Drop` ends the store
-//!    under the guard (the test `an_aborted_transaction_leaves_nothing`).
+//!    under the guard (`tests::transactions::an_aborted_transaction_leaves_nothing`).
+//! 3. Only the base begins transactions: they do not nest (assert in `transaction`).
 
 use std::sync::Arc;
 
@@ -22,7 +23,8 @@ use crate::node::{InodeCache, NodeLookup, VersionCounters};
 use crate::op::{CallGate, CallJournal, TransactionCounters};
 use crate::schema::FsSchema;
 
-/// The filesystem as a transaction sees it. All calls of [`Fs`] work there, on nodes that were found there.
+/// The filesystem of one transaction. It has all calls of [`Fs`], for nodes that calls of the same
+/// transaction have returned.
 pub type TxFs<E> = Fs<TxStore<E, FsSchema>>;
 
 /// A transaction. Dropping it aborts it.
@@ -34,18 +36,18 @@ pub struct Transaction<E: Storage> {
 }
 
 impl<E: Storage> Fs<E> {
-    /// Begins a transaction. It sees everything as of now, and its own changes.
+    /// Begins a transaction. It sees the filesystem as it is now, and its own changes.
     ///
     /// # Errors
-    /// None: what is to be read is read by the calls inside.
+    /// None today: nothing is read yet.
     pub fn begin(self: &Arc<Self>) -> Result<Transaction<E>, FsError> {
         self.transaction(|| TxStore::begin(Arc::clone(&self.engine), FsSchema))
     }
 
-    /// Begins a transaction that only reads: everything as of now. It never conflicts.
+    /// Begins a read-only transaction. It sees the filesystem as it is now, and never conflicts.
     ///
     /// # Errors
-    /// None: what is to be read is read by the calls inside.
+    /// None today: nothing is read yet.
     pub fn begin_read_only(self: &Arc<Self>) -> Result<Transaction<E>, FsError> {
         self.transaction(|| TxStore::begin_read_only(Arc::clone(&self.engine), FsSchema))
     }
@@ -54,6 +56,7 @@ impl<E: Storage> Fs<E> {
         self: &Arc<Self>,
         store: impl FnOnce() -> TxStore<E, FsSchema>,
     ) -> Result<Transaction<E>, FsError> {
+        assert!(!self.call_gate.is_transaction(), "only the base begins transactions");
         Ok(Transaction {
             base: Arc::clone(self),
             tx_fs: Arc::new(self.tx_fs(store, Vec::new(), CallJournal::default())),
@@ -62,16 +65,17 @@ impl<E: Storage> Fs<E> {
         })
     }
 
-    /// A filesystem over the store of a transaction, which is made for it; the first inode numbers that it
-    /// gives out are `drawn_before`.
+    /// A filesystem over a new transaction's store. `store` makes the store. New inodes get the numbers
+    /// `drawn_before` first, then others.
     pub(super) fn tx_fs(
         self: &Arc<Self>,
         store: impl FnOnce() -> TxStore<E, FsSchema>,
         drawn_before: Vec<u64>,
         journal: CallJournal<TxFs<E>>,
     ) -> TxFs<E> {
-        // A commit of a transaction changes the root's record before its node, and waits for this guard. All
-        // other changes hold the node's state. So `held` equals the record in the store's snapshot.
+        // A commit of a transaction changes the root's record first and its node later, but it waits for this
+        // guard. All other changes hold the node's state. So `held` equals the record in the store's
+        // snapshot.
         let guard = self.call_gate.enter();
         let held = self.root.state.read();
         let store = store();
@@ -82,7 +86,8 @@ impl<E: Storage> Fs<E> {
         store.note_read(&inode_key(self.volume, ROOT_INO));
         let inode_cache = InodeCache::for_transaction(&self.inode_cache);
         let found = inode_cache.get_or_insert(ROOT_INO, || true, || state);
-        let NodeLookup::Node(root) = found else { unreachable!("a new table holds no other node") };
+        let NodeLookup::Node(root) = found else { unreachable!("a new inode cache has no other node") };
+        debug_assert_eq!(root.ino(), ROOT_INO, "the first node of a transaction is the root");
         let (inodes, bytes) = self.deferred.sums();
         let base = Arc::clone(self);
         Fs {
@@ -113,22 +118,23 @@ impl<E: Storage> Fs<E> {
 }
 
 impl<E: Storage> Transaction<E> {
-    /// The filesystem as this transaction sees it. After the transaction's end, calls on it fail with
-    /// `Ended`.
+    /// The filesystem of this transaction. After the transaction's end, calls on it fail with `Ended`.
     #[must_use]
     pub fn files(&self) -> &Arc<TxFs<E>> {
         &self.tx_fs
     }
 
-    /// Ends the transaction. Nothing has changed; its slices are released.
+    /// Ends the transaction without a commit. The base is unchanged, and the transaction's slices are
+    /// released.
     pub fn abort(self) {}
 }
 
 impl<E: Storage> Drop for Transaction<E> {
     fn drop(&mut self) {
+        // A call that runs on another thread ends first; the next one finds the transaction ended.
         let _guard = self.tx_fs.call_gate.enter();
         self.tx_fs.engine.end();
-        // Nodes hold their table, and the table of a transaction holds its nodes: this ends the circle.
+        // A node refers to its inode cache, and the cache of a transaction to its nodes: this ends the cycle.
         self.tx_fs.inode_cache.drop_tx_nodes();
     }
 }

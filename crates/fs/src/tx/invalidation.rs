@@ -1,4 +1,8 @@
-//! What a commit will change, for those who keep what they were told of the base.
+//! Invalidation: the names and files with another answer after a commit, for programs that cache answers of
+//! the base, like the kernel.
+//!
+//! The mount visits them before the commit and announces them, so that the kernel caches no new answer. After
+//! the commit it has the kernel drop the answers that it cached before.
 
 use std::collections::BTreeSet;
 
@@ -8,25 +12,27 @@ use warpfire_meta::Storage;
 use super::begin::Transaction;
 use crate::error::FsError;
 
-/// Something whose answer changes when a transaction is committed.
+/// A name or a file with another answer after a transaction is committed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Invalidation<'a> {
-    /// A name in the directory with this inode number: it comes, goes, or leads elsewhere; or it only holds
-    /// the record of a file that changes.
+    /// A name in the directory with this inode number. It is made, removed or refers to another file; or the
+    /// record of a file that changes is in it.
     Name(u64, &'a [u8]),
-    /// A file's attributes, extended ones too, or its content. A directory whose names change is among these.
+    /// A file's attributes, extended attributes or content; or a directory in which names change.
     File(u64),
 }
 
 impl<E: Storage> Transaction<E> {
-    /// Visits what has been changed so far: names first, then each file once. What the commit changes is
-    /// among it, and a replay of the calls changes the same. `visit` must not call the transaction.
+    /// Visits everything that the transaction has changed so far: names first, then each file once. The
+    /// commit changes nothing else, and a replay of the calls changes the same. `visit` must not call the
+    /// transaction.
     ///
     /// # Errors
     /// `Damaged` if a change does not decode; `Ended`.
     pub fn visit_changed(&self, visit: &mut dyn FnMut(Invalidation<'_>)) -> Result<(), FsError> {
         let _guard = self.tx_fs.call_gate.enter();
         let engine = &self.tx_fs.engine;
+        // A set, because several keys of one file may have changed.
         let mut files = BTreeSet::new();
         engine.visit_changed(&mut |key| -> Result<(), FsError> {
             match Key::decode(key)? {
@@ -41,7 +47,7 @@ impl<E: Storage> Transaction<E> {
             }
             Ok(())
         })?;
-        // A record that lies in a name does not show in the key whose it is: the node does.
+        // The key of a name does not have the inode number of the record in it. The node of that file has.
         for node in self.tx_fs.inode_cache.tx_nodes() {
             let location = node.state.read().record_key(self.tx_fs.volume, node.ino());
             if location.is_none_or(|key| engine.has_changed(&key)) {

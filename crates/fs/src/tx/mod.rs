@@ -1,27 +1,28 @@
-//! Transactions: any set of changes to any number of files, all of them or none.
+//! Transactions: any set of changes to any number of files, of which all take place or none.
 //!
 //! # Terms
 //! The *base* is the filesystem that everyone sees. A transaction has a filesystem of its own, [`TxFs`], over
 //! a [`TxStore`](warpfire_meta::TxStore): a snapshot of the base's engine with the transaction's changes over
-//! it. Names, nodes and calls there are those of any filesystem, so a transaction reads what it wrote without
-//! a line of code for it.
+//! it. The code of names, nodes and calls is the same for both. So a transaction reads its own changes, and
+//! no code is needed for that.
 //!
-//! This module begins and ends transactions. It uses [`Fs`](crate::Fs) and `op`, and no other module uses it:
-//! to it, a call is an `Operation` that it can replay.
+//! This module begins and ends transactions. It uses [`Fs`](crate::Fs) and `op`, and no other module uses it.
+//! It knows a call only as an `Operation` that it can replay.
 //!
 //! # Invariants
-//! 1. Calls of the base run side by side; a commit of a transaction runs alone (`op/call_gate.rs`,
-//!    `CallGate::enter_exclusive`). So no call sees a part of a transaction, and what a call read is still so
-//!    when it commits.
-//! 2. A commit changes the base only if every recorded call would answer now as it did: either nothing that
-//!    was read has changed, which the engine says, or a replay of the calls has answered the same
-//!    (`replay.rs`). During a replay nothing else changes, so one replay is enough. `commit_changes` asserts
-//!    that the commit is alone.
-//! 3. When a commit has returned, the base's nodes equal their records (`commit.rs`; the test
-//!    `files_that_are_open_outside_show_what_was_committed`).
-//! 4. A file that loses its last name inside becomes an orphan, never nothing: only the base knows who holds
-//!    it. `InodeCache::claim` refuses inside a transaction.
-//! 5. Inode numbers come from the base, each one once: a replay gets the same again (`numbers.rs`).
+//! 1. Calls of the base run side by side, and a commit of a transaction runs alone (assert in
+//!    `CallGate::enter_exclusive`). So no call sees a part of a transaction, and the records that a call has
+//!    read are unchanged when it commits.
+//! 2. A commit changes the base only if every recorded call would answer now as it did. Either the engine
+//!    finds no change of anything that was read, or a replay of the calls gets the same answers
+//!    (`replay.rs`). Nothing else changes during a replay, so one replay is enough (asserts in
+//!    `commit_changes` and `replay`).
+//! 3. When a commit has returned, the base's nodes equal their records
+//!    (`tests::transactions::files_that_are_open_outside_show_what_was_committed`).
+//! 4. A file that loses its last name in a transaction becomes an orphan and is not removed there: only the
+//!    base knows its holders (`InodeCache::claim`; `tests::transactions`).
+//! 5. Inode numbers come from the base, each one once. A replay draws the same numbers again
+//!    (`inode_numbers.rs`).
 //!
 //! ```text
 //!                   ┌── savepoint, roll_back ──┐
@@ -31,9 +32,9 @@
 //!              └── abort, drop ──► aborted     its slices are released
 //! ```
 //!
-//! These do not conflict: the times that the filesystem itself keeps for a directory, and access times, which
-//! reads inside do not renew. So names that others make in a directory do not disturb a transaction that
-//! makes another there.
+//! Two things never conflict. The times of a directory that the filesystem itself keeps: so a transaction may
+//! make a name in a directory while others make other names there. And access times: reads in a transaction
+//! do not renew them.
 
 mod begin;
 mod commit;

@@ -1,11 +1,19 @@
-//! Making a transaction's calls again, over the newest version.
+//! Replay: the calls of a transaction are made again over the newest version of the base.
 //!
 //! # Invariants
-//! 1. A replay answers as the transaction did, call by call, or it is a conflict that names the first call
-//!    that does not: the digests are compared after each (the test
-//!    `a_change_of_what_was_read_is_a_conflict_that_is_named`).
-//! 2. During a replay nothing else changes the base. `replay` asserts that its thread is in the base's gate;
-//!    the caller entered it exclusively.
+//! 1. Each call of a replay answers as it did in the transaction, or the replay ends in a conflict that names
+//!    the first call that does not: digests are compared after each call
+//!    (`tests::transactions::a_change_of_what_was_read_is_a_conflict_that_is_named`).
+//! 2. Nothing else changes the base during a replay: the commit has entered its gate exclusively (assert in
+//!    `replay`).
+//!
+//! ```text
+//!   journal      call 1, digest    call 2, digest    call 3, digest
+//!                   │                 │                 │
+//!   new TxFs     call 1 ── same? ─ call 2 ── same? ─ call 3 ── same? ──► its changes are committed
+//!                             │no              │no              │no
+//!                             └────────────────┴────────────────┴──────► conflict: the call and its path
+//! ```
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +28,7 @@ use crate::node::{NodeRef, RecordLocation};
 use crate::op::{CallJournal, ReplayScene};
 use crate::schema::FsSchema;
 
-/// A transaction's filesystem made anew by a replay. Dropping it ends it.
+/// The filesystem that a replay has made its calls in. Dropping it ends its transaction.
 pub(super) struct ReplayedFs<E: Storage> {
     pub(super) fs: TxFs<E>,
 }
@@ -28,6 +36,7 @@ pub(super) struct ReplayedFs<E: Storage> {
 impl<E: Storage> Drop for ReplayedFs<E> {
     fn drop(&mut self) {
         self.fs.engine.end();
+        // Nodes and inode cache refer to each other: see `Transaction`'s drop.
         self.fs.inode_cache.drop_tx_nodes();
     }
 }
@@ -41,22 +50,28 @@ impl<E: Storage> Transaction<E> {
         assert!(self.base.call_gate.is_entered(), "nothing else changes the base while calls are replayed");
         self.base.transactions.replays.fetch_add(1, Ordering::Relaxed);
         let conflict = |call, path: String| FsError::Conflict { call, path: path.into() };
+        // Without all calls nobody knows whether an answer would change. The first change of anything that
+        // was read is a conflict then.
         let Some(entries) = journal.entries() else { return Err(conflict("read", "/".into())) };
+        tracing::debug!(calls = entries.len(), "transaction replayed");
         let store = || TxStore::begin(Arc::clone(&self.base.engine), FsSchema);
-        // The same inode numbers are drawn again: the program has seen them.
+        // The replay draws the same inode numbers: the program has seen them.
         let fs = self.base.tx_fs(store, self.tx_fs.numbers.drawn(), CallJournal::of_replay());
         let replayed = ReplayedFs { fs };
         let fs = &replayed.fs;
         let mut scene = ReplayScene::default();
         scene.add(fs.root());
         for entry in entries {
+            // The call gets the time that it had, so times that it sets and returns are the same.
             fs.call_gate.set_next_time(entry.at);
             // The call's error is part of its digest. An error before the call, of a node that the scene
             // lacks, leaves no digest: that is a conflict too.
             let _ = entry.operation.replay(fs, &mut scene);
             let mut guard = fs.call_gate.enter();
             let digest = guard.journal().and_then(CallJournal::take_last_digest);
+            // A digest of a yanked value has its length only, so the scene notes whether the bytes differ.
             if digest != Some(entry.digest) || scene.has_other_bytes() {
+                // The path is the one in the transaction's own filesystem: there the program knows it.
                 let (ino, name) = entry.operation.subject();
                 return Err(conflict(entry.operation.name(), self.tx_fs.path_of(ino, name)));
             }
@@ -66,7 +81,9 @@ impl<E: Storage> Transaction<E> {
 }
 
 impl<E: Storage> Fs<E> {
-    /// The path of an inode in use, and of a name or path in it, for people to read.
+    /// A path for messages: of a name in the directory with this inode number, or of the inode itself if
+    /// `name` is empty. A `name` that begins with `/` is a path already. Where the way to the root is not
+    /// known, the path begins with the inode number.
     pub(super) fn path_of(&self, ino: u64, name: &[u8]) -> String {
         let shown = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         if name.first() == Some(&b'/') {
@@ -76,7 +93,10 @@ impl<E: Storage> Fs<E> {
         if !name.is_empty() {
             names.push(shown(name));
         }
-        let (mut at, mut steps) = (ino, 0);
+        // Upwards, from nodes in use only: a message is not worth a read. The bound ends a cycle of damaged
+        // records.
+        let mut at = ino;
+        let mut steps = 0;
         while at != self.root().ino() && steps < DEPTH_MAX {
             let Some((parent, name)) = self.node_in_use(at).as_ref().and_then(dentry_of) else {
                 names.push(format!("<inode {at}>"));
@@ -92,7 +112,7 @@ impl<E: Storage> Fs<E> {
     }
 }
 
-/// The directory that a node is in, and its name there, where the node knows.
+/// The parent directory of a node, and its name there, if the node knows them.
 fn dentry_of(node: &NodeRef) -> Option<(u64, Vec<u8>)> {
     let state = node.state.read();
     match (&state.dentry, &state.location) {

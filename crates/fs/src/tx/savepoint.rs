@@ -1,12 +1,15 @@
-//! Going back to an earlier moment of a transaction.
+//! Savepoints: a transaction rolls back to an earlier moment.
 //!
-//! The write set undoes its changes, and each node gets back the state that it had, so files that are open
-//! inside stay open. What was made since is gone. The calls that were undone stay in the journal: the program
-//! has seen their answers, so a replay makes and undoes them too.
+//! The write set undoes its changes, and each node returns to the state that it had, so files that are open
+//! in the transaction stay open. Files that were made since are gone. The undone calls stay in the journal:
+//! the program has seen their answers, so a replay makes them and undoes them too.
 //!
 //! # Invariants
-//! 1. `Savepoints::live` has the numbers of the savepoints that the transaction can go back to, in the order
-//!    that they were made; going back to one ends those made after it. `savepoint` asserts the order.
+//! 1. `Savepoints::live` has the numbers of the savepoints that the transaction can roll back to, in the
+//!    order in which they were made. Rolling back to one ends the later ones (asserts in `savepoint` and
+//!    `roll_back`).
+//! 2. A transaction keeps every node until it ends, in the order in which it met them. So a savepoint's
+//!    states belong to the first nodes of the list (assert in `undo`).
 
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,16 +23,18 @@ use crate::fs::ROOT_INO;
 use crate::node::{Node, NodeState, PendingTimes, RecordLocation};
 use crate::op::{Digestible, Operation, ReplayScene, Savepoint};
 
+/// The savepoints of one transaction.
 #[derive(Default)]
 pub(super) struct Savepoints {
     live: Vec<u64>,
 }
 
-/// Numbers of savepoints differ between transactions too, so that a savepoint of another one is recognised.
+/// The next savepoint's number. Transactions share the counter, so that a savepoint of another one is
+/// recognised.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl<E: Storage> Transaction<E> {
-    /// This moment, to go back to.
+    /// Marks this moment, to roll back to.
     #[must_use]
     pub fn savepoint(&self) -> Savepoint {
         let mut savepoints = self.savepoints.lock();
@@ -42,17 +47,19 @@ impl<E: Storage> Transaction<E> {
         self.tx_fs.mark_savepoint(number)
     }
 
-    /// Undoes everything since the savepoint, which can be gone back to again. Files that were made since are
-    /// gone, for those too who have them open.
+    /// Undoes everything since the savepoint, which stays valid. Files that were made since are gone: calls
+    /// on their open nodes fail.
     ///
     /// # Errors
-    /// `Invalid` if the transaction has gone back to before the savepoint, or it is another's.
+    /// `Invalid` if the transaction has rolled back to an earlier savepoint since, or the savepoint is of
+    /// another transaction.
     pub fn roll_back(&self, to: &Savepoint) -> Result<(), FsError> {
         let mut savepoints = self.savepoints.lock();
         let Some(at) = savepoints.live.iter().position(|number| *number == to.number) else {
             return Err(FsError::Invalid("the savepoint is past, or of another transaction"));
         };
         savepoints.live.truncate(at + 1);
+        debug_assert!(savepoints.live.is_sorted(), "savepoints are in the order in which they were made");
         self.tx_fs.roll_back_to(to)
     }
 }
@@ -75,6 +82,8 @@ impl<E: Storage> TxFs<E> {
     }
 
     fn undo(&self, to: &Savepoint) -> Result<(), FsError> {
+        assert!(self.call_gate.is_entered(), "no other call of the transaction sees half of it undone");
+        // The records first: the nodes are compared with them below.
         self.engine.roll_back(&to.mark);
         self.deferred.set_sums(to.counts);
         let nodes = self.inode_cache.tx_nodes_with_first_state();
@@ -82,10 +91,10 @@ impl<E: Storage> TxFs<E> {
         for (number, (node, first)) in nodes.into_iter().enumerate() {
             let (state, pending_times) = match (to.states.get(number), first) {
                 (Some(then), _) => then.clone(),
-                // Met after the savepoint. If its record is the one of then again, so is the state that it
-                // was met with.
+                // The transaction met the node after the savepoint. The record is in the state of the
+                // savepoint again, and so the node gets the state that it was met with.
                 (None, Some(first)) if self.is_record_of(&node, &first)? => (*first, PendingTimes::default()),
-                // Made after the savepoint.
+                // The file was made after the savepoint.
                 (None, _) => {
                     let mut state = node.state.read().clone();
                     state.location = RecordLocation::Gone;
@@ -98,7 +107,7 @@ impl<E: Storage> TxFs<E> {
         Ok(())
     }
 
-    /// Whether the node's record is where this state says.
+    /// Whether the node's record is at the location of this state.
     fn is_record_of(&self, node: &Node, state: &NodeState) -> Result<bool, FsError> {
         let Some(key) = state.record_key(self.volume, node.ino()) else { return Ok(false) };
         let mut value = Vec::new();

@@ -1,4 +1,8 @@
-//! Where the content of a file differs between the sides.
+//! The ranges in which the content of a file differs between the sides.
+//!
+//! Pointers are compared first, region by region. That finds every byte that differs, and also bytes that
+//! were written again with the same value. Where the ranges are few and short, their bytes are read and
+//! compared, and only those that differ are listed.
 
 use std::ops::Range;
 
@@ -13,15 +17,16 @@ use super::sides::{DiffSide, DiffSides, SideRecord};
 use super::{ChangedRanges, RANGES_LISTED_MAX};
 use crate::error::FsError;
 
-/// Up to so many bytes, in no more ranges than are told, are read and compared. It is what a small file has at most, so where its bytes are does not show.
+/// Most bytes that are read and compared. It is the largest inline file: promoting one to regions changes
+/// where its bytes are, and must not show in a diff.
 const COMPARED_BYTES_MAX: u64 = 64 << 10;
 
-/// Changed regions of a file that are looked up at a time.
+/// Changed regions of a file that one look-up returns.
 const REGIONS_AT_ONCE: usize = 256;
 
 const REGION: u64 = REGION_BYTES as u64;
 
-/// Ranges that come in order; those that touch become one.
+/// A list of ranges that are added in order. Ranges that touch become one.
 #[derive(Default)]
 struct RangeList {
     last: Option<Range<u64>>,
@@ -30,6 +35,8 @@ struct RangeList {
 
 impl RangeList {
     fn add(&mut self, range: Range<u64>) {
+        debug_assert!(range.start < range.end, "a range is not empty");
+        debug_assert!(self.last.as_ref().is_none_or(|last| last.end <= range.start), "ranges come in order");
         match &mut self.last {
             Some(last) if last.end == range.start => last.end = range.end,
             _ => {
@@ -56,15 +63,22 @@ impl RangeList {
 }
 
 impl<E: Storage> DiffSides<E> {
-    /// Where the bytes of the file are others inside than before, as far as it goes then. The caller has a pin since before it read the records.
+    /// The ranges of the file after the changes in which its bytes differ. The caller has had a pin since
+    /// before it read the records.
+    ///
+    /// # Errors
+    /// `Damaged` if a value does not decode, or bytes cannot be read.
     pub(super) fn differing(
         &self,
         before: &SideRecord,
         after: &SideRecord,
     ) -> Result<ChangedRanges, FsError> {
-        let (before, after) = (before.inode()?, after.inode()?);
+        let before = before.inode()?;
+        let after = after.inode()?;
         let mut ranges = RangeList::default();
         let is_small = |inode: &Inode<'_>| matches!(inode.content, InodeContent::Small(_));
+        // An inline file has its extents in its record, which has changed; no key of region 0 need have. So
+        // region 0 is compared in any case. All others are found by their changed keys.
         let mut next = 0;
         if is_small(&before) || is_small(&after) {
             self.compare_region(&before, &after, 0, &mut ranges)?;
@@ -84,6 +98,7 @@ impl<E: Storage> DiffSides<E> {
                 break;
             }
         }
+        // Only ranges that are all listed can be made exact: the count would be wrong else.
         let found = ranges.finish();
         if found.bytes > COMPARED_BYTES_MAX || found.count > found.ranges.len() as u64 {
             return Ok(found);
@@ -93,6 +108,7 @@ impl<E: Storage> DiffSides<E> {
             let was = self.read(DiffSide::Before, &before, range)?;
             let is = self.read(DiffSide::After, &after, range)?;
             let differs = |(was, is): (&u8, &u8)| was != is;
+            // From the first byte that differs to the last: one range stays one range.
             if let Some(skip) = was.iter().zip(&is).position(differs) {
                 let past = was.iter().zip(&is).rposition(differs).map_or(0, |last| last + 1);
                 exact.add(range.start + skip as u64..range.start + past as u64);
@@ -101,7 +117,7 @@ impl<E: Storage> DiffSides<E> {
         Ok(exact.finish())
     }
 
-    /// Adds where the pointers of a region differ.
+    /// Adds the ranges in which the pointers of a region differ.
     fn compare_region(
         &self,
         before: &Inode<'_>,
@@ -111,9 +127,12 @@ impl<E: Storage> DiffSides<E> {
     ) -> Result<(), FsError> {
         let start = index * REGION;
         let len = after.attrs.size_bytes.saturating_sub(start).min(REGION) as u32;
-        let (mut was, mut is) = (Vec::new(), Vec::new());
+        let mut was = Vec::new();
+        let mut is = Vec::new();
         let was = self.extents(DiffSide::Before, before, index, &mut was)?;
         let is = self.extents(DiffSide::After, after, index, &mut is)?;
+        // Between two neighbouring bounds neither side has an extent that begins or ends, so one comparison
+        // of the sources covers all bytes there.
         let mut bounds: Vec<u32> = was.iter().chain(is.iter()).flat_map(|e| [e.offset, e.end()]).collect();
         bounds.retain(|bound| *bound < len);
         bounds.extend([0, len]);
@@ -127,7 +146,7 @@ impl<E: Storage> DiffSides<E> {
         Ok(())
     }
 
-    /// A region's extents on one side.
+    /// A region's extents on one side. `value` is the buffer for its value.
     fn extents<'a>(
         &self,
         side: DiffSide,
@@ -146,18 +165,20 @@ impl<E: Storage> DiffSides<E> {
         })
     }
 
-    /// Bytes of a range; what the file has none of are zeros.
+    /// The bytes of a range. In holes, and past the end of the file, they are zeros.
     fn read(&self, side: DiffSide, inode: &Inode<'_>, range: &Range<u64>) -> Result<Vec<u8>, FsError> {
         let mut bytes = Vec::new();
         for index in range.start / REGION..range.end.div_ceil(REGION) {
             let start = index * REGION;
-            let (from, to) = (range.start.max(start) - start, range.end.min(start + REGION) - start);
+            let from = (range.start.max(start) - start) as u32;
+            let to = (range.end.min(start + REGION) - start) as u32;
             let mut value = Vec::new();
             let extents = self.extents(side, inode, index, &mut value)?;
-            let (from, to) = (from as u32, to as u32);
             let mut part = vec![0; (to - from) as usize];
             let mut reads: Vec<SliceRead<'_>> = Vec::new();
-            let (mut rest, mut at) = (part.as_mut_slice(), from);
+            // The buffer is zero, and is split at each extent, so that all slices are read in one batch.
+            let mut rest = part.as_mut_slice();
+            let mut at = from;
             for extent in extents.iter().filter(|e| e.offset < to && e.end() > from) {
                 let extent = extent.clip(from, to);
                 let (_, tail) = rest.split_at_mut((extent.offset - at) as usize);
@@ -169,16 +190,18 @@ impl<E: Storage> DiffSides<E> {
                         reads.push((SlicePtr { segment, offset_bytes, len_bytes: extent.len }, place));
                     }
                 }
-                (rest, at) = (tail, extent.end());
+                rest = tail;
+                at = extent.end();
             }
             self.tx_fs().engine.read(&mut reads)?;
             bytes.append(&mut part);
         }
+        debug_assert_eq!(bytes.len() as u64, range.end - range.start, "every byte of the range was read");
         Ok(bytes)
     }
 }
 
-/// Where the bytes of a part are that no extent begins or ends in.
+/// The source of the bytes `from..to`. No extent begins or ends between.
 fn source_at<'a>(extents: &ExtentMap<'a>, from: u32, to: u32) -> ExtentSource<'a> {
     let extents: &[Extent<'a>] = extents.iter().as_slice();
     let number = extents.partition_point(|extent| extent.end() <= from);

@@ -1,21 +1,30 @@
-//! What a commit would change, path by path.
+//! The diff of a transaction: the changes that its commit would make, path by path.
 //!
-//! What the transaction sees is compared with what was there when it began; what others have committed since is in neither. Only what the transaction has
-//! changed is looked at, and nothing of that counts as read.
+//! A diff compares two states of the filesystem. Commits of others since the transaction began are in
+//! neither. A diff looks only at keys that the transaction has changed, and adds nothing to the read set.
 //!
 //! # Terms
-//! The two *sides* are before and inside. A name *goes* if it leads to a file before and not to that file inside, and *comes* the other way round.
-//! A file that was there before and of which a name goes and one comes is *renamed*; a directory's names do not go with it.
+//! The two *sides* are *before*, when the transaction began, and *after*, as the transaction sees it now. A
+//! name is *removed* if it refers to a file before and not to that file after, and *added* the other way
+//! round. A file with a removed name and an added name, of which the transaction did not make the file, is
+//! *renamed*. When a directory is renamed, the names in it are neither removed nor added.
 //!
 //! # Invariants
-//! 1. Two walks, one of each side, visit changed names and those on the way to them, directories before what they hold and names in the order of
-//!    their bytes. So each gives its changes in the order of their paths, and the diff is the merge of both.
-//! 2. A name that goes is told of by the walk of before, by the path that it had; all else by the walk of inside, by the path that it will have.
-//! 3. A file of several names is compared where the walk meets it first.
-//! 4. In memory are the ways to directories that have changed, names of files that were moved and files of several names (`survey.rs`): never what is made
-//!    or deleted.
+//! 1. Two walks, one of each side, visit changed names and the names on the way to them: directories before
+//!    their names, and names in the order of their bytes (assert in `SideWalk::step`). So each walk lists its
+//!    changes in the order of their paths, and the diff merges the two lists.
+//! 2. The walk of the before side lists removed names by their old path. The walk of the after side lists
+//!    everything else by its new path (`tests::diff::model`).
+//! 3. A file of several names is compared once: where the walk meets it first (`Survey::reported`).
+//! 4. The memory that a diff takes depends on changed directories, moved files and files of several names
+//!    (`survey.rs`), never on the number of files that were made or removed.
 //!
-//! What is changed inside while a diff is read may be in it or not.
+//! ```text
+//!   changed keys ──► Survey ─┬─► before: deleted ───────────────────────────┬──► PathChange, by path
+//!                            └─► after: created, renamed, linked, changed ──┘
+//! ```
+//!
+//! A change that the transaction makes while its diff is read may be missing from the diff.
 
 mod content;
 mod sides;
@@ -36,56 +45,59 @@ use sides::{DiffSide, DiffSides};
 use survey::Survey;
 use walk::{DiffContext, SideWalk};
 
-/// Ranges of a file that a [`PathChange`] tells; it counts all.
+/// Most ranges of a file that a [`PathChange`] lists; it counts all.
 pub const RANGES_LISTED_MAX: usize = 16;
 
-/// Extended attributes of a file that a [`PathChange`] names; it counts all.
+/// Most extended attributes of a file that a [`PathChange`] lists; it counts all.
 pub const XATTRS_LISTED_MAX: usize = 16;
 
 /// One path that a commit would change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PathChange {
-    /// Where, from the root: of a name that goes where it was, else where it will be.
+    /// The path from the root: the old one of a name that is removed, else the new one.
     pub path: PathBuf,
-    /// What happens to the name.
+    /// The change of the name.
     pub kind: ChangeKind,
-    /// What the file was; `None` if it is made. A directory's times are as far as someone has set them.
+    /// The old attributes; `None` if the file is made. Of a directory's times only those that a call has set
+    /// are current.
     pub before: Option<Attr>,
-    /// What it will be; `None` if its name goes.
+    /// The new attributes; `None` if the name is removed. A directory's times are as in `before`.
     pub after: Option<Attr>,
-    /// Where its content will be another one.
+    /// The ranges in which its content changes.
     pub data: ChangedRanges,
-    /// Extended attributes that come, go, or get another value: how many, and the names of the first.
+    /// Extended attributes that are added, removed or changed: how many, and the names of the first.
     pub xattrs: (u64, Vec<OsString>),
 }
 
-/// What happens to a name.
+/// The change of a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ChangeKind {
     /// A new file, or directory, or anything else.
     Created,
-    /// The name goes, and the file with it if it was the last.
+    /// The name is removed, and the file with it if the name was its last.
     Deleted,
-    /// The name comes, and this one of the same file goes.
+    /// The name is added, and this old name of the same file is removed.
     Renamed(PathBuf),
-    /// One more name of a file, of which another is this, if one is known.
+    /// One more name of a file, and another name of it, if one is known.
     Linked(Option<PathBuf>),
     /// The name stays; the file is changed.
     Changed,
 }
 
-/// Parts of a file that differ, in bytes of what it will be. Up to 64 KiB in few ranges are compared byte by byte; of more, what was written anew differs.
+/// Ranges of a file that differ, in bytes of its new content. Up to 64 KiB in up to [`RANGES_LISTED_MAX`]
+/// ranges are compared byte by byte. In larger changes every byte that was written counts, also one with the
+/// same value.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ChangedRanges {
-    /// How many bytes.
+    /// Number of bytes in all ranges.
     pub bytes: u64,
-    /// In how many ranges.
+    /// Number of ranges.
     pub count: u64,
-    /// The first of them.
+    /// The first ranges.
     pub ranges: Vec<Range<u64>>,
 }
 
-/// Something that is said of a file.
+/// A property of a file that a diff compares.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Aspect {
     /// Content.
@@ -96,16 +108,17 @@ pub enum Aspect {
     Mode,
     /// Owner or group.
     Owner,
-    /// When content was changed; of a directory, when someone has set it.
+    /// Time of the last change of content; of a directory, only a time that a call has set.
     ModifiedTime,
-    /// When it was read, when someone has set it.
+    /// Time of the last access: only one that a call has set.
     AccessTime,
     /// Extended attributes.
     Xattrs,
 }
 
 impl PathChange {
-    /// What differs between `before` and `after`; nothing of a file that is made, and of a name that goes.
+    /// The properties that differ between `before` and `after`; none for a file that is made or a name that
+    /// is removed.
     #[must_use]
     pub fn aspects(&self) -> Vec<Aspect> {
         let (Some(before), Some(after)) = (&self.before, &self.after) else { return Vec::new() };
@@ -122,8 +135,9 @@ impl PathChange {
     }
 }
 
-/// The changes of a transaction, in the order of their paths: directories before what they hold, names in the order of their bytes. Of one path the file that
-/// goes is before the one that comes. After an error there is nothing.
+/// The changes of a transaction, in the order of their paths: directories before their names, names in the
+/// order of their bytes. Of one path, the file that is removed comes before the file that takes its name.
+/// After an error the iterator ends.
 pub struct Diff<E: Storage> {
     sides: DiffSides<E>,
     survey: Survey,
@@ -132,7 +146,7 @@ pub struct Diff<E: Storage> {
     failed: bool,
 }
 
-/// A walk and the change that it has come to.
+/// A walk and the next change of its side.
 struct SideCursor {
     walk: SideWalk,
     next: Option<PathChange>,
@@ -146,7 +160,8 @@ impl SideCursor {
 }
 
 impl<E: Storage> Transaction<E> {
-    /// What a commit would change now; whether it would conflict is not looked at. All changed names are looked at first, the rest as the diff is read.
+    /// The changes that a commit would make now. The diff does not check whether the commit would conflict.
+    /// This call reads all changed names; the iterator reads the rest.
     ///
     /// # Errors
     /// `Damaged` if a record does not decode; `Ended`.
@@ -156,7 +171,7 @@ impl<E: Storage> Transaction<E> {
 }
 
 impl<E: Storage> Diff<E> {
-    /// As [`Transaction::diff`], for who has only what [`Transaction::files`] gives.
+    /// As [`Transaction::diff`], for a caller that has only [`Transaction::files`].
     ///
     /// # Errors
     /// As there.
@@ -172,6 +187,7 @@ impl<E: Storage> Diff<E> {
             after: cursor(DiffSide::After),
             failed: false,
         };
+        // The root has no name, so no walk visits it. Its own change comes first.
         let mut pair = DiffContext { sides: &diff.sides, survey: &mut diff.survey };
         diff.before.step(&mut pair)?;
         diff.after.next = pair.root()?;
@@ -189,6 +205,7 @@ impl<E: Storage> Iterator for Diff<E> {
         if self.failed {
             return None;
         }
+        // At equal paths before is first: a name is removed and then taken by another file.
         let goes_first = match (&self.before.next, &self.after.next) {
             (Some(before), Some(after)) => !walk::is_after(&before.path, &after.path),
             (before, _) => before.is_some(),

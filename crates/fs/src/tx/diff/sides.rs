@@ -1,4 +1,4 @@
-//! Reading both sides of a transaction, without counting as a reader.
+//! Reading both sides of a transaction. Nothing that is read here goes into the transaction's read set.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -17,19 +17,20 @@ use crate::node::NameBuf;
 /// A name, by its directory.
 pub(super) type DentryId = (u64, NameBuf);
 
+/// One of the two states that a diff compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum DiffSide {
-    /// What was there when the transaction began.
+    /// The base when the transaction began.
     Before,
-    /// What it sees.
+    /// The transaction's view of it now.
     After,
 }
 
-/// A file's record.
+/// A file's record on one side.
 pub(super) struct SideRecord {
     pub(super) ino: u64,
     pub(super) kind: FileKind,
-    /// Whether it is at its own key: of directories, and files that have, or had, several names.
+    /// Whether the record is at its own key: that of a directory, or of a file that has or had several names.
     pub(super) is_own: bool,
     bytes: Vec<u8>,
 }
@@ -43,13 +44,13 @@ impl SideRecord {
         Ok(attr_of(self.ino, &self.inode()?.attrs))
     }
 
-    /// Whether it may have several names.
+    /// Whether the file may have several names.
     pub(super) fn is_shared(&self) -> bool {
         self.is_own && self.kind != FileKind::Directory
     }
 }
 
-/// A transaction's inside, and what lies below it.
+/// A transaction's filesystem, for reading both sides.
 pub(super) struct DiffSides<E: Storage>(Arc<TxFs<E>>);
 
 impl<E: Storage> DiffSides<E> {
@@ -69,7 +70,10 @@ impl<E: Storage> DiffSides<E> {
         self.0.root().ino()
     }
 
-    /// While it lives, slices that records name stay.
+    /// A pin. While it lives, the slices that records name stay where they are.
+    ///
+    /// # Errors
+    /// As pinning in the store.
     pub(super) fn pin(&self) -> Result<Pin, FsError> {
         Ok(self.0.engine.pin()?)
     }
@@ -86,7 +90,7 @@ impl<E: Storage> DiffSides<E> {
         })
     }
 
-    /// Keys that have been changed, in order, at most `max`.
+    /// Keys that the transaction has changed, in order, at most `max`.
     pub(super) fn changed(
         &self,
         start: &[u8],
@@ -96,24 +100,25 @@ impl<E: Storage> DiffSides<E> {
         Ok(self.0.engine.changed_keys(KeyRange { start, end }, max)?)
     }
 
-    /// The inode that a name leads to.
+    /// The inode that a name refers to.
     pub(super) fn leads_to(&self, side: DiffSide, dir: u64, name: &[u8]) -> Result<Option<u64>, FsError> {
         let mut value = Vec::new();
         let there = self.get(side, &dentry_key(self.volume(), dir, name), &mut value)?;
         Ok(if there { Some(Dentry::decode(&value)?.ino()) } else { None })
     }
 
-    /// The record that a name leads to.
+    /// The record of the file that a name refers to.
     pub(super) fn find(&self, side: DiffSide, dir: u64, name: &[u8]) -> Result<Option<SideRecord>, FsError> {
         let mut bytes = Vec::new();
         if !self.get(side, &dentry_key(self.volume(), dir, name), &mut bytes)? {
             return Ok(None);
         }
         let dentry = Dentry::decode(&bytes)?;
-        let (ino, kind) = (dentry.ino(), dentry.kind());
+        let ino = dentry.ino();
+        let kind = dentry.kind();
         match dentry {
             Dentry::Embedded(_) => Ok(Some(SideRecord { ino, kind, is_own: false, bytes })),
-            // Not there only if it went after its name was read.
+            // It may be missing only if the transaction removed it after its name was read.
             Dentry::Reference(..) => self.own(side, ino),
         }
     }
@@ -128,7 +133,8 @@ impl<E: Storage> DiffSides<E> {
         Ok(Some(SideRecord { ino, kind, is_own: true, bytes }))
     }
 
-    /// Where a directory is; `None` if it is not on this side, or the root.
+    /// The parent of a directory and its name there; `None` for the root, and for one that is not on this
+    /// side.
     pub(super) fn dentry_of(&self, side: DiffSide, dir: u64) -> Result<Option<DentryId>, FsError> {
         if dir == self.root() {
             return Ok(None);
@@ -141,14 +147,16 @@ impl<E: Storage> DiffSides<E> {
         Ok(dentry)
     }
 
-    /// A name that a file of several names had when the transaction met it.
+    /// A name that a file of several names had when the transaction met it, if it is known.
     pub(super) fn known_dentry(&self, ino: u64) -> Option<DentryId> {
         self.0.node_in_use(ino)?.state.read().dentry.clone()
     }
 
     /// The path of a name; `None` if it is not on this side.
     pub(super) fn path_of(&self, side: DiffSide, dentry: &DentryId) -> Result<Option<PathBuf>, FsError> {
-        let (mut dir, mut names) = (dentry.0, vec![dentry.1.clone()]);
+        // Upwards to the root. The bound ends a cycle of damaged records.
+        let mut dir = dentry.0;
+        let mut names = vec![dentry.1.clone()];
         while dir != self.root() && names.len() < DEPTH_MAX as usize {
             let Some((parent, name)) = self.dentry_of(side, dir)? else { return Ok(None) };
             names.push(name);
@@ -163,7 +171,7 @@ impl<E: Storage> DiffSides<E> {
     }
 }
 
-/// The name of a directory's entry that a key is.
+/// The directory and name of a key, if it is the key of a name.
 pub(super) fn name_of(key: &[u8]) -> Result<Option<DentryId>, FsError> {
     Ok(match Key::decode(key)? {
         Key::Dentry(_, dir, name) => Some((dir, name.into())),

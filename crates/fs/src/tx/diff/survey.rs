@@ -1,9 +1,14 @@
-//! What has to be known of all changes before the first can be told.
+//! The survey: facts about all changes that a diff needs before it can list the first.
+//!
+//! # Terms
+//! A *way* is a name that a walk has to visit although the name itself has not changed: it refers to a
+//! changed directory, or to a directory on the way to one.
 //!
 //! # Invariants
-//! 1. `ways` of a side has each name there that leads to a changed directory, or to a directory on the way to one; inside also a name of each file of
-//!    several names that has changed, unless a changed name leads there.
-//! 2. `moved` has each file that was there before and of which a name comes, with all its names that come, and that go.
+//! 1. `ways` has the ways of each side. The after side also has a name of each changed file of several names,
+//!    unless a changed name refers to the file (`tests::diff::model`).
+//! 2. `moved` has each file that the transaction did not make and that has an added name, with all its added
+//!    and removed names, in order (assert in `find_sources`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -16,43 +21,46 @@ use super::sides::{DentryId, DiffSide, DiffSides, name_of};
 use crate::error::FsError;
 use crate::limits::PAGE_BYTES;
 
-/// Changed keys, or names, that are looked up at a time.
+/// Changed keys, or names, that one look-up returns.
 const KEYS_AT_ONCE: usize = 1024;
 
+/// The facts, by inode number and by name.
 #[derive(Default)]
 pub(super) struct Survey {
     ways: [BTreeSet<DentryId>; 2],
     moved: BTreeMap<u64, MovedFile>,
-    /// Files of several names that have been told of, with the path.
+    /// Files of several names that the diff has listed, with the path at which it did.
     pub(super) reported: BTreeMap<u64, PathBuf>,
 }
 
-/// Names of a file that was there before, in order.
+/// Names of a file that the transaction did not make, in order.
 #[derive(Default)]
 pub(super) struct MovedFile {
     removed: Vec<DentryId>,
     added: Vec<DentryId>,
+    /// A name that was changed and refers to the file on both sides.
     stays: Option<DentryId>,
 }
 
 impl MovedFile {
-    /// The name in whose place this one, which comes, is.
+    /// The removed name that an added name replaces. The first removed name is paired with the first added
+    /// name, and so on.
     pub(super) fn renamed_from(&self, to: &DentryId) -> Option<&DentryId> {
         let number = self.added.binary_search(to).ok()?;
         self.removed.get(number)
     }
 
-    /// Whether another name is in the place of this one, which goes.
+    /// Whether an added name replaces this removed name.
     pub(super) fn is_renamed(&self, from: &DentryId) -> bool {
         self.removed.binary_search(from).is_ok_and(|number| number < self.added.len())
     }
 
-    /// A name that the file had before.
+    /// A name of the file on the before side.
     pub(super) fn had(&self) -> Option<&DentryId> {
         self.stays.as_ref().or(self.removed.first())
     }
 
-    /// Names that the file has inside, as far as they are known here.
+    /// Names of the file on the after side, as far as they are known here.
     pub(super) fn has(&self) -> impl Iterator<Item = &DentryId> {
         self.stays.iter().chain(&self.added)
     }
@@ -63,7 +71,8 @@ impl Survey {
         let mut survey = Survey::default();
         let mut shared = BTreeSet::new();
         let mut last_dir = 0;
-        // Inodes come before names.
+        // Keys of inodes come before keys of names. So `shared` is complete when the first name is visited,
+        // and loses each file that a changed name refers to: the walk meets those without help.
         each_changed(sides, &mut |key| {
             match Key::decode(key)? {
                 Key::Inode(_, ino) => match sides.own(DiffSide::After, ino)? {
@@ -95,12 +104,12 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Which file that was there before this is, if one of its names comes.
+    /// The names of a file that the transaction did not make and that has an added name.
     pub(super) fn moved(&self, ino: u64) -> Option<&MovedFile> {
         self.moved.get(&ino)
     }
 
-    /// The first name of a directory after `last` that is on the way to something.
+    /// The first way in a directory after the name `last`.
     pub(super) fn next_way(&self, side: DiffSide, dir: u64, last: &Option<DentryId>) -> Option<&DentryId> {
         let start = match last {
             Some(dentry) => Bound::Excluded(dentry),
@@ -109,6 +118,7 @@ impl Survey {
         self.ways[side as usize].range((start, Bound::Unbounded)).next().filter(|dentry| dentry.0 == dir)
     }
 
+    /// Adds the names from the root to a directory.
     fn add_way<E: Storage>(
         &mut self,
         sides: &DiffSides<E>,
@@ -118,13 +128,14 @@ impl Survey {
         while let Some(dentry) = sides.dentry_of(side, dir)? {
             dir = dentry.0;
             if !self.ways[side as usize].insert(dentry) {
+                // The rest of the way is there since this name was added.
                 break;
             }
         }
         Ok(())
     }
 
-    /// Finds the names that files had of which a name comes.
+    /// Finds the removed names of files with an added name.
     fn find_sources<E: Storage>(&mut self, sides: &DiffSides<E>) -> Result<(), FsError> {
         if self.moved.is_empty() {
             return Ok(());
@@ -140,12 +151,18 @@ impl Survey {
                 }
             }
             Ok(())
-        })
+        })?;
+        debug_assert!(
+            self.moved.values().all(|moved| moved.added.is_sorted() && moved.removed.is_sorted()),
+            "changed names are visited in order"
+        );
+        Ok(())
     }
 
-    /// Finds a name of each of these files, to which no changed name leads.
+    /// Finds a name of each of these files. No changed name refers to them.
     fn find_names<E: Storage>(&mut self, sides: &DiffSides<E>, files: BTreeSet<u64>) -> Result<(), FsError> {
-        let (mut found, mut unnamed) = (Vec::new(), BTreeSet::new());
+        let mut found = Vec::new();
+        let mut unnamed = BTreeSet::new();
         for ino in files {
             match sides.known_dentry(ino) {
                 Some(dentry) if sides.leads_to(DiffSide::After, dentry.0, &dentry.1)? == Some(ino) => {
@@ -154,7 +171,8 @@ impl Survey {
                 _ => _ = unnamed.insert(ino),
             }
         }
-        // The transaction has met these by names that it has taken away since. What others there are only the names say.
+        // The transaction met these files by names that it has removed since. Only a search of all names
+        // finds the others.
         search(sides, unnamed, &mut found)?;
         for dentry in found {
             self.add_way(sides, DiffSide::After, dentry.0)?;
@@ -174,6 +192,7 @@ fn each_changed<E: Storage>(
     loop {
         let keys = sides.changed(&start, Some(&end), KEYS_AT_ONCE)?;
         keys.iter().try_for_each(|key| visit(key))?;
+        debug_assert!(keys.is_sorted(), "changed keys come in order");
         let Some(last) = keys.last().filter(|_| keys.len() == KEYS_AT_ONCE) else { return Ok(()) };
         start.clear();
         start.extend_from_slice(last);
@@ -181,12 +200,13 @@ fn each_changed<E: Storage>(
     }
 }
 
-/// Looks through all names for one of each of these files.
+/// Searches all names for one of each of these files, and adds it to `found`.
 fn search<E: Storage>(
     sides: &DiffSides<E>,
     mut files: BTreeSet<u64>,
     found: &mut Vec<DentryId>,
 ) -> Result<(), FsError> {
+    // Of one page at a time, without the read set: see `peek_range`. It ends when each file has a name.
     let mut start = dentry_range(sides.volume(), 1).0;
     let end = xattr_range(sides.volume(), 0).0;
     let mut page = ScanPage::default();

@@ -1,4 +1,4 @@
-//! A walk of one side along what has changed.
+//! The walk of one side along changed names.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -12,7 +12,7 @@ use super::survey::{MovedFile, Survey};
 use super::{ChangeKind, ChangedRanges, PathChange, XATTRS_LISTED_MAX};
 use crate::error::FsError;
 
-/// Where a walk is.
+/// The position of a walk.
 pub(super) struct SideWalk {
     side: DiffSide,
     /// The directories from the root on, the innermost last.
@@ -21,15 +21,18 @@ pub(super) struct SideWalk {
     path: Vec<u8>,
 }
 
+/// A directory on the walk's way from the root.
 struct WalkLevel {
     dir: u64,
+    /// Length of the directory's own path.
     path_len: usize,
+    /// The name in it that was visited last.
     last: Option<DentryId>,
 }
 
-/// Whether a path is visited after another.
+/// Whether a walk visits a path after another.
 pub(super) fn is_after(path: &Path, other: &Path) -> bool {
-    // Names are compared one by one: what is between them is less than any byte of a name.
+    // Names are compared one by one: the separator counts as less than any byte of a name.
     let order = |path: &Path| -> Vec<u8> {
         let bytes = path.as_os_str().as_bytes();
         bytes.iter().map(|byte| if *byte == b'/' { 0 } else { *byte }).collect()
@@ -42,7 +45,7 @@ impl SideWalk {
         SideWalk { side, levels: vec![WalkLevel { dir: root, path_len: 0, last: None }], path: Vec::new() }
     }
 
-    /// Goes on to the next change of this side.
+    /// Walks on to the next change of this side; `None` at the end.
     pub(super) fn step<E: Storage>(
         &mut self,
         pair: &mut DiffContext<'_, E>,
@@ -52,6 +55,10 @@ impl SideWalk {
                 self.levels.pop();
                 continue;
             };
+            debug_assert!(
+                level.last.as_ref().is_none_or(|last| *last < dentry),
+                "names are visited in order"
+            );
             self.path.truncate(level.path_len);
             self.path.push(b'/');
             self.path.extend_from_slice(&dentry.1);
@@ -60,6 +67,7 @@ impl SideWalk {
                 DiffSide::Before => pair.look_before(&dentry, &self.path)?,
                 DiffSide::After => pair.look_after(&dentry, &self.path)?,
             };
+            // The directory's own change is listed before the names in it.
             if let Some(dir) = visit.dir {
                 self.levels.push(WalkLevel { dir, path_len: self.path.len(), last: None });
             }
@@ -71,22 +79,22 @@ impl SideWalk {
     }
 }
 
-/// What is at a name.
+/// The result of the visit of one name.
 #[derive(Default)]
 struct NameVisit {
     change: Option<PathChange>,
-    /// The directory that it leads to.
+    /// The directory that the name refers to, to walk into.
     dir: Option<u64>,
 }
 
-/// Both sides, and what is known of their changes.
+/// Both sides and their survey.
 pub(super) struct DiffContext<'a, E: Storage> {
     pub(super) sides: &'a DiffSides<E>,
     pub(super) survey: &'a mut Survey,
 }
 
 impl<E: Storage> DiffContext<'_, E> {
-    /// What has changed of the root itself.
+    /// The change of the root directory itself.
     pub(super) fn root(&mut self) -> Result<Option<PathChange>, FsError> {
         let ino = self.sides.root();
         let before = self.sides.own(DiffSide::Before, ino)?;
@@ -96,7 +104,7 @@ impl<E: Storage> DiffContext<'_, E> {
         }
     }
 
-    /// The first name of a directory after `last` that has changed, or is on the way to something that has.
+    /// The first name of a directory after `last` that has changed or is a way.
     fn next_name(
         &self,
         side: DiffSide,
@@ -116,7 +124,7 @@ impl<E: Storage> DiffContext<'_, E> {
         Ok(changed.into_iter().chain(way).min())
     }
 
-    /// The walk of before tells of names that go.
+    /// Visits a name on the walk of the before side, which lists removed names.
     fn look_before(&mut self, dentry: &DentryId, path: &[u8]) -> Result<NameVisit, FsError> {
         let (dir, name) = dentry;
         let Some(record) = self.sides.find(DiffSide::Before, *dir, name)? else {
@@ -130,9 +138,17 @@ impl<E: Storage> DiffContext<'_, E> {
         Ok(visit)
     }
 
-    /// The walk of inside tells of names that come, and of files that change.
+    /// Visits a name on the walk of the after side, which lists added names and changed files.
+    ///
+    /// ```text
+    ///   1. the transaction made the file      created, or linked at its second name
+    ///   2. the name referred to it before     changed, at the first name that the walk meets
+    ///   3. a removed name is paired with it   renamed
+    ///   4. else                               linked
+    /// ```
     fn look_after(&mut self, dentry: &DentryId, path: &[u8]) -> Result<NameVisit, FsError> {
         let (dir, name) = dentry;
+        // Before the records are read: comparing content reads the slices that they name.
         let _pin = self.sides.pin()?;
         let Some(record) = self.sides.find(DiffSide::After, *dir, name)? else {
             return Ok(NameVisit::default());
@@ -142,17 +158,20 @@ impl<E: Storage> DiffContext<'_, E> {
         if record.is_shared() && first.is_none() {
             self.survey.reported.insert(record.ino, path_buf(path));
         }
+        // Case 1.
         if self.sides.is_new(record.ino) {
             let kind = first.map_or(ChangeKind::Created, |first| ChangeKind::Linked(Some(first)));
             return Ok(visit(Some(new_change(path, kind, None, Some(record.attr()?)))));
         }
         let before = self.sides.find(DiffSide::Before, *dir, name)?.filter(|before| before.ino == record.ino);
+        // Case 2.
         if before.is_some() {
             return Ok(visit(match first {
                 None => self.change_if_any(path, ChangeKind::Changed, before, &record)?,
                 Some(_) => None,
             }));
         }
+        // Cases 3 and 4.
         let moved = self.survey.moved(record.ino);
         let from = moved.and_then(|moved| moved.renamed_from(dentry));
         let kind = match from.map(|from| self.sides.path_of(DiffSide::Before, from)).transpose()?.flatten() {
@@ -160,6 +179,7 @@ impl<E: Storage> DiffContext<'_, E> {
             None => ChangeKind::Linked(self.other_name(dentry, record.ino)?),
         };
         if first.is_some() {
+            // The file's own change was listed at another name: here both sides are the same.
             let attr = Some(record.attr()?);
             return Ok(visit(Some(new_change(path, kind, attr, attr))));
         }
@@ -171,7 +191,7 @@ impl<E: Storage> DiffContext<'_, E> {
         Ok(visit(Some(self.compare(path, kind, before, &record)?)))
     }
 
-    /// The path of another name that a file has inside.
+    /// The path of another name of a file on the after side, if one is known.
     fn other_name(&self, dentry: &DentryId, ino: u64) -> Result<Option<PathBuf>, FsError> {
         let moved = self.survey.moved(ino).into_iter().flat_map(MovedFile::has).cloned();
         for other in moved.chain(self.sides.known_dentry(ino)).filter(|other| other != dentry) {
@@ -200,8 +220,9 @@ impl<E: Storage> DiffContext<'_, E> {
         before: Option<SideRecord>,
         after: &SideRecord,
     ) -> Result<PathChange, FsError> {
-        // A record that is not there any more has been changed meanwhile.
+        // The old record is missing only if the transaction has changed the name since the walk read it.
         let Some(before) = before else { return Ok(new_change(path, kind, None, Some(after.attr()?))) };
+        debug_assert_eq!(before.ino, after.ino, "a file is compared with itself");
         let mut change = new_change(path, kind, Some(before.attr()?), Some(after.attr()?));
         if after.kind == FileKind::Regular {
             change.data = self.sides.differing(&before, after)?;
@@ -210,12 +231,14 @@ impl<E: Storage> DiffContext<'_, E> {
         Ok(change)
     }
 
-    /// Extended attributes that differ.
+    /// The number of extended attributes that differ, and the names of the first.
     fn xattrs(&self, ino: u64) -> Result<(u64, Vec<OsString>), FsError> {
         let (start, end) = xattr_range(self.sides.volume(), ino);
-        let (mut count, mut names) = (0, Vec::new());
-        let (mut before, mut after) = (Vec::new(), Vec::new());
-        // As many as a list of names has room for at most.
+        let mut count = 0;
+        let mut names = Vec::new();
+        let mut before = Vec::new();
+        let mut after = Vec::new();
+        // All at once: a file has no more of them than its list of names has room for.
         for key in self.sides.changed(&start, Some(&end), usize::MAX)? {
             let Key::Xattr(_, _, name) = Key::decode(&key)? else { continue };
             let was = self.sides.get(DiffSide::Before, &key, &mut before)?;
@@ -245,6 +268,7 @@ fn new_change(
     before: Option<crate::attrs::Attr>,
     after: Option<crate::attrs::Attr>,
 ) -> PathChange {
-    let (data, xattrs) = (ChangedRanges::default(), (0, Vec::new()));
+    let data = ChangedRanges::default();
+    let xattrs = (0, Vec::new());
     PathChange { path: path_buf(path), kind, before, after, data, xattrs }
 }
