@@ -36,7 +36,7 @@ fn a_full_pool_says_so_and_deleting_makes_room() {
     assert!(matches!(fs.write(&ROOT, &node, Position::End, &[2; 30_000]), Err(FsError::NoSpace)));
     assert!(matches!(fs.write(&ROOT, &node, Position::End, &[2; 300_000]), Err(FsError::NoSpace)));
     assert!(matches!(fs.fallocate(&ROOT, &node, AllocMode::Allocate, 0, 1 << 40), Err(FsError::NoSpace)));
-    assert_eq!(fs.getattr(&node), before, "what failed has changed nothing");
+    assert_eq!(fs.getattr(&node), before, "calls that failed have changed nothing");
     fs.fallocate(&ROOT, &node, AllocMode::PunchHole, 0, 100).unwrap();
     fs.truncate(&ROOT, &node, 10).unwrap();
     drop(node);
@@ -49,7 +49,7 @@ fn a_full_pool_says_so_and_deleting_makes_room() {
     check(&*engine, "after the flood");
 }
 
-/// Every call that there is, on whatever a directory holds. Results do not matter; that there is one does.
+/// Makes every call on everything in a directory. Any result is right; a panic is not.
 fn try_everything(fs: &super::TestFs, draw: &mut TestRandom) {
     let mut todo = vec![fs.root()];
     let mut seen = 0;

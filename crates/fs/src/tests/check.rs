@@ -1,4 +1,4 @@
-//! An independent reading of a whole store: every record decodes and all of them agree.
+//! An independent check of a whole store: every record decodes, and all records agree.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use warpfire_meta::{Direction, KeyRange, ScanPage, Storage};
 struct CheckedInode {
     kind: FileKind,
     links: u32,
-    /// Allocated bytes, if they are in regions.
+    /// Allocated bytes, if the extents are in regions.
     in_regions: Option<u64>,
     /// A directory's parent and name.
     place: Option<(u64, Vec<u8>)>,
@@ -31,7 +31,7 @@ struct CheckedTree {
     next_ino: u64,
 }
 
-/// Panics with what is wrong.
+/// Checks a store. Panics with the first fault.
 pub(crate) fn check<E: Storage>(engine: &E, what: &str) {
     let mut seen = CheckedTree::default();
     let snapshot = engine.snapshot();

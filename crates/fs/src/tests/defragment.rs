@@ -1,4 +1,5 @@
-//! Files in many small pieces: when their pieces are written next to each other, and when they are left alone.
+//! Files in many small pieces: when their pieces are written next to each other, and when they are left
+//! alone.
 
 use std::sync::Arc;
 
@@ -18,10 +19,11 @@ fn make<E: Storage>(fs: &Fs<E>, name: &[u8]) -> NodeRef {
     fs.create(&ROOT, &fs.root(), name, NewMode::exact(0o644)).unwrap()
 }
 
-/// A file of pieces of another, in an order that is not theirs; and its bytes.
+/// A file that is made of pieces of another in a shuffled order, and its bytes.
 fn shredded(fs: &Fs<LogEngine>, len: usize, piece: usize) -> (NodeRef, Vec<u8>) {
     let bytes: Vec<u8> = (0..len).map(|i| (i / 251) as u8 ^ (i % 251) as u8).collect();
-    let (source, target) = (make(fs, b"source"), make(fs, b"target"));
+    let source = make(fs, b"source");
+    let target = make(fs, b"target");
     fs.write(&ROOT, &source, Position::End, &bytes).unwrap();
     let count = len / piece;
     let order: Vec<usize> = (0..count).map(|n| n * 3 % count).collect();
@@ -32,7 +34,7 @@ fn shredded(fs: &Fs<LogEngine>, len: usize, piece: usize) -> (NodeRef, Vec<u8>) 
     (target, shown)
 }
 
-/// Reads a file in steps, and says how many slices that took.
+/// Reads a file in steps. Returns the number of slices that the log read.
 fn read(fs: &Fs<LogEngine>, node: &NodeRef, expected: &[u8], step: usize) -> u64 {
     let before = fs.engine().log().counters().reads;
     let mut bytes = vec![0; step];
@@ -58,9 +60,9 @@ fn a_file_of_small_pieces_is_read_as_one_piece_after_it_was_read_once() {
     assert_eq!(fs.defragment_counts(), defragmented, "once is enough");
     let after = fs.getattr(&node);
     let seen = |attr: Attr| (attr.size_bytes, attr.allocated_bytes, attr.mtime, attr.ctime);
-    assert_eq!(seen(after), seen(before.0), "nobody can see it");
+    assert_eq!(seen(after), seen(before.0), "defragmenting changes no attribute");
     fs.sync().unwrap();
-    check(&**fs.engine(), "gathered");
+    check(&**fs.engine(), "defragmented");
 }
 
 #[test]
@@ -157,5 +159,5 @@ fn a_write_during_reads_is_never_lost_to_defragmentation() {
     assert!(defragmented > 0, "readers and the writer met");
     read(&fs, &node, &bytes, MEGABYTE);
     fs.sync().unwrap();
-    check(&**fs.engine(), "written while gathered");
+    check(&**fs.engine(), "written during defragmentation");
 }

@@ -1,4 +1,4 @@
-//! The real engine over a log in memory: what packing, cleaning and power cuts do to files.
+//! The real engine over a log in memory: files while it packs, cleans and loses power.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{Fs, FsError, FsOptions, FsSchema};
 
 pub(crate) type LogEngine = Engine<MemLog, FsSchema>;
 
-/// What an engine is opened from.
+/// A log in memory, and the result of its recovery: an engine is opened from both.
 pub(crate) type Log = (MemLog, RecoveredLog);
 
 pub(crate) fn format() -> Log {

@@ -1,5 +1,5 @@
-//! Files against byte vectors: whatever is done to a file, it reads like a vector that the same was done to, and its allocated
-//! bytes are those that are not holes.
+//! Files against byte vectors: after any calls a file reads like a vector with the same changes, and its
+//! allocated bytes are those that are not in holes.
 
 use warpfire_meta::Storage;
 
@@ -22,7 +22,7 @@ fn twin_write(twin: &mut Twin, at: usize, data: &[Option<u8>]) {
     twin[at..at + data.len()].copy_from_slice(data);
 }
 
-/// Sizes around which something changes: 0, what stays inline, what rides, small files, regions.
+/// Offsets near the sizes at which a limit is: inline for ever, inline in a commit, inline files, regions.
 fn draw_place(draw: &mut TestRandom, large: bool) -> u64 {
     let edges: &[u64] = if large {
         &[0, 64, 32 << 10, 64 << 10, 1 << 20, 2 << 20, 3 << 20]
@@ -83,7 +83,8 @@ pub(crate) fn story<E: Storage>(fs: &Fs<E>, seed: u64, steps: u64, large: bool, 
         let node = &nodes[which];
         let size = twins[which].len() as u64;
         let what = format!("seed {seed} step {step}");
-        let (at, len) = (draw_place(&mut draw, large), draw_len(&mut draw, large));
+        let at = draw_place(&mut draw, large);
+        let len = draw_len(&mut draw, large);
         let op = draw.below(10);
         match op {
             0..=2 => {

@@ -21,7 +21,8 @@ fn name(n: u64) -> Vec<u8> {
 }
 
 fn fill(fs: &Fs<LogEngine>, draw: &mut TestRandom, files: &mut BTreeSet<u64>, context: &str) -> usize {
-    let (mut refusals, mut bytes) = (0, 0);
+    let mut refusals = 0;
+    let mut bytes = 0;
     while refusals < REFUSALS {
         let n = draw.next();
         let most = [900, 9_000, 60_000][draw.below(3) as usize];
@@ -63,7 +64,8 @@ fn files_fill_a_pool_and_deleting_them_empties_it_however_old_it_is() {
         let options =
             MemLogOptions { capacity_bytes: (20 + 5 * seed) * (256 << 10), segment_bytes: 256 << 10 };
         let fs = open((MemLog::with_options(options), RecoveredLog::empty()), Fs::format);
-        let (mut draw, mut files) = (TestRandom(seed), BTreeSet::new());
+        let mut draw = TestRandom(seed);
+        let mut files = BTreeSet::new();
         let first = fill(&fs, &mut draw, &mut files, &context);
         for _ in 0..5 {
             unlink_one_in(&fs, &mut draw, &mut files, 2, &context);
@@ -82,7 +84,7 @@ fn files_fill_a_pool_and_deleting_them_empties_it_however_old_it_is() {
 }
 
 #[test]
-fn what_was_deleted_shows_as_free_before_merging_finds_it() {
+fn deleted_bytes_show_as_free_before_compaction_finds_them() {
     let options = MemLogOptions { capacity_bytes: 16 << 20, segment_bytes: 256 << 10 };
     let fs = open((MemLog::with_options(options), RecoveredLog::empty()), Fs::format);
     let before = fs.statfs().unwrap();
@@ -96,7 +98,7 @@ fn what_was_deleted_shows_as_free_before_merging_finds_it() {
         fs.unlink(&ROOT, &fs.root(), &name(n)).unwrap();
     }
     let after = fs.statfs().unwrap();
-    assert!(fs.engine().log().space().live_bytes > 7_000_000, "merging has been there");
+    assert!(fs.engine().log().space().live_bytes > 7_000_000, "compaction has not freed the bytes yet");
     assert!(
         after.free_bytes > before.free_bytes - (64 << 10),
         "{} of {}",

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a filesystem over the naive engine, and a clock that only tests move.
+//! Shared parts of this crate's tests: a filesystem over the naive engine, and a clock that only tests move.
 
 mod bad_days;
 mod check;
@@ -29,7 +29,7 @@ use crate::{Fs, FsOptions, FsSchema};
 pub(crate) type Engine = MapStore<FsSchema>;
 pub(crate) type TestFs = Fs<Engine>;
 
-/// A clock that moves on by a microsecond each time it is asked.
+/// A clock that moves on by a microsecond at each call.
 #[derive(Default)]
 pub(crate) struct Ticking(AtomicI64);
 
@@ -67,7 +67,7 @@ pub(crate) fn world() -> TestFs {
     Fs::open(engine, clock, FsOptions::default()).unwrap()
 }
 
-/// Numbers that follow from a seed.
+/// Random numbers from a seed: the same seed, the same numbers.
 pub(crate) struct TestRandom(pub(crate) u64);
 
 impl TestRandom {
@@ -79,7 +79,7 @@ impl TestRandom {
         z ^ (z >> 31)
     }
 
-    /// Below `n`.
+    /// A number below `n`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }

@@ -1,4 +1,4 @@
-//! Values that a transaction yanked, where the store moves their bytes before the commit.
+//! Values that a transaction yanked, when the store moves their bytes before the commit.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use crate::{Fs, FsError, NewMode, Position};
 const ROOT: Caller<'static> = Caller::ROOT;
 const LEN: usize = 3000;
 
-/// A transaction yanks short bytes and appends them, and others append too, so its calls are made again; `between` comes before that.
+/// A transaction yanks short bytes and appends them, and others append too, so its calls are made again;
+/// `between` comes before that.
 fn yank_and_append(between: impl FnOnce(&Fs<LogEngine>)) -> (Arc<Fs<LogEngine>>, Result<(), FsError>) {
     let fs = Arc::new(open(format(), Fs::format));
     let make = |name: &[u8], bytes: &[u8]| {
@@ -33,9 +34,10 @@ fn yank_and_append(between: impl FnOnce(&Fs<LogEngine>)) -> (Arc<Fs<LogEngine>>,
     (fs, outcome)
 }
 
-/// The answers of `yank` were compared by their pointers, so a table that was written meanwhile was a conflict.
+/// The answers of `yank` were compared by their pointers, so writing a table before the commit made a
+/// conflict.
 #[test]
-fn packed_bytes_compare_equal_to_what_was_read() {
+fn packed_bytes_compare_equal_to_the_bytes_before() {
     let (fs, outcome) = yank_and_append(|fs| fs.engine().flush().unwrap());
     outcome.unwrap();
     let appended = [b"others ".as_slice(), &[7; LEN]].concat();

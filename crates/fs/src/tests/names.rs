@@ -1,4 +1,4 @@
-//! Stories of names: what each call promises, one behaviour each.
+//! Names: one test for each behaviour that a call promises.
 
 use super::{TestFs, Ticking, world, world_with};
 use crate::acl::{Caller, Perm};
@@ -166,7 +166,8 @@ fn a_directory_counts_its_subdirectories_and_shows_changes_at_once() {
     let fs = world();
     let root = fs.root();
     let before = fs.getattr(&root);
-    let (a, b) = (dir(&fs, &root, "a"), dir(&fs, &root, "b"));
+    let a = dir(&fs, &root, "a");
+    let b = dir(&fs, &root, "b");
     assert_eq!(fs.getattr(&root).links, 4);
     assert!(fs.getattr(&root).mtime > before.mtime);
     fs.rename(&ROOT, (&root, b"b"), (&a, b"b"), RenameMode::Replace).unwrap();
@@ -178,7 +179,7 @@ fn a_directory_counts_its_subdirectories_and_shows_changes_at_once() {
 }
 
 #[test]
-fn times_of_directories_survive_a_cut() {
+fn times_of_directories_survive_a_sync_and_reopening() {
     let (engine, clock) = world_with();
     let fs = Fs::open(Arc::clone(&engine), clock.clone(), FsOptions::default()).unwrap();
     let d = dir(&fs, &fs.root(), "d");
@@ -201,7 +202,7 @@ fn renaming_replaces_in_one_step() {
     fs.rename(&ROOT, (&root, b"from"), (&root, b"to"), RenameMode::Replace).unwrap();
     assert_eq!(names(&fs, &root), ["to"]);
     assert_eq!(fs.read_file(&ROOT, &root, b"to").unwrap(), b"new");
-    assert_eq!(text(&fs, &old), b"old", "who held the old file still has it");
+    assert_eq!(text(&fs, &old), b"old", "the node of the old file still reads it");
     assert_eq!(fs.getattr(&old).links, 0);
 }
 
@@ -222,7 +223,8 @@ fn renaming_between_kinds_is_refused() {
     let fs = world();
     let root = fs.root();
     file(&fs, &root, "f", b"");
-    let (d, e) = (dir(&fs, &root, "d"), dir(&fs, &root, "e"));
+    let d = dir(&fs, &root, "d");
+    let e = dir(&fs, &root, "e");
     file(&fs, &e, "x", b"");
     let rename = |a: &[u8], b: &[u8]| fs.rename(&ROOT, (&root, a), (&root, b), RenameMode::Replace);
     refused!(rename(b"d", b"f"), FsError::NotDirectory);
@@ -303,21 +305,22 @@ fn a_listing_goes_on_by_name_whatever_changes() {
     assert_eq!(&again[0].1.name[..], b"n00499", "a cookie names its place, though n00498 is gone");
 }
 
-/// Everything that a handle shows from a cookie on, in answers of `room` entries.
+/// All entries that a handle lists after a cookie, in answers of up to `room` entries.
 fn visited(fs: &TestFs, handle: &DirHandle, from: u64, room: usize) -> Vec<(u64, Vec<u8>, NodeRef)> {
     let mut seen: Vec<(u64, Vec<u8>, NodeRef)> = Vec::new();
     loop {
-        let (at, mut told) = (seen.last().map_or(from, |(at, ..)| *at), 0);
+        let at = seen.last().map_or(from, |(at, ..)| *at);
+        let mut count = 0;
         fs.visit_handle(handle, at, 7, &mut |cookie, name, node| {
-            let full = told == room;
+            let full = count == room;
             if !full {
                 seen.push((cookie, name.to_vec(), NodeRef::clone(node)));
-                told += 1;
+                count += 1;
             }
             full
         })
         .unwrap();
-        if told == 0 {
+        if count == 0 {
             return seen;
         }
     }
@@ -329,7 +332,7 @@ fn a_listing_with_nodes_agrees_with_one_without_and_with_lookups() {
     let root = fs.root();
     let linked = file(&fs, &root, "linked", b"two names");
     fs.link(&ROOT, &linked, &root, b"other").unwrap();
-    dir(&fs, &root, "folder");
+    dir(&fs, &root, "directory");
     fs.symlink(&ROOT, &root, b"symbolic", b"linked").unwrap();
     for i in 0..100 {
         file(&fs, &root, &format!("n{i:05}"), &vec![1; i * 50]);
@@ -338,9 +341,10 @@ fn a_listing_with_nodes_agrees_with_one_without_and_with_lookups() {
     let plain = fs.read_handle(&handle, 0, usize::MAX).unwrap();
     for room in [1, 7, 10, 1000] {
         let seen = visited(&fs, &handle, 0, room);
-        let told = |(at, name, node): &(u64, Vec<u8>, NodeRef)| (*at, name.clone(), node.ino(), node.kind());
+        let entry_of =
+            |(at, name, node): &(u64, Vec<u8>, NodeRef)| (*at, name.clone(), node.ino(), node.kind());
         let listed = |(at, entry): &(u64, DirEntry)| (*at, entry.name.to_vec(), entry.ino, entry.kind);
-        assert!(seen.iter().map(told).eq(plain.iter().map(listed)), "answers of {room}");
+        assert!(seen.iter().map(entry_of).eq(plain.iter().map(listed)), "answers of {room}");
         for (_, name, node) in &seen {
             let found = fs.lookup(&ROOT, &root, name).unwrap();
             assert!(Arc::ptr_eq(node, &found), "one node stands for {}", String::from_utf8_lossy(name));
@@ -360,12 +364,12 @@ fn a_listing_with_nodes_shows_what_has_changed_since_it_began() {
     fs.visit_handle(&handle, 0, 100, &mut |_, name, node| {
         visits += 1;
         if name == b"n00003" {
-            // Read from the store already, and not made a node of yet.
+            // The listing has read this name already and has not made its node yet.
             let grown = fs.lookup(&ROOT, &root, b"n00010").unwrap();
             fs.write(&ROOT, &grown, Position::At(0), b"something new").unwrap();
             fs.unlink(&ROOT, &root, b"n00011").unwrap();
         }
-        assert_ne!(name, b"n00011", "it went before it was shown");
+        assert_ne!(name, b"n00011", "it was removed before it was listed");
         if name == b"n00010" {
             assert_eq!(fs.getattr(node).size_bytes, 13);
         }
@@ -374,7 +378,7 @@ fn a_listing_with_nodes_shows_what_has_changed_since_it_began() {
     .unwrap();
     assert_eq!(visits, 2 + 49);
     let after = visited(&fs, &handle, 14, 5);
-    assert_eq!(after[0].1, b"n00012", "its place is kept: the name that went had a number");
+    assert_eq!(after[0].1, b"n00012", "the removed name keeps its cookie");
 }
 
 #[test]

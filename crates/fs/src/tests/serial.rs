@@ -1,7 +1,9 @@
-//! Whether transactions are as if one after the other: histories of lists in files, to which threads append and which they read.
+//! Transactions are serialisable: their outcome is one that they could have one after the other.
 //!
-//! Every append has a number of its own, so a list shows the order of its writers, and what a transaction read shows whom it saw and whom it
-//! did not. Whoever came before whom by that is an edge; a history that some order explains has no circle.
+//! Threads read lists in files and append to them, in transactions. Every append has a number of its own. So
+//! a list shows the order of its writers, and the list that a transaction read shows which of them came
+//! before it. Each such pair is an edge from the earlier transaction to the later. A history is serialisable
+//! if its edges have no cycle.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +23,7 @@ const LISTS: u64 = 5;
 
 type List = Vec<u32>;
 
-/// A transaction that was committed: what it read of which list, before it appended, and where it appended.
+/// A committed transaction: the lists that it read before it appended, and the lists to which it appended.
 #[derive(Clone, Debug, Default)]
 struct CallDone {
     id: u32,
@@ -29,7 +31,10 @@ struct CallDone {
     appends: Vec<usize>,
 }
 
-/// What is wrong with a history, if anything.
+/// Judges a history.
+///
+/// # Errors
+/// The first fault, in words.
 fn judge(lists: &[List], done: &[CallDone]) -> Result<(), String> {
     let mut expected: BTreeMap<(usize, u32), u32> = BTreeMap::new();
     for tx in done {
@@ -47,7 +52,7 @@ fn judge(lists: &[List], done: &[CallDone]) -> Result<(), String> {
     let mut after: BTreeMap<u32, Vec<u32>> = done.iter().map(|tx| (tx.id, Vec::new())).collect();
     let mut edge = |from: u32, to: u32| {
         if from != to {
-            after.get_mut(&from).expect("only what was committed is in a list").push(to);
+            after.get_mut(&from).expect("only committed transactions are in a list").push(to);
         }
     };
     for list in lists {
@@ -57,7 +62,7 @@ fn judge(lists: &[List], done: &[CallDone]) -> Result<(), String> {
         for (number, read) in &tx.reads {
             let list = &lists[*number];
             if !list.starts_with(read) {
-                return Err(format!("{} read of list {number} what never was", tx.id));
+                return Err(format!("{} read list {number} as it never was", tx.id));
             }
             if let Some(seen) = read.last() {
                 edge(*seen, tx.id);
@@ -84,7 +89,7 @@ fn judge(lists: &[List], done: &[CallDone]) -> Result<(), String> {
         }
     }
     if placed < after.len() {
-        Err(format!("{} transactions are in circles", after.len() - placed))
+        Err(format!("{} transactions are in cycles", after.len() - placed))
     } else {
         Ok(())
     }
@@ -99,7 +104,7 @@ fn read<E: Storage>(fs: &Fs<E>, list: u64) -> Result<List, FsError> {
     Ok(bytes.chunks(4).map(|id| u32::from_le_bytes(id.try_into().unwrap())).collect())
 }
 
-/// Does something random in a transaction. `None` if it ended in a conflict.
+/// Makes random calls in a transaction and commits it. `None` if it ended in a conflict.
 fn try_one<E: Storage>(fs: &Arc<Fs<E>>, id: u32, draw: &mut TestRandom) -> Result<Option<CallDone>, FsError> {
     let mut done = CallDone { id, ..CallDone::default() };
     let bytes = id.to_le_bytes();
@@ -143,27 +148,30 @@ fn try_one<E: Storage>(fs: &Arc<Fs<E>>, id: u32, draw: &mut TestRandom) -> Resul
     }
 }
 
-/// Random transactions of several threads, judged; says how many ended in a conflict. `meanwhile` is called now and then.
+/// Runs random transactions of several threads and judges the history. Returns the number of conflicts.
+/// `upkeep` is called between the transactions.
 fn run<E: Storage>(
     fs: &Arc<Fs<E>>,
     seed: u64,
     (threads, each): (u64, u64),
-    meanwhile: &(dyn Fn(u64) + Sync),
+    upkeep: &(dyn Fn(u64) + Sync),
 ) -> u64 {
     for list in 0..LISTS {
         fs.create_file(&ROOT, &fs.root(), &name(list), NewMode::exact(0o644), b"").unwrap();
     }
-    let (ids, all) = (AtomicU32::new(1), Mutex::new(Vec::new()));
+    let ids = AtomicU32::new(1);
+    let all = Mutex::new(Vec::new());
     thread::scope(|s| {
         for thread in 0..threads {
-            let (ids, all) = (&ids, &all);
+            let ids = &ids;
+            let all = &all;
             s.spawn(move || {
                 let mut draw = TestRandom(seed * 1000 + thread);
                 let mut mine = Vec::new();
                 for _ in 0..each {
                     let id = ids.fetch_add(1, Ordering::Relaxed);
                     mine.extend(try_one(fs, id, &mut draw).unwrap());
-                    meanwhile(draw.next());
+                    upkeep(draw.next());
                 }
                 all.lock().extend(mine);
             });
@@ -192,7 +200,7 @@ fn over_a_map(seed: u64, work: (u64, u64)) -> u64 {
     conflicts
 }
 
-/// A history over the engine, which writes tables and cleans meanwhile.
+/// A history over the engine, which writes tables and cleans at the same time.
 fn over_the_engine(seed: u64, work: (u64, u64)) -> u64 {
     let fs = Arc::new(super::engine::open(super::engine::format(), Fs::format));
     let conflicts = run(&fs, seed, work, &|draw| match draw % 40 {
@@ -206,14 +214,14 @@ fn over_the_engine(seed: u64, work: (u64, u64)) -> u64 {
     conflicts
 }
 
-/// What the variable says, or what a test has time for.
+/// The number in an environment variable, or else the usual one.
 fn wanted(variable: &str, usual: u64) -> u64 {
     std::env::var(variable).ok().and_then(|count| count.parse().ok()).unwrap_or(usual)
 }
 
 #[test]
 #[cfg_attr(feature = "planted-bug-reads-unchecked", should_panic(expected = "not serialisable"))]
-fn concurrent_transactions_are_as_if_one_after_the_other() {
+fn concurrent_transactions_are_serialisable() {
     for seed in 0..8 {
         over_a_map(seed, (8, 60));
     }
@@ -221,16 +229,17 @@ fn concurrent_transactions_are_as_if_one_after_the_other() {
 
 #[test]
 #[cfg_attr(feature = "planted-bug-reads-unchecked", ignore = "the test above finds the bug")]
-fn they_are_over_the_engine_too_while_it_writes_tables_and_cleans() {
+fn transactions_are_serialisable_while_the_engine_writes_tables_and_cleans() {
     for seed in 0..4 {
         over_the_engine(100 + seed, (4, 120));
     }
 }
 
-/// As `scripts/transactions` runs it: histories of 2,000 transactions of 8 threads, over one engine and the other.
+/// As `scripts/transactions` runs it: histories of 2,000 transactions of 8 threads, over one engine and the
+/// other.
 #[test]
 #[ignore = "takes minutes: scripts/transactions"]
-fn very_many_concurrent_transactions_are_as_if_one_after_the_other() {
+fn very_many_concurrent_transactions_are_serialisable() {
     const THREADS: u64 = 8;
     const EACH: u64 = 250;
     let count = wanted("WARPFIRE_TRANSACTIONS", 1_000_000);
@@ -244,12 +253,13 @@ fn very_many_concurrent_transactions_are_as_if_one_after_the_other() {
     }
     let seconds = (SystemClock.monotonic_nanos() - start) / 1_000_000_000;
     println!(
-        "{begun} transactions of {THREADS} threads in {seed} histories, each as if one after the other; {conflicts} ended in a conflict; {seconds} s"
+        "{begun} transactions of {THREADS} threads in {seed} histories, each serialisable; \
+         {conflicts} ended in a conflict; {seconds} s"
     );
 }
 
 #[test]
-fn the_judge_knows_lost_doubled_and_circular() {
+fn the_judge_finds_lost_and_doubled_appends_and_cycles() {
     let tx = |id, reads: &[(usize, &[u32])], appends: &[usize]| CallDone {
         id,
         reads: reads.iter().map(|(list, read)| (*list, read.to_vec())).collect(),
@@ -261,5 +271,5 @@ fn the_judge_knows_lost_doubled_and_circular() {
     assert!(judge(&[vec![1, 2, 2]], &two).unwrap_err().contains("twice"));
     assert!(judge(&[vec![2, 1]], &two).unwrap_err().contains("never was"));
     let skew = [tx(1, &[(0, &[])], &[1]), tx(2, &[(1, &[])], &[0])];
-    assert!(judge(&[vec![2], vec![1]], &skew).unwrap_err().contains("circles"));
+    assert!(judge(&[vec![2], vec![1]], &skew).unwrap_err().contains("cycles"));
 }

@@ -1,4 +1,5 @@
-//! Slicing calls against byte vectors: taken, cut up, joined, put elsewhere, and kept while their files change, go and are compacted.
+//! Slicing calls against byte vectors: values are taken, split, joined and put elsewhere, and are kept while
+//! their files change and are removed, and while the engine packs and cleans.
 
 use warpfire_log::MemLog;
 use warpfire_meta::{Storage, Store};
@@ -16,7 +17,7 @@ const TWIN_BYTES_MAX: usize = 6 << 20;
 /// The twin: each byte, `None` where there is a hole.
 type Twin = Vec<Option<u8>>;
 
-/// Files, values that were taken, and what each of them should hold.
+/// Files and yanked values, each with its twin.
 struct Model<'f, E: Storage> {
     fs: &'f Fs<E>,
     draw: TestRandom,
@@ -70,7 +71,8 @@ impl<'f, E: Storage> Model<'f, E> {
     }
 
     fn write(&mut self) {
-        let (which, len) = (self.file(), self.len());
+        let which = self.file();
+        let len = self.len();
         let at = self.place(which);
         let fill = self.draw.next() as u8;
         let data: Vec<u8> = (0..len).map(|i| fill.wrapping_add((i / 3) as u8)).collect();
@@ -80,7 +82,8 @@ impl<'f, E: Storage> Model<'f, E> {
     }
 
     fn yank(&mut self) {
-        let (which, len) = (self.file(), self.len());
+        let which = self.file();
+        let len = self.len();
         let at = self.place(which);
         let slice = self.fs.yank(&self.nodes[which], at, len).unwrap();
         let twin: Twin = self.twins[which].iter().skip(at as usize).take(len as usize).copied().collect();
@@ -93,13 +96,13 @@ impl<'f, E: Storage> Model<'f, E> {
         }
     }
 
-    /// One of the values, whole, cut, or with another behind it.
+    /// One of the values: whole, clipped, or joined with another.
     fn some(&mut self) -> Option<(YankedSlice, Twin)> {
         let count = self.kept.len() as u64;
         let (slice, twin) = self.kept.get(self.draw.below(count.max(1)) as usize)?.clone();
-        let cut = self.draw.below(twin.len() as u64 + 2);
-        let (left, right) = slice.split_at(cut);
-        let (left_twin, right_twin) = twin.split_at((cut as usize).min(twin.len()));
+        let at = self.draw.below(twin.len() as u64 + 2);
+        let (left, right) = slice.split_at(at);
+        let (left_twin, right_twin) = twin.split_at((at as usize).min(twin.len()));
         Some(match self.draw.below(4) {
             0 => (left, left_twin.to_vec()),
             1 => (right, right_twin.to_vec()),
@@ -142,7 +145,8 @@ impl<'f, E: Storage> Model<'f, E> {
     }
 
     fn remove(&mut self) {
-        let (which, len) = (self.file(), self.len());
+        let which = self.file();
+        let len = self.len();
         let at = self.place(which);
         self.fs.remove_range(&ROOT, &self.nodes[which], at, len).unwrap();
         let size = self.twins[which].len();
@@ -172,13 +176,14 @@ impl<'f, E: Storage> Model<'f, E> {
     }
 
     fn punch(&mut self) {
-        let (which, len) = (self.file(), self.len());
+        let which = self.file();
+        let len = self.len();
         let at = self.place(which);
         self.fs.fallocate(&ROOT, &self.nodes[which], AllocMode::PunchHole, at, len).unwrap();
         self.twins[which].iter_mut().skip(at as usize).take(len as usize).for_each(|byte| *byte = None);
     }
 
-    /// What is there in small pieces, in another order, so that reading it gathers it.
+    /// Replaces a file by its own bytes in small pieces, in another order, so that reading it defragments it.
     fn shred(&mut self) {
         const PIECE: usize = 1000;
         let which = self.file();
@@ -194,7 +199,7 @@ impl<'f, E: Storage> Model<'f, E> {
         self.twins[which] = order.iter().flat_map(|n| twin[n * PIECE..(n + 1) * PIECE].to_vec()).collect();
     }
 
-    /// The file goes; what was taken from it stays.
+    /// Removes the file; values that were taken from it stay.
     fn unlink(&mut self) {
         let which = self.file();
         self.fs.unlink(&ROOT, &self.fs.root(), &name(which)).unwrap();
@@ -207,7 +212,8 @@ impl<'f, E: Storage> Model<'f, E> {
     fn check(&mut self) {
         let which = self.file();
         let attr = self.fs.getattr(&self.nodes[which]);
-        let (context, twin) = (&self.context, &self.twins[which]);
+        let context = &self.context;
+        let twin = &self.twins[which];
         assert_eq!(attr.size_bytes, twin.len() as u64, "{context}: size of {which}");
         let allocated = twin.iter().flatten().count() as u64;
         assert_eq!(attr.allocated_bytes, allocated, "{context}: allocated bytes of {which}");

@@ -1,4 +1,5 @@
-//! Single behaviours of slicing calls: what they write, how long they keep, and what they refuse.
+//! Single behaviours of slicing calls: the bytes that they write, the time for which values keep bytes, and
+//! the calls that they refuse.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ fn make<E: warpfire_meta::Store + warpfire_meta::SliceStore>(fs: &Fs<E>, name: &
     fs.create(&ROOT, &fs.root(), name, NewMode::exact(0o644)).unwrap()
 }
 
-/// Bytes of which each place can be told from the others near it.
+/// Bytes that differ from the others near them, so that a wrong offset shows.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 251) as u8 ^ (i % 251) as u8).collect()
 }
@@ -73,7 +74,8 @@ fn the_metadata_of_a_rearranged_file_is_all_that_a_sync_writes() {
 #[test]
 fn pointers_that_come_to_lie_side_by_side_fuse() {
     let fs = open(format(), Fs::format);
-    let (a, b) = (make(&fs, b"a"), make(&fs, b"b"));
+    let a = make(&fs, b"a");
+    let b = make(&fs, b"b");
     fs.write(&ROOT, &a, Position::End, &pattern(1 << 20)).unwrap();
     let whole = fs.yank(&a, 0, 1 << 20).unwrap();
     for n in 0..256 {
@@ -90,7 +92,7 @@ fn pointers_that_come_to_lie_side_by_side_fuse() {
 }
 
 #[test]
-fn what_was_yanked_outlives_overwriting_deleting_and_cleaning() {
+fn a_yanked_value_outlives_overwriting_deleting_and_cleaning() {
     let options = MemLogOptions { capacity_bytes: 64 << 20, segment_bytes: 256 << 10 };
     let fs = open((MemLog::with_options(options), RecoveredLog::empty()), Fs::format);
     let node = make(&fs, b"source");
@@ -115,12 +117,12 @@ fn what_was_yanked_outlives_overwriting_deleting_and_cleaning() {
     drop(slice);
     clean();
     fs.read(&target, 0, &mut bytes).unwrap();
-    assert!(bytes == first[100_000..1_600_000], "the file keeps what it was given");
+    assert!(bytes == first[100_000..1_600_000], "the file keeps the pasted bytes");
     fs.unlink(&ROOT, &fs.root(), b"target").unwrap();
     drop(target);
     clean();
     let live_bytes = fs.engine().log().space().live_bytes;
-    assert!(live_bytes < 64 << 10, "{live_bytes} bytes are kept for nobody");
+    assert!(live_bytes < 64 << 10, "{live_bytes} bytes are kept though nothing names them");
 }
 
 #[test]
@@ -228,7 +230,8 @@ fn ranges_past_the_end_are_what_there_is_of_them() {
 #[test]
 fn files_do_not_grow_beyond_the_largest() {
     let fs = world();
-    let (node, huge) = (make(&fs, b"f"), make(&fs, b"huge"));
+    let node = make(&fs, b"f");
+    let huge = make(&fs, b"huge");
     fs.write(&ROOT, &node, Position::End, &pattern(100_000)).unwrap();
     fs.truncate(&ROOT, &huge, FILE_BYTES_MAX - 10).unwrap();
     let slice = fs.yank(&node, 0, 11).unwrap();
@@ -269,7 +272,7 @@ fn a_full_pool_refuses_pasting_and_serves_removing() {
     for outcome in outcomes {
         assert!(matches!(outcome, Err(FsError::NoSpace)), "{outcome:?}");
     }
-    assert_eq!(fs.getattr(&node), before, "what was refused has changed nothing");
+    assert_eq!(fs.getattr(&node), before, "a refused call has changed nothing");
     fs.remove_range(&ROOT, &node, 10, 100_000).unwrap();
     fs.remove_range(&ROOT, &node, 10, u64::MAX).unwrap();
     assert_eq!(fs.getattr(&node).size_bytes, 10);
@@ -301,8 +304,10 @@ fn a_pool_that_latched_read_only_still_gives_and_reads_values() {
 
 #[test]
 fn values_of_two_pools_do_not_join() {
-    let (one, other) = (world(), world());
-    let (a, b) = (make(&one, b"a"), make(&other, b"b"));
+    let one = world();
+    let other = world();
+    let a = make(&one, b"a");
+    let b = make(&other, b"b");
     let parts = [one.yank(&a, 0, 1).unwrap(), other.yank(&b, 0, 1).unwrap()];
     assert!(matches!(YankedSlice::join(&parts), Err(FsError::ForeignSlice)));
     assert!(YankedSlice::join(&[]).unwrap().is_none());

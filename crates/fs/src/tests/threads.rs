@@ -1,4 +1,5 @@
-//! Many threads on few names: every outcome is one that some order explains, and afterwards all records agree.
+//! Many threads on few names: every outcome is possible in some order of the calls, and all records agree at
+//! the end.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -18,7 +19,8 @@ fn shuffle_names<E: Storage>(fs: &Fs<E>, seed: u64, steps: u64) {
     let mut held: Vec<NodeRef> = Vec::new();
     for _ in 0..steps {
         let pick = |draw: &mut TestRandom| [b'a' + draw.below(4) as u8];
-        let (name, other) = (pick(&mut draw), pick(&mut draw));
+        let name = pick(&mut draw);
+        let other = pick(&mut draw);
         let dir = NodeRef::clone(&dirs[draw.below(dirs.len() as u64) as usize]);
         let to = NodeRef::clone(&dirs[draw.below(dirs.len() as u64) as usize]);
         let mode = NewMode::exact(0o755);
@@ -93,7 +95,8 @@ fn racing_appends_all_land_whole_and_in_each_writers_order() {
     let node = fs.create(&ROOT, &fs.root(), b"log", NewMode::exact(0o644)).unwrap();
     thread::scope(|s| {
         for t in 0..4u64 {
-            let (fs, node) = (&fs, &node);
+            let fs = &fs;
+            let node = &node;
             s.spawn(move || {
                 for i in 0..500u64 {
                     let record = [t.to_le_bytes(), i.to_le_bytes()].concat();
@@ -134,8 +137,8 @@ fn only_one_of_many_makes_a_name() {
     assert_eq!(made.into_inner(), 200);
 }
 
-/// The sums of inodes and bytes used to be counted beside the commits, so a sync between a commit and its count left
-/// the sums on flash wrong if the power went then.
+/// The sums of inodes and bytes were once counted beside the commits. A sync between a commit and its count,
+/// and a power cut then, left wrong sums on flash.
 #[test]
 fn a_power_cut_among_threads_leaves_sums_that_agree() {
     for seed in 0..3 {
@@ -143,7 +146,8 @@ fn a_power_cut_among_threads_leaves_sums_that_agree() {
         let running = AtomicU64::new(3);
         thread::scope(|s| {
             for t in 0..3 {
-                let (fs, running) = (&fs, &running);
+                let fs = &fs;
+                let running = &running;
                 s.spawn(move || {
                     shuffle_names(fs, seed * 10 + t, 1500);
                     running.fetch_sub(1, Ordering::Relaxed);

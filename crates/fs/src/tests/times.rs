@@ -1,4 +1,4 @@
-//! Times and other attributes that are set: what changed since, and what is there after reopening.
+//! Times and other attributes that calls set: their values after later changes, and after reopening.
 
 use std::sync::Arc;
 use std::thread;
@@ -32,7 +32,7 @@ fn make(fs: &TestFs, dir: &NodeRef, name: &[u8]) {
     fs.create_file(&ROOT, dir, name, NewMode::exact(0o644), b"").unwrap();
 }
 
-/// What `d` shows, which must be what it shows again after a sync and reopening.
+/// The attributes of `d`, which must be the same after a sync and reopening.
 fn shown_and_kept(engine: Arc<Engine>, clock: Arc<Ticking>, fs: TestFs, d: NodeRef, story: &str) -> Attr {
     let shown = fs.getattr(&d);
     fs.sync().unwrap();
@@ -100,9 +100,9 @@ fn a_file_is_made_with_its_attributes_in_one_commit() {
     assert!(fs.lookup(&ROOT, &d, b"b").is_err());
 }
 
-/// Names are made and times set while others sync: whichever came last, memory and flash say the same.
+/// Names are made and times are set while another thread syncs: memory and flash agree, whichever came last.
 #[test]
-fn racing_touches_cuts_and_set_times_end_as_what_is_shown() {
+fn racing_names_syncs_and_set_times_end_as_the_times_that_are_shown() {
     for seed in 0..40 {
         let (engine, clock, fs, d) = with_dir();
         thread::scope(|s| {

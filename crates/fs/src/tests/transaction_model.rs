@@ -1,4 +1,5 @@
-//! Random transactions against the tree of names in which their calls were made one after the other, also under power cuts.
+//! Random transactions against a tree of names in which their calls are made one after the other, also under
+//! power cuts.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use super::tree_model::{Tree, listing, step, twin_of};
 use super::{TestRandom, world_with};
 use crate::{Fs, FsOptions};
 
-/// One random transaction; others' calls go on between its own, on names that it does not meet.
+/// Makes one random transaction. Its calls answer as those of the twin, and other callers see all or nothing.
 fn transact<E: Storage>(fs: &Arc<Fs<E>>, tree: &mut Tree, draw: &mut TestRandom, what: &str) {
     let tx = fs.begin().unwrap();
     let mut tx_fs = tree.clone();
@@ -33,7 +34,7 @@ fn transact<E: Storage>(fs: &Arc<Fs<E>>, tree: &mut Tree, draw: &mut TestRandom,
         return tx.abort();
     }
     if draw.below(3) == 0 {
-        // What waits in memory goes into records that the transaction has read: its calls are made again.
+        // A sync writes pending times into records that the transaction has read: its calls are replayed.
         fs.sync().unwrap();
     }
     tx.commit().unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -46,8 +47,9 @@ fn random_transactions_do_what_their_calls_would_do_one_after_the_other() {
     for seed in 0..30 {
         let (engine, clock) = world_with();
         let fs = Arc::new(Fs::open(engine.clone(), clock.clone(), FsOptions::default()).unwrap());
-        let (mut draw, mut tree) = (TestRandom(9000 + seed), Tree::new());
-        // Held by someone outside, as the kernel holds what it knows.
+        let mut draw = TestRandom(9000 + seed);
+        let mut tree = Tree::new();
+        // Nodes that the base holds, as the kernel holds the ones that it knows.
         let mut held = Vec::new();
         for n in 0..40 {
             let what = format!("seed {seed} step {n}");
@@ -90,14 +92,14 @@ fn a_power_cut_leaves_transactions_whole_or_not_there() {
                     3 => fs.engine().flush().unwrap(),
                     _ => {}
                 }
-                let cut = open(fs.engine().log().crash_seeded(draw.next()), |_, _, _, _| Ok(()));
-                let found = listing(&cut);
+                let recovered = open(fs.engine().log().crash_seeded(draw.next()), |_, _, _, _| Ok(()));
+                let found = listing(&recovered);
                 assert!(
                     moments.contains(&found),
                     "seed {seed} round {round} step {n}: a part of a transaction"
                 );
-                cut.sync().unwrap();
-                check(&**cut.engine(), &format!("seed {seed} round {round} step {n}"));
+                recovered.sync().unwrap();
+                check(&**recovered.engine(), &format!("seed {seed} round {round} step {n}"));
             }
             fs = Arc::new(open(fs.engine().log().crash_seeded(draw.next()), |_, _, _, _| Ok(())));
         }

@@ -1,4 +1,4 @@
-//! Transactions: what they see, what others see of them, what conflicts and what does not.
+//! Transactions: the state that they see, the moment at which others see their changes, and conflicts.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ fn conflict_of(outcome: Result<(), FsError>) -> (&'static str, String) {
     }
 }
 
-/// Closes the story: all records agree, in memory and after reopening.
+/// Ends a test: all records agree, in memory and after reopening.
 fn agree(engine: &Arc<Engine>, clock: &Arc<Ticking>, fs: Arc<TestFs>, what: &str) {
     let shown = super::tree_model::listing(&fs);
     fs.sync().unwrap();
@@ -93,7 +93,7 @@ fn an_aborted_transaction_leaves_nothing() {
     drop(tx);
     assert_eq!(names(&fs), ["a"]);
     while engine.background_step().unwrap() {}
-    assert_eq!(engine.slices_stored(), 0, "what it wrote is given back");
+    assert_eq!(engine.slices_stored(), 0, "its bytes are released");
     assert_eq!(counts(&fs), before);
     assert!(matches!(read(&kept, "a"), Err(FsError::Ended)));
     agree(&engine, &clock, fs, "aborted");
@@ -182,7 +182,8 @@ fn a_change_of_what_was_read_is_a_conflict_that_is_named() {
     agree(&engine, &clock, fs, "conflict");
 }
 
-/// What others did between, and what the transaction did: no call would have answered otherwise.
+/// Commits the transaction of `ours` after calls of others. The commit succeeds, because no call of the
+/// transaction would answer otherwise then.
 fn commits_despite(ours: impl FnOnce(&Transaction<Engine>), others: impl FnOnce(&TestFs), what: &str) {
     let (engine, clock, fs) = shared();
     make(&fs, "log", b"");
@@ -212,8 +213,8 @@ fn appends_that_do_not_ask_where_do_not_conflict() {
 }
 
 #[test]
-fn what_no_call_saw_does_not_conflict() {
-    let touch = |fs: &TestFs| {
+fn changes_that_no_call_saw_do_not_conflict() {
+    let set_time = |fs: &TestFs| {
         let set = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
         fs.setattr(&ROOT, &open(fs, "file"), &set).unwrap();
     };
@@ -223,7 +224,7 @@ fn what_no_call_saw_does_not_conflict() {
         |fs| overwrite(fs, "file", b"theirs"),
         "blind writes",
     );
-    commits_despite(|tx| overwrite(tx.files(), "file", b"mine"), touch, "a write and a touch");
+    commits_despite(|tx| overwrite(tx.files(), "file", b"mine"), set_time, "a write and a new time");
     commits_despite(
         |tx| _ = tx.files().write(&ROOT, &open(tx.files(), "file"), Position::At(9), &[1; 90_000]).unwrap(),
         |fs| _ = fs.write(&ROOT, &open(fs, "file"), Position::End, &[2; 80_000]).unwrap(),
@@ -248,7 +249,8 @@ fn what_no_call_saw_does_not_conflict() {
 #[test]
 fn a_name_that_both_make_goes_to_the_first() {
     let (engine, clock, fs) = shared();
-    let (one, two) = (fs.begin().unwrap(), fs.begin().unwrap());
+    let one = fs.begin().unwrap();
+    let two = fs.begin().unwrap();
     make(one.files(), "n", b"1");
     make(two.files(), "n", b"2");
     one.commit().unwrap();
@@ -284,14 +286,14 @@ fn a_directory_that_another_call_fills_is_not_removed() {
     tx.commit().unwrap();
     assert!(
         matches!(fs.create_file(&ROOT, &dir, b"x", MODE, b""), Err(FsError::NotFound)),
-        "who holds it knows"
+        "the held node is of a removed directory"
     );
     drop(dir);
     agree(&engine, &clock, fs, "directories");
 }
 
 #[test]
-fn reading_alone_never_conflicts_and_stays_in_its_time() {
+fn a_read_only_transaction_never_conflicts_and_sees_one_moment() {
     let (_, _, fs) = shared();
     make(&fs, "a", b"1");
     let view = fs.begin_read_only().unwrap();
@@ -303,7 +305,7 @@ fn reading_alone_never_conflicts_and_stays_in_its_time() {
 }
 
 #[test]
-fn going_back_to_a_savepoint_undoes_names_bytes_and_attributes() {
+fn rolling_back_to_a_savepoint_undoes_names_bytes_and_attributes() {
     let (engine, clock, fs) = shared();
     make(&fs, "kept", b"0");
     make(&fs, "late", b"late");
@@ -321,15 +323,15 @@ fn going_back_to_a_savepoint_undoes_names_bytes_and_attributes() {
     for _ in 0..2 {
         tx.roll_back(&point).unwrap();
         assert_eq!(names(tx_fs), ["early", "kept", "late"]);
-        assert_eq!(tx_fs.getattr(&early).size_bytes, 1, "what is open goes back too");
+        assert_eq!(tx_fs.getattr(&early).size_bytes, 1, "an open file rolls back too");
         tx_fs.append(&ROOT, &late, b"!").unwrap();
         assert_eq!(tx_fs.getattr(&early).allocated_bytes, 1);
-        assert!(tx_fs.append(&ROOT, &new, b"x").is_err(), "made since, and gone");
+        assert!(tx_fs.append(&ROOT, &new, b"x").is_err(), "the file was made after the savepoint");
     }
-    assert!(tx.roll_back(&void).is_err(), "it lies after the one that was gone back to");
-    assert!(fs.begin().unwrap().roll_back(&point).is_err(), "of another transaction");
+    assert!(tx.roll_back(&void).is_err(), "the savepoint is later than the one rolled back to");
+    assert!(fs.begin().unwrap().roll_back(&point).is_err(), "the savepoint is of another transaction");
     make(tx_fs, "new", b"again");
-    // A conflict on the way has the calls repeated: only those that were not undone.
+    // A concurrent append makes a replay, of the calls and of rolling back.
     fs.append(&ROOT, &open(&fs, "late"), b"?").unwrap();
     tx.commit().unwrap();
     assert_eq!(names(&fs), ["early", "kept", "late", "new"]);
@@ -371,7 +373,7 @@ fn times_of_directories_go_on_through_a_transaction() {
     let waits = fs.getattr(&dir).mtime;
     let tx = fs.begin().unwrap();
     let tx_fs = open(tx.files(), "d");
-    assert_eq!(tx.files().getattr(&tx_fs).mtime, waits, "what waits in memory is seen");
+    assert_eq!(tx.files().getattr(&tx_fs).mtime, waits, "a pending time is seen");
     tx.files().create_file(&ROOT, &tx_fs, b"y", MODE, b"").unwrap();
     let later = tx.files().getattr(&tx_fs).mtime;
     assert!(later > waits);
@@ -383,7 +385,7 @@ fn times_of_directories_go_on_through_a_transaction() {
     let set = SetAttr { mtime: Some(SetTime::At(then)), ..SetAttr::default() };
     tx.files().setattr(&ROOT, &open(tx.files(), "d"), &set).unwrap();
     tx.commit().unwrap();
-    assert_eq!(fs.getattr(&dir).mtime, then, "what waited does not come after what was set");
+    assert_eq!(fs.getattr(&dir).mtime, then, "the pending time does not replace the time that was set");
     drop(dir);
     fs.sync().unwrap();
     drop(fs);
@@ -391,7 +393,7 @@ fn times_of_directories_go_on_through_a_transaction() {
     assert_eq!(again.getattr(&open(&again, "d")).mtime, then);
 }
 
-/// The root's record is not read at the beginning, and is watched all the same.
+/// The root's node is made without a read of its record. A change of it is a conflict all the same.
 #[test]
 fn a_concurrent_change_of_the_roots_permissions_is_a_conflict() {
     let (_, _, fs) = shared();
@@ -406,9 +408,10 @@ fn a_concurrent_change_of_the_roots_permissions_is_a_conflict() {
     assert_eq!(conflict_of(tx.commit()).0, "look up");
 }
 
-/// The record got the time at which the transaction had set the owner, and after a crash that was the directory's, though a later one had been shown.
+/// The commit gave the record the earlier time at which the transaction had set the owner. After a crash the
+/// directory had that time, although callers had seen a later one.
 #[test]
-fn the_time_of_a_name_outlasts_a_commit_of_what_was_set_before_it() {
+fn the_time_of_a_new_name_outlasts_the_commit_of_an_earlier_change() {
     let (engine, clock, fs) = shared();
     let dir = fs.mkdir(&ROOT, &fs.root(), b"d", NewMode::exact(0o755)).unwrap();
     let tx = fs.begin().unwrap();
@@ -426,10 +429,10 @@ fn the_time_of_a_name_outlasts_a_commit_of_what_was_set_before_it() {
     assert_eq!((found.uid, found.ctime, found.mtime), (7, shown.ctime, shown.mtime));
 }
 
-/// What went wrong: the count of a small file's edits went with its node, so a file that was opened anew for each change, or changed by one
-/// transaction after the other, was never written whole, and reading it took ever longer.
+/// The count of an inline file's edits was lost with its node. So a file that was opened for each change, or
+/// changed by one transaction after the other, was never written whole, and reading it took ever longer.
 #[test]
-fn histories_stay_short_though_each_change_opens_the_file_anew() {
+fn edit_histories_stay_short_though_each_change_opens_the_file() {
     let (engine, clock, fs) = shared();
     make(&*fs, "f", &[0; 512]);
     let mut most = [0, 0];
@@ -450,11 +453,11 @@ fn histories_stay_short_though_each_change_opens_the_file_anew() {
         fs.append(&ROOT, &open(&*fs, "long"), b"more").unwrap();
         most = most.max(open(&*fs, "long").state.read().history.record_edits);
     }
-    assert_eq!(most, EDITS_MAX - 1, "of the record alone, whose extents are elsewhere");
+    assert_eq!(most, EDITS_MAX - 1, "the edits of the record are counted apart from those of regions");
     agree(&engine, &clock, fs, "after many changes");
 }
 
-/// What listing by a handle gives: all nodes, or the first `max`.
+/// Lists by a handle: all nodes, or the first `max`.
 fn visit<E: Storage>(fs: &Fs<E>, max: usize) -> Vec<NodeRef> {
     let handle = fs.opendir(&ROOT, &fs.root()).unwrap();
     let mut nodes = Vec::new();
@@ -475,9 +478,10 @@ fn listing_by_a_handle_is_repeated_as_far_as_it_went() {
     ["a", "b", "c"].iter().for_each(|name| make(&fs, name, b"1"));
     let tx = fs.begin().unwrap();
     let nodes = visit(tx.files(), 2);
-    // A node that only the listing gave.
+    // This node comes from the listing alone.
     tx.files().write(&ROOT, &nodes[0], Position::At(0), b"2").unwrap();
-    // The access time is in a record that was read, and not in what was answered; the name comes after those that were taken.
+    // The access time is in a record that was read but in no answer. The new name comes after those that were
+    // listed.
     read(&fs, "b").unwrap();
     make(&fs, "bb", b"new");
     tx.commit().unwrap();
@@ -487,7 +491,7 @@ fn listing_by_a_handle_is_repeated_as_far_as_it_went() {
 }
 
 #[test]
-fn a_name_that_comes_into_a_directory_that_was_listed_by_a_handle_conflicts() {
+fn a_new_name_in_a_directory_that_was_listed_by_a_handle_conflicts() {
     let (engine, clock, fs) = shared();
     ["a", "b", "c"].iter().for_each(|name| make(&fs, name, b"1"));
     let tx = fs.begin().unwrap();

@@ -43,7 +43,7 @@ impl Tree {
         matches!(self.nodes[&ino], Twin::Dir(_))
     }
 
-    /// The directory of a path and its last name, and what is there.
+    /// The directory of a path, its last name, and the inode that the name refers to.
     fn at(&mut self, path: &[&[u8]]) -> Result<(u64, Vec<u8>, Option<u64>), i32> {
         let (last, above) = path.split_last().unwrap();
         let mut dir = 1;
@@ -148,7 +148,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Every path with what is there: `None` for a directory.
+    /// Every path with its bytes; `None` for a directory.
     pub(crate) fn listing(&self) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
         let mut all = BTreeMap::new();
         let mut todo = vec![(Vec::new(), 1)];
@@ -193,7 +193,8 @@ pub(crate) fn step<E: Storage>(fs: &Fs<E>, tree: &mut Tree, draw: &mut TestRando
     let path = |draw: &mut TestRandom| -> Vec<&'static [u8]> {
         (0..=draw.below(3)).map(|_| NAMES[draw.below(4) as usize]).collect()
     };
-    let (one, two) = (path(draw), path(draw));
+    let one = path(draw);
+    let two = path(draw);
     let root = fs.root();
     let resolve = |path: &[&[u8]]| fs.resolve_parent(&ROOT, &root, &path.join(&b'/'), Follow::No);
     let there = |path: &[&[u8]]| fs.resolve(&ROOT, &root, &path.join(&b'/'), Follow::No);
@@ -227,7 +228,8 @@ pub(crate) fn step<E: Storage>(fs: &Fs<E>, tree: &mut Tree, draw: &mut TestRando
                 fs.link(&ROOT, &node, &at.dir, &at.name)
             }
             _ => {
-                let (from, to) = (resolve(&one)?, resolve(&two)?);
+                let from = resolve(&one)?;
+                let to = resolve(&two)?;
                 fs.rename(&ROOT, (&from.dir, &from.name), (&to.dir, &to.name), rename_mode(pick))
             }
         }
@@ -269,7 +271,8 @@ fn a_tree_of_names_answers_like_its_twin() {
     }
 }
 
-/// The whole of the engine below: after any power cut the names and bytes are those of some moment no earlier than the last sync.
+/// Over the real engine: after any power cut the names and bytes are those of a moment at or after the last
+/// sync.
 #[test]
 fn a_power_cut_leaves_a_moment_since_the_last_sync() {
     use super::engine::{format, open};
@@ -307,7 +310,7 @@ fn a_power_cut_leaves_a_moment_since_the_last_sync() {
     }
 }
 
-/// A twin of what the filesystem holds now. Hard links are told apart by number.
+/// A twin of the filesystem as it is now. Hard links are recognised by inode number.
 pub(crate) fn twin_of<E: Storage>(fs: &Fs<E>) -> Tree {
     let mut tree = Tree { nodes: BTreeMap::new(), next: 1 << 40 };
     let mut todo = vec![fs.root()];

@@ -53,7 +53,7 @@ impl<E: Storage> Transaction<E> {
         // Without all calls nobody knows whether an answer would change. The first change of anything that
         // was read is a conflict then.
         let Some(entries) = journal.entries() else { return Err(conflict("read", "/".into())) };
-        tracing::debug!(calls = entries.len(), "transaction replayed");
+        tracing::debug!(calls = entries.len(), "transaction replay");
         let store = || TxStore::begin(Arc::clone(&self.base.engine), FsSchema);
         // The replay draws the same inode numbers: the program has seen them.
         let fs = self.base.tx_fs(store, self.tx_fs.numbers.drawn(), CallJournal::of_replay());

@@ -1,4 +1,4 @@
-//! What a commit would change.
+//! Tests of the diff of a transaction.
 
 mod model;
 mod stories;

@@ -18,7 +18,7 @@ use crate::{
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
-/// Up to so many bytes differ only if they do.
+/// Changes of up to this many bytes are compared byte by byte.
 const EXACT_BYTES_MAX: u64 = 64 << 10;
 
 /// One whole file, by number.
@@ -32,7 +32,7 @@ struct File {
 /// One whole tree.
 #[derive(Default)]
 struct TreePicture {
-    /// By directory and name: the path, and where it leads.
+    /// By directory and name: the path, and the inode that the name refers to.
     names: BTreeMap<(u64, Vec<u8>), (PathBuf, u64)>,
     files: BTreeMap<u64, File>,
 }
@@ -70,7 +70,7 @@ fn picture<E: Storage>(fs: &Fs<E>) -> TreePicture {
     picture
 }
 
-/// What differs; not the times of directories, which move by themselves.
+/// The aspects that differ, without the times of directories, which change by themselves.
 fn aspects_of(before: &File, after: &File) -> Vec<Aspect> {
     let is_dir = before.attr.kind == FileKind::Directory;
     let mut was = before.content.clone();
@@ -87,7 +87,7 @@ fn aspects_of(before: &File, after: &File) -> Vec<Aspect> {
     all.into_iter().filter(|(_, differs)| *differs).map(|(aspect, _)| aspect).collect()
 }
 
-/// The changes are those between the pictures.
+/// Checks that the changes are those between the two pictures.
 fn agree(changes: &[PathChange], before: &TreePicture, after: &TreePicture, what: &str) {
     let mut sorted = changes.to_vec();
     sorted.sort_by_key(|change| {
@@ -97,7 +97,7 @@ fn agree(changes: &[PathChange], before: &TreePicture, after: &TreePicture, what
     let paths = |changes: &[PathChange]| changes.iter().map(|change| change.path.clone()).collect::<Vec<_>>();
     assert_eq!(paths(changes), paths(&sorted), "{what}: in order");
 
-    // Names that go and come, each of them once.
+    // Each removed name and each added name is listed once.
     let mut removed: BTreeMap<u64, Vec<&Path>> = BTreeMap::new();
     let mut added: BTreeMap<u64, Vec<&Path>> = BTreeMap::new();
     for (key, (path, ino)) in &before.names {
@@ -122,7 +122,7 @@ fn agree(changes: &[PathChange], before: &TreePicture, after: &TreePicture, what
         let removed: &[&Path] = removed.get(ino).map_or(&[], Vec::as_slice);
         let mut paths = added.clone();
         if !before.files.contains_key(ino) {
-            // The first that is met is created, the others are links to it.
+            // The first name in order is created, the others are links to it.
             paths.sort();
             expected.insert((paths[0].to_path_buf(), "created", None));
             expected.extend(paths[1..].iter().map(|path| (path.to_path_buf(), "linked", None)));
@@ -164,12 +164,12 @@ fn agree(changes: &[PathChange], before: &TreePicture, after: &TreePicture, what
             if change.data.bytes > EXACT_BYTES_MAX
                 && !aspects_of(&before.files[&is.ino], &after.files[&is.ino]).contains(&Aspect::Data)
             {
-                // Written anew with what was there: only of little is that looked at.
+                // The bytes were written again with the same value: a large change is not compared.
                 aspects.retain(|aspect| *aspect != Aspect::Data);
             }
             assert!(
                 change.kind != ChangeKind::Changed || !change.aspects().is_empty(),
-                "{what}: of no account: {change:?}"
+                "{what}: nothing differs: {change:?}"
             );
             if !aspects.is_empty() {
                 assert!(
@@ -229,7 +229,8 @@ fn act<E: Storage>(fs: &Fs<E>, draw: &mut TestRandom) -> Result<(), FsError> {
     let mode = NewMode::exact(0o640);
     let find = |path: &[u8]| fs.resolve(&ROOT, &fs.root(), path, Follow::No);
     let place = |path: &[u8]| fs.resolve_parent(&ROOT, &fs.root(), path, Follow::No);
-    let (one, two) = (path(draw), path(draw));
+    let one = path(draw);
+    let two = path(draw);
     let most = if draw.below(8) == 0 { 90_000 } else { 60 };
     let bytes = vec![draw.below(3) as u8; draw.below(most) as usize];
     match draw.below(20) {
@@ -263,11 +264,13 @@ fn act<E: Storage>(fs: &Fs<E>, draw: &mut TestRandom) -> Result<(), FsError> {
             fs.rmdir(&ROOT, &at.dir, &at.name)
         }
         10 | 11 => {
-            let (node, at) = (find(&one)?, place(&two)?);
+            let node = find(&one)?;
+            let at = place(&two)?;
             fs.link(&ROOT, &node, &at.dir, &at.name)
         }
         12..=14 => {
-            let (from, to) = (place(&one)?, place(&two)?);
+            let from = place(&one)?;
+            let to = place(&two)?;
             let mode = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
             fs.rename(&ROOT, (&from.dir, &from.name), (&to.dir, &to.name), mode[draw.below(3) as usize])
         }
@@ -288,14 +291,16 @@ fn act<E: Storage>(fs: &Fs<E>, draw: &mut TestRandom) -> Result<(), FsError> {
 }
 
 fn story<E: Storage>(fs: Fs<E>, seed: u64, upkeep: &dyn Fn(&Fs<E>, u64)) {
-    let (fs, mut draw) = (Arc::new(fs), TestRandom(seed));
+    let fs = Arc::new(fs);
+    let mut draw = TestRandom(seed);
     for round in 0..6 {
         for _ in 0..draw.below(60) {
             let _ = act(&*fs, &mut draw);
         }
         upkeep(&fs, draw.next());
         // Both begin now. Reading inside renews no access times.
-        let (tx, untouched) = (fs.begin().unwrap(), fs.begin_read_only().unwrap());
+        let tx = fs.begin().unwrap();
+        let untouched = fs.begin_read_only().unwrap();
         let before = picture(&**untouched.files());
         let mut points = Vec::new();
         for step in 0..draw.below(30) {
@@ -314,21 +319,21 @@ fn story<E: Storage>(fs: Fs<E>, seed: u64, upkeep: &dyn Fn(&Fs<E>, u64)) {
             }
         }
         if draw.below(2) == 0 {
-            // What others did meanwhile may conflict.
+            // Calls of others between may make a conflict.
             let _ = tx.commit();
         }
     }
 }
 
 #[test]
-fn a_diff_says_what_a_comparison_of_both_trees_says() {
+fn a_diff_agrees_with_a_comparison_of_both_trees() {
     for seed in 0..400 {
         story(world(), seed, &|_, _| {});
     }
 }
 
 #[test]
-fn it_says_so_wherever_the_engine_has_put_the_bytes() {
+fn a_diff_agrees_wherever_the_engine_has_put_the_bytes() {
     for seed in 0..150 {
         story(open(format(), Fs::format), 5000 + seed, &|fs, draw| match draw % 5 {
             0 => fs.engine().flush().unwrap(),

@@ -1,4 +1,4 @@
-//! What a diff tells of single changes.
+//! Diffs of single changes.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn diff<E: Storage>(tx: &Transaction<E>) -> Vec<PathChange> {
     tx.diff().unwrap().map(Result::unwrap).collect()
 }
 
-/// Each change as one word, its path and what differs.
+/// Each change as one word, its path and the aspects that differ.
 fn changes_of<E: Storage>(tx: &Transaction<E>) -> Vec<String> {
     let shown = |change: &PathChange| {
         let path = change.path.display();
@@ -139,7 +139,7 @@ fn every_name_of_a_file_is_listed_and_its_content_once() {
     assert_eq!(changes_of(&tx), expected);
 }
 
-/// Once such a file was told of before its names were known, and not compared.
+/// A diff once listed such a file before it knew the file's names, and did not compare it.
 #[test]
 fn a_file_that_is_renamed_and_has_one_more_name_is_compared_at_the_first() {
     let fs = shared();
@@ -155,7 +155,7 @@ fn a_file_that_is_renamed_and_has_one_more_name_is_compared_at_the_first() {
     assert_eq!(changes_of(&tx), expected);
 }
 
-/// The names by which the transaction met the file are gone; the one that is left was never looked at.
+/// The transaction removed the name by which it met the file. Only the diff looks at the name that is left.
 #[test]
 fn a_file_changed_through_a_handle_is_listed_by_its_name() {
     let fs = shared();
@@ -204,7 +204,7 @@ fn a_large_file_differs_where_it_was_written_and_where_it_grew() {
         diff(&tx)[0].data.ranges.iter().map(|range| (range.start, range.end)).collect()
     };
     assert_eq!(ranges(), [(100_000, 170_000)]);
-    // Cleared to its end and long again: a hole is other content than what was there.
+    // Emptied and long again: a hole differs from the old data.
     tx_fs.truncate(&ROOT, &file, 0).unwrap();
     tx_fs.truncate(&ROOT, &file, 3 << 20).unwrap();
     assert_eq!(ranges(), [(0, 3 << 20)]);
