@@ -191,7 +191,7 @@ impl<E: Storage> Fs<E> {
         // Written before the file is locked: a reader or writer does not wait for the device.
         let slices = self.engine.write(Stream::Large, &bytes, Admit::User)?;
         let replaced = self.replace_region(node, region, &map_of_slices(&map, &slices));
-        // The commit took references of its own. If there was none, the bytes are free again.
+        // The commit took references of its own. Without a commit the bytes are free again.
         self.engine.release(&slices);
         Ok(if replaced? { holds } else { 0 })
     }

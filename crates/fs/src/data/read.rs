@@ -9,8 +9,8 @@
 //!    So no commit and no cleaning frees bytes that a read still needs (`tests::engine`, `tests::threads`).
 //! 2. `ReadFill` decides bytes in order: the extents of a value are sorted (asserts in `place` and
 //!    `into_reads`). What no extent covers is zero.
-//! 3. In the base no lock is held while devices are read, so a slow device stops no writer and no commit
-//!    (`fill_many`).
+//! 3. In the base `fill_many` holds no lock while it reads slices, so a slow device stops no writer and no
+//!    commit.
 
 use std::hash::{Hash, Hasher};
 

@@ -13,7 +13,7 @@
 //!    under power cuts).
 //! 3. After the commit each node of the base equals its record
 //!    (`tests::transactions::files_that_are_open_outside_show_what_was_committed`).
-//! 4. A transaction commits at most once: it has ended before its guard is dropped (`try_commit`).
+//! 4. A transaction commits at most once: `commit` consumes it, and a sealed transaction takes no more calls.
 //!
 //! ```text
 //!   0. announce  by the mount, before it calls: the kernel caches no new answers         `visit_changed`
