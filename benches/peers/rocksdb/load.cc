@@ -1,5 +1,5 @@
-// The load of `warpfire-bench meta` on RocksDB: the same keys and values in the same order, committed in the same batches with
-// the log on, one sync at the end, then random gets and one scan.
+// The load of `warpfire-bench meta` on RocksDB: the same keys and values in the same order, committed in the
+// same batches with the write-ahead log on, one sync at the end, then random gets and one scan.
 //
 // usage: rocksdb-load --version
 //        rocksdb-load DIRECTORY RECORDS VALUE_BYTES BATCH THREADS random|in-order
@@ -32,7 +32,7 @@
 
 namespace {
 
-// As `warpfire-bench meta` has them: cache and memtable of the engine's defaults.
+// The same sizes as the defaults of Warpfire's metadata engine.
 constexpr size_t kMemtableBytes = 64u << 20;
 constexpr size_t kCacheBytes = 64u << 20;
 constexpr int kKeyBytes = 24;
@@ -62,7 +62,7 @@ void KeyOf(uint64_t n, bool in_order, char key[kKeyBytes]) {
   }
 }
 
-// Half of a value repeats, half is noise.
+// Half of a value repeats and half is noise, as in `warpfire-bench meta`.
 void ValueOf(uint64_t n, std::string* value) {
   uint64_t noise = n;
   for (size_t at = 0; at < value->size(); at += 16) {
@@ -81,7 +81,7 @@ uint64_t CpuNanos() {
   return static_cast<uint64_t>(t.tv_sec) * 1000000000ull + static_cast<uint64_t>(t.tv_nsec);
 }
 
-// A number behind a word at the beginning of a line of a file of /proc.
+// The number after `word`, which begins a line of a file of /proc. 0 if no line has it.
 uint64_t ProcNumber(const char* path, const std::string& word) {
   std::ifstream file(path);
   std::string line;

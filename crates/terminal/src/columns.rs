@@ -1,21 +1,22 @@
-//! Columns that line up.
+//! Output in aligned columns.
 
 use std::fmt;
 
-/// Rows of cells under a heading. The first column is a name and stands left, the others are numbers and stand right.
+/// Rows of cells below a row of headings. The first column is a name and is aligned left; the others are
+/// numbers and are aligned right.
 #[derive(Clone, Debug, Default)]
 pub struct Columns {
     rows: Vec<Vec<String>>,
 }
 
 impl Columns {
-    /// A table with a line of headings.
+    /// Columns with these headings and no rows yet.
     #[must_use]
     pub fn new(headings: &[&str]) -> Self {
         Columns { rows: vec![headings.iter().map(|&heading| heading.to_owned()).collect()] }
     }
 
-    /// Adds a row; a short row leaves its last columns empty.
+    /// Adds a row. A short row has empty cells at its end.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stand_left_and_numbers_right() {
+    fn the_first_column_is_aligned_left_and_the_others_right() {
         let mut columns = Columns::new(&["device", "reads"]);
         columns.row(["a.img".to_owned(), "7".to_owned()]);
         columns.row(["long-name.img".to_owned(), "1,234,567".to_owned()]);

@@ -1,4 +1,4 @@
-//! How a command ends when it does not succeed: one sentence, a hint what to try, and an exit code.
+//! The end of a command that fails: one sentence, a hint what to try, and an exit code.
 
 use std::fmt;
 use std::io;
@@ -9,40 +9,41 @@ use std::process::ExitCode;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Exit {
-    /// Something that was asked for could not be done.
+    /// The command could not do its work.
     Failed = 1,
-    /// The command line does not say what to do (also clap's own code).
+    /// The command line is wrong. clap uses the same code.
     Usage = 2,
     /// The pool could not be opened: a device is missing, foreign, damaged or in use.
     Pool = 3,
-    /// A transaction could not be committed, because what it read has changed: sysexits' "try again".
+    /// A transaction could not be committed because of a conflict. sysexits.h defines the code as "try
+    /// again".
     Conflict = 75,
 }
 
-/// A command that failed.
+/// Why a command failed.
 #[derive(Debug)]
 pub struct Failure {
     message: String,
     hint: Option<String>,
     exit: u8,
-    /// End without a word: nobody listens any more (a closed pipe), or it has been said.
+    /// Print nothing: the reader of the output is gone (a closed pipe), or the reason is already printed.
     silent: bool,
 }
 
 impl Failure {
-    /// Something that was asked for could not be done.
+    /// The command could not do its work.
     pub fn new(message: impl fmt::Display) -> Self {
         Failure { message: message.to_string(), hint: None, exit: Exit::Failed as u8, silent: false }
     }
 
-    /// The command line does not say what to do.
+    /// The command line is wrong.
     pub fn usage(message: impl fmt::Display) -> Self {
         Failure { exit: Exit::Usage as u8, ..Failure::new(message) }
     }
 
-    /// Somebody else has said already what failed.
+    /// A failure with a reason that another program or thread has printed.
     pub fn silent() -> Self {
-        Failure { silent: true, ..Failure::new("it has been said what failed") }
+        Failure { silent: true, ..Failure::new("the reason is already printed") }
     }
 
     /// The pool could not be opened.
@@ -50,7 +51,7 @@ impl Failure {
         Failure { exit: Exit::Pool as u8, ..Failure::from_pool(error) }
     }
 
-    /// What is on the devices is no pool that can be read.
+    /// The devices do not hold a pool that can be read.
     pub fn unreadable(reason: impl fmt::Display) -> Self {
         Failure { exit: Exit::Pool as u8, ..Failure::new(reason) }
     }
@@ -76,25 +77,25 @@ impl Failure {
         Failure { silent, ..Failure::new(format_args!("cannot write the answer: {error}")) }
     }
 
-    /// Adds what to try: a command or an act, in lower case, without a full stop.
+    /// Adds what to try, as a clause in lower case without a full stop.
     #[must_use]
     pub fn hint(mut self, hint: impl fmt::Display) -> Self {
         self.hint = Some(hint.to_string());
         self
     }
 
-    /// Ends with a code of the command's own instead.
+    /// Replaces the exit code by one that belongs to the command.
     #[must_use]
     pub fn exit_code(self, code: u8) -> Self {
         Failure { exit: code, ..self }
     }
 
-    /// Whether it is a transaction's conflict.
+    /// Whether the failure is a conflict of a transaction.
     pub fn is_conflict(&self) -> bool {
         self.exit == Exit::Conflict as u8
     }
 
-    /// Says what happened on stderr and gives the code to exit with.
+    /// Prints the failure to stderr and returns the exit code.
     pub fn report(&self) -> ExitCode {
         if !self.silent {
             match &self.hint {

@@ -1,7 +1,7 @@
-//! How the commands of this project talk to a person at a terminal and to a script.
+//! Input and output that all commands of this project share, for a person at a terminal and for a script.
 //!
-//! Answers, notes, failures with a hint and an exit code, sizes, and tables: the product command and the benchmarks
-//! share them, so that both read and print alike.
+//! Answers, notes, failures with a hint and an exit code, sizes, and columns. The product command and the
+//! benchmarks use them, so both read and print alike.
 
 #![forbid(unsafe_code)]
 

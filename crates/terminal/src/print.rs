@@ -1,4 +1,4 @@
-//! The two channels of a command: answers go to stdout, everything else (progress, warnings, summaries) to stderr.
+//! The two outputs of a command: answers go to stdout; progress, warnings and summaries go to stderr.
 
 use std::io::{self, Write};
 
@@ -6,22 +6,22 @@ use serde::Serialize;
 
 use crate::Failure;
 
-/// Writes text to stdout. A reader that went away (`| head`) ends the command quietly.
+/// Writes text to stdout. If the reader is gone (`| head`), the failure is a silent one.
 ///
 /// # Errors
-/// What the system says.
+/// stdout cannot be written.
 pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_ref()).and_then(|()| out.flush()).map_err(Failure::from_stdout)
 }
 
-/// Writes one JSON document and a line end to stdout.
+/// Writes one JSON document and a newline to stdout.
 ///
 /// # Errors
 /// As [`print`].
 ///
 /// # Panics
-/// If the value has a map whose keys are not strings.
+/// The value contains a map with keys that are not strings.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let mut text =
         serde_json::to_string_pretty(value).expect("the answers of commands have string keys only");
@@ -31,6 +31,6 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
 
 /// Writes one line to stderr.
 pub fn note(text: impl std::fmt::Display) {
-    // A failure to write to stderr has no channel left to be reported on.
+    // A failed write to stderr cannot be reported anywhere.
     let _ = writeln!(io::stderr(), "warpfire: {text}");
 }

@@ -1,4 +1,4 @@
-//! Sizes, counts, durations and rates as a person reads and writes them.
+//! Sizes, counts, durations and rates, as people read and write them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 const UNITS: [(&str, u64); 6] =
     [("E", 1 << 60), ("P", 1 << 50), ("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
 
-/// A number of bytes given on the command line: `4096`, `64K`, `1.5G`, `2GiB`. Units are powers of 1024.
+/// A number of bytes on the command line: `4096`, `64K`, `1.5G`, `2GiB`. Units are powers of 1024.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Size(pub u64);
 
@@ -31,7 +31,7 @@ impl FromStr for Size {
     }
 }
 
-/// `0.fraction` of `scale`, rounded down; `None` when the fraction is not decimal digits.
+/// `0.fraction` of `scale`, rounded down; `None` if the fraction has anything but decimal digits.
 fn fraction_bytes(fraction: &str, scale: u64) -> Option<u64> {
     let mut numerator = 0u128;
     let mut denominator = 1u128;
@@ -61,7 +61,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// A count with its thousands apart: `1,234,567`.
+/// A count with commas between the thousands: `1,234,567`.
 #[must_use]
 pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
@@ -75,7 +75,7 @@ pub fn grouped(count: u64) -> String {
     text
 }
 
-/// A duration in the unit that suits it: `850 µs`, `12.3 ms`, `4.56 s`, `3 min 20 s`.
+/// A duration in a fitting unit: `850 µs`, `12.3 ms`, `4.56 s`, `3 min 20 s`.
 #[must_use]
 pub fn duration(nanos: u64) -> String {
     let seconds = nanos as f64 / 1e9;
@@ -87,7 +87,7 @@ pub fn duration(nanos: u64) -> String {
     }
 }
 
-/// How many of something happen in a second.
+/// Events per second, for `count` events in `nanos` nanoseconds.
 #[must_use]
 pub fn per_second(count: u64, nanos: u64) -> u64 {
     let rate = u128::from(count) * 1_000_000_000 / u128::from(nanos.max(1));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused_with_an_example() {
+    fn other_words_are_refused_with_an_example() {
         for text in ["", "K", "12Q", "-1", "1.x", "ten", "99999999999G"] {
             let error = text.parse::<Size>().expect_err(text);
             assert!(error.contains(text), "{error}");

@@ -1,4 +1,4 @@
-//! Counts what can be counted of readability: lengths, comments inside bodies, asserts, repeated type names.
+//! Measures the readability of source files: lengths, comments in bodies, asserts, repeated type names.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use syn::visit::Visit;
 
 use crate::text;
 
-/// A function of this many lines or more is long: it needs a comment inside.
+/// A function with so many lines or more is long, and needs a comment in its body.
 pub const LONG_BODY_LINES: usize = 25;
 
 /// One function with a body.
@@ -19,7 +19,7 @@ pub struct Function {
     pub lines: usize,
     /// Lines between the braces that are not blank.
     pub body_lines: usize,
-    /// Those of them that hold a comment.
+    /// Body lines that hold a comment.
     pub comment_lines: usize,
     /// Calls of `assert…!` and `debug_assert…!`.
     pub asserts: usize,
@@ -36,10 +36,10 @@ pub struct FileCensus {
     pub types: Vec<String>,
 }
 
-/// Counts one file. Items under `#[cfg(test)]` are left out.
+/// Measures one file. Items under `#[cfg(test)]` do not count.
 ///
 /// # Errors
-/// If the text is not Rust.
+/// The text is not Rust.
 pub fn count(source: &str) -> Result<FileCensus, syn::Error> {
     let file = syn::parse_file(source)?;
     let mut visitor = Visitor { lines: text::lines(source), found: FileCensus::default() };
@@ -56,7 +56,7 @@ struct Visitor {
 impl Visitor {
     fn note_function(&mut self, name: &syn::Ident, whole: proc_macro2::Span, body: &syn::Block) {
         let braces = body.brace_token.span.span();
-        // Line numbers of spans begin at 1: this range is the lines between the braces.
+        // Lines of spans are numbered from 1, so this range of indices is the lines between the braces.
         let inside = braces.start().line..braces.end().line.saturating_sub(1);
         let lines = self.lines.get(inside).unwrap_or_default();
         let mut asserts = AssertCounter(0);
@@ -142,19 +142,19 @@ fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// The sum over many files.
+/// The census of many files.
 #[derive(Clone, Default, Debug)]
 pub struct Census {
     /// Lengths of files, in lines, sorted.
     pub file_lines: Vec<usize>,
     /// Every function.
     pub functions: Vec<Function>,
-    /// How many files define a type of this name.
+    /// For every type name, the number of files that define it.
     pub types: BTreeMap<String, usize>,
 }
 
 impl Census {
-    /// The sum of files.
+    /// Adds up files.
     #[must_use]
     pub fn of(files: impl IntoIterator<Item = FileCensus>) -> Census {
         let mut sum = Census::default();
@@ -177,7 +177,7 @@ impl Census {
         lines
     }
 
-    /// Lines with a comment per 100 lines inside function bodies.
+    /// Comment lines per 100 body lines, over all functions.
     #[must_use]
     pub fn comments_per_100_body_lines(&self) -> f64 {
         let comments: usize = self.functions.iter().map(|function| function.comment_lines).sum();
@@ -198,7 +198,7 @@ impl Census {
         ratio(long().filter(|function| function.comment_lines > 0).count(), long().count())
     }
 
-    /// Type names that are defined more than twice, with how often.
+    /// Type names that are defined more than twice, with their counts.
     pub fn types_defined_often(&self) -> impl Iterator<Item = (&str, usize)> {
         let often =
             self.types.iter().filter(|(name, count)| **count > 2 && !SHARED_NAMES.contains(&name.as_str()));
@@ -206,7 +206,7 @@ impl Census {
     }
 }
 
-/// Names that every crate or command may use for its own: what it is called with, how it fails, how it is tuned.
+/// Type names that every crate or command may define: its arguments, its failure, its settings.
 const SHARED_NAMES: [&str; 3] = ["Args", "Error", "Options"];
 
 fn ratio(part: usize, whole: usize) -> f64 {

@@ -1,10 +1,10 @@
-//! The repository as its own tests see it: crates, what they depend on, and the files they are made of.
+//! The repository as its own tests see it: crates, their dependencies, and their files.
 //!
 //! - `workspace`: crates and source files, as cargo and the disk list them.
 //! - `text`: comments, literals and code of a source file.
-//! - `census`: lengths, comments, asserts and type names, counted.
+//! - `census`: lengths, comments, asserts and type names as numbers.
 //! - `words`: words that prose does not use.
-//! - `modules`: which modules of a crate use each other.
+//! - `modules`: modules of a crate that use each other.
 
 #![forbid(unsafe_code)]
 

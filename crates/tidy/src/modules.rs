@@ -1,17 +1,15 @@
-//! Which top-level modules of a crate use each other.
+//! Finds the top-level modules of a crate that use each other.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::text::{Stretch, stretches};
 
-/// An arrow from one top-level module to another that it names as `crate::OTHER`.
+/// An arrow points from one top-level module to another that it names as `crate::OTHER`.
 pub type Arrow = (String, String);
 
-/// The arrows between the top-level modules below `src`. Files for which `skip` holds are left out.
-///
-/// # Panics
-/// If a file below `src` cannot be read as text.
+/// The arrows between the top-level modules of a crate. `files` are paths with their text; those outside of
+/// `src` do not count, nor do `lib.rs` and `main.rs`.
 #[must_use]
 pub fn arrows(src: &Path, files: &[(std::path::PathBuf, String)]) -> BTreeSet<Arrow> {
     let mut found = BTreeSet::new();
@@ -38,7 +36,7 @@ pub fn mutual_pairs(arrows: &BTreeSet<Arrow>) -> Vec<Arrow> {
     arrows.iter().filter(is_mutual).cloned().collect()
 }
 
-/// First path segments behind `crate::` in code, groups of `use crate::{a, b::c}` included.
+/// The modules that code names after `crate::`, also in groups such as `use crate::{a, b::c}`.
 fn named_modules(source: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for stretch in stretches(source) {
@@ -54,7 +52,7 @@ fn named_modules(source: &str) -> BTreeSet<String> {
     found
 }
 
-/// The first segments of a `{a, b::{c, d}, e::f}` group of which the opening brace is gone.
+/// The first segments of a group such as `a, b::{c, d}, e::f}`. The caller has removed the opening brace.
 fn group_heads(group: &str) -> Vec<String> {
     let mut depth = 0_usize;
     let mut heads = vec![String::new()];

@@ -5,7 +5,7 @@
 /// One stretch of a source file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stretch<'a> {
-    /// Anything that is neither a comment nor a literal.
+    /// Text that is neither a comment nor a literal.
     Code(&'a str),
     /// A comment, with its slashes. A doc comment is a comment.
     Comment(&'a str),
@@ -13,7 +13,7 @@ pub enum Stretch<'a> {
     Literal(&'a str),
 }
 
-/// Splits `source` into stretches. Together they are the whole text, in order.
+/// Splits `source` into stretches. In order they make up the whole text.
 #[must_use]
 pub fn stretches(source: &str) -> Vec<Stretch<'_>> {
     let bytes = source.as_bytes();
@@ -59,7 +59,7 @@ pub fn stretches(source: &str) -> Vec<Stretch<'_>> {
     found
 }
 
-/// For every line of `source`, in order: the text of the comments on it, and whether it holds code or literals.
+/// For every line of `source`: the text of its comments, and whether it holds code or literals.
 #[must_use]
 pub fn lines(source: &str) -> Vec<LineOfSource> {
     let mut lines = vec![LineOfSource::default(); source.lines().count().max(1)];
@@ -87,7 +87,7 @@ pub fn lines(source: &str) -> Vec<LineOfSource> {
 pub struct LineOfSource {
     /// The comments on the line, slashes included.
     pub comment: String,
-    /// Whether something else than comments and blanks is on the line.
+    /// Whether the line holds anything but comments and blanks.
     pub has_code: bool,
 }
 
@@ -131,7 +131,8 @@ fn string_end(bytes: &[u8], start: usize) -> usize {
     bytes.len()
 }
 
-/// The end of a raw string that begins at `start`, if one does. A plain `b"…"` is left to its quote.
+/// The end of the raw string that begins at `start`; `None` if none does. A plain `b"…"` counts from its
+/// quote.
 fn raw_string_end(source: &str, start: usize) -> Option<usize> {
     let rest = &source[start..];
     let marked =

@@ -4,7 +4,7 @@ use regex_lite::Regex;
 
 use crate::text::{Stretch, stretches};
 
-/// A pattern that prose must not match, with the advice for whoever wrote it.
+/// Patterns that prose must not match, each with advice for the author.
 const BANNED: [(&str, &str); 11] = [
     (r"(?i)\bfolders?\b", "say directory"),
     (r"(?i)\bcan not\b", "say cannot"),
@@ -19,18 +19,18 @@ const BANNED: [(&str, &str); 11] = [
     (r"(?i)\bsees to\b", "say ensures or does"),
 ];
 
-/// One use of a banned word.
+/// One use of a banned word in a text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BannedWord {
-    /// Line, from 1.
+    /// The line, from 1.
     pub line: usize,
-    /// The word as it stands there.
+    /// The word as the text spells it.
     pub word: String,
-    /// The advice.
+    /// The advice for its author.
     pub advice: &'static str,
 }
 
-/// The rules, compiled once.
+/// The compiled rules.
 pub struct WordRules(Vec<(Regex, &'static str)>);
 
 impl Default for WordRules {
@@ -42,7 +42,7 @@ impl Default for WordRules {
 }
 
 impl WordRules {
-    /// Banned words in running text: a document.
+    /// Finds banned words in a document. Fenced code does not count.
     #[must_use]
     pub fn in_prose(&self, text: &str) -> Vec<BannedWord> {
         let mut found = Vec::new();
@@ -58,7 +58,7 @@ impl WordRules {
         found
     }
 
-    /// Banned words in the comments of a Rust file, and in its string literals of two words or more.
+    /// Finds banned words in the comments of a Rust file, and in its string literals of two words or more.
     #[must_use]
     pub fn in_rust(&self, source: &str) -> Vec<BannedWord> {
         let mut found = Vec::new();
@@ -80,7 +80,7 @@ impl WordRules {
     }
 
     fn in_line(&self, number: usize, line: &str, found: &mut Vec<BannedWord>) {
-        // Names in backticks are code: `who` may be a variable of a system call's documentation.
+        // Text in backticks is code, and an identifier may be a banned word.
         let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
         for (pattern, advice) in &self.0 {
             let words = pattern.find_iter(&prose).map(|word| word.as_str().to_owned());

@@ -12,14 +12,14 @@ pub struct Member {
     pub name: String,
     /// The directory that holds its `Cargo.toml`.
     pub directory: PathBuf,
-    /// Packages that it needs to build: neither for tests only nor for its build script.
+    /// Packages that it needs in a normal build: not those for tests or for its build script.
     pub normal_dependencies: Vec<String>,
 }
 
 /// The root of the workspace.
 ///
 /// # Panics
-/// If this crate does not lie two directories below the root.
+/// This crate is not two directories below the root.
 #[must_use]
 pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -29,7 +29,7 @@ pub fn root() -> PathBuf {
 /// All crates of the workspace, by name.
 ///
 /// # Panics
-/// If `cargo metadata` fails or prints something other than its documented form.
+/// `cargo metadata` fails, or prints something else than it documents.
 #[must_use]
 pub fn members() -> Vec<Member> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -71,16 +71,16 @@ fn text(value: &Value, key: &str) -> String {
 /// Every Rust source file of the workspace and of the fuzz targets.
 ///
 /// # Panics
-/// If a directory cannot be read.
+/// A directory cannot be read.
 #[must_use]
 pub fn sources() -> Vec<PathBuf> {
     files_below(&["crates", "fuzz/src", "fuzz/fuzz_targets"], "rs")
 }
 
-/// Every Markdown document: the root's, those in `docs` and the crates' READMEs.
+/// Every Markdown document: in the root, in `docs`, and in the crates.
 ///
 /// # Panics
-/// If a directory cannot be read.
+/// A directory cannot be read.
 #[must_use]
 pub fn documents() -> Vec<PathBuf> {
     let mut found = files_below(&["crates", "docs"], "md");
@@ -91,7 +91,8 @@ pub fn documents() -> Vec<PathBuf> {
     found
 }
 
-/// Whether the file holds tests only: it lies in a directory `tests` or `benches`, or is named for tests.
+/// Whether a file belongs to tests only: by its name, or by a directory such as `tests` or `benches` on its
+/// path.
 #[must_use]
 pub fn is_for_tests(path: &Path) -> bool {
     let inside = path.strip_prefix(root()).unwrap_or(path);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use warpfire_tidy::members;
 
-/// Every crate with its level. A crate may need crates of lower levels only.
+/// Every crate with its level. A normal dependency must have a lower level.
 const LEVELS: [(&str, u8); 18] = [
     ("warpfire-units", 0),
     ("warpfire-tidy", 0),
@@ -26,7 +26,7 @@ const LEVELS: [(&str, u8); 18] = [
     ("warpfire-sim", 10),
 ];
 
-/// Crates without I/O and without state: these may need only each other.
+/// Crates without I/O and without state. They may depend on each other only.
 const PURE: [&str; 3] = ["warpfire-units", "warpfire-format", "warpfire-erasure"];
 
 #[test]

@@ -1,24 +1,24 @@
-//! Corruption codes are permanent: each number means one thing, for ever, and docs/FORMAT.md says what.
+//! Corruption codes are permanent. Each number has one meaning for ever, and docs/FORMAT.md lists it.
 //!
-//! Product code gives a code in one way only: `const NAME: Corrupt = Corrupt::new(123, "…");`. So this test
-//! sees all of them.
+//! Product code defines a code in one form only: `const NAME: Corrupt = Corrupt::new(123, "…");`. This test
+//! reads that form.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use warpfire_tidy::{root, sources};
 
-/// Numbers that rooms own: roots and stripes, segments and log, tables and manifest, filesystem values.
+/// The range of codes: roots and stripes, segments and log, tables and manifest, filesystem values.
 const CODES: std::ops::Range<u16> = 100..500;
 
-/// What a code is called where an error holds it.
+/// The field of an error that holds a code.
 const FIELD: &str = "code:";
 
-/// The one call that makes a code, and what precedes it.
+/// The one call that defines a code, and the text before it.
 const CALL: &str = "Corrupt::new(";
 const NAMED: &str = ": Corrupt =";
 
-/// The rows `| 123 | meaning |` of docs/FORMAT.md, as (code, meaning).
+/// The rows `| 123 | meaning |` of docs/FORMAT.md as pairs.
 fn documented() -> Vec<(u16, String)> {
     let format = std::fs::read_to_string(root().join("docs/FORMAT.md")).expect("docs/FORMAT.md exists");
     let row = |line: &str| {
@@ -30,13 +30,13 @@ fn documented() -> Vec<(u16, String)> {
     format.lines().filter_map(row).collect()
 }
 
-/// Whether a source file is a test as a whole. Tests may make up codes that no room owns.
+/// Whether a source file is a test as a whole. Tests may use codes that are not defined.
 fn is_test(path: &Path) -> bool {
     let parts = path.components().filter_map(|part| part.as_os_str().to_str());
     path.file_name().is_some_and(|name| name == "tests.rs") || parts.into_iter().any(|part| part == "tests")
 }
 
-/// The product part of every source file, with the file: tests at the end of a file are left out.
+/// The product part of every source file with its path, without the test module at its end.
 fn product() -> Vec<(String, String)> {
     let files = sources().into_iter().filter(|path| !is_test(path));
     let read = |path: std::path::PathBuf| {
@@ -54,7 +54,7 @@ fn number(text: &str) -> Option<u16> {
     text.get(..end)?.parse().ok()
 }
 
-/// Every code that product text names, with its file.
+/// Every code that product text defines, with its file.
 fn named_codes(files: &[(String, String)]) -> Vec<(u16, String)> {
     let mut found = Vec::new();
     for (path, text) in files {
@@ -64,19 +64,19 @@ fn named_codes(files: &[(String, String)]) -> Vec<(u16, String)> {
     found
 }
 
-/// Codes that product text gives in another way than by a named constant, as sentences.
+/// Uses of codes in any other form than a named constant, as sentences.
 fn unnamed_codes(files: &[(String, String)]) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in files {
         for rest in text.split(FIELD).skip(1) {
             if let Some(code) = number(rest) {
-                found.push(format!("{path} gives the literal {code} as a code"));
+                found.push(format!("{path} uses the literal {code} as a code"));
             }
         }
         let mut before = String::new();
         for (i, part) in text.split(CALL).enumerate() {
             if i > 0 && (!before.trim_end().ends_with(NAMED) || number(part).is_none()) {
-                found.push(format!("{path} calls {CALL}…) elsewhere than for a constant"));
+                found.push(format!("{path} calls {CALL}…) outside of a constant"));
             }
             before = part.to_owned();
         }
@@ -84,12 +84,12 @@ fn unnamed_codes(files: &[(String, String)]) -> Vec<String> {
     found
 }
 
-/// Panics if a code is there twice.
+/// Panics if a code comes twice.
 fn once_each(codes: &[(u16, String)]) -> BTreeMap<u16, String> {
     let mut seen: BTreeMap<u16, String> = BTreeMap::new();
     for (code, at) in codes {
         if let Some(other) = seen.insert(*code, at.clone()) {
-            panic!("corruption code {code} is given twice: '{other}' and '{at}'");
+            panic!("corruption code {code} is defined twice: '{other}' and '{at}'");
         }
     }
     seen
@@ -101,28 +101,31 @@ fn no_code_is_documented_twice() {
 }
 
 #[test]
-fn no_code_is_given_twice_and_each_is_documented() {
+fn no_code_is_defined_twice_and_each_is_documented() {
     let documented = once_each(&documented());
     let named = once_each(&named_codes(&product()));
-    assert!(named.len() > 40, "the sources name codes");
+    assert!(named.len() > 40, "the sources define codes");
     for (code, path) in &named {
         assert!(
             documented.contains_key(code),
-            "{path} gives code {code}, which docs/FORMAT.md does not explain"
+            "{path} defines code {code}, which docs/FORMAT.md does not list"
         );
     }
     for (code, meaning) in &documented {
-        assert!(named.contains_key(code), "docs/FORMAT.md has code {code}, {meaning}, which nothing gives");
+        assert!(
+            named.contains_key(code),
+            "docs/FORMAT.md lists code {code}, {meaning}, which nothing defines"
+        );
     }
 }
 
 #[test]
 fn every_code_has_a_name() {
     let unnamed = unnamed_codes(&product());
-    assert!(unnamed.is_empty(), "a code is given as a named constant:\n{}", unnamed.join("\n"));
+    assert!(unnamed.is_empty(), "a code has to be a named constant:\n{}", unnamed.join("\n"));
 }
 
-/// The three ways that a code could be given unseen are found in a made-up file, and the right way is not.
+/// The test finds codes that are not named constants in a made-up file, and accepts the right form.
 #[test]
 fn codes_without_a_name_are_found() {
     let unnamed = |text: &str| unnamed_codes(&[("made_up.rs".to_owned(), text.to_owned())]).len();

@@ -1,13 +1,13 @@
-//! What every crate and every source file of the house has in common.
+//! Rules for every crate and every source file.
 
 use warpfire_tidy::{members, root, sources};
 
-/// A file longer than this holds more than one thought.
+/// A longer file is hard to hold in the head.
 const LINES_MAX: usize = 700;
 
 const HEADINGS: [&str; 5] = ["Owns", "Must not know", "Depends on", "Invariants", "How it is tested"];
 
-/// Names that say nothing of what is inside.
+/// File names that say nothing about the content.
 const NAMES_BANNED: [&str; 8] =
     ["util", "utils", "helper", "helpers", "common", "misc", "stuff", "everything"];
 
@@ -25,7 +25,7 @@ fn every_crate_has_a_readme_with_the_five_headings() {
 }
 
 #[test]
-fn no_source_file_holds_more_than_one_thought() {
+fn no_source_file_is_too_long() {
     let mut wrong = Vec::new();
     for path in sources() {
         let lines = std::fs::read_to_string(&path).expect("a source file is text").lines().count();
@@ -37,13 +37,13 @@ fn no_source_file_holds_more_than_one_thought() {
 }
 
 #[test]
-fn every_source_file_is_named_for_what_it_holds() {
+fn the_name_of_every_source_file_says_what_it_holds() {
     for path in sources() {
         let inside = path.strip_prefix(root()).expect("sources lie below the root");
         let mut parts = inside.iter().map(|part| part.to_string_lossy());
         assert!(
             !parts.any(|part| NAMES_BANNED.contains(&part.trim_end_matches(".rs"))),
-            "{} is not named for what it holds",
+            "the name of {} says nothing about its content",
             inside.display()
         );
     }

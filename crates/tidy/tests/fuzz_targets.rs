@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use warpfire_tidy::root;
 
-/// What stands between quotes behind each `before` in a file of the directory `fuzz`.
+/// The quoted text after each `before` in a file of the directory `fuzz`.
 fn quoted(file: &str, before: &str) -> BTreeSet<String> {
     let text = std::fs::read_to_string(root().join("fuzz").join(file)).expect("the fuzz crate is there");
     let quoted = |rest: &str| rest.split('"').next().map(str::to_owned);
@@ -26,6 +26,6 @@ fn every_target_is_built_and_every_decoder_has_one() {
         .collect();
     assert_eq!(built, files);
     let decoders = quoted("src/decoders.rs", "Decoder { name: ");
-    assert!(decoders.len() > 10, "the list is found: {decoders:?}");
+    assert!(decoders.len() > 10, "the list of decoders is not found: {decoders:?}");
     assert_eq!(decoders.difference(&files).collect::<Vec<_>>(), Vec::<&String>::new());
 }

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use warpfire_tidy::census::{Census, count};
 use warpfire_tidy::{is_for_tests, root, sources};
 
-/// Crates that are no part of the product: rules, simulators, benchmarks.
+/// Crates that are not part of the product: rules, simulators, benchmarks.
 const BESIDE_THE_PRODUCT: [&str; 4] = ["crates/tidy", "crates/sim", "crates/sim-env", "crates/bench"];
 
-/// Type names that say nothing: participles, pronouns, and names of the prelude.
+/// Type names that do not say what a type is: participles, pronouns, and names of the prelude.
 const TYPES_BANNED: &[&str] = &[
     "Accepted",
     "Again",
@@ -62,7 +62,7 @@ fn product_sources() -> Vec<(PathBuf, String)> {
     sources().into_iter().filter(is_product).map(read).collect()
 }
 
-/// Every problem with the type names of these files.
+/// The problems with the type names of some files, as sentences.
 fn problems(files: &[(PathBuf, String)]) -> Vec<String> {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut counted = Vec::new();
@@ -90,7 +90,7 @@ fn no_type_name_is_defined_three_times_and_each_says_what_it_is() {
 }
 
 #[test]
-fn planted_names_are_noticed() {
+fn planted_names_are_found() {
     let file = |name: &str, text: &str| (PathBuf::from(name), text.to_owned());
     let planted = [
         file("a.rs", "struct Entry; enum Told {}"),

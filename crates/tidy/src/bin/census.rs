@@ -1,4 +1,4 @@
-//! Prints the census of the product and of the engine: see `scripts/census`.
+//! Prints the census of the product and of the engine. `scripts/census` runs it.
 
 #![forbid(unsafe_code)]
 
@@ -9,10 +9,10 @@ use warpfire_tidy::modules::{arrows, mutual_pairs};
 use warpfire_tidy::words::WordRules;
 use warpfire_tidy::{documents, is_for_tests, members, root, sources};
 
-/// Crates on the path of every byte.
+/// The engine: crates that handle every byte.
 const ENGINE: [&str; 5] = ["pool", "log", "slices", "meta", "fs"];
-/// Crates that are no part of the product.
-const BESIDE_THE_PRODUCT: [&str; 6] = ["tidy", "sim", "sim-env", "bench", "house", "simdev"];
+/// Crates that are not part of the product.
+const BESIDE_THE_PRODUCT: [&str; 4] = ["tidy", "sim", "sim-env", "bench"];
 
 fn main() {
     let crates: Vec<String> = members()
