@@ -1,7 +1,7 @@
-//! Making the mount: as root by mount(2), for anyone else by the helper `fusermount3`, which is root's.
+//! Making the mount: by mount(2) as root, by the set-user-id helper `fusermount3` as any other user.
 //!
-//! Either way the result is an open `/dev/fuse`, and the mount lives until someone unmounts it or the last
-//! descriptor of that file is closed, which leaves it dead.
+//! Either way the result is an open `/dev/fuse`, the connection to the kernel. The mount lives until it is unmounted.
+//! If the last descriptor of the connection is closed first, the mount stays in the tree, dead: every request fails.
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -20,10 +20,10 @@ use crate::error::MountError;
 use crate::mountpoint::{helper_refused, not_permitted, system_error};
 use crate::options::MountOptions;
 
-/// What mount tables show as the type, after `fuse.`.
+/// The type in the mount table, after `fuse.`.
 const SUBTYPE: &str = "warpfire";
 
-/// Mounts on `at`, and returns the descriptor that requests come from.
+/// Mounts on `at`, and returns the connection that requests come from.
 pub(crate) fn attach(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     if rustix::process::geteuid().is_root() {
         attach_as_root(at, options)
@@ -46,14 +46,14 @@ fn attach_as_root(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountErr
         Ok(()) => Ok(device.into()),
         Err(Errno::PERM | Errno::ACCESS) => Err(not_permitted(
             at,
-            "mount(2) refuses: CAP_SYS_ADMIN is missing, in a container perhaps".to_owned(),
+            "mount(2) needs CAP_SYS_ADMIN; if this is a container, start it with that capability".to_owned(),
         )),
         Err(e) => Err(system_error(at, "mount", e.into())),
     }
 }
 
-/// The helper mounts and sends the descriptor over a socket, whose number it takes from its environment: here its
-/// standard input.
+/// The helper mounts and sends the connection over a socket. It takes the number of the socket from its environment:
+/// here 0, its standard input.
 fn attach_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(|e| system_error(at, "make a socket", e))?;
     let mut child = Command::new("fusermount3")
@@ -69,14 +69,15 @@ fn attach_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountE
         .map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => not_permitted(
                 at,
-                "only root mounts by itself; install fusermount3 (package fuse3)".to_owned(),
+                "only root can mount without fusermount3; install the package fuse3".to_owned(),
             ),
             _ => system_error(at, "run fusermount3", e),
         })?;
+    // The helper has the only descriptor of the other end, so this returns also if the helper fails.
     let received = receive_descriptor(&ours);
     let mut message = String::new();
     if let Some(stderr) = &mut child.stderr {
-        // What it says only explains a failure that shows otherwise.
+        // The text only explains a failure. The exit status and the missing descriptor show that there is one.
         let _ = stderr.read_to_string(&mut message);
     }
     let ended = child.wait().map_err(|e| system_error(at, "wait for fusermount3", e))?;
@@ -94,7 +95,7 @@ fn helper_options(options: &MountOptions) -> String {
     format!("fsname={source},subtype={SUBTYPE},{write}{allow_other}")
 }
 
-/// The descriptor that the other side sends; `None` if it hangs up without one.
+/// The descriptor that the other side sends; `None` if the other side closes the socket without one.
 fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0u8; 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

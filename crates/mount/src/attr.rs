@@ -1,4 +1,4 @@
-//! Attributes and times, between our words and the kernel's.
+//! Conversion of attributes and times between `warpfire_fs` and the kernel's protocol.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use warpfire_env::Timestamp;
 use warpfire_fs::{Attr, FileKind, SetTime};
 
-/// What programs are told to read and write at a time: a flash page, as everywhere.
+/// `st_blksize`, in bytes: the size that programs should read and write at a time. One block.
 const BLOCK_SIZE_HINT: u32 = 4096;
 
 pub(crate) fn file_attr(attr: &Attr) -> FileAttr {
@@ -30,7 +30,7 @@ pub(crate) fn file_attr(attr: &Attr) -> FileAttr {
     }
 }
 
-/// Attributes of inode 0, which is how an answer says that there is none.
+/// Attributes of inode 0. In the protocol they mean that the name does not exist.
 pub(crate) fn negative_entry() -> FileAttr {
     FileAttr {
         ino: INodeNo(0),
@@ -79,8 +79,10 @@ fn system_time(at: Timestamp) -> SystemTime {
     whole.and_then(|t| t.checked_add(nanos)).unwrap_or(UNIX_EPOCH)
 }
 
-/// The time that the kernel sent. Before 1970 the transport takes the kernel's nanoseconds, which count forward from
-/// the second, and counts them backward; here they are turned round again.
+/// The time that the kernel sent.
+///
+/// Before 1970 the kernel's nanoseconds count forward from the second, but the transport subtracts them. So the
+/// magnitudes of the received time are the kernel's numbers: this takes them as they are and negates the seconds.
 fn received_time(at: SystemTime) -> Timestamp {
     match at.duration_since(UNIX_EPOCH) {
         Ok(after) => Timestamp { seconds: signed(after.as_secs()), nanos: after.subsec_nanos() },

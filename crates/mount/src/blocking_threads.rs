@@ -1,10 +1,14 @@
-//! Threads for requests that wait: a sync, which takes as long as the device does, or the end of a transaction.
+//! Threads for requests that wait: for a flush of the devices, or for the end of a transaction.
+//!
+//! A *serving thread* takes requests from the kernel. A *job* is the part of a request that waits.
 //!
 //! Invariants
-//! 1. A thread that reads requests from the kernel does not wait for a flush: who asks for one is answered from here,
-//!    and others are served meanwhile.
-//! 2. Syncs that wait at the same time share one flush, so there are more of these threads than processors.
-//! 3. At most [`QUEUED_JOBS_MAX`] jobs queue; one more is done by the thread that brought it.
+//! 1. A serving thread does not wait for a flush. A job on one of these threads waits and answers, and the serving
+//!    thread takes the next request.
+//! 2. Syncs that wait at the same time share one flush, so there are more of these threads than processors
+//!    (`tests::jobs_wait_together`).
+//! 3. At most [`QUEUED_JOBS_MAX`] jobs queue. The thread that brings one more runs it itself (`spawn`) or refuses it
+//!    (`spawn_or`). No job is lost (`tests::every_job_is_done_also_those_beyond_the_queue`).
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -12,23 +16,24 @@ use std::thread::{self, JoinHandle};
 
 use parking_lot::Mutex;
 
-/// Syncs that can wait together.
+/// Syncs that can wait at the same time.
 pub(crate) const SYNC_THREADS: usize = 16;
 
-/// Jobs that no thread has taken yet: four for each sync that can wait.
+/// Most jobs that no thread has taken yet: four for each sync that can wait.
 pub(crate) const QUEUED_JOBS_MAX: usize = 4 * SYNC_THREADS;
 
 type BlockingJob = Box<dyn FnOnce() + Send>;
 
-/// The threads. Dropping them waits for what they have begun and been given.
+/// The threads. Dropping them waits for all jobs, those in the queue too.
 pub(crate) struct BlockingThreads {
     jobs: Option<SyncSender<BlockingJob>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl BlockingThreads {
-    /// So many threads, of this name and a number.
+    /// Starts `threads` threads. Each is called `name` and a number.
     pub(crate) fn start(name: &str, threads: usize) -> std::io::Result<BlockingThreads> {
+        assert!(threads > 0, "a job needs a thread to run it");
         let (jobs, queue) = sync_channel(QUEUED_JOBS_MAX);
         let queue = Arc::new(Mutex::new(queue));
         let start = |number| {
@@ -39,48 +44,50 @@ impl BlockingThreads {
         Ok(BlockingThreads { jobs: Some(jobs), threads })
     }
 
-    /// Has a job done by one of the threads, or here if all are busy and enough wait.
+    /// Runs a job on one of the threads, or on this one if the queue is full.
     pub(crate) fn spawn(&self, job: impl FnOnce() + Send + 'static) {
-        let jobs = self.jobs.as_ref().expect("only dropping takes the sender away");
+        let jobs = self.jobs.as_ref().expect("the sender is there until the threads are dropped");
         match jobs.try_send(Box::new(job)) {
             Ok(()) => {}
             Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => job(),
         }
     }
 
-    /// Has a job done with something by one of the threads, never here: if all are busy and enough wait, `refuse` gets it.
+    /// Runs a job with a value on one of the threads, never on this one. If the queue is full, `refuse` gets the value.
     pub(crate) fn spawn_or<T: Send + 'static>(
         &self,
         with: T,
         job: impl FnOnce(T) + Send + 'static,
         refuse: impl FnOnce(T),
     ) {
-        let jobs = self.jobs.as_ref().expect("only dropping takes the sender away");
+        let jobs = self.jobs.as_ref().expect("the sender is there until the threads are dropped");
+        // Shared, because a failed send returns the job as a closed box: the value could not be taken out again.
         let with = Arc::new(Mutex::new(Some(with)));
         let shared = Arc::clone(&with);
         let job = move || {
             let with = shared.lock().take();
-            job(with.expect("a job is done once"));
+            job(with.expect("a job runs once"));
         };
         if jobs.try_send(Box::new(job)).is_err() {
             let with = with.lock().take();
-            refuse(with.expect("the job was not taken"));
+            refuse(with.expect("a job that was not queued still has its value"));
         }
     }
 }
 
 impl Drop for BlockingThreads {
     fn drop(&mut self) {
+        // Without a sender the threads end when the queue is empty.
         self.jobs = None;
         for thread in self.threads.drain(..) {
-            thread.join().expect("a sync thread does not panic");
+            thread.join().expect("a job does not panic");
         }
     }
 }
 
 fn work(queue: &Mutex<Receiver<BlockingJob>>) {
     loop {
-        // Its own statement, so that the lock is free while the job is done.
+        // A statement of its own: the lock is free again before the job runs.
         let job = queue.lock().recv();
         let Ok(job) = job else { return };
         job();

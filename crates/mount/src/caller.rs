@@ -1,4 +1,4 @@
-//! What a request does not carry of its caller: supplementary groups, and which process a thread is of.
+//! Facts about the caller that a request does not carry: supplementary groups, and the process of a thread.
 
 use std::cell::OnceCell;
 use std::fs;
@@ -21,7 +21,7 @@ impl CallerGroups {
 impl CallerGroups {
     fn ids(&self) -> &[u32] {
         let read = || {
-            // A process that is gone, or in another namespace, has no groups that could grant anything.
+            // A process that has ended, or that this namespace does not show, is in no group: nothing is granted.
             let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
             groups_of_status(&status)
         };
@@ -39,13 +39,13 @@ impl GroupSet for CallerGroups {
     }
 }
 
-/// The line `GroupSet:` of proc_pid_status(5).
+/// The line `Groups:` of proc_pid_status(5).
 fn groups_of_status(status: &str) -> SmallVec<[u32; 32]> {
     let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
     line.into_iter().flat_map(str::split_whitespace).filter_map(|gid| gid.parse().ok()).collect()
 }
 
-/// The process that a thread is of; `None` if the thread is gone.
+/// The process that a thread belongs to; `None` if the thread has ended.
 pub(crate) fn process_of(thread: u32) -> Option<u32> {
     process_of_status(&fs::read_to_string(format!("/proc/{thread}/status")).ok()?)
 }
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_is_in_no_group() {
+    fn a_process_that_has_ended_is_in_no_group() {
         assert!(!CallerGroups::of(u32::MAX).contains(0));
     }
 }

@@ -1,22 +1,26 @@
-//! Keeps idle processors from halting while requests flow.
+//! Keeps idle processors from halting while requests arrive.
 //!
-//! Each request wakes the server, and each answer wakes who asked. On a virtual machine whose idle processors halt at once, a wake takes tens of µs.
-//! Linux lets a process say how long a wake may take, by [holding a descriptor](https://docs.kernel.org/power/pm_qos_interface.html): where the answer is "no
-//! time at all", idle processors poll.
+//! Each request wakes the server, and each answer wakes the caller. On a virtual machine with processors that halt as
+//! soon as they are idle, a wake-up takes tens of µs. A process can bound the wake-up latency of all processors: it
+//! writes a number of µs to `/dev/cpu_dma_latency` and keeps the descriptor open
+//! ([PM QoS](https://docs.kernel.org/power/pm_qos_interface.html)). The *hold* is such a descriptor with the number 0:
+//! while it is open, idle processors poll. A *tick* is the interval in which a thread of its own counts requests.
 //!
 //! ```text
-//!            a request                    BUSY requests in a tick
+//!            count()                      BUSY_REQUESTS_MIN in a tick
 //!   resting ───────────▶ watching ──────────────────────────────▶ holding
 //!      ▲                   │                                        │
-//!      └───── QUIET ticks in a row without so many requests ◀───────┘
+//!      └────── QUIET_TICKS in a row, each with fewer requests ◀─────┘
 //! ```
+//! The thread makes all transitions but the first, in `LatencyState::run`.
 //!
 //! Invariants
-//! 1. At rest the thread sleeps and nothing is held: a mount that nobody uses costs no processor.
-//! 2. What is held is a descriptor: it ends with the process at the latest, however that ends.
-//! 3. Who brings a request does not wait: it counts, and wakes the thread if that rests.
-//! 4. Only while processors are held awake, who has answered looks for the next request for a moment before it sleeps; where none came in time, the next few
-//!    answers are not waited after.
+//! 1. At rest the thread sleeps and there is no hold: a mount that is not used costs no processor time
+//!    (`tests::a_flow_of_requests_opens_the_hold_and_silence_closes_it_each_time`).
+//! 2. The hold is a descriptor, so it ends at the latest with the process, however the process ends.
+//! 3. A serving thread does not wait here: it counts the request, and wakes the thread if the thread rests.
+//! 4. Only while there is a hold, a serving thread polls up to 50 µs for its next request. After a miss it skips polling
+//!    for 12 answers (`tests::the_next_request_is_polled_for_only_while_processors_are_held_and_it_comes`).
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -34,41 +38,42 @@ use warpfire_env::{Clock, SystemClock};
 /// How often requests are counted.
 const TICK: Duration = Duration::from_millis(2);
 
-/// Requests in a tick that are a flow: one program alone makes 15 to 30 where each finds both processors halted.
+/// Requests in a tick from which a hold is worth its power. A single program makes 15 to 30 in a tick, even if each
+/// request finds both processors halted.
 const BUSY_REQUESTS_MIN: u64 = 5;
 
-/// Ticks without a flow until processors may halt again: 10 ms.
+/// Quiet ticks until processors may halt again: 10 ms.
 const QUIET_TICKS: u32 = 5;
 
-/// How long the next request is looked for: one program alone sends it some 5 µs after the answer.
+/// How long a serving thread polls for its next request. A single program sends it about 5 µs after the answer.
 const POLL_NANOS: u64 = 50_000;
 
-/// Answers after which it is not, once it did not come in time. So a program that works between its calls costs 50 µs a dozen calls.
+/// Answers without polling after a miss. A program that works between its calls thus costs 50 µs for a dozen calls.
 const SKIPS_AFTER_MISS: u32 = 12;
 
-/// Most processors of a machine that are kept from halting: all of them poll.
+/// Largest machine that a hold is used on: all its processors poll.
 const PROCESSORS_MAX: usize = 8;
 
-/// Who holds this open, and has written a number of µs to it, bounds the time that the wake of a processor takes.
+/// An open descriptor of this device bounds the wake-up latency of all processors to the µs written to it.
 const LATENCY_DEVICE: &str = "/dev/cpu_dma_latency";
 
-/// What decides how an idle processor rests; `haltpoll` is for virtual machines.
+/// The kernel's policy for idle processors. `haltpoll` is the one for virtual machines.
 const GOVERNOR: &str = "/sys/devices/system/cpu/cpuidle/current_governor";
 
-/// How long that one polls before it halts a processor, in ns.
+/// How long `haltpoll` polls before it halts a processor, in ns.
 const HALT_POLL: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
 
-/// Is told of requests.
+/// Counts the requests of a mount and its views.
 #[derive(Clone, Default)]
 pub(crate) struct RequestCounter(Option<Arc<LatencyState>>);
 
-/// The thread that watches how many requests there are.
+/// The thread that opens and closes the hold.
 pub(crate) struct CpuLatency {
     running: Option<(Arc<LatencyState>, JoinHandle<()>)>,
 }
 
 thread_local! {
-    /// Answers of this thread after which it does not look for the next request.
+    /// Answers of this thread that it will not poll after.
     static POLL_SKIPS: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -82,18 +87,18 @@ struct LatencyState {
 }
 
 impl RequestCounter {
-    /// A request has come.
+    /// Counts one request.
     pub(crate) fn count(&self) {
         let Some(shared) = &self.0 else { return };
         shared.requests.fetch_add(1, Ordering::Relaxed);
         if shared.resting.load(Ordering::Relaxed) && shared.resting.swap(false, Ordering::AcqRel) {
-            // Under the lock, so that the thread is either before its look at the flag or in its wait.
+            // Under the lock, so that the thread has either not read the flag yet or waits already.
             let _stop = shared.stop.lock();
             shared.wake.notify_one();
         }
     }
 
-    /// After an answer: waits a moment for the next request of this connection without sleeping.
+    /// After an answer: polls for the next request of this connection, if there is a hold.
     pub(crate) fn poll_next_request(&self, connection: BorrowedFd<'_>) {
         let holds = self.0.as_ref().is_some_and(|shared| shared.holds.load(Ordering::Relaxed));
         if !holds {
@@ -105,7 +110,7 @@ impl RequestCounter {
             return;
         }
         let until = SystemClock.monotonic_nanos() + POLL_NANOS;
-        // A connection that has ended is no reason to wait either.
+        // A connection that has ended is readable too, and ends the loop.
         while poll(&mut [PollFd::from_borrowed_fd(connection, PollFlags::IN)], Some(&Timespec::default()))
             == Ok(0)
         {
@@ -118,7 +123,8 @@ impl RequestCounter {
 }
 
 impl CpuLatency {
-    /// Starts the thread where it is `wanted`, halting is what makes requests slow, and this process may do something about it; nothing otherwise.
+    /// Starts the thread if it is `wanted`, this machine halts its processors at once, and this process may open the
+    /// latency device. Otherwise the counter does nothing.
     pub(crate) fn start(wanted: bool) -> std::io::Result<(CpuLatency, RequestCounter)> {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let processors = thread::available_parallelism().map_or(1, usize::from);
@@ -129,7 +135,7 @@ impl CpuLatency {
         }
     }
 
-    /// Starts the thread, which keeps what `open_hold` gives it while requests flow.
+    /// Starts the thread. `open_hold` makes a hold.
     fn start_with<H>(
         open_hold: impl Fn() -> std::io::Result<H> + Send + 'static,
     ) -> std::io::Result<(CpuLatency, RequestCounter)> {
@@ -141,12 +147,12 @@ impl CpuLatency {
         Ok((CpuLatency { running: Some((Arc::clone(&shared), thread)) }, RequestCounter(Some(shared))))
     }
 
-    /// Ends the thread, and lets go.
+    /// Ends the thread and its hold.
     pub(crate) fn stop(&mut self) {
         if let Some((shared, thread)) = self.running.take() {
             *shared.stop.lock() = true;
             shared.wake.notify_one();
-            thread.join().expect("the watching thread does not panic");
+            thread.join().expect("the latency thread does not panic");
         }
     }
 }
@@ -157,12 +163,12 @@ impl Drop for CpuLatency {
     }
 }
 
-/// Whether idle processors of this machine halt without polling first, and are few enough to be kept from it.
+/// Whether idle processors of this machine halt without polling first, and are few enough that all may poll.
 fn halts_at_once(governor: &str, halt_poll: &str, processors: usize) -> bool {
     governor.trim() == "haltpoll" && halt_poll.trim() == "0" && (2..=PROCESSORS_MAX).contains(&processors)
 }
 
-/// Asks for wakes that take no time, until what is returned is dropped.
+/// Bounds the wake-up latency to 0 µs until the returned file is dropped.
 fn open_hold() -> std::io::Result<File> {
     let mut device = OpenOptions::new().write(true).open(LATENCY_DEVICE)?;
     device.write_all(&0_i32.to_ne_bytes())?;
@@ -172,9 +178,13 @@ fn open_hold() -> std::io::Result<File> {
 impl LatencyState {
     fn run<H>(&self, open_hold: &impl Fn() -> std::io::Result<H>) {
         let mut stop = self.stop.lock();
-        let (mut held, mut quiet, mut seen) = (None, 0, 0);
+        let mut hold = None;
+        let mut quiet = 0;
+        let mut seen = 0;
         while !*stop {
             if self.resting.load(Ordering::Acquire) {
+                assert!(hold.is_none(), "a thread at rest holds nothing");
+                // The next `count` clears the flag under the lock that this wait releases.
                 self.wake.wait(&mut stop);
                 quiet = 0;
                 continue;
@@ -183,15 +193,16 @@ impl LatencyState {
             let requests = self.requests.load(Ordering::Relaxed);
             if requests.wrapping_sub(seen) >= BUSY_REQUESTS_MIN {
                 quiet = 0;
-                // Where it is refused, requests are as slow as without.
-                held = held.or_else(|| open_hold().ok());
-                self.holds.store(held.is_some(), Ordering::Relaxed);
+                // If the device cannot be opened any more, requests are as slow as without a hold.
+                hold = hold.or_else(|| open_hold().ok());
+                self.holds.store(hold.is_some(), Ordering::Relaxed);
             } else {
                 quiet += 1;
             }
             seen = requests;
             if quiet == QUIET_TICKS {
-                held = None;
+                // The hold ends before the flag says rest (invariant 1).
+                hold = None;
                 self.holds.store(false, Ordering::Relaxed);
                 self.resting.store(true, Ordering::Release);
             }
@@ -208,7 +219,7 @@ mod tests {
 
     const LATE: Duration = Duration::from_secs(10);
 
-    /// Tells when it is made, and when it goes.
+    /// A hold that reports `true` when it is made and `false` when it is dropped.
     struct HoldProbe(Sender<bool>);
 
     impl Drop for HoldProbe {
@@ -227,7 +238,7 @@ mod tests {
         (cpu_latency, requests, hold_changes)
     }
 
-    /// Makes requests until something is told.
+    /// Makes requests until a hold is made or dropped.
     fn hold_change_under_load(requests: &RequestCounter, hold_changes: &Receiver<bool>) -> bool {
         loop {
             for _ in 0..10 * BUSY_REQUESTS_MIN {
@@ -241,11 +252,11 @@ mod tests {
 
     #[test]
     fn a_flow_of_requests_opens_the_hold_and_silence_closes_it_each_time() {
-        let (_awake, requests, hold_changes) = start_observed();
+        let (_latency, requests, hold_changes) = start_observed();
         for _ in 0..3 {
-            assert!(hold_changes.recv_timeout(TICK * 10).is_err(), "nobody asks for anything");
+            assert!(hold_changes.recv_timeout(TICK * 10).is_err(), "there are no requests");
             assert!(hold_change_under_load(&requests, &hold_changes));
-            assert_eq!(hold_changes.recv_timeout(LATE), Ok(false), "let go by itself");
+            assert_eq!(hold_changes.recv_timeout(LATE), Ok(false), "silence ends the hold");
         }
     }
 
@@ -255,20 +266,20 @@ mod tests {
         let requests = RequestCounter(Some(Arc::clone(&shared)));
         let (sender, receiver) = std::os::unix::net::UnixStream::pair().unwrap();
         requests.poll_next_request(receiver.as_fd());
-        assert_eq!(POLL_SKIPS.get(), 0, "at rest there is nothing to wait for");
+        assert_eq!(POLL_SKIPS.get(), 0, "without a hold nothing is polled");
         shared.holds.store(true, Ordering::Relaxed);
         requests.poll_next_request(receiver.as_fd());
-        assert_eq!(POLL_SKIPS.get(), SKIPS_AFTER_MISS, "nothing came");
+        assert_eq!(POLL_SKIPS.get(), SKIPS_AFTER_MISS, "no request came in time");
         (&sender).write_all(b"a request").unwrap();
         (0..SKIPS_AFTER_MISS).for_each(|_| requests.poll_next_request(receiver.as_fd()));
         assert_eq!(POLL_SKIPS.get(), 0);
         requests.poll_next_request(receiver.as_fd());
-        assert_eq!(POLL_SKIPS.get(), 0, "something is there");
+        assert_eq!(POLL_SKIPS.get(), 0, "a request is there");
     }
 
     #[test]
-    fn a_request_now_and_then_is_no_flow() {
-        let (_awake, requests, hold_changes) = start_observed();
+    fn a_request_now_and_then_opens_no_hold() {
+        let (_latency, requests, hold_changes) = start_observed();
         for _ in 0..BUSY_REQUESTS_MIN {
             requests.count();
             assert!(hold_changes.recv_timeout(TICK * (QUIET_TICKS + 2)).is_err());
@@ -285,12 +296,12 @@ mod tests {
     }
 
     #[test]
-    fn only_small_machines_whose_processors_halt_at_once_are_held() {
+    fn a_hold_is_for_small_machines_with_processors_that_halt_at_once() {
         assert!(halts_at_once("haltpoll\n", "0\n", 2));
-        assert!(!halts_at_once("haltpoll\n", "200000\n", 2), "they poll by themselves");
+        assert!(!halts_at_once("haltpoll\n", "200000\n", 2), "haltpoll polls by itself");
         assert!(!halts_at_once("menu\n", "", 2));
-        assert!(!halts_at_once("", "", 2), "nothing is known of the machine");
-        assert!(!halts_at_once("haltpoll\n", "0\n", 1), "all is done on one processor");
+        assert!(!halts_at_once("", "", 2), "the machine has no such files");
+        assert!(!halts_at_once("haltpoll\n", "0\n", 1), "no other processor has to wake up");
         assert!(!halts_at_once("haltpoll\n", "0\n", PROCESSORS_MAX + 1));
     }
 }

@@ -1,49 +1,49 @@
-//! Why a mount cannot be made, or not be taken away.
+//! Reasons why a mount cannot be made or unmounted.
 
 use std::io;
 use std::path::PathBuf;
 
 use warpfire_fs::FsError;
 
-/// What stands in the way of a mount, said so that a person can do something about it.
+/// A mount or an unmount that failed. The text names the mountpoint, the failure and what to do next.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// The kernel has no FUSE, or keeps its device away.
+    /// `/dev/fuse` does not exist.
     #[error(
-        "/dev/fuse is not there: load the kernel's module with 'modprobe fuse', or give the container the device"
+        "/dev/fuse does not exist: load the kernel module with 'modprobe fuse', or start the container with the device"
     )]
     NoFuse,
     /// The directory to mount on does not exist.
-    #[error("{0}: mountpoint does not exist; make it with mkdir")]
+    #[error("{0}: the mountpoint does not exist; make it with mkdir")]
     Missing(PathBuf),
-    /// What is to be mounted on is something else.
-    #[error("{0}: mountpoint is not a directory")]
+    /// The mountpoint exists and is no directory.
+    #[error("{0}: the mountpoint is not a directory; name a directory")]
     NotADirectory(PathBuf),
     /// A FUSE filesystem is mounted there and answers.
-    #[error("{0}: a filesystem is mounted here already; unmount it first")]
+    #[error("{0}: a filesystem is already mounted here; unmount it first")]
     AlreadyMounted(PathBuf),
-    /// A program has files open or its working directory in the mount.
-    #[error("{0}: in use; close what has files open there (see 'fuser -m'), or detach it")]
+    /// A program has a file open or its working directory in the mount.
+    #[error("{0}: the mount is in use; end the programs that 'fuser -m' shows, then unmount it again")]
     InUse(PathBuf),
     /// The system does not let this user mount there.
     #[error("{path}: not permitted to mount: {reason}")]
     NotPermitted {
         /// The mountpoint.
         path: PathBuf,
-        /// What the system said.
+        /// The reason, and where there is one the remedy.
         reason: String,
     },
-    /// Anything else that the system said.
+    /// Any other error of the system.
     #[error("{path}: cannot {action}: {source}")]
     System {
         /// The mountpoint.
         path: PathBuf,
-        /// What was to be done.
+        /// The step that failed: an infinitive.
         action: &'static str,
-        /// What the system said.
+        /// The error.
         source: io::Error,
     },
     /// The filesystem could not make its last changes durable when it was closed.
-    #[error("closing the filesystem: {0}")]
+    #[error("cannot close the filesystem: {0}; its last changes may be lost")]
     Close(#[from] FsError),
 }

@@ -1,20 +1,30 @@
-//! What the kernel may keep of an answer, while the commit of a transaction changes what was answered.
+//! Keeps the kernel's caches right while the commit of a transaction changes the filesystem.
 //!
-//! The kernel keeps names, attributes and data for good, because it makes all changes by itself; but for those that a commit of a transaction makes.
+//! The kernel may cache names, attributes and data for ever, because it makes every change itself. The exception is the
+//! commit of a transaction: it changes the filesystem without the kernel. So such a commit is *announced*, the kernel's
+//! caches are emptied, and the commit is made when nothing stale can be in them. A *pass* is a guard that an answer to
+//! the kernel holds. A cache entry that the commit makes wrong is *stale*; the gate *notes* files and names that the
+//! kernel may have cached again since its caches were emptied.
 //!
 //! ```text
-//!              announce                    alone, noted                 alone, nothing noted
-//!   keeping ─────────────▶ announcing ────────────────────▶ announcing ─────────────────────▶ committing ──▶ keeping
-//!                          (caches are emptied)          (again, what was noted)          (no answers meanwhile)
+//!             announce()              lock_exclusive(),                 lock_exclusive(),
+//!                                     something was noted               nothing was noted
+//!   caching ─────────────▶ announced ─────────────────────▶ announced ──────────────────▶ committing ─────▶ caching
+//!                       (caches are emptied)         (noted files emptied again)        (no pass exists)  finish()
 //! ```
 //!
 //! # Invariants
-//! 1. Who answers with something that the kernel may keep has a pass from before it looks until the answer is sent.
-//! 2. While a commit is announced, names and attributes are answered as not to be kept. What the kernel keeps all the same, and the commit changes, is
-//!    noted: data, lists of permissions, names that were moved.
-//! 3. A commit is made while no pass is out, and after caches were emptied without anything being noted since. So an answer that the kernel has is of
-//!    before the commit only if it may not be kept, and none that is kept is of before.
-//! 4. Who has a pass does not wait for the kernel, and caches are emptied while passes are given out: emptying them may wait for answers.
+//! 1. A serving thread that answers with something cacheable has a pass from before it reads the filesystem until the
+//!    answer is sent.
+//! 2. While a commit is announced, names and attributes are sent with a cache time of zero
+//!    (`tests::the_kernel_may_cache_answers_unless_a_commit_is_announced`). Entries that the kernel caches regardless of
+//!    that time are noted if the commit changes them: data, access control lists, names that were renamed
+//!    (`tests::only_files_that_the_commit_changes_are_noted`).
+//! 3. The commit is made while no pass exists (`tests::no_pass_is_given_under_an_exclusive_pass`), after a round of
+//!    emptying during which nothing was noted. So after a commit the kernel holds no cached answer from before it. The
+//!    rounds are bounded: see `views/announce.rs`.
+//! 4. A thread with a pass does not wait for the kernel, and caches are emptied without the exclusive pass: the kernel
+//!    may wait for answers while it empties them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,10 +32,10 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// How long the kernel may keep names and attributes: for good. It is told of every change that it does not make.
+/// How long the kernel may cache names and attributes: for ever. It is notified of every change that it does not make.
 const CACHE_TIME: Duration = Duration::from_secs(1 << 30);
 
-/// Given to those who answer.
+/// The gate of one mount. Answers pass through it; commits close it.
 #[derive(Default)]
 pub(crate) struct InvalidationGate {
     announced: RwLock<Option<AnnouncedCommit>>,
@@ -33,68 +43,73 @@ pub(crate) struct InvalidationGate {
 }
 
 struct AnnouncedCommit {
-    /// Files that the commit changes; `None` until that is known.
+    /// Inode numbers of the files that the commit changes; `None` until they are known.
     files: Option<BTreeSet<u64>>,
     stale: Mutex<StaleEntries>,
 }
 
-/// What the kernel was told since its caches were emptied last, and keeps.
+/// Entries that the kernel may have cached since its caches were last emptied, although a commit is announced.
 #[derive(Default, Debug, PartialEq, Eq)]
 pub(crate) struct StaleEntries {
-    /// Of these files data or permissions.
+    /// Inode numbers of files with cached data or access control lists.
     pub(crate) files: BTreeSet<u64>,
-    /// Names that were moved.
+    /// Whether the kernel has renamed something.
     pub(crate) names: bool,
 }
 
 impl StaleEntries {
-    /// Whether nothing was.
+    /// Whether nothing was noted.
     pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty() && !self.names
     }
 }
 
-/// Held from before one looks at the filesystem until the answer is sent.
+/// Held from before the filesystem is read until the answer is sent.
 pub(crate) struct GatePass<'a>(RwLockReadGuard<'a, Option<AnnouncedCommit>>);
 
-/// Held by who commits: no pass is out.
+/// Held by the committer. No other pass exists at the same time.
 pub(crate) struct ExclusivePass<'a>(RwLockWriteGuard<'a, Option<AnnouncedCommit>>);
 
 impl InvalidationGate {
-    /// A pass, once no commit is being made.
+    /// Waits while a commit is being made, then returns a pass.
     pub(crate) fn pass(&self) -> GatePass<'_> {
         self.passes.fetch_add(1, Ordering::Relaxed);
         GatePass(self.announced.read())
     }
 
-    /// How many passes have been given out.
+    /// How many passes there have been. It counts uses of a view, to find views that are idle.
     pub(crate) fn passes(&self) -> u64 {
         self.passes.load(Ordering::Relaxed)
     }
 
-    /// A commit comes. Until `changes` everything is noted.
+    /// Announces a commit. Until [`InvalidationGate::set_changed_files`] every file is noted.
     pub(crate) fn announce(&self) {
-        *self.announced.write() = Some(AnnouncedCommit { files: None, stale: Mutex::default() });
+        let mut announced = self.announced.write();
+        assert!(announced.is_none(), "one commit at a time is announced");
+        *announced = Some(AnnouncedCommit { files: None, stale: Mutex::default() });
     }
 
-    /// The announced commit changes these files, and no others need to be noted.
+    /// Sets the files that the announced commit changes. From now on only these are noted. Forgets what was noted so
+    /// far: the caller empties the caches of all these files next.
     pub(crate) fn set_changed_files(&self, files: BTreeSet<u64>) {
-        *self.announced.write() = Some(AnnouncedCommit { files: Some(files), stale: Mutex::default() });
+        let mut announced = self.announced.write();
+        assert!(announced.is_some(), "only an announced commit has changed files");
+        *announced = Some(AnnouncedCommit { files: Some(files), stale: Mutex::default() });
     }
 
-    /// Waits until no pass is out.
+    /// Waits until no pass exists, and keeps new ones waiting.
     pub(crate) fn lock_exclusive(&self) -> ExclusivePass<'_> {
         ExclusivePass(self.announced.write())
     }
 }
 
 impl GatePass<'_> {
-    /// How long the kernel may keep what it is told of names and attributes.
+    /// How long the kernel may cache names and attributes of this answer.
     pub(crate) fn cache_time(&self) -> Duration {
         if self.0.is_some() { Duration::ZERO } else { CACHE_TIME }
     }
 
-    /// The kernel is told, or told us, what it keeps of this file.
+    /// Notes that this request puts data or an access control list of the file into the kernel's cache.
     pub(crate) fn note_file(&self, ino: u64) {
         if let Some(announced) = &*self.0
             && announced.files.as_ref().is_none_or(|files| files.contains(&ino))
@@ -103,7 +118,7 @@ impl GatePass<'_> {
         }
     }
 
-    /// The kernel moves names by itself.
+    /// Notes that the kernel moves a cached name: by a rename, after which it does not look the name up again.
     pub(crate) fn note_names(&self) {
         if let Some(announced) = &*self.0 {
             announced.stale.lock().names = true;
@@ -112,14 +127,14 @@ impl GatePass<'_> {
 }
 
 impl ExclusivePass<'_> {
-    /// Takes what was noted since last time.
+    /// Takes the entries that were noted since the last call.
     pub(crate) fn take_stale(&self) -> StaleEntries {
         self.0
             .as_ref()
             .map_or_else(StaleEntries::default, |announced| std::mem::take(&mut *announced.stale.lock()))
     }
 
-    /// The commit has been made, or will not be.
+    /// Ends the announcement: the commit has been made, or has failed.
     pub(crate) fn finish(mut self) {
         *self.0 = None;
     }

@@ -1,17 +1,21 @@
-//! What the kernel remembers: a node for each inode number that an answer has named to it.
+//! The inodes that the kernel remembers: a node for each inode number that an answer has named.
+//!
+//! The kernel counts the answers that name an inode (*lookups*) and sends FORGET with a number of them when it drops
+//! the inode from its cache.
 //!
 //! Invariants
-//! 1. An inode's count is the number of answers that named it, less what the kernel has forgotten; an inode with
-//!    count zero has no entry. The root, which the kernel knows without being told, always has one.
-//! 2. A node in the table is held, so its inode stays readable when its last name goes. With no OPEN and RELEASE
-//!    to tell, an open file is one that the kernel has not forgotten.
+//! 1. The count of an inode is its lookups less those forgotten, and an inode with count zero has no entry (assert in
+//!    `get`; `tests::a_node_is_kept_from_the_first_lookup_until_all_are_forgotten`). The root has an entry from the
+//!    start: the kernel knows it without a lookup.
+//! 2. A node here is in use, so its inode stays readable after it loses its last name. An open file is one that the
+//!    kernel has not forgotten: there is no OPEN and no RELEASE.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use parking_lot::Mutex;
 
-/// Locks that inodes are spread over.
+/// Number of locks. Inode numbers are spread over them.
 const SHARDS: usize = 64;
 
 type NodeShard<N> = HashMap<u64, KnownNode<N>, FixedState>;
@@ -27,7 +31,7 @@ pub(crate) struct KernelNodes<N> {
 }
 
 impl<N: Clone> KernelNodes<N> {
-    /// A table that knows the root.
+    /// The nodes of a new mount: the root.
     pub(crate) fn new(root_ino: u64, root: N) -> KernelNodes<N> {
         let nodes = KernelNodes {
             shards: std::array::from_fn(|_| Mutex::new(NodeShard::with_hasher(FixedState::with_seed(0)))),
@@ -36,9 +40,12 @@ impl<N: Clone> KernelNodes<N> {
         nodes
     }
 
-    /// The node that the kernel means by `ino`.
+    /// The node with this inode number; `None` if the kernel has forgotten it.
     pub(crate) fn get(&self, ino: u64) -> Option<N> {
-        self.shard(ino).lock().get(&ino).map(|known| known.node.clone())
+        self.shard(ino).lock().get(&ino).map(|known| {
+            debug_assert!(known.lookups > 0, "an entry has a lookup that is not forgotten");
+            known.node.clone()
+        })
     }
 
     /// Counts an answer that names `node`.
@@ -47,11 +54,12 @@ impl<N: Clone> KernelNodes<N> {
         shard.entry(ino).or_insert_with(|| KnownNode { node: node.clone(), lookups: 0 }).lookups += 1;
     }
 
-    /// Takes back `lookups` answers. Returns the node, to be dropped outside of the lock, if none is left.
+    /// Subtracts `lookups` from the count. Returns the node if none is left; the caller drops it without the lock.
     pub(crate) fn forget(&self, ino: u64, lookups: u64) -> Option<N> {
         let mut shard = self.shard(ino).lock();
         let Entry::Occupied(mut entry) = shard.entry(ino) else { return None };
         let known = entry.get_mut();
+        // Saturating: a count that the kernel gets wrong must not stop the server.
         known.lookups = known.lookups.saturating_sub(lookups);
         (known.lookups == 0).then(|| entry.remove().node)
     }
@@ -59,9 +67,10 @@ impl<N: Clone> KernelNodes<N> {
     /// Forgets everything, as the kernel does when a mount ends.
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
-            let gone =
+            // Dropped without the lock: the drop of a node locks the filesystem's inode cache.
+            let nodes =
                 std::mem::replace(&mut *shard.lock(), NodeShard::with_hasher(FixedState::with_seed(0)));
-            drop(gone);
+            drop(nodes);
         }
     }
 

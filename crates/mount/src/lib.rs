@@ -1,8 +1,9 @@
 //! The filesystem behind the kernel's FUSE interface.
 //!
-//! [`mount`] puts a filesystem on a directory and returns a [`Session`], which lasts until someone unmounts it.
-//! The adapter is thin: names, data and attributes are `warpfire_fs`'s business; what is here is the kernel's view
-//! of them (which inodes it remembers, what it may cache, who checks permissions) and the life of a mount.
+//! [`mount`] puts a filesystem on a directory and returns a [`Session`], which lasts until the mount is unmounted.
+//! The adapter is thin. `warpfire_fs` keeps names, data and attributes. This crate keeps the kernel's view of them
+//! (which inodes the kernel remembers, which answers it may cache, where permissions are checked) and runs the life
+//! of a mount.
 
 #![deny(unsafe_code)]
 

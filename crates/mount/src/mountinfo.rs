@@ -10,18 +10,18 @@ use std::path::PathBuf;
 /// One mount that this process sees.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountEntry {
-    /// Where it is.
+    /// The directory that it is on.
     pub mountpoint: PathBuf,
     /// The type of the filesystem: `ext4`, `fuse.warpfire`.
     pub filesystem: OsString,
-    /// What the filesystem calls its device.
+    /// The device, as the filesystem calls it.
     pub source: OsString,
 }
 
-/// The mounts that this process sees. Of two at one place the later hides the earlier.
+/// The mounts that this process sees. Of two on one directory the later hides the earlier.
 ///
 /// # Errors
-/// What the system says.
+/// The error of reading `/proc/self/mountinfo`.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
     let table = fs::read("/proc/self/mountinfo")?;
     Ok(table.split(|&b| b == b'\n').filter_map(MountEntry::parse).collect())
@@ -31,6 +31,7 @@ impl MountEntry {
     fn parse(line: &[u8]) -> Option<MountEntry> {
         let mut words = line.split(|&b| b == b' ');
         let mountpoint = words.nth(4)?;
+        // A single dash ends the optional fields, of which there may be none.
         let mut device = words.skip_while(|word| *word != b"-").skip(1);
         let (filesystem, source) = (device.next()?, device.next()?);
         let plain = |word| OsString::from_vec(unescape(word));
@@ -41,7 +42,7 @@ impl MountEntry {
         })
     }
 
-    /// Whether a program serves the filesystem.
+    /// Whether the filesystem is a FUSE filesystem: served by a program.
     pub(crate) fn is_fuse(&self) -> bool {
         let filesystem = self.filesystem.as_encoded_bytes();
         filesystem == b"fuse" || filesystem.starts_with(b"fuse.") || filesystem == b"fuseblk"

@@ -1,4 +1,6 @@
-//! The directory that is mounted on: what may be wrong with it, and how it comes back from a dead server.
+//! The directory to mount on: checks before a mount, removal of dead mounts, unmounting and detaching.
+//!
+//! A *dead mount* is in the tree, but its server has ended: every request that reaches it fails with `ENOTCONN`.
 
 use std::fs;
 use std::io;
@@ -13,14 +15,13 @@ use rustix::mount::UnmountFlags;
 use crate::error::MountError;
 use crate::mountinfo;
 
-/// Dead mounts that may lie on top of each other on one directory and are all taken away.
+/// Most dead mounts on one directory that `prepare` detaches.
 const DEAD_MOUNTS_MAX: usize = 16;
 
-/// How far the kernel may read ahead: one request of 1 MiB.
+/// How far the kernel may read ahead, in KiB: one request of 1 MiB.
 const READAHEAD_KIB: u32 = 1024;
 
-/// Makes sure that `path` is a directory that can be mounted on, and returns its real name. Mounts whose server
-/// has died are detached.
+/// Checks that `path` is a directory that can be mounted on, and returns its canonical path. Detaches dead mounts.
 pub(crate) fn prepare(path: &Path) -> Result<PathBuf, MountError> {
     if !Path::new("/dev/fuse").exists() {
         return Err(MountError::NoFuse);
@@ -31,43 +32,43 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf, MountError> {
             Ok(MountpointState::FuseMount(real)) => return Err(MountError::AlreadyMounted(real)),
             Ok(MountpointState::SomethingElse) => return Err(MountError::NotADirectory(path.to_owned())),
             Err(e) if is_dead(&e) => {
-                tracing::warn!(mountpoint = %path.display(), "detaching a mount whose server has died");
+                tracing::warn!(mountpoint = %path.display(), "dead mount detached");
                 detach(path)?;
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 return Err(MountError::Missing(path.to_owned()));
             }
-            Err(e) => return Err(system_error(path, "look at the mountpoint", e)),
+            Err(e) => return Err(system_error(path, "inspect the mountpoint", e)),
         }
     }
     Err(system_error(path, "detach dead mounts", io::Error::from(Errno::BUSY)))
 }
 
-/// Takes a mount away from the tree at once; what is open in it stays open as long as its server lives.
+/// Takes a mount out of the tree at once. Files that are open in it stay open as long as its server runs.
 pub(crate) fn detach(path: &Path) -> Result<(), MountError> {
     unmount_with(path, UnmountFlags::DETACH, &["-u", "-z"])
 }
 
-/// Takes a mount away that nobody uses.
+/// Unmounts a mount that no program uses. Fails with `InUse` if one does.
 pub(crate) fn unmount(path: &Path) -> Result<(), MountError> {
     unmount_with(path, UnmountFlags::empty(), &["-u"])
 }
 
-/// Has the kernel hand over what programs wrote through mappings.
+/// Makes the kernel send the pages that programs changed through mappings.
 ///
 /// # Errors
-/// What the system says, or the filesystem of what was handed over.
+/// The error of syncfs(2). It includes errors of the filesystem while it writes these pages.
 pub(crate) fn write_back(path: &Path) -> Result<(), MountError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let written = rustix::fs::open(path, flags, Mode::empty()).and_then(rustix::fs::syncfs);
-    written.map_err(|e| system_error(path, "write back", e.into()))
+    written.map_err(|e| system_error(path, "write back mapped pages", e.into()))
 }
 
 fn unmount_with(path: &Path, flags: UnmountFlags, helper: &[&str]) -> Result<(), MountError> {
     match rustix::mount::unmount(path, flags) {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::InUse(path.to_owned())),
-        // A user who is not root asks the helper that is.
+        // Other users than root unmount through the set-user-id helper.
         Err(Errno::PERM) => {
             let output_or_error = Command::new("fusermount3").args(helper).arg("--").arg(path).output();
             let output = output_or_error.map_err(|e| system_error(path, "run fusermount3", e))?;
@@ -82,8 +83,8 @@ fn unmount_with(path: &Path, flags: UnmountFlags, helper: &[&str]) -> Result<(),
     }
 }
 
-/// Lets the kernel read ahead as much as one request carries; it begins with an eighth of that. Root alone may, and
-/// a mount works without.
+/// Lets the kernel read ahead as much as one request carries. The kernel's default is an eighth of that. Only root
+/// can change it; the mount works without.
 pub(crate) fn raise_readahead(mounted: &Path) {
     let raise = || {
         let device = fs::metadata(mounted)?.dev();
@@ -91,7 +92,7 @@ pub(crate) fn raise_readahead(mounted: &Path) {
         fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READAHEAD_KIB.to_string())
     };
     if let Err(e) = raise() {
-        tracing::debug!(mountpoint = %mounted.display(), "readahead stays as it is: {e}");
+        tracing::debug!(mountpoint = %mounted.display(), error = %e, "readahead not raised");
     }
 }
 
@@ -103,13 +104,13 @@ pub(crate) fn not_permitted(path: &Path, reason: String) -> MountError {
     MountError::NotPermitted { path: path.to_owned(), reason }
 }
 
-/// What the helper said when it did not do what it was asked.
+/// The error of a helper that failed: the last line that it printed.
 pub(crate) fn helper_refused(path: &Path, output: &str) -> MountError {
-    let last = output.lines().last().unwrap_or("fusermount3 failed and did not say why");
+    let last = output.lines().last().unwrap_or("fusermount3 failed without a message");
     not_permitted(path, last.trim().to_owned())
 }
 
-/// What is at a path that is to be mounted on; paths are their real names.
+/// The state of a path to mount on. The paths are canonical.
 enum MountpointState {
     Directory(PathBuf),
     FuseMount(PathBuf),
@@ -125,12 +126,13 @@ fn inspect(path: &Path) -> io::Result<MountpointState> {
     if !mounts.iter().any(|mount| mount.is_fuse() && mount.mountpoint == real) {
         return Ok(MountpointState::Directory(real));
     }
-    // Attributes may come from the kernel's cache, long after the server died. This question never does.
+    // `statvfs` always reaches the server. `stat` does not: the kernel may answer it from its cache long after the
+    // server has died.
     rustix::fs::statvfs(&real)?;
     Ok(MountpointState::FuseMount(real))
 }
 
-/// A mount whose server is gone answers everything that the kernel does not know itself with "not connected".
+/// Whether the error is that of a dead mount.
 fn is_dead(e: &io::Error) -> bool {
     let dead = [Errno::NOTCONN, Errno::CONNABORTED];
     e.raw_os_error().is_some_and(|raw| dead.contains(&Errno::from_raw_os_error(raw)))

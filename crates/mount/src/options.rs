@@ -1,36 +1,38 @@
-//! What a mount can be asked for.
+//! Options of a mount.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How to mount. `Default` mounts for the mounting user alone, writable, with a commit every five seconds.
+/// How to mount. `Default` mounts writable, for the mounting user alone, with a sync five seconds after a change.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// Refuses every change, in the kernel.
+    /// Refuse every change. The kernel refuses it before the request reaches the server.
     pub read_only: bool,
-    /// Lets other users in. Permissions bind them, and are checked by the kernel. An ordinary user may ask for
-    /// this only where `/etc/fuse.conf` says `user_allow_other`.
+    /// Admit users other than the mounting one. The kernel checks their permissions. An ordinary user can set this
+    /// only if `/etc/fuse.conf` has the line `user_allow_other`.
     pub allow_other: bool,
-    /// Threads that take requests from the kernel; at least 1, at most [`THREADS_MAX`]. The kernel gives requests to them
-    /// in turn, so that one program alone is served fastest by one: unless said, there is one for two processors.
+    /// Threads that take requests from the kernel: at least 1, at most [`THREADS_MAX`]. The kernel wakes them in turn,
+    /// so a single program is served fastest by one thread. The default is one thread for two processors.
     pub threads: usize,
-    /// Keeps idle processors from halting while requests flow, where that is what makes requests slow: in virtual machines of at most eight processors
-    /// that halt without polling first. Needs write access to `/dev/cpu_dma_latency`, which root has; without it nothing is done.
+    /// Keep idle processors from halting while requests arrive. It acts only on virtual machines of two to eight
+    /// processors that halt without polling first: there the wake-up takes most of a request's time. It needs write
+    /// access to `/dev/cpu_dma_latency`, which root has; without that access it does nothing.
     pub hold_cpu_latency: bool,
-    /// How long a change may wait before it is made durable without a sync asking for it.
+    /// How long a change may wait until it is made durable, if no sync comes first.
     pub sync_interval: Duration,
-    /// What mount tables show as the source.
+    /// The source in the mount table.
     pub fsname: String,
-    /// Unmounts on SIGTERM, SIGINT and SIGHUP.
+    /// Unmount on SIGTERM, SIGINT and SIGHUP.
     pub unmount_on_signals: bool,
-    /// How long a transaction that ends with no process may be left alone before it is aborted.
+    /// How long a transaction that is bound to no process may be idle before it is aborted.
     pub transaction_timeout: Duration,
-    /// The directory that views of transactions are mounted in, made if it is not there. `None`: `/run/warpfire`; of an ordinary
-    /// user, `warpfire` in `$XDG_RUNTIME_DIR`, or `/tmp/warpfire-UID`.
+    /// The directory in which views of transactions are mounted. It is made if it does not exist. `None` is
+    /// `/run/warpfire` for root; for other users it is `$XDG_RUNTIME_DIR/warpfire`, or `/tmp/warpfire-UID` if that
+    /// variable is not set.
     pub views_at: Option<PathBuf>,
 }
 
-/// Most threads that serve one mount: each has a request buffer of its own.
+/// Most threads that serve one mount. Each has a request buffer of its own.
 pub const THREADS_MAX: usize = 64;
 
 impl Default for MountOptions {
@@ -50,14 +52,14 @@ impl Default for MountOptions {
     }
 }
 
-/// Who decides whether a caller may do what it asks. The server itself cannot: names that the kernel has cached
-/// never reach it, so nobody would check the search permission of the directories on the way.
+/// Where permissions are checked. The server cannot check them: lookups of names that the kernel has cached do not
+/// reach it, so it would miss the search permission of the directories on the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PermissionChecks {
-    /// The kernel, with the modes and lists that the server tells it.
+    /// In the kernel, by the modes and access control lists that the server sends it.
     Kernel,
-    /// Nobody: only root can reach the mount, and permissions do not bind root. Saves the kernel a request for the
-    /// directory's attributes at each create and unlink.
+    /// Nowhere: only root can reach the mount, and permissions do not bind root. This saves one GETATTR of the
+    /// directory for each create and unlink.
     RootOnly,
 }
 

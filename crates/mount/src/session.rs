@@ -1,15 +1,19 @@
 //! The life of a mount.
 //!
+//! An *unmounted* mount has no open files; the kernel has ended the connection. A *detached* mount is out of the tree
+//! with files still open; the kernel keeps the connection until they are closed.
+//!
 //! ```text
-//!   mount ──▶ serving ──umount(8), Session::unmount, a signal──▶ unmounted ──▶ closed   (`wait` returns)
-//!                │                                                              ▲
-//!                └──Session::detach, a signal while files are open──▶ detached ─┘
+//!   mount() ──▶ serving ──umount(8), Session::unmount, a signal──▶ unmounted ──▶ closed   (`finish`)
+//!                  │                                                              ▲
+//!                  └──Session::detach, a signal while files are open──▶ detached ─┘
 //! ```
 //!
 //! Invariants
-//! 1. From `mount` to the return of `wait` the session alone closes the filesystem; after it, it is closed.
-//! 2. A filesystem is closed only after the last answer to the kernel, but for a detached mount: what is still open
-//!    in that one gets errors from then on.
+//! 1. Only `Session::finish` closes the filesystem, once (`close` is taken there). When `wait`, `unmount` or `detach`
+//!    has returned without `InUse`, the filesystem is closed.
+//! 2. The filesystem of an unmounted mount is closed after the last answer to the kernel: `finish` joins the serving
+//!    threads first. In a detached mount, files that are still open get errors from the close on.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -36,14 +40,14 @@ use crate::views::{MainMount, MountKind, TransactionControl, Views};
 
 /// How a mount ends.
 enum MountEnd {
-    /// The kernel has let go of it.
+    /// The kernel has ended the connection.
     Unmounted,
-    /// It is out of the tree, and files in it are open.
+    /// The mount is out of the tree, and files in it are still open.
     Detached,
 }
 
-/// A mounted filesystem. Dropping it detaches the mount and closes the filesystem; `unmount` and `wait` say how
-/// that went.
+/// A mounted filesystem. Dropping it detaches the mount, closes the filesystem and logs an error. `unmount`, `wait` and
+/// `detach` do the same and return the error.
 pub struct Session {
     mountpoint: PathBuf,
     ends: Receiver<MountEnd>,
@@ -54,10 +58,10 @@ pub struct Session {
     close: Option<Box<dyn FnOnce() -> Result<(), FsError> + Send>>,
 }
 
-/// Mounts `fs` on a directory. A mount there whose server has died is detached first.
+/// Mounts `fs` on a directory. If there is a mount whose server has died, it is detached first.
 ///
 /// # Errors
-/// See [`MountError`]; nothing is mounted then, and `fs` stays open.
+/// See [`MountError`]. Then nothing is mounted, and `fs` stays open.
 pub fn mount<E: Storage>(
     fs: Arc<Fs<E>>,
     mountpoint: &Path,
@@ -65,10 +69,10 @@ pub fn mount<E: Storage>(
 ) -> Result<Session, MountError> {
     let at = mountpoint::prepare(mountpoint)?;
     let threads_failed = |e| system_error(&at, "start threads", e);
-    let committing = Arc::clone(&fs);
+    let synced = Arc::clone(&fs);
     let sync = move || {
-        if let Err(e) = committing.sync() {
-            tracing::error!("background commit: {e}");
+        if let Err(e) = synced.sync() {
+            tracing::error!(error = %e, "interval sync failed");
         }
     };
     let (interval_sync, changes) =
@@ -77,7 +81,8 @@ pub fn mount<E: Storage>(
     let checks = PermissionChecks::of(options, rustix::process::geteuid().as_raw());
     let blocking_threads =
         Arc::new(BlockingThreads::start("warpfire-sync", SYNC_THREADS).map_err(threads_failed)?);
-    let (root, gate) = (fs.root(), Arc::new(InvalidationGate::default()));
+    let root = fs.root();
+    let gate = Arc::new(InvalidationGate::default());
     let nodes = Arc::new(KernelNodes::new(root.ino(), root));
     let main = MainMount {
         nodes: Arc::clone(&nodes),
@@ -98,16 +103,18 @@ pub fn mount<E: Storage>(
         read_only: options.read_only,
     };
     let server = Server::new(Arc::clone(&fs), checks, context);
+    // Last, because nothing so far needs to be undone: from here on a failure leaves a mount in the tree.
     let device = attach(&at, options)?;
     let (detached, ends) = mpsc::channel();
     let ended = detached.clone();
-    // Nobody waits any more if the session was dropped.
-    let tell_end = move || _ = ended.send(MountEnd::Unmounted);
-    let (serving, notifier) = serve(server, device, options, &at, tell_end).inspect_err(|_| {
-        // Nobody would ever answer; the first error is the one to tell.
+    // A session that was dropped no longer receives; then the send fails, which is right.
+    let send_end = move || _ = ended.send(MountEnd::Unmounted);
+    let (serving, notifier) = serve(server, device, options, &at, send_end).inspect_err(|_| {
+        // Without a server the mount is dead. The caller gets the error of `serve`, not one of this.
         let _ = mountpoint::detach(&at);
     })?;
     mountpoint::raise_readahead(&at);
+    tracing::info!(mountpoint = %at.display(), read_only = options.read_only, "mounted");
     let ending = Arc::clone(&views);
     let mut session = Session {
         mountpoint: at.clone(),
@@ -121,6 +128,7 @@ pub fn mount<E: Storage>(
             fs.close()
         })),
     };
+    // Errors from here on drop the session, which detaches the mount and closes the filesystem.
     views.start(notifier).map_err(threads_failed)?;
     if options.unmount_on_signals {
         session.signals = Some(watch_signals(at.clone(), detached).map_err(threads_failed)?);
@@ -128,10 +136,11 @@ pub fn mount<E: Storage>(
     Ok(session)
 }
 
-/// Greets the kernel and starts the threads that answer it. They end when the kernel has let go of the mount, and then call `at_end`.
+/// Negotiates the protocol with the kernel and starts the serving threads. When the kernel has ended the connection,
+/// the threads end and `at_end` is called.
 ///
 /// # Errors
-/// If the kernel does not speak the protocol, or threads cannot be started.
+/// If the kernel does not speak the protocol, or if threads cannot be started.
 pub(crate) fn serve<E: Storage>(
     mut server: Server<E>,
     device: OwnedFd,
@@ -141,19 +150,19 @@ pub(crate) fn serve<E: Storage>(
 ) -> Result<(JoinHandle<std::io::Result<()>>, Notifier), MountError> {
     let mut config = Config::default();
     config.n_threads = Some(options.threads.clamp(1, THREADS_MAX));
-    // A descriptor for each thread needs the device's name, which an ordinary user may not have.
+    // To clone the descriptor for each thread, the transport opens `/dev/fuse`. Some users may not.
     config.clone_fd = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
-    // Who may come in is the kernel's to say: it knows the mount's owner and `allow_other`.
     if config.n_threads == Some(1)
         && let Ok(connection) = device.try_clone()
     {
         server.set_sole_connection(connection);
     }
-    let known = server.notifier();
+    let server_notifier = server.notifier();
+    // `All`: the kernel refuses users that are not admitted. It knows the mount's owner and `allow_other`.
     let session = fuser::Session::from_fd(server, device, SessionACL::All, config)
-        .map_err(|e| system_error(at, "agree with the kernel on a protocol", e))?;
+        .map_err(|e| system_error(at, "negotiate the protocol with the kernel", e))?;
     let notifier = session.notifier();
-    assert!(known.set(notifier.clone()).is_ok(), "a server serves one mount");
+    assert!(server_notifier.set(notifier.clone()).is_ok(), "a server serves one mount");
     let run = move || {
         let ended = session.run();
         at_end();
@@ -166,22 +175,23 @@ pub(crate) fn serve<E: Storage>(
     Ok((serving, notifier))
 }
 
-/// Unmounts when the process is asked to end.
+/// Unmounts at a signal that asks the process to end. Detaches if files are open: the process ends anyway.
 fn watch_signals(at: PathBuf, ends: Sender<MountEnd>) -> std::io::Result<(Handle, JoinHandle<()>)> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let handle = signals.handle();
     let watch = move || {
         for signal in signals.forever() {
-            tracing::info!(signal, mountpoint = %at.display(), "unmounting");
+            tracing::info!(signal, mountpoint = %at.display(), "unmounting at a signal");
             let ended = match mountpoint::unmount(&at) {
                 Err(MountError::InUse(_)) => write_back_and_detach(&at).map(|()| {
-                    // As above.
+                    // Fails only if the session was dropped: then the mount has ended.
                     let _ = ends.send(MountEnd::Detached);
                 }),
+                // The serving thread reports an unmount.
                 done => done,
             };
             if let Err(e) = ended {
-                tracing::error!("{e}");
+                tracing::error!(signal, error = %e, "unmount at a signal failed");
             }
         }
     };
@@ -189,25 +199,26 @@ fn watch_signals(at: PathBuf, ends: Sender<MountEnd>) -> std::io::Result<(Handle
     Ok((handle, thread))
 }
 
-/// Detaches a mount that is in use, after the kernel has handed over what programs wrote through mappings.
+/// Detaches a mount that is in use, after the kernel has sent the pages that programs changed through mappings.
 fn write_back_and_detach(at: &Path) -> Result<(), MountError> {
     if let Err(e) = mountpoint::write_back(at) {
-        tracing::error!("before a detach: {e}");
+        tracing::error!(mountpoint = %at.display(), error = %e, "write-back before a detach failed");
     }
     mountpoint::detach(at)
 }
 
 impl Session {
-    /// Where it is mounted.
+    /// The directory that it is mounted on.
     #[must_use]
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
 
-    /// Waits until the mount has ended, by whatever means, and closes the filesystem: everything is durable then.
+    /// Waits until the mount has ended, by whatever means, and closes the filesystem. On return all changes are
+    /// durable.
     ///
     /// # Errors
-    /// `Close` if the last changes could not be made durable; `System` if serving ended by an error.
+    /// `Close` if the last changes could not be made durable; `System` if serving ended with an error.
     pub fn wait(mut self) -> Result<(), MountError> {
         self.finish_after_end()
     }
@@ -215,7 +226,8 @@ impl Session {
     /// Unmounts and closes the filesystem.
     ///
     /// # Errors
-    /// `InUse` while something in the mount is open: it stays mounted, and goes on. Otherwise as [`Session::wait`].
+    /// `InUse` while a file in the mount is open: it stays mounted, and the session goes on. Otherwise as
+    /// [`Session::wait`].
     pub fn unmount(&mut self) -> Result<(), MountError> {
         mountpoint::unmount(&self.mountpoint)?;
         self.finish_after_end()
@@ -225,15 +237,16 @@ impl Session {
         if self.close.is_none() {
             return Ok(());
         }
-        // No sender left: serving has ended without a word, and `finish` says why.
+        // Without a sender, the serving thread has panicked; the join in `finish` reports that.
         let end = self.ends.recv().unwrap_or(MountEnd::Unmounted);
         self.finish(&end)
     }
 
-    /// Takes the mount out of the tree and closes the filesystem. What is still open in it gets errors from now on.
+    /// Takes the mount out of the tree and closes the filesystem. Files that are still open in it get errors from then
+    /// on.
     ///
     /// # Errors
-    /// As [`Session::wait`], and when the system refuses.
+    /// As [`Session::wait`], and `System` or `NotPermitted` if the mount cannot be detached.
     pub fn detach(mut self) -> Result<(), MountError> {
         write_back_and_detach(&self.mountpoint)?;
         self.finish(&MountEnd::Detached)
@@ -245,15 +258,22 @@ impl Session {
             thread.join().expect("the signal thread does not panic");
         }
         let served = match (end, self.serving.take()) {
+            // Serving threads of a detached mount run until its files are closed; nothing waits for them.
             (MountEnd::Unmounted, Some(serving)) => {
                 serving.join().expect("the serving thread does not panic")
             }
             _ => Ok(()),
         };
+        // Before the close, which makes a last sync itself: no other thread touches the filesystem from here on.
         self.interval_sync.stop();
         self.cpu_latency.stop();
         let Some(close) = self.close.take() else { return Ok(()) };
         close()?;
+        tracing::info!(
+            mountpoint = %self.mountpoint.display(),
+            detached = matches!(end, MountEnd::Detached),
+            "unmounted"
+        );
         served.map_err(|e| system_error(&self.mountpoint, "serve", e))
     }
 }
@@ -265,7 +285,7 @@ impl Drop for Session {
         }
         let ended = write_back_and_detach(&self.mountpoint).and_then(|()| self.finish(&MountEnd::Detached));
         if let Err(e) = ended {
-            tracing::error!("{e}");
+            tracing::error!(mountpoint = %self.mountpoint.display(), error = %e, "unmount failed");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Flags of system calls, as our words; `None` for what there is no word for.
+//! Flags of system calls as types of `warpfire_fs`; `None` for combinations that the filesystem does not support.
 
 use fuser::RenameFlags;
 use rustix::fs::{FallocateFlags, XattrFlags};
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_that_have_no_word_are_refused() {
+    fn unsupported_flags_are_refused() {
         assert_eq!(rename_mode(RenameFlags::RENAME_WHITEOUT), None);
         assert_eq!(
             alloc_mode(FallocateFlags::PUNCH_HOLE.bits().cast_signed()),

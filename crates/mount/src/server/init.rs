@@ -1,25 +1,25 @@
-//! What is agreed with the kernel when a mount begins, and why.
+//! Protocol settings that are negotiated with the kernel when a mount begins, and the reason for each.
 
 use fuser::{InitFlags, KernelConfig};
 
 use crate::options::PermissionChecks;
 
-/// Largest write, and largest read: the kernel's limit of 256 pages.
+/// Largest write and largest read, in bytes: the kernel's limit of 256 pages.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 
-/// Requests that the kernel may send without waiting for answers: readahead, and direct I/O.
+/// Requests that the kernel may send without waiting for answers: readahead and direct I/O.
 const BACKGROUND_MAX: u16 = 64;
 
-/// Wanted where the kernel has it:
+/// Features to use if the kernel has them:
 /// - parallel lookups and listings of one directory;
-/// - reads and direct I/O without waiting for each other;
+/// - reads and direct I/O that do not wait for each other;
 /// - cached targets of symbolic links;
-/// - the umask to us, because a default list overrides it;
-/// - set-id bits and capabilities taken away by us, at each write, truncation and change of owner: without it
-///   the kernel asks for `security.capability` before every write.
+/// - the umask applied by the server, because a default access control list overrides it;
+/// - set-id bits and capabilities cleared by the server, at each write, truncation and change of owner. Otherwise the
+///   kernel reads `security.capability` before every write.
 ///
-/// Not wanted: truncation as part of OPEN, since there is no OPEN to be part of; locks, which the kernel does well
-/// by itself when all users are on one machine; the writeback cache, which makes small files slower.
+/// Features not to use: truncation as part of OPEN, because there is no OPEN; file locks, because the kernel does them
+/// itself while all users are on one machine; the writeback cache, because it makes small files slower.
 const WANTED: InitFlags = InitFlags::FUSE_PARALLEL_DIROPS
     .union(InitFlags::FUSE_ASYNC_READ)
     .union(InitFlags::FUSE_ASYNC_DIO)
@@ -27,27 +27,28 @@ const WANTED: InitFlags = InitFlags::FUSE_PARALLEL_DIROPS
     .union(InitFlags::FUSE_DONT_MASK)
     .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
 
-/// What a listing tells of the files that it names.
+/// The detail in which a listing describes files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ListingDetail {
-    /// Their kinds. In a view, where all that is told counts as seen: who asked only for names does not conflict with who changes a file.
+    /// Name and kind. For a view: everything that it sends counts as read, so with attributes a listing would conflict
+    /// with every change of a listed file.
     NamesOnly,
-    /// Their attributes too: a name's inode comes with it, while a lookup later costs a request.
+    /// Attributes too. They come with the name in the same read, and save a LOOKUP for each file.
     WithAttributes,
 }
 
-/// Settles a mount's protocol.
+/// Sets the protocol's features and limits.
 pub(super) fn configure(config: &mut KernelConfig, checks: PermissionChecks, detail: ListingDetail) {
     let mut wanted = WANTED;
     if detail == ListingDetail::WithAttributes {
         wanted |= InitFlags::FUSE_DO_READDIRPLUS;
     }
     if checks == PermissionChecks::Kernel {
-        // With this the kernel checks permissions, by mode and list.
+        // With this flag the kernel checks permissions by mode and by access control list.
         wanted |= InitFlags::FUSE_POSIX_ACL;
     }
     let offered = config.capabilities();
-    config.add_capabilities(wanted & offered).expect("no more is asked for than is offered");
-    config.set_max_write(WRITE_BYTES_MAX).expect("1 MiB is a size that the transport has");
+    config.add_capabilities(wanted & offered).expect("only offered capabilities are requested");
+    config.set_max_write(WRITE_BYTES_MAX).expect("the transport allows writes of 1 MiB");
     config.set_max_background(BACKGROUND_MAX).expect("the limit is not zero");
 }

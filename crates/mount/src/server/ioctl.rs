@@ -1,7 +1,7 @@
-//! What programs ask with ioctl(2): calls that the kernel has no request of its own for.
+//! Requests by ioctl(2): calls for which the kernel has no request of its own.
 //!
-//! The kernel passes on what it does not know itself, with the argument of numbers that say how large that is. A number that means
-//! nothing here is answered with `ENOTTY`, as a disk's file answers whoever asks whether it is a terminal.
+//! The kernel forwards an ioctl number that it does not know, with as many bytes of the argument as the number encodes.
+//! An unknown number is answered with `ENOTTY`, as any regular file answers it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::caller::CallerGroups;
 use crate::{slices, views};
 
 impl<E: Storage> Server<E> {
-    /// Answers the ioctl with this number, or has it answered by another thread.
+    /// Answers an ioctl, here or on another thread.
     pub(super) fn answer_ioctl(
         &self,
         req: &Request,
@@ -24,6 +24,7 @@ impl<E: Storage> Server<E> {
     ) {
         let requester = views::Requester { uid: req.uid(), pid: req.pid() };
         let is_root = ino.0 == self.fs.root().ino();
+        // A view begins no transactions: there `main_control` is `None`, and its root answers BEGIN with `ENOTTY`.
         match self.context.mount_kind.main_control() {
             Some(control) if is_root && views::TransactionRequest::is_known(command) => {
                 let Some(request) = views::TransactionRequest::decode(command, given) else {
@@ -54,7 +55,8 @@ impl<E: Storage> Server<E> {
         }
     }
 
-    /// Has one that rearranges a file answered by another thread: the kernel will be told to forget what it knows of the file.
+    /// Answers a request that rearranges a file on another thread, because the answer empties the kernel's cache of the
+    /// file and so waits for the kernel.
     fn answer_slice_request(
         &self,
         req: &Request,
@@ -81,7 +83,7 @@ impl<E: Storage> Server<E> {
             Err(Refusal(errno)) => return reply.error(errno),
         };
         let changes = self.context.changes.clone();
-        // Who cannot wait for a thread is told so: a thread that takes requests must not do it itself.
+        // With a full queue the program gets EAGAIN: a serving thread must not wait for the kernel itself.
         self.context.blocking_threads.spawn_or(
             reply,
             move |reply| {

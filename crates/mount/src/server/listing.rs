@@ -1,7 +1,7 @@
-//! Listing directories.
+//! Listing of directories.
 //!
-//! A directory that is open has a handle, because positions in it are numbers and what they mean is the handle's. The
-//! kernel does not cache listings: what it had read through one handle it would go on with through another.
+//! An open directory has a handle, because positions in a listing are numbers that only the handle can resolve. So the
+//! kernel must not cache listings: it would continue the listing of one handle with positions of another.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -19,21 +19,21 @@ use super::{GENERATION, Refusal, RequestResult, Server};
 use crate::attr::{file_attr, file_type};
 use crate::invalidation_gate::GatePass;
 
-/// Names asked of the filesystem at a time: about what a page of an answer has room for ...
+/// Names to read from the filesystem at a time: about as many as one page of an answer holds.
 const NAMES_AT_ONCE: usize = 128;
-/// ... and with attributes: what a page of an answer has room for, and what the largest has, of 1 MiB.
+/// Nodes with attributes to read at a time, at least: as many as one page of an answer holds.
 const NODES_AT_ONCE_MIN: usize = 24;
-/// See [`NODES_AT_ONCE_MIN`].
+/// Nodes with attributes to read at a time, at most: as many as the largest answer, of 1 MiB, holds.
 const NODES_AT_ONCE_MAX: usize = 6144;
 
 /// An open directory.
 pub(super) struct OpenDir {
     handle: DirHandle,
-    /// How many names the last answer with attributes told of.
+    /// How many names the last answer with attributes held.
     nodes_sent: AtomicUsize,
 }
 
-/// Open directories, by the number that the kernel has for them.
+/// Open directories by handle number.
 pub(super) struct OpenDirs {
     handles: Mutex<HashMap<u64, Arc<OpenDir>, FixedState>>,
     next: AtomicU64,
@@ -53,14 +53,15 @@ impl OpenDirs {
     }
 
     pub(super) fn remove(&self, number: FileHandle) {
-        let gone = self.handles.lock().remove(&number.0);
-        drop(gone);
+        let directory = self.handles.lock().remove(&number.0);
+        // Here and in `clear` the handle is dropped without the lock: it holds a node.
+        drop(directory);
     }
 
     pub(super) fn clear(&self) {
-        let gone =
+        let directories =
             std::mem::replace(&mut *self.handles.lock(), HashMap::with_hasher(FixedState::with_seed(0)));
-        drop(gone);
+        drop(directories);
     }
 
     fn get(&self, number: FileHandle) -> RequestResult<Arc<OpenDir>> {
@@ -69,7 +70,7 @@ impl OpenDirs {
 }
 
 impl<E: Storage> Server<E> {
-    /// Names and kinds from a position on, as many as the answer has room for.
+    /// Answers with names and kinds from a position on, as many as fit.
     pub(super) fn list_names(&self, number: FileHandle, from: u64, mut reply: ReplyDirectory) {
         let filled = self.open_dirs.get(number).and_then(|dir| {
             self.walk(&dir.handle, from, |cookie, entry| {
@@ -83,7 +84,7 @@ impl<E: Storage> Server<E> {
         }
     }
 
-    /// As `list_names`, and tells of the nodes too.
+    /// As `list_names`, with the attributes of the nodes too. Each one sent counts as a lookup.
     pub(super) fn list_nodes(
         &self,
         pass: &GatePass<'_>,
@@ -101,13 +102,13 @@ impl<E: Storage> Server<E> {
                     return true;
                 }
                 nodes_sent += 1;
-                // These are shown, not told of: the kernel knows them as directories already.
+                // The protocol counts no lookup for these two.
                 if name != b"." && name != b".." {
                     self.context.nodes.count_lookup(node.ino(), node);
                 }
                 false
             })?;
-            // The next answer has as much room, if not quite as long names.
+            // The next answer holds about as many: reading more would waste the attributes that do not fit.
             dir.nodes_sent
                 .store((nodes_sent + 1).clamp(NODES_AT_ONCE_MIN, NODES_AT_ONCE_MAX), Ordering::Relaxed);
             Ok(())
@@ -118,7 +119,7 @@ impl<E: Storage> Server<E> {
         }
     }
 
-    /// Visits entries from a position on until there are no more, or `visit` says that it is full.
+    /// Visits entries from a position on until there are no more, or until `visit` returns true: the answer is full.
     fn walk(
         &self,
         handle: &DirHandle,
@@ -134,6 +135,7 @@ impl<E: Storage> Server<E> {
                 }
                 position = *cookie;
             }
+            debug_assert!(entries.len() <= NAMES_AT_ONCE, "no more entries are read than were requested");
             if entries.len() < NAMES_AT_ONCE {
                 return Ok(());
             }
