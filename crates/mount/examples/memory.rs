@@ -1,10 +1,10 @@
-//! Mounts a filesystem that lives in memory, until it is unmounted or gets a signal.
+//! Mounts a filesystem in memory, until it is unmounted or the process gets a signal.
 //!
 //! ```text
 //! memory MOUNTPOINT [--size-mib N] [--allow-other] [--read-only] [--threads N] [--views-at DIRECTORY]
 //! ```
 //!
-//! All of Warpfire is in it but the devices: a pool of one, in memory, written as flash would be.
+//! All of Warpfire takes part except real devices: the pool is one device in memory.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ use warpfire_pool::{CreateOptions, Pool};
 
 const USAGE: &str = "usage: memory MOUNTPOINT [--size-mib N] [--allow-other] [--read-only] [--threads N] [--views-at DIRECTORY]";
 
-/// What the command line says.
+/// The parsed command line.
 struct Arguments {
     mountpoint: PathBuf,
     size_bytes: u64,

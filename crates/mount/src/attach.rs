@@ -1,7 +1,8 @@
 //! Making the mount: by mount(2) as root, by the set-user-id helper `fusermount3` as any other user.
 //!
-//! Either way the result is an open `/dev/fuse`, the connection to the kernel. The mount lives until it is unmounted.
-//! If the last descriptor of the connection is closed first, the mount stays in the tree, dead: every request fails.
+//! Either way the result is an open `/dev/fuse`, the connection to the kernel. The mount lives until it is
+//! unmounted. If the last descriptor of the connection is closed first, the mount stays in the tree, dead:
+//! every request fails.
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -52,8 +53,8 @@ fn attach_as_root(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountErr
     }
 }
 
-/// The helper mounts and sends the connection over a socket. It takes the number of the socket from its environment:
-/// here 0, its standard input.
+/// The helper mounts and sends the connection over a socket. It takes the number of the socket from its
+/// environment: here 0, its standard input.
 fn attach_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(|e| system_error(at, "make a socket", e))?;
     let mut child = Command::new("fusermount3")
@@ -77,7 +78,8 @@ fn attach_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountE
     let received = receive_descriptor(&ours);
     let mut message = String::new();
     if let Some(stderr) = &mut child.stderr {
-        // The text only explains a failure. The exit status and the missing descriptor show that there is one.
+        // The text only explains a failure. The exit status and the missing descriptor show that there is
+        // one.
         let _ = stderr.read_to_string(&mut message);
     }
     let ended = child.wait().map_err(|e| system_error(at, "wait for fusermount3", e))?;

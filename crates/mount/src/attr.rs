@@ -81,8 +81,9 @@ fn system_time(at: Timestamp) -> SystemTime {
 
 /// The time that the kernel sent.
 ///
-/// Before 1970 the kernel's nanoseconds count forward from the second, but the transport subtracts them. So the
-/// magnitudes of the received time are the kernel's numbers: this takes them as they are and negates the seconds.
+/// Before 1970 the kernel's nanoseconds count forward from the second, but the transport subtracts them. So
+/// the magnitudes of the received time are the kernel's numbers: this takes them as they are and negates the
+/// seconds.
 fn received_time(at: SystemTime) -> Timestamp {
     match at.duration_since(UNIX_EPOCH) {
         Ok(after) => Timestamp { seconds: signed(after.as_secs()), nanos: after.subsec_nanos() },

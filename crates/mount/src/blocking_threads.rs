@@ -3,12 +3,12 @@
 //! A *serving thread* takes requests from the kernel. A *job* is the part of a request that waits.
 //!
 //! Invariants
-//! 1. A serving thread does not wait for a flush. A job on one of these threads waits and answers, and the serving
-//!    thread takes the next request.
+//! 1. A serving thread does not wait for a flush. A job on one of these threads waits and answers, and the
+//!    serving thread takes the next request.
 //! 2. Syncs that wait at the same time share one flush, so there are more of these threads than processors
 //!    (`tests::jobs_wait_together`).
-//! 3. At most [`QUEUED_JOBS_MAX`] jobs queue. The thread that brings one more runs it itself (`spawn`) or refuses it
-//!    (`spawn_or`). No job is lost (`tests::every_job_is_done_also_those_beyond_the_queue`).
+//! 3. At most [`QUEUED_JOBS_MAX`] jobs queue. The thread that brings one more runs it itself (`spawn`) or
+//!    refuses it (`spawn_or`). No job is lost (`tests::every_job_is_done_also_those_beyond_the_queue`).
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -53,7 +53,8 @@ impl BlockingThreads {
         }
     }
 
-    /// Runs a job with a value on one of the threads, never on this one. If the queue is full, `refuse` gets the value.
+    /// Runs a job with a value on one of the threads, never on this one. If the queue is full, `refuse` gets
+    /// the value.
     pub(crate) fn spawn_or<T: Send + 'static>(
         &self,
         with: T,
@@ -61,7 +62,8 @@ impl BlockingThreads {
         refuse: impl FnOnce(T),
     ) {
         let jobs = self.jobs.as_ref().expect("the sender is there until the threads are dropped");
-        // Shared, because a failed send returns the job as a closed box: the value could not be taken out again.
+        // Shared, because a failed send returns the job as a closed box: the value could not be taken out
+        // again.
         let with = Arc::new(Mutex::new(Some(with)));
         let shared = Arc::clone(&with);
         let job = move || {

@@ -21,7 +21,8 @@ impl CallerGroups {
 impl CallerGroups {
     fn ids(&self) -> &[u32] {
         let read = || {
-            // A process that has ended, or that this namespace does not show, is in no group: nothing is granted.
+            // A process that has ended, or that this namespace does not show, is in no group: nothing is
+            // granted.
             let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
             groups_of_status(&status)
         };

@@ -1,10 +1,11 @@
 //! Keeps idle processors from halting while requests arrive.
 //!
-//! Each request wakes the server, and each answer wakes the caller. On a virtual machine with processors that halt as
-//! soon as they are idle, a wake-up takes tens of µs. A process can bound the wake-up latency of all processors: it
-//! writes a number of µs to `/dev/cpu_dma_latency` and keeps the descriptor open
-//! ([PM QoS](https://docs.kernel.org/power/pm_qos_interface.html)). The *hold* is such a descriptor with the number 0:
-//! while it is open, idle processors poll. A *tick* is the interval in which a thread of its own counts requests.
+//! Each request wakes the server, and each answer wakes the caller. On a virtual machine with processors that
+//! halt as soon as they are idle, a wake-up takes tens of µs. A process can bound the wake-up latency of all
+//! processors: it writes a number of µs to `/dev/cpu_dma_latency` and keeps the descriptor open ([PM
+//! QoS](https://docs.kernel.org/power/pm_qos_interface.html)). The *hold* is such a descriptor with the
+//! number 0: while it is open, idle processors poll. A *tick* is the interval in which a thread of its own
+//! counts requests.
 //!
 //! ```text
 //!            count()                      BUSY_REQUESTS_MIN in a tick
@@ -19,8 +20,9 @@
 //!    (`tests::a_flow_of_requests_opens_the_hold_and_silence_closes_it_each_time`).
 //! 2. The hold is a descriptor, so it ends at the latest with the process, however the process ends.
 //! 3. A serving thread does not wait here: it counts the request, and wakes the thread if the thread rests.
-//! 4. Only while there is a hold, a serving thread polls up to 50 µs for its next request. After a miss it skips polling
-//!    for 12 answers (`tests::the_next_request_is_polled_for_only_while_processors_are_held_and_it_comes`).
+//! 4. Only while there is a hold, a serving thread polls up to 50 µs for its next request. After a miss it
+//!    skips polling for 12 answers
+//!    (`tests::the_next_request_is_polled_for_only_while_processors_are_held_and_it_comes`).
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -38,17 +40,19 @@ use warpfire_env::{Clock, SystemClock};
 /// How often requests are counted.
 const TICK: Duration = Duration::from_millis(2);
 
-/// Requests in a tick from which a hold is worth its power. A single program makes 15 to 30 in a tick, even if each
-/// request finds both processors halted.
+/// Requests in a tick from which a hold is worth its power. A single program makes 15 to 30 in a tick, even
+/// if each request finds both processors halted.
 const BUSY_REQUESTS_MIN: u64 = 5;
 
 /// Quiet ticks until processors may halt again: 10 ms.
 const QUIET_TICKS: u32 = 5;
 
-/// How long a serving thread polls for its next request. A single program sends it about 5 µs after the answer.
+/// How long a serving thread polls for its next request. A single program sends it about 5 µs after the
+/// answer.
 const POLL_NANOS: u64 = 50_000;
 
-/// Answers without polling after a miss. A program that works between its calls thus costs 50 µs for a dozen calls.
+/// Answers without polling after a miss. A program that works between its calls thus costs 50 µs for a dozen
+/// calls.
 const SKIPS_AFTER_MISS: u32 = 12;
 
 /// Largest machine that a hold is used on: all its processors poll.
@@ -123,8 +127,8 @@ impl RequestCounter {
 }
 
 impl CpuLatency {
-    /// Starts the thread if it is `wanted`, this machine halts its processors at once, and this process may open the
-    /// latency device. Otherwise the counter does nothing.
+    /// Starts the thread if it is `wanted`, this machine halts its processors at once, and this process may
+    /// open the latency device. Otherwise the counter does nothing.
     pub(crate) fn start(wanted: bool) -> std::io::Result<(CpuLatency, RequestCounter)> {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let processors = thread::available_parallelism().map_or(1, usize::from);

@@ -1,30 +1,32 @@
 //! Keeps the kernel's caches right while the commit of a transaction changes the filesystem.
 //!
-//! The kernel may cache names, attributes and data for ever, because it makes every change itself. The exception is the
-//! commit of a transaction: it changes the filesystem without the kernel. So such a commit is *announced*, the kernel's
-//! caches are emptied, and the commit is made when nothing stale can be in them. A *pass* is a guard that an answer to
-//! the kernel holds. A cache entry that the commit makes wrong is *stale*; the gate *notes* files and names that the
-//! kernel may have cached again since its caches were emptied.
+//! The kernel may cache names, attributes and data for ever, because it makes every change itself. The
+//! exception is the commit of a transaction: it changes the filesystem without the kernel. So such a commit
+//! is *announced*, the kernel's caches are emptied, and the commit is made when nothing stale can be in them.
+//! A *pass* is a guard that an answer to the kernel holds. A cache entry that the commit makes wrong is
+//! *stale*; the gate *notes* files and names that the kernel may have cached again since its caches were
+//! emptied.
 //!
 //! ```text
-//!             announce()              lock_exclusive(),                 lock_exclusive(),
-//!                                     something was noted               nothing was noted
-//!   caching ─────────────▶ announced ─────────────────────▶ announced ──────────────────▶ committing ─────▶ caching
-//!                       (caches are emptied)         (noted files emptied again)        (no pass exists)  finish()
+//!          announce()             something was noted          nothing was noted            finish()
+//!   caching ─────────▶ announced ────────────────────▶ announced ───────────────▶ committing ──▶ caching
+//!                  (caches are emptied)         (noted files emptied again)     (no pass exists)
+//!
+//!   The committer looks at the notes under `lock_exclusive()`.
 //! ```
 //!
 //! # Invariants
-//! 1. A serving thread that answers with something cacheable has a pass from before it reads the filesystem until the
-//!    answer is sent.
+//! 1. A serving thread that answers with something cacheable has a pass from before it reads the filesystem
+//!    until the answer is sent.
 //! 2. While a commit is announced, names and attributes are sent with a cache time of zero
-//!    (`tests::the_kernel_may_cache_answers_unless_a_commit_is_announced`). Entries that the kernel caches regardless of
-//!    that time are noted if the commit changes them: data, access control lists, names that were renamed
-//!    (`tests::only_files_that_the_commit_changes_are_noted`).
-//! 3. The commit is made while no pass exists (`tests::no_pass_is_given_under_an_exclusive_pass`), after a round of
-//!    emptying during which nothing was noted. So after a commit the kernel holds no cached answer from before it. The
-//!    rounds are bounded: see `views/announce.rs`.
-//! 4. A thread with a pass does not wait for the kernel, and caches are emptied without the exclusive pass: the kernel
-//!    may wait for answers while it empties them.
+//!    (`tests::the_kernel_may_cache_answers_unless_a_commit_is_announced`). Entries that the kernel caches
+//!    regardless of that time are noted if the commit changes them: data, access control lists, names that
+//!    were renamed (`tests::only_files_that_the_commit_changes_are_noted`).
+//! 3. The commit is made while no pass exists (`tests::no_pass_is_given_under_an_exclusive_pass`), after a
+//!    round of emptying during which nothing was noted. So after a commit the kernel holds no cached answer
+//!    from before it. The rounds are bounded: see `views/announce.rs`.
+//! 4. A thread with a pass does not wait for the kernel, and caches are emptied without the exclusive pass:
+//!    the kernel may wait for answers while it empties them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +34,8 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// How long the kernel may cache names and attributes: for ever. It is notified of every change that it does not make.
+/// How long the kernel may cache names and attributes: for ever. It is notified of every change that it does
+/// not make.
 const CACHE_TIME: Duration = Duration::from_secs(1 << 30);
 
 /// The gate of one mount. Answers pass through it; commits close it.
@@ -48,7 +51,8 @@ struct AnnouncedCommit {
     stale: Mutex<StaleEntries>,
 }
 
-/// Entries that the kernel may have cached since its caches were last emptied, although a commit is announced.
+/// Entries that the kernel may have cached since its caches were last emptied, although a commit is
+/// announced.
 #[derive(Default, Debug, PartialEq, Eq)]
 pub(crate) struct StaleEntries {
     /// Inode numbers of files with cached data or access control lists.
@@ -89,8 +93,8 @@ impl InvalidationGate {
         *announced = Some(AnnouncedCommit { files: None, stale: Mutex::default() });
     }
 
-    /// Sets the files that the announced commit changes. From now on only these are noted. Forgets what was noted so
-    /// far: the caller empties the caches of all these files next.
+    /// Sets the files that the announced commit changes. From now on only these are noted. Earlier notes are
+    /// dropped: the caller empties the caches of all these files next.
     pub(crate) fn set_changed_files(&self, files: BTreeSet<u64>) {
         let mut announced = self.announced.write();
         assert!(announced.is_some(), "only an announced commit has changed files");
@@ -118,7 +122,8 @@ impl GatePass<'_> {
         }
     }
 
-    /// Notes that the kernel moves a cached name: by a rename, after which it does not look the name up again.
+    /// Notes that the kernel moves a cached name: by a rename, after which it does not look the name up
+    /// again.
     pub(crate) fn note_names(&self) {
         if let Some(announced) = &*self.0 {
             announced.stale.lock().names = true;

@@ -1,14 +1,14 @@
 //! The inodes that the kernel remembers: a node for each inode number that an answer has named.
 //!
-//! The kernel counts the answers that name an inode (*lookups*) and sends FORGET with a number of them when it drops
-//! the inode from its cache.
+//! The kernel counts the answers that name an inode (*lookups*) and sends FORGET with a number of them when
+//! it drops the inode from its cache.
 //!
 //! Invariants
-//! 1. The count of an inode is its lookups less those forgotten, and an inode with count zero has no entry (assert in
-//!    `get`; `tests::a_node_is_kept_from_the_first_lookup_until_all_are_forgotten`). The root has an entry from the
-//!    start: the kernel knows it without a lookup.
-//! 2. A node here is in use, so its inode stays readable after it loses its last name. An open file is one that the
-//!    kernel has not forgotten: there is no OPEN and no RELEASE.
+//! 1. The count of an inode is its lookups less those forgotten, and an inode with count zero has no entry
+//!    (assert in `get`; `tests::a_node_is_kept_from_the_first_lookup_until_all_are_forgotten`). The root has
+//!    an entry from the start: the kernel knows it without a lookup.
+//! 2. A node here is in use, so its inode stays readable after it loses its last name. An open file is one
+//!    that the kernel has not forgotten: there is no OPEN and no RELEASE.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -54,7 +54,8 @@ impl<N: Clone> KernelNodes<N> {
         shard.entry(ino).or_insert_with(|| KnownNode { node: node.clone(), lookups: 0 }).lookups += 1;
     }
 
-    /// Subtracts `lookups` from the count. Returns the node if none is left; the caller drops it without the lock.
+    /// Subtracts `lookups` from the count. Returns the node if none is left; the caller drops it without the
+    /// lock.
     pub(crate) fn forget(&self, ino: u64, lookups: u64) -> Option<N> {
         let mut shard = self.shard(ino).lock();
         let Entry::Occupied(mut entry) = shard.entry(ino) else { return None };

@@ -1,9 +1,9 @@
 //! The filesystem behind the kernel's FUSE interface.
 //!
-//! [`mount`] puts a filesystem on a directory and returns a [`Session`], which lasts until the mount is unmounted.
-//! The adapter is thin. `warpfire_fs` keeps names, data and attributes. This crate keeps the kernel's view of them
-//! (which inodes the kernel remembers, which answers it may cache, where permissions are checked) and runs the life
-//! of a mount.
+//! [`mount`] puts a filesystem on a directory and returns a [`Session`], which lasts until the mount is
+//! unmounted. The adapter is thin. `warpfire_fs` keeps names, data and attributes. This crate keeps the
+//! kernel's view of them (which inodes the kernel remembers, which answers it may cache, where permissions
+//! are checked) and runs the life of a mount.
 
 #![deny(unsafe_code)]
 

@@ -1,6 +1,7 @@
 //! The directory to mount on: checks before a mount, removal of dead mounts, unmounting and detaching.
 //!
-//! A *dead mount* is in the tree, but its server has ended: every request that reaches it fails with `ENOTCONN`.
+//! A *dead mount* is in the tree, but its server has ended: every request that reaches it fails with
+//! `ENOTCONN`.
 
 use std::fs;
 use std::io;
@@ -21,7 +22,8 @@ const DEAD_MOUNTS_MAX: usize = 16;
 /// How far the kernel may read ahead, in KiB: one request of 1 MiB.
 const READAHEAD_KIB: u32 = 1024;
 
-/// Checks that `path` is a directory that can be mounted on, and returns its canonical path. Detaches dead mounts.
+/// Checks that `path` is a directory that can be mounted on, and returns its canonical path. Detaches dead
+/// mounts.
 pub(crate) fn prepare(path: &Path) -> Result<PathBuf, MountError> {
     if !Path::new("/dev/fuse").exists() {
         return Err(MountError::NoFuse);
@@ -83,8 +85,8 @@ fn unmount_with(path: &Path, flags: UnmountFlags, helper: &[&str]) -> Result<(),
     }
 }
 
-/// Lets the kernel read ahead as much as one request carries. The kernel's default is an eighth of that. Only root
-/// can change it; the mount works without.
+/// Lets the kernel read ahead as much as one request carries. The kernel's default is an eighth of that. Only
+/// root can change it; the mount works without.
 pub(crate) fn raise_readahead(mounted: &Path) {
     let raise = || {
         let device = fs::metadata(mounted)?.dev();
@@ -126,8 +128,8 @@ fn inspect(path: &Path) -> io::Result<MountpointState> {
     if !mounts.iter().any(|mount| mount.is_fuse() && mount.mountpoint == real) {
         return Ok(MountpointState::Directory(real));
     }
-    // `statvfs` always reaches the server. `stat` does not: the kernel may answer it from its cache long after the
-    // server has died.
+    // `statvfs` always reaches the server. `stat` does not: the kernel may answer it from its cache long
+    // after the server has died.
     rustix::fs::statvfs(&real)?;
     Ok(MountpointState::FuseMount(real))
 }

@@ -3,20 +3,22 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How to mount. `Default` mounts writable, for the mounting user alone, with a sync five seconds after a change.
+/// How to mount. `Default` mounts writable, for the mounting user alone, with a sync five seconds after a
+/// change.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     /// Refuse every change. The kernel refuses it before the request reaches the server.
     pub read_only: bool,
-    /// Admit users other than the mounting one. The kernel checks their permissions. An ordinary user can set this
-    /// only if `/etc/fuse.conf` has the line `user_allow_other`.
+    /// Admit users other than the mounting one. The kernel checks their permissions. An ordinary user can set
+    /// this only if `/etc/fuse.conf` has the line `user_allow_other`.
     pub allow_other: bool,
-    /// Threads that take requests from the kernel: at least 1, at most [`THREADS_MAX`]. The kernel wakes them in turn,
-    /// so a single program is served fastest by one thread. The default is one thread for two processors.
+    /// Threads that take requests from the kernel: at least 1, at most [`THREADS_MAX`]. The kernel wakes them
+    /// in turn, so a single program is served fastest by one thread. The default is one thread for two
+    /// processors.
     pub threads: usize,
-    /// Keep idle processors from halting while requests arrive. It acts only on virtual machines of two to eight
-    /// processors that halt without polling first: there the wake-up takes most of a request's time. It needs write
-    /// access to `/dev/cpu_dma_latency`, which root has; without that access it does nothing.
+    /// Keep idle processors from halting while requests arrive. It acts only on virtual machines of two to
+    /// eight processors that halt without polling first: there the wake-up takes most of a request's time. It
+    /// needs write access to `/dev/cpu_dma_latency`, which root has; without that access it does nothing.
     pub hold_cpu_latency: bool,
     /// How long a change may wait until it is made durable, if no sync comes first.
     pub sync_interval: Duration,
@@ -27,8 +29,8 @@ pub struct MountOptions {
     /// How long a transaction that is bound to no process may be idle before it is aborted.
     pub transaction_timeout: Duration,
     /// The directory in which views of transactions are mounted. It is made if it does not exist. `None` is
-    /// `/run/warpfire` for root; for other users it is `$XDG_RUNTIME_DIR/warpfire`, or `/tmp/warpfire-UID` if that
-    /// variable is not set.
+    /// `/run/warpfire` for root; for other users it is `$XDG_RUNTIME_DIR/warpfire`, or `/tmp/warpfire-UID` if
+    /// that variable is not set.
     pub views_at: Option<PathBuf>,
 }
 
@@ -52,14 +54,14 @@ impl Default for MountOptions {
     }
 }
 
-/// Where permissions are checked. The server cannot check them: lookups of names that the kernel has cached do not
-/// reach it, so it would miss the search permission of the directories on the way.
+/// Where permissions are checked. The server cannot check them: lookups of names that the kernel has cached
+/// do not reach it, so it would miss the search permission of the directories on the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PermissionChecks {
     /// In the kernel, by the modes and access control lists that the server sends it.
     Kernel,
-    /// Nowhere: only root can reach the mount, and permissions do not bind root. This saves one GETATTR of the
-    /// directory for each create and unlink.
+    /// Nowhere: only root can reach the mount, and permissions do not bind root. This saves one GETATTR of
+    /// the directory for each create and unlink.
     RootOnly,
 }
 

@@ -1,7 +1,7 @@
 //! The life of a mount.
 //!
-//! An *unmounted* mount has no open files; the kernel has ended the connection. A *detached* mount is out of the tree
-//! with files still open; the kernel keeps the connection until they are closed.
+//! An *unmounted* mount has no open files; the kernel has ended the connection. A *detached* mount is out of
+//! the tree with files still open; the kernel keeps the connection until they are closed.
 //!
 //! ```text
 //!   mount() ──▶ serving ──umount(8), Session::unmount, a signal──▶ unmounted ──▶ closed   (`finish`)
@@ -10,10 +10,10 @@
 //! ```
 //!
 //! Invariants
-//! 1. Only `Session::finish` closes the filesystem, once (`close` is taken there). When `wait`, `unmount` or `detach`
-//!    has returned without `InUse`, the filesystem is closed.
-//! 2. The filesystem of an unmounted mount is closed after the last answer to the kernel: `finish` joins the serving
-//!    threads first. In a detached mount, files that are still open get errors from the close on.
+//! 1. Only `Session::finish` closes the filesystem, once (`close` is taken there). When `wait`, `unmount` or
+//!    `detach` has returned without `InUse`, the filesystem is closed.
+//! 2. The filesystem of an unmounted mount is closed after the last answer to the kernel: `finish` joins the
+//!    serving threads first. In a detached mount, files that are still open get errors from the close on.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -46,8 +46,8 @@ enum MountEnd {
     Detached,
 }
 
-/// A mounted filesystem. Dropping it detaches the mount, closes the filesystem and logs an error. `unmount`, `wait` and
-/// `detach` do the same and return the error.
+/// A mounted filesystem. Dropping it detaches the mount, closes the filesystem and logs an error. `unmount`,
+/// `wait` and `detach` do the same and return the error.
 pub struct Session {
     mountpoint: PathBuf,
     ends: Receiver<MountEnd>,
@@ -58,7 +58,7 @@ pub struct Session {
     close: Option<Box<dyn FnOnce() -> Result<(), FsError> + Send>>,
 }
 
-/// Mounts `fs` on a directory. If there is a mount whose server has died, it is detached first.
+/// Mounts `fs` on a directory. A dead mount on it, left by a server that has died, is detached first.
 ///
 /// # Errors
 /// See [`MountError`]. Then nothing is mounted, and `fs` stays open.
@@ -136,8 +136,8 @@ pub fn mount<E: Storage>(
     Ok(session)
 }
 
-/// Negotiates the protocol with the kernel and starts the serving threads. When the kernel has ended the connection,
-/// the threads end and `at_end` is called.
+/// Negotiates the protocol with the kernel and starts the serving threads. When the kernel has ended the
+/// connection, the threads end and `at_end` is called.
 ///
 /// # Errors
 /// If the kernel does not speak the protocol, or if threads cannot be started.
@@ -199,7 +199,8 @@ fn watch_signals(at: PathBuf, ends: Sender<MountEnd>) -> std::io::Result<(Handle
     Ok((handle, thread))
 }
 
-/// Detaches a mount that is in use, after the kernel has sent the pages that programs changed through mappings.
+/// Detaches a mount that is in use, after the kernel has sent the pages that programs changed through
+/// mappings.
 fn write_back_and_detach(at: &Path) -> Result<(), MountError> {
     if let Err(e) = mountpoint::write_back(at) {
         tracing::error!(mountpoint = %at.display(), error = %e, "write-back before a detach failed");
@@ -214,8 +215,8 @@ impl Session {
         &self.mountpoint
     }
 
-    /// Waits until the mount has ended, by whatever means, and closes the filesystem. On return all changes are
-    /// durable.
+    /// Waits until the mount has ended, by whatever means, and closes the filesystem. On return all changes
+    /// are durable.
     ///
     /// # Errors
     /// `Close` if the last changes could not be made durable; `System` if serving ended with an error.
@@ -242,8 +243,8 @@ impl Session {
         self.finish(&end)
     }
 
-    /// Takes the mount out of the tree and closes the filesystem. Files that are still open in it get errors from then
-    /// on.
+    /// Takes the mount out of the tree and closes the filesystem. Files that are still open in it get errors
+    /// from then on.
     ///
     /// # Errors
     /// As [`Session::wait`], and `System` or `NotPermitted` if the mount cannot be detached.
@@ -264,7 +265,8 @@ impl Session {
             }
             _ => Ok(()),
         };
-        // Before the close, which makes a last sync itself: no other thread touches the filesystem from here on.
+        // Before the close, which makes a last sync itself: no other thread touches the filesystem from here
+        // on.
         self.interval_sync.stop();
         self.cpu_latency.stop();
         let Some(close) = self.close.take() else { return Ok(()) };

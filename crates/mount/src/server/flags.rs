@@ -1,4 +1,5 @@
-//! Flags of system calls as types of `warpfire_fs`; `None` for combinations that the filesystem does not support.
+//! Flags of system calls as types of `warpfire_fs`; `None` for combinations that the filesystem does not
+//! support.
 
 use fuser::RenameFlags;
 use rustix::fs::{FallocateFlags, XattrFlags};

@@ -15,11 +15,12 @@ const BACKGROUND_MAX: u16 = 64;
 /// - reads and direct I/O that do not wait for each other;
 /// - cached targets of symbolic links;
 /// - the umask applied by the server, because a default access control list overrides it;
-/// - set-id bits and capabilities cleared by the server, at each write, truncation and change of owner. Otherwise the
-///   kernel reads `security.capability` before every write.
+/// - set-id bits and capabilities cleared by the server, at each write, truncation and change of owner.
+///   Otherwise the kernel reads `security.capability` before every write.
 ///
-/// Features not to use: truncation as part of OPEN, because there is no OPEN; file locks, because the kernel does them
-/// itself while all users are on one machine; the writeback cache, because it makes small files slower.
+/// Features not to use: truncation as part of OPEN, because there is no OPEN; file locks, because the kernel
+/// does them itself while all users are on one machine; the writeback cache, because it makes small files
+/// slower.
 const WANTED: InitFlags = InitFlags::FUSE_PARALLEL_DIROPS
     .union(InitFlags::FUSE_ASYNC_READ)
     .union(InitFlags::FUSE_ASYNC_DIO)
@@ -30,8 +31,8 @@ const WANTED: InitFlags = InitFlags::FUSE_PARALLEL_DIROPS
 /// The detail in which a listing describes files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ListingDetail {
-    /// Name and kind. For a view: everything that it sends counts as read, so with attributes a listing would conflict
-    /// with every change of a listed file.
+    /// Name and kind. For a view: everything that it sends counts as read, so with attributes a listing would
+    /// conflict with every change of a listed file.
     NamesOnly,
     /// Attributes too. They come with the name in the same read, and save a LOOKUP for each file.
     WithAttributes,

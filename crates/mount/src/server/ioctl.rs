@@ -1,7 +1,7 @@
 //! Requests by ioctl(2): calls for which the kernel has no request of its own.
 //!
-//! The kernel forwards an ioctl number that it does not know, with as many bytes of the argument as the number encodes.
-//! An unknown number is answered with `ENOTTY`, as any regular file answers it.
+//! The kernel forwards an ioctl number that it does not know, with as many bytes of the argument as the
+//! number encodes. An unknown number is answered with `ENOTTY`, as any regular file answers it.
 
 use std::sync::Arc;
 
@@ -24,7 +24,8 @@ impl<E: Storage> Server<E> {
     ) {
         let requester = views::Requester { uid: req.uid(), pid: req.pid() };
         let is_root = ino.0 == self.fs.root().ino();
-        // A view begins no transactions: there `main_control` is `None`, and its root answers BEGIN with `ENOTTY`.
+        // A view begins no transactions: there `main_control` is `None`, and its root answers BEGIN with
+        // `ENOTTY`.
         match self.context.mount_kind.main_control() {
             Some(control) if is_root && views::TransactionRequest::is_known(command) => {
                 let Some(request) = views::TransactionRequest::decode(command, given) else {
@@ -55,8 +56,8 @@ impl<E: Storage> Server<E> {
         }
     }
 
-    /// Answers a request that rearranges a file on another thread, because the answer empties the kernel's cache of the
-    /// file and so waits for the kernel.
+    /// Answers a request that rearranges a file on another thread, because the answer empties the kernel's
+    /// cache of the file and so waits for the kernel.
     fn answer_slice_request(
         &self,
         req: &Request,

@@ -1,7 +1,8 @@
 //! Listing of directories.
 //!
-//! An open directory has a handle, because positions in a listing are numbers that only the handle can resolve. So the
-//! kernel must not cache listings: it would continue the listing of one handle with positions of another.
+//! An open directory has a handle, because positions in a listing are numbers that only the handle can
+//! resolve. So the kernel must not cache listings: it would continue the listing of one handle with positions
+//! of another.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -119,7 +120,8 @@ impl<E: Storage> Server<E> {
         }
     }
 
-    /// Visits entries from a position on until there are no more, or until `visit` returns true: the answer is full.
+    /// Visits entries from a position on until there are no more, or until `visit` returns true: the answer
+    /// is full.
     fn walk(
         &self,
         handle: &DirHandle,

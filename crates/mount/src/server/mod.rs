@@ -1,11 +1,15 @@
 //! Answers to the kernel's requests.
 //!
 //! Invariants
-//! 1. Each answer that names an inode counts in `nodes` before it is sent; what the kernel asks about by number is
-//!    in `nodes`.
-//! 2. Opening a file needs no answer: OPEN and CREATE are not supported, so the kernel makes a file with MKNOD and opens
-//!    it by itself. No request on a file carries a handle; only directories have one.
-//! 3. Whoever changes the filesystem marks it changed, so that the background commit wakes.
+//! 1. Each answer that names an inode is counted in `nodes` before it is sent. So an inode number in a
+//!    request that is not in `nodes` is one that the kernel has forgotten: the answer is `ESTALE` (`node`).
+//! 2. A file is opened without the server: OPEN and CREATE are answered with `ENOSYS`, so the kernel makes a
+//!    file with MKNOD and opens it itself. No request on a file carries a handle; only directories have one.
+//! 3. A request that may have changed the filesystem marks `changes`, so that the interval sync runs.
+//! 4. An answer that the kernel may cache is sent under a pass (`pass`; see `invalidation_gate.rs`).
+//!
+//! Each request runs in a span `request` at level debug, with the fields `id` (the kernel's number of the
+//! request), `operation` and `ino`, so every event of the engine during it carries them.
 
 mod flags;
 mod init;
@@ -27,6 +31,7 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use tracing::span::EnteredSpan;
 use warpfire_fs::acl::{Caller, Perm};
 use warpfire_fs::{ChangeSignal, Fs, FsError, NewMode, NodeRef, Position, Seek, SetAttr};
 use warpfire_meta::Storage;
@@ -43,13 +48,14 @@ use crate::views::MountKind;
 use flags::{alloc_mode, file_kind, rename_mode, xattr_mode};
 use listing::OpenDirs;
 
-/// Names in one mount are never given to another inode of the same number, so one generation is enough.
+/// An inode number is never used again, so the generation that would distinguish its uses is constant.
 const GENERATION: Generation = Generation(0);
 
-/// Unit of the counts of `statfs`.
+/// Unit of the block counts of `statfs`, in bytes.
 const STATFS_BLOCK_BYTES: u32 = 4096;
 
-/// What an empty file takes on flash, about: inodes are not numbered, so as many are free as there is room for.
+/// Bytes that an empty file takes on flash, approximately. There is no table of inodes, so `statfs` reports
+/// as many free inodes as there is space for.
 const INODE_BYTES: u64 = 48;
 
 /// Most bytes that one `copy_file_range` copies: the largest whole number of pages below 2^32.
@@ -59,7 +65,7 @@ const COPY_BYTES_MAX: u64 = (u32::MAX - 4095) as u64;
 const NAME_BYTES_MAX: u32 = 255;
 
 thread_local! {
-    /// Each serving thread's room for what it reads; grows to the largest read, 1 MiB.
+    /// The read buffer of a serving thread. It grows to the largest read, 1 MiB.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -69,15 +75,15 @@ pub(crate) struct Server<E: Storage> {
     open_dirs: OpenDirs,
     checks: PermissionChecks,
     context: ServerContext,
-    /// Slices that were taken by ioctls.
+    /// Slices that programs have yanked by ioctl.
     shelf: Arc<SliceShelf>,
-    /// Known once the kernel has been greeted, which is before anyone can ask.
+    /// Sends cache invalidations to the kernel. `session::serve` sets it before the first request.
     notifier: Arc<OnceLock<Notifier>>,
-    /// The connection to the kernel, of a server with one thread.
+    /// The connection to the kernel, if one thread alone serves it.
     sole_connection: Option<OwnedFd>,
 }
 
-/// Held while a request is answered. Then the next one is looked for.
+/// Held while a request is answered. Its drop first ends the pass, then polls for the next request.
 struct RequestGuard<'a> {
     pass: GatePass<'a>,
     _poll: PollOnDrop<'a>,
@@ -91,7 +97,7 @@ impl<'a> Deref for RequestGuard<'a> {
     }
 }
 
-/// Looks for the next request when it is dropped.
+/// Polls for the next request when it is dropped.
 struct PollOnDrop<'a>(Option<(&'a RequestCounter, BorrowedFd<'a>)>);
 
 impl Drop for PollOnDrop<'_> {
@@ -102,21 +108,21 @@ impl Drop for PollOnDrop<'_> {
     }
 }
 
-/// What a server shares with others in its process.
+/// The parts of a server that it shares with the rest of the mount.
 pub(crate) struct ServerContext {
-    /// What the kernel remembers.
+    /// The inodes that the kernel remembers.
     pub(crate) nodes: Arc<KernelNodes<NodeRef>>,
-    /// What the kernel may keep.
+    /// Limits what the kernel may cache.
     pub(crate) gate: Arc<InvalidationGate>,
-    /// Is told of changes.
+    /// Wakes the interval sync.
     pub(crate) changes: ChangeSignal,
-    /// Is told of requests.
+    /// Counts requests.
     pub(crate) requests: RequestCounter,
-    /// Threads for what waits.
+    /// Threads for requests that wait.
     pub(crate) blocking_threads: Arc<BlockingThreads>,
-    /// What the root directory answers about transactions.
+    /// Whether this is the main mount or a view: it decides which ioctls the root directory answers.
     pub(crate) mount_kind: MountKind,
-    /// Whether nothing may be changed.
+    /// Whether changes are refused.
     pub(crate) read_only: bool,
 }
 
@@ -125,48 +131,57 @@ struct Refusal(Errno);
 
 impl From<FsError> for Refusal {
     fn from(e: FsError) -> Refusal {
+        // The program sees only `EIO`. All other errors say enough by their number.
         if matches!(e, FsError::Damaged { .. } | FsError::Unknown(_)) {
-            tracing::error!("{e}");
+            tracing::error!(error = %e, "request failed");
         }
         Refusal(Errno::from_i32(e.errno()))
     }
 }
 
-/// The kernel asks about an inode that it was not told of, or has forgotten: it looks the name up again.
+/// The answer to a request for an inode that is not in `nodes`: the kernel looks the name up again.
 const STALE: Refusal = Refusal(Errno::ESTALE);
 
 type RequestResult<T> = Result<T, Refusal>;
 
 impl<E: Storage> Server<E> {
     pub(crate) fn new(fs: Arc<Fs<E>>, checks: PermissionChecks, context: ServerContext) -> Server<E> {
-        let (shelf, notifier) = (Arc::default(), Arc::default());
-        Server { fs, open_dirs: OpenDirs::new(), checks, context, shelf, notifier, sole_connection: None }
+        Server {
+            fs,
+            open_dirs: OpenDirs::new(),
+            checks,
+            context,
+            shelf: Arc::default(),
+            notifier: Arc::default(),
+            sole_connection: None,
+        }
     }
 
-    /// Says that one thread serves this connection, which may look for its next request before it sleeps. Of several, another would be woken for it.
+    /// Lets the only serving thread poll this connection. One of several threads must not: the kernel would
+    /// wake another thread for the request.
     pub(crate) fn set_sole_connection(&mut self, connection: OwnedFd) {
         self.sole_connection = Some(connection);
     }
 
-    /// Where the server looks for who tells the kernel something.
+    /// The place in which the server finds its notifier. The caller sets it before requests arrive.
     pub(crate) fn notifier(&self) -> Arc<OnceLock<Notifier>> {
         Arc::clone(&self.notifier)
     }
 
-    /// The node that a request is about.
+    /// The node of the inode number in a request. Counts the request.
     fn node(&self, ino: INodeNo) -> RequestResult<NodeRef> {
         self.context.requests.count();
         self.context.nodes.get(ino.0).ok_or(STALE)
     }
 
-    /// A pass for an answer.
+    /// The guard of a request with a cacheable answer.
     fn pass(&self) -> RequestGuard<'_> {
         let next =
             self.sole_connection.as_ref().map(|connection| (&self.context.requests, connection.as_fd()));
         RequestGuard { pass: self.context.gate.pass(), _poll: PollOnDrop(next) }
     }
 
-    /// Tells of a node, and counts that.
+    /// Answers with a node, and counts the lookup.
     fn reply_entry(&self, pass: &GatePass<'_>, answer: RequestResult<NodeRef>, reply: ReplyEntry) {
         match answer {
             Ok(node) => {
@@ -178,12 +193,13 @@ impl<E: Storage> Server<E> {
         }
     }
 
-    /// As `reply_entry`, of something just made.
+    /// As `reply_entry`, for a node that the request made.
     fn reply_new_entry(&self, pass: &GatePass<'_>, answer: RequestResult<NodeRef>, reply: ReplyEntry) {
         self.reply_entry(pass, answer, reply);
         self.context.changes.mark();
     }
 
+    /// Answers a request that changes something and returns nothing.
     fn reply_done(&self, answer: RequestResult<()>, reply: ReplyEmpty) {
         match answer {
             Ok(()) => reply.ok(),
@@ -193,7 +209,14 @@ impl<E: Storage> Server<E> {
     }
 }
 
-/// Who sends a request. What permissions could refuse has been refused before, see [`PermissionChecks`].
+/// Enters the span of a request. While debug events are off this costs two comparisons of levels.
+fn enter_request(req: &Request, operation: &'static str, ino: INodeNo) -> EnteredSpan {
+    let span = tracing::debug_span!("request", id = req.unique().0, operation, ino = ino.0).entered();
+    tracing::debug!("request received");
+    span
+}
+
+/// The caller of a request. Its permissions count as checked: see [`PermissionChecks`].
 fn caller<'a>(req: &Request, groups: &'a CallerGroups) -> Caller<'a> {
     Caller { uid: req.uid(), gid: req.gid(), groups, checked: true }
 }
@@ -214,6 +237,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _span = enter_request(req, "lookup", parent);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
         let found = self.node(parent).and_then(|dir| {
@@ -223,25 +247,27 @@ impl<E: Storage> Filesystem for Server<E> {
             }
         });
         match found {
-            // Inode 0: the kernel may remember that there is no such name.
+            // Inode 0, so that the kernel may cache that the name does not exist.
             Ok(None) => reply.entry(&pass.cache_time(), &negative_entry(), GENERATION),
             Ok(Some(node)) => self.reply_entry(&pass, Ok(node), reply),
             Err(refusal) => self.reply_entry(&pass, Err(refusal), reply),
         }
     }
 
-    fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
+    fn forget(&self, req: &Request, ino: INodeNo, lookups: u64) {
+        let _span = enter_request(req, "forget", ino);
         if self.context.nodes.forget(ino.0, lookups).is_none() {
             return;
         }
-        // It may have been the last that kept a file without a name.
+        // The kernel may have been the last user of a file without a name: its space can be freed now.
         if let Err(e) = self.fs.reap() {
-            tracing::error!("removing files without a name: {e}");
+            tracing::error!(error = %e, "removal of files without a name failed");
         }
         self.context.changes.mark();
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let _span = enter_request(req, "getattr", ino);
         let pass = self.pass();
         match self.node(ino) {
             Ok(node) => reply.attr(&pass.cache_time(), &file_attr(&self.fs.getattr(&node))),
@@ -267,6 +293,7 @@ impl<E: Storage> Filesystem for Server<E> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let _span = enter_request(req, "setattr", ino);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
         let set = SetAttr {
@@ -285,7 +312,8 @@ impl<E: Storage> Filesystem for Server<E> {
         self.context.changes.mark();
     }
 
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+    fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
+        let _span = enter_request(req, "readlink", ino);
         match self.node(ino).and_then(|node| Ok(self.fs.readlink(&node)?)) {
             Ok(target) => reply.data(&target),
             Err(Refusal(errno)) => reply.error(errno),
@@ -302,6 +330,7 @@ impl<E: Storage> Filesystem for Server<E> {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        let _span = enter_request(req, "mknod", parent);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
         let made = self.node(parent).and_then(|dir| {
@@ -314,6 +343,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let _span = enter_request(req, "mkdir", parent);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
         let made = self.node(parent).and_then(|dir| {
@@ -324,6 +354,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _span = enter_request(req, "unlink", parent);
         let groups = CallerGroups::of(req.pid());
         let removed = self
             .node(parent)
@@ -332,6 +363,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _span = enter_request(req, "rmdir", parent);
         let groups = CallerGroups::of(req.pid());
         let removed = self
             .node(parent)
@@ -340,6 +372,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let _span = enter_request(req, "symlink", parent);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
         let target = target.as_os_str().as_bytes();
@@ -359,6 +392,7 @@ impl<E: Storage> Filesystem for Server<E> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let _span = enter_request(req, "rename", parent);
         let pass = self.pass();
         pass.note_names();
         let groups = CallerGroups::of(req.pid());
@@ -372,6 +406,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let _span = enter_request(req, "link", ino);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
         let linked = self.node(ino).and_then(|node| {
@@ -382,24 +417,27 @@ impl<E: Storage> Filesystem for Server<E> {
         self.reply_new_entry(&pass, linked, reply);
     }
 
-    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let _span = enter_request(req, "open", ino);
         reply.error(Errno::ENOSYS);
     }
 
     fn create(
         &self,
-        _req: &Request,
-        _parent: INodeNo,
+        req: &Request,
+        parent: INodeNo,
         _name: &OsStr,
         _mode: u32,
         _umask: u32,
         _flags: i32,
         reply: ReplyCreate,
     ) {
+        let _span = enter_request(req, "create", parent);
         reply.error(Errno::ENOSYS);
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let _span = enter_request(req, "opendir", ino);
         let groups = CallerGroups::of(req.pid());
         match self.node(ino).and_then(|dir| Ok(self.fs.opendir(&caller(req, &groups), &dir)?)) {
             Ok(handle) => reply.opened(self.open_dirs.add(handle), FopenFlags::empty()),
@@ -407,25 +445,20 @@ impl<E: Storage> Filesystem for Server<E> {
         }
     }
 
-    fn releasedir(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        _flags: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
+    fn releasedir(&self, req: &Request, ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        let _span = enter_request(req, "releasedir", ino);
         self.open_dirs.remove(fh);
         reply.ok();
     }
 
-    fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        let _span = enter_request(req, "flush", ino);
         reply.error(Errno::ENOSYS);
     }
 
     fn read(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
@@ -434,6 +467,7 @@ impl<E: Storage> Filesystem for Server<E> {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let _span = enter_request(req, "read", ino);
         let pass = self.pass();
         pass.note_file(ino.0);
         READ_BUFFER.with_borrow_mut(|buffer| {
@@ -461,10 +495,12 @@ impl<E: Storage> Filesystem for Server<E> {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let _span = enter_request(req, "write", ino);
         let pass = self.pass();
         pass.note_file(ino.0);
         let groups = CallerGroups::of(req.pid());
-        // The kernel knows whether the writer may keep set-id bits. It resolves appends too, under its own lock.
+        // The kernel decides whether the write clears set-id bits. It resolves appends as well, under its
+        // inode lock, so the offset is always absolute.
         let loses_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let caller = if loses_set_id { caller(req, &groups) } else { Caller::ROOT };
         let written =
@@ -478,13 +514,21 @@ impl<E: Storage> Filesystem for Server<E> {
         self.context.changes.mark();
     }
 
-    fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsync(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let span = enter_request(req, "fsync", ino);
         let fs = Arc::clone(&self.fs);
         match self.node(ino) {
-            Ok(node) => self.context.blocking_threads.spawn(move || match fs.fsync(&node) {
-                Ok(()) => reply.ok(),
-                Err(e) => reply.error(Refusal::from(e).0),
-            }),
+            Ok(node) => {
+                // The span goes on where the request does.
+                let span = span.exit();
+                self.context.blocking_threads.spawn(move || {
+                    let _span = span.entered();
+                    match fs.fsync(&node) {
+                        Ok(()) => reply.ok(),
+                        Err(e) => reply.error(Refusal::from(e).0),
+                    }
+                });
+            }
             Err(Refusal(errno)) => reply.error(errno),
         }
     }
@@ -493,22 +537,25 @@ impl<E: Storage> Filesystem for Server<E> {
         self.fsync(req, ino, fh, datasync, reply);
     }
 
-    fn readdir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+    fn readdir(&self, req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+        let _span = enter_request(req, "readdir", ino);
         self.list_names(fh, offset, reply);
     }
 
     fn readdirplus(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
+        req: &Request,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
+        let _span = enter_request(req, "readdirplus", ino);
         self.list_nodes(&self.pass(), fh, offset, reply);
     }
 
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        let _span = enter_request(req, "statfs", ino);
         match self.fs.statfs() {
             Ok(space) => {
                 let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK_BYTES);
@@ -538,6 +585,7 @@ impl<E: Storage> Filesystem for Server<E> {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        let _span = enter_request(req, "setxattr", ino);
         let groups = CallerGroups::of(req.pid());
         let set = self.node(ino).and_then(|node| {
             let mode = xattr_mode(flags).ok_or(Refusal(Errno::EINVAL))?;
@@ -547,6 +595,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let _span = enter_request(req, "getxattr", ino);
         let pass = self.pass();
         pass.note_file(ino.0);
         let groups = CallerGroups::of(req.pid());
@@ -557,12 +606,14 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let _span = enter_request(req, "listxattr", ino);
         let groups = CallerGroups::of(req.pid());
         let names = self.node(ino).and_then(|node| Ok(self.fs.listxattr(&caller(req, &groups), &node)?));
         sized(names, size, reply);
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _span = enter_request(req, "removexattr", ino);
         let groups = CallerGroups::of(req.pid());
         let removed = self
             .node(ino)
@@ -570,8 +621,9 @@ impl<E: Storage> Filesystem for Server<E> {
         self.reply_done(removed, reply);
     }
 
-    /// Asked only where nobody checks: root's own question whether someone may execute.
+    /// The kernel sends ACCESS only if it does not check permissions itself: then it is access(2) by root.
     fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        let _span = enter_request(req, "access", ino);
         let groups = CallerGroups::of(req.pid());
         let caller = Caller { checked: false, ..caller(req, &groups) };
         let want = Perm::from_bits(mask.bits().cast_unsigned());
@@ -591,6 +643,7 @@ impl<E: Storage> Filesystem for Server<E> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        let _span = enter_request(req, "fallocate", ino);
         let groups = CallerGroups::of(req.pid());
         let allocated = self.node(ino).and_then(|node| {
             let mode = alloc_mode(mode).ok_or(Refusal(Errno::EOPNOTSUPP))?;
@@ -601,13 +654,14 @@ impl<E: Storage> Filesystem for Server<E> {
 
     fn lseek(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: i64,
         whence: i32,
         reply: ReplyLseek,
     ) {
+        let _span = enter_request(req, "lseek", ino);
         let found = self.node(ino).and_then(|node| {
             let seek = match whence {
                 libc::SEEK_DATA => Seek::Data,
@@ -635,6 +689,7 @@ impl<E: Storage> Filesystem for Server<E> {
         _room: u32,
         reply: ReplyIoctl,
     ) {
+        let _span = enter_request(req, "ioctl", ino);
         self.answer_ioctl(req, ino, command, given, reply);
     }
 
@@ -651,26 +706,29 @@ impl<E: Storage> Filesystem for Server<E> {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let _span = enter_request(req, "copy_file_range", ino_in);
         let groups = CallerGroups::of(req.pid());
-        // The answer has 32 bits; programs ask again for the rest.
+        // The answer has 32 bits. Programs call again for the rest.
         let len = len.min(COPY_BYTES_MAX);
         let copied = self.node(ino_in).and_then(|from| {
             let to = self.node(ino_out)?;
             Ok(self.fs.copy_range(&caller(req, &groups), (&from, offset_in), (&to, offset_out), len)?)
         });
         match copied {
-            Ok(copied) => reply.written(u32::try_from(copied).expect("no more is copied than was asked")),
+            Ok(copied) => {
+                reply.written(u32::try_from(copied).expect("a copy is at most COPY_BYTES_MAX long"))
+            }
             Err(Refusal(errno)) => reply.error(errno),
         }
         self.context.changes.mark();
     }
 }
 
-/// An attribute's value, or only its length if the asker has no room for any.
+/// Answers with the value of an attribute, or with its length if the caller's buffer has no room at all.
 fn sized(answer: RequestResult<Vec<u8>>, room: u32, reply: ReplyXattr) {
     match answer {
         Ok(value) if room == 0 => {
-            reply.size(u32::try_from(value.len()).expect("attributes have at most 64 KiB"));
+            reply.size(u32::try_from(value.len()).expect("an attribute has at most 64 KiB"));
         }
         Ok(value) if value.len() > room as usize => reply.error(Errno::ERANGE),
         Ok(value) => reply.data(&value),

@@ -1,4 +1,4 @@
-//! Asking the server of a mount for slices of files.
+//! Client of the slice ioctls: requests to the server of a mount.
 
 use std::fs::File;
 use std::io;
@@ -12,15 +12,18 @@ use super::wire::{
     DROP, INSERT, JOIN, PASTE, REMOVE, REPLACE, SliceBlock, SlicePart, SliceReply, SliceRequest, YANK,
 };
 
-/// How long slices are kept that nobody forgets: longer than a very long list of them takes to join.
+/// Lease of a slice, in seconds: longer than it takes to join a very long list of slices.
 const LEASE_SECONDS: u32 = 600;
 
-/// A slice that a mount keeps, for ten minutes. Errors are those that `slices/wire.rs` lists; `ENOTTY` if the file is on no mounted pool.
+/// A slice that a mount keeps for ten minutes.
+///
+/// The errors of all calls are those that `slices/wire.rs` lists, and `ENOTTY` if the file is not on a
+/// mounted pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MountedSlice(u64);
 
 impl MountedSlice {
-    /// Takes a range of a file, as far as the file goes.
+    /// Yanks a range of a file, clipped to the end of the file.
     ///
     /// # Errors
     /// `EACCES` if the file may not be read.
@@ -30,24 +33,25 @@ impl MountedSlice {
         Ok(MountedSlice(reply.slice))
     }
 
-    /// This one with another behind it; both are kept for another ten minutes. `file` is any on the mount.
+    /// Joins this slice and `next` into a new one, and renews the lease of both. `file` is any file on the
+    /// mount.
     ///
     /// # Errors
-    /// `ENOENT` if one is not kept any more.
-    pub fn join(self, file: &File, behind: MountedSlice) -> io::Result<MountedSlice> {
-        let reply = ask(file, SliceRequest::Join { slice: self.0, other: behind.0, seconds: LEASE_SECONDS })?;
+    /// `ENOENT` if the mount no longer keeps one of them.
+    pub fn join(self, file: &File, next: MountedSlice) -> io::Result<MountedSlice> {
+        let reply = ask(file, SliceRequest::Join { slice: self.0, other: next.0, seconds: LEASE_SECONDS })?;
         Ok(MountedSlice(reply.slice))
     }
 
-    /// Forgets it. `file` is any on the mount.
+    /// Ends the lease. `file` is any file on the mount.
     ///
     /// # Errors
-    /// `ENOENT` if it is not kept any more.
+    /// `ENOENT` if the mount no longer keeps the slice.
     pub fn release(self, file: &File) -> io::Result<()> {
         ask(file, SliceRequest::Drop { slice: self.0 }).map(drop)
     }
 
-    /// Writes it over what is at the offset, or at the end if there is none.
+    /// Writes the slice over the bytes at an offset, or at the end of the file if `offset` is `None`.
     ///
     /// # Errors
     /// `EACCES` if the file may not be written.
@@ -56,15 +60,15 @@ impl MountedSlice {
         ask(file, SliceRequest::Paste { part: self.whole(), position }).map(drop)
     }
 
-    /// Puts it between what is before the offset and what follows, which moves up.
+    /// Inserts the slice at an offset. The bytes from there on move up.
     ///
     /// # Errors
-    /// `EINVAL` past the end.
+    /// `EINVAL` if the offset is past the end.
     pub fn insert(self, file: &File, offset: u64) -> io::Result<()> {
         ask(file, SliceRequest::Insert { part: self.whole(), offset }).map(drop)
     }
 
-    /// Makes the file hold it and nothing else.
+    /// Replaces the content of the file by the slice.
     ///
     /// # Errors
     /// `EACCES` if the file may not be written.
@@ -77,7 +81,7 @@ impl MountedSlice {
     }
 }
 
-/// Takes a range out of a file on a mounted pool; what follows moves down.
+/// Removes a range of a file on a mounted pool. The bytes after it move down.
 ///
 /// # Errors
 /// As for [`MountedSlice::replace`].
@@ -98,13 +102,16 @@ fn ask(file: &File, request: SliceRequest) -> io::Result<SliceReply> {
         DROP => exchange::<{ DROP as Opcode }>(file, &mut block),
         _ => unreachable!("requests have no other numbers"),
     }?;
-    // The kernel learns the file's new length when someone asks for it.
+    // A stat makes the kernel fetch the new length of the file. Without it an append would use the old
+    // length.
     file.metadata()?;
-    SliceReply::decode(&block).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is none"))
+    SliceReply::decode(&block)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the server's answer is malformed"))
 }
 
-#[expect(unsafe_code, reason = "an ioctl is a call with an argument that only its number tells the type of")]
+#[expect(unsafe_code, reason = "only the number of an ioctl defines the type of its argument")]
 fn exchange<const NUMBER: Opcode>(file: &File, block: &mut SliceBlock) -> Result<(), Errno> {
-    // SAFETY: the number says that it reads and writes as many bytes as a block has, and FUSE passes no more.
+    // SAFETY: the number encodes that the call reads and writes the length of a block, and FUSE copies no
+    // more.
     unsafe { ioctl(file, Updater::<NUMBER, SliceBlock>::new(block)) }
 }

@@ -1,10 +1,13 @@
-//! Files rearranged through the mount, by ioctls: what copy_file_range(2) and fallocate(2) have no words for.
+//! Ioctls that rearrange files: operations that copy_file_range(2) and fallocate(2) do not have.
 //!
 //! # Invariants
-//! 1. The kernel does not say how a file was opened, so who asks must be allowed to read or write it now, as for opening it again.
-//! 2. The kernel is told of a change that it has not made before the answer: what programs wrote through mappings is handed over before the change, and pages and
-//!    attributes from before are forgotten after it.
-//! 3. A thread that takes requests from the kernel does not tell it something: it would wait for itself. A waiter does.
+//! 1. The kernel does not send how a file was opened. So the caller needs the permission to read or write the
+//!    file at the time of the call, as for a new open (`answer`).
+//! 2. Before a change the kernel sends the pages that programs wrote through mappings; after it, and before
+//!    the answer, the kernel drops its pages and attributes of the file. Both are one invalidation
+//!    (`invalidate_kernel_cache`).
+//! 3. A serving thread sends no invalidation, because the kernel may wait for that thread to answer a request
+//!    first. A `SliceTask` runs on one of the `BlockingThreads`.
 
 mod client;
 mod shelf;
@@ -25,7 +28,7 @@ pub(crate) use shelf::SliceShelf;
 use wire::SlicePart;
 pub(crate) use wire::{SliceReply, SliceRequest};
 
-/// A request, with all that its answer needs.
+/// A request with everything that is needed to answer it on another thread.
 pub(crate) struct SliceTask<E: Storage> {
     pub(crate) fs: Arc<Fs<E>>,
     pub(crate) shelf: Arc<SliceShelf>,
@@ -38,7 +41,7 @@ pub(crate) struct SliceTask<E: Storage> {
     pub(crate) read_only: bool,
 }
 
-/// Why there is no answer: the filesystem's reason, or one of here.
+/// A refused request: an error of the filesystem, or an errno of this module.
 pub(crate) enum SliceRefusal {
     Filesystem(FsError),
     Errno(Errno),
@@ -57,7 +60,7 @@ impl From<rustix::io::Errno> for SliceRefusal {
 }
 
 impl SliceRequest {
-    /// What one must be allowed to do with the file.
+    /// The permission that the caller needs on the file.
     fn needs(&self) -> Option<Perm> {
         match self {
             SliceRequest::Yank { .. } => Some(Perm::READ),
@@ -68,7 +71,7 @@ impl SliceRequest {
 }
 
 impl<E: Storage> SliceTask<E> {
-    /// Does what is asked, and has the kernel forget what it knew of the file if that changes it.
+    /// Runs the request. If it changes the file, the kernel's cache of the file is emptied.
     pub(crate) fn answer(&self) -> Result<SliceReply, SliceRefusal> {
         let caller = Caller { uid: self.uid, gid: self.gid, groups: &self.groups, checked: false };
         let needs = self.request.needs();
@@ -82,13 +85,15 @@ impl<E: Storage> SliceTask<E> {
         if !changes {
             return self.answer_unchanged();
         }
+        // Before: makes the kernel send mapped pages. After: drops pages that were read before the change.
+        // Also after a failure, because a commit that failed may have been made.
         self.invalidate_kernel_cache();
         let reply = self.change(&caller);
         self.invalidate_kernel_cache();
         reply
     }
 
-    /// What changes no file.
+    /// Runs a request that changes no file.
     fn answer_unchanged(&self) -> Result<SliceReply, SliceRefusal> {
         let now = SystemClock.monotonic_nanos();
         let keep = |slice: YankedSlice, seconds: u32| {
@@ -114,7 +119,7 @@ impl<E: Storage> SliceTask<E> {
                 self.shelf.remove(self.uid, slice, now)?;
                 Ok(SliceReply { slice, ..SliceReply::default() })
             }
-            _ => unreachable!("the others change the file"),
+            _ => unreachable!("all other requests change the file"),
         }
     }
 
@@ -123,7 +128,7 @@ impl<E: Storage> SliceTask<E> {
         Ok(slice.part(from..from.saturating_add(len)))
     }
 
-    /// What changes the file, in one commit.
+    /// Runs a request that changes the file, in one commit.
     fn change(&self, caller: &Caller<'_>) -> Result<SliceReply, SliceRefusal> {
         let (fs, node) = (&self.fs, &self.node);
         Ok(match self.request {
@@ -152,17 +157,17 @@ impl<E: Storage> SliceTask<E> {
                 SliceReply { offset: 0, len: whole.len_bytes(), slice }
             }
             SliceRequest::Yank { .. } | SliceRequest::Join { .. } | SliceRequest::Drop { .. } => {
-                unreachable!("these change no file")
+                unreachable!("these requests change no file")
             }
         })
     }
 
-    /// Has the kernel hand over and forget pages and attributes of the file.
+    /// Makes the kernel send the changed pages of the file, then drop its pages and attributes.
     fn invalidate_kernel_cache(&self) {
-        let notifier = self.notifier.get().expect("who asks has asked through the mount");
+        let notifier = self.notifier.get().expect("the notifier is set before the first request");
         if let Err(e) = notifier.inval_inode(INodeNo(self.node.ino()), 0, 0) {
-            // It had nothing to forget, or there is no mount any more.
-            tracing::debug!(ino = self.node.ino(), "the kernel does not forget: {e}");
+            // The kernel had nothing in its cache, or the mount has ended.
+            tracing::debug!(ino = self.node.ino(), error = %e, "nothing to invalidate");
         }
     }
 }

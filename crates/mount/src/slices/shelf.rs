@@ -1,9 +1,15 @@
-//! Slices that programs keep at the mount between two ioctls.
+//! Slices that a mount keeps for programs between two ioctls.
+//!
+//! A *run* is a piece of a slice that is contiguous on flash. The memory of a slice is in its runs.
 //!
 //! # Invariants
-//! 1. A slice is given to the user who took it, by its number, until its time is over or it is dropped. Numbers are not used twice in a process, so that
-//!    one of another mount is none.
-//! 2. What all of them take is bounded: [`SLICES_MAX`] of them, of [`RUNS_MAX`] runs together, some 50 MB.
+//! 1. Only the user that yanked a slice, and root, can get it by its number, until its lease expires or it is
+//!    dropped (`get`).
+//! 2. A number is used once in a process, so the number of a slice on another mount or in another view is
+//!    unknown here.
+//! 3. The memory is bounded: [`SLICES_MAX`] slices with [`RUNS_MAX`] runs in all, about 50 MB (assert in
+//!    `put`).
+//! 4. `runs` is the sum over all slices (assert in `remove`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,13 +18,13 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use warpfire_fs::YankedSlice;
 
-/// Slices kept at a time.
+/// Most slices at a time.
 const SLICES_MAX: usize = 1024;
 
-/// Runs of all of them.
+/// Most runs of all slices.
 const RUNS_MAX: usize = 1 << 20;
 
-/// The number that was given last.
+/// The last number in use, over all mounts of the process.
 static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// The slices of one mount.
@@ -40,7 +46,9 @@ struct ShelvedSlice {
 impl ShelfState {
     fn remove(&mut self, number: u64) {
         if let Some(shelved) = self.by_number.remove(&number) {
-            self.runs -= shelved.slice.runs();
+            let runs = shelved.slice.runs();
+            assert!(runs <= self.runs, "the runs of a slice were counted when it was put here");
+            self.runs -= runs;
         }
     }
 
@@ -53,7 +61,10 @@ impl ShelfState {
 }
 
 impl SliceShelf {
-    /// Keeps a slice for a user until a time. Gives its number.
+    /// Keeps a slice for a user until a time, and returns its number.
+    ///
+    /// # Errors
+    /// `EAGAIN` if too many slices or runs are kept.
     pub(crate) fn put(
         &self,
         uid: u32,
@@ -69,11 +80,16 @@ impl SliceShelf {
         }
         slices.runs = runs;
         let number = LAST_NUMBER.fetch_add(1, Ordering::Relaxed) + 1;
-        slices.by_number.insert(number, ShelvedSlice { uid, slice, expires_at_nanos });
+        let replaced = slices.by_number.insert(number, ShelvedSlice { uid, slice, expires_at_nanos });
+        assert!(replaced.is_none(), "a number is used once");
+        assert!(slices.by_number.len() <= SLICES_MAX && slices.runs <= RUNS_MAX, "the memory is bounded");
         Ok(number)
     }
 
-    /// A slice of a user's; root has them all.
+    /// A slice that this user yanked; any slice for root.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is none, also if it is another user's: numbers of others cannot be probed.
     pub(crate) fn get(&self, uid: u32, number: u64, now_nanos: u64) -> Result<YankedSlice, Errno> {
         let mut slices = self.0.lock();
         slices.expire(now_nanos);
@@ -81,7 +97,10 @@ impl SliceShelf {
         Ok(shelved.ok_or(Errno::NOENT)?.slice.clone())
     }
 
-    /// Forgets a slice of a user's.
+    /// Drops a slice that this user yanked.
+    ///
+    /// # Errors
+    /// As [`SliceShelf::get`].
     pub(crate) fn remove(&self, uid: u32, number: u64, now_nanos: u64) -> Result<(), Errno> {
         self.get(uid, number, now_nanos)?;
         self.0.lock().remove(number);

@@ -1,50 +1,56 @@
 //! The bytes of the ioctls that rearrange files.
 //!
-//! They are asked of a file that is open. Each passes one block and gets it back; numbers are the machine's own. `include/warpfire.h`
-//! says the same in C.
+//! The caller makes them on an open file. Each passes one block, which the answer overwrites. Integers are in
+//! the byte order of the machine. `include/warpfire.h` has the same in C.
 //!
 //! ```text
 //! offset  bytes  field    in                                           out
 //!      0      4  version  1                                            1
 //!      4      4  flags    PASTE: 1 at the end of the file, else 0      0
-//!      8      8  offset   in the file; JOIN, DROP: 0                   PASTE: where it went
-//!     16      8  length   how many bytes, 2^64 - 1 for all             how many there were
-//!     24      8  slice    which; YANK, REMOVE: 0; INSERT: 0 for zeros  YANK, JOIN: the new one
-//!     32      8  other    JOIN: the one that comes behind, else 0      0
+//!      8      8  offset   in the file; JOIN, DROP: 0                   PASTE: the offset it was written at
+//!     16      8  length   in bytes, 2^64 - 1 for all                   bytes of the slice or the range
+//!     24      8  slice    number; YANK, REMOVE: 0; INSERT: 0 is zeros  YANK, JOIN: number of the new one
+//!     32      8  other    JOIN: number of the second slice, else 0     0
 //!     40      8  from     PASTE, INSERT: first byte in the slice       0
-//!     48      4  seconds  YANK, JOIN: how long it is kept, 0 for 60    0
+//!     48      4  seconds  YANK, JOIN: lease, 0 for 60                  0
 //!     52      4  zero     0                                            0
 //!
-//! ioctl    number                what it does
-//! YANK     _IOWR('W', 0x50, 56)  takes a range of the file as a slice, as far as the file goes
+//! ioctl    number                effect
+//! YANK     _IOWR('W', 0x50, 56)  takes a range of the file as a slice, clipped to the end of the file
 //! PASTE    _IOWR('W', 0x51, 56)  writes a part of a slice at the offset, or at the end
-//! INSERT   _IOWR('W', 0x52, 56)  makes room at the offset for a part of a slice or for zeros, and puts it there
-//! REMOVE   _IOWR('W', 0x53, 56)  takes a range out of the file; what follows moves down
-//! REPLACE  _IOWR('W', 0x54, 56)  makes the file hold the slice and nothing else
-//! JOIN     _IOWR('W', 0x55, 56)  makes a slice of two
-//! DROP     _IOWR('W', 0x56, 56)  forgets a slice
+//! INSERT   _IOWR('W', 0x52, 56)  inserts a part of a slice, or zeros, at the offset; the bytes there move up
+//! REMOVE   _IOWR('W', 0x53, 56)  removes a range of the file; the bytes after it move down
+//! REPLACE  _IOWR('W', 0x54, 56)  replaces the content of the file by a slice
+//! JOIN     _IOWR('W', 0x55, 56)  makes one slice of two
+//! DROP     _IOWR('W', 0x56, 56)  ends the lease of a slice
 //! ```
 //!
-//! Each is one commit, and moves no data. Errors: `EINVAL` another version, a field that is to be 0, seconds above a day, no regular file, INSERT past the end;
-//! `EACCES` the caller may not read (YANK) or write (PASTE, INSERT, REMOVE, REPLACE) the file; `EROFS` a mount that is read-only; `ENOENT` no such slice of this user's on this
-//! mount, or not any more; `EAGAIN` too many slices are kept, or too much is waiting; otherwise as write(2).
+//! Each call is one commit and moves no data. Errors:
+//! - `EINVAL`: another version, a field that has to be 0, a lease above a day, no regular file, INSERT past
+//!   the end;
+//! - `EACCES`: the caller may not read (YANK) or write (PASTE, INSERT, REMOVE, REPLACE) the file;
+//! - `EROFS`: the mount is read-only;
+//! - `ENOENT`: this user has no such slice on this mount;
+//! - `EAGAIN`: too many slices are kept, or too many requests wait;
+//! - otherwise as write(2).
 
 use warpfire_fs::Position;
 
-/// Version of these bytes.
+/// Version of this block.
 const VERSION: u32 = 1;
 
-/// Length of a block.
+/// Length of a block, in bytes.
 const BLOCK_BYTES: usize = 56;
 
-/// A block on its way.
+/// The argument of a slice ioctl.
 pub(crate) type SliceBlock = [u8; BLOCK_BYTES];
 
-/// PASTE: at the end of the file.
+/// Flag of PASTE: at the end of the file.
 const AT_END: u32 = 1;
 
-/// How long a slice is kept if nothing is said, and at most.
+/// Lease of a slice if the request has 0.
 const SECONDS_DEFAULT: u32 = 60;
+/// Longest lease.
 const SECONDS_MAX: u32 = 24 * 60 * 60;
 
 /// The number of the ioctl with this function: `_IOWR('W', function, BLOCK_BYTES)`.
@@ -69,7 +75,7 @@ pub(crate) struct SlicePart {
     pub(crate) len: u64,
 }
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SliceRequest {
     Yank { offset: u64, len: u64, seconds: u32 },
@@ -82,7 +88,7 @@ pub(crate) enum SliceRequest {
     Drop { slice: u64 },
 }
 
-/// What is answered.
+/// The answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SliceReply {
     pub(crate) offset: u64,
@@ -140,18 +146,19 @@ impl SliceBlockFields {
 }
 
 impl SliceRequest {
-    /// Whether this ioctl is one of these.
+    /// Whether the number is that of a slice ioctl.
     pub(crate) fn is_known(command: u32) -> bool {
         [YANK, PASTE, INSERT, REMOVE, REPLACE, JOIN, DROP].contains(&command)
     }
 
-    /// What is asked; `None` if it makes no sense.
+    /// Decodes a request; `None` if it is malformed.
     pub(crate) fn decode(command: u32, given: &[u8]) -> Option<SliceRequest> {
         let fields = SliceBlockFields::decode(given)?;
         let SliceBlockFields { flags, offset, len, slice, other, from, .. } = fields;
         let seconds = if fields.seconds == 0 { SECONDS_DEFAULT } else { fields.seconds };
         let part = SlicePart { slice, from, len };
-        // What is used is taken away; the rest has to be zero.
+        // `rest` is the block without the fields that the request uses. All of it must be zero, so that these
+        // fields can get a meaning later.
         let (request, rest) = match command {
             YANK => (
                 SliceRequest::Yank { offset, len, seconds },
@@ -219,13 +226,13 @@ impl SliceRequest {
 }
 
 impl SliceReply {
-    /// What an answer says; `None` if it is none.
+    /// Decodes an answer; `None` if it is malformed.
     pub(crate) fn decode(block: &SliceBlock) -> Option<SliceReply> {
         let SliceBlockFields { offset, len, slice, .. } = SliceBlockFields::decode(block)?;
         Some(SliceReply { offset, len, slice })
     }
 
-    /// The answer's bytes.
+    /// Encodes the answer.
     pub(crate) fn encode(&self) -> SliceBlock {
         let SliceReply { offset, len, slice } = *self;
         SliceBlockFields { offset, len, slice, ..SliceBlockFields::default() }.encode()
@@ -248,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_are_those_that_c_makes() {
+    fn the_numbers_are_those_of_the_c_macros() {
         assert_eq!(YANK, 0xc038_5750);
         assert_eq!(DROP, 0xc038_5756);
     }
@@ -322,7 +329,7 @@ mod tests {
         for byte in [0, 52] {
             let mut bad = good;
             bad[byte] = 2;
-            assert_eq!(SliceRequest::decode(YANK, &bad), None, "version, and what is zero");
+            assert_eq!(SliceRequest::decode(YANK, &bad), None, "version, and the field that is zero");
         }
     }
 }

@@ -1,4 +1,7 @@
-//! Commits that are announced: the kernel forgets what will change before it changes.
+//! The announced commit: the kernel's caches are emptied of everything that the commit changes, then it is
+//! made.
+//!
+//! `invalidation_gate.rs` has the terms and the argument.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -11,23 +14,25 @@ use warpfire_meta::Storage;
 use super::Views;
 use crate::invalidation_gate::StaleEntries;
 
-/// How often caches are emptied before one commit. A file that is read without a pause is noted every time.
+/// Most rounds of emptying caches before one commit. A file that is read without a pause is noted in every
+/// round, so without a limit the commit might never be made.
 const ROUNDS_MAX: u32 = 8;
 
-/// What the kernel may have kept and a commit changes.
+/// Cache entries that a commit makes stale.
 struct CachedChanges {
-    /// Names, by the directory that they are in.
+    /// Names, each with the inode number of its directory.
     names: Vec<(u64, OsString)>,
+    /// Inode numbers of files.
     files: BTreeSet<u64>,
 }
 
 impl<E: Storage> Views<E> {
-    /// Commits. On return the kernel keeps nothing of what has changed.
+    /// Commits. On return the kernel's caches hold nothing that the commit has changed.
     pub(super) fn commit_announced(&self, transaction: Transaction<E>) -> Result<(), FsError> {
         let _one_at_a_time = self.committing.lock();
         let gate = &self.main.gate;
         gate.announce();
-        // Looked at after the announcement: what the kernel learns from now on it does not keep, but for what is noted.
+        // Collected after the announcement. Entries that the kernel caches from now on are noted.
         let CachedChanges { names, files } = match self.cached_changes(&transaction) {
             Ok(kept) => kept,
             Err(e) => {
@@ -39,11 +44,17 @@ impl<E: Storage> Views<E> {
         let mut stale = StaleEntries { files, names: true };
         for round in 1.. {
             self.invalidate_caches(&names, &stale);
+            // Not held while caches are emptied: the kernel may wait for answers then (invariant 4 of the
+            // gate).
             let exclusive = gate.lock_exclusive();
             stale = exclusive.take_stale();
             if stale.is_empty() || round == ROUNDS_MAX {
+                if !stale.is_empty() {
+                    tracing::debug!(files = stale.files.len(), "commit with cached files in use");
+                }
                 let outcome = transaction.commit();
                 exclusive.finish();
+                // After the last round the kernel may still have stale entries; they live until here.
                 self.invalidate_caches(&names, &stale);
                 return outcome;
             }
@@ -51,7 +62,7 @@ impl<E: Storage> Views<E> {
         unreachable!("the last round returns")
     }
 
-    /// Names that change in directories that the kernel remembers, and all files that change.
+    /// The changed names in directories that the kernel remembers, and all changed files.
     fn cached_changes(&self, transaction: &Transaction<E>) -> Result<CachedChanges, FsError> {
         let (mut names, mut files) = (Vec::new(), BTreeSet::new());
         transaction.visit_changed(&mut |changed| match changed {
@@ -65,20 +76,20 @@ impl<E: Storage> Views<E> {
         Ok(CachedChanges { names, files })
     }
 
-    /// Has the kernel forget these files, and the names if they are stale.
+    /// Empties the kernel's caches of the stale files, and of all the names if a name is stale.
     fn invalidate_caches(&self, names: &[(u64, OsString)], stale: &StaleEntries) {
-        let notifier = self.notifier.get().expect("whoever asks for a commit has asked through the mount");
+        let notifier = self.notifier.get().expect("the notifier is set before the first request");
         let log_failure = |kind: &str, ino: u64, outcome: std::io::Result<()>| {
             if let Err(e) = outcome {
-                // It had nothing to forget, or there is no mount any more.
-                tracing::debug!(kind, ino, "the kernel does not forget: {e}");
+                // The kernel had nothing in its cache, or the mount has ended.
+                tracing::debug!(kind, ino, error = %e, "nothing to invalidate");
             }
         };
         for (dir, name) in names.iter().filter(|_| stale.names) {
             log_failure("name", *dir, notifier.inval_entry(INodeNo(*dir), name));
         }
         for ino in stale.files.iter().filter(|ino| self.main.nodes.get(**ino).is_some()) {
-            // From the first byte on, however many there are; attributes go with any range.
+            // Offset 0 and length 0 mean all bytes. Attributes are dropped with any range.
             log_failure("file", *ino, notifier.inval_inode(INodeNo(*ino), 0, 0));
         }
     }

@@ -1,4 +1,4 @@
-//! Asking the server of a mount to begin and end transactions.
+//! Client of the transaction ioctls: requests to the server of a mount.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use warpfire_fs::PathChange;
 use super::diff::{self, DIFF};
 use super::wire::{ABORT, BEGIN, COMMIT, NEXT, STATUS, TransactionReport, TransactionRequest};
 
-/// A mount whose server can be asked. Errors are those that `views/wire.rs` lists.
+/// A connection to the server of a mount. The errors of all calls are those that `views/wire.rs` lists.
 #[derive(Debug)]
 pub struct TransactionClient {
     root: OwnedFd,
@@ -23,29 +23,30 @@ impl TransactionClient {
     /// Opens the root directory of a mount.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of open(2).
     pub fn open(mountpoint: &Path) -> io::Result<TransactionClient> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(TransactionClient { root: rustix::fs::open(mountpoint, flags, Mode::empty())? })
     }
 
-    /// Begins a transaction. `ends_with_process`: it is aborted if this process ends first.
+    /// Begins a transaction. With `ends_with_process` it is aborted if this process ends first.
     ///
     /// # Errors
-    /// `ENOTTY` if no pool is mounted there, or it is a view.
+    /// `ENOTTY` if no pool is mounted there, or if the mount is a view.
     pub fn begin(&self, ends_with_process: bool) -> io::Result<TransactionReport> {
         self.ask(TransactionRequest::Begin { ends_with_process })
     }
 
-    /// Commits. Whether it was, or a conflict came between, the report's state says; nobody can work in its view any more.
+    /// Commits a transaction, and takes its view away. A conflict is no error: the report's `state` has the
+    /// outcome.
     ///
     /// # Errors
-    /// `EBUSY` while something in the view is open: it goes on then.
+    /// `EBUSY` while a file in the view is open: the transaction stays open.
     pub fn commit(&self, id: u64, durable: bool) -> io::Result<TransactionReport> {
         self.ask(TransactionRequest::Commit { id, durable })
     }
 
-    /// Aborts. What is open in the view gets errors from then on.
+    /// Aborts a transaction. Files that are open in its view get errors from then on.
     ///
     /// # Errors
     /// `ENOENT` if it has ended.
@@ -53,7 +54,7 @@ impl TransactionClient {
         self.ask(TransactionRequest::Abort { id })
     }
 
-    /// How a transaction is doing.
+    /// The state of a transaction.
     ///
     /// # Errors
     /// `ENOENT` if it has ended.
@@ -61,10 +62,10 @@ impl TransactionClient {
         self.ask(TransactionRequest::Status { id })
     }
 
-    /// All that this user may end: one's own, root all.
+    /// The open transactions of this user; for root, those of all users.
     ///
     /// # Errors
-    /// What the system says.
+    /// `ENOTTY` if no pool is mounted there, or if the mount is a view.
     pub fn list(&self) -> io::Result<Vec<TransactionReport>> {
         let mut reports: Vec<TransactionReport> = Vec::new();
         loop {
@@ -77,7 +78,8 @@ impl TransactionClient {
         }
     }
 
-    /// What a commit of a transaction would change, in the order of the paths: see [`warpfire_fs::Diff`].
+    /// The changes that a commit of a transaction would make, in the order of the paths: see
+    /// [`warpfire_fs::Diff`].
     #[must_use]
     pub fn changes(&self, id: u64) -> TransactionChanges<'_> {
         TransactionChanges { control: self, id, at: 0, page: Vec::new().into_iter(), ended: false }
@@ -96,30 +98,34 @@ impl TransactionClient {
         TransactionReport::decode(&block).ok_or_else(malformed_reply)
     }
 
-    #[expect(
-        unsafe_code,
-        reason = "an ioctl is a call with an argument that only its number tells the type of"
-    )]
+    #[expect(unsafe_code, reason = "only the number of an ioctl defines the type of its argument")]
     fn exchange<const NUMBER: Opcode, B: IoctlBlock>(&self, block: &mut B) -> Result<(), Errno> {
-        const { assert!(NUMBER >> 16 & 0x3fff == size_of::<B>() as Opcode, "the number says how long a block is") };
-        // SAFETY: the number says that it reads and writes as many bytes as a block has, and FUSE passes no more.
+        const {
+            assert!(
+                NUMBER >> 16 & 0x3fff == size_of::<B>() as Opcode,
+                "the number encodes the length of a block"
+            )
+        };
+        // SAFETY: the number encodes that the call reads and writes the length of a block, and FUSE copies no
+        // more.
         unsafe { ioctl(&self.root, Updater::<NUMBER, B>::new(block)) }
     }
 }
 
-/// Bytes without a meaning of their own, so that any may come back.
+/// Plain bytes: any content that the call writes is valid.
 trait IoctlBlock {}
 
 impl<const LEN: usize> IoctlBlock for [u8; LEN] {}
 
 fn malformed_reply() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the answer is none")
+    io::Error::new(io::ErrorKind::InvalidData, "the server's answer is malformed")
 }
 
-/// Changes of a transaction, asked for as they are read. After an error there are none.
+/// The changes of a transaction, fetched page by page as they are read. An error ends the iterator.
 ///
 /// # Errors
-/// `ENOENT` if there is no such transaction, or it has ended; `EBUSY` and `ESTALE` if someone else has its changes listed now.
+/// `ENOENT` if there is no such transaction, or it has ended; `EBUSY` and `ESTALE` if another caller lists
+/// its changes at the same time.
 #[derive(Debug)]
 pub struct TransactionChanges<'a> {
     control: &'a TransactionClient,
@@ -134,7 +140,8 @@ impl TransactionChanges<'_> {
         let mut block = Box::new(diff::DiffRequest { id: self.id, at: self.at }.encode());
         self.control.exchange::<{ DIFF as Opcode }, _>(&mut *block)?;
         let (at, changes) = diff::decode(&block).ok_or_else(malformed_reply)?;
-        (self.at, self.page) = (at, changes.into_iter());
+        self.at = at;
+        self.page = changes.into_iter();
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Transactions that were abandoned: their process has ended, or nobody has used them for long.
+//! Aborts abandoned transactions: their process has ended, or their view was idle for too long.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use warpfire_meta::Storage;
 
 use super::{Process, View, ViewEntry, Views};
 
-/// How often open views are looked at. While none is open nobody looks.
-const LOOK_PAUSE: Duration = Duration::from_millis(250);
+/// Pause between two checks of the open views. While no view is open there are no checks.
+const CHECK_PAUSE: Duration = Duration::from_millis(250);
 
 impl<E: Storage> Views<E> {
-    /// Aborts what is abandoned, until the mount ends.
+    /// Aborts abandoned transactions until the mount ends.
     pub(super) fn reap_abandoned(&self) {
         let mut registry = self.registry.lock();
         while !registry.stop {
@@ -22,12 +22,13 @@ impl<E: Storage> Views<E> {
             let abandoned: Vec<View<E>> =
                 registry.views.values_mut().filter_map(|entry| self.take_abandoned(entry)).collect();
             if abandoned.is_empty() {
-                self.registry_changed.wait_for(&mut registry, LOOK_PAUSE);
+                self.registry_changed.wait_for(&mut registry, CHECK_PAUSE);
                 continue;
             }
+            // Unlocked: an abort unmounts the view, and requests to the registry must not wait for that.
             parking_lot::MutexGuard::unlocked(&mut registry, || {
                 for view in abandoned {
-                    tracing::warn!(id = view.id, "a transaction was abandoned, and is aborted");
+                    tracing::warn!(id = view.id, "abandoned transaction aborted");
                     self.abort(view);
                 }
             });

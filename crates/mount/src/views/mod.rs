@@ -1,26 +1,35 @@
-//! Views: transactions for programs that know nothing of them.
+//! Views: transactions for programs that do not use the library.
 //!
-//! A view is a second mount, of a transaction's own filesystem ([`warpfire_fs::TxFs`]), by the same process. Programs that work there see what was there
-//! when it began and what was done in it; others see nothing of it until it is committed, and all of it from then on.
+//! The *main mount* shows the filesystem. A *view* is a second mount by the same process: it shows the
+//! filesystem of one transaction ([`warpfire_fs::TxFs`]). Programs that work in a view see the snapshot that
+//! the transaction began with, and its own changes. Programs on the main mount see none of these changes
+//! before the commit, and all of them after it.
 //!
 //! ```text
-//!             in use                 refused: a call would answer otherwise
-//!            ┌───────┐              ┌─────────────────────────────────────▶ conflict
+//!             EBUSY: in use         a call would have another answer now
+//!            ┌───────┐              ┌──────────────────────────────────▶ conflict
 //!            ▼       │              │
-//!   begin ─▶ open ──commit──▶ ending ──▶ caches emptied, committed ───────▶ committed
-//!              └── abort, its process ends, not used for long, the mount ends ──▶ aborted
+//!   begin ─▶ open ──commit──▶ ending ──caches emptied, committed───────▶ committed
+//!              └──abort, its process ends, idle too long, the mount ends──▶ aborted
 //! ```
+//! `begin`, `commit` and `abort` make the transitions; `reap_abandoned` and `end_all` call `abort`.
 //!
 //! # Invariants
-//! 1. A view that is open is in the registry with its transaction; who ends it takes it out first, so it ends once.
-//! 2. Before a commit the view is out of the tree, with nothing open in it, and what programs wrote through mappings has been handed over. What another
-//!    mount namespace still holds of it gets `EBADF` from then on.
-//! 3. A commit is announced as `invalidation_gate.rs` says: no one who goes through the mount sees a part of it. What is read all the while from a file that the
-//!    commit changes may be of before for as long as emptying its cache takes once more.
-//! 4. A thread that takes requests from the kernel neither mounts, nor unmounts, nor tells the kernel something by itself: it would wait for itself. Threads of their own
-//!    do; each transaction has at most one job for them, and there are at most [`TRANSACTIONS_MAX`].
-//! 5. What a transaction would change is listed by threads of their own too, so that no listing keeps others from committing (`diff/`).
-//! 6. Nothing of a view outlives the server: a transaction that was open when it died has never been.
+//! 1. An open view is in the registry together with its transaction. `ViewEntry::take` takes both out before
+//!    the view ends, so it ends once.
+//! 2. When a transaction is committed, its view is out of the tree, no file is open in it, and the kernel has
+//!    sent the pages that programs changed through mappings (`unmount_view`). Files that another mount
+//!    namespace still has open in the view get `EBADF` from then on.
+//! 3. A commit is announced as `invalidation_gate.rs` describes: programs on the main mount see all of it or
+//!    nothing. The exception is a file that is read without a pause while the commit changes it: such reads
+//!    may return old data until the caches have been emptied once more.
+//! 4. A serving thread neither mounts nor unmounts nor invalidates the kernel's caches: the kernel may wait
+//!    for that thread to answer first. Jobs on other threads do it. A transaction has at most one job, and
+//!    there are at most [`TRANSACTIONS_MAX`] transactions, so the queue of jobs always has room (the constant
+//!    assert below).
+//! 5. The changes of a transaction are listed on other threads than commits, so a listing never delays a
+//!    commit (`diff/`).
+//! 6. A view does not outlive the server: a transaction that was open when the server died leaves no trace.
 
 mod announce;
 mod client;
@@ -65,39 +74,42 @@ pub use namespace::{enter_view, forward_signals_to};
 pub(crate) use wire::TransactionRequest;
 pub use wire::{TransactionReport, TransactionState};
 
-/// Transactions of one mount at a time: each is a mount with threads of its own.
+/// Most transactions of one mount at a time. Each is a mount with threads of its own.
 const TRANSACTIONS_MAX: usize = 64;
 
-/// Transactions that begin or end at a time; the others wait.
+/// Transactions that begin or end at the same time. The others wait.
 const JOB_THREADS: usize = 4;
 
-/// Transactions whose changes are listed at a time.
+/// Listings that run at the same time. The others wait.
 const LIST_THREADS: usize = 2;
 
-const _: () = assert!(TRANSACTIONS_MAX <= QUEUED_JOBS_MAX, "no job is left to a thread that takes requests");
+const _: () = assert!(TRANSACTIONS_MAX <= QUEUED_JOBS_MAX, "no serving thread has to run a job itself");
 
-/// How often, and how long each time, a commit waits for those who have just closed what they had open in the view: half a second.
+/// A commit waits for a view in use: the kernel closes a file a moment after its program does. At most 20
+/// pauses, half a second in all.
 const IN_USE_TRIES_MAX: u32 = 20;
+/// See [`IN_USE_TRIES_MAX`].
 const IN_USE_PAUSE: Duration = Duration::from_millis(25);
 
-/// Begins and ends transactions, for who asks through the mount.
+/// Begins and ends transactions, for requests by ioctl.
 pub(crate) trait TransactionControl: Send + Sync {
     /// Answers a request, on this thread or another.
     fn ask(self: Arc<Self>, requester: Requester, request: TransactionRequest, answer: ReportCallback);
 
-    /// Has some of a transaction's changes listed by another thread.
+    /// Lists some changes of a transaction on another thread.
     fn list(self: Arc<Self>, requester: Requester, request: DiffRequest, answer: DiffCallback);
 }
 
-/// What a mount's root directory answers.
+/// The kind of a mount. It decides which ioctls the root directory answers.
 pub(crate) enum MountKind {
-    /// Of the mount that views are begun from: everything.
+    /// The main mount: all ioctls.
     MainMount(Arc<dyn TransactionControl>),
-    /// Of a view: what its own transaction would change. Transactions are not nested.
+    /// The view of the transaction with this id: only DIFF, because transactions are not nested.
     View(Arc<dyn TransactionControl>, u64),
 }
 
 impl MountKind {
+    /// The control of the main mount; `None` for a view.
     pub(crate) fn main_control(&self) -> Option<&Arc<dyn TransactionControl>> {
         match self {
             MountKind::MainMount(control) => Some(control),
@@ -105,7 +117,8 @@ impl MountKind {
         }
     }
 
-    /// Who lists changes, and which transaction is meant.
+    /// The control that lists changes, and the request with the id of the transaction: in a view, id 0 is its
+    /// own.
     pub(crate) fn diff_target(&self, request: DiffRequest) -> (&Arc<dyn TransactionControl>, DiffRequest) {
         match self {
             MountKind::View(control, own) if request.id == 0 => {
@@ -116,31 +129,32 @@ impl MountKind {
     }
 }
 
-/// Who asks.
+/// The sender of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Requester {
     pub(crate) uid: u32,
+    /// The kernel's number of the thread.
     pub(crate) pid: u32,
 }
 
-/// Takes what is answered.
+/// Sends the answer to the kernel.
 pub(crate) type ReportCallback = Box<dyn FnOnce(Result<TransactionReport, Errno>) + Send>;
 
-/// Takes what is listed.
+/// Sends a page of changes to the kernel.
 pub(crate) type DiffCallback = Box<dyn FnOnce(Result<Box<DiffBlock>, Errno>) + Send>;
 
 /// The views of one mount.
 pub(crate) struct Views<E: Storage> {
     fs: Arc<Fs<E>>,
     main: MainMount,
-    /// Known once the kernel has been greeted, which is before anyone can ask.
+    /// Sends invalidations to the kernel for the main mount. `start` sets it.
     notifier: OnceLock<Notifier>,
     options: MountOptions,
     base: PathBuf,
     registry: Mutex<ViewRegistry<E>>,
-    /// Signalled when a view begins, ends, or is to be looked at.
+    /// Signalled when a view begins or ends, and when the mount ends.
     registry_changed: Condvar,
-    /// Held by who announces a commit.
+    /// Held during an announced commit: there is one at a time.
     committing: Mutex<()>,
     reaper: Mutex<Option<JoinHandle<()>>>,
     /// Threads that begin and end transactions; until `end_all`.
@@ -149,7 +163,7 @@ pub(crate) struct Views<E: Storage> {
     listers: Mutex<Option<BlockingThreads>>,
 }
 
-/// What views share with the mount that they are begun from.
+/// The parts of the main mount that views use.
 pub(crate) struct MainMount {
     pub(crate) nodes: Arc<KernelNodes<NodeRef>>,
     pub(crate) gate: Arc<InvalidationGate>,
@@ -166,7 +180,7 @@ struct ViewRegistry<E: Storage> {
 
 enum ViewEntry<E: Storage> {
     Open(View<E>),
-    /// Someone begins or ends it.
+    /// A job begins or ends it, or it has just ended.
     Busy {
         uid: u32,
     },
@@ -183,26 +197,29 @@ struct View<E: Storage> {
     listing: SharedListingSlot<E>,
 }
 
-/// A process whose end can be seen.
+/// A process, with a descriptor that becomes readable when it ends.
 struct Process {
     pid: u32,
     handle: OwnedFd,
 }
 
-/// When a view was used last, as far as someone has looked.
+/// The last check at which a view turned out to have been used.
 #[derive(Clone, Copy)]
 struct LastUse {
+    /// Passes of the view's gate up to that check.
     passes: u64,
     at_nanos: u64,
 }
 
 impl<E: Storage> View<E> {
-    /// Nanoseconds since something was asked of the view's server.
+    /// Nanoseconds since a request to the view was last noticed.
     fn idle_nanos(&mut self) -> u64 {
-        let (passes, now) = (self.gate.passes(), SystemClock.monotonic_nanos());
+        let passes = self.gate.passes();
+        let now = SystemClock.monotonic_nanos();
         if passes != self.last_use.passes {
             self.last_use = LastUse { passes, at_nanos: now };
         }
+        debug_assert!(now >= self.last_use.at_nanos, "a monotonic clock does not run backward");
         now - self.last_use.at_nanos
     }
 
@@ -228,7 +245,10 @@ fn errno_of(e: &FsError) -> Errno {
 }
 
 impl<E: Storage> ViewRegistry<E> {
-    /// Takes a view that is open, if `requester` may end it.
+    /// Takes an open view out of the registry, to end it.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is none, or if the requester may not see it; `EBUSY` if a job begins or ends it.
     fn take(&mut self, id: u64, requester: Requester) -> Result<View<E>, Errno> {
         let entry =
             self.views.get_mut(&id).filter(|entry| entry.is_visible_to(requester)).ok_or(Errno::NOENT)?;
@@ -244,7 +264,7 @@ impl<E: Storage> ViewEntry<E> {
         }
     }
 
-    /// Whether the asker may know of it: who began it, and root.
+    /// Whether the requester is the user that began the transaction, or root.
     fn is_visible_to(&self, requester: Requester) -> bool {
         requester.uid == 0 || requester.uid == self.uid()
     }
@@ -284,7 +304,11 @@ impl<E: Storage> Views<E> {
         })
     }
 
-    /// The mount is there: what has been left by servers that died goes, and those who abandon transactions are watched for.
+    /// Starts the reaper of abandoned transactions, and removes directories of views that dead servers have
+    /// left. Called once the main mount is served.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
     pub(crate) fn start(self: &Arc<Self>, notifier: Notifier) -> std::io::Result<()> {
         view_directory::sweep(&self.base);
         assert!(self.notifier.set(notifier).is_ok(), "a mount is started once");
@@ -295,15 +319,16 @@ impl<E: Storage> Views<E> {
         Ok(())
     }
 
-    /// Aborts what is open, and waits for what is being committed. No transaction begins after it.
+    /// Aborts the open transactions and waits for commits that are running. No transaction begins after it.
     pub(crate) fn end_all(&self) {
         let mut registry = self.registry.lock();
         registry.stop = true;
         self.registry_changed.notify_all();
         let open: Vec<View<E>> = registry.views.values_mut().filter_map(ViewEntry::take).collect();
+        // Unlocked: aborts unmount views, and jobs that are running need the registry to finish.
         drop(registry);
         for view in open {
-            tracing::warn!(id = view.id, "the mount ends: its transaction is aborted");
+            tracing::warn!(id = view.id, "transaction aborted at the end of the mount");
             self.abort(view);
         }
         let mut registry = self.registry.lock();
@@ -312,13 +337,17 @@ impl<E: Storage> Views<E> {
         }
         drop(registry);
         if let Some(reaper) = self.reaper.lock().take() {
-            reaper.join().expect("the watching thread does not panic");
+            reaper.join().expect("the reaper does not panic");
         }
-        // A job lets go of its view before it is done: not on its own thread, which this waits for.
-        let (jobs, listers) = (self.jobs.lock().take(), self.listers.lock().take());
-        drop((jobs, listers));
+        // A job removes its entry before it ends, so some may still run. Taken out of the mutexes first: a
+        // request that comes now must find `None` and not wait for these joins.
+        let jobs = self.jobs.lock().take();
+        let listers = self.listers.lock().take();
+        drop(jobs);
+        drop(listers);
     }
 
+    /// The job of BEGIN: makes the view and puts it in place of the busy entry.
     fn begin(
         self: &Arc<Self>,
         id: u64,
@@ -328,6 +357,7 @@ impl<E: Storage> Views<E> {
         let made = self.make_view(id, requester, ends_with_process);
         let mut registry = self.registry.lock();
         let outcome = match made {
+            // `end_all` has come first and waits for this entry: it does not abort a view that is not open.
             Ok(view) if registry.stop => {
                 drop(registry);
                 self.abort(view);
@@ -335,7 +365,9 @@ impl<E: Storage> Views<E> {
             }
             Ok(mut view) => {
                 let report = view.report();
-                registry.views.insert(id, ViewEntry::Open(view));
+                let reserved = registry.views.insert(id, ViewEntry::Open(view));
+                assert!(matches!(reserved, Some(ViewEntry::Busy { .. })), "BEGIN reserved this id");
+                tracing::debug!(id, uid = requester.uid, view = %report.path.display(), "view begun");
                 Ok(report)
             }
             Err(errno) => {
@@ -356,15 +388,16 @@ impl<E: Storage> Views<E> {
         let ends_with = if ends_with_process { Some(Process::find(requester.pid)?) } else { None };
         let made = view_directory::prepare_base(&self.base)
             .and_then(|()| ViewDirectory::make(&self.base, id, requester.uid));
+        // The program gets only the number: the log has the path.
         let view_directory = made.map_err(|e| {
-            tracing::error!(at = %self.base.display(), "a view cannot be made: {e}");
+            tracing::error!(id, base = %self.base.display(), error = %e, "directory of a view not made");
             Errno::from_io_error(&e).unwrap_or(Errno::ACCESS)
         })?;
         let transaction =
             self.fs.begin().map_err(|e| errno_of(&e)).inspect_err(|_| view_directory.remove())?;
         let gate = Arc::new(InvalidationGate::default());
         if let Err(e) = self.mount_view(id, &transaction, &gate, &view_directory.view()) {
-            tracing::error!("{e}");
+            tracing::error!(id, error = %e, "view not mounted");
             view_directory.remove();
             return Err(match e {
                 MountError::System { source, .. } => Errno::from_io_error(&source).unwrap_or(Errno::IO),
@@ -376,7 +409,7 @@ impl<E: Storage> Views<E> {
         Ok(View { id, uid: requester.uid, ends_with, transaction, view_directory, gate, last_use, listing })
     }
 
-    /// Mounts a transaction. The threads that serve it end when the kernel has let go of the mount.
+    /// Mounts a transaction. Its serving threads end when the kernel has ended the connection.
     fn mount_view(
         self: &Arc<Self>,
         id: u64,
@@ -384,11 +417,13 @@ impl<E: Storage> Views<E> {
         gate: &Arc<InvalidationGate>,
         at: &Path,
     ) -> Result<(), MountError> {
-        let inside = transaction.files();
-        let root = inside.root();
+        let files = transaction.files();
+        let root = files.root();
         let context = ServerContext {
             nodes: Arc::new(KernelNodes::new(root.ino(), root)),
             gate: Arc::clone(gate),
+            // Changes of a transaction are durable after its commit at the earliest, so no sync has to run
+            // for them.
             changes: ChangeSignal::ignored(),
             requests: self.main.requests.clone(),
             blocking_threads: Arc::clone(&self.main.blocking_threads),
@@ -396,27 +431,33 @@ impl<E: Storage> Views<E> {
             read_only: self.options.read_only,
         };
         let checks = PermissionChecks::of(&self.options, rustix::process::geteuid().as_raw());
-        let server = Server::new(Arc::clone(inside), checks, context);
+        let server = Server::new(Arc::clone(files), checks, context);
         let device = attach(at, &self.options)?;
         serve(server, device, &self.options, at, || ()).inspect_err(|_| {
-            // Nobody would ever answer; the first error is the one to tell.
+            // Without a server the mount is dead. The caller gets the error of `serve`, not one of this.
             let _ = mountpoint::detach(at);
         })?;
         mountpoint::raise_readahead(at);
         Ok(())
     }
 
+    /// The job of COMMIT: unmounts the view, makes an announced commit, and removes the view's entry and
+    /// directory.
     fn commit(&self, view: View<E>, durable: bool) -> Result<TransactionReport, Errno> {
-        let (id, uid) = (view.id, view.uid);
+        let id = view.id;
+        let uid = view.uid;
+        // First, so that the transaction has all that was written in the view, and nothing is written any
+        // more.
         match unmount_view(&view.view_directory.view()) {
             Ok(()) => {}
             Err(MountError::InUse(_)) => {
+                // The transaction is open again: the program can close its files and try again.
                 self.registry.lock().views.insert(id, ViewEntry::Open(view));
                 self.registry_changed.notify_all();
                 return Err(Errno::BUSY);
             }
             Err(e) => {
-                tracing::error!(id, "a view cannot be closed, its transaction is aborted: {e}");
+                tracing::error!(id, error = %e, "view not unmounted; transaction aborted");
                 self.abort(view);
                 return Err(Errno::IO);
             }
@@ -426,6 +467,7 @@ impl<E: Storage> Views<E> {
         let synced = if durable && outcome.is_ok() { self.fs.sync() } else { Ok(()) };
         view.view_directory.remove();
         self.remove_entry(id);
+        tracing::debug!(id, committed = outcome.is_ok(), "view ended");
         match outcome {
             Ok(()) if synced.is_err() => Ok(report_without_view(id, uid, TransactionState::NotDurable)),
             Ok(()) => Ok(report_without_view(id, uid, TransactionState::Committed)),
@@ -435,28 +477,33 @@ impl<E: Storage> Views<E> {
                 ..report_without_view(id, uid, TransactionState::Conflict)
             }),
             Err(e) => {
-                tracing::error!(id, "a transaction cannot be committed: {e}");
+                tracing::error!(id, error = %e, "commit of a transaction failed");
                 Err(errno_of(&e))
             }
         }
     }
 
+    /// The job of ABORT: detaches the view and drops the changes.
     fn abort(&self, view: View<E>) -> TransactionReport {
-        let (id, uid) = (view.id, view.uid);
+        let id = view.id;
+        let uid = view.uid;
         view.view_directory.remove();
         view.transaction.abort();
         self.remove_entry(id);
+        tracing::debug!(id, committed = false, "view ended");
         report_without_view(id, uid, TransactionState::Aborted)
     }
 
     fn remove_entry(&self, id: u64) {
-        self.registry.lock().views.remove(&id);
+        let entry = self.registry.lock().views.remove(&id);
+        assert!(!matches!(entry, Some(ViewEntry::Open(_))), "a view is taken out before it ends");
         self.registry_changed.notify_all();
     }
 }
 
-/// Takes a view out of the tree when no one has anything open in it any more.
+/// Unmounts a view. If a file is open in it, waits a moment and then fails with `InUse`.
 fn unmount_view(at: &Path) -> Result<(), MountError> {
+    // While the view is mounted, because the kernel sends these pages through it.
     mountpoint::write_back(at)?;
     for _ in 0..IN_USE_TRIES_MAX {
         match mountpoint::unmount(at) {
@@ -469,8 +516,11 @@ fn unmount_view(at: &Path) -> Result<(), MountError> {
 
 impl Process {
     /// The process of a thread.
+    ///
+    /// # Errors
+    /// `ESRCH` if it has ended.
     fn find(pid: u32) -> Result<Process, Errno> {
-        // The kernel names the thread that asks; processes alone have handles.
+        // A request has the number of a thread; pidfd_open(2) takes that of a process.
         let pid = caller::process_of(pid).ok_or(Errno::SRCH)?;
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
         Ok(Process { pid, handle: pidfd_open(number, PidfdFlags::empty())? })
@@ -487,6 +537,7 @@ impl<E: Storage> TransactionControl for Views<E> {
             TransactionRequest::Begin { ends_with_process } => {
                 registry.last_id += 1;
                 let id = registry.last_id;
+                // The entry counts toward TRANSACTIONS_MAX while the job is still in the queue.
                 registry.views.insert(id, ViewEntry::Busy { uid: requester.uid });
                 Ok(Box::new(move |views| views.begin(id, requester, ends_with_process)))
             }
@@ -512,6 +563,7 @@ impl<E: Storage> TransactionControl for Views<E> {
                 return answer(next.map(|(id, entry)| entry.report(*id)).ok_or(Errno::NOENT));
             }
         };
+        // Unlocked before the job starts, because the job locks the registry.
         drop(registry);
         match job {
             Ok(job) => self.start_job(job, answer),
@@ -534,11 +586,12 @@ impl<E: Storage> TransactionControl for Views<E> {
 type TransactionJob<E> = Box<dyn FnOnce(&Arc<Views<E>>) -> Result<TransactionReport, Errno> + Send>;
 
 impl<E: Storage> Views<E> {
-    /// Has a job done by another thread, and answered with what it says.
+    /// Runs a job on another thread and answers with its result.
     fn start_job(self: Arc<Self>, job: TransactionJob<E>, answer: ReportCallback) {
         let views = Arc::clone(&self);
         let jobs = self.jobs.lock();
-        let jobs = jobs.as_ref().expect("`end_all` waits for all jobs, and none comes after it");
+        let jobs =
+            jobs.as_ref().expect("`end_all` waits for the entry of every job before it takes the threads");
         jobs.spawn(move || answer(job(&views)));
     }
 }

@@ -1,12 +1,14 @@
-//! Where views are mounted: each in a directory of its own, which only who began the transaction can enter.
+//! The directories that views are mounted in. Only the user that began the transaction, and root, can enter
+//! one.
 //!
 //! ```text
-//!   /run/warpfire                  root's; $XDG_RUNTIME_DIR/warpfire, or /tmp/warpfire-UID, of a user who mounts
-//!     4711.1                       server 4711, transaction 1: mode 0700, of who began it
-//!       view                       the mountpoint
+//!   /run/warpfire     the base for root; for other users $XDG_RUNTIME_DIR/warpfire or /tmp/warpfire-UID
+//!     4711.1          process 4711, transaction 1; mode 0700, owned by the user that began it
+//!       view          the mountpoint
 //! ```
 //!
-//! A server that dies leaves its directories behind, with dead mounts on them. The next one to start takes them away.
+//! A server that dies leaves its directories behind, with dead mounts on them. The next server that starts
+//! with the same base removes them (`sweep`).
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -26,7 +28,7 @@ pub(super) struct ViewDirectory {
     directory: PathBuf,
 }
 
-/// Where this user's servers have their views, unless the mount was told otherwise.
+/// The base for servers of this user, unless the mount's options name another.
 pub(super) fn default_base() -> PathBuf {
     let user = geteuid();
     if user.is_root() {
@@ -36,12 +38,12 @@ pub(super) fn default_base() -> PathBuf {
     own.map_or_else(|| format!("/tmp/warpfire-{user}").into(), |dir| Path::new(&dir).join("warpfire"))
 }
 
-/// Makes the directory that all views of this user are in.
+/// Makes the base if it does not exist.
 ///
 /// # Errors
-/// What the system says; `PermissionDenied` if the directory is another's.
+/// `PermissionDenied` if it is owned or writable by another user; errors of the system.
 pub(super) fn prepare_base(base: &Path) -> io::Result<()> {
-    // Others pass through root's to their own.
+    // Other users pass through the base of root to their own views.
     let mode = if geteuid().is_root() { 0o711 } else { 0o700 };
     match DirBuilder::new().mode(mode).create(base) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
@@ -51,10 +53,15 @@ pub(super) fn prepare_base(base: &Path) -> io::Result<()> {
     if there.is_dir() && there.uid() == geteuid().as_raw() && there.mode() & 0o022 == 0 {
         return Ok(());
     }
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{} is not ours alone", base.display())))
+    let base = base.display();
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!("{base} is not a directory that this user alone owns and can write; remove it"),
+    ))
 }
 
-/// Takes away what servers that are gone have left. What cannot be taken away stays, and harms no one.
+/// Removes the directories of servers that have ended. A directory that cannot be removed stays; it does no
+/// harm.
 pub(super) fn sweep(base: &Path) {
     for entry in fs::read_dir(base).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -66,13 +73,14 @@ pub(super) fn sweep(base: &Path) {
 }
 
 impl ViewDirectory {
-    /// Makes the place of a transaction that `uid` begins.
+    /// Makes the directory of a transaction that user `uid` begins.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system. Then no directory is left.
     pub(super) fn make(base: &Path, id: u64, uid: u32) -> io::Result<ViewDirectory> {
         let view_directory = ViewDirectory { directory: base.join(format!("{}.{id}", std::process::id())) };
         DirBuilder::new().mode(0o700).create(&view_directory.directory)?;
+        // The mode is 0700 from the first moment, so no other user gets in before the owner is right.
         let finish = || {
             fs::create_dir(view_directory.view())?;
             if geteuid().is_root() {
@@ -89,20 +97,20 @@ impl ViewDirectory {
         self.directory.join(VIEW)
     }
 
-    /// Takes the place away, and what is mounted there out of the tree.
+    /// Removes the directory. If the view is still mounted, it is detached first.
     pub(super) fn remove(&self) {
         let view = self.view();
         if let Err(e) = fs::remove_dir(&view)
             && e.kind() != io::ErrorKind::NotFound
         {
-            // Something is mounted.
-            let gone = mountpoint::detach(&view).map_err(|e| e.to_string());
-            let gone = gone.and_then(|()| fs::remove_dir(&view).map_err(|e| e.to_string()));
-            if let Err(e) = gone {
-                tracing::warn!(view = %view.display(), "a view that ended stays: {e}");
+            // The directory is busy: the view is mounted on it.
+            let detached = mountpoint::detach(&view).map_err(|e| e.to_string());
+            let removed = detached.and_then(|()| fs::remove_dir(&view).map_err(|e| e.to_string()));
+            if let Err(e) = removed {
+                tracing::warn!(view = %view.display(), error = e, "directory of an ended view not removed");
             }
         }
-        // Nothing else was ever in it.
+        // Fails only if the view above could not be removed, which is logged.
         let _ = fs::remove_dir(&self.directory);
     }
 }
@@ -125,7 +133,7 @@ mod tests {
     #[test]
     fn directories_of_dead_servers_are_swept_and_those_of_live_ones_stay() {
         let base = tempfile::tempdir().unwrap();
-        // Larger than any process number that a kernel gives.
+        // Larger than any process number of the kernel.
         let left = base.path().join("4194305.1");
         fs::create_dir_all(left.join(VIEW)).unwrap();
         fs::create_dir(base.path().join("another's")).unwrap();

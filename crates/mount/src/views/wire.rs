@@ -1,45 +1,51 @@
 //! The bytes of the ioctls that begin and end transactions.
 //!
-//! They are asked of the mount's root directory. Each passes one block and gets it back; numbers are the machine's own, as in any ioctl.
+//! The caller makes them on the root directory of the mount. Each passes one block, which the answer
+//! overwrites. Integers are in the byte order of the machine.
 //!
 //! ```text
-//! offset  bytes  field     in                                    out
-//!      0      4  version   1                                     1
-//!      4      4  flags     see below                             0
-//!      8      8  id        which one; BEGIN: 0                   which one
-//!     16      4  state     0                                     1 open, 2 ending, 3 committed, 4 conflict, 5 aborted, 6 not durable
-//!     20      4  uid       0                                     who began it
-//!     24      4  pid       0                                     the process that it ends with, 0 if none
-//!     28      4  idle      0                                     seconds since it was last used
-//!     32     32  call      0                                     conflict: the call, NUL-terminated
-//!     64   4096  path      0                                     the view's path, or the conflict's; NUL-terminated
+//! offset  bytes  field     in              out
+//!      0      4  version   1               1
+//!      4      4  flags     see below       0
+//!      8      8  id        BEGIN: 0        number of the transaction
+//!     16      4  state     0               1 open, 2 ending, 3 committed, 4 conflict, 5 aborted,
+//!                                          6 not durable
+//!     20      4  uid       0               user that began it
+//!     24      4  pid       0               process that it is bound to, 0 if none
+//!     28      4  idle      0               seconds since the last request to the view
+//!     32     32  call      0               conflict: name of the call, NUL-terminated
+//!     64   4096  path      0               path of the view; conflict: path of the call; NUL-terminated
 //!
 //! ioctl    number                  flags
-//! BEGIN    _IOWR('W', 0x40, 4160)  1: it ends with the process that asks
-//! COMMIT   _IOWR('W', 0x41, 4160)  1: durable when it returns
+//! BEGIN    _IOWR('W', 0x40, 4160)  1: aborted when the calling process ends
+//! COMMIT   _IOWR('W', 0x41, 4160)  1: durable on return
 //! ABORT    _IOWR('W', 0x42, 4160)
 //! STATUS   _IOWR('W', 0x43, 4160)
-//! NEXT     _IOWR('W', 0x44, 4160)  as STATUS, of the first with a greater id
+//! NEXT     _IOWR('W', 0x44, 4160)  STATUS of the first transaction with a greater id
 //! ```
 //!
-//! Two outcomes are no errors: COMMIT returns 0 too when `state` says 4, or 6: it was committed, but the pool could not make it durable. Errors:
-//! `EINVAL` another version, flags that are not known; `ENOENT` no such transaction, or none of one's own; `EBUSY` COMMIT: something in the view is open, or
-//! someone is ending it; `EAGAIN` BEGIN: too many are open; `EROFS` BEGIN on a mount that is read-only; what the filesystem says, `ENOSPC` for example: then
-//! the transaction has been aborted.
+//! COMMIT returns 0 also with state 4 (not committed) and state 6 (committed, but the pool could not make it
+//! durable). Errors:
+//! - `EINVAL`: another version or unknown flags;
+//! - `ENOENT`: this user has no such transaction;
+//! - `EBUSY`: COMMIT, a file in the view is open; COMMIT and ABORT, another caller is ending it;
+//! - `EAGAIN`: BEGIN, too many transactions are open;
+//! - `EROFS`: BEGIN, the mount is read-only;
+//! - other errors of the filesystem, such as `ENOSPC`: the transaction has been aborted.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Version of these bytes.
+/// Version of this block.
 const VERSION: u32 = 1;
 
-/// Length of a block.
+/// Length of a block, in bytes.
 pub(crate) const BLOCK_BYTES: usize = 64 + PATH_BYTES;
 const CALL_BYTES: usize = 32;
 const PATH_BYTES: usize = 4096;
 
-/// A block on its way.
+/// The argument of a transaction ioctl.
 pub(crate) type TransactionBlock = [u8; BLOCK_BYTES];
 
 /// The number of the ioctl with this function: `_IOWR('W', function, BLOCK_BYTES)`.
@@ -54,10 +60,10 @@ pub(crate) const ABORT: u32 = number(0x42);
 pub(crate) const STATUS: u32 = number(0x43);
 pub(crate) const NEXT: u32 = number(0x44);
 
-/// The one flag that there is, of BEGIN and of COMMIT.
+/// The only flag of BEGIN, and the only one of COMMIT.
 const FLAG: u32 = 1;
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TransactionRequest {
     Begin { ends_with_process: bool },
@@ -67,39 +73,39 @@ pub(crate) enum TransactionRequest {
     Next { after: u64 },
 }
 
-/// How far a transaction is.
+/// State of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TransactionState {
-    /// It can be worked in.
+    /// Its view is mounted.
     Open,
-    /// Someone is committing or aborting it.
+    /// It is being begun, committed or aborted.
     Ending,
     /// All its changes are visible.
     Committed,
-    /// Nothing has changed: a call would answer otherwise now.
+    /// Nothing has changed: a call of the transaction would have another answer now.
     Conflict,
     /// Nothing has changed.
     Aborted,
-    /// All its changes are visible, but could not be made durable: the pool has failed, and they may be lost.
+    /// All its changes are visible, but the pool has failed: they are not durable and may be lost.
     NotDurable,
 }
 
-/// What is said of a transaction.
+/// State and properties of a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TransactionReport {
-    /// Its number, which no other of this mount has.
+    /// Its number, unique in this mount.
     pub id: u64,
-    /// How far it is.
+    /// Its state.
     pub state: TransactionState,
-    /// Who began it.
+    /// The user that began it.
     pub uid: u32,
-    /// The process that it ends with, if it does with one.
+    /// The process that it is bound to, if any: it is aborted when that process ends.
     pub pid: Option<u32>,
-    /// Seconds since something in its view was asked of the server.
+    /// Seconds since the last request to its view.
     pub idle_seconds: u32,
-    /// The call that would answer otherwise now, after a conflict.
+    /// After a conflict: the name of the call that would have another answer now.
     pub call: String,
-    /// Where its view is; after a conflict, what the call was about.
+    /// The path of its view; after a conflict, the path of the call.
     pub path: PathBuf,
 }
 
@@ -113,18 +119,19 @@ const STATES: [TransactionState; 6] = [
 ];
 
 impl TransactionRequest {
-    /// Whether this ioctl is one of these.
+    /// Whether the number is that of a transaction ioctl.
     pub(crate) fn is_known(command: u32) -> bool {
         [BEGIN, COMMIT, ABORT, STATUS, NEXT].contains(&command)
     }
 
-    /// What is asked; `None` if it makes no sense.
+    /// Decodes a request; `None` if it is malformed.
     pub(crate) fn decode(command: u32, given: &[u8]) -> Option<TransactionRequest> {
         let (version, rest) = given.split_first_chunk()?;
         let (flags, rest) = rest.split_first_chunk()?;
         let (id, _) = rest.split_first_chunk()?;
-        let (version, flags, id) =
-            (u32::from_ne_bytes(*version), u32::from_ne_bytes(*flags), u64::from_ne_bytes(*id));
+        let version = u32::from_ne_bytes(*version);
+        let flags = u32::from_ne_bytes(*flags);
+        let id = u64::from_ne_bytes(*id);
         if given.len() != BLOCK_BYTES || version != VERSION {
             return None;
         }
@@ -156,9 +163,9 @@ impl TransactionRequest {
 }
 
 impl TransactionReport {
-    /// The answer's bytes. Texts that are too long are cut.
+    /// Encodes the answer. Texts that are too long are truncated.
     pub(crate) fn encode(&self) -> TransactionBlock {
-        let state = STATES.iter().position(|state| *state == self.state).expect("all states are listed");
+        let state = STATES.iter().position(|state| *state == self.state).expect("STATES has all states");
         let mut block = [0; BLOCK_BYTES];
         block[..4].copy_from_slice(&VERSION.to_ne_bytes());
         block[8..16].copy_from_slice(&self.id.to_ne_bytes());
@@ -172,7 +179,7 @@ impl TransactionReport {
         block
     }
 
-    /// What an answer says; `None` if it is none.
+    /// Decodes an answer; `None` if it is malformed.
     pub(crate) fn decode(block: &TransactionBlock) -> Option<TransactionReport> {
         let (version, rest) = block.split_first_chunk()?;
         let (_flags, rest) = rest.split_first_chunk::<4>()?;
@@ -198,7 +205,7 @@ impl TransactionReport {
     }
 }
 
-/// Puts a text and at least one NUL.
+/// Copies a text, truncated so that at least one NUL follows it.
 fn put_text(into: &mut [u8], text: &[u8]) {
     let len = text.len().min(into.len() - 1);
     into[..len].copy_from_slice(&text[..len]);
@@ -214,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_numbers_are_those_that_c_makes() {
+    fn the_numbers_are_those_of_the_c_macros() {
         assert_eq!(BEGIN, 0xd040_5740);
         assert_eq!(NEXT, 0xd040_5744);
     }
@@ -239,7 +246,7 @@ mod tests {
         let (command, mut block) = TransactionRequest::Abort { id: 7 }.encode();
         assert_eq!(TransactionRequest::decode(command, &block[1..]), None);
         block[4] = 1;
-        assert_eq!(TransactionRequest::decode(command, &block), None, "no flag is known");
+        assert_eq!(TransactionRequest::decode(command, &block), None, "ABORT has no flags");
         block[4] = 0;
         block[0] = 2;
         assert_eq!(TransactionRequest::decode(command, &block), None, "another version");
@@ -262,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_too_long_is_cut_before_its_nul() {
+    fn a_text_that_is_too_long_is_truncated_and_keeps_its_nul() {
         let report = TransactionReport {
             id: 1,
             state: TransactionState::Open,

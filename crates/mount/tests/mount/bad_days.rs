@@ -1,4 +1,4 @@
-//! What goes wrong with transactions and slices on a mount, case by case as docs/IOCTLS.md lists them.
+//! Failures of transactions and slices on a mount, case by case as docs/IOCTLS.md lists them.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -65,7 +65,8 @@ fn of_concurrent_commits_of_one_transaction_one_succeeds() {
             let all: Vec<_> = (0..4).map(|_| scope.spawn(one)).collect();
             all.into_iter().map(|one| one.join().unwrap()).sum()
         });
-        // None, if a child of another test had a copy of something in the view just then.
+        // None succeeds if a child process of another test has a copy of a descriptor in the view at that
+        // moment.
         if committed == 0 {
             commit(&control, id);
         }
@@ -86,14 +87,14 @@ fn a_view_that_is_used_after_its_commit_is_gone() {
     assert!(!fixture.at("late").exists());
 }
 
-/// A mount namespace has a mount of the view for itself, which the commit does not find in use.
+/// A mount namespace has its own copy of the view's mount, so the commit does not find the view in use.
 #[test]
 fn a_file_open_in_another_mount_namespace_gets_errors_after_the_commit() {
     let Some(fixture) = MountFixture::new() else { return };
     let (control, id, view) = begun(&fixture);
     fs::write(view.join("file"), b"x").unwrap();
     let directory = tempfile::tempdir().unwrap();
-    // It says with 9 that it could not write.
+    // The script ends with 9 if it could not write.
     let script = "exec 3<> \"$1/file\"; : > \"$2/ready\"; until [ -e \"$2/go\" ]; do sleep 0.02; done; \
         echo late >&3 || exit 9";
     let started = Command::new("unshare")
@@ -102,16 +103,16 @@ fn a_file_open_in_another_mount_namespace_gets_errors_after_the_commit() {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    let Ok(mut other) = started else { return eprintln!("passed over: there is no unshare") };
+    let Ok(mut other) = started else { return eprintln!("skipped: there is no unshare") };
     let ready = || directory.path().join("ready").exists();
     let mut ended = None;
-    wait_until("it has the file open, or may not have a namespace", || {
+    wait_until("the script has the file open, or has no namespace", || {
         ended = other.try_wait().unwrap();
         ready() || ended.is_some()
     });
     if !ready() {
         control.abort(id).unwrap();
-        return eprintln!("passed over: no mount namespaces here");
+        return eprintln!("skipped: no mount namespaces here");
     }
     assert_eq!(commit(&control, id).state, TransactionState::Committed);
     fs::write(directory.path().join("go"), b"").unwrap();

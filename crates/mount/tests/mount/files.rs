@@ -1,5 +1,5 @@
-//! What programs see on a mount. Each test has a filesystem in memory of its own; where there is no `/dev/fuse`, or
-//! no right to mount, they say so and pass over.
+//! A mount as programs see it. Each test has its own filesystem in memory. Where mounting is not possible,
+//! the tests print a message and are skipped.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -335,7 +335,8 @@ fn locks_of_whole_files_and_of_ranges_keep_others_out() {
     let refused = rustix::fs::flock(&two, FlockOperation::NonBlockingLockExclusive);
     assert_eq!(refused, Err(rustix::io::Errno::WOULDBLOCK));
     drop(one);
-    // Waits, because a child that another test is just starting may hold a copy of the file for a moment.
+    // Waits: a child process that another test is just starting may have a copy of the descriptor for a
+    // moment.
     rustix::fs::flock(&two, FlockOperation::LockExclusive).unwrap();
     let writable = OpenOptions::new().write(true).open(&path).unwrap();
     rustix::fs::fcntl_lock(&writable, FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -416,6 +417,6 @@ fn a_file_of_small_pieces_is_defragmented_by_reading_it_through_the_mount() {
         to.sync_all().unwrap();
         written.push(fixture.written_bytes() - before);
     }
-    assert!(written[0] > FILE as u64 / 2, "{written:?}: most of it was gathered when it was first read");
-    assert!(written[2] < FILE as u64 / 8, "{written:?}: it is not gathered for ever");
+    assert!(written[0] > FILE as u64 / 2, "{written:?}: the first read defragments most of it");
+    assert!(written[2] < FILE as u64 / 8, "{written:?}: it is not defragmented again and again");
 }

@@ -16,7 +16,7 @@ use warpfire_meta::{Engine, EngineOptions};
 use warpfire_mount::{MountError, MountOptions, Session, mount};
 use warpfire_pool::{CreateOptions, Pool};
 
-/// How often a mount may be found in use before that is taken for true: for about ten seconds.
+/// How often an unmount is tried again while the mount is in use: for about ten seconds.
 const UNMOUNT_TRIES_MAX: u32 = 5000;
 const UNMOUNT_PAUSE: Duration = Duration::from_millis(2);
 
@@ -29,21 +29,21 @@ pub struct MountFixture {
 }
 
 impl MountFixture {
-    /// Mounted for the user who runs the tests.
+    /// Mounted for the user that runs the tests; `None`, with a message, where mounting is not possible.
     pub fn new() -> Option<MountFixture> {
         MountFixture::mounted(&MountOptions::default())
     }
 
-    /// Mounted for all users; only root can change who it is.
+    /// Mounted for all users. Needs root: only root can run a command as another user.
     pub fn shared() -> Option<MountFixture> {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("passed over: needs root");
+            eprintln!("skipped: needs root");
             return None;
         }
         MountFixture::mounted(&MountOptions { allow_other: true, ..MountOptions::default() })
     }
 
-    /// Mounted as these options say.
+    /// Mounted with these options.
     pub fn mounted(options: &MountOptions) -> Option<MountFixture> {
         let (directory, views) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let options = MountOptions {
@@ -56,7 +56,7 @@ impl MountFixture {
         match mount(fs, directory.path(), &options) {
             Ok(session) => Some(MountFixture { session: Some(session), directory, views, pool }),
             Err(e @ (MountError::NoFuse | MountError::NotPermitted { .. })) => {
-                eprintln!("passed over: {e}");
+                eprintln!("skipped: {e}");
                 None
             }
             Err(e) => panic!("{e}"),
@@ -68,14 +68,14 @@ impl MountFixture {
         self.directory.path()
     }
 
-    /// How many views have a directory.
+    /// Number of views that have a directory.
     pub fn views(&self) -> usize {
         std::fs::read_dir(self.views.path().join("warpfire")).map_or(0, Iterator::count)
     }
 
-    /// Unmounts, with views open perhaps.
+    /// Unmounts, also while views are open.
     pub fn end(&mut self) {
-        unmount(&mut self.session.take().expect("a world ends once")).unwrap();
+        unmount(&mut self.session.take().expect("a mount ends once")).unwrap();
     }
 
     /// Payload bytes, of data and metadata alike, that have been written to the pool.
@@ -112,8 +112,9 @@ impl Drop for MountFixture {
     }
 }
 
-/// Unmounts what its test has let go of. A child that another test is just starting holds a copy of all files that are open
-/// in this process until it runs its own program, and keeps a mount in use for as long.
+/// Unmounts after the test has closed its files. A child process that another test is just starting has
+/// copies of all descriptors of this process until it runs its own program, and keeps the mount in use as
+/// long.
 pub fn unmount(session: &mut Session) -> Result<(), MountError> {
     let ended = (0..UNMOUNT_TRIES_MAX).find_map(|_| match session.unmount() {
         Err(MountError::InUse(_)) => {
@@ -141,7 +142,8 @@ fn filesystem_and_pool() -> (Arc<Fs<Engine<Log, FsSchema>>>, Pool) {
     (Arc::new(Fs::open(engine, Arc::new(SystemClock), FsOptions::default()).unwrap()), pool)
 }
 
-/// A program in C, made in a directory that all users can enter; `None` where there is no compiler for C.
+/// Compiles a C program into `directory`, and lets all users enter it. `None`, with a message, without a C
+/// compiler.
 pub fn c_program(name: &str, directory: &Path) -> Option<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let made = directory.join(name);
@@ -159,13 +161,13 @@ pub fn c_program(name: &str, directory: &Path) -> Option<PathBuf> {
             Some(made)
         }
         Err(e) => {
-            eprintln!("passed over: there is no cc: {e}");
+            eprintln!("skipped: there is no C compiler: {e}");
             None
         }
     }
 }
 
-/// A shared mapping of the beginning of a file.
+/// A shared mapping of the first bytes of a file.
 pub struct Mapping {
     start: *mut u8,
     len: usize,
@@ -174,13 +176,14 @@ pub struct Mapping {
 impl Mapping {
     pub fn new(file: &File, len: usize) -> Mapping {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice takes nothing else's place.
+        // SAFETY: the kernel chooses the address, so the mapping replaces no other.
         let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, 0) };
         Mapping { start: start.unwrap().cast(), len }
     }
 
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: mapped in `new` for `len` bytes, readable and writable; the tests change the file only between uses.
+        // SAFETY: mapped in `new` for `len` bytes, readable and writable; the tests change the file only
+        // between uses.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 

@@ -11,13 +11,13 @@ use warpfire_mount::{MountError, MountOptions, TransactionClient, mount};
 
 use crate::fixture;
 
-/// The example's program, in a process of its own.
+/// The example `memory`, in a process of its own.
 struct ServerProcess {
     child: Child,
 }
 
 impl ServerProcess {
-    /// `None`, with a word, where mounting is not possible.
+    /// `None`, with a message, where mounting is not possible.
     fn start(mountpoint: &Path) -> Option<ServerProcess> {
         let tests = std::env::current_exe().unwrap();
         let program = tests.parent().and_then(Path::parent).unwrap().join("examples/memory");
@@ -35,7 +35,7 @@ impl ServerProcess {
             return Some(ServerProcess { child });
         }
         child.wait().unwrap();
-        eprintln!("passed over: no mount here");
+        eprintln!("skipped: no mount here");
         None
     }
 
@@ -71,7 +71,7 @@ fn sigterm_with_an_open_file_detaches() {
     server.signal(Signal::TERM);
     assert!(server.child.wait().unwrap().success());
     assert!(!is_mounted(dir.path()));
-    assert!(open.write_all(b"nobody answers").is_err());
+    assert!(open.write_all(b"there is no server").is_err());
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn views_of_a_server_that_was_killed_are_taken_away_by_the_next() {
     fs::write(begun.path.join("file"), b"x").unwrap();
     server.signal(Signal::KILL);
     server.child.wait().unwrap();
-    assert!(fs::read(begun.path.join("file")).is_err(), "nobody answers");
+    assert!(fs::read(begun.path.join("file")).is_err(), "the view is dead");
     assert_eq!(fs::read_dir(&views).unwrap().count(), 1);
     let mut next = ServerProcess::start(&mountpoint).expect("a dead mount does not stand in the way");
     assert_eq!(fs::read_dir(&views).unwrap().count(), 0);
@@ -108,7 +108,7 @@ fn views_of_a_server_that_was_killed_are_taken_away_by_the_next() {
     assert!(next.child.wait().unwrap().success());
 }
 
-/// The kernel answered `stat` of the dead mount from its cache, so it was taken for a live one.
+/// Regression: the kernel answered `stat` of the dead mount from its cache, so the mount seemed alive.
 #[test]
 fn a_dead_mount_that_still_shows_attributes_is_replaced_too() {
     let dir = tempfile::tempdir().unwrap();
@@ -127,7 +127,7 @@ fn a_dead_mount_that_still_shows_attributes_is_replaced_too() {
 fn a_live_mount_is_not_mounted_over() {
     let dir = tempfile::tempdir().unwrap();
     let Ok(mut first) = mount(fixture::filesystem(), dir.path(), &quiet()) else {
-        return eprintln!("passed over");
+        return eprintln!("skipped");
     };
     let second = mount(fixture::filesystem(), dir.path(), &quiet());
     assert!(matches!(second, Err(MountError::AlreadyMounted(_))));
@@ -138,7 +138,7 @@ fn a_live_mount_is_not_mounted_over() {
 fn a_mount_in_use_says_so_and_unmounts_later() {
     let dir = tempfile::tempdir().unwrap();
     let Ok(mut session) = mount(fixture::filesystem(), dir.path(), &quiet()) else {
-        return eprintln!("passed over");
+        return eprintln!("skipped");
     };
     let open = File::create(dir.path().join("file")).unwrap();
     assert!(matches!(session.unmount(), Err(MountError::InUse(_))));
@@ -151,7 +151,7 @@ fn a_mount_in_use_says_so_and_unmounts_later() {
 fn wait_returns_when_someone_else_unmounts() {
     let dir = tempfile::tempdir().unwrap();
     let Ok(session) = mount(fixture::filesystem(), dir.path(), &quiet()) else {
-        return eprintln!("passed over");
+        return eprintln!("skipped");
     };
     let path: PathBuf = session.mountpoint().to_owned();
     let waiting = thread::spawn(move || session.wait());
@@ -163,7 +163,7 @@ fn wait_returns_when_someone_else_unmounts() {
 fn dropping_a_session_unmounts() {
     let dir = tempfile::tempdir().unwrap();
     let Ok(session) = mount(fixture::filesystem(), dir.path(), &quiet()) else {
-        return eprintln!("passed over");
+        return eprintln!("skipped");
     };
     drop(session);
     assert!(!is_mounted(dir.path()));
@@ -174,7 +174,7 @@ fn a_read_only_mount_refuses_changes() {
     let dir = tempfile::tempdir().unwrap();
     let options = MountOptions { read_only: true, ..quiet() };
     let Ok(mut session) = mount(fixture::filesystem(), dir.path(), &options) else {
-        return eprintln!("passed over");
+        return eprintln!("skipped");
     };
     let refused = fs::write(dir.path().join("file"), b"x").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
@@ -185,7 +185,7 @@ fn a_read_only_mount_refuses_changes() {
 fn a_path_that_cannot_be_mounted_on_is_named() {
     let dir = tempfile::tempdir().unwrap();
     if !Path::new("/dev/fuse").exists() {
-        return eprintln!("passed over: no /dev/fuse");
+        return eprintln!("skipped: no /dev/fuse");
     }
     let missing = mount(fixture::filesystem(), &dir.path().join("nowhere"), &quiet());
     assert!(matches!(missing, Err(MountError::Missing(_))));

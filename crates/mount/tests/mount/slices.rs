@@ -1,4 +1,5 @@
-//! Files rearranged by ioctls: from a program in C that knows only `include/warpfire.h`, and in views of transactions.
+//! Files rearranged by ioctls: from a program in C that knows only `include/warpfire.h`, and in views of
+//! transactions.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -23,7 +24,7 @@ fn a_program_in_c_rearranges_files() {
     let Some(program) = c_program("slicing", directory.path()) else { return };
     let ran = Command::new(program).arg("story").arg(fixture.path()).status().unwrap();
     assert!(ran.success());
-    // The program has gone; what it did is there.
+    // The result outlives the program.
     assert_eq!(fs::read(fixture.at("copy")).unwrap(), b"\0TWOtwo ");
     assert!(!fixture.at("text").exists());
 }
@@ -65,10 +66,10 @@ fn a_slice_is_of_the_mount_or_the_view_that_it_was_taken_in() {
     control.abort(id).unwrap();
     assert_eq!(fs::read(fixture.at("file")).unwrap(), b"one two threeone ");
     let file = open(&fixture.at("file"));
-    assert!(is(&taken_inside.paste(&file, None).unwrap_err(), Errno::NOENT), "it has gone with its view");
+    assert!(is(&taken_inside.paste(&file, None).unwrap_err(), Errno::NOENT), "a slice ends with its view");
 }
 
-/// Takes "two " out of the file's middle, and puts it at its beginning and into another file.
+/// Moves "two " from the middle of the file to its beginning, and copies it into another file.
 fn rearrange(directory: &Path) {
     let (file, other) = (open(&directory.join("file")), open(&directory.join("other")));
     let word = MountedSlice::yank(&file, 4..8).unwrap();
@@ -115,7 +116,7 @@ fn a_paste_in_a_view_does_not_conflict_with_appends_to_other_files() {
     assert_eq!(fs::read(fixture.at("file")).unwrap(), b"two one three");
 }
 
-/// To open a file the kernel asks how long it is: who does so has seen it.
+/// To open a file the kernel reads its size, so the transaction has read the size.
 #[test]
 fn a_paste_into_a_file_that_others_append_to_is_refused_whole_and_succeeds_when_it_is_done_again() {
     let Some(fixture) = MountFixture::new() else { return };
@@ -138,7 +139,7 @@ fn a_paste_into_a_file_that_others_append_to_is_refused_whole_and_succeeds_when_
     assert_eq!(fs::read(fixture.at("file")).unwrap(), b"one one one ");
 }
 
-/// Another process reads two files one after the other, again and again, while slices are put into both in views.
+/// Another process reads two files in turn without a pause, while transactions paste slices into both.
 #[test]
 fn another_process_sees_slices_pasted_in_a_view_in_all_files_or_in_none() {
     const ROUNDS: usize = 8;

@@ -1,6 +1,7 @@
 /*
- * Rearranges files on a mounted pool by ioctls, as a program in C would: `slicing story DIRECTORY` in an empty directory, or `slicing refused FILE` for a user
- * who may neither read nor write the file. Exits 0 if all is as it should be, and says what is not.
+ * Rearranges files on a mounted pool by the functions of warpfire.h. `slicing story DIRECTORY` works in an empty
+ * directory. `slicing refused FILE` runs as a user that may neither read nor write the file on standard input. Ends
+ * with 0 if every check holds, else prints the one that does not.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -12,10 +13,10 @@
 
 #include "warpfire.h"
 
-#define MUST(what)                                                                                   \
+#define MUST(condition)                                                                              \
     do {                                                                                             \
-        if (!(what)) {                                                                               \
-            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno);                     \
+        if (!(condition)) {                                                                          \
+            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #condition, errno);                \
             exit(1);                                                                                 \
         }                                                                                            \
     } while (0)
@@ -53,18 +54,18 @@ static void story(void)
     MUST(warpfire_remove_range(text, 4, 4) == 0 && holds(text, "two two three"));
     MUST(warpfire_paste(text, 1, word) == 0 && holds(text, "ttwo wo three"));
 
-    /* Who has it open for appending appends at the new end. */
+    /* A descriptor that is open for appending appends at the new end. */
     int log = open("text", O_WRONLY | O_APPEND);
     MUST(log != -1 && warpfire_remove_range(text, 4, WARPFIRE_ALL) == 0);
     MUST(write(log, "!", 1) == 1 && holds(text, "ttwo!"));
 
-    /* A slice is as it was, whatever becomes of its file. */
+    /* A slice does not change when its file does. */
     MUST(unlink("text") == 0 && ftruncate(text, 0) == 0);
     MUST(warpfire_yank(copy, 0, 3, 0, &other) == 0);
     MUST(warpfire_join(copy, other, word, 0, &both) == 0);
     MUST(warpfire_replace(copy, both) == 0 && holds(copy, "twotwo "));
 
-    /* What was written through a mapping moves as well. */
+    /* Bytes that were written through a mapping move as well. */
     char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, copy, 0);
     MUST(page != MAP_FAILED);
     memcpy(page, "TWO", 3);
@@ -80,7 +81,7 @@ static void story(void)
     REFUSED(warpfire_append(copy, word, &at), ENOENT);
     REFUSED(warpfire_append(copy, both + 1000, &at), ENOENT);
 
-    /* Kept for as long as was asked. */
+    /* A slice ends with its lease. */
     MUST(warpfire_yank(copy, 0, 1, 1, &other) == 0);
     usleep(1200000);
     REFUSED(warpfire_append(copy, other, &at), ENOENT);
@@ -96,7 +97,7 @@ static void story(void)
     REFUSED(warpfire_yank(elsewhere, 0, 1, 0, &other), ENOTTY);
 }
 
-/* The file is open already, as standard input: that is not enough. */
+/* The file is already open, as standard input. The server still checks the permissions of the caller. */
 static void refused(void)
 {
     uint64_t slice;

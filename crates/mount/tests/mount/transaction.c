@@ -1,6 +1,9 @@
 /*
- * Works in transactions on a mounted pool, as a program in C would: `transaction story DIRECTORY`, the root of an empty mount, or `transaction stranger ID
- * DIRECTORY` for a user who did not begin that one, or `transaction wait DIRECTORY`, which waits in one to be killed. Exits 0 if all is as it should be, and says what is not.
+ * Uses transactions on a mounted pool by the functions of warpfire.h. DIRECTORY is the root of the mount.
+ *   transaction story DIRECTORY         on an empty mount
+ *   transaction stranger ID DIRECTORY   as a user that did not begin transaction ID
+ *   transaction wait DIRECTORY          begins a transaction and waits to be killed
+ * Ends with 0 if every check holds, else prints the one that does not.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -10,10 +13,10 @@
 
 #include "warpfire.h"
 
-#define MUST(what)                                                                                   \
+#define MUST(condition)                                                                              \
     do {                                                                                             \
-        if (!(what)) {                                                                               \
-            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno);                     \
+        if (!(condition)) {                                                                          \
+            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #condition, errno);                \
             exit(1);                                                                                 \
         }                                                                                            \
     } while (0)
@@ -26,7 +29,7 @@ static void make(const char *directory, const char *name)
     MUST(fd != -1 && write(fd, name, strlen(name)) == (ssize_t)strlen(name) && close(fd) == 0);
 }
 
-/* The changes of a transaction, as "created /one; ..." */
+/* Lists the changes of a transaction as "created /one; ...". */
 static void list(int root, uint64_t id, char *said, size_t room)
 {
     static const char *const words[] = {"", "created", "deleted", "renamed", "linked", "changed"};

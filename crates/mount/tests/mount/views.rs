@@ -1,4 +1,4 @@
-//! Transactions through the mount: what a view shows, what others see of it, and how it ends.
+//! Transactions through the mount: the content of a view, its visibility to others, and its end.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
@@ -13,19 +13,21 @@ use warpfire_mount::{ChangeKind, MountOptions, TransactionClient, TransactionRep
 
 use crate::fixture::{Mapping, MountFixture, c_program};
 
-/// For how long something that comes by itself is waited for.
+/// Tries of `wait_until`: ten seconds in all.
 const TRIES_MAX: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(20);
 
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let came = (0..TRIES_MAX).any(|_| {
+/// Waits until a condition holds, and fails with its name if it does not.
+pub fn wait_until(name: &str, mut condition: impl FnMut() -> bool) {
+    let holds = (0..TRIES_MAX).any(|_| {
         thread::park_timeout(PAUSE);
-        is_so()
+        condition()
     });
-    assert!(came, "{what}");
+    assert!(holds, "{name}");
 }
 
-/// Asks for a commit until no child of another test, just starting, has a copy of something in the view.
+/// Commits. Tries again while a starting child process of another test has a copy of a descriptor in the
+/// view.
 pub fn commit(control: &TransactionClient, id: u64) -> TransactionReport {
     for _ in 0..TRIES_MAX {
         match control.commit(id, false) {
@@ -70,7 +72,7 @@ fn others_see_nothing_before_the_commit_and_everything_after() {
     fs::rename(view.join("old"), view.join("moved")).unwrap();
     assert_eq!(names(&view), ["changed", "moved", "new"]);
 
-    // The kernel has cached that these are there, or are not.
+    // The kernel has cached which of these names exist.
     assert_eq!(names(fixture.path()), ["changed", "old", "removed"]);
     assert!(!fixture.at("new").exists() && !fixture.at("moved").exists());
     assert_eq!(fs::read(fixture.at("changed")).unwrap(), b"before");
@@ -81,7 +83,7 @@ fn others_see_nothing_before_the_commit_and_everything_after() {
     assert!(fixture.at("moved").exists() && !fixture.at("old").exists() && !fixture.at("removed").exists());
     assert_eq!(fs::read(fixture.at("changed")).unwrap(), b"after, and longer");
     assert_eq!(names(fixture.path()), ["changed", "moved", "new"]);
-    assert_eq!(fixture.views(), 0, "the view has left nothing behind");
+    assert_eq!(fixture.views(), 0, "a view leaves no directory");
 }
 
 #[test]
@@ -171,7 +173,7 @@ fn transactions_that_make_different_files_in_one_directory_both_commit() {
     assert_eq!(names(&fixture.at("d")), ["a", "b", "c"]);
 }
 
-/// Looks at names one after the other, all of which are cached as not there, while commits make them.
+/// Looks up names in turn that are all cached as missing, while commits make them.
 #[test]
 fn a_reader_that_sees_one_name_of_a_commit_sees_all() {
     const NAMES: usize = 20;
@@ -224,7 +226,7 @@ fn a_reader_that_sees_new_data_of_one_file_sees_it_of_the_other() {
         });
         for round in 1..20 {
             let (control, id, view) = begun(&fixture);
-            // Not truncated to nothing: each file has eight bytes at any time.
+            // Overwritten without a truncation: each file has eight bytes at any time.
             for name in ["b", "a"] {
                 let file = File::options().write(true).open(view.join(name)).unwrap();
                 file.write_all_at(&u64::to_le_bytes(round), 0).unwrap();
@@ -275,7 +277,7 @@ fn transactions_are_listed_with_their_views() {
 }
 
 #[test]
-fn a_transaction_that_nobody_uses_is_aborted() {
+fn an_idle_transaction_is_aborted() {
     let timeout = Duration::from_millis(600);
     let Some(fixture) =
         MountFixture::mounted(&MountOptions { transaction_timeout: timeout, ..Default::default() })
@@ -284,7 +286,7 @@ fn a_transaction_that_nobody_uses_is_aborted() {
     };
     let (control, id, view) = begun(&fixture);
     fs::write(view.join("file"), b"x").unwrap();
-    wait_until("it ends by itself", || control.status(id).is_err());
+    wait_until("the transaction ends by itself", || control.status(id).is_err());
     assert_eq!(fixture.views(), 0);
     assert!(!fixture.at("file").exists());
 }
@@ -361,7 +363,7 @@ fn listing_names_in_a_view_conflicts_with_other_names_and_not_with_changes_of_th
 
 /// Each change as one word and its path.
 fn changes(control: &TransactionClient, id: u64) -> Vec<String> {
-    let told = control.changes(id).map(|change| {
+    let lines = control.changes(id).map(|change| {
         let change = change.unwrap();
         let path = change.path.display();
         match &change.kind {
@@ -372,7 +374,7 @@ fn changes(control: &TransactionClient, id: u64) -> Vec<String> {
             ChangeKind::Changed => format!("changed {path} {:?}", change.aspects()),
         }
     });
-    told.collect()
+    lines.collect()
 }
 
 #[test]
@@ -404,7 +406,7 @@ fn changes_in_a_view_are_listed_before_the_commit() {
     ];
     assert_eq!(changes(&control, id), all);
     let inner = TransactionClient::open(&view).unwrap();
-    assert_eq!(changes(&inner, 0), all, "a view tells of its own");
+    assert_eq!(changes(&inner, 0), all, "in a view, id 0 is its own");
     drop(inner);
     assert_eq!(commit(&control, id).state, TransactionState::Committed);
     assert!(is(&control.changes(id).next().unwrap().unwrap_err(), Errno::NOENT));
@@ -421,7 +423,7 @@ fn many_changes_are_listed_page_by_page_in_order() {
     }
     let expected: Vec<String> = (0..FILES).map(|n| format!("created /{n:05}")).collect();
     assert_eq!(changes(&control, id), expected);
-    // Another listing takes the place of the first, which has begun and cannot go on then.
+    // A second listing replaces the first, which then cannot continue.
     let mut first = control.changes(id);
     first.next().unwrap().unwrap();
     assert_eq!(changes(&control, id).len(), FILES);

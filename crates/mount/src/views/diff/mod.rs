@@ -1,9 +1,12 @@
-//! What a transaction would change, for who asks page by page.
+//! The changes that a commit of a transaction would make, listed page by page.
+//!
+//! A *listing* is the state between two pages. Its position `at` is the number of changes that it has sent.
 //!
 //! # Invariants
-//! 1. A view has one listing at most, and one call at a time goes on with it: whose turn it is, `ListingSlot` says. So there are no more jobs for the threads
-//!    that list than transactions.
-//! 2. A listing goes on where its last answer ended; `at` says where that is. Who asks for anything else begins anew.
+//! 1. A view has at most one listing, and at most one call at a time uses it: a second call finds
+//!    `ListingSlot::Busy`. So the listing threads never have more jobs than there are transactions.
+//! 2. A call continues the listing only at the position where the last page ended. A call with position 0
+//!    begins a new listing; any other position is refused with `ESTALE` (`take_listing`).
 
 mod wire;
 
@@ -19,26 +22,26 @@ use super::{Requester, ViewEntry, Views, errno_of};
 use wire::DiffPage;
 pub(crate) use wire::{DIFF, DiffBlock, DiffRequest, decode};
 
-/// A listing and where it is.
+/// A listing and its position.
 pub(super) struct DiffListing<E: Storage> {
     diff: Diff<E>,
-    /// What the last answer had no room for.
+    /// The change that did not fit into the last page.
     pending_change: Option<PathChange>,
-    /// How many changes have been told.
+    /// How many changes have been sent.
     at: u64,
 }
 
-/// Whose turn a view's listing is.
+/// The listing of a view, if it has one and no call uses it.
 pub(super) enum ListingSlot<E: Storage> {
     Idle(Option<Box<DiffListing<E>>>),
-    /// A call goes on with it.
+    /// A call uses it.
     Busy,
 }
 
-/// A view's listing, and whose turn it is.
+/// The slot, shared by a view and the call that uses its listing.
 pub(super) type SharedListingSlot<E> = Arc<Mutex<ListingSlot<E>>>;
 
-/// A call that has the turn.
+/// A call that uses the listing of a view.
 pub(super) struct DiffCall<E: Storage> {
     id: u64,
     begin: Option<Arc<TxFs<E>>>,
@@ -47,7 +50,11 @@ pub(super) struct DiffCall<E: Storage> {
 }
 
 impl<E: Storage> Views<E> {
-    /// Takes the turn for a call.
+    /// Takes the listing of a view for a call.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such transaction, `EBUSY` if it is beginning or ending or if another call uses
+    /// the listing, `ESTALE` if the listing is at another position.
     pub(super) fn take_listing(
         &self,
         requester: Requester,
@@ -65,6 +72,7 @@ impl<E: Storage> Views<E> {
             ListingSlot::Idle(_) if request.at == 0 => (Some(Arc::clone(view.transaction.files())), None),
             ListingSlot::Idle(Some(listing)) if listing.at == request.at => (None, Some(listing)),
             ListingSlot::Idle(listing) => {
+                // A refused call leaves the listing as it was.
                 *slot = ListingSlot::Idle(listing);
                 return Err(Errno::STALE);
             }
@@ -74,9 +82,10 @@ impl<E: Storage> Views<E> {
 }
 
 impl<E: Storage> DiffCall<E> {
-    /// Lists changes and gives the turn back.
+    /// Lists changes and returns the listing to its slot.
     pub(super) fn list(mut self) -> Result<Box<DiffBlock>, Errno> {
         let listed = self.fill();
+        // An empty page is the end, and a listing that has failed cannot be continued: both are dropped.
         let unfinished = self.listing.take().filter(|_| listed.as_ref().is_ok_and(|(count, _)| *count > 0));
         *self.slot.lock() = ListingSlot::Idle(unfinished);
         match listed {
@@ -86,17 +95,18 @@ impl<E: Storage> DiffCall<E> {
         }
     }
 
-    /// Lists as many changes as there is room for: how many, and the answer.
+    /// Lists as many changes as fit: their number, and the answer.
     fn fill(&mut self) -> Result<(u32, Box<DiffBlock>), FsError> {
         if let Some(inside) = self.begin.take() {
             self.listing =
                 Some(Box::new(DiffListing { diff: Diff::of(inside)?, pending_change: None, at: 0 }));
         }
-        let listing = self.listing.as_mut().expect("a call begins a listing or goes on with one");
+        let listing = self.listing.as_mut().expect("a call begins a listing or continues one");
         let mut page = DiffPage::new();
         while let Some(change) = listing.pending_change.take().map(Ok).or_else(|| listing.diff.next()) {
             let change = change?;
             if !page.add(&change) {
+                debug_assert!(page.count() > 0, "an empty page has room for every change");
                 listing.pending_change = Some(change);
                 break;
             }

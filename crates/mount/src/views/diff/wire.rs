@@ -1,54 +1,59 @@
-//! The bytes of the ioctl that lists what a transaction would change.
+//! The bytes of the ioctl that lists the changes of a transaction.
 //!
-//! It is asked of the mount's root directory. Each call passes one block and gets it back with some changes; numbers are the machine's own.
+//! The caller makes it on the root directory of the mount or of the view. Each call passes one block, which
+//! the answer overwrites with a page of changes. Integers are in the byte order of the machine.
 //!
 //! ```text
 //! offset  bytes  field     in                                    out
 //!      0      4  version   1                                     1
 //!      4      4  flags     0                                     0
-//!      8      8  id        which transaction                     which
-//!     16      8  at        0: from the first change on,          how many changes have been told
-//!                          else what the last answer had
-//!     24      4  count     0                                     how many changes follow; 0: there are no more
+//!      8      8  id        number of the transaction             the same
+//!     16      8  at        0 for the first page,                 number of changes sent so far
+//!                          else `at` of the last answer
+//!     24      4  count     0                                     number of changes in this page, 0 at end
 //!     28      4  zero      0                                     0
 //!     32  16344  changes   0                                     the changes, one after the other
 //!
 //! DIFF  _IOWR('W', 0x45, 16376)
 //!
 //! a change
-//!      0      4  bytes     of all of it, a multiple of 8
+//!      0      4  bytes     length of the whole change, a multiple of 8
 //!      4      1  how       1 created, 2 deleted, 3 renamed, 4 linked, 5 changed
-//!      5      1  truncated 1 if a text was too long and is not whole, else 0
+//!      5      1  truncated 1 if a path was too long and is truncated, else 0
 //!      6      2  aspects   1 data, 2 size, 4 mode, 8 owner, 16 mtime, 32 atime, 64 extended attributes
-//!      8      2  path      bytes of the path, its NUL too
-//!     10      2  other     bytes of the other path, its NUL too; 0 if there is none
-//!     12      2  names     bytes of names of extended attributes, their NULs too
-//!     14      2  ranges    how many ranges are told
-//!     16      8  data      bytes that differ
-//!     24      8  count     ranges in which they differ
-//!     32      8  xattrs    extended attributes that differ
-//!     40    112  before    the file as it was, all 0 if there was none
-//!    152    112  after     the file as it will be, all 0 if the name goes
-//!    264   16 n  ranges    of each the first byte, and the first byte behind it
+//!      8      2  path      length of the path with its NUL
+//!     10      2  other     length of the other path with its NUL; 0 if there is none
+//!     12      2  names     length of the names of extended attributes with their NULs
+//!     14      2  ranges    number n of the ranges below
+//!     16      8  data      number of bytes that differ
+//!     24      8  count     number of ranges in which they differ
+//!     32      8  xattrs    number of extended attributes that differ
+//!     40    112  before    the file before the change, all 0 if it is created
+//!    152    112  after     the file after the change, all 0 if it is deleted
+//!    264   16 n  ranges    of each the offset of its first byte, and the offset of its end
 //!      *      *  texts     the path, the other path, the names; then zeros
 //!
 //! a file
 //!      0      8  ino
 //!      8      8  size      bytes
-//!     16      8  allocated bytes that are not holes
+//!     16      8  allocated bytes outside holes
 //!     24      8  rdev
-//!     32      4  mode      with the type
+//!     32      4  mode      type and permissions
 //!     36      4  links
 //!     40      4  uid
 //!     44      4  gid
-//!     48     16  atime     seconds (8), nanoseconds (4), 0 (4); so too
-//!     64     16  mtime
-//!     80     16  ctime
-//!     96     16  btime
+//!     48     16  atime     seconds (8), nanoseconds (4), zero (4)
+//!     64     16  mtime     as atime
+//!     80     16  ctime     as atime
+//!     96     16  btime     as atime
 //! ```
 //!
-//! Errors: `EINVAL` another version, a field that is to be 0; `ENOENT` as for STATUS, or it has ended meanwhile; `EBUSY` it is beginning or ending, or another
-//! call lists its changes right now; `ESTALE` the answer with this `at` was not the last: begin anew; `EAGAIN` too many calls wait; what the filesystem says.
+//! Errors:
+//! - `EINVAL`: another version, or a field that has to be 0;
+//! - `ENOENT`: this user has no such transaction, or it ended during the call;
+//! - `EBUSY`: it is beginning or ending, or another call lists its changes;
+//! - `ESTALE`: the last answer of the listing had another `at`; begin again with 0;
+//! - other errors of the filesystem.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -57,32 +62,32 @@ use std::path::{Path, PathBuf};
 use warpfire_env::Timestamp;
 use warpfire_fs::{Aspect, Attr, ChangeKind, ChangedRanges, FileKind, PathChange};
 
-/// Version of these bytes.
+/// Version of this block.
 const VERSION: u32 = 1;
 
-/// Length of a block: the largest multiple of 8 that an ioctl's number has room for.
+/// Length of a block, in bytes: the largest multiple of 8 that the number of an ioctl can encode.
 pub(crate) const BLOCK_BYTES: usize = 16_376;
 
 const HEAD_BYTES: usize = 32;
 const CHANGE_BYTES: usize = 40 + 2 * FILE_BYTES;
 const FILE_BYTES: usize = 112;
 
-/// Longest text, its NUL too: as long as paths can be that someone uses. Names of attributes are as many as are told, of up to 255 bytes.
+/// Longest text with its NUL, in bytes: `PATH_MAX`. It has room for the names of all listed attributes.
 const TEXT_BYTES: usize = 4096;
 
 const _: () = assert!(
     HEAD_BYTES + CHANGE_BYTES + 16 * warpfire_fs::RANGES_LISTED_MAX + 3 * TEXT_BYTES + 8 <= BLOCK_BYTES,
     "every change fits a block"
 );
-const _: () = assert!(warpfire_fs::XATTRS_LISTED_MAX * 256 <= TEXT_BYTES, "all names that are told fit");
+const _: () = assert!(warpfire_fs::XATTRS_LISTED_MAX * 256 <= TEXT_BYTES, "the listed names fit a text");
 
-/// A block on its way.
+/// The argument of the ioctl.
 pub(crate) type DiffBlock = [u8; BLOCK_BYTES];
 
 /// The number of the ioctl.
 pub(crate) const DIFF: u32 = 3 << 30 | (BLOCK_BYTES as u32) << 16 | (b'W' as u32) << 8 | 0x45;
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DiffRequest {
     pub(crate) id: u64,
@@ -90,19 +95,19 @@ pub(crate) struct DiffRequest {
 }
 
 impl DiffRequest {
-    /// Whether this ioctl is it.
+    /// Whether the number is that of DIFF.
     pub(crate) fn is_known(command: u32) -> bool {
         command == DIFF
     }
 
-    /// What is asked; `None` if it makes no sense.
+    /// Decodes a request; `None` if it is malformed.
     pub(crate) fn decode(given: &[u8]) -> Option<DiffRequest> {
         let mut input = BlockReader(given);
         let (version, flags) = (input.u32()?, input.u32()?);
         let request = DiffRequest { id: input.u64()?, at: input.u64()? };
         let zeros = (input.u32()?, input.u32()?);
-        let makes_sense = given.len() == BLOCK_BYTES && version == VERSION && flags == 0 && zeros == (0, 0);
-        makes_sense.then_some(request)
+        let is_valid = given.len() == BLOCK_BYTES && version == VERSION && flags == 0 && zeros == (0, 0);
+        is_valid.then_some(request)
     }
 
     pub(crate) fn encode(self) -> DiffBlock {
@@ -119,7 +124,7 @@ fn head(id: u64, at: u64, count: u32) -> DiffBlock {
     block
 }
 
-/// Some changes, on their way back.
+/// The changes of one answer, encoded.
 pub(crate) struct DiffPage {
     changes: Vec<u8>,
     count: u32,
@@ -130,7 +135,7 @@ impl DiffPage {
         DiffPage { changes: Vec::with_capacity(BLOCK_BYTES), count: 0 }
     }
 
-    /// How many changes are in it.
+    /// Number of changes.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
@@ -139,6 +144,7 @@ impl DiffPage {
     pub(crate) fn add(&mut self, change: &PathChange) -> bool {
         let before = self.changes.len();
         encode(change, &mut self.changes);
+        assert!(self.changes.len().is_multiple_of(8), "the next change is aligned");
         let fits = HEAD_BYTES + self.changes.len() <= BLOCK_BYTES;
         if fits {
             self.count += 1;
@@ -148,7 +154,7 @@ impl DiffPage {
         fits
     }
 
-    /// The answer's bytes; `at` is what the next request passes.
+    /// The answer. `at` is the position for the next request.
     pub(crate) fn finish(&self, id: u64, at: u64) -> Box<DiffBlock> {
         let mut block = Box::new(head(id, at, self.count));
         block[HEAD_BYTES..HEAD_BYTES + self.changes.len()].copy_from_slice(&self.changes);
@@ -156,7 +162,8 @@ impl DiffPage {
     }
 }
 
-/// What an answer says: what to go on with, and its changes, none if there are no more; `None` if it is none.
+/// Decodes an answer: the position for the next request, and the changes. No changes mean the end. `None` if
+/// the answer is malformed.
 pub(crate) fn decode(block: &DiffBlock) -> Option<(u64, Vec<PathChange>)> {
     let mut input = BlockReader(block);
     let (version, _flags, _id, at) = (input.u32()?, input.u32()?, input.u64()?, input.u64()?);
@@ -203,7 +210,8 @@ fn encode(change: &PathChange, out: &mut Vec<u8>) {
         names.extend_from_slice(name.as_bytes());
         names.push(0);
     }
-    let narrow = |len: usize| u16::try_from(len).expect("texts and ranges are few").to_ne_bytes();
+    let narrow = |len: usize| u16::try_from(len).expect("texts and ranges are bounded").to_ne_bytes();
+    // The length of the whole change is filled in at the end.
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(&[kind, u8::from(path_truncated || other_truncated)]);
     out.extend_from_slice(&bits.to_ne_bytes());
@@ -228,11 +236,11 @@ fn encode(change: &PathChange, out: &mut Vec<u8>) {
     }
     let len = (out.len() - start).next_multiple_of(8);
     out.resize(start + len, 0);
-    let bytes = u32::try_from(len).expect("a change is short").to_ne_bytes();
+    let bytes = u32::try_from(len).expect("a change fits a block").to_ne_bytes();
     out[start..start + 4].copy_from_slice(&bytes);
 }
 
-/// A path with its NUL, and whether it had to be cut.
+/// A path with its NUL, and whether it is truncated.
 fn text(path: &Path) -> (Vec<u8>, bool) {
     let bytes = path.as_os_str().as_bytes();
     let kept = &bytes[..bytes.len().min(TEXT_BYTES - 1)];
@@ -281,7 +289,7 @@ fn decode_change(bytes: &[u8]) -> Option<PathChange> {
     Some(PathChange { path, kind, before, after, data, xattrs: (xattrs, names) })
 }
 
-/// A file, if the bytes are not those of none.
+/// A file; `Some(None)` for the zeros that mean no file, `None` if the bytes are malformed.
 fn decode_file(input: &mut BlockReader<'_>) -> Option<Option<Attr>> {
     let (ino, size_bytes) = (input.u64()?, input.u64()?);
     let (allocated_bytes, rdev) = (input.u64()?, input.u64()?);
@@ -313,7 +321,7 @@ fn decode_file(input: &mut BlockReader<'_>) -> Option<Option<Attr>> {
     }))
 }
 
-/// Bytes that are read from the front.
+/// Reads fields from the front of a byte slice. Every method returns `None` if too few bytes are left.
 struct BlockReader<'a>(&'a [u8]);
 
 impl<'a> BlockReader<'a> {
@@ -335,7 +343,7 @@ impl<'a> BlockReader<'a> {
         Some(u64::from_ne_bytes(*self.take()?))
     }
 
-    /// A path of so many bytes, of which the last is its NUL.
+    /// A path of `len` bytes, of which the last is its NUL.
     fn path(&mut self, len: usize) -> Option<PathBuf> {
         let (path, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
@@ -374,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_is_the_one_that_c_makes() {
+    fn the_number_is_that_of_the_c_macro() {
         assert_eq!(DIFF, 0xfff8_5745);
     }
 
@@ -405,21 +413,21 @@ mod tests {
         assert!(sent.iter().all(|change| page.add(change)));
         assert_eq!(decode(&page.finish(3, 6)), Some((6, sent.to_vec())));
         while page.add(&sent[0]) {}
-        let (_, told) = decode(&page.finish(3, 0)).unwrap();
-        assert_eq!((told.len() as u32, told.last()), (page.count(), Some(&sent[0])));
+        let (_, received) = decode(&page.finish(3, 0)).unwrap();
+        assert_eq!((received.len() as u32, received.last()), (page.count(), Some(&sent[0])));
     }
 
     #[test]
-    fn the_longest_change_fits_and_a_longer_path_is_cut() {
+    fn the_longest_change_fits_and_a_longer_path_is_truncated() {
         let long = "x".repeat(5000);
         let mut longest = change(&long, ChangeKind::Renamed(long.clone().into()));
         longest.data.ranges = (0..warpfire_fs::RANGES_LISTED_MAX as u64).map(|n| 2 * n..2 * n + 1).collect();
         longest.xattrs.1 = vec!["n".repeat(255).into(); warpfire_fs::XATTRS_LISTED_MAX];
         let mut page = DiffPage::new();
         assert!(page.add(&longest));
-        let (_, told) = decode(&page.finish(1, 1)).unwrap();
-        assert_eq!(told[0].path.as_os_str().len(), TEXT_BYTES - 1);
-        assert_eq!(told[0].xattrs, longest.xattrs);
+        let (_, received) = decode(&page.finish(1, 1)).unwrap();
+        assert_eq!(received[0].path.as_os_str().len(), TEXT_BYTES - 1);
+        assert_eq!(received[0].xattrs, longest.xattrs);
     }
 
     #[test]
