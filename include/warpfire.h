@@ -1,21 +1,25 @@
 /*
- * warpfire.h: files on a mounted pool, rearranged by moving pointers; at the end, transactions.
+ * warpfire.h: rearranges files on a mounted pool by moving pointers; the second part is transactions.
  *
- * Each call on files works on a file that is open on the mount, takes place as a whole or not at all, and moves no data. All return 0, or -1 with errno:
+ * Each call on a file works on a file that is open on the mount. It takes effect as a whole or not at all,
+ * and moves no data. All functions return 0, or -1 with errno:
  *
  *   ENOTTY  the file is not on a mounted pool
- *   EINVAL  no regular file; an insertion past the end; a time above a day
- *   EACCES  the caller may not read (yank) or may not write (all that change a file) it, however it was opened
+ *   EINVAL  no regular file; an insertion past the end; a lease of more than a day
+ *   EACCES  the caller may not read (yank) or may not write (calls that change the file) it, however it was opened
  *   EROFS   the mount is read-only
- *   ENOENT  no such slice: never taken by this user on this mount, dropped, or kept for as long as was asked
- *   EAGAIN  too many slices are kept, or too many calls wait: drop some, or ask again
+ *   ENOENT  no such slice: it was dropped, its lease has expired, or this user never took it on this mount
+ *   EAGAIN  the mount keeps too many slices, or too many calls wait: drop some slices, or try again
  *   ENOSPC, EFBIG, EIO ...  as for write(2)
  *
- * A slice is a number that stands for a range of bytes as they were when it was taken. It can be used many times, in any file of the mount, whatever becomes of the
- * file that it was taken from, for `seconds` (0: a minute) or until it is dropped.
+ * A slice is a number that stands for the bytes of a range at the time when it was taken. It can be used many
+ * times, in any file of the mount, and does not change when the file does. It lasts for its lease: `seconds`
+ * (0: a minute), or until it is dropped.
  *
- * What the kernel has words for is done with those: fallocate(2) with FALLOC_FL_PUNCH_HOLE punches at any byte, and copy_file_range(2) copies any range by
- * pointers. What was written through a mapping is part of the file as of these calls; what is written through one meanwhile may go before or after.
+ * The kernel has calls for two related operations: fallocate(2) with FALLOC_FL_PUNCH_HOLE punches holes at
+ * any byte, and copy_file_range(2) copies any range by pointers. Bytes that were written through a mapping
+ * before a call are part of the file. Bytes written through a mapping during the call may be ordered before
+ * or after it.
  *
  * Copyright the Warpfire authors. MIT or Apache-2.0, at your choice.
  */
@@ -32,19 +36,19 @@ extern "C" {
 #endif
 
 #define WARPFIRE_VERSION 1
-#define WARPFIRE_ALL UINT64_MAX /* a length: all that there is */
+#define WARPFIRE_ALL UINT64_MAX /* a length: up to the end */
 #define WARPFIRE_AT_END 1u      /* a flag of WARPFIRE_PASTE */
 
-/* What an ioctl passes, and gets back. Fields that a call does not use are 0. */
+/* The argument of a slice ioctl; "out" is the answer. Fields that a call does not use must be 0. */
 struct warpfire_slice_args {
     uint32_t version; /* WARPFIRE_VERSION */
     uint32_t flags;   /* WARPFIRE_AT_END or 0 */
-    uint64_t offset;  /* in the file; back: where it went */
-    uint64_t length;  /* in bytes; back: how many there were */
-    uint64_t slice;   /* which; INSERT: 0 for zeros; back: the new one */
-    uint64_t other;   /* JOIN: what comes behind */
+    uint64_t offset;  /* in the file; out: PASTE: the offset that was written at */
+    uint64_t length;  /* in bytes; out: bytes of the slice or the range */
+    uint64_t slice;   /* its number; INSERT: 0 for zeros; out: YANK, JOIN: the new number */
+    uint64_t other;   /* JOIN: number of the second slice */
     uint64_t from;    /* PASTE, INSERT: first byte in the slice */
-    uint32_t seconds; /* YANK, JOIN: how long it is kept, 0 for 60 */
+    uint32_t seconds; /* YANK, JOIN: the lease, 0 for 60 */
     uint32_t reserved;
 };
 
@@ -57,7 +61,8 @@ struct warpfire_slice_args {
 #define WARPFIRE_DROP _IOWR('W', 0x56, struct warpfire_slice_args)
 
 /*
- * One ioctl. The kernel learns the file's new length when someone asks for it, and appends by the length that it knows: so this asks.
+ * Makes one ioctl. The kernel learns the new length of the file at the next fstat(2), and appends at the
+ * length that it knows. So this calls fstat(2).
  */
 static inline int warpfire_slice_ioctl(int fd, unsigned long number, struct warpfire_slice_args *block)
 {
@@ -66,7 +71,7 @@ static inline int warpfire_slice_ioctl(int fd, unsigned long number, struct warp
     return ioctl(fd, number, block) == -1 ? -1 : fstat(fd, &status);
 }
 
-/* Takes a range of a file, as far as the file goes. */
+/* Takes a range of a file as a slice, clipped to the end of the file. */
 static inline int warpfire_yank(int fd, uint64_t offset, uint64_t length, uint32_t seconds, uint64_t *slice)
 {
     struct warpfire_slice_args block;
@@ -80,7 +85,7 @@ static inline int warpfire_yank(int fd, uint64_t offset, uint64_t length, uint32
     return 0;
 }
 
-/* Writes a slice over what is at the offset. */
+/* Writes a slice over the bytes at an offset. */
 static inline int warpfire_paste(int fd, uint64_t offset, uint64_t slice)
 {
     struct warpfire_slice_args block;
@@ -91,7 +96,7 @@ static inline int warpfire_paste(int fd, uint64_t offset, uint64_t slice)
     return warpfire_slice_ioctl(fd, WARPFIRE_PASTE, &block);
 }
 
-/* Writes a slice at the end, and says where that was. */
+/* Writes a slice at the end, and returns the offset that it was written at. */
 static inline int warpfire_append(int fd, uint64_t slice, uint64_t *offset)
 {
     struct warpfire_slice_args block;
@@ -105,7 +110,7 @@ static inline int warpfire_append(int fd, uint64_t slice, uint64_t *offset)
     return 0;
 }
 
-/* Puts a slice between what is before the offset and what follows, which moves up. */
+/* Inserts a slice at an offset. The bytes from there on move up. */
 static inline int warpfire_insert(int fd, uint64_t offset, uint64_t slice)
 {
     struct warpfire_slice_args block;
@@ -116,7 +121,7 @@ static inline int warpfire_insert(int fd, uint64_t offset, uint64_t slice)
     return warpfire_slice_ioctl(fd, WARPFIRE_INSERT, &block);
 }
 
-/* Makes room for a range, which reads as zeros: what follows the offset moves up. */
+/* Inserts zeros at an offset. The bytes from there on move up. */
 static inline int warpfire_insert_range(int fd, uint64_t offset, uint64_t length)
 {
     struct warpfire_slice_args block;
@@ -126,7 +131,7 @@ static inline int warpfire_insert_range(int fd, uint64_t offset, uint64_t length
     return warpfire_slice_ioctl(fd, WARPFIRE_INSERT, &block);
 }
 
-/* Takes a range out of a file: what follows moves down. */
+/* Removes a range of a file. The bytes after it move down. */
 static inline int warpfire_remove_range(int fd, uint64_t offset, uint64_t length)
 {
     struct warpfire_slice_args block;
@@ -136,7 +141,7 @@ static inline int warpfire_remove_range(int fd, uint64_t offset, uint64_t length
     return warpfire_slice_ioctl(fd, WARPFIRE_REMOVE, &block);
 }
 
-/* Makes a file hold a slice and nothing else. With warpfire_join this is how whole files are concatenated, at once. */
+/* Replaces the content of a file by a slice. With warpfire_join it concatenates whole files in one commit. */
 static inline int warpfire_replace(int fd, uint64_t slice)
 {
     struct warpfire_slice_args block;
@@ -145,7 +150,7 @@ static inline int warpfire_replace(int fd, uint64_t slice)
     return warpfire_slice_ioctl(fd, WARPFIRE_REPLACE, &block);
 }
 
-/* Makes a slice of two, one after the other; `fd` is any file of the mount. All three are kept for `seconds` from now. */
+/* Joins two slices into a new one; `fd` is any file of the mount. All three get a new lease of `seconds`. */
 static inline int warpfire_join(int fd, uint64_t first, uint64_t second, uint32_t seconds, uint64_t *slice)
 {
     struct warpfire_slice_args block;
@@ -159,7 +164,7 @@ static inline int warpfire_join(int fd, uint64_t first, uint64_t second, uint32_
     return 0;
 }
 
-/* Forgets a slice; `fd` is any file of the mount. */
+/* Ends the lease of a slice; `fd` is any file of the mount. */
 static inline int warpfire_drop(int fd, uint64_t slice)
 {
     struct warpfire_slice_args block;
@@ -169,31 +174,33 @@ static inline int warpfire_drop(int fd, uint64_t slice)
 }
 
 /*
- * Transactions: a BEGIN on the mount's root directory, opened for reading, gives the path of a view, in which any program can work. COMMIT makes all that
- * was done there visible at once. docs/IOCTLS.md says what else is defined.
+ * Transactions. BEGIN on the root directory of the mount, opened for reading, returns the path of a view: a
+ * directory in which any program can work. COMMIT makes all changes in it visible at once. docs/IOCTLS.md has
+ * all rules.
  *
  *   ENOTTY  not the root directory of a mounted pool, or that of a view
- *   EINVAL  another version, or flags that are not known
- *   ENOENT  no such transaction, or another user's; it has ended
- *   EBUSY   COMMIT: something in the view is open, or someone's working directory; it goes on. Or someone is just ending it
- *   EAGAIN  BEGIN: as many are open as there may be
+ *   EINVAL  another version, or unknown flags
+ *   ENOENT  no such transaction, it has ended, or it is another user's
+ *   EBUSY   COMMIT: a file or a working directory in the view is in use; the transaction stays open.
+ *           COMMIT, ABORT: another call is ending it
+ *   EAGAIN  BEGIN: too many transactions are open
  *   EROFS   BEGIN: the mount is read-only
- *   ENOSPC, EIO ...  COMMIT: as the filesystem says; the transaction has been aborted
+ *   ENOSPC, EIO ...  COMMIT: an error of the filesystem; the transaction has been aborted
  */
 struct warpfire_tx_args {
     uint32_t version; /* WARPFIRE_VERSION */
-    uint32_t flags;   /* of BEGIN, WARPFIRE_TX_PROCESS_BOUND or 0; of COMMIT, WARPFIRE_TX_DURABLE or 0 */
-    uint64_t id;      /* which; back: which */
-    uint32_t state;   /* back: one of those below */
-    uint32_t uid;     /* back: who began it */
-    uint32_t pid;     /* back: the process that it ends with, 0 if none */
-    uint32_t idle;    /* back: seconds since its view was last asked for something */
-    char call[32];    /* back, after a conflict: the call that would answer otherwise now */
-    char path[4096];  /* back: where the view is; after a conflict, what the call was about */
+    uint32_t flags;   /* BEGIN: WARPFIRE_TX_PROCESS_BOUND or 0; COMMIT: WARPFIRE_TX_DURABLE or 0 */
+    uint64_t id;      /* number of the transaction; BEGIN: 0; out: the number */
+    uint32_t state;   /* out: one of the states below */
+    uint32_t uid;     /* out: the user that began it */
+    uint32_t pid;     /* out: the process that it is bound to, 0 if none */
+    uint32_t idle;    /* out: seconds since the last request to its view */
+    char call[32];    /* out, after a conflict: the call that would have another answer now */
+    char path[4096];  /* out: the path of the view; after a conflict, the path of the call */
 };
 
-#define WARPFIRE_TX_PROCESS_BOUND 1u /* it is aborted when this process ends */
-#define WARPFIRE_TX_DURABLE 1u       /* it is on flash on return */
+#define WARPFIRE_TX_PROCESS_BOUND 1u /* aborted when this process ends */
+#define WARPFIRE_TX_DURABLE 1u       /* durable on return */
 
 #define WARPFIRE_TX_OPEN 1u
 #define WARPFIRE_TX_ENDING 2u
@@ -208,7 +215,7 @@ struct warpfire_tx_args {
 #define WARPFIRE_TX_STATUS _IOWR('W', 0x43, struct warpfire_tx_args)
 #define WARPFIRE_TX_NEXT _IOWR('W', 0x44, struct warpfire_tx_args) /* STATUS of the first with a greater id */
 
-/* One ioctl: `fd` is the mount's root directory. */
+/* Makes one ioctl; `fd` is the root directory of the mount. */
 static inline int warpfire_tx_ioctl(int fd, unsigned long number, uint64_t id, uint32_t flags, struct warpfire_tx_args *block)
 {
     memset(block, 0, sizeof *block);
@@ -219,22 +226,22 @@ static inline int warpfire_tx_ioctl(int fd, unsigned long number, uint64_t id, u
 }
 
 /*
- * What a commit would change, some paths at a time: `page` is all zeros at first and passed again until its `count` is 0. In the order of the paths; docs/IOCTLS.md
- * says what is told.
+ * The changes that a commit would make, page by page, in the order of the paths. Begin with a page of zeros,
+ * and pass it again until its `count` is 0. docs/IOCTLS.md defines the changes.
  *
- *   ENOENT  no such transaction, or another user's; it has ended
- *   EBUSY   it is ending, or another call lists its changes right now
- *   ESTALE  someone else has listed them since: begin anew
+ *   ENOENT  no such transaction, it has ended, or it is another user's
+ *   EBUSY   it is beginning or ending, or another call lists its changes
+ *   ESTALE  another caller has begun a new listing: begin again with a page of zeros
  *   others  as for STATUS
  */
 struct warpfire_diff_page {
     uint32_t version; /* WARPFIRE_VERSION */
     uint32_t flags;   /* 0 */
-    uint64_t id;      /* which; 0 on the root of a view: its own */
-    uint64_t at;      /* 0: from the first change on; else what came back */
-    uint32_t count;   /* 0; back: how many changes there are, 0 at the end */
+    uint64_t id;      /* number of the transaction; 0 on the root of a view: its own */
+    uint64_t at;      /* 0 for the first page, else as in the last answer */
+    uint32_t count;   /* 0; out: number of changes in this page, 0 at the end */
     uint32_t reserved;
-    uint64_t changes[2043]; /* back: `count` times struct warpfire_change and what follows each */
+    uint64_t changes[2043]; /* out: `count` times a struct warpfire_change and the parts that follow it */
 };
 
 struct warpfire_time {
@@ -243,11 +250,11 @@ struct warpfire_time {
     uint32_t reserved;
 };
 
-/* A file as stat shows it. `ino` is 0 if there is none. */
+/* A file as stat(2) shows it. `ino` is 0 if there is none. */
 struct warpfire_file {
     uint64_t ino;
     uint64_t size;
-    uint64_t allocated; /* bytes that are not holes */
+    uint64_t allocated; /* bytes outside holes */
     uint64_t rdev;
     uint32_t mode;
     uint32_t links;
@@ -257,24 +264,27 @@ struct warpfire_file {
 };
 
 struct warpfire_change {
-    uint32_t bytes;    /* of this change with all that follows it */
-    uint8_t how;       /* one of those below */
-    uint8_t truncated;       /* 1 if a path is longer than 4095 bytes and was truncated */
-    uint16_t differs;  /* the sum of those below */
-    uint16_t path;     /* bytes of the path, its NUL too */
-    uint16_t other;    /* bytes of the other path, its NUL too; 0 if there is none */
-    uint16_t names;    /* bytes of names of extended attributes that differ, their NULs too: the first 16 */
-    uint16_t ranges;   /* how many ranges follow: the first 16 */
-    uint64_t data_bytes;  /* how many bytes of the file differ ... */
-    uint64_t data_ranges; /* ... in how many ranges */
-    uint64_t xattrs;   /* how many extended attributes differ */
+    uint32_t bytes;       /* length of this change with the parts that follow it */
+    uint8_t how;          /* one of the kinds below */
+    uint8_t truncated;    /* 1 if a path is longer than 4095 bytes and truncated, else 0 */
+    uint16_t differs;     /* the sum of the differences below */
+    uint16_t path;        /* length of the path with its NUL */
+    uint16_t other;       /* length of the other path with its NUL; 0 if there is none */
+    uint16_t names;       /* length of the names of differing extended attributes with their NULs: the first 16 */
+    uint16_t ranges;      /* number of ranges that follow: the first 16 */
+    uint64_t data_bytes;  /* number of bytes of the file that differ */
+    uint64_t data_ranges; /* number of ranges in which they differ */
+    uint64_t xattrs;      /* number of extended attributes that differ */
     struct warpfire_file before, after;
-    /* then the ranges, each a uint64_t of the first byte and one of the first behind it; the path, the other path, the names; zeros up to a multiple of 8 */
+    /*
+     * Then the ranges, each as a uint64_t offset of its first byte and a uint64_t offset of its end; the
+     * path; the other path; the names; zeros up to a multiple of 8.
+     */
 };
 
 #define WARPFIRE_CREATED 1 /* no `before` */
-#define WARPFIRE_DELETED 2 /* no `after`; `path` is where it was */
-#define WARPFIRE_RENAMED 3 /* `other` is where it was */
+#define WARPFIRE_DELETED 2 /* no `after`; `path` is the old path */
+#define WARPFIRE_RENAMED 3 /* `other` is the old path */
 #define WARPFIRE_LINKED 4  /* `other` is another name of the file, if one is known */
 #define WARPFIRE_CHANGED 5
 
@@ -288,7 +298,7 @@ struct warpfire_change {
 
 #define WARPFIRE_TX_DIFF _IOWR('W', 0x45, struct warpfire_diff_page)
 
-/* One ioctl: `fd` is the mount's root directory, or that of a view. */
+/* Makes one ioctl; `fd` is the root directory of the mount or of a view. */
 static inline int warpfire_diff_ioctl(int fd, uint64_t id, struct warpfire_diff_page *page)
 {
     page->version = WARPFIRE_VERSION;
@@ -297,13 +307,13 @@ static inline int warpfire_diff_ioctl(int fd, uint64_t id, struct warpfire_diff_
     return ioctl(fd, WARPFIRE_TX_DIFF, page);
 }
 
-/* The first of a page's `count` changes, which there is if `count` is not 0 ... */
+/* The first change of a page. Valid if `count` is not 0. */
 static inline const struct warpfire_change *warpfire_first_change(const struct warpfire_diff_page *page)
 {
     return (const struct warpfire_change *)page->changes;
 }
 
-/* ... and the one behind another, which there is but after the last. */
+/* The change after another one of the same page. Valid for all but the last of the `count` changes. */
 static inline const struct warpfire_change *warpfire_next_change(const struct warpfire_change *change)
 {
     return (const struct warpfire_change *)((const char *)change + change->bytes);
@@ -314,7 +324,7 @@ static inline const char *warpfire_change_path(const struct warpfire_change *cha
     return (const char *)(change + 1) + 16 * change->ranges;
 }
 
-/* NULL if there is none. */
+/* The other path of a change; NULL if there is none. */
 static inline const char *warpfire_change_other(const struct warpfire_change *change)
 {
     return change->other ? warpfire_change_path(change) + change->path : NULL;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every suite, one after the other, on one directory; a summary at the end.
+# Runs all suites, one after the other, on one directory, and prints a summary.
 #   all.sh DIRECTORY
 source "$(dirname "$0")/setup.sh"
 [ $# = 1 ] && [ -d "$1" ] || fail "usage: $0 DIRECTORY"

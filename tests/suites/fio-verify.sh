@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# fio: writes of odd sizes at odd places, synced often, read back and verified; buffered, direct and mapped.
+# fio: writes of unaligned sizes and offsets with many syncs, verified by checksum; buffered, direct and mapped.
 #   fio-verify.sh DIRECTORY [MEBIBYTES]
 source "$(dirname "$0")/setup.sh"
 workplace "${1:-}"
 size="${2:-64}"
 need fio fio
-cd "$work"  # fio leaves its state where it runs
+cd "$work"  # fio writes its state to the current directory
 
 check() {
     local name="$1"

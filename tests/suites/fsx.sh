@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# fsx: random reads, writes, truncations, mappings and reopenings of one file against a model in memory.
-#   fsx.sh DIRECTORY [SEEDS [OPERATIONS]]    50 seeds of 20,000 operations unless told
+# fsx: random reads, writes, truncations, mappings and reopens of one file against a model in memory.
+#   fsx.sh DIRECTORY [SEEDS [OPERATIONS]]    the default is 50 seeds of 20,000 operations
 source "$(dirname "$0")/setup.sh"
 workplace "${1:-}"
 seeds="${2:-50}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# pjdfstest: what POSIX says of names, modes, owners, links and times. Needs root.
-#   pjdfstest.sh DIRECTORY [PATTERN...]      a second filesystem for EXDEV is made in memory
+# pjdfstest: names, modes, owners, links and times as in POSIX. Needs root.
+#   pjdfstest.sh DIRECTORY [PATTERN...]      mounts a second filesystem, in memory, for EXDEV
 source "$(dirname "$0")/setup.sh"
 workplace "${1:-}"
 shift
@@ -38,7 +38,7 @@ TOML
 report="$scratch/report"
 status=0
 pjdfstest -c "$scratch/pjdfstest.toml" -p "$work" -s "$second" "$@" > "$report" 2>&1 || status=$?
-# One line a test; the whole text only of those that failed.
+# The details of failed tests only, then the summary.
 grep -A 6 -E ' FAILED$| failed$' "$report" || true
 tail -n 1 "$report"
 [ "$status" = 0 ] || fail "pjdfstest ended with status $status"

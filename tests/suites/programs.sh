@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Ten real programs that ask much of a filesystem, each checked by its own means.
+# Ten real programs that make high demands on a filesystem, each with a check of its result.
 #   programs.sh DIRECTORY [NAME...]          all ten unless some are named
-# PostgreSQL does not run as root: started by root it runs as nobody, so the mount must admit other users.
+# PostgreSQL does not run as root. If root starts this script, it runs as nobody, so the mount must admit other users.
 source "$(dirname "$0")/setup.sh"
 workplace "${1:-}"
 shift
@@ -10,7 +10,7 @@ scratch="$(mktemp -d)"
 trap 'cd /; rm -rf "$work" "$scratch"' EXIT
 chmod 755 "$work" "$scratch"
 
-# A tree with what archives are made of: files of many sizes, links of both kinds, modes, times, attributes, holes.
+# tree DIRECTORY: makes a tree with files of many sizes, links of both kinds, modes, times, attributes and holes.
 tree() {
     local at="$1" i
     mkdir -p "$at/empty" "$at/deep/er/and/deeper"
@@ -30,16 +30,16 @@ tree() {
     setfattr -n user.colour -v green "$at/file-7"
     setfacl -m u:1234:rw,g:4321:r "$at/file-8"
     setfacl -d -m u:1234:rwx "$at/deep/er"
-    # rsync looks no closer than a second when it decides whether a time is right.
+    # rsync ignores differences of less than a second between times, so all times are set here.
     find "$at" -exec touch -h -d '2001-02-03 04:05:06.789 UTC' {} +
     touch -d '1969-12-31 12:00:00.25 UTC' "$at/file-5"
     touch -d '2101-01-01 00:00:00.123456789 UTC' "$at/file-6"
 }
 
-# Everything that can be said of a tree, to be compared.
+# describe DIRECTORY: prints all metadata and checksums of a tree, to compare two trees.
 describe() {
     (cd "$1" && find . ! -type d -printf '%p %y %m %U %G %s %n %T@ %l\n' | sort)
-    # A directory's size is the filesystem's own business.
+    # Without the size of directories, which depends on the filesystem.
     (cd "$1" && find . -mindepth 1 -type d -printf '%p %m %U %G %n %T@\n' | sort)
     (cd "$1" && find . -type f ! -perm 000 -exec sha256sum {} + | sort)
     (cd "$1" && find . \( -type f -o -type d \) | sort | xargs -d '\n' getfattr --absolute-names -d -m '^user')
@@ -168,7 +168,7 @@ C
 }
 
 cargo_() {
-    command -v cargo >/dev/null || { say "cargo: not here, passed over"; return 0; }
+    command -v cargo >/dev/null || { say "cargo: not installed, skipped"; return 0; }
     mkdir -p "$work/crate/src" && cd "$work/crate"
     printf '[package]\nname = "tiny"\nversion = "0.1.0"\nedition = "2021"\n[workspace]\n' > Cargo.toml
     echo 'fn main() { println!("built"); } #[test] fn adds() { assert_eq!(1 + 1, 2); }' > src/main.rs
@@ -204,7 +204,7 @@ postgres() {
     "${as[@]}" pg_checksums -D "$data" --check > /dev/null
 }
 
-# What shells and people do all day.
+# Everyday commands of a shell.
 shell() {
     mkdir "$work/shell" && cd "$work/shell"
     local i
@@ -227,7 +227,7 @@ for name in $names; do
     run="$name"
     declare -F "$run" >/dev/null || run="${name}_"
     declare -F "$run" >/dev/null || fail "no program named $name"
-    # Not as a condition: there, bash would pass over failures inside.
+    # Not as a condition: in a condition bash ignores `set -e`.
     set +e
     (set -e; "$run") > "$scratch/log" 2>&1
     status=$?

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# stress-ng: the filesystem class, each stressor alone for some seconds, verified.
+# stress-ng: stressors of the class "filesystem", each alone for some seconds, verified.
 #   stress-ng.sh DIRECTORY [SECONDS]
 source "$(dirname "$0")/setup.sh"
 workplace "${1:-}"
 seconds="${2:-3}"
 need stress-ng stress-ng
 
-# The stressors of the class "filesystem" that work on the directory under test: those that look at /proc or at
-# devices, and those that need hardware or mount something, say nothing about it.
+# The stressors of the class that use the directory under test. Left out are those that use /proc or devices, need
+# hardware, or mount something.
 stressors="access chdir chmod chown copy-file dentry dir dirdeep dirmany dnotify dup fallocate fcntl fiemap
     file-ioctl filename flock fpunch fsize fstat getdent handle hdd inode-flags inotify io iomix lease link locka
     lockf lockofd mknod open rename symlink sync-file touch utime xattr"

@@ -1,7 +1,7 @@
 /*
- * Rearranges files on a mounted pool by the functions of warpfire.h. `slicing story DIRECTORY` works in an empty
- * directory. `slicing refused FILE` runs as a user that may neither read nor write the file on standard input. Ends
- * with 0 if every check holds, else prints the one that does not.
+ * Rearranges files on a mounted pool by the functions of warpfire.h. `slicing story DIRECTORY` works in an
+ * empty directory. `slicing refused FILE` runs as a user that may neither read nor write the file on standard
+ * input. Ends with 0 if every check holds, else prints the one that does not.
  */
 #define _GNU_SOURCE
 #include <errno.h>
