@@ -1,4 +1,4 @@
-//! What the command says of pools and of itself.
+//! Output of commands that report on pools, and of the manual pages.
 
 use crate::fixture::{Fixture, bytes};
 use serde_json::Value;

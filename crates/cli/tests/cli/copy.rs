@@ -1,4 +1,4 @@
-//! Copying in, looking, and copying out again, with the real binary.
+//! Copies into a pool, listings, and copies out again, with the real binary.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -79,10 +79,10 @@ fn a_copy_inside_a_pool_keeps_what_a_copy_out_keeps() {
     assert_eq!(tree(&fixture.path("tree")), tree(&fixture.path("back")));
 }
 
-/// The list that gives user 1234 read access to a file of mode 640, as the kernel hands it out.
+/// The access control list that lets user 1234 read a file of mode 640, as the kernel returns it.
 fn list() -> Vec<u8> {
     let nobody = u32::MAX;
-    // Tag, permissions, and of a named user the number: user, user 1234, group, mask, others.
+    // Tag, permissions, and the id of a named user: user, user 1234, group, mask, others.
     let entries = [(1u16, 6u16, nobody), (2, 4, 1234), (4, 4, nobody), (16, 4, nobody), (32, 0, nobody)];
     let mut list = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, number) in entries {
@@ -100,9 +100,9 @@ fn an_archive_keeps_attributes_and_access_control_lists() {
     let set = |name: &str, attribute: &str, value: &[u8]| {
         rustix::fs::setxattr(fixture.path(name), attribute, value, rustix::fs::XattrFlags::empty())
     };
-    // A directory for temporary files that keeps no attributes has nothing to show here.
+    // Some filesystems for temporary files have no extended attributes.
     if set("tree/block", "user.colour", b"green") == Err(rustix::io::Errno::OPNOTSUPP) {
-        eprintln!("left out: the directory for temporary files keeps no extended attributes");
+        eprintln!("skipped: the directory for temporary files has no extended attributes");
         return;
     }
     set("tree/bin", "user.directory", b"").expect("set");
@@ -178,7 +178,7 @@ fn cat_prints_files_one_after_the_other() {
 }
 
 #[test]
-fn stat_tells_size_links_and_times() {
+fn stat_shows_size_links_and_times() {
     let fixture = Fixture::pool(1, 1, 0, 32);
     fixture.local("a", bytes(1, 12_345));
     fixture.run(["cp", "a", "pool:/"]).succeeded();

@@ -10,7 +10,7 @@ pub struct Fixture {
     directory: TempDir,
 }
 
-/// What a run of the binary gave.
+/// The result of a run of the binary.
 pub struct CommandResult {
     pub code: i32,
     pub stdout: String,
@@ -23,7 +23,7 @@ impl Fixture {
         Fixture { directory: tempfile::tempdir().expect("a temporary directory") }
     }
 
-    /// A pool on `devices` new image files of so many MiB.
+    /// A pool on `devices` new image files of `device_mib` MiB each.
     pub fn pool(devices: usize, data: usize, parity: usize, device_mib: usize) -> Self {
         let fixture = Fixture::empty();
         std::fs::create_dir(fixture.path("pool")).expect("a new directory");
@@ -47,7 +47,7 @@ impl Fixture {
         path
     }
 
-    /// The binary, about to be run in the directory.
+    /// The binary, ready to run in the directory.
     pub fn command<S: AsRef<std::ffi::OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_warpfire"));
         command.args(words).current_dir(self.directory.path()).env_remove("WARPFIRE_POOL");
@@ -71,13 +71,13 @@ impl From<Output> for CommandResult {
 }
 
 impl CommandResult {
-    /// The run was a success; gives what it printed.
+    /// Checks that the run succeeded, and returns its output.
     pub fn succeeded(self) -> String {
         assert_eq!(self.code, 0, "it failed: {}{}", self.stdout, self.stderr);
         self.stdout
     }
 
-    /// The run failed with this code; gives what it said.
+    /// Checks that the run failed with this code, and returns its error output.
     pub fn failed(self, code: i32) -> String {
         assert_eq!(self.code, code, "it ended with {}: {}{}", self.code, self.stdout, self.stderr);
         let said = self.stderr.clone();

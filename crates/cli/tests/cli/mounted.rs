@@ -1,4 +1,4 @@
-//! A pool behind the kernel's FUSE interface. Where that is absent these tests say that they were skipped.
+//! A pool behind the kernel's FUSE interface. Without it the tests print that they are skipped.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::fixture::{Fixture, bytes};
 
-/// Whether this machine lets us mount.
+/// Whether this process may mount.
 pub fn can_mount() -> bool {
     let there = OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
     if !there {
@@ -18,7 +18,7 @@ pub fn can_mount() -> bool {
     there
 }
 
-/// A pool that is mounted in the fixture's directory `mnt`; taken away when the test ends, however it ends.
+/// A pool that is mounted in the fixture's directory `mnt`; detached when the test ends, however it ends.
 pub struct MountedFixture(pub Fixture);
 
 impl MountedFixture {
@@ -36,7 +36,7 @@ impl MountedFixture {
 
 impl Drop for MountedFixture {
     fn drop(&mut self) {
-        // Fails when the test has unmounted it, which is as it should be.
+        // Fails if the test has unmounted it already.
         let _ = Command::new("umount").arg("-l").arg(self.0.path("mnt")).output();
     }
 }
@@ -54,7 +54,7 @@ fn a_mounted_pool_keeps_what_was_written_and_answers_for_itself() {
     assert!(pool.0.run(["status", "pool"]).succeeded().contains("mounted at"));
     pool.0.run(["umount", "mnt"]).succeeded();
     assert!(!pool.0.path("mnt/a").exists());
-    // The server has let go of the pool: it can be opened at once.
+    // The server has closed the pool, so it can be opened at once.
     pool.0.run(["cp", "pool:/a", "back"]).succeeded();
     assert_eq!(std::fs::read(pool.0.path("back")).expect("copied out"), bytes(1, 300_000));
 }
@@ -71,7 +71,7 @@ fn a_server_killed_with_9_loses_nothing_that_was_synced() {
     drop(file);
     let server = server_of(&pool.0.path("pool/0.img"));
     assert!(Command::new("kill").args(["-9", &server.to_string()]).status().expect("kill runs").success());
-    // Mounting again takes the dead mount away, once the kernel has ended the old server and its locks.
+    // A new mount replaces the dead one, once the kernel has ended the old server and its locks.
     let mounted_again = (0..50).any(|_| pool.0.run(["mount", "pool", "mnt"]).code == 0);
     assert!(mounted_again, "{}", pool.0.run(["mount", "pool", "mnt"]).stderr);
     assert_eq!(std::fs::read(pool.0.path("mnt/synced")).expect("read"), bytes(2, 100_000));

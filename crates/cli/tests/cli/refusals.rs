@@ -1,4 +1,4 @@
-//! Bad input and bad days: each ends with a sentence and a code, never with a panic or with lost data.
+//! Bad input and failures: each ends with a sentence and an exit code, never with a panic or with lost data.
 
 use std::io::{Seek, SeekFrom, Write};
 use std::process::Stdio;
@@ -88,7 +88,7 @@ fn two_processes_cannot_open_one_pool() {
     let fixture = Fixture::pool(1, 1, 0, 64);
     fixture.local("large", bytes(1, 4 << 20));
     fixture.run(["cp", "large", "pool:/"]).succeeded();
-    // The first process blocks on its output, which is longer than a pipe holds, with the pool open.
+    // The first process has the pool open and blocks on its output, which is longer than the pipe's buffer.
     let mut first = fixture.command(["cat", "pool:/large"]).stdout(Stdio::piped()).spawn().expect("it runs");
     let mut stdout = first.stdout.take().expect("piped");
     let mut begun = [0; 1];
@@ -141,13 +141,13 @@ fn names_and_paths_that_are_too_long_are_refused() {
 fn a_pool_that_is_too_small_is_refused_with_the_least_size_which_works() {
     let fixture = Fixture::empty();
     let said = fixture.run(["mkfs", "--size", "15M", "a.img"]).failed(2);
-    assert!(said.contains("a.img is too small") && said.contains("give --size 16M or more"), "{said}");
+    assert!(said.contains("a.img is too small") && said.contains("use --size 16M or more"), "{said}");
     let said = fixture.run(["mkfs", "--size", "100M", "--zone", "16M", "a.img"]).failed(2);
     assert!(said.contains("16 zones of 16 MiB take 256 MiB"), "{said}");
     fixture.local("tiny.img", vec![0; 1 << 20]);
     let said = fixture.run(["mkfs", "tiny.img"]).failed(2);
     assert!(said.contains("has 1 MiB") && said.contains("choose a larger device"), "{said}");
-    assert!(!fixture.path("a.img").exists(), "nothing is left behind");
+    assert!(!fixture.path("a.img").exists(), "mkfs removes what it made");
     for (devices, geometry) in [(1, "1+0"), (2, "1+1"), (3, "2+1"), (6, "4+2")] {
         let directory = fixture.path(geometry);
         std::fs::create_dir(&directory).expect("a directory is made");

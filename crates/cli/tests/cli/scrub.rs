@@ -1,4 +1,4 @@
-//! Scrubbing pools that have rotted.
+//! Scrubs of damaged pools.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::fixture::{Fixture, bytes};
 
-/// Image files are this large, with zones of 1 MiB. Zones 0 and 1 hold roots.
+/// Size of an image file. Its zones have 1 MiB; zones 0 and 1 have the roots.
 const IMAGE_BYTES: u64 = 32 << 20;
 const FIRST_SEGMENT_AT: u64 = 2 << 20;
 
@@ -22,7 +22,7 @@ fn filled() -> Fixture {
     fixture
 }
 
-/// Flips bits in every block behind the roots.
+/// Flips bits in every block after the roots.
 fn rot(image: &Path) {
     let file = OpenOptions::new().read(true).write(true).open(image).expect("the image is there");
     for at in (FIRST_SEGMENT_AT..IMAGE_BYTES).step_by(4096) {

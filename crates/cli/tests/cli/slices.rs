@@ -1,11 +1,11 @@
-//! Rearranging files by pointers: in a pool, and on a mounted one.
+//! Files rearranged by pointers, in a pool and on a mounted one.
 
 use serde_json::Value;
 
 use crate::fixture::{Fixture, bytes};
 use crate::mounted::{MountedFixture, can_mount};
 
-/// The verbs do the same to files that are named `PLACE/a` and `PLACE/b`; `read` gives a file's bytes.
+/// Runs all commands on the files `PLACE/a` and `PLACE/b`; `read` returns the bytes of a file.
 fn rearrange(fixture: &Fixture, place: &str, read: &dyn Fn(&str) -> Vec<u8>) {
     let at = |name: &str| format!("{place}{name}");
     let slice = |words: &[&str]| fixture.run(std::iter::once("slice").chain(words.iter().copied()));

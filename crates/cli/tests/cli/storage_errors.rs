@@ -1,4 +1,4 @@
-//! Images in bad places, and pools that run full under a mount.
+//! Images on filesystems that fail, and pools that become full under a mount.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,11 +6,11 @@ use std::process::{Child, Command, Stdio};
 
 use crate::fixture::{Fixture, bytes};
 
-/// A small filesystem of its own for images; gone when dropped.
+/// A small filesystem for images; unmounted when dropped.
 struct ImageFilesystem(PathBuf);
 
 impl ImageFilesystem {
-    /// `None` where we may not mount.
+    /// `None` where mounting is not possible.
     fn new(fixture: &Fixture, options: &str) -> Option<ImageFilesystem> {
         let directory = fixture.path("place");
         fs::create_dir(&directory).expect("a new directory");
@@ -38,7 +38,7 @@ struct ForegroundMount {
 }
 
 impl ForegroundMount {
-    /// `None` where we may not mount.
+    /// `None` where mounting is not possible.
     fn new(fixture: &Fixture, pool: &str) -> Option<ForegroundMount> {
         fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").ok()?;
         let directory = fixture.path("mnt");
@@ -75,7 +75,7 @@ fn an_image_on_a_full_filesystem_is_an_error_and_what_was_synced_stays() {
     assert!(said.to_lowercase().contains("no space"), "{said}");
     fixture.run(["cp", "place/a.img:/first", "back"]).succeeded();
     assert_eq!(fs::read(fixture.path("back")).expect("copied out"), bytes(1, 4 << 20));
-    // With room again everything goes on.
+    // With space again everything continues.
     let done =
         Command::new("mount").args(["-o", "remount,size=100M"]).arg(&place.0).status().expect("it runs");
     assert!(done.success());
@@ -91,7 +91,7 @@ fn mkfs_on_a_full_filesystem_is_refused_or_leaves_a_pool() {
     let ran = fixture.run(["mkfs", "--size", "64M", "place/a.img"]);
     assert_ne!(ran.code, 0, "a pool does not fit into 8 KiB: {}", ran.stdout);
     assert!(ran.stderr.starts_with("warpfire: ") && !ran.stderr.contains("panicked"), "{}", ran.stderr);
-    assert!(!fixture.path("place/a.img").exists(), "what was begun is taken away");
+    assert!(!fixture.path("place/a.img").exists(), "mkfs removes what it made");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn names_paths_and_offsets_beyond_the_limits_are_refused_through_a_mount() {
     let end = i64::MAX.cast_unsigned();
     file.write_all_at(b"x", end - 1).expect("it ends at the limit");
     assert_eq!(file.metadata().expect("open").len(), end);
-    // Such an offset the kernel refuses by itself.
+    // The kernel itself refuses this offset.
     assert_eq!(number(file.write_all_at(b"x", end)), Some(22), "EINVAL");
     file.sync_all().expect("durable");
 }
@@ -189,10 +189,13 @@ fn every_refusal_is_a_sentence_that_names_what_and_says_what_to_do() {
             let said = fixture.run(&words).failed(3);
             assert!(said.starts_with("warpfire: ") && said.contains(named), "{words:?}: {said}");
             assert!(said.contains("; "), "{words:?} does not say what to do: {said}");
-            assert!(!said.contains("Error") && !said.contains(" { "), "{words:?} is not for people: {said}");
+            assert!(
+                !said.contains("Error") && !said.contains(" { "),
+                "{words:?} is not in plain words: {said}"
+            );
             assert_eq!(said.lines().count(), 1, "{words:?}: {said}");
         }
-        // A check looks at what there is of a pool, and lists what is wrong with the set of devices.
+        // A check reads the devices that there are, and lists the faults of the set.
         let ran = fixture.run(["fsck", pool]);
         assert!(matches!(ran.code, 4 | 8), "fsck {pool} ends with {}", ran.code);
         assert!(

@@ -12,22 +12,22 @@ use serde_json::Value;
 use crate::fixture::{CommandResult, Fixture};
 use crate::mounted::{MountedFixture, can_mount};
 
-/// How long something that comes by itself is waited for: ten seconds.
+/// Tries of `wait_until`: ten seconds in all.
 const TRIES_MAX: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// An ordinary user, who has no processes of his own.
+/// An ordinary user without other processes.
 const NOBODY: u32 = 65534;
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let came = (0..TRIES_MAX).any(|_| {
+fn wait_until(name: &str, mut condition: impl FnMut() -> bool) {
+    let holds = (0..TRIES_MAX).any(|_| {
         thread::park_timeout(PAUSE);
-        is_so()
+        condition()
     });
-    assert!(came, "{what}");
+    assert!(holds, "{name}");
 }
 
-/// `None`, with a word, where a mount namespace cannot be made.
+/// `None`, with a message, where mount namespaces cannot be made.
 fn pool() -> Option<MountedFixture> {
     if !can_mount() {
         return None;
@@ -49,7 +49,7 @@ fn list(pool: &MountedFixture) -> Vec<Value> {
     serde_json::from_str(&list).expect("a list")
 }
 
-/// A script in a transaction, which says that it has begun by making a file and then waits for another.
+/// Starts a script in a transaction.
 fn start(pool: &MountedFixture, script: &str) -> Child {
     let mut command = pool.0.command(["tx", "run", "--in", "mnt", "--", "sh", "-c", script]);
     command.stderr(Stdio::null()).spawn().expect("the binary runs")
@@ -144,10 +144,11 @@ fn killing_tx_run_aborts() {
     assert!(!pool.0.path("mnt/file").exists());
 }
 
-/// Signals as programs have them unless someone has them ignored, as shells do for what they start in the background.
+/// Resets signals to their defaults: a shell makes its background programs ignore some.
 const DEFAULT_SIGNALS: [&str; 2] = ["env", "--default-signal=INT,QUIT,TERM,HUP,USR1,USR2"];
 
-/// Sends a signal to `tx run` alone once its program says that it has begun, and gives the code that it ends with.
+/// Sends a signal to `tx run` alone once its program has made the file `begun`, and returns the exit code of
+/// `tx run`.
 fn signalled(pool: &MountedFixture, signal: &str, script: &str) -> Option<i32> {
     let _ = fs::remove_file(pool.0.path("begun"));
     let words = ["tx", "run", "--in", "mnt", "--"].iter().chain(&DEFAULT_SIGNALS);
@@ -232,15 +233,18 @@ fn a_diff_says_in_lines_and_in_json_what_a_commit_would_change() {
         linked   /z  (another name of /grown)\n";
     assert_eq!(pool.0.run(["tx", "diff", "--in", "mnt", id]).succeeded(), lines);
     assert_eq!(pool.0.run(["tx", "diff", "--in", "mnt"]).succeeded(), lines, "it is the only one");
-    let told = pool.0.run(["tx", "diff", "--in", "mnt", id, "--json"]).succeeded();
-    let told: Vec<Value> = serde_json::from_str(&told).expect("a list");
-    let words: Vec<&str> = told.iter().map(|one| one["change"].as_str().expect("a word")).collect();
+    let changes = pool.0.run(["tx", "diff", "--in", "mnt", id, "--json"]).succeeded();
+    let changes: Vec<Value> = serde_json::from_str(&changes).expect("a list");
+    let words: Vec<&str> = changes.iter().map(|one| one["change"].as_str().expect("a word")).collect();
     assert_eq!(words, ["created", "renamed", "changed", "linked"]);
-    assert_eq!((&told[1]["from"], &told[1]["path"]), (&Value::from("/moved"), &Value::from("/d/moved")));
-    assert_eq!(told[2]["differs"], serde_json::json!(["data", "size", "mode", "modified"]));
-    assert_eq!(told[2]["data"], serde_json::json!({"bytes": 10, "ranges": 1, "first": [[100, 110]]}));
-    assert_eq!(told[2]["before"]["mode"], "0644");
-    assert_eq!(told[3]["from"], "/grown");
+    assert_eq!(
+        (&changes[1]["from"], &changes[1]["path"]),
+        (&Value::from("/moved"), &Value::from("/d/moved"))
+    );
+    assert_eq!(changes[2]["differs"], serde_json::json!(["data", "size", "mode", "modified"]));
+    assert_eq!(changes[2]["data"], serde_json::json!({"bytes": 10, "ranges": 1, "first": [[100, 110]]}));
+    assert_eq!(changes[2]["before"]["mode"], "0644");
+    assert_eq!(changes[3]["from"], "/grown");
     pool.0.run(["tx", "commit", "--in", "mnt", id]).succeeded();
     pool.0.run(["tx", "diff", "--in", "mnt", id]).failed(1);
 }
@@ -249,10 +253,10 @@ fn a_diff_says_in_lines_and_in_json_what_a_commit_would_change() {
 fn a_program_in_a_transaction_asks_what_it_has_changed() {
     let Some(pool) = pool() else { return };
     let warpfire = env!("CARGO_BIN_EXE_warpfire");
-    run(&pool, &format!("echo x > mnt/file && {warpfire} tx diff --in mnt > told; echo more >> mnt/file"))
+    run(&pool, &format!("echo x > mnt/file && {warpfire} tx diff --in mnt > changes; echo more >> mnt/file"))
         .succeeded();
-    let told = fs::read_to_string(pool.0.path("told")).expect("written");
-    assert_eq!(told, "created  /file  (file, 2 B)\n");
+    let changes = fs::read_to_string(pool.0.path("changes")).expect("written");
+    assert_eq!(changes, "created  /file  (file, 2 B)\n");
     assert_eq!(fs::read(pool.0.path("mnt/file")).expect("committed"), b"x\nmore\n");
 }
 
@@ -267,7 +271,8 @@ fn an_aborted_transaction_is_gone() {
     pool.0.run(["tx", "abort", "--in", "mnt", id]).failed(1);
 }
 
-/// The directory is a user's, with a copy of the binary that anyone can reach; `None`, with a word, unless root runs this.
+/// A directory that an ordinary user owns, with a copy of the binary that all users can run; `None`, with a
+/// message, unless root runs the tests.
 fn reachable(fixture: &Fixture, owner: u32) -> Option<()> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root");
@@ -311,8 +316,8 @@ fn an_ordinary_user_does_it_on_a_mount_of_root_and_on_his_own() {
         let done = fixture
             .shell(NOBODY, "./warpfire tx run --in mnt -- sh -c 'echo $(id -u) > mnt/file && mkdir mnt/d'");
         let look = "./warpfire tx run --in mnt -- sh -c 'rm mnt/file && ./warpfire tx diff --in mnt; exit 3'";
-        let looked = fixture.shell(NOBODY, &format!("{look} > mnt/told"));
-        let told = fixture.shell(NOBODY, "test \"$(cat mnt/told)\" = 'deleted  /file  (file, 6 B)'");
+        let looked = fixture.shell(NOBODY, &format!("{look} > mnt/changes"));
+        let changes = fixture.shell(NOBODY, "test \"$(cat mnt/changes)\" = 'deleted  /file  (file, 6 B)'");
         let mine = fixture.shell(NOBODY, "test $(cat mnt/file) = 65534 && test -O mnt/d");
         let refused = fixture.shell(NOBODY, "./warpfire tx run --in mnt -- sh -c 'rm mnt/file; exit 3'");
         let kept = fixture.shell(NOBODY, "test -e mnt/file");
@@ -325,7 +330,7 @@ fn an_ordinary_user_does_it_on_a_mount_of_root_and_on_his_own() {
             "own mount: {own}"
         );
         assert_eq!(refused.code(), Some(3));
-        assert_eq!((looked.code(), told.success()), (Some(3), true), "own mount: {own}");
+        assert_eq!((looked.code(), changes.success()), (Some(3), true), "own mount: {own}");
         if others {
             assert_eq!((not_mine.code(), not_told.code()), (Some(1), Some(1)), "it is root's");
         }

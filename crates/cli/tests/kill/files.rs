@@ -1,4 +1,4 @@
-//! The two doors that writers and verification go through.
+//! The two ways to the files of a pool: through a mount and through the library.
 
 use std::fs;
 use std::io;
@@ -133,14 +133,14 @@ pub fn home(writer: u32) -> String {
     format!("w{writer}")
 }
 
-/// Makes the directories of a writer, as far as they are missing.
+/// Makes the missing directories of a writer.
 pub fn settle(files: &dyn Files, writer: u32) -> io::Result<()> {
     DIRECTORIES
         .iter()
         .try_for_each(|directory| files.make_directory(&format!("{}/{directory}", home(writer))))
 }
 
-/// Everything that a writer has.
+/// All files of a writer.
 ///
 /// # Errors
 /// A directory or file that cannot be read, a record that is not whole.
@@ -158,7 +158,7 @@ pub fn read_tree(files: &dyn Files, writer: u32) -> Result<WriterTree, String> {
     Ok(tree)
 }
 
-/// Does one operation.
+/// Runs one operation.
 pub fn perform(files: &dyn Files, writer: u32, op: &WriterOp, length: usize) -> io::Result<()> {
     let path = |name: &str| format!("{}/{name}", home(writer));
     let bytes = |records: usize| (records * RECORD_BYTES) as u64;

@@ -1,9 +1,12 @@
-//! What is known from outside: which operations began, which were acknowledged, and so what must be there after a kill.
+//! The journal of a round: the operations that began and those that were acknowledged. From it follow the
+//! contents that must be there after a kill:
 //!
-//! 1. What was acknowledged before a sync began that was acknowledged too, by whomever, is there.
-//! 2. Each writer's files are as they were after one of its operations: all before it, none after it. Through a mount, also with the first
-//!    part of the next one if that was a write, which the kernel hands on in pieces.
-//! 3. All writers' files are of one moment: what was acknowledged before something began that is there, is there too.
+//! 1. An operation is there if it was acknowledged before the begin of an acknowledged sync, of any writer.
+//! 2. The files of each writer are in the state after one of its operations: all earlier ones are there, and
+//!    no later one. Through a mount, the first part of the next operation may be there too if that is a
+//!    write, because the kernel sends a write in pieces.
+//! 3. The files of all writers are of one moment: if an operation is there, so is every operation that was
+//!    acknowledged before it began.
 
 use std::io;
 
@@ -11,17 +14,17 @@ use crate::files::{Files, perform};
 use crate::plan::{WriterOp, WriterPlan};
 use crate::record::WriterTree;
 
-/// Something that a writer says. Operations of a writer count from 1.
+/// An event that a writer reports. Operations of a writer are numbered from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriterEvent {
-    /// It is about to begin an operation.
+    /// The operation is about to begin.
     Began { writer: u32, op: usize },
-    /// An operation came back without an error.
+    /// The operation has returned without an error: it is acknowledged.
     Done { writer: u32, op: usize },
 }
 
 impl WriterEvent {
-    /// One line for a pipe.
+    /// The event as a line for a pipe.
     pub fn line(self) -> String {
         match self {
             WriterEvent::Began { writer, op } => format!("began {writer} {op}\n"),
@@ -29,7 +32,7 @@ impl WriterEvent {
         }
     }
 
-    /// Reads such a line; `None` if it was cut short.
+    /// Parses such a line; `None` if it is truncated.
     pub fn parse(line: &str) -> Option<WriterEvent> {
         let mut words = line.strip_suffix('\n')?.split(' ');
         let (kind, writer, op) = (words.next()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?);
@@ -41,59 +44,64 @@ impl WriterEvent {
     }
 }
 
-/// Goes through a plan until an operation fails, and tells of each.
-pub fn write(files: &dyn Files, writer: u32, mut plan: WriterPlan, tell: &dyn Fn(WriterEvent)) -> io::Error {
+/// Runs a plan until an operation fails, and reports each operation.
+pub fn write(
+    files: &dyn Files,
+    writer: u32,
+    mut plan: WriterPlan,
+    report: &dyn Fn(WriterEvent),
+) -> io::Error {
     for op in 1.. {
         let next = plan.next();
         let length = match &next {
             WriterOp::Append { name, .. } => plan.tree[name].len(),
             _ => 0,
         };
-        tell(WriterEvent::Began { writer, op });
+        report(WriterEvent::Began { writer, op });
         if let Err(error) = perform(files, writer, &next, length) {
             return io::Error::new(error.kind(), format!("{next:?}: {error}"));
         }
-        tell(WriterEvent::Done { writer, op });
+        report(WriterEvent::Done { writer, op });
     }
     unreachable!("a plan has no end")
 }
 
-/// Whether a write may be there in part.
+/// Whether a write may be there partly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PartialWrites {
-    /// A write is there or not.
+    /// A write is there completely or not at all.
     Never,
-    /// The kernel may have made several of a write.
+    /// The kernel may have split a write.
     Possible,
 }
 
-/// What a round showed.
+/// Counts of a round.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct RoundTally {
     /// Operations that were acknowledged.
     pub done: usize,
-    /// Those of them that a later sync had made durable.
+    /// Acknowledged operations that a later sync has made durable.
     pub synced: usize,
     /// Syncs that were acknowledged.
     pub syncs: usize,
-    /// Acknowledged operations that no sync covered, and that are there all the same.
+    /// Acknowledged operations that are there although no sync covers them.
     pub kept: usize,
 }
 
 /// One writer's part of a round.
 struct WriterHistory {
-    /// Where the writer began.
+    /// The plan at the begin of the round.
     plan: WriterPlan,
     ops: Vec<WriterOp>,
     done: usize,
     /// The last operation that some acknowledged sync covers.
     floor: usize,
-    /// The place of each beginning, and of each acknowledgement, in the order of events.
+    /// The position of each begin and each acknowledgement in the order of events.
     began_at: Vec<usize>,
     done_at: Vec<usize>,
 }
 
-/// Holds what was found after a kill against what had been said before it.
+/// Compares the files after a kill with the events before it.
 ///
 /// # Errors
 /// A sentence for each loss.
@@ -105,7 +113,7 @@ pub fn judge(
 ) -> Result<RoundTally, Vec<String>> {
     let (parts, syncs) = replay(plans, events);
     let mut losses = Vec::new();
-    // The first and the last operation after which each writer's files were what they are now.
+    // For each writer, the first and the last operation after which its files had the contents found.
     let mut spans = Vec::new();
     for (writer, (part, found)) in parts.iter().zip(found).enumerate() {
         match part.fits(found, pieces) {
@@ -135,11 +143,12 @@ pub fn judge(
     if losses.is_empty() { Ok(tally) } else { Err(losses) }
 }
 
-/// Goes through the events; gives each writer's part and how many syncs were acknowledged.
+/// Replays the events; returns the history of each writer and the number of acknowledged syncs.
 fn replay(plans: &[WriterPlan], events: &[WriterEvent]) -> (Vec<WriterHistory>, usize) {
     let mut parts: Vec<WriterHistory> = plans.iter().map(WriterHistory::new).collect();
     let mut drawing = plans.to_vec();
-    // What each writer's latest operation covers if it is a sync: everything that had been acknowledged when it began.
+    // For each writer, the operations that its latest one covers if it is a sync: all that were acknowledged
+    // when it began.
     let mut covers: Vec<Vec<usize>> = vec![Vec::new(); parts.len()];
     let mut syncs = 0;
     for (at, event) in events.iter().enumerate() {
@@ -173,7 +182,7 @@ impl WriterHistory {
         WriterHistory { plan, ops: Vec::new(), done: 0, floor: 0, began_at: Vec::new(), done_at: Vec::new() }
     }
 
-    /// The first and the last operation, none before the floor, after which the files were these.
+    /// The first and the last operation after which the files had these contents; none before the floor.
     fn fits(&self, found: &WriterTree, pieces: PartialWrites) -> Option<(usize, usize)> {
         let mut plan = self.plan.clone();
         let mut span = None;
@@ -189,7 +198,7 @@ impl WriterHistory {
         span
     }
 
-    /// What differs from the state that the last sync covers, and what was done to those files since.
+    /// The differences from the state that the last sync covers, and the later operations.
     fn explain(&self, found: &WriterTree) -> String {
         let mut plan = self.plan.clone();
         for _ in 0..self.floor {
@@ -197,7 +206,7 @@ impl WriterHistory {
         }
         let names: std::collections::BTreeSet<&String> = plan.tree.keys().chain(found.keys()).collect();
         let mut text = format!(
-            "synced to operation {} of {} acknowledged and {} begun; no state since is what is there",
+            "synced to operation {} of {} acknowledged and {} begun; the files match no state since",
             self.floor,
             self.done,
             self.ops.len()
@@ -206,6 +215,6 @@ impl WriterHistory {
             text += &format!("\n  {name}: synced {:?}\n    found {:?}", plan.tree.get(name), found.get(name));
         }
         let since = self.ops.iter().enumerate().skip(self.floor);
-        since.fold(text, |text, (op, what)| format!("{text}\n  then {}: {what:?}", op + 1))
+        since.fold(text, |text, (index, op)| format!("{text}\n  then {}: {op:?}", index + 1))
     }
 }

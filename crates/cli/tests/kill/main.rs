@@ -1,13 +1,14 @@
-//! Kills the real thing with SIGKILL under load, again and again, and holds what is there afterwards against what had been
-//! acknowledged.
+//! Kills the real programs with SIGKILL under load, again and again, and compares the files afterwards with
+//! the operations that were acknowledged.
 //!
 //! ```text
 //!   open ─▶ read all, judge ─▶ several writers ─▶ SIGKILL at a random moment ─▶ detach ─▶ fsck ─▶ open …
 //! ```
 //!
-//! Half of the kills hit `warpfire mount` on a 4+2 pool while threads of this process write through the mount, half a process
-//! that writes through the library to a pool on one image. What the writers say is kept here, outside what is killed.
-//! SIGKILL leaves the kernel's caches alone: this shows that the state of the process can be lost, not power.
+//! Half of the kills hit `warpfire mount` on a 4+2 pool while threads of this process write through the
+//! mount. The other half hit a process that writes through the library to a pool on one image. The events of
+//! the writers are kept in this process, which is not killed. SIGKILL does not touch the kernel's caches:
+//! this tests the loss of a process, not of power.
 //!
 //! `scripts/kill-loop --kills 200` is the long run.
 
@@ -20,12 +21,12 @@ mod server;
 
 use std::process::ExitCode;
 
-/// Kills when nothing is said: an ordinary run of the tests.
+/// Kills without `--kills`: an ordinary run of the tests.
 const KILLS_DEFAULT: u64 = 10;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    // Words that are not ours are those of the test harness that this is not.
+    // Other arguments are for the standard test harness, which this program replaces.
     let value = |name: &str| words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
     let number = |name: &str| value(name).map(|text| text.parse::<u64>().expect("a number follows"));
     if words.iter().any(|word| word == "--list") {

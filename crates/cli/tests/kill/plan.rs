@@ -1,11 +1,12 @@
-//! What a writer does: operations drawn from a seed and from the files that it has, so that who knows the seed and where
-//! it began knows everything that it did.
+//! The plan of a writer: operations that are drawn from a seed and from the writer's files. The seed and the
+//! first state of the files determine all of them.
 
 use std::collections::BTreeMap;
 
 use crate::record::{RecordStamp, WriterTree, mix};
 
-/// One operation on a writer's files. Each is one commit in the library; through a mount, the kernel may make several of a write.
+/// One operation on the files of a writer. Each is one commit in the library. Through a mount, the kernel may
+/// split a write into several.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WriterOp {
     Create { name: String },
@@ -17,13 +18,13 @@ pub enum WriterOp {
     Sync { name: String },
 }
 
-/// A writer keeps about so many files: beyond, it removes more than it makes.
+/// A writer with more files than this removes more than it makes.
 const FILES: usize = 24;
 /// Names that a writer draws from, in each of its two directories.
 const NAMES: u64 = 30;
-/// A file that has so many records, 120 KiB, is not appended to.
+/// A file with this many records, 120 KiB, is not appended to.
 const RECORDS_MAX: usize = 120;
-/// Most records that one write carries: it fits in one request of the kernel.
+/// Most records of one write: they fit in one request of the kernel.
 const WRITE_RECORDS_MAX: u64 = 60;
 
 /// The operations of one writer in one round, and the files as they are after each.
@@ -32,7 +33,7 @@ pub struct WriterPlan {
     random: u64,
     round: u64,
     drawn: u64,
-    /// The file stamp of every name: an empty file has no record to say it.
+    /// The file stamp of every name. An empty file has no record to hold it.
     files: BTreeMap<String, u64>,
     pub tree: WriterTree,
 }
@@ -81,7 +82,7 @@ impl WriterPlan {
             0..20 if self.tree.len() < FILES => self.create(),
             0..20 => WriterOp::Remove { name },
             20..50 if records < RECORDS_MAX => {
-                // Most files stay small enough to ride in metadata, some do not.
+                // Most files stay small enough to be stored inline in metadata, some do not.
                 let most = if self.below(4) == 0 { WRITE_RECORDS_MAX } else { 6 };
                 let count = 1 + usize::try_from(self.below(most)).expect("small");
                 WriterOp::Append { name, count, stamp: RecordStamp { file, written } }

@@ -1,4 +1,4 @@
-//! What the files hold: records that say whose they are.
+//! The contents of the files: records that identify their writer, their file and their position.
 //!
 //! ```text
 //!   0    4 writer   which writer's file
@@ -7,12 +7,12 @@
 //!  16    8 stamp    the stamp of the operation that wrote the record
 //!  24 1000 filler   drawn from the four above
 //! ```
-//! All little-endian. A record that was torn, moved, mixed with another or cut short does not parse.
+//! All little-endian. A record that is torn, moved, mixed with another or truncated does not parse.
 
 use std::collections::BTreeMap;
 
-/// Bytes of a record. It divides a page: the kernel may hand a write through a mount on in pieces that end with pages, and then what is
-/// there of an unfinished write is whole records.
+/// Bytes of a record. It divides a page: through a mount, the kernel may split a write at page boundaries,
+/// and so an unfinished write still consists of whole records.
 pub const RECORD_BYTES: usize = 1024;
 
 /// Where a record came from: the operations that made its file and that wrote it.
@@ -57,7 +57,7 @@ pub fn records(writer: u32, index: usize, count: usize, stamp: RecordStamp) -> V
 /// The stamps of a file's records.
 ///
 /// # Errors
-/// What does not parse, and where.
+/// The first record that does not parse, and its position.
 pub fn parse(writer: u32, bytes: &[u8]) -> Result<Vec<RecordStamp>, String> {
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
     let mut stamps = Vec::new();

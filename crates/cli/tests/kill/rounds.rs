@@ -15,10 +15,10 @@ use crate::record::{WriterTree, mix};
 use crate::server::{MountProcess, warpfire};
 
 const WRITERS: u32 = 4;
-/// A kill comes after so many events at most: some seconds of writing.
+/// Most events before a kill: some seconds of writing.
 const EVENTS_MAX: u64 = 3000;
 
-/// What all rounds showed.
+/// Counts of all rounds.
 #[derive(Default)]
 pub struct RunTotal {
     kills: u64,
@@ -47,10 +47,11 @@ impl RunTotal {
     }
 }
 
-/// Kills so many times, by turns; where there is no FUSE, all through the library.
+/// Runs `kills` rounds, alternately through the mount and through the library; without FUSE, all through the
+/// library.
 ///
 /// # Errors
-/// What was lost or went wrong. The pool stays then, and the text says where.
+/// The first loss or failure. The pools are kept then, and the text has their path.
 pub fn run(seed: u64, kills: u64) -> Result<RunTotal, String> {
     let through_mount = if MountProcess::possible() {
         kills / 2
@@ -68,13 +69,13 @@ pub fn run(seed: u64, kills: u64) -> Result<RunTotal, String> {
     }
 }
 
-/// What is known before a round.
+/// The state before a round.
 struct BeforeKill {
     plans: Vec<WriterPlan>,
     events: Vec<WriterEvent>,
 }
 
-/// Reads everything, and judges it if something went before.
+/// Reads everything, and judges it if there was a round before.
 fn look(
     files: &dyn Files,
     pieces: PartialWrites,
@@ -93,7 +94,7 @@ fn plans(seed: u64, round: u64, trees: Vec<WriterTree>) -> Vec<WriterPlan> {
     (0..).zip(trees).map(|(writer, tree)| WriterPlan::new(seed, round, writer, tree)).collect()
 }
 
-/// Takes events until it is time to kill; `None` if the writers came to an end before.
+/// Receives events until it is time to kill; `None` if the writers ended earlier.
 fn until_the_moment(seed: u64, round: u64, events: &Receiver<WriterEvent>) -> Option<Vec<WriterEvent>> {
     let count = 1 + mix(seed ^ mix(round)) % EVENTS_MAX;
     (0..count).map(|_| events.recv().ok()).collect()
@@ -135,19 +136,20 @@ fn kill_mount(
     (seed, round): (u64, u64),
     plans: Vec<WriterPlan>,
 ) -> Result<BeforeKill, String> {
-    let (tell, events) = channel();
+    let (sender, events) = channel();
     let early = |error| format!("mount, round {round}: a writer failed while the server lived: {error}");
     let events = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..)
             .zip(plans.clone())
             .map(|(writer, plan)| {
-                let tell = tell.clone();
-                let tell =
-                    move |event| tell.send(event).expect("the events are kept until all writers are done");
-                scope.spawn(move || write(files, writer, plan, &tell))
+                let sender = sender.clone();
+                let report = move |event| {
+                    sender.send(event).expect("the events are received until all writers are done")
+                };
+                scope.spawn(move || write(files, writer, plan, &report))
             })
             .collect();
-        drop(tell);
+        drop(sender);
         let before_kill = until_the_moment(seed, round, &events);
         let failed = writers.iter().any(|writer| writer.is_finished());
         server.kill();
@@ -184,7 +186,7 @@ fn with_library(seed: u64, kills: u64, directory: &Path, total: &mut RunTotal) -
     Ok(())
 }
 
-/// Starts this program as a writer, kills it, and gives what it had said.
+/// Starts this program as a writer, kills it, and returns the events that it had reported.
 fn kill_library(seed: u64, round: u64, image: &Path) -> Result<Vec<WriterEvent>, String> {
     let mut process = Command::new(std::env::current_exe().map_err(|e| e.to_string())?)
         .arg("--library")
@@ -194,13 +196,13 @@ fn kill_library(seed: u64, round: u64, image: &Path) -> Result<Vec<WriterEvent>,
         .spawn()
         .map_err(|error| error.to_string())?;
     let mut stdout = BufReader::new(process.stdout.take().expect("it was started with a pipe"));
-    let (tell, events) = channel();
-    // Reads to the end, also what was said in the moment of the kill: a line that was cut short was not said.
+    let (sender, events) = channel();
+    // Reads to the end, also the last events before the kill. A truncated line is not an event.
     let reader = std::thread::spawn(move || {
         let mut line = String::new();
         while matches!(stdout.read_line(&mut line), Ok(bytes) if bytes > 0) {
             if let Some(event) = WriterEvent::parse(&line) {
-                let _ = tell.send(event);
+                let _ = sender.send(event);
             }
             line.clear();
         }
@@ -213,7 +215,8 @@ fn kill_library(seed: u64, round: u64, image: &Path) -> Result<Vec<WriterEvent>,
     Ok(before_kill.into_iter().chain(events.iter()).collect())
 }
 
-/// The program that is killed: writes through the library and says so on stdout, until a write fails.
+/// The program that is killed: it writes through the library and reports events on stdout, until a write
+/// fails.
 pub fn write_through_library(image: &Path, seed: u64, round: u64) -> ExitCode {
     let pool = Pool::options().open([image]).expect("the pool opens");
     let files = FilesOverLibrary(pool);
@@ -223,11 +226,15 @@ pub fn write_through_library(image: &Path, seed: u64, round: u64) -> ExitCode {
         for (writer, plan) in (0..).zip(plans) {
             let files = &files;
             scope.spawn(move || {
-                // One write for each line: lines of several threads do not mix, and none waits in this process.
-                let tell = |event: WriterEvent| {
-                    std::io::stdout().lock().write_all(event.line().as_bytes()).expect("someone listens");
+                // One write for each line: lines of several threads do not mix, and none is buffered in this
+                // process.
+                let report = |event: WriterEvent| {
+                    std::io::stdout()
+                        .lock()
+                        .write_all(event.line().as_bytes())
+                        .expect("the parent reads the pipe");
                 };
-                let error = write(files, writer, plan, &tell);
+                let error = write(files, writer, plan, &report);
                 eprintln!("writer {writer}: {error}");
                 std::process::exit(1);
             });

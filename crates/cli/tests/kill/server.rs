@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 /// Runs `warpfire` to its end.
 ///
 /// # Errors
-/// What it said, if it did not end with 0.
+/// Its output, if it did not end with 0.
 pub fn warpfire(words: &[&str], pool: &[PathBuf]) -> Result<String, String> {
     let output = Command::new(env!("CARGO_BIN_EXE_warpfire"))
         .args(words)
@@ -21,14 +21,14 @@ pub fn warpfire(words: &[&str], pool: &[PathBuf]) -> Result<String, String> {
     Err(format!("warpfire {words:?}: {}\n{said}{}", output.status, String::from_utf8_lossy(&output.stderr)))
 }
 
-/// `warpfire mount --foreground`, serving.
+/// A serving `warpfire mount --foreground`.
 pub struct MountProcess {
     process: Child,
     directory: PathBuf,
 }
 
 impl MountProcess {
-    /// Whether this machine lets us mount.
+    /// Whether this process may mount.
     pub fn possible() -> bool {
         let fuse = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
         let root = rustix::process::geteuid().is_root();
@@ -38,7 +38,7 @@ impl MountProcess {
     /// Mounts and waits until it serves.
     ///
     /// # Errors
-    /// It ended instead.
+    /// The server ended instead.
     pub fn start(pool: &Path, directory: &Path) -> Result<MountProcess, String> {
         let mut process = Command::new(env!("CARGO_BIN_EXE_warpfire"))
             .args(["mount", "--foreground", "--sync-interval", "1"])
@@ -60,10 +60,10 @@ impl MountProcess {
         self.process.wait().expect("a killed process ends");
     }
 
-    /// Takes the dead mount away.
+    /// Detaches the dead mount.
     ///
     /// # Errors
-    /// It could not be.
+    /// The system's error.
     pub fn detach(&self) -> Result<(), String> {
         let root = rustix::process::geteuid().is_root();
         let (program, words): (&str, &[&str]) =
@@ -74,10 +74,10 @@ impl MountProcess {
         }
     }
 
-    /// Asks it to end with SIGTERM, which unmounts.
+    /// Ends it with SIGTERM, at which it unmounts.
     ///
     /// # Errors
-    /// It did not end well.
+    /// It did not end with 0.
     pub fn terminate(&mut self) -> Result<(), String> {
         let pid = rustix::process::Pid::from_child(&self.process);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).map_err(|e| e.to_string())?;
