@@ -1,12 +1,14 @@
-//! `warpfire mount`: put a pool on a directory.
+//! `warpfire mount`: mount a pool on a directory.
+//!
+//! In the background, the *server* is a second process: the same command with `--detached`.
 //!
 //! ```text
-//!   warpfire mount ──starts──▶ the same with --detached ──opens, mounts──▶ "mounted" on stdout ──▶ serves until unmounted
-//!        └── waits for that line, or for the end and its reason ◀────────────────┘
+//!   warpfire mount ──starts──▶ server ──opens the pool, mounts──▶ "mounted" on stdout ──▶ serves
+//!        └── waits for that line, or for the end of the server ◀──────────┘
 //! ```
 
 use std::ffi::OsString;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -25,14 +27,14 @@ pub mod control;
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire mount pool /mnt                the pool on the image files in a directory
-  warpfire mount a.img,b.img ~/pool       works as an ordinary user too
+  warpfire mount pool /mnt                mount the pool on the image files in a directory
+  warpfire mount a.img,b.img ~/pool       mount as an ordinary user
   warpfire mount --foreground /dev/nvme0n1,/dev/nvme1n1 /mnt
 
-The pool is unmounted by 'warpfire umount', by umount(8), or when the server gets SIGTERM.
+Unmount the pool with 'warpfire umount' or umount(8), or send SIGTERM to the server.
 
-fsync of any file or directory, and so 'sync /mnt', makes all that was done before it durable. A 'sync' without a name
-does not reach a filesystem in user space.";
+fsync of any file or directory, and so 'sync /mnt', makes all earlier changes durable. 'sync' without a name has no
+effect: Linux does not forward it to FUSE filesystems.";
 
 /// Arguments of `warpfire mount`.
 #[derive(clap::Args, Debug)]
@@ -42,18 +44,18 @@ pub struct Args {
     #[arg(value_name = "POOL")]
     pool: OsString,
 
-    /// Where to mount it: a directory.
+    /// The directory to mount it on.
     directory: PathBuf,
 
-    /// Stay in the foreground until it is unmounted.
+    /// Stay in the foreground until the pool is unmounted.
     #[arg(long, short)]
     foreground: bool,
 
-    /// Refuse every change.
+    /// Refuse all changes.
     #[arg(long, short)]
     read_only: bool,
 
-    /// Let other users in; permissions bind them.
+    /// Admit other users, within their permissions.
     #[arg(long)]
     allow_other: bool,
 
@@ -61,40 +63,44 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     sync_interval: u64,
 
-    /// Seconds after which a transaction that nobody works in is aborted.
+    /// Seconds after which an idle transaction is aborted.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=30 * 86400))]
     tx_timeout: u64,
 
-    /// Threads that take requests [default: one for two cores].
+    /// Threads that take requests [default: one for two processors].
     #[arg(long, value_parser = parse_threads)]
     threads: Option<usize>,
 
-    /// Let idle processors halt between requests, also on a virtual machine where each request waits for their waking.
+    /// Let idle processors halt between requests. By default the server keeps them from halting on small
+    /// virtual machines, if it runs as root: requests are faster, and idle processors use power while
+    /// requests arrive.
     #[arg(long)]
     let_halt: bool,
 
-    /// Where the server writes what goes wrong while it serves, in the background [default: nowhere].
+    /// File to which the server appends its log, in the background [default: none].
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
 
-    /// What the command starts to serve in the background.
+    /// Internal: run as the server in the background.
     #[arg(long, hide = true)]
     detached: bool,
 }
 
 fn parse_threads(text: &str) -> Result<usize, String> {
     let threads = text.parse().ok().filter(|threads| (1..=THREADS_MAX).contains(threads));
-    threads.ok_or_else(|| format!("from 1 to {THREADS_MAX}"))
+    threads.ok_or_else(|| format!("use a number from 1 to {THREADS_MAX}"))
 }
 
-/// Mounts, and serves in the foreground or leaves a server behind.
+/// Mounts, and serves in the foreground or starts a server in the background.
 pub fn run(args: &Args) -> Result<(), Failure> {
     if args.foreground || args.detached { serve(args) } else { start_server() }
 }
 
-/// Starts this command again as a server of its own and waits until it serves.
+/// Starts this command again as the server, and waits until it serves.
 fn start_server() -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::new(format_args!("cannot start a server: {error}"));
+    let failed = |error: io::Error| {
+        Failure::new(format_args!("cannot start a server: {error}")).hint("try with --foreground")
+    };
     let program = std::env::current_exe().map_err(failed)?;
     let mut server = Command::new(program)
         .args(std::env::args_os().skip(1))
@@ -106,13 +112,13 @@ fn start_server() -> Result<(), Failure> {
     wait_until_ready(&mut server)
 }
 
-/// Waits until a server says that it serves. If it ends instead it has said why.
+/// Waits until a server prints that the pool is mounted. A server that ends instead has printed its error.
 pub fn wait_until_ready(server: &mut Child) -> Result<(), Failure> {
     let stdout = server.stdout.take().expect("a server is started with a pipe");
     let mut line = String::new();
     match BufReader::new(stdout).read_line(&mut line) {
         Ok(bytes) if bytes > 0 => Ok(()),
-        // It has said why, and its code is ours.
+        // The server has printed its error on the same stderr; this process ends with the same code.
         _ => {
             let code = server.wait().ok().and_then(|ended| u8::try_from(ended.code()?).ok());
             Err(code.into_iter().fold(Failure::silent(), Failure::exit_code))
@@ -122,9 +128,13 @@ pub fn wait_until_ready(server: &mut Child) -> Result<(), Failure> {
 
 fn serve(args: &Args) -> Result<(), Failure> {
     if args.detached {
+        // A session of its own, so that the end of the terminal does not end the server.
         rustix::process::setsid()
             .map_err(|error| Failure::new(format_args!("cannot leave the terminal: {error}")))?;
     }
+    // Before the pool is opened, so that the events of its recovery are in the log.
+    let log = if args.detached { Some(open_log(args.log.as_deref())?) } else { None };
+    start_logging(log.as_ref());
     let pool = pool::open(&PoolName::new(&args.pool))?;
     let stats = pool.stats();
     let options = MountOptions {
@@ -139,41 +149,53 @@ fn serve(args: &Args) -> Result<(), Failure> {
     };
     let session = warpfire_mount::mount(Arc::clone(pool.filesystem()), &args.directory, &options)
         .map_err(|error| Failure::new(format_args!("cannot mount the pool: {error}")))?;
-    answer_questions(&pool, session.mountpoint());
+    serve_status(&pool, session.mountpoint());
+    // The parent of a detached server returns at this line, so the server must not use the terminal after it.
     print(format!("mounted at {}\n", session.mountpoint().display()))?;
-    if args.detached {
-        leave_terminal(args.log.as_deref())?;
+    if let Some(log) = &log {
+        leave_terminal(log)?;
     }
-    log_to_stderr();
     session.wait().map_err(|error| Failure::new(format_args!("{}: {error}", args.directory.display())))
 }
 
-/// Tells who asks how the pool is doing, on a thread of its own that lasts as long as the process.
-fn answer_questions(pool: &Warpfire, mountpoint: &Path) {
+/// Serves the status of the pool on a thread of its own, until the process ends.
+fn serve_status(pool: &Warpfire, mountpoint: &Path) {
     let (stats, mountpoint) = (pool.clone(), mountpoint.display().to_string());
     let name = stats.stats().pool;
     let answer =
         move || control::serve(&name, || StatusReport::new(&stats.stats(), Some(mountpoint.clone())));
+    let failed = |error: io::Error| {
+        note(format_args!("'warpfire status' and 'warpfire umount' cannot reach this server: {error}"));
+    };
     let started = std::thread::Builder::new().name("warpfire-status".to_owned()).spawn(move || {
         if let Err(error) = answer() {
-            note(format_args!("'warpfire status' will not be answered: {error}"));
+            failed(error);
         }
     });
     if let Err(error) = started {
-        note(format_args!("'warpfire status' will not be answered: {error}"));
+        failed(error);
     }
 }
 
-/// Gives the terminal back: what is said from now on goes to the log.
-fn leave_terminal(log: Option<&Path>) -> Result<(), Failure> {
-    let path = log.unwrap_or(Path::new("/dev/null"));
-    let failed = |error| Failure::local(path, &error);
-    let file = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
-    rustix::stdio::dup2_stdout(&file).map_err(|error| failed(error.into()))?;
-    rustix::stdio::dup2_stderr(&file).map_err(|error| failed(error.into()))
+/// Leaves the terminal: output goes to the log from now on.
+fn leave_terminal(log: &Arc<File>) -> Result<(), Failure> {
+    let failed = |error| Failure::new(format_args!("cannot leave the terminal: {error}"));
+    rustix::stdio::dup2_stdout(log).map_err(failed)?;
+    rustix::stdio::dup2_stderr(log).map_err(failed)
 }
 
-fn log_to_stderr() {
-    let subscriber = tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).with_target(false);
-    subscriber.with_max_level(tracing::Level::INFO).init();
+fn open_log(path: Option<&Path>) -> Result<Arc<File>, Failure> {
+    let path = path.unwrap_or(Path::new("/dev/null"));
+    let file = OpenOptions::new().append(true).create(true).open(path);
+    file.map(Arc::new).map_err(|error| Failure::local(path, &error))
+}
+
+/// Writes events to the log, in the foreground to stderr.
+fn start_logging(log: Option<&Arc<File>>) {
+    let events = tracing_subscriber::fmt().with_ansi(false).with_target(false);
+    let events = events.with_max_level(tracing::Level::INFO);
+    match log {
+        Some(log) => events.with_writer(Arc::clone(log)).init(),
+        None => events.with_writer(io::stderr).init(),
+    }
 }
