@@ -1,4 +1,4 @@
-//! The one table of commands, options and examples. Help, man pages and completions are made from it.
+//! The table of commands, options and examples. Help, manual pages and completions are generated from it.
 
 use clap::{Parser, Subcommand};
 
@@ -8,47 +8,47 @@ use crate::commands::{
 };
 
 const EXAMPLES: &str = "\
-Naming files inside a pool:
-  POOL:/path       POOL is devices or image files separated by commas, or a directory of *.img files
-  :/path           the pool that the environment variable WARPFIRE_POOL names
+Names of files inside a pool:
+  POOL:/path       POOL is a list of devices or image files separated by commas, or a directory of *.img files
+  :/path           a file of the pool that the environment variable WARPFIRE_POOL names
 
 Examples:
-  warpfire mkfs --size 1G a.img                          a pool in one image file
-  warpfire mkfs --size 1G --data 4 --parity 2 p/{0..5}.img   six files, any two may be lost
-  warpfire cp -r ~/photos p:/                            copy a tree into the pool
-  warpfire mount p /mnt                                  use it like any other filesystem
-  warpfire status p                                      devices, redundancy and space
-  warpfire fsck p                                        check everything
+  warpfire mkfs --size 1G a.img                              make a pool in one image file
+  warpfire mkfs --size 1G --data 4 --parity 2 p/{0..5}.img   make one in six; any two may be lost
+  warpfire cp -r ~/photos p:/                                copy a directory into the pool
+  warpfire mount p /mnt                                      use the pool like any other filesystem
+  warpfire status p                                          show devices, redundancy and space
+  warpfire fsck p                                            check everything
 
 Exit codes:
-  0  done
-  1  something that was asked for could not be done
-  2  the command line does not say what to do
-  3  the pool could not be opened: a device is missing, foreign, damaged or in use
-  75 a transaction could not be committed, because what it read has changed
-'warpfire fsck' and 'warpfire scrub' have those of fsck(8), 'warpfire tx run' those of the program that it runs.";
+  0   success
+  1   the command failed
+  2   the command line is wrong
+  3   the pool could not be opened: a device is missing, foreign, damaged or in use
+  75  a transaction conflicts: data that it read has changed; run it again
+'warpfire fsck' and 'warpfire scrub' use the codes of fsck(8), 'warpfire tx run' those of its program.";
 
 /// A transactional filesystem for flash.
 #[derive(Parser, Debug)]
 #[command(name = "warpfire", version, about, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Cli {
-    /// Print the answer as JSON.
+    /// Print the result as JSON.
     #[arg(long, global = true)]
     pub json: bool,
 
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Make a pool on devices or image files.
     Mkfs(mkfs::Args),
     /// Mount a pool on a directory.
     Mount(mount::Args),
-    /// Unmount a pool and wait until it is closed.
+    /// Unmount a pool and wait until its server has closed it.
     Umount(umount::Args),
     /// Show devices, redundancy, space and counters of a pool.
     Status(status::Args),
@@ -60,19 +60,19 @@ pub enum Command {
     Cat(cat::Args),
     /// Remove files and directories.
     Rm(rm::Args),
-    /// Show all that is known about files.
+    /// Show the metadata of files.
     Stat(stat::Args),
     /// Make directories.
     Mkdir(mkdir::Args),
-    /// Check everything with independent code.
+    /// Check a pool with independent code; write nothing.
     Fsck(fsck::Args),
-    /// Read everything and repair what parity covers.
+    /// Read everything and repair damage from parity.
     Scrub(scrub::Args),
     /// Rearrange files by moving pointers: join, cut, paste, shuffle.
     Slice(slice::Args),
-    /// Work on a mounted pool in transactions: all of it or nothing.
+    /// Change a mounted pool in transactions: all changes or none.
     Tx(tx::Args),
-    /// Look at what is on flash: labels, segments, stripes, tables, keys, inodes.
+    /// Show the structures on flash: labels, segments, stripes, tables, keys, inodes.
     Inspect(inspect::Args),
     /// Write the manual pages to a directory.
     #[command(hide = true)]

@@ -1,7 +1,7 @@
-//! How a file inside a pool is named on the command line: `POOL:/path`.
+//! Names of files inside a pool on the command line: `POOL:/path`.
 //!
-//! `POOL` is one or more devices or image files, separated by commas. A directory stands for all `*.img` files in it. An empty `POOL`
-//! (`:/path`) is the one that the environment variable `WARPFIRE_POOL` names.
+//! `POOL` is one or more devices or image files, separated by commas. A directory stands for all `*.img`
+//! files in it. An empty `POOL` (`:/path`) is the pool that the environment variable `WARPFIRE_POOL` names.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -9,47 +9,47 @@ use std::path::{Path, PathBuf};
 
 use warpfire_terminal::Failure;
 
-/// Names the pool of locations that begin with `:/`.
+/// The environment variable that names the pool of locations beginning with `:/`.
 pub const POOL_VARIABLE: &str = "WARPFIRE_POOL";
 
-/// The devices of a pool, as they were named.
+/// The devices of a pool, as the command line names them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PoolName(OsString);
 
 /// A path inside a pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Location {
-    /// Where the pool is.
+    /// The pool.
     pub pool: PoolName,
     /// The path inside it; begins with `/`.
     pub path: PathBuf,
 }
 
-/// One side of a copy: inside a pool or outside.
+/// A path on the command line: inside a pool or local.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PathArgument {
-    /// A file of the pool.
+    /// A file inside a pool.
     Pool(Location),
-    /// A file of this machine.
+    /// A local file.
     Local(PathBuf),
 }
 
 impl PoolName {
-    /// The pool that these words name.
+    /// The pool with this name.
     #[must_use]
     pub fn new(name: impl Into<OsString>) -> Self {
         PoolName(name.into())
     }
 
-    /// The devices and image files, directories taken apart, in order.
+    /// The devices and image files in order, with the images of a directory in its place.
     ///
     /// # Errors
-    /// An empty name without `WARPFIRE_POOL`, a directory that cannot be read or that holds no image.
+    /// An empty name without `WARPFIRE_POOL`; a directory that cannot be read or has no image.
     pub fn devices(&self) -> Result<Vec<PathBuf>, Failure> {
         let name = if self.0.is_empty() {
             std::env::var_os(POOL_VARIABLE).filter(|name| !name.is_empty()).ok_or_else(|| {
                 Failure::usage("no pool is named before ':/'")
-                    .hint(format_args!("name its devices there or in {POOL_VARIABLE}"))
+                    .hint(format_args!("name its devices there, or set {POOL_VARIABLE}"))
             })?
         } else {
             self.0.clone()
@@ -78,14 +78,14 @@ fn images_in(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     }
     images.sort();
     if images.is_empty() {
-        return Err(Failure::new(format_args!("the directory {} holds no *.img file", directory.display()))
+        return Err(Failure::new(format_args!("the directory {} has no *.img file", directory.display()))
             .hint("name the devices of the pool, separated by commas"));
     }
     Ok(images)
 }
 
 impl PathArgument {
-    /// What an argument names: inside a pool when it contains `:/`.
+    /// Parses an argument: it is inside a pool if it contains `:/`.
     #[must_use]
     pub fn parse(argument: &OsStr) -> PathArgument {
         let bytes = argument.as_bytes();
@@ -111,7 +111,7 @@ impl Location {
         match PathArgument::parse(argument) {
             PathArgument::Pool(location) => Ok(location),
             PathArgument::Local(path) => {
-                Err(Failure::usage(format_args!("'{}' does not name a file inside a pool", path.display()))
+                Err(Failure::usage(format_args!("'{}' is not the name of a file in a pool", path.display()))
                     .hint(format_args!("write '{}:/path'", path.display())))
             }
         }

@@ -1,4 +1,4 @@
-//! `warpfire`: make a pool, mount it, copy in and out, look inside.
+//! `warpfire`: makes, mounts, checks and inspects pools, and copies files into and out of them.
 
 #![forbid(unsafe_code)]
 

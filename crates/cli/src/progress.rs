@@ -1,10 +1,10 @@
-//! Progress of long work: a line on stderr while it runs, only on a terminal.
+//! Progress of long work: a line on stderr while the work runs, if stderr is a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warpfire_env::{Clock, SystemClock};
 use warpfire_terminal::{Size, duration, grouped, per_second};
 
-/// Files and bytes that have been dealt with so far, and since when.
+/// A progress line: files and bytes done so far, and the start of the work.
 pub struct Progress {
     bar: ProgressBar,
     verb: &'static str,
@@ -13,22 +13,22 @@ pub struct Progress {
     bytes: u64,
 }
 
-/// What a finished piece of work amounted to.
+/// Totals of a finished copy.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct CopySummary {
-    /// Files, directories and links dealt with.
+    /// Files, directories and links.
     pub files: u64,
     /// Bytes of file contents.
     pub bytes: u64,
-    /// From the first file to the sync at the end, in nanoseconds.
+    /// Time from the first file to the final sync, in nanoseconds.
     pub nanos: u64,
 }
 
-/// The line is drawn again once in so many files.
+/// Files between two updates of the line.
 const FILES_PER_DRAW: u64 = 64;
 
 impl Progress {
-    /// Starts the clock. `verb` is what was done to the files when it is over: `copied`.
+    /// Starts the clock. `verb` is the past tense for the summary: `copied`.
     #[must_use]
     pub fn start(verb: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
@@ -36,7 +36,7 @@ impl Progress {
         Progress { bar, verb, started_nanos: SystemClock.monotonic_nanos(), files: 0, bytes: 0 }
     }
 
-    /// Counts one file of so many bytes.
+    /// Counts one file of `bytes` bytes.
     pub fn file(&mut self, bytes: u64) {
         self.files += 1;
         self.bytes += bytes;
@@ -51,7 +51,7 @@ impl Progress {
         CopySummary { files: self.files, bytes: self.bytes, nanos }
     }
 
-    /// Takes the line away and says what it came to.
+    /// Removes the line and returns the totals.
     #[must_use]
     pub fn finish(self) -> CopySummary {
         self.bar.finish_and_clear();

@@ -21,7 +21,7 @@ pub struct Args {
     locations: Vec<OsString>,
 }
 
-/// A file is read and printed in pieces of this size.
+/// A file is read and printed in pieces of this size, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Prints each file.

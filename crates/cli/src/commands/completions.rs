@@ -9,7 +9,7 @@ use crate::args::Cli;
 /// Arguments of `warpfire completions`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The shell to make it for.
+    /// The shell.
     shell: Shell,
 }
 

@@ -1,4 +1,4 @@
-//! `warpfire fsck`: read everything with independent code and say what does not hold. Nothing is written.
+//! `warpfire fsck`: read everything with independent code and report every inconsistency. Nothing is written.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -13,16 +13,16 @@ use crate::location::PoolName;
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire fsck pool                 every stripe, table, name and count
-  warpfire fsck --no-data a.img      all but the bytes of files
+  warpfire fsck pool                 check every stripe, table, name and count
+  warpfire fsck --no-data a.img      check all except the contents of files
   warpfire fsck --memory 1G --json /dev/nvme0n1,/dev/nvme1n1
 
-The pool must not be mounted. No crash makes a check necessary.
+The pool must not be mounted. A check is not needed after a crash.
 
 Exit codes, as fsck(8):
-  0  nothing is wrong
-  4  something is: damage within parity (repairable) or beyond it (errors)
-  8  the pool could not be checked at all";
+  0  the pool is clean
+  4  there is damage: within parity (repairable) or beyond it (errors)
+  8  the pool could not be checked";
 
 /// Arguments of `warpfire fsck`.
 #[derive(clap::Args, Debug)]
@@ -32,19 +32,19 @@ pub struct Args {
     #[arg(value_name = "POOL", default_value = "")]
     pool: OsString,
 
-    /// Do not read the bytes of files, only what refers to them.
+    /// Do not read the contents of files, only the metadata that refers to them.
     #[arg(long)]
     no_data: bool,
 
-    /// Memory for facts about names and inodes; what does not fit makes further passes.
+    /// Memory for names and inodes. With less memory the check makes more passes.
     #[arg(long, value_name = "SIZE", default_value = "512M")]
     memory: Size,
 }
 
-/// What fsck(8) calls an operational error.
+/// An operational error of fsck(8).
 const EXIT_UNCHECKED: u8 = 8;
 
-/// Checks.
+/// Checks the pool.
 pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
     let unchecked = |failure: Failure| failure.exit_code(EXIT_UNCHECKED);
     let devices = devices(&PoolName::new(&args.pool)).map_err(unchecked)?;
@@ -69,7 +69,7 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
     let named = if args.pool.is_empty() { "the pool".into() } else { args.pool.to_string_lossy() };
     let report = check(&devices, &options).map_err(|error| {
         let failure = Failure::new(format_args!("cannot check {named}: {error}"));
-        unchecked(failure.hint("'warpfire status' tells which devices make a pool"))
+        unchecked(failure.hint("'warpfire status' shows the devices of the pool"))
     });
     bar.finish_and_clear();
     let report = report?;
@@ -80,10 +80,10 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
     }
     if report.errors > 0 {
         note(
-            "data is lost or contradicts itself; bring back missing devices, or restore what is named above",
+            "data is lost or inconsistent; reconnect missing devices, or restore the files named above from a backup",
         );
     } else if report.repairable > 0 {
-        note("all data is readable; mount the pool, and what is read is rebuilt and moved to safety");
+        note("all data is readable; reconnect missing devices, then repair the damage with 'warpfire scrub'");
     }
     Ok(ExitCode::from(report.exit_code()))
 }

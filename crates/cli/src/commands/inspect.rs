@@ -1,4 +1,4 @@
-//! `warpfire inspect`: look at what is on flash, through the independent reader. Nothing is written.
+//! `warpfire inspect`: show the structures on flash, through the independent reader. Nothing is written.
 
 use std::ffi::{OsStr, OsString};
 
@@ -11,11 +11,11 @@ use crate::location::{Location, PoolName};
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire inspect label pool            what the roots on the devices say
+  warpfire inspect label pool            the roots on the devices
   warpfire inspect segments pool         all live segments
   warpfire inspect stripe pool 17 0      the first stripe of segment 17, on each column
   warpfire inspect tables pool           the tables of the metadata engine
-  warpfire inspect inode pool:/photos    everything that is kept of one file
+  warpfire inspect inode pool:/photos    all records of one file
 
 The pool must not be mounted.";
 
@@ -27,55 +27,55 @@ pub struct Args {
     target: InspectTarget,
 }
 
-/// Every variant begins with the pool: devices or image files separated by commas, or a directory of *.img files.
+/// The structures. Every variant begins with the pool.
 #[derive(Subcommand, Debug)]
 enum InspectTarget {
-    /// What the roots on the devices say.
+    /// Show the roots on the devices.
     Label {
         /// Devices or image files separated by commas, or a directory of *.img files.
         pool: OsString,
     },
-    /// All live segments.
+    /// List all live segments.
     Segments {
         /// Devices or image files separated by commas, or a directory of *.img files.
         pool: OsString,
     },
-    /// One segment with its stripes.
+    /// Show one segment with its stripes.
     Segment {
         /// Devices or image files separated by commas, or a directory of *.img files.
         pool: OsString,
         /// The segment's number.
         segment: u64,
     },
-    /// One stripe, on each column.
+    /// Show one stripe, on each column.
     Stripe {
         /// Devices or image files separated by commas, or a directory of *.img files.
         pool: OsString,
         /// The segment's number.
         segment: u64,
-        /// The stripe's place in the segment, from 0.
+        /// The stripe's position in the segment, from 0.
         stripe: u32,
     },
-    /// The tables of the metadata engine.
+    /// List the tables of the metadata engine.
     Tables {
         /// Devices or image files separated by commas, or a directory of *.img files.
         pool: OsString,
     },
-    /// One table with what is in it.
+    /// Show one table with its contents.
     Table {
         /// Devices or image files separated by commas, or a directory of *.img files.
         pool: OsString,
         /// The table's number.
         table: u64,
     },
-    /// All versions of one key.
+    /// Show all versions of one key.
     Key {
         /// Devices or image files separated by commas, or a directory of *.img files.
         pool: OsString,
         /// The key, in hexadecimal.
         key: String,
     },
-    /// Everything that is kept of one file.
+    /// Show all records of one file.
     Inode {
         /// The file, by path.
         #[arg(value_name = "POOL:/path")]
@@ -83,7 +83,7 @@ enum InspectTarget {
     },
 }
 
-/// Shows what was asked for.
+/// Prints the structure.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let open = |pool: &OsStr| devices(&PoolName::new(pool));
     let dump = match &args.target {
@@ -111,7 +111,8 @@ fn failed(error: CheckError) -> Failure {
     }
 }
 
-/// The inode number of a file. The pool is opened for it, and closed again.
+/// The inode number of a file. Opens the pool, and closes it again before the independent reader opens the
+/// devices.
 fn number_of(location: &Location) -> Result<u64, Failure> {
     let fs = pool::open(&location.pool)?;
     let metadata =
@@ -121,7 +122,10 @@ fn number_of(location: &Location) -> Result<u64, Failure> {
 }
 
 fn bytes_of(hexadecimal: &str) -> Result<Vec<u8>, Failure> {
-    let wrong = || Failure::usage(format_args!("'{hexadecimal}' is not bytes in hexadecimal"));
+    let wrong = || {
+        Failure::usage(format_args!("the key '{hexadecimal}' is not hexadecimal"))
+            .hint("write two digits for each byte")
+    };
     let digits = hexadecimal.chars().map(|digit| digit.to_digit(16));
     let digits = digits.collect::<Option<Vec<u32>>>().ok_or_else(wrong)?;
     let (pairs, []) = digits.as_chunks::<2>() else { return Err(wrong()) };

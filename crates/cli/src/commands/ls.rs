@@ -1,4 +1,4 @@
-//! `warpfire ls`: list directories, in the order that they have: that of the bytes of names.
+//! `warpfire ls`: list directories, in the order of the bytes of the names.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -24,12 +24,12 @@ pub struct Args {
     #[arg(value_name = "POOL:/path")]
     location: OsString,
 
-    /// One line for each file: mode, links, owner, group, size, time of change (UTC), name.
+    /// Print mode, links, owner, group, size, modification time (UTC) and name.
     #[arg(long, short)]
     long: bool,
 }
 
-/// Lines that are printed at once.
+/// Lines that are collected before they are printed.
 const LINES_AT_ONCE: usize = 1000;
 
 /// Lists the directory, or the file itself.
@@ -52,7 +52,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     list.finish()
 }
 
-/// What is listed so far and not printed yet. JSON is one document, so it is kept to the end.
+/// Entries that are listed and not yet printed. JSON is one document, so all of it is printed at the end.
 struct DirectoryListing<'a> {
     fs: &'a Warpfire,
     long: bool,

@@ -10,11 +10,11 @@ use crate::args::Cli;
 /// Arguments of `warpfire man`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The directory to write `warpfire.1`, `warpfire-mkfs.1` … to.
+    /// The directory for `warpfire.1`, `warpfire-mkfs.1` and so on; it is made if it does not exist.
     directory: PathBuf,
 }
 
-/// Writes one page for the program and one for each command.
+/// Writes a page for the program and a page for each command.
 pub fn run(args: &Args) -> Result<(), Failure> {
     std::fs::create_dir_all(&args.directory).map_err(|error| Failure::local(&args.directory, &error))?;
     clap_mangen::generate_to(Cli::command(), &args.directory)

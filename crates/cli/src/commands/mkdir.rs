@@ -20,7 +20,7 @@ pub struct Args {
     #[arg(required = true, value_name = "POOL:/path")]
     locations: Vec<OsString>,
 
-    /// Make the directories above them too, and be content with directories that are there.
+    /// Make missing parent directories too; do not fail if a directory exists.
     #[arg(long, short)]
     parents: bool,
 }

@@ -12,39 +12,41 @@ use warpfire_terminal::{Failure, Size, note, print, print_json};
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire mkfs a.img                                       one image file, no redundancy
+  warpfire mkfs a.img                                       one image file without redundancy
   warpfire mkfs --size 1G --data 4 --parity 2 p/{0..5}.img  six image files; any two may be lost
-  warpfire mkfs --prefill --size 64G fast.img               one image file that has all of its space from the start
-  warpfire mkfs --yes /dev/nvme0n1 /dev/nvme1n1             two drives, each a copy of the other";
+  warpfire mkfs --prefill --size 64G fast.img               one image file with all its space allocated
+  warpfire mkfs --yes /dev/nvme0n1 /dev/nvme1n1             two drives with the same contents";
 
-/// Widest default: more devices than this are used in turn.
+/// Most data devices of a stripe by default. With more devices, each stripe uses some of them.
 const DATA_DEFAULT_MAX: usize = 16;
 
-/// Image files are this large unless the directory has less than twice that free.
+/// Size of a new image file, unless its directory has less than twice that free.
 const IMAGE_BYTES_DEFAULT: u64 = 8 << 30;
 
 /// Arguments of `warpfire mkfs`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Devices or image files. An image file that does not exist is made.
+    /// Devices or image files; an image file that does not exist is made.
     #[arg(required = true, value_name = "DEVICE")]
     devices: Vec<PathBuf>,
 
-    /// Devices of a stripe that hold data [default: all that hold no parity, at most 16].
+    /// Data devices of a stripe [default: the devices without parity, at most 16].
     #[arg(long, value_name = "K")]
     data: Option<u16>,
 
-    /// Devices of a stripe that hold parity: as many may be lost [default: 0 of 1 device, 1 of 2 to 4, 2 of more].
+    /// Parity devices of a stripe: as many devices may be lost [default: 0 for 1 device, 1 for 2 to 4, 2 for
+    /// more].
     #[arg(long, value_name = "M")]
     parity: Option<u8>,
 
-    /// Size of image files that are made, such as 512M or 1.5G, at least 16 zones [default: 8G, at most half of what is free].
+    /// Size of new image files, such as 512M or 1.5G, at least 16 zones [default: 8G, at most half of the
+    /// free space].
     #[arg(long)]
     size: Option<Size>,
 
-    /// Write image files that are made once, so that later writes need no space from the filesystem below: slow now,
-    /// faster later.
+    /// Allocate all space of new image files by writing them once. mkfs takes longer; later writes are faster
+    /// and cannot fail because the filesystem below is full.
     #[arg(long)]
     prefill: bool,
 
@@ -52,16 +54,16 @@ pub struct Args {
     #[arg(long, value_name = "SIZE")]
     zone: Option<Size>,
 
-    /// Overwrite what is there: a pool, another filesystem, data of any kind.
+    /// Overwrite existing data: a pool, another filesystem, anything else.
     #[arg(long)]
     force: bool,
 
-    /// Do not ask before writing to a block device or over data.
+    /// Do not ask for confirmation before writing to a block device or over data.
     #[arg(long, short)]
     yes: bool,
 }
 
-/// What is going to be made.
+/// The pool to make.
 #[derive(Debug, Serialize)]
 struct PoolPlan {
     devices: Vec<DevicePlan>,
@@ -98,7 +100,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let made = filled.and_then(|()| options.create(&args.devices).map_err(|error| Failure::pool(&error)));
     if made.is_err() {
         for device in plan.new_files() {
-            // Why there is no pool is what the user has to hear.
+            // An error here is ignored: the user gets the error that came first.
             let _ = std::fs::remove_file(&device.path);
         }
     }
@@ -108,7 +110,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     if json {
         print_json(&plan)
     } else {
-        print(format!("made: {} for files\n", Size(space.free_bytes - space.reserve_bytes)))
+        print(format!("pool made: {} free for files\n", Size(space.free_bytes - space.reserve_bytes)))
     }
 }
 
@@ -122,7 +124,7 @@ fn plan(args: &Args) -> Result<PoolPlan, Failure> {
     Ok(plan)
 }
 
-/// Data and parity devices of a stripe over so many devices.
+/// Data and parity devices of a stripe: the options, with defaults for those that are missing.
 fn geometry(devices: usize, data: Option<u16>, parity: Option<u8>) -> Result<(u16, u8), Failure> {
     let parity = parity.unwrap_or(match (devices, data) {
         (1, _) => 0,
@@ -149,7 +151,7 @@ fn geometry(devices: usize, data: Option<u16>, parity: Option<u8>) -> Result<(u1
     }
     if columns > devices {
         return Err(Failure::usage(format_args!(
-            "{data} data and {parity} parity devices need {columns} devices, but {devices} {} named",
+            "{data} data and {parity} parity devices are {columns} devices, but only {devices} {} named",
             if devices == 1 { "is" } else { "are" }
         ))
         .hint("name more devices, or lower --data or --parity"));
@@ -172,8 +174,8 @@ fn device_plan(path: &Path, args: &Args, new_files: usize) -> Result<DevicePlan,
         content => Some(content.to_string()),
     };
     if let (Some(content), false) = (&overwrites, args.force) {
-        return Err(Failure::new(format_args!("{} holds {content}", path.display()))
-            .hint("choose another device, or overwrite it with --force"));
+        return Err(Failure::new(format_args!("{} contains {content}", path.display()))
+            .hint("name another device, or overwrite this one with --force"));
     }
     let file_type = std::fs::metadata(path).map_err(|error| Failure::local(path, &error))?.file_type();
     let is_block_device = file_type.is_block_device();
@@ -189,7 +191,7 @@ fn default_image_bytes(path: &Path, new_files: usize) -> Result<u64, Failure> {
     Ok(IMAGE_BYTES_DEFAULT.min(share) & !((1 << 20) - 1))
 }
 
-/// Writes the new image files once.
+/// Writes the new image files once, so that their space is allocated.
 fn prefill(plan: &PoolPlan) -> Result<(), Failure> {
     for device in plan.new_files() {
         prefilled(&device.path, device.size_bytes).map_err(|error| Failure::local(&device.path, &error))?;
@@ -199,9 +201,10 @@ fn prefill(plan: &PoolPlan) -> Result<(), Failure> {
 
 fn confirm() -> Result<(), Failure> {
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage("this overwrites data and there is nobody to ask").hint("say --yes"));
+        return Err(Failure::usage("mkfs would overwrite data and cannot ask without a terminal")
+            .hint("confirm with --yes"));
     }
-    note("this overwrites everything on these devices; go on? [y/N]");
+    note("this overwrites everything on these devices; continue? [y/N]");
     let mut answer = String::new();
     let read = std::io::stderr().flush().and_then(|()| std::io::stdin().read_line(&mut answer));
     match (read, answer.trim()) {
@@ -218,12 +221,12 @@ impl PoolPlan {
         };
         let least = Size(least_bytes);
         let hint = match (device.is_new, zone) {
-            (true, _) => format!("give --size {}M or more", least_bytes.div_ceil(1 << 20)),
+            (true, _) => format!("use --size {}M or more", least_bytes.div_ceil(1 << 20)),
             (false, None) => "choose a larger device".to_owned(),
             (false, Some(_)) => "choose a larger device, or a smaller --zone".to_owned(),
         };
         Err(Failure::usage(format_args!(
-            "{} is too small for a pool: it has {}, and {ZONES_MIN} zones of {} take {least}",
+            "{} is too small for a pool: it has {}, but {ZONES_MIN} zones of {} take {least}",
             device.path.display(),
             Size(device.size_bytes),
             Size(least_bytes / ZONES_MIN),
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_uses_all_devices_and_loses_none_of_them_easily() {
+    fn the_default_geometry_uses_all_devices_and_survives_losses() {
         assert_eq!(chosen(1, None, None), (1, 0));
         assert_eq!(chosen(2, None, None), (1, 1));
         assert_eq!(chosen(4, None, None), (3, 1));
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn given_numbers_are_used_and_the_rest_follows() {
+    fn options_are_used_and_missing_ones_follow_from_them() {
         assert_eq!(chosen(6, Some(5), None), (5, 1));
         assert_eq!(chosen(6, None, Some(3)), (3, 3));
         assert_eq!(chosen(6, Some(2), Some(1)), (2, 1));

@@ -1,4 +1,4 @@
-//! One file for each command: its arguments and what it does.
+//! The commands: one module for each, with its arguments and its function `run`.
 
 use std::process::ExitCode;
 
@@ -26,7 +26,7 @@ pub mod umount;
 
 mod pool;
 
-/// Does what the command line asks.
+/// Runs the command.
 pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let json = cli.json;
     match cli.command {

@@ -1,4 +1,4 @@
-//! Opening the pool that a command works on.
+//! Opening of the pool that a command uses.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,26 +9,26 @@ use warpfire_terminal::{Failure, note};
 
 use crate::location::PoolName;
 
-/// Opens a pool for one command and says on stderr if it is not whole.
+/// Opens a pool for one command. If the pool is degraded, prints a note on stderr.
 pub fn open(name: &PoolName) -> Result<Warpfire, Failure> {
     let pool = open_quietly(name)?;
     warn_if_degraded(&pool);
     Ok(pool)
 }
 
-/// Opens a pool for a command that shows its devices anyway.
+/// Opens a pool for a command that shows its devices itself.
 pub fn open_quietly(name: &PoolName) -> Result<Warpfire, Failure> {
     Pool::options().open(name.devices()?).map_err(|error| Failure::pool(&error))
 }
 
-/// Says on stderr which devices are missing or have failed.
+/// Prints on stderr which devices are missing or have failed.
 fn warn_if_degraded(pool: &Warpfire) {
     let stats = pool.stats();
     let lost: Vec<String> =
         stats.devices.iter().filter(|device| !device.is_present()).map(ToString::to_string).collect();
     if !lost.is_empty() {
         note(format_args!(
-            "the pool is degraded: {} of its {} devices missing ({}); all data can be read",
+            "the pool is degraded: {} of its {} devices are not available ({}); all data can still be read",
             lost.len(),
             stats.devices.len(),
             lost.join(", ")

@@ -21,11 +21,11 @@ pub struct Args {
     #[arg(required = true, value_name = "POOL:/path")]
     locations: Vec<OsString>,
 
-    /// Remove directories with all that is in them.
+    /// Remove directories and their contents.
     #[arg(long, short)]
     recursive: bool,
 
-    /// Be content with files that are not there.
+    /// Do not fail if a file does not exist.
     #[arg(long, short)]
     force: bool,
 }
@@ -49,8 +49,8 @@ fn remove(fs: &Warpfire, Location { path, .. }: &Location, args: &Args) -> Resul
         Ok(metadata) if !metadata.is_dir() => fs.remove_file(path),
         Ok(_) if args.recursive => fs.remove_dir_all(path),
         Ok(_) => {
-            return Err(Failure::new(format_args!("{}: is a directory", path.display()))
-                .hint("remove it and all that is in it with -r"));
+            return Err(Failure::new(format_args!("{} is a directory", path.display()))
+                .hint("remove it and its contents with -r"));
         }
         Err(error) => Err(error),
     };

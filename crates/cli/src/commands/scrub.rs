@@ -1,4 +1,4 @@
-//! `warpfire scrub`: read everything and repair what parity covers.
+//! `warpfire scrub`: read everything and repair damage from parity.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -14,34 +14,36 @@ use crate::location::PoolName;
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire scrub pool                the pool on the image files in a directory
+  warpfire scrub pool                scrub the pool on the image files in a directory
   warpfire scrub /dev/nvme0n1,/dev/nvme1n1
   warpfire scrub --json a.img,b.img
 
-Everything that is kept is read, parity too. What does not verify is rebuilt and written elsewhere. Do it now and then, so that damage is
-found while there is parity left to repair it. The pool must not be mounted.
+A scrub reads all data, metadata and parity. It rebuilds every block with a wrong checksum and writes it elsewhere.
+Scrub regularly, to find damage while there is parity left to repair it. The pool must not be mounted.
 
 Exit codes, as fsck(8):
-  0  nothing is wrong
-  1  something was, and has been repaired
-  4  something still is: more is lost than parity covers, there is no room for repairs, or a device is missing
+  0  nothing is damaged
+  1  damage was found, and all of it is repaired
+  4  damage is left: it exceeds parity, there is no space for repairs, or a device is missing
   8  the pool could not be scrubbed";
 
 /// Arguments of `warpfire scrub`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Devices or image files separated by commas, or a directory of *.img files [default: what WARPFIRE_POOL names].
+    /// Devices or image files separated by commas, or a directory of *.img files [default: $WARPFIRE_POOL].
     #[arg(value_name = "POOL", default_value = "")]
     pool: OsString,
 }
 
-/// What fsck(8) calls errors corrected, errors left, and an operational error.
+/// fsck(8): errors corrected.
 const EXIT_REPAIRED: u8 = 1;
+/// fsck(8): errors left.
 const EXIT_LEFT: u8 = 4;
+/// fsck(8): operational error.
 const EXIT_UNSCRUBBED: u8 = 8;
 
-/// What is printed.
+/// The result of a scrub.
 #[derive(Debug, Serialize)]
 struct ScrubOutput {
     segments: u64,
@@ -53,7 +55,7 @@ struct ScrubOutput {
     lost_devices: usize,
 }
 
-/// Scrubs.
+/// Scrubs the pool.
 pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
     let answer = scrub(args).map_err(|failure| failure.exit_code(EXIT_UNSCRUBBED))?;
     if json {
@@ -62,10 +64,10 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
         print(answer.in_words())?;
     }
     if answer.unrepaired_segments > 0 {
-        note("'warpfire fsck' names what is lost; where parity covers it, make room and scrub again");
+        note("some damage is not repaired: free some space and scrub again; 'warpfire fsck' lists lost data");
     }
     if answer.lost_devices > 0 {
-        note("bring back the missing devices and scrub again: until then what they hold has less parity");
+        note("devices are missing: reconnect them and scrub again; until then their data has less parity");
     }
     Ok(ExitCode::from(answer.exit_code()))
 }
@@ -135,8 +137,8 @@ impl ScrubOutput {
         };
         let away = match self.lost_devices {
             0 => String::new(),
-            1 => "; one device MISSING, nothing read of it".to_owned(),
-            away => format!("; {away} devices MISSING, nothing read of them"),
+            1 => "; one device MISSING, not read".to_owned(),
+            away => format!("; {away} devices MISSING, not read"),
         };
         format!("{read}\n{found}{away}\n")
     }

@@ -1,4 +1,4 @@
-//! `warpfire stat`: all that is known about files.
+//! `warpfire stat`: the metadata of files.
 
 use std::ffi::OsString;
 
@@ -18,7 +18,7 @@ Examples:
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The files to look at; symbolic links are not followed.
+    /// The files; symbolic links are not followed.
     #[arg(required = true, value_name = "POOL:/path")]
     locations: Vec<OsString>,
 }
@@ -62,13 +62,13 @@ fn in_words(entry: &FileInfo) -> String {
         entry.uid,
         entry.gid,
     );
-    for (what, when) in [
+    for (label, moment) in [
         ("accessed", &entry.accessed),
         ("modified", &entry.modified),
         ("changed", &entry.changed),
         ("created", &entry.created),
     ] {
-        text += &format!("  {what:<9} {when}\n");
+        text += &format!("  {label:<9} {moment}\n");
     }
     text
 }

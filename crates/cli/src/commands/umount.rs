@@ -1,4 +1,5 @@
-//! `warpfire umount`: unmount a pool and wait until its server has closed it.
+//! `warpfire umount`: unmount a pool, and wait until its server has written the last changes and closed the
+//! pool.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,30 +14,34 @@ const EXAMPLES: &str = "\
 Examples:
   warpfire umount /mnt";
 
-/// How long the server may take to write what is left and close the pool.
+/// Longest wait for the server to write the last changes and close the pool.
 const CLOSE_SECONDS_MAX: i64 = 300;
 
 /// Arguments of `warpfire umount`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Where the pool is mounted.
+    /// The directory that the pool is mounted on.
     directory: PathBuf,
 }
 
-/// Unmounts.
+/// Unmounts the pool.
 pub fn run(args: &Args) -> Result<(), Failure> {
     unmount(&args.directory)
 }
 
-/// Unmounts the pool at a directory; on return it is closed and can be opened again.
+/// Unmounts the pool on a directory. On return the pool is closed and can be opened again.
 pub fn unmount(directory: &Path) -> Result<(), Failure> {
-    let pool = pool_mounted_at(directory)
-        .ok_or_else(|| Failure::new(format_args!("no pool is mounted at {}", directory.display())))?;
+    let pool = pool_mounted_at(directory).ok_or_else(|| {
+        Failure::new(format_args!("no pool is mounted at {}", directory.display()))
+            .hint("name the directory that the pool is mounted on")
+    })?;
+    // Connected before the unmount: the server may end at once, and then there is nothing to wait for.
     let server = ServerConnection::find(&pool).and_then(|server| server.watch());
     if rustix::process::geteuid().is_root() {
         rustix::mount::unmount(directory, UnmountFlags::empty()).map_err(|error| {
-            Failure::local(directory, &error.into()).hint("close the files that are open there")
+            Failure::local(directory, &error.into())
+                .hint("close the files that are open in it, then try again")
         })?;
     } else {
         let output = Command::new("fusermount3").arg("-u").arg(directory).output().map_err(|error| {
@@ -44,7 +49,7 @@ pub fn unmount(directory: &Path) -> Result<(), Failure> {
         })?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
-            return Err(Failure::new(said.trim()).hint("close the files that are open there"));
+            return Err(Failure::new(said.trim()).hint("close the files that are open in it, then try again"));
         }
     }
     let Some(server) = server else { return Ok(()) };
@@ -52,7 +57,8 @@ pub fn unmount(directory: &Path) -> Result<(), Failure> {
     match poll(&mut [PollFd::new(&server, PollFlags::IN)], Some(&patience)) {
         Ok(ended) if ended > 0 => Ok(()),
         _ => {
-            Err(Failure::new(format_args!("{} is unmounted, but its server still runs", directory.display())))
+            Err(Failure::new(format_args!("{} is unmounted, but its server still runs", directory.display()))
+                .hint("wait until the server has written the last changes and ends"))
         }
     }
 }

@@ -7,10 +7,10 @@ use warpfire::{FileType, Metadata};
 
 use super::time::exact_moment;
 
-/// All that is known about a file, as JSON.
+/// The metadata of a file, as JSON.
 #[derive(Debug, Serialize)]
 pub struct FileInfo {
-    /// The name or path it was asked by.
+    /// Its name in a listing, or its path on the command line.
     pub name: String,
     /// `file`, `directory`, `symlink`, `fifo`, `socket`, `block device` or `character device`.
     #[serde(rename = "type")]
@@ -34,7 +34,7 @@ pub struct FileInfo {
 }
 
 impl FileInfo {
-    /// What is known about the file; `target` is where a symbolic link points.
+    /// The metadata of a file; `target` is the target of a symbolic link.
     #[must_use]
     pub fn new(name: &Path, metadata: &Metadata, target: Option<&Path>) -> Self {
         let is_device = matches!(metadata.file_type(), FileType::BlockDevice | FileType::CharDevice);

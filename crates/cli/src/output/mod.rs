@@ -1,4 +1,4 @@
-//! How files and times are shown; answers, failures, sizes and tables are `warpfire_terminal`'s.
+//! Output of files and times. `warpfire_terminal` has output of results, failures, sizes and columns.
 
 mod file_info;
 mod time;

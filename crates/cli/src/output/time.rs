@@ -1,8 +1,9 @@
-//! Moments as text: `2026-11-21 08:29:31`, in UTC, as every answer of the command gives them.
+//! Moments as text: `2026-11-21 08:29:31`, in UTC, as all commands print them.
 
 use warpfire::Timestamp;
 
-/// The moment to the second, in UTC. A moment outside the years -9999 to 9999 is `@` and its seconds since 1970.
+/// The moment to the second, in UTC. A moment outside the years -9999 to 9999 is printed as `@` and seconds
+/// since 1970.
 #[must_use]
 pub fn moment(at: Timestamp) -> String {
     match jiff::Timestamp::from_second(at.seconds) {
@@ -11,7 +12,7 @@ pub fn moment(at: Timestamp) -> String {
     }
 }
 
-/// The moment with all its digits, in UTC.
+/// The moment to the nanosecond, in UTC.
 #[must_use]
 pub fn exact_moment(at: Timestamp) -> String {
     format!("{}.{:09} UTC", moment(at), at.nanos)

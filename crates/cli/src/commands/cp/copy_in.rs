@@ -1,7 +1,8 @@
-//! Copying local files into a pool.
+//! Copying of local files into a pool.
 //!
-//! A directory is opened in the pool once and its files are made through that handle, each in one commit with its
-//! bytes, mode, owner and times. What is long, has holes or has extended attributes takes a few.
+//! A directory of the pool is opened once, and its files are made through that handle: each in one commit
+//! with its bytes, mode, owner and times. A file that is long, has holes or has extended attributes takes
+//! several commits.
 
 use std::collections::HashMap;
 use std::fs::{self, DirEntry, File, Metadata};
@@ -18,16 +19,16 @@ use warpfire_terminal::Failure;
 use super::xattrs::{XattrStage, Xattrs};
 use super::{CopyJob, PIECE_BYTES};
 
-/// A file up to this size is read whole and made in one commit.
+/// A file of up to this size, in bytes, is read whole and made in one commit.
 const WHOLE_BYTES_MAX: u64 = 1 << 20;
 
-/// `st_blocks` counts in these, whatever the filesystem's own are.
+/// Unit of `st_blocks`, in bytes, on every filesystem.
 const STAT_BLOCK_BYTES: u64 = 512;
 
 /// A copy into one pool.
 pub struct CopyIn<'a> {
     fs: &'a Warpfire,
-    /// Files with more than one name: where the first was copied to.
+    /// Files with several names, by device and inode number: the target of the first name.
     linked: HashMap<(u64, u64), PathBuf>,
     is_superuser: bool,
     piece: Vec<u8>,
@@ -39,7 +40,7 @@ impl<'a> CopyIn<'a> {
         CopyIn { fs, linked: HashMap::new(), is_superuser, piece: Vec::new() }
     }
 
-    /// Copies a file, or a directory with all that is in it.
+    /// Copies a file, or a directory with its contents.
     pub fn copy(&mut self, job: &mut CopyJob, source: &Path, target: &Path) {
         let parent = target.parent().unwrap_or(Path::new("/"));
         match self.fs.dir(parent) {
@@ -63,7 +64,8 @@ impl<'a> CopyIn<'a> {
         if let Err(failure) = self.directory(job, source, target) {
             return job.skip(source, failure);
         }
-        // Times and a mode without the owner's write bit can be set only once everything is inside.
+        // After the contents: each entry changes the times, and a mode without write permission would refuse
+        // it.
         let kept = self.xattrs(job, source).and_then(|xattrs| self.keep(&xattrs, &metadata, target));
         job.outcome(source, kept.map(|()| 0));
     }
@@ -85,7 +87,7 @@ impl<'a> CopyIn<'a> {
         Ok(())
     }
 
-    /// Copies what is no directory; gives the bytes that it held.
+    /// Copies anything but a directory; returns its bytes.
     fn file(
         &mut self,
         job: &CopyJob,
@@ -128,19 +130,19 @@ impl<'a> CopyIn<'a> {
         Ok(0)
     }
 
-    /// The extended attributes to keep of what is no symbolic link.
+    /// The extended attributes to keep; not for symbolic links.
     fn xattrs(&self, job: &CopyJob, source: &Path) -> Result<Xattrs, Failure> {
         if job.archive { Xattrs::of_local(source) } else { Ok(Xattrs::default()) }
     }
 
-    /// Gives the copy the attributes of what is no symbolic link.
+    /// Sets the attributes of the copy; not for symbolic links.
     fn keep(&self, xattrs: &Xattrs, metadata: &fs::Metadata, target: &Path) -> Result<(), Failure> {
         xattrs.set_on_pool(self.fs, target, XattrStage::Before)?;
         self.fs.set_metadata(target, &self.kept(metadata))?;
         xattrs.set_on_pool(self.fs, target, XattrStage::After)
     }
 
-    /// Removes what is in the way of something that is no regular file.
+    /// Removes a file at the target, so that a link or a special file can be made there.
     fn replace(&self, target: &Path) -> Result<(), Failure> {
         match self.fs.remove_file(target) {
             Err(error) if error.kind() != warpfire::ErrorKind::NotFound => Err(error.into()),
@@ -156,7 +158,9 @@ impl<'a> CopyIn<'a> {
         parent: &Dir,
         target: &Path,
     ) -> Result<u64, Failure> {
-        let name = target.file_name().ok_or_else(|| Failure::new("the root of a pool is no file"))?;
+        let name = target
+            .file_name()
+            .ok_or_else(|| Failure::new("the root of a pool is a directory; name a file in it"))?;
         let failed = |error| Failure::local(source, &error);
         let mut from = fs::File::open(source).map_err(failed)?;
         let mut data = Some(0..metadata.len());
@@ -185,7 +189,7 @@ impl<'a> CopyIn<'a> {
         Ok(copied)
     }
 
-    /// Copies a range of a file; gives how many bytes, fewer than asked for if the file has become shorter.
+    /// Copies a range of a file; returns the number of bytes, fewer if the file has become shorter.
     fn range(
         &mut self,
         source: &Path,
@@ -208,9 +212,9 @@ impl<'a> CopyIn<'a> {
         Ok(at - range.start)
     }
 
-    /// What is kept of a file besides its contents. Only the superuser can give files away.
+    /// The metadata to set on a copy. The owner is set only by the superuser: other users cannot change it.
     fn kept(&self, metadata: &fs::Metadata) -> SetMetadata {
-        let nanos = |nanos: i64| u32::try_from(nanos).expect("the kernel keeps nanoseconds below a second");
+        let nanos = |nanos: i64| u32::try_from(nanos).expect("nanoseconds of stat(2) are below a second");
         let accessed = Timestamp { seconds: metadata.atime(), nanos: nanos(metadata.atime_nsec()) };
         let modified = Timestamp { seconds: metadata.mtime(), nanos: nanos(metadata.mtime_nsec()) };
         let mut kept = SetMetadata::new().accessed(accessed).modified(modified);
@@ -224,15 +228,15 @@ impl<'a> CopyIn<'a> {
     }
 }
 
-/// Whether less is allocated than the file is long, so that looking for holes may pay.
+/// Whether fewer bytes are allocated than the file is long: then it may have holes.
 fn may_have_holes(metadata: &Metadata) -> bool {
     metadata.blocks().saturating_mul(STAT_BLOCK_BYTES) < metadata.len()
 }
 
-/// The next range of data at or after an offset, `None` if only a hole is left. Moves the file's offset.
+/// The next range of data at or after an offset; `None` if only a hole is left. Moves the file's offset.
 ///
 /// # Errors
-/// As lseek(2).
+/// The errors of lseek(2).
 fn next_data(file: &File, at: u64) -> io::Result<Option<Range<u64>>> {
     match seek(file, SeekFrom::Data(at)) {
         Ok(start) => Ok(Some(start..seek(file, SeekFrom::Hole(start))?)),

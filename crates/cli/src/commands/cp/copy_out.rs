@@ -1,4 +1,4 @@
-//! Copying files of a pool to local ones.
+//! Copying of files out of a pool.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,7 +18,7 @@ use super::{CopyJob, PIECE_BYTES};
 /// A copy out of one pool.
 pub struct CopyOut<'a> {
     fs: &'a Warpfire,
-    /// Files with more than one name: where the first was copied to.
+    /// Files with several names: the target of the first name.
     linked: HashMap<u64, PathBuf>,
     is_superuser: bool,
     piece: Vec<u8>,
@@ -30,7 +30,7 @@ impl<'a> CopyOut<'a> {
         CopyOut { fs, linked: HashMap::new(), is_superuser, piece: vec![0; PIECE_BYTES] }
     }
 
-    /// Copies a file, or a directory with all that is in it.
+    /// Copies a file, or a directory with its contents.
     pub fn copy(&mut self, job: &mut CopyJob, source: &Path, target: &Path) {
         let metadata = match self.fs.symlink_metadata(source) {
             Ok(metadata) => metadata,
@@ -61,7 +61,7 @@ impl<'a> CopyOut<'a> {
         Ok(())
     }
 
-    /// Copies what is no directory; gives the bytes that it held.
+    /// Copies anything but a directory; returns its bytes.
     fn file(
         &mut self,
         job: &CopyJob,
@@ -116,7 +116,7 @@ impl<'a> CopyOut<'a> {
                 let wanted = usize::try_from(data_end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
                 let read = from.read_at(&mut self.piece[..wanted], at)?;
                 if read == 0 {
-                    return Err(Failure::new("the file has become shorter"));
+                    return Err(Failure::new("the file became shorter during the copy; copy it again"));
                 }
                 to.write_all_at(&self.piece[..read], at).map_err(failed)?;
                 at += read as u64;
@@ -129,8 +129,8 @@ impl<'a> CopyOut<'a> {
         Ok(copied)
     }
 
-    /// Gives the copy the owner, mode and times of the file, and with `--archive` its extended attributes. Only the superuser can give
-    /// files away.
+    /// Sets owner, mode and times of the copy, and with `--archive` its extended attributes. The owner is set
+    /// only by the superuser: other users cannot change it.
     fn keep(&self, job: &CopyJob, source: &Path, metadata: &Metadata, target: &Path) -> Result<(), Failure> {
         let failed = |error: io::Error| Failure::local(target, &error);
         let xattrs = if job.archive && metadata.file_type() != FileType::Symlink {
@@ -168,7 +168,7 @@ fn node_type(special: FileType) -> NodeType {
     }
 }
 
-/// Removes what is in the way of something that is no regular file.
+/// Removes a file at the target, so that a link or a special file can be made there.
 fn replace(target: &Path) -> Result<(), Failure> {
     match fs::remove_file(target) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Failure::local(target, &error)),

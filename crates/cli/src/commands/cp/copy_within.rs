@@ -1,4 +1,4 @@
-//! Copying inside one pool: the copy shares the slices of the file, no data moves.
+//! Copying of files inside one pool: the copy shares the slices of the file, so no data moves.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::xattrs::{XattrStage, Xattrs};
 /// A copy inside one pool.
 pub struct CopyWithin<'a> {
     fs: &'a Warpfire,
-    /// Files with more than one name: where the first was copied to.
+    /// Files with several names, by inode number: the target of the first name.
     linked: HashMap<u64, PathBuf>,
     is_superuser: bool,
 }
@@ -22,7 +22,7 @@ impl<'a> CopyWithin<'a> {
         CopyWithin { fs, linked: HashMap::new(), is_superuser: rustix::process::geteuid().is_root() }
     }
 
-    /// Copies a file, or a directory with all that is in it.
+    /// Copies a file, or a directory with its contents.
     pub fn copy(&mut self, job: &mut CopyJob, source: &Path, target: &Path) {
         if target.starts_with(source) {
             return job.skip(source, "cannot be copied into itself");
@@ -86,7 +86,8 @@ impl<'a> CopyWithin<'a> {
         Ok(metadata.len())
     }
 
-    /// Gives the copy the mode and times of the file, the superuser its owner too, and with `--archive` its extended attributes.
+    /// Sets mode and times of the copy, as superuser its owner too, and with `--archive` its extended
+    /// attributes.
     fn keep(&self, job: &CopyJob, source: &Path, metadata: &Metadata, target: &Path) -> Result<(), Failure> {
         let mut kept = SetMetadata::new().accessed(metadata.accessed()).modified(metadata.modified());
         if self.is_superuser {

@@ -1,7 +1,8 @@
 //! `warpfire cp`: copy files into a pool, out of it, or inside it.
 //!
-//! Directories, symbolic links, special files, holes, hard links within what is copied, permission bits, owners (for the
-//! superuser) and times are kept; with `--archive` extended attributes and access control lists too. A file that cannot be copied is reported and the rest goes on.
+//! A copy keeps directories, symbolic links, special files, holes, hard links between copied files,
+//! permission bits, times and, as superuser, owners. With `--archive` it keeps extended attributes and access
+//! control lists too. A file that cannot be copied is reported, and the copy continues.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
@@ -21,43 +22,43 @@ mod xattrs;
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire cp -r ~/photos pool:/             into a pool, as /photos
-  warpfire cp -r pool:/photos ~/back         out of it
-  warpfire cp pool:/big.tar pool:/again.tar  inside it: only pointers are copied
-  warpfire cp -a /srv/www pool:/             with extended attributes and access control lists
+  warpfire cp -r ~/photos pool:/             copy into a pool, as /photos
+  warpfire cp -r pool:/photos ~/back         copy out of a pool
+  warpfire cp pool:/big.tar pool:/again.tar  copy inside a pool: only pointers are copied
+  warpfire cp -a /srv/www pool:/             keep extended attributes and access control lists
 
-Kept are permission bits, times, symbolic links, hard links within what is copied, holes, special files and, for the
+A copy keeps permission bits, times, symbolic links, hard links between copied files, holes, special files and, as
 superuser, owners.";
 
-/// A file is copied in pieces of this size.
+/// A file is copied in pieces of this size, in bytes.
 const PIECE_BYTES: usize = 4 << 20;
 
 /// Arguments of `warpfire cp`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to copy.
+    /// The files to copy.
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
 
-    /// Where to: the new name, or a directory that exists.
+    /// The new name, or an existing directory.
     #[arg(required = true, value_name = "DESTINATION")]
     destination: OsString,
 
-    /// Copy directories with all that is in them.
+    /// Copy directories and their contents.
     #[arg(long, short)]
     recursive: bool,
 
-    /// Copy directories with all that is in them, and keep extended attributes and access control lists.
+    /// Copy directories and their contents, and keep extended attributes and access control lists.
     #[arg(long, short)]
     archive: bool,
 
-    /// Say nothing of what was done.
+    /// Do not print a summary.
     #[arg(long, short)]
     quiet: bool,
 }
 
-/// What all three directions keep of a run.
+/// Options and totals of a run, for all three directions.
 struct CopyJob {
     recursive: bool,
     archive: bool,
@@ -72,7 +73,7 @@ impl CopyJob {
         self.failed += 1;
     }
 
-    /// Takes the result of copying one file: counts its bytes, or reports why not.
+    /// Takes the result of one copied file: counts its bytes, or reports the error.
     fn outcome(&mut self, path: &Path, copied: Result<u64, impl Display>) {
         match copied {
             Ok(bytes) => self.progress.file(bytes),
@@ -81,7 +82,7 @@ impl CopyJob {
     }
 }
 
-/// Copies everything that was named.
+/// Copies all sources.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let mut job = CopyJob {
         recursive: args.recursive || args.archive,
@@ -102,8 +103,10 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     }
     match job.failed {
         0 => Ok(()),
-        1 => Err(Failure::new("one file could not be copied")),
-        failed => Err(Failure::new(format_args!("{failed} files could not be copied"))),
+        1 => Err(Failure::new("one file could not be copied; the reason is above")),
+        failed => {
+            Err(Failure::new(format_args!("{failed} files could not be copied; the reasons are above")))
+        }
     }
 }
 
@@ -125,7 +128,7 @@ fn into_pool(job: &mut CopyJob, sources: &[PathArgument], destination: &Location
             }
             PathArgument::Pool(location) => {
                 return Err(Failure::usage(format_args!("{} is in another pool", location.path.display()))
-                    .hint("mount one of the two, or copy by way of a local directory"));
+                    .hint("mount one of the two pools, or copy to a local directory first"));
             }
         }
     }
@@ -139,9 +142,8 @@ fn out_of_pool(job: &mut CopyJob, sources: &[PathArgument], destination: &Path) 
     let mut opened: Option<(Location, Warpfire)> = None;
     for source in sources {
         let PathArgument::Pool(location) = source else {
-            return Err(
-                Failure::usage("neither side is inside a pool").hint("write 'POOL:/path' on one side")
-            );
+            return Err(Failure::usage("neither source nor destination is inside a pool")
+                .hint("write one of them as 'POOL:/path'"));
         };
         let fs = match opened.take().filter(|(other, _)| other.pool == location.pool) {
             Some((_, fs)) => fs,
@@ -157,13 +159,13 @@ fn out_of_pool(job: &mut CopyJob, sources: &[PathArgument], destination: &Path) 
 fn check_room_for(sources: usize, is_directory: bool, destination: &Path) -> Result<(), Failure> {
     if sources > 1 && !is_directory {
         return Err(Failure::usage(format_args!("{} is not a directory", destination.display()))
-            .hint("several files can be copied only into a directory that exists"));
+            .hint("name an existing directory to copy several files"));
     }
     Ok(())
 }
 
-/// The path that a source gets: inside the destination if that is a directory, else the destination itself. The root of a pool has no name of
-/// its own, so its copy merges into the directory.
+/// The target of a source: a name in the destination if that is a directory, else the destination itself. The
+/// root of a pool has no name, so its contents are copied into the directory.
 fn target(source: &Path, destination: &Path, is_directory: bool) -> Result<PathBuf, Failure> {
     if !is_directory {
         return Ok(destination.to_path_buf());
@@ -178,7 +180,7 @@ fn target(source: &Path, destination: &Path, is_directory: bool) -> Result<PathB
     Ok(destination.join(name))
 }
 
-/// The name of a local directory given as `.` or `..`.
+/// The name of a local directory that the command line calls `.` or `..`.
 fn named_by_the_system(source: &Path) -> Result<OsString, Failure> {
     let whole = source.canonicalize().map_err(|error| Failure::local(source, &error))?;
     Ok(whole.file_name().unwrap_or(OsStr::new(".")).to_owned())
@@ -189,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_goes_into_a_directory_and_otherwise_takes_its_new_name() {
+    fn a_source_is_copied_into_a_directory_or_to_a_new_name() {
         let to = |source: &str, is_directory| {
             target(Path::new(source), Path::new("/d"), is_directory).expect("named")
         };

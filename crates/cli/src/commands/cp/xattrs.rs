@@ -16,18 +16,20 @@ pub struct Xattrs(Vec<(OsString, Vec<u8>)>);
 /// When an attribute is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XattrStage {
-    /// Before owner and mode, which may take the right to set it away.
+    /// Before owner and mode: after them the caller may no longer have the permission to set it.
     Before,
-    /// After them, as they would change it.
+    /// After owner and mode, because they would change it.
     After,
 }
 
-/// Attributes in this namespace are labels that a machine gives to files by its own rules, but for one.
+/// Namespace of labels that security modules of a machine set by their own rules. They are not copied.
 const LABELS: &[u8] = b"security.";
+/// The one attribute in that namespace that is copied.
 const CAPABILITY: &[u8] = b"security.capability";
+/// Prefix of access control lists.
 const LISTS: &[u8] = b"system.posix_acl_";
 
-/// No list of names and no value is longer.
+/// Longest list of names, and longest value, in bytes: the limits of Linux.
 const BYTES_MAX: usize = 64 << 10;
 
 fn stage(name: &OsStr) -> XattrStage {
@@ -41,12 +43,12 @@ fn is_copied(name: &OsStr) -> bool {
 }
 
 impl Xattrs {
-    /// Those of a local file, which is no symbolic link.
+    /// The attributes of a local file that is no symbolic link.
     pub fn of_local(path: &Path) -> Result<Self, Failure> {
         let failed = |error: rustix::io::Errno| Failure::local(path, &error.into());
         let mut names = vec![0; BYTES_MAX];
         let len = match listxattr(path, &mut names[..]) {
-            // The filesystem that it is on has none.
+            // The filesystem of the file has no extended attributes.
             Err(rustix::io::Errno::OPNOTSUPP) => 0,
             listed => listed.map_err(failed)?,
         };
@@ -63,13 +65,13 @@ impl Xattrs {
         Ok(Xattrs(found))
     }
 
-    /// Those of a file of the pool, which is no symbolic link.
+    /// The attributes of a file of the pool that is no symbolic link.
     pub fn of_pool(fs: &Warpfire, path: &Path) -> Result<Self, Failure> {
         let names = fs.list_xattrs(path)?.into_iter().filter(|name| is_copied(name));
         names.map(|name| Ok((name.clone(), fs.xattr(path, &name)?))).collect::<Result<_, _>>().map(Xattrs)
     }
 
-    /// Sets those whose turn it is on a local file.
+    /// Sets the attributes of one stage on a local file.
     pub fn set_on_local(&self, path: &Path, when: XattrStage) -> Result<(), Failure> {
         for (name, value) in self.0.iter().filter(|(name, _)| stage(name) == when) {
             setxattr(path, name, value, XattrFlags::empty()).map_err(|error| {
@@ -79,7 +81,7 @@ impl Xattrs {
         Ok(())
     }
 
-    /// Sets those whose turn it is on a file of the pool.
+    /// Sets the attributes of one stage on a file of the pool.
     pub fn set_on_pool(&self, fs: &Warpfire, path: &Path, when: XattrStage) -> Result<(), Failure> {
         for (name, value) in self.0.iter().filter(|(name, _)| stage(name) == when) {
             fs.set_xattr(path, name, value).map_err(|error| refused(name, &error))?;
@@ -87,12 +89,12 @@ impl Xattrs {
         Ok(())
     }
 
-    /// Whether there are any.
+    /// Whether there are no attributes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 fn refused(name: &OsStr, reason: &dyn std::fmt::Display) -> Failure {
-    Failure::new(format_args!("the attribute {} is not kept: {reason}", name.display()))
+    Failure::new(format_args!("the attribute {} cannot be set: {reason}", name.display()))
 }

@@ -1,7 +1,8 @@
-//! How other processes reach the server of a mounted pool.
+//! The socket by which other processes reach the server of a mounted pool.
 //!
-//! The server listens on an abstract socket named for the pool, which goes away with the process. Whoever
-//! connects is sent one JSON document, the status, and the connection ends. Only the server's own user and the superuser are answered.
+//! The server listens on an abstract socket that is named after the pool and ends with the process. It sends
+//! one JSON document, the status, to each client and closes the connection. It serves only its own user and
+//! the superuser.
 
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -14,17 +15,17 @@ use warpfire_terminal::Failure;
 
 use crate::commands::status::StatusReport;
 
-/// How a mounted pool calls its device in the table of mounts.
+/// Prefix of the source of a mounted pool in the mount table. The id of the pool follows.
 pub const SOURCE_PREFIX: &str = "warpfire:";
 
-/// The server of a mounted pool, connected.
+/// A connection to the server of a mounted pool.
 pub struct ServerConnection(UnixStream);
 
 fn address(pool: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("warpfire/{pool}"))
 }
 
-/// Answers everyone who asks for the status, until the process ends.
+/// Sends the status to every client, until the process ends.
 pub fn serve(pool: &str, status: impl Fn() -> StatusReport) -> io::Result<()> {
     let listener = UnixListener::bind_addr(&address(pool)?)?;
     loop {
@@ -34,43 +35,43 @@ pub fn serve(pool: &str, status: impl Fn() -> StatusReport) -> io::Result<()> {
             continue;
         }
         let answer = serde_json::to_vec(&status()).expect("a status has string keys only");
-        // A client that went away needs no answer.
+        // Fails if the client has closed the connection, and needs no answer.
         let _ = client.write_all(&answer);
     }
 }
 
 impl ServerConnection {
-    /// Connects to the server of a pool; `None` when none runs.
+    /// Connects to the server of a pool; `None` if none runs.
     #[must_use]
     pub fn find(pool: &str) -> Option<ServerConnection> {
         UnixStream::connect_addr(&address(pool).ok()?).ok().map(ServerConnection)
     }
 
-    /// What it says of its pool.
+    /// The status of its pool.
     pub fn status(mut self) -> Result<StatusReport, Failure> {
         let mut answer = Vec::new();
         let read = self.0.read_to_end(&mut answer);
         read.map_err(|error| Failure::new(format_args!("the server of the pool does not answer: {error}")))?;
         serde_json::from_slice(&answer).map_err(|_| {
-            Failure::new("the server of the pool gives no answer")
-                .hint("ask as root or as the user who mounted it")
+            Failure::new("the server of the pool sends no status")
+                .hint("run the command as root or as the user that mounted the pool")
         })
     }
 
-    /// A descriptor that becomes readable when the server has ended.
+    /// A descriptor that becomes readable when the server ends.
     pub fn watch(&self) -> Option<std::os::fd::OwnedFd> {
         let peer = rustix::net::sockopt::socket_peercred(&self.0).ok()?;
         pidfd_open(Pid::from_raw(peer.pid.as_raw_nonzero().get())?, PidfdFlags::empty()).ok()
     }
 }
 
-/// The pool that is mounted at this directory; `None` when none is.
+/// The pool that is mounted at this directory; `None` if there is none.
 #[must_use]
 pub fn pool_mounted_at(directory: &Path) -> Option<String> {
     if directory.as_os_str().is_empty() {
         return None;
     }
-    // The last component alone is not resolved: asking a server that died about its root would fail.
+    // The last component is not resolved: on a dead mount that would fail.
     let directory = match (directory.parent(), directory.file_name()) {
         (Some(parent), Some(name)) => {
             let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
@@ -81,16 +82,16 @@ pub fn pool_mounted_at(directory: &Path) -> Option<String> {
     mounts().ok()?.iter().rev().find_map(|mount| mounted_pool(mount, &directory)).map(str::to_owned)
 }
 
-/// Where the pool is mounted that a directory is in; `None` if it is in none.
+/// The mountpoint of the pool that a directory is in; `None` if it is in none.
 #[must_use]
 pub fn mount_around(directory: &Path) -> Option<PathBuf> {
     nearest_pool(&mounts().ok()?, &directory.canonicalize().ok()?)
 }
 
-/// Where the filesystem that a directory is in is mounted, if that is a pool.
+/// The mountpoint of the filesystem that a directory is in, if that filesystem is a pool.
 fn nearest_pool(mounts: &[MountEntry], directory: &Path) -> Option<PathBuf> {
     let around = mounts.iter().filter(|mount| directory.starts_with(&mount.mountpoint));
-    // Of those at one place the last hides the others.
+    // Of several mounts on one directory the last hides the others.
     let nearest = around.max_by_key(|mount| mount.mountpoint.as_os_str().len())?;
     pool_of(nearest).map(|_| nearest.mountpoint.clone())
 }

@@ -15,16 +15,16 @@ use warpfire_terminal::{Failure, Size, grouped, note, print_json};
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire slice concat pool:/part1 pool:/part2 pool:/whole     join files; they stay
-  warpfire slice cut --from 1G --len 20M pool:/film             take a range away
+  warpfire slice concat pool:/part1 pool:/part2 pool:/whole     join files; the sources stay
+  warpfire slice cut --from 1G --len 20M pool:/film             remove a range
   warpfire slice paste --from 0 --len 5M --insert 1G pool:/intro pool:/film
-  warpfire slice shuffle --size 16M --seed 7 /mnt/film /mnt/new     on a mounted pool
+  warpfire slice shuffle --size 16M --seed 7 /mnt/film /mnt/new     use files on a mounted pool
   warpfire slice cat --from 4096 --len 100 pool:/film
 
-Files are all in one pool, or all on a mounted one. No data is read or written but by cat: only pointers change, at any
-byte. Each step is one commit: others see all of it or none.";
+All files must be in one pool, or on one mounted pool. Only pointers change; cat alone reads data. Ranges may begin and
+end at any byte. Each step is one commit: other programs see all of it or nothing.";
 
-/// A range of a file, inside it.
+/// A range of a file that does not exceed the file.
 #[derive(Clone, Debug)]
 struct FileRange {
     path: PathBuf,
@@ -37,18 +37,18 @@ impl FileRange {
     }
 }
 
-/// Where a part goes.
+/// The position at which a part is pasted.
 #[derive(Clone, Copy, Debug)]
 enum PastePosition {
-    /// Over what is at this offset.
+    /// Over the bytes at this offset.
     Over(u64),
-    /// Between what is before this offset and what is from there on.
+    /// Inserted at this offset: the bytes from there on move up.
     Between(u64),
-    /// Behind everything.
+    /// At the end of the file.
     End,
 }
 
-/// A way to the files: the library, or a mount.
+/// Access to the files: by the library, or on a mount.
 trait SliceBackend {
     /// A file's length.
     fn len(&self, path: &Path) -> Result<u64, Failure>;
@@ -56,13 +56,14 @@ trait SliceBackend {
     /// Prints a part.
     fn print(&self, part: &FileRange) -> Result<(), Failure>;
 
-    /// Makes `target` hold these parts, one after the other, and nothing else. It is made if it is missing, and may be a source.
+    /// Replaces the content of `target` by these parts, one after the other. `target` is made if it does not
+    /// exist, and may be one of the sources.
     fn assemble(&self, parts: &[FileRange], target: &Path) -> Result<(), Failure>;
 
-    /// Writes a part into `target`, which is made if it is missing and may be the source.
+    /// Pastes a part into `target`, which is made if it does not exist and may be the source.
     fn paste(&self, part: &FileRange, target: &Path, position: PastePosition) -> Result<(), Failure>;
 
-    /// Takes a part away; what follows moves down.
+    /// Removes a part. The bytes after it move down.
     fn remove(&self, part: &FileRange) -> Result<(), Failure>;
 }
 
@@ -70,12 +71,12 @@ trait SliceBackend {
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES, subcommand_required = true)]
 pub struct Args {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     verb: SliceCommand,
 }
 
-/// What to do.
+/// The commands.
 #[derive(clap::Subcommand, Debug)]
 enum SliceCommand {
     /// Print a range of a file.
@@ -83,45 +84,46 @@ enum SliceCommand {
         #[command(flatten)]
         part: RangeArgs,
     },
-    /// Take a range out of a file; what follows moves down. With TARGET that file then holds the range.
+    /// Remove a range of a file; the bytes after it move down. With TARGET, the range becomes the content of
+    /// that file.
     Cut {
         #[command(flatten)]
         part: RangeArgs,
-        /// The file that holds the range afterwards, and nothing else.
+        /// The file for the range; its content is replaced.
         target: Option<OsString>,
     },
-    /// Write a range of a file into another: over what is there, between it, or at the end.
+    /// Write a range of a file into another: at its end, over its bytes, or between them.
     Paste {
         #[command(flatten)]
         part: RangeArgs,
-        /// The file to write into; made if it is missing.
+        /// The file to write into; it is made if it does not exist.
         target: OsString,
-        /// Write over what is at this offset.
+        /// Write over the bytes at this offset.
         #[arg(long, value_name = "OFFSET", conflicts_with = "insert")]
         over: Option<Size>,
-        /// Make room at this offset: what follows moves up.
+        /// Insert at this offset; the bytes from there on move up.
         #[arg(long, value_name = "OFFSET")]
         insert: Option<Size>,
     },
-    /// Make a file of whole files, one after the other; they stay.
+    /// Join whole files, one after the other, into one; the sources stay.
     Concat {
         /// The files to join.
         #[arg(required = true, value_name = "SOURCE")]
         sources: Vec<OsString>,
-        /// The file that holds them afterwards, and nothing else; it may be one of them.
+        /// The joined file; its content is replaced, and it may be one of the sources.
         #[arg(required = true)]
         target: OsString,
     },
     /// Make a file of the parts of another, in an order drawn from a seed.
     Shuffle {
-        /// The file whose parts are taken; it stays.
+        /// The file to take the parts from; it stays.
         source: OsString,
-        /// The file that holds them afterwards, and nothing else; it may be the same.
+        /// The shuffled file; its content is replaced, and it may be the source.
         target: OsString,
         /// Length of a part; the last may be shorter.
         #[arg(long, default_value = "16M")]
         size: Size,
-        /// The same seed gives the same order.
+        /// Seed of the order; the same seed makes the same order.
         #[arg(long, default_value_t = 0)]
         seed: u64,
     },
@@ -132,28 +134,28 @@ enum SliceCommand {
 struct RangeArgs {
     /// The file.
     source: OsString,
-    /// Where the range begins.
+    /// Offset of the range.
     #[arg(long, value_name = "OFFSET", default_value = "0")]
     from: Size,
-    /// How long it is; to the end if that is nearer or nothing is said.
+    /// Length of the range [default: to the end of the file].
     #[arg(long, value_name = "LENGTH")]
     len: Option<Size>,
 }
 
-/// What was done.
+/// The result of a command.
 #[derive(Serialize)]
 struct SliceSummary {
     verb: &'static str,
-    /// Ranges of files that were placed or taken away.
+    /// Ranges that were placed or removed.
     parts: u64,
-    /// Their bytes, none of which was moved.
+    /// Their bytes. No data was moved.
     bytes: u64,
 }
 
-/// Parts of one file that a shuffle places: 2^20 of them are some 100 MB of memory.
+/// Most parts of a shuffle: 2^20 of them take about 100 MB of memory.
 const PARTS_MAX: u64 = 1 << 20;
 
-/// Does what was asked, in the pool or on the mount that all the files are in.
+/// Runs the command, in the pool or on the mount of the files.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let sides: Vec<PathArgument> =
         args.verb.files().into_iter().map(|file| PathArgument::parse(file)).collect();
@@ -177,7 +179,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// The pool that all files are in; `None` if they are all of this machine.
+/// The pool that all files are in; `None` if all are local files.
 fn pool_of(sides: &[PathArgument]) -> Result<Option<&PoolName>, Failure> {
     let pools = sides.iter().map(|side| match side {
         PathArgument::Pool(location) => Some(&location.pool),
@@ -188,7 +190,7 @@ fn pool_of(sides: &[PathArgument]) -> Result<Option<&PoolName>, Failure> {
     match pools.as_slice() {
         [one] => Ok(*one),
         _ => Err(Failure::usage("the files are not all in one place")
-            .hint("name files of one pool, or files on one mounted pool")),
+            .hint("name files in one pool, or files on one mounted pool")),
     }
 }
 
@@ -200,7 +202,7 @@ fn path_of(file: &OsString) -> PathBuf {
 }
 
 impl RangeArgs {
-    /// The part, as far as the file has it.
+    /// The range, clipped to the end of the file.
     fn resolve(&self, backend: &impl SliceBackend) -> Result<FileRange, Failure> {
         let path = path_of(&self.source);
         let size = backend.len(&path)?;
@@ -235,8 +237,11 @@ impl SliceCommand {
                 if let Some(target) = target {
                     let target = path_of(target);
                     if target == part.path {
-                        return Err(Failure::usage("a range is cut into another file"));
+                        return Err(Failure::usage("a range can only be cut into another file")
+                            .hint("name another TARGET, or none to remove the range"));
                     }
+                    // First the copy, then the removal: a failure between them leaves the range in both
+                    // files.
                     backend.assemble(std::slice::from_ref(&part), &target)?;
                 }
                 backend.remove(&part)?;
@@ -273,7 +278,7 @@ impl SliceCommand {
     }
 }
 
-/// The parts of a file of this length, each once, in an order that follows from the seed (Fisher and Yates).
+/// The parts of a file of this length, each once, in an order drawn from the seed (Fisher and Yates).
 fn shuffled(len: u64, size: u64, seed: u64) -> Result<Vec<Range<u64>>, Failure> {
     if size == 0 || len.div_ceil(size) > PARTS_MAX {
         return Err(Failure::usage(format_args!(
@@ -281,7 +286,7 @@ fn shuffled(len: u64, size: u64, seed: u64) -> Result<Vec<Range<u64>>, Failure> 
             Size(size),
             Size(len)
         ))
-        .hint(format_args!("there may be {} of them", grouped(PARTS_MAX))));
+        .hint(format_args!("use a --size that makes at most {} parts", grouped(PARTS_MAX))));
     }
     let mut parts: Vec<Range<u64>> =
         (0..len.div_ceil(size)).map(|n| n * size..((n + 1) * size).min(len)).collect();
@@ -317,7 +322,7 @@ mod tests {
 
     #[test]
     fn parts_of_nothing_and_too_many_parts_are_refused() {
-        shuffled(1000, 0, 1).expect_err("no part has no bytes");
+        shuffled(1000, 0, 1).expect_err("a part has at least one byte");
         shuffled(1 << 40, 1, 1).expect_err("too many");
     }
 }

@@ -1,4 +1,4 @@
-//! Slices of files on a mounted pool, by ioctls that its server answers. Each step is one commit, as inside a pool.
+//! Slices of files on a mounted pool, by ioctls to its server. Each step is one commit, as inside a pool.
 
 use std::fs::File;
 use std::io;
@@ -11,16 +11,16 @@ use warpfire_terminal::{Failure, print};
 
 use super::{FileRange, PastePosition, SliceBackend};
 
-/// A range is read and printed in pieces of this size.
+/// A range is read and printed in pieces of this size, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// The files of this machine.
+/// Local files.
 pub struct MountedFiles;
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> Failure {
     move |error| {
         if error.raw_os_error() == Some(Errno::NOTTY.raw_os_error()) {
-            return Failure::new(format_args!("{}: it is not on a mounted pool", path.display()))
+            return Failure::new(format_args!("{} is not on a mounted pool", path.display()))
                 .hint("mount the pool, or name its files as POOL:/PATH");
         }
         Failure::local(path, &error)
@@ -40,21 +40,25 @@ fn len(file: &File, path: &Path) -> Result<u64, Failure> {
     Ok(file.metadata().map_err(failed(path))?.len())
 }
 
-/// Takes a part of a file that is on the mount of `target`.
+/// Yanks a part of a file that is on the same mount as `target`.
 fn taken(part: &FileRange, source: &File, target: &File) -> Result<MountedSlice, Failure> {
     let mount = |file: &File| file.metadata().map(|meta| meta.dev()).map_err(failed(&part.path));
     let slice = MountedSlice::yank(source, part.range.clone()).map_err(failed(&part.path))?;
     if mount(source)? != mount(target)? {
-        return Err(Failure::new(format_args!("{}: the files are on two mounts", part.path.display())));
+        return Err(Failure::new(format_args!(
+            "{} and the target are on different mounts",
+            part.path.display()
+        ))
+        .hint("name files on one mounted pool"));
     }
     Ok(slice)
 }
 
-/// Two slices as one, in place of the two.
-fn joined(file: &File, before: MountedSlice, behind: MountedSlice) -> io::Result<MountedSlice> {
-    let both = before.join(file, behind)?;
-    before.release(file)?;
-    behind.release(file)?;
+/// Joins two slices into a new one, and releases the two.
+fn joined(file: &File, first: MountedSlice, second: MountedSlice) -> io::Result<MountedSlice> {
+    let both = first.join(file, second)?;
+    first.release(file)?;
+    second.release(file)?;
     Ok(both)
 }
 
@@ -81,15 +85,16 @@ impl SliceBackend for MountedFiles {
 
     fn assemble(&self, parts: &[FileRange], target: &Path) -> Result<(), Failure> {
         let file = writable(target)?;
-        let join = |before, behind| joined(&file, before, behind).map_err(failed(target));
-        // Each of as many parts as two to its rank, of ranks that fall: so no part is joined more often than there are ranks.
+        let join = |first, second| joined(&file, first, second).map_err(failed(target));
+        // A slice of rank r joins 2^r parts, and the ranks in `waiting` fall. So each part is joined a number
+        // of times that is logarithmic in the number of parts, and few slices are kept at a time.
         let mut waiting: Vec<(u32, MountedSlice)> = Vec::new();
         let mut source: Option<(&Path, File)> = None;
         for part in parts {
             if source.as_ref().is_none_or(|(path, _)| *path != part.path) {
                 source = Some((&part.path, open(&part.path)?));
             }
-            let (_, from) = source.as_ref().expect("it was opened");
+            let (_, from) = source.as_ref().expect("the source of a part is open");
             let (mut rank, mut slice) = (0, taken(part, from, &file)?);
             while let Some((_, before)) = waiting.pop_if(|(other, _)| *other == rank) {
                 (rank, slice) = (rank + 1, join(before, slice)?);
@@ -110,7 +115,8 @@ impl SliceBackend for MountedFiles {
             PastePosition::Over(at) => slice.paste(&file, Some(at)),
             PastePosition::End => slice.paste(&file, None),
             PastePosition::Between(at) if at > len(&file, target)? => {
-                return Err(Failure::new(format_args!("{}: it ends before {at}", target.display())));
+                return Err(Failure::new(format_args!("{} ends before offset {at}", target.display()))
+                    .hint("use an offset inside the file with --insert"));
             }
             PastePosition::Between(at) => slice.insert(&file, at),
         }

@@ -1,4 +1,4 @@
-//! Slices inside a pool, by the library.
+//! Slices of files inside a pool, by the library.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use super::{FileRange, PastePosition, SliceBackend};
 use crate::commands::pool;
 use crate::location::PoolName;
 
-/// A range is read and printed in pieces of this size.
+/// A range is read and printed in pieces of this size, in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// A pool that is open.
+/// The files of an open pool.
 pub struct PoolFiles(Warpfire);
 
 impl PoolFiles {

@@ -1,6 +1,6 @@
 //! `warpfire status`: devices, redundancy, space and counters.
 //!
-//! A pool that is mounted answers through its server; one that is not is opened for the answer.
+//! The server of a mounted pool sends the status. A pool that is not mounted is opened for it.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -18,21 +18,21 @@ pub use report::StatusReport;
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire status pool               the pool on the image files in a directory
+  warpfire status pool               show the pool on the image files in a directory
   warpfire status a.img,b.img --json
-  warpfire status /mnt               the pool that is mounted there";
+  warpfire status /mnt               show the pool that is mounted on a directory";
 
 /// Arguments of `warpfire status`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Devices or image files separated by commas, a directory of *.img files, or where the pool is mounted
-    /// [default: what WARPFIRE_POOL names].
+    /// Devices or image files separated by commas, a directory of *.img files, or the directory that the pool
+    /// is mounted on [default: $WARPFIRE_POOL].
     #[arg(value_name = "POOL", default_value = "")]
     pool: OsString,
 }
 
-/// Shows the pool.
+/// Prints the status.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let report = report(&args.pool)?;
     if json { print_json(&report) } else { print(report.in_words()) }
@@ -41,12 +41,15 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
 fn report(name: &OsStr) -> Result<StatusReport, Failure> {
     if let Some(pool) = control::pool_mounted_at(Path::new(name)) {
         return control::ServerConnection::find(&pool)
-            .ok_or_else(|| Failure::new(format_args!("the server of {} does not answer", name.display())))?
+            .ok_or_else(|| {
+                Failure::new(format_args!("the server of {} is not running", name.display()))
+                    .hint("unmount it with 'umount -l', then mount the pool again")
+            })?
             .status();
     }
     let name = PoolName::new(name);
     for device in name.devices()? {
-        // A device whose label cannot be read says nothing here; opening the pool says what is wrong with it.
+        // A device without a readable label is passed over: opening the pool reports its error.
         let Ok(Some(label)) = device_label(&device) else { continue };
         if let Some(server) = control::ServerConnection::find(&label.pool) {
             return server.status();

@@ -1,15 +1,15 @@
-//! What `warpfire status` answers, for people and for programs.
+//! The output of `warpfire status`, as text and as JSON.
 
 use serde::{Deserialize, Serialize};
 use warpfire::{DeviceState, Stats};
 use warpfire_terminal::{Columns, Size, grouped};
 
-/// A pool at a glance.
+/// The status of a pool.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StatusReport {
-    /// The pool's own number.
+    /// The id of the pool.
     pub pool: String,
-    /// Where it is mounted.
+    /// The directory that it is mounted on.
     pub mounted_at: Option<String>,
     /// Data devices of a stripe.
     pub data: u16,
@@ -17,49 +17,49 @@ pub struct StatusReport {
     pub parity: u8,
     /// Bytes of a zone.
     pub zone_bytes: u64,
-    /// `whole`, `degraded`, or `lost` when more devices are away than parity covers.
+    /// `whole`, `degraded`, or `lost` if more devices are away than parity covers.
     pub state: String,
     /// All devices, missing ones too.
     pub devices: Vec<DeviceReport>,
-    /// Where the space is, parity and headers taken off.
+    /// Use of the space, without parity and headers.
     pub space: SpaceReport,
-    /// What was written since the pool was opened.
+    /// Bytes written since the pool was opened.
     pub written: WrittenReport,
-    /// Blocks rebuilt for reads since the pool was opened.
+    /// Blocks that reads have rebuilt from parity since the pool was opened.
     pub rebuilt_blocks: u64,
-    /// Segments in which damage was seen since the pool was opened.
+    /// Segments with damage found since the pool was opened.
     pub damaged_segments: usize,
-    /// How transactions have ended since the pool was opened.
+    /// Ended transactions since the pool was opened.
     pub transactions: TransactionCounts,
 }
 
-/// How transactions have ended since the pool was opened.
+/// Ended transactions since the pool was opened.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TransactionCounts {
-    /// Committed.
+    /// Committed transactions.
     pub commits: u64,
-    /// Commits for which the calls were made again, because something that they had read had changed.
+    /// Commits that replayed their calls, because data that they had read had changed.
     pub replays: u64,
-    /// Not committed: a call would have answered otherwise.
+    /// Commits refused because a replayed call had another answer.
     pub conflicts: u64,
 }
 
 /// One device.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DeviceReport {
-    /// Its place in the pool.
+    /// Its index in the pool.
     pub index: u16,
-    /// Its own number.
+    /// Its id.
     pub uuid: String,
     /// Its path, unless it is missing.
     pub name: Option<String>,
-    /// `present`, `missing`, `failed` …
+    /// `present`, `missing`, `failed` or `gone`.
     pub state: String,
     /// Bytes that the pool uses of it.
     pub size_bytes: u64,
     /// Bytes of its free zones.
     pub free_bytes: u64,
-    /// Counted since the pool was opened.
+    /// Reads. This and the counters below begin at 0 when the pool is opened.
     pub reads: u64,
     pub read_bytes: u64,
     pub writes: u64,
@@ -69,33 +69,33 @@ pub struct DeviceReport {
     pub checksum_errors: u64,
 }
 
-/// Where the space is.
+/// Use of the space of a pool.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SpaceReport {
-    /// All that the pool can hold.
+    /// The capacity.
     pub total_bytes: u64,
-    /// What something refers to.
+    /// Bytes with a reference.
     pub live_bytes: u64,
-    /// Written, not referred to, not yet cleaned.
+    /// Written bytes without a reference that are not cleaned yet.
     pub garbage_bytes: u64,
-    /// Not written.
+    /// Bytes that are not written.
     pub free_bytes: u64,
-    /// Part of the free space, kept for deleting and cleaning.
+    /// The part of the free bytes that is reserved for deletion and cleaning.
     pub reserve_bytes: u64,
 }
 
-/// What was written since the pool was opened.
+/// Bytes written since the pool was opened.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct WrittenReport {
-    /// What was given to devices for keeping, without parity, headers and padding.
+    /// Payload bytes: without parity, headers and padding.
     pub payload_bytes: u64,
-    /// What devices were given to write.
+    /// Bytes written to devices.
     pub device_bytes: u64,
-    /// Device bytes for a payload byte; `null` before anything was written.
+    /// Device bytes for each payload byte; `null` before the first write.
     pub amplification: Option<f64>,
     /// Stripes written.
     pub stripes: u64,
-    /// Part of the payload: files in small pieces, written in one because they were read.
+    /// The part of the payload that reads wrote to defragment files.
     pub defragmented_bytes: u64,
 }
 
@@ -156,7 +156,7 @@ impl StatusReport {
         text += &self.device_columns().to_string();
         let space = &self.space;
         text += &format!(
-            "\nspace      {} in all: {} live, {} garbage, {} free ({} of it in reserve)\n",
+            "\nspace         {} in total: {} live, {} garbage, {} free (of which {} in reserve)\n",
             Size(space.total_bytes),
             Size(space.live_bytes),
             Size(space.garbage_bytes),
@@ -165,20 +165,20 @@ impl StatusReport {
         );
         let written = &self.written;
         text += &format!(
-            "written    {} on devices for {} kept{}, since it was opened\n",
+            "written       {} to devices for {} of payload{}, since the pool was opened\n",
             Size(written.device_bytes),
             Size(written.payload_bytes),
             written.amplification.map(|times| format!(" (×{times:.2})")).unwrap_or_default(),
         );
         if written.defragmented_bytes > 0 {
             text += &format!(
-                "defragged  {} of files in small pieces, written in one when they were read\n",
+                "defragmented  {} of files in small pieces, when they were read\n",
                 Size(written.defragmented_bytes),
             );
         }
         if self.rebuilt_blocks > 0 || self.damaged_segments > 0 {
             text += &format!(
-                "damage     {} blocks rebuilt for reads, {} segments with damage, since it was opened\n",
+                "damage        {} blocks rebuilt for reads, {} segments with damage, since the pool was opened\n",
                 grouped(self.rebuilt_blocks),
                 self.damaged_segments,
             );
@@ -186,7 +186,7 @@ impl StatusReport {
         let TransactionCounts { commits, replays, conflicts } = self.transactions;
         if commits > 0 || conflicts > 0 {
             text += &format!(
-                "committed  {} transactions; {} ended in a conflict, for {} calls were made again, since it was opened\n",
+                "transactions  {} committed, {} ended in a conflict, {} replayed, since the pool was opened\n",
                 grouped(commits),
                 grouped(conflicts),
                 grouped(replays),

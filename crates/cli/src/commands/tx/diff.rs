@@ -1,4 +1,4 @@
-//! `warpfire tx diff`: what a commit would change, one line for each path.
+//! `warpfire tx diff`: the changes of a transaction, one line for each path.
 
 use std::path::Path;
 
@@ -10,12 +10,14 @@ use warpfire_terminal::{Failure, Size, grouped, print};
 use super::{MountedPool, error_number};
 use crate::output::exact_moment;
 
-/// Lines that are printed at a time.
+/// Lines that are collected before they are printed.
 const LINES_AT_ONCE: usize = 256;
 
-/// Prints the changes of a transaction as they come. Without a number it is the one that the directory shows, or the only one that is open.
+/// Prints the changes of a transaction as they arrive. Without an id it is the transaction of the view that
+/// the directory is in, or the only open one.
 pub fn run(mounted: &MountedPool, id: Option<u64>, json: bool) -> Result<(), Failure> {
     let mut lines = ChangeLines::new(json);
+    // Id 0 means the view's own transaction. The main mount knows none and answers ENOENT.
     let shown = print_changes(mounted, id.unwrap_or(0), &mut lines);
     match (id, shown) {
         (None, Err(error)) if error.number == Some(Errno::NOENT) && !lines.has_any => {
@@ -27,7 +29,7 @@ pub fn run(mounted: &MountedPool, id: Option<u64>, json: bool) -> Result<(), Fai
     lines.finish()
 }
 
-/// What ended a listing.
+/// The error that ended a listing.
 struct ListingError {
     failure: Failure,
     number: Option<Errno>,
@@ -47,12 +49,13 @@ fn print_changes(mounted: &MountedPool, id: u64, lines: &mut ChangeLines) -> Res
                 Some(Errno::NOENT) => mounted.no_such(id),
                 Some(Errno::BUSY | Errno::STALE) => {
                     let failure =
-                        Failure::new(format_args!("transaction {id} is ending, or being listed by another"));
+                        Failure::new(format_args!("transaction {id} is ending, or another command lists it"));
                     failure.hint("try again")
                 }
                 Some(Errno::NOTTY) => {
                     let directory = mounted.directory.display();
-                    Failure::new(format_args!("{directory} cannot say what a transaction changes: {error}"))
+                    Failure::new(format_args!("the server of {directory} cannot list changes: {error}"))
+                        .hint("unmount the pool, and mount it with this version")
                 }
                 _ => Failure::new(format_args!("the changes of transaction {id} cannot be read: {error}")),
             },
@@ -66,14 +69,12 @@ fn only_one(mounted: &MountedPool) -> Result<u64, Failure> {
     match mounted.list()?.as_slice() {
         [one] => Ok(one.id),
         [] => Err(Failure::new("no transaction is open")),
-        _ => {
-            Err(Failure::new("several transactions are open")
-                .hint("say which: 'warpfire tx list' shows them"))
-        }
+        _ => Err(Failure::new("several transactions are open")
+            .hint("name one by its id: 'warpfire tx list' shows them")),
     }
 }
 
-/// Lines on their way out, a JSON array of them where that is asked for.
+/// Lines that are not printed yet, as text or as elements of a JSON array.
 struct ChangeLines {
     json: bool,
     has_any: bool,
@@ -89,7 +90,7 @@ impl ChangeLines {
         let line = if self.json {
             let before = if self.has_any { ",\n" } else { "[\n" };
             let change = serde_json::to_string(&ChangeOutput::from(change));
-            format!("{before}{}", change.expect("the command's answers have string keys only"))
+            format!("{before}{}", change.expect("JSON of a change has string keys only"))
         } else {
             line(change)
         };
@@ -140,24 +141,24 @@ fn line(change: &PathChange) -> String {
         ChangeKind::Renamed(from) => format!("{} -> {path}", from.display()),
         _ => path.to_string(),
     };
-    let mut said = Vec::new();
+    let mut details = Vec::new();
     if let ChangeKind::Linked(Some(other)) = &change.kind {
-        said.push(format!("another name of {}", other.display()));
+        details.push(format!("another name of {}", other.display()));
     }
     if let (None, Some(file)) | (Some(file), None) = (&change.before, &change.after) {
-        said.push(kind(file.kind).to_owned());
+        details.push(kind(file.kind).to_owned());
         if file.kind == FileKind::Regular {
-            said.push(Size(file.size_bytes).to_string());
+            details.push(Size(file.size_bytes).to_string());
         }
     }
     if let (Some(before), Some(after)) = (&change.before, &change.after) {
-        said.extend(change.aspects().iter().map(|aspect| differs(change, *aspect, before, after)));
+        details.extend(change.aspects().iter().map(|aspect| differs(change, *aspect, before, after)));
     }
-    let said = if said.is_empty() { String::new() } else { format!("  ({})", said.join(", ")) };
-    format!("{word:<8} {place}{said}\n")
+    let details = if details.is_empty() { String::new() } else { format!("  ({})", details.join(", ")) };
+    format!("{word:<8} {place}{details}\n")
 }
 
-/// What differs, in words.
+/// One difference in words.
 fn differs(change: &PathChange, aspect: Aspect, before: &Attr, after: &Attr) -> String {
     let data = &change.data;
     match aspect {
@@ -199,7 +200,7 @@ fn aspect(aspect: Aspect) -> &'static str {
 struct ChangeOutput {
     change: &'static str,
     path: String,
-    /// Where it was; of a link another name.
+    /// The old path of a renamed file; another name of a linked file.
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<String>,
     differs: Vec<&'static str>,
@@ -227,7 +228,8 @@ struct FileOutput {
     accessed: String,
 }
 
-/// Where the content differs: how much in all, and the first ranges, each by its first byte and the first behind it.
+/// Differences of the content: bytes and ranges in all, and the first ranges, each by the offsets of its
+/// start and end.
 #[derive(Serialize)]
 struct DataOutput {
     bytes: u64,
@@ -235,7 +237,7 @@ struct DataOutput {
     first: Vec<(u64, u64)>,
 }
 
-/// Extended attributes that differ: how many, and the first.
+/// Extended attributes that differ: their number, and the first names.
 #[derive(Serialize)]
 struct AttributesOutput {
     count: u64,

@@ -18,59 +18,60 @@ mod run;
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire tx run --in /mnt -- make install DESTDIR=/mnt     all of it or nothing
-  warpfire tx run -- sh -c 'tar xf big.tar && ./migrate'     in the pool mounted around the current directory
-  warpfire tx begin --in /mnt                                prints an id and a directory to work under
-  warpfire tx diff --in /mnt 7                               what a commit would change: a line for each path
+  warpfire tx run --in /mnt -- make install DESTDIR=/mnt     install everything or nothing
+  warpfire tx run -- sh -c 'tar xf big.tar && ./migrate'     use the pool mounted around the current directory
+  warpfire tx begin --in /mnt                                print an id and a directory to work in
+  warpfire tx diff --in /mnt 7                               list the changes of transaction 7, one line for each path
   warpfire tx commit --in /mnt 7
   warpfire tx list --in /mnt
-  warpfire tx run -- sh                                      a session to try things in; 'warpfire tx diff' there shows
-                                                             what it has changed, 'exit 1' undoes all of it
+  warpfire tx run -- sh                                      try things in a shell; 'warpfire tx diff' there lists
+                                                             the changes, 'exit 1' drops them
 
 Exit codes besides those of every command:
-  75   a conflict: what was read has been changed by others meanwhile; nothing has changed, try again
-'tx run' ends with the code of the program, 128 and its number for a signal, when that is not 0. For its own:
-  125  it could not begin, commit or make durable, and says which; or the program left processes behind
-       that went on for five seconds: then nothing has changed
-  126  the program cannot be run
-  127  there is no such program
+  75   a conflict: data that the transaction read has been changed by others; nothing has changed, run it again
+'tx run' ends with the code of the program if that is not 0; for a signal that is 128 and the number of the signal.
+Its own codes:
+  125  the transaction could not begin, commit or become durable, as the message says; or processes that the
+       program left behind still ran after five seconds: then nothing has changed
+  126  the program cannot be executed
+  127  the program does not exist
 
-What is read and written in a transaction is what was there when it began, with its own changes. A transaction from 'tx begin' that is
-left alone for an hour ('mount --tx-timeout') is aborted; one from 'tx run' ends with it, however that ends. The signals
-INT, QUIT, TERM, HUP, USR1 and USR2 are passed on to the program, and what it does then decides: if it ends with 0 the
-transaction is committed, also after a signal. INT and QUIT of a terminal, which sends them to both, are not passed on again.";
+A transaction sees the pool as it was when the transaction began, with its own changes. A transaction from 'tx begin' is
+aborted when it has been idle for an hour ('mount --tx-timeout'). A transaction from 'tx run' ends with that command,
+however the command ends. INT, QUIT, TERM, HUP, USR1 and USR2 are forwarded to the program: if it then ends with 0, the
+transaction is committed. INT and QUIT from a terminal are not forwarded, because the terminal sends them to both.";
 
 const DIFF_HELP: &str = "\
-Each line says what happens to a name, and what differs in its file:
+Each line describes the change of a name, and the differences of its file:
   created  /new/file  (file, 12 KiB)
   deleted  /old
-  renamed  /from -> /to                       what is in a directory goes with it, and is not listed
+  renamed  /from -> /to                       the contents of a directory move with it and are not listed
   linked   /b  (another name of /a)
   changed  /file  (20 bytes at 4,096, size 4,096 -> 4,116, mode 0644 -> 0600, time, attributes user.note)
 
-It is compared with what was there when the transaction began; what others have committed since is not listed, nor whether
-it conflicts. A name that goes is listed where it was, all else where it will be. Up to 64 KiB of a file are compared
-byte by byte; of more, what was written again counts as changed. Times that the filesystem keeps for a directory by itself
-are left out.
+The transaction is compared with the pool as it was when the transaction began. Changes that others have committed since,
+and conflicts with them, are not listed. A deleted name is listed by its old path, all else by its new path. Up to 64 KiB
+of a file are compared byte by byte; beyond that, rewritten bytes count as changed. Times of a directory that the
+filesystem itself sets are not listed.
 
 Examples:
   warpfire tx diff --in /mnt 7
-  warpfire tx diff                             in 'tx run', or where only one is open
+  warpfire tx diff                             inside 'tx run', or if only one transaction is open
   warpfire tx diff --json 7 | jq '.[].path'";
 
 /// Arguments of `warpfire tx`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES, subcommand_required = true)]
 pub struct Args {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     verb: TxCommand,
 }
 
-/// Which mounted pool.
+/// The mounted pool.
 #[derive(clap::Args, Debug)]
 struct MountArg {
-    /// Where the pool is mounted [default: around the current directory].
+    /// A directory on the mounted pool [default: the current directory].
     #[arg(long = "in", value_name = "DIRECTORY")]
     directory: Option<PathBuf>,
 }
@@ -80,66 +81,66 @@ struct MountArg {
 struct TransactionArg {
     #[command(flatten)]
     mount: MountArg,
-    /// Its number.
+    /// Id of the transaction.
     id: u64,
 }
 
-/// What to do.
+/// The commands.
 #[derive(clap::Subcommand, Debug)]
 enum TxCommand {
-    /// Run a program in a transaction: commit if it succeeds, abort if it does not.
+    /// Run a program in a transaction; commit if it succeeds, abort if it fails.
     Run {
         #[command(flatten)]
         mount: MountArg,
-        /// Return when it is on flash.
+        /// Return when the commit is durable.
         #[arg(long)]
         durable: bool,
-        /// The program and its arguments; the mounted directory shows it the transaction.
+        /// The program and its arguments; it sees the transaction in place of the mounted pool.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         program: Vec<OsString>,
     },
-    /// Begin a transaction; prints its number and the directory to work under.
+    /// Begin a transaction; print its id and the directory to work in.
     Begin {
         #[command(flatten)]
         mount: MountArg,
     },
-    /// Make everything that was done in a transaction visible at once.
+    /// Commit a transaction: all its changes become visible at once.
     Commit {
         #[command(flatten)]
         transaction: TransactionArg,
-        /// Return when it is on flash.
+        /// Return when the commit is durable.
         #[arg(long)]
         durable: bool,
     },
-    /// End a transaction; nothing has changed.
+    /// Abort a transaction: drop all its changes.
     Abort {
         #[command(flatten)]
         transaction: TransactionArg,
     },
-    /// List one's open transactions; root sees all.
+    /// List your open transactions; as root, those of all users.
     List {
         #[command(flatten)]
         mount: MountArg,
     },
-    /// Show how a transaction is doing.
+    /// Show the state of a transaction.
     Status {
         #[command(flatten)]
         transaction: TransactionArg,
     },
-    /// List what a commit of a transaction would change: a line for each path, in order.
+    /// List the changes of a transaction: one line for each path, in order.
     #[command(after_help = DIFF_HELP)]
     Diff {
         #[command(flatten)]
         mount: MountArg,
-        /// Its number [default: the one that the directory shows, or the only one that is open].
+        /// Id of the transaction [default: that of the view that the directory is in, or the only open one].
         id: Option<u64>,
     },
-    /// What `run` starts, to become the program.
+    /// Internal: started by `run`, executes the program.
     #[command(hide = true)]
     Enter(enter::Args),
 }
 
-/// A transaction, as it is shown.
+/// A transaction, as JSON.
 #[derive(Serialize)]
 struct TransactionOutput {
     id: u64,
@@ -168,7 +169,7 @@ fn state(state: TransactionState) -> &'static str {
     }
 }
 
-/// Does what was asked.
+/// Runs the command.
 pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
     match &args.verb {
         TxCommand::Run { mount, durable, program } => return run::run(&mount.open()?, program, *durable),
@@ -191,7 +192,7 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A mounted pool that can be asked for transactions.
+/// A mounted pool, and the connection to its server.
 struct MountedPool {
     directory: PathBuf,
     control: TransactionClient,
@@ -202,7 +203,7 @@ impl MountArg {
         let near = self.directory.as_deref().unwrap_or(Path::new("."));
         let directory = mount_around(near).ok_or_else(|| {
             let failure = Failure::new(format_args!("no pool is mounted at {}", near.display()));
-            failure.hint("name the directory with --in")
+            failure.hint("name a directory on a mounted pool with --in")
         })?;
         let control =
             TransactionClient::open(&directory).map_err(|error| Failure::local(&directory, &error))?;
@@ -225,19 +226,21 @@ impl MountedPool {
         match report.state {
             TransactionState::Committed => return Ok(()),
             TransactionState::NotDurable => {
-                let failure = Failure::new(format_args!("transaction {id} is committed, but not durable"));
-                return Err(failure.hint("the pool has failed: see 'warpfire status'"));
+                let failure = Failure::new(format_args!(
+                    "transaction {id} is committed but not durable, because the pool has failed"
+                ));
+                return Err(failure.hint("see 'warpfire status'"));
             }
             _ => {}
         }
         let (call, path) = (report.call, report.path.display());
         let failure = Failure::new(format_args!(
-            "transaction {id} conflicts: '{call}' of {path} would answer otherwise now; nothing has changed"
+            "transaction {id} conflicts: '{call}' of {path} would have another answer now; nothing has changed"
         ));
-        Err(failure.hint("do it again").exit_code(Exit::Conflict as u8))
+        Err(failure.hint("run it again").exit_code(Exit::Conflict as u8))
     }
 
-    /// Asks something about a transaction that has been begun.
+    /// Sends a request about one transaction, and explains an error.
     fn about(
         &self,
         id: u64,
@@ -246,27 +249,29 @@ impl MountedPool {
         ask(&self.control).map_err(|error| match error_number(&error) {
             Some(Errno::NOENT) => self.no_such(id),
             Some(Errno::BUSY) => {
-                Failure::new(format_args!("transaction {id} is in use, and was not committed"))
-                    .hint("close the files and leave the directories of its view")
+                Failure::new(format_args!("transaction {id} is in use and was not committed"))
+                    .hint("close the files of its view and leave its directories, then try again")
             }
             _ => Failure::new(format_args!("transaction {id} has been aborted: {error}")),
         })
     }
 
     fn no_such(&self, id: u64) -> Failure {
-        Failure::new(format_args!("there is no transaction {id} of yours, or it has ended"))
-            .hint("'warpfire tx list' shows those that are open")
+        Failure::new(format_args!("you have no transaction {id}, or it has ended"))
+            .hint("'warpfire tx list' shows the open ones")
     }
 
     fn not_begun(&self, error: &io::Error) -> Failure {
         let directory = self.directory.display();
         match error_number(error) {
-            Some(Errno::NOTTY) => {
-                Failure::new(format_args!("{directory} shows a transaction itself; they are not nested"))
-            }
-            Some(Errno::ROFS) => Failure::new(format_args!("{directory} is mounted read-only")),
-            Some(Errno::AGAIN) => Failure::new("as many transactions are open as there may be")
-                .hint("'warpfire tx list' shows them"),
+            Some(Errno::NOTTY) => Failure::new(format_args!(
+                "{directory} is the view of a transaction; transactions are not nested"
+            ))
+            .hint("run the command outside of the view"),
+            Some(Errno::ROFS) => Failure::new(format_args!("{directory} is mounted read-only"))
+                .hint("mount the pool without --read-only"),
+            Some(Errno::AGAIN) => Failure::new(format_args!("too many transactions are open on {directory}"))
+                .hint("'warpfire tx list' shows them; commit or abort some"),
             _ => Failure::new(format_args!("{directory}: cannot begin a transaction: {error}")),
         }
     }

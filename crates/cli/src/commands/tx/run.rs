@@ -1,13 +1,13 @@
 //! `warpfire tx run`: a program in a transaction.
 //!
 //! ```text
-//!   begin ──▶ start the program in the view ──▶ it ends ──▶ what it left behind ends ──▶ code 0: commit
-//!                                                  │                │                       other: abort
-//!                                                  │                └── not in time: abort
-//!                                                  └── we are killed: the server sees it and aborts
+//!   begin ──▶ start the program in the view ──▶ it ends ──▶ code 0: its descendants end ──▶ commit
+//!                                  │               │                      └── not in time: abort
+//!                                  │               └── other code: abort
+//!                                  └── this process is killed: the server aborts
 //! ```
 //!
-//! Signals that would end us go to the program instead, and how it ends decides.
+//! Signals that would end this process are forwarded to the program. Its exit code decides.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -24,29 +24,30 @@ use super::MountedPool;
 
 /// `tx run` itself failed.
 pub const RUN_FAILED: u8 = 125;
-/// The program cannot be run.
+/// The program cannot be executed.
 pub const CANNOT_RUN: u8 = 126;
-/// There is no such program.
+/// The program does not exist.
 pub const NO_PROGRAM: u8 = 127;
 
-/// How often, and how long each time, processes that the program left behind are waited for: five seconds.
+/// Tries to find all descendants of the program ended: five seconds in all.
 const LEFT_TRIES_MAX: u32 = 100;
+/// Pause between two tries.
 const LEFT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Names the transaction to the program.
+/// Environment variable with the id of the transaction, for the program.
 const ID_VARIABLE: &str = "WARPFIRE_TX";
 
-/// Runs a program in a transaction, and gives the code to end with.
+/// Runs a program in a transaction, and returns the exit code.
 pub fn run(mounted: &MountedPool, program: &[OsString], durable: bool) -> Result<ExitCode, Failure> {
     let failed = |failure: Failure| failure.exit_code(RUN_FAILED);
     let begun = mounted.control.begin(true).map_err(|error| failed(mounted.not_begun(&error)))?;
     let abort = |failure: Failure| {
-        // If the server is gone, so is the transaction.
+        // Fails if the server has ended; then the transaction has ended too.
         let _ = mounted.control.abort(begun.id);
         failed(failure)
     };
     let start = || {
-        // Whose parent ends is ours then, so that none is left behind unseen.
+        // Orphaned descendants of the program become children of this process, so it can wait for them.
         set_child_subreaper(Some(getpid()))?;
         let mut own = Command::new(std::env::current_exe()?);
         own.args(["tx", "enter"]).arg(&begun.path).arg(&mounted.directory).arg("--").args(program);
@@ -60,14 +61,15 @@ pub fn run(mounted: &MountedPool, program: &[OsString], durable: bool) -> Result
     let ended = child.wait().map_err(|error| abort(Failure::new(error)))?;
     let code = code_of(ended);
     if code != 0 {
-        // As above.
+        // Fails only if the server has ended, as above.
         let _ = mounted.control.abort(begun.id);
-        note(format_args!("transaction {} is aborted: the program ended with {code}", begun.id));
+        note(format_args!("transaction {} is aborted, because the program ended with {code}", begun.id));
         return Ok(ExitCode::from(code));
     }
+    // A descendant that still runs could write after the commit has begun, or keep the view in use.
     if !all_have_ended() {
-        let failure = Failure::new("the program left processes behind that go on; nothing has changed");
-        return Err(abort(failure.hint("wait for them in the program, or end them there")));
+        let failure = Failure::new("the program left processes behind that still run; nothing has changed");
+        return Err(abort(failure.hint("make the program wait for them, or end them")));
     }
     match mounted.commit(begun.id, durable) {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -76,16 +78,17 @@ pub fn run(mounted: &MountedPool, program: &[OsString], durable: bool) -> Result
     }
 }
 
-/// The code that a shell would give.
+/// The exit code that a shell would report.
 fn code_of(ended: ExitStatus) -> u8 {
     let code = ended.code().or_else(|| ended.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(RUN_FAILED)
 }
 
-/// Waits until all descendants have ended; says so while it takes long. `false` if they do not.
+/// Waits until all descendants have ended; prints a note after a second. `false` if they do not end in time.
 fn all_have_ended() -> bool {
     for tries in 0..LEFT_TRIES_MAX {
         match wait(WaitOptions::NOHANG) {
+            // One has ended; the error below means that there is none left.
             Ok(Some(_)) => continue,
             Ok(None) => {}
             Err(Errno::INTR) => continue,
