@@ -1,25 +1,25 @@
-//! What can go wrong with slices, by what the caller can do.
+//! Errors of slices, one for each thing that a caller can do about it.
 
 use std::sync::Arc;
 
 use warpfire_log::LogError;
 
-/// Why a call on slices failed. Nothing has changed.
+/// The reason why a call on slices failed. The failed call has changed nothing.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SliceError {
-    /// The pool is full for this kind of caller: delete something, or add a device.
+    /// The pool has no room for this kind of caller: delete something, or add a device.
     #[error("no space left in the pool")]
     NoSpace,
-    /// Nothing can be written any more: reopen the pool. What was synced is safe, and reads go on.
+    /// Nothing can be written any more: reopen the pool. Synced data is safe, and reads go on.
     #[error("the pool is read-only until it is reopened: {0}")]
     ReadOnly(Arc<str>),
-    /// These bytes cannot be read or rebuilt: bring back a missing device, or use another copy. Other bytes
-    /// can be read.
+    /// These bytes can be neither read nor reconstructed: reattach a missing device, or use another copy.
+    /// Other bytes can be read.
     #[error("damaged ({code}): {reason}")]
     Damaged {
-        /// As in docs/FORMAT.md "Corruption codes".
+        /// A code of docs/FORMAT.md "Corruption codes".
         code: u16,
-        /// What was found where.
+        /// The place and the finding.
         reason: Arc<str>,
     },
 }

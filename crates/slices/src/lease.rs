@@ -1,18 +1,22 @@
-//! Holds with an owner, and the leases that bound them in time.
+//! Holds of slices that end with their owner, and the leases that bound them in time.
+//!
+//! # Terms
+//! A *lease* is a deadline for a hold. `Leases` is the book of all leases, ordered by deadline.
 //!
 //! # Invariants
-//! 1. While a hold has not ended, the store keeps its slices, whatever becomes of the metadata that named
-//!    them.
-//! 2. A hold ends once: when its last owner drops it, or when its lease has run out. Then it keeps nothing.
-//!    Held by `a_hold_ends_once_by_drop_or_by_deadline`.
-//! 3. Each hold with a lease is in `Leases` under a deadline that is not later than its own, so `expire`
-//!    meets it in time. Held by `a_later_lease_takes_the_place_of_an_earlier_one`.
+//! 1. Until a hold ends, the store keeps its slices, even if metadata drops their names.
+//! 2. A hold ends once: when its last owner drops it, or when its lease expires
+//!    (`tests::a_hold_ends_once_by_drop_or_by_deadline`).
+//! 3. A leased hold is in the book under its deadline or an earlier one, so `expire` ends it in time (assert
+//!    in `add`; `tests::a_later_lease_replaces_an_earlier_one`).
+//! 4. `count` is the length of the book whenever the book is unlocked (assert in `expire`).
 //!
 //! ```text
-//!            lease             lease (another deadline)
-//!   kept ────────────► leased ◄───┐
-//!     │                  │  └─────┘
-//!     └── dropped ───────┴── dropped, `Leases::expire` ──► ended
+//!         `add`             `add` (another deadline)
+//!   held ───────► leased ◄───┐
+//!     │             │  └─────┘
+//!     │ drop        │ drop, `expire`
+//!     └─────────────┴──────────────────► ended
 //! ```
 
 use std::collections::BTreeMap;
@@ -26,24 +30,24 @@ use warpfire_units::SlicePtr;
 use crate::error::SliceError;
 use crate::store::SliceHolder;
 
-/// Leases kept before those of dropped holds are looked for.
+/// Length of the book at which `add` first looks for leases of dropped holds.
 const SWEEP_MIN: usize = 1024;
 
-/// Slices that are kept until this is dropped or its lease ends.
+/// A hold of slices. It ends when it is dropped or when its lease expires.
 pub struct SliceHold {
-    /// A hold may outlive its store and does not keep it open.
+    /// Weak: a hold may outlive its store, and does not keep it open.
     holder: Weak<dyn SliceHolder>,
     state: Mutex<State>,
 }
 
 struct State {
-    /// `None` once it has ended.
+    /// `None` after the hold has ended.
     slices: Option<Box<[SlicePtr]>>,
     deadline: Option<Timestamp>,
 }
 
 impl SliceHold {
-    /// Keeps slices; the caller has had a pin since metadata named them.
+    /// Holds slices. The caller has a pin that began while metadata named them.
     ///
     /// # Errors
     /// As `SliceHolder::hold`.
@@ -53,14 +57,15 @@ impl SliceHold {
         Ok(Arc::new(SliceHold { holder: Arc::downgrade(holder), state: Mutex::new(state) }))
     }
 
-    /// Whether the slices are kept. A caller with a pin may use them as long as the pin lives.
+    /// Whether the slices are still held at `now`. A caller that has a pin may then use them while the pin
+    /// lives.
     #[must_use]
     pub fn is_live(&self, now: Timestamp) -> bool {
         let state = self.state.lock();
         state.slices.is_some() && state.deadline.is_none_or(|deadline| now < deadline)
     }
 
-    fn lease(&self, until: Timestamp) {
+    fn set_deadline(&self, until: Timestamp) {
         self.state.lock().deadline = Some(until);
     }
 
@@ -84,52 +89,63 @@ impl Drop for SliceHold {
     }
 }
 
-/// Holds that end at a time, by that time.
+/// The book of all leases.
 pub struct Leases {
-    by_deadline: Mutex<Book>,
-    /// Length of the book, so that asking costs nothing where there are no leases.
+    book: Mutex<LeaseBook>,
+    /// Length of the book: with no leases, `expire` costs one atomic load.
     count: AtomicUsize,
 }
 
-struct Book {
+struct LeaseBook {
+    /// By deadline and a number that makes equal deadlines distinct.
     holds: BTreeMap<(Timestamp, u64), Weak<SliceHold>>,
     next: u64,
+    /// Length at which `add` next removes the leases of dropped holds.
     sweep_at: usize,
 }
 
 impl Default for Leases {
     fn default() -> Self {
-        let book = Book { holds: BTreeMap::new(), next: 0, sweep_at: SWEEP_MIN };
-        Leases { by_deadline: Mutex::new(book), count: AtomicUsize::new(0) }
+        let book = LeaseBook { holds: BTreeMap::new(), next: 0, sweep_at: SWEEP_MIN };
+        Leases { book: Mutex::new(book), count: AtomicUsize::new(0) }
     }
 }
 
 impl Leases {
-    /// Bounds a hold: it ends at `until` at the latest. A later call takes the place of an earlier one.
+    /// Leases a hold until `until`, when `expire` ends it. A later call replaces an earlier one.
     pub fn add(&self, hold: &Arc<SliceHold>, until: Timestamp) {
-        let mut book = self.by_deadline.lock();
-        hold.lease(until);
+        let mut book = self.book.lock();
+        // Under the book's lock: `expire` never meets an entry before the hold has its deadline.
+        hold.set_deadline(until);
         let number = book.next;
         book.next += 1;
-        book.holds.insert((until, number), Arc::downgrade(hold));
+        let replaced = book.holds.insert((until, number), Arc::downgrade(hold));
+        assert!(replaced.is_none(), "each lease has a number of its own");
         if book.holds.len() >= book.sweep_at {
+            // Doubling keeps the cost of sweeps constant for each lease, however many holds live.
             book.holds.retain(|_, hold| hold.strong_count() > 0);
             book.sweep_at = SWEEP_MIN.max(2 * book.holds.len());
         }
         self.count.store(book.holds.len(), Ordering::Release);
     }
 
-    /// Ends the holds whose deadline has come.
+    /// Ends every hold with a deadline at `now` or before.
     pub fn expire(&self, now: Timestamp) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
         }
         let mut due = Vec::new();
-        let mut book = self.by_deadline.lock();
+        let mut book = self.book.lock();
         while let Some(first) = book.holds.first_entry().filter(|first| first.key().0 <= now) {
             due.push(first.remove());
         }
+        assert!(
+            book.holds.first_key_value().is_none_or(|((deadline, _), _)| *deadline > now),
+            "no due lease stays in the book"
+        );
         self.count.store(book.holds.len(), Ordering::Release);
+        // Without the book's lock: ending a hold calls the store. A lease that a later `add` prolonged is due
+        // in the book and not in the hold, so the hold checks its own deadline.
         drop(book);
         for hold in due.iter().filter_map(Weak::upgrade) {
             hold.end_if_due(now);
@@ -179,16 +195,16 @@ mod tests {
         drop(dropped);
         leases.expire(at(4));
         assert_eq!(*store.held.lock(), [slice(10), slice(20)]);
-        assert!(leased.is_live(at(4)) && !leased.is_live(at(5)), "at its deadline it may not be used");
+        assert!(leased.is_live(at(4)) && !leased.is_live(at(5)), "a hold is not live at its deadline");
         leases.expire(at(5));
         assert!(store.held.lock().is_empty());
         leases.expire(at(6));
-        // A second end would be noticed by the store.
+        // The store asserts that no hold ends twice.
         drop(leased);
     }
 
     #[test]
-    fn a_later_lease_takes_the_place_of_an_earlier_one() {
+    fn a_later_lease_replaces_an_earlier_one() {
         for (first, second) in [(5, 9), (9, 5)] {
             let ((store, holder), leases) = (store(), Leases::default());
             let hold = SliceHold::take(&holder, vec![slice(0)]).unwrap();
@@ -202,17 +218,17 @@ mod tests {
     }
 
     #[test]
-    fn leases_of_dropped_holds_do_not_pile_up() {
+    fn leases_of_dropped_holds_do_not_accumulate() {
         let ((store, holder), leases) = (store(), Leases::default());
         for n in 0..10 * SWEEP_MIN as u64 {
             leases.add(&SliceHold::take(&holder, vec![slice(n)]).unwrap(), at(1000));
         }
-        assert!(leases.by_deadline.lock().holds.len() <= SWEEP_MIN);
+        assert!(leases.book.lock().holds.len() <= SWEEP_MIN);
         assert!(store.held.lock().is_empty());
     }
 
     #[test]
-    fn a_hold_outlives_its_store_and_a_refused_one_is_none() {
+    fn a_hold_may_outlive_its_store_and_a_refused_hold_is_an_error() {
         let (store, holder) = store();
         let hold = SliceHold::take(&holder, vec![slice(0)]).unwrap();
         store.refuses_holds.store(true, Ordering::Relaxed);

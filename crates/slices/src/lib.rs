@@ -1,23 +1,23 @@
 //! Slices: immutable bytes that metadata names by pointer, and what keeps them.
 //!
 //! [`SliceStore`] is the seam to the filesystem. [`LocalSlices`] implements it over a log on this machine;
-//! [`PrivateSlices`] is a transaction's view of another store.
+//! [`PrivateSlices`] holds the slices of one transaction over another store.
 
 #![forbid(unsafe_code)]
 
-mod ahead;
 mod error;
 mod lease;
 mod local;
 mod private;
+mod read_ahead;
 mod store;
 #[cfg(test)]
 mod testing;
 
-pub use ahead::ReadAhead;
 pub use error::SliceError;
 pub use lease::{Leases, SliceHold};
 pub use local::{LocalSlices, Upkeep};
 pub use private::PrivateSlices;
+pub use read_ahead::ReadAhead;
 pub use store::{HasSlices, SliceHolder, SliceRead, SliceStore};
 pub use warpfire_log::{Admit, Pin, Slices, Space, Stream};

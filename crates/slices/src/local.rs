@@ -1,36 +1,37 @@
 //! Slices in a log on this machine.
 //!
 //! # Invariants
-//! 1. A write is admitted before it reaches the log, and reported after:
-//!    `a_write_is_admitted_first_and_reported_after`.
-//! 2. Each slice of a write has one reference of the writer's, and `release` returns exactly those bytes; the
-//!    log asserts that no more is released than was referenced.
+//! 1. The metadata engine admits a write before the log receives it, and learns of it afterwards
+//!    (`tests::a_write_is_admitted_first_and_reported_after`).
+//! 2. The slices of a write hold its bytes, no more and no fewer, and none is empty (asserts in `write`).
+//! 3. The writer has one reference to each slice of its write. `release` ends references of exactly these
+//!    bytes; the log asserts that nobody releases more bytes than are referenced.
 
 use std::sync::Arc;
 
 use warpfire_log::{Admit, LogStore, Pin, Slices, Space, Stream};
 use warpfire_units::SlicePtr;
 
-use crate::ahead::ReadAhead;
 use crate::error::SliceError;
+use crate::read_ahead::ReadAhead;
 use crate::store::{SliceHolder, SliceRead, SliceStore};
 
-/// What a slice store needs from the metadata engine, which makes space, syncs and repairs.
+/// The services that a slice store needs from the metadata engine: space, syncs and repair.
 pub trait Upkeep: Send + Sync {
-    /// Lets `bytes` more be written, after as much work for space as that takes.
+    /// Admits a write of `bytes`. If space is short, the engine first works for it on this thread.
     ///
     /// # Errors
     /// `NoSpace` if there is no room for callers of this kind; `ReadOnly` once the engine has latched.
-    fn admit(&self, bytes: u64, who: Admit) -> Result<(), SliceError>;
+    fn admit(&self, bytes: u64, admit: Admit) -> Result<(), SliceError>;
 
-    /// A write that was admitted is in the log: the next sync has to make it durable.
+    /// The log has accepted an admitted write: the next sync must make it durable.
     fn note_written(&self);
 
-    /// Slices were read: the log may have met damage.
+    /// A read of slices has ended: the log may have met damage on the way.
     fn note_read(&self);
 }
 
-/// Slices in a log.
+/// The slice store over a log on this machine.
 pub struct LocalSlices<L> {
     log: Arc<L>,
     ahead: Arc<ReadAhead>,
@@ -38,7 +39,7 @@ pub struct LocalSlices<L> {
 }
 
 impl<L: LogStore> LocalSlices<L> {
-    /// Slices in `log`, whose other readers may share the read-ahead.
+    /// A store over `log`. Other readers of the same log may share `ahead`.
     #[must_use]
     pub fn new(log: Arc<L>, ahead: Arc<ReadAhead>, upkeep: Arc<dyn Upkeep>) -> Self {
         LocalSlices { log, ahead, upkeep }
@@ -57,14 +58,16 @@ impl<L: LogStore> SliceHolder for LocalSlices<L> {
 }
 
 impl<L: LogStore> SliceStore for LocalSlices<L> {
-    fn write(&self, stream: Stream, bytes: &[u8], who: Admit) -> Result<Slices, SliceError> {
-        self.upkeep.admit(bytes.len() as u64, who)?;
+    fn write(&self, stream: Stream, bytes: &[u8], admit: Admit) -> Result<Slices, SliceError> {
+        self.upkeep.admit(bytes.len() as u64, admit)?;
         let slices = self.log.append(stream, bytes)?;
         debug_assert_eq!(
             slices.iter().map(|slice| slice.len_bytes as usize).sum::<usize>(),
             bytes.len(),
-            "the slices of a write hold all of it"
+            "the slices of a write hold all of its bytes and no others"
         );
+        debug_assert!(slices.iter().all(|slice| slice.len_bytes > 0), "a slice of a write is not empty");
+        // After the append: a sync that counted the write earlier could return while its bytes are missing.
         self.upkeep.note_written();
         Ok(slices)
     }
@@ -76,12 +79,17 @@ impl<L: LogStore> SliceStore for LocalSlices<L> {
     }
 
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), SliceError> {
+        debug_assert!(
+            reads.iter().all(|(slice, buf)| slice.len_bytes as usize == buf.len()),
+            "a buffer has the length of its slice"
+        );
         let done = match reads {
             [] => Ok(()),
-            // Several reads go to the devices together. One alone may be the next of many small ones.
+            // One read alone may be the next of many short ones. Several go to the devices together.
             [(slice, buf)] => self.ahead.read(&*self.log, *slice, buf),
             reads => self.log.read_many(reads),
         };
+        // Also after a failure: the damage that failed this read may have spared other slices of the segment.
         self.upkeep.note_read();
         Ok(done?)
     }
@@ -112,15 +120,15 @@ mod tests {
 
     use super::*;
 
-    /// Notes each call, and refuses writes of more than a number of bytes.
+    /// Records each call, and refuses writes of more than `bytes_max`.
     struct Noting {
         calls: Mutex<Vec<String>>,
         bytes_max: u64,
     }
 
     impl Upkeep for Noting {
-        fn admit(&self, bytes: u64, who: Admit) -> Result<(), SliceError> {
-            self.calls.lock().push(format!("admit {bytes} {who:?}"));
+        fn admit(&self, bytes: u64, admit: Admit) -> Result<(), SliceError> {
+            self.calls.lock().push(format!("admit {bytes} {admit:?}"));
             if bytes > self.bytes_max { Err(SliceError::NoSpace) } else { Ok(()) }
         }
 
@@ -150,12 +158,12 @@ mod tests {
         assert_eq!(*upkeep.calls.lock(), ["admit 5 User", "written"]);
         let refused = store.write(Stream::Large, &vec![1; 200 << 10], Admit::Reserve);
         assert_eq!(refused, Err(SliceError::NoSpace));
-        assert_eq!(upkeep.calls.lock().len(), 3, "no report of what was refused");
-        assert_eq!(log.counters().appends, 1, "nor did it reach the log");
+        assert_eq!(upkeep.calls.lock().len(), 3, "a refused write is not reported");
+        assert_eq!(log.counters().appends, 1, "a refused write does not reach the log");
     }
 
     #[test]
-    fn one_read_and_many_give_the_same_bytes_and_a_bad_pointer_is_damage() {
+    fn one_read_and_several_return_the_same_bytes_and_a_bad_pointer_is_damage() {
         let (store, _, upkeep) = store();
         let a = store.write(Stream::Small, b"first", Admit::User).unwrap()[0];
         let b = store.write(Stream::Small, b"second", Admit::User).unwrap()[0];
@@ -165,18 +173,18 @@ mod tests {
         assert_eq!((&one, &two, &alone), (b"first", b"second", b"second"));
         let outside = SlicePtr { offset_bytes: 1 << 30, ..a };
         let answer = store.read(&mut [(outside, &mut one)]);
-        assert!(matches!(answer, Err(SliceError::Damaged { code: 264, .. })), "{answer:?}");
+        assert!(matches!(answer, Err(SliceError::Damaged { code: 265, .. })), "{answer:?}");
         assert_eq!(upkeep.calls.lock().iter().filter(|call| *call == "read").count(), 3);
     }
 
     #[test]
-    fn what_is_held_stays_after_its_writer_released_it_and_goes_when_the_hold_ends() {
+    fn held_slices_stay_after_their_writer_released_them_until_the_hold_ends() {
         let (store, log, _) = store();
         let slices = store.write(Stream::Large, &[7; 60 << 10], Admit::User).unwrap();
         let holder = store.holder();
         holder.hold(&slices).unwrap();
         store.release(&slices);
-        // Another segment begins, so the first is sealed and could be freed.
+        // The second write seals the first segment, so only the hold keeps that from being freed.
         store.write(Stream::Large, &[8; 60 << 10], Admit::User).unwrap();
         log.sync().unwrap();
         let mut buf = vec![0; 60 << 10];

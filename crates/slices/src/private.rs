@@ -1,18 +1,27 @@
-//! The slices of a transaction, over those of another store.
+//! The slices of one transaction, over those of another store.
 //!
-//! What a transaction writes is named by nothing but the transaction until it commits, and what it names may
-//! lose its name meanwhile. So both are kept until the transaction ends, however it ends; a commit below has
-//! counted its own references by then.
+//! Before the commit, only the transaction itself names the slices that it writes. Others may drop the last
+//! name of a slice that it names. So `PrivateSlices` keeps both kinds until the transaction ends. If the
+//! transaction was committed below, that commit has counted references of its own by then.
+//!
+//! # Terms
+//! A *written range* is a range of a segment that the transaction has written without a distance in between.
+//! A *named slice* is a slice that a change of the transaction names.
 //!
 //! # Invariants
-//! 1. `written` maps where a run of written bytes begins to its length, neighbours joined. The writer's
-//!    references to them are not returned before the end. Held by
-//!    `neighbours_are_one_and_only_what_others_wrote_is_held_slice_by_slice`.
-//! 2. `held` lists the holds: one in each segment that the transaction wrote to, because bytes that only a
-//!    transaction knows of cannot be moved, and one for every slice that it names and did not write. Held by
-//!    the same test.
-//! 3. Once sealed, nothing is written. Once ended, nothing is kept. Held by
-//!    `what_was_kept_is_returned_once_at_the_end`.
+//! 1. `written` maps the start of each written range to its length. The writer's references to these bytes
+//!    end only with the transaction (assert in `add_written`;
+//!    `tests::written_neighbours_are_joined_and_only_slices_of_others_are_held`).
+//! 2. `held` lists the holds. There is one in each segment that the transaction has written to, because
+//!    cleaning cannot move bytes that no metadata names. There is one for each named slice outside the
+//!    written ranges (same test).
+//! 3. A sealed transaction writes nothing, an ended one keeps nothing (assert in `end`;
+//!    `tests::kept_slices_are_returned_once_at_the_end`).
+//!
+//! ```text
+//!   open ──seal──► sealed ──end──► ended
+//!     └─────────────end──────────────┘
+//! ```
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +33,7 @@ use warpfire_units::{SegmentId, SlicePtr};
 use crate::error::SliceError;
 use crate::store::{SliceHolder, SliceRead, SliceStore};
 
-/// A transaction's slices.
+/// The slices of one transaction over the store `B`.
 pub struct PrivateSlices<B> {
     below: Arc<B>,
     state: Mutex<State>,
@@ -34,21 +43,24 @@ pub struct PrivateSlices<B> {
 struct State {
     is_sealed: bool,
     is_ended: bool,
-    kept: Held,
+    kept: KeptSlices,
 }
 
 #[derive(Default)]
-struct Held {
+struct KeptSlices {
+    /// Written ranges: segment and start, length.
     written: BTreeMap<(SegmentId, u64), u32>,
     held: Vec<SlicePtr>,
 }
 
-impl Held {
-    /// A slice was written.
-    fn wrote(&mut self, slice: SlicePtr, holder: &dyn SliceHolder) -> Result<(), SliceError> {
+impl KeptSlices {
+    /// Keeps a slice that the transaction has just written.
+    fn add_written(&mut self, slice: SlicePtr, holder: &dyn SliceHolder) -> Result<(), SliceError> {
         let SlicePtr { segment, offset_bytes, len_bytes } = slice;
         let mut before = self.written.range_mut((segment, 0)..(segment, offset_bytes));
         match before.next_back() {
+            // The first written range of the segment is the one that holds it. A later slice of the segment
+            // is never in front of it, except when two threads write at once; then both are held.
             None => {
                 holder.hold(&[slice])?;
                 self.held.push(slice);
@@ -62,17 +74,23 @@ impl Held {
             Some(_) => {}
         }
         let older = self.written.insert((segment, offset_bytes), len_bytes);
-        debug_assert!(older.is_none(), "bytes are written once");
+        debug_assert!(older.is_none(), "the log hands out each byte of a segment once");
+        debug_assert!(
+            self.held.iter().any(|held| held.segment == segment),
+            "a segment with written ranges is held"
+        );
         Ok(())
     }
 
-    /// A change names a slice, and whoever made the change still keeps the bytes.
-    fn named(&mut self, slice: SlicePtr, holder: &dyn SliceHolder) -> Result<(), SliceError> {
+    /// Keeps a slice that a change names. The caller still keeps its bytes.
+    fn add_named(&mut self, slice: SlicePtr, holder: &dyn SliceHolder) -> Result<(), SliceError> {
         if cfg!(feature = "planted-bug-named-not-held") {
             return Ok(());
         }
         let SlicePtr { segment, offset_bytes, len_bytes } = slice;
         let end = offset_bytes + u64::from(len_bytes);
+        // A slice inside a written range needs no hold: the writer's reference keeps its bytes, and the hold
+        // on the segment keeps them in place.
         let before = self.written.range((segment, 0)..=(segment, offset_bytes)).next_back();
         if before.is_none_or(|((_, start), len)| *start + u64::from(*len) < end) {
             holder.hold(&[slice])?;
@@ -81,7 +99,11 @@ impl Held {
         Ok(())
     }
 
-    /// Ends the holds. Returns what was written, whose references are to be released.
+    fn is_empty(&self) -> bool {
+        self.written.is_empty() && self.held.is_empty()
+    }
+
+    /// Ends the holds. Returns the written ranges; the caller releases their references.
     fn end(self, holder: &dyn SliceHolder) -> Vec<SlicePtr> {
         holder.release_hold(&self.held);
         let slices = self.written.into_iter();
@@ -96,7 +118,7 @@ fn ended() -> SliceError {
 }
 
 impl<B: SliceStore> PrivateSlices<B> {
-    /// Slices over those of `below`.
+    /// A new transaction's slices, over those of `below`.
     #[must_use]
     pub fn new(below: Arc<B>) -> Self {
         PrivateSlices { below, state: Mutex::default() }
@@ -111,39 +133,42 @@ impl<B: SliceStore> PrivateSlices<B> {
         if state.is_ended {
             return Err(ended());
         }
-        state.kept.named(slice, &*self.below.holder())
+        state.kept.add_named(slice, &*self.below.holder())
     }
 
-    /// Refuses writes from now on. What is kept stays so until the end.
+    /// Refuses writes from now on. Kept slices stay kept until the end.
     pub fn seal(&self) {
         self.state.lock().is_sealed = true;
     }
 
-    /// Ends the holds and returns the references of everything written. What is to stay has been committed
-    /// below before.
+    /// Ends the holds and releases the references of everything written. A caller that wants the slices to
+    /// stay commits their names below first. A second call does nothing.
     pub fn end(&self) {
         let kept = {
             let mut state = self.state.lock();
             state.is_ended = true;
             std::mem::take(&mut state.kept)
         };
+        // Outside the lock: the store below may take long, and writes of other threads must learn of the end.
         self.below.release(&kept.end(&*self.below.holder()));
+        debug_assert!(self.state.lock().kept.is_empty(), "an ended transaction keeps nothing");
     }
 }
 
 impl<B: SliceStore> SliceStore for PrivateSlices<B> {
-    fn write(&self, stream: Stream, bytes: &[u8], who: Admit) -> Result<Slices, SliceError> {
+    fn write(&self, stream: Stream, bytes: &[u8], admit: Admit) -> Result<Slices, SliceError> {
         if self.state.lock().is_sealed {
             return Err(ended());
         }
-        // Not under the lock: the device and work for space may take long.
-        let slices = self.below.write(stream, bytes, who)?;
+        // Not under the lock: the devices and the work for space may take long.
+        let slices = self.below.write(stream, bytes, admit)?;
         let holder = self.below.holder();
         let mut state = self.state.lock();
         for (number, slice) in slices.iter().enumerate() {
-            let kept = if state.is_ended { Err(ended()) } else { state.kept.wrote(*slice, &*holder) };
+            // The transaction may have ended during the write. Then nobody else would release the new slices.
+            let kept = if state.is_ended { Err(ended()) } else { state.kept.add_written(*slice, &*holder) };
             if let Err(e) = kept {
-                // The slices noted so far are released at the end, with all others.
+                // The slices before `number` are in `written`, so `end` releases them.
                 self.below.release(slices.get(number..).expect("a slice of the write"));
                 return Err(e);
             }
@@ -151,7 +176,7 @@ impl<B: SliceStore> SliceStore for PrivateSlices<B> {
         Ok(slices)
     }
 
-    /// Does nothing: what was written is kept until the end.
+    /// Does nothing: the transaction keeps its written slices until it ends.
     fn release(&self, _slices: &[SlicePtr]) {}
 
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), SliceError> {
@@ -187,23 +212,23 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_one_and_only_what_others_wrote_is_held_slice_by_slice() {
-        let (mut held, holder) = (Held::default(), Counting::default());
-        held.wrote(slice(100, 10), &holder).unwrap();
-        held.wrote(slice(110, 10), &holder).unwrap();
-        held.wrote(slice(200, 10), &holder).unwrap();
+    fn written_neighbours_are_joined_and_only_slices_of_others_are_held() {
+        let (mut held, holder) = (KeptSlices::default(), Counting::default());
+        held.add_written(slice(100, 10), &holder).unwrap();
+        held.add_written(slice(110, 10), &holder).unwrap();
+        held.add_written(slice(200, 10), &holder).unwrap();
         assert_eq!(*holder.held.lock(), [slice(100, 10)]);
-        held.named(slice(105, 15), &holder).unwrap();
-        assert_eq!(holder.held.lock().len(), 1, "it wrote these itself");
-        held.named(slice(115, 10), &holder).unwrap();
-        held.named(slice(0, 10), &holder).unwrap();
+        held.add_named(slice(105, 15), &holder).unwrap();
+        assert_eq!(holder.held.lock().len(), 1, "the transaction wrote these bytes itself");
+        held.add_named(slice(115, 10), &holder).unwrap();
+        held.add_named(slice(0, 10), &holder).unwrap();
         assert_eq!(holder.held.lock().len(), 3);
         assert_eq!(held.end(&holder), [slice(100, 20), slice(200, 10)]);
         assert!(holder.held.lock().is_empty());
     }
 
     #[test]
-    fn what_was_kept_is_returned_once_at_the_end() {
+    fn kept_slices_are_returned_once_at_the_end() {
         let below = Arc::new(Counting::default());
         let private = Arc::new(PrivateSlices::new(below.clone()));
         let written = private.write(Stream::Large, b"bytes", Admit::User).unwrap();
@@ -226,8 +251,8 @@ mod tests {
         let private = PrivateSlices::new(below.clone());
         below.refuses_holds.store(true, std::sync::atomic::Ordering::Relaxed);
         assert!(private.write(Stream::Large, b"bytes", Admit::User).is_err());
-        assert_eq!(below.released.lock().len(), 1, "the write's reference is returned at once");
+        assert_eq!(below.released.lock().len(), 1, "the reference of the refused write is released at once");
         private.end();
-        assert_eq!(below.released.lock().len(), 1, "and not again at the end");
+        assert_eq!(below.released.lock().len(), 1, "the end does not release it again");
     }
 }

@@ -1,15 +1,15 @@
-//! The seam: a store of immutable bytes that metadata names by pointer.
+//! The seam `SliceStore`: a store of immutable bytes that metadata names by pointer.
 //!
 //! # Terms
-//! A *slice* is a run of bytes, written once, that a pointer names. Five things keep its bytes:
+//! A *slice* is a range of bytes that are written once and named by a pointer. Five things keep its bytes:
 //!
-//! | what | taken by | ended by |
+//! | kept by | begins with | ends with |
 //! |---|---|---|
 //! | the writer's reference | `SliceStore::write` | `SliceStore::release` |
 //! | metadata's reference | a commit that names the slice | a durable commit that drops the name |
-//! | a pin | `SliceStore::pin` | its drop; it keeps whatever metadata named when it was taken |
+//! | a pin | `SliceStore::pin` | its drop; it keeps every slice that metadata named when the pin began |
 //! | a hold | `SliceHolder::hold` | `SliceHolder::release_hold` |
-//! | a snapshot of the metadata | `Store::snapshot` | its drop: metadata keeps the old names until then |
+//! | a snapshot of the metadata | `Store::snapshot` | its drop; until then metadata keeps the names that the snapshot shows |
 
 use std::sync::Arc;
 
@@ -18,61 +18,62 @@ use warpfire_units::SlicePtr;
 
 use crate::error::SliceError;
 
-/// A slice to read and the buffer to fill, which has the slice's length.
+/// A slice to read, and the buffer to fill. The buffer has the length of the slice.
 pub type SliceRead<'a> = (SlicePtr, &'a mut [u8]);
 
-/// Keeps slices that no metadata has to name.
+/// An object that keeps slices for callers whose slices no metadata names.
 pub trait SliceHolder: Send + Sync {
-    /// Keeps bytes until `release_hold`, whatever becomes of the metadata that named them. The caller has had a pin
-    /// since metadata named them. A hold takes memory and space; it does not outlive the store.
+    /// Holds slices until `release_hold`, even if metadata drops their names. The caller has a pin that began
+    /// while metadata named them. A hold takes memory and space. It ends with the store.
     ///
     /// # Errors
-    /// `ReadOnly` if the store cannot keep more. Nothing is held then.
+    /// `ReadOnly` if the store cannot hold more. Then the call has held none of the slices.
     fn hold(&self, slices: &[SlicePtr]) -> Result<(), SliceError>;
 
-    /// Ends a `hold` of the same slices. It cannot fail: a store that cannot do it now does it later.
+    /// Ends a `hold` of the same slices. It cannot fail: a store that cannot end it now ends it later.
     fn release_hold(&self, slices: &[SlicePtr]);
 }
 
-/// Immutable byte ranges. On one machine a log holds them; in a cluster, storage servers do.
+/// A store of slices. On one machine a log stores them; in a cluster, storage servers do.
 pub trait SliceStore: Send + Sync + 'static {
-    /// Writes bytes; durable after the next sync of the metadata. The caller holds one reference to them and
-    /// returns it with `release` once a commit has named them or has failed. A commit counts references of
-    /// its own.
+    /// Writes bytes, which become durable with the next sync of the metadata. The caller has one reference to
+    /// each slice, and ends it with `release` once a commit that names the slices has succeeded or failed. A
+    /// commit counts references of its own.
     ///
     /// # Errors
-    /// `NoSpace` if callers of this kind get no more room; `ReadOnly`.
-    fn write(&self, stream: Stream, bytes: &[u8], who: Admit) -> Result<Slices, SliceError>;
+    /// `NoSpace` if there is no room for callers of this kind; `ReadOnly` once nothing can be written.
+    fn write(&self, stream: Stream, bytes: &[u8], admit: Admit) -> Result<Slices, SliceError>;
 
-    /// Returns the reference that `write` gave. It cannot fail: a store that cannot do it now does it later.
+    /// Ends the writer's references to these slices. It cannot fail: a store that cannot end them now ends
+    /// them later.
     fn release(&self, slices: &[SlicePtr]);
 
-    /// Fills each buffer with its slice's bytes, verified.
+    /// Fills each buffer with the verified bytes of its slice.
     ///
     /// # Errors
-    /// `Damaged` if the bytes of a slice cannot be read or rebuilt.
+    /// `Damaged` if the bytes of a slice can be neither read nor reconstructed.
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), SliceError>;
 
-    /// While the pin lives, no slice goes away that metadata named when it was taken.
+    /// Takes a pin. While it lives, every slice that metadata named when the pin was taken stays readable.
     ///
     /// # Errors
     /// `ReadOnly` if the store cannot promise that.
     fn pin(&self) -> Result<Pin, SliceError>;
 
-    /// Where bytes are held: the same object for every store over this one, so it also says which pool a
-    /// slice is of.
+    /// The object that holds slices of this store. Every store over this one returns the same object, so it
+    /// also identifies the pool of a slice.
     fn holder(self: &Arc<Self>) -> Arc<dyn SliceHolder>;
 
-    /// The space of the pool. Bytes of a deleted name count as live until compaction finds that nothing names
-    /// them.
+    /// The space of the pool. Bytes that no name refers to any more count as live until compaction finds that
+    /// out.
     ///
     /// # Errors
     /// `ReadOnly` if the store cannot be asked.
     fn space(&self) -> Result<Space, SliceError>;
 }
 
-/// A metadata store that has its slices in a store of their own. It is a `SliceStore` by passing every call
-/// on.
+/// A metadata store with a separate store for its slices. It implements `SliceStore`: it passes every call on
+/// to that store.
 pub trait HasSlices: Send + Sync + 'static {
     /// The store of its slices.
     type Slices: SliceStore;
@@ -82,8 +83,8 @@ pub trait HasSlices: Send + Sync + 'static {
 }
 
 impl<T: HasSlices> SliceStore for T {
-    fn write(&self, stream: Stream, bytes: &[u8], who: Admit) -> Result<Slices, SliceError> {
-        self.slices().write(stream, bytes, who)
+    fn write(&self, stream: Stream, bytes: &[u8], admit: Admit) -> Result<Slices, SliceError> {
+        self.slices().write(stream, bytes, admit)
     }
 
     fn release(&self, slices: &[SlicePtr]) {

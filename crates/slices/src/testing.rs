@@ -1,4 +1,4 @@
-//! A store that only counts what it is asked to keep.
+//! A store for tests that only records which slices are held and released.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,8 +9,8 @@ use warpfire_units::{SegmentId, SlicePtr};
 
 use crate::{SliceError, SliceHolder, SliceRead, SliceStore};
 
-/// Keeps lists of what is held and of what was released. Its slices lie behind each other in one segment and
-/// have no bytes.
+/// Lists the held slices and the released ones. Its slices follow each other in one segment and have no
+/// bytes.
 #[derive(Default)]
 pub(crate) struct Counting {
     pub(crate) held: Mutex<Vec<SlicePtr>>,
@@ -22,7 +22,7 @@ pub(crate) struct Counting {
 impl SliceHolder for Counting {
     fn hold(&self, slices: &[SlicePtr]) -> Result<(), SliceError> {
         if self.refuses_holds.load(Ordering::Relaxed) {
-            return Err(SliceError::ReadOnly("the test says so".into()));
+            return Err(SliceError::ReadOnly("the test refuses holds".into()));
         }
         self.held.lock().extend_from_slice(slices);
         Ok(())
@@ -31,16 +31,16 @@ impl SliceHolder for Counting {
     fn release_hold(&self, slices: &[SlicePtr]) {
         let mut held = self.held.lock();
         for slice in slices {
-            let at = held.iter().position(|h| h == slice).expect("it was held");
+            let at = held.iter().position(|h| h == slice).expect("a released hold was held");
             held.remove(at);
         }
     }
 }
 
 impl SliceStore for Counting {
-    fn write(&self, _stream: Stream, bytes: &[u8], _who: Admit) -> Result<Slices, SliceError> {
+    fn write(&self, _stream: Stream, bytes: &[u8], _admit: Admit) -> Result<Slices, SliceError> {
         let offset_bytes = self.next.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        let len_bytes = u32::try_from(bytes.len()).expect("short");
+        let len_bytes = u32::try_from(bytes.len()).expect("tests write short slices");
         Ok(Slices::from_buf([SlicePtr { segment: SegmentId::FIRST, offset_bytes, len_bytes }]))
     }
 

@@ -1,8 +1,13 @@
-//! Reading ahead of short reads that follow each other on flash: small files in the order of their directory,
+//! Read-ahead for short reads that follow each other on flash: small files in the order of their directory,
 //! blocks of a table in a scan.
 //!
-//! The readers of one log share one `ReadAhead`: its memory is bounded once, and a segment's chunk serves
-//! whichever of them asks.
+//! All readers of one log share one `ReadAhead`. So there is one bound on its memory, and every reader can
+//! use a chunk that another has read.
+//!
+//! # Terms
+//! A *chunk* is an aligned range of `CHUNK_BYTES` of a segment, shorter at the end of the segment. A *place*
+//! is the last block of a recent short read. A read is *near* a place if it begins or ends at most one block
+//! away.
 //!
 //! ```text
 //!   block numbers of one segment      ... 63 | 64 65 66 ..................... 127 | 128 ...
@@ -10,10 +15,13 @@
 //! ```
 //!
 //! # Invariants
-//! 1. What is kept was verified when it was read, and never changes: a segment's bytes are written once, and
-//!    no two segments have one number. Held by `a_segment_that_grew_is_read_to_its_new_end`.
-//! 2. A read that is not near a recent one costs what it would cost without this:
-//!    `reads_far_apart_are_read_as_they_are`.
+//! 1. A cached chunk is never stale: the log verified it, each byte of a segment is written once, and segment
+//!    ids are not reused. Only its end may lack bytes that were appended later (`copy` treats these as
+//!    missing; `tests::a_segment_that_grew_is_read_to_its_new_end`).
+//! 2. A read that is near no place reads no more than it would without read-ahead
+//!    (`tests::reads_far_apart_are_read_as_they_are`).
+//! 3. There are at most `RECENT_MAX` places (assert in `note`), and a chunk is never longer than
+//!    `CHUNK_BYTES` (assert in `fetch`).
 
 use std::sync::Arc;
 
@@ -24,42 +32,44 @@ use quick_cache::{OptionsBuilder, Weighter};
 use warpfire_log::{LogError, LogStore};
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
-/// What is read at once, and where such pieces begin: as much as a partition of a table.
+/// Length and alignment of a chunk: about a partition of a table.
 const CHUNK_BYTES: u64 = 256 * 1024;
 
-/// Chunks kept, in bytes: those of some sixty readers at a time.
+/// Bounds of the memory for chunks: at most enough for some sixty readers at a time.
 const KEPT_BYTES_MAX: u64 = 16 << 20;
 const KEPT_BYTES_MIN: u64 = 4 * CHUNK_BYTES;
 
-/// Longer reads are worth a device's while as they are.
+/// Longer reads use the devices well enough alone.
 const SHORT_BYTES_MAX: usize = 16 * 1024;
 
-/// Places of recent reads that are remembered: a scan has two for each run, its data and its index.
+/// Most places: a scan has two for each run, one in its data and one in its index.
 const RECENT_MAX: usize = 32;
 
-/// Reads near each other before a whole chunk is read.
+/// Number of near reads after which the next one reads its whole chunk.
 const NEAR_READS_MIN: u32 = 2;
 
-/// Where somebody reads.
+/// The last block of a recent read.
 #[derive(Clone, Copy)]
-struct Recent {
+struct ReadPlace {
     segment: SegmentId,
     block: u64,
-    /// How many reads before the last were each near the one before it.
+    /// Length of the chain of near reads that ends here, the first read not counted.
     near: u32,
 }
 
-/// The places of recent reads, the oldest replaced first.
+/// The places, of which a new one replaces the oldest.
 #[derive(Default)]
 struct Places {
-    recent: Vec<Recent>,
+    recent: Vec<ReadPlace>,
     oldest: usize,
 }
 
 impl Places {
-    /// Takes note of a read; says how many before it led here, each near the one before.
+    /// Records a read of the blocks `first` to `last`. Returns the length of its chain of near reads.
     fn note(&mut self, segment: SegmentId, first: u64, last: u64) -> u32 {
-        let near = |r: &&mut Recent| {
+        debug_assert!(first <= last, "a read has its first block before its last");
+        // One block to either side: scans run both ways, and entries that straddle blocks read a block twice.
+        let near = |r: &&mut ReadPlace| {
             r.segment == segment && r.block + 1 >= first && r.block <= last.saturating_add(1)
         };
         if let Some(recent) = self.recent.iter_mut().find(near) {
@@ -67,37 +77,38 @@ impl Places {
             recent.near = recent.near.saturating_add(1);
             return recent.near;
         }
-        let new = Recent { segment, block: last, near: 0 };
+        let new = ReadPlace { segment, block: last, near: 0 };
         if self.recent.len() < RECENT_MAX {
             self.recent.push(new);
         } else {
             self.recent[self.oldest] = new;
             self.oldest = (self.oldest + 1) % RECENT_MAX;
         }
+        debug_assert!(self.recent.len() <= RECENT_MAX, "the number of places is bounded");
         0
     }
 }
 
 /// A segment and the number of a chunk in it.
-type Key = (SegmentId, u64);
+type ChunkKey = (SegmentId, u64);
 
 #[derive(Clone)]
-struct ByLength;
+struct ChunkWeight;
 
-impl Weighter<Key, Arc<[u8]>> for ByLength {
-    fn weight(&self, _key: &Key, chunk: &Arc<[u8]>) -> u64 {
+impl Weighter<ChunkKey, Arc<[u8]>> for ChunkWeight {
+    fn weight(&self, _key: &ChunkKey, chunk: &Arc<[u8]>) -> u64 {
         chunk.len() as u64
     }
 }
 
-/// Chunks that were read ahead, and where to read ahead next.
+/// The cached chunks of one log, and the places at which to read ahead next.
 pub struct ReadAhead {
-    chunks: Cache<Key, Arc<[u8]>, ByLength, FixedState>,
+    chunks: Cache<ChunkKey, Arc<[u8]>, ChunkWeight, FixedState>,
     places: Mutex<Places>,
 }
 
 impl ReadAhead {
-    /// With room for a fourth of what a cache of `cache_bytes` takes, within bounds.
+    /// A read-ahead with a fourth of `cache_bytes` for chunks, at least 1 MiB and at most 16 MiB.
     #[must_use]
     pub fn new(cache_bytes: u64) -> Self {
         let bytes = (cache_bytes / 4).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX);
@@ -108,18 +119,19 @@ impl ReadAhead {
             .build()
             .expect("both capacities are given");
         let hasher = FixedState::with_seed(3);
-        let chunks = Cache::with_options(options, ByLength, hasher, DefaultLifecycle::default());
+        let chunks = Cache::with_options(options, ChunkWeight, hasher, DefaultLifecycle::default());
         ReadAhead { chunks, places: Mutex::default() }
     }
 
-    /// As `read` of the log, which is always the same one.
+    /// Reads a slice as `LogStore::read` does. All calls must name the same log.
     ///
     /// # Errors
-    /// What the log says.
+    /// The errors of `LogStore::read`.
     pub fn read<L: LogStore>(&self, log: &L, slice: SlicePtr, buf: &mut [u8]) -> Result<(), LogError> {
         if buf.is_empty() || buf.len() > SHORT_BYTES_MAX {
             return log.read(slice, buf);
         }
+        // Reads that hit the cache are recorded too: they lead the chain on to the next chunk.
         let is_near = self.is_near(slice, buf.len() as u64);
         if self.copy(slice.segment, slice.offset_bytes, buf) {
             return Ok(());
@@ -127,23 +139,25 @@ impl ReadAhead {
         if is_near && self.fetch(log, slice) && self.copy(slice.segment, slice.offset_bytes, buf) {
             return Ok(());
         }
+        // Also after a failed fetch: damage elsewhere in the chunk must not fail this read.
         log.read(slice, buf)
     }
 
-    /// Whether this read follows others. Where many threads read at random, those that would wait say no.
+    /// Whether this read continues a chain of near reads. It does not wait for the lock: threads that read at
+    /// random would only wait for each other.
     fn is_near(&self, slice: SlicePtr, len_bytes: u64) -> bool {
         let block = BLOCK_BYTES as u64;
         let (first, last) = (slice.offset_bytes / block, (slice.offset_bytes + len_bytes - 1) / block);
         self.places.try_lock().is_some_and(|mut p| p.note(slice.segment, first, last) >= NEAR_READS_MIN)
     }
 
-    /// Fills `buf` from chunks; `false` if they do not have all of it.
+    /// Fills `buf` from cached chunks; `false` if they lack some of it.
     fn copy(&self, segment: SegmentId, mut at: u64, buf: &mut [u8]) -> bool {
         let mut rest = buf;
         while !rest.is_empty() {
             let Some(chunk) = self.chunks.get(&(segment, at / CHUNK_BYTES)) else { return false };
             let found = chunk.get((at % CHUNK_BYTES) as usize..).unwrap_or_default();
-            // A chunk ends early where its segment did when it was read.
+            // A chunk that was read while its segment was shorter lacks the bytes that were appended since.
             let missing_bytes = CHUNK_BYTES - at % CHUNK_BYTES;
             let len = rest.len().min(found.len());
             if len < rest.len() && (found.len() as u64) < missing_bytes {
@@ -156,17 +170,24 @@ impl ReadAhead {
         true
     }
 
-    /// Reads the chunks that the slice lies in. `false` if that fails: then the slice is better read alone.
+    /// Reads the chunks of the slice. `false` if one cannot be read whole: then the caller reads the slice
+    /// alone.
     fn fetch<L: LogStore>(&self, log: &L, slice: SlicePtr) -> bool {
         let end = slice.offset_bytes + u64::from(slice.len_bytes);
         let readable_bytes = log.readable_bytes(slice.segment);
         (slice.offset_bytes / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES)).all(|number| {
             let start = number * CHUNK_BYTES;
             let stop = readable_bytes.min(start + CHUNK_BYTES);
+            // The slice reaches past the readable end: the log's own read returns the error.
             if stop < end.min(start + CHUNK_BYTES) {
                 return false;
             }
+            assert!(
+                start < stop && stop - start <= CHUNK_BYTES,
+                "a chunk lies between its start and the next"
+            );
             let len_bytes = (stop - start) as u32;
+            // A shorter chunk in the cache is from before the segment grew, and is read again.
             if self.chunks.peek(&(slice.segment, number)).is_some_and(|c| c.len() == len_bytes as usize) {
                 return true;
             }
@@ -198,7 +219,7 @@ mod tests {
         let bytes: Vec<u8> = (0..len).map(|i| (i / 7) as u8).collect();
         let segments: Vec<SegmentId> =
             bytes.chunks(60_000).map(|part| log.append(Stream::Small, part).unwrap()[0].segment).collect();
-        assert!(segments.iter().all(|s| *s == segments[0]), "one segment takes it all");
+        assert!(segments.iter().all(|s| *s == segments[0]), "one segment holds all bytes");
         (log, segments[0], bytes)
     }
 
@@ -210,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_in_order_either_way_cost_few_reads_below() {
+    fn reads_in_order_either_way_cost_few_reads_of_the_log() {
         let (log, segment, bytes) = filled(1_000_000);
         for forward in [true, false] {
             let ahead = ReadAhead::new(64 << 20);
@@ -236,7 +257,7 @@ mod tests {
             check(&ahead, &log, segment, &bytes, (i * 397_336) % 990_000 / 50_000 * 50_000, 100);
         }
         let read = log.counters().read_bytes - before;
-        assert!(read <= 1_000_000 + 100_000, "{read} bytes: no more than every chunk once");
+        assert!(read <= 1_000_000 + 100_000, "{read} bytes are more than each chunk once and the reads");
     }
 
     #[test]
