@@ -1,11 +1,17 @@
-//! Merging everything when there is no space to write it twice: one range of keys after the other.
+//! Compaction of all runs when there is no space to write everything twice: one key range after the other.
+//!
+//! # Terms
+//! A *piece* is the work on one key range. The *known runs* are those that existed at the start; flushes may
+//! add newer ones on the way.
 //!
 //! # Invariants
-//! 1. A piece takes all tables of its range from all runs that there were at the beginning, so what it puts into the oldest
-//!    run is older than whatever else there is of its keys.
-//! 2. Tables that reach over a piece's end are split there before, within their runs.
-//! 3. Each step is an edit of its own, behind which what it replaced is released, for nothing holds a version over it: what a
-//!    merge needs at any time is a piece, and not the run.
+//! 1. A piece takes all tables of its range from all known runs. So the tables that it adds to the oldest run
+//!    are older than any other version of their keys.
+//! 2. A table that reaches over the end of a piece is split there first, within its run (assert in
+//!    `compact_ranges`).
+//! 3. Each step is a manifest edit of its own, and no table set is held across steps. So the log frees the
+//!    replaced tables after each step, and the space that is needed at a time is that of a piece, not of a
+//!    run.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,13 +27,15 @@ use crate::store::MetaError;
 use crate::table::{RunStream, Table};
 use crate::table_set::{InstallInto, Run, TableSet};
 
-/// A piece is meant to take this part of what is free, for what it replaces may share segments with what stays.
+/// A piece takes at most one part in so many of the free space: replaced tables may share segments with
+/// tables that stay, so their space need not become free at once.
 const FREE_PART: u64 = 8;
 
-/// Times that a step is tried again after cleaning.
+/// Attempts at a step, each followed by cleaning.
 const STEP_TRIES_MAX: u32 = 4;
 
-/// Tables that hold keys in a range: none is below `from`, and one that is not below `until` is not in it.
+/// The tables of known runs that begin in a range, by run. Tables were split at both ends of the range, so
+/// these hold all its keys.
 fn within<L: LogStore>(
     table_set: &TableSet<L>,
     known: &BTreeSet<u64>,
@@ -43,8 +51,8 @@ fn within<L: LogStore>(
     table_set.runs.iter().filter(|run| known.contains(&run.id)).map(part).collect()
 }
 
-/// Where a piece from the front of these runs ends, for the tables that begin in it to be about `bytes`, or one. `None`: at
-/// the end.
+/// The end of the first piece of these runs: its tables are about `bytes` long together, or one. `None`: the
+/// piece reaches to the end of all keys.
 fn range_end<L: LogStore>(runs: &[Run<L>], bytes: u64) -> Option<Vec<u8>> {
     let mut tables: Vec<&TableDescriptor> =
         runs.iter().flat_map(|run| &run.tables).map(|t| t.entry().as_ref()).collect();
@@ -59,8 +67,8 @@ fn range_end<L: LogStore>(runs: &[Run<L>], bytes: u64) -> Option<Vec<u8>> {
 }
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
-    /// Merges all tables of a version into its oldest run, piece by piece. `false`: a table proved unreadable, and from there
-    /// on everything is as it was. The caller has locked compaction, and holds no version.
+    /// Compacts all tables into the oldest run, piece by piece. `false`: a table proved unreadable, and the
+    /// pieces from there on are unchanged. The caller has locked `compacting` and holds no table set.
     pub(super) fn compact_by_range(&self) -> Result<bool, MetaError> {
         let known = self.table_set().runs.iter().map(|run| run.id).collect();
         match self.compact_ranges(&known) {
@@ -72,15 +80,17 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     fn compact_ranges(&self, known: &BTreeSet<u64>) -> Result<(), MetaError> {
         let mut from = Vec::new();
         loop {
+            // Measured for each piece: the pieces before have freed space, and commits have taken some.
             let bytes = (self.log.space().free_bytes / FREE_PART).max(self.table_bytes() as u64);
             let end = range_end(&within(&self.table_set(), known, &from, None), bytes);
             if let Some(end) = &end {
+                assert!(end > &from, "each piece leaves less to do");
                 while self.with_cleaning(|| self.split_at(known, end))? {}
             }
             self.with_cleaning(|| {
                 let runs = within(&self.table_set(), known, &from, end.as_deref());
                 let Some(oldest) = runs.last() else { return Ok(()) };
-                self.compact_tables(&runs, true, &InstallInto::SameRun(oldest.id), false)
+                self.compact_tables(&runs, true, &InstallInto::Existing(oldest.id), false)
             })?;
             match end {
                 Some(end) => from = end,
@@ -89,7 +99,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         }
     }
 
-    /// Splits one table that reaches over `key`. `false`: there is none in these runs.
+    /// Splits one table that reaches over `key`. `false`: no table of the known runs does.
     fn split_at(&self, known: &BTreeSet<u64>, key: &[u8]) -> Result<bool, MetaError> {
         let reaches_over = |table: &Table<L>| {
             let entry = table.entry();
@@ -102,24 +112,26 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         };
         self.check_room_for(u64::from(table.entry().len_bytes))?;
         let one = || std::iter::once(&table);
+        // Not at the bottom: the table alone cannot show that no older version of a key exists.
         let (cleaning, mut moves) = (BTreeSet::new(), SliceMoves::default());
         let mut job = RewriteJob::new(self, seq_base(one()), references(one()), &cleaning, &mut moves);
         let mut streams = vec![RunStream::new(vec![Arc::clone(&table)])?];
         compact_streams(&mut streams, &mut job, false, Some(key))?;
         job.end_table()?;
         compact_streams(&mut streams, &mut job, false, None)?;
-        job.finish(&InstallInto::SameRun(run), vec![table.entry().id], Vec::new())?;
+        job.finish(&InstallInto::Existing(run), vec![table.entry().id], Vec::new())?;
         Ok(true)
     }
 
-    /// Does a step. Where there is no space for it, segments are cleaned, which it and those before it have left partly empty, and it is
-    /// tried again.
+    /// Does a step. If there is no space for it, cleans segments and tries again: the steps before have left
+    /// many segments partly empty.
     fn with_cleaning<T>(&self, mut step: impl FnMut() -> Result<T, MetaError>) -> Result<T, MetaError> {
         for _ in 0..STEP_TRIES_MAX {
             match step() {
                 Err(e) if e.is_no_space() => {}
                 other => return other,
             }
+            // As long as cleaning gains space: its first steps may only move live bytes together.
             loop {
                 let free_bytes = self.log.space().free_bytes;
                 if !self.clean_step()? || self.log.space().free_bytes <= free_bytes {

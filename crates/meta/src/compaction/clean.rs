@@ -1,8 +1,16 @@
-//! Emptying segments, for their space or because they are damaged: tables that name slices in them, or lie in them, are
-//! rewritten, which reads what is damaged from the rest of its stripe.
+//! Cleaning: victims are emptied, for their space or because they are damaged. Also the reclaim loop for
+//! callers that need space.
 //!
-//! What can not be read beyond that stays where it is and stays named: a segment with something lost in it is not tried
-//! again before the pool is opened the next time.
+//! To empty a victim, the engine rewrites each table that lies in it or whose values name slices in it. The
+//! log reconstructs damaged blocks on the way.
+//!
+//! # Invariants
+//! 1. Bytes that the log cannot reconstruct stay in place and stay named. Their segment becomes
+//!    *unrecoverable*: it is no victim again until the pool is reopened (assert in `empty_segments`).
+//! 2. A rewrite begins only if its tables leave room in which to clean (`check_room_for`).
+//! 3. The reclaim loop ends: after `RECLAIM_STEPS_MAX` steps, or after `IDLE_STEPS_MAX` in a row without
+//!    gain. It does not begin again until commits, snapshots or free space have changed
+//!    (`reclaim_failed_at`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,30 +26,30 @@ use crate::store::MetaError;
 use crate::table::{RunStream, Table};
 use crate::table_set::InstallInto;
 
-/// Turns of work for one request, before it is told that there is no space.
+/// Most steps for one caller that needs space, before the caller gets `NoSpace`.
 const RECLAIM_STEPS_MAX: u32 = 128;
 
-/// Turns that gain nothing, one after the other, before it is held that nothing more can be gained: two of each kind at the least.
+/// Steps in a row without gain after which reclaim gives up: at least two of each kind.
 const IDLE_STEPS_MAX: u32 = 6;
 
-/// One part in so many of the reserve is left for cleaning alone: of six segments two, one for what is live in a victim and one for
-/// the rest of the tables that reach into it, one at each end.
+/// One part in so many of the reserve is left for cleaning alone. Of six segments that is two: one for the
+/// live bytes of a victim, and one for the rest of the tables that reach into it at either end.
 const CLEANING_PART: u64 = 3;
 
 /// Segments cleaned at a time.
 const VICTIMS: usize = 4;
 
-/// What work for space depends on.
+/// The facts that decide whether reclaim can gain anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ReclaimState {
     newest: Seq,
-    /// Snapshots let go since the engine was opened.
+    /// Snapshots dropped since the engine was opened.
     snapshots_released: u64,
     free_bytes: u64,
 }
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
-    /// Cleans some segments, if that gains space. `true` if anything was moved.
+    /// Cleans some segments, if that gains space. `true` if a table was rewritten.
     pub(crate) fn clean_step(&self) -> Result<bool, MetaError> {
         let _compacting = self.compacting.lock();
         let mut unrecoverable = self.unrecoverable.lock();
@@ -49,8 +57,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         self.empty_segments(victims, &mut unrecoverable)
     }
 
-    /// Moves what is live out of some segments in which damage is known, so that it has all its parity again. `true` if
-    /// anything was moved; without space nothing is.
+    /// Moves live bytes out of some segments with known damage, so that they have all their parity again.
+    /// `true` if a table was rewritten. Without space it does nothing.
     pub(crate) fn repair_step(&self) -> Result<bool, MetaError> {
         let _compacting = self.compacting.lock();
         let mut unrecoverable = self.unrecoverable.lock();
@@ -61,8 +69,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         }
     }
 
-    /// Moves what is live and readable out of the first of these segments that are not known to be lossy, and notes those
-    /// that prove so. `true` if anything was moved.
+    /// Moves the readable live bytes out of the first of these segments that are not known as unrecoverable.
+    /// Adds those that prove unrecoverable. `true` if a table was rewritten.
     fn empty_segments(
         &self,
         segments: Vec<SegmentId>,
@@ -76,7 +84,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         if victims.is_empty() {
             return Ok(false);
         }
+        assert!(victims.is_disjoint(unrecoverable), "an unrecoverable segment is no victim");
         let mut moved = false;
+        // Values in memory that name a victim get to tables first, where the loop below finds them.
         if self.shards.memory_names(&victims) {
             moved |= self.freeze()?;
             moved |= self.flush_frozen()?;
@@ -93,6 +103,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 true => Ok(()),
                 false => self.rewrite(run, &table, &victims, &mut moves),
             };
+            // An unreadable table fails its own rewrite only: the other tables of the victims are still
+            // moved.
             if table.is_unreadable() {
                 moves.unrecoverable.extend(concerns(&table));
             } else {
@@ -100,12 +112,19 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 moved = true;
             }
         }
+        for segment in moves.unrecoverable.difference(unrecoverable) {
+            tracing::warn!(
+                name: "segment_unrecoverable",
+                segment = %segment,
+                "bytes of a segment are lost beyond parity; it is not cleaned again until the pool is reopened"
+            );
+        }
         unrecoverable.append(&mut moves.unrecoverable);
         Ok(moved)
     }
 
-    /// Some tables, with their runs. None of the others is held, and each of these only until it is dropped, so that a table
-    /// which is replaced gives back its space at once.
+    /// Some tables, with their runs. The result holds no other table, so a replaced table frees its space as
+    /// soon as the caller drops it.
     pub(super) fn tables_where(
         &self,
         concerned: impl Fn(u64, &Table<L>) -> bool,
@@ -115,12 +134,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         tables.map(|(run, table)| (run, Arc::clone(table))).collect()
     }
 
-    /// Segments to empty at a time: what is moved out of them is there twice until the last table is written.
+    /// Number of segments to empty at a time: their live bytes exist twice until the last table is written.
     fn victims_at_once(&self) -> usize {
         if self.is_short_of_space() { 1 } else { VICTIMS }
     }
 
-    /// Whether so much of the reserve is used that work for space has to take the smallest steps.
+    /// Whether the reserve is in use, so that reclaim must take its smallest steps.
     fn is_short_of_space(&self) -> bool {
         let space = self.log.space();
         space.free_bytes < space.reserve_bytes
@@ -137,19 +156,20 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let mut job = RewriteJob::new(self, seq_base(one()), references(one()), victims, moves);
         let mut streams = vec![RunStream::new(vec![Arc::clone(table)])?];
         compact_streams(&mut streams, &mut job, false, None)?;
-        job.finish(&InstallInto::SameRun(run), vec![table.entry().id], Vec::new())
+        job.finish(&InstallInto::Existing(run), vec![table.entry().id], Vec::new())
     }
 
-    /// Whether cleaning is worth its writes when nobody is waiting for space.
+    /// Whether cleaning is worth its writes while no caller waits for space.
     pub(crate) fn cleaning_pays(&self) -> bool {
         let space = self.log.space();
         space.free_bytes < space.total_bytes / 8
             || space.garbage_bytes > (space.total_bytes / 16).max(space.live_bytes / 4)
     }
 
-    /// Drops what deletes hide: writes what is in memory and merges everything. `true` if there was anything to do.
+    /// Drops the versions that deletes hide: flushes memory and compacts everything. `true` if there was
+    /// work.
     fn drop_deleted(&self) -> Result<bool, MetaError> {
-        // With nothing in memory this needs no room, and the log's segments are needed below.
+        // A checkpoint first: it frees segments of the commit log, and the flush needs segments.
         self.checkpoint()?;
         let mut did = self.flush_frozen()?;
         did |= self.freeze()?;
@@ -161,8 +181,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(did)
     }
 
-    /// Works for space until `enough` has what it wants, or there is nothing left to gain. Cleaning alone may move for ever what
-    /// deletes have made useless, so the two take turns.
+    /// Works for space until `enough` succeeds or nothing more can be gained. Cleaning alone might for ever
+    /// move bytes that deletes have hidden, so cleaning and compaction alternate.
     pub(crate) fn reclaim<T>(
         &self,
         mut enough: impl FnMut() -> Result<T, MetaError>,
@@ -171,11 +191,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             Err(e) if e.is_no_space() => {}
             other => return other,
         }
-        // Alone: what another thread's work holds for the moment would look like space that can not be won.
+        // Both locks: space that a job of another thread takes for a moment would look like a step without
+        // gain.
         let (_compacting, _flushing) = (self.compacting.lock(), self.flushing.lock());
         let mut best = self.used_and_free_bytes();
         let mut idle = 0;
-        // When it is short, cleaning first would spend what is left on moving what has been deleted.
+        // Inside the reserve, cleaning first would spend the last space on moving deleted bytes.
         let mut drops = self.is_short_of_space();
         for step_number in 1..=RECLAIM_STEPS_MAX {
             match enough() {
@@ -186,26 +207,35 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             if *self.reclaim_failed_at.lock() == Some(reclaim_state) {
                 break;
             }
+            if step_number == 1 {
+                tracing::info!(
+                    name: "reclaim_begun",
+                    used_bytes = best.0,
+                    free_bytes = best.1,
+                    "a caller needs space: its thread cleans and compacts"
+                );
+            }
             let step = if drops { self.drop_deleted() } else { self.clean_step() };
             let did = match step {
                 Err(e) if !e.is_no_space() => return Err(e),
                 step => step.unwrap_or(false),
             };
-            // Also a step that found no space at last may have won some before.
+            // Measured after failed steps too: a step that ran out of space may have gained some before.
             let (used, free) = self.used_and_free_bytes();
             idle = if used < best.0 || free > best.1 { 0 } else { idle + 1 };
             best = (used.min(best.0), free.max(best.1));
             if idle == IDLE_STEPS_MAX {
-                // Nothing will help before something changes.
+                // The next caller need not repeat all this while nothing has changed.
                 *self.reclaim_failed_at.lock() = Some(self.reclaim_state());
             }
+            // Two of three steps clean: a compaction of everything writes far more.
             drops = if did { step_number % 3 == 2 } else { !drops };
         }
         enough()
     }
 
-    /// Says whether tables of `bytes` may be written, so that there is room left in which to clean. What begins without it would end
-    /// without it too, and leave garbage where that room was.
+    /// Refuses to begin writing tables of `bytes` unless they leave room in which to clean. A job that began
+    /// without that room would run out of it, and its garbage would take the room for cleaning.
     pub(super) fn check_room_for(&self, bytes: u64) -> Result<(), MetaError> {
         let space = self.log.space();
         if space.free_bytes < bytes + space.reserve_bytes / CLEANING_PART {
@@ -214,7 +244,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(())
     }
 
-    /// What is live, with what memory will make of it; and what is free.
+    /// The live bytes, those still in memory included, and the free bytes.
     fn used_and_free_bytes(&self) -> (u64, u64) {
         let space = self.log.space();
         (space.live_bytes + self.usage.in_memory_bytes(), space.free_bytes)
@@ -228,7 +258,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         }
     }
 
-    /// `admit` of the log, after as much work for space as it takes and gains.
+    /// Asks the log to admit `bytes`, after as much reclaim as that takes and gains.
     pub(crate) fn admit(&self, bytes: u64, admit: Admit) -> Result<(), MetaError> {
         self.reclaim(|| Ok(self.log.admit(bytes, admit)?))
     }

@@ -1,4 +1,4 @@
-//! A frozen memtable becomes a run of tables.
+//! Flush: the frozen memtable becomes the newest run of tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::store::MetaError;
 use crate::table_set::InstallInto;
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
-    /// Writes the frozen memtable as tables, if there is one; waits if somebody else is at it. On failure it stays
-    /// as it is, and nothing of the attempt is left.
+    /// Writes the frozen memtable as tables, if there is one. Waits if another thread is flushing. A failed
+    /// flush leaves the memtable frozen and releases everything that it has appended.
     pub(crate) fn flush_frozen(&self) -> Result<bool, MetaError> {
         let _flushing = self.flushing.lock();
         self.latch.check()?;
@@ -24,7 +24,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         self.check_room_for(self.usage.frozen_bytes.load(Ordering::Relaxed))?;
         self.write_frozen(&frozen)?;
         self.usage.frozen_bytes.store(0, Ordering::Relaxed);
-        // Readers let go soon; if one still holds it now, the memory is simply not kept.
+        // Its memory is reused for the next memtable, unless a reader still holds the frozen one.
         if let Some(frozen) = Arc::into_inner(frozen) {
             *self.spare.lock() = Some(frozen.recycle());
         }
@@ -37,8 +37,10 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             *references.entry(*segment).or_insert(0) += bytes;
         }
         let (cleaning, mut moves) = (BTreeSet::new(), SliceMoves::default());
+        assert!(!frozen.order().is_empty(), "an empty memtable is not frozen");
         let first = frozen.first().expect("an empty memtable is not frozen");
-        // Only a flush adds what is newer, and this is the one: if there is no table, there is nothing older.
+        // Only flushes add runs, and this thread holds `flushing`: without a run now, no older version can
+        // appear while the job runs.
         let bottom = self.table_set().runs.is_empty();
         let mut job = RewriteJob::new(self, first, references, &cleaning, &mut moves);
         let mut group = VersionGroup::default();
@@ -48,9 +50,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             if let Some(newest) = versions.peek() {
                 group.begin(newest.key);
             }
-            versions.for_each(|entry| group.push(entry));
+            versions.for_each(|entry| {
+                debug_assert!(entry.seq <= frozen.last, "a frozen memtable ends with its last seq");
+                group.push(entry);
+            });
             job.push(&group, bottom)?;
         }
-        job.finish(&InstallInto::NewRun(frozen.last), Vec::new(), Vec::new())
+        job.finish(&InstallInto::Newest(frozen.last), Vec::new(), Vec::new())
     }
 }

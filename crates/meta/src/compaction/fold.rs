@@ -1,7 +1,15 @@
-//! Dropping the versions that no reader can see.
+//! The choice of the versions that a job keeps: those that some reader can see.
 //!
-//! Live snapshots cut the seqs into strata: a reader sees the newest version of one stratum and what lies below.
-//! So one version of a stratum is enough: its newest put or delete, or one operand that does what all of its operands do.
+//! # Terms
+//! Live snapshots divide the seqs into *strata*: the seqs between two neighbouring snapshots are a stratum. A
+//! reader sees the newest version in its stratum, and through operands the versions below.
+//!
+//! # Invariants
+//! 1. At most one version of each stratum is kept: its newest put or delete with the operands above it folded
+//!    in, or one operand that stands for all its operands (`tests::one_version_of_each_stratum_stays`).
+//! 2. Versions go in and come out from the newest to the oldest (asserts in `push` and `fold`).
+//! 3. A delete is dropped only if no older version of its key exists
+//!    (`tests::a_delete_goes_only_when_nothing_is_below`).
 
 use warpfire_format::table::{KeyVersion, VersionKind};
 use warpfire_units::Seq;
@@ -33,12 +41,21 @@ impl VersionGroup {
         self.versions.clear();
     }
 
+    /// Whether no version was added since `begin`.
+    pub(super) fn is_empty(&self) -> bool {
+        self.versions.is_empty()
+    }
+
     pub(super) fn key(&self) -> &[u8] {
         &self.key
     }
 
     /// Adds the next older version.
     pub(super) fn push(&mut self, entry: KeyVersion<'_>) {
+        debug_assert!(
+            self.versions.last().is_none_or(|newer| newer.seq >= entry.seq),
+            "the versions of a key come from the newest to the oldest"
+        );
         let start = self.bytes.len();
         self.bytes.extend_from_slice(entry.value);
         self.versions.push(FoldVersion { seq: entry.seq, kind: entry.kind, start, len: entry.value.len() });
@@ -48,8 +65,8 @@ impl VersionGroup {
         &self.bytes[v.start..v.start + v.len]
     }
 
-    /// Calls `emit` with the versions to keep, newest first. `visible` are the seqs that readers may read at, rising;
-    /// `bottom` says that nothing older of this key exists elsewhere. `out` is scratch space.
+    /// Calls `emit` with the versions to keep, newest first. `visible` lists the seqs that readers may read
+    /// at, rising. `bottom` says that no older version of this key exists elsewhere. `out` is scratch memory.
     pub(super) fn fold<S: Schema, E: From<SchemaError>>(
         &self,
         schema: &S,
@@ -58,6 +75,8 @@ impl VersionGroup {
         out: &mut Vec<u8>,
         mut emit: impl FnMut(KeyVersion<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
+        debug_assert!(visible.is_sorted(), "the seqs of readers are in order");
+        // A version newer than every reader's seq has a stratum of its own, the last one: it is kept.
         let stratum_of = |seq: Seq| visible.partition_point(|v| *v < seq);
         let mut rest = self.versions.as_slice();
         while let Some(newest) = rest.first() {
@@ -67,13 +86,14 @@ impl VersionGroup {
             rest = below;
             let nothing_below = bottom && below.is_empty();
             let Some((kind, value)) = self.fold_stratum(group, schema, nothing_below, out)? else { continue };
-            // Every reader sees it, so which commit it was does not matter any more.
+            // Every reader sees this version, so its seq does not matter any more. Seq 0 takes fewest bytes.
             let seq = if nothing_below && stratum == 0 { Seq(0) } else { newest.seq };
             emit(KeyVersion { key: &self.key, seq, kind, value })?;
         }
         Ok(())
     }
 
+    /// The one version that stands for a stratum's versions `group`; `None` if none is needed.
     fn fold_stratum<'a, S: Schema>(
         &'a self,
         group: &[FoldVersion],
@@ -81,6 +101,7 @@ impl VersionGroup {
         nothing_below: bool,
         out: &'a mut Vec<u8>,
     ) -> Result<Option<(VersionKind, &'a [u8])>, SchemaError> {
+        // Versions below the newest put or delete of the stratum are visible to nobody.
         let base_at = group.iter().position(|v| v.kind != VersionKind::Merge);
         let operands = &group[..base_at.unwrap_or(group.len())];
         let base = base_at.map(|i| &group[i]);
@@ -97,6 +118,7 @@ impl VersionGroup {
             None if nothing_below => OlderValue::Absent,
             None => OlderValue::Unknown,
         };
+        // One operand over an unknown value stays as it is: the schema is not asked.
         if let ([only], OlderValue::Unknown) = (operands, known) {
             return Ok(Some((VersionKind::Merge, self.value(only))));
         }
@@ -148,7 +170,7 @@ mod tests {
         let kept: Vec<u64> = fold(&versions, &[4, 10], false).iter().map(|k| k.0).collect();
         assert_eq!(kept, [9, 3]);
         let kept: Vec<u64> = fold(&versions, &[4, 6, 10], true).iter().map(|k| k.0).collect();
-        assert_eq!(kept, [9, 5, 0], "what every reader sees has no seq");
+        assert_eq!(kept, [9, 5, 0], "a version that every reader sees has seq 0");
     }
 
     #[test]

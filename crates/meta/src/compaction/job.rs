@@ -1,9 +1,31 @@
-//! One rewrite: versions go in, tables and references come out, and the log is told of every byte once.
+//! A rewrite job: key versions go in, tables and reference counts come out.
+//!
+//! # Steps of a job
+//! 1. The caller fixes the input (a frozen memtable, or tables of one table set) and passes the references
+//!    that its values have, in bytes by segment: `before`.
+//! 2. `new` lists the seqs that readers may read at. Snapshots that begin later read at the newest seq or
+//!    above, so they need no version that the list does not keep.
+//! 3. The caller passes the versions of each key, in key order (`push`). `VersionGroup::fold` chooses the
+//!    versions to keep.
+//! 4. The schema relocates each kept value. It packs inline bytes into new slices (`pack`) and copies slices
+//!    out of segments that are being cleaned (`move_slice`). Both append to the log and count the bytes in
+//!    `appended`.
+//! 5. The table writer appends the tables. The job counts the references of each table's values: `after`.
+//! 6. `finish` ends the last table, and `settle` computes for each segment the bytes to release. If values
+//!    have multiplied, it retains the missing references now.
+//! 7. `EngineInner::install` logs the manifest edit, syncs the log and publishes the new table set.
+//! 8. `finish` releases the references that nothing names any more.
+//!
+//! A crash before the edit of step 7 is durable leaves the old tables: recovery counts references anew and
+//! knows nothing of the job's appends. A crash after it leaves the new tables, and recovery releases by
+//! counting.
 //!
 //! # Invariants
-//! 1. Until the edit is durable, what went in stays referenced; what the job appended is given back if it fails.
-//! 2. After it, for each segment: references before + bytes appended − references after is given back (or, where values
-//!    were multiplied, taken in addition before the edit).
+//! 1. Until the edit is logged, everything that went in stays referenced (step 8 comes last). A job that
+//!    fails earlier releases everything that it has appended (`Drop`).
+//! 2. For each segment: references before + bytes appended + bytes retained = references after + bytes
+//!    released (assert in `settle`; `tests::model` ends with no live byte).
+//! 3. A job ends once, by `finish` or by `Drop` (assert in `finish`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,31 +41,33 @@ use crate::store::MetaError;
 use crate::table::TableWriter;
 use crate::table_set::InstallInto;
 
-/// What a cleaning has come to so far.
+/// The moves of one cleaning so far, over all its jobs.
 #[derive(Default)]
 pub(crate) struct SliceMoves {
-    /// Where slices went: each is copied once, though many values may name it.
+    /// New places of slices. A slice is copied once, even if many values name it.
     copied: BTreeMap<SlicePtr, Slices>,
-    /// Segments that hold a slice which can not be read: it stays named, and reading it stays an error.
+    /// Segments with a slice that cannot be read. Such a slice stays named, and reading it stays an error.
     pub(super) unrecoverable: BTreeSet<SegmentId>,
 }
 
-/// Beyond this many moves are not remembered (about 64 MiB): a slice named twice is then copied twice.
+/// Most moves in `copied` (about 64 MiB). Beyond it, a slice that two values name is copied twice.
 const MOVES_MAX: usize = 1 << 20;
 
-/// Bytes that are packed, moved by slices of at most this length, are never split.
+/// The log never splits appends up to this length, so packed bytes are one slice.
 const PACKED_BYTES_MAX: usize = 64 * 1024;
 
 struct JobRelocator<'a, L> {
     log: &'a L,
     cleaning: &'a BTreeSet<SegmentId>,
     moves: &'a mut SliceMoves,
+    /// Bytes that the job has appended for values, by segment.
     appended: BTreeMap<SegmentId, u64>,
 }
 
 impl<L: LogStore> JobRelocator<'_, L> {
     fn append(&mut self, stream: Stream, bytes: &[u8]) -> Result<Slices, LogError> {
         let slices = self.log.append(stream, bytes)?;
+        // The writer's reference to each slice is the job's until `settle` hands it to the tables.
         for slice in &slices {
             *self.appended.entry(slice.segment).or_insert(0) += u64::from(slice.len_bytes);
         }
@@ -53,7 +77,7 @@ impl<L: LogStore> JobRelocator<'_, L> {
 
 impl<L: LogStore> Relocator for JobRelocator<'_, L> {
     fn pack(&mut self, bytes: &[u8]) -> Result<SlicePtr, LogError> {
-        assert!(bytes.len() <= PACKED_BYTES_MAX, "bytes that ride in a value fit one slice");
+        assert!(bytes.len() <= PACKED_BYTES_MAX, "inline bytes fit one slice");
         let slices = self.append(Stream::Small, bytes)?;
         assert_eq!(slices.len(), 1, "appends up to 64 KiB are never split");
         Ok(slices[0])
@@ -68,13 +92,20 @@ impl<L: LogStore> Relocator for JobRelocator<'_, L> {
         }
         let mut bytes = vec![0; slice.len_bytes as usize];
         match self.log.read(slice, &mut bytes) {
+            // The value keeps its pointer: the bytes may come back with a missing device.
             Err(LogError::Damaged(_) | LogError::BadPointer(_)) => {
                 self.moves.unrecoverable.insert(slice.segment);
                 return Ok(None);
             }
             other => other?,
         }
+        // Slices that survive until cleaning live long: they go to a stream of their own.
         let slices = self.append(Stream::Cold, &bytes)?;
+        debug_assert_eq!(
+            slices.iter().map(|s| u64::from(s.len_bytes)).sum::<u64>(),
+            u64::from(slice.len_bytes),
+            "a moved slice keeps its length"
+        );
         if self.moves.copied.len() < MOVES_MAX {
             self.moves.copied.insert(slice, slices.clone());
         }
@@ -96,19 +127,22 @@ pub(crate) struct RewriteJob<'a, L: LogStore, S: Schema> {
     engine: &'a EngineInner<L, S>,
     relocator: JobRelocator<'a, L>,
     writer: TableWriter<L>,
-    /// Read before the job's input was fixed or later: every reader of the input reads at one of them or above.
+    /// Seqs that readers may read at, rising. Every reader of the input reads at one of them or above the
+    /// last.
     visible: Vec<Seq>,
-    /// References of what goes in.
+    /// References of the values that go in, in bytes by segment.
     before: BTreeMap<SegmentId, u64>,
-    /// References of each table that comes out.
+    /// References of the values in each table that comes out.
     after: Vec<BTreeMap<SegmentId, u64>>,
     folded: Vec<u8>,
     relocated: Vec<u8>,
-    done: bool,
+    /// The edit is logged: the tables belong to the manifest, and `Drop` releases nothing.
+    is_logged: bool,
 }
 
 impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
-    /// A job on versions whose seqs, except 0, are not below `seq_base`, and that name `before`.
+    /// A job over versions whose values have the references `before`. Seq 0 aside, no version is older than
+    /// `seq_base`.
     pub(super) fn new(
         engine: &'a EngineInner<L, S>,
         seq_base: Seq,
@@ -116,20 +150,24 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
         cleaning: &'a BTreeSet<SegmentId>,
         moves: &'a mut SliceMoves,
     ) -> Self {
+        let visible = engine.visible();
+        assert!(visible.is_sorted(), "the seqs of readers are in order");
+        assert!(!visible.is_empty(), "the newest seq is always visible");
         RewriteJob {
             engine,
             relocator: JobRelocator { log: &engine.log, cleaning, moves, appended: BTreeMap::new() },
             writer: TableWriter::new(engine.log.clone(), engine.table_bytes(), seq_base),
-            visible: engine.visible(),
+            visible,
             before,
             after: Vec::new(),
             folded: Vec::new(),
             relocated: Vec::new(),
-            done: false,
+            is_logged: false,
         }
     }
 
-    /// Writes what must be kept of a key's versions. `bottom`: nothing older of the key is anywhere else.
+    /// Writes the versions of one key that must be kept. `bottom`: no run below the job's input holds the
+    /// key.
     pub(super) fn push(&mut self, group: &VersionGroup, bottom: bool) -> Result<(), MetaError> {
         let RewriteJob { engine, relocator, writer, visible, after, folded, relocated, .. } = self;
         group.fold(&engine.schema, visible, bottom, folded, |entry| {
@@ -142,19 +180,24 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
         Ok(self.writer.end_table()?)
     }
 
-    /// Makes the change durable and visible: tables go, move (to the new run, as they are) and come.
+    /// Makes the change durable and visible: tables are removed, moved to the new run unchanged, and added.
     pub(super) fn finish(
         mut self,
         into: &InstallInto,
         removed: Vec<u64>,
         moved: Vec<u64>,
     ) -> Result<(), MetaError> {
+        assert!(!self.is_logged, "a job ends once");
         let mut tables = self.writer.finish()?;
+        assert!(self.after.len() <= tables.len(), "references belong to tables that were written");
         for (table, references) in tables.iter_mut().zip(std::mem::take(&mut self.after)) {
             table.references = references.into_iter().collect();
         }
         let spare = self.settle(&tables);
-        self.engine.install(into, removed, moved, tables, || self.done = true)?;
+        // Once the edit is in the log it may become durable even if the sync fails. From then on `Drop` must
+        // not release the new tables' bytes.
+        self.engine.install(into, removed, moved, tables, || self.is_logged = true)?;
+        // Only now: until here a crash brings back the old tables, which name these bytes.
         for (segment, bytes) in spare {
             self.engine.log.release(segment, bytes);
         }
@@ -163,24 +206,33 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
 }
 
 impl<L: LogStore, S: Schema> RewriteJob<'_, L, S> {
-    /// What is to be given back per segment once the edit is durable. Takes references where values were multiplied.
+    /// The bytes to release for each segment once the edit is durable. Retains the references that are
+    /// missing: folding can copy a pointer into several values.
     fn settle(&self, tables: &[TableDescriptor]) -> BTreeMap<SegmentId, u64> {
         let mut spare = self.before.clone();
         for (segment, bytes) in &self.relocator.appended {
             *spare.entry(*segment).or_insert(0) += bytes;
         }
+        let mut retained = 0;
         for (segment, bytes) in tables.iter().flat_map(|t| &t.references) {
             let have = spare.entry(*segment).or_insert(0);
             let missing = bytes.saturating_sub(*have);
-            *have = have.saturating_sub(*bytes);
+            *have = (*have + missing) - bytes;
+            retained += missing;
+            // Before the edit: if it becomes durable, the references that it names are counted already.
             retain_bytes(&*self.engine.log, *segment, missing);
         }
+        let came: u64 = self.before.values().chain(self.relocator.appended.values()).sum();
+        let stays: u64 = tables.iter().flat_map(|t| &t.references).map(|(_, bytes)| bytes).sum();
+        let goes: u64 = spare.values().sum();
+        assert_eq!(came + retained, stays + goes, "a job keeps or releases every reference that it has");
         spare.retain(|_, bytes| *bytes > 0);
         spare
     }
 }
 
-/// Counts `bytes` more references to a segment; which of its bytes they are makes no difference to the count.
+/// Retains `bytes` of a segment. The log counts bytes only, so it does not matter which of them the slice
+/// names.
 fn retain_bytes<L: LogStore>(log: &L, segment: SegmentId, mut bytes: u64) {
     while bytes > 0 {
         let len_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -191,18 +243,20 @@ fn retain_bytes<L: LogStore>(log: &L, segment: SegmentId, mut bytes: u64) {
 
 impl<L: LogStore, S: Schema> Drop for RewriteJob<'_, L, S> {
     fn drop(&mut self) {
-        if self.done {
+        if self.is_logged {
             return;
         }
+        // The job failed before its edit was logged: the old tables stay, and its appends become garbage.
         self.writer.discard();
         for (segment, bytes) in std::mem::take(&mut self.relocator.appended) {
             self.engine.log.release(segment, bytes);
         }
-        // What was copied is gone again.
+        // The next job of this cleaning must not name the copies that were just released.
         self.relocator.moves.copied.clear();
     }
 }
 
+/// Relocates one kept version, writes it and counts its references.
 fn write<L: LogStore, S: Schema>(
     schema: &S,
     relocator: &mut JobRelocator<'_, L>,
@@ -218,6 +272,7 @@ fn write<L: LogStore, S: Schema>(
     let changed = schema.relocate(entry.key, entry.value, is_operand, relocator, relocated)?;
     let value = if changed { relocated.as_slice() } else { entry.value };
     writer.push(KeyVersion { value, ..entry })?;
+    // The push above may have ended a table, so the version is in the one that is open now.
     let table = writer.finished();
     schema.pointers(entry.key, value, is_operand, &mut |slice| {
         if after.len() <= table {

@@ -1,5 +1,13 @@
-//! What happens to tables in the background: they are written from memtables, merged, and moved out of segments that
-//! are worth cleaning. One mechanism moves all data.
+//! Rewriting of tables: flush, compaction and cleaning. One mechanism, the rewrite job, moves all data.
+//!
+//! | file | the job's input | the tables go to |
+//! |---|---|---|
+//! | `flush.rs` | the frozen memtable | a new run, the newest |
+//! | `tiers.rs` | neighbouring runs of one size class, or all runs | one run in their place |
+//! | `by_range.rs` | one key range of all runs, when space is too short for more | the oldest run |
+//! | `clean.rs` | tables that lie in victims or name slices in them | the run of the table |
+//!
+//! `job.rs` has the steps of a job, `fold.rs` chooses the versions that it keeps.
 
 mod by_range;
 mod clean;

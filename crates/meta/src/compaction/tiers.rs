@@ -1,7 +1,16 @@
-//! Merging runs that have become alike in size, so that their number grows with the logarithm of the data.
+//! Tiered compaction: neighbouring runs of one size class become one run, so that the number of runs grows
+//! with the logarithm of the data.
 //!
-//! Runs that follow each other in age are merged, `FANOUT` at a time, when they are of one size class. Tables that overlap
-//! no other table of the group are taken over as they are: what is inserted in order is never rewritten.
+//! # Terms
+//! A *group* is a range of neighbouring runs that are compacted together, `FANOUT` or more. A *cluster* is a
+//! set of tables of a group that overlap each other, directly or through others.
+//!
+//! # Invariants
+//! 1. Runs stay in the order of their age: the new run takes the place of its group.
+//! 2. Clusters are in key order and do not overlap (assert in `clusters`), so each is compacted alone.
+//! 3. A table that overlaps no other table of the group moves to the new run unchanged, so keys that are
+//!    inserted in order are never rewritten. If the group has the oldest run, tables with deletes are
+//!    rewritten to drop them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,10 +26,10 @@ use crate::store::MetaError;
 use crate::table::{RunStream, Table};
 use crate::table_set::{InstallInto, Run, TableSet};
 
-/// Runs of one size class that are merged into one of the next.
+/// Runs of one size class that become one run of the next.
 const FANOUT: usize = 4;
 
-/// Tables of a group that overlap each other, directly or through others; each with its run's place in the group.
+/// The tables of a cluster, each with the position of its run in the group.
 type TableCluster<L> = Vec<(usize, Arc<Table<L>>)>;
 
 fn size_class(bytes: u64) -> u32 {
@@ -28,8 +37,9 @@ fn size_class(bytes: u64) -> u32 {
     (u64::BITS - bytes.leading_zeros()) / 2
 }
 
-/// The runs to merge: the newest group of `FANOUT` or more neighbours none of which is of a higher class than the oldest
-/// of them. A run that can not be read is left alone, and parts those on both sides of it.
+/// The runs to compact: the newest group of neighbours in which no run has a higher size class than the
+/// oldest. The group has `FANOUT` runs of its oldest run's class, or twice as many runs of any. An unreadable
+/// run is in no group, and no group reaches over it.
 fn pick<L: LogStore>(table_set: &TableSet<L>) -> Option<std::ops::Range<usize>> {
     let class_of = |run: &Run<L>| (!run.is_unreadable()).then(|| size_class(run.bytes()));
     let classes: Vec<Option<u32>> = table_set.runs.iter().map(class_of).collect();
@@ -48,6 +58,7 @@ fn clusters<L: LogStore>(runs: &[Run<L>]) -> Vec<TableCluster<L>> {
     let mut tables: Vec<(usize, Arc<Table<L>>)> = tables.collect();
     tables.sort_by(|a, b| a.1.entry().smallest.cmp(&b.1.entry().smallest));
     let mut clusters: Vec<TableCluster<L>> = Vec::new();
+    // The largest key so far, not that of the last table: an earlier table may reach further.
     let mut largest: Vec<u8> = Vec::new();
     for (run, table) in tables {
         let entry = Arc::clone(table.entry());
@@ -59,10 +70,16 @@ fn clusters<L: LogStore>(runs: &[Run<L>]) -> Vec<TableCluster<L>> {
             largest.clone_from(&entry.largest);
         }
     }
+    debug_assert!(
+        clusters.windows(2).all(|pair| {
+            pair[0].iter().all(|(_, table)| table.entry().largest < pair[1][0].1.entry().smallest)
+        }),
+        "clusters do not overlap"
+    );
     clusters
 }
 
-/// What values of these tables name.
+/// The references that the values of these tables have, in bytes by segment.
 pub(super) fn references<'t, L: LogStore>(
     tables: impl Iterator<Item = &'t Arc<Table<L>>>,
 ) -> BTreeMap<SegmentId, u64> {
@@ -73,12 +90,12 @@ pub(super) fn references<'t, L: LogStore>(
     sum
 }
 
-/// The lowest seq of these tables, except 0.
+/// The lowest seq of these tables. Seq 0 does not count: it stands for a version that every reader sees.
 pub(super) fn seq_base<'t, L: LogStore>(tables: impl Iterator<Item = &'t Arc<Table<L>>>) -> Seq {
     tables.map(|t| t.entry().seq_min).filter(|seq| *seq != Seq(0)).min().unwrap_or(Seq(1))
 }
 
-/// Feeds a job with everything in `streams` (newer ones first), key by key, up to the key `until`.
+/// Passes the versions in `streams` (newest run first) to a job, key by key, up to `until` or the end.
 pub(super) fn compact_streams<L: LogStore, S: Schema>(
     streams: &mut Vec<RunStream<L>>,
     job: &mut RewriteJob<'_, L, S>,
@@ -92,6 +109,7 @@ pub(super) fn compact_streams<L: LogStore, S: Schema>(
     {
         group.begin(smallest);
         let mut ended = false;
+        // From the newest run to the oldest: the group collects versions from the newest to the oldest.
         for stream in &mut *streams {
             while let Some(entry) = stream.entry().filter(|e| e.key == group.key()) {
                 group.push(entry);
@@ -99,6 +117,7 @@ pub(super) fn compact_streams<L: LogStore, S: Schema>(
             }
             ended |= stream.entry().is_none();
         }
+        debug_assert!(!group.is_empty(), "some stream had the smallest key");
         job.push(&group, bottom)?;
         if ended {
             streams.retain(|s| s.entry().is_some());
@@ -108,7 +127,7 @@ pub(super) fn compact_streams<L: LogStore, S: Schema>(
 }
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
-    /// Merges one group of runs, if any is due.
+    /// Compacts one group of runs, if one is due. `false`: none is.
     pub(crate) fn compact_step(&self) -> Result<bool, MetaError> {
         let _compacting = self.compacting.lock();
         let table_set = self.table_set();
@@ -118,8 +137,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(true)
     }
 
-    /// Merges everything into one run, which drops all that deletes hide. `false` if there is nothing to drop, or some table
-    /// can not be read.
+    /// Compacts everything into one run. That drops every version that deletes hide. `false` if there is
+    /// nothing to drop, or if a table is unreadable.
     pub(crate) fn compact_all(&self) -> Result<bool, MetaError> {
         let _compacting = self.compacting.lock();
         let table_set = self.table_set();
@@ -129,13 +148,14 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         }
         let bytes: u64 = table_set.runs.iter().map(Run::bytes).sum();
         if bytes > self.log.space().free_bytes / 2 {
+            // A held table set would keep the space of replaced tables.
             drop(table_set);
             return self.compact_by_range();
         }
         self.compact_runs(&table_set, 0..table_set.runs.len())
     }
 
-    /// Puts one run in the place of a group. `false`: a table proved unreadable, and everything is as it was.
+    /// Replaces a group by one run. `false`: a table proved unreadable, and nothing has changed.
     fn compact_runs(
         &self,
         table_set: &TableSet<L>,
@@ -151,11 +171,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         // Flushes add runs only before the newest, so the last run stays the last while compaction is locked.
         let bottom = group.end == table_set.runs.len();
         let runs = &table_set.runs[group];
-        let into = InstallInto::CompactedRun(runs.iter().map(|run| run.id).collect());
+        let into = InstallInto::Replacing(runs.iter().map(|run| run.id).collect());
         self.compact_tables(runs, bottom, &into, true)
     }
 
-    /// Merges those tables of some runs that overlap or have something to drop; the others move, or stay as they are.
+    /// Compacts those tables of some runs that overlap or have something to drop. The others move to the new
+    /// run (`others_move`), or stay in theirs.
     pub(super) fn compact_tables(
         &self,
         runs: &[Run<L>],
@@ -163,7 +184,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         into: &InstallInto,
         others_move: bool,
     ) -> Result<(), MetaError> {
-        let (mut unchanged, mut overlapping) = (Vec::new(), Vec::new());
+        let mut unchanged = Vec::new();
+        let mut overlapping = Vec::new();
         for cluster in clusters(runs) {
             match cluster.as_slice() {
                 [(_, table)] if !(bottom && table.entry().deletes > 0) => unchanged.push(Arc::clone(table)),
@@ -176,6 +198,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 return Ok(());
             }
         }
+        // The job must not begin without room for its output: it would fail and leave garbage.
         let tables = || overlapping.iter().flatten().map(|(_, t)| t);
         self.check_room_for(tables().map(|t| u64::from(t.entry().len_bytes)).sum())?;
         let (cleaning, mut moves) = (BTreeSet::new(), SliceMoves::default());
@@ -188,6 +211,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             let mut streams =
                 by_run.into_iter().filter(|t| !t.is_empty()).map(RunStream::new).collect::<Result<_, _>>()?;
             compact_streams(&mut streams, &mut job, bottom, None)?;
+            // A table ends with its cluster: a table across two clusters could overlap one that moves
+            // unchanged.
             job.end_table()?;
         }
         let ids = |tables: &mut dyn Iterator<Item = &Arc<Table<L>>>| tables.map(|t| t.entry().id).collect();

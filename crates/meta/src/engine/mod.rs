@@ -222,7 +222,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         self.usage.runs.store(table_set.runs.len(), Ordering::Relaxed);
         for mut shard in self.shards.write_all() {
             shard.table_set = Arc::clone(&table_set);
-            if matches!(into, InstallInto::NewRun(_)) {
+            if matches!(into, InstallInto::Newest(_)) {
                 shard.frozen = None;
             }
         }

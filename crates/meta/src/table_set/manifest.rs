@@ -40,14 +40,14 @@ impl Default for ManifestState {
     }
 }
 
-/// Where the tables of an edit go.
+/// The run that an edit adds or moves tables to.
 pub(crate) enum InstallInto {
-    /// A new run, newer than all others, of everything up to a seq.
-    NewRun(Seq),
-    /// A run that takes the place of these, which follow each other.
-    CompactedRun(Vec<u64>),
-    /// The run that the removed table was in.
-    SameRun(u64),
+    /// A new run that is newer than all others. It holds every commit up to this seq that no older run holds.
+    Newest(Seq),
+    /// A new run in the place of these neighbouring runs, by id.
+    Replacing(Vec<u64>),
+    /// The listed run with this id.
+    Existing(u64),
 }
 
 const CONTRADICTION: Corrupt = Corrupt::new(322, "a manifest edit contradicts the state");
@@ -96,13 +96,13 @@ impl ManifestState {
     ) -> ManifestEdit {
         let (mut runs, mut next_run, mut flushed) = (self.runs.clone(), self.next_run, self.flushed);
         let run = match into {
-            InstallInto::SameRun(run) => *run,
-            InstallInto::NewRun(last) => {
+            InstallInto::Existing(run) => *run,
+            InstallInto::Newest(last) => {
                 flushed = *last;
                 runs.insert(0, next_run);
                 next_run
             }
-            InstallInto::CompactedRun(merged) => {
+            InstallInto::Replacing(merged) => {
                 let at = runs.iter().position(|run| merged.contains(run)).expect("merged runs are listed");
                 runs[at] = next_run;
                 runs.retain(|run| !merged.contains(run));
@@ -229,33 +229,33 @@ mod tests {
     #[test]
     fn a_compacted_run_takes_the_place_of_its_parts() {
         let mut m = ManifestState::default();
-        step(&mut m, &InstallInto::NewRun(Seq(1)), vec![], vec![], vec![table(b"a", b"c")]);
+        step(&mut m, &InstallInto::Newest(Seq(1)), vec![], vec![], vec![table(b"a", b"c")]);
         step(
             &mut m,
-            &InstallInto::NewRun(Seq(2)),
+            &InstallInto::Newest(Seq(2)),
             vec![],
             vec![],
             vec![table(b"b", b"d"), table(b"x", b"z")],
         );
-        step(&mut m, &InstallInto::NewRun(Seq(3)), vec![], vec![], vec![table(b"a", b"z")]);
+        step(&mut m, &InstallInto::Newest(Seq(3)), vec![], vec![], vec![table(b"a", b"z")]);
         assert_eq!(m.runs, [3, 2, 1]);
-        step(&mut m, &InstallInto::CompactedRun(vec![2, 1]), vec![1, 2], vec![3], vec![table(b"a", b"d")]);
+        step(&mut m, &InstallInto::Replacing(vec![2, 1]), vec![1, 2], vec![3], vec![table(b"a", b"d")]);
         assert_eq!(m.runs, [3, 4]);
         assert_eq!(
             m.tables.iter().map(|(id, (run, _))| (*id, *run)).collect::<Vec<_>>(),
             [(3, 4), (4, 3), (5, 4)]
         );
-        step(&mut m, &InstallInto::CompactedRun(vec![3, 4]), vec![3, 4, 5], vec![], vec![]);
+        step(&mut m, &InstallInto::Replacing(vec![3, 4]), vec![3, 4, 5], vec![], vec![]);
         assert_eq!(m.runs, [0u64; 0], "a run without tables is not listed");
     }
 
     #[test]
     fn an_edit_is_applied_once_and_none_is_skipped() {
         let mut m = ManifestState::default();
-        let first = m.plan(&InstallInto::NewRun(Seq(1)), vec![], vec![], vec![table(b"a", b"b")]);
+        let first = m.plan(&InstallInto::Newest(Seq(1)), vec![], vec![], vec![table(b"a", b"b")]);
         m.apply(&first).unwrap();
         m.apply(&first).unwrap();
-        let mut third = m.plan(&InstallInto::SameRun(1), vec![1], vec![], vec![]);
+        let mut third = m.plan(&InstallInto::Existing(1), vec![1], vec![], vec![]);
         third.number += 1;
         assert!(m.apply(&third).is_err());
     }
