@@ -1,4 +1,13 @@
-//! Making commits durable; threads that wait together share one cut, one record and one flush.
+//! Group sync: threads that sync at the same time share one sync point, one record and one flush.
+//!
+//! # Terms
+//! A *round* is one `make_durable` and the number it has. The *leader* is the thread that runs a round.
+//!
+//! # Invariants
+//! 1. At most one round runs at a time (assert in `sync`).
+//! 2. A caller returns only after a round that began after its call has succeeded, or if its commits and
+//!    slices are durable already. A round that was running may have collected before the caller's commit.
+//! 3. `durable` and `slices_durable` rise only after the log's sync has returned.
 
 use std::sync::atomic::Ordering;
 
@@ -14,11 +23,14 @@ use crate::store::MetaError;
 #[derive(Debug, Default)]
 struct GroupSyncState {
     running: bool,
+    /// Number of the newest round that has begun.
     begun: u64,
+    /// Number of the newest round that has succeeded.
     ended: u64,
 }
 
-/// One sync runs at a time; those who come meanwhile wait for the next, which one of them leads.
+/// The state that syncing threads share. Threads that arrive during a round wait for the next; one of them
+/// leads it.
 #[derive(Debug, Default)]
 pub(crate) struct GroupSync {
     state: Mutex<GroupSyncState>,
@@ -28,13 +40,14 @@ pub(crate) struct GroupSync {
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
     pub(crate) fn sync(&self, upto: Seq) -> Result<(), MetaError> {
         let written = self.slices_written.load(Ordering::Acquire);
-        // What the hook keeps back is part of "everything", so that always takes a cut.
+        // `Seq::MAX` includes the changes that the hook defers, and only a sync point collects these.
         let is_durable = || {
             upto != Seq::MAX
                 && self.durable.load(Ordering::Acquire) >= upto.min(self.newest()).0
                 && self.slices_durable.load(Ordering::Acquire) >= written
         };
         let mut state = self.group_sync.state.lock();
+        // Not the running round: it may have collected before this caller's commit.
         let wanted = state.begun + 1;
         loop {
             self.latch.check()?;
@@ -46,21 +59,27 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             }
             self.group_sync.ended.wait(&mut state);
         }
+        // This thread leads the next round. The lock is free during the round, so that others can queue up.
+        assert!(!state.running, "one round runs at a time");
         state.running = true;
         state.begun += 1;
         drop(state);
         let result = self.make_durable();
         let mut state = self.group_sync.state.lock();
         state.running = false;
+        assert!(state.ended < state.begun, "a round ends once");
         if result.is_ok() {
             state.ended = state.begun;
         }
         drop(state);
+        // After a failure too: each waiter then leads a round of its own and sees its own error.
         self.group_sync.ended.notify_all();
         result
     }
 
+    /// Makes every commit and every slice durable that was there at the call.
     fn make_durable(&self) -> Result<(), MetaError> {
+        // Read first: a slice that is written during the round may miss its flush.
         let written = self.slices_written.load(Ordering::Acquire);
         let upto = match self.collect_commits()? {
             CollectOutcome::Logged(upto) => {
@@ -68,7 +87,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 upto
             }
             CollectOutcome::TooMuch(upto) => {
-                // A memtable that was frozen before has to be written first: tables are made in the order of seqs.
+                // Two rounds if a memtable is frozen already: tables are written in the order of seqs.
                 while self.durable.load(Ordering::Acquire) < upto.0 {
                     self.freeze()?;
                     self.flush_or_reclaim()?;
@@ -76,20 +95,22 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 upto
             }
         };
+        debug_assert!(upto <= self.newest(), "a sync covers commits that exist");
         self.durable.fetch_max(upto.0, Ordering::AcqRel);
         self.slices_durable.fetch_max(written, Ordering::AcqRel);
-        // Background work comes before this, unless it is called too seldom or finds no space.
+        // The background thread shortens the log at half this length, unless it lags or finds no space.
         if self.log.log_bytes() > 2 * self.options.log_bytes_max {
             return self.shorten_log();
         }
         Ok(())
     }
 
-    /// Writes what is in memory as tables, so that the commit log can begin anew: its segments come out of the reserve.
+    /// Writes memory as tables, so that a checkpoint can shorten the commit log, whose segments come out of
+    /// the reserve.
     fn shorten_log(&self) -> Result<(), MetaError> {
         let shortened = self.freeze().and_then(|_| self.flush_or_reclaim()).and_then(|()| self.checkpoint());
         match shortened {
-            // What is in the log is durable; the next sync tries again.
+            // The records in the log are durable all the same. The next sync tries again.
             Err(e) if e.is_no_space() => Ok(()),
             other => other,
         }

@@ -1,11 +1,23 @@
-//! Commits: they only touch the memtable.
+//! Commits. A commit changes only the memtable; `sync` makes it durable.
+//!
+//! # Steps of a commit
+//! 1. `PreparedCommit::new` finds the keys' hashes, the shards and the slices. Every check of the batch is
+//!    here.
+//! 2. With a read set: `tables_changed` looks for newer versions in tables, without a lock.
+//! 3. `lock_with_credit` locks the shards in rising order and takes room for the bytes from the lowest one's
+//!    credit. If the credit is too small, it unlocks, asks for room (`make_room`) and tries again.
+//! 4. With a read set: if the tables have changed since step 2, back to step 2. Else `memory_changed` looks
+//!    for newer versions in memory.
+//! 5. `apply` retains the slices, takes the next seq and inserts the changes. It cannot fail.
 //!
 //! # Invariants
-//! 1. A commit takes its seq while it holds the locks of all its shards, and lets go when all its changes are in. So
-//!    a reader that takes a shard's lock after it learned of a seq finds everything of that commit and of all before.
-//! 2. However many changes a commit has, they are in one memtable under one seq. A cut is made with no commit in progress, so they get to the log in
-//!    one record, or in the tables of one edit.
-//! 3. No lock of a shard is held while room is asked for, tables are read or anything is waited for.
+//! 1. A commit takes its seq while it holds the locks of all its shards, and unlocks them after its last
+//!    change. So a reader that locks a shard after it learned a seq finds all changes of this commit and of
+//!    the earlier ones.
+//! 2. All changes of a commit are in one memtable under one seq. A sync point is made while no commit is in
+//!    progress, so they reach the log in one record, or in the tables of one edit (assert in `apply`).
+//! 3. A commit holds no shard's lock while it asks for room, reads tables or waits (assert in
+//!    `lock_with_credit`).
 
 mod group_sync;
 mod reads;
@@ -34,13 +46,15 @@ use crate::store::{CommitError, MetaError, ReadSet};
 type KeyHashes = SmallVec<[u64; 16]>;
 type ShardGuards<'a, L> = SmallVec<[RwLockWriteGuard<'a, EngineShard<L>>; 8]>;
 
-/// A batch that is ready to be applied: all that can fail is behind it.
+/// A batch that is ready to be applied: nothing about it can fail any more.
 struct PreparedCommit<'b> {
     batch: &'b Batch,
     hashes: KeyHashes,
-    /// Bit i: shard i is involved.
+    /// Bit i: a key of shard i changes.
     shards: u32,
+    /// Every slice that a value of the batch names.
     pointers: Vec<SlicePtr>,
+    /// Memory that the batch takes in a memtable.
     bytes: u64,
 }
 
@@ -58,6 +72,7 @@ impl<'b> PreparedCommit<'b> {
             p.shards |= 1 << shard_of(hash);
             p.hashes.push(hash);
         }
+        debug_assert_eq!(p.hashes.len(), batch.len(), "every change has the hash of its key");
         Ok(p)
     }
 }
@@ -74,6 +89,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         if batch.is_empty() && reads.is_none() {
             return Ok(self.newest());
         }
+        // Without a read set nothing can conflict: the usual commit locks its own shards only.
         let Some(reads) = reads else {
             let mut guards = self.lock_with_credit(prepared.shards, prepared.bytes, admit)?;
             return Ok(self.apply(&prepared, prepared.shards, &mut guards));
@@ -85,8 +101,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             }
             let shards = prepared.shards | reads::shards_of(reads);
             let mut guards = self.lock_with_credit(shards, prepared.bytes, admit)?;
+            // An empty batch and an empty read set need no shard.
             let Some(first) = guards.first() else { return Ok(self.newest()) };
-            // What was a memtable may be a table by now, which has not been looked at.
+            // A flush may have turned a memtable into tables since `tables_changed`, which did not see these.
             if !std::sync::Arc::ptr_eq(&first.table_set, &table_set) {
                 continue;
             }
@@ -100,7 +117,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         }
     }
 
-    /// Locks shards, the lowest of which pays for the commit.
+    /// Locks shards, and takes `bytes` from the credit of the lowest one.
     fn lock_with_credit(
         &self,
         shards: u32,
@@ -109,18 +126,26 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     ) -> Result<ShardGuards<'_, L>, MetaError> {
         let mut granted = 0;
         loop {
+            // In rising order: two commits cannot wait for each other.
             let mut guards = ShardGuards::new();
             let mut rest = shards;
             while rest != 0 {
                 guards.push(self.shards.write(rest.trailing_zeros() as usize));
                 rest &= rest - 1;
             }
+            debug_assert_eq!(
+                guards.len(),
+                shards.count_ones() as usize,
+                "every shard of the commit is locked"
+            );
             let Some(first) = guards.first_mut() else { return Ok(guards) };
+            // Another commit may use up the grant before this one has the lock again: then it asks once more.
             first.credit += granted;
             if let Some(left) = first.credit.checked_sub(bytes) {
                 first.credit = left;
                 return Ok(guards);
             }
+            // Making room may flush and compact, and these lock the shards themselves.
             drop(guards);
             granted = self.make_room(bytes, admit)?;
         }
@@ -133,6 +158,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         shards: u32,
         guards: &mut [RwLockWriteGuard<'_, EngineShard<L>>],
     ) -> Seq {
+        debug_assert_eq!(guards.len(), shards.count_ones() as usize, "the guards are those of `shards`");
+        debug_assert_eq!(p.shards & !shards, 0, "every shard that changes is locked");
+        // Before the values: cleaning must never find a named slice without a reference.
         for slice in &p.pointers {
             self.log.retain(*slice);
             let references = &mut guards[0].active.references;
@@ -141,6 +169,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         for (sum, added) in guards[0].sums.iter_mut().zip(p.batch.sums()) {
             *sum = sum.wrapping_add(*added);
         }
+        // Under all locks: within each shard, seqs rise with the slots.
         let seq = Seq(self.seq.fetch_add(1, Ordering::AcqRel) + 1);
         for (op, &hash) in p.batch.iter().zip(&p.hashes) {
             let (key, kind, value) = match op {
@@ -148,6 +177,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 BatchOp::Delete(key) => (key, VersionKind::Delete, &[][..]),
                 BatchOp::Merge(key, operand) => (key, VersionKind::Merge, operand),
             };
+            // The guards are packed: a shard's guard comes after those of the lower shards in the mask.
             let below = shards & ((1 << shard_of(hash)) - 1);
             guards[below.count_ones() as usize].active.insert(hash, KeyVersion { key, seq, kind, value });
         }

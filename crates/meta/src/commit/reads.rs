@@ -1,4 +1,4 @@
-//! Whether what a transaction has read is still so.
+//! Conflict detection: whether a newer version of any key in a read set exists.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::store::{MetaError, ReadSet};
 use crate::table::RunCursor;
 use crate::table_set::TableSet;
 
-/// The shards that have to be locked to tell; all of them if a range was read.
+/// The shards to lock for `memory_changed`: those of the keys, or all of them if a range was read.
 pub(super) fn shards_of(reads: &ReadSet) -> u32 {
     if !reads.ranges.is_empty() {
         return u32::MAX;
@@ -21,12 +21,14 @@ pub(super) fn shards_of(reads: &ReadSet) -> u32 {
     reads.keys.iter().fold(0, |shards, key| shards | 1 << shard_of(key_hash(key)))
 }
 
-/// Whether a memtable has a newer version of anything read. The guards are those of `shards`.
+/// Whether a memtable has a newer version of a key in the read set. The guards are those of `shards`.
 pub(super) fn memory_changed<L: LogStore>(
     guards: &[RwLockWriteGuard<'_, EngineShard<L>>],
     shards: u32,
     reads: &ReadSet,
 ) -> bool {
+    debug_assert_eq!(guards.len(), shards.count_ones() as usize, "the guards are those of `shards`");
+    debug_assert_eq!(shards_of(reads) & !shards, 0, "the shards of every key read are locked");
     let newer = |m: &MemtableShard, hash, key: &[u8]| {
         m.newest(hash, key).is_some_and(|slot| m.entry(slot).seq > reads.at)
     };
@@ -37,7 +39,8 @@ pub(super) fn memory_changed<L: LogStore>(
         newer(&shard.active, hash, key)
             || shard.frozen.as_ref().is_some_and(|f| newer(&f.shards[number], hash, key))
     });
-    // Newer versions are the last ones in their shards, and usually few: no order is needed to look at them.
+    // Newer versions are the last slots of their shards and usually few, so they are compared without
+    // sorting.
     let in_a_range = |m: &MemtableShard| {
         (m.first_after(reads.at)..m.len()).any(|slot| {
             let key = m.entry(slot).key;
@@ -53,8 +56,8 @@ pub(super) fn memory_changed<L: LogStore>(
 }
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
-    /// Whether a table has a newer version of anything read. Most transactions are younger than every table, and
-    /// look at none.
+    /// Whether a table has a newer version of a key in the read set. Most transactions are younger than every
+    /// table and read none.
     pub(super) fn tables_changed(
         &self,
         table_set: &Arc<TableSet<L>>,
@@ -74,6 +77,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                     return Ok(true);
                 }
             }
+            // A delete counts as a change too, so ranges are compared version by version and not by a scan.
             for (start, end) in &reads.ranges {
                 let mut cursor = RunCursor::first_from(&run.tables, &self.cache, start)?;
                 while let Some(key) = cursor.key()

@@ -1,4 +1,13 @@
-//! Room for commits, asked for in portions, and what happens when there is none: work is done, or waited for.
+//! Room for commits. A shard asks for it in portions, its *credit*, so that most commits ask nobody.
+//!
+//! A commit that finds no room works for it on its own thread: it freezes the memtable, flushes, reclaims
+//! space, and compacts when there are too many runs.
+//!
+//! # Invariants
+//! 1. `active_bytes` and `frozen_bytes` are at least the bytes of the memtables: a grant counts before its
+//!    commit.
+//! 2. A deletion (`Admit::Reserve`) gets room until memory holds `OVERDRAFT` memtables, even if no table can
+//!    be written (`tests::full`).
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -9,17 +18,17 @@ use crate::memtable::SHARDS;
 use crate::schema::Schema;
 use crate::store::MetaError;
 
-/// Memtables' worth of deletions that memory takes when tables can not be written.
+/// Most memtables' worth of bytes in memory, when deletions go on although no table can be written.
 const OVERDRAFT: u64 = 4;
 
-/// How much is where.
+/// Counts of bytes in memory, and of runs.
 #[derive(Debug, Default)]
 pub(crate) struct EngineUsage {
     /// Bytes granted to commits since the memtable was last frozen.
     pub(crate) active_bytes: AtomicU64,
-    /// The same of the frozen memtable.
+    /// Bytes granted to the commits in the frozen memtable.
     pub(crate) frozen_bytes: AtomicU64,
-    /// Runs in the newest version.
+    /// Runs in the newest table set.
     pub(crate) runs: AtomicUsize,
 }
 
@@ -31,18 +40,18 @@ impl EngineUsage {
 }
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
-    /// A shard's portion: all shards' together are an eighth of the memtable.
+    /// Bytes of one portion: all shards' portions together are an eighth of the memtable.
     fn portion(&self) -> u64 {
         (self.options.memtable_bytes / (8 * SHARDS) as u64).clamp(512, 256 * 1024)
     }
 
-    /// Grants at least `bytes` to a commit, when the pool and the memtable have room for them.
+    /// Grants at least `bytes` to a commit, once the pool and the memtable have room for them.
     pub(super) fn make_room(&self, bytes: u64, admit: Admit) -> Result<u64, MetaError> {
         self.latch.check()?;
         let grant = bytes + self.portion();
         let in_memory = || self.usage.in_memory_bytes();
         let budget = self.options.memtable_bytes;
-        // Deletion must go on when there is no room for tables: that is how space comes back.
+        // Deletions go on without room for tables: they are the way to get space back.
         let goes_on = |e: &MetaError| {
             e.is_no_space() && admit == Admit::Reserve && in_memory() + grant <= OVERDRAFT * budget
         };
@@ -54,7 +63,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         while full {
             let freed = match self.freeze() {
                 Ok(true) => break,
-                // Nothing is in memory: a commit may be larger than a memtable is meant to be.
+                // Memory is empty, so the commit alone is larger than a memtable: it is granted all the same.
                 Ok(false) if self.shards.frozen().is_none() => break,
                 Ok(false) => self.flush_or_reclaim(),
                 Err(e) => Err(e),
@@ -65,6 +74,16 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 Err(e) => return Err(e),
             }
         }
+        // Every run costs each read a lookup. Commits that outrun the compaction thread do its work here.
+        let runs = self.usage.runs.load(Ordering::Relaxed);
+        if runs > RUNS_MAX {
+            tracing::warn!(
+                name: "commit_stalled_by_compaction",
+                runs,
+                runs_max = RUNS_MAX,
+                "a commit waits until fewer runs are left"
+            );
+        }
         while self.usage.runs.load(Ordering::Relaxed) > RUNS_MAX {
             match self.compact_step() {
                 Ok(true) => {}
@@ -72,11 +91,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 Err(e) => return Err(e),
             }
         }
+        assert!(grant >= bytes, "a grant covers its commit");
         self.usage.active_bytes.fetch_add(grant, Ordering::Relaxed);
         Ok(grant)
     }
 
-    /// Writes the frozen memtable; if there is no space for it, makes some and tries again.
+    /// Flushes the frozen memtable. If there is no space for it, reclaims some and tries again.
     pub(crate) fn flush_or_reclaim(&self) -> Result<(), MetaError> {
         self.reclaim(|| self.flush_frozen().map(|_| ()))
     }

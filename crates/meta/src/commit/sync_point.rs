@@ -1,10 +1,15 @@
-//! Cuts: the moments at which no commit is in progress. What came before a cut goes to the commit log or into
-//! a frozen memtable.
+//! Sync points: moments at which no commit is in progress. The commits before a sync point go to the commit
+//! log as one record (`collect_commits`), or stay in a memtable that freezes (`freeze`).
+//!
+//! # Terms
+//! A *mark* is the number of slots of a shard that records in the commit log hold already.
 //!
 //! # Invariants
-//! 1. `sync_point` is locked from the moment of a cut until what it gathered is logged, so records are in the order of
-//!    their seqs and a memtable that is being gathered is not frozen.
-//! 2. Versions below the marks are in the commit log.
+//! 1. `sync_point` is locked from the sync point until its record is logged. So records are in the order of
+//!    their seqs, and the memtable does not freeze while it is collected.
+//! 2. Slots below the marks are in the commit log; marks never pass the end of their shard (asserts in
+//!    `collect_commits`).
+//! 3. There is at most one frozen memtable, and it is not empty (assert in `freeze`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,10 +26,10 @@ use crate::memtable::{FrozenMemtable, MemtableShard, SHARDS};
 use crate::schema::Schema;
 use crate::store::MetaError;
 
-/// What sync gathers for the commit log at most; more than this is written as a table instead.
+/// Most bytes of one commit record; more than this become tables instead.
 const COLLECT_BYTES_MAX: usize = 4 << 20;
 
-/// How far each shard has been gathered.
+/// The marks of the active and the frozen memtable, for each shard.
 #[derive(Debug, Default)]
 pub(crate) struct SyncPoint {
     active: [usize; SHARDS],
@@ -32,7 +37,7 @@ pub(crate) struct SyncPoint {
 }
 
 impl SyncPoint {
-    /// As after a recovery: all of the memtable came from the commit log.
+    /// The marks after recovery: the whole memtable came from the commit log.
     pub(crate) fn all_of(memtable: &[MemtableShard]) -> Self {
         let mut sync_point = SyncPoint::default();
         sync_point.active.iter_mut().zip(memtable).for_each(|(mark, shard)| *mark = shard.len());
@@ -40,17 +45,18 @@ impl SyncPoint {
     }
 }
 
-/// What a sync found to do.
+/// The result of collecting.
 pub(super) enum CollectOutcome {
     /// Everything up to the seq is in the commit log.
     Logged(Seq),
-    /// There is too much of it; it has to become a table.
+    /// The commits up to the seq are too large for a record and must become tables.
     TooMuch(Seq),
 }
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
-    /// Lets the hook add what it kept back. All shards are locked.
+    /// Applies the changes that the hook has deferred. The caller holds the locks of all shards.
     fn run_hook(&self, shards: &mut [RwLockWriteGuard<'_, EngineShard<L>>]) -> Result<(), MetaError> {
+        assert_eq!(shards.len(), SHARDS, "no commit is in progress at a sync point");
         let hook = self.hook.lock();
         let Some(hook) = &*hook else { return Ok(()) };
         let mut sums = [0; SUMS];
@@ -59,17 +65,19 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 *sum = added.wrapping_add(*sum);
             }
         }
+        // The sums of exactly the commits since the last sync point: later commits wait for the shards.
         let mut batch = Batch::new();
         hook(&sums, &mut batch);
         if !batch.is_empty() {
             let prepared = PreparedCommit::new(&batch, &self.schema)?;
+            // Counted without asking for room, which could need the locks that are held here.
             self.usage.active_bytes.fetch_add(prepared.bytes, Ordering::Relaxed);
             self.apply(&prepared, u32::MAX, shards);
         }
         Ok(())
     }
 
-    /// Makes the memtable a frozen one and starts another. `false` if it is empty, or if one is frozen already.
+    /// Freezes the memtable and starts an empty one. `false` if it is empty, or if one is frozen already.
     pub(crate) fn freeze(&self) -> Result<bool, MetaError> {
         let mut sync_point = self.sync_point.lock();
         let mut shards = self.shards.write_all();
@@ -80,16 +88,22 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         if shards.iter().all(|s| s.active.len() == 0) {
             return Ok(false);
         }
+        // The memory of the last frozen memtable, if its flush could keep it.
         let fresh = self.spare.lock().take();
         let fresh = fresh.unwrap_or_else(|| {
             let bytes = self.options.memtable_bytes as usize / SHARDS;
             (0..SHARDS).map(|_| MemtableShard::with_capacity(bytes)).collect()
         });
+        assert!(
+            sync_point.active.iter().zip(shards.iter()).all(|(mark, s)| *mark <= s.active.len()),
+            "a mark is in its shard"
+        );
         let full = shards.iter_mut().zip(fresh).map(|(s, f)| std::mem::replace(&mut s.active, f)).collect();
         let frozen = Arc::new(FrozenMemtable::new(full, self.newest()));
         for shard in &mut shards {
             shard.frozen = Some(Arc::clone(&frozen));
         }
+        // The marks move with the memtable: its tail that is in no record is still collected.
         sync_point.frozen = std::mem::take(&mut sync_point.active);
         self.order.lock().clear();
         let bytes = self.usage.active_bytes.swap(0, Ordering::Relaxed);
@@ -99,7 +113,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(true)
     }
 
-    /// Appends what no record holds yet to the commit log, as one record.
+    /// Appends the commits that no record holds yet to the commit log, as one record.
     pub(super) fn collect_commits(&self) -> Result<CollectOutcome, MetaError> {
         let mut sync_point = self.sync_point.lock();
         let mut shards = self.shards.write_all();
@@ -109,12 +123,13 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let frozen_bytes = frozen.iter().flat_map(|f| f.shards.iter().zip(sync_point.frozen));
         let active_bytes = shards.iter().map(|s| &s.active).zip(sync_point.active);
         let bytes: usize = frozen_bytes.chain(active_bytes).map(|(m, from)| m.bytes_since(from)).sum();
+        // A table has the same bytes once; a record of them would be written now and as a table later.
         if bytes > COLLECT_BYTES_MAX {
             return Ok(CollectOutcome::TooMuch(newest));
         }
         let to: Vec<usize> = shards.iter().map(|s| s.active.len()).collect();
         drop(shards);
-        // Commits go on while the record is written: they come after `to`.
+        // Commits go on while the record is built. They append slots behind `to`, and slots never change.
         let mut first = None;
         if let Some(frozen) = &frozen {
             first =
@@ -127,7 +142,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             };
             (0..SHARDS).filter_map(seq).min()
         });
+        // Nothing is new: no record is needed, but the caller still syncs for the slices.
         let Some(first) = first else { return Ok(CollectOutcome::Logged(newest)) };
+        assert!(first <= newest, "the commits of a record exist");
         let mut record = CommitRecordBuilder::new(first, newest);
         if let Some(frozen) = &frozen {
             for (shard, from) in frozen.shards.iter().zip(sync_point.frozen) {
@@ -138,7 +155,10 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             let shard = self.shards.read(n);
             (sync_point.active[n]..*end).for_each(|slot| record.push(shard.active.entry(slot)));
         }
+        // A crash between here and the log's sync leaves the commits of this record out, all of them.
         self.log_commits(&record.finish(), newest)?;
+        // Only now: after a failed append the next sync collects the same slots again.
+        debug_assert!(sync_point.active.iter().zip(&to).all(|(from, to)| from <= to), "marks only move on");
         sync_point.active.copy_from_slice(&to);
         if let Some(frozen) = &frozen {
             sync_point.frozen.iter_mut().zip(&frozen.shards).for_each(|(from, shard)| *from = shard.len());
@@ -147,6 +167,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     }
 }
 
+/// The lowest seq in these ranges of slots. Within a shard the first slot has the lowest.
 fn first_seq<'m>(ranges: impl Iterator<Item = (&'m MemtableShard, usize, usize)>) -> Option<Seq> {
     ranges.filter(|(_, from, to)| from < to).map(|(m, from, _)| m.entry(from).seq).min()
 }

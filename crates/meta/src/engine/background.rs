@@ -1,4 +1,9 @@
-//! Background work: as functions, and as two threads that call them when there is something to do.
+//! Background work: two step functions, and the two threads that call them when events may have made work.
+//!
+//! # Invariants
+//! 1. Every event that may have made work raises `events`, so no thread sleeps through one (assert in
+//!    `work`).
+//! 2. A step that returns `true` has made progress, so repeated steps end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +17,7 @@ use super::{Background, EngineInner};
 use crate::schema::Schema;
 use crate::store::MetaError;
 
-/// Edits after which a checkpoint is made, so that recovery does not read many.
+/// Manifest edits after which a checkpoint is logged, so that recovery reads few.
 const EDITS_MAX: u64 = 256;
 
 #[derive(Debug, Default)]
@@ -22,7 +27,7 @@ struct WakeState {
     stopped: bool,
 }
 
-/// Wakes the threads.
+/// Wakes the background threads.
 #[derive(Debug, Default)]
 pub(super) struct BackgroundSignal {
     calls: Mutex<WakeState>,
@@ -53,7 +58,7 @@ impl Threads {
         Threads { handles: Mutex::new(handles), stop }
     }
 
-    /// Lets the threads finish what they are at, and ends them.
+    /// Ends the threads after their current step, and waits for them.
     pub(super) fn stop(&self) {
         (self.stop)();
         for handle in self.handles.lock().drain(..) {
@@ -81,10 +86,11 @@ fn work<L: LogStore, S: Schema>(
         if calls.stopped {
             return;
         }
+        assert!(calls.events > seen, "a thread wakes for a new event");
         seen = calls.events;
         drop(calls);
-        // A failed step is tried again at the next event: a pool that was full may have room by then, and one that has
-        // latched says so to whoever commits or syncs.
+        // A failed step is tried again at the next event, when a full pool may have room. If the engine has
+        // latched, the next commit or sync returns the reason.
         while let Ok(true) = step(inner) {
             inner.wake_background();
             if inner.signal.calls.lock().stopped {
@@ -95,7 +101,7 @@ fn work<L: LogStore, S: Schema>(
 }
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
-    /// Says that there may be work.
+    /// Counts an event that may have made work, and wakes the threads.
     pub(crate) fn wake_background(&self) {
         if self.options.background == Background::Threads {
             self.signal.calls.lock().events += 1;
@@ -103,7 +109,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         }
     }
 
-    /// Calls for background work if damage was met since this was last asked.
+    /// Wakes the threads if the log has met damage since the last call.
     #[inline]
     pub(super) fn repair_seen_damage(&self) {
         let seen = self.log.damage_seen();
@@ -113,7 +119,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         }
     }
 
-    /// Writes a frozen memtable; keeps the commit log short.
+    /// Flushes the frozen memtable, or shortens the commit log. `false`: there was nothing to do.
     pub(super) fn flush_step(&self) -> Result<bool, MetaError> {
         self.latch.check()?;
         if self.shards.frozen().is_some() {
@@ -124,7 +130,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             self.freeze()?;
             self.flush_or_reclaim()?;
             self.checkpoint()?;
-            // Without this, a log whose shortest form is too long would be checkpointed for ever.
+            // If even the shortest form of the log is too long, another checkpoint would not help: no
+            // progress.
             return Ok(self.log.log_bytes() <= self.options.log_bytes_max);
         }
         if self.manifest.lock().edits_since_checkpoint > EDITS_MAX {
@@ -134,34 +141,36 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(false)
     }
 
-    /// Moves data out of damaged segments; merges runs; cleans segments when that pays.
+    /// Moves live bytes out of damaged segments, or compacts runs, or cleans segments if that pays.
     pub(super) fn compaction_step(&self) -> Result<bool, MetaError> {
         self.latch.check()?;
+        // Damage first: until it is repaired, one more lost device may lose bytes.
         if self.repair_step()? {
             return Ok(true);
         }
         match self.compact_step() {
             Ok(false) => {}
-            // What can not be written at once is merged in pieces.
+            // No space to write the group twice: `compact_all` works range by range.
             Err(e) if e.is_no_space() => return self.compact_all(),
             other => return other,
         }
         if !self.cleaning_pays() {
             return Ok(false);
         }
-        // Cleaning that gains nothing (what is live just moves, or pins hold what was emptied) waits for the next event.
+        // Cleaning without gain waits for the next event: live bytes only moved, or pins keep the emptied
+        // segments.
         let garbage_bytes = self.log.space().garbage_bytes;
         Ok(self.clean_step()? && self.log.space().garbage_bytes < garbage_bytes)
     }
 
-    /// Makes everything durable, in as few tables as the space allows, and takes no more.
+    /// Makes everything durable, as tables if there is space, and then refuses further writes.
     pub(super) fn close(&self) -> Result<(), MetaError> {
         self.latch.check()?;
         self.sync(Seq::MAX)?;
         let written = self.freeze().and_then(|_| self.flush_or_reclaim()).and_then(|()| self.checkpoint());
         self.latch.set(MetaError::Log(LogError::ReadOnly("the store is closed".into())));
         match written {
-            // The commit log has it all; the next recovery writes the tables.
+            // The commit log has every commit; the next recovery writes the tables.
             Err(MetaError::Log(LogError::NoSpace)) => Ok(()),
             other => other,
         }

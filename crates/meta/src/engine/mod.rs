@@ -1,17 +1,20 @@
 //! The local engine: memtable, tables and background work over one log.
 //!
 //! ```text
-//!   commit → active memtable ──freeze──▶ frozen memtable ──flush──▶ run of tables ──merge──▶ larger runs
-//!                 └──────── sync: gather ───▶ commit log ◀── manifest edits ──┘
+//!   commit → active memtable ──freeze──▶ frozen memtable ──flush──▶ run of tables ──compact──▶ larger runs
+//!                 └─────── sync: collect ───▶ commit log ◀── manifest edits ──┘
 //! ```
 //!
 //! # Invariants
-//! 1. Every commit is in a memtable or in the tables of the current version, never in neither; a version with its
-//!    operands is in one of them only.
-//! 2. Seqs in the frozen memtable are below those of the active one and above those in tables.
-//! 3. What a sync that returned had covered is in the tables of a durable manifest edit or in a durable record.
-//! 4. Locks are taken in this order: compacting, flushing, cut, manifest, shards (rising), order, hook. Who holds `compacting`
-//!    may take `unrecoverable` and `reclaim_failed_at`, and takes nothing but `flushing` and what follows it while holding them.
+//! 1. Every commit is either in a memtable or in the tables of the current table set. One publication moves a
+//!    frozen memtable's commits from the one to the other (`install`).
+//! 2. Seqs in the frozen memtable are below those in the active one and above those in tables (assert in
+//!    `install`).
+//! 3. A commit that a successful sync covers is in tables of a durable manifest edit, or in a durable record
+//!    that the next recovery still reads (`install` and `checkpoint` keep such records).
+//! 4. Locks are taken in this order: compacting, flushing, sync point, manifest, shards (rising), order,
+//!    hook. A thread that holds `compacting` may take `unrecoverable` and `reclaim_failed_at`, and takes
+//!    nothing but `flushing` and what follows it while holding them.
 
 mod background;
 mod recovery;
@@ -42,19 +45,19 @@ use crate::table::BlockCache;
 use crate::table_set::{InstallInto, ManifestState, TableSet};
 use background::{BackgroundSignal, Threads};
 
-/// Beyond this many runs, committers merge some before they go on.
+/// Beyond this many runs, commits compact some before they go on.
 pub(crate) const RUNS_MAX: usize = 24;
 
-/// Longest and shortest a table is meant to be.
+/// Bounds of the length that tables are meant to have.
 const TABLE_BYTES_MAX: u64 = 16 << 20;
 const TABLE_BYTES_MIN: u64 = 64 << 10;
 
 /// Whether threads do the background work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Background {
-    /// Callers of `background_step` do; and commits, when limits force it.
+    /// Callers of `background_step` do it; commits too, when limits force them.
     Manual,
-    /// One thread flushes, one merges and cleans. Without work they sleep.
+    /// One thread flushes, another compacts and cleans. Without work they sleep.
     Threads,
 }
 
@@ -63,19 +66,19 @@ pub enum Background {
 pub struct EngineOptions {
     /// Bytes of keys, values and index that one memtable holds before it is frozen. There may be two.
     pub memtable_bytes: u64,
-    /// Memory for decoded blocks of tables.
+    /// Memory for decoded blocks of tables, in bytes.
     pub block_cache_bytes: u64,
-    /// Once the commit log is this long, the memtable is written and a checkpoint made.
+    /// Length of the commit log at which the memtable is written and a checkpoint shortens the log, in bytes.
     pub log_bytes_max: u64,
-    /// Who does background work.
+    /// Whether threads or callers do background work.
     pub background: Background,
 }
 
-/// Memtable and commit log take at most this part of a pool each: both are paid for out of the reserve.
+/// Memtable and commit log take at most one part in so many of a pool each: both come out of the reserve.
 const UPKEEP_POOL_PART: u64 = 32;
 
 impl EngineOptions {
-    /// The same, with what is too much for a pool of this size cut down.
+    /// The same options, lowered to the limits of a pool of this size.
     fn clamped_to(mut self, pool_bytes: u64) -> Self {
         let most = (pool_bytes / UPKEEP_POOL_PART).max(TABLE_BYTES_MIN);
         self.memtable_bytes = self.memtable_bytes.min(most);
@@ -95,7 +98,8 @@ impl Default for EngineOptions {
     }
 }
 
-/// After a failure that leaves it open what is on flash, nothing is written any more.
+/// The latch: set by a failure that leaves the state of the flash unknown. From then on the engine refuses
+/// every write, until the pool is reopened.
 #[derive(Debug, Default)]
 pub(crate) struct Latch {
     reason: OnceLock<MetaError>,
@@ -107,13 +111,20 @@ impl Latch {
     }
 
     fn set(&self, reason: MetaError) {
-        // The first reason is the one to tell.
+        // The first reason stays: the later ones follow from it.
         let _ = self.reason.set(reason);
     }
 
-    /// Passes a result on, and latches if it is a failure.
+    /// Passes a result on. A failure sets the latch.
     pub(crate) fn note<T>(&self, result: Result<T, LogError>) -> Result<T, MetaError> {
         result.map_err(|e| {
+            if self.reason.get().is_none() {
+                tracing::error!(
+                    name: "engine_latched",
+                    error = %e,
+                    "the metadata engine is read-only until the pool is reopened"
+                );
+            }
             self.set(MetaError::Log(e.clone()));
             MetaError::Log(e)
         })
@@ -141,8 +152,8 @@ pub(crate) struct EngineInner<L: LogStore, S> {
     pub(crate) order: Mutex<KeyOrder>,
     pub(crate) sync_point: Mutex<SyncPoint>,
     pub(crate) spare: Mutex<Option<Vec<MemtableShard>>>,
-    /// Held while tables are written from memory, and while tables are rewritten; both by whoever works for space, who
-    /// calls what takes them again.
+    /// Held while tables are written from memory, and while tables are rewritten; both by whoever works for
+    /// space, who calls what takes them again.
     pub(crate) flushing: ReentrantMutex<()>,
     pub(crate) compacting: ReentrantMutex<()>,
     manifest: Mutex<LoggedManifest>,
@@ -183,15 +194,21 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         usize::try_from(quarter.clamp(TABLE_BYTES_MIN, TABLE_BYTES_MAX)).expect("16 MiB fit")
     }
 
-    /// Logs a commit record and remembers where it is.
+    /// Logs a commit record and remembers its position for checkpoints.
     pub(crate) fn log_commits(&self, record: &[u8], last: Seq) -> Result<(), MetaError> {
         let mut manifest = self.manifest.lock();
+        // Under the manifest's lock: a checkpoint must not cut the log between the record and its position.
         let place = self.log.log(record)?;
+        assert!(
+            manifest.records.back().is_none_or(|(_, newer)| *newer <= last),
+            "records are in the order of seqs"
+        );
         manifest.records.push_back((place, last));
         Ok(())
     }
 
-    /// Makes a change of the tables durable, then visible. `logged` is called once it can not be taken back.
+    /// Makes a change of the tables durable, then visible. Calls `logged` once the change is in the log and
+    /// may become durable.
     pub(crate) fn install(
         &self,
         into: &InstallInto,
@@ -203,23 +220,29 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let mut manifest = self.manifest.lock();
         self.latch.check()?;
         let edit = manifest.state.plan(into, removed, moved, added);
+        assert!(edit.flushed >= manifest.state.flushed, "tables only gain commits");
         self.log.log(&edit.encode())?;
         logged();
+        // A failed sync leaves it open whether the edit is durable, so no table set would be right: latch.
         self.latch.note(self.log.sync())?;
         let old = self.table_set();
         manifest.state.apply(&edit)?;
         let table_set = Arc::new(manifest.state.table_set(&self.log, Some(&old))?);
         manifest.edits_since_checkpoint += 1;
         let flushed = manifest.state.flushed;
+        // Recovery no longer needs records whose commits are all in tables.
         while manifest.records.front().is_some_and(|(_, last)| *last <= flushed) {
             manifest.records.pop_front();
         }
+        // Durably removed: the last reader of the table releases its bytes.
         for (_, table) in old.tables() {
             if edit.removed.contains(&table.entry().id) {
                 table.mark_removed();
             }
         }
         self.usage.runs.store(table_set.runs.len(), Ordering::Relaxed);
+        // All shards at once: a reader finds the commits of a flush in the frozen memtable or in the tables,
+        // not in both and not in neither.
         for mut shard in self.shards.write_all() {
             shard.table_set = Arc::clone(&table_set);
             if matches!(into, InstallInto::Newest(_)) {
@@ -230,10 +253,11 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(())
     }
 
-    /// Makes the manifest the start of the next recovery.
+    /// Logs a checkpoint: the next recovery begins with this manifest.
     pub(crate) fn checkpoint(&self) -> Result<(), MetaError> {
         let mut manifest = self.manifest.lock();
         self.latch.check()?;
+        // From the oldest record on that has a commit in no table; the log before it may be freed.
         let keep_from = manifest.records.front().map_or_else(|| self.log.position(), |(place, _)| *place);
         self.log.checkpoint(&manifest.state.encode(), keep_from)?;
         manifest.edits_since_checkpoint = 0;
@@ -260,7 +284,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         &self.inner
     }
 
-    /// What the values mean.
+    /// The schema of the values.
     #[must_use]
     pub fn schema(&self) -> &S {
         &self.inner.schema
@@ -272,31 +296,31 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         self.inner.table_set().runs.iter().map(|run| (run.tables.len(), run.bytes())).collect()
     }
 
-    /// Verifies every block, parity too, of the next segment behind `after`, and says what it found; `None` behind the last.
-    /// What is found damaged is moved out of by the background work.
+    /// Verifies every block, parity too, of the next segment after `after`. Returns its findings; `None`
+    /// after the last segment. Background work then moves the live bytes out of damaged segments.
     ///
     /// # Errors
-    /// What the log says.
+    /// The errors of `LogStore::scrub`.
     pub fn scrub_step(&self, after: Option<SegmentId>) -> Result<Option<ScrubbedSegment>, LogError> {
         let scrubbed = self.inner.log.scrub(after);
         self.inner.repair_seen_damage();
         scrubbed
     }
 
-    /// Writes what is in memory as tables.
+    /// Writes all commits in memory as tables.
     ///
     /// # Errors
-    /// As of `sync`; `NoSpace` leaves everything as it was.
+    /// The errors of `sync`; `NoSpace` leaves everything as it was.
     pub fn flush(&self) -> Result<(), MetaError> {
         self.inner.flush_or_reclaim()?;
         self.inner.freeze()?;
         self.inner.flush_or_reclaim()
     }
 
-    /// Merges all tables into one run, if all can be read.
+    /// Compacts all tables into one run, if all can be read.
     ///
     /// # Errors
-    /// As of `sync`; `NoSpace` leaves everything as it was.
+    /// The errors of `sync`; `NoSpace` leaves everything as it was.
     pub fn compact(&self) -> Result<(), MetaError> {
         self.flush()?;
         self.inner.compact_all().map(|_| ())

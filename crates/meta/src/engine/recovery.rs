@@ -1,7 +1,21 @@
-//! From what the log recovered to a running engine.
+//! Recovery: from the recovered log to a running engine.
 //!
-//! The manifest is the checkpoint's state and the edits after it; commits that no table holds are replayed into
-//! the memtable. References are then counted anew, exactly: by the tables, by the replayed values, by the tables' own bytes.
+//! # Steps of a recovery
+//! 1. `replay`: the manifest is the state of the checkpoint with all later edits applied. Commit records with
+//!    commits that no table holds are kept.
+//! 2. `open` inserts the commits of these records into a memtable.
+//! 3. It counts all references anew: the tables' own bytes, the references in their descriptors, and the
+//!    slices that replayed values name. `set_live` hands the counts to the log, which frees every segment
+//!    without any.
+//! 4. It builds the engine, writes the memtable as tables if there is space, and logs a checkpoint.
+//! 5. It starts the threads.
+//!
+//! A crash during steps 1 to 3 changes nothing. A crash in step 4 leaves the old manifest and the records, or
+//! the new manifest.
+//!
+//! # Invariants
+//! 1. The newest seq is the highest of all records and edits (assert in `replay`).
+//! 2. No record is kept whose commits are all in tables (assert in `replay`).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -29,13 +43,14 @@ use crate::table_set::ManifestState;
 
 struct ReplayedLog {
     manifest: ManifestState,
-    /// Commit records with changes that are in no table.
+    /// Commit records with a commit that is in no table: position, last seq and bytes.
     records: VecDeque<(LogPos, Seq, Vec<u8>)>,
     newest: Seq,
 }
 
 const UNKNOWN_RECORD: Corrupt = Corrupt::new(331, "a log record of no known kind");
 
+/// Reads the recovered records in their order.
 fn replay(recovered: RecoveredLog) -> Result<ReplayedLog, MetaError> {
     let mut manifest = ManifestState::decode(&recovered.state)?;
     let mut records = VecDeque::new();
@@ -51,9 +66,14 @@ fn replay(recovered: RecoveredLog) -> Result<ReplayedLog, MetaError> {
         } else {
             return Err(UNKNOWN_RECORD.into());
         }
-        // What has become a table does not have to be kept while the rest is read.
+        // At each record, not at the end: a long log's records need not be in memory together.
         records.retain(|(_, last, _)| *last > manifest.flushed);
     }
+    assert!(newest >= manifest.flushed, "the newest commit is in a table or newer than all tables");
+    debug_assert!(
+        records.iter().all(|(_, last, _)| *last > manifest.flushed),
+        "a kept record has a commit to replay"
+    );
     Ok(ReplayedLog { manifest, records, newest })
 }
 
@@ -62,11 +82,11 @@ fn count(live: &mut HashMap<SegmentId, u64>, slice: SlicePtr) {
 }
 
 impl<L: LogStore, S: Schema> Engine<L, S> {
-    /// Opens the map that the log holds, as it was after some commit no older than the last `sync` that returned. What was
-    /// replayed is written as tables before this returns, if there is space for them.
+    /// Opens the map that the log holds. It is as it was after some commit no older than the last `sync` that
+    /// returned. The replayed commits are written as tables before this returns, if there is space for them.
     ///
     /// # Errors
-    /// `Corrupt` if the manifest or a record does not decode; what the log says otherwise.
+    /// `Corrupt` if the manifest or a record does not decode; otherwise the errors of the log.
     pub fn open(
         log: impl Into<Arc<L>>,
         recovered: RecoveredLog,
@@ -77,6 +97,8 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         let options = options.clamped_to(log.space().total_bytes);
         let replayed = replay(recovered)?;
         let flushed = replayed.manifest.flushed;
+        // Counts before the crash may include garbage of unfinished jobs: only names that are read here
+        // count.
         let mut live = HashMap::new();
         for table in replayed.manifest.tables() {
             table.slices.iter().for_each(|slice| count(&mut live, *slice));
@@ -90,6 +112,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             let mut bad_value = Ok(());
             let Some(commits) = CommitRecord::decode(record)? else { continue };
             commits.for_each(|entry| {
+                // A record may span the last flush: its older commits are in tables.
                 if entry.seq <= flushed {
                     return;
                 }
@@ -107,6 +130,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
                             *shard.references.entry(slice.segment).or_insert(0) += u64::from(slice.len_bytes);
                         },
                     );
+                    // `for_each` cannot stop early; the first error counts.
                     if bad_value.is_ok() {
                         bad_value = visited;
                     }
@@ -114,6 +138,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             })?;
             bad_value?;
         }
+        // Complete counts only: the log frees each segment that has none.
         log.set_live(&live);
         let table_set = Arc::new(replayed.manifest.table_set(&log, None)?);
         let usage = EngineUsage::default();
@@ -153,10 +178,19 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             schema,
             options,
         });
+        tracing::debug!(
+            name: "engine_opened",
+            records = replayed.records.len(),
+            replayed_bytes = bytes,
+            newest = replayed.newest.0,
+            runs = inner.usage.runs.load(std::sync::atomic::Ordering::Relaxed),
+            "the metadata engine is open"
+        );
+        // The memtable has copies: the flush below needs the memory.
         drop(replayed.records);
         let written = inner.freeze().and_then(|_| inner.flush_or_reclaim());
         match written {
-            // The replayed commits stay in memory and in the log.
+            // The replayed commits stay in memory and in the log, so a full pool still opens.
             Ok(()) | Err(MetaError::Log(LogError::NoSpace)) => {}
             Err(e) => return Err(e),
         }

@@ -1,8 +1,10 @@
-//! Where a key's newest state is found: one lock gives memtable, frozen memtable and tables of one moment.
+//! The engine's shards: the lock of one shard yields the memtable, the frozen memtable and the table set of
+//! one moment.
 //!
 //! # Invariants
-//! 1. `frozen` and `table_set` are the same in all shards and change only while all shards are locked for writing.
-//! 2. Locks of several shards are taken in rising order.
+//! 1. `frozen` and `table_set` are the same in all shards. They change only while all shards are locked for
+//!    writing (assert in `write_all`).
+//! 2. Several shards are locked in rising order.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,14 +18,14 @@ use crate::batch::SUMS;
 use crate::memtable::{FrozenMemtable, MemtableShard, SHARDS};
 use crate::table_set::TableSet;
 
-/// What is known of the keys of one shard.
+/// The sources of one shard's keys, from the newest to the oldest, and its credit.
 pub(crate) struct EngineShard<L: LogStore> {
     pub(crate) active: MemtableShard,
     pub(crate) frozen: Option<Arc<FrozenMemtable>>,
     pub(crate) table_set: Arc<TableSet<L>>,
     /// Bytes that may be committed here before room must be asked for again.
     pub(crate) credit: u64,
-    /// What the commits that were applied here since the last cut added to the running sums.
+    /// Additions to the running sums by the commits that were applied here since the last sync point.
     pub(crate) sums: [i64; SUMS],
 }
 
@@ -55,9 +57,14 @@ impl<L: LogStore> EngineShards<L> {
         self.shards[shard].write()
     }
 
-    /// With all of them held, no commit is in progress.
+    /// Locks all shards for writing: then no commit is in progress.
     pub(crate) fn write_all(&self) -> Vec<RwLockWriteGuard<'_, EngineShard<L>>> {
-        self.shards.iter().map(|s| s.write()).collect()
+        let guards: Vec<_> = self.shards.iter().map(|s| s.write()).collect();
+        debug_assert!(
+            guards.iter().all(|shard| Arc::ptr_eq(&shard.table_set, &guards[0].table_set)),
+            "all shards have the same tables"
+        );
+        guards
     }
 
     pub(crate) fn read_all(&self) -> Vec<RwLockReadGuard<'_, EngineShard<L>>> {

@@ -1,4 +1,4 @@
-//! The engine as `Store`, and what it does for the slices.
+//! `Store` for the engine, and its services for the slice store (`Upkeep`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,6 +29,7 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
 
     fn get(&self, key: &[u8], at: Seq, out: &mut Vec<u8>) -> Result<bool, MetaError> {
         let found = self.inner.get(key, at, out);
+        // A read of damaged blocks succeeds by reconstruction; the repair is background work.
         self.inner.repair_seen_damage();
         found
     }
@@ -72,6 +73,7 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
     }
 
     fn close(&self) -> Result<(), MetaError> {
+        // First: no step may run on a closed engine.
         self.threads.stop();
         self.inner.close()
     }
@@ -87,6 +89,7 @@ impl<L: LogStore, S: Schema> HasSlices for Engine<L, S> {
 
 impl<L: LogStore, S: Schema> Upkeep for EngineInner<L, S> {
     fn admit(&self, bytes: u64, admit: Admit) -> Result<(), SliceError> {
+        // Bytes in memory become tables later: a slice must not take the space that they need.
         let in_memory = self.usage.in_memory_bytes();
         let admitted = self.latch.check().and_then(|()| EngineInner::admit(self, in_memory + bytes, admit));
         admitted.map_err(|e| match e {
