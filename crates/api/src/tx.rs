@@ -235,8 +235,8 @@ impl Warpfire {
     pub fn transact<T>(&self, mut work: impl FnMut(&Tx) -> Result<T>) -> Result<T> {
         let mut tries = 1;
         loop {
-            // Every attempt takes the lock, and so waits while a transaction with priority runs. Only an attempt
-            // after many conflicts keeps the lock until its commit has ended.
+            // Every attempt takes the lock, and so waits while a transaction with priority runs. Only an
+            // attempt after many conflicts keeps the lock until its commit has ended.
             let priority = self
                 .shared
                 .priority

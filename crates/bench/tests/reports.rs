@@ -10,7 +10,7 @@ fn empty() -> TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
-/// Runs the program in a directory and gives what it printed.
+/// Runs the program in a directory and returns its output.
 fn succeeds(inside: &Path, words: &str) -> String {
     let mut program = Command::new(env!("CARGO_BIN_EXE_warpfire-bench"));
     let output = program.args(words.split(' ')).current_dir(inside).output().expect("the program runs");

@@ -18,7 +18,7 @@ pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
 /// Writes one JSON document and a newline to stdout.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 ///
 /// # Panics
 /// The value contains a map with keys that are not strings.

@@ -55,7 +55,7 @@ fn a_file_ends_at_most_at_2_to_the_63_minus_1() {
     file.write_all_at(b"end", END_MAX - 3).expect("it ends at the limit");
     assert_eq!(file.metadata().expect("open").len(), END_MAX);
     let mut bytes = [0; 3];
-    file.read_exact_at(&mut bytes, END_MAX - 3).expect("what was written is read");
+    file.read_exact_at(&mut bytes, END_MAX - 3).expect("the bytes are there");
     assert_eq!(&bytes, b"end");
     for at in [END_MAX - 2, END_MAX, 1 << 63, u64::MAX - 2, u64::MAX] {
         assert_eq!(number(file.write_all_at(b"end", at)), Errno::FBIG.raw_os_error(), "at {at}");
