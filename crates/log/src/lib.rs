@@ -8,6 +8,7 @@
 mod clean;
 mod latch;
 mod limits;
+mod lock_ranks;
 mod log;
 mod log_writer;
 #[cfg(any(test, feature = "twin"))]

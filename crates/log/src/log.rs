@@ -20,7 +20,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use warpfire_env::RankedMutex;
 use warpfire_format::log_state::LogState;
 use warpfire_format::segment::SegmentKind;
 use warpfire_pool::{Pool, PoolError};
@@ -28,6 +28,7 @@ use warpfire_units::{SegmentId, SlicePtr};
 
 use crate::latch::{Latch, on_read};
 use crate::limits::{EDIT_MAX_BYTES, PENDING_MAX_BYTES, upkeep_bytes};
+use crate::lock_ranks::{PENDING, SEGMENT_TABLE, SYNC_STATE};
 use crate::log_writer::LogWriter;
 use crate::pending::{PendingRecords, RecordBuffer};
 use crate::pins::Pins;
@@ -41,14 +42,14 @@ use crate::write_queue::{WriteQueue, WriterThread};
 /// The log over a pool.
 pub struct Log {
     pub(crate) pool: Pool,
-    pub(crate) segment_table: Arc<Mutex<SegmentTable>>,
+    pub(crate) segment_table: Arc<RankedMutex<SEGMENT_TABLE, SegmentTable>>,
     pub(crate) damaged: BTreeSet<SegmentId>,
     pub(crate) pins: Arc<Pins>,
     write_queue: Arc<WriteQueue>,
     writer_thread: Option<WriterThread>,
     streams: [BulkStream; STREAMS.len()],
-    pending: Mutex<PendingRecords>,
-    sync_state: Mutex<SyncState>,
+    pending: RankedMutex<PENDING, PendingRecords>,
+    sync_state: RankedMutex<SYNC_STATE, SyncState>,
     latch: Latch,
     next_segment: AtomicU64,
     /// Counts appends and records, each after it took place. A sync that finds no new ones writes nothing.
@@ -85,7 +86,7 @@ impl Log {
     /// state.
     pub(crate) fn assemble(parts: LogParts, client: &[u8]) -> Result<Log, LogError> {
         assert_eq!(parts.log_writer.written_pos(), parts.next_pos, "the writer goes on with the next record");
-        let segment_table = Arc::new(Mutex::new(parts.segment_table));
+        let segment_table = Arc::new(RankedMutex::new(parts.segment_table));
         let pins = Arc::new(Pins::new());
         let log = Log {
             pool: parts.pool,
@@ -95,8 +96,8 @@ impl Log {
             damaged: parts.damaged,
             pins,
             streams: std::array::from_fn(|_| BulkStream::new()),
-            pending: Mutex::new(PendingRecords::new(parts.next_pos)),
-            sync_state: Mutex::new(SyncState {
+            pending: RankedMutex::new(PendingRecords::new(parts.next_pos)),
+            sync_state: RankedMutex::new(SyncState {
                 log_writer: parts.log_writer,
                 synced_changes: 0,
                 keep_from: parts.keep_from,

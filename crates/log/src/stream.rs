@@ -15,7 +15,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use warpfire_env::RankedMutex;
 use warpfire_format::segment::SegmentKind;
 use warpfire_pool::{Pool, PoolError, SegmentWriter, StripeBuf};
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
@@ -23,6 +23,7 @@ use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 use crate::limits::{
     LOG_RESERVE_COLD_SEGMENTS, LOG_RESERVE_SEGMENTS, LOG_RESERVE_TABLE_SEGMENTS, SEGMENT_RUNS_MAX,
 };
+use crate::lock_ranks::STREAM;
 use crate::store::Stream;
 use crate::write_queue::{QueuedStripe, WriteQueue};
 
@@ -193,12 +194,16 @@ pub(crate) struct BulkStream {
     /// The id of the open segment, 0 before the first. Readers look at these two without the lock.
     segment: AtomicU64,
     pushed_bytes: AtomicU64,
-    pub(crate) open: Mutex<Option<OpenSegment>>,
+    pub(crate) open: RankedMutex<STREAM, Option<OpenSegment>>,
 }
 
 impl BulkStream {
     pub(crate) fn new() -> Self {
-        BulkStream { segment: AtomicU64::new(0), pushed_bytes: AtomicU64::new(0), open: Mutex::new(None) }
+        BulkStream {
+            segment: AtomicU64::new(0),
+            pushed_bytes: AtomicU64::new(0),
+            open: RankedMutex::new(None),
+        }
     }
 
     /// Publishes a new open segment. The caller holds the lock.

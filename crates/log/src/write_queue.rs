@@ -26,10 +26,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use warpfire_env::RankedMutex;
 use warpfire_pool::{PoolError, PreparedStripe, SegmentWriter, StripeBuf};
 use warpfire_units::{SegmentId, SlicePtr};
 
 use crate::limits::{SUBMIT_MAX_BYTES, WRITE_QUEUE_BYTES_MAX, WRITE_QUEUE_STRIPES_MIN};
+use crate::lock_ranks::SEGMENT_TABLE;
 use crate::pins::Pins;
 use crate::segment_table::SegmentTable;
 
@@ -73,12 +75,12 @@ pub(crate) struct WriteQueue {
     changed: Condvar,
     /// Stripes in the queue. Readers look at it without the lock.
     in_memory: AtomicUsize,
-    segment_table: Arc<Mutex<SegmentTable>>,
+    segment_table: Arc<RankedMutex<SEGMENT_TABLE, SegmentTable>>,
     pins: Arc<Pins>,
 }
 
 impl WriteQueue {
-    pub(crate) fn new(segment_table: Arc<Mutex<SegmentTable>>, pins: Arc<Pins>) -> Self {
+    pub(crate) fn new(segment_table: Arc<RankedMutex<SEGMENT_TABLE, SegmentTable>>, pins: Arc<Pins>) -> Self {
         WriteQueue {
             queue: Mutex::default(),
             changed: Condvar::new(),

@@ -10,6 +10,7 @@ mod compaction;
 mod engine;
 mod key_list;
 mod key_locks;
+mod lock_ranks;
 #[cfg(any(test, feature = "twin"))]
 mod map_store;
 mod memtable;

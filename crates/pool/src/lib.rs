@@ -13,6 +13,7 @@
 mod device;
 mod error;
 mod life;
+mod lock_ranks;
 mod pool;
 mod read;
 mod segment;

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use parking_lot::{Mutex, RwLock};
+use warpfire_env::{RankedMutex, RankedRwLock};
 use warpfire_format::segment::{SegmentDescriptor, SegmentKind};
 use warpfire_format::{Corrupt, Uuid};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
@@ -32,6 +32,7 @@ use crate::device::geometry::{Geometry, shape};
 use crate::device::zones::Zones;
 use crate::error::PoolError;
 use crate::life::roots::Roots;
+use crate::lock_ranks::{DAMAGED, FLUSHING, ROOTS, SEGMENTS, UNFLUSHED, ZONES};
 use crate::read::checksums::Checksums;
 use crate::segment::pool_segment::PoolSegment;
 use crate::segment::stripe_index::StripeIndex;
@@ -54,12 +55,12 @@ pub(crate) struct Inner {
     pub zone_blocks: u32,
     pub epoch: u32,
     pub devices: Devices,
-    pub zones: Mutex<Zones>,
-    pub segments: RwLock<BTreeMap<SegmentId, Arc<PoolSegment>>>,
-    pub roots: Mutex<Roots>,
-    pub flushing: Mutex<()>,
-    pub unflushed: Mutex<BTreeMap<SegmentId, Arc<PoolSegment>>>,
-    pub damaged: Mutex<BTreeSet<SegmentId>>,
+    pub zones: RankedMutex<ZONES, Zones>,
+    pub segments: RankedRwLock<SEGMENTS, BTreeMap<SegmentId, Arc<PoolSegment>>>,
+    pub roots: RankedMutex<ROOTS, Roots>,
+    pub flushing: RankedMutex<FLUSHING, ()>,
+    pub unflushed: RankedMutex<UNFLUSHED, BTreeMap<SegmentId, Arc<PoolSegment>>>,
+    pub damaged: RankedMutex<DAMAGED, BTreeSet<SegmentId>>,
     /// How often a segment was added to `damaged`; it never decreases.
     pub damage_seen: AtomicU64,
     pub checksums: Checksums,

@@ -18,18 +18,22 @@
 
 use std::cell::Cell;
 
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, MutexGuard};
+use warpfire_env::{RankedReadGuard, RankedRwLock, RankedWriteGuard, rank};
 use warpfire_format::fs::InodeTime;
 
 use super::digest::{Digestible, digest};
 use super::journal::CallJournal;
 use super::operation::Operation;
 
+/// The base's gate comes before every other lock of a call.
+const BASE_GATE: u16 = rank::FS;
+
 /// The gate of one filesystem; `F` is the filesystem.
 pub(crate) struct CallGate<F>(GateKind<F>);
 
 enum GateKind<F> {
-    Base(RwLock<()>),
+    Base(RankedRwLock<BASE_GATE, ()>),
     Transaction(Mutex<CallJournal<F>>, Mutex<CallTimes>),
 }
 
@@ -74,15 +78,15 @@ pub(crate) struct CallGuard<'a, F> {
 enum GateLock<'a, F> {
     /// The thread has entered this gate already, and the outer guard has the lock.
     Outer,
-    Shared(RwLockReadGuard<'a, ()>),
-    Exclusive(RwLockWriteGuard<'a, ()>),
+    Shared(RankedReadGuard<'a, BASE_GATE, ()>),
+    Exclusive(RankedWriteGuard<'a, BASE_GATE, ()>),
     Journal(MutexGuard<'a, CallJournal<F>>),
 }
 
 impl<F> CallGate<F> {
     /// The gate of a base.
     pub(crate) fn base() -> Self {
-        CallGate(GateKind::Base(RwLock::new(())))
+        CallGate(GateKind::Base(RankedRwLock::new(())))
     }
 
     /// The gate of a transaction.

@@ -26,7 +26,6 @@ mod sync_point;
 
 use std::sync::atomic::Ordering;
 
-use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
 use warpfire_format::key_hash;
 use warpfire_format::table::{KeyVersion, VersionKind};
@@ -38,13 +37,13 @@ pub(crate) use room::EngineUsage;
 pub(crate) use sync_point::SyncPoint;
 
 use crate::batch::{Batch, BatchOp, Named};
-use crate::engine::{EngineInner, EngineShard};
+use crate::engine::{EngineInner, ShardWriteGuard};
 use crate::memtable::{KEY_BYTES_MAX, SLOT_BYTES, shard_of};
 use crate::schema::{Schema, SchemaError};
 use crate::store::{CommitError, MetaError, ReadSet};
 
 type KeyHashes = SmallVec<[u64; 16]>;
-type ShardGuards<'a, L> = SmallVec<[RwLockWriteGuard<'a, EngineShard<L>>; 8]>;
+type ShardGuards<'a, L> = SmallVec<[ShardWriteGuard<'a, L>; 8]>;
 
 /// A batch that is ready to be applied: nothing about it can fail any more.
 struct PreparedCommit<'b> {
@@ -152,12 +151,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     }
 
     /// Applies a batch; the guards are those of `shards`, which include the batch's.
-    fn apply(
-        &self,
-        p: &PreparedCommit<'_>,
-        shards: u32,
-        guards: &mut [RwLockWriteGuard<'_, EngineShard<L>>],
-    ) -> Seq {
+    fn apply(&self, p: &PreparedCommit<'_>, shards: u32, guards: &mut [ShardWriteGuard<'_, L>]) -> Seq {
         debug_assert_eq!(guards.len(), shards.count_ones() as usize, "the guards are those of `shards`");
         debug_assert_eq!(p.shards & !shards, 0, "every shard that changes is locked");
         // Before the values: cleaning must never find a named slice without a reference.

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLockWriteGuard;
 use warpfire_format::key_hash;
 use warpfire_log::LogStore;
 
-use crate::engine::{EngineInner, EngineShard};
+use crate::engine::{EngineInner, ShardWriteGuard};
 use crate::memtable::{MemtableShard, shard_of};
 use crate::schema::Schema;
 use crate::store::{MetaError, ReadSet};
@@ -23,7 +22,7 @@ pub(super) fn shards_of(reads: &ReadSet) -> u32 {
 
 /// Whether a memtable has a newer version of a key in the read set. The guards are those of `shards`.
 pub(super) fn memory_changed<L: LogStore>(
-    guards: &[RwLockWriteGuard<'_, EngineShard<L>>],
+    guards: &[ShardWriteGuard<'_, L>],
     shards: u32,
     reads: &ReadSet,
 ) -> bool {

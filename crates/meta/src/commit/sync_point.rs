@@ -14,14 +14,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::RwLockWriteGuard;
 use warpfire_format::commit::CommitRecordBuilder;
 use warpfire_log::LogStore;
 use warpfire_units::Seq;
 
 use super::PreparedCommit;
 use crate::batch::{Batch, SUMS};
-use crate::engine::{EngineInner, EngineShard};
+use crate::engine::{EngineInner, ShardWriteGuard};
 use crate::memtable::{FrozenMemtable, MemtableShard, SHARDS};
 use crate::schema::Schema;
 use crate::store::MetaError;
@@ -55,7 +54,7 @@ pub(super) enum CollectOutcome {
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Applies the changes that the hook has deferred. The caller holds the locks of all shards.
-    fn run_hook(&self, shards: &mut [RwLockWriteGuard<'_, EngineShard<L>>]) -> Result<(), MetaError> {
+    fn run_hook(&self, shards: &mut [ShardWriteGuard<'_, L>]) -> Result<(), MetaError> {
         assert_eq!(shards.len(), SHARDS, "no commit is in progress at a sync point");
         let hook = self.hook.lock();
         let Some(hook) = &*hook else { return Ok(()) };

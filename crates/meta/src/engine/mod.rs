@@ -26,17 +26,19 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::{Mutex, ReentrantMutex};
+use parking_lot::Mutex;
+use warpfire_env::{RankedMutex, RankedReentrantMutex};
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_log::{LogError, LogPos, LogStore, ScrubbedSegment};
 use warpfire_slices::LocalSlices;
 use warpfire_units::{SegmentId, Seq};
 
-pub(crate) use shards::{EngineShard, EngineShards};
+pub(crate) use shards::{EngineShards, ShardWriteGuard};
 
 use crate::commit::{EngineUsage, GroupSync, SyncPoint};
 use crate::compaction::ReclaimState;
 use crate::key_locks::KeyLocks;
+use crate::lock_ranks::{COMPACTING, FLUSHING, HOOK, MANIFEST, ORDER, SYNC_POINT};
 use crate::memtable::{KeyOrder, MemtableShard};
 use crate::schema::Schema;
 use crate::snapshot::SnapshotRegistry;
@@ -148,15 +150,15 @@ pub(crate) struct EngineInner<L: LogStore, S> {
     pub(crate) snapshots: Arc<SnapshotRegistry>,
     pub(crate) locks: KeyLocks,
     pub(crate) cache: BlockCache,
-    pub(crate) hook: Mutex<Option<SyncPointHook>>,
-    pub(crate) order: Mutex<KeyOrder>,
-    pub(crate) sync_point: Mutex<SyncPoint>,
+    pub(crate) hook: RankedMutex<HOOK, Option<SyncPointHook>>,
+    pub(crate) order: RankedMutex<ORDER, KeyOrder>,
+    pub(crate) sync_point: RankedMutex<SYNC_POINT, SyncPoint>,
     pub(crate) spare: Mutex<Option<Vec<MemtableShard>>>,
-    /// Held while tables are written from memory, and while tables are rewritten; both by whoever works for
-    /// space, who calls what takes them again.
-    pub(crate) flushing: ReentrantMutex<()>,
-    pub(crate) compacting: ReentrantMutex<()>,
-    manifest: Mutex<LoggedManifest>,
+    /// Held while tables are written from memory, and while tables are rewritten; both by the thread
+    /// that works for space, whose steps take them again.
+    pub(crate) flushing: RankedReentrantMutex<FLUSHING, ()>,
+    pub(crate) compacting: RankedReentrantMutex<COMPACTING, ()>,
+    manifest: RankedMutex<MANIFEST, LoggedManifest>,
     pub(crate) group_sync: GroupSync,
     /// Every commit up to here is durable.
     pub(crate) durable: AtomicU64,

@@ -21,7 +21,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use parking_lot::{Mutex, ReentrantMutex};
+use parking_lot::Mutex;
+use warpfire_env::{RankedMutex, RankedReentrantMutex};
 use warpfire_format::commit::CommitRecord;
 use warpfire_format::manifest::ManifestEdit;
 use warpfire_format::table::VersionKind;
@@ -153,13 +154,13 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             snapshots: Arc::new(SnapshotRegistry::default()),
             locks: KeyLocks::default(),
             cache: BlockCache::new(options.block_cache_bytes, Arc::clone(&ahead)),
-            hook: Mutex::new(None),
-            order: Mutex::new(KeyOrder::default()),
-            sync_point: Mutex::new(sync_point),
+            hook: RankedMutex::new(None),
+            order: RankedMutex::new(KeyOrder::default()),
+            sync_point: RankedMutex::new(sync_point),
             spare: Mutex::new(None),
-            flushing: ReentrantMutex::new(()),
-            compacting: ReentrantMutex::new(()),
-            manifest: Mutex::new(LoggedManifest {
+            flushing: RankedReentrantMutex::new(()),
+            compacting: RankedReentrantMutex::new(()),
+            manifest: RankedMutex::new(LoggedManifest {
                 state: replayed.manifest,
                 records,
                 edits_since_checkpoint: 0,

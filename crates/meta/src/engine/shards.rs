@@ -10,11 +10,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use warpfire_env::{RankedReadGuard, RankedRwLock, RankedWriteGuard};
 use warpfire_log::LogStore;
 use warpfire_units::SegmentId;
 
 use crate::batch::SUMS;
+use crate::lock_ranks::MEMTABLE_SHARDS;
 use crate::memtable::{FrozenMemtable, MemtableShard, SHARDS};
 use crate::table_set::TableSet;
 
@@ -29,9 +30,13 @@ pub(crate) struct EngineShard<L: LogStore> {
     pub(crate) sums: [i64; SUMS],
 }
 
+/// A shard that is held for reading, and one that is held for writing.
+pub(crate) type ShardReadGuard<'a, L> = RankedReadGuard<'a, MEMTABLE_SHARDS, EngineShard<L>>;
+pub(crate) type ShardWriteGuard<'a, L> = RankedWriteGuard<'a, MEMTABLE_SHARDS, EngineShard<L>>;
+
 /// All shards.
 pub(crate) struct EngineShards<L: LogStore> {
-    shards: Box<[CachePadded<RwLock<EngineShard<L>>>]>,
+    shards: Box<[CachePadded<RankedRwLock<MEMTABLE_SHARDS, EngineShard<L>>>]>,
 }
 
 impl<L: LogStore> EngineShards<L> {
@@ -45,20 +50,20 @@ impl<L: LogStore> EngineShards<L> {
             sums: [0; SUMS],
         };
         EngineShards {
-            shards: memtable.into_iter().map(|m| CachePadded::new(RwLock::new(shard(m)))).collect(),
+            shards: memtable.into_iter().map(|m| CachePadded::new(RankedRwLock::new(shard(m)))).collect(),
         }
     }
 
-    pub(crate) fn read(&self, shard: usize) -> RwLockReadGuard<'_, EngineShard<L>> {
+    pub(crate) fn read(&self, shard: usize) -> ShardReadGuard<'_, L> {
         self.shards[shard].read()
     }
 
-    pub(crate) fn write(&self, shard: usize) -> RwLockWriteGuard<'_, EngineShard<L>> {
+    pub(crate) fn write(&self, shard: usize) -> ShardWriteGuard<'_, L> {
         self.shards[shard].write()
     }
 
     /// Locks all shards for writing: then no commit is in progress.
-    pub(crate) fn write_all(&self) -> Vec<RwLockWriteGuard<'_, EngineShard<L>>> {
+    pub(crate) fn write_all(&self) -> Vec<ShardWriteGuard<'_, L>> {
         let guards: Vec<_> = self.shards.iter().map(|s| s.write()).collect();
         debug_assert!(
             guards.iter().all(|shard| Arc::ptr_eq(&shard.table_set, &guards[0].table_set)),
@@ -67,7 +72,7 @@ impl<L: LogStore> EngineShards<L> {
         guards
     }
 
-    pub(crate) fn read_all(&self) -> Vec<RwLockReadGuard<'_, EngineShard<L>>> {
+    pub(crate) fn read_all(&self) -> Vec<ShardReadGuard<'_, L>> {
         self.shards.iter().map(|s| s.read()).collect()
     }
 

@@ -16,8 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use parking_lot::{Mutex, RwLock};
-use warpfire_env::Device;
+use warpfire_env::{Device, RankedMutex, RankedRwLock};
 use warpfire_format::root::DeviceEntry;
 use warpfire_format::{Corrupt, Uuid};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, ZoneIndex};
@@ -128,12 +127,12 @@ impl Pool {
             devices: Devices::new(i.table, by_index),
             // The root's number moves from session to session, and with it the first zone to be written: wear
             // spreads.
-            zones: Mutex::new(Zones::new(&zone_counts, roots.sequence)),
-            segments: RwLock::new(BTreeMap::new()),
-            roots: Mutex::new(roots),
-            flushing: Mutex::new(()),
-            unflushed: Mutex::new(BTreeMap::new()),
-            damaged: Mutex::new(BTreeSet::new()),
+            zones: RankedMutex::new(Zones::new(&zone_counts, roots.sequence)),
+            segments: RankedRwLock::new(BTreeMap::new()),
+            roots: RankedMutex::new(roots),
+            flushing: RankedMutex::new(()),
+            unflushed: RankedMutex::new(BTreeMap::new()),
+            damaged: RankedMutex::new(BTreeSet::new()),
             damage_seen: AtomicU64::new(0),
             checksums: Checksums::new(),
             rebuilt_blocks: AtomicU64::new(0),
