@@ -71,6 +71,7 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
         let failure = Failure::new(format_args!("cannot check {named}: {error}"));
         unchecked(failure.hint("'warpfire status' shows the devices of the pool"))
     });
+    // Before any output, also that of an error: the progress line must not mix with it.
     bar.finish_and_clear();
     let report = report?;
     if json {

@@ -126,6 +126,7 @@ fn plan(args: &Args) -> Result<PoolPlan, Failure> {
 
 /// Data and parity devices of a stripe: the options, with defaults for those that are missing.
 fn geometry(devices: usize, data: Option<u16>, parity: Option<u8>) -> Result<(u16, u8), Failure> {
+    // A missing --parity follows from --data if that is there, a missing --data from the parity.
     let parity = parity.unwrap_or(match (devices, data) {
         (1, _) => 0,
         (2..=4, None) => 1,

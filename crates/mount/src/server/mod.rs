@@ -15,11 +15,11 @@ mod flags;
 mod init;
 mod ioctl;
 mod listing;
+mod request;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
-use std::ops::Deref;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -31,7 +31,6 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use tracing::span::EnteredSpan;
 use warpfire_fs::acl::{Caller, Perm};
 use warpfire_fs::{ChangeSignal, Fs, FsError, NewMode, NodeRef, Position, Seek, SetAttr};
 use warpfire_meta::Storage;
@@ -47,6 +46,7 @@ use crate::slices::SliceShelf;
 use crate::views::MountKind;
 use flags::{alloc_mode, file_kind, rename_mode, xattr_mode};
 use listing::OpenDirs;
+use request::{PollOnDrop, Refusal, RequestGuard, RequestResult, STALE, caller, enter_request};
 
 /// An inode number is never used again, so the generation that would distinguish its uses is constant.
 const GENERATION: Generation = Generation(0);
@@ -83,31 +83,6 @@ pub(crate) struct Server<E: Storage> {
     sole_connection: Option<OwnedFd>,
 }
 
-/// Held while a request is answered. Its drop first ends the pass, then polls for the next request.
-struct RequestGuard<'a> {
-    pass: GatePass<'a>,
-    _poll: PollOnDrop<'a>,
-}
-
-impl<'a> Deref for RequestGuard<'a> {
-    type Target = GatePass<'a>;
-
-    fn deref(&self) -> &GatePass<'a> {
-        &self.pass
-    }
-}
-
-/// Polls for the next request when it is dropped.
-struct PollOnDrop<'a>(Option<(&'a RequestCounter, BorrowedFd<'a>)>);
-
-impl Drop for PollOnDrop<'_> {
-    fn drop(&mut self) {
-        if let Some((requests, connection)) = self.0 {
-            requests.poll_next_request(connection);
-        }
-    }
-}
-
 /// The parts of a server that it shares with the rest of the mount.
 pub(crate) struct ServerContext {
     /// The inodes that the kernel remembers.
@@ -125,24 +100,6 @@ pub(crate) struct ServerContext {
     /// Whether changes are refused.
     pub(crate) read_only: bool,
 }
-
-/// A request's error, on its way to the kernel.
-struct Refusal(Errno);
-
-impl From<FsError> for Refusal {
-    fn from(e: FsError) -> Refusal {
-        // The program sees only `EIO`. All other errors say enough by their number.
-        if matches!(e, FsError::Damaged { .. } | FsError::Unknown(_)) {
-            tracing::error!(error = %e, "request failed");
-        }
-        Refusal(Errno::from_i32(e.errno()))
-    }
-}
-
-/// The answer to a request for an inode that is not in `nodes`: the kernel looks the name up again.
-const STALE: Refusal = Refusal(Errno::ESTALE);
-
-type RequestResult<T> = Result<T, Refusal>;
 
 impl<E: Storage> Server<E> {
     pub(crate) fn new(fs: Arc<Fs<E>>, checks: PermissionChecks, context: ServerContext) -> Server<E> {
@@ -207,18 +164,6 @@ impl<E: Storage> Server<E> {
         }
         self.context.changes.mark();
     }
-}
-
-/// Enters the span of a request. While debug events are off this costs two comparisons of levels.
-fn enter_request(req: &Request, operation: &'static str, ino: INodeNo) -> EnteredSpan {
-    let span = tracing::debug_span!("request", id = req.unique().0, operation, ino = ino.0).entered();
-    tracing::debug!("request received");
-    span
-}
-
-/// The caller of a request. Its permissions count as checked: see [`PermissionChecks`].
-fn caller<'a>(req: &Request, groups: &'a CallerGroups) -> Caller<'a> {
-    Caller { uid: req.uid(), gid: req.gid(), groups, checked: true }
 }
 
 impl<E: Storage> Filesystem for Server<E> {

@@ -98,6 +98,7 @@ impl<E: Storage> SliceTask<E> {
         let now = SystemClock.monotonic_nanos();
         let keep = |slice: YankedSlice, seconds: u32| {
             let time = Duration::from_secs(seconds.into());
+            // Two deadlines: the lease keeps the bytes in the log, the shelf keeps the number.
             self.fs.lease(&slice, time)?;
             let until = now.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
             let len = slice.len_bytes();
@@ -147,6 +148,7 @@ impl<E: Storage> SliceTask<E> {
                 SliceReply { offset, len, slice: 0 }
             }
             SliceRequest::Remove { offset, len } => {
+                // For the answer only. A concurrent write may change the size before the commit.
                 let size = fs.getattr(node).size_bytes;
                 fs.remove_range(caller, node, offset, len)?;
                 SliceReply { offset, len: size.saturating_sub(offset).min(len), slice: 0 }

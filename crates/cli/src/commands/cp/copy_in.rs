@@ -110,6 +110,7 @@ impl<'a> CopyIn<'a> {
             let xattrs = self.xattrs(job, source)?;
             return self.contents(source, metadata, &xattrs, parent, target);
         }
+        // Unlike contents, a link or a special file cannot be written over an existing file.
         self.replace(target)?;
         if file_type.is_symlink() {
             let to = fs::read_link(source).map_err(|error| Failure::local(source, &error))?;
@@ -169,6 +170,7 @@ impl<'a> CopyIn<'a> {
         }
         let is_dense = data == Some(0..metadata.len());
         if is_dense && xattrs.is_empty() && metadata.len() <= WHOLE_BYTES_MAX {
+            // The search for data moved the offset.
             from.rewind().map_err(failed)?;
             self.piece.clear();
             from.read_to_end(&mut self.piece).map_err(failed)?;
@@ -183,6 +185,7 @@ impl<'a> CopyIn<'a> {
             data = if is_dense { None } else { next_data(&from, end).map_err(failed)? };
         }
         if end < metadata.len() {
+            // A hole at the end was not written.
             to.set_len(metadata.len())?;
         }
         self.keep(xattrs, metadata, target)?;

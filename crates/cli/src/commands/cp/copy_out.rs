@@ -102,6 +102,7 @@ impl<'a> CopyOut<'a> {
         let from = self.fs.open(source)?;
         let to = fs::File::create(target).map_err(failed)?;
         let len = metadata.len();
+        // A dense file is copied without the search for holes.
         let is_dense = metadata.allocated_bytes() >= len;
         let (mut at, mut copied) = (0, 0);
         while at < len {
@@ -124,6 +125,7 @@ impl<'a> CopyOut<'a> {
             }
         }
         if !is_dense {
+            // A hole at the end was not written.
             to.set_len(len).map_err(failed)?;
         }
         Ok(copied)
@@ -147,6 +149,7 @@ impl<'a> CopyOut<'a> {
             fs::set_permissions(target, permissions).map_err(failed)?;
         }
         xattrs.set_on_local(target, XattrStage::After)?;
+        // Last, because no later step may change the times.
         let times = Timestamps {
             last_access: timespec(metadata.accessed()),
             last_modification: timespec(metadata.modified()),

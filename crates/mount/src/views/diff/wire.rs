@@ -263,6 +263,8 @@ fn encode_file(attr: &Attr, out: &mut Vec<u8>) {
 
 fn decode_change(bytes: &[u8]) -> Option<PathChange> {
     let mut input = BlockReader(bytes);
+    // The caller has used the length. The aspects follow from the fields, so the decoded change computes them
+    // again.
     let (_bytes, [kind, _truncated]) = (input.u32()?, *input.take::<2>()?);
     let _aspects = input.u16()?;
     let (path, other) = (usize::from(input.u16()?), usize::from(input.u16()?));
@@ -299,6 +301,7 @@ fn decode_file(input: &mut BlockReader<'_>) -> Option<Option<Attr>> {
         *time = Timestamp { seconds: input.u64()?.cast_signed(), nanos: input.u32()? };
         input.u32()?;
     }
+    // Only now, so that the reader has passed all fields of the file.
     if ino == 0 {
         return Some(None);
     }
