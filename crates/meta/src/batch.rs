@@ -1,19 +1,21 @@
-//! What one commit changes, and the slices that its values name.
+//! The changes of one commit, and the slices that their values name.
 //!
 //! # Terms
-//! A change *carries* its slices if its maker knew which slices the value names, as it does if it has just
-//! encoded the value. Else the schema finds them in the value.
+//! A change *carries* its slices if the caller listed the slices that the value names, as it can right after
+//! it has encoded the value. Otherwise the schema finds them in the value.
 //!
 //! # Invariants
 //! 1. The slices that a change carries are those that the schema finds in its value, in that order.
-//!    `slices_of` asserts it in debug builds, at every commit.
+//!    (assert in `slices_of`, in debug builds).
+//! 2. `bytes` holds the keys and values of all changes in order, without space between them (assert in
+//!    `retain`).
 
 use smallvec::SmallVec;
 use warpfire_units::SlicePtr;
 
 use crate::schema::{Schema, SchemaError};
 
-/// Sums that commits may add to; what they mean is the business of whoever set the cut hook.
+/// Number of running sums that commits may add to. The sync point hook gives them their meaning.
 pub const SUMS: usize = 2;
 
 /// Changes that commit together, in order, in one flat buffer that is reused from commit to commit.
@@ -34,11 +36,11 @@ struct BatchEntry {
     key_start: u32,
     key_len: u32,
     value_len: u32,
-    /// Where its slices end; they begin where those of the change before end.
+    /// End of its slices in `slices`; they begin at the end of the previous change's.
     slices_end: u32,
 }
 
-/// The slices of one value: most name one, a region of a file that was written at random many.
+/// The slices of one value. Most values name one; a randomly written region of a file names many.
 pub(crate) type Named = SmallVec<[SlicePtr; 4]>;
 
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +57,7 @@ pub enum BatchOp<'a> {
     Put(&'a [u8], &'a [u8]),
     /// The key has no value.
     Delete(&'a [u8]),
-    /// The key's value is what the schema makes of the older value and this operand.
+    /// The schema folds this operand onto the key's older value.
     Merge(&'a [u8], &'a [u8]),
 }
 
@@ -112,8 +114,8 @@ impl Batch {
         self.push(BatchKind::Merge, key, operand, true);
     }
 
-    /// Adds to a running sum with this commit. The engine keeps the sums of all commits since its last cut
-    /// and hands them to the cut hook, so a cut holds the sums of exactly the commits that are in it.
+    /// Adds to a running sum with this commit. The engine passes the sums of all commits since the last sync
+    /// point to the sync point hook. So a sync point has the sums of exactly the commits before it.
     pub fn add(&mut self, sum: usize, delta: i64) {
         self.sums[sum] = self.sums[sum].wrapping_add(delta);
     }
@@ -124,7 +126,7 @@ impl Batch {
         &self.sums
     }
 
-    /// Adds a change. Those of `slices` that no change has yet are its.
+    /// Adds a change. The slices after those of the previous change are its own.
     fn push(&mut self, kind: BatchKind, key: &[u8], value: &[u8], carries: bool) {
         let narrow = |n: usize| u32::try_from(n).expect("a batch stays below 4 GiB");
         self.ops.push(BatchEntry {
@@ -135,11 +137,17 @@ impl Batch {
             value_len: narrow(value.len()),
             slices_end: narrow(self.slices.len()),
         });
+        debug_assert!(
+            carries
+                || self.slices.len()
+                    == self.ops.len().checked_sub(2).map_or(0, |n| self.ops[n].slices_end as usize),
+            "a change that carries no slices adds none"
+        );
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
     }
 
-    /// Adds a change of another batch, whose value names these slices.
+    /// Adds a change of another batch; its value names these slices.
     pub(crate) fn push_op(&mut self, op: BatchOp<'_>, slices: &[SlicePtr]) {
         let slices = slices.iter().copied();
         match op {
@@ -207,7 +215,7 @@ impl Batch {
         }
     }
 
-    /// Forgets the changes from this number on; the sums become these.
+    /// Removes the changes from number `len` on, and sets the sums.
     pub(crate) fn truncate(&mut self, len: usize, sums: [i64; SUMS]) {
         if let Some(first) = self.ops.get(len) {
             self.bytes.truncate(first.key_start as usize);
@@ -217,7 +225,7 @@ impl Batch {
         self.sums = sums;
     }
 
-    /// Forgets the changes whose numbers are not to be kept.
+    /// Removes the changes with numbers for which `keep` is false.
     pub(crate) fn retain(&mut self, keep: impl Fn(usize) -> bool) {
         let mut end = 0;
         let mut number = 0;
@@ -228,6 +236,7 @@ impl Batch {
             number += 1;
             let its_slices = slices_start..op.slices_end as usize;
             slices_start = its_slices.end;
+            // Kept changes move towards the front, in place: a large transaction has no memory for a copy.
             if kept {
                 let count = its_slices.len();
                 slices.copy_within(its_slices, slices_end);
@@ -240,6 +249,10 @@ impl Batch {
             }
             kept
         });
+        assert!(
+            end <= self.bytes.len() && slices_end <= self.slices.len(),
+            "removal does not make a batch longer"
+        );
         self.bytes.truncate(end);
         self.slices.truncate(slices_end);
     }
@@ -250,7 +263,7 @@ impl Batch {
         self.ops.len()
     }
 
-    /// Whether no key changes. Such a batch is not committed, so its sums are not either.
+    /// Whether no key changes. Such a batch is not committed, and neither are its sums.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
@@ -267,7 +280,7 @@ impl Batch {
         self.bytes.len()
     }
 
-    /// Forgets all changes and keeps the memory.
+    /// Removes all changes and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ops.clear();
@@ -310,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_has_its_own_slices_whoever_found_them() {
+    fn each_change_has_its_own_slices_carried_or_found() {
         assert_eq!(named(&mixed()), [vec![1, 2], vec![3], vec![], vec![4], vec![], vec![5]]);
     }
 

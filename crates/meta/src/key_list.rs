@@ -26,19 +26,19 @@ impl KeyList {
         &self.bytes[start as usize..self.ends[number] as usize]
     }
 
-    /// How many there are.
+    /// Number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is none.
+    /// Whether the list has no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Memory of all together, in bytes.
+    /// Memory of all keys, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes.len() + self.ends.len() * size_of::<u32>()
     }

@@ -1,8 +1,8 @@
-//! Locks on keys, by stripes.
+//! Locks on keys. A key belongs to the lock slot that its hash chooses; other keys may share the slot.
 //!
 //! # Invariants
-//! 1. Stripes are taken in rising order, each once: lockers can not wait for each other in a circle.
-//! 2. Equal keys have equal stripes.
+//! 1. One call takes its slots in rising order, each once (assert in `lock`), so lockers cannot deadlock.
+//! 2. Equal keys have the same slot.
 
 use std::hash::BuildHasher;
 
@@ -10,10 +10,10 @@ use foldhash::fast::FixedState;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-/// Stripes: enough that threads on different keys seldom meet, 4 KiB of mutexes.
+/// Number of lock slots: enough that threads on different keys seldom meet. 4 KiB of mutexes.
 const SLOTS: usize = 1024;
 
-/// Keys that only its holder changes.
+/// Locked keys: only the holder of the guard changes them.
 pub struct KeyLockGuard<'a> {
     _guards: SmallVec<[MutexGuard<'a, ()>; 4]>,
 }
@@ -36,6 +36,7 @@ impl KeyLocks {
             keys.iter().map(|key| self.hasher.hash_one(*key) as usize % SLOTS).collect();
         wanted.sort_unstable();
         wanted.dedup();
+        debug_assert!(wanted.is_sorted_by(|a, b| a < b), "lock slots are taken in rising order, each once");
         KeyLockGuard { _guards: wanted.into_iter().map(|slot| self.slots[slot].lock()).collect() }
     }
 }
@@ -64,7 +65,7 @@ mod tests {
                         let _guard = locks.lock(&keys);
                         shared.lock().0 += 1;
                         let (begun, done) = *shared.lock();
-                        assert_eq!(begun, done + 1, "another holder is inside");
+                        assert_eq!(begun, done + 1, "two threads hold the locks of one key");
                         shared.lock().1 += 1;
                     }
                 });

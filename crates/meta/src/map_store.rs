@@ -1,10 +1,11 @@
 //! The naive twin of the engine: every version of every key in one ordered map behind one lock.
 //!
-//! It is the oracle of the engine's own tests and what the rooms above test against. It keeps nothing across a
-//! crash, so `sync` only runs the cut hook.
+//! It is the oracle of the engine's own tests, and the store for tests of the crates above. It keeps nothing
+//! across a crash, so `sync` only runs the sync point hook.
 //!
 //! # Invariants
-//! 1. A key's versions are in the order of their commits; `newest` is the newest commit's.
+//! 1. A key's versions are in the order of their commits (assert in `apply`); `newest` is the seq of the
+//!    newest commit.
 //! 2. A slice is a segment of its own. Its bytes stay while its writer's reference is held, while a version
 //!    names it, or while a pin lives; `background_step` drops the others.
 
@@ -34,7 +35,7 @@ type MapVersions = Vec<(Seq, MapChange)>;
 
 struct MapSlice {
     bytes: Vec<u8>,
-    /// Bytes that the writer has not given back yet, or that someone holds.
+    /// Bytes that the writer has not released yet, and bytes that holds keep.
     held_bytes: u64,
 }
 
@@ -45,7 +46,7 @@ struct MapState {
     slices: BTreeMap<SegmentId, MapSlice>,
     next_segment: Option<SegmentId>,
     closed: bool,
-    /// What commits since the last cut added to the running sums.
+    /// Additions to the running sums since the last sync point.
     sums: [i64; SUMS],
 }
 
@@ -81,7 +82,7 @@ impl<S: Schema> MapStore<S> {
         }
     }
 
-    /// Slices that are stored: for tests that ask whether space is given back.
+    /// Number of stored slices: for tests of the release of space.
     #[must_use]
     pub fn slices_stored(&self) -> usize {
         self.state.lock().slices.len()
@@ -102,7 +103,7 @@ impl<S: Schema> MapStore<S> {
         if state.closed {
             return Err(LogError::ReadOnly("the store is closed".into()));
         }
-        // Summing is skipped where no answer could refuse: the twin is naive, not quadratic.
+        // No sum where no answer could refuse: the twin is naive, not quadratic.
         if admit == Admit::User
             && self.capacity_bytes != u64::MAX
             && Self::live_bytes(state) + bytes as u64 > self.capacity_bytes
@@ -124,7 +125,12 @@ impl<S: Schema> MapStore<S> {
                 BatchOp::Delete(key) => (key, MapChange::Delete),
                 BatchOp::Merge(key, operand) => (key, MapChange::Merge(operand.to_vec())),
             };
-            state.map.entry(key.to_vec()).or_default().push((seq, change));
+            let versions = state.map.entry(key.to_vec()).or_default();
+            debug_assert!(
+                versions.last().is_none_or(|(last, _)| *last <= seq),
+                "the versions of a key are in order"
+            );
+            versions.push((seq, change));
         }
     }
 
@@ -337,7 +343,7 @@ impl<S: Schema> SliceHolder for MapStore<S> {
         for ptr in slices {
             if let Some(slice) = state.slices.get_mut(&ptr.segment) {
                 let held = slice.held_bytes.checked_sub(u64::from(ptr.len_bytes));
-                slice.held_bytes = held.expect("what is let go was held");
+                slice.held_bytes = held.expect("a released hold was held");
             }
         }
     }
@@ -362,7 +368,7 @@ impl<S: Schema> SliceStore for MapStore<S> {
             slice.held_bytes = slice
                 .held_bytes
                 .checked_sub(u64::from(ptr.len_bytes))
-                .expect("a writer gives its reference back once");
+                .expect("a writer releases its reference once");
         }
     }
 
@@ -423,7 +429,7 @@ mod tests {
         assert!(store.get(b"k", Seq::MAX, &mut out).unwrap());
         assert_eq!(out, text_item(b"two"));
         drop(old);
-        assert!(store.background_step().unwrap(), "the old version goes with its snapshot");
+        assert!(store.background_step().unwrap(), "the sweep drops the old version after its snapshot");
     }
 
     #[test]

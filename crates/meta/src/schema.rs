@@ -1,28 +1,29 @@
-//! What the engine has to know of the values that it keeps: how operands fold, and where slices are named.
+//! The seam `Schema`: the knowledge of values that the engine needs. It folds operands and finds slice
+//! pointers.
 
 use warpfire_log::LogError;
 use warpfire_slices::Slices;
 use warpfire_units::SlicePtr;
 
-/// What an operand is folded onto.
+/// The older state that operands fold onto.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OlderValue<'a> {
     /// The key's older value.
     Value(&'a [u8]),
     /// The key is known to have no older value.
     Absent,
-    /// There may be an older value somewhere below; the result must again be an operand.
+    /// There may be an older value further down, so the result must again be an operand.
     Unknown,
 }
 
-/// What folding produced, in the caller's buffer.
+/// The kind of a fold's result, which is in the caller's buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FoldResult {
     /// The buffer holds a value (for `OlderValue::Value` and `OlderValue::Absent`).
     Value,
     /// The key has no value.
     Deleted,
-    /// The buffer holds one operand that does what all of them did (for `OlderValue::Unknown`).
+    /// The buffer holds one operand with the effect of all of them (for `OlderValue::Unknown`).
     Operand,
 }
 
@@ -32,23 +33,22 @@ pub enum FoldResult {
 pub struct SchemaError {
     /// Permanent number of this kind of corruption, see docs/FORMAT.md "Corruption codes".
     pub code: u16,
-    /// What was found.
+    /// The finding.
     pub reason: String,
 }
 
-/// Where values put their bytes when a table is written.
+/// Moves the bytes of values when a table is written.
 pub trait Relocator {
-    /// Packs bytes that rode inside a value into the small stream; the value names them by pointer
-    /// from now on.
+    /// Packs inline bytes of a value into the small stream. From now on the value names them by pointer.
     fn pack(&mut self, bytes: &[u8]) -> Result<SlicePtr, LogError>;
 
-    /// The slice's new place if its segment is being cleaned (the bytes are copied now, once for each
-    /// distinct slice), `None` if it stays. Up to 64 KiB stay one slice; more may come back in pieces that
-    /// together hold the bytes, in order.
+    /// The new place of a slice in a segment that is being cleaned; `None` if the slice stays. The call
+    /// copies the bytes, once for each distinct slice. A slice of up to 64 KiB stays one slice; a longer one
+    /// may be split into several, which hold the bytes in order.
     fn move_slice(&mut self, slice: SlicePtr) -> Result<Option<Slices>, LogError>;
 }
 
-/// The meaning of values, given by whoever owns the keys. Pure: same arguments, same result.
+/// The meaning of values, defined by the crate that owns the keys. Pure: same arguments, same result.
 pub trait Schema: Send + Sync + 'static {
     /// Folds operands, oldest first, onto a base, into `out` (cleared by the callee).
     fn fold(
@@ -80,7 +80,7 @@ pub trait Schema: Send + Sync + 'static {
     ) -> Result<bool, RelocateError>;
 }
 
-/// Why a value could not be placed.
+/// The reason why a value could not be relocated.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RelocateError {
     /// The value does not decode.
@@ -91,7 +91,8 @@ pub enum RelocateError {
     Log(#[from] LogError),
 }
 
-/// The simplest schema, for benchmarks and tests: values are bytes that hold no pointer, operands are appended.
+/// The simplest schema, for benchmarks and tests: values are bytes that hold no pointer, operands are
+/// appended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PlainSchema;
 

@@ -1,8 +1,9 @@
-//! Versions that are being read.
+//! Snapshots: the seqs that live readers hold.
 //!
 //! # Invariants
-//! 1. A version is in the registry as often as live snapshots hold it.
-//! 2. What a snapshot can see is not dropped: whoever drops versions asks `visible_to` first.
+//! 1. The registry counts the live snapshots of each seq (assert in `drop`).
+//! 2. A version that a snapshot can see is not dropped: each rewrite job lists the seqs with `visible_to`
+//!    first.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,14 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use warpfire_units::Seq;
 
-/// A version that stays readable while this lives.
+/// A seq that stays readable while the snapshot lives.
 pub struct EngineSnapshot {
     seq: Seq,
     registry: Arc<SnapshotRegistry>,
 }
 
 impl EngineSnapshot {
-    /// The version that it shows.
+    /// The seq that it shows.
     #[must_use]
     pub fn seq(&self) -> Seq {
         self.seq
@@ -30,6 +31,7 @@ impl Drop for EngineSnapshot {
     fn drop(&mut self) {
         let mut counts = self.registry.counts.lock();
         let count = counts.get_mut(&self.seq).expect("a live snapshot is registered");
+        assert!(*count > 0, "a registered seq has a live snapshot");
         *count -= 1;
         if *count == 0 {
             counts.remove(&self.seq);
@@ -44,17 +46,17 @@ impl fmt::Debug for EngineSnapshot {
     }
 }
 
-/// Every version that a live snapshot holds.
+/// Every seq that a live snapshot holds.
 #[derive(Default)]
 pub(crate) struct SnapshotRegistry {
     counts: Mutex<BTreeMap<Seq, usize>>,
-    /// Versions that ceased to be held.
+    /// Number of times that the last snapshot of a seq was dropped.
     released: AtomicU64,
 }
 
 impl SnapshotRegistry {
-    /// Registers the version that `newest` tells. It is asked under the registry's lock, so a list taken by
-    /// `visible_to` misses no snapshot of an older version.
+    /// Registers a snapshot of the seq that `newest` returns. The call runs under the registry's lock, so a
+    /// list of `visible_to` misses no snapshot of an older seq.
     pub(crate) fn acquire(self: &Arc<Self>, newest: impl FnOnce() -> Seq) -> EngineSnapshot {
         let mut counts = self.counts.lock();
         let seq = newest();
@@ -63,12 +65,13 @@ impl SnapshotRegistry {
         EngineSnapshot { seq, registry: Arc::clone(self) }
     }
 
-    /// Versions that ceased to be held since the engine was opened.
+    /// Number of times that the last snapshot of a seq was dropped since the engine was opened.
     pub(crate) fn released(&self) -> u64 {
         self.released.load(Ordering::Relaxed)
     }
 
-    /// The versions that must stay readable, oldest first: those held, and the newest (which `newest` tells).
+    /// The seqs that must stay readable, rising: those of live snapshots, and the newest (which `newest`
+    /// returns).
     pub(crate) fn visible_to(&self, newest: impl FnOnce() -> Seq) -> Vec<Seq> {
         let counts = self.counts.lock();
         let newest = newest();
@@ -76,6 +79,7 @@ impl SnapshotRegistry {
         if seqs.last() != Some(&newest) {
             seqs.push(newest);
         }
+        debug_assert!(seqs.is_sorted_by(|a, b| a < b), "no snapshot is newer than the newest commit");
         seqs
     }
 }
@@ -85,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_held_until_its_last_snapshot_goes() {
+    fn a_seq_is_held_until_its_last_snapshot_is_dropped() {
         let registry = Arc::new(SnapshotRegistry::default());
         let a = registry.acquire(|| Seq(3));
         let b = registry.acquire(|| Seq(3));

@@ -10,13 +10,13 @@ use crate::batch::{Batch, SUMS};
 use crate::key_list::KeyList;
 use crate::schema::SchemaError;
 
-/// Why a read or a sync failed.
+/// The reason why a read or a sync failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum MetaError {
-    /// The log or the pool below could not do it.
+    /// The log or the pool below failed.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The slices could not do it.
+    /// The slice store failed.
     #[error(transparent)]
     Slices(#[from] SliceError),
     /// A value does not decode.
@@ -27,36 +27,36 @@ pub enum MetaError {
     Corrupt {
         /// Permanent number of this kind of corruption.
         code: u16,
-        /// What was found where.
+        /// The place and the finding.
         reason: Arc<str>,
     },
-    /// The transaction that was asked has been committed or aborted.
+    /// The transaction has been committed or aborted.
     #[error("the transaction has ended")]
     Ended,
-    /// The transaction that was to change something was begun for reading only.
+    /// The call changes something, and the transaction is read-only.
     #[error("the transaction only reads")]
     ReadOnlyTransaction,
-    /// The transaction changes more than fits in the memory that one may take. What it has changed so far can
-    /// be committed.
+    /// The changes of the transaction exceed their bound in memory. The changes before this call can be
+    /// committed.
     #[error("the transaction changes too much")]
     TooLarge,
 }
 
 impl MetaError {
-    /// Whether there was only no room for it.
+    /// Whether the only reason is a lack of space.
     pub(crate) fn is_no_space(&self) -> bool {
         matches!(self, MetaError::Log(LogError::NoSpace) | MetaError::Slices(SliceError::NoSpace))
     }
 }
 
-/// How a commit ended when it did not succeed.
+/// The reason why a commit did not succeed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CommitError {
     /// Something in the read set has changed; nothing was written. Read again and retry.
     #[error("conflict on a key that was read")]
     Conflict,
-    /// The engine can not say whether the commit took place (a remote engine that went away).
-    /// Read back what the commit would have changed.
+    /// The engine cannot say whether the commit took place (a remote engine that went away). Read the keys
+    /// back to find out.
     #[error("the outcome of the commit is unknown: {0}")]
     Unknown(Arc<str>),
     /// Nothing was written.
@@ -94,7 +94,7 @@ pub enum Direction {
     Backward,
 }
 
-/// Part of a scan's answer, in one flat buffer that is reused from page to page.
+/// One page of a scan's result, in a flat buffer that is reused from page to page.
 #[derive(Clone, Debug, Default)]
 pub struct ScanPage {
     pub(crate) bytes: Vec<u8>,
@@ -126,6 +126,7 @@ impl ScanPage {
         self.entries.push((narrow(self.bytes.len()), narrow(key.len()), narrow(value.len())));
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
+        debug_assert!(!key.is_empty(), "keys have at least one byte");
     }
 
     /// The entries in the scan's order.
@@ -157,10 +158,10 @@ impl ScanPage {
     }
 }
 
-/// What a transaction has read; its commit fails if any of it has changed since `at`.
+/// The keys and ranges that a transaction has read. Its commit fails if any of them has changed since `at`.
 #[derive(Clone, Debug, Default)]
 pub struct ReadSet {
-    /// The version that was read.
+    /// The seq at which it has read.
     pub at: Seq,
     /// Keys that were read, present or not.
     pub keys: KeyList,
@@ -168,12 +169,12 @@ pub struct ReadSet {
     pub ranges: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
-/// What is called right before a cut: see `Store::set_sync_point_hook`.
+/// The function that runs at each sync point: see `Store::set_sync_point_hook`.
 pub type SyncPointHook = Box<dyn Fn(&[i64; SUMS], &mut Batch) + Send + Sync>;
 
 /// A transactional ordered map with versions.
 ///
-/// A commit is atomic, also across a crash, and gets one place in the order of commits. After a crash the
+/// A commit is atomic, also across a crash, and has one place in the order of commits. After a crash the
 /// map is as it was after some commit no older than the last `sync` that returned.
 ///
 /// # Locks
@@ -182,7 +183,7 @@ pub type SyncPointHook = Box<dyn Fn(&[i64; SUMS], &mut Batch) + Send + Sync>;
 pub trait Store: Send + Sync + 'static {
     /// A version that stays readable while this lives.
     type Snapshot: Send + Sync;
-    /// Keys that only its holder changes.
+    /// Locked keys: only the holder of the guard changes them.
     type KeyGuard<'a>
     where
         Self: 'a;
@@ -209,30 +210,31 @@ pub trait Store: Send + Sync + 'static {
         page: &mut ScanPage,
     ) -> Result<(), MetaError>;
 
-    /// Locks keys against other lockers, in an order that can not deadlock. One lock per thread at a time.
+    /// Locks keys against other lockers, in an order that cannot deadlock. One lock per thread at a time.
     fn lock<'a>(&'a self, keys: &[&[u8]]) -> Self::KeyGuard<'a>;
 
-    /// Commits a batch, visible on return, durable after `sync`. With `reads`, fails with `Conflict` if what
-    /// was read has changed. `admit` decides whether the reserve may be used.
+    /// Commits a batch: visible on return, durable after `sync`. With `reads`, fails with `Conflict` if a key
+    /// or range of the read set has changed. `admit` decides whether the commit may use the reserve.
     fn commit(&self, batch: &Batch, reads: Option<&ReadSet>, admit: Admit) -> Result<Seq, CommitError>;
 
-    /// Whether bytes that are few enough to be part of a value may be. Where values wait in memory for long,
-    /// `false` says when many do.
+    /// Whether `len` bytes may be inline in a value, if the schema allows that. A transaction that already
+    /// holds many inline bytes in memory returns `false`.
     fn may_inline(&self, _len: usize) -> bool {
         true
     }
 
-    /// Which part of the live bytes are the store's own tables.
+    /// The part of the live bytes that are the store's own tables.
     fn table_bytes(&self) -> u64;
 
     /// Makes every commit up to `upto`, and all slices written before, durable. Callers at the same time
     /// share the work.
     fn sync(&self, upto: Seq) -> Result<(), MetaError>;
 
-    /// Sets the hook that is called, with no commit in progress, right before the engine makes a cut (gathers
-    /// commits for the commit log, or freezes its memtable). It is told what the commits since the last cut
-    /// added to the running sums; what it adds to the batch becomes part of the cut. It is for changes that
-    /// fold in memory between cuts, such as counters and parent times; it must not call back.
+    /// Sets the hook that the engine calls at each sync point (before it collects commits for the commit log,
+    /// or freezes its memtable), while no commit is in progress. The hook receives the additions to the
+    /// running sums since the last sync point, and adds changes to the batch. These belong to the sync point.
+    /// The hook is for changes that fold in memory between sync points, such as counters and parent times. It
+    /// must not call the store.
     fn set_sync_point_hook(&self, hook: SyncPointHook);
 
     /// Does one piece of background work (flush, compaction, cleaning), if there is any, on this thread.
@@ -243,7 +245,7 @@ pub trait Store: Send + Sync + 'static {
     fn close(&self) -> Result<(), MetaError>;
 }
 
-/// A store of metadata together with the slices that its values name: what a filesystem is built on.
+/// A metadata store together with the slices that its values name. A filesystem needs both.
 pub trait Storage: Store + SliceStore {}
 
 impl<E: Store + SliceStore> Storage for E {}

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! item: kind u8 | ...
-//!   b'T' text     length u16, bytes        rides inside the value until a table is written
+//!   b'T' text     length u16, bytes        inline in the value until a table is written
 //!   b'P' pointer  segment u64, offset u64, length u32
 //!   b'X' clear    (operands only) drops all items before it; a list that stays empty is deleted
 //! ```

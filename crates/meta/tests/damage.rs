@@ -1,5 +1,6 @@
-//! Flash that rots under the engine, over the real log and pool of 4 + 2 devices: what can be rebuilt is written elsewhere as
-//! soon as it is noticed, and what can not stays an error and stops nothing else.
+//! Flash that rots under the engine, over the real log and pool of 4 + 2 devices: the engine writes
+//! reconstructed bytes elsewhere as soon as it meets damage. Bytes beyond parity stay an error and stop
+//! nothing else.
 
 use warpfire_env::Timestamp;
 use warpfire_log::{Log, LogStore};
@@ -124,7 +125,7 @@ fn write(engine: &RealEngine, keys: std::ops::Range<u64>) {
     engine.flush().expect("there is room");
 }
 
-/// What the key's slice holds; `None` if it is lost.
+/// The bytes of the key's slice; `None` if they are lost.
 fn read(engine: &RealEngine, n: u64) -> Option<Vec<u8>> {
     let mut value = Vec::new();
     assert!(engine.get(&key(n), Seq::MAX, &mut value).ok()?, "key {n} was put");
@@ -155,7 +156,7 @@ fn work_until_idle(engine: &RealEngine) {
     let step = |_: &u32| engine.background_step().expect("damage fails no work");
     let steps = (0..2000).take_while(step).count();
     assert!(steps < 2000, "background work comes to an end");
-    // Another write's sync gives back the zones that the last step emptied.
+    // The sync of another write frees the zones that the last step emptied.
     write(engine, KEYS - 1..KEYS);
     engine.sync(Seq::MAX).expect("nothing is written to what fails");
 }
@@ -168,7 +169,7 @@ fn scrub(engine: &RealEngine) {
 }
 
 #[test]
-fn what_reads_rebuild_is_written_elsewhere_at_once() {
+fn bytes_that_reads_reconstruct_are_written_elsewhere_at_once() {
     let world = world();
     let engine = create(&world);
     write(&engine, 0..KEYS);
@@ -216,7 +217,7 @@ fn columns_that_a_device_missed_are_written_again_after_a_scrub() {
 }
 
 #[test]
-fn what_is_lost_stays_an_error_and_the_rest_is_moved() {
+fn lost_bytes_stay_an_error_and_the_rest_is_moved() {
     let world = world();
     let engine = create(&world);
     write(&engine, 0..KEYS);
@@ -229,11 +230,11 @@ fn what_is_lost_stays_an_error_and_the_rest_is_moved() {
     for (n, before) in before.iter().enumerate().take(KEYS as usize - 1) {
         assert_eq!(&read(&engine, n as u64), before, "key {n}");
     }
-    assert!(!engine.background_step().unwrap(), "what can not be moved is not tried for ever");
+    assert!(!engine.background_step().unwrap(), "an unrecoverable segment is not tried for ever");
 }
 
 #[test]
-fn tables_that_are_lost_stop_neither_merging_nor_writing() {
+fn lost_tables_stop_neither_compaction_nor_writes() {
     let world = world();
     let engine = create(&world);
     write(&engine, 0..KEYS);

@@ -153,7 +153,8 @@ fn a_cold_scan_reads_many_blocks_at_once() {
         // Tables of 64 KiB in stripes of two columns: the least that reading ahead can gain.
         let (reads, blocks) = (after.reads - before.reads, (after.read_bytes - before.read_bytes) / 4096);
         assert!(reads * 3 < blocks, "{direction:?}: {reads} reads for {blocks} blocks");
-        // The two-fold room is for headers, blocks read twice where runs begin, and chunks that hold more than tables.
+        // The two-fold room is for headers, blocks read twice where runs begin, and chunks that hold more
+        // than tables.
         assert!(blocks * 4096 < 2 * RECORDS * 125, "{direction:?}: {blocks} blocks for {RECORDS} records");
     }
 }

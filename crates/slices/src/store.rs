@@ -9,7 +9,7 @@
 //! | metadata's reference | a commit that names the slice | a durable commit that drops the name |
 //! | a pin | `SliceStore::pin` | its drop; it keeps every slice that metadata named when the pin began |
 //! | a hold | `SliceHolder::hold` | `SliceHolder::release_hold` |
-//! | a snapshot of the metadata | `Store::snapshot` | its drop; until then metadata keeps the names that the snapshot shows |
+//! | a snapshot | `Store::snapshot` | its drop; until then metadata keeps the names that it shows |
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::error::SliceError;
 /// A slice to read, and the buffer to fill. The buffer has the length of the slice.
 pub type SliceRead<'a> = (SlicePtr, &'a mut [u8]);
 
-/// An object that keeps slices for callers whose slices no metadata names.
+/// An object that keeps slices for callers that have slices without a name in metadata.
 pub trait SliceHolder: Send + Sync {
     /// Holds slices until `release_hold`, even if metadata drops their names. The caller has a pin that began
     /// while metadata named them. A hold takes memory and space. It ends with the store.

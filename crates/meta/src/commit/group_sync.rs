@@ -105,7 +105,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(())
     }
 
-    /// Writes memory as tables, so that a checkpoint can shorten the commit log, whose segments come out of
+    /// Writes memory as tables, so that a checkpoint can shorten the commit log. Its segments come out of
     /// the reserve.
     fn shorten_log(&self) -> Result<(), MetaError> {
         let shortened = self.freeze().and_then(|_| self.flush_or_reclaim()).and_then(|()| self.checkpoint());

@@ -1,7 +1,7 @@
 //! Cleaning: victims are emptied, for their space or because they are damaged. Also the reclaim loop for
 //! callers that need space.
 //!
-//! To empty a victim, the engine rewrites each table that lies in it or whose values name slices in it. The
+//! To empty a victim, the engine rewrites each table that lies in it or names slices in it. The
 //! log reconstructs damaged blocks on the way.
 //!
 //! # Invariants
@@ -116,7 +116,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             tracing::warn!(
                 name: "segment_unrecoverable",
                 segment = %segment,
-                "bytes of a segment are lost beyond parity; it is not cleaned again until the pool is reopened"
+                "bytes of a segment are lost beyond parity; it is not cleaned until the pool is reopened"
             );
         }
         unrecoverable.append(&mut moves.unrecoverable);

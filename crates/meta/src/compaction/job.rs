@@ -141,8 +141,8 @@ pub(crate) struct RewriteJob<'a, L: LogStore, S: Schema> {
 }
 
 impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
-    /// A job over versions whose values have the references `before`. Seq 0 aside, no version is older than
-    /// `seq_base`.
+    /// A job over versions with values that have the references `before`. Seq 0 aside, no version is older
+    /// than `seq_base`.
     pub(super) fn new(
         engine: &'a EngineInner<L, S>,
         seq_base: Seq,

@@ -154,8 +154,8 @@ pub(crate) struct EngineInner<L: LogStore, S> {
     pub(crate) order: RankedMutex<ORDER, KeyOrder>,
     pub(crate) sync_point: RankedMutex<SYNC_POINT, SyncPoint>,
     pub(crate) spare: Mutex<Option<Vec<MemtableShard>>>,
-    /// Held while tables are written from memory, and while tables are rewritten; both by the thread
-    /// that works for space, whose steps take them again.
+    /// `flushing` is held while memory is written as tables, `compacting` while tables are rewritten. Reclaim
+    /// holds both and calls functions that lock them again.
     pub(crate) flushing: RankedReentrantMutex<FLUSHING, ()>,
     pub(crate) compacting: RankedReentrantMutex<COMPACTING, ()>,
     manifest: RankedMutex<MANIFEST, LoggedManifest>,
@@ -168,7 +168,7 @@ pub(crate) struct EngineInner<L: LogStore, S> {
     pub(crate) usage: EngineUsage,
     /// How things stood when work for space last came to nothing: it is not tried again before they change.
     pub(crate) reclaim_failed_at: Mutex<Option<ReclaimState>>,
-    /// Segments in which something can not be read or rebuilt: emptying them is not tried again.
+    /// Segments with bytes that can be neither read nor reconstructed: they are not cleaned again.
     pub(crate) unrecoverable: Mutex<BTreeSet<SegmentId>>,
     /// What the log had seen of damage when background work was last called for it.
     damage_handled: AtomicU64,
@@ -232,7 +232,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let table_set = Arc::new(manifest.state.table_set(&self.log, Some(&old))?);
         manifest.edits_since_checkpoint += 1;
         let flushed = manifest.state.flushed;
-        // Recovery no longer needs records whose commits are all in tables.
+        // Recovery no longer needs records with all their commits in tables.
         while manifest.records.front().is_some_and(|(_, last)| *last <= flushed) {
             manifest.records.pop_front();
         }

@@ -15,7 +15,7 @@
 //!
 //! # Invariants
 //! 1. The newest seq is the highest of all records and edits (assert in `replay`).
-//! 2. No record is kept whose commits are all in tables (assert in `replay`).
+//! 2. Every record that is kept has a commit that no table holds (assert in `replay`).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

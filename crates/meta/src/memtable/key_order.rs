@@ -1,18 +1,19 @@
-//! Order on demand.
+//! Key order on demand.
 //!
-//! A frozen memtable is sorted once. The active one is ordered when a scan asks: keys that came since the last
-//! scan are sorted into a run, and runs are merged as in a binary counter, so an insert costs O(log n) in all, and
-//! nothing where nobody scans.
+//! A frozen memtable is sorted once. The active one is ordered for scans only: keys that were inserted since
+//! the last scan become a sorted run, and short runs are joined as in a binary counter. An insertion costs
+//! O(log n) in all, and nothing without scans. (These runs are lists in memory, not runs of tables.)
 //!
 //! # Invariants
-//! 1. Each key of the memtable that a scan has seen is in exactly one run, by the slot that inserted it first.
-//! 2. Each run is at least twice as long as the one after it.
+//! 1. Each key of the memtable that a scan has seen is in exactly one run, by the slot that inserted it
+//!    first.
+//! 2. Each run is at least twice as long as the one after it (assert in `refresh`).
 
 use std::cmp::Ordering;
 
 use super::{MemtableShard, NONE, SHARDS};
 
-/// A key's place in the memtable, with its first bytes beside it: most compares touch nothing else.
+/// A key's place in the memtable, with its first bytes beside it: most comparisons read nothing else.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OrderedKey {
     head: u128,
@@ -35,13 +36,13 @@ impl OrderedKey {
     }
 }
 
-/// Bytes of a key that its item holds.
+/// Bytes of a key in its `OrderedKey`.
 const HEAD_BYTES: usize = size_of::<u128>();
 
 /// Keys that share more than this, which no names do, are compared whole; it bounds the depth of `sort`.
 const SHARED_BYTES_MAX: usize = 1024;
 
-/// A key's first bytes; what a shorter key lacks is zeros, so equal heads may belong to different keys.
+/// A key's first bytes. A shorter key is filled with zeros, so different keys may have equal heads.
 fn head(key: &[u8]) -> u128 {
     if let Some(first) = key.first_chunk::<HEAD_BYTES>() {
         return u128::from_be_bytes(*first);
@@ -64,10 +65,12 @@ pub(super) fn sorted(shards: &[MemtableShard]) -> Vec<OrderedKey> {
 
 /// Sorts items of different keys that share their first `shared` bytes.
 ///
-/// Heads start where the keys begin to differ, and again where those with equal heads do: a directory's names share
-/// their directory, and often their own first bytes as well. A compare that goes to the keys costs a cache miss or two.
+/// Heads begin where the keys begin to differ, and anew where keys with equal heads differ: the names of a
+/// directory share the directory and often their own first bytes too. A comparison of whole keys costs a
+/// cache miss or two.
 fn sort<'a>(items: &mut [OrderedKey], shared: usize, key: &impl Fn(&OrderedKey) -> &'a [u8]) {
     let Some(first) = items.first().map(key) else { return };
+    // The length of the prefix that all these keys share.
     let mut common = first.len();
     for item in items.iter() {
         let key = key(item);
@@ -75,6 +78,7 @@ fn sort<'a>(items: &mut [OrderedKey], shared: usize, key: &impl Fn(&OrderedKey) 
             common = shared + key[shared..].iter().zip(&first[shared..]).take_while(|(a, b)| a == b).count();
         }
     }
+    debug_assert!(common >= shared, "keys share at least the bytes that they were grouped by");
     for item in items.iter_mut() {
         item.head = head(&key(item)[common..]);
     }
@@ -98,11 +102,13 @@ pub(crate) struct KeyOrder {
 }
 
 impl KeyOrder {
-    /// Takes in the keys that came since the last call; `shard(i)` is the memtable's i-th shard.
+    /// Adds the keys that were inserted since the last call. `shard(i)` is the memtable's i-th shard.
     pub(crate) fn refresh<'a>(&mut self, shard: impl Fn(usize) -> &'a MemtableShard) {
         let mut fresh = Vec::new();
         for (number, seen) in self.seen.iter_mut().enumerate() {
             let shard = shard(number);
+            debug_assert!(*seen <= shard.len(), "a shard only grows");
+            // Later versions of a key add nothing: its first slot stands for it.
             let new = shard.slots[*seen..].iter().zip(*seen..).filter(|(s, _)| s.older == NONE);
             fresh.extend(new.map(|(_, slot)| OrderedKey::new(shard.key(slot), number, slot)));
             *seen = shard.len();
@@ -114,14 +120,18 @@ impl KeyOrder {
         let compare = |a: &OrderedKey, b: &OrderedKey| a.head.cmp(&b.head).then_with(|| key(a).cmp(key(b)));
         fresh.sort_by(compare);
         while self.runs.last().is_some_and(|run| run.len() < 2 * fresh.len()) {
-            let run = self.runs.pop().expect("the loop has seen it");
+            let run = self.runs.pop().expect("the loop condition has seen a run");
             fresh = merged(&run, &fresh, compare);
         }
         self.runs.push(fresh);
+        debug_assert!(
+            self.runs.windows(2).all(|pair| pair[0].len() >= 2 * pair[1].len()),
+            "each run is at least twice as long as the one after it"
+        );
     }
 
-    /// Calls `each` with keys from `start` (or, backward, from `end`) on, in order, until it says `false` or the range
-    /// ends.
+    /// Calls `each` with the keys from `start` (backward: from `end`) on, in order, until it returns `false`
+    /// or the range ends.
     pub(crate) fn walk<'a>(
         &self,
         start: &[u8],
@@ -153,6 +163,8 @@ impl KeyOrder {
             } else {
                 next.max_by(|a, b| compare(a.1, b.1))
             };
+            // Each key is in one run only, so the next key is the first of all fronts and no two fronts are
+            // equal.
             let Some((number, run)) = next else { return };
             let item = front(run);
             rest[number] = if forward { &run[1..] } else { &run[..run.len() - 1] };
@@ -228,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_come_in_order_both_ways_however_often_one_looks() {
+    fn keys_come_in_order_both_ways_after_any_number_of_scans() {
         let mut shards: Vec<MemtableShard> = (0..SHARDS).map(|_| MemtableShard::default()).collect();
         let mut order = KeyOrder::default();
         let mut keys = Vec::new();

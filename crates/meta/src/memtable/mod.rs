@@ -1,12 +1,13 @@
-//! What was committed and is in no table yet: shards that hash, ordered only when somebody asks for order.
+//! Memtables: the commits that no table holds yet. A memtable is a set of hash tables, its shards; keys are
+//! sorted only for a scan or a flush.
 //!
 //! # Invariants
-//! 1. A slot is never changed or moved once inserted, except that a newer version marks it superseded.
-//! 2. Within a shard, slots are in the order of their seqs: a commit takes its seq while it holds the locks of
-//!    all its shards.
+//! 1. A slot never changes or moves after its insertion, except that a newer version marks it superseded.
+//! 2. Within a shard, slots are in the order of their seqs: a commit takes its seq while it holds the locks
+//!    of all its shards (assert in `insert`).
 //! 3. A key's versions form a chain from the newest to the oldest; the index names the newest.
-//! 4. `references` is what the pointers in the slots' values name, by segment (a commit's pointers may be counted in
-//!    any of its shards; only the sum over the shards means something).
+//! 4. `references` counts the bytes that the values name, by segment. A commit may count its slices in any of
+//!    its shards, so only the sum over all shards is meaningful.
 
 mod key_order;
 
@@ -53,7 +54,7 @@ struct NewestSlot {
     slot: u32,
 }
 
-/// The table's hash is made of 32 kept bits, so that growing it touches no key.
+/// The index's 64-bit hash, made of the 32 bits that a slot keeps: so growing the index reads no key.
 fn spread(hash: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(hash)
 }
@@ -78,6 +79,7 @@ impl MemtableShard {
         let narrow = |n: usize| u32::try_from(n).expect("a shard stays below 4 GiB");
         let key_len = u16::try_from(entry.key.len()).expect("keys are no longer than KEY_BYTES_MAX");
         let (new, start) = (narrow(self.slots.len()), narrow(self.arena.len()));
+        debug_assert!(self.slots.last().is_none_or(|last| last.seq <= entry.seq), "seqs rise within a shard");
         let hash = hash as u32;
         let MemtableShard { arena, slots, index, .. } = self;
         let same_key =
@@ -86,7 +88,6 @@ impl MemtableShard {
             IndexEntry::Occupied(mut known) => {
                 let older = std::mem::replace(&mut known.get_mut().slot, new);
                 slots[older as usize].superseded = true;
-                debug_assert!(slots[older as usize].seq <= entry.seq, "seqs rise within a shard");
                 older
             }
             IndexEntry::Vacant(vacant) => {
@@ -105,6 +106,7 @@ impl MemtableShard {
         });
         arena.extend_from_slice(entry.key);
         arena.extend_from_slice(entry.value);
+        // Checked at each insertion: the next slot's start must fit.
         narrow(arena.len());
     }
 
@@ -115,10 +117,11 @@ impl MemtableShard {
 
     /// Bytes of keys and values from the `slot`-th version on.
     pub(crate) fn bytes_since(&self, slot: usize) -> usize {
+        debug_assert!(slot <= self.slots.len(), "a mark is inside its shard");
         self.slots.get(slot).map_or(0, |s| self.arena.len() - s.start as usize)
     }
 
-    /// Where the versions later than `at` begin.
+    /// The slot of the first version after `at`.
     pub(crate) fn first_after(&self, at: Seq) -> usize {
         self.slots.partition_point(|s| s.seq <= at)
     }
@@ -151,7 +154,7 @@ impl MemtableShard {
         .map(|slot| self.entry(slot))
     }
 
-    /// Forgets everything and keeps the memory.
+    /// Removes all versions and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.arena.clear();
         self.slots.clear();
@@ -175,6 +178,11 @@ pub(crate) struct FrozenMemtable {
 
 impl FrozenMemtable {
     pub(crate) fn new(shards: Vec<MemtableShard>, last: Seq) -> Self {
+        assert_eq!(shards.len(), SHARDS, "a memtable has all shards");
+        debug_assert!(
+            shards.iter().all(|shard| shard.slots.last().is_none_or(|newest| newest.seq <= last)),
+            "no version is newer than the last seq"
+        );
         FrozenMemtable { shards, last, order: OnceLock::new() }
     }
 

@@ -1,5 +1,5 @@
-//! Reading at a version: memtable, frozen memtable, then runs from the newest to the oldest, until a put or a delete
-//! settles what the operands above it fold onto.
+//! Reads at a seq: from the memtable, the frozen memtable, then the runs from the newest to the oldest. A put
+//! or a delete ends the search: operands above it fold onto it.
 
 mod resolve;
 mod scan;
@@ -30,6 +30,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 return resolver.finish(&self.schema, key, out);
             }
         }
+        // Taken under the same lock: commits that leave the frozen memtable are in these tables or still in
+        // memory.
         let table_set = Arc::clone(&shard.table_set);
         drop(shard);
         for run in &table_set.runs {

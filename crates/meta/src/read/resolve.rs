@@ -1,4 +1,4 @@
-//! From versions, newest first, to a value.
+//! The resolver: collects the versions of one key from the newest to the oldest, and folds them to a value.
 
 use smallvec::SmallVec;
 use warpfire_format::Corrupt;
@@ -38,15 +38,17 @@ impl Resolver {
         self.ends.clear();
     }
 
-    /// Takes the next older versions. `true`: the value is settled, older ones do not matter. A value without
-    /// operands goes straight to `out`.
+    /// Takes the next older versions. `true`: the value is settled, and older versions do not matter. A value
+    /// without operands is copied to `out` at once.
     #[inline]
     pub(super) fn offer_all<'e>(
         &mut self,
         versions: impl Iterator<Item = KeyVersion<'e>>,
         out: &mut Vec<u8>,
     ) -> bool {
+        debug_assert_eq!(self.base, ResolvedBase::Nothing, "a settled value takes no older version");
         for entry in versions {
+            // Too new for this reader.
             if entry.seq > self.at {
                 continue;
             }
@@ -87,6 +89,7 @@ impl Resolver {
             }
             return Ok(self.base == ResolvedBase::Value);
         };
+        // Operands were collected newest first; the schema folds oldest first.
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         let mut operands: SmallVec<[&[u8]; 8]> =
             starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end]).collect();

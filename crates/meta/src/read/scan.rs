@@ -1,23 +1,24 @@
-//! Scans: what memory holds of the range is copied, a piece at a time, and merged with the runs.
+//! Scans. The versions in memory are copied, one piece of the range at a time, and read together with the
+//! runs.
 //!
 //! ```text
-//!   active shards ──▶ Order::walk ──┐ a piece: at most PIECE_KEYS keys,        bound
+//!   active shards ─▶ KeyOrder::walk ┐ a piece: at most WINDOW_KEYS_MAX keys,   bound
 //!                                   ├▶ of each the versions that matter          │
 //!   frozen memtable ▶ FrozenKeys ───┘  ├────────────── piece ───────────────────┤
 //!                                                        │
 //!   run, newest   ──▶ RunCursor ──┐                      ▼ next: the first key in
-//!   …                             ├────────────────▶ merge_piece ──▶ page
+//!   …                             ├────────────────▶ read_window ──▶ page
 //!   run, oldest   ──▶ RunCursor ──┘                        the scan's order
 //! ```
 //!
 //! A scan forward goes from the range's start up, one backward from its end down. *Before* and *after* below
-//! mean the order of the scan. A piece that is full has a bound, its last key: the merge stops there, and the
-//! scan copies the next piece from there on.
+//! mean the order of the scan. The copy of a piece is its `MemoryWindow`. A full piece has a bound, its last
+//! key: `read_window` stops there, and the scan copies the next piece from there on.
 //!
 //! # Invariants
-//! 1. A piece is taken under all shards' locks, with the tables of the same moment: nothing is missed or seen
-//!    twice.
-//! 2. Keys beyond a piece's bound are not given out before the next piece is there.
+//! 1. A piece is copied under the locks of all shards, together with the table set of that moment. So no
+//!    version is missed or met twice.
+//! 2. Keys after a piece's bound are not returned before the next piece is copied.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -48,7 +49,7 @@ struct CopiedVersion {
     first: bool,
 }
 
-/// What memory holds of a part of the range: the visible versions that matter, by key, newest first.
+/// The copy of one piece: the visible versions in memory that matter, by key, newest first.
 #[derive(Default)]
 struct MemoryWindow {
     bytes: Vec<u8>,
@@ -84,7 +85,7 @@ impl MemoryWindow {
         (self.at + 1..self.versions.len()).find(|i| self.versions[*i].first).unwrap_or(self.versions.len())
     }
 
-    /// Copies a key's versions that a reader at `at` needs; `false`: an older source does not matter for it.
+    /// Copies the versions of a key that a reader at `at` needs. `false`: older sources do not matter for it.
     /// `first` says that no version of the key has been copied yet.
     fn copy<'e>(
         &mut self,
@@ -108,7 +109,7 @@ impl MemoryWindow {
     }
 }
 
-/// The frozen memtable's keys in what is left of the range, taken from the front of the scan.
+/// The frozen memtable's keys in the rest of the range, taken from the front of the scan.
 struct FrozenKeys<'a> {
     frozen: Option<&'a FrozenMemtable>,
     items: &'a [OrderedKey],
@@ -141,7 +142,7 @@ impl<'a> FrozenKeys<'a> {
 
     #[inline]
     fn advance(&mut self) {
-        debug_assert!(!self.rest.is_empty(), "only a key that is there is taken");
+        debug_assert!(!self.rest.is_empty(), "a key is taken once");
         if self.forward { self.rest.start += 1 } else { self.rest.end -= 1 }
     }
 }
@@ -152,7 +153,7 @@ fn scan_order(a: &[u8], b: &[u8], forward: bool) -> Ordering {
     if forward { a.cmp(b) } else { b.cmp(a) }
 }
 
-/// Makes a piece of two memtables whose keys come in the order of the scan.
+/// Makes a piece from two memtables. Their keys come in the order of the scan.
 struct PieceMaker<'a> {
     window: MemoryWindow,
     frozen: FrozenKeys<'a>,
@@ -177,8 +178,8 @@ impl PieceMaker<'_> {
         }
     }
 
-    /// Copies a key of the active memtable, and what the frozen one has of the same key. All frozen keys
-    /// before it have been copied.
+    /// Copies a key of the active memtable, and the versions of the same key in the frozen one. All frozen
+    /// keys before it have been copied.
     fn copy_active(&mut self, shard: &MemtableShard, key: &[u8]) {
         let newest = shard.newest(warpfire_format::key_hash(key), key).expect("an ordered key is indexed");
         let mut first = true;
@@ -205,7 +206,7 @@ impl PieceMaker<'_> {
         self.copy_frozen(None);
         assert!(
             self.window.is_full() || self.frozen.rest.is_empty(),
-            "a piece without a bound holds all that memory has"
+            "a piece without a bound holds every key of the rest of the range"
         );
         if self.window.is_full() {
             self.window.bound = Some(self.last);
@@ -214,7 +215,7 @@ impl PieceMaker<'_> {
     }
 }
 
-/// The key that comes next in a merge, and where it is.
+/// The next key of all sources, and its source.
 struct NextKey<'a> {
     key: &'a [u8],
     /// The first source that has it, the newest of those.
@@ -330,7 +331,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(cursors)
     }
 
-    /// Gives out keys up to the piece's bound. `false`: the page is full.
+    /// Adds keys to the page up to the piece's bound. `false`: the page is full.
     fn read_window(
         &self,
         window: &mut MemoryWindow,
@@ -379,7 +380,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             resolver.restart();
             let settled = offer_piece(window, &key, &mut resolver, &mut value);
             offer_runs(&mut cursors, &key, settled, forward, &mut resolver, &mut value)?;
-            // A key whose newest version is a delete has no value, and is not given out.
+            // A deleted key has no value and is left out.
             if resolver.finish(&self.schema, &key, &mut value)? && !limits.push_entry(page, &key, &value) {
                 return Ok(false);
             }
@@ -387,7 +388,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     }
 }
 
-/// Offers what the piece has of the key, and moves the piece past it. `true`: the value is settled.
+/// Offers the piece's versions of the key, and moves the piece past it. `true`: the value is settled.
 fn offer_piece(window: &mut MemoryWindow, key: &[u8], resolver: &mut Resolver, value: &mut Vec<u8>) -> bool {
     if window.key() != Some(key) {
         return false;
@@ -398,8 +399,8 @@ fn offer_piece(window: &mut MemoryWindow, key: &[u8], resolver: &mut Resolver, v
     settled
 }
 
-/// Offers what the runs have of the key, newest run first, unless the value is `settled`. All cursors at the
-/// key move past it, and those that come to their end go.
+/// Offers the runs' versions of the key, newest run first, unless the value is `settled`. All cursors at the
+/// key move past it, and cursors at their end are removed.
 fn offer_runs<L: LogStore>(
     cursors: &mut Vec<RunCursor<'_, L>>,
     key: &[u8],

@@ -1,4 +1,4 @@
-//! Decoded blocks of tables, bounded in bytes.
+//! The cache of decoded blocks, bounded in bytes, which all tables share.
 
 use std::sync::Arc;
 
@@ -16,13 +16,14 @@ pub(super) enum CachedBlock {
     Data(Arc<DataBlock>),
 }
 
-/// A table's id and a block's first byte. Ids are never reused, so nothing has to be taken out by hand.
+/// A table's id and the offset of a block in it. Ids are not reused, so blocks of removed tables need no
+/// removal.
 type BlockKey = (u64, u32);
 
 #[derive(Clone)]
 struct BlockWeight;
 
-/// Memory of an entry beside its block: key, pointer, counts, the cache's own lists.
+/// Memory of an entry beside its block: key, pointer, counts and the cache's own lists.
 const OVERHEAD_BYTES: usize = 128;
 
 impl Weighter<BlockKey, CachedBlock> for BlockWeight {
@@ -42,7 +43,7 @@ pub(crate) struct BlockCache {
 }
 
 impl BlockCache {
-    /// Of so many bytes, for blocks that are read through `ahead`.
+    /// A cache of `bytes`, for blocks that are read through `ahead`.
     pub(crate) fn new(bytes: u64, ahead: Arc<ReadAhead>) -> Self {
         // About 8 KiB a decoded block.
         let items = usize::try_from(bytes / 8192).unwrap_or(usize::MAX).clamp(16, 1 << 24);

@@ -1,4 +1,10 @@
-//! Walking a run's keys both ways, block by block through the cache.
+//! A cursor over a run's keys, both ways, block by block through the cache.
+//!
+//! # Invariants
+//! 1. A placed cursor is at the versions `start..end` of one block, all of one key. After `seek` and
+//!    `enter_last` only, `start` may be the block's length: before the next step (asserts in `next` and
+//!    `previous`).
+//! 2. Blocks hold at least one version (the decoder checks it), and a key's versions are in one block.
 
 use std::sync::Arc;
 
@@ -37,7 +43,8 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         let table = tables.partition_point(|t| t.entry.largest.as_slice() < key);
         if table < tables.len() {
             cursor.seek(table, key)?;
-            let at = cursor.at.as_mut().expect("just placed");
+            // The block may end before `key`, which is in the distance between this block and the next.
+            let at = cursor.at.as_mut().expect("seek has placed it");
             if at.start == at.block.len() {
                 at.end = at.start;
                 cursor.next()?;
@@ -65,7 +72,8 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         Ok(cursor)
     }
 
-    /// Puts the cursor on the one block that may hold `key`, at its first key from `key` on or past its last.
+    /// Places the cursor in the one block that may hold `key`: at the first key not below `key`, or at the
+    /// block's end.
     fn seek(&mut self, table: usize, key: &[u8]) -> Result<(), MetaError> {
         let t = &self.tables[table];
         let top = t.top()?;
@@ -80,7 +88,7 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         Ok(())
     }
 
-    /// Puts the cursor past the last key of a table.
+    /// Places the cursor after the last key of a table, for a step back.
     fn enter_last(&mut self, table: usize) -> Result<(), MetaError> {
         let t = &self.tables[table];
         let top = t.top()?;
@@ -102,7 +110,7 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         Ok(())
     }
 
-    /// Puts the cursor on the first key of a table.
+    /// Places the cursor at the first key of a table.
     fn enter_first(&mut self, table: usize) -> Result<(), MetaError> {
         let t = &self.tables[table];
         let top = t.top()?;
@@ -115,7 +123,7 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         Ok(())
     }
 
-    /// The key it is at; `None` past the end.
+    /// The key at the cursor; `None` past the end.
     #[inline]
     pub(crate) fn key(&self) -> Option<&[u8]> {
         self.at.as_ref().map(|at| at.block.key(at.start))
@@ -133,10 +141,11 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         self.at.iter().flat_map(|at| (at.start..at.end).map(|i| at.block.entry(i)))
     }
 
-    /// On to the next key.
+    /// Moves to the next key.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<(), MetaError> {
         let Some(at) = &mut self.at else { return Ok(()) };
+        debug_assert!(at.start <= at.end && at.end <= at.block.len(), "the cursor is inside its block");
         if at.end < at.block.len() {
             at.start = at.end;
             at.end = at.block.group_end(at.start);
@@ -148,6 +157,7 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
     fn next_block(&mut self) -> Result<(), MetaError> {
         let Some(at) = &mut self.at else { return Ok(()) };
         let table = &self.tables[at.table];
+        // The next block is in this partition, in the next one, or in the next table.
         if at.block_number + 1 < at.partition.blocks().len() {
             at.block_number += 1;
         } else if at.partition_number + 1 < at.top.partitions().len() {
@@ -167,9 +177,10 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         Ok(())
     }
 
-    /// Back to the key before.
+    /// Moves to the previous key.
     pub(crate) fn previous(&mut self) -> Result<(), MetaError> {
         let Some(at) = &mut self.at else { return Ok(()) };
+        debug_assert!(at.start <= at.block.len(), "the cursor is inside its block");
         if at.start > 0 {
             at.end = at.start;
             at.start = at.block.group_start(at.end - 1);

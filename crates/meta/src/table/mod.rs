@@ -1,4 +1,4 @@
-//! Tables: sorted, immutable, read block by block through a cache of bounded size.
+//! Tables: sorted, immutable files of key versions in the log, read block by block through a bounded cache.
 
 mod cache;
 mod cursor;
@@ -24,18 +24,18 @@ use cache::CachedBlock;
 
 const BLOCK_OUTSIDE: Corrupt = Corrupt::new(306, "a block lies outside its table or partition");
 
-/// A table that a version names. Its bytes are given back when the last reader of a removed table lets go.
+/// A table of a table set. When the last reader of a removed table drops it, its bytes are released.
 pub(crate) struct Table<L: LogStore> {
     entry: Arc<TableDescriptor>,
     log: Arc<L>,
     removed: AtomicBool,
-    /// Some of it could not be read or decoded when it was to be rewritten.
+    /// A rewrite could not read or decode some of it.
     unreadable: AtomicBool,
-    /// Kept once it was read: some 4 KiB for a table of 16 MiB, and every lookup needs it.
+    /// Stays in memory after the first read: some 4 KiB for a table of 16 MiB, and every lookup needs it.
     top: OnceLock<TopIndex>,
 }
 
-/// A group of versions of one key: a block and where they begin in it.
+/// The versions of one key: their block and the first one's place in it.
 pub(crate) struct FoundVersions {
     pub(crate) block: Arc<DataBlock>,
     pub(crate) start: usize,
@@ -56,22 +56,23 @@ impl<L: LogStore> Table<L> {
         &self.entry
     }
 
-    /// Says that the manifest does not name the table any more, durably.
+    /// Marks the table as removed. The edit that removes it must be durable.
     pub(crate) fn mark_removed(&self) {
         self.removed.store(true, Ordering::Release);
     }
 
-    /// Whether an attempt to rewrite the table has failed for what it reads as. Until the pool is opened again there is no other.
+    /// Whether a rewrite has failed to read the table. Then the table is not rewritten before the pool is
+    /// reopened.
     pub(crate) fn is_unreadable(&self) -> bool {
         self.unreadable.load(Ordering::Acquire)
     }
 
-    /// Reads part of the table, whatever slices it lies in.
+    /// Reads a range of the table, which may reach over several slices.
     pub(crate) fn read(&self, handle: BlockHandle) -> Result<Vec<u8>, MetaError> {
         self.read_by(handle, |slice, buf| self.log.read(slice, buf))
     }
 
-    /// As `read`, for a block of which others near it may be wanted soon.
+    /// As `read`, through read-ahead: blocks near this one may be needed soon.
     fn read_block(&self, handle: BlockHandle, cache: &BlockCache) -> Result<Vec<u8>, MetaError> {
         self.read_by(handle, |slice, buf| cache.ahead().read(&*self.log, slice, buf))
     }
@@ -97,6 +98,11 @@ impl<L: LogStore> Table<L> {
             reads.push((slice.part(skip, u32::try_from(len).expect("no longer than the slice")), head));
             (skip, rest) = (0, tail);
         }
+        debug_assert!(
+            reads.iter().all(|(slice, buf)| slice.len_bytes as usize == buf.len()),
+            "a buffer fits its slice"
+        );
+        // A handle from flash may be wrong.
         if !rest.is_empty() {
             return Err(BLOCK_OUTSIDE.into());
         }
@@ -144,7 +150,7 @@ impl<L: LogStore> Table<L> {
         }
     }
 
-    /// The key's versions in this table.
+    /// Finds the key's versions in this table.
     pub(crate) fn find(
         &self,
         key: &[u8],
@@ -178,7 +184,7 @@ impl From<Corrupt> for MetaError {
     }
 }
 
-/// Appends to a stream in pieces that are never split, and joins what came to lie side by side.
+/// Adds appended slices to a list, and joins neighbours that lie side by side in a segment.
 pub(crate) fn append_joined(slices: &mut Vec<SlicePtr>, appended: impl IntoIterator<Item = SlicePtr>) {
     for slice in appended {
         match slices.last_mut() {

@@ -1,4 +1,5 @@
-//! Reading tables from front to back, a partition (about 256 KiB) at a time and past the cache: for compaction.
+//! A stream of a run's versions from front to back, for rewrite jobs. It reads a partition (about 256 KiB) at
+//! a time, and not through the cache, which would lose the blocks that readers need.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,11 +12,11 @@ use crate::store::MetaError;
 
 struct TablePosition {
     next_partition: usize,
-    /// Where the next partition's data begins.
+    /// Offset of the next partition's data in the table.
     offset: u32,
 }
 
-/// The entries of tables that follow each other.
+/// The versions in tables that follow each other.
 pub(crate) struct RunStream<L: LogStore> {
     tables: std::vec::IntoIter<Arc<Table<L>>>,
     open: Option<(Arc<Table<L>>, TablePosition)>,
@@ -27,8 +28,12 @@ pub(crate) struct RunStream<L: LogStore> {
 }
 
 impl<L: LogStore> RunStream<L> {
-    /// At the first entry of `tables`, which are in order and do not overlap.
+    /// A stream at the first version of `tables`, which are in key order and do not overlap.
     pub(crate) fn new(tables: Vec<Arc<Table<L>>>) -> Result<Self, MetaError> {
+        assert!(
+            tables.windows(2).all(|pair| pair[0].entry().largest < pair[1].entry().smallest),
+            "the tables of a run are in key order and do not overlap"
+        );
         let mut stream = RunStream {
             tables: tables.into_iter(),
             open: None,
@@ -42,13 +47,13 @@ impl<L: LogStore> RunStream<L> {
         Ok(stream)
     }
 
-    /// The entry it is at; `None` past the end.
+    /// The version at the stream's position; `None` past the end.
     #[inline]
     pub(crate) fn entry(&self) -> Option<KeyVersion<'_>> {
         self.block.as_ref().map(|block| block.entry(self.at))
     }
 
-    /// On to the next entry.
+    /// Moves to the next version.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<(), MetaError> {
         self.at += 1;
@@ -60,6 +65,7 @@ impl<L: LogStore> RunStream<L> {
 
     fn next_block(&mut self) -> Result<(), MetaError> {
         let result = self.decode_next_block();
+        // Later jobs avoid the table: without this, compaction would fail on it for ever.
         if let (Err(_), Some((table, _))) = (&result, &self.open) {
             table.unreadable.store(true, Ordering::Release);
         }

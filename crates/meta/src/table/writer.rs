@@ -1,8 +1,10 @@
-//! Writing tables from front to back.
+//! The table writer: turns versions in key order into tables, from front to back.
 //!
 //! # Invariants
 //! 1. A key's versions are in one block, a block in one partition, a partition in one table.
-//! 2. What was appended and belongs to no finished table is in `open.slices` and in `buffer`.
+//! 2. Bytes of the open table are in `open.slices`, then in `buffer`, then in `block` (assert in
+//!    `end_table`).
+//! 3. Keys are pushed in rising order (assert in `begin_key`).
 
 use std::sync::Arc;
 
@@ -12,13 +14,13 @@ use warpfire_format::table::{DataBlockBuilder, KeyVersion, PartitionBuilder, Top
 use warpfire_log::{LogError, LogStore, Stream};
 use warpfire_units::{Seq, SlicePtr};
 
-/// A data block is closed once it has this many bytes: one device block, less what an entry usually adds.
+/// Length at which a data block ends: one device block, less the usual length of one more version.
 const BLOCK_BYTES_TARGET: usize = 4096 - 96;
 
 /// Data blocks of a partition.
 const PARTITION_BLOCKS: u32 = 64;
 
-/// Bytes that go to the log at once.
+/// Bytes of one append to the log.
 const PIECE_BYTES: usize = 256 * 1024;
 
 struct TableInProgress {
@@ -48,7 +50,7 @@ pub(crate) struct TableWriter<L: LogStore> {
 }
 
 impl<L: LogStore> TableWriter<L> {
-    /// A writer of entries none of whose seqs, except 0, is below `seq_base`.
+    /// A writer of versions with seqs of at least `seq_base`, or 0.
     pub(crate) fn new(log: Arc<L>, target_bytes: usize, seq_base: Seq) -> Self {
         TableWriter {
             log,
@@ -65,7 +67,7 @@ impl<L: LogStore> TableWriter<L> {
         }
     }
 
-    /// Adds an entry, in the order of tables.
+    /// Adds a version: keys rise, and the versions of a key come from the newest to the oldest.
     pub(crate) fn push(&mut self, entry: KeyVersion<'_>) -> Result<(), LogError> {
         if self.open.is_none() || self.last_key != entry.key {
             self.begin_key(entry.key)?;
@@ -82,6 +84,11 @@ impl<L: LogStore> TableWriter<L> {
     }
 
     fn begin_key(&mut self, key: &[u8]) -> Result<(), LogError> {
+        // Only here, between keys, do blocks and tables end (invariant 1).
+        debug_assert!(
+            self.open.is_none() || self.last_key.as_slice() < key,
+            "keys are pushed in rising order"
+        );
         if self.block.len() >= BLOCK_BYTES_TARGET {
             self.end_block()?;
         }
@@ -150,7 +157,16 @@ impl<L: LogStore> TableWriter<L> {
         while !self.buffer.is_empty() {
             self.append(self.buffer.len().min(PIECE_BYTES))?;
         }
+        assert!(
+            self.buffer.is_empty() && self.block.is_empty(),
+            "an ended table has all its bytes in the log"
+        );
         let open = self.open.take().expect("checked above");
+        debug_assert_eq!(
+            open.slices.iter().map(|slice| slice.len_bytes).sum::<u32>(),
+            open.written_bytes,
+            "the slices of a table hold its bytes"
+        );
         self.finished.push(TableDescriptor {
             id: 0,
             run: 0,
@@ -169,18 +185,18 @@ impl<L: LogStore> TableWriter<L> {
         Ok(())
     }
 
-    /// How many tables are finished: what is pushed next may open the one after.
+    /// Number of finished tables: the index of the open one.
     pub(crate) fn finished(&self) -> usize {
         self.finished.len()
     }
 
-    /// Ends the last table. Ids, runs and references are left for the caller to fill in.
+    /// Ends the last table. The caller fills in ids, runs and references.
     pub(crate) fn finish(&mut self) -> Result<Vec<TableDescriptor>, LogError> {
         self.end_table()?;
         Ok(std::mem::take(&mut self.finished))
     }
 
-    /// Gives back everything that was appended.
+    /// Releases everything that was appended.
     pub(crate) fn discard(&mut self) {
         let open = self.open.take().map_or_else(Vec::new, |open| open.slices);
         for slice in self.finished.drain(..).flat_map(|t| t.slices).chain(open) {

@@ -1,8 +1,9 @@
 //! The manifest: which tables there are, in which runs.
 //!
 //! # Invariants
-//! 1. Every table is in a listed run; every listed run has a table.
-//! 2. It is what its edits, applied in the order of their numbers, make of an empty one.
+//! 1. Every table is in a listed run (error in `apply`), and every listed run has a table (assert in `plan`).
+//! 2. The state is the result of all edits, applied to an empty manifest in the order of their numbers.
+//! 3. Ids of tables and runs are never reused (assert in `plan`, error in `apply`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use super::{Run, TableSet};
 use crate::store::MetaError;
 use crate::table::Table;
 
-/// What the manifest says.
+/// The state of the manifest.
 #[derive(Clone, Debug)]
 pub(crate) struct ManifestState {
     number: u64,
@@ -52,13 +53,13 @@ pub(crate) enum InstallInto {
 
 const CONTRADICTION: Corrupt = Corrupt::new(322, "a manifest edit contradicts the state");
 
-/// A contradiction; `reason` says which.
+/// The error for an edit that contradicts the state.
 fn inconsistent(reason: &'static str) -> MetaError {
     MetaError::Corrupt { code: CONTRADICTION.code, reason: reason.into() }
 }
 
 impl ManifestState {
-    /// From the state of a checkpoint; of a new pool it is empty.
+    /// Decodes the state of a checkpoint, which is empty in a new pool.
     pub(crate) fn decode(state: &[u8]) -> Result<Self, MetaError> {
         let mut manifest = Self::default();
         if !state.is_empty() {
@@ -86,7 +87,7 @@ impl ManifestState {
         .encode()
     }
 
-    /// The edit that removes, moves and adds tables; numbers the added ones.
+    /// The edit that removes, moves and adds tables. The added tables get new ids.
     pub(crate) fn plan(
         &self,
         into: &InstallInto,
@@ -94,28 +95,37 @@ impl ManifestState {
         moved: Vec<u64>,
         mut added: Vec<TableDescriptor>,
     ) -> ManifestEdit {
-        let (mut runs, mut next_run, mut flushed) = (self.runs.clone(), self.next_run, self.flushed);
+        let mut runs = self.runs.clone();
+        let mut next_run = self.next_run;
+        let mut flushed = self.flushed;
         let run = match into {
             InstallInto::Existing(run) => *run,
             InstallInto::Newest(last) => {
+                assert!(*last >= flushed, "a flush adds newer commits");
                 flushed = *last;
                 runs.insert(0, next_run);
                 next_run
             }
-            InstallInto::Replacing(merged) => {
-                let at = runs.iter().position(|run| merged.contains(run)).expect("merged runs are listed");
+            InstallInto::Replacing(replaced) => {
+                let at =
+                    runs.iter().position(|run| replaced.contains(run)).expect("replaced runs are listed");
                 runs[at] = next_run;
-                runs.retain(|run| !merged.contains(run));
+                runs.retain(|run| !replaced.contains(run));
                 next_run
             }
         };
         next_run = next_run.max(run + 1);
+        assert!(
+            self.tables.last_key_value().is_none_or(|(id, _)| *id < self.next_table),
+            "ids are not reused"
+        );
         let mut next_table = self.next_table;
         for table in &mut added {
             (table.id, table.run) = (next_table, run);
             next_table += 1;
         }
         let moved: Vec<(u64, u64)> = moved.into_iter().map(|id| (id, run)).collect();
+        // A run that loses its last table is not listed any more.
         let keeps_one = |run: u64| {
             let stays = |(id, (of, _)): (&u64, &(u64, _))| {
                 *of == run && !removed.contains(id) && !moved.iter().any(|(moved, _)| moved == id)
@@ -125,11 +135,13 @@ impl ManifestState {
                 || moved.iter().any(|(_, to)| *to == run)
         };
         runs.retain(|run| keeps_one(*run));
+        assert!(added.is_empty() || runs.contains(&run), "the run of an added table is listed");
         ManifestEdit { number: self.number + 1, flushed, next_table, next_run, runs, removed, moved, added }
     }
 
-    /// Applies an edit; one that the state has seen already changes nothing.
+    /// Applies an edit. An edit that the state contains already changes nothing.
     pub(crate) fn apply(&mut self, edit: &ManifestEdit) -> Result<(), MetaError> {
+        // The log may return edits that are older than the checkpoint.
         if edit.number <= self.number && self.number != 0 {
             return Ok(());
         }
@@ -166,7 +178,8 @@ impl ManifestState {
         self.tables.values().map(|(_, entry)| entry.as_ref())
     }
 
-    /// The tables as readers see them; those that `old` has already are shared with it.
+    /// The table set for readers. Tables that `old` has too are shared with it, and with them their open
+    /// indexes.
     pub(crate) fn table_set<L: LogStore>(
         &self,
         log: &Arc<L>,

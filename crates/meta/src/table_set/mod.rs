@@ -1,4 +1,4 @@
-//! Versions of the set of tables.
+//! The table set: all tables at one time, grouped in runs.
 
 mod manifest;
 
@@ -10,19 +10,19 @@ pub(crate) use manifest::{InstallInto, ManifestState};
 
 use crate::table::Table;
 
-/// Tables in the order of their keys; no two overlap.
+/// Tables in key order that do not overlap.
 pub(crate) struct Run<L: LogStore> {
     pub(crate) id: u64,
     pub(crate) tables: Vec<Arc<Table<L>>>,
 }
 
 impl<L: LogStore> Run<L> {
-    /// Length of all its tables.
+    /// Length of all its tables, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.tables.iter().map(|t| u64::from(t.entry().len_bytes)).sum()
     }
 
-    /// Whether it can not be rewritten, for a table that can not be read.
+    /// Whether one of its tables is unreadable, so that the run cannot be rewritten.
     pub(crate) fn is_unreadable(&self) -> bool {
         self.tables.iter().any(|t| t.is_unreadable())
     }
@@ -34,9 +34,9 @@ impl<L: LogStore> Run<L> {
     }
 }
 
-/// All tables at one time. What a reader holds stays readable.
+/// All tables at one time. While a reader holds a table set, its tables stay readable.
 pub(crate) struct TableSet<L: LogStore> {
-    /// Newest first: of a key's versions, those in an earlier run are newer.
+    /// Newest first: the versions of a key in a run are newer than those in the runs after it.
     pub(crate) runs: Vec<Run<L>>,
 }
 

@@ -1,4 +1,4 @@
-//! Full pools come back: whatever filled them, deleting always works, and afterwards there is room again.
+//! Full pools recover: with any contents, deletion always works, and afterwards there is room again.
 
 use std::collections::BTreeMap;
 
@@ -87,7 +87,7 @@ impl<L: LogStore> FullPool<L> {
         }
     }
 
-    /// Puts values of all sizes until none fits; tells how many bytes did.
+    /// Puts values of all sizes until none fits. Returns the number of bytes that did.
     fn fill(&mut self) -> usize {
         let (mut refusals, mut bytes) = (0, 0);
         while refusals < REFUSALS {

@@ -1,4 +1,4 @@
-//! What sync promises and what it costs.
+//! The promise of a sync, and its cost.
 
 use warpfire_log::MemLog;
 use warpfire_units::Seq;
@@ -35,12 +35,12 @@ fn what_no_sync_asked_for_is_never_logged() {
 #[test]
 fn what_the_hook_adds_is_part_of_the_sync_point() {
     let engine = open(MemLog::new(), Background::Manual);
-    engine.set_sync_point_hook(Box::new(|_, batch| batch.put(b"kept back", b"until now")));
+    engine.set_sync_point_hook(Box::new(|_, batch| batch.put(b"deferred", b"until now")));
     put(&engine, b"key", b"value").unwrap();
     engine.sync(Seq::MAX).unwrap();
     let (log, recovered) = engine.log().crash();
     let engine = Engine::open(log, recovered, PlainSchema, small(Background::Manual)).unwrap();
-    assert_eq!(get(&engine, b"kept back"), Some(b"until now".to_vec()));
+    assert_eq!(get(&engine, b"deferred"), Some(b"until now".to_vec()));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Threads that commit at once, with flushing and merging behind their backs.
+//! Threads that commit at once, while threads flush and compact.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -67,7 +67,7 @@ fn every_snapshot_sees_whole_commits_only() {
         writers.into_iter().for_each(|w| w.join().unwrap());
         done.store(true, Ordering::Relaxed);
     });
-    assert!(!engine.runs().is_empty(), "memtables were written meanwhile");
+    assert!(!engine.runs().is_empty(), "memtables were written during the test");
     engine.close().unwrap();
 }
 

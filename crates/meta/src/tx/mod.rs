@@ -1,32 +1,33 @@
-//! A transaction as a store: what it changes lies over a snapshot of the engine below and is seen by itself
-//! alone.
+//! A transaction as a [`Store`]. Its changes lie over a snapshot of the store below, and only the transaction
+//! sees them.
 //!
-//! Whatever works on a [`Store`] works inside a transaction unchanged, and reads what it wrote.
+//! Code that works on a [`Store`] works inside a transaction unchanged, and reads its own writes.
 //!
 //! # Terms
-//! The *overlay* is what the transaction has changed, in order. A key's *floor* is its last put or delete in
-//! the overlay; operands above it fold onto it, and without a floor onto what the snapshot shows.
+//! The *write set* holds the changes of the transaction, in order. A key's *floor* is its last put or delete
+//! in the write set. Operands above the floor fold onto it; without a floor they fold onto the snapshot's
+//! value.
 //!
 //! # Invariants
-//! 1. A read is of the snapshot with the overlay over it, at whatever version it asks for.
-//! 2. What a read took from the snapshot is in the read set, what was missing there included, unless the
-//!    transaction only reads.
-//! 3. Slices that were written, and those that changes name, are held until the transaction ends, so that the
-//!    changes can be committed; then they are given back, whichever way it ended. Nothing else is pinned:
-//!    what others replace is cleaned meanwhile.
-//! 4. An overlay that was rolled back to a mark is as it was when the mark was made. The read set only grows:
-//!    what was done since may follow from all that was read.
-//! 5. Once sealed or ended, it neither reads nor changes anything.
-//! 6. Its memory is bounded: changes beyond a limit are refused (`write_set.rs`), reads beyond one count as
-//!    reads of everything (`reads.rs`), and bytes that could ride in a change are slices once many ride.
+//! 1. Every read is of the snapshot with the write set over it, at whatever seq it asks for.
+//! 2. A key or range that was read from the snapshot is in the read set, missing keys included. A read-only
+//!    transaction has no read set.
+//! 3. The transaction keeps the slices that it has written and those that its changes name until it ends,
+//!    committed or not. It pins no other slice: cleaning may move and free the slices that others replace.
+//! 4. Rolling back to a mark restores the write set of that moment (assert in `roll_back`). The read set only
+//!    grows: later calls may depend on everything that was read.
+//! 5. A sealed or ended transaction neither reads nor changes anything (`open`).
+//! 6. Its memory is bounded. Changes beyond a limit are refused (`write_set.rs`), a read set beyond a limit
+//!    becomes a read of everything (`reads.rs`), and beyond a limit inline bytes become slices
+//!    (`may_inline`).
 //!
 //! ```text
 //!   open ──seal──► sealed ──► ended      `end`, or dropped
 //!     └───────────────────────►
 //! ```
 //!
-//! Calls of one transaction are one after the other; who shares it among threads sees to that. So its key
-//! locks are empty.
+//! Calls on one transaction run one after the other: a caller with several threads serialises them. So key
+//! locks inside a transaction are empty.
 
 mod reads;
 mod scan;
@@ -48,14 +49,14 @@ use crate::store::{
 use reads::TxReads;
 use write_set::{KeyWrites, WriteSet};
 
-/// A transaction over a store. What [`seal`](TxStore::seal) gives is what to commit below.
+/// A transaction over a store. [`seal`](TxStore::seal) returns the changes to commit below.
 pub struct TxStore<E: Storage, S: Schema> {
     below: Arc<E>,
     slices: Arc<PrivateSlices<E>>,
     schema: S,
     at: Seq,
     state: Mutex<TxState>,
-    /// Until it ends.
+    /// `None` after the end.
     snapshot: Mutex<Option<E::Snapshot>>,
 }
 
@@ -73,11 +74,11 @@ enum TxPhase {
     Ended,
 }
 
-/// Once changes take so much memory, bytes do not ride in them any more, but for very short ones: they become
-/// slices at once.
+/// Memory of the changes at which bytes are no longer inline: they become slices at once, except for very
+/// short ones.
 const INLINE_MEMORY_BYTES_MAX: usize = 8 << 20;
 
-/// What rides even then: a slice's place takes about as much.
+/// Bytes that stay inline even then: a slice pointer takes about as much memory.
 const INLINE_ALWAYS_BYTES: usize = 32;
 
 /// A moment in a transaction.
@@ -88,25 +89,25 @@ pub struct TxMark {
     admit: Admit,
 }
 
-/// What a transaction has changed, each key once, and read.
+/// The changes of a transaction, each key once, and its read set.
 #[derive(Clone, Debug)]
 pub struct TxChanges {
     /// The changes.
     pub batch: Batch,
-    /// What was read.
+    /// The keys and ranges that were read.
     pub reads: ReadSet,
-    /// Whether the reserve may be used for them: only if that was so for each of them.
+    /// Whether they may use the reserve: only if every commit inside was allowed to.
     pub admit: Admit,
 }
 
 impl<E: Storage, S: Schema> TxStore<E, S> {
-    /// A transaction over what `below` holds now.
+    /// A transaction over the newest commit of `below`.
     #[must_use]
     pub fn begin(below: Arc<E>, schema: S) -> Self {
         Self::over(below, schema, Some(TxReads::default()))
     }
 
-    /// A transaction that only reads: it keeps no read set, and changes to it are refused.
+    /// A read-only transaction: it keeps no read set and refuses changes.
     #[must_use]
     pub fn begin_read_only(below: Arc<E>, schema: S) -> Self {
         Self::over(below, schema, None)
@@ -121,7 +122,7 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
         TxStore { below, slices, schema, at, state: Mutex::new(state), snapshot: Mutex::new(Some(snapshot)) }
     }
 
-    /// The version that lies below.
+    /// The seq of the snapshot below.
     #[must_use]
     pub fn at(&self) -> Seq {
         self.at
@@ -139,11 +140,11 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
         self.state.lock().write_set.contains(key)
     }
 
-    /// Visits each key that has been changed, in order. The transaction waits meanwhile: `visit` must not
-    /// call it.
+    /// Visits each key that has been changed, in order. The transaction is locked during the visit, so
+    /// `visit` must not call it.
     ///
     /// # Errors
-    /// `Ended`; what `visit` says, which ends it.
+    /// `Ended`; the first error of `visit`, which ends the visit.
     pub fn visit_changed<F: From<MetaError>>(
         &self,
         visit: &mut dyn FnMut(&[u8]) -> Result<(), F>,
@@ -165,27 +166,28 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
             .collect())
     }
 
-    /// The key's value inside, for who looks at the transaction from outside: it does not count as read.
+    /// The key's value inside the transaction, without an entry in the read set: for callers that inspect it.
     ///
     /// # Errors
-    /// `Ended`; what reading says.
+    /// `Ended`; the errors of `get`.
     pub fn peek(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
         self.without_noting_reads(|state| self.get_in(state, key, out))
     }
 
-    /// As `peek`, the value that lies below.
+    /// As `peek`, for the value in the snapshot below.
     ///
     /// # Errors
-    /// As `peek`.
+    /// The errors of `peek`.
     pub fn peek_below(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
         let _open = self.open()?;
         self.below.get(key, self.at, out)
     }
 
-    /// A page of the range inside, forward, as [`Store::scan`] gives it; it does not count as read.
+    /// A page of the range inside the transaction, forward, as [`Store::scan`] returns it, without an entry
+    /// in the read set.
     ///
     /// # Errors
-    /// As `peek`.
+    /// The errors of `peek`.
     pub fn peek_range(
         &self,
         range: KeyRange<'_>,
@@ -208,7 +210,7 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
         seen
     }
 
-    /// Takes out what was changed and read, for a commit below. What is held stays so until the end.
+    /// Takes out the changes and the read set, for a commit below. Kept slices stay kept until the end.
     ///
     /// # Errors
     /// `Ended`; if an operand does not decode.
@@ -223,7 +225,7 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
         Ok(TxChanges { batch: write_set.into_batch(&self.schema)?, reads, admit })
     }
 
-    /// This moment, to come back to.
+    /// A mark of this moment, for `roll_back`.
     #[must_use]
     pub fn mark(&self) -> TxMark {
         let state = self.state.lock();
@@ -233,11 +235,16 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
     /// Undoes every change since the mark. Marks made later are void.
     pub fn roll_back(&self, mark: &TxMark) {
         let mut state = self.state.lock();
+        assert!(
+            state.phase != TxPhase::Open || mark.ops <= state.write_set.len(),
+            "a mark is void once an earlier one was rolled back to"
+        );
         state.write_set.truncate(mark.ops, mark.sums);
         state.admit = mark.admit;
     }
 
-    /// Ends the transaction and gives back what it held. What it changed has to be committed below before.
+    /// Ends the transaction and releases its slices. A caller that wants its changes commits them below
+    /// first.
     pub fn end(&self) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.phase, TxPhase::Ended) != TxPhase::Ended {
@@ -252,14 +259,14 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
         if state.phase == TxPhase::Open { Ok(state) } else { Err(MetaError::Ended) }
     }
 
-    /// The key's value is known, as of the version that lies below, without a read of it: noted as read.
+    /// Adds a key to the read set: the caller knows its value in the snapshot without reading it.
     pub fn note_read(&self, key: &[u8]) {
         if let Some(reads) = &mut self.state.lock().reads {
             reads.key(key);
         }
     }
 
-    /// The key's value below, noted as read.
+    /// The key's value in the snapshot; adds the key to the read set.
     fn get_below(&self, state: &mut TxState, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
         if let Some(reads) = &mut state.reads {
             reads.key(key);
@@ -320,7 +327,8 @@ impl<E: Storage, S: Schema> Store for TxStore<E, S> {
 
     fn lock(&self, _keys: &[&[u8]]) {}
 
-    /// What is read inside changes by nothing but what is committed inside, so `reads` can not have changed.
+    /// Ignores the read set of a commit inside: only commits inside change the results of reads inside, and
+    /// calls run one after the other.
     fn commit(&self, batch: &Batch, _reads: Option<&ReadSet>, admit: Admit) -> Result<Seq, CommitError> {
         let mut state = self.open()?;
         if state.reads.is_none() {
@@ -342,12 +350,12 @@ impl<E: Storage, S: Schema> Store for TxStore<E, S> {
         self.below.table_bytes()
     }
 
-    /// Nothing inside is durable before it is committed below.
+    /// Does nothing: changes become durable only after their commit below.
     fn sync(&self, _upto: Seq) -> Result<(), MetaError> {
         self.open().map(drop)
     }
 
-    /// A transaction makes no cuts, so it calls no hook.
+    /// Does nothing: a transaction has no sync points.
     fn set_sync_point_hook(&self, _hook: SyncPointHook) {}
 
     fn background_step(&self) -> Result<bool, MetaError> {

@@ -1,7 +1,7 @@
-//! What a transaction has read of the version below.
+//! The read set of an open transaction.
 //!
 //! # Invariants
-//! 1. `numbers` has the number of each key in `keys`, and each key is there once.
+//! 1. `numbers` has the number of each key in `keys`, and each key is there once (assert in `key`).
 
 use hashbrown::HashTable;
 use warpfire_format::key_hash;
@@ -12,10 +12,10 @@ use crate::store::ReadSet;
 
 type RangeEnd = Option<Vec<u8>>;
 
-/// Beyond this much memory, which is some three million keys, a transaction counts as one that has read everything.
+/// Most memory of a read set, some three million keys. Beyond it the read set becomes the range of all keys.
 const READS_BYTES_MAX: usize = 128 << 20;
 
-/// A number in the table, at its usual load.
+/// Memory of a number in `numbers`, at its usual load.
 const NUMBER_BYTES: usize = 2 * size_of::<u32>();
 
 #[derive(Default)]
@@ -36,12 +36,13 @@ impl TxReads {
         let number = u32::try_from(keys.len()).expect("fewer keys than bytes");
         numbers.insert_unique(hash, number, |number| key_hash(keys.key(*number as usize)));
         keys.push(key);
+        debug_assert_eq!(keys.len(), numbers.len(), "each key of the read set has its number");
         if keys.memory_bytes() + keys.len() * NUMBER_BYTES > READS_BYTES_MAX {
             *self = TxReads { ranges: vec![(Vec::new(), None)], ..TxReads::default() };
         }
     }
 
-    /// A range was scanned. Pages that follow each other become one range.
+    /// Adds a scanned range. Pages that follow each other become one range.
     pub(super) fn range(&mut self, start: &[u8], end: Option<&[u8]>) {
         if let Some((first, past)) = self.ranges.last_mut()
             && first.as_slice() <= start
@@ -80,7 +81,7 @@ mod tests {
             reads.key(&key);
         }
         let set = reads.into_set(Seq(1));
-        assert!(set.keys.len() < 4, "what was read before is part of everything");
+        assert!(set.keys.len() < 4, "earlier keys are part of the range of all keys");
         assert_eq!(set.ranges, [(Vec::new(), None)]);
     }
 }

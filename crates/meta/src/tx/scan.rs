@@ -1,4 +1,4 @@
-//! Scanning the version below and the overlay as one.
+//! Scans over the snapshot below and the write set together.
 
 use warpfire_log::LogError;
 
@@ -12,7 +12,7 @@ fn after(key: &[u8]) -> Vec<u8> {
     [key, &[0]].concat()
 }
 
-/// What comes next in the merge of two walks.
+/// The next key of the two sources, and the snapshot's entry if it has one.
 enum NextKey<'a> {
     Below(ScanEntry<'a>),
     Changed(&'a [u8], Option<ScanEntry<'a>>),
@@ -33,16 +33,18 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
         }
         let (mut start, mut end) = (range.start.to_vec(), range.end.map(<[u8]>::to_vec));
         let mut below = ScanPage::default();
-        // Where the walk came to an end before the range did.
+        // The first key that had no room in the page; `None`: the scan reached the end of the range.
         let stopped = loop {
             let wanted = max_entries.saturating_sub(page.len()).max(1);
             let left = KeyRange { start: &start, end: end.as_deref() };
             self.below.scan(left, self.at, direction, wanted, max_bytes, &mut below)?;
             let last = below.iter().last().filter(|_| below.more).map(|entry| entry.key.to_vec());
             if below.more && last.is_none() {
-                return Err(MetaError::Log(LogError::Damaged("a scan that goes on gave nothing".into())));
+                return Err(MetaError::Log(LogError::Damaged(
+                    "an empty page of a scan says that more follows".into(),
+                )));
             }
-            // The part of the range that this page of the version below speaks of.
+            // The part of the range that this page of the snapshot covers: changed keys are added within it.
             let (part_start, part_end) = match (&last, direction) {
                 (None, _) => (start.clone(), end.clone()),
                 (Some(last), Direction::Forward) => (start.clone(), Some(after(last))),
@@ -61,6 +63,8 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
             }
         };
         page.more = stopped.is_some();
+        debug_assert!(page.len() <= max_entries.max(1), "a page stays within its limit");
+        // Only the part that the page shows was read, up to the key that says that more follows.
         if let Some(reads) = &mut state.reads {
             match (stopped, direction) {
                 (None, _) => reads.range(range.start, range.end),
@@ -71,7 +75,7 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
         Ok(())
     }
 
-    /// Adds to the page what there is in a part of the range; gives the first key for which it had no room.
+    /// Adds the entries of a part of the range to the page. Returns the first key that had no room.
     fn add_part(
         &self,
         write_set: &WriteSet,
@@ -90,6 +94,8 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
         let mut waiting = step().map(|(key, _)| &**key);
         let mut value = Vec::new();
         loop {
+            // The smaller key in the scan's order comes next; a key of both is folded onto the snapshot's
+            // value.
             let next = match (entries.peek().copied(), waiting) {
                 (None, None) => return Ok(None),
                 (Some(entry), None) => NextKey::Below(entry),

@@ -1,7 +1,9 @@
-//! Changes in order, and by key.
+//! The write set: the changes of a transaction, in order and by key.
 //!
 //! # Invariants
-//! 1. `index` has, for each key that `log` changes and for no other, the numbers of its changes, rising.
+//! 1. `index` has, for each key that `log` changes and for no other, the numbers of its changes, rising
+//!    (asserts in `push` and `truncate`).
+//! 2. `key_bytes` is the length of all keys in `index`.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Range;
@@ -18,10 +20,10 @@ use crate::store::MetaError;
 /// takes a key and a short value. The commit takes about as much again, in the memtable.
 const WRITE_SET_BYTES_MAX: usize = 512 << 20;
 
-/// Memory of a change beside its key, its value and its slices, and ...
+/// Memory of a change beside its key, its value and its slices.
 const CHANGE_BYTES: usize = 20;
 
-/// ... of a changed key in the index beside its bytes, in a tree whose nodes are half full.
+/// Memory of a changed key in the index beside its bytes, in a tree with half-full nodes.
 const KEY_BYTES: usize = 112;
 
 type ChangeNumbers = SmallVec<[u32; 2]>;
@@ -34,13 +36,13 @@ pub(super) struct WriteSet {
     key_bytes: usize,
 }
 
-/// What the overlay knows of a key.
+/// The kind of changes that a write set has for a key.
 pub(super) enum KeyWrites {
     /// It has not been changed.
     Nothing,
-    /// What is below does not matter.
+    /// It has a floor: the value below does not matter.
     Floor,
-    /// Operands for what is below.
+    /// Operands without a floor: they fold onto the value below.
     Operands,
 }
 
@@ -83,8 +85,7 @@ impl WriteSet {
         let added = (0..batch.len()).try_for_each(|number| {
             let slices = batch.slices_of(number, schema, &mut found)?;
             slices.iter().try_for_each(|slice| keep(*slice))?;
-            // Slices that the schema found just now are carried from here on: the commit below need not look
-            // for them.
+            // The change carries its slices from here on, so that the commit below need not search for them.
             self.push(batch.op(number), slices);
             Ok(())
         });
@@ -101,7 +102,13 @@ impl WriteSet {
     fn push(&mut self, op: BatchOp<'_>, slices: &[SlicePtr]) {
         let number = u32::try_from(self.log.len()).expect("fewer changes than bytes");
         match self.index.get_mut(op.key()) {
-            Some(changed) => changed.push(number),
+            Some(changed) => {
+                debug_assert!(
+                    changed.last().is_some_and(|last| *last < number),
+                    "the changes of a key are in order"
+                );
+                changed.push(number);
+            }
             None => {
                 self.index.insert(op.key().into(), ChangeNumbers::from_slice(&[number]));
                 self.key_bytes += op.key().len();
@@ -110,12 +117,17 @@ impl WriteSet {
         self.log.push_op(op, slices);
     }
 
-    /// Forgets the changes from number `len` on; `sums` are those of then.
+    /// Removes the changes from number `len` on, and sets the sums of that moment.
     pub(super) fn truncate(&mut self, len: usize, sums: [i64; SUMS]) {
         for number in (len..self.log.len()).rev() {
             let key = self.log.op(number).key();
             let changed = self.index.get_mut(key).expect("every change is in the index");
-            changed.pop();
+            let last = changed.pop();
+            debug_assert_eq!(
+                last.map(|last| last as usize),
+                Some(number),
+                "the newest change of a key is its last"
+            );
             if changed.is_empty() {
                 self.index.remove(key);
                 self.key_bytes -= key.len();
@@ -132,12 +144,13 @@ impl WriteSet {
         }
     }
 
-    /// Where in its list a key's floor is.
+    /// The position of a key's floor in the list of its changes.
     fn floor(&self, changed: &[u32]) -> Option<usize> {
         changed.iter().rposition(|n| !matches!(self.log.op(*n as usize), BatchOp::Merge(..)))
     }
 
-    /// The key's value; `below` is what operands without a floor fold onto. `false` if it has none.
+    /// The key's value, in `out`. Operands without a floor fold onto `below`. `false` if the key has no
+    /// value.
     pub(super) fn fold<S: Schema>(
         &self,
         schema: &S,
@@ -145,7 +158,7 @@ impl WriteSet {
         below: Option<OlderValue<'_>>,
         out: &mut Vec<u8>,
     ) -> Result<bool, MetaError> {
-        let changed = self.index.get(key).expect("asked for a key that has changed");
+        let changed = self.index.get(key).expect("callers pass keys that have changed");
         Ok(self.fold_changed(schema, key, changed, below.unwrap_or(OlderValue::Absent), out)?
             == FoldResult::Value)
     }
@@ -182,7 +195,7 @@ impl WriteSet {
         Ok(schema.fold(key, base, &operands, out)?)
     }
 
-    /// All changes, each key's as one. Those of keys that were changed once stay where they are.
+    /// All changes, each key once. Changes of keys that changed once keep their order and come first.
     pub(super) fn into_batch<S: Schema>(mut self, schema: &S) -> Result<Batch, MetaError> {
         if self.index.len() == self.log.len() {
             return Ok(self.log);
@@ -198,7 +211,7 @@ impl WriteSet {
             }
             changed.iter().for_each(|number| is_folded[*number as usize] = true);
         }
-        // Before the batch grows: this is the larger part of a large transaction.
+        // Freed before the batch grows: the index is the larger part of a large transaction.
         self.index.clear();
         self.log.retain(|number| !is_folded[number]);
         let mut found = Named::new();
@@ -249,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_refused_whole_and_what_was_there_stays() {
+    fn a_batch_that_is_too_much_is_refused_whole() {
         let mut write_set = WriteSet::default();
         let mut batch = Batch::new();
         let (item, short) = (text_item(&[7; 65_000]), text_item(b"short"));
