@@ -1,13 +1,13 @@
 //! Locks with a declared order, which debug builds check.
 //!
-//! A *rank* is a number that a lock has by its type. A thread takes locks in the order of rising ranks. Two threads that
-//! keep this order cannot wait for each other in a circle. The rooms declare their ranks in one constant each; all of
-//! them lie in the bands of [`rank`], which follow the rooms from the top down: an upper room may call a lower one
-//! while it holds its own locks, and never the other way round.
+//! A *rank* is a number that a lock has by its type. A thread takes locks in the order of rising ranks. Two
+//! threads that keep this order cannot wait for each other in a circle. Each room declares the ranks of its
+//! locks in its file `lock_ranks.rs`. They lie in the bands of [`rank`], which follow the rooms from the top
+//! down: an upper room may call a lower one while it holds its own locks, and never the other way round.
 //!
 //! # Invariants
-//! 1. In a debug build, a thread that takes a lock holds only locks of lower ranks, or of the same rank if that rank is
-//!    a [`rank::group`]. Otherwise it panics and names both (assert in `note_taken`; the test
+//! 1. In a debug build, a thread that takes a lock holds only locks of lower ranks, or of the same rank if that
+//!    rank is a [`rank::group`]. Otherwise it panics and names both (assert in `note_taken`; the test
 //!    `a_lock_out_of_order_is_refused`).
 //! 2. In a release build a ranked lock is a `parking_lot` lock, in size and in cost.
 
@@ -168,7 +168,7 @@ fn note_tried(rank: u16) {
 
 #[cfg(debug_assertions)]
 fn note_released(rank: u16) {
-    // A thread's other locals may drop guards while the thread ends and this one is gone: nothing is left to check.
+    // Other locals of a thread may drop guards after this one is gone: nothing is left to check then.
     _ = HELD.try_with(|held| {
         let mut held = held.borrow_mut();
         let place =

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use warpfire_tidy::members;
+use warpfire_tidy::{Member, members};
 
 /// Every crate with its level. A normal dependency must have a lower level.
 const LEVELS: [(&str, u8); 18] = [
@@ -29,11 +29,10 @@ const LEVELS: [(&str, u8); 18] = [
 /// Crates without I/O and without state. They may depend on each other only.
 const PURE: [&str; 3] = ["warpfire-units", "warpfire-format", "warpfire-erasure"];
 
-#[test]
-fn every_crate_needs_only_crates_below_it() {
-    let levels = BTreeMap::from(LEVELS);
+/// Every crate without a level, and every dependency that does not point down.
+fn problems(members: &[Member], levels: &BTreeMap<&str, u8>) -> Vec<String> {
     let mut wrong = Vec::new();
-    for member in members() {
+    for member in members {
         let Some(&level) = levels.get(member.name.as_str()) else {
             wrong.push(format!("{} has no level in this table", member.name));
             continue;
@@ -44,7 +43,26 @@ fn every_crate_needs_only_crates_below_it() {
             }
         }
     }
+    wrong
+}
+
+#[test]
+fn every_crate_needs_only_crates_below_it() {
+    let wrong = problems(&members(), &BTreeMap::from(LEVELS));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn planted_arrows_are_found() {
+    let member = |name: &str, needs: &str| Member {
+        name: name.into(),
+        directory: "/".into(),
+        normal_dependencies: vec![needs.into()],
+    };
+    let levels = BTreeMap::from([("low", 1), ("high", 2)]);
+    assert_eq!(problems(&[member("high", "low")], &levels), Vec::<String>::new());
+    assert_eq!(problems(&[member("low", "high")], &levels).len(), 1, "an arrow that points up");
+    assert_eq!(problems(&[member("new", "low")], &levels).len(), 1, "a crate without a level");
 }
 
 #[test]
