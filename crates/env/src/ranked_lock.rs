@@ -6,8 +6,8 @@
 //! down: an upper room may call a lower one while it holds its own locks, and never the other way round.
 //!
 //! # Invariants
-//! 1. In a debug build, a thread that takes a lock holds only locks of lower ranks, or of the same rank if that
-//!    rank is a [`rank::group`]. Otherwise it panics and names both (assert in `note_taken`; the test
+//! 1. In a debug build, a thread that takes a lock holds only locks of lower ranks, or of the same rank if
+//!    that rank is a [`rank::group`]. Otherwise it panics and names both (assert in `note_taken`; the test
 //!    `a_lock_out_of_order_is_refused`).
 //! 2. In a release build a ranked lock is a `parking_lot` lock, in size and in cost.
 

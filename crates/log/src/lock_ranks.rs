@@ -1,5 +1,5 @@
-//! The order of this room's locks; debug builds check it. The write queue's lock comes between the streams' and
-//! the segment table's. It is not ranked, because threads wait under it for a condition.
+//! The order of this room's locks; debug builds check it. The write queue's lock comes between the streams'
+//! and the segment table's. It is not ranked, because threads wait under it for a condition.
 
 use warpfire_env::rank::{LOG, group};
 
