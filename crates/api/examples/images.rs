@@ -164,7 +164,7 @@ fn main() -> ExampleResult<()> {
     let by_pointers = measured(Some(&pool), "add by pointers", || job.add_by_pointers(&pool))?;
     let store = StoredFile::Pool(pool.open("/by-pointers")?);
     measured(Some(&pool), "read the store made by pointers", || job.read(&store, len))?;
-    for storage in Storage::all(&pool, flags.directory("host")) {
+    for storage in Storage::all(&pool, flags.path("host")) {
         if matches!(storage, Storage::Host(_)) {
             files = job.bring(&storage)?;
         }

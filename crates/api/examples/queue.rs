@@ -178,7 +178,7 @@ impl QueueJob {
         println!("--mount is not given: the workers are threads on the library");
         let pool = flags.pool(ROOM * self.units * self.unit_bytes)?;
         let by_pointers = measured(Some(&pool), "queue by pointers", || self.by_pointers(&pool))?;
-        for place in Storage::all(&pool, flags.directory("host")) {
+        for place in Storage::all(&pool, flags.path("host")) {
             let what = format!("queue by copying, in {}", place.name());
             let by_copying = measured(place.pool(), &what, || self.by_copying(&place))?;
             println!("{:34} {:9.1} times as long", "", by_copying / by_pointers);
@@ -215,8 +215,8 @@ fn main() -> ExampleResult<()> {
         appenders: flags.number("appenders", 12)?,
         consumers: flags.number("consumers", 4)?,
     };
-    match flags.directory("mount") {
-        Some(mount) => job.in_processes(&mount, flags.directory("host").as_deref()),
+    match flags.path("mount") {
+        Some(mount) => job.in_processes(&mount, flags.path("host").as_deref()),
         None => job.in_threads(&flags),
     }
 }

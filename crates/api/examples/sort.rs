@@ -98,7 +98,7 @@ fn main() -> ExampleResult<()> {
     })?;
     records.check(&StoredFile::Pool(to))?;
 
-    for place in Storage::all(&pool, flags.directory("host")) {
+    for place in Storage::all(&pool, flags.path("host")) {
         let from = match &place {
             Storage::Pool(_) => StoredFile::Pool(from.clone()),
             Storage::Host(_) => place.make("records")?,

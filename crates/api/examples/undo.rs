@@ -95,7 +95,7 @@ fn main() -> ExampleResult<()> {
     let by_copy = measured(Some(&pool), "rm -r, undone by a copy", || tree.undo_by_copy(&pool))?;
     tree.check(&pool)?;
     println!("{:34} {:9.1} times as long", "", by_copy / by_abort);
-    if let Some(directory) = flags.directory("host") {
+    if let Some(directory) = flags.path("host") {
         let root = directory.join("tree");
         tree.directories().try_for_each(|directory| fs::create_dir_all(root.join(directory)))?;
         tree.names().try_for_each(|name| fs::write(root.join(name), vec![1; tree.file_bytes]))?;

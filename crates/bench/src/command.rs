@@ -1,6 +1,8 @@
 //! The command line, the targets that it selects, and the rounds of runs.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
 
@@ -24,6 +26,7 @@ write into a sparse file waits until the filesystem below has allocated its spac
 Examples:
   warpfire-bench create --files 1M                                     a million files through the library
   warpfire-bench create --files 1M --peers mount,ext4,xfs,btrfs        the same on peers; needs root
+  warpfire-bench create --peers mount,mount-shared,ext4 --awake        no processor halts during any run
   warpfire-bench sync --files 10000 --threads 8 --peers raw            each file durable; a bare write beside it
   warpfire-bench randread --large 4G --files 500K --threads 32 --peers raw
   warpfire-bench meta --files 5M --order random                        the metadata engine alone
@@ -97,7 +100,13 @@ pub struct Args {
     #[arg(long, value_enum, value_delimiter = ',')]
     peers: Vec<Peer>,
 
-    /// The program that mounts the pool for the peer `mount` [default: `warpfire` beside this program].
+    /// Keep idle processors from halting during all runs, for every target alike. Root's server of a mount
+    /// does so on its own while requests flow. Needs root.
+    #[arg(long)]
+    awake: bool,
+
+    /// The program that mounts the pool for the peers `mount` and `mount-shared` [default: `warpfire` beside
+    /// this program].
     #[arg(long, value_name = "PROGRAM")]
     warpfire: Option<PathBuf>,
 
@@ -114,8 +123,10 @@ pub struct Args {
 /// Targets beside the first one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Peer {
-    /// The same pool, mounted.
+    /// The same pool, mounted for its own user.
     Mount,
+    /// The same pool, mounted with `--allow-other`: the kernel checks permissions on each call.
+    MountShared,
     /// ext4 on a loop device.
     Ext4,
     /// XFS on a loop device.
@@ -155,6 +166,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         order: args.order,
     };
     let backing = Backing::new(&args.backing)?;
+    let _awake = args.awake.then(keep_awake).transpose()?;
     let mut skipped = Vec::new();
     if args.workload == Workload::Meta {
         let rows = measure_engine(args, &shape, &backing, &mut skipped)?;
@@ -180,6 +192,16 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     });
     let rows = rows.collect();
     show(args, shape, rows, skipped)
+}
+
+/// Bounds the wake-up latency of all processors to 0 µs for as long as the returned file is open, see
+/// <https://docs.kernel.org/power/pm_qos_interface.html>.
+fn keep_awake() -> Result<File, Failure> {
+    let device = Path::new("/dev/cpu_dma_latency");
+    let failed = |error| Failure::local(device, &error);
+    let mut file = File::options().write(true).open(device).map_err(failed)?;
+    file.write_all(&0i32.to_ne_bytes()).map_err(failed)?;
+    Ok(file)
 }
 
 /// Runs the workload `meta` on the engine and, in turn with it, on RocksDB. The phases of a run use the same
@@ -297,13 +319,15 @@ fn targets(
             Peer::Ext4 => kernel(Kind::Ext4)?,
             Peer::Xfs => kernel(Kind::Xfs)?,
             Peer::Btrfs => kernel(Kind::Btrfs)?,
-            Peer::Mount => {
+            Peer::Mount | Peer::MountShared => {
                 let program = match &args.warpfire {
                     Some(program) => program.clone(),
                     None => served::program()?,
                 };
-                let mountpoint = backing.subdirectory("mountpoint")?;
-                targets.push(Box::new(Mounted::new(program, pool("mounted")?, mountpoint)));
+                let allow_other = peer == Peer::MountShared;
+                let name = if allow_other { "shared" } else { "mounted" };
+                let mountpoint = backing.subdirectory(&format!("{name}-mountpoint"))?;
+                targets.push(Box::new(Mounted::new(program, pool(name)?, mountpoint, allow_other)));
             }
             Peer::Raw if args.workload.needs_no_names() => {
                 let bytes = if args.workload.is_large() { shape.large_bytes } else { 1 << 28 };

@@ -26,15 +26,17 @@ pub struct Mounted {
     program: PathBuf,
     spec: PoolSpec,
     mountpoint: PathBuf,
+    allow_other: bool,
     tree: Tree,
     server: Option<Child>,
 }
 
 impl Mounted {
-    /// A pool that `program`, the product command, will mount on `mountpoint`.
-    pub fn new(program: PathBuf, spec: PoolSpec, mountpoint: PathBuf) -> Self {
+    /// A pool that `program`, the product command, will mount on `mountpoint`, for its own user only or with
+    /// `--allow-other`.
+    pub fn new(program: PathBuf, spec: PoolSpec, mountpoint: PathBuf, allow_other: bool) -> Self {
         let tree = Tree::new(mountpoint.clone());
-        Mounted { program, spec, mountpoint, tree, server: None }
+        Mounted { program, spec, mountpoint, allow_other, tree, server: None }
     }
 
     fn not_started(&self, error: &std::io::Error) -> Failure {
@@ -45,6 +47,7 @@ impl Mounted {
     fn mount(&mut self) -> Result<(), Failure> {
         let mut server = Command::new(&self.program)
             .args(["mount", "--foreground"])
+            .args(self.allow_other.then_some("--allow-other"))
             .arg(self.spec.directory())
             .arg(&self.mountpoint)
             .stdin(Stdio::null())
@@ -94,7 +97,7 @@ impl Drop for Mounted {
 
 impl Target for Mounted {
     fn name(&self) -> String {
-        "mount".to_owned()
+        if self.allow_other { "mount-shared" } else { "mount" }.to_owned()
     }
 
     fn fresh(&mut self) -> Result<(), Failure> {

@@ -35,6 +35,11 @@ impl Flags {
         self.given.iter().rev().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
+    /// The path that a flag names.
+    pub fn path(&self, name: &str) -> Option<PathBuf> {
+        self.text(name).map(PathBuf::from)
+    }
+
     /// The value of a flag that takes a number above zero.
     pub fn number(&self, name: &str, default: u64) -> ExampleResult<u64> {
         let Some(text) = self.text(name) else { return Ok(default) };
@@ -44,21 +49,16 @@ impl Flags {
     /// A new pool with space for so many bytes: on the image that `--image` names, or in memory.
     pub fn pool(&self, room_bytes: u64) -> ExampleResult<Warpfire> {
         let options = Pool::options().size_bytes(room_bytes + SPARE_BYTES);
-        Ok(match self.text("image") {
+        Ok(match self.path("image") {
             Some(image) => {
                 // An existing file would keep its size.
-                if fs::metadata(image).is_ok_and(|there| there.is_file()) {
-                    fs::remove_file(image)?;
+                if fs::metadata(&image).is_ok_and(|there| there.is_file()) {
+                    fs::remove_file(&image)?;
                 }
                 options.force(true).create([image])?
             }
             None => options.in_memory()?,
         })
-    }
-
-    /// The directory that a flag names.
-    pub fn directory(&self, name: &str) -> Option<PathBuf> {
-        self.text(name).map(PathBuf::from)
     }
 }
 
