@@ -30,6 +30,6 @@ pub use session::{Session, mount};
 pub use slices::{MountedSlice, remove_range};
 pub use views::{
     TransactionChanges, TransactionClient, TransactionReport, TransactionState, enter_view,
-    forward_signals_to,
+    forward_signals_to, prepare_runtime_directory, runtime_directory,
 };
 pub use warpfire_fs::{Aspect, Attr, ChangeKind, ChangedRanges, FileKind, PathChange};

@@ -16,6 +16,11 @@ pub struct MountEntry {
     pub filesystem: OsString,
     /// The device, as the filesystem calls it.
     pub source: OsString,
+    /// The major and minor number of the filesystem, which `stat` shows too. All mounts of one filesystem
+    /// have the same.
+    pub device: (u32, u32),
+    /// The user that the kernel has recorded as the owner of a FUSE mount: the one that its server runs as.
+    pub owner: Option<u32>,
 }
 
 /// The mounts that this process sees. Of two on one directory the later hides the earlier.
@@ -30,15 +35,19 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
 impl MountEntry {
     fn parse(line: &[u8]) -> Option<MountEntry> {
         let mut words = line.split(|&b| b == b' ');
-        let mountpoint = words.nth(4)?;
+        let device_number = words.nth(2)?;
+        let mountpoint = words.nth(1)?;
         // A single dash ends the optional fields, of which there may be none.
         let mut device = words.skip_while(|word| *word != b"-").skip(1);
         let (filesystem, source) = (device.next()?, device.next()?);
+        let options = device.next().unwrap_or_default().split(|&b| b == b',');
         let plain = |word| OsString::from_vec(unescape(word));
         Some(MountEntry {
             mountpoint: PathBuf::from(plain(mountpoint)),
             filesystem: plain(filesystem),
             source: plain(source),
+            device: parse_device(device_number)?,
+            owner: options.filter_map(|option| number(option.strip_prefix(b"user_id=")?)).next(),
         })
     }
 
@@ -47,6 +56,16 @@ impl MountEntry {
         let filesystem = self.filesystem.as_encoded_bytes();
         filesystem == b"fuse" || filesystem.starts_with(b"fuse.") || filesystem == b"fuseblk"
     }
+}
+
+fn number(digits: &[u8]) -> Option<u32> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// A device number as the table has it: `98:0`.
+fn parse_device(word: &[u8]) -> Option<(u32, u32)> {
+    let (major, minor) = word.split_at(word.iter().position(|&b| b == b':')?);
+    Some((number(major)?, number(&minor[1..])?))
 }
 
 /// Undoes the octal escapes (`\040` for a space) of the mount table.
@@ -82,8 +101,11 @@ mod tests {
             (mount.filesystem.as_os_str(), mount.source.as_os_str()),
             ("fuse.warpfire".as_ref(), "pool.img".as_ref())
         );
+        assert_eq!((mount.device, mount.owner), ((0, 40), Some(0)));
         assert!(mount.is_fuse());
-        assert!(!MountEntry::parse(b"36 35 8:1 / /mnt rw - ext4 /dev/sda1 rw").unwrap().is_fuse());
+        let disk = MountEntry::parse(b"36 35 8:1 / /mnt rw - ext4 /dev/sda1 rw").unwrap();
+        assert!(!disk.is_fuse());
+        assert_eq!((disk.device, disk.owner), ((8, 1), None));
         assert_eq!(MountEntry::parse(b""), None);
     }
 

@@ -8,7 +8,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::UnmountFlags;
 use warpfire_terminal::Failure;
 
-use super::mount::control::{ServerConnection, pool_mounted_at};
+use super::mount::control::ServerConnection;
+use super::mount::mounted_pool::pool_mounted_at;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,7 +38,7 @@ pub fn unmount(directory: &Path) -> Result<(), Failure> {
             .hint("name the directory that the pool is mounted on")
     })?;
     // Connected before the unmount: the server may end at once, and then there is nothing to wait for.
-    let server = ServerConnection::find(&pool).and_then(|server| server.watch());
+    let server = ServerConnection::of_mount(&pool).ok().and_then(|server| server.watch());
     if rustix::process::geteuid().is_root() {
         rustix::mount::unmount(directory, UnmountFlags::empty()).map_err(|error| {
             Failure::local(directory, &error.into())

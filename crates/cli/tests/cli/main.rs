@@ -7,5 +7,6 @@ mod mounted;
 mod refusals;
 mod scrub;
 mod slices;
+mod status;
 mod storage_errors;
 mod transactions;

@@ -67,6 +67,7 @@ use crate::server::{Server, ServerContext};
 use crate::session::serve;
 use diff::{ListingSlot, SharedListingSlot};
 use view_directory::ViewDirectory;
+pub use view_directory::{prepare_runtime_directory, runtime_directory};
 
 pub use client::{TransactionChanges, TransactionClient};
 pub(crate) use diff::{DiffBlock, DiffRequest};
@@ -294,7 +295,7 @@ impl<E: Storage> Views<E> {
             main,
             notifier: OnceLock::new(),
             options: options.clone(),
-            base: options.views_at.clone().unwrap_or_else(view_directory::default_base),
+            base: options.views_at.clone().unwrap_or_else(view_directory::runtime_directory),
             registry: Mutex::new(ViewRegistry { views: BTreeMap::new(), last_id: 0, stop: false }),
             registry_changed: Condvar::new(),
             committing: Mutex::default(),
@@ -386,7 +387,7 @@ impl<E: Storage> Views<E> {
         ends_with_process: bool,
     ) -> Result<View<E>, Errno> {
         let ends_with = if ends_with_process { Some(Process::find(requester.pid)?) } else { None };
-        let made = view_directory::prepare_base(&self.base)
+        let made = view_directory::prepare_runtime_directory(&self.base)
             .and_then(|()| ViewDirectory::make(&self.base, id, requester.uid));
         // The program gets only the number: the log has the path.
         let view_directory = made.map_err(|e| {

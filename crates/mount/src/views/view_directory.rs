@@ -28,8 +28,10 @@ pub(super) struct ViewDirectory {
     directory: PathBuf,
 }
 
-/// The base for servers of this user, unless the mount's options name another.
-pub(super) fn default_base() -> PathBuf {
+/// The directory in which servers of this user keep what belongs to a running server: views, unless the
+/// options of a mount name another base, and sockets. Only this user can write in it.
+#[must_use]
+pub fn runtime_directory() -> PathBuf {
     let user = geteuid();
     if user.is_root() {
         return PathBuf::from("/run/warpfire");
@@ -38,11 +40,11 @@ pub(super) fn default_base() -> PathBuf {
     own.map_or_else(|| format!("/tmp/warpfire-{user}").into(), |dir| Path::new(&dir).join("warpfire"))
 }
 
-/// Makes the base if it does not exist.
+/// Makes a runtime directory if it does not exist.
 ///
 /// # Errors
 /// `PermissionDenied` if it is owned or writable by another user; errors of the system.
-pub(super) fn prepare_base(base: &Path) -> io::Result<()> {
+pub fn prepare_runtime_directory(base: &Path) -> io::Result<()> {
     // Other users pass through the base of root to their own views.
     let mode = if geteuid().is_root() { 0o711 } else { 0o700 };
     match DirBuilder::new().mode(mode).create(base) {
@@ -148,8 +150,11 @@ mod tests {
     fn a_directory_that_others_may_write_to_is_no_base() {
         let base = tempfile::tempdir().unwrap();
         fs::set_permissions(base.path(), Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(prepare_base(base.path()).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
-        prepare_base(&base.path().join("own")).unwrap();
-        prepare_base(&base.path().join("own")).unwrap();
+        assert_eq!(
+            prepare_runtime_directory(base.path()).unwrap_err().kind(),
+            io::ErrorKind::PermissionDenied
+        );
+        prepare_runtime_directory(&base.path().join("own")).unwrap();
+        prepare_runtime_directory(&base.path().join("own")).unwrap();
     }
 }

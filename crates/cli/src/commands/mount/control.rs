@@ -1,143 +1,263 @@
 //! The socket by which other processes reach the server of a mounted pool.
 //!
-//! The server listens on an abstract socket that is named after the pool and ends with the process. It sends
-//! one JSON document, the status, to each client and closes the connection. It serves only its own user and
-//! the superuser.
+//! ```text
+//!   /run/warpfire/POOL.0.57     the server of the filesystem 0:57, run by root
+//!   $XDG_RUNTIME_DIR/warpfire   the directory for servers of other users, or /tmp/warpfire-UID
+//! ```
+//!
+//! The server sends one JSON document, the status, to each client and closes the connection. A path is found
+//! from every network namespace, and the number of the filesystem from every mount of it.
+//!
+//! Invariants
+//! 1. Only the server's user and root can make a socket at its path: the directory is the server's runtime
+//!    directory (`warpfire_mount::prepare_runtime_directory`).
+//! 2. A client believes only a server that the kernel proves. The server of a mount runs as the user that the
+//!    kernel has recorded for the mount (`tests::a_server_of_another_user_is_not_believed`). The server of
+//!    devices runs as root or as the client's user, or holds one of the devices
+//!    (`status::a_stranger_that_answers_for_a_pool_is_ignored` in `tests/cli`).
+//! 3. A server answers its own user and root only (`serve`).
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::io::{self, Read, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred, connect, socket_with};
 use rustix::process::{Pid, PidfdFlags, Uid, geteuid, pidfd_open};
-use warpfire_mount::{MountEntry, mounts};
+use warpfire_mount::{prepare_runtime_directory, runtime_directory};
 use warpfire_terminal::Failure;
 
+use super::mounted_pool::{MountedPool, mounted_pools};
 use crate::commands::status::StatusReport;
 
-/// Prefix of the source of a mounted pool in the mount table. The id of the pool follows.
-pub const SOURCE_PREFIX: &str = "warpfire:";
+/// The runtime directory of root.
+const ROOT_DIRECTORY: &str = "/run/warpfire";
 
-/// A connection to the server of a mounted pool.
-pub struct ServerConnection(UnixStream);
+/// Longest wait for a connection and for each part of an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
-fn address(pool: &str) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("warpfire/{pool}"))
+/// Most bytes of an answer. The status of a pool of 250 devices takes some 100 KB.
+const ANSWER_BYTES_MAX: u64 = 4 << 20;
+
+/// A connection to the server of a mounted pool, proved to be that.
+#[derive(Debug)]
+pub struct ServerConnection {
+    stream: UnixStream,
+    peer: UCred,
 }
 
-/// Sends the status to every client, until the process ends.
-pub fn serve(pool: &str, status: impl Fn() -> StatusReport) -> io::Result<()> {
-    let listener = UnixListener::bind_addr(&address(pool)?)?;
-    loop {
-        let (mut client, _) = listener.accept()?;
-        let user = rustix::net::sockopt::socket_peercred(&client).map(|peer| peer.uid);
-        if !user.is_ok_and(|user| user == Uid::ROOT || user == geteuid()) {
-            continue;
+/// Why there is no connection.
+#[derive(Debug)]
+pub enum NoServer {
+    /// No server runs.
+    NotRunning,
+    /// The server does not admit this user.
+    NotAdmitted,
+    /// The process that answers runs as this user, and not as the server's.
+    Stranger(Uid),
+}
+
+/// The socket of a running server.
+pub struct ControlSocket {
+    listener: UnixListener,
+    path: PathBuf,
+    ino: u64,
+}
+
+fn socket_name(pool: &str, (major, minor): (u32, u32)) -> String {
+    format!("{pool}.{major}.{minor}")
+}
+
+impl ControlSocket {
+    /// Makes the socket of the server of this mount.
+    pub fn bind(mounted: &MountedPool) -> io::Result<ControlSocket> {
+        let directory = runtime_directory();
+        prepare_runtime_directory(&directory)?;
+        let path = directory.join(socket_name(&mounted.id, mounted.device));
+        // The kernel gives the number of a filesystem to one at a time, so a socket that is there was left by
+        // a server that has died.
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
-        let answer = serde_json::to_vec(&status()).expect("a status has string keys only");
-        // Fails if the client has closed the connection, and needs no answer.
-        let _ = client.write_all(&answer);
+        let listener = UnixListener::bind(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        let ino = fs::symlink_metadata(&path)?.ino();
+        Ok(ControlSocket { listener, path, ino })
+    }
+
+    /// Removes the socket from its directory. The next server of the pool may have made its own there.
+    pub fn remove(&self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|there| there.ino() == self.ino) {
+            // Fails if the directory was removed, and the socket with it.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+
+    /// Sends the status to every client, until the process ends.
+    pub fn serve(&self, status: impl Fn() -> StatusReport) -> io::Result<()> {
+        loop {
+            let (mut client, _) = self.listener.accept()?;
+            let user = socket_peercred(&client).map(|peer| peer.uid);
+            if !user.is_ok_and(|user| user == Uid::ROOT || user == geteuid()) {
+                continue;
+            }
+            let answer = serde_json::to_vec(&status()).expect("a status has string keys only");
+            // Both fail if the client has closed the connection. That needs no answer.
+            let _ = client.set_write_timeout(Some(PATIENCE));
+            let _ = client.write_all(&answer);
+        }
     }
 }
 
 impl ServerConnection {
-    /// Connects to the server of a pool; `None` if none runs.
+    /// Connects to the server of a mount.
+    pub fn of_mount(mounted: &MountedPool) -> Result<ServerConnection, NoServer> {
+        let name = socket_name(&mounted.id, mounted.device);
+        let owner = Uid::from_raw(mounted.owner);
+        let mut reason = NoServer::NotRunning;
+        for directory in directories_of(owner) {
+            match ServerConnection::connect(&directory.join(&name), owner) {
+                Err(NoServer::NotRunning) => {}
+                Err(found) => reason = found,
+                connected => return connected,
+            }
+        }
+        Err(reason)
+    }
+
+    /// Connects to the server that has these devices of a pool open; `None` if this process finds none.
     #[must_use]
-    pub fn find(pool: &str) -> Option<ServerConnection> {
-        UnixStream::connect_addr(&address(pool).ok()?).ok().map(ServerConnection)
+    pub fn of_devices(pool: &str, devices: &[PathBuf]) -> Option<ServerConnection> {
+        let mut users = BTreeSet::from([geteuid().as_raw(), Uid::ROOT.as_raw()]);
+        if geteuid().is_root() {
+            users.extend(mounted_pools().iter().filter(|mounted| mounted.id == pool).map(|m| m.owner));
+        }
+        let prefix = format!("{pool}.");
+        for user in users.into_iter().map(Uid::from_raw) {
+            for entry in directories_of(user).iter().flat_map(fs::read_dir).flatten().flatten() {
+                if !entry.file_name().as_bytes().starts_with(prefix.as_bytes()) {
+                    continue;
+                }
+                let Ok(server) = ServerConnection::connect(&entry.path(), user) else { continue };
+                // Root and this user are believed where the devices cannot be seen.
+                let believed = user.is_root() || user == geteuid();
+                if holds_one_of(server.peer.pid, devices).unwrap_or(believed) {
+                    return Some(server);
+                }
+            }
+        }
+        None
+    }
+
+    /// Connects to the socket at a path, if a process of this user serves it.
+    fn connect(path: &Path, user: Uid) -> Result<ServerConnection, NoServer> {
+        let address = SocketAddrUnix::new(path).map_err(|_| NoServer::NotRunning)?;
+        let connected = || -> rustix::io::Result<_> {
+            let flags = SocketFlags::CLOEXEC;
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+            set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+            connect(&socket, &address)?;
+            let peer = socket_peercred(&socket)?;
+            Ok((UnixStream::from(socket), peer))
+        };
+        match connected() {
+            Ok((stream, peer)) if peer.uid == user => Ok(ServerConnection { stream, peer }),
+            Ok((_, peer)) => Err(NoServer::Stranger(peer.uid)),
+            Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => Err(NoServer::NotAdmitted),
+            Err(_) => Err(NoServer::NotRunning),
+        }
     }
 
     /// The status of its pool.
-    pub fn status(mut self) -> Result<StatusReport, Failure> {
+    pub fn status(self) -> Result<StatusReport, Failure> {
         let mut answer = Vec::new();
-        let read = self.0.read_to_end(&mut answer);
+        let read = self.stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer);
         read.map_err(|error| Failure::new(format_args!("the server of the pool does not answer: {error}")))?;
         serde_json::from_slice(&answer).map_err(|_| {
             Failure::new("the server of the pool sends no status")
-                .hint("run the command as root or as the user that mounted the pool")
+                .hint("mount the pool again with this version of warpfire")
         })
     }
 
     /// A descriptor that becomes readable when the server ends.
     pub fn watch(&self) -> Option<std::os::fd::OwnedFd> {
-        let peer = rustix::net::sockopt::socket_peercred(&self.0).ok()?;
-        pidfd_open(Pid::from_raw(peer.pid.as_raw_nonzero().get())?, PidfdFlags::empty()).ok()
+        pidfd_open(Pid::from_raw(self.peer.pid.as_raw_nonzero().get())?, PidfdFlags::empty()).ok()
     }
 }
 
-/// The pool that is mounted at this directory; `None` if there is none.
-#[must_use]
-pub fn pool_mounted_at(directory: &Path) -> Option<String> {
-    if directory.as_os_str().is_empty() {
-        return None;
-    }
-    // The last component is not resolved: on a dead mount that would fail.
-    let directory = match (directory.parent(), directory.file_name()) {
-        (Some(parent), Some(name)) => {
-            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-            parent.canonicalize().ok()?.join(name)
+impl NoServer {
+    /// The failure of a command that needs the server of this mount.
+    pub fn failure(&self, mountpoint: &Path) -> Failure {
+        let mountpoint = mountpoint.display();
+        match self {
+            NoServer::NotRunning => Failure::new(format_args!("the server of {mountpoint} is not running"))
+                .hint("unmount it with 'umount -l', then mount the pool again"),
+            NoServer::NotAdmitted => {
+                Failure::new(format_args!("the server of {mountpoint} does not admit this user"))
+                    .hint("run the command as root or as the user that mounted the pool")
+            }
+            NoServer::Stranger(user) => Failure::new(format_args!(
+                "the process that answers for {mountpoint} is a stranger: it runs as user {user}"
+            ))
+            .hint("end that process, then mount the pool again"),
         }
-        _ => directory.canonicalize().ok()?,
+    }
+}
+
+/// Where the sockets of a user's servers may be. Another user's environment is not known here.
+fn directories_of(user: Uid) -> Vec<PathBuf> {
+    if user.is_root() {
+        return vec![PathBuf::from(ROOT_DIRECTORY)];
+    }
+    let usual = [format!("/run/user/{user}/warpfire"), format!("/tmp/warpfire-{user}")];
+    let own = (user == geteuid()).then(runtime_directory);
+    let mut directories: Vec<PathBuf> = own.into_iter().chain(usual.map(PathBuf::from)).collect();
+    directories.dedup();
+    directories
+}
+
+/// Whether a process has one of these devices or image files open; `None` if this process may not see that.
+fn holds_one_of(process: Pid, devices: &[PathBuf]) -> Option<bool> {
+    let identity = |metadata: fs::Metadata| {
+        let is_block = metadata.file_type().is_block_device();
+        if is_block { (true, metadata.rdev(), 0) } else { (false, metadata.dev(), metadata.ino()) }
     };
-    mounts().ok()?.iter().rev().find_map(|mount| mounted_pool(mount, &directory)).map(str::to_owned)
-}
-
-/// The mountpoint of the pool that a directory is in; `None` if it is in none.
-#[must_use]
-pub fn mount_around(directory: &Path) -> Option<PathBuf> {
-    nearest_pool(&mounts().ok()?, &directory.canonicalize().ok()?)
-}
-
-/// The mountpoint of the filesystem that a directory is in, if that filesystem is a pool.
-fn nearest_pool(mounts: &[MountEntry], directory: &Path) -> Option<PathBuf> {
-    let around = mounts.iter().filter(|mount| directory.starts_with(&mount.mountpoint));
-    // Of several mounts on one directory the last hides the others.
-    let nearest = around.max_by_key(|mount| mount.mountpoint.as_os_str().len())?;
-    pool_of(nearest).map(|_| nearest.mountpoint.clone())
-}
-
-/// The pool of a mount at `directory`.
-fn mounted_pool<'a>(mount: &'a MountEntry, directory: &Path) -> Option<&'a str> {
-    pool_of(mount).filter(|_| mount.mountpoint == directory)
-}
-
-/// The pool that is mounted; `None` for other filesystems.
-fn pool_of(mount: &MountEntry) -> Option<&str> {
-    mount.source.to_str()?.strip_prefix(SOURCE_PREFIX)
+    let open = fs::read_dir(format!("/proc/{}/fd", process.as_raw_nonzero())).ok()?;
+    let open: BTreeSet<_> =
+        open.flatten().filter_map(|entry| fs::metadata(entry.path()).ok()).map(identity).collect();
+    Some(devices.iter().filter_map(|path| fs::metadata(path).ok()).any(|m| open.contains(&identity(m))))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn mount(at: &str, source: &str) -> MountEntry {
-        MountEntry { mountpoint: at.into(), filesystem: "any".into(), source: source.into() }
+    #[test]
+    fn a_server_of_another_user_is_not_believed() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("socket");
+        let _listener = UnixListener::bind(&path).expect("bound");
+        ServerConnection::connect(&path, geteuid()).expect("this user");
+        let other = Uid::from_raw(geteuid().as_raw() + 1);
+        let refused = ServerConnection::connect(&path, other).expect_err("another user");
+        assert!(matches!(refused, NoServer::Stranger(user) if user == geteuid()), "{refused:?}");
     }
 
     #[test]
-    fn a_mounted_pool_is_found_by_its_directory() {
-        let pool = mount("/mnt/my pool", "warpfire:0a1b");
-        assert_eq!(mounted_pool(&pool, Path::new("/mnt/my pool")), Some("0a1b"));
-        assert_eq!(mounted_pool(&pool, Path::new("/mnt")), None);
-    }
-
-    #[test]
-    fn a_directory_is_in_the_pool_that_is_mounted_nearest_around_it() {
-        let mounts = [
-            mount("/", "/dev/vda"),
-            mount("/mnt/my pool", "warpfire:0a1b"),
-            mount("/mnt/my pool/usb", "/dev/sdb"),
-        ];
-        let pool = Some(PathBuf::from("/mnt/my pool"));
-        assert_eq!(nearest_pool(&mounts, Path::new("/mnt/my pool")), pool);
-        assert_eq!(nearest_pool(&mounts, Path::new("/mnt/my pool/a/b")), pool);
-        for outside in ["/mnt/my pool 2", "/mnt/my pool/usb/x", "/mnt"] {
-            assert_eq!(nearest_pool(&mounts, Path::new(outside)), None, "{outside}");
-        }
-    }
-
-    #[test]
-    fn another_filesystem_is_no_pool() {
-        assert_eq!(mounted_pool(&mount("/mnt", "/dev/loop0"), Path::new("/mnt")), None);
+    fn a_device_that_a_process_has_open_is_seen() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (open, closed) = (directory.path().join("open"), directory.path().join("closed"));
+        fs::write(&closed, b"").expect("made");
+        let _held = fs::File::create(&open).expect("made");
+        let own = rustix::process::getpid();
+        assert_eq!(holds_one_of(own, &[closed.clone(), open]), Some(true));
+        assert_eq!(holds_one_of(own, &[closed]), Some(false));
     }
 }

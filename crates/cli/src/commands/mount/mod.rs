@@ -19,11 +19,13 @@ use warpfire::Warpfire;
 use warpfire_mount::{MountOptions, THREADS_MAX};
 use warpfire_terminal::{Failure, note, print};
 
+use self::control::ControlSocket;
 use super::pool;
 use super::status::StatusReport;
 use crate::location::PoolName;
 
 pub mod control;
+pub mod mounted_pool;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -144,37 +146,42 @@ fn serve(args: &Args) -> Result<(), Failure> {
         hold_cpu_latency: !args.let_halt,
         sync_interval: Duration::from_secs(args.sync_interval),
         transaction_timeout: Duration::from_secs(args.tx_timeout),
-        fsname: format!("{}{}", control::SOURCE_PREFIX, stats.pool),
+        fsname: format!("{}{}", mounted_pool::SOURCE_PREFIX, stats.pool),
         ..MountOptions::default()
     };
     let session = warpfire_mount::mount(Arc::clone(pool.filesystem()), &args.directory, &options)
         .map_err(|error| Failure::new(format_args!("cannot mount the pool: {error}")))?;
-    serve_status(&pool, session.mountpoint());
+    let socket = serve_status(&pool, session.mountpoint());
     // The parent of a detached server returns at this line, so the server must not use the terminal after it.
     print(format!("mounted at {}\n", session.mountpoint().display()))?;
     if let Some(log) = &log {
         leave_terminal(log)?;
     }
-    session.wait().map_err(|error| Failure::new(format_args!("{}: {error}", args.directory.display())))
+    let ended = session.wait();
+    if let Some(socket) = socket {
+        socket.remove();
+    }
+    ended.map_err(|error| Failure::new(format_args!("{}: {error}", args.directory.display())))
 }
 
-/// Serves the status of the pool on a thread of its own, until the process ends.
-fn serve_status(pool: &Warpfire, mountpoint: &Path) {
-    let (stats, mountpoint) = (pool.clone(), mountpoint.display().to_string());
-    let name = stats.stats().pool;
-    let answer =
-        move || control::serve(&name, || StatusReport::new(&stats.stats(), Some(mountpoint.clone())));
+/// Serves the status of the pool on a thread of its own, until the process ends. Returns its socket.
+fn serve_status(pool: &Warpfire, mountpoint: &Path) -> Option<Arc<ControlSocket>> {
     let failed = |error: io::Error| {
         note(format_args!("'warpfire status' and 'warpfire umount' cannot reach this server: {error}"));
     };
+    let mounted = mounted_pool::pool_mounted_at(mountpoint)
+        .ok_or_else(|| io::Error::other("the mount is not in /proc/self/mountinfo"));
+    let socket = mounted.and_then(|mounted| ControlSocket::bind(&mounted)).map_err(failed).ok()?;
+    let socket = Arc::new(socket);
+    let (served, stats, mountpoint) = (Arc::clone(&socket), pool.clone(), mountpoint.display().to_string());
+    let answer = move || served.serve(|| StatusReport::new(&stats.stats(), Some(mountpoint.clone())));
     let started = std::thread::Builder::new().name("warpfire-status".to_owned()).spawn(move || {
         if let Err(error) = answer() {
             failed(error);
         }
     });
-    if let Err(error) = started {
-        failed(error);
-    }
+    started.map(drop).unwrap_or_else(failed);
+    Some(socket)
 }
 
 /// Leaves the terminal: output goes to the log from now on.

@@ -8,7 +8,8 @@ use std::path::Path;
 use warpfire::device_label;
 use warpfire_terminal::{Failure, print, print_json};
 
-use super::mount::control;
+use super::mount::control::ServerConnection;
+use super::mount::mounted_pool::pool_mounted_at;
 use super::pool;
 use crate::location::PoolName;
 
@@ -39,19 +40,17 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
 }
 
 fn report(name: &OsStr) -> Result<StatusReport, Failure> {
-    if let Some(pool) = control::pool_mounted_at(Path::new(name)) {
-        return control::ServerConnection::find(&pool)
-            .ok_or_else(|| {
-                Failure::new(format_args!("the server of {} is not running", name.display()))
-                    .hint("unmount it with 'umount -l', then mount the pool again")
-            })?
+    if let Some(mounted) = pool_mounted_at(Path::new(name)) {
+        return ServerConnection::of_mount(&mounted)
+            .map_err(|reason| reason.failure(&mounted.mountpoint))?
             .status();
     }
     let name = PoolName::new(name);
-    for device in name.devices()? {
+    let devices = name.devices()?;
+    for device in &devices {
         // A device without a readable label is passed over: opening the pool reports its error.
-        let Ok(Some(label)) = device_label(&device) else { continue };
-        if let Some(server) = control::ServerConnection::find(&label.pool) {
+        let Ok(Some(label)) = device_label(device) else { continue };
+        if let Some(server) = ServerConnection::of_devices(&label.pool, &devices) {
             return server.status();
         }
     }

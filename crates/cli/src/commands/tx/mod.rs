@@ -10,7 +10,7 @@ use serde::Serialize;
 use warpfire_mount::{TransactionClient, TransactionReport, TransactionState};
 use warpfire_terminal::{Columns, Exit, Failure, duration, print, print_json};
 
-use super::mount::control::mount_around;
+use super::mount::mounted_pool::mount_around;
 
 mod diff;
 mod enter;

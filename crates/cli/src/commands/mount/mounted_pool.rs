@@ -1,0 +1,124 @@
+//! Pools in the table of mounts.
+
+use std::path::{Path, PathBuf};
+
+use warpfire_mount::{MountEntry, mounts};
+
+/// Prefix of the source of a mounted pool in the mount table. The id of the pool follows.
+pub const SOURCE_PREFIX: &str = "warpfire:";
+
+/// A mounted pool.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountedPool {
+    /// The id of the pool: digits, letters and dashes.
+    pub id: String,
+    /// The directory that it is mounted on.
+    pub mountpoint: PathBuf,
+    /// The major and minor number of the mounted filesystem.
+    pub device: (u32, u32),
+    /// The user that its server runs as. The kernel vouches for it.
+    pub owner: u32,
+}
+
+/// All mounted pools that this process sees.
+#[must_use]
+pub fn mounted_pools() -> Vec<MountedPool> {
+    mounts().unwrap_or_default().iter().filter_map(MountedPool::from_entry).collect()
+}
+
+/// The pool that is mounted at this directory; `None` if there is none.
+#[must_use]
+pub fn pool_mounted_at(directory: &Path) -> Option<MountedPool> {
+    if directory.as_os_str().is_empty() {
+        return None;
+    }
+    // The last component is not resolved: on a dead mount that would fail.
+    let directory = match (directory.parent(), directory.file_name()) {
+        (Some(parent), Some(name)) => {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            parent.canonicalize().ok()?.join(name)
+        }
+        _ => directory.canonicalize().ok()?,
+    };
+    topmost(&mounts().ok()?, &directory)
+}
+
+/// The pool at `directory`; `None` if there is none, or if another filesystem is mounted over it.
+fn topmost(mounts: &[MountEntry], directory: &Path) -> Option<MountedPool> {
+    mounts.iter().rev().find(|mount| mount.mountpoint == directory).and_then(MountedPool::from_entry)
+}
+
+/// The mountpoint of the pool that a directory is in; `None` if it is in none.
+#[must_use]
+pub fn mount_around(directory: &Path) -> Option<PathBuf> {
+    nearest_pool(&mounts().ok()?, &directory.canonicalize().ok()?)
+}
+
+/// The mountpoint of the filesystem that a directory is in, if that filesystem is a pool.
+fn nearest_pool(mounts: &[MountEntry], directory: &Path) -> Option<PathBuf> {
+    let around = mounts.iter().filter(|mount| directory.starts_with(&mount.mountpoint));
+    // Of several mounts on one directory the last hides the others.
+    let nearest = around.max_by_key(|mount| mount.mountpoint.as_os_str().len())?;
+    MountedPool::from_entry(nearest).map(|pool| pool.mountpoint)
+}
+
+impl MountedPool {
+    /// The pool of a mount; `None` for other filesystems. Any user can mount a FUSE filesystem with any
+    /// source, so the id is checked: it becomes part of a path.
+    fn from_entry(mount: &MountEntry) -> Option<MountedPool> {
+        let id = mount.source.to_str()?.strip_prefix(SOURCE_PREFIX)?;
+        if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+            return None;
+        }
+        let (device, owner) = (mount.device, mount.owner?);
+        Some(MountedPool { id: id.to_owned(), mountpoint: mount.mountpoint.clone(), device, owner })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(at: &str, source: &str) -> MountEntry {
+        MountEntry {
+            mountpoint: at.into(),
+            filesystem: "any".into(),
+            source: source.into(),
+            device: (0, 7),
+            owner: Some(3),
+        }
+    }
+
+    #[test]
+    fn a_mounted_pool_is_found_by_its_directory() {
+        let pool = [mount("/mnt/my pool", "warpfire:0a1b")];
+        let found = topmost(&pool, Path::new("/mnt/my pool")).expect("a pool");
+        assert_eq!((found.id.as_str(), found.device, found.owner), ("0a1b", (0, 7), 3));
+        assert_eq!(topmost(&pool, Path::new("/mnt")), None);
+    }
+
+    #[test]
+    fn a_directory_is_in_the_pool_that_is_mounted_nearest_around_it() {
+        let mounts = [
+            mount("/", "/dev/vda"),
+            mount("/mnt/my pool", "warpfire:0a1b"),
+            mount("/mnt/my pool/usb", "/dev/sdb"),
+        ];
+        let pool = Some(PathBuf::from("/mnt/my pool"));
+        assert_eq!(nearest_pool(&mounts, Path::new("/mnt/my pool")), pool);
+        assert_eq!(nearest_pool(&mounts, Path::new("/mnt/my pool/a/b")), pool);
+        for outside in ["/mnt/my pool 2", "/mnt/my pool/usb/x", "/mnt"] {
+            assert_eq!(nearest_pool(&mounts, Path::new(outside)), None, "{outside}");
+        }
+    }
+
+    #[test]
+    fn another_filesystem_is_no_pool() {
+        for source in ["/dev/loop0", "warpfire:", "warpfire:../../etc/0a1b"] {
+            assert_eq!(topmost(&[mount("/mnt", source)], Path::new("/mnt")), None, "{source}");
+        }
+        // A disk that is mounted over a pool hides it.
+        let mounts = [mount("/mnt", "warpfire:0a1b"), mount("/mnt", "/dev/loop0")];
+        assert_eq!(topmost(&mounts, Path::new("/mnt")), None);
+    }
+}
