@@ -384,6 +384,15 @@ impl Log {
         Ok(true)
     }
 
+    /// The sync of a checkpoint on a full pool: the commit log has no room for a group. The root holds the
+    /// edits, so they are not written as frames. The records stay pending for the next sync.
+    fn absorb_edits_into_root(&self) -> Result<(), LogError> {
+        self.write_all_out().map_err(|e| self.latch.on_write(e))?;
+        self.collect_unpinned();
+        let _edits_in_the_root = self.segment_table.lock().edits();
+        Ok(())
+    }
+
     /// Checks that a root with this client state and all edits that wait fits its zone.
     fn check_root_fits(&self, state: &SyncState, client: &[u8]) -> Result<(), LogError> {
         let bytes =
@@ -505,11 +514,12 @@ impl LogStore for Log {
 
     fn log(&self, record: &[u8]) -> Result<LogPos, LogError> {
         self.latch.check()?;
-        let (pos, waiting_bytes) = self.pending.lock().push(record);
-        self.changes.fetch_add(1, Ordering::Release);
-        if waiting_bytes > PENDING_MAX_BYTES {
+        // Before the push: a record whose call fails must not reach the log later.
+        if self.pending.lock().bytes() > PENDING_MAX_BYTES {
             self.sync()?;
         }
+        let pos = self.pending.lock().push(record);
+        self.changes.fetch_add(1, Ordering::Release);
         Ok(pos)
     }
 
@@ -529,9 +539,16 @@ impl LogStore for Log {
         self.latch.check()?;
         // Before anything is written: a root that does not fit leaves the log as it was.
         self.check_root_fits(&state, client)?;
-        let keep_from = keep_from.max(state.keep_from);
+        let mut keep_from = keep_from.max(state.keep_from);
         if !self.absorb_into_root(&mut state, keep_from)? {
-            self.write_group(&mut state)?;
+            match self.write_group(&mut state) {
+                Err(LogError::NoSpace) => {
+                    self.absorb_edits_into_root()?;
+                    // A record that is still pending is in no stripe, so the root keeps all that follow it.
+                    keep_from = keep_from.min(state.log_writer.written_pos());
+                }
+                written => written?,
+            }
         }
         assert!(
             keep_from <= state.log_writer.written_pos(),

@@ -66,12 +66,12 @@ impl PendingRecords {
         PendingRecords { records: RecordBuffer::starting_at(next), next }
     }
 
-    /// Queues a record. Returns its place, and the bytes of all pending records.
-    pub(crate) fn push(&mut self, record: &[u8]) -> (LogPos, usize) {
+    /// Queues a record. Returns its place.
+    pub(crate) fn push(&mut self, record: &[u8]) -> LogPos {
         let pos = self.next;
         self.next = LogPos(pos.0 + 1);
         self.records.push(record);
-        (pos, self.records.bytes())
+        pos
     }
 
     pub(crate) fn next(&self) -> LogPos {
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn records_put_back_stay_in_front() {
         let mut pending = PendingRecords::new(LogPos(5));
-        assert_eq!(pending.push(b"a"), (LogPos(5), 1));
+        assert_eq!(pending.push(b"a"), LogPos(5));
         pending.push(b"");
         let records = pending.take();
         pending.push(b"later");

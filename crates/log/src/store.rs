@@ -164,16 +164,19 @@ pub trait LogStore: Send + Sync + 'static {
     /// Payload bytes of a segment that can be read now, from its beginning on; 0 if there is no such segment.
     fn readable_bytes(&self, segment: SegmentId) -> u64;
 
-    /// Appends a record to the commit log. Records are recovered in this order.
+    /// Appends a record to the commit log. Records are recovered in this order. A call that fails appends
+    /// nothing.
     fn log(&self, record: &[u8]) -> Result<LogPos, LogError>;
 
     /// Makes everything appended and logged before this call durable, with one flush of each device that was
-    /// written.
+    /// written. `NoSpace` if the commit log has no room for the records: they wait for a sync after the next
+    /// `checkpoint`, and nothing else has changed.
     fn sync(&self) -> Result<(), LogError>;
 
     /// Makes `state` the start of the next recovery, durable on return, and drops the records before
-    /// `keep_from`. Implies `sync`. With `keep_from` at `position()` it needs no room in the commit log, so
-    /// it makes room when `sync` on a full pool returns `NoSpace`.
+    /// `keep_from`. Every append before the call is durable then. So are the records, unless the commit log
+    /// has no room for them: then they wait for the next sync. A checkpoint itself needs no room in the
+    /// commit log, so it makes room when `sync` on a full pool returns `NoSpace`.
     fn checkpoint(&self, state: &[u8], keep_from: LogPos) -> Result<(), LogError>;
 
     /// The place of the next record.

@@ -3,7 +3,7 @@
 mod rig;
 
 use rig::{Client, SHAPES, ZONE_BYTES, ZONES, assert_append_only, content, open, shape};
-use warpfire_log::{Admit, LogError, LogStore, Stream};
+use warpfire_log::{Admit, LogError, LogPos, LogStore, Stream};
 use warpfire_sim_env::SimRandom;
 use warpfire_units::SlicePtr;
 
@@ -262,4 +262,36 @@ fn held_bytes_stay_although_their_references_were_released_under_a_pin() {
     drop(young);
     log_and_sync();
     assert!(matches!(log.read(in_first[0], &mut bytes), Err(LogError::BadPointer(_))));
+}
+
+#[test]
+fn a_checkpoint_that_keeps_records_needs_no_room_in_the_commit_log() {
+    let shape = shape(1, 0, 1);
+    let world = shape.world(1);
+    let log = shape.create(&world).unwrap();
+    let record = content(2, 5000);
+    let mut synced = 0;
+    for _ in 0..40 {
+        synced = log.log(&record).unwrap().0;
+        log.sync().unwrap();
+    }
+    while log.append(Stream::Table, &content(1, 20 << 10)).is_ok() {}
+    let refused = loop {
+        let pos = log.log(&record).unwrap();
+        match log.sync() {
+            Ok(()) => synced = pos.0,
+            Err(e) => break e,
+        }
+    };
+    assert!(matches!(refused, LogError::NoSpace), "{refused}");
+    let keep_from = LogPos(synced - 1);
+    log.checkpoint(b"state", keep_from).unwrap();
+    // The checkpoint has freed segments of the commit log, so the record that waited gets in.
+    log.sync().unwrap();
+    drop(log);
+    let (log, recovered) = open(&world).unwrap();
+    assert_eq!(recovered.state, b"state");
+    let places: Vec<u64> = recovered.records.map(|r| r.unwrap().0.0).collect();
+    assert_eq!(places, [synced - 1, synced, synced + 1]);
+    assert_eq!(log.position(), LogPos(synced + 2));
 }

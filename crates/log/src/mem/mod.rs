@@ -86,6 +86,7 @@ struct MemState {
     tick: u64,
     synced: u64,
     syncs_until_failure: Option<u64>,
+    syncs_without_room: u64,
     latched: Option<Arc<str>>,
     counters: MemLogCounters,
 }
@@ -150,6 +151,7 @@ impl MemLog {
             tick: 0,
             synced: 0,
             syncs_until_failure: None,
+            syncs_without_room: 0,
             latched: None,
             counters: MemLogCounters::default(),
         })
@@ -169,6 +171,12 @@ impl MemLog {
     /// would.
     pub fn fail_sync_after(&self, more: u64) {
         self.state.lock().syncs_until_failure = Some(more);
+    }
+
+    /// Fails the next `count` calls of `sync` with `NoSpace`, as a commit log without room does. A checkpoint
+    /// needs no such room.
+    pub fn refuse_syncs(&self, count: u64) {
+        self.state.lock().syncs_without_room = count;
     }
 
     fn retire(&self, emptied: impl IntoIterator<Item = SegmentId>) {
@@ -232,7 +240,12 @@ impl LogStore for MemLog {
     }
 
     fn sync(&self) -> Result<(), LogError> {
-        self.state.lock().sync()
+        let mut state = self.state.lock();
+        if let Some(left) = state.syncs_without_room.checked_sub(1) {
+            state.syncs_without_room = left;
+            return Err(LogError::NoSpace);
+        }
+        state.sync()
     }
 
     fn checkpoint(&self, checkpoint: &[u8], keep_from: LogPos) -> Result<(), LogError> {

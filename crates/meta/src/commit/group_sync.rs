@@ -12,7 +12,7 @@
 use std::sync::atomic::Ordering;
 
 use parking_lot::{Condvar, Mutex};
-use warpfire_log::LogStore;
+use warpfire_log::{LogError, LogStore};
 use warpfire_units::Seq;
 
 use super::sync_point::CollectOutcome;
@@ -82,18 +82,14 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         // Read first: a slice that is written during the round may miss its flush.
         let written = self.slices_written.load(Ordering::Acquire);
         let upto = match self.collect_commits()? {
-            CollectOutcome::Logged(upto) => {
-                self.latch.note(self.log.sync())?;
-                upto
-            }
-            CollectOutcome::TooMuch(upto) => {
-                // Two rounds if a memtable is frozen already: tables are written in the order of seqs.
-                while self.durable.load(Ordering::Acquire) < upto.0 {
-                    self.freeze()?;
-                    self.flush_or_reclaim()?;
+            CollectOutcome::Logged(upto) => match self.log.sync() {
+                Err(LogError::NoSpace) => self.make_durable_as_tables(upto)?,
+                synced => {
+                    self.latch.note(synced)?;
+                    upto
                 }
-                upto
-            }
+            },
+            CollectOutcome::TooMuch(upto) => self.make_durable_as_tables(upto)?,
         };
         debug_assert!(upto <= self.newest(), "a sync covers commits that exist");
         self.durable.fetch_max(upto.0, Ordering::AcqRel);
@@ -103,6 +99,24 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             return self.shorten_log();
         }
         Ok(())
+    }
+
+    /// Makes the commits up to a seq durable in tables: they are too much for a record, or the commit log has
+    /// no room for one. `NoSpace` if there is no room for the tables either: then everything stays in memory,
+    /// and a later sync tries again.
+    fn make_durable_as_tables(&self, upto: Seq) -> Result<Seq, MetaError> {
+        // Two rounds if a memtable is frozen already: tables are written in the order of seqs.
+        while self.durable.load(Ordering::Acquire) < upto.0 {
+            self.freeze()?;
+            self.flush_or_reclaim()?;
+        }
+        // Slices that no commit names must be durable too. A checkpoint makes them so without room in the
+        // commit log.
+        match self.log.sync() {
+            Err(LogError::NoSpace) => self.checkpoint()?,
+            synced => self.latch.note(synced)?,
+        }
+        Ok(upto)
     }
 
     /// Writes memory as tables, so that a checkpoint can shorten the commit log. Its segments come out of

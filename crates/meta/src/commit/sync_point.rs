@@ -155,7 +155,11 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             (sync_point.active[n]..*end).for_each(|slot| record.push(shard.active.entry(slot)));
         }
         // A crash between here and the log's sync leaves the commits of this record out, all of them.
-        self.log_commits(&record.finish(), newest)?;
+        match self.log_commits(&record.finish(), newest) {
+            // The commit log has no room, and so many records wait for some that it takes no more.
+            Err(e) if e.is_no_space() => return Ok(CollectOutcome::TooMuch(newest)),
+            logged => logged?,
+        }
         // Only now: after a failed append the next sync collects the same slots again.
         debug_assert!(sync_point.active.iter().zip(&to).all(|(from, to)| from <= to), "marks only move on");
         sync_point.active.copy_from_slice(&to);

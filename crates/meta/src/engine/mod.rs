@@ -112,22 +112,26 @@ impl Latch {
         self.reason.get().map_or(Ok(()), |reason| Err(reason.clone()))
     }
 
-    fn set(&self, reason: MetaError) {
-        // The first reason stays: the later ones follow from it.
-        let _ = self.reason.set(reason);
+    /// `true` if this call has set the latch. The first reason stays: the later ones follow from it.
+    fn set(&self, reason: MetaError) -> bool {
+        self.reason.set(reason).is_ok()
     }
 
-    /// Passes a result on. A failure sets the latch.
+    /// Passes a result on. A failure sets the latch. `NoSpace` does so only where the caller has no other way
+    /// to make its change durable.
     pub(crate) fn note<T>(&self, result: Result<T, LogError>) -> Result<T, MetaError> {
         result.map_err(|e| {
-            if self.reason.get().is_none() {
+            let e = match e {
+                LogError::NoSpace => LogError::ReadOnly("the root of the pool has no room".into()),
+                other => other,
+            };
+            if self.set(MetaError::Log(e.clone())) {
                 tracing::error!(
                     name: "engine_latched",
                     error = %e,
                     "the metadata engine is read-only until the pool is reopened"
                 );
             }
-            self.set(MetaError::Log(e.clone()));
             MetaError::Log(e)
         })
     }
@@ -210,7 +214,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     }
 
     /// Makes a change of the tables durable, then visible. Calls `logged` once the change is in the log and
-    /// may become durable.
+    /// may become durable. If the commit log has no room, a checkpoint makes the change durable.
     pub(crate) fn install(
         &self,
         into: &InstallInto,
@@ -225,8 +229,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         assert!(edit.flushed >= manifest.state.flushed, "tables only gain commits");
         self.log.log(&edit.encode())?;
         logged();
-        // A failed sync leaves it open whether the edit is durable, so no table set would be right: latch.
-        self.latch.note(self.log.sync())?;
+        let synced = self.log.sync();
+        let is_log_full = matches!(synced, Err(LogError::NoSpace));
+        if !is_log_full {
+            // A failed sync leaves it open whether the edit is durable, so no table set would be right.
+            self.latch.note(synced)?;
+        }
         let old = self.table_set();
         manifest.state.apply(&edit)?;
         let table_set = Arc::new(manifest.state.table_set(&self.log, Some(&old))?);
@@ -235,6 +243,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         // Recovery no longer needs records with all their commits in tables.
         while manifest.records.front().is_some_and(|(_, last)| *last <= flushed) {
             manifest.records.pop_front();
+        }
+        if is_log_full {
+            // A checkpoint needs no room in the commit log. The edit's record is still queued there; the
+            // state that recovery starts from contains it already.
+            let written = self.write_checkpoint(&mut manifest);
+            self.latch.note(written)?;
         }
         // Durably removed: the last reader of the table releases its bytes.
         for (_, table) in old.tables() {
@@ -259,6 +273,10 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     pub(crate) fn checkpoint(&self) -> Result<(), MetaError> {
         let mut manifest = self.manifest.lock();
         self.latch.check()?;
+        Ok(self.write_checkpoint(&mut manifest)?)
+    }
+
+    fn write_checkpoint(&self, manifest: &mut LoggedManifest) -> Result<(), LogError> {
         // From the oldest record on that has a commit in no table; the log before it may be freed.
         let keep_from = manifest.records.front().map_or_else(|| self.log.position(), |(place, _)| *place);
         self.log.checkpoint(&manifest.state.encode(), keep_from)?;

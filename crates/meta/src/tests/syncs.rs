@@ -91,3 +91,27 @@ fn much_that_was_not_synced_becomes_a_table_and_not_a_record() {
     let engine = Engine::open(log, recovered, PlainSchema, small(Background::Manual)).unwrap();
     assert_eq!(get(&engine, &5999u64.to_be_bytes()), Some(vec![7; 1000]));
 }
+
+#[test]
+fn a_commit_log_without_room_delays_a_sync_and_does_not_latch() {
+    let engine = open(MemLog::new(), Background::Manual);
+    put(&engine, b"in a record", b"1").unwrap();
+    engine.sync(Seq::MAX).unwrap();
+    for refused in [1, 2, 1000] {
+        let seq = put(&engine, format!("{refused}").as_bytes(), b"2").unwrap();
+        engine.log().refuse_syncs(refused);
+        engine.sync(seq).unwrap();
+        let (log, recovered) = engine.log().crash();
+        let reopened = Engine::open(log, recovered, PlainSchema, small(Background::Manual)).unwrap();
+        assert_eq!(get(&reopened, format!("{refused}").as_bytes()), Some(b"2".to_vec()));
+        assert_eq!(get(&reopened, b"in a record"), Some(b"1".to_vec()));
+    }
+    put(&engine, b"later", b"3").unwrap();
+    engine.compact().unwrap();
+    engine.log().refuse_syncs(0);
+    engine.sync(Seq::MAX).unwrap();
+    let (log, recovered) = engine.log().crash();
+    let engine = Engine::open(log, recovered, PlainSchema, small(Background::Manual)).unwrap();
+    assert_eq!(get(&engine, b"later"), Some(b"3".to_vec()));
+    assert_eq!(get(&engine, b"1000"), Some(b"2".to_vec()));
+}
