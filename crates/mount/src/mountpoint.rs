@@ -147,8 +147,7 @@ mod tests {
     #[test]
     fn a_missing_mountpoint_and_a_file_are_distinguished() {
         if !Path::new("/dev/fuse").exists() {
-            eprintln!("skipped: no /dev/fuse here");
-            return;
+            return warpfire_test_needs::skip(warpfire_test_needs::Need::Fuse, "there is no /dev/fuse");
         }
         let dir = tempfile::tempdir().unwrap();
         assert!(matches!(prepare(&dir.path().join("nowhere")), Err(MountError::Missing(_))));

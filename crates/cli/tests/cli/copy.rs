@@ -4,6 +4,8 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
+use warpfire_test_needs::{Need, skip};
+
 use crate::fixture::{Fixture, bytes, tree};
 
 /// A tree with everything that a copy has to keep.
@@ -102,8 +104,7 @@ fn an_archive_keeps_attributes_and_access_control_lists() {
     };
     // Some filesystems for temporary files have no extended attributes.
     if set("tree/block", "user.colour", b"green") == Err(rustix::io::Errno::OPNOTSUPP) {
-        eprintln!("skipped: the directory for temporary files has no extended attributes");
-        return;
+        return skip(Need::Attributes, "the directory for temporary files has no extended attributes");
     }
     set("tree/bin", "user.directory", b"").expect("set");
     set("tree/large", "user.long", &bytes(9, 3000)).expect("set");

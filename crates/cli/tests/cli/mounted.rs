@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use warpfire_test_needs::{Need, skip};
 
 use crate::fixture::{Fixture, bytes};
 
@@ -13,7 +14,7 @@ use crate::fixture::{Fixture, bytes};
 pub fn can_mount() -> bool {
     let there = OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
     if !there {
-        eprintln!("skipped: /dev/fuse cannot be opened here");
+        skip(Need::Fuse, "/dev/fuse cannot be opened");
     }
     there
 }

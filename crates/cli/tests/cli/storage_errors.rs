@@ -4,7 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use warpfire_test_needs::{Need, skip};
+
 use crate::fixture::{Fixture, bytes};
+use crate::mounted::can_mount;
 
 /// A small filesystem for images; unmounted when dropped.
 struct ImageFilesystem(PathBuf);
@@ -16,7 +19,11 @@ impl ImageFilesystem {
         fs::create_dir(&directory).expect("a new directory");
         let mounted =
             Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(&directory).output();
-        mounted.is_ok_and(|output| output.status.success()).then_some(ImageFilesystem(directory))
+        if !mounted.is_ok_and(|output| output.status.success()) {
+            skip(Need::Root, "tmpfs cannot be mounted");
+            return None;
+        }
+        Some(ImageFilesystem(directory))
     }
 
     fn make_read_only(&self) {
@@ -40,7 +47,9 @@ struct ForegroundMount {
 impl ForegroundMount {
     /// `None` where mounting is not possible.
     fn new(fixture: &Fixture, pool: &str) -> Option<ForegroundMount> {
-        fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").ok()?;
+        if !can_mount() {
+            return None;
+        }
         let directory = fixture.path("mnt");
         fs::create_dir_all(&directory).expect("a directory");
         let mut command = fixture.command(["mount", "--foreground", pool, "mnt"]);

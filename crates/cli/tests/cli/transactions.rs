@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
+use warpfire_test_needs::{Need, skip};
 
 use crate::fixture::{CommandResult, Fixture};
 use crate::mounted::{MountedFixture, can_mount};
@@ -34,7 +35,7 @@ fn pool() -> Option<MountedFixture> {
     }
     let unshare = Command::new("unshare").args(["-rm", "true"]).status();
     if !unshare.is_ok_and(|ended| ended.success()) {
-        eprintln!("skipped: no mount namespaces here");
+        skip(Need::Namespaces, "unshare failed");
         return None;
     }
     Some(MountedFixture::new())
@@ -275,7 +276,7 @@ fn an_aborted_transaction_is_gone() {
 /// message, unless root runs the tests.
 fn reachable(fixture: &Fixture, owner: u32) -> Option<()> {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root");
+        skip(Need::Root, "only root can run a command as another user");
         return None;
     }
     fs::copy(env!("CARGO_BIN_EXE_warpfire"), fixture.path("warpfire")).expect("copied");
@@ -310,8 +311,7 @@ fn an_ordinary_user_does_it_on_a_mount_of_root_and_on_his_own() {
         };
         if !fixture.shell(mounter, mount).success() {
             assert!(own, "root can mount");
-            eprintln!("skipped: ordinary users cannot mount here");
-            return;
+            return skip(Need::UserMounts, "warpfire mount failed as an ordinary user");
         }
         let done = fixture
             .shell(NOBODY, "./warpfire tx run --in mnt -- sh -c 'echo $(id -u) > mnt/file && mkdir mnt/d'");

@@ -8,6 +8,7 @@ use std::thread;
 
 use rustix::io::Errno;
 use warpfire_mount::{MountedSlice, TransactionClient, TransactionState};
+use warpfire_test_needs::{Need, skip};
 
 use crate::fixture::MountFixture;
 use crate::views::{begun, commit, is, wait_until};
@@ -103,7 +104,7 @@ fn a_file_open_in_another_mount_namespace_gets_errors_after_the_commit() {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    let Ok(mut other) = started else { return eprintln!("skipped: there is no unshare") };
+    let Ok(mut other) = started else { return skip(Need::Namespaces, "there is no unshare") };
     let ready = || directory.path().join("ready").exists();
     let mut ended = None;
     wait_until("the script has the file open, or has no namespace", || {
@@ -112,7 +113,7 @@ fn a_file_open_in_another_mount_namespace_gets_errors_after_the_commit() {
     });
     if !ready() {
         control.abort(id).unwrap();
-        return eprintln!("skipped: no mount namespaces here");
+        return skip(Need::Namespaces, "unshare failed");
     }
     assert_eq!(commit(&control, id).state, TransactionState::Committed);
     fs::write(directory.path().join("go"), b"").unwrap();

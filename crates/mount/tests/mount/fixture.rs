@@ -15,6 +15,7 @@ use warpfire_log::Log;
 use warpfire_meta::{Engine, EngineOptions};
 use warpfire_mount::{MountError, MountOptions, Session, mount};
 use warpfire_pool::{CreateOptions, Pool};
+use warpfire_test_needs::{Need, skip};
 
 /// How often an unmount is tried again while the mount is in use: for about ten seconds.
 const UNMOUNT_TRIES_MAX: u32 = 5000;
@@ -37,7 +38,7 @@ impl MountFixture {
     /// Mounted for all users. Needs root: only root can run a command as another user.
     pub fn shared() -> Option<MountFixture> {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: needs root");
+            skip(Need::Root, "only root can run a command as another user");
             return None;
         }
         MountFixture::mounted(&MountOptions { allow_other: true, ..MountOptions::default() })
@@ -46,6 +47,11 @@ impl MountFixture {
     /// Mounted with these options.
     pub fn mounted(options: &MountOptions) -> Option<MountFixture> {
         let (directory, views) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        // Temporary directories are closed to other users. What others may not see here, the mount has to
+        // keep from them.
+        for open_to_all in [&directory, &views] {
+            std::fs::set_permissions(open_to_all, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
         let options = MountOptions {
             unmount_on_signals: false,
             fsname: "test".to_owned(),
@@ -53,14 +59,8 @@ impl MountFixture {
             ..options.clone()
         };
         let (fs, pool) = filesystem_and_pool();
-        match mount(fs, directory.path(), &options) {
-            Ok(session) => Some(MountFixture { session: Some(session), directory, views, pool }),
-            Err(e @ (MountError::NoFuse | MountError::NotPermitted { .. })) => {
-                eprintln!("skipped: {e}");
-                None
-            }
-            Err(e) => panic!("{e}"),
-        }
+        let session = mounted(fs, directory.path(), &options)?;
+        Some(MountFixture { session: Some(session), directory, views, pool })
     }
 
     /// The mountpoint.
@@ -81,6 +81,11 @@ impl MountFixture {
     /// Payload bytes, of data and metadata alike, that have been written to the pool.
     pub fn written_bytes(&self) -> u64 {
         self.pool.counters().payload_bytes
+    }
+
+    /// Flushes of the device.
+    pub fn flushes(&self) -> u64 {
+        self.pool.counters().total.flushes
     }
 
     /// A path in the mount.
@@ -161,9 +166,25 @@ pub fn c_program(name: &str, directory: &Path) -> Option<PathBuf> {
             Some(made)
         }
         Err(e) => {
-            eprintln!("skipped: there is no C compiler: {e}");
+            skip(Need::CCompiler, e);
             None
         }
+    }
+}
+
+/// A mounted filesystem; `None`, and the test counts as skipped, where mounting is not possible.
+pub fn mounted(
+    fs: Arc<Fs<Engine<Log, FsSchema>>>,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> Option<Session> {
+    match mount(fs, mountpoint, options) {
+        Ok(session) => Some(session),
+        Err(e @ (MountError::NoFuse | MountError::NotPermitted { .. })) => {
+            skip(Need::Fuse, e);
+            None
+        }
+        Err(e) => panic!("{e}"),
     }
 }
 

@@ -8,6 +8,7 @@ use std::thread;
 
 use rustix::process::{Pid, Signal};
 use warpfire_mount::{MountError, MountOptions, TransactionClient, mount};
+use warpfire_test_needs::{Need, skip};
 
 use crate::fixture;
 
@@ -35,7 +36,7 @@ impl ServerProcess {
             return Some(ServerProcess { child });
         }
         child.wait().unwrap();
-        eprintln!("skipped: no mount here");
+        skip(Need::Fuse, "the server of the test does not mount");
         None
     }
 
@@ -126,9 +127,7 @@ fn a_dead_mount_that_still_shows_attributes_is_replaced_too() {
 #[test]
 fn a_live_mount_is_not_mounted_over() {
     let dir = tempfile::tempdir().unwrap();
-    let Ok(mut first) = mount(fixture::filesystem(), dir.path(), &quiet()) else {
-        return eprintln!("skipped");
-    };
+    let Some(mut first) = fixture::mounted(fixture::filesystem(), dir.path(), &quiet()) else { return };
     let second = mount(fixture::filesystem(), dir.path(), &quiet());
     assert!(matches!(second, Err(MountError::AlreadyMounted(_))));
     first.unmount().unwrap();
@@ -137,9 +136,7 @@ fn a_live_mount_is_not_mounted_over() {
 #[test]
 fn a_mount_in_use_says_so_and_unmounts_later() {
     let dir = tempfile::tempdir().unwrap();
-    let Ok(mut session) = mount(fixture::filesystem(), dir.path(), &quiet()) else {
-        return eprintln!("skipped");
-    };
+    let Some(mut session) = fixture::mounted(fixture::filesystem(), dir.path(), &quiet()) else { return };
     let open = File::create(dir.path().join("file")).unwrap();
     assert!(matches!(session.unmount(), Err(MountError::InUse(_))));
     drop(open);
@@ -150,9 +147,7 @@ fn a_mount_in_use_says_so_and_unmounts_later() {
 #[test]
 fn wait_returns_when_someone_else_unmounts() {
     let dir = tempfile::tempdir().unwrap();
-    let Ok(session) = mount(fixture::filesystem(), dir.path(), &quiet()) else {
-        return eprintln!("skipped");
-    };
+    let Some(session) = fixture::mounted(fixture::filesystem(), dir.path(), &quiet()) else { return };
     let path: PathBuf = session.mountpoint().to_owned();
     let waiting = thread::spawn(move || session.wait());
     rustix::mount::unmount(&path, rustix::mount::UnmountFlags::empty()).unwrap();
@@ -162,9 +157,7 @@ fn wait_returns_when_someone_else_unmounts() {
 #[test]
 fn dropping_a_session_unmounts() {
     let dir = tempfile::tempdir().unwrap();
-    let Ok(session) = mount(fixture::filesystem(), dir.path(), &quiet()) else {
-        return eprintln!("skipped");
-    };
+    let Some(session) = fixture::mounted(fixture::filesystem(), dir.path(), &quiet()) else { return };
     drop(session);
     assert!(!is_mounted(dir.path()));
 }
@@ -173,9 +166,7 @@ fn dropping_a_session_unmounts() {
 fn a_read_only_mount_refuses_changes() {
     let dir = tempfile::tempdir().unwrap();
     let options = MountOptions { read_only: true, ..quiet() };
-    let Ok(mut session) = mount(fixture::filesystem(), dir.path(), &options) else {
-        return eprintln!("skipped");
-    };
+    let Some(mut session) = fixture::mounted(fixture::filesystem(), dir.path(), &options) else { return };
     let refused = fs::write(dir.path().join("file"), b"x").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
     session.unmount().unwrap();
@@ -185,7 +176,7 @@ fn a_read_only_mount_refuses_changes() {
 fn a_path_that_cannot_be_mounted_on_is_named() {
     let dir = tempfile::tempdir().unwrap();
     if !Path::new("/dev/fuse").exists() {
-        return eprintln!("skipped: no /dev/fuse");
+        return skip(Need::Fuse, "there is no /dev/fuse");
     }
     let missing = mount(fixture::filesystem(), &dir.path().join("nowhere"), &quiet());
     assert!(matches!(missing, Err(MountError::Missing(_))));

@@ -330,6 +330,8 @@ fn a_view_belongs_to_the_user_who_began_it() {
     fs::set_permissions(fixture.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let (control, id, view) = begun(&fixture);
     fs::write(view.join("file"), b"x").unwrap();
+    fs::write(fixture.at("plain"), b"x").unwrap();
+    assert!(fixture.can_read(&fixture.at("plain"), 1000), "the main mount is open to all");
     assert!(!fixture.can_read(&view.join("file"), 1000));
     control.abort(id).unwrap();
 }
