@@ -195,7 +195,7 @@ struct warpfire_tx_args {
     uint32_t uid;     /* out: the user that began it */
     uint32_t pid;     /* out: the process that it is bound to, 0 if none */
     uint32_t idle;    /* out: seconds since the last request to its view */
-    char call[32];    /* out, after a conflict: the call that would have another answer now */
+    char call[32];    /* out, after a conflict: the call that would now answer differently */
     char path[4096];  /* out: the path of the view; after a conflict, the path of the call */
 };
 

@@ -154,7 +154,7 @@ impl From<FsError> for Error {
             | FsError::FileTooLarge
             | FsError::Range(_)
             | FsError::ValueTooLarge => (ErrorKind::InvalidInput, None),
-            FsError::NoSpace => (ErrorKind::NoSpace, Some("remove something, or add a device")),
+            FsError::NoSpace => (ErrorKind::NoSpace, Some("remove files, or copy them to a larger pool")),
             FsError::ReadOnly(_) => (ErrorKind::ReadOnly, Some(REOPEN)),
             FsError::Damaged { .. } => (ErrorKind::Damaged, Some(DAMAGED)),
             FsError::ForeignSlice => (
@@ -178,8 +178,10 @@ impl From<FsError> for Error {
 const IN_PARTS: &str = "commit it and continue in another; about two million files fit in one";
 const REOPEN: &str =
     "close the pool, check its devices and open it again; everything that was synced is safe";
-const LEAVE_OUT: &str = "find it, or leave it out: a pool opens without as many devices as it has parity";
-const WRITABLE: &str = "a pool is opened for writing: use a place and a user that may write to its devices";
+const LEAVE_OUT: &str = "check the path; if the device is lost and parity covers it, leave it out";
+const NO_MEMBER: &str = "it belongs to no pool; check the path, or leave it out if parity covers it";
+const WRITABLE: &str =
+    "a pool is opened for writing, even to read it; make its devices writable for this user";
 const DAMAGED: &str = "bring back missing devices, or restore the file from elsewhere";
 
 impl From<LogError> for Error {
@@ -210,7 +212,7 @@ impl From<OpenError> for Error {
         match &error {
             OpenError::InUse { .. } => {
                 Error::new(ErrorKind::InUse, Errno::BUSY.raw_os_error(), error.to_string())
-                    .with_hint("a pool is used by one process at a time: use its mount, or unmount it first")
+                    .with_hint("one process at a time can open a pool: use its mount, or unmount it first")
             }
             OpenError::System { path, source } => {
                 let found = Error::of_path(path, source);
@@ -222,9 +224,9 @@ impl From<OpenError> for Error {
                     _ => found,
                 }
             }
-            OpenError::TooSmall { .. } => Error::invalid(error.to_string()).with_hint(LEAVE_OUT),
+            OpenError::TooSmall { .. } => Error::invalid(error.to_string()).with_hint(NO_MEMBER),
             OpenError::NotADevice { .. } => {
-                Error::invalid(error.to_string()).with_hint("name image files and block devices")
+                Error::invalid(error.to_string()).with_hint("name an image file or a block device")
             }
             OpenError::Zones { .. } => Error::invalid(error.to_string()),
         }
@@ -267,13 +269,14 @@ impl From<DeviceSetError> for Error {
             DeviceSetError::Duplicate { .. } => {
                 not_a_pool().with_hint("name each device once, and no copy of it")
             }
-            DeviceSetError::Missing { .. } => not_a_pool()
-                .with_hint("name the missing devices too; 'warpfire inspect label' shows the number of each"),
+            DeviceSetError::Missing { .. } => not_a_pool().with_hint(
+                "name the missing devices too; 'warpfire inspect label' shows the devices of a pool",
+            ),
             DeviceSetError::Shrunk { .. } => {
                 not_a_pool().with_hint("restore the size of the device, or leave it out")
             }
             DeviceSetError::Diverged { .. } => {
-                not_a_pool().with_hint("open the pool with one part of its devices only")
+                not_a_pool().with_hint("open the pool with the devices of one part only")
             }
             DeviceSetError::NoRoot(_) => {
                 Error::new(ErrorKind::Damaged, Errno::IO.raw_os_error(), message).with_hint(DAMAGED)

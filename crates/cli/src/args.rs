@@ -9,28 +9,33 @@ use crate::commands::{
 
 const EXAMPLES: &str = "\
 Names of files inside a pool:
-  POOL:/path       POOL is a list of devices or image files separated by commas, or a directory of *.img files
-  :/path           a file of the pool that the environment variable WARPFIRE_POOL names
+  POOL:/path  a path in the pool POOL: its devices or image files separated by
+              commas, or the directory that holds its *.img files
+  :/path      a path in the pool that the variable WARPFIRE_POOL names
 
 Examples:
-  warpfire mkfs --size 1G a.img                              make a pool in one image file
-  warpfire mkfs --size 1G --data 4 --parity 2 p/{0..5}.img   make one in six; any two may be lost
-  warpfire cp -r ~/photos p:/                                copy a directory into the pool
-  warpfire mount p /mnt                                      use the pool like any other filesystem
-  warpfire status p                                          show devices, redundancy and space
-  warpfire fsck p                                            check everything
+  warpfire mkfs --size 1G a.img     make a pool in one image file
+  warpfire mkfs --size 1G --data 4 --parity 2 p/{0..5}.img
+                                    make one in six; any two may be lost
+  warpfire cp -r ~/photos p:/       copy a directory into the pool
+  warpfire mount p /mnt             use the pool like any other filesystem
+  warpfire status p                 show devices, redundancy and space
+  warpfire fsck p                   check everything
 
 Exit codes:
   0   success
   1   the command failed
   2   the command line is wrong
-  3   the pool could not be opened: a device is missing, foreign, damaged or in use
-  75  a transaction conflicts: data that it read has changed; run it again
-'warpfire fsck' and 'warpfire scrub' use the codes of fsck(8), 'warpfire tx run' those of its program.";
+  3   the pool could not be opened: a device is missing, damaged, in use, or
+      belongs to another pool
+  75  a conflict: others have changed data that the transaction read; nothing
+      was committed, run it again
+'warpfire fsck' and 'warpfire scrub' use the codes of fsck(8). 'warpfire tx run' ends with the code of its \
+program.";
 
 /// A transactional filesystem for flash.
 #[derive(Parser, Debug)]
-#[command(name = "warpfire", version, about, after_help = EXAMPLES, max_term_width = 110)]
+#[command(name = "warpfire", version, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Cli {
     /// Print the result as JSON.
     #[arg(long, global = true)]
@@ -64,11 +69,11 @@ pub enum Command {
     Stat(stat::Args),
     /// Make directories.
     Mkdir(mkdir::Args),
-    /// Check a pool with independent code; write nothing.
+    /// Check everything in a pool; write nothing.
     Fsck(fsck::Args),
     /// Read everything and repair damage from parity.
     Scrub(scrub::Args),
-    /// Rearrange files by moving pointers: join, cut, paste, shuffle.
+    /// Join, cut, paste and shuffle files by moving pointers.
     Slice(slice::Args),
     /// Change a mounted pool in transactions: all changes or none.
     Tx(tx::Args),

@@ -48,8 +48,8 @@ impl PoolName {
     pub fn devices(&self) -> Result<Vec<PathBuf>, Failure> {
         let name = if self.0.is_empty() {
             std::env::var_os(POOL_VARIABLE).filter(|name| !name.is_empty()).ok_or_else(|| {
-                Failure::usage("no pool is named before ':/'")
-                    .hint(format_args!("name its devices there, or set {POOL_VARIABLE}"))
+                Failure::usage("no pool is named")
+                    .hint(format_args!("name its devices, or set {POOL_VARIABLE}"))
             })?
         } else {
             self.0.clone()

@@ -67,7 +67,7 @@ pub enum FsError {
     #[error("no such offset")]
     NoSuchOffset,
     /// The slice belongs to another pool, or to an earlier open of this one.
-    #[error("the slice is of another pool")]
+    #[error("the slice belongs to another pool")]
     ForeignSlice,
     /// The slice's lease has ended, and its bytes may be gone. Yank it again.
     #[error("the slice's lease has ended")]
@@ -93,7 +93,7 @@ pub enum FsError {
     Unknown(Arc<str>),
     /// A transaction could not be committed, because this call of it would now have another answer. Nothing
     /// has changed; begin again.
-    #[error("conflict: another change came between: '{call}' of {path} would answer otherwise now")]
+    #[error("conflict: after another commit, '{call}' of {path} would answer differently")]
     Conflict {
         /// The name of the call.
         call: &'static str,
@@ -104,7 +104,7 @@ pub enum FsError {
     #[error("the transaction has ended")]
     Ended,
     /// The transaction was begun for reading only.
-    #[error("the transaction only reads")]
+    #[error("the transaction is read-only")]
     ReadOnlyTransaction,
     /// The changes of the transaction exceed the memory that a transaction may take. This call has changed
     /// nothing; the changes before it can be committed.

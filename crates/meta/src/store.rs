@@ -34,7 +34,7 @@ pub enum MetaError {
     #[error("the transaction has ended")]
     Ended,
     /// The call changes something, and the transaction is read-only.
-    #[error("the transaction only reads")]
+    #[error("the transaction is read-only")]
     ReadOnlyTransaction,
     /// The changes of the transaction exceed their bound in memory. The changes before this call can be
     /// committed.

@@ -122,7 +122,7 @@ pub enum DeviceSetError {
     },
     /// Two parts of the pool were each written without the other. Their states cannot be joined; the caller
     /// must open the pool with one part only.
-    #[error("{first} and {second} were written apart from each other at root {sequence}")]
+    #[error("{first} and {second} were written separately: their roots {sequence} differ")]
     Diverged {
         /// Name of a device of one part.
         first: String,

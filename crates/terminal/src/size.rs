@@ -80,7 +80,8 @@ pub fn grouped(count: u64) -> String {
 pub fn duration(nanos: u64) -> String {
     let seconds = nanos as f64 / 1e9;
     match nanos {
-        0..1_000_000 => format!("{:.3} µs", nanos as f64 / 1e3),
+        0 => "0 s".to_owned(),
+        1..1_000_000 => format!("{:.3} µs", nanos as f64 / 1e3),
         1_000_000..1_000_000_000 => format!("{:.1} ms", nanos as f64 / 1e6),
         1_000_000_000..120_000_000_000 => format!("{seconds:.2} s"),
         _ => format!("{} min {} s", nanos / 60_000_000_000, nanos / 1_000_000_000 % 60),

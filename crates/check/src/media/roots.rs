@@ -291,7 +291,7 @@ fn report_missing(
     for ((index, entry), device) in (0u16..).zip(table).zip(by_index) {
         if device.is_none() {
             let place_devices = DeviceIndex(index);
-            let message = format_args!("is missing (uuid {})", entry.uuid);
+            let message = format_args!("missing (uuid {})", entry.uuid);
             if missing <= usize::from(newest.parity) {
                 findings.repairable(FindingCode::DeviceMissing, place_devices, message);
             } else {

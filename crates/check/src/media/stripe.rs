@@ -327,10 +327,10 @@ fn check_losses(
         debug_assert!(totals.blocks_lost > 0, "a lost row or header is a lost block");
         let present = d.columns.iter().filter(|(device, _)| media.is_present(*device)).count();
         let message = format_args!(
-            "beyond parity: {headers_bad} of {} headers bad, {blocks_lost} blocks bad in {rows_lost} of {} rows \
-             that {parity} parity columns cannot reconstruct ({present} of {} devices present)",
-            columns.len(),
+            "beyond parity: {rows_lost} of {} rows cannot be reconstructed ({blocks_lost} bad blocks, \
+             {headers_bad} of {} bad headers, {present} of {} devices present)",
             place.rows,
+            columns.len(),
             columns.len()
         );
         findings.error(FindingCode::RowsLost, at_stripe(d, place), message);

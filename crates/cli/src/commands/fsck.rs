@@ -13,23 +13,23 @@ use crate::location::PoolName;
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire fsck pool                 check every stripe, table, name and count
-  warpfire fsck --no-data a.img      check all except the contents of files
+  warpfire fsck pool             check every stripe, table, name and count
+  warpfire fsck --no-data a.img  check all except the contents of files
   warpfire fsck --memory 1G --json /dev/nvme0n1,/dev/nvme1n1
 
-The pool must not be mounted. A check is not needed after a crash.
+The pool must not be mounted. No crash makes a check necessary.
 
 Exit codes, as fsck(8):
   0  the pool is clean
-  4  there is damage: within parity (repairable) or beyond it (errors)
+  4  damage was found: repairable from parity, or beyond parity (errors)
   8  the pool could not be checked";
 
 /// Arguments of `warpfire fsck`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Devices or image files separated by commas, or a directory of *.img files.
-    #[arg(value_name = "POOL", default_value = "")]
+    /// Devices or image files separated by commas, or a directory of *.img files [default: $WARPFIRE_POOL].
+    #[arg(value_name = "POOL", default_value = "", hide_default_value = true)]
     pool: OsString,
 
     /// Do not read the contents of files, only the metadata that refers to them.

@@ -13,7 +13,7 @@ const EXAMPLES: &str = "\
 Examples:
   warpfire inspect label pool            the roots on the devices
   warpfire inspect segments pool         all live segments
-  warpfire inspect stripe pool 17 0      the first stripe of segment 17, on each column
+  warpfire inspect stripe pool 17 0      the first stripe of segment 17
   warpfire inspect tables pool           the tables of the metadata engine
   warpfire inspect inode pool:/photos    all records of one file
 

@@ -12,10 +12,11 @@ use warpfire_terminal::{Failure, Size, note, print, print_json};
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire mkfs a.img                                       one image file without redundancy
-  warpfire mkfs --size 1G --data 4 --parity 2 p/{0..5}.img  six image files; any two may be lost
-  warpfire mkfs --prefill --size 64G fast.img               one image file with all its space allocated
-  warpfire mkfs --yes /dev/nvme0n1 /dev/nvme1n1             two drives with the same contents";
+  warpfire mkfs a.img                            one file, no redundancy
+  warpfire mkfs --size 1G --data 4 --parity 2 p/{0..5}.img
+                                                 six files; any two may be lost
+  warpfire mkfs --prefill --size 64G fast.img    one file, all space allocated
+  warpfire mkfs --yes /dev/nvme0n1 /dev/nvme1n1  two drives, mirrored";
 
 /// Most data devices of a stripe by default. With more devices, each stripe uses some of them.
 const DATA_DEFAULT_MAX: usize = 16;
@@ -31,22 +32,22 @@ pub struct Args {
     #[arg(required = true, value_name = "DEVICE")]
     devices: Vec<PathBuf>,
 
-    /// Data devices of a stripe [default: the devices without parity, at most 16].
+    /// Data devices in each stripe [default: all devices but the parity devices, at most 16].
     #[arg(long, value_name = "K")]
     data: Option<u16>,
 
-    /// Parity devices of a stripe: as many devices may be lost [default: 0 for 1 device, 1 for 2 to 4, 2 for
-    /// more].
+    /// Parity devices in each stripe: the pool survives the loss of this many devices [default: 0 for 1
+    /// device, 1 for 2 to 4, 2 for more].
     #[arg(long, value_name = "M")]
     parity: Option<u8>,
 
-    /// Size of new image files, such as 512M or 1.5G, at least 16 zones [default: 8G, at most half of the
-    /// free space].
+    /// Size of each new image file, such as 512M or 1.5G, at least 16 zones [default: 8G; all together at
+    /// most half of the free space].
     #[arg(long)]
     size: Option<Size>,
 
-    /// Allocate all space of new image files by writing them once. mkfs takes longer; later writes are faster
-    /// and cannot fail because the filesystem below is full.
+    /// Write new image files once, which allocates all their space. mkfs takes longer; later writes are
+    /// faster, and do not fail when the filesystem that holds the files is full.
     #[arg(long)]
     prefill: bool,
 
@@ -58,7 +59,7 @@ pub struct Args {
     #[arg(long)]
     force: bool,
 
-    /// Do not ask for confirmation before writing to a block device or over data.
+    /// Do not ask for confirmation before overwriting data or a block device.
     #[arg(long, short)]
     yes: bool,
 }
@@ -246,7 +247,7 @@ impl PoolPlan {
     fn in_words(&self) -> String {
         let count = self.devices.len();
         let mut text = format!(
-            "pool of {count} {}: each stripe is {} data and {} parity; {}\n",
+            "pool of {count} {}: each stripe has {} data and {} parity; {}\n",
             if count == 1 { "device" } else { "devices" },
             self.data,
             self.parity,

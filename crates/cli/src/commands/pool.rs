@@ -28,7 +28,7 @@ fn warn_if_degraded(pool: &Warpfire) {
         stats.devices.iter().filter(|device| !device.is_present()).map(ToString::to_string).collect();
     if !lost.is_empty() {
         note(format_args!(
-            "the pool is degraded: {} of its {} devices are not available ({}); all data can still be read",
+            "the pool is degraded: {} of {} devices missing or failed ({}); all data can still be read",
             lost.len(),
             stats.devices.len(),
             lost.join(", ")

@@ -14,17 +14,19 @@ use crate::location::PoolName;
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire scrub pool                scrub the pool on the image files in a directory
+  warpfire scrub pool                a pool of the *.img files in a directory
   warpfire scrub /dev/nvme0n1,/dev/nvme1n1
   warpfire scrub --json a.img,b.img
 
-A scrub reads all data, metadata and parity. It rebuilds every block with a wrong checksum and writes it elsewhere.
-Scrub regularly, to find damage while there is parity left to repair it. The pool must not be mounted.
+A scrub reads all data, metadata and parity. It rebuilds every block with a wrong checksum and writes it \
+elsewhere. Scrub regularly, to find damage while there is parity left to repair it. The pool must not be \
+mounted.
 
 Exit codes, as fsck(8):
   0  nothing is damaged
   1  damage was found, and all of it is repaired
-  4  damage is left: it exceeds parity, there is no space for repairs, or a device is missing
+  4  damage is left: it exceeds parity, there is no space for repairs, or a
+     device is missing
   8  the pool could not be scrubbed";
 
 /// Arguments of `warpfire scrub`.
@@ -32,7 +34,7 @@ Exit codes, as fsck(8):
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Devices or image files separated by commas, or a directory of *.img files [default: $WARPFIRE_POOL].
-    #[arg(value_name = "POOL", default_value = "")]
+    #[arg(value_name = "POOL", default_value = "", hide_default_value = true)]
     pool: OsString,
 }
 

@@ -42,7 +42,7 @@ pub fn unmount(directory: &Path) -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
         rustix::mount::unmount(directory, UnmountFlags::empty()).map_err(|error| {
             Failure::local(directory, &error.into())
-                .hint("close the files that are open in it, then try again")
+                .hint("close the files that are open there and leave its directories, then try again")
         })?;
     } else {
         let output = Command::new("fusermount3").arg("-u").arg(directory).output().map_err(|error| {
@@ -50,7 +50,8 @@ pub fn unmount(directory: &Path) -> Result<(), Failure> {
         })?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
-            return Err(Failure::new(said.trim()).hint("close the files that are open in it, then try again"));
+            return Err(Failure::new(said.trim())
+                .hint("close the files that are open there, and unmount as the user that mounted the pool"));
         }
     }
     let Some(server) = server else { return Ok(()) };

@@ -31,7 +31,7 @@ fn status_shows_a_missing_device() {
     let fixture = Fixture::pool(3, 2, 1, 32);
     std::fs::remove_file(fixture.path("pool/1.img")).expect("a device goes");
     let said = fixture.run(["status", "pool"]).succeeded();
-    assert!(said.contains("DEGRADED: 1 away, 0 more may be lost"), "{said}");
+    assert!(said.contains("DEGRADED: 1 missing or failed, 0 more may be lost"), "{said}");
     assert!(said.contains("missing"), "{said}");
 }
 

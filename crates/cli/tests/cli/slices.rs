@@ -78,7 +78,7 @@ fn an_impossible_slice_call_is_refused_and_changes_nothing() {
     fixture.local("a", b"ten bytes.");
     fixture.run(["cp", "a", "pool:/"]).succeeded();
     let said = fixture.run(["slice", "concat", "a", "pool:/b"]).failed(2);
-    assert!(said.contains("not all in one place"), "{said}");
+    assert!(said.contains("not all in one pool"), "{said}");
     let said = fixture.run(["slice", "cut", "--len", "3", "pool:/a", "pool:/a"]).failed(2);
     assert!(said.contains("another file"), "{said}");
     let said = fixture.run(["slice", "paste", "--insert", "11", "pool:/a", "pool:/a"]).failed(1);

@@ -120,7 +120,9 @@ fn choose_zone_bytes(devices: &[Arc<dyn Device>], o: &CreateOptions) -> Result<u
             Ok(default_zone_bytes(smallest.unwrap_or(0)))
         }
         ([], Some(wanted)) if wanted.is_power_of_two() => Ok(wanted),
-        ([], Some(wanted)) => Err(impossible(format!("a zone of {wanted} bytes is not a power of two"))),
+        ([], Some(wanted)) => {
+            Err(impossible(format!("the zone size, {wanted} bytes, is not a power of two")))
+        }
         ([zone], None) => Ok(*zone),
         ([zone], Some(wanted)) if wanted == *zone => Ok(*zone),
         ([zone], Some(wanted)) => {

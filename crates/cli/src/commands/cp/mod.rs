@@ -24,11 +24,11 @@ const EXAMPLES: &str = "\
 Examples:
   warpfire cp -r ~/photos pool:/             copy into a pool, as /photos
   warpfire cp -r pool:/photos ~/back         copy out of a pool
-  warpfire cp pool:/big.tar pool:/again.tar  copy inside a pool: only pointers are copied
-  warpfire cp -a /srv/www pool:/             keep extended attributes and access control lists
+  warpfire cp pool:/big.tar pool:/again.tar  copy inside a pool: only pointers
+  warpfire cp -a /srv/www pool:/             keep attributes and ACLs too
 
-A copy keeps permission bits, times, symbolic links, hard links between copied files, holes, special files and, as
-superuser, owners.";
+A copy keeps permission bits, times, symbolic links, hard links between copied files, holes and special \
+files. A copy by root keeps owners too.";
 
 /// A file is copied in pieces of this size, in bytes.
 const PIECE_BYTES: usize = 4 << 20;

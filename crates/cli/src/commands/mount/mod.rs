@@ -29,14 +29,14 @@ pub mod mounted_pool;
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire mount pool /mnt                mount the pool on the image files in a directory
-  warpfire mount a.img,b.img ~/pool       mount as an ordinary user
+  warpfire mount pool /mnt           a pool of the *.img files in a directory
+  warpfire mount a.img,b.img ~/pool  mount as an ordinary user
   warpfire mount --foreground /dev/nvme0n1,/dev/nvme1n1 /mnt
 
 Unmount the pool with 'warpfire umount' or umount(8), or send SIGTERM to the server.
 
-fsync of any file or directory, and so 'sync /mnt', makes all earlier changes durable. 'sync' without a name has no
-effect: Linux does not forward it to FUSE filesystems.";
+fsync(2) of any file or directory makes all earlier changes durable, and so does 'sync /mnt'. 'sync' \
+without a path has no effect: Linux does not forward it to FUSE filesystems.";
 
 /// Arguments of `warpfire mount`.
 #[derive(clap::Args, Debug)]
@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(value_name = "POOL")]
     pool: OsString,
 
-    /// The directory to mount it on.
+    /// The directory to mount the pool on.
     directory: PathBuf,
 
     /// Stay in the foreground until the pool is unmounted.
@@ -57,11 +57,11 @@ pub struct Args {
     #[arg(long, short)]
     read_only: bool,
 
-    /// Admit other users, within their permissions.
+    /// Allow access by other users; permissions are checked.
     #[arg(long)]
     allow_other: bool,
 
-    /// Seconds after which a change is made durable without a sync.
+    /// Seconds until a change is durable if no program syncs it earlier.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     sync_interval: u64,
 
@@ -69,17 +69,16 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=30 * 86400))]
     tx_timeout: u64,
 
-    /// Threads that take requests [default: one for two processors].
+    /// Threads that serve requests [default: one for every two processors].
     #[arg(long, value_parser = parse_threads)]
     threads: Option<usize>,
 
-    /// Let idle processors halt between requests. By default the server keeps them from halting on small
-    /// virtual machines, if it runs as root: requests are faster, and idle processors use power while
-    /// requests arrive.
+    /// Let idle processors halt between requests. By default, a server that runs as root on a small virtual
+    /// machine keeps them awake while requests arrive: requests are faster, but idle processors use power.
     #[arg(long)]
     let_halt: bool,
 
-    /// File to which the server appends its log, in the background [default: none].
+    /// Append the log of a server in the background to this file [default: no log].
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
 

@@ -15,14 +15,14 @@ use warpfire_terminal::{Failure, Size, grouped, note, print_json};
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire slice concat pool:/part1 pool:/part2 pool:/whole     join files; the sources stay
-  warpfire slice cut --from 1G --len 20M pool:/film             remove a range
-  warpfire slice paste --from 0 --len 5M --insert 1G pool:/intro pool:/film
-  warpfire slice shuffle --size 16M --seed 7 /mnt/film /mnt/new     use files on a mounted pool
+  warpfire slice concat pool:/a pool:/b pool:/whole    join files
+  warpfire slice cut --from 1G --len 20M pool:/film    remove a range
+  warpfire slice paste --len 5M --insert 1G pool:/intro pool:/film
+  warpfire slice shuffle --seed 7 /mnt/film /mnt/new   files on a mounted pool
   warpfire slice cat --from 4096 --len 100 pool:/film
 
-All files must be in one pool, or on one mounted pool. Only pointers change; cat alone reads data. Ranges may begin and
-end at any byte. Each step is one commit: other programs see all of it or nothing.";
+All files must be in one pool, or on one mounted pool. Only pointers change; only 'cat' reads data. Ranges \
+may begin and end at any byte. Each step is one commit: other programs see all of it or nothing.";
 
 /// A range of a file that does not exceed the file.
 #[derive(Clone, Debug)]
@@ -92,7 +92,7 @@ enum SliceCommand {
         /// The file for the range; its content is replaced.
         target: Option<OsString>,
     },
-    /// Write a range of a file into another: at its end, over its bytes, or between them.
+    /// Write a range of a file into another: at its end, or where --over or --insert says.
     Paste {
         #[command(flatten)]
         part: RangeArgs,
@@ -114,7 +114,7 @@ enum SliceCommand {
         #[arg(required = true)]
         target: OsString,
     },
-    /// Make a file of the parts of another, in an order drawn from a seed.
+    /// Make a file from the parts of another, in a random order that a seed determines.
     Shuffle {
         /// The file to take the parts from; it stays.
         source: OsString,
@@ -189,7 +189,7 @@ fn pool_of(sides: &[PathArgument]) -> Result<Option<&PoolName>, Failure> {
     pools.dedup();
     match pools.as_slice() {
         [one] => Ok(*one),
-        _ => Err(Failure::usage("the files are not all in one place")
+        _ => Err(Failure::usage("the files are not all in one pool")
             .hint("name files in one pool, or files on one mounted pool")),
     }
 }

@@ -21,7 +21,7 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> Failure {
     move |error| {
         if error.raw_os_error() == Some(Errno::NOTTY.raw_os_error()) {
             return Failure::new(format_args!("{} is not on a mounted pool", path.display()))
-                .hint("mount the pool, or name its files as POOL:/PATH");
+                .hint("mount the pool, or name its files as POOL:/path");
         }
         Failure::local(path, &error)
     }

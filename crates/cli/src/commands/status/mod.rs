@@ -19,9 +19,9 @@ pub use report::StatusReport;
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire status pool               show the pool on the image files in a directory
+  warpfire status pool         a pool of the *.img files in a directory
   warpfire status a.img,b.img --json
-  warpfire status /mnt               show the pool that is mounted on a directory";
+  warpfire status /mnt         the pool that is mounted on a directory";
 
 /// Arguments of `warpfire status`.
 #[derive(clap::Args, Debug)]
@@ -29,7 +29,7 @@ Examples:
 pub struct Args {
     /// Devices or image files separated by commas, a directory of *.img files, or the directory that the pool
     /// is mounted on [default: $WARPFIRE_POOL].
-    #[arg(value_name = "POOL", default_value = "")]
+    #[arg(value_name = "POOL", default_value = "", hide_default_value = true)]
     pool: OsString,
 }
 

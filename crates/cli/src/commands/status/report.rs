@@ -17,7 +17,7 @@ pub struct StatusReport {
     pub parity: u8,
     /// Bytes of a zone.
     pub zone_bytes: u64,
-    /// `whole`, `degraded`, or `lost` if more devices are away than parity covers.
+    /// `whole`, `degraded`, or `lost` if more devices are missing or failed than parity covers.
     pub state: String,
     /// All devices, missing ones too.
     pub devices: Vec<DeviceReport>,
@@ -197,15 +197,20 @@ impl StatusReport {
 
     fn redundancy(&self) -> String {
         let away = self.devices.iter().filter(|device| device.state != "present").count();
-        let made_of =
-            format!("{} data and {} parity over {} devices", self.data, self.parity, self.devices.len());
+        let plural = if self.devices.len() == 1 { "" } else { "s" };
+        let made_of = format!(
+            "{} data and {} parity over {} device{plural}",
+            self.data,
+            self.parity,
+            self.devices.len()
+        );
         match self.state.as_str() {
             "whole" => format!("{made_of}, whole"),
             "degraded" => {
                 let left = usize::from(self.parity) - away;
-                format!("{made_of}, DEGRADED: {away} away, {left} more may be lost")
+                format!("{made_of}, DEGRADED: {away} missing or failed, {left} more may be lost")
             }
-            _ => format!("{made_of}, LOST: {away} away, more than parity covers"),
+            _ => format!("{made_of}, LOST: {away} missing or failed, more than parity covers"),
         }
     }
 

@@ -18,45 +18,54 @@ mod run;
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire tx run --in /mnt -- make install DESTDIR=/mnt     install everything or nothing
-  warpfire tx run -- sh -c 'tar xf big.tar && ./migrate'     use the pool mounted around the current directory
-  warpfire tx begin --in /mnt                                print an id and a directory to work in
-  warpfire tx diff --in /mnt 7                               list the changes of transaction 7, one line for each path
+  warpfire tx run --in /mnt -- make install DESTDIR=/mnt
+                                  install everything or nothing
+  warpfire tx run -- sh -c 'tar xf big.tar && ./migrate'
+                                  in a directory on a mounted pool
+  warpfire tx run -- sh           try things: there, 'warpfire tx diff' lists
+                                  the changes, and 'exit 1' drops them
+  warpfire tx begin --in /mnt     print an id and a directory to work in
+  warpfire tx diff --in /mnt 7    list the changes of transaction 7
   warpfire tx commit --in /mnt 7
   warpfire tx list --in /mnt
-  warpfire tx run -- sh                                      try things in a shell; 'warpfire tx diff' there lists
-                                                             the changes, 'exit 1' drops them
 
 Exit codes besides those of every command:
-  75   a conflict: data that the transaction read has been changed by others; nothing has changed, run it again
-'tx run' ends with the code of the program if that is not 0; for a signal that is 128 and the number of the signal.
-Its own codes:
-  125  the transaction could not begin, commit or become durable, as the message says; or processes that the
-       program left behind still ran after five seconds: then nothing has changed
+  75   a conflict: others have changed data that the transaction read; nothing
+       was committed: repeat the work in a new transaction
+'tx run' ends with the code of the program if that is not 0. If a signal ended the program, the code is \
+128 plus the number of the signal. Other codes of 'tx run':
+  125  the transaction could not begin, commit or become durable, as the message
+       says; or the program left processes behind that still ran after five
+       seconds, and nothing was committed
   126  the program cannot be executed
   127  the program does not exist
 
-A transaction sees the pool as it was when the transaction began, with its own changes. A transaction from 'tx begin' is
-aborted when it has been idle for an hour ('mount --tx-timeout'). A transaction from 'tx run' ends with that command,
-however the command ends. INT, QUIT, TERM, HUP, USR1 and USR2 are forwarded to the program: if it then ends with 0, the
-transaction is committed. INT and QUIT from a terminal are not forwarded, because the terminal sends them to both.";
+A transaction sees the pool as it was when the transaction began, and its own changes. A transaction from \
+'tx begin' is aborted when it has been idle for an hour ('mount --tx-timeout' sets another time). A \
+transaction from 'tx run' ends with that command, however the command ends.
+
+'tx run' forwards INT, QUIT, TERM, HUP, USR1 and USR2 to the program. If the program then ends with 0, the \
+transaction is committed. INT and QUIT from a terminal are not forwarded, because the terminal sends them \
+to the program itself.";
 
 const DIFF_HELP: &str = "\
-Each line describes the change of a name, and the differences of its file:
+Each line shows a changed name and the differences of its file:
   created  /new/file  (file, 12 KiB)
   deleted  /old
-  renamed  /from -> /to                       the contents of a directory move with it and are not listed
+  renamed  /from -> /to
   linked   /b  (another name of /a)
-  changed  /file  (20 bytes at 4,096, size 4,096 -> 4,116, mode 0644 -> 0600, time, attributes user.note)
+  changed  /file  (20 bytes at 4,096, size 4,096 -> 4,116, time)
+  changed  /file2  (mode 0644 -> 0600, attributes user.note)
 
-The transaction is compared with the pool as it was when the transaction began. Changes that others have committed since,
-and conflicts with them, are not listed. A deleted name is listed by its old path, all else by its new path. Up to 64 KiB
-of a file are compared byte by byte; beyond that, rewritten bytes count as changed. Times of a directory that the
+The transaction is compared with the pool as it was when the transaction began. Changes that others have \
+committed since are not listed, and neither are conflicts with them. A deleted name is listed by its old \
+path, all else by its new path. The entries of a renamed directory are not listed. Up to 64 KiB of a file \
+are compared byte by byte; beyond that, rewritten bytes count as changed. Times of a directory that the \
 filesystem itself sets are not listed.
 
 Examples:
   warpfire tx diff --in /mnt 7
-  warpfire tx diff                             inside 'tx run', or if only one transaction is open
+  warpfire tx diff             inside 'tx run', or if one transaction is open
   warpfire tx diff --json 7 | jq '.[].path'";
 
 /// Arguments of `warpfire tx`.
@@ -92,10 +101,11 @@ enum TxCommand {
     Run {
         #[command(flatten)]
         mount: MountArg,
-        /// Return when the commit is durable.
+        /// Return only after the commit is durable.
         #[arg(long)]
         durable: bool,
-        /// The program and its arguments; it sees the transaction in place of the mounted pool.
+        /// The program and its arguments. It starts in the current directory, and the transaction takes the
+        /// place of the mounted pool.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         program: Vec<OsString>,
     },
@@ -108,7 +118,7 @@ enum TxCommand {
     Commit {
         #[command(flatten)]
         transaction: TransactionArg,
-        /// Return when the commit is durable.
+        /// Return only after the commit is durable.
         #[arg(long)]
         durable: bool,
     },
@@ -132,7 +142,7 @@ enum TxCommand {
     Diff {
         #[command(flatten)]
         mount: MountArg,
-        /// Id of the transaction [default: that of the view that the directory is in, or the only open one].
+        /// Id of the transaction [default: the one of the view around the directory, or the only open one].
         id: Option<u64>,
     },
     /// Internal: started by `run`, executes the program.
@@ -235,9 +245,9 @@ impl MountedPool {
         }
         let (call, path) = (report.call, report.path.display());
         let failure = Failure::new(format_args!(
-            "transaction {id} conflicts: '{call}' of {path} would have another answer now; nothing has changed"
+            "transaction {id} conflicts: '{call}' of {path} would now answer differently; nothing has changed"
         ));
-        Err(failure.hint("run it again").exit_code(Exit::Conflict as u8))
+        Err(failure.hint("repeat the work in a new transaction").exit_code(Exit::Conflict as u8))
     }
 
     /// Sends a request about one transaction, and explains an error.
