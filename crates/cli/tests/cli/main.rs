@@ -2,6 +2,7 @@
 
 mod answers;
 mod copy;
+mod copy_planted;
 mod fixture;
 mod mounted;
 mod refusals;

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use warpfire_test_needs::{Need, skip};
 
 use crate::fixture::{CommandResult, Fixture};
 use crate::mounted::{MountedFixture, can_mount};
@@ -52,9 +53,11 @@ fn a_name_that_somebody_else_has_taken_is_not_asked() {
 
 #[test]
 fn a_server_is_found_from_another_network_namespace_and_leaves_no_socket() {
-    if !can_mount() || !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: this needs root");
+    if !can_mount() {
         return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip(Need::Root, "this needs root");
     }
     let pool = MountedFixture::new();
     let id = pool_id(&pool.0, "mnt");
@@ -74,14 +77,15 @@ fn a_server_is_found_from_another_network_namespace_and_leaves_no_socket() {
 /// The user mounts a copy of root's pool: its server has the same pool id, and holds other devices.
 #[test]
 fn a_stranger_that_answers_for_a_pool_is_ignored() {
-    if !can_mount() || !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: this needs root");
+    if !can_mount() {
         return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip(Need::Root, "this needs root");
     }
     let device = std::fs::metadata("/dev/fuse").expect("checked above");
     if device.permissions().mode() & 0o006 != 0o006 {
-        eprintln!("skipped: ordinary users cannot open /dev/fuse here");
-        return;
+        return skip(Need::UserMounts, "ordinary users cannot open /dev/fuse");
     }
     let fixture = Fixture::pool(2, 1, 1, 64);
     std::fs::set_permissions(fixture.path("."), PermissionsExt::from_mode(0o755)).expect("set");

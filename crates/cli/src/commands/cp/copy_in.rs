@@ -2,20 +2,25 @@
 //!
 //! A directory of the pool is opened once, and its files are made through that handle: each in one commit
 //! with its bytes, mode, owner and times. A file that is long, has holes or has extended attributes takes
-//! several commits.
+//! several commits. `local.rs` says how other users of the source are kept out.
 
 use std::collections::HashMap;
-use std::fs::{self, DirEntry, File, Metadata};
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek};
 use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{SeekFrom, readlinkat, seek};
 use rustix::io::Errno;
 use warpfire::{Dir, FileType, SetMetadata, Timestamp, Warpfire};
 use warpfire_terminal::Failure;
 
+use super::local::{LocalDir, NamedPath};
+use super::pool_target::{is_free_or_file, make_dir, remove_existing};
 use super::xattrs::{XattrStage, Xattrs};
 use super::{CopyJob, PIECE_BYTES};
 
@@ -34,6 +39,13 @@ pub struct CopyIn<'a> {
     piece: Vec<u8>,
 }
 
+/// A local file that is open, or a link or special file that is pinned.
+struct LocalFile<'a> {
+    file: File,
+    metadata: Metadata,
+    path: &'a Path,
+}
+
 impl<'a> CopyIn<'a> {
     pub fn new(fs: &'a Warpfire) -> Self {
         let is_superuser = rustix::process::geteuid().is_root();
@@ -42,47 +54,64 @@ impl<'a> CopyIn<'a> {
 
     /// Copies a file, or a directory with its contents.
     pub fn copy(&mut self, job: &mut CopyJob, source: &Path, target: &Path) {
+        let named = match NamedPath::open(source) {
+            Ok(named) => named,
+            Err(failure) => return job.skip(source, failure),
+        };
         let parent = target.parent().unwrap_or(Path::new("/"));
-        match self.fs.dir(parent) {
-            Ok(parent) => self.entry(job, source, &parent, target),
-            Err(error) => job.skip(parent, error),
+        match (self.fs.dir(parent), &named.name) {
+            (Ok(parent), Some(name)) => self.entry(job, &named.dir, name, &parent, target),
+            (Ok(_), None) => self.directory(job, source, &named.dir, target),
+            (Err(error), _) => job.skip(parent, error),
         }
     }
 
-    fn entry(&mut self, job: &mut CopyJob, source: &Path, parent: &Dir, target: &Path) {
-        let metadata = match fs::symlink_metadata(source) {
-            Ok(metadata) => metadata,
-            Err(error) => return job.skip(source, error),
+    fn entry(&mut self, job: &mut CopyJob, dir: &LocalDir, name: &OsStr, parent: &Dir, target: &Path) {
+        let source = dir.shown(name);
+        let failed = |error: io::Error| Failure::local(&source, &error);
+        let pinned = match dir.pin(name).and_then(|pinned| Ok((pinned.metadata()?, pinned))) {
+            Ok((metadata, _)) if metadata.is_dir() => match dir.open(name) {
+                Ok(opened) => return self.directory(job, &source, &opened, target),
+                Err(error) => return job.skip(&source, error),
+            },
+            Ok((metadata, _)) if metadata.is_file() => dir.open_file(name),
+            Ok((metadata, pinned)) => Ok((pinned, metadata)),
+            Err(error) => Err(error),
         };
-        if !metadata.is_dir() {
-            let copied = self.file(job, source, &metadata, parent, target);
-            return job.outcome(source, copied);
-        }
+        let copied = pinned.map_err(failed).and_then(|(file, metadata)| {
+            self.file(job, &LocalFile { file, metadata, path: &source }, parent, target)
+        });
+        job.outcome(&source, copied);
+    }
+
+    fn directory(&mut self, job: &mut CopyJob, source: &Path, dir: &LocalDir, target: &Path) {
         if !job.recursive {
             return job.skip(source, "is a directory; copy it with -r");
         }
-        if let Err(failure) = self.directory(job, source, target) {
+        if let Err(failure) = self.contents_of_directory(job, source, dir, target) {
             return job.skip(source, failure);
         }
         // After the contents: each entry changes the times, and a mode without write permission would refuse
         // it.
-        let kept = self.xattrs(job, source).and_then(|xattrs| self.keep(&xattrs, &metadata, target));
+        let metadata = dir.metadata().map_err(|error| Failure::local(source, &error));
+        let kept = metadata.and_then(|metadata| {
+            let xattrs = self.xattrs(job, dir, source)?;
+            self.keep(&xattrs, &metadata, target)
+        });
         job.outcome(source, kept.map(|()| 0));
     }
 
-    fn directory(&mut self, job: &mut CopyJob, source: &Path, target: &Path) -> Result<(), Failure> {
-        if !self.fs.metadata(target).is_ok_and(|there| there.is_dir()) {
-            self.fs.create_dir(target)?;
-        }
-        let dir = self.fs.dir(target)?;
-        let entries = fs::read_dir(source).and_then(|entries| entries.collect::<Result<Vec<DirEntry>, _>>());
-        let mut names: Vec<_> = match entries {
-            Ok(entries) => entries.iter().map(DirEntry::file_name).collect(),
-            Err(error) => return Err(Failure::local(source, &error)),
-        };
-        names.sort();
-        for name in names {
-            self.entry(job, &source.join(&name), &dir, &target.join(&name));
+    fn contents_of_directory(
+        &mut self,
+        job: &mut CopyJob,
+        source: &Path,
+        dir: &LocalDir,
+        target: &Path,
+    ) -> Result<(), Failure> {
+        make_dir(self.fs, target)?;
+        let parent = self.fs.dir(target)?;
+        for name in dir.names().map_err(|error| Failure::local(source, &error))? {
+            self.entry(job, dir, &name, &parent, &target.join(&name));
         }
         Ok(())
     }
@@ -91,15 +120,15 @@ impl<'a> CopyIn<'a> {
     fn file(
         &mut self,
         job: &CopyJob,
-        source: &Path,
-        metadata: &fs::Metadata,
+        source: &LocalFile<'_>,
         parent: &Dir,
         target: &Path,
     ) -> Result<u64, Failure> {
+        let metadata = &source.metadata;
         if metadata.nlink() > 1 {
             let file = (metadata.dev(), metadata.ino());
             if let Some(first) = self.linked.get(&file) {
-                self.replace(target)?;
+                remove_existing(self.fs, target)?;
                 self.fs.hard_link(first, target)?;
                 return Ok(0);
             }
@@ -107,14 +136,18 @@ impl<'a> CopyIn<'a> {
         }
         let file_type = metadata.file_type();
         if file_type.is_file() {
-            let xattrs = self.xattrs(job, source)?;
-            return self.contents(source, metadata, &xattrs, parent, target);
+            let xattrs = self.xattrs(job, &source.file, source.path)?;
+            if !is_free_or_file(self.fs, target) {
+                remove_existing(self.fs, target)?;
+            }
+            return self.contents(source, &xattrs, parent, target);
         }
         // Unlike contents, a link or a special file cannot be written over an existing file.
-        self.replace(target)?;
+        remove_existing(self.fs, target)?;
         if file_type.is_symlink() {
-            let to = fs::read_link(source).map_err(|error| Failure::local(source, &error))?;
-            self.fs.symlink(&to, target)?;
+            let to = readlinkat(&source.file, "", Vec::new())
+                .map_err(|error| Failure::local(source.path, &error.into()))?;
+            self.fs.symlink(OsStr::from_bytes(to.as_bytes()), target)?;
             self.fs.set_symlink_metadata(target, &self.kept(metadata))?;
             return Ok(0);
         }
@@ -127,46 +160,38 @@ impl<'a> CopyIn<'a> {
         let device = metadata.rdev();
         let numbers = (rustix::fs::major(device), rustix::fs::minor(device));
         self.fs.create_special(target, kind, metadata.mode() & 0o7777, numbers)?;
-        self.keep(&self.xattrs(job, source)?, metadata, target)?;
+        self.keep(&self.xattrs(job, &source.file, source.path)?, metadata, target)?;
         Ok(0)
     }
 
     /// The extended attributes to keep; not for symbolic links.
-    fn xattrs(&self, job: &CopyJob, source: &Path) -> Result<Xattrs, Failure> {
-        if job.archive { Xattrs::of_local(source) } else { Ok(Xattrs::default()) }
+    fn xattrs(&self, job: &CopyJob, file: impl AsFd, source: &Path) -> Result<Xattrs, Failure> {
+        if job.archive { Xattrs::of_local(file, source) } else { Ok(Xattrs::default()) }
     }
 
     /// Sets the attributes of the copy; not for symbolic links.
-    fn keep(&self, xattrs: &Xattrs, metadata: &fs::Metadata, target: &Path) -> Result<(), Failure> {
+    fn keep(&self, xattrs: &Xattrs, metadata: &Metadata, target: &Path) -> Result<(), Failure> {
         xattrs.set_on_pool(self.fs, target, XattrStage::Before)?;
         self.fs.set_metadata(target, &self.kept(metadata))?;
         xattrs.set_on_pool(self.fs, target, XattrStage::After)
     }
 
-    /// Removes a file at the target, so that a link or a special file can be made there.
-    fn replace(&self, target: &Path) -> Result<(), Failure> {
-        match self.fs.remove_file(target) {
-            Err(error) if error.kind() != warpfire::ErrorKind::NotFound => Err(error.into()),
-            _ => Ok(()),
-        }
-    }
-
     fn contents(
         &mut self,
-        source: &Path,
-        metadata: &fs::Metadata,
+        source: &LocalFile<'_>,
         xattrs: &Xattrs,
         parent: &Dir,
         target: &Path,
     ) -> Result<u64, Failure> {
+        let LocalFile { file: from, metadata, path } = source;
         let name = target
             .file_name()
             .ok_or_else(|| Failure::new("the root of a pool is a directory; name a file in it"))?;
-        let failed = |error| Failure::local(source, &error);
-        let mut from = fs::File::open(source).map_err(failed)?;
+        let failed = |error| Failure::local(path, &error);
+        let mut from: &File = from;
         let mut data = Some(0..metadata.len());
         if may_have_holes(metadata) {
-            data = next_data(&from, 0).map_err(failed)?;
+            data = next_data(from, 0).map_err(failed)?;
         }
         let is_dense = data == Some(0..metadata.len());
         if is_dense && xattrs.is_empty() && metadata.len() <= WHOLE_BYTES_MAX {
@@ -180,9 +205,9 @@ impl<'a> CopyIn<'a> {
         let to = self.fs.create(target)?;
         let (mut copied, mut end) = (0, 0);
         while let Some(range) = data {
-            copied += self.range(source, &from, &to, range.clone())?;
+            copied += self.range(path, from, &to, range.clone())?;
             end = range.end;
-            data = if is_dense { None } else { next_data(&from, end).map_err(failed)? };
+            data = if is_dense { None } else { next_data(from, end).map_err(failed)? };
         }
         if end < metadata.len() {
             // A hole at the end was not written.
@@ -196,7 +221,7 @@ impl<'a> CopyIn<'a> {
     fn range(
         &mut self,
         source: &Path,
-        from: &fs::File,
+        from: &File,
         to: &warpfire::File,
         range: Range<u64>,
     ) -> Result<u64, Failure> {
@@ -216,7 +241,7 @@ impl<'a> CopyIn<'a> {
     }
 
     /// The metadata to set on a copy. The owner is set only by the superuser: other users cannot change it.
-    fn kept(&self, metadata: &fs::Metadata) -> SetMetadata {
+    fn kept(&self, metadata: &Metadata) -> SetMetadata {
         let nanos = |nanos: i64| u32::try_from(nanos).expect("nanoseconds of stat(2) are below a second");
         let accessed = Timestamp { seconds: metadata.atime(), nanos: nanos(metadata.atime_nsec()) };
         let modified = Timestamp { seconds: metadata.mtime(), nanos: nanos(metadata.mtime_nsec()) };

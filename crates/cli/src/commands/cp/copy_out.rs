@@ -1,27 +1,46 @@
-//! Copying of files out of a pool.
+//! Copying of files out of a pool. `local.rs` says how other users of the target are kept out.
 
 use std::collections::HashMap;
-use std::fs;
+use std::ffi::OsStr;
+use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, PermissionsExt, lchown, symlink};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{
-    AtFlags, CWD, FileType as NodeType, Mode, Timespec, Timestamps, makedev, mknodat, utimensat,
-};
+use rustix::fs::{AtFlags, FileType as NodeType, Gid, OFlags, Timespec, Timestamps, Uid, makedev};
+use rustix::fs::{chownat, futimens, linkat, mknodat, openat, symlinkat, utimensat};
 use warpfire::{FileType, Metadata, Timestamp, Warpfire};
 use warpfire_terminal::Failure;
 
+use super::local::{LocalDir, NamedPath, NewEntry, PRIVATE_FILE, magic_path};
 use super::xattrs::{XattrStage, Xattrs};
 use super::{CopyJob, PIECE_BYTES};
 
-/// A copy out of one pool.
+/// A copy of one source out of a pool.
 pub struct CopyOut<'a> {
     fs: &'a Warpfire,
-    /// Files with several names: the target of the first name.
-    linked: HashMap<u64, PathBuf>,
+    /// Files with several names, by inode number: the first copy.
+    linked: HashMap<u64, FirstCopy>,
     is_superuser: bool,
     piece: Vec<u8>,
+}
+
+/// The first copy of a file with several names.
+struct FirstCopy {
+    /// Its path from the directory that the copy began in.
+    path: PathBuf,
+    /// Device and inode number.
+    file: (u64, u64),
+}
+
+/// The place of a copy.
+struct Place<'a> {
+    dir: &'a LocalDir,
+    name: &'a OsStr,
+    /// The directory that the copy began in, and the path from there.
+    top: &'a LocalDir,
+    path: &'a Path,
 }
 
 impl<'a> CopyOut<'a> {
@@ -32,31 +51,72 @@ impl<'a> CopyOut<'a> {
 
     /// Copies a file, or a directory with its contents.
     pub fn copy(&mut self, job: &mut CopyJob, source: &Path, target: &Path) {
+        let target = match NamedPath::open(target) {
+            Ok(target) => target,
+            Err(failure) => return job.skip(source, failure),
+        };
+        let top = &target.dir;
+        if let Some(name) = &target.name {
+            return self.entry(job, source, &Place { dir: top, name, top, path: Path::new(name) });
+        }
+        // The root of a pool is copied into the directory that is named.
+        let metadata = match self.fs.symlink_metadata(source) {
+            Ok(metadata) if metadata.is_dir() => metadata,
+            Ok(_) => return job.skip(source, "the destination is a directory; name a file in it"),
+            Err(error) => return job.skip(source, error),
+        };
+        self.directory(job, source, &metadata, top, top, Path::new(""));
+    }
+
+    fn entry(&mut self, job: &mut CopyJob, source: &Path, place: &Place<'_>) {
         let metadata = match self.fs.symlink_metadata(source) {
             Ok(metadata) => metadata,
             Err(error) => return job.skip(source, error),
         };
         if !metadata.is_dir() {
-            let copied = self.file(job, source, &metadata, target);
+            let copied = self.file(job, source, &metadata, place);
             return job.outcome(source, copied);
         }
         if !job.recursive {
             return job.skip(source, "is a directory; copy it with -r");
         }
-        if let Err(failure) = self.directory(job, source, target) {
-            return job.skip(source, failure);
+        match place.dir.open_or_make(place.name) {
+            Ok(made) => self.directory(job, source, &metadata, &made, place.top, place.path),
+            Err(error) => job.skip(source, Failure::local(&place.dir.shown(place.name), &error)),
         }
-        let kept = self.keep(job, source, &metadata, target);
+    }
+
+    fn directory(
+        &mut self,
+        job: &mut CopyJob,
+        source: &Path,
+        metadata: &Metadata,
+        dir: &LocalDir,
+        top: &LocalDir,
+        path: &Path,
+    ) {
+        if !job.recursive {
+            return job.skip(source, "is a directory; copy it with -r");
+        }
+        if let Err(error) = self.contents_of_directory(job, source, dir, top, path) {
+            return job.skip(source, error);
+        }
+        let kept = self.keep(job, source, metadata, dir, dir.shown(OsStr::new("")).as_path());
         job.outcome(source, kept.map(|()| 0));
     }
 
-    fn directory(&mut self, job: &mut CopyJob, source: &Path, target: &Path) -> Result<(), Failure> {
-        if !target.is_dir() {
-            fs::create_dir(target).map_err(|error| Failure::local(target, &error))?;
-        }
+    fn contents_of_directory(
+        &mut self,
+        job: &mut CopyJob,
+        source: &Path,
+        dir: &LocalDir,
+        top: &LocalDir,
+        path: &Path,
+    ) -> Result<(), warpfire::Error> {
         for entry in self.fs.read_dir(source)? {
             let name = entry?.file_name().to_owned();
-            self.copy(job, &source.join(&name), &target.join(&name));
+            let path = path.join(&name);
+            self.entry(job, &source.join(&name), &Place { dir, name: &name, top, path: &path });
         }
         Ok(())
     }
@@ -67,40 +127,73 @@ impl<'a> CopyOut<'a> {
         job: &CopyJob,
         source: &Path,
         metadata: &Metadata,
-        target: &Path,
+        place: &Place<'_>,
     ) -> Result<u64, Failure> {
-        let failed = |error| Failure::local(target, &error);
-        if metadata.nlink() > 1 {
-            if let Some(first) = self.linked.get(&metadata.ino()) {
-                replace(target)?;
-                fs::hard_link(first, target).map_err(failed)?;
-                return Ok(0);
-            }
-            self.linked.insert(metadata.ino(), target.to_path_buf());
+        let (dir, shown) = (place.dir, place.dir.shown(place.name));
+        let failed = |error| Failure::local(&shown, &error);
+        if let Some(first) = self.linked.get(&metadata.ino())
+            && let Some(linked) = link_again(first, place)
+        {
+            linked.put(place.name).map_err(failed)?;
+            return Ok(0);
         }
-        let bytes = match metadata.file_type() {
+        let mut bytes = 0;
+        let (entry, made) = match metadata.file_type() {
             FileType::Symlink => {
-                replace(target)?;
-                symlink(self.fs.read_link(source)?, target).map_err(failed)?;
-                0
+                let target = self.fs.read_link(source)?;
+                NewEntry::make(dir, |dir, name| symlinkat(&target, dir, name)).map_err(failed)?
             }
-            FileType::File | FileType::Dir => self.contents(source, metadata, target)?,
+            FileType::File | FileType::Dir => {
+                let flags =
+                    OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let (entry, to) = NewEntry::make(dir, |dir, name| openat(dir, name, flags, PRIVATE_FILE))
+                    .map_err(failed)?;
+                let to = File::from(to);
+                bytes = self.contents(source, metadata, &to, &shown)?;
+                return self.finish(job, source, metadata, place, entry, to).map(|()| bytes);
+            }
             special => {
-                replace(target)?;
                 let (kind, (major, minor)) = (node_type(special), metadata.device_numbers());
-                mknodat(CWD, target, kind, Mode::from_raw_mode(0o600), makedev(major, minor))
-                    .map_err(|error| failed(error.into()))?;
-                0
+                let device = makedev(major, minor);
+                NewEntry::make(dir, |dir, name| mknodat(dir, name, kind, PRIVATE_FILE, device))
+                    .map_err(failed)?
             }
         };
-        self.keep(job, source, metadata, target)?;
-        Ok(bytes)
+        let () = made;
+        let pinned = dir.pin(entry.name()).map_err(failed)?;
+        self.finish(job, source, metadata, place, entry, pinned).map(|()| bytes)
     }
 
-    fn contents(&mut self, source: &Path, metadata: &Metadata, target: &Path) -> Result<u64, Failure> {
-        let failed = |error| Failure::local(target, &error);
+    /// Sets the attributes of a new file and puts it in its place.
+    fn finish(
+        &mut self,
+        job: &CopyJob,
+        source: &Path,
+        metadata: &Metadata,
+        place: &Place<'_>,
+        entry: NewEntry<'_>,
+        made: File,
+    ) -> Result<(), Failure> {
+        let shown = place.dir.shown(place.name);
+        let failed = |error| Failure::local(&shown, &error);
+        self.keep(job, source, metadata, &made, &shown)?;
+        if metadata.nlink() > 1 {
+            let there = made.metadata().map_err(failed)?;
+            let first = FirstCopy { path: place.path.to_path_buf(), file: (there.dev(), there.ino()) };
+            self.linked.insert(metadata.ino(), first);
+        }
+        entry.put(place.name).map_err(failed)
+    }
+
+    fn contents(
+        &mut self,
+        source: &Path,
+        metadata: &Metadata,
+        to: &File,
+        shown: &Path,
+    ) -> Result<u64, Failure> {
+        let failed = |error| Failure::local(shown, &error);
         let from = self.fs.open(source)?;
-        let to = fs::File::create(target).map_err(failed)?;
         let len = metadata.len();
         // A dense file is copied without the search for holes.
         let is_dense = metadata.allocated_bytes() >= len;
@@ -132,30 +225,51 @@ impl<'a> CopyOut<'a> {
     }
 
     /// Sets owner, mode and times of the copy, and with `--archive` its extended attributes. The owner is set
-    /// only by the superuser: other users cannot change it.
-    fn keep(&self, job: &CopyJob, source: &Path, metadata: &Metadata, target: &Path) -> Result<(), Failure> {
-        let failed = |error: io::Error| Failure::local(target, &error);
-        let xattrs = if job.archive && metadata.file_type() != FileType::Symlink {
-            Xattrs::of_pool(self.fs, source)?
-        } else {
-            Xattrs::default()
-        };
-        xattrs.set_on_local(target, XattrStage::Before)?;
+    /// only by the superuser: other users cannot change it. `made` is a directory or file that is open, or a
+    /// pinned link or special file.
+    fn keep(
+        &self,
+        job: &CopyJob,
+        source: &Path,
+        metadata: &Metadata,
+        made: impl AsFd,
+        shown: &Path,
+    ) -> Result<(), Failure> {
+        let failed = |error: io::Error| Failure::local(shown, &error);
+        let is_link = metadata.file_type() == FileType::Symlink;
+        let xattrs =
+            if job.archive && !is_link { Xattrs::of_pool(self.fs, source)? } else { Xattrs::default() };
+        xattrs.set_on_local(&made, shown, XattrStage::Before)?;
         if self.is_superuser {
-            lchown(target, Some(metadata.uid()), Some(metadata.gid())).map_err(failed)?;
+            let (uid, gid) = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
+            chownat(&made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH).map_err(|e| failed(e.into()))?;
         }
-        if metadata.file_type() != FileType::Symlink {
-            let permissions = fs::Permissions::from_mode(metadata.mode());
-            fs::set_permissions(target, permissions).map_err(failed)?;
+        if !is_link {
+            let permissions = Permissions::from_mode(metadata.mode());
+            std::fs::set_permissions(magic_path(&made), permissions).map_err(failed)?;
         }
-        xattrs.set_on_local(target, XattrStage::After)?;
+        xattrs.set_on_local(&made, shown, XattrStage::After)?;
         // Last, because no later step may change the times.
         let times = Timestamps {
             last_access: timespec(metadata.accessed()),
             last_modification: timespec(metadata.modified()),
         };
-        utimensat(CWD, target, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| failed(error.into()))
+        let set = match metadata.file_type() {
+            FileType::File | FileType::Dir => futimens(&made, &times),
+            _ => utimensat(&made, "", &times, AtFlags::EMPTY_PATH),
+        };
+        set.map_err(|error| failed(error.into()))
     }
+}
+
+/// Another name of a file that was copied before; `None` if that copy is no longer in its place.
+fn link_again<'a>(first: &FirstCopy, place: &Place<'a>) -> Option<NewEntry<'a>> {
+    let from = place.top.open_below(first.path.parent()?).ok()?;
+    let name = first.path.file_name()?;
+    let link = |dir: &LocalDir, aside: &OsStr| linkat(&from, name, dir, aside, AtFlags::empty());
+    let (entry, ()) = NewEntry::make(place.dir, link).ok()?;
+    let linked = place.dir.pin(entry.name()).and_then(|linked| linked.metadata()).ok()?;
+    ((linked.dev(), linked.ino()) == first.file).then_some(entry)
 }
 
 fn timespec(at: Timestamp) -> Timespec {
@@ -168,13 +282,5 @@ fn node_type(special: FileType) -> NodeType {
         FileType::Socket => NodeType::Socket,
         FileType::BlockDevice => NodeType::BlockDevice,
         _ => NodeType::CharacterDevice,
-    }
-}
-
-/// Removes a file at the target, so that a link or a special file can be made there.
-fn replace(target: &Path) -> Result<(), Failure> {
-    match fs::remove_file(target) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Failure::local(target, &error)),
-        _ => Ok(()),
     }
 }

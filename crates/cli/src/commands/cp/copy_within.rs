@@ -7,6 +7,7 @@ use warpfire::{FileType, Metadata, SetMetadata, Warpfire};
 use warpfire_terminal::Failure;
 
 use super::CopyJob;
+use super::pool_target::{is_free_or_file, make_dir, remove_existing};
 use super::xattrs::{XattrStage, Xattrs};
 
 /// A copy inside one pool.
@@ -46,9 +47,7 @@ impl<'a> CopyWithin<'a> {
     }
 
     fn directory(&mut self, job: &mut CopyJob, source: &Path, target: &Path) -> Result<(), Failure> {
-        if !self.fs.metadata(target).is_ok_and(|there| there.is_dir()) {
-            self.fs.create_dir(target)?;
-        }
+        make_dir(self.fs, target)?;
         for entry in self.fs.read_dir(source)? {
             let name = entry?.file_name().to_owned();
             self.copy(job, &source.join(&name), &target.join(&name));
@@ -65,13 +64,15 @@ impl<'a> CopyWithin<'a> {
     ) -> Result<u64, Failure> {
         if metadata.nlink() > 1 {
             if let Some(first) = self.linked.get(&metadata.ino()) {
-                if self.fs.symlink_metadata(target).is_ok() {
-                    self.fs.remove_file(target)?;
-                }
+                remove_existing(self.fs, target)?;
                 self.fs.hard_link(first, target)?;
                 return Ok(0);
             }
             self.linked.insert(metadata.ino(), target.to_path_buf());
+        }
+        let is_file = metadata.file_type() == FileType::File;
+        if !is_file || !is_free_or_file(self.fs, target) {
+            remove_existing(self.fs, target)?;
         }
         match metadata.file_type() {
             FileType::File | FileType::Dir => {

@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use warpfire::Warpfire;
 use warpfire_terminal::{Failure, note, print_json};
 
@@ -18,6 +19,8 @@ use crate::progress::Progress;
 mod copy_in;
 mod copy_out;
 mod copy_within;
+mod local;
+mod pool_target;
 mod xattrs;
 
 const EXAMPLES: &str = "\
@@ -28,7 +31,8 @@ Examples:
   warpfire cp -a /srv/www pool:/             keep attributes and ACLs too
 
 A copy keeps permission bits, times, symbolic links, hard links between copied files, holes and special \
-files. A copy by root keeps owners too.";
+files. A copy by root keeps owners too. No symbolic link below the named files is followed. At the target \
+a file, link, pipe or socket is replaced when the copy is complete; a device node is not.";
 
 /// A file is copied in pieces of this size, in bytes.
 const PIECE_BYTES: usize = 4 << 20;
@@ -84,6 +88,7 @@ impl CopyJob {
 
 /// Copies all sources.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+    admit_deep_trees();
     let mut job = CopyJob {
         recursive: args.recursive || args.archive,
         archive: args.archive,
@@ -108,6 +113,13 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
             Err(Failure::new(format_args!("{failed} files could not be copied; the reasons are above")))
         }
     }
+}
+
+/// Raises the limit of open files as far as this user may: each level of a directory takes one.
+fn admit_deep_trees() {
+    let limit = getrlimit(Resource::Nofile);
+    // Without it the usual limit holds, and a deeper directory is reported.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 fn into_pool(job: &mut CopyJob, sources: &[PathArgument], destination: &Location) -> Result<(), Failure> {

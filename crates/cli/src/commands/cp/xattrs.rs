@@ -2,12 +2,15 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use rustix::fs::{XattrFlags, getxattr, listxattr, setxattr};
 use warpfire::Warpfire;
 use warpfire_terminal::Failure;
+
+use super::local::magic_path;
 
 /// Attributes of one file, in the order in which they were listed.
 #[derive(Debug, Default)]
@@ -43,9 +46,11 @@ fn is_copied(name: &OsStr) -> bool {
 }
 
 impl Xattrs {
-    /// The attributes of a local file that is no symbolic link.
-    pub fn of_local(path: &Path) -> Result<Self, Failure> {
-        let failed = |error: rustix::io::Errno| Failure::local(path, &error.into());
+    /// The attributes of a local file that is no symbolic link. It is open or pinned; `shown` is its path for
+    /// messages.
+    pub fn of_local(file: impl AsFd, shown: &Path) -> Result<Self, Failure> {
+        let failed = |error: rustix::io::Errno| Failure::local(shown, &error.into());
+        let path = &magic_path(file);
         let mut names = vec![0; BYTES_MAX];
         let len = match listxattr(path, &mut names[..]) {
             // The filesystem of the file has no extended attributes.
@@ -72,10 +77,11 @@ impl Xattrs {
     }
 
     /// Sets the attributes of one stage on a local file.
-    pub fn set_on_local(&self, path: &Path, when: XattrStage) -> Result<(), Failure> {
+    pub fn set_on_local(&self, file: impl AsFd, shown: &Path, when: XattrStage) -> Result<(), Failure> {
+        let path = &magic_path(file);
         for (name, value) in self.0.iter().filter(|(name, _)| stage(name) == when) {
             setxattr(path, name, value, XattrFlags::empty()).map_err(|error| {
-                refused(name, &format_args!("{}: {}", path.display(), io::Error::from(error)))
+                refused(name, &format_args!("{}: {}", shown.display(), io::Error::from(error)))
             })?;
         }
         Ok(())

@@ -1,0 +1,190 @@
+//! Local files by descriptors, so that other users of a directory cannot redirect a copy.
+//!
+//! Invariants
+//! 1. Below the paths that the command line names, no symbolic link is followed: each step opens one name in
+//!    an open directory, without following (`LocalDir::open`, `LocalDir::pin`, `LocalDir::open_file`).
+//! 2. Only a regular file is read, and opening never waits: for a pipe that is planted in its place
+//!    (`LocalDir::open_file`).
+//! 3. A new file is made under a name of its own, for this user alone, and takes its place by a rename when
+//!    it is complete. Owner, mode, attributes and times are set through its descriptor (`NewEntry`).
+//!
+//! `tests/cli/copy_planted.rs` plants links and pipes and holds all three.
+
+use std::ffi::{CStr, OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, openat, statat, unlinkat};
+use rustix::io::Errno;
+use warpfire_terminal::Failure;
+
+/// Mode of a new file or directory until it is complete.
+pub const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
+pub const PRIVATE_DIR: Mode = Mode::RWXU;
+
+/// An open local directory.
+pub struct LocalDir {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+/// A local path that the command line names: a directory, and the name in it. Links on the way to the
+/// directory are followed; the name itself is not.
+pub struct NamedPath {
+    pub dir: LocalDir,
+    /// `None` if the path names the directory itself: `.`, `..`, `/`, or a path that ends with a slash.
+    pub name: Option<OsString>,
+}
+
+impl NamedPath {
+    pub fn open(path: &Path) -> Result<NamedPath, Failure> {
+        let named = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/"));
+        let Some(name) = named else { return Ok(NamedPath { dir: LocalDir::named(path)?, name: None }) };
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let dir = LocalDir::named(parent.unwrap_or(Path::new(".")))?;
+        Ok(NamedPath { dir, name: Some(name.to_owned()) })
+    }
+}
+
+impl LocalDir {
+    /// Opens a directory that the command line names; links are followed.
+    pub fn named(path: &Path) -> Result<LocalDir, Failure> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = openat(CWD, path, flags, Mode::empty()).map_err(|e| Failure::local(path, &e.into()))?;
+        Ok(LocalDir { fd, path: path.to_path_buf() })
+    }
+
+    /// Opens a directory in this one.
+    pub fn open(&self, name: &OsStr) -> io::Result<LocalDir> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(LocalDir { fd: openat(&self.fd, name, flags, Mode::empty())?, path: self.shown(name) })
+    }
+
+    /// Opens a directory in this one; makes it, for this user alone, if it does not exist.
+    pub fn open_or_make(&self, name: &OsStr) -> io::Result<LocalDir> {
+        match rustix::fs::mkdirat(&self.fd, name, PRIVATE_DIR) {
+            Ok(()) | Err(Errno::EXIST) => self.open(name),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Opens a directory below this one, by its path from here.
+    pub fn open_below(&self, path: &Path) -> io::Result<LocalDir> {
+        let mut dir = LocalDir { fd: self.fd.try_clone()?, path: self.path.clone() };
+        for name in path {
+            dir = dir.open(name)?;
+        }
+        Ok(dir)
+    }
+
+    /// A descriptor of anything in this directory, a link too. It can neither be read nor written.
+    pub fn pin(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(File::from(openat(&self.fd, name, flags, Mode::empty())?))
+    }
+
+    /// Opens a regular file for reading, with its metadata.
+    ///
+    /// # Errors
+    /// `InvalidInput` if anything else is there by now.
+    pub fn open_file(&self, name: &OsStr) -> io::Result<(File, Metadata)> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = File::from(openat(&self.fd, name, flags, Mode::empty())?);
+        let metadata = file.metadata()?;
+        if metadata.is_file() {
+            return Ok((file, metadata));
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "was replaced during the copy; copy it again"))
+    }
+
+    /// All names but `.` and `..`, in order.
+    pub fn names(&self) -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.fd)? {
+            let name = OsStr::from_bytes(CStr::to_bytes(entry?.file_name())).to_owned();
+            if name != "." && name != ".." {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        File::from(self.fd.try_clone()?).metadata()
+    }
+
+    /// The path for messages.
+    pub fn shown(&self, name: &OsStr) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+impl AsFd for LocalDir {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A path to the open file itself, whatever its name is by now, for calls that take no descriptor.
+pub fn magic_path(file: impl AsFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
+}
+
+/// A new file, link or special file under a name of its own. Dropping it removes it.
+pub struct NewEntry<'a> {
+    dir: &'a LocalDir,
+    name: OsString,
+}
+
+/// Names that are tried for a new entry before its directory is given up.
+const NAMES_MAX: u32 = 1000;
+
+impl<'a> NewEntry<'a> {
+    /// Makes an entry with `make`, which gets the directory and a name that is free.
+    pub fn make<T>(
+        dir: &'a LocalDir,
+        mut make: impl FnMut(&LocalDir, &OsStr) -> rustix::io::Result<T>,
+    ) -> io::Result<(NewEntry<'a>, T)> {
+        for number in 0..NAMES_MAX {
+            let name = OsString::from(format!(".warpfire-cp-{}-{number}", std::process::id()));
+            match make(dir, &name) {
+                Ok(made) => return Ok((NewEntry { dir, name }, made)),
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Errno::EXIST.into())
+    }
+
+    /// The name that it has so far.
+    pub fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// Gives it its place, in place of a file, link, pipe or socket there.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if a device node is there: a rename would remove it.
+    pub fn put(self, name: &OsStr) -> io::Result<()> {
+        if let Ok(there) = statat(self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            let kind = FileType::from_raw_mode(there.st_mode);
+            if matches!(kind, FileType::BlockDevice | FileType::CharacterDevice) {
+                let device = "is a device node; name another file, or print the file with 'warpfire cat'";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, device));
+            }
+        }
+        rustix::fs::renameat_with(self.dir, &self.name, self.dir, name, RenameFlags::empty())?;
+        Ok(())
+    }
+}
+
+impl Drop for NewEntry<'_> {
+    fn drop(&mut self) {
+        // It has the name still if it was not put, or if its place is another name of the same file.
+        let _ = unlinkat(self.dir, &self.name, AtFlags::empty());
+    }
+}
