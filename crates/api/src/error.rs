@@ -179,7 +179,9 @@ const IN_PARTS: &str = "commit it and continue in another; about two million fil
 const REOPEN: &str =
     "close the pool, check its devices and open it again; everything that was synced is safe";
 const LEAVE_OUT: &str = "check the path; if the device is lost and parity covers it, leave it out";
-const NO_MEMBER: &str = "it belongs to no pool; check the path, or leave it out if parity covers it";
+const ONE_USER: &str =
+    "one process at a time can open a pool: use its mount, or unmount it; name each device once";
+const NO_MEMBER: &str = "it holds no pool; check the path, or leave it out if parity covers it";
 const WRITABLE: &str =
     "a pool is opened for writing, even to read it; make its devices writable for this user";
 const DAMAGED: &str = "bring back missing devices, or restore the file from elsewhere";
@@ -212,7 +214,7 @@ impl From<OpenError> for Error {
         match &error {
             OpenError::InUse { .. } => {
                 Error::new(ErrorKind::InUse, Errno::BUSY.raw_os_error(), error.to_string())
-                    .with_hint("one process at a time can open a pool: use its mount, or unmount it first")
+                    .with_hint(ONE_USER)
             }
             OpenError::System { path, source } => {
                 let found = Error::of_path(path, source);

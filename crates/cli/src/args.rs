@@ -29,7 +29,7 @@ Exit codes:
   3   the pool could not be opened: a device is missing, damaged, in use, or
       belongs to another pool
   75  a conflict: others have changed data that the transaction read; nothing
-      was committed, run it again
+      was committed: repeat the work in a new transaction
 'warpfire fsck' and 'warpfire scrub' use the codes of fsck(8). 'warpfire tx run' ends with the code of its \
 program.";
 
@@ -96,6 +96,19 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Paragraphs wrap at the width of the terminal. Lines with an indent are tables and do not.
+    #[test]
+    fn examples_and_tables_fit_a_terminal_of_80_columns() {
+        let mut commands = vec![Cli::command()];
+        while let Some(command) = commands.pop() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in help.lines().filter(|line| line.starts_with(' ')) {
+                assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
+            }
+            commands.extend(command.get_subcommands().cloned());
+        }
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use warpfire::{
-    COLUMNS_MAX, DeviceContent, PARITY_MAX, Pool, ZONES_MIN, device_bytes_min, device_content, prefilled,
+    COLUMNS_MAX, DeviceContent, ErrorKind, PARITY_MAX, Pool, ZONES_MIN, device_bytes_min, device_content,
+    prefilled,
 };
 use warpfire_terminal::{Failure, Size, note, print, print_json};
 
@@ -98,7 +99,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         options = options.size_bytes(new.size_bytes);
     }
     let filled = if args.prefill { prefill(&plan) } else { Ok(()) };
-    let made = filled.and_then(|()| options.create(&args.devices).map_err(|error| Failure::pool(&error)));
+    let made = filled.and_then(|()| options.create(&args.devices).map_err(not_made));
     if made.is_err() {
         for device in plan.new_files() {
             // An error here is ignored: the user gets the error that came first.
@@ -112,6 +113,13 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         print_json(&plan)
     } else {
         print(format!("pool made: {} free for files\n", Size(space.free_bytes - space.reserve_bytes)))
+    }
+}
+
+fn not_made(error: warpfire::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::NotFound => Failure::pool(&error).hint("make the directory first"),
+        _ => Failure::pool(&error),
     }
 }
 

@@ -22,6 +22,10 @@ fn a_device_that_does_not_exist_is_named() {
     let fixture = Fixture::empty();
     let said = fixture.run(["ls", "nowhere.img:/"]).failed(3);
     assert!(said.starts_with("warpfire: ") && said.contains("nowhere.img"), "{said}");
+    let said = fixture.run(["mkfs", "--size", "32M", "nowhere/a.img"]).failed(3);
+    assert!(said.contains("make the directory first"), "{said}");
+    let said = fixture.run(["fsck"]).failed(8);
+    assert!(said.contains("no pool is named; name its devices"), "{said}");
 }
 
 #[test]
