@@ -18,38 +18,76 @@ use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::error::MountError;
-use crate::mountpoint::{helper_refused, not_permitted, system_error};
-use crate::options::MountOptions;
+use crate::mountpoint::{Mounted, Mountpoint, descriptor_path, helper_refused, not_permitted, system_error};
+use crate::options::{MountOptions, PermissionChecks};
 
 /// The type in the mount table, after `fuse.`.
 const SUBTYPE: &str = "warpfire";
 
-/// Mounts on `at`, and returns the connection that requests come from.
-pub(crate) fn attach(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
-    if rustix::process::geteuid().is_root() {
-        attach_as_root(at, options)
+/// Mounts on `at`, and returns the mount and the connection that requests come from.
+pub(crate) fn attach(at: Mountpoint, options: &MountOptions) -> Result<(OwnedFd, Mounted), MountError> {
+    let device = if rustix::process::geteuid().is_root() {
+        attach_as_root(&at, options)?
     } else {
-        attach_by_helper(at, options)
+        if options.suid || options.dev {
+            return Err(not_permitted(
+                at.path(),
+                "only root can mount with set-user-id programs or with device files; mount without 'suid' and 'dev'"
+                    .to_owned(),
+            ));
+        }
+        attach_by_helper(at.path(), options)?
+    };
+    Ok((device, Mounted::topmost(at)?))
+}
+
+fn attach_as_root(at: &Mountpoint, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let path = at.path();
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(|e| match e.kind() {
+        io::ErrorKind::PermissionDenied => not_permitted(path, format!("/dev/fuse: {e}")),
+        _ => system_error(path, "open /dev/fuse", e),
+    })?;
+    let data =
+        format!("fd={},rootmode=40000,user_id=0,group_id=0{}", device.as_raw_fd(), shared_options(options));
+    let data = CString::new(data).expect("numbers and words hold no NUL");
+    let kind = format!("fuse.{SUBTYPE}");
+    let directory = at.open().map_err(|e| system_error(path, "open the mountpoint", e))?;
+    // The link in /proc leads to the opened directory: no name is resolved any more.
+    let target = descriptor_path(&directory);
+    let mounted = rustix::mount::mount(
+        options.fsname.as_str(),
+        target,
+        kind.as_str(),
+        flags_of_root(options),
+        Some(data.as_c_str()),
+    );
+    match mounted {
+        Ok(()) => Ok(device.into()),
+        Err(Errno::PERM | Errno::ACCESS) => Err(not_permitted(
+            path,
+            "mount(2) needs CAP_SYS_ADMIN; if this is a container, start it with that capability".to_owned(),
+        )),
+        Err(e) => Err(system_error(path, "mount", e.into())),
     }
 }
 
-fn attach_as_root(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
-    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(|e| match e.kind() {
-        io::ErrorKind::PermissionDenied => not_permitted(at, format!("/dev/fuse: {e}")),
-        _ => system_error(at, "open /dev/fuse", e),
-    })?;
-    let allow_other = if options.allow_other { ",allow_other" } else { "" };
-    let data = format!("fd={},rootmode=40000,user_id=0,group_id=0{allow_other}", device.as_raw_fd());
-    let data = CString::new(data).expect("numbers and words hold no NUL");
-    let flags = if options.read_only { MountFlags::RDONLY } else { MountFlags::empty() };
-    let kind = format!("fuse.{SUBTYPE}");
-    match rustix::mount::mount(options.fsname.as_str(), at, kind.as_str(), flags, Some(data.as_c_str())) {
-        Ok(()) => Ok(device.into()),
-        Err(Errno::PERM | Errno::ACCESS) => Err(not_permitted(
-            at,
-            "mount(2) needs CAP_SYS_ADMIN; if this is a container, start it with that capability".to_owned(),
-        )),
-        Err(e) => Err(system_error(at, "mount", e.into())),
+/// A pool may come from somebody else, so by default its programs get no other user's rights and its device
+/// files are no devices. The helper of ordinary users always mounts so.
+fn flags_of_root(options: &MountOptions) -> MountFlags {
+    let flags = [
+        (options.read_only, MountFlags::RDONLY),
+        (!options.suid, MountFlags::NOSUID),
+        (!options.dev, MountFlags::NODEV),
+    ];
+    flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).collect()
+}
+
+/// Options of the kernel that root and the helper write alike, each after a comma.
+fn shared_options(options: &MountOptions) -> &'static str {
+    match (options.allow_other, PermissionChecks::of_this_process(options)) {
+        (_, PermissionChecks::RootOnly) => "",
+        (false, PermissionChecks::Kernel) => ",default_permissions",
+        (true, PermissionChecks::Kernel) => ",default_permissions,allow_other",
     }
 }
 
@@ -93,8 +131,7 @@ fn attach_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountE
 fn helper_options(options: &MountOptions) -> String {
     let source = options.fsname.replace('\\', "\\\\").replace(',', "\\,");
     let write = if options.read_only { "ro" } else { "rw" };
-    let allow_other = if options.allow_other { ",allow_other" } else { "" };
-    format!("fsname={source},subtype={SUBTYPE},{write}{allow_other}")
+    format!("fsname={source},subtype={SUBTYPE},{write}{}", shared_options(options))
 }
 
 /// The descriptor that the other side sends; `None` if the other side closes the socket without one.
@@ -128,6 +165,17 @@ mod tests {
             read_only: true,
             ..MountOptions::default()
         };
-        assert_eq!(helper_options(&options), r"fsname=a\,b\\c,subtype=warpfire,ro,allow_other");
+        assert_eq!(
+            helper_options(&options),
+            r"fsname=a\,b\\c,subtype=warpfire,ro,default_permissions,allow_other"
+        );
+    }
+
+    #[test]
+    fn set_user_id_programs_and_devices_are_off_unless_asked_for() {
+        let plain = flags_of_root(&MountOptions::default());
+        assert_eq!(plain, MountFlags::NOSUID | MountFlags::NODEV);
+        let all = MountOptions { suid: true, dev: true, read_only: true, ..MountOptions::default() };
+        assert_eq!(flags_of_root(&all), MountFlags::RDONLY);
     }
 }

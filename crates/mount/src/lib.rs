@@ -25,6 +25,7 @@ mod views;
 
 pub use error::MountError;
 pub use mountinfo::{MountEntry, mounts};
+pub use mountpoint::unmount;
 pub use options::{MountOptions, THREADS_MAX};
 pub use session::{Session, mount};
 pub use slices::{MountedSlice, remove_range};

@@ -12,6 +12,10 @@ pub struct MountOptions {
     /// Admit users other than the mounting one. The kernel checks their permissions. An ordinary user can set
     /// this only if `/etc/fuse.conf` has the line `user_allow_other`.
     pub allow_other: bool,
+    /// Let set-user-id and set-group-id programs and file capabilities take effect. Only root can set this.
+    pub suid: bool,
+    /// Let device files be devices. Only root can set this.
+    pub dev: bool,
     /// Threads that take requests from the kernel: at least 1, at most [`THREADS_MAX`]. The kernel wakes them
     /// in turn, so a single program is served fastest by one thread. The default is one thread for two
     /// processors.
@@ -43,6 +47,8 @@ impl Default for MountOptions {
         MountOptions {
             read_only: false,
             allow_other: false,
+            suid: false,
+            dev: false,
             threads: (cores / 2).clamp(1, 16),
             hold_cpu_latency: true,
             sync_interval: Duration::from_secs(5),
@@ -66,7 +72,11 @@ pub(crate) enum PermissionChecks {
 }
 
 impl PermissionChecks {
-    pub(crate) fn of(options: &MountOptions, uid: u32) -> PermissionChecks {
+    pub(crate) fn of_this_process(options: &MountOptions) -> PermissionChecks {
+        PermissionChecks::of(options, rustix::process::geteuid().as_raw())
+    }
+
+    fn of(options: &MountOptions, uid: u32) -> PermissionChecks {
         if uid == 0 && !options.allow_other { PermissionChecks::RootOnly } else { PermissionChecks::Kernel }
     }
 }

@@ -16,7 +16,7 @@
 //!    serving threads first. In a detached mount, files that are still open get errors from the close on.
 
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
@@ -33,7 +33,7 @@ use crate::cpu_latency::CpuLatency;
 use crate::error::MountError;
 use crate::invalidation_gate::InvalidationGate;
 use crate::kernel_nodes::KernelNodes;
-use crate::mountpoint::{self, system_error};
+use crate::mountpoint::{Mounted, Mountpoint, system_error};
 use crate::options::{MountOptions, PermissionChecks, THREADS_MAX};
 use crate::server::{Server, ServerContext};
 use crate::views::{MainMount, MountKind, TransactionControl, Views};
@@ -49,7 +49,7 @@ enum MountEnd {
 /// A mounted filesystem. Dropping it detaches the mount, closes the filesystem and logs an error. `unmount`,
 /// `wait` and `detach` do the same and return the error.
 pub struct Session {
-    mountpoint: PathBuf,
+    mounted: Arc<Mounted>,
     ends: Receiver<MountEnd>,
     serving: Option<JoinHandle<std::io::Result<()>>>,
     signals: Option<(Handle, JoinHandle<()>)>,
@@ -67,8 +67,9 @@ pub fn mount<E: Storage>(
     mountpoint: &Path,
     options: &MountOptions,
 ) -> Result<Session, MountError> {
-    let at = mountpoint::prepare(mountpoint)?;
-    let threads_failed = |e| system_error(&at, "start threads", e);
+    let at = Mountpoint::find(mountpoint)?;
+    let path = at.path().to_owned();
+    let threads_failed = |e| system_error(&path, "start threads", e);
     let synced = Arc::clone(&fs);
     let sync = move || {
         if let Err(e) = synced.sync() {
@@ -78,7 +79,7 @@ pub fn mount<E: Storage>(
     let (interval_sync, changes) =
         IntervalSync::after_changes(options.sync_interval, sync).map_err(threads_failed)?;
     let (cpu_latency, requests) = CpuLatency::start(options.hold_cpu_latency).map_err(threads_failed)?;
-    let checks = PermissionChecks::of(options, rustix::process::geteuid().as_raw());
+    let checks = PermissionChecks::of_this_process(options);
     let blocking_threads =
         Arc::new(BlockingThreads::start("warpfire-sync", SYNC_THREADS).map_err(threads_failed)?);
     let root = fs.root();
@@ -104,20 +105,21 @@ pub fn mount<E: Storage>(
     };
     let server = Server::new(Arc::clone(&fs), checks, context);
     // Last, because nothing so far needs to be undone: from here on a failure leaves a mount in the tree.
-    let device = attach(&at, options)?;
+    let (device, mounted) = attach(at, options)?;
+    let mounted = Arc::new(mounted);
     let (detached, ends) = mpsc::channel();
     let ended = detached.clone();
     // A session that was dropped no longer receives; then the send fails, which is right.
     let send_end = move || _ = ended.send(MountEnd::Unmounted);
-    let (serving, notifier) = serve(server, device, options, &at, send_end).inspect_err(|_| {
+    let (serving, notifier) = serve(server, device, options, &path, send_end).inspect_err(|_| {
         // Without a server the mount is dead. The caller gets the error of `serve`, not one of this.
-        let _ = mountpoint::detach(&at);
+        let _ = mounted.detach();
     })?;
-    mountpoint::raise_readahead(&at);
-    tracing::info!(mountpoint = %at.display(), read_only = options.read_only, "mounted");
+    mounted.raise_readahead();
+    tracing::info!(mountpoint = %path.display(), read_only = options.read_only, "mounted");
     let ending = Arc::clone(&views);
     let mut session = Session {
-        mountpoint: at.clone(),
+        mounted: Arc::clone(&mounted),
         ends,
         serving: Some(serving),
         signals: None,
@@ -131,7 +133,7 @@ pub fn mount<E: Storage>(
     // Errors from here on drop the session, which detaches the mount and closes the filesystem.
     views.start(notifier).map_err(threads_failed)?;
     if options.unmount_on_signals {
-        session.signals = Some(watch_signals(at.clone(), detached).map_err(threads_failed)?);
+        session.signals = Some(watch_signals(mounted, detached).map_err(threads_failed)?);
     }
     Ok(session)
 }
@@ -176,13 +178,13 @@ pub(crate) fn serve<E: Storage>(
 }
 
 /// Unmounts at a signal that asks the process to end. Detaches if files are open: the process ends anyway.
-fn watch_signals(at: PathBuf, ends: Sender<MountEnd>) -> std::io::Result<(Handle, JoinHandle<()>)> {
+fn watch_signals(at: Arc<Mounted>, ends: Sender<MountEnd>) -> std::io::Result<(Handle, JoinHandle<()>)> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let handle = signals.handle();
     let watch = move || {
         for signal in signals.forever() {
-            tracing::info!(signal, mountpoint = %at.display(), "unmounting at a signal");
-            let ended = match mountpoint::unmount(&at) {
+            tracing::info!(signal, mountpoint = %at.path().display(), "unmounting at a signal");
+            let ended = match at.unmount() {
                 Err(MountError::InUse(_)) => write_back_and_detach(&at).map(|()| {
                     // Fails only if the session was dropped: then the mount has ended.
                     let _ = ends.send(MountEnd::Detached);
@@ -201,18 +203,18 @@ fn watch_signals(at: PathBuf, ends: Sender<MountEnd>) -> std::io::Result<(Handle
 
 /// Detaches a mount that is in use, after the kernel has sent the pages that programs changed through
 /// mappings.
-fn write_back_and_detach(at: &Path) -> Result<(), MountError> {
-    if let Err(e) = mountpoint::write_back(at) {
-        tracing::error!(mountpoint = %at.display(), error = %e, "write-back before a detach failed");
+fn write_back_and_detach(at: &Mounted) -> Result<(), MountError> {
+    if let Err(e) = at.write_back() {
+        tracing::error!(mountpoint = %at.path().display(), error = %e, "write-back before a detach failed");
     }
-    mountpoint::detach(at)
+    at.detach()
 }
 
 impl Session {
     /// The directory that it is mounted on.
     #[must_use]
     pub fn mountpoint(&self) -> &Path {
-        &self.mountpoint
+        self.mounted.path()
     }
 
     /// Waits until the mount has ended, by whatever means, and closes the filesystem. On return all changes
@@ -230,7 +232,7 @@ impl Session {
     /// `InUse` while a file in the mount is open: it stays mounted, and the session goes on. Otherwise as
     /// [`Session::wait`].
     pub fn unmount(&mut self) -> Result<(), MountError> {
-        mountpoint::unmount(&self.mountpoint)?;
+        self.mounted.unmount()?;
         self.finish_after_end()
     }
 
@@ -249,7 +251,7 @@ impl Session {
     /// # Errors
     /// As [`Session::wait`], and `System` or `NotPermitted` if the mount cannot be detached.
     pub fn detach(mut self) -> Result<(), MountError> {
-        write_back_and_detach(&self.mountpoint)?;
+        write_back_and_detach(&self.mounted)?;
         self.finish(&MountEnd::Detached)
     }
 
@@ -272,11 +274,11 @@ impl Session {
         let Some(close) = self.close.take() else { return Ok(()) };
         close()?;
         tracing::info!(
-            mountpoint = %self.mountpoint.display(),
+            mountpoint = %self.mountpoint().display(),
             detached = matches!(end, MountEnd::Detached),
             "unmounted"
         );
-        served.map_err(|e| system_error(&self.mountpoint, "serve", e))
+        served.map_err(|e| system_error(self.mountpoint(), "serve", e))
     }
 }
 
@@ -285,9 +287,9 @@ impl Drop for Session {
         if self.close.is_none() {
             return;
         }
-        let ended = write_back_and_detach(&self.mountpoint).and_then(|()| self.finish(&MountEnd::Detached));
+        let ended = write_back_and_detach(&self.mounted).and_then(|()| self.finish(&MountEnd::Detached));
         if let Err(e) = ended {
-            tracing::error!(mountpoint = %self.mountpoint.display(), error = %e, "unmount failed");
+            tracing::error!(mountpoint = %self.mountpoint().display(), error = %e, "unmount failed");
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Protocol settings that are negotiated with the kernel when a mount begins, and the reason for each.
 
+use std::io;
+
 use fuser::{InitFlags, KernelConfig};
 
 use crate::options::PermissionChecks;
@@ -39,7 +41,14 @@ pub(super) enum ListingDetail {
 }
 
 /// Sets the protocol's features and limits.
-pub(super) fn configure(config: &mut KernelConfig, checks: PermissionChecks, detail: ListingDetail) {
+///
+/// # Errors
+/// `Unsupported` if the kernel cannot check permissions by access control list, and this mount rests on it.
+pub(super) fn configure(
+    config: &mut KernelConfig,
+    checks: PermissionChecks,
+    detail: ListingDetail,
+) -> io::Result<()> {
     let mut wanted = WANTED;
     if detail == ListingDetail::WithAttributes {
         wanted |= InitFlags::FUSE_DO_READDIRPLUS;
@@ -49,7 +58,34 @@ pub(super) fn configure(config: &mut KernelConfig, checks: PermissionChecks, det
         wanted |= InitFlags::FUSE_POSIX_ACL;
     }
     let offered = config.capabilities();
+    check_offer(checks, offered)?;
     config.add_capabilities(wanted & offered).expect("only offered capabilities are requested");
     config.set_max_write(WRITE_BYTES_MAX).expect("the transport allows writes of 1 MiB");
     config.set_max_background(BACKGROUND_MAX).expect("the limit is not zero");
+    Ok(())
+}
+
+/// The server repeats none of the kernel's checks, so a mount for several users fails without them.
+fn check_offer(checks: PermissionChecks, offered: InitFlags) -> io::Result<()> {
+    if checks == PermissionChecks::RootOnly || offered.contains(InitFlags::FUSE_POSIX_ACL) {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::Unsupported,
+        "this kernel does not check access control lists for FUSE; mount as root without allow_other, or use \
+         Linux 4.9 or later",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checked_mount_is_refused_if_the_kernel_does_not_check() {
+        let offered = InitFlags::all().difference(InitFlags::FUSE_POSIX_ACL);
+        assert!(check_offer(PermissionChecks::Kernel, offered).is_err());
+        assert!(check_offer(PermissionChecks::Kernel, InitFlags::all()).is_ok());
+        assert!(check_offer(PermissionChecks::RootOnly, offered).is_ok());
+    }
 }

@@ -172,8 +172,7 @@ impl<E: Storage> Filesystem for Server<E> {
             MountKind::MainMount(_) => init::ListingDetail::WithAttributes,
             MountKind::View(..) => init::ListingDetail::NamesOnly,
         };
-        init::configure(config, self.checks, listings);
-        Ok(())
+        init::configure(config, self.checks, listings)
     }
 
     fn destroy(&mut self) {

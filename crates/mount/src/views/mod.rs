@@ -61,7 +61,7 @@ use crate::cpu_latency::RequestCounter;
 use crate::error::MountError;
 use crate::invalidation_gate::InvalidationGate;
 use crate::kernel_nodes::KernelNodes;
-use crate::mountpoint;
+use crate::mountpoint::{Mounted, system_error};
 use crate::options::{MountOptions, PermissionChecks};
 use crate::server::{Server, ServerContext};
 use crate::session::serve;
@@ -193,6 +193,7 @@ struct View<E: Storage> {
     ends_with: Option<Process>,
     transaction: Transaction<E>,
     view_directory: ViewDirectory,
+    mounted: Mounted,
     gate: Arc<InvalidationGate>,
     last_use: LastUse,
     listing: SharedListingSlot<E>,
@@ -387,8 +388,7 @@ impl<E: Storage> Views<E> {
         ends_with_process: bool,
     ) -> Result<View<E>, Errno> {
         let ends_with = if ends_with_process { Some(Process::find(requester.pid)?) } else { None };
-        let made = view_directory::prepare_runtime_directory(&self.base)
-            .and_then(|()| ViewDirectory::make(&self.base, id, requester.uid));
+        let made = ViewDirectory::make(&self.base, requester.uid);
         // The program gets only the number: the log has the path.
         let view_directory = made.map_err(|e| {
             tracing::error!(id, base = %self.base.display(), error = %e, "directory of a view not made");
@@ -397,17 +397,18 @@ impl<E: Storage> Views<E> {
         let transaction =
             self.fs.begin().map_err(|e| errno_of(&e)).inspect_err(|_| view_directory.remove())?;
         let gate = Arc::new(InvalidationGate::default());
-        if let Err(e) = self.mount_view(id, &transaction, &gate, &view_directory.view()) {
+        let mounted = self.mount_view(id, &transaction, &gate, &view_directory).map_err(|e| {
             tracing::error!(id, error = %e, "view not mounted");
             view_directory.remove();
-            return Err(match e {
+            match e {
                 MountError::System { source, .. } => Errno::from_io_error(&source).unwrap_or(Errno::IO),
                 _ => Errno::PERM,
-            });
-        }
+            }
+        })?;
         let last_use = LastUse { passes: gate.passes(), at_nanos: SystemClock.monotonic_nanos() };
         let listing = Arc::new(Mutex::new(ListingSlot::Idle(None)));
-        Ok(View { id, uid: requester.uid, ends_with, transaction, view_directory, gate, last_use, listing })
+        let uid = requester.uid;
+        Ok(View { id, uid, ends_with, transaction, view_directory, mounted, gate, last_use, listing })
     }
 
     /// Mounts a transaction. Its serving threads end when the kernel has ended the connection.
@@ -416,8 +417,8 @@ impl<E: Storage> Views<E> {
         id: u64,
         transaction: &Transaction<E>,
         gate: &Arc<InvalidationGate>,
-        at: &Path,
-    ) -> Result<(), MountError> {
+        directory: &ViewDirectory,
+    ) -> Result<Mounted, MountError> {
         let files = transaction.files();
         let root = files.root();
         let context = ServerContext {
@@ -431,15 +432,17 @@ impl<E: Storage> Views<E> {
             mount_kind: MountKind::View(Arc::clone(self) as Arc<dyn TransactionControl>, id),
             read_only: self.options.read_only,
         };
-        let checks = PermissionChecks::of(&self.options, rustix::process::geteuid().as_raw());
+        let checks = PermissionChecks::of_this_process(&self.options);
         let server = Server::new(Arc::clone(files), checks, context);
-        let device = attach(at, &self.options)?;
-        serve(server, device, &self.options, at, || ()).inspect_err(|_| {
+        let at = directory.view();
+        let mountpoint = directory.mountpoint().map_err(|e| system_error(&at, "open the mountpoint", e))?;
+        let (device, mounted) = attach(mountpoint, &self.options)?;
+        serve(server, device, &self.options, &at, || ()).inspect_err(|_| {
             // Without a server the mount is dead. The caller gets the error of `serve`, not one of this.
-            let _ = mountpoint::detach(at);
+            let _ = mounted.detach();
         })?;
-        mountpoint::raise_readahead(at);
-        Ok(())
+        mounted.raise_readahead();
+        Ok(mounted)
     }
 
     /// The job of COMMIT: unmounts the view, makes an announced commit, and removes the view's entry and
@@ -449,7 +452,7 @@ impl<E: Storage> Views<E> {
         let uid = view.uid;
         // First, so that the transaction has all that was written in the view, and nothing is written any
         // more.
-        match unmount_view(&view.view_directory.view()) {
+        match unmount_view(&view.mounted) {
             Ok(()) => {}
             Err(MountError::InUse(_)) => {
                 // The transaction is open again: the program can close its files and try again.
@@ -503,16 +506,16 @@ impl<E: Storage> Views<E> {
 }
 
 /// Unmounts a view. If a file is open in it, waits a moment and then fails with `InUse`.
-fn unmount_view(at: &Path) -> Result<(), MountError> {
+fn unmount_view(view: &Mounted) -> Result<(), MountError> {
     // While the view is mounted, because the kernel sends these pages through it.
-    mountpoint::write_back(at)?;
+    view.write_back()?;
     for _ in 0..IN_USE_TRIES_MAX {
-        match mountpoint::unmount(at) {
+        match view.unmount() {
             Err(MountError::InUse(_)) => thread::park_timeout(IN_USE_PAUSE),
             closed => return closed,
         }
     }
-    mountpoint::unmount(at)
+    view.unmount()
 }
 
 impl Process {

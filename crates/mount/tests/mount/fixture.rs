@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::{Gid, Uid};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use warpfire_env::{Clock, Device, MemDevice, SystemClock, SystemRandom};
 use warpfire_fs::{Fs, FsOptions, FsSchema};
 use warpfire_log::Log;
@@ -55,7 +57,7 @@ impl MountFixture {
         let options = MountOptions {
             unmount_on_signals: false,
             fsname: "test".to_owned(),
-            views_at: Some(views.path().join("warpfire")),
+            views_at: options.views_at.clone().or_else(|| Some(views.path().join("warpfire"))),
             ..options.clone()
         };
         let (fs, pool) = filesystem_and_pool();
@@ -68,9 +70,14 @@ impl MountFixture {
         self.directory.path()
     }
 
+    /// The directory that views are mounted in.
+    pub fn base_of_views(&self) -> PathBuf {
+        self.views.path().join("warpfire")
+    }
+
     /// Number of views that have a directory.
     pub fn views(&self) -> usize {
-        std::fs::read_dir(self.views.path().join("warpfire")).map_or(0, Iterator::count)
+        std::fs::read_dir(self.base_of_views()).map_or(0, Iterator::count)
     }
 
     /// Unmounts, also while views are open.
@@ -104,6 +111,18 @@ impl MountFixture {
     pub fn can_read(&self, path: &Path, uid: u32) -> bool {
         self.as_user(uid, &format!("cat {} > /dev/null", path.display()))
     }
+}
+
+/// Runs some work on a thread of its own as another user, without groups and capabilities. Needs root.
+pub fn run_as<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
+    let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
+    let as_user = move || {
+        set_thread_groups(&[]).unwrap();
+        set_thread_res_gid(group, group, group).unwrap();
+        set_thread_res_uid(user, user, user).unwrap();
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(as_user).join()).unwrap()
 }
 
 impl Drop for MountFixture {

@@ -10,5 +10,6 @@ mod fixture;
 mod life;
 #[cfg(test)]
 mod slices;
+mod two_users;
 #[cfg(test)]
 mod views;

@@ -1,0 +1,109 @@
+//! A mount by root that several users share: nobody gets more than the permissions of the files give.
+
+use std::fs::{self, File, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use warpfire_mount::{MountOptions, TransactionClient, TransactionState};
+
+use crate::fixture::{MountFixture, run_as};
+
+const USER: u32 = 1000;
+const OTHER: u32 = 1001;
+
+/// A mount by root where all users may make files.
+fn shared() -> Option<MountFixture> {
+    let fixture = MountFixture::shared()?;
+    fs::set_permissions(fixture.path(), Permissions::from_mode(0o1777)).unwrap();
+    Some(fixture)
+}
+
+/// Begins a transaction as a user, on the thread of that user.
+fn begin(mountpoint: &Path) -> (TransactionClient, u64, PathBuf) {
+    let control = TransactionClient::open(mountpoint).unwrap();
+    let begun = control.begin(false).unwrap();
+    (control, begun.id, begun.path)
+}
+
+/// Options of the mount on a directory, as the kernel shows them.
+fn options_of(mountpoint: &Path) -> String {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mut words = table.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let found = words.find(|words| words[4] == mountpoint.to_str().unwrap());
+    found.expect("it is mounted")[5].to_owned()
+}
+
+#[test]
+fn the_user_who_began_it_cannot_change_the_place_of_a_view() {
+    let Some(fixture) = shared() else { return };
+    let (mountpoint, base) = (fixture.path().to_owned(), fixture.base_of_views());
+    run_as(USER, || {
+        let (control, id, view) = begin(&mountpoint);
+        fs::write(view.join("file"), b"x").unwrap();
+        let directory = view.parent().unwrap();
+        let refused = [
+            fs::remove_dir(&view),
+            fs::rename(&view, directory.join("other")),
+            fs::rename(directory, base.join("other")),
+            symlink("/", directory.join("link")),
+            symlink("/", base.join("link")),
+            fs::create_dir(directory.join("d")),
+            File::create(directory.join("f")).map(drop),
+            fs::set_permissions(directory, Permissions::from_mode(0o777)),
+            fs::read_dir(directory).map(drop),
+            fs::read_dir(&base).map(drop),
+        ];
+        for (step, refused) in refused.into_iter().enumerate() {
+            assert!(refused.is_err(), "step {step}");
+        }
+        assert_eq!(fs::metadata(directory).unwrap().uid(), 0);
+        assert_eq!(control.commit(id, false).unwrap().state, TransactionState::Committed);
+    });
+    assert_eq!(fs::read(fixture.at("file")).unwrap(), b"x");
+    assert_eq!(fixture.views(), 0, "a view leaves no directory");
+}
+
+#[test]
+fn another_user_cannot_enter_a_view_and_root_can() {
+    let Some(fixture) = shared() else { return };
+    let mountpoint = fixture.path().to_owned();
+    let (control, id, view) = run_as(USER, || begin(&mountpoint));
+    run_as(USER, || fs::write(view.join("file"), b"x").unwrap());
+    let seen = run_as(OTHER, || fs::read(view.join("file")));
+    assert_eq!(seen.unwrap_err().kind(), ErrorKind::PermissionDenied);
+    assert_eq!(run_as(OTHER, || fs::metadata(&view).unwrap_err().kind()), ErrorKind::PermissionDenied);
+    assert_eq!(fs::read(view.join("file")).unwrap(), b"x");
+    control.abort(id).unwrap();
+}
+
+#[test]
+fn a_mount_by_root_ignores_set_user_id_programs_and_devices() {
+    let Some(fixture) = shared() else { return };
+    let (control, id, view) = begin(fixture.path());
+    for mounted in [fixture.path(), &view] {
+        let options = options_of(mounted);
+        assert!(options.contains("nosuid") && options.contains("nodev"), "{options}");
+    }
+    control.abort(id).unwrap();
+    let asked = MountOptions { suid: true, dev: true, allow_other: true, ..MountOptions::default() };
+    let Some(fixture) = MountFixture::mounted(&asked) else { return };
+    let options = options_of(fixture.path());
+    assert!(!options.contains("nosuid") && !options.contains("nodev"), "{options}");
+}
+
+/// Two mounts of one process have transactions with the same numbers, and may share the base of views.
+#[test]
+fn views_of_two_mounts_in_one_process_do_not_collide() {
+    let Some(first) = MountFixture::new() else { return };
+    let base = MountOptions { views_at: Some(first.base_of_views()), ..MountOptions::default() };
+    let Some(second) = MountFixture::mounted(&base) else { return };
+    let both = [&first, &second].map(|fixture| begin(fixture.path()));
+    let [(_, _, one), (_, _, other)] = &both;
+    fs::write(one.join("one"), b"1").unwrap();
+    assert!(!other.join("one").exists());
+    for (control, id, _) in &both {
+        control.abort(*id).unwrap();
+    }
+    assert_eq!(first.views(), 0);
+}
