@@ -10,6 +10,7 @@
 //! 3. At most [`QUEUED_JOBS_MAX`] jobs queue. The thread that brings one more runs it itself (`spawn`) or
 //!    refuses it (`spawn_or`). No job is lost (`tests::every_job_is_done_also_those_beyond_the_queue`).
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, JoinHandle};
@@ -82,7 +83,7 @@ impl Drop for BlockingThreads {
         // Without a sender the threads end when the queue is empty.
         self.jobs = None;
         for thread in self.threads.drain(..) {
-            thread.join().expect("a job does not panic");
+            thread.join().expect("a panic of a job is caught");
         }
     }
 }
@@ -92,7 +93,10 @@ fn work(queue: &Mutex<Receiver<BlockingJob>>) {
         // A statement of its own: the lock is free again before the job runs.
         let job = queue.lock().recv();
         let Ok(job) = job else { return };
-        job();
+        // The reply of a job that panics is dropped, which answers `EIO`. The thread goes on.
+        if catch_unwind(AssertUnwindSafe(job)).is_err() {
+            tracing::error!("a job panicked; its request is answered with EIO");
+        }
     }
 }
 
@@ -124,5 +128,14 @@ mod tests {
         }
         drop(blocking_threads);
         assert_eq!(done.load(Ordering::Relaxed), 10 * QUEUED_JOBS_MAX);
+    }
+
+    #[test]
+    fn a_job_that_panics_leaves_its_thread() {
+        let blocking_threads = BlockingThreads::start("test", 1).unwrap();
+        let (done, was_done) = std::sync::mpsc::channel();
+        blocking_threads.spawn(|| panic!("on purpose"));
+        blocking_threads.spawn(move || done.send(()).unwrap());
+        was_done.recv().unwrap();
     }
 }

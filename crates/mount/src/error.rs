@@ -25,6 +25,16 @@ pub enum MountError {
     /// A program has a file open or its working directory in the mount.
     #[error("{0}: the mount is in use; end the programs that 'fuser -m' shows, then unmount it again")]
     InUse(PathBuf),
+    /// Transactions are open. An unmount would abort them.
+    #[error(
+        "{path}: the mount is in use: {count} transactions are open; commit or abort them, then unmount it again"
+    )]
+    TransactionsOpen {
+        /// The mountpoint.
+        path: PathBuf,
+        /// How many there are.
+        count: usize,
+    },
     /// The system does not let this user mount there.
     #[error("{path}: not permitted to mount: {reason}")]
     NotPermitted {

@@ -18,6 +18,7 @@ mod kernel_nodes;
 mod mountinfo;
 mod mountpoint;
 mod options;
+mod process;
 mod server;
 mod session;
 mod slices;
@@ -27,6 +28,7 @@ pub use error::MountError;
 pub use mountinfo::{MountEntry, mounts};
 pub use mountpoint::unmount;
 pub use options::{MountOptions, THREADS_MAX};
+pub use process::prepare_server_process;
 pub use session::{Session, mount};
 pub use slices::{MountedSlice, remove_range};
 pub use views::{

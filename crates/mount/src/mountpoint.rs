@@ -26,7 +26,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::error::MountError;
-use crate::mountinfo::{self, MountEntry};
+use crate::mountinfo;
 
 /// Most dead mounts on one directory that `find` detaches.
 const DEAD_MOUNTS_MAX: usize = 16;
@@ -85,11 +85,16 @@ impl Mountpoint {
             io::ErrorKind::NotADirectory => MountError::NotADirectory(path.to_owned()),
             _ => system_error(path, "resolve the mountpoint", e),
         })?;
-        let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else {
+        Mountpoint::of_real_path(&real)
+    }
+
+    /// A directory by its absolute path without symbolic links.
+    fn of_real_path(path: &Path) -> Result<Mountpoint, MountError> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(system_error(path, "mount over the root directory", Errno::BUSY.into()));
         };
         let parent = open_without_links(parent).map_err(|e| system_error(path, "open the parent", e))?;
-        Ok(Mountpoint { name: name.to_owned(), path: real, parent })
+        Ok(Mountpoint { path: path.to_owned(), parent, name: name.to_owned() })
     }
 
     /// The directory `name` in a directory that only this server can change.
@@ -253,12 +258,12 @@ fn open_child(directory: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(directory, name, PATH_ONLY, Mode::empty())?)
 }
 
-/// Unmounts the mount of a line of the mount table.
+/// Unmounts the filesystem with this device number from a mountpoint, as the mount table names both.
 ///
 /// # Errors
-/// `InUse` while a program uses it; `System` if another mount is at its place now.
-pub fn unmount(entry: &MountEntry) -> Result<(), MountError> {
-    Mounted { at: Mountpoint::resolve(&entry.mountpoint)?, device: entry.device }.unmount()
+/// `InUse` while a program uses it; `System` if another filesystem is at its place now.
+pub fn unmount(mountpoint: &Path, device: (u32, u32)) -> Result<(), MountError> {
+    Mounted { at: Mountpoint::of_real_path(mountpoint)?, device }.unmount()
 }
 
 pub(crate) fn system_error(path: &Path, action: &'static str, source: io::Error) -> MountError {

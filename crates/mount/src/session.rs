@@ -35,7 +35,7 @@ use crate::invalidation_gate::InvalidationGate;
 use crate::kernel_nodes::KernelNodes;
 use crate::mountpoint::{Mounted, Mountpoint, system_error};
 use crate::options::{MountOptions, PermissionChecks, THREADS_MAX};
-use crate::server::{Server, ServerContext};
+use crate::server::{PanicGuard, Server, ServerContext};
 use crate::views::{MainMount, MountKind, TransactionControl, Views};
 
 /// How a mount ends.
@@ -55,6 +55,7 @@ pub struct Session {
     signals: Option<(Handle, JoinHandle<()>)>,
     interval_sync: IntervalSync,
     cpu_latency: CpuLatency,
+    open_transactions: Box<dyn Fn() -> usize + Send>,
     close: Option<Box<dyn FnOnce() -> Result<(), FsError> + Send>>,
 }
 
@@ -117,7 +118,7 @@ pub fn mount<E: Storage>(
     })?;
     mounted.raise_readahead();
     tracing::info!(mountpoint = %path.display(), read_only = options.read_only, "mounted");
-    let ending = Arc::clone(&views);
+    let (ending, counted) = (Arc::clone(&views), Arc::clone(&views));
     let mut session = Session {
         mounted: Arc::clone(&mounted),
         ends,
@@ -125,6 +126,7 @@ pub fn mount<E: Storage>(
         signals: None,
         interval_sync,
         cpu_latency,
+        open_transactions: Box::new(move || counted.open_count()),
         close: Some(Box::new(move || {
             ending.end_all();
             fs.close()
@@ -161,7 +163,7 @@ pub(crate) fn serve<E: Storage>(
     }
     let server_notifier = server.notifier();
     // `All`: the kernel refuses users that are not admitted. It knows the mount's owner and `allow_other`.
-    let session = fuser::Session::from_fd(server, device, SessionACL::All, config)
+    let session = fuser::Session::from_fd(PanicGuard(server), device, SessionACL::All, config)
         .map_err(|e| system_error(at, "negotiate the protocol with the kernel", e))?;
     let notifier = session.notifier();
     assert!(server_notifier.set(notifier.clone()).is_ok(), "a server serves one mount");
@@ -229,9 +231,13 @@ impl Session {
     /// Unmounts and closes the filesystem.
     ///
     /// # Errors
-    /// `InUse` while a file in the mount is open: it stays mounted, and the session goes on. Otherwise as
-    /// [`Session::wait`].
+    /// `InUse` while a file in the mount is open, `TransactionsOpen` while transactions are: it stays mounted,
+    /// and the session goes on. Otherwise as [`Session::wait`].
     pub fn unmount(&mut self) -> Result<(), MountError> {
+        match (self.open_transactions)() {
+            0 => {}
+            count => return Err(MountError::TransactionsOpen { path: self.mountpoint().to_owned(), count }),
+        }
         self.mounted.unmount()?;
         self.finish_after_end()
     }
@@ -246,7 +252,7 @@ impl Session {
     }
 
     /// Takes the mount out of the tree and closes the filesystem. Files that are still open in it get errors
-    /// from then on.
+    /// from then on. Open transactions are aborted.
     ///
     /// # Errors
     /// As [`Session::wait`], and `System` or `NotPermitted` if the mount cannot be detached.

@@ -2,10 +2,9 @@
 //! pool.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::mount::UnmountFlags;
+use warpfire_mount::{MountError, TransactionClient};
 use warpfire_terminal::Failure;
 
 use super::mount::control::ServerConnection;
@@ -13,7 +12,8 @@ use super::mount::mounted_pool::pool_mounted_at;
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire umount /mnt";
+  warpfire umount /mnt
+  warpfire umount --force /mnt            abort the transactions that are open";
 
 /// Longest wait for the server to write the last changes and close the pool.
 const CLOSE_SECONDS_MAX: i64 = 300;
@@ -24,21 +24,27 @@ const CLOSE_SECONDS_MAX: i64 = 300;
 pub struct Args {
     /// The directory that the pool is mounted on.
     directory: PathBuf,
+
+    /// Abort the open transactions.
+    #[arg(long)]
+    force: bool,
 }
 
 /// Unmounts the pool.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    unmount(&args.directory)
+    unmount(&args.directory, args.force)
 }
 
-/// Unmounts the pool on a directory. On return the pool is closed and can be opened again.
-pub fn unmount(directory: &Path) -> Result<(), Failure> {
+/// Unmounts the pool on a directory. On return the pool is closed and can be opened again. Refuses while
+/// transactions are open, unless it is forced.
+pub fn unmount(directory: &Path, force: bool) -> Result<(), Failure> {
     let pool = pool_mounted_at(directory).ok_or_else(|| {
         Failure::new(format_args!("no pool is mounted at {}", directory.display()))
             .hint("name the directory that the pool is mounted on")
     })?;
     // Connected before the unmount: the server may end at once, and then there is nothing to wait for.
     let server = ServerConnection::of_mount(&pool).ok().and_then(|server| server.watch());
+<<<<<<< HEAD
     if rustix::process::geteuid().is_root() {
         rustix::mount::unmount(directory, UnmountFlags::empty()).map_err(|error| {
             Failure::local(directory, &error.into())
@@ -53,7 +59,16 @@ pub fn unmount(directory: &Path) -> Result<(), Failure> {
             return Err(Failure::new(said.trim())
                 .hint("close the files that are open there, and unmount as the user that mounted the pool"));
         }
+=======
+    if !force {
+        refuse_open_transactions(&pool.mountpoint)?;
+>>>>>>> 0801d8d (mount: a panic costs one request; an unmount with open transactions is refused; the server is prepared for low memory; documents)
     }
+    warpfire_mount::unmount(&pool.mountpoint, pool.device).map_err(|error| match error {
+        MountError::InUse(_) => Failure::new(format_args!("{} is in use", directory.display()))
+            .hint("close the files that are open in it, then try again"),
+        error => Failure::new(error),
+    })?;
     let Some(server) = server else { return Ok(()) };
     let patience = Timespec { tv_sec: CLOSE_SECONDS_MAX, tv_nsec: 0 };
     match poll(&mut [PollFd::new(&server, PollFlags::IN)], Some(&patience)) {
@@ -63,4 +78,19 @@ pub fn unmount(directory: &Path) -> Result<(), Failure> {
                 .hint("wait until the server has written the last changes and ends"))
         }
     }
+}
+
+/// Fails if transactions are open: an unmount aborts them.
+fn refuse_open_transactions(mountpoint: &Path) -> Result<(), Failure> {
+    // A mount without a server has no transactions, and can be unmounted.
+    let Ok(open) = TransactionClient::open(mountpoint).and_then(|control| control.list()) else {
+        return Ok(());
+    };
+    if open.is_empty() {
+        return Ok(());
+    }
+    let (count, at) = (open.len(), mountpoint.display());
+    let noun = if count == 1 { "transaction is" } else { "transactions are" };
+    Err(Failure::new(format_args!("{at} is in use: {count} {noun} open"))
+        .hint("end them with 'warpfire tx commit' or 'warpfire tx abort', or abort all with --force"))
 }

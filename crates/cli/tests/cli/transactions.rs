@@ -336,3 +336,13 @@ fn an_ordinary_user_does_it_on_a_mount_of_root_and_on_his_own() {
         }
     }
 }
+
+#[test]
+fn a_pool_with_open_transactions_is_unmounted_only_by_force() {
+    let Some(pool) = pool() else { return };
+    pool.0.run(["tx", "begin", "--in", "mnt"]).succeeded();
+    let said = pool.0.run(["umount", "mnt"]).failed(1);
+    assert!(said.contains("in use: 1 transaction is open") && said.contains("--force"), "{said}");
+    assert_eq!(list(&pool).len(), 1);
+    pool.0.run(["umount", "--force", "mnt"]).succeeded();
+}

@@ -15,6 +15,7 @@ mod flags;
 mod init;
 mod ioctl;
 mod listing;
+mod panic_guard;
 mod request;
 
 use std::cell::RefCell;
@@ -46,6 +47,7 @@ use crate::slices::SliceShelf;
 use crate::views::MountKind;
 use flags::{alloc_mode, file_kind, rename_mode, xattr_mode};
 use listing::OpenDirs;
+pub(crate) use panic_guard::PanicGuard;
 use request::{PollOnDrop, Refusal, RequestGuard, RequestResult, STALE, caller, enter_request};
 
 /// An inode number is never used again, so the generation that would distinguish its uses is constant.

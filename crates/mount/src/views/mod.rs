@@ -321,6 +321,11 @@ impl<E: Storage> Views<E> {
         Ok(())
     }
 
+    /// How many transactions are open or about to end.
+    pub(crate) fn open_count(&self) -> usize {
+        self.registry.lock().views.len()
+    }
+
     /// Aborts the open transactions and waits for commits that are running. No transaction begins after it.
     pub(crate) fn end_all(&self) {
         let mut registry = self.registry.lock();

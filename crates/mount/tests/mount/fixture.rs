@@ -80,9 +80,14 @@ impl MountFixture {
         std::fs::read_dir(self.base_of_views()).map_or(0, Iterator::count)
     }
 
-    /// Unmounts, also while views are open.
+    /// Ends the mount, also while views are open.
     pub fn end(&mut self) {
-        unmount(&mut self.session.take().expect("a mount ends once")).unwrap();
+        self.session.take().expect("a mount ends once").detach().unwrap();
+    }
+
+    /// Tries to unmount. The mount stays if that fails.
+    pub fn try_unmount(&mut self) -> Result<(), MountError> {
+        self.session.as_mut().expect("it is mounted").unmount()
     }
 
     /// Payload bytes, of data and metadata alike, that have been written to the pool.

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use warpfire_mount::{MountOptions, TransactionClient, TransactionState};
+use warpfire_mount::{MountError, MountOptions, TransactionClient, TransactionState};
 
 use crate::fixture::{MountFixture, run_as};
 
@@ -106,4 +106,15 @@ fn views_of_two_mounts_in_one_process_do_not_collide() {
         control.abort(*id).unwrap();
     }
     assert_eq!(first.views(), 0);
+}
+
+#[test]
+fn a_mount_with_open_transactions_is_in_use() {
+    let Some(mut fixture) = MountFixture::new() else { return };
+    let (control, first, _) = begin(fixture.path());
+    let second = control.begin(false).unwrap().id;
+    let said = fixture.try_unmount().unwrap_err();
+    assert!(matches!(said, MountError::TransactionsOpen { count: 2, .. }), "{said}");
+    control.abort(first).unwrap();
+    control.abort(second).unwrap();
 }

@@ -61,6 +61,14 @@ pub struct Args {
     #[arg(long)]
     allow_other: bool,
 
+    /// Let set-user-id programs and file capabilities take effect. Only root can ask for that.
+    #[arg(long)]
+    suid: bool,
+
+    /// Let device files be devices. Only root can ask for that.
+    #[arg(long)]
+    dev: bool,
+
     /// Seconds until a change is durable if no program syncs it earlier.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     sync_interval: u64,
@@ -133,6 +141,8 @@ fn serve(args: &Args) -> Result<(), Failure> {
         rustix::process::setsid()
             .map_err(|error| Failure::new(format_args!("cannot leave the terminal: {error}")))?;
     }
+    // Before threads are started.
+    warpfire_mount::prepare_server_process();
     // Before the pool is opened, so that the events of its recovery are in the log.
     let log = if args.detached { Some(open_log(args.log.as_deref())?) } else { None };
     start_logging(log.as_ref());
@@ -141,6 +151,8 @@ fn serve(args: &Args) -> Result<(), Failure> {
     let options = MountOptions {
         read_only: args.read_only,
         allow_other: args.allow_other,
+        suid: args.suid,
+        dev: args.dev,
         threads: args.threads.unwrap_or(MountOptions::default().threads),
         hold_cpu_latency: !args.let_halt,
         sync_interval: Duration::from_secs(args.sync_interval),
@@ -183,9 +195,11 @@ fn serve_status(pool: &Warpfire, mountpoint: &Path) -> Option<Arc<ControlSocket>
     Some(socket)
 }
 
-/// Leaves the terminal: output goes to the log from now on.
+/// Leaves the terminal: output goes to the log from now on. Leaves the working directory too: the server
+/// would keep its filesystem in use.
 fn leave_terminal(log: &Arc<File>) -> Result<(), Failure> {
     let failed = |error| Failure::new(format_args!("cannot leave the terminal: {error}"));
+    rustix::process::chdir("/").map_err(failed)?;
     rustix::stdio::dup2_stdout(log).map_err(failed)?;
     rustix::stdio::dup2_stderr(log).map_err(failed)
 }
