@@ -44,29 +44,12 @@ pub fn unmount(directory: &Path, force: bool) -> Result<(), Failure> {
     })?;
     // Connected before the unmount: the server may end at once, and then there is nothing to wait for.
     let server = ServerConnection::of_mount(&pool).ok().and_then(|server| server.watch());
-<<<<<<< HEAD
-    if rustix::process::geteuid().is_root() {
-        rustix::mount::unmount(directory, UnmountFlags::empty()).map_err(|error| {
-            Failure::local(directory, &error.into())
-                .hint("close the files that are open there and leave its directories, then try again")
-        })?;
-    } else {
-        let output = Command::new("fusermount3").arg("-u").arg(directory).output().map_err(|error| {
-            Failure::new(format_args!("cannot run fusermount3: {error}")).hint("install the package fuse3")
-        })?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(Failure::new(said.trim())
-                .hint("close the files that are open there, and unmount as the user that mounted the pool"));
-        }
-=======
     if !force {
         refuse_open_transactions(&pool.mountpoint)?;
->>>>>>> 0801d8d (mount: a panic costs one request; an unmount with open transactions is refused; the server is prepared for low memory; documents)
     }
     warpfire_mount::unmount(&pool.mountpoint, pool.device).map_err(|error| match error {
         MountError::InUse(_) => Failure::new(format_args!("{} is in use", directory.display()))
-            .hint("close the files that are open in it, then try again"),
+            .hint("close the files that are open there and leave its directories, then try again"),
         error => Failure::new(error),
     })?;
     let Some(server) = server else { return Ok(()) };

@@ -324,7 +324,7 @@ fn an_ordinary_user_does_it_on_a_mount_of_root_and_on_his_own() {
         let others = !own && fixture.shell(0, "./warpfire tx begin --in mnt > begun").success();
         let not_mine = fixture.shell(NOBODY, "./warpfire tx abort --in mnt $(cut -d' ' -f1 begun)");
         let not_told = fixture.shell(NOBODY, "./warpfire tx diff --in mnt $(cut -d' ' -f1 begun)");
-        let unmounted = fixture.shell(mounter, "./warpfire umount mnt");
+        let unmounted = fixture.shell(mounter, "./warpfire umount --force mnt");
         assert!(
             done.success() && mine.success() && kept.success() && unmounted.success(),
             "own mount: {own}"
