@@ -126,7 +126,7 @@ impl Mountpoint {
         self.or_by_helper(unmounted, &["-u", "-z"])
     }
 
-    /// The outcome of an unmount, or that of the helper for ordinary users, who cannot unmount themselves.
+    /// The outcome of an unmount, or that of the helper: ordinary users cannot unmount themselves.
     fn or_by_helper(&self, unmounted: Result<(), Errno>, helper: &[&str]) -> Result<(), MountError> {
         let path = &self.path;
         match unmounted {

@@ -231,8 +231,8 @@ impl Session {
     /// Unmounts and closes the filesystem.
     ///
     /// # Errors
-    /// `InUse` while a file in the mount is open, `TransactionsOpen` while transactions are: it stays mounted,
-    /// and the session goes on. Otherwise as [`Session::wait`].
+    /// `InUse` while a file in the mount is open, `TransactionsOpen` while transactions are: it stays
+    /// mounted, and the session goes on. Otherwise as [`Session::wait`].
     pub fn unmount(&mut self) -> Result<(), MountError> {
         match (self.open_transactions)() {
             0 => {}

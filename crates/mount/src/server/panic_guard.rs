@@ -48,20 +48,38 @@ impl<F: Filesystem> Filesystem for PanicGuard<F> {
         lookup(parent: INodeNo, name: &OsStr, reply: ReplyEntry);
         forget(ino: INodeNo, nlookup: u64);
         getattr(ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr);
-        setattr(ino: INodeNo, mode: Option<u32>, uid: Option<u32>, gid: Option<u32>, size: Option<u64>, atime: Option<TimeOrNow>, mtime: Option<TimeOrNow>, ctime: Option<SystemTime>, fh: Option<FileHandle>, crtime: Option<SystemTime>, chgtime: Option<SystemTime>, bkuptime: Option<SystemTime>, flags: Option<BsdFileFlags>, reply: ReplyAttr);
+        setattr(
+            ino: INodeNo, mode: Option<u32>, uid: Option<u32>, gid: Option<u32>, size:
+            Option<u64>, atime: Option<TimeOrNow>, mtime: Option<TimeOrNow>, ctime:
+            Option<SystemTime>, fh: Option<FileHandle>, crtime: Option<SystemTime>, chgtime:
+            Option<SystemTime>, bkuptime: Option<SystemTime>, flags: Option<BsdFileFlags>,
+            reply: ReplyAttr
+        );
         readlink(ino: INodeNo, reply: ReplyData);
         mknod(parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry);
         mkdir(parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry);
         unlink(parent: INodeNo, name: &OsStr, reply: ReplyEmpty);
         rmdir(parent: INodeNo, name: &OsStr, reply: ReplyEmpty);
         symlink(parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry);
-        rename(parent: INodeNo, name: &OsStr, newparent: INodeNo, newname: &OsStr, flags: RenameFlags, reply: ReplyEmpty);
+        rename(
+            parent: INodeNo, name: &OsStr, newparent: INodeNo, newname: &OsStr, flags:
+            RenameFlags, reply: ReplyEmpty
+        );
         link(ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry);
         open(ino: INodeNo, flags: OpenFlags, reply: ReplyOpen);
-        read(ino: INodeNo, fh: FileHandle, offset: u64, size: u32, flags: OpenFlags, lock_owner: Option<LockOwner>, reply: ReplyData);
-        write(ino: INodeNo, fh: FileHandle, offset: u64, data: &[u8], write_flags: WriteFlags, flags: OpenFlags, lock_owner: Option<LockOwner>, reply: ReplyWrite);
+        read(
+            ino: INodeNo, fh: FileHandle, offset: u64, size: u32, flags: OpenFlags, lock_owner:
+            Option<LockOwner>, reply: ReplyData
+        );
+        write(
+            ino: INodeNo, fh: FileHandle, offset: u64, data: &[u8], write_flags: WriteFlags,
+            flags: OpenFlags, lock_owner: Option<LockOwner>, reply: ReplyWrite
+        );
         flush(ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty);
-        release(ino: INodeNo, fh: FileHandle, flags: OpenFlags, lock_owner: Option<LockOwner>, flush: bool, reply: ReplyEmpty);
+        release(
+            ino: INodeNo, fh: FileHandle, flags: OpenFlags, lock_owner: Option<LockOwner>,
+            flush: bool, reply: ReplyEmpty
+        );
         fsync(ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty);
         opendir(ino: INodeNo, flags: OpenFlags, reply: ReplyOpen);
         readdir(ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory);
@@ -75,14 +93,29 @@ impl<F: Filesystem> Filesystem for PanicGuard<F> {
         removexattr(ino: INodeNo, name: &OsStr, reply: ReplyEmpty);
         access(ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty);
         create(parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate);
-        getlk(ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, start: u64, end: u64, typ: i32, pid: u32, reply: ReplyLock);
-        setlk(ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, start: u64, end: u64, typ: i32, pid: u32, sleep: bool, reply: ReplyEmpty);
+        getlk(
+            ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, start: u64, end: u64, typ:
+            i32, pid: u32, reply: ReplyLock
+        );
+        setlk(
+            ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, start: u64, end: u64, typ:
+            i32, pid: u32, sleep: bool, reply: ReplyEmpty
+        );
         bmap(ino: INodeNo, blocksize: u32, idx: u64, reply: ReplyBmap);
-        ioctl(ino: INodeNo, fh: FileHandle, flags: IoctlFlags, cmd: u32, in_data: &[u8], out_size: u32, reply: ReplyIoctl);
-        poll(ino: INodeNo, fh: FileHandle, ph: PollNotifier, events: PollEvents, flags: PollFlags, reply: ReplyPoll);
+        ioctl(
+            ino: INodeNo, fh: FileHandle, flags: IoctlFlags, cmd: u32, in_data: &[u8],
+            out_size: u32, reply: ReplyIoctl
+        );
+        poll(
+            ino: INodeNo, fh: FileHandle, ph: PollNotifier, events: PollEvents, flags:
+            PollFlags, reply: ReplyPoll
+        );
         fallocate(ino: INodeNo, fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty);
         lseek(ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek);
-        copy_file_range(ino_in: INodeNo, fh_in: FileHandle, offset_in: u64, ino_out: INodeNo, fh_out: FileHandle, offset_out: u64, len: u64, flags: CopyFileRangeFlags, reply: ReplyWrite);
+        copy_file_range(
+            ino_in: INodeNo, fh_in: FileHandle, offset_in: u64, ino_out: INodeNo, fh_out:
+            FileHandle, offset_out: u64, len: u64, flags: CopyFileRangeFlags, reply: ReplyWrite
+        );
     }
 }
 

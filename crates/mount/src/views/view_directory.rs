@@ -13,10 +13,11 @@
 //! # Invariants
 //! 1. The server alone owns the base and all directories in it, and no other user can write there: what the
 //!    server mounts, unmounts and removes there cannot be replaced. The user of a transaction enters by an
-//!    access control list, without owning anything (`admit`; test `the_user_who_began_it_cannot_change_…` in
-//!    `tests/mount/two_users.rs`).
+//!    access control list, without owning anything (`admit`; test
+//!    `two_users::the_user_who_began_it_cannot_change_the_place_of_a_view`).
 //! 2. A directory is swept only by the process that holds its lock. A server holds the locks of its
-//!    directories as long as it runs, in whatever namespace (test `directories_of_dead_servers_are_swept…`).
+//!    directories as long as it runs, in whatever namespace (test
+//!    `directories_of_dead_servers_are_swept_and_those_of_live_ones_stay`).
 //! 3. No symbolic link is followed here: every name is opened in an open directory, with `O_NOFOLLOW`.
 
 use std::io;
