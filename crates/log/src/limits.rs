@@ -4,6 +4,10 @@
 /// syncs, at twice as much: one buffer fills while the other is written.
 pub(crate) const PENDING_MAX_BYTES: usize = 16 << 20;
 
+/// Free mirror segments that only a recovery takes, which begins its log in a new one. Streams and the log
+/// leave it free, also counting the loss of as many devices as parity covers (`Pool::leaves_a_mirror`).
+pub(crate) const RECOVERY_RESERVE: u64 = 1;
+
 /// Free mirror segments that the streams of user data leave to the commit log: the one being written, the one
 /// announced after it, and two for a group longer than the rest of those.
 pub(crate) const LOG_RESERVE_SEGMENTS: u64 = 4;
@@ -12,10 +16,10 @@ pub(crate) const LOG_RESERVE_SEGMENTS: u64 = 4;
 /// victim, and that victim is free afterwards.
 pub(crate) const LOG_RESERVE_COLD_SEGMENTS: u64 = 3;
 
-/// The same for the table stream: the one log segment that a sync may need for its edits. Writing tables
-/// turns deletions into garbage, and cleaning turns garbage into free segments, so tables get nearly the last
-/// one.
-pub(crate) const LOG_RESERVE_TABLE_SEGMENTS: u64 = 1;
+/// The same for the table stream: the one log segment that a sync may need for its edits, and the one of a
+/// recovery. Writing tables turns deletions into garbage, and cleaning turns garbage into free segments, so
+/// tables get nearly the last one.
+pub(crate) const LOG_RESERVE_TABLE_SEGMENTS: u64 = 1 + RECOVERY_RESERVE;
 
 /// Bulk segments that `Admit::User` leaves free: two for deletions to fill, two for compaction, two for
 /// cleaning.

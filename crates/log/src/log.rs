@@ -68,6 +68,8 @@ struct SyncState {
     synced_changes: u64,
     /// The first record that the last root keeps.
     keep_from: LogPos,
+    /// The client's state in the last root, while a sync may have to write that root again.
+    client: Option<Vec<u8>>,
 }
 
 /// The parts of a log that is new or recovered, for `Log::assemble`.
@@ -101,6 +103,7 @@ impl Log {
                 log_writer: parts.log_writer,
                 synced_changes: 0,
                 keep_from: parts.keep_from,
+                client: None,
             }),
             latch: Latch::default(),
             next_segment: AtomicU64::new(parts.next_segment.get()),
@@ -366,12 +369,13 @@ impl Log {
     }
 
     /// The sync of a checkpoint that keeps no pending record. The root holds the records' effect and the
-    /// edits, so nothing is logged, and a full pool can still make a checkpoint. `false` if a record is kept.
+    /// edits, so nothing is logged, and a full pool can still make a checkpoint. `false` if a pending record
+    /// is kept.
     fn absorb_into_root(&self, state: &mut SyncState, keep_from: LogPos) -> Result<bool, LogError> {
         let changes = self.changes.load(Ordering::Acquire);
         {
             let mut pending = self.pending.lock();
-            if pending.next() > keep_from {
+            if pending.next() > keep_from && !pending.is_empty() {
                 return Ok(false);
             }
             state.log_writer.skip(&pending.take());
@@ -409,10 +413,14 @@ impl Log {
         self.collect_unpinned();
         let bytes =
             records.bytes() + records.len() * 64 + self.segment_table.lock().dirty_count() * EDIT_MAX_BYTES;
-        let log_writer = &mut state.log_writer;
         // Room first: once the edits are taken the table counts them as logged, and `NoSpace` would lose
         // them.
-        log_writer.make_room(&self.pool, bytes, || self.next_id()).map_err(failed)?;
+        state.log_writer.make_room(&self.pool, bytes, || self.next_id()).map_err(failed)?;
+        if state.log_writer.needs_root() {
+            let client = state.client.take().expect("the state of a root at a sealed end is kept");
+            self.write_root(state, &client, state.keep_from)?;
+        }
+        let log_writer = &mut state.log_writer;
         let edits = self.segment_table.lock().edits();
         if records.is_empty() && edits.is_empty() {
             return Ok(());
@@ -449,6 +457,7 @@ impl Log {
         };
         self.pool.write_root(&root.encode(client)).map_err(|e| self.latch.on_write(e))?;
         state.keep_from = keep_from;
+        state.client = log_writer.is_at_sealed_end().then(|| client.to_vec());
         // Only now: until the root was durable, recovery would have read these segments from the root before.
         for id in log_writer.note_root(root.checkpoint, &log_chain) {
             self.pool.free(id).map_err(|e| self.latch.on_write(e))?;

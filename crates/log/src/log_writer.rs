@@ -15,6 +15,10 @@
 //!    `begin_stripe`: places never fall).
 //! 5. `written_pos` is the place of the first record that no stripe holds (assert in `write_group`).
 //! 6. Ids of the chain's segments rise (assert in `roll`).
+//! 7. The writer leaves a mirror segment free that only a recovery takes, even if devices are lost within
+//!    parity (`allocate_log`; `tests/full.rs: a_pool_whose_log_took_the_last_segment_opens_and_can_be_emptied`).
+//! 8. After a sealed end, no group is written before a root names the next segment (assert in `roll`:
+//!    announced).
 
 use std::collections::VecDeque;
 
@@ -90,17 +94,42 @@ pub(crate) struct LogOrigin {
 }
 
 impl LogWriter {
+    /// A writer that goes on in `current`, which is new.
     pub(crate) fn new(past: VecDeque<PastSegment>, current: SegmentWriter, origin: LogOrigin) -> Self {
         assert_eq!(current.stripe_count(), 0, "a log goes on in a new segment");
-        let buf = current.buffer();
+        let segment_bytes = current.remaining_bytes();
+        Self::going_on(past, current, (Vec::new(), 0), segment_bytes, origin)
+    }
+
+    /// A writer for a pool without a free segment: `last`, which is sealed, stays the end of the chain until
+    /// `make_room` finds a segment and a root names that one.
+    pub(crate) fn without_room(
+        past: VecDeque<PastSegment>,
+        last: PastSegment,
+        pool: &Pool,
+        origin: LogOrigin,
+    ) -> Result<Self, PoolError> {
+        let current = pool.sealed_writer(last.descriptor.id)?;
+        assert!(current.is_sealed(), "no group is written behind the accepted stripes of an old segment");
+        let segment_bytes = pool.geometry(SegmentKind::Mirror).segment_payload_bytes;
+        Ok(Self::going_on(past, current, (last.starts, last.bytes), segment_bytes, origin))
+    }
+
+    fn going_on(
+        past: VecDeque<PastSegment>,
+        current: SegmentWriter,
+        (starts, bytes): (Vec<StripeStart>, u64),
+        segment_bytes: u64,
+        origin: LogOrigin,
+    ) -> Self {
         LogWriter {
-            segment_bytes: current.remaining_bytes(),
+            segment_bytes,
             past,
             current,
-            starts: Vec::new(),
-            bytes: 0,
+            starts,
+            bytes,
             skipped_bytes: 0,
-            buf,
+            buf: StripeBuf::without_stripe(),
             spares: VecDeque::new(),
             announced: false,
             leaves_current: false,
@@ -140,8 +169,19 @@ impl LogWriter {
         self.past.len() + 1 + self.spares.len()
     }
 
+    /// Whether the chain ends in a sealed segment. Nothing in the log can name the next segment then.
+    pub(crate) fn is_at_sealed_end(&self) -> bool {
+        self.current.is_sealed()
+    }
+
+    /// Whether a root must name the next segment before a group is written.
+    pub(crate) fn needs_root(&self) -> bool {
+        self.is_at_sealed_end() && !self.announced
+    }
+
     /// Allocates segments until a group of `bytes` fits, with one left to announce after it. `NoSpace` leaves
-    /// the log as it was; spares allocated before it stay for the next try.
+    /// the log as it was; spares allocated before it stay for the next try. The last free segment stays free:
+    /// the next recovery begins its log there (`limits::RECOVERY_RESERVE`).
     pub(crate) fn make_room(
         &mut self,
         pool: &Pool,
@@ -151,10 +191,10 @@ impl LogWriter {
         // Zones must be there before the first frame is written: a group that runs out of them half-way would
         // latch the store. A stripe may end with a frame's length unused; an eighth is far more than that.
         // The rest of the current segment is not counted.
-        let leaving = self.current.is_degraded() && self.announced;
+        let leaving = self.current.is_degraded() && self.announced && !self.is_at_sealed_end();
         let wanted = 1 + (bytes as u64 + bytes as u64 / 8) / self.segment_bytes + u64::from(leaving);
         while (self.spares.len() as u64) < wanted {
-            match pool.allocate(next_id(), SegmentKind::Mirror) {
+            match allocate_log(pool, &mut next_id) {
                 Ok(writer) => self.spares.push_back(writer),
                 // Without a spare, the current segment must hold the group and, later, an announcement. A
                 // full pool can so still log the deletions that empty it.
@@ -174,6 +214,7 @@ impl LogWriter {
         Ok(())
     }
 
+    /// Whether the current segment takes a group of `bytes`, and an announcement later.
     fn fits_without_spare(&self, bytes: usize) -> bool {
         let stripe = self.current.next_stripe_capacity();
         self.current.remaining_bytes() > (bytes + bytes / 8 + EDIT_MAX_BYTES + stripe / 8) as u64
@@ -364,4 +405,12 @@ impl LogWriter {
         self.skipped_bytes = starts.get(log_chain.first_stripe as usize).map_or(bytes, |s| s.bytes_before);
         dropped
     }
+}
+
+/// A new segment for the log, or `NoSpace` if it is the one that only a recovery may take.
+fn allocate_log(pool: &Pool, mut next_id: impl FnMut() -> SegmentId) -> Result<SegmentWriter, PoolError> {
+    if !pool.leaves_a_mirror(SegmentKind::Mirror) {
+        return Err(PoolError::NoSpace);
+    }
+    pool.allocate(next_id(), SegmentKind::Mirror)
 }

@@ -82,6 +82,10 @@ impl PendingRecords {
         self.records.bytes()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
     /// Takes every record queued so far, for one group of the commit log.
     pub(crate) fn take(&mut self) -> RecordBuffer {
         let records = std::mem::replace(&mut self.records, RecordBuffer::starting_at(self.next));

@@ -266,7 +266,8 @@ pub(crate) fn allocate_bulk(pool: &Pool, id: SegmentId, stream: Stream) -> Resul
         Stream::Cold => LOG_RESERVE_COLD_SEGMENTS,
         Stream::Table => LOG_RESERVE_TABLE_SEGMENTS,
     };
-    if pool.free_segments(SegmentKind::Mirror) < kept + log_segments_in_bulk(pool) {
+    let enough = pool.free_segments(SegmentKind::Mirror) >= kept + log_segments_in_bulk(pool);
+    if !enough || !pool.leaves_a_mirror(SegmentKind::Bulk) {
         return Err(PoolError::NoSpace);
     }
     pool.allocate(id, SegmentKind::Bulk)

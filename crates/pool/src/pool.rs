@@ -143,6 +143,21 @@ impl Pool {
         inner.zones.lock().takes_left(usize::from(data) + usize::from(parity), &writable)
     }
 
+    /// Whether a segment of this kind can be allocated so that a mirror can be allocated after it, even if
+    /// as many devices are lost in between as parity still covers.
+    #[must_use]
+    pub fn leaves_a_mirror(&self, kind: SegmentKind) -> bool {
+        let inner = &self.inner;
+        let writable = inner.devices.all_writable();
+        let losses = usize::from(inner.parity).saturating_sub(inner.devices.lost_count());
+        let width = |kind, live| {
+            let (data, parity) = inner.shape(kind, live);
+            usize::from(data) + usize::from(parity)
+        };
+        let left = width(SegmentKind::Mirror, writable.len().saturating_sub(losses));
+        inner.zones.lock().leaves_after(width(kind, writable.len()), &writable, losses, left)
+    }
+
     /// Adds a segment that the caller knows from its own records: its zones become used, and the stripes in
     /// the descriptor become readable. No device is read.
     ///

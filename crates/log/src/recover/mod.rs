@@ -31,13 +31,13 @@ use std::collections::{BTreeSet, VecDeque};
 use warpfire_format::Corrupt;
 use warpfire_format::log_state::LogState;
 use warpfire_format::segment::{SegmentKind, SegmentState};
-use warpfire_pool::{Pool, PoolError, ResilveredSegment, Root};
+use warpfire_pool::{Pool, PoolError, ResilveredSegment, Root, SegmentWriter};
 use warpfire_units::SegmentId;
 
 use accept::AcceptedLog;
 
 use crate::log::{Log, LogParts};
-use crate::log_writer::{LogOrigin, LogWriter};
+use crate::log_writer::{LogOrigin, LogWriter, PastSegment};
 use crate::segment_table::SegmentTable;
 use crate::store::{LogError, LogPos, RecordIter, RecoveredLog};
 
@@ -89,8 +89,9 @@ impl Log {
     /// Opens the log of a pool, as of the last sync that returned or of a later group.
     ///
     /// # Errors
-    /// `Corrupt` if the root is not the newest or does not decode, `Damaged` if devices fail beyond parity,
-    /// `NoSpace` if no segment is free for the new commit log.
+    /// `Corrupt` if the root is not the newest or does not decode, `Damaged` if devices fail beyond parity.
+    /// `NoSpace` if no segment is free for the new commit log and the old one has no stripe to go on behind:
+    /// only devices that are lost beyond what the pool keeps free for a recovery leave it so.
     pub fn open(pool: Pool, root: &Root) -> Result<(Log, RecoveredLog), LogError> {
         Self::recover(pool, root).inspect_err(|error| {
             tracing::warn!(
@@ -112,7 +113,10 @@ impl Log {
             assert_eq!(descriptor.state, SegmentState::Sealed, "recovery seals every segment");
             pool.adopt(descriptor).map_err(unreadable)?;
         }
-        let current = pool.allocate(accepted.next_segment, SegmentKind::Mirror).map_err(unreadable)?;
+        let current = match pool.allocate(accepted.next_segment, SegmentKind::Mirror) {
+            Err(PoolError::NoSpace) => None,
+            other => Some(other.map_err(unreadable)?),
+        };
         let resilvered = resilver_damaged(&pool, &mut accepted);
         // The name and the fields are stable: a person looks them up after a mount.
         tracing::debug!(
@@ -139,7 +143,7 @@ impl Log {
         let parts = LogParts {
             segment_table: SegmentTable::recovered(accepted.segments),
             damaged: accepted.damaged,
-            log_writer: LogWriter::new(accepted.past, current, origin),
+            log_writer: log_writer(&pool, accepted.past, current, origin)?,
             next_segment: accepted.next_segment.next(),
             next_pos: accepted.next_pos,
             keep_from,
@@ -155,6 +159,26 @@ impl Log {
         let records: RecordIter = Box::new(wanted.map(Ok));
         Ok((log, RecoveredLog { state: client.to_vec(), records }))
     }
+}
+
+/// The writer that goes on in `current`, the segment for the new log. Without one it begins behind the old
+/// log's last segment, and finds a segment when checkpoints have freed some.
+fn log_writer(
+    pool: &Pool,
+    mut past: VecDeque<PastSegment>,
+    current: Option<SegmentWriter>,
+    origin: LogOrigin,
+) -> Result<LogWriter, LogError> {
+    let Some(current) = current else {
+        let last = past.pop_back().ok_or(LogError::NoSpace)?;
+        tracing::info!(
+            name: "log_opened_without_room",
+            segment = %last.descriptor.id,
+            "no segment is free for a new commit log; the next checkpoint has to free one"
+        );
+        return LogWriter::without_room(past, last, pool, origin).map_err(unreadable);
+    };
+    Ok(LogWriter::new(past, current, origin))
 }
 
 /// Rebuilds the lost columns of damaged segments, where that is possible. A crash may leave an accepted

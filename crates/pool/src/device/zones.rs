@@ -162,6 +162,25 @@ impl Zones {
         debug_assert!(possible(yes) && !possible(yes + 1), "the largest possible number was found");
         yes
     }
+
+    /// Whether a `take` of `width` succeeds and leaves a free zone on `wanted` other devices each, whichever
+    /// `losses` of the candidates are lost after it.
+    pub(crate) fn leaves_after(
+        &self,
+        width: usize,
+        candidates: &[DeviceIndex],
+        losses: usize,
+        wanted: usize,
+    ) -> bool {
+        let mut free: Vec<usize> = candidates.iter().map(|d| self.free_on(*d)).collect();
+        // `take` chooses the emptiest devices. Which of equally empty ones makes no difference to the counts.
+        free.sort_unstable_by_key(|f| Reverse(*f));
+        let Some(taken) = free.get_mut(..width).filter(|taken| taken.iter().all(|f| *f > 0)) else {
+            return false;
+        };
+        taken.iter_mut().for_each(|f| *f -= 1);
+        free.iter().filter(|f| **f > 0).count() >= wanted + losses
+    }
 }
 
 impl DeviceZones {
@@ -228,6 +247,24 @@ mod tests {
     }
 
     proptest::proptest! {
+        #[test]
+        fn leaves_after_counts_on_the_worst_losses(
+            counts in proptest::collection::vec(2u32..6, 1..6),
+            width in 1usize..4, losses in 0usize..3, wanted in 1usize..3,
+        ) {
+            let mut zones = Zones::new(&counts, 3);
+            let all = devices(u16::try_from(counts.len()).unwrap());
+            let promised = zones.leaves_after(width, &all, losses, wanted);
+            let took = zones.take(width, &all, 0).is_some();
+            // Every set of lost devices, as bits.
+            let survives = (0u32..1 << all.len()).filter(|lost| lost.count_ones() as usize == losses).all(|lost| {
+                let left: Vec<DeviceIndex> =
+                    all.iter().copied().filter(|d| lost >> d.0 & 1 == 0).collect();
+                zones.takes_left(wanted, &left) > 0
+            });
+            proptest::prop_assert_eq!(promised, took && survives && losses <= all.len());
+        }
+
         #[test]
         fn takes_left_is_the_number_that_take_reaches(
             counts in proptest::collection::vec(2u32..12, 1..7), width in 1usize..5,

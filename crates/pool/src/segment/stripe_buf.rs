@@ -57,6 +57,12 @@ impl StripeBuf {
         buf
     }
 
+    /// A buffer that is laid out for no stripe yet: `SegmentWriter::begin` does that.
+    #[must_use]
+    pub fn without_stripe() -> Self {
+        StripeBuf::new(SegmentKind::Mirror, 1, 0, 0)
+    }
+
     /// Empties the buffer and lays it out for a stripe of up to `full_rows` rows.
     pub(crate) fn reshape(&mut self, kind: SegmentKind, data: u16, parity: u8, full_rows: u16) {
         assert!(kind == SegmentKind::Bulk || data == 1, "a mirror has one data column");

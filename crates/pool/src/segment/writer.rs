@@ -27,7 +27,7 @@ use warpfire_units::SegmentId;
 
 use crate::device::geometry::{Geometry, full_rows};
 use crate::error::PoolError;
-use crate::pool::Inner;
+use crate::pool::{Inner, Pool};
 use crate::read::checksums::CrcTable;
 use crate::segment::pool_segment::PoolSegment;
 use crate::segment::stripe_buf::StripeBuf;
@@ -39,6 +39,7 @@ pub struct SegmentWriter {
     segment: Arc<PoolSegment>,
     /// The places of all stripes that were prepared, whether submitted or not.
     prepared: StripeIndex,
+    state: SegmentState,
 }
 
 /// A stripe with a place in its segment. Its buffer is laid out, checksummed and encoded.
@@ -49,9 +50,21 @@ pub struct PreparedStripe {
     tables: Vec<CrcTable>,
 }
 
+impl Pool {
+    /// The writer of a segment that is sealed: it takes no stripe and stands for the end of a series.
+    ///
+    /// # Errors
+    /// `UnknownSegment`.
+    pub fn sealed_writer(&self, id: SegmentId) -> Result<SegmentWriter, PoolError> {
+        let segment = self.inner.segment(id)?;
+        let prepared = segment.stripes.read().clone();
+        Ok(SegmentWriter { pool: Arc::clone(&self.inner), segment, prepared, state: SegmentState::Sealed })
+    }
+}
+
 impl SegmentWriter {
     pub(crate) fn new(pool: Arc<Inner>, segment: Arc<PoolSegment>) -> Self {
-        SegmentWriter { pool, segment, prepared: StripeIndex::default() }
+        SegmentWriter { pool, segment, prepared: StripeIndex::default(), state: SegmentState::Open }
     }
 
     /// The segment's number.
@@ -60,10 +73,16 @@ impl SegmentWriter {
         self.segment.id
     }
 
-    /// The segment's descriptor with the stripes written so far, open.
+    /// The segment's descriptor with the stripes written so far.
     #[must_use]
     pub fn descriptor(&self) -> SegmentDescriptor {
-        self.segment.descriptor(SegmentState::Open)
+        self.segment.descriptor(self.state)
+    }
+
+    /// Whether the segment was sealed before this writer was made.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.state == SegmentState::Sealed
     }
 
     /// Whether a device of this segment has failed. Its stripes stay readable; a new segment would have full
@@ -85,9 +104,12 @@ impl SegmentWriter {
         self.segment.row_offset(self.prepared.end_row())
     }
 
+    fn blocks_left(&self) -> u32 {
+        if self.is_sealed() { 0 } else { self.pool.zone_blocks - self.prepared.end_block() }
+    }
+
     fn next_rows(&self) -> Option<u16> {
-        let used = self.prepared.end_block();
-        full_rows(self.segment.kind, self.segment.data, self.pool.zone_blocks - used)
+        full_rows(self.segment.kind, self.segment.data, self.blocks_left())
     }
 
     /// Payload bytes that the next stripe can hold; 0 when the segment is full.
@@ -99,7 +121,7 @@ impl SegmentWriter {
     /// Payload bytes that all further stripes together can hold, if every one is full.
     #[must_use]
     pub fn remaining_bytes(&self) -> u64 {
-        let left = self.pool.zone_blocks - self.prepared.end_block();
+        let left = self.blocks_left();
         Geometry::new(self.segment.kind, self.segment.data, self.segment.parity, left).segment_payload_bytes
     }
 

@@ -1,0 +1,102 @@
+//! A pool that was filled to the last byte and then lost power: it opens, and files can be deleted.
+//!
+//! The cuts are at the last 200 device writes of the filling. The test tries a sample;
+//! `WARPFIRE_FULL_CUTS=all` tries every one.
+
+use warpfire::{ErrorKind, Pool, PoolOptions, Warpfire};
+use warpfire_sim_env::{Cut, DeviceSpec, Event, SimWorld};
+
+/// Device writes before the end of the filling at which power is cut.
+const LAST_WRITES: usize = 200;
+
+fn options(data: u16, parity: u8) -> PoolOptions {
+    Pool::options().data(data).parity(parity).zone_bytes(512 << 10).background(false)
+}
+
+fn name(number: u64) -> String {
+    format!("/{number:06}")
+}
+
+/// Writes files until two in a row do not fit, with a sync after each one: so the commit log grows too.
+fn fill(pool: &Warpfire) -> u64 {
+    let (mut number, mut refused) = (0u64, 0);
+    while refused < 2 {
+        let len = if number % 4 == 0 { 60_000 } else { 900 };
+        let bytes: Vec<u8> = number.to_le_bytes().into_iter().cycle().take(len).collect();
+        match pool.write(name(number), bytes).and_then(|_| pool.sync()) {
+            Ok(()) => refused = 0,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                refused += 1;
+            }
+        }
+        number += 1;
+    }
+    number
+}
+
+/// Opens the pool, deletes every file that is there, and writes a new one.
+fn open_and_delete(world: &SimWorld, options: &PoolOptions, made: u64, context: &str) {
+    let pool = options.open_on(world.devices()).unwrap_or_else(|e| panic!("{context}: open: {e}"));
+    for number in 0..made {
+        match pool.remove_file(name(number)) {
+            Ok(()) => {}
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{context}: file {number}: {error}"),
+        }
+        if number % 64 == 0 {
+            pool.sync().unwrap_or_else(|e| panic!("{context}: sync after file {number}: {e}"));
+        }
+    }
+    pool.sync().unwrap_or_else(|e| panic!("{context}: sync: {e}"));
+    pool.write("/new", vec![7; 1 << 20]).unwrap_or_else(|e| panic!("{context}: a new file: {e}"));
+    pool.sync().unwrap_or_else(|e| panic!("{context}: sync of the new file: {e}"));
+}
+
+fn cut_a_full_pool(data: u16, parity: u8) {
+    let devices = usize::from(data) + usize::from(parity);
+    let mut world = SimWorld::of(1, devices, &DeviceSpec::conventional("flash", 12 << 20));
+    let options = options(data, parity);
+    let pool = options.create_on(world.devices()).expect("blank devices make a pool");
+    world.record();
+    let made = fill(&pool);
+    let recording = world.take_recording().expect("it records");
+    let is_write = |event: &Event| matches!(event, Event::Change { .. });
+    let (mut counting, mut writes) = (recording.replay(), 0);
+    while let Some(event) = counting.advance() {
+        writes += usize::from(is_write(event));
+    }
+    let all = std::env::var_os("WARPFIRE_FULL_CUTS").is_some();
+    let step = if all { 1 } else { 9 };
+    let (mut replay, mut seen, mut states) = (recording.replay(), 0, 0);
+    while let Some(event) = replay.advance() {
+        if !is_write(event) {
+            continue;
+        }
+        seen += 1;
+        if seen + LAST_WRITES >= writes && (writes - seen) % step == 0 {
+            for cut in [Cut::KeepAll, Cut::LoseAll, Cut::Seeded(seen as u64)] {
+                let context = format!("{data}+{parity}, write {seen} of {writes}, {cut:?}");
+                open_and_delete(&replay.cut(&cut), &options, made, &context);
+                states += 1;
+            }
+        }
+    }
+    println!("{data}+{parity}: {made} files, {writes} device writes, {states} states");
+    assert!(states > 3 * LAST_WRITES / step, "the last writes were cut");
+    drop(pool);
+}
+
+#[test]
+fn a_full_pool_of_one_device_opens_after_any_cut() {
+    cut_a_full_pool(1, 0);
+}
+
+#[test]
+fn a_full_mirror_opens_after_any_cut() {
+    cut_a_full_pool(1, 1);
+}
+
+#[test]
+fn a_full_pool_with_parity_opens_after_any_cut() {
+    cut_a_full_pool(2, 1);
+}

@@ -1,0 +1,78 @@
+//! Pools without a free segment: each opens, with all devices and with m of them lost, and each can be
+//! emptied.
+
+mod rig;
+
+use rig::{Client, SHAPES, Shape, assert_append_only, open};
+use warpfire_log::{LogError, Stream};
+use warpfire_sim_env::{Fault, SimWorld};
+
+/// Fills the pool with tables, and then the commit log until a sync finds no room.
+fn fill(shape: Shape, world: &SimWorld) -> Client {
+    let mut client = Client::new(shape.create(world).unwrap());
+    let refused = |result: Result<(), LogError>| match result {
+        Ok(()) => false,
+        Err(LogError::NoSpace) => true,
+        Err(e) => panic!("{shape:?}: {e}"),
+    };
+    while !refused(client.add(Stream::Table, 30 << 10, 0)) {}
+    // A full pool takes syncs as long as its log has room: each of these writes a stripe of its own.
+    while !refused(client.add(Stream::Small, 0, 3_000).and_then(|()| client.sync())) {}
+    client
+}
+
+/// Opens the pool, and deletes every entry in small steps, as far as a checkpoint is allowed.
+fn open_and_empty(world: &SimWorld, before: &Client, context: &str) {
+    let opened = open(world).unwrap_or_else(|e| panic!("{context}: {e}"));
+    let mut client = Client::recovered(opened, &before.history, before.acked, context);
+    client.checkpoint(0).unwrap_or_else(|e| panic!("{context}, checkpoint: {e}"));
+    while !client.entries.is_empty() {
+        client.drop_entry(0).unwrap();
+        client.sync().unwrap_or_else(|e| panic!("{context}, a deletion: {e}"));
+    }
+    client.add(Stream::Small, 30 << 10, 0).unwrap_or_else(|e| panic!("{context}, going on: {e}"));
+    client.sync().unwrap();
+    assert_append_only(world, context);
+}
+
+#[test]
+fn a_pool_whose_log_took_the_last_segment_opens_and_can_be_emptied() {
+    for shape in SHAPES {
+        let world = shape.world(1);
+        let client = fill(shape, &world);
+        open_and_empty(&world.fork(), &client, &format!("{shape:?}"));
+    }
+}
+
+#[test]
+fn a_full_pool_opens_and_can_be_emptied_after_devices_are_lost() {
+    for shape in SHAPES {
+        let world = shape.world(1);
+        let client = fill(shape, &world);
+        for first in 0..shape.devices {
+            let world = world.fork();
+            let lost: Vec<usize> =
+                (first..).map(|n| n % shape.devices).take(usize::from(shape.parity)).collect();
+            lost.iter().for_each(|device| world.sims()[*device].inject(Fault::Vanish { after: 0 }));
+            open_and_empty(&world, &client, &format!("{shape:?} without {lost:?}"));
+        }
+    }
+}
+
+/// Each opening seals the log that it finds. A crash after some syncs, again and again without a checkpoint,
+/// uses the log's last segments up.
+#[test]
+fn a_full_pool_that_crashes_after_every_sync_opens_each_time() {
+    for shape in SHAPES {
+        let world = shape.world(1);
+        let mut client = fill(shape, &world);
+        for round in 0..8 {
+            let context = format!("{shape:?}, round {round}");
+            let opened = open(&world).unwrap_or_else(|e| panic!("{context}: {e}"));
+            client = Client::recovered(opened, &client.history, client.acked, &context);
+            // The log may be too full for a record. It stays pending then, and the crash drops it.
+            let _synced_or_refused = client.drop_entry(0).and_then(|()| client.sync());
+        }
+        open_and_empty(&world, &client, &format!("{shape:?}, at last"));
+    }
+}
