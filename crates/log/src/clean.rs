@@ -72,10 +72,11 @@ impl Log {
     /// (Rosenblum and Ousterhout 1991).
     pub(crate) fn choose_victims(&self, max: usize) -> Vec<SegmentId> {
         let segment_bytes = self.segment_bytes().max(1);
-        // Before the table is locked: these take locks of the pool.
+        // Before the table is locked: this takes locks of the pool.
         let damaged = self.known_damaged();
-        let newest = self.newest_segment();
         let segment_table = self.segment_table.lock();
+        // From the table, under its lock: no segment in it is newer, whatever other threads open now.
+        let newest = segment_table.newest_id();
         let mut found: Vec<(bool, u128, SegmentId)> = Vec::new();
         for (id, entry) in
             segment_table.iter().filter(|(_, e)| e.state == SegmentStage::Sealed && e.live_bytes() > 0)

@@ -143,11 +143,6 @@ impl Log {
         SegmentId::new(self.next_segment.fetch_add(1, Ordering::Relaxed)).expect("ids count up from 1")
     }
 
-    /// The newest segment's number.
-    pub(crate) fn newest_segment(&self) -> u64 {
-        self.next_segment.load(Ordering::Relaxed) - 1
-    }
-
     /// Log segments in use, for the space they take.
     pub(crate) fn log_segments(&self) -> u64 {
         self.log_segments.load(Ordering::Relaxed)
@@ -208,6 +203,10 @@ impl Log {
     ) -> Result<u64, PoolError> {
         if let Some(at) = open.as_ref().and_then(|o| o.place(on_block, wanted)) {
             return Ok(at);
+        }
+        // A new segment would be sealed empty, and the next one too.
+        if wanted as u64 > self.segment_bytes() {
+            return Err(PoolError::NoSpace);
         }
         // The new segment first: when there is none, the rest of this one still takes shorter appends.
         let stream = &self.streams[slot(kind)];
@@ -276,7 +275,8 @@ impl Log {
         let stream = &self.streams[slot(kind)];
         let offset_bytes = self.place(kind, open, on_block, wanted)?;
         let segment = open.as_mut().expect("a place lies in the open segment");
-        let taken = segment.takes(offset_bytes, bytes.len());
+        let len_bytes = segment.takes(offset_bytes, bytes.len());
+        let taken = len_bytes as usize;
         debug_assert!(taken >= wanted.min(bytes.len()), "a place has the wanted room");
         let id = segment.id();
         let appended = segment.append(offset_bytes, &bytes[..taken], &self.write_queue);
@@ -287,7 +287,6 @@ impl Log {
         if segment.is_done() {
             self.write_out(stream, open)?;
         }
-        let len_bytes = u32::try_from(taken).expect("a segment is below 4 GiB of payload per append");
         Ok(SlicePtr { segment: id, offset_bytes, len_bytes })
     }
 
@@ -635,13 +634,13 @@ impl LogStore for Log {
         if after.is_none() {
             self.seal_open(|_| true)?;
         }
+        // A segment that is alive now stays until the scrub has read it. Otherwise its zones might be reset
+        // while they are read, and would look damaged.
+        let _pin = self.pin();
         let mut later = self.live_sealed().into_iter().filter(|id| Some(*id) > after);
         let Some(segment) = later.next() else { return Ok(None) };
         let is_whole = match self.pool.verify(segment) {
             Ok(is_whole) => is_whole,
-            // It was freed since it was chosen. Its live bytes moved to a newer segment, which the scrub
-            // reads later.
-            Err(PoolError::UnknownSegment(_)) => true,
             Err(e) => return Err(LogError::Damaged(format!("{segment}: {e}").into())),
         };
         Ok(Some(ScrubbedSegment { segment, is_whole, left: later.count() as u64 }))

@@ -117,6 +117,11 @@ impl SegmentTable {
         self.segments.iter().map(|(id, entry)| (*id, entry))
     }
 
+    /// The largest id in the table; 0 if it is empty.
+    pub(crate) fn newest_id(&self) -> u64 {
+        self.segments.last_key_value().map_or(0, |(id, _)| id.get())
+    }
+
     /// Payload bytes of a segment, in stripes or in a buffer; 0 if it does not exist.
     pub(crate) fn written_bytes(&self, id: SegmentId) -> u64 {
         self.segments.get(&id).map_or(0, |entry| entry.written_bytes)
@@ -138,7 +143,7 @@ impl SegmentTable {
         };
         self.dirty.insert(entry.logged.id);
         let before = self.segments.insert(entry.logged.id, entry);
-        assert!(before.is_none(), "segment ids are never reused");
+        assert!(before.is_none(), "a session uses a segment id once");
     }
 
     /// Counts a stripe of an open segment that was written.

@@ -33,6 +33,10 @@ const COLD_ALIGN_FROM_BYTES: usize = 4 * BLOCK_BYTES;
 /// Appends up to this many bytes are never split over two segments.
 pub(crate) const UNSPLIT_MAX_BYTES: usize = 64 << 10;
 
+/// The longest slice of an append; a longer append makes several slices, even in one segment. A slice
+/// pointer counts its bytes with 32 bits.
+const SLICE_BYTES_MAX: u64 = 1 << 30;
+
 /// All streams, in the order of `slot`.
 pub(crate) const STREAMS: [Stream; 4] = [Stream::Small, Stream::Large, Stream::Table, Stream::Cold];
 
@@ -60,6 +64,12 @@ pub(crate) fn starts_on_block(stream: Stream, len_bytes: usize) -> bool {
 pub(crate) fn room_wanted_bytes(whole: usize, left: usize) -> usize {
     debug_assert!(left <= whole, "a part is no longer than the whole");
     if whole <= UNSPLIT_MAX_BYTES { left } else { left.min(BLOCK_BYTES) }
+}
+
+/// Bytes of the next slice of an append that has `left` bytes to go, in a segment with room for `room_bytes`.
+fn slice_bytes(room_bytes: u64, left: usize) -> u32 {
+    let bytes = room_bytes.min(left as u64).min(SLICE_BYTES_MAX);
+    u32::try_from(bytes).expect("the longest slice is below 4 GiB")
 }
 
 /// The segment at a stream's end.
@@ -111,9 +121,9 @@ impl OpenSegment {
         (self.room_bytes(start) >= wanted as u64).then_some(start)
     }
 
-    /// Payload bytes that fit from `start_bytes` on, at most `len`.
-    pub(crate) fn takes(&self, start_bytes: u64, len: usize) -> usize {
-        usize::try_from(self.room_bytes(start_bytes)).unwrap_or(usize::MAX).min(len)
+    /// Payload bytes of an append of `len` bytes that go into one slice from `start_bytes` on.
+    pub(crate) fn takes(&self, start_bytes: u64, len: usize) -> u32 {
+        slice_bytes(self.room_bytes(start_bytes), len)
     }
 
     /// Appends at `start_bytes` (from `place`), and pushes stripes as they fill.
@@ -178,7 +188,8 @@ impl OpenSegment {
     fn read(&self, offset_bytes: u64, out: &mut [u8]) -> Result<(), PoolError> {
         assert!(offset_bytes >= self.base_bytes, "the buffer holds bytes from its base on");
         let at = usize::try_from(offset_bytes - self.base_bytes).expect("a buffer fits memory");
-        match self.buf.as_ref().filter(|buf| at + out.len() <= buf.len()) {
+        let is_inside = |buf: &&StripeBuf| at.checked_add(out.len()).is_some_and(|end| end <= buf.len());
+        match self.buf.as_ref().filter(is_inside) {
             Some(buf) => buf.read(at, out),
             None => {
                 let len_bytes = u32::try_from(out.len()).expect("a slice is below 4 GiB");
@@ -271,4 +282,18 @@ pub(crate) fn allocate_bulk(pool: &Pool, id: SegmentId, stream: Stream) -> Resul
         return Err(PoolError::NoSpace);
     }
     pool.allocate(id, SegmentKind::Bulk)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_append_of_any_length_makes_slices_that_a_pointer_can_name() {
+        assert_eq!(slice_bytes(1 << 20, 5000), 5000);
+        assert_eq!(slice_bytes(4096, 5000), 4096);
+        for left in [4usize << 30, (5 << 30) + 7, usize::MAX] {
+            assert_eq!(slice_bytes(62 << 30, left), 1 << 30);
+        }
+    }
 }

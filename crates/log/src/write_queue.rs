@@ -235,7 +235,8 @@ impl WriteQueue {
             return out.len();
         }
         let queue = self.queue.lock();
-        let end = slice.offset_bytes + out.len() as u64;
+        // The pointer may come from damaged metadata: then the devices refuse it.
+        let end = slice.offset_bytes.saturating_add(out.len() as u64);
         let mut on_devices = out.len();
         // Stripes of a segment complete in order, so the waiting ones are its end without holes.
         for QueueEntry { queued, .. } in

@@ -299,9 +299,12 @@ impl Inner {
         segment.columns.iter().filter(|(device, _)| !self.devices.writable(*device)).count()
     }
 
-    /// Lists a segment as damaged, and reports it the first time.
+    /// Lists a segment as damaged, and reports it the first time. A segment that was freed while it was read
+    /// is not listed: its zones may hold anything.
     pub(crate) fn note_damage(&self, id: SegmentId) {
-        if self.damaged.lock().insert(id) {
+        // Held while the list is changed: `free` removes the segment first, and then the entry in the list.
+        let segments = self.segments.read();
+        if segments.contains_key(&id) && self.damaged.lock().insert(id) {
             self.damage_seen.fetch_add(1, Relaxed);
             tracing::warn!(segment = id.get(), "segment damaged");
         }

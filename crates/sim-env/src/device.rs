@@ -271,13 +271,13 @@ impl SimDevice {
     fn judge(
         &self,
         state: &mut SimDeviceState,
-        class: Option<OpClass>,
+        class: OpClass,
         op: &'static str,
         offset_bytes: u64,
         len_bytes: u64,
     ) -> Result<Verdict, DeviceError> {
         self.shared.clock.advance(state.faults.delay_nanos());
-        match state.faults.judge(class, len_bytes) {
+        match state.faults.judge(class, offset_bytes, len_bytes) {
             Verdict::Gone => Err(DeviceError::Gone { device: self.info.name.clone() }),
             Verdict::Fail => Err(self.failed(op, offset_bytes, len_bytes)),
             Verdict::NoSpace => {
@@ -350,7 +350,7 @@ impl SimDevice {
         self.info.check_range(offset_bytes, len_bytes)?;
         let mut state = self.state.lock();
         state.counters.discards += 1;
-        self.judge(&mut state, None, op, offset_bytes, len_bytes)?;
+        self.judge(&mut state, OpClass::Discard, op, offset_bytes, len_bytes)?;
         let leaves = match (self.spec.kind, self.spec.discard_behavior) {
             (DeviceKind::Zoned { zone_bytes }, _) if op == "reset" => {
                 if !offset_bytes.is_multiple_of(zone_bytes) || len_bytes != zone_bytes {
@@ -405,7 +405,12 @@ impl Device for SimDevice {
         let mut state = self.state.lock();
         state.counters.reads += 1;
         state.counters.read_bytes += len_bytes;
-        let verdict = self.judge(&mut state, Some(OpClass::Read), "read", offset_bytes, len_bytes)?;
+        let verdict = self.judge(&mut state, OpClass::Read, "read", offset_bytes, len_bytes)?;
+        if let Verdict::Rot(bit) = verdict {
+            let block = offset_bytes / BLOCK;
+            state.medium.rot(block, bit);
+            self.shared.record(Event::Rot { device: self.index, block, bit });
+        }
         copy_out(&state.medium, offset_bytes, buf, verdict == Verdict::Stale);
         Ok(())
     }
@@ -416,7 +421,7 @@ impl Device for SimDevice {
         let mut state = self.state.lock();
         state.counters.writes += 1;
         state.counters.written_bytes += len_bytes;
-        let verdict = self.judge(&mut state, Some(OpClass::Write), "write", offset_bytes, len_bytes)?;
+        let verdict = self.judge(&mut state, OpClass::Write, "write", offset_bytes, len_bytes)?;
         self.check_rules(&mut state, offset_bytes, len_bytes)?;
         if let Some(change) = self.landing(verdict, offset_bytes, buf) {
             self.change(&mut state, change);
@@ -427,7 +432,7 @@ impl Device for SimDevice {
     fn flush(&self) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         state.counters.flushes += 1;
-        self.judge(&mut state, Some(OpClass::Flush), "flush", 0, 0)?;
+        self.judge(&mut state, OpClass::Flush, "flush", 0, 0)?;
         self.settle(&mut state);
         Ok(())
     }
@@ -449,7 +454,7 @@ impl Device for SimDevice {
             );
         }
         let mut state = self.state.lock();
-        self.judge(&mut state, None, "report", offset_bytes, 0)?;
+        self.judge(&mut state, OpClass::Report, "report", offset_bytes, 0)?;
         let written = state.medium.zone_written(offset_bytes / BLOCK);
         Ok(written.map(|blocks| ZoneReport { written_bytes: blocks * BLOCK }))
     }

@@ -13,6 +13,10 @@ pub enum OpClass {
     Write,
     /// Flushes.
     Flush,
+    /// Discards, and resets of zones.
+    Discard,
+    /// Reports of zones.
+    Report,
 }
 
 /// One fault. `after` counts the operations of the fault's kind that still go well.
@@ -55,6 +59,28 @@ pub enum Fault {
         /// Where the write lands, a multiple of 4096. The part past the device's end is lost.
         to_offset_bytes: u64,
     },
+    /// Reads of a range fail, always. Writes there succeed and do not help.
+    Unreadable {
+        /// The first byte of the range.
+        offset_bytes: u64,
+        /// The length of the range.
+        len_bytes: u64,
+    },
+    /// A range takes no more writes, discards or resets. It can be read: a zone that a zoned device has made
+    /// read-only.
+    DeadZone {
+        /// The first byte of the range.
+        offset_bytes: u64,
+        /// The length of the range.
+        len_bytes: u64,
+    },
+    /// A bit of the first block that a read asks for flips, for good, before the read.
+    Rot {
+        /// Reads that go well first.
+        after: u64,
+        /// The bit's number in the block, below 32,768.
+        bit: usize,
+    },
     /// A read returns the bytes before the last write.
     StaleRead {
         /// Reads that go well first.
@@ -95,6 +121,8 @@ pub(crate) enum Verdict {
     Lose,
     Misdirect(u64),
     Stale,
+    /// The bit of the first block flips, and then the read goes on.
+    Rot(usize),
 }
 
 /// The faults that wait on one device.
@@ -129,8 +157,11 @@ impl Faults {
         self.waiting.iter().map(|f| if let Fault::Slow { nanos } = f { *nanos } else { 0 }).sum()
     }
 
-    /// Decides about an operation; `class` is `None` for discards, resets and reports.
-    pub fn judge(&mut self, class: Option<OpClass>, len_bytes: u64) -> Verdict {
+    /// Decides about an operation on a range.
+    pub fn judge(&mut self, class: OpClass, offset_bytes: u64, len_bytes: u64) -> Verdict {
+        let overlaps = |at: u64, len: u64| {
+            offset_bytes < at.saturating_add(len) && at < offset_bytes.saturating_add(len_bytes)
+        };
         let mut verdict = Verdict::Proceed;
         let mut gone = self.gone;
         self.waiting.retain_mut(|fault| {
@@ -140,24 +171,35 @@ impl Faults {
                     gone |= strikes(after);
                     return !gone;
                 }
-                Fault::Fail { op, after, lasting } if class == Some(*op) => {
+                Fault::Fail { op, after, lasting } if class == *op => {
                     (strikes(after).then_some(Verdict::Fail), *lasting)
                 }
-                Fault::Full { after_bytes } if class == Some(OpClass::Write) => {
+                Fault::Full { after_bytes } if class == OpClass::Write => {
                     let fits = len_bytes <= *after_bytes;
                     if fits {
                         *after_bytes -= len_bytes;
                     }
                     ((!fits).then_some(Verdict::NoSpace), true)
                 }
-                Fault::LoseWrite { after } if class == Some(OpClass::Write) => {
+                Fault::LoseWrite { after } if class == OpClass::Write => {
                     (strikes(after).then_some(Verdict::Lose), false)
                 }
-                Fault::MisdirectWrite { after, to_offset_bytes } if class == Some(OpClass::Write) => {
+                Fault::MisdirectWrite { after, to_offset_bytes } if class == OpClass::Write => {
                     (strikes(after).then_some(Verdict::Misdirect(*to_offset_bytes)), false)
                 }
-                Fault::StaleRead { after } if class == Some(OpClass::Read) => {
+                Fault::StaleRead { after } if class == OpClass::Read => {
                     (strikes(after).then_some(Verdict::Stale), false)
+                }
+                Fault::Rot { after, bit } if class == OpClass::Read => {
+                    (strikes(after).then_some(Verdict::Rot(*bit)), false)
+                }
+                Fault::Unreadable { offset_bytes, len_bytes } if class == OpClass::Read => {
+                    (overlaps(*offset_bytes, *len_bytes).then_some(Verdict::Fail), true)
+                }
+                Fault::DeadZone { offset_bytes, len_bytes }
+                    if matches!(class, OpClass::Write | OpClass::Discard) =>
+                {
+                    (overlaps(*offset_bytes, *len_bytes).then_some(Verdict::Fail), true)
                 }
                 _ => return true,
             };

@@ -171,7 +171,10 @@ impl Ring {
                 // Interrupted, or the kernel is short of memory or of room for completions: take completions,
                 // then submit again.
                 Err(e) => assert!(
-                    matches!(Errno::from_io_error(&e), Some(Errno::INTR | Errno::AGAIN | Errno::BUSY)),
+                    matches!(
+                        Errno::from_io_error(&e),
+                        Some(Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM)
+                    ),
                     "the kernel accepts well-formed requests: {e}"
                 ),
             }

@@ -269,7 +269,9 @@ fn take_entry(
         return Err(BAD_DATA);
     }
     let first_of_key = match (before, suffix.first()) {
-        (None, _) => true,
+        // No key is empty, and only the first one could be without breaking the order.
+        (None, None) => return Err(BAD_DATA),
+        (None, Some(_)) => true,
         // The shared prefix is as long as possible, so the next byte decides the order of the two keys.
         (Some(_), Some(next)) => {
             if prefix.end < old_key.end && bytes.get(prefix.end).is_none_or(|old| old >= next) {

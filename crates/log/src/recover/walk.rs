@@ -22,6 +22,10 @@ use super::{LOG_MISSING, OUT_OF_ORDER, ROOT_LOST, unreadable};
 use crate::log_writer::{PastSegment, StripeStart};
 use crate::store::{LogError, LogPos};
 
+/// The largest number of a record, group, stripe, checkpoint or segment that recovery accepts. At a billion a
+/// second it lasts for 292 years.
+const NUMBER_MAX: u64 = u64::MAX / 2;
+
 /// Records and edits that count together.
 #[derive(Default)]
 pub(super) struct LogGroup {
@@ -49,7 +53,9 @@ pub(super) struct WalkedLog {
 
 /// Reads the log as far as its stripes follow each other.
 pub(super) fn walk(pool: &Pool, state: &LogState) -> Result<WalkedLog, LogError> {
-    let known = known_stripes(state);
+    let numbers = [state.next_pos, state.barrier, state.sequence, state.checkpoint, state.next_segment.get()];
+    numbers.into_iter().try_for_each(check_number)?;
+    let known = known_stripes(state).ok_or(OUT_OF_ORDER)?;
     let first_sequence = (state.sequence + 1).checked_sub(known).ok_or(OUT_OF_ORDER)?;
     let mut reader = LogReader::new(state, first_sequence);
     let mut chain: VecDeque<SegmentDescriptor> = state.chain.iter().cloned().collect();
@@ -89,10 +95,16 @@ pub(super) fn walk(pool: &Pool, state: &LogState) -> Result<WalkedLog, LogError>
     Ok(reader.finish(first_sequence))
 }
 
-/// The number of stripes that the root lists, from the one where reading begins.
-fn known_stripes(state: &LogState) -> u64 {
+/// Refuses a number from flash that no pool reaches, so that the numbers of a session can count on from it.
+fn check_number(number: u64) -> Result<(), LogError> {
+    if number <= NUMBER_MAX { Ok(()) } else { Err(OUT_OF_ORDER.into()) }
+}
+
+/// The number of stripes that the root lists, from the one where reading begins. `None` if it begins behind
+/// them.
+fn known_stripes(state: &LogState) -> Option<u64> {
     let listed: u64 = state.chain.iter().map(|d| u64::from(d.stripe_count())).sum();
-    listed - u64::from(state.first_stripe)
+    listed.checked_sub(u64::from(state.first_stripe))
 }
 
 /// The state of a walk.
@@ -225,6 +237,13 @@ impl LogReader {
 
     /// Takes a frame of a stripe that counts.
     fn frame(&mut self, frame: LogFrame<'_>) -> Result<(), LogError> {
+        match &frame {
+            LogFrame::Record { pos: number, .. } | LogFrame::Barrier { number, .. } => check_number(*number)?,
+            LogFrame::LogNext(descriptor) | LogFrame::Opened(descriptor) => {
+                check_number(descriptor.id.get())?;
+            }
+            LogFrame::Grew { .. } | LogFrame::Sealed(_) | LogFrame::Freed(_) => {}
+        }
         match frame {
             LogFrame::Record { fragment, pos, bytes } => self.record(fragment, pos, bytes)?,
             LogFrame::Barrier { number, checkpoint } => self.barrier(number, checkpoint)?,
@@ -247,7 +266,7 @@ impl LogReader {
         Ok(())
     }
 
-    /// Keeps `next_segment` above every id that was met, in a refused group too: ids are never used twice.
+    /// Keeps `next_segment` above every id that was met, in a refused group too.
     fn note_segment(&mut self, id: SegmentId) {
         self.next_segment = self.next_segment.max(id.next());
     }
@@ -315,5 +334,32 @@ impl LogReader {
             next_segment: self.next_segment,
             damaged: self.damaged,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_without_one_of_its_barriers_is_refused() {
+        let id = SegmentId::FIRST;
+        let state = LogState {
+            next_segment: id.next(),
+            next_pos: 1,
+            keep_from: 1,
+            barrier: 0,
+            sequence: 0,
+            checkpoint: 1,
+            first_stripe: 0,
+            chain: Vec::new(),
+            segments: Vec::new(),
+        };
+        let barrier = |number| LogFrame::Barrier { number, checkpoint: 1 };
+        let mut reader = LogReader::new(&state, 1);
+        reader.next_sequence = 3;
+        reader.frame(barrier(1)).expect("the first group");
+        let refused = reader.frame(barrier(3));
+        assert!(matches!(refused, Err(LogError::Corrupt { code: 260, .. })), "{refused:?}");
     }
 }

@@ -11,6 +11,9 @@ const ZONES_WANTED: u64 = 256;
 /// cleaning on a full pool (`warpfire-log` reserves these ten segments), and four for the data of users.
 pub const ZONES_MIN: u64 = 2 + 4 + 6 + 4;
 
+/// Fewest payload bytes of a bulk segment: the log never splits an append of 64 KiB over two segments.
+pub(crate) const SEGMENT_PAYLOAD_MIN_BYTES: u64 = 64 << 10;
+
 /// Smallest and largest default zone. 1 MiB holds a full stripe of one column; 256 MiB is the largest common
 /// zone of zoned drives.
 const DEFAULT_ZONE_BYTES_MIN: u64 = 1 << 20;

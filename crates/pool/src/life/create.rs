@@ -9,9 +9,12 @@ use std::sync::Arc;
 use warpfire_env::{AlignedBuf, Device, Random, Timestamp};
 use warpfire_format::Uuid;
 use warpfire_format::root::{DEVICES_MAX, DeviceEntry, ZONE_BLOCKS_MIN};
+use warpfire_format::segment::SegmentKind;
 use warpfire_units::{BLOCK_BYTES, COLUMNS_MAX, PARITY_MAX};
 
-use crate::device::geometry::{ZONES_MIN, default_zone_bytes, device_bytes_min};
+use crate::device::geometry::{
+    Geometry, SEGMENT_PAYLOAD_MIN_BYTES, ZONES_MIN, default_zone_bytes, device_bytes_min, shape,
+};
 use crate::error::{DeviceSetError, PoolError};
 use crate::life::find_roots::{find_roots, possible_zone_bytes};
 use crate::life::open::PoolIdentity;
@@ -25,7 +28,8 @@ pub struct CreateOptions {
     pub data: u16,
     /// Parity columns, m: the number of devices that may be lost.
     pub parity: u8,
-    /// Bytes in a zone, a power of two of at least 64 KiB. `None` stands for 1/256 of the smallest device,
+    /// Bytes in a zone, a power of two of at least 64 KiB, or 128 KiB where a segment may have one data
+    /// column. `None` stands for 1/256 of the smallest device,
     /// between 1 and 256 MiB. Zoned devices have a zone size of their own.
     pub zone_bytes: Option<u64>,
     /// Whether to overwrite devices that belong to a pool.
@@ -155,6 +159,18 @@ fn verify_shape(
     let Some(zone_blocks) = zone_blocks else {
         return Err(impossible(format!("a zone of {zone_bytes} bytes is too small or too large")));
     };
+    // Segments become narrower as devices are lost.
+    let live = devices.len() - usize::from(o.parity)..=devices.len();
+    let shortest = live.map(|live| {
+        let (data, parity) = shape(SegmentKind::Bulk, o.data, o.parity, live);
+        Geometry::new(SegmentKind::Bulk, data, parity, zone_blocks).segment_payload_bytes
+    });
+    if shortest.min().is_some_and(|bytes| bytes < SEGMENT_PAYLOAD_MIN_BYTES) {
+        return Err(impossible(format!(
+            "a zone of {zone_bytes} bytes is too small for segments of one data column: make it {}",
+            2 * zone_bytes
+        )));
+    }
     for info in devices.iter().map(|d| d.info()) {
         let least_bytes = device_bytes_min(Some(zone_bytes));
         if info.size_bytes < least_bytes {

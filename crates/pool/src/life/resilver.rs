@@ -94,7 +94,7 @@ impl Pool {
         let places = segment.stripes.read().places();
         // With a cached CRC table a read skips the header block. Headers are to be verified here too.
         for place in &places {
-            (0..segment.width()).for_each(|column| inner.checksums.remove(id, place.stripe, column));
+            (0..segment.width()).for_each(|column| inner.checksums.remove(&segment, place.stripe, column));
         }
         let whole = inner.damaged_columns(&segment, &places).is_empty();
         if !whole {
@@ -168,7 +168,7 @@ impl Inner {
         // Sequence, lengths and inline payload are in every header of the stripe: any one that verifies will
         // do.
         let found = self
-            .headers_at(segment, place.stripe, place.block, &mut HeaderReadahead::default())
+            .headers_at(segment, place.stripe, place.block, Some(place.rows), &mut HeaderReadahead::default())
             .ok_or(PoolError::Unreadable {
                 segment: segment.id,
                 stripe: place.stripe,

@@ -127,7 +127,10 @@ impl Inner {
         // The root may refer to anything written so far, so all of it must be durable before the root is
         // written.
         self.flush()?;
-        let candidates = self.devices.all_writable();
+        let mut candidates = self.devices.all_writable();
+        // Other devices each time a root zone is full, so that the wear of root zones spreads.
+        let turn = (roots.sequence / u64::from(RECORDS_MAX)) % candidates.len().max(1) as u64;
+        candidates.rotate_left(usize::try_from(turn).expect("a number of devices"));
         let wanted = COPIES.max(usize::from(self.parity) + 1);
         let copies = self.write_copies(roots, payload, &candidates, wanted)?;
         // m+1 copies: an open may miss m devices and must still find this root. If fewer devices take writes,

@@ -105,7 +105,7 @@ impl Pool {
         let mut window = HeaderReadahead::default();
         while stripes.end_block() < inner.zone_blocks {
             let (stripe, block) = (stripes.count(), stripes.end_block());
-            if let Some(headers) = inner.headers_at(&segment, stripe, block, &mut window) {
+            if let Some(headers) = inner.headers_at(&segment, stripe, block, None, &mut window) {
                 // No writer makes a stripe longer than its zone: such a header is not of this segment.
                 if u32::from(headers.rows) >= inner.zone_blocks - block {
                     break;
@@ -156,18 +156,20 @@ fn lost_lengths(kind: SegmentKind, count: u32, blocks: u32) -> Option<Vec<u16>> 
 }
 
 impl Inner {
-    /// The headers of one stripe, from `window`; a block that is not in the window is read. `None` if no
-    /// column has a header of this stripe.
+    /// The headers of one stripe, from `window`; a block that is not in the window is read. With `rows`, only
+    /// headers of a stripe of so many rows count. `None` if no column has a header of this stripe.
     pub(crate) fn headers_at(
         &self,
         segment: &PoolSegment,
         stripe: u32,
         block: u32,
+        rows: Option<u16>,
         window: &mut HeaderReadahead,
     ) -> Option<AgreedHeaders> {
         let mut agreed: Option<AgreedHeaders> = None;
         for (column, block) in window.blocks(self, segment, block) {
-            let Some(found) = self.verify_header(segment, stripe, column, block) else {
+            let found = self.verify_header(segment, stripe, column, block);
+            let Some(found) = found.filter(|f| rows.is_none_or(|rows| f.header.rows == rows)) else {
                 self.devices.count_identity_error(segment.columns[column].0);
                 continue;
             };
@@ -182,7 +184,7 @@ impl Inner {
             // The first header decides. One with the same identity that disagrees counts as lost.
             if (agreed.sequence, agreed.rows) == (h.sequence, h.rows) {
                 agreed.count += 1;
-                self.checksums.put(segment.id, stripe, column, found.crcs().collect::<Arc<[u32]>>());
+                self.checksums.put(segment, stripe, column, found.crcs().collect::<Arc<[u32]>>());
             }
         }
         debug_assert!(
@@ -200,14 +202,26 @@ impl Inner {
         let read = self.read_headers(segment, &columns, block, window).columns;
         let mut nearest: Option<(u32, u32)> = None;
         for (column, blocks) in columns.iter().zip(&read) {
-            let Some(blocks) = blocks else { continue };
             // A header counts under its own stripe number, so that payload that looks like a header of
             // another segment is ignored.
-            let found = (0u32..).zip(blocks.chunks_exact(BLOCK_BYTES)).skip(1).find_map(|(n, b)| {
+            let later = |n: u32, b: &[u8]| {
                 let later = StripeHeader::decode(b).ok()?.header.identity.stripe;
                 self.verify_header(segment, later, *column, b)?;
                 (later > stripe).then_some((block + n, later))
-            });
+            };
+            let found = match blocks {
+                Some(blocks) => {
+                    (0u32..).zip(blocks.chunks_exact(BLOCK_BYTES)).skip(1).find_map(|(n, b)| later(n, b))
+                }
+                // One bad block fails the whole read. It must not hide the headers behind it.
+                None if self.devices.state(segment.columns[*column].0).is_readable() => {
+                    (1..window).find_map(|n| {
+                        let alone = self.read_headers(segment, &[*column], block + n, 1).columns;
+                        alone.into_iter().flatten().find_map(|b| later(n, &b))
+                    })
+                }
+                None => None,
+            };
             nearest = [nearest, found].into_iter().flatten().min();
         }
         debug_assert!(nearest.is_none_or(|(at, later)| at > block && later > stripe), "the walk advances");

@@ -12,6 +12,8 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use warpfire_format::segment::ROWS_MAX;
 use warpfire_units::{COLUMNS_MAX, SegmentId};
 
+use crate::segment::pool_segment::PoolSegment;
+
 /// Most bytes in the cache, bookkeeping included.
 const CACHE_BYTES_MAX: u64 = 32 << 20;
 
@@ -21,8 +23,9 @@ const ENTRY_BYTES: u64 = 64;
 /// The CRC32C of each block of one shard.
 pub(crate) type CrcTable = Arc<[u32]>;
 
-/// Segment, stripe, column. Segment numbers are never reused, so an entry never becomes stale.
-type CrcTableKey = (SegmentId, u32, u16);
+/// Segment, epoch, stripe, column. A segment that no group names when the power fails leaves its number to a
+/// segment of the next session, which has another epoch. So no two segments share an entry.
+type CrcTableKey = (SegmentId, u32, u32, u16);
 
 #[derive(Clone)]
 struct TableWeight;
@@ -45,18 +48,22 @@ impl Checksums {
         Checksums(Cache::with(expected as usize, CACHE_BYTES_MAX, TableWeight, hasher, lifecycle))
     }
 
-    pub(crate) fn get(&self, segment: SegmentId, stripe: u32, column: usize) -> Option<CrcTable> {
-        self.0.get(&(segment, stripe, column as u16))
+    pub(crate) fn get(&self, segment: &PoolSegment, stripe: u32, column: usize) -> Option<CrcTable> {
+        self.0.get(&key(segment, stripe, column))
     }
 
     /// Removes a table, so that the next reader of the shard reads and verifies its header.
-    pub(crate) fn remove(&self, segment: SegmentId, stripe: u32, column: usize) {
-        self.0.remove(&(segment, stripe, column as u16));
+    pub(crate) fn remove(&self, segment: &PoolSegment, stripe: u32, column: usize) {
+        self.0.remove(&key(segment, stripe, column));
     }
 
-    pub(crate) fn put(&self, segment: SegmentId, stripe: u32, column: usize, table: CrcTable) {
-        debug_assert!(column < COLUMNS_MAX, "a column number fits the key");
+    pub(crate) fn put(&self, segment: &PoolSegment, stripe: u32, column: usize, table: CrcTable) {
         debug_assert!(table.len() <= usize::from(ROWS_MAX), "a shard has no more rows than a header lists");
-        self.0.insert((segment, stripe, column as u16), table);
+        self.0.insert(key(segment, stripe, column), table);
     }
+}
+
+fn key(segment: &PoolSegment, stripe: u32, column: usize) -> CrcTableKey {
+    debug_assert!(column < COLUMNS_MAX, "a column number fits the key");
+    (segment.id, segment.epoch, stripe, column as u16)
 }

@@ -200,7 +200,7 @@ impl Inner {
         let mut unreached = Vec::new();
         for (n, piece) in batch.iter_mut().enumerate() {
             let (segment, place) = (&piece.segment, &piece.place);
-            piece.table = self.checksums.get(segment.id, place.stripe, piece.column);
+            piece.table = self.checksums.get(segment, place.stripe, piece.column);
             let header_at = self.locate(segment, place, piece.column, None);
             let blocks_at = self.locate(segment, place, piece.column, Some(piece.first_row));
             // A missing or gone device has no read operation: the piece counts as unreached without any I/O.
@@ -248,9 +248,10 @@ impl Inner {
         piece.lost = match piece.table.as_ref().filter(|_| piece.reached) {
             None => rows.collect(),
             Some(table) => {
-                let sound =
+                let mut sound =
                     self.verify_blocks(&piece.segment, piece.column, table, rows.start, piece.blocks());
-                rows.zip(sound).filter(|(_, sound)| !sound).map(|(row, _)| row).collect()
+                // A row without a checksum is lost, like one with a wrong checksum.
+                rows.filter(|_| sound.next() != Some(true)).collect()
             }
         };
     }

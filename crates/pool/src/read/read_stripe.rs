@@ -84,7 +84,7 @@ impl Inner {
         };
         let table: CrcTable = header.crcs().collect();
         assert_eq!(table.len(), usize::from(place.rows), "a header has one checksum for each row");
-        self.checksums.put(segment.id, place.stripe, column, Arc::clone(&table));
+        self.checksums.put(segment, place.stripe, column, Arc::clone(&table));
         Some(table)
     }
 
@@ -115,7 +115,7 @@ impl Inner {
         column: usize,
         read: &[u8],
     ) -> Option<Shard> {
-        let table = self.checksums.get(segment.id, place.stripe, column)?;
+        let table = self.checksums.get(segment, place.stripe, column)?;
         let mut blocks = AlignedBuf::zeroed(read.len());
         blocks.copy_from_slice(read);
         let sound = self.verify_blocks(segment, column, &table, 0, read).collect();
@@ -137,7 +137,7 @@ impl Inner {
             .iter()
             .map(|column| ShardFetch {
                 column: *column,
-                table: self.checksums.get(segment.id, place.stripe, *column),
+                table: self.checksums.get(segment, place.stripe, *column),
                 header: AlignedBuf::zeroed(BLOCK_BYTES),
                 blocks: AlignedBuf::zeroed(rows.len() * BLOCK_BYTES),
                 failed: false,

@@ -26,7 +26,7 @@ impl Pool {
     /// `NoSpace`; `Failed` if no device takes writes any more, or if the root could not be written.
     ///
     /// # Panics
-    /// If the segment exists: numbers are never reused.
+    /// If the segment exists: a session uses a number once.
     pub fn allocate(&self, id: SegmentId, kind: SegmentKind) -> Result<SegmentWriter, PoolError> {
         let inner = &self.inner;
         // Before the first write to a zone: stripes must not carry an epoch that the next open would assign
@@ -57,7 +57,7 @@ impl Pool {
             };
             let segment = Arc::new(PoolSegment::new(&d, StripeIndex::default()));
             let before = inner.segments.write().insert(id, Arc::clone(&segment));
-            assert!(before.is_none(), "segment numbers are never reused");
+            assert!(before.is_none(), "a session uses a segment number once");
             return Ok(SegmentWriter::new(Arc::clone(inner), segment));
         }
     }

@@ -244,7 +244,7 @@ impl PreparedStripe {
         // only.
         if segment.kind == SegmentKind::Bulk {
             for (column, table) in self.tables.iter().enumerate() {
-                self.pool.checksums.put(segment.id, place.stripe, column, Arc::clone(table));
+                self.pool.checksums.put(segment, place.stripe, column, Arc::clone(table));
             }
         }
         self.pool.stripes_written.fetch_add(1, Relaxed);

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod failing;
+mod forged;
 #[cfg(test)]
 mod opening;
 #[cfg(test)]

@@ -184,3 +184,21 @@ fn a_segment_that_contradicts_the_pool_is_not_adopted() {
     long.stripes[0].count = u32::MAX;
     assert_eq!(code(&long), 211);
 }
+
+/// The log never splits an append of 64 KiB, so a segment holds as many bytes on any devices that are left.
+#[test]
+fn zones_too_small_for_an_unsplit_append_are_refused() {
+    let world = SimWorld::of(46, 3, &DeviceSpec::append_only("flash", DEVICE_BYTES));
+    let with = |data, parity, zone_bytes| {
+        create(&world, &CreateOptions { zone_bytes: Some(zone_bytes), force: true, ..options(data, parity) })
+    };
+    for (data, parity) in [(1, 0), (1, 1), (2, 1)] {
+        let refused = with(data, parity, 64 << 10).map(|_| ());
+        let Err(PoolError::Devices(DeviceSetError::Impossible(reason))) = refused else {
+            panic!("{data}+{parity}: {refused:?}");
+        };
+        assert!(reason.contains("make it 131072"), "{reason}");
+        with(data, parity, 128 << 10).unwrap();
+    }
+    with(3, 0, 64 << 10).unwrap();
+}

@@ -298,3 +298,43 @@ fn stale_columns_of_a_device_that_missed_writes_are_reconstructed() {
     let counters = pool.counters();
     assert_eq!(counters.devices[1].identity_errors, 1);
 }
+
+/// The search behind a lost stripe reads as far as the longest stripe reaches.
+#[test]
+fn a_stripe_behind_a_lost_one_of_the_longest_length_is_found() {
+    let zone_bytes = 2 << 20;
+    let world = SimWorld::of(95, 2, &warpfire_sim_env::DeviceSpec::append_only("flash", 32 * zone_bytes));
+    let options = warpfire_pool::CreateOptions { zone_bytes: Some(zone_bytes), ..crate::rig::options(1, 1) };
+    let pool = crate::rig::create(&world, &options).unwrap();
+    let longest = pool.allocate(id(9), SegmentKind::Mirror).unwrap().next_stripe_capacity();
+    let (d, payloads) = write_mirror(&pool, id(10), &[longest, 100]);
+    assert_eq!(d.stripes[0].rows, 255);
+    for (device, zone) in &d.columns {
+        world.sims()[usize::from(device.0)].poke(u64::from(zone.0) * zone_bytes, &[0; BLOCK_BYTES]);
+    }
+    let (pool, _) = Pool::open(world.devices()).unwrap();
+    let seen = walk(&pool, &opened(d), 0);
+    assert_eq!(
+        seen.iter().map(|s| s.health).collect::<Vec<_>>(),
+        [StripeHealth::Damaged, StripeHealth::Intact]
+    );
+    assert_eq!(seen[1].payload.as_ref(), payloads.get(1));
+}
+
+/// A read of many blocks fails for one that is unreadable. The stripes behind it are there nevertheless.
+#[test]
+fn an_unreadable_header_hides_no_stripe_behind_it() {
+    let (world, pool) = world(96, 1, 1, 0);
+    let written = write_segment(&pool, id(1), &[1; 30]);
+    assert_eq!(written.descriptor.stripe_count(), 30);
+    for lost in [0, 7, 28] {
+        let world = world.fork();
+        let (device, offset_bytes) = block_at(&written, lost, 0, None);
+        world.sims()[device].inject(Fault::Unreadable { offset_bytes, len_bytes: BLOCK_BYTES as u64 });
+        let (pool, _) = Pool::open(world.devices()).unwrap();
+        let seen = walk(&pool, &opened(written.descriptor.clone()), 0);
+        assert_eq!(seen.len(), 30, "stripe {lost} is lost");
+        let damaged = seen.iter().filter(|s| s.health == StripeHealth::Damaged).map(|s| s.index as usize);
+        assert_eq!(damaged.collect::<Vec<_>>(), [lost]);
+    }
+}

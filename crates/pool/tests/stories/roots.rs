@@ -125,7 +125,7 @@ fn a_pool_made_over_an_old_one_with_other_zones_is_never_taken_for_it() {
     for leaves in [DiscardBehavior::Old, DiscardBehavior::Zeros, DiscardBehavior::Either] {
         let spec = DeviceSpec { discard_behavior: leaves, ..DeviceSpec::append_only("flash", DEVICE_BYTES) };
         let world = SimWorld::of(36, 1, &spec);
-        let small = warpfire_pool::CreateOptions { zone_bytes: Some(64 << 10), ..options(1, 0) };
+        let small = warpfire_pool::CreateOptions { zone_bytes: Some(128 << 10), ..options(1, 0) };
         let old = create(&world, &small).unwrap();
         for n in 0..100 {
             old.write_root(&pattern(n, 9000)).unwrap();
@@ -142,4 +142,77 @@ fn a_pool_made_over_an_old_one_with_other_zones_is_never_taken_for_it() {
         assert_eq!(found.uuid(), pool.uuid(), "{leaves:?}");
         assert!(root.epoch == 1);
     }
+}
+
+/// The tail of the newest root is torn on its only device, and the root before it lies in the other zone. The
+/// next root must not go to that zone.
+#[test]
+fn a_torn_root_does_not_cost_the_whole_one_before_it() {
+    let spec = DeviceSpec {
+        discard_behavior: DiscardBehavior::Zeros,
+        ..DeviceSpec::append_only("flash", DEVICE_BYTES)
+    };
+    let mut world = SimWorld::of(37, 1, &spec);
+    create(&world, &options(1, 0)).unwrap().write_root(b"whole").unwrap();
+    let (pool, _) = Pool::open(world.devices()).unwrap();
+    pool.write_root(&pattern(1, 3 * BLOCK_BYTES)).unwrap();
+    let is_torn = (0..2).find(|zone| {
+        let at = zone * ZONE_BYTES + 2 * BLOCK_BYTES as u64;
+        let has_body = world.sims()[0].peek(at, BLOCK_BYTES).iter().any(|b| *b != 0);
+        if has_body {
+            world.sims()[0].poke(at, &[0; BLOCK_BYTES]);
+        }
+        has_body
+    });
+    assert!(is_torn.is_some(), "one zone holds the long root");
+    let (pool, root) = Pool::open(world.devices()).unwrap();
+    assert_eq!(root.payload, b"whole");
+    world.record();
+    pool.write_root(b"next").unwrap();
+    let recording = world.take_recording().unwrap();
+    let mut replay = recording.replay();
+    loop {
+        for cut in [Cut::KeepAll, Cut::LoseAll] {
+            let (_, root) = Pool::open(replay.cut(&cut).devices()).unwrap();
+            assert!(root.payload == b"whole" || root.payload == b"next", "{:?}", root.sequence);
+        }
+        if replay.advance().is_none() {
+            break;
+        }
+    }
+}
+
+/// A session that was cut off left five roots on one device alone. The others went on with a later epoch and
+/// lower numbers.
+#[test]
+fn a_later_epoch_counts_more_than_a_higher_number() {
+    let (world, pool) = world(38, 2, 1, 1);
+    pool.write_root(b"both").unwrap();
+    let apart = world.fork();
+    let alone =
+        |world: &SimWorld, device: usize| Pool::open(vec![world.devices()[device].clone()]).unwrap().0;
+    let (failed, going_on) = (alone(&apart, 0), alone(&world, 1));
+    failed.write_root(b"same").unwrap();
+    going_on.write_root(b"same").unwrap();
+    for _ in 0..5 {
+        failed.write_root(b"of the failed session").unwrap();
+    }
+    alone(&world, 1).write_root(b"newest").unwrap();
+    let (_, root) = Pool::open(vec![apart.devices()[0].clone(), world.devices()[1].clone()]).unwrap();
+    assert_eq!((root.payload.as_slice(), root.epoch), (&b"newest"[..], 3));
+}
+
+#[test]
+fn the_wear_of_root_zones_spreads_over_all_devices() {
+    let (world, pool) = world(39, 24, 1, 1);
+    let written = |n: usize| world.sims()[n].counters().writes;
+    let before: Vec<u64> = (0..24).map(written).collect();
+    for _ in 0..64 * 24 {
+        pool.write_root(b"x").unwrap();
+    }
+    let writes: Vec<u64> = (0..24).map(|n| written(n) - before[n]).collect();
+    let (least, most) = (writes.iter().min().unwrap(), writes.iter().max().unwrap());
+    assert!(most - least <= 2 * 64, "{writes:?}");
+    assert_eq!(reopened(&world).payload, b"x");
+    assert!(world.sims().iter().all(|d| d.overwrites().is_empty()));
 }
