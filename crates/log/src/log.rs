@@ -27,7 +27,7 @@ use warpfire_pool::{Pool, PoolError};
 use warpfire_units::{SegmentId, SlicePtr};
 
 use crate::latch::{Latch, on_read};
-use crate::limits::{EDIT_MAX_BYTES, PENDING_MAX_BYTES, upkeep_bytes};
+use crate::limits::{EDIT_MAX_BYTES, GROUP_BYTES_PER_COLUMN, PENDING_MAX_BYTES, upkeep_bytes};
 use crate::lock_ranks::{PENDING, SEGMENT_TABLE, SYNC_STATE};
 use crate::log_writer::LogWriter;
 use crate::pending::{PendingRecords, RecordBuffer};
@@ -59,6 +59,11 @@ pub struct Log {
     log_segments: AtomicU64,
     /// Bytes that fit into free segments without the reserve, as of the last segment that was taken or freed.
     pub(crate) room_bytes: AtomicU64,
+    /// Payload bytes of unlogged stripes between one group and the next, at most.
+    group_bytes: u64,
+    /// Unlogged bytes at which the next append writes a group: `group_bytes`, and more while the pool has no
+    /// room for the group.
+    group_due_bytes: AtomicU64,
 }
 
 /// The state that only a sync or a checkpoint changes.
@@ -90,6 +95,8 @@ impl Log {
         assert_eq!(parts.log_writer.written_pos(), parts.next_pos, "the writer goes on with the next record");
         let segment_table = Arc::new(RankedMutex::new(parts.segment_table));
         let pins = Arc::new(Pins::new());
+        let columns = u64::from(parts.pool.geometry(SegmentKind::Bulk).data).max(1);
+        let group_bytes = GROUP_BYTES_PER_COLUMN * columns;
         let log = Log {
             pool: parts.pool,
             write_queue: Arc::new(WriteQueue::new(Arc::clone(&segment_table), Arc::clone(&pins))),
@@ -111,11 +118,22 @@ impl Log {
             log_bytes: AtomicU64::new(0),
             log_segments: AtomicU64::new(0),
             room_bytes: AtomicU64::new(0),
+            group_bytes,
+            group_due_bytes: AtomicU64::new(group_bytes),
         };
         // Before any append: a crash from here on finds the recovered state as this root describes it, and
         // never reads the refused end of the old log again.
         log.write_root(&mut log.sync_state.lock(), client, parts.keep_from)?;
         Ok(log)
+    }
+
+    /// Writes a group whenever the stripes since the last one hold so many payload bytes. By default that is
+    /// 128 MiB for each data column. The next recovery reads about as many bytes, and not more.
+    #[must_use]
+    pub fn with_group_bytes(mut self, bytes: u64) -> Log {
+        self.group_bytes = bytes;
+        self.group_due_bytes = AtomicU64::new(bytes);
+        self
     }
 
     /// Starts a thread that writes full stripes while the next ones fill. Without it, or if the system starts
@@ -241,16 +259,23 @@ impl Log {
                 open = stream.open.lock();
             }
             match part {
-                Ok(slice) => {
+                Ok((slice, unlogged_bytes)) => {
                     rest = &rest[slice.len_bytes as usize..];
                     slices.push(slice);
+                    if unlogged_bytes < self.group_due_bytes.load(Ordering::Relaxed) {
+                        continue;
+                    }
+                    drop(open);
+                    if let Err(e) = self.write_due_group() {
+                        self.release_all(slices);
+                        return Err(e);
+                    }
+                    open = stream.open.lock();
                 }
                 Err(e) => {
                     drop(open);
                     // The parts before the failure are garbage: no caller has a pointer to them.
-                    for slice in slices {
-                        self.release(slice.segment, u64::from(slice.len_bytes));
-                    }
+                    self.release_all(slices);
                     return Err(self.latch.on_write(e));
                 }
             }
@@ -263,7 +288,32 @@ impl Log {
         Ok(slices)
     }
 
-    /// Appends as many bytes as the open segment takes, at least `wanted`.
+    fn release_all(&self, slices: Slices) {
+        for slice in slices {
+            self.release(slice.segment, u64::from(slice.len_bytes));
+        }
+    }
+
+    /// Writes a group because of the bytes since the last one, so that the next recovery has no more of them
+    /// to verify. Without room for a group it waits for as many bytes again: the caller's append stands.
+    fn write_due_group(&self) -> Result<(), LogError> {
+        let mut state = self.sync_state.lock();
+        // While this thread waited for the lock, another one may have written the group.
+        let unlogged_bytes = self.segment_table.lock().unlogged_bytes();
+        if unlogged_bytes < self.group_due_bytes.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        match self.write_group(&mut state) {
+            Err(LogError::NoSpace) => {
+                self.group_due_bytes.store(unlogged_bytes + self.group_bytes, Ordering::Relaxed);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Appends as many bytes as the open segment takes, at least `wanted`. Returns them, and the bytes of
+    /// unlogged stripes.
     fn append_part(
         &self,
         kind: Stream,
@@ -271,7 +321,7 @@ impl Log {
         on_block: bool,
         wanted: usize,
         bytes: &[u8],
-    ) -> Result<SlicePtr, PoolError> {
+    ) -> Result<(SlicePtr, u64), PoolError> {
         let stream = &self.streams[slot(kind)];
         let offset_bytes = self.place(kind, open, on_block, wanted)?;
         let segment = open.as_mut().expect("a place lies in the open segment");
@@ -283,11 +333,11 @@ impl Log {
         stream.publish_pushed(segment);
         appended?;
         // Counted before the stream's lock is dropped, so that no sync finds the segment dead and seals it.
-        self.segment_table.lock().note_append(id, taken as u64, segment.len_bytes());
+        let unlogged_bytes = self.segment_table.lock().note_append(id, taken as u64, segment.len_bytes());
         if segment.is_done() {
             self.write_out(stream, open)?;
         }
-        Ok(SlicePtr { segment: id, offset_bytes, len_bytes })
+        Ok((SlicePtr { segment: id, offset_bytes, len_bytes }, unlogged_bytes))
     }
 
     /// Appends to the first stream with room in its open segment. Without a free segment, to use all space
@@ -297,7 +347,7 @@ impl Log {
         on_block: bool,
         wanted: usize,
         bytes: &[u8],
-    ) -> Result<SlicePtr, PoolError> {
+    ) -> Result<(SlicePtr, u64), PoolError> {
         for kind in STREAMS {
             let mut open = self.streams[slot(kind)].open.lock();
             if open.as_ref().is_some_and(|o| o.place(on_block, wanted).is_some()) {
@@ -344,7 +394,10 @@ impl Log {
         // Records before streams (invariant 2).
         let records = self.pending.lock().take();
         match self.write_group_of(state, &records) {
-            Ok(()) => state.synced_changes = changes,
+            Ok(()) => {
+                state.synced_changes = changes;
+                self.group_due_bytes.store(self.group_bytes, Ordering::Relaxed);
+            }
             Err(e) => {
                 // A full pool may take them later, after a checkpoint.
                 self.pending.lock().put_back(records);

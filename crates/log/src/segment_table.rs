@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use warpfire_format::log_frame::{GREW_RUNS_MAX, LogFrame};
 use warpfire_format::segment::{SegmentDescriptor, SegmentState, StripeRun};
-use warpfire_units::SegmentId;
+use warpfire_units::{BLOCK_BYTES, SegmentId};
 
 use crate::pins::Pins;
 
@@ -85,6 +85,8 @@ pub(crate) struct SegmentTable {
     dirty: BTreeSet<SegmentId>,
     /// Segments with a `Freed` frame that is written and not yet known to be durable.
     freed_in_log: Vec<SegmentId>,
+    /// Payload bytes of the stripes that are in no `Grew` frame yet, padding included.
+    unlogged_bytes: u64,
 }
 
 impl SegmentTable {
@@ -152,15 +154,23 @@ impl SegmentTable {
         self.dirty.insert(id);
         let entry = self.get(id);
         assert_eq!(entry.state, SegmentStage::Open, "only open segments grow");
+        let bytes = u64::from(rows) * u64::from(entry.logged.data) * BLOCK_BYTES as u64;
         // Stripes of equal rows share one run, so that a segment of full stripes takes eight bytes in a root.
         match entry.unlogged_runs.last_mut() {
             Some(run) if run.rows == rows => run.count += 1,
             _ => entry.unlogged_runs.push(StripeRun { rows, count: 1 }),
         }
+        self.unlogged_bytes += bytes;
     }
 
-    /// Counts an append: `len_bytes` with one reference, and the segment's length after them.
-    pub(crate) fn note_append(&mut self, id: SegmentId, len_bytes: u64, written_bytes: u64) {
+    /// Payload bytes of stripes that the next group lists.
+    pub(crate) fn unlogged_bytes(&self) -> u64 {
+        self.unlogged_bytes
+    }
+
+    /// Counts an append: `len_bytes` with one reference, and the segment's length after them. Returns
+    /// `unlogged_bytes`.
+    pub(crate) fn note_append(&mut self, id: SegmentId, len_bytes: u64, written_bytes: u64) -> u64 {
         let entry = self.get(id);
         debug_assert_eq!(entry.state, SegmentStage::Open, "only an open segment takes appends");
         debug_assert!(
@@ -169,6 +179,7 @@ impl SegmentTable {
         );
         entry.written_bytes = written_bytes;
         *entry.live_bytes.as_mut().expect("the count of an open segment is known") += len_bytes;
+        self.unlogged_bytes
     }
 
     /// Ends the segment: all its stripes are written, and no append follows.
@@ -257,6 +268,7 @@ impl SegmentTable {
     /// others.
     pub(crate) fn edits(&mut self) -> Vec<LogFrame<'static>> {
         let mut frames = Vec::new();
+        self.unlogged_bytes = 0;
         for id in std::mem::take(&mut self.dirty) {
             let entry = self.get(id);
             // A reader of the log applies frames in order: a segment is opened, grown, sealed and freed, each

@@ -2,7 +2,7 @@
 
 mod rig;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rig::{Client, SHAPES, content, open, shape};
 use warpfire_format::root::RootHeader;
@@ -105,10 +105,10 @@ fn a_record_never_arrives_in_a_group_before_its_bytes() {
     let mut world = shape.world(1);
     let log = shape.create(&world).unwrap();
     world.record();
-    let done = AtomicBool::new(false);
+    let (done, ended) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for thread in 0..2u64 {
-            let (log, done) = (&log, &done);
+            let (log, done, ended) = (&log, &done, &ended);
             scope.spawn(move || {
                 // Small enough that the pool has room for all.
                 for n in 0..2500 {
@@ -121,10 +121,12 @@ fn a_record_never_arrives_in_a_group_before_its_bytes() {
                     log.log(&numbers.map(u64::to_le_bytes).concat()).unwrap();
                     std::thread::yield_now();
                 }
+                ended.fetch_add(1, Ordering::Relaxed);
             });
         }
-        for _ in 0..60 {
+        while log.pool().counters().total.flushes < 40 && ended.load(Ordering::Relaxed) < 2 {
             log.sync().unwrap();
+            std::thread::yield_now();
         }
         done.store(true, Ordering::Relaxed);
     });

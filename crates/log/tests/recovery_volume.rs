@@ -1,0 +1,53 @@
+//! Recovery reads a bounded number of bytes, however many were written before the crash.
+
+mod rig;
+
+use rig::content;
+use warpfire_env::Timestamp;
+use warpfire_log::{Log, LogStore, Stream};
+use warpfire_pool::{CreateOptions, Pool};
+use warpfire_sim_env::{DeviceSpec, SimWorld};
+use warpfire_units::SlicePtr;
+
+const GROUP_BYTES: u64 = 2 << 20;
+const PIECE_BYTES: usize = 100_000;
+
+/// Writes some MiB and then one sync, without any before it. Returns the bytes that an open reads.
+fn read_by_an_open(mib: u64, group_bytes: u64) -> u64 {
+    let world = SimWorld::of(1, 3, &DeviceSpec::conventional("flash", 64 << 20));
+    let options = CreateOptions { data: 2, parity: 1, zone_bytes: Some(1 << 20), force: false };
+    let pool = Pool::create(world.devices(), &options, &*world.random(), Timestamp::default()).unwrap();
+    let log = Log::create(pool).unwrap().0.with_group_bytes(group_bytes).with_writer_thread();
+    let pieces = (mib << 20) / PIECE_BYTES as u64;
+    let slices: Vec<(u64, SlicePtr)> = (0..pieces)
+        .flat_map(|n| {
+            let slices = log.append(Stream::Large, &content(n, PIECE_BYTES)).unwrap();
+            slices.into_iter().map(move |slice| (n, slice))
+        })
+        .collect();
+    log.log(b"all of it").unwrap();
+    log.sync().unwrap();
+    drop(log);
+    let read = || world.sims().iter().map(|d| d.counters().read_bytes).sum::<u64>();
+    let before = read();
+    let (log, recovered) = rig::open(&world).unwrap();
+    let read = read() - before;
+    assert_eq!(recovered.records.count(), 1);
+    for (n, slice) in slices {
+        let mut bytes = vec![0; slice.len_bytes as usize];
+        log.read(slice, &mut bytes).unwrap();
+        assert!(slice.len_bytes as usize != PIECE_BYTES || bytes == content(n, PIECE_BYTES), "piece {n}");
+    }
+    read
+}
+
+#[test]
+fn an_open_reads_no_more_after_many_bytes_than_after_few() {
+    let (few, many) = (read_by_an_open(8, GROUP_BYTES), read_by_an_open(64, GROUP_BYTES));
+    println!("{few} bytes read after 8 MiB, {many} after 64 MiB");
+    // Payload and parity of one group and of the stripe that passed the limit, and the roots.
+    let most = (GROUP_BYTES + (4 << 20)) * 3 / 2 + (4 << 20);
+    assert!(few <= most && many <= most, "{few} and {many} bytes read; at most {most}");
+    let without = read_by_an_open(64, u64::MAX);
+    assert!(without > 64 << 20, "{without} bytes: without a limit, recovery verifies everything");
+}
