@@ -84,6 +84,8 @@ pub struct DeviceStatus {
     pub zones: u32,
     /// Number of its free zones.
     pub free_zones: u32,
+    /// Number of its zones that it could not reset since the pool was opened. They are out of use.
+    pub retired_zones: u32,
     /// Operations on it since the pool was opened.
     pub counters: DeviceCounters,
 }
@@ -186,7 +188,7 @@ impl Pool {
     /// Removes a segment and resets its zones. Before the call the caller makes durable that nothing refers
     /// to the segment.
     ///
-    /// If the reset of a zone fails here, the zone is reset again before its next use.
+    /// A zone that its device cannot reset is retired.
     ///
     /// # Errors
     /// `UnknownSegment`.
@@ -257,6 +259,7 @@ impl Pool {
             state: inner.devices.state(index),
             zones: entry.zones,
             free_zones: u32::try_from(zones.free_on(index)).expect("zones are numbered by 32 bits"),
+            retired_zones: zones.retired_on(index),
             counters,
         });
         Status {
@@ -285,9 +288,20 @@ impl Inner {
         u64::from(zone.0) * self.zone_bytes() + u64::from(block) * BLOCK_BYTES as u64
     }
 
-    /// Resets a zone. Returns whether it is empty now; if not, the device was dropped.
+    /// Resets a zone. Returns whether it can be written from its start now. If not, the caller retires it.
     pub(crate) fn reset_zone(&self, device: DeviceIndex, zone: ZoneIndex) -> bool {
         self.devices.reset_zone(device, self.zone_offset(zone, 0), self.zone_bytes()).is_ok()
+    }
+
+    /// Takes a used zone that its device cannot reset out of use, until the pool is opened again.
+    pub(crate) fn retire_zone(&self, device: DeviceIndex, zone: ZoneIndex) {
+        self.zones.lock().retire_zone(device);
+        tracing::warn!(
+            name: "zone_retired",
+            device = device.0,
+            zone = zone.0,
+            "a device cannot reset a zone; the zone is not used until the pool is opened again"
+        );
     }
 
     pub(crate) fn segment(&self, id: SegmentId) -> Result<Arc<PoolSegment>, PoolError> {

@@ -193,3 +193,53 @@ fn a_seed_replays_its_faults() {
     }
     assert!(run(1) != run(2));
 }
+
+#[test]
+fn an_unreadable_range_fails_reads_that_touch_it_and_nothing_else() {
+    let world = world();
+    let device = &world.sims()[0];
+    device.write(0, &[block(1), block(2), block(3)].concat()).unwrap();
+    device.inject(Fault::Unreadable { offset_bytes: BLOCK, len_bytes: BLOCK });
+    for _ in 0..2 {
+        assert!(read(device, 1).is_err());
+        assert!(device.read(0, &mut vec![0; 3 * 4096]).is_err());
+        assert_eq!((read(device, 0), read(device, 2)), (Ok(1), Ok(3)));
+    }
+    device.write(BLOCK, &block(9)).unwrap();
+    assert!(read(device, 1).is_err());
+    device.heal();
+    assert_eq!(read(device, 1), Ok(9));
+}
+
+#[test]
+fn a_dead_zone_takes_no_write_and_no_reset_and_reads() {
+    let world = SimWorld::of(1, 1, &DeviceSpec::zoned("f", 64 * BLOCK, 8 * BLOCK));
+    let device = &world.sims()[0];
+    device.write(8 * BLOCK, &block(1)).unwrap();
+    device.inject(Fault::DeadZone { offset_bytes: 8 * BLOCK, len_bytes: 8 * BLOCK });
+    assert!(device.write(9 * BLOCK, &block(2)).is_err());
+    assert!(device.reset_zone(8 * BLOCK, 8 * BLOCK).is_err());
+    assert_eq!(read(device, 8), Ok(1));
+    device.write(0, &block(3)).unwrap();
+    device.reset_zone(0, 8 * BLOCK).unwrap();
+}
+
+#[test]
+fn rot_under_a_read_stays() {
+    let world = world();
+    let device = &world.sims()[0];
+    device.write(0, &block(0)).unwrap();
+    device.inject(Fault::Rot { after: 1, bit: 1 });
+    assert_eq!([(); 3].map(|()| read(device, 0)), [Ok(0), Ok(2), Ok(2)]);
+}
+
+#[test]
+fn discards_and_reports_fail_by_themselves() {
+    let world = SimWorld::of(1, 1, &DeviceSpec::zoned("f", 64 * BLOCK, 8 * BLOCK));
+    let device = &world.sims()[0];
+    for (op, lasting) in [(OpClass::Discard, false), (OpClass::Report, false)] {
+        device.inject(Fault::Fail { op, after: 0, lasting });
+    }
+    assert!(device.reset_zone(0, 8 * BLOCK).is_err() && device.zone_report(0).is_err());
+    assert!(device.reset_zone(0, 8 * BLOCK).is_ok() && device.zone_report(0).is_ok());
+}

@@ -4,19 +4,24 @@
 //!
 //! # Invariants
 //! 1. A device's place in the table (`DeviceIndex`) never changes while the pool is open.
-//! 2. A device that failed a write, a reset or a flush is never written again, because nobody knows which
-//!    unflushed writes it holds. It is still read: identity and checksums separate its good blocks from bad
-//!    ones (test `a_device_that_fails_a_write_is_dropped_and_the_stripe_stands`).
+//! 2. A device that failed a write or a flush is never written again, because nobody knows which unflushed
+//!    writes it holds. It is still read where other columns do not suffice: identity and checksums separate
+//!    its good blocks from bad ones (test `a_device_that_fails_a_write_is_dropped_and_the_stripe_stands`).
+//!    A write that is refused because its host is full is no failure of the device: nothing of it is there,
+//!    and the caller stops writing (test `a_full_host_costs_no_device`).
 //! 3. A device that reported that it is gone is neither read nor written again.
-//! 4. A device's health never improves (assert in `note_failure`).
+//! 4. A device's health never improves (assert in `drop_device`).
 //! 5. `dirty` is set after a write returned and before its caller learns of it. So a flush that begins later
 //!    includes the write.
 //!
 //! ```text
-//!   present ──write, reset or flush fails──▶ failed ──"gone"──▶ gone
+//!   present ──write or flush fails──▶ failed ──"gone"──▶ gone
 //!      └──────────────"gone" (any operation)─────────────────────▲      missing: never opened
 //! ```
-//! `note_failure` makes every transition.
+//! `drop_device` makes every transition.
+//!
+//! A discard is advice: if it fails, a conventional device is written as before. If a zoned device cannot
+//! reset a zone, the caller retires the zone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -62,6 +67,8 @@ struct SlotState {
     index: DeviceIndex,
     health: AtomicU8,
     dirty: AtomicBool,
+    /// Whether a failed discard was reported.
+    is_discard_reported: AtomicBool,
     tally: LiveCounters,
 }
 
@@ -70,6 +77,11 @@ impl DeviceState {
     pub(crate) fn is_readable(self) -> bool {
         matches!(self, DeviceState::Present | DeviceState::Failed)
     }
+}
+
+/// Whether a full host refused the write.
+pub(crate) fn is_refused(op: &DeviceOp<'_>) -> bool {
+    matches!(op.kind, OpKind::Write(..)) && matches!(op.result, Err(DeviceError::NoSpace { .. }))
 }
 
 impl Devices {
@@ -87,6 +99,7 @@ impl Devices {
                     index: DeviceIndex(index),
                     health: AtomicU8::new(PRESENT),
                     dirty: AtomicBool::new(false),
+                    is_discard_reported: AtomicBool::new(false),
                     tally: LiveCounters::default(),
                 });
             }
@@ -147,6 +160,16 @@ impl Devices {
         readable.then(|| DeviceOp::new(slot, OpKind::Read(at.1, buf)))
     }
 
+    /// As `read_op`, but `None` for a device that has failed a write too: its reads may take long, and other
+    /// columns can stand in.
+    pub(crate) fn sound_read_op<'a>(
+        &self,
+        at: (DeviceIndex, u64),
+        buf: &'a mut [u8],
+    ) -> Option<DeviceOp<'a>> {
+        if self.state(at.0) == DeviceState::Present { self.read_op(at, buf) } else { None }
+    }
+
     /// A write operation; `None` if the device takes no more writes.
     pub(crate) fn write_op<'a>(&self, at: (DeviceIndex, u64), buf: &'a [u8]) -> Option<DeviceOp<'a>> {
         let slot = self.slot(at.0)?;
@@ -178,7 +201,7 @@ impl Devices {
                 }
             }
             if let Err(e) = &op.result {
-                self.note_failure(slot_state, e, !matches!(op.kind, OpKind::Read(..)));
+                self.note_failure(slot_state, e, &op.kind);
             }
         }
     }
@@ -195,35 +218,81 @@ impl Devices {
         self.run(&mut ops);
     }
 
-    /// Resets the zone of `len` bytes at byte `at`. A failure drops the device. Does nothing on a missing
-    /// device.
+    /// Resets the zone of `len` bytes at byte `at`. Does nothing on a missing device.
+    ///
+    /// # Errors
+    /// If a zoned device cannot reset the zone, or the device is gone. A discard that a conventional device
+    /// refuses is no error.
     pub(crate) fn reset_zone(&self, index: DeviceIndex, at: u64, len: u64) -> Result<(), DeviceError> {
         assert!(at.is_multiple_of(len), "a reset covers one whole zone");
         let Some(slot) = self.slot(index) else { return Ok(()) };
         let slot_state = &self.slot_states[slot];
+        let device = &self.opened[slot];
         slot_state.tally.resets.fetch_add(1, Relaxed);
-        let result = self.opened[slot].reset_zone(at, len);
-        if let Err(e) = &result {
-            self.note_failure(slot_state, e, true);
+        let Err(error) = device.reset_zone(at, len) else { return Ok(()) };
+        slot_state.tally.errors.fetch_add(1, Relaxed);
+        if matches!(error, DeviceError::Gone { .. }) {
+            self.drop_device(slot_state, GONE, &error);
+            return Err(error);
         }
-        result
+        if device.info().zones.is_some() {
+            return Err(error);
+        }
+        // Once for each device: a device that takes no discards refuses all of them.
+        if !slot_state.is_discard_reported.swap(true, Relaxed) {
+            tracing::warn!(
+                name: "discard_failed",
+                device = index.0,
+                error = %error,
+                "a device refuses a discard; it is used without"
+            );
+        }
+        Ok(())
     }
 
-    /// Counts a failed operation. `was_write` is true for writes, resets and flushes.
-    fn note_failure(&self, slot_state: &SlotState, error: &DeviceError, was_write: bool) {
+    /// Drops a device that cannot hold roots, because a zone for them cannot be reset.
+    pub(crate) fn drop_without_root_zone(&self, index: DeviceIndex, error: &DeviceError) {
+        if let Some(slot_state) = self.slot_state(index) {
+            self.drop_device(slot_state, FAILED, error);
+        }
+    }
+
+    /// Counts a failed read, write or flush, and drops the device if that is the consequence.
+    fn note_failure(&self, slot_state: &SlotState, error: &DeviceError, kind: &OpKind<'_>) {
         slot_state.tally.errors.fetch_add(1, Relaxed);
-        let health = match error {
-            DeviceError::Gone { .. } => GONE,
-            _ if was_write => FAILED,
+        match (error, kind) {
+            (DeviceError::Gone { .. }, _) => self.drop_device(slot_state, GONE, error),
             // A failed read is a lost block. Parity covers it, and the device goes on.
-            _ => return,
-        };
+            (_, OpKind::Read(..)) => {}
+            // The host of an image file is full, and the device as good as before. The caller sees the error
+            // in the operation.
+            (DeviceError::NoSpace { .. }, OpKind::Write(..)) => {
+                tracing::warn!(
+                    name: "device_host_full",
+                    device = slot_state.index.0,
+                    error = %error,
+                    "a device has no room for a write within its own size"
+                );
+                *self.last_failure.lock() = Some(error.clone());
+            }
+            _ => self.drop_device(slot_state, FAILED, error),
+        }
+    }
+
+    /// Lowers the health of a device.
+    fn drop_device(&self, slot_state: &SlotState, health: u8, error: &DeviceError) {
         // Two threads may fail on one device at once: `fetch_max` keeps the worse health.
         let health_before = slot_state.health.fetch_max(health, AcqRel);
         debug_assert_ne!(slot_state.health.load(Acquire), PRESENT, "a dropped device is not written again");
         if health_before < health {
             let is_gone = health == GONE;
-            tracing::warn!(device = slot_state.index.0, is_gone, error = %error, "device dropped");
+            tracing::warn!(
+                name: "device_dropped",
+                device = slot_state.index.0,
+                is_gone,
+                error = %error,
+                "device dropped"
+            );
         }
         *self.last_failure.lock() = Some(error.clone());
     }

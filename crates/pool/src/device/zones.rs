@@ -8,7 +8,8 @@
 //! 2. Zones 0 and 1 (the roots) are always used (asserts in `DeviceZones::take` and `Zones::free_zone`).
 //! 3. A device's free zones are taken in the order in which they became free, so that wear spreads (test
 //!    `a_freed_zone_is_taken_last`). After an open the order starts at a zone that moves with each root.
-//! 4. A zone is clean only if it was reset in this session and has not been taken since.
+//! 4. A zone that its device cannot reset stays used: it is retired (`retire_zone`).
+//! 5. A zone is clean only if it was reset in this session and has not been taken since.
 //!
 //! ```text
 //!   free, not clean ──take, use_zone──▶ used ──free_zone(clean = false)──▶ free, not clean
@@ -46,6 +47,8 @@ struct DeviceZones {
     clean: Vec<bool>,
     /// Tick and index of each free zone.
     free: BTreeSet<(u64, u32)>,
+    /// Number of zones that stay used because the device cannot reset them.
+    retired: u32,
 }
 
 impl Zones {
@@ -69,6 +72,16 @@ impl Zones {
     /// Number of free zones on one device.
     pub(crate) fn free_on(&self, index: DeviceIndex) -> usize {
         self.device(index).map_or(0, |d| d.free.len())
+    }
+
+    /// Number of retired zones on one device.
+    pub(crate) fn retired_on(&self, index: DeviceIndex) -> u32 {
+        self.device(index).map_or(0, |d| d.retired)
+    }
+
+    /// Counts a used zone that will never be freed.
+    pub(crate) fn retire_zone(&mut self, device: DeviceIndex) {
+        self.device_mut(device).expect("a used zone is on a device").retired += 1;
     }
 
     /// Whether the zone exists and is free.
@@ -195,7 +208,7 @@ impl DeviceZones {
             queued_at[zone as usize] = Some(tick);
             free.insert((tick, zone));
         }
-        DeviceZones { queued_at, clean: vec![false; count as usize], free }
+        DeviceZones { queued_at, clean: vec![false; count as usize], free, retired: 0 }
     }
 
     /// Makes a free zone used. Returns whether it is clean.

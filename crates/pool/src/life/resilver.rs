@@ -111,12 +111,16 @@ impl Pool {
 }
 
 impl Inner {
-    /// Resets zones and makes them free. A zone with a failed reset becomes free too: it is reset before its
-    /// next use.
+    /// Resets zones and makes them free. A zone on a device that takes no writes becomes free too, and one that
+    /// its device cannot reset is retired.
     pub(crate) fn free_zones(&self, zones: impl Iterator<Item = (DeviceIndex, ZoneIndex)>) {
         for (device, zone) in zones {
-            let clean = self.devices.writable(device) && self.reset_zone(device, zone);
-            self.zones.lock().free_zone(device, zone, clean);
+            let is_writable = self.devices.writable(device);
+            if !is_writable || self.reset_zone(device, zone) {
+                self.zones.lock().free_zone(device, zone, is_writable);
+            } else {
+                self.retire_zone(device, zone);
+            }
         }
     }
 
@@ -146,10 +150,11 @@ impl Inner {
         let device = segment.columns[column].0;
         let taken = self.zones.lock().take(1, &[device], 0).ok_or(PoolError::NoSpace)?;
         let zone = taken.first().expect("one zone was taken").zone;
-        let written = (taken.iter().all(|t| t.clean) || self.reset_zone(device, zone))
-            .then_some(())
-            .ok_or_else(|| self.failed())
-            .and_then(|()| places.iter().try_for_each(|p| self.write_shard(segment, p, column, zone)));
+        if !taken.iter().all(|t| t.clean) && !self.reset_zone(device, zone) {
+            self.retire_zone(device, zone);
+            return Err(self.failed());
+        }
+        let written = places.iter().try_for_each(|p| self.write_shard(segment, p, column, zone));
         if let Err(e) = written {
             self.free_zones([(device, zone)].into_iter());
             return Err(e);
@@ -204,7 +209,7 @@ impl Inner {
             .into_iter()
             .collect();
         self.devices.run(&mut ops);
-        // A failed write drops the device, so its state is the result of the write.
-        if self.devices.writable(device) { Ok(()) } else { Err(self.failed()) }
+        let written = ops.iter().all(|op| op.result.is_ok()) && self.devices.writable(device);
+        if written { Ok(()) } else { Err(self.failed()) }
     }
 }

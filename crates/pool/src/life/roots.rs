@@ -22,6 +22,7 @@ use warpfire_format::crc32c;
 use warpfire_format::root::{RootHeader, encode_body, table_bytes};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, ZoneIndex};
 
+use crate::device::devices::is_refused;
 use crate::error::PoolError;
 use crate::pool::{Inner, Pool};
 
@@ -163,24 +164,29 @@ impl Inner {
         while copies < wanted && !rest.is_empty() {
             let (now, later) = rest.split_at(rest.len().min(wanted - copies));
             rest = later;
-            self.write_to(roots, &body, now);
+            let refused = self.write_to(roots, &body, now);
             self.flush()?;
-            copies += now.iter().filter(|d| self.devices.writable(**d)).count();
+            copies += now.iter().filter(|d| self.devices.writable(**d) && !refused.contains(d)).count();
         }
         assert!(copies <= candidates.len(), "a device holds one copy");
         Ok(copies)
     }
 
-    /// Writes the root on `devices`, in one batch, without a flush. Devices that fail are dropped.
-    fn write_to(&self, roots: &mut Roots, body: &[u8], devices: &[DeviceIndex]) {
+    /// Writes the root on `devices`, in one batch, without a flush. Devices that fail are dropped. Returns those
+    /// with a full host: they are sound and do not hold the root.
+    fn write_to(&self, roots: &mut Roots, body: &[u8], devices: &[DeviceIndex]) -> Vec<DeviceIndex> {
         // Records are collected first: the operations borrow them.
         let mut records = Vec::with_capacity(devices.len());
+        let ends_before: Vec<_> = devices.iter().map(|d| (*d, roots.ends[usize::from(d.0)])).collect();
         for device in devices {
             let header = self.root_header(roots, body, *device);
             let blocks = u32::try_from(header.record_blocks()).expect("a record is no longer than a zone");
             let end = &mut roots.ends[usize::from(device.0)];
             let (zone, block, switches_zone) = end.advance(blocks, self.zone_blocks);
-            if switches_zone && !self.reset_zone(*device, zone) {
+            // The device's roots have no other place.
+            let at = self.zone_offset(zone, 0);
+            if switches_zone && let Err(e) = self.devices.reset_zone(*device, at, self.zone_bytes()) {
+                self.devices.drop_without_root_zone(*device, &e);
                 continue;
             }
             let mut record = AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES);
@@ -190,9 +196,18 @@ impl Inner {
             rest[..body.len()].copy_from_slice(body);
             records.push(((*device, self.zone_offset(zone, block)), record));
         }
-        let mut ops: Vec<_> =
-            records.iter().filter_map(|(at, record)| self.devices.write_op(*at, record)).collect();
+        let (owners, mut ops): (Vec<DeviceIndex>, Vec<_>) = records
+            .iter()
+            .filter_map(|(at, record)| Some((at.0, self.devices.write_op(*at, record)?)))
+            .unzip();
         self.devices.run(&mut ops);
+        let refused = ops.iter().zip(owners).filter(|(op, _)| is_refused(op));
+        let refused: Vec<DeviceIndex> = refused.map(|(_, device)| device).collect();
+        // The next root goes to the same place: an open would not look behind a gap.
+        for (device, end) in ends_before.into_iter().filter(|(device, _)| refused.contains(device)) {
+            roots.ends[usize::from(device.0)] = end;
+        }
+        refused
     }
 
     fn root_header(&self, roots: &Roots, body: &[u8], device: DeviceIndex) -> RootHeader {

@@ -26,6 +26,7 @@ use warpfire_env::{AlignedBuf, DeviceOp};
 use warpfire_format::segment::SegmentKind;
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
+use crate::device::devices::Devices;
 use crate::error::PoolError;
 use crate::pool::{Inner, Pool};
 use crate::read::checksums::CrcTable;
@@ -204,9 +205,11 @@ impl Inner {
             let header_at = self.locate(segment, place, piece.column, None);
             let blocks_at = self.locate(segment, place, piece.column, Some(piece.first_row));
             // A missing or gone device has no read operation: the piece counts as unreached without any I/O.
+            // So does one that failed a write, where other columns can stand in.
+            let read_op = if segment.parity == 0 { Devices::read_op } else { Devices::sound_read_op };
             if piece.table.is_none() {
                 let header = piece.header.insert(AlignedBuf::zeroed(BLOCK_BYTES));
-                match self.devices.read_op(header_at, header) {
+                match read_op(&self.devices, header_at, header) {
                     Some(op) => {
                         ops.push(op);
                         owners.push(n);
@@ -218,7 +221,7 @@ impl Inner {
                 Some(bounce) => &mut **bounce,
                 None => &mut *piece.dest,
             };
-            match self.devices.read_op(blocks_at, target) {
+            match read_op(&self.devices, blocks_at, target) {
                 Some(op) => {
                     ops.push(op);
                     owners.push(n);
@@ -270,8 +273,8 @@ impl Inner {
         let segment = Arc::clone(&batch[members[0]].segment);
         let place = batch[members[0]].place;
         assert!(pieces().all(|p| p.segment.id == segment.id && p.place == place), "pieces of one stripe");
-        // A device that is missing is known already. A device that is present and lost a block is news.
-        if columns.iter().any(|c| self.devices.state(segment.columns[*c].0).is_readable()) {
+        // A device that is missing or failed is known already. A present device that lost a block is news.
+        if columns.iter().any(|c| self.devices.writable(segment.columns[*c].0)) {
             self.note_damage(segment.id);
         } else if !segment.is_degraded_read_reported.swap(true, Relaxed) {
             tracing::debug!(segment = segment.id.get(), "segment read without a device");

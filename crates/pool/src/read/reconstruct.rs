@@ -36,7 +36,7 @@ impl ReconstructedBlocks {
 }
 
 impl Inner {
-    /// Reconstructs `rows` of the `lost` columns. Reads k other columns first. If some row then has fewer
+    /// Reconstructs `rows` of the `lost` columns. Reads k other columns on sound devices first. If some row then has fewer
     /// than k sound blocks, reads all remaining columns too, the lost ones included: a failed read may
     /// succeed the second time, and a lost column is rarely lost in every row. Without parity, the second
     /// read of the lost columns is the only way.
@@ -54,9 +54,9 @@ impl Inner {
         rows: Range<u16>,
     ) -> Result<ReconstructedBlocks, PoolError> {
         assert!(!lost.is_empty() && rows.end <= place.rows, "lost rows of one stripe are reconstructed");
-        let reachable = |c: &usize| self.devices.state(segment.columns[*c].0).is_readable();
+        let sound = |c: &usize| self.devices.writable(segment.columns[*c].0);
         let (mut first, mut second): (Vec<usize>, Vec<usize>) =
-            (0..segment.width()).partition(|c| !lost.contains(c) && reachable(c));
+            (0..segment.width()).partition(|c| !lost.contains(c) && sound(c));
         // `first` is cut to k columns: reading more costs device time and helps only if one of these k is
         // damaged too. Without parity no other column can help, so only the lost ones are read again.
         if segment.parity == 0 {

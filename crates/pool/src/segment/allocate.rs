@@ -16,8 +16,8 @@ use crate::segment::stripe_index::StripeIndex;
 use crate::segment::writer::SegmentWriter;
 
 impl Pool {
-    /// Makes a new, empty segment. A device that fails to reset its zone is dropped, and the segment is made
-    /// of the other devices.
+    /// Makes a new, empty segment. A zone that its device cannot reset is retired, and the segment is made of
+    /// others.
     ///
     /// The first call of a session rewrites the last root with this session's epoch, unless `write_root` has
     /// been called (see "Invariants" in this crate's README).
@@ -32,7 +32,7 @@ impl Pool {
         // Before the first write to a zone: stripes must not carry an epoch that the next open would assign
         // again.
         inner.ensure_epoch_is_durable()?;
-        // Ends: each round that fails drops a device.
+        // Ends: each round that fails retires a zone.
         loop {
             let writable = inner.devices.all_writable();
             let (data, parity) = inner.shape(kind, writable.len());
@@ -64,7 +64,8 @@ impl Pool {
 }
 
 impl Inner {
-    /// Resets the zones that are not clean. If a reset fails, frees all of `taken` and returns `false`.
+    /// Resets the zones that are not clean. If a reset fails, retires its zone, frees the others of `taken` and
+    /// returns `false`.
     fn reset_all(&self, taken: &[TakenZone]) -> bool {
         // The lock on the zones is not held: a reset waits for its device.
         let reset: Vec<(DeviceIndex, bool)> =
@@ -72,9 +73,12 @@ impl Inner {
         let all = reset.iter().all(|(_, ok)| *ok);
         if !all {
             // The zones that were reset are clean, so the next round takes them without another reset.
-            let mut zones = self.zones.lock();
             for (t, (device, ok)) in taken.iter().zip(reset) {
-                zones.free_zone(device, t.zone, ok);
+                if ok {
+                    self.zones.lock().free_zone(device, t.zone, true);
+                } else {
+                    self.retire_zone(device, t.zone);
+                }
             }
         }
         all

@@ -25,6 +25,7 @@ use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState};
 use warpfire_format::stripe::payload_capacity;
 use warpfire_units::SegmentId;
 
+use crate::device::devices::is_refused;
 use crate::device::geometry::{Geometry, full_rows};
 use crate::error::PoolError;
 use crate::pool::{Inner, Pool};
@@ -196,8 +197,8 @@ impl PreparedStripe {
     /// `Pool::flush`.
     ///
     /// # Errors
-    /// `Failed` if a segment has more lost columns than parity columns. Its stripes are lost then; stripes of
-    /// other segments may or may not be written.
+    /// `Failed` if a segment has more lost columns than parity columns, or the host of a device is full. Its
+    /// stripes are lost then; stripes of other segments may or may not be written.
     ///
     /// # Panics
     /// If a buffer is not the one that its stripe was prepared in, or an earlier stripe was left out.
@@ -210,6 +211,8 @@ impl PreparedStripe {
         }
         let devices = &first.pool.devices;
         let mut ops = Vec::with_capacity(batch.iter().map(|(stripe, _)| stripe.segment.width()).sum());
+        let mut counts = Vec::with_capacity(batch.len());
+        let mut before = 0;
         for (stripe, buf) in batch {
             assert!(buf.is_closed() && buf.rows() == stripe.place.rows, "a stripe comes with its own buffer");
             assert!(
@@ -221,18 +224,24 @@ impl PreparedStripe {
                 // A device that takes no more writes is left out: `record` counts its column as lost.
                 ops.extend(devices.write_op(at, buf.shard(column)));
             }
+            counts.push(ops.len() - std::mem::replace(&mut before, ops.len()));
         }
         devices.run(&mut ops);
-        for (stripe, buf) in batch {
-            stripe.record(buf)?;
+        let mut rest = &ops[..];
+        for ((stripe, buf), count) in batch.iter().zip(counts) {
+            let (own, later) = rest.split_at(count);
+            rest = later;
+            stripe.record(buf, own.iter().any(is_refused))?;
         }
         Ok(())
     }
 
     /// Adds a written stripe to the index for readers, and its segment to `unflushed` for the next flush.
-    fn record(&self, buf: &StripeBuf) -> Result<(), PoolError> {
+    fn record(&self, buf: &StripeBuf, is_refused: bool) -> Result<(), PoolError> {
         let segment = &self.segment;
-        if self.pool.lost_columns(segment) > usize::from(segment.parity) {
+        // A full host refuses every device on it sooner or later. Going on with less parity would hide that
+        // until too little is left.
+        if is_refused || self.pool.lost_columns(segment) > usize::from(segment.parity) {
             segment.broken.store(true, Release);
             return Err(self.pool.failed());
         }

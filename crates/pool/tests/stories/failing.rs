@@ -1,9 +1,12 @@
 //! Devices that fail while the pool works.
 
-use warpfire_pool::{DeviceState, Pool, PoolError, SegmentKind};
-use warpfire_sim_env::{Fault, OpClass};
+use warpfire_pool::{CreateOptions, DeviceState, Pool, PoolError, SegmentKind};
+use warpfire_sim_env::{Fault, OpClass, SimWorld};
 
-use crate::rig::{assert_reads, id, open_with, pattern, read, world, write_segment};
+use crate::rig::{
+    DEVICE_BYTES, ZONE_BYTES, assert_reads, create, id, open_with, options, pattern, read, world,
+    write_segment,
+};
 
 #[test]
 fn a_device_that_fails_a_write_is_dropped_and_the_stripe_stands() {
@@ -124,4 +127,100 @@ fn a_freed_segment_is_gone_and_its_zones_are_used_again() {
     }
     assert_eq!(pool.free_segments(SegmentKind::Bulk), all);
     assert!(world.sims().iter().all(|d| d.overwrites().is_empty()));
+}
+
+/// A discard is advice to a device that can be written anywhere.
+#[test]
+fn a_discard_that_fails_costs_nothing() {
+    let (world, pool) = world(66, 3, 2, 1);
+    for sim in world.sims() {
+        sim.inject(Fault::Fail { op: OpClass::Discard, after: 0, lasting: true });
+    }
+    for n in 1..=40 {
+        let written = write_segment(&pool, id(n), &[20_000]);
+        assert_reads(&pool, &written);
+        pool.write_root(&pattern(n, 5000)).unwrap();
+        pool.free(id(n)).unwrap();
+    }
+    let status = pool.status();
+    assert_eq!(status.lost(), 0);
+    assert!(status.devices.iter().all(|d| d.retired_zones == 0 && d.counters.errors > 0), "{status:?}");
+}
+
+#[test]
+fn a_zone_that_cannot_be_reset_is_retired_and_the_device_stays() {
+    let spec = warpfire_sim_env::DeviceSpec::zoned("flash", DEVICE_BYTES, ZONE_BYTES);
+    let world = SimWorld::of(67, 3, &spec);
+    let pool = create(&world, &CreateOptions { zone_bytes: None, ..options(2, 1) }).unwrap();
+    let written = write_segment(&pool, id(1), &[20_000]);
+    let free = pool.free_segments(SegmentKind::Bulk);
+    for (device, zone) in &written.descriptor.columns[..1] {
+        let offset_bytes = u64::from(zone.0) * ZONE_BYTES;
+        let dead = Fault::DeadZone { offset_bytes, len_bytes: ZONE_BYTES };
+        world.sims()[usize::from(device.0)].inject(dead);
+    }
+    pool.free(id(1)).unwrap();
+    // More than once round all zones: none of them is the dead one.
+    for n in 2..=80 {
+        let written = write_segment(&pool, id(n), &[20_000]);
+        assert_reads(&pool, &written);
+        pool.free(id(n)).unwrap();
+    }
+    let status = pool.status();
+    assert_eq!(status.lost(), 0, "{status:?}");
+    assert_eq!(status.devices.iter().map(|d| d.retired_zones).sum::<u32>(), 1);
+    assert_eq!(pool.free_segments(SegmentKind::Bulk), free);
+    // Found dead when it is taken, not when it was freed.
+    let (again, _) = Pool::open(world.devices()).unwrap();
+    for n in 101..=180 {
+        let written = write_segment(&again, id(n), &[20_000]);
+        assert_reads(&again, &written);
+        again.free(id(n)).unwrap();
+    }
+    assert_eq!(again.status().lost(), 0);
+    assert_eq!(again.status().devices.iter().map(|d| d.retired_zones).sum::<u32>(), 1);
+}
+
+/// An image file on a full filesystem. Parity could cover it; the pool stops instead, because the other images
+/// probably lie there too.
+#[test]
+fn a_full_host_costs_no_device() {
+    for (data, parity) in [(1, 0), (1, 1), (2, 1)] {
+        let (world, pool) = world(68, usize::from(data) + usize::from(parity), data, parity);
+        let safe = write_segment(&pool, id(1), &[50_000]);
+        world.sims()[0].inject(Fault::Full { after_bytes: 0 });
+        let mut writer = pool.allocate(id(2), SegmentKind::Bulk).unwrap();
+        let mut buf = writer.buffer();
+        buf.append(&[7; 9000]);
+        let refused = writer.write_stripe(&mut buf, 1);
+        let Err(PoolError::Failed { reason }) = refused else { panic!("{refused:?}") };
+        assert!(reason.contains("no space left"), "{reason}");
+        assert!(matches!(pool.write_root(b"x"), Err(PoolError::Failed { .. })) || parity > 0);
+        assert_eq!(pool.status().lost(), 0);
+        assert_reads(&pool, &safe);
+        world.sims().iter().for_each(|sim| sim.heal());
+        let again = open_with(world.devices(), &[&safe]);
+        assert_eq!(again.status().lost(), 0);
+        assert_reads(&again, &safe);
+        again.write_root(b"going on").unwrap();
+    }
+}
+
+#[test]
+fn a_failed_device_is_read_only_where_no_other_can_stand_in() {
+    let (world, pool) = world(69, 4, 2, 1);
+    let written = write_segment(&pool, id(1), &[90_000, 5000]);
+    let failing = usize::from(written.descriptor.columns[0].0.0);
+    world.sims()[failing].inject(Fault::Fail { op: OpClass::Write, after: 0, lasting: false });
+    (2..=4).for_each(|n| drop(write_segment(&pool, id(n), &[1000])));
+    assert_eq!(pool.status().devices[failing].state, DeviceState::Failed);
+    let before = world.sims()[failing].counters().reads;
+    assert_reads(&pool, &written);
+    assert_eq!(world.sims()[failing].counters().reads, before, "the others stand in");
+    assert_eq!(pool.damaged_segments(), [], "nothing is damaged");
+    // With one more column lost, the failed device is the only one that can stand in.
+    let other = usize::from(written.descriptor.columns[1].0.0);
+    world.sims()[other].inject(Fault::Vanish { after: 0 });
+    assert_reads(&pool, &written);
+    assert!(world.sims()[failing].counters().reads > before);
 }

@@ -25,7 +25,8 @@ fn newer_epoch(header: &mut StripeHeader) {
 
 fn more_rows(header: &mut StripeHeader) {
     header.rows += 1;
-    header.payload_bytes -= 9;
+    // A row of two data columns more, and not a whole one.
+    header.payload_bytes += 2 * 4096 - 9;
     header.sequence += 5;
 }
 
