@@ -1,4 +1,4 @@
-//! The space that is left, and the segments that are worth cleaning.
+//! The space that is left, the segments that are worth cleaning, and the scrub of one segment.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use warpfire_units::SegmentId;
 use crate::limits::{LOG_RESERVE_SEGMENTS, RESERVE_PART, RESERVE_SEGMENTS_MIN, VICTIM_LIVE_MAX_PERCENT};
 use crate::log::Log;
 use crate::segment_table::SegmentStage;
-use crate::store::{LogStore, Space};
+use crate::store::{LogError, LogStore, ScrubbedSegment, Space};
 use crate::stream::log_segments_in_bulk;
 
 impl Log {
@@ -65,6 +65,24 @@ impl Log {
         let live =
             segment_table.iter().filter(|(_, e)| e.state == SegmentStage::Sealed && e.live_bytes() > 0);
         live.map(|(id, _)| id).collect()
+    }
+
+    /// Verifies the oldest segment with live bytes that is newer than `after`; the first one seals the open
+    /// segments before.
+    pub(crate) fn scrub_after(&self, after: Option<SegmentId>) -> Result<Option<ScrubbedSegment>, LogError> {
+        if after.is_none() {
+            self.seal_open(|_| true)?;
+        }
+        // A segment that is alive now stays until the scrub has read it. Otherwise its zones might be reset
+        // while they are read, and would look damaged.
+        let _pin = self.pin();
+        let mut later = self.live_sealed().into_iter().filter(|id| Some(*id) > after);
+        let Some(segment) = later.next() else { return Ok(None) };
+        let is_whole = match self.pool.verify(segment) {
+            Ok(is_whole) => is_whole,
+            Err(e) => return Err(LogError::Damaged(format!("{segment}: {e}").into())),
+        };
+        Ok(Some(ScrubbedSegment { segment, is_whole, left: later.count() as u64 }))
     }
 
     /// Sealed segments, best victim first: damaged ones, then by the benefit of cleaning for its cost,

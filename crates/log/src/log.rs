@@ -196,7 +196,7 @@ impl Log {
     }
 
     /// Seals the wanted ones of the open segments. A segment may have got bytes since the caller chose it.
-    fn seal_open(&self, wanted: impl Fn(SegmentId) -> bool) -> Result<(), LogError> {
+    pub(crate) fn seal_open(&self, wanted: impl Fn(SegmentId) -> bool) -> Result<(), LogError> {
         let mut any = false;
         for stream in &self.streams {
             let mut open = stream.open.lock();
@@ -684,19 +684,7 @@ impl LogStore for Log {
     }
 
     fn scrub(&self, after: Option<SegmentId>) -> Result<Option<ScrubbedSegment>, LogError> {
-        if after.is_none() {
-            self.seal_open(|_| true)?;
-        }
-        // A segment that is alive now stays until the scrub has read it. Otherwise its zones might be reset
-        // while they are read, and would look damaged.
-        let _pin = self.pin();
-        let mut later = self.live_sealed().into_iter().filter(|id| Some(*id) > after);
-        let Some(segment) = later.next() else { return Ok(None) };
-        let is_whole = match self.pool.verify(segment) {
-            Ok(is_whole) => is_whole,
-            Err(e) => return Err(LogError::Damaged(format!("{segment}: {e}").into())),
-        };
-        Ok(Some(ScrubbedSegment { segment, is_whole, left: later.count() as u64 }))
+        self.scrub_after(after)
     }
 
     fn space(&self) -> Space {
