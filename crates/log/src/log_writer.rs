@@ -16,7 +16,8 @@
 //! 5. `written_pos` is the place of the first record that no stripe holds (assert in `write_group`).
 //! 6. Ids of the chain's segments rise (assert in `roll`).
 //! 7. The writer leaves a mirror segment free that only a recovery takes, even if devices are lost within
-//!    parity (`allocate_log`; `tests/full.rs: a_pool_whose_log_took_the_last_segment_opens_and_can_be_emptied`).
+//!    parity (`allocate_log`;
+//!    `tests/full.rs: a_pool_whose_log_took_the_last_segment_opens_and_can_be_emptied`).
 //! 8. After a sealed end, no group is written before a root names the next segment (assert in `roll`:
 //!    announced).
 

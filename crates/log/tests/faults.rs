@@ -1,7 +1,7 @@
 //! Devices that fail: at the Nth read, write or flush, once or for good, or by vanishing.
 //!
-//! Within parity the client notices nothing, except that a full host stops the pool. Beyond it the log latches read-only, every write returns that,
-//! and everything synced is there after reopening.
+//! Within parity the client notices nothing, except that a full host stops the pool. Beyond it the log
+//! latches read-only, every write returns that, and everything synced is there after reopening.
 
 mod rig;
 

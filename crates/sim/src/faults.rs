@@ -60,8 +60,8 @@ fn inject(session: &Session, random: &SimRandom, shape: Shape, within: bool) -> 
         let nth = usize::try_from(random.below(left.len() as u64)).expect("an index");
         let device = left.swap_remove(nth);
         let fault = if within {
-            // A slow device moves the clock inside an operation, at a moment that the model does not know. A full
-            // host stops the pool.
+            // A slow device moves the clock inside an operation, at a moment that the model does not know. A
+            // full host stops the pool.
             let drawn = || Fault::draw(random, shape.zones * shape.zone_bytes, STRIKES_WITHIN);
             std::iter::repeat_with(drawn)
                 .find(|fault| !matches!(fault, Fault::Slow { .. } | Fault::Full { .. }))

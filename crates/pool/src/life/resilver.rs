@@ -111,7 +111,7 @@ impl Pool {
 }
 
 impl Inner {
-    /// Resets zones and makes them free. A zone on a device that takes no writes becomes free too, and one that
+    /// Resets zones and makes them free. A zone on a device that takes no writes becomes free too. One that
     /// its device cannot reset is retired.
     pub(crate) fn free_zones(&self, zones: impl Iterator<Item = (DeviceIndex, ZoneIndex)>) {
         for (device, zone) in zones {

@@ -172,8 +172,8 @@ impl Inner {
         Ok(copies)
     }
 
-    /// Writes the root on `devices`, in one batch, without a flush. Devices that fail are dropped. Returns those
-    /// with a full host: they are sound and do not hold the root.
+    /// Writes the root on `devices`, in one batch, without a flush. Devices that fail are dropped. Returns
+    /// those with a full host: they are sound and do not hold the root.
     fn write_to(&self, roots: &mut Roots, body: &[u8], devices: &[DeviceIndex]) -> Vec<DeviceIndex> {
         // Records are collected first: the operations borrow them.
         let mut records = Vec::with_capacity(devices.len());

@@ -64,8 +64,8 @@ impl Pool {
 }
 
 impl Inner {
-    /// Resets the zones that are not clean. If a reset fails, retires its zone, frees the others of `taken` and
-    /// returns `false`.
+    /// Resets the zones that are not clean. If a reset fails, retires its zone, frees the others of `taken`
+    /// and returns `false`.
     fn reset_all(&self, taken: &[TakenZone]) -> bool {
         // The lock on the zones is not held: a reset waits for its device.
         let reset: Vec<(DeviceIndex, bool)> =

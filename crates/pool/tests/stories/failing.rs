@@ -181,8 +181,8 @@ fn a_zone_that_cannot_be_reset_is_retired_and_the_device_stays() {
     assert_eq!(again.status().devices.iter().map(|d| d.retired_zones).sum::<u32>(), 1);
 }
 
-/// An image file on a full filesystem. Parity could cover it; the pool stops instead, because the other images
-/// probably lie there too.
+/// An image file on a full filesystem. Parity could cover it; the pool stops instead, because the other
+/// images probably lie there too.
 #[test]
 fn a_full_host_costs_no_device() {
     for (data, parity) in [(1, 0), (1, 1), (2, 1)] {
