@@ -78,9 +78,9 @@ impl<E: Storage> Dir<E> {
     }
 
     fn overwrite(&self, name: &OsStr, bytes: &[u8]) -> Result<()> {
-        let options = crate::OpenOptions::new().write(true).truncate(true);
+        let options = crate::OpenOptions::new().write(true);
         let file = options.open_node(&self.pool, self.pool.node_through_links(&self.node, name)?)?;
-        file.write_all_at(bytes, 0)
+        file.overwrite(bytes)
     }
 
     /// As [`write`](Dir::write), and sets permissions, owner and times. A new file gets all of it in one

@@ -280,6 +280,15 @@ impl<E: Storage> File<E> {
         Ok(())
     }
 
+    /// Makes bytes the whole content, in one commit.
+    ///
+    /// # Errors
+    /// As [`write_all_at`](File::write_all_at).
+    pub(crate) fn overwrite(&self, bytes: &[u8]) -> Result<()> {
+        self.check(self.writes, "writing")?;
+        Ok(self.pool.fs().overwrite(&self.pool.identity().caller(), &self.node, bytes)?)
+    }
+
     /// Writes all bytes at the end of the file in one commit and returns their offset. Concurrent appends do
     /// not overlap.
     ///

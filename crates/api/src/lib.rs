@@ -61,7 +61,7 @@ pub use file::{File, OpenOptions};
 pub use identity::Identity;
 pub use metadata::{FileType, Metadata, SetMetadata};
 pub use open_pool::Engine;
-pub use options::{Pool, PoolOptions};
+pub use options::{AccessTimes, Pool, PoolOptions};
 pub use scrub::ScrubReport;
 pub use slice::Slice;
 pub use stats::{

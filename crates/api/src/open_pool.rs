@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use warpfire_env::{Clock, Device, SystemClock, SystemRandom};
-use warpfire_fs::{Fs, FsOptions, FsSchema};
+use warpfire_fs::{AtimeMode, Fs, FsOptions, FsSchema};
 use warpfire_log::{Log, LogStore, RecoveredLog};
 use warpfire_meta::{Background, EngineOptions};
 use warpfire_pool::{CreateOptions, Pool};
@@ -14,6 +14,14 @@ use crate::{Identity, Result};
 
 /// The metadata engine of a pool on this machine: it keeps its tables in the log of the pool.
 pub type Engine = warpfire_meta::Engine<Log, FsSchema>;
+
+/// How a pool is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenMode {
+    pub background: Background,
+    pub atime: AtimeMode,
+    pub read_only: bool,
+}
 
 /// An open filesystem and the pool under it.
 pub(crate) struct OpenPool {
@@ -27,24 +35,25 @@ impl OpenPool {
         devices: Vec<Arc<dyn Device>>,
         options: &CreateOptions,
         owner: &Identity,
-        background: Background,
+        mode: OpenMode,
     ) -> Result<Self> {
         let pool = Pool::create(devices, options, &SystemRandom, SystemClock.now())?;
         let (log, recovered) = Log::create(pool.clone())?;
-        let engine = engine(log, recovered, background)?;
+        let engine = engine(log, recovered, mode)?;
         Fs::format(&*engine, &SystemClock, owner.uid, owner.gid)?;
-        OpenPool::over(engine, pool)
+        OpenPool::over(engine, pool, mode)
     }
 
     /// Opens a pool: recovery replays the commit log up to the last complete sync.
-    pub fn open(devices: Vec<Arc<dyn Device>>, background: Background) -> Result<Self> {
+    pub fn open(devices: Vec<Arc<dyn Device>>, mode: OpenMode) -> Result<Self> {
         let (pool, root) = Pool::open(devices)?;
         let (log, recovered) = Log::open(pool.clone(), &root)?;
-        OpenPool::over(engine(log, recovered, background)?, pool)
+        OpenPool::over(engine(log, recovered, mode)?, pool, mode)
     }
 
-    fn over(engine: Arc<Engine>, pool: Pool) -> Result<Self> {
-        let fs = Fs::open(engine, Arc::new(SystemClock), FsOptions::default())?;
+    fn over(engine: Arc<Engine>, pool: Pool, mode: OpenMode) -> Result<Self> {
+        let options = FsOptions { atime: mode.atime, read_only: mode.read_only };
+        let fs = Fs::open(engine, Arc::new(SystemClock), options)?;
         Ok(OpenPool { fs: Arc::new(fs), pool })
     }
 
@@ -77,8 +86,9 @@ impl OpenPool {
     }
 }
 
-fn engine(log: Log, recovered: RecoveredLog, background: Background) -> Result<Arc<Engine>> {
+fn engine(log: Log, recovered: RecoveredLog, mode: OpenMode) -> Result<Arc<Engine>> {
+    let OpenMode { background, read_only, .. } = mode;
     let log = if background == Background::Threads { log.with_writer_thread() } else { log };
-    let options = EngineOptions { background, ..EngineOptions::default() };
+    let options = EngineOptions { background, read_only, ..EngineOptions::default() };
     Ok(Arc::new(Engine::open(log, recovered, FsSchema, options)?))
 }

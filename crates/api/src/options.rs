@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use warpfire_env::{Device, MemDevice};
+use warpfire_fs::AtimeMode;
 use warpfire_meta::Background;
 use warpfire_pool::CreateOptions;
 
 use crate::devices::NewDevices;
-use crate::open_pool::OpenPool;
+use crate::open_pool::{OpenMode, OpenPool};
 use crate::{Error, ErrorKind, Identity, Result, Warpfire};
 
 /// The entry to this library: [`Pool::options`].
@@ -37,6 +38,18 @@ impl Pool {
 /// Bytes of each device in memory and of each new image file, unless the caller names a size.
 const DEVICE_BYTES_DEFAULT: u64 = 1 << 30;
 
+/// Which reads renew the access time of a file. The names are those of mount(8).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AccessTimes {
+    /// A read renews an access time that is not later than the last change, or that is a day old.
+    #[default]
+    Relatime,
+    /// Each read renews it: `strictatime`.
+    Strict,
+    /// No read renews it: `noatime`.
+    Never,
+}
+
 /// How to make or open a pool. [`open`](PoolOptions::open) ignores the options that only count for a new
 /// pool.
 #[derive(Clone, Debug)]
@@ -48,6 +61,8 @@ pub struct PoolOptions {
     force: bool,
     identity: Identity,
     background: bool,
+    access_times: AccessTimes,
+    read_only: bool,
     sync_interval: Option<Duration>,
 }
 
@@ -61,6 +76,8 @@ impl Default for PoolOptions {
             force: false,
             identity: Identity::of_process(),
             background: true,
+            access_times: AccessTimes::default(),
+            read_only: false,
             sync_interval: None,
         }
     }
@@ -118,6 +135,22 @@ impl PoolOptions {
     #[must_use]
     pub fn background(mut self, background: bool) -> Self {
         self.background = background;
+        self
+    }
+
+    /// Which reads renew access times; [`AccessTimes::Relatime`] by default.
+    #[must_use]
+    pub fn access_times(mut self, access_times: AccessTimes) -> Self {
+        self.access_times = access_times;
+        self
+    }
+
+    /// Opens the pool for reading only; `false` by default. Every change is refused with `ReadOnly`, reads
+    /// renew no access time, and nothing compacts or cleans. Opening itself still writes to the devices, as
+    /// recovery does; after it nothing is written. For an existing pool only.
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
         self
     }
 
@@ -198,7 +231,8 @@ impl PoolOptions {
             zone_bytes: self.zone_bytes,
             force: self.force,
         };
-        let open_pool = OpenPool::create(devices, &options, &self.identity, self.work())?;
+        let mode = OpenMode { read_only: false, ..self.mode() };
+        let open_pool = OpenPool::create(devices, &options, &self.identity, mode)?;
         Warpfire::new(open_pool, self.identity.clone(), self.sync_interval)
     }
 
@@ -207,12 +241,19 @@ impl PoolOptions {
     /// # Errors
     /// As [`open`](PoolOptions::open).
     pub fn open_on(&self, devices: Vec<Arc<dyn Device>>) -> Result<Warpfire> {
-        let open_pool = OpenPool::open(devices, self.work())?;
+        let open_pool = OpenPool::open(devices, self.mode())?;
         Warpfire::new(open_pool, self.identity.clone(), self.sync_interval)
     }
 
-    fn work(&self) -> Background {
-        if self.background { Background::Threads } else { Background::Manual }
+    fn mode(&self) -> OpenMode {
+        let works = self.background && !self.read_only;
+        let background = if works { Background::Threads } else { Background::Manual };
+        let atime = match self.access_times {
+            AccessTimes::Relatime => AtimeMode::Relatime,
+            AccessTimes::Strict => AtimeMode::Strict,
+            AccessTimes::Never => AtimeMode::Never,
+        };
+        OpenMode { background, atime, read_only: self.read_only }
     }
 }
 

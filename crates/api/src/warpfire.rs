@@ -199,13 +199,12 @@ impl<E: Storage> Warpfire<E> {
         self.open(path)?.read_to_end()
     }
 
-    /// Replaces the content of a file by these bytes. A file that is missing is made with them in one commit:
-    /// after a crash it has all of them or does not exist. A file that exists is emptied first, in a commit
-    /// of its own; for a replacement that is whole at every moment, use a [transaction](Warpfire::begin), or
-    /// write another file and [`rename`](Warpfire::rename) it.
+    /// Replaces the content of a file by these bytes, in one commit. A missing file is made with them. A
+    /// reader and a crash find the old state or the new one, and nothing between. Only a file with more than
+    /// 256 GiB of data becomes shorter in steps first.
     ///
     /// # Errors
-    /// As [`create`](Warpfire::create). An existing file may have been emptied.
+    /// As [`create`](Warpfire::create).
     pub fn write(&self, path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> Result<()> {
         let (parent, name) = self.parent_of(path.as_ref())?;
         Dir::at(self, parent).write(&name, bytes)

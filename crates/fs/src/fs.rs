@@ -58,6 +58,8 @@ pub enum AtimeMode {
     /// A read renews an access time that is not later than the last change, or that is a day old.
     #[default]
     Relatime,
+    /// Each read renews it.
+    Strict,
     /// None: reads change nothing.
     Never,
 }
@@ -67,6 +69,9 @@ pub enum AtimeMode {
 pub struct FsOptions {
     /// Which reads renew access times.
     pub atime: AtimeMode,
+    /// Whether the engine below is open for reading only: then reads renew no access time and defragment
+    /// nothing, and files that a crash left without a name stay.
+    pub read_only: bool,
 }
 
 /// A filesystem over an engine. All calls may be made from many threads at once.
@@ -173,7 +178,9 @@ impl<E: Storage> Fs<E> {
             transactions: TransactionCounters::default(),
             root,
         };
-        let orphans_removed = {
+        let orphans_removed = if options.read_only {
+            0
+        } else {
             let _guard = fs.enter_unrecorded();
             fs.remove_left_orphans()?
         };

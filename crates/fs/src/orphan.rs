@@ -46,6 +46,9 @@ impl<E: Storage> Fs<E> {
             return Ok(());
         }
         self.leases.expire(self.clock.now());
+        if self.options.read_only {
+            return Ok(());
+        }
         let _guard = self.call_gate.enter();
         for ino in self.inode_cache.take_unheld_orphans() {
             if let Err(e) = self.remove_orphan(ino) {

@@ -22,6 +22,7 @@ fn options() -> EngineOptions {
         block_cache_bytes: 256 << 10,
         log_bytes_max: 512 << 10,
         background: Background::Manual,
+        read_only: false,
     }
 }
 

@@ -135,6 +135,7 @@ impl Shape {
             block_cache_bytes: 1 << 20,
             log_bytes_max: self.log_bytes_max,
             background: Background::Manual,
+            read_only: false,
         }
     }
 

@@ -29,6 +29,7 @@ fn options() -> EngineOptions {
         block_cache_bytes: 1 << 20,
         log_bytes_max: 512 << 10,
         background: Background::Manual,
+        read_only: false,
     }
 }
 

@@ -55,8 +55,11 @@ impl<E: Storage> Fs<E> {
 
     /// Whether a read now renews the access time: it is not later than the last change, or it is a day old.
     pub(crate) fn atime_is_due(&self, attrs: &Attrs) -> bool {
-        if self.options.atime == AtimeMode::Never {
-            return false;
+        match self.options.atime {
+            _ if self.options.read_only => return false,
+            AtimeMode::Never => return false,
+            AtimeMode::Strict => return true,
+            AtimeMode::Relatime => {}
         }
         let changed = attrs.atime <= attrs.mtime || attrs.atime <= attrs.ctime;
         changed || self.now().seconds.saturating_sub(attrs.atime.seconds) >= RELATIME_SECONDS

@@ -126,6 +126,7 @@ impl<E: Storage> Fs<E> {
     pub(super) fn defragment(&self, node: &Node, fragmented: &[FragmentedRegion], reads: &[ReadAt<'_>]) {
         let is_open = |fragmentation| Arc::strong_count(fragmentation) > 1;
         if fragmented.is_empty()
+            || self.options.read_only
             || self.call_gate.is_transaction()
             || self.call_gate.is_entered()
             || is_open(&self.fragmentation)

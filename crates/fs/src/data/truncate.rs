@@ -27,11 +27,22 @@ impl<E: Storage> Fs<E> {
             if size > FILE_BYTES_MAX {
                 return Err(FsError::FileTooLarge);
             }
-            while let Some(step) = self.truncate_step(node, size)? {
-                self.set_size(caller, node, step)?;
-            }
+            self.truncate_to_one_commit(caller, node, size)?;
             self.set_size(caller, node, size)
         })
+    }
+
+    /// Makes a file shorter until one more commit can reach `size`. Nearly every file is short enough.
+    pub(super) fn truncate_to_one_commit(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        size: u64,
+    ) -> Result<(), FsError> {
+        while let Some(step) = self.truncate_step(node, size)? {
+            self.set_size(caller, node, step)?;
+        }
+        Ok(())
     }
 
     /// A size between the file's and `size` that one commit can reach; `None` if one commit can reach `size`.

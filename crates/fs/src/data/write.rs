@@ -3,7 +3,7 @@
 use warpfire_meta::{Admit, Storage};
 
 use super::check_regular;
-use super::piece::{RecordedContent, WriteSource};
+use super::piece::{FilePiece, RecordedContent, WriteSource};
 use crate::acl::Caller;
 use crate::error::FsError;
 use crate::fs::Fs;
@@ -45,6 +45,48 @@ impl<E: Storage> Fs<E> {
     /// As `write`.
     pub fn append(&self, caller: &Caller<'_>, node: &NodeRef, data: &[u8]) -> Result<(), FsError> {
         self.write_data(caller, node, Position::End, data, false).map(drop)
+    }
+
+    /// Makes `data` the whole content of a file. It is one commit: a reader and a crash find the old content
+    /// or the new one. Only a file that loses more than 2^18 regions (256 GiB of data) becomes shorter in
+    /// steps first, as by `truncate`.
+    ///
+    /// # Errors
+    /// As `write`. Nothing is written then.
+    pub fn overwrite(&self, caller: &Caller<'_>, node: &NodeRef, data: &[u8]) -> Result<(), FsError> {
+        check_regular(node)?;
+        check_end(0, data.len() as u64)?;
+        let source = WriteSource::stage(&*self.engine, data)?;
+        let written = self.overwrite_source(caller, node, &source);
+        // As in `write_data`.
+        source.release(&*self.engine);
+        written
+    }
+
+    fn overwrite_source(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        source: &WriteSource<'_>,
+    ) -> Result<(), FsError> {
+        let record = || OverwriteContent {
+            caller: RecordedCaller::of(caller),
+            node: node.ino(),
+            content: RecordedContent::of(source),
+        };
+        self.call(record, || {
+            let len = source.len();
+            self.truncate_to_one_commit(caller, node, len)?;
+            let mut scratch = Scratch::take();
+            let mut state = node.state.write();
+            let old = state.attrs.size_bytes;
+            let mut pieces = source.pieces(0);
+            if len < old {
+                pieces.push(FilePiece::hole(len, old - len));
+            }
+            let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+            self.apply_pieces(node, &mut state, &pieces, len, edit, &mut scratch.batch, Admit::User)
+        })
     }
 
     fn write_data(
@@ -158,5 +200,34 @@ impl<E: Storage> Operation<Fs<E>> for WriteContent {
         let source = self.content.source();
         let node = scene.node(self.node)?;
         fs.write_source(&self.caller.get(), node, self.position, &source, self.wants_result).map(drop)
+    }
+}
+
+/// The journal's form of [`Fs::overwrite`].
+struct OverwriteContent {
+    caller: RecordedCaller,
+    node: u64,
+    content: RecordedContent,
+}
+
+impl<E: Storage> Operation<Fs<E>> for OverwriteContent {
+    fn name(&self) -> &'static str {
+        "overwrite"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.caller.heap_bytes() + self.content.heap_bytes()
+    }
+
+    fn content_bytes(&self) -> usize {
+        self.content.content_bytes()
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
+        fs.overwrite_source(&self.caller.get(), scene.node(self.node)?, &self.content.source())
     }
 }

@@ -27,6 +27,7 @@ pub(crate) fn open(
         block_cache_bytes: 1 << 20,
         log_bytes_max: 1 << 20,
         background: Background::Manual,
+        read_only: false,
     };
     let engine = Arc::new(Engine::open(log, recovered, FsSchema, options).unwrap());
     let clock = Arc::new(Ticking::default());

@@ -94,7 +94,7 @@ impl<E: Storage> Fs<E> {
             engine: Arc::new(store),
             clock: Arc::clone(&self.clock),
             volume: self.volume,
-            options: FsOptions { atime: AtimeMode::Never },
+            options: FsOptions { atime: AtimeMode::Never, ..FsOptions::default() },
             inode_cache,
             version_counters: VersionCounters::for_transaction(),
             deferred: Arc::new(Deferred::new(self.volume, inodes, bytes)),

@@ -39,6 +39,10 @@ pub(crate) struct GroupSync {
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
     pub(crate) fn sync(&self, upto: Seq) -> Result<(), MetaError> {
+        if self.options.read_only {
+            // Everything was durable when the engine was open, and nothing has changed.
+            return Ok(());
+        }
         let written = self.slices_written.load(Ordering::Acquire);
         // `Seq::MAX` includes the changes that the hook defers, and only a sync point collects these.
         let is_durable = || {

@@ -44,7 +44,7 @@ impl Threads {
     /// Starts the threads, if the options ask for them.
     pub(super) fn start<L: LogStore, S: Schema>(inner: &Arc<EngineInner<L, S>>) -> Self {
         let mut handles = Vec::new();
-        if inner.options.background == Background::Threads {
+        if inner.options.background == Background::Threads && !inner.options.read_only {
             let flusher = Arc::clone(inner);
             handles.push(std::thread::spawn(move || work(&flusher, EngineInner::flush_step)));
             let compactor = Arc::clone(inner);
@@ -168,6 +168,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
 
     /// Makes everything durable, as tables if there is space, and then refuses further writes.
     pub(super) fn close(&self) -> Result<(), MetaError> {
+        if self.options.read_only {
+            return Ok(());
+        }
         self.latch.check()?;
         self.sync(Seq::MAX)?;
         let written = self.freeze().and_then(|_| self.flush_or_reclaim()).and_then(|()| self.checkpoint());

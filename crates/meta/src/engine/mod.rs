@@ -74,6 +74,9 @@ pub struct EngineOptions {
     pub log_bytes_max: u64,
     /// Whether threads or callers do background work.
     pub background: Background,
+    /// Refuse every commit once the engine is open. Opening writes; after it nothing does, and `sync` and
+    /// `close` have nothing to do.
+    pub read_only: bool,
 }
 
 /// Memtable and commit log take at most one part in so many of a pool each: both come out of the reserve.
@@ -96,6 +99,7 @@ impl Default for EngineOptions {
             block_cache_bytes: 64 << 20,
             log_bytes_max: 64 << 20,
             background: Background::Threads,
+            read_only: false,
         }
     }
 }
@@ -110,6 +114,11 @@ pub(crate) struct Latch {
 impl Latch {
     pub(crate) fn check(&self) -> Result<(), MetaError> {
         self.reason.get().map_or(Ok(()), |reason| Err(reason.clone()))
+    }
+
+    /// Latched from the start.
+    pub(super) fn read_only(&self) {
+        self.set(MetaError::Log(LogError::ReadOnly("the pool is open for reading only".into())));
     }
 
     /// `true` if this call has set the latch. The first reason stays: the later ones follow from it.

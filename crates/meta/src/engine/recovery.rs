@@ -196,6 +196,9 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             Err(e) => return Err(e),
         }
         inner.checkpoint()?;
+        if inner.options.read_only {
+            inner.latch.read_only();
+        }
         let threads = Threads::start(&inner);
         inner.repair_seen_damage();
         let slices =

@@ -45,6 +45,7 @@ impl<L: LogStore> FullPool<L> {
             block_cache_bytes: 64 << 10,
             log_bytes_max: (8 << 10) << rng.below(7),
             background: Background::Manual,
+            read_only: false,
         };
         let engine = Engine::open(log, recovered, ListSchema, options).unwrap();
         let syncs_one_in = [2, 20, 400][rng.below(3) as usize];

@@ -20,6 +20,7 @@ fn small(background: Background) -> EngineOptions {
         block_cache_bytes: 64 << 10,
         log_bytes_max: 256 << 10,
         background,
+        read_only: false,
     }
 }
 

@@ -17,6 +17,7 @@ fn open(log: MemLog, recovered: RecoveredLog) -> TestEngine {
         block_cache_bytes: 64 << 10,
         log_bytes_max: 128 << 10,
         background: Background::Manual,
+        read_only: false,
     };
     Engine::open(log, recovered, ListSchema, options).unwrap()
 }
