@@ -11,6 +11,7 @@ mod clock;
 mod device;
 mod file;
 mod memory;
+mod planted_bug;
 mod ranked_lock;
 
 pub use batch::{DeviceOp, OpKind, PIECE_BYTES_MAX, run_batch};
@@ -19,6 +20,7 @@ pub use clock::{Clock, Random, SystemClock, SystemRandom, Timestamp};
 pub use device::{Device, DeviceError, DeviceInfo, ZoneInfo, ZoneReport};
 pub use file::{FileDevice, OpenError};
 pub use memory::MemDevice;
+pub use planted_bug::{PlantedBug, is_planted};
 pub use ranked_lock::{
     RankedMutex, RankedMutexGuard, RankedReadGuard, RankedReentrantMutex, RankedReentrantMutexGuard,
     RankedRwLock, RankedWriteGuard, rank,

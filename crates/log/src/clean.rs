@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
+use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::segment::SegmentKind;
 use warpfire_units::SegmentId;
 
@@ -56,6 +57,9 @@ impl Log {
 
     /// Segments in which a read or recovery found damage.
     pub(crate) fn known_damaged(&self) -> BTreeSet<SegmentId> {
+        if is_planted(PlantedBug::DamageForgotten) {
+            return BTreeSet::new();
+        }
         self.pool.damaged_segments().into_iter().chain(self.damaged.iter().copied()).collect()
     }
 

@@ -20,7 +20,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use warpfire_env::RankedMutex;
+use warpfire_env::{PlantedBug, RankedMutex, is_planted};
 use warpfire_format::log_state::LogState;
 use warpfire_format::segment::SegmentKind;
 use warpfire_pool::{Pool, PoolError};
@@ -476,6 +476,9 @@ impl Log {
         let edits = self.segment_table.lock().edits();
         if records.is_empty() && edits.is_empty() {
             return Ok(());
+        }
+        if is_planted(PlantedBug::FreeBeforeBarrier) {
+            self.free_zones()?;
         }
         log_writer.write_group(records, &edits).map_err(failed)?;
         // One flush for bulk stripes and log stripes: the barrier makes recovery verify the stripes of the

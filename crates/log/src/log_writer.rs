@@ -23,6 +23,7 @@
 
 use std::collections::VecDeque;
 
+use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::log_frame::{BARRIER_BYTES, LogFrame, RECORD_HEAD_BYTES, RecordFragment};
 use warpfire_format::segment::{SegmentDescriptor, SegmentKind};
 use warpfire_pool::{Pool, PoolError, SegmentWriter, StripeBuf};
@@ -269,7 +270,9 @@ impl LogWriter {
         if let Some(next) = self.spares.front().filter(|_| !self.announced) {
             let announcement = LogFrame::LogNext(next.descriptor());
             self.announced = true;
-            self.push(&announcement)?;
+            if !is_planted(PlantedBug::LogSegmentUnannounced) {
+                self.push(&announcement)?;
+            }
         }
         Ok(())
     }

@@ -27,6 +27,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use warpfire_env::{PlantedBug, is_planted};
 use warpfire_log::{Admit, Pin, Slices, Space, Stream};
 use warpfire_units::{SegmentId, SlicePtr};
 
@@ -84,7 +85,7 @@ impl KeptSlices {
 
     /// Keeps a slice that a change names. The caller still keeps its bytes.
     fn add_named(&mut self, slice: SlicePtr, holder: &dyn SliceHolder) -> Result<(), SliceError> {
-        if cfg!(feature = "planted-bug-named-not-held") {
+        if is_planted(PlantedBug::NamedNotHeld) {
             return Ok(());
         }
         let SlicePtr { segment, offset_bytes, len_bytes } = slice;

@@ -11,6 +11,7 @@
 //! 2. A node is dying from `plan_departure` on. A commit that fails revives it; after a commit that succeeds
 //!    its inode has no name, so no search finds it again.
 
+use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::fs::{Inode, InodeContent, InodeEdit, InodeTime, Key, inode_key};
 use warpfire_meta::{Batch, Storage};
 
@@ -98,7 +99,9 @@ impl<E: Storage> Fs<E> {
         inode.attrs.ctime = now;
         let mut out = Vec::new();
         inode.encode(&mut out);
-        batch.put(&Key::Orphan(self.volume, node.ino()).encode(), &out);
+        if !is_planted(PlantedBug::OrphanUnrecorded) {
+            batch.put(&Key::Orphan(self.volume, node.ino()).encode(), &out);
+        }
         Ok(Departure::Orphaned)
     }
 

@@ -36,6 +36,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::fs::KeyBuf;
 use warpfire_meta::{Admit, Batch, CommitError, ReadSet, Storage, TxChanges};
 use warpfire_units::Seq;
@@ -149,7 +150,7 @@ impl<E: Storage> Transaction<E> {
         // Sealing takes the changes and the read set out. The transaction takes no further calls, also if the
         // commit fails.
         let changes = self.tx_fs.engine.seal()?;
-        let checked = if cfg!(feature = "planted-bug-reads-unchecked") { None } else { Some(&changes.reads) };
+        let checked = if is_planted(PlantedBug::ReadsUnchecked) { None } else { Some(&changes.reads) };
         match self.base.commit_inside(&self.tx_fs, &changes, checked) {
             Err(CommitError::Conflict) => {}
             other => return Ok(other?),

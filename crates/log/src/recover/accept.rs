@@ -7,6 +7,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::log_frame::LogFrame;
 use warpfire_format::log_state::LogState;
 use warpfire_format::segment::{SegmentDescriptor, SegmentState, StripeRun};
@@ -146,7 +147,7 @@ fn is_complete(
     group: &LogGroup,
     damaged: &mut BTreeSet<SegmentId>,
 ) -> Result<bool, LogError> {
-    if cfg!(feature = "planted-bug-skip-barrier-check") {
+    if is_planted(PlantedBug::SkipBarrierCheck) {
         return Ok(true);
     }
     let mut grown = before.clone();

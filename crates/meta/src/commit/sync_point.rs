@@ -14,6 +14,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::commit::CommitRecordBuilder;
 use warpfire_log::LogStore;
 use warpfire_units::Seq;
@@ -118,7 +119,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let mut shards = self.shards.write_all();
         self.run_hook(&mut shards)?;
         let newest = self.newest();
-        let frozen = shards[0].frozen.clone().filter(|_| !cfg!(feature = "planted-bug-sync-skips-frozen"));
+        let frozen = shards[0].frozen.clone().filter(|_| !is_planted(PlantedBug::SyncSkipsFrozen));
         let frozen_bytes = frozen.iter().flat_map(|f| f.shards.iter().zip(sync_point.frozen));
         let active_bytes = shards.iter().map(|s| &s.active).zip(sync_point.active);
         let bytes: usize = frozen_bytes.chain(active_bytes).map(|(m, from)| m.bytes_since(from)).sum();

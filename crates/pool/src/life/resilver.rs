@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use warpfire_env::AlignedBuf;
+use warpfire_env::{AlignedBuf, PlantedBug, is_planted};
 use warpfire_format::crc32c;
 use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState};
 use warpfire_format::stripe::{StripeHeader, inline_start};
@@ -50,7 +50,7 @@ impl Pool {
         let segment = inner.segment(id)?;
         let places = segment.stripes.read().places();
         let lost = inner.damaged_columns(&segment, &places);
-        if lost.is_empty() {
+        if lost.is_empty() || is_planted(PlantedBug::ResilverSkipped) {
             return Ok(None);
         }
         let mut columns = segment.columns.clone();

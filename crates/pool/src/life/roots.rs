@@ -17,7 +17,7 @@
 //!   zone 1: ────────── reset ──▶ [8][9]…   then zone 0 again
 //! ```
 
-use warpfire_env::AlignedBuf;
+use warpfire_env::{AlignedBuf, PlantedBug, is_planted};
 use warpfire_format::crc32c;
 use warpfire_format::root::{RootHeader, encode_body, table_bytes};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, ZoneIndex};
@@ -78,7 +78,8 @@ impl RootEnd {
         assert!(record_blocks <= zone_blocks, "a record is no longer than a zone");
         let switches_zone = self.records >= RECORDS_MAX || record_blocks > zone_blocks - self.block;
         if switches_zone {
-            *self = RootEnd { zone: 1 - self.zone, block: 0, records: 0 };
+            let other = if is_planted(PlantedBug::RootOverItself) { self.zone } else { 1 - self.zone };
+            *self = RootEnd { zone: other, block: 0, records: 0 };
         }
         let block = self.block;
         self.block += record_blocks;
@@ -127,7 +128,9 @@ impl Inner {
     fn append_root(&self, roots: &mut Roots, payload: &[u8]) -> Result<(), PoolError> {
         // The root may refer to anything written so far, so all of it must be durable before the root is
         // written.
-        self.flush()?;
+        if !is_planted(PlantedBug::RootBeforeFlush) {
+            self.flush()?;
+        }
         let mut candidates = self.devices.all_writable();
         // Other devices each time a root zone is full, so that the wear of root zones spreads.
         let turn = (roots.sequence / u64::from(RECORDS_MAX)) % candidates.len().max(1) as u64;

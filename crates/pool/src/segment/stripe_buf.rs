@@ -16,7 +16,7 @@
 //!   empty ──append, pad_to_block──▶ growing ──close──▶ closed ──reshape──▶ empty
 //! ```
 
-use warpfire_env::AlignedBuf;
+use warpfire_env::{AlignedBuf, PlantedBug, is_planted};
 use warpfire_erasure::Code;
 use warpfire_format::crc32c;
 use warpfire_format::segment::SegmentKind;
@@ -277,7 +277,9 @@ impl StripeBuf {
             let sources: Vec<&[u8]> = data.iter().map(|shard| &shard[tile.clone()]).collect();
             let mut outputs: Vec<&mut [u8]> =
                 parity.iter_mut().map(|shard| &mut shard[tile.clone()]).collect();
-            code.encode(&sources, &mut outputs);
+            if first == 0 || !is_planted(PlantedBug::ParityOfFirstTile) {
+                code.encode(&sources, &mut outputs);
+            }
             for (shard, table) in outputs.iter().zip(parity_crcs) {
                 table.extend(shard.chunks_exact(BLOCK_BYTES).map(crc32c));
             }

@@ -1,0 +1,96 @@
+//! Planted bugs: known mistakes that a test build makes on request. They show that the tests can fail.
+//!
+//! Without the feature `planted-bugs` no mistake is in the product: [`is_planted`] is a constant `false`.
+//! With it, the environment variable `WARPFIRE_PLANTED_BUG` names the mistake that the process makes.
+
+/// A mistake that can be planted. `scripts/planted` demands that a test finds each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PlantedBug {
+    /// Recovery accepts the last group without verifying its stripes.
+    SkipBarrierCheck,
+    /// Zones of freed segments are reset before the group that frees them is durable.
+    FreeBeforeBarrier,
+    /// A log segment ends without the announcement of the next one.
+    LogSegmentUnannounced,
+    /// Damaged segments are not cleaned first.
+    DamageForgotten,
+    /// A root is written before the bytes that it refers to are flushed.
+    RootBeforeFlush,
+    /// A root is written into the zone of the newest root, which is reset first.
+    RootOverItself,
+    /// A stripe of an older session counts as the stripe of this one.
+    EpochUnchecked,
+    /// Blocks are used without a look at their checksums.
+    ChecksumsUnread,
+    /// Parity is computed of the first tile of a stripe only.
+    ParityOfFirstTile,
+    /// Damaged columns are not rewritten.
+    ResilverSkipped,
+    /// No hold is taken for slices that a transaction names.
+    NamedNotHeld,
+    /// A sync leaves out the frozen memtable.
+    SyncSkipsFrozen,
+    /// Commits do not look at the read set.
+    ReadsUnchecked,
+    /// A file that is removed while it is open is not recorded as an orphan.
+    OrphanUnrecorded,
+}
+
+#[cfg(any(test, feature = "planted-bugs"))]
+impl PlantedBug {
+    const ALL: [(PlantedBug, &str); 14] = [
+        (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
+        (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
+        (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
+        (PlantedBug::DamageForgotten, "damage-forgotten"),
+        (PlantedBug::RootBeforeFlush, "root-before-flush"),
+        (PlantedBug::RootOverItself, "root-over-itself"),
+        (PlantedBug::EpochUnchecked, "epoch-unchecked"),
+        (PlantedBug::ChecksumsUnread, "checksums-unread"),
+        (PlantedBug::ParityOfFirstTile, "parity-of-first-tile"),
+        (PlantedBug::ResilverSkipped, "resilver-skipped"),
+        (PlantedBug::NamedNotHeld, "named-not-held"),
+        (PlantedBug::SyncSkipsFrozen, "sync-skips-frozen"),
+        (PlantedBug::ReadsUnchecked, "reads-unchecked"),
+        (PlantedBug::OrphanUnrecorded, "orphan-unrecorded"),
+    ];
+
+    fn named(name: &str) -> Option<PlantedBug> {
+        PlantedBug::ALL.iter().find(|(_, known)| *known == name).map(|(bug, _)| *bug)
+    }
+}
+
+/// Whether this process makes a mistake on purpose.
+///
+/// # Panics
+/// With the feature `planted-bugs`, if `WARPFIRE_PLANTED_BUG` names no mistake.
+#[cfg(feature = "planted-bugs")]
+#[must_use]
+pub fn is_planted(bug: PlantedBug) -> bool {
+    static CHOSEN: std::sync::LazyLock<Option<PlantedBug>> = std::sync::LazyLock::new(|| {
+        let name = std::env::var("WARPFIRE_PLANTED_BUG").ok()?;
+        Some(PlantedBug::named(&name).expect("WARPFIRE_PLANTED_BUG names a planted bug"))
+    });
+    *CHOSEN == Some(bug)
+}
+
+/// Whether this process makes a mistake on purpose: never, in a build without the feature `planted-bugs`.
+#[cfg(not(feature = "planted-bugs"))]
+#[must_use]
+#[inline(always)]
+pub const fn is_planted(_bug: PlantedBug) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_planted_bug_has_one_name() {
+        for (bug, name) in PlantedBug::ALL {
+            assert_eq!(PlantedBug::named(name), Some(bug));
+        }
+        assert_eq!(PlantedBug::named("none"), None);
+    }
+}
