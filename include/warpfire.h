@@ -61,8 +61,8 @@ struct warpfire_slice_args {
 #define WARPFIRE_DROP _IOWR('W', 0x56, struct warpfire_slice_args)
 
 /*
- * Makes one ioctl. The kernel learns the new length of the file at the next fstat(2), and appends at the
- * length that it knows. So this calls fstat(2).
+ * Makes one ioctl. The kernel learns the new length of the file at the next fstat(2). Until then a mapping
+ * reaches only to the old end. So this calls fstat(2).
  */
 static inline int warpfire_slice_ioctl(int fd, unsigned long number, struct warpfire_slice_args *block)
 {

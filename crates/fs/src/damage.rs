@@ -19,6 +19,8 @@ pub(crate) const NO_RECORD: Corrupt = Corrupt::new(427, "an inode in use has no 
 pub(crate) const MISCOUNTED_BYTES: Corrupt =
     Corrupt::new(428, "a file's allocated bytes are not those of its extents");
 pub(crate) const REGION_PAST_END: Corrupt = Corrupt::new(429, "a region lies past every file's end");
+pub(crate) const MALFORMED_LIST: Corrupt =
+    Corrupt::new(430, "a stored access control list is not well-formed");
 
 /// One bit for each code that was reported since the process began. Codes are below 1024.
 static REPORTED: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];

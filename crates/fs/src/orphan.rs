@@ -45,7 +45,7 @@ impl<E: Storage> Fs<E> {
             // The file may be open outside. The base removes it after the commit of the transaction.
             return Ok(());
         }
-        self.leases.expire(self.clock.now());
+        self.leases.expire(self.lease_time());
         if self.options.read_only {
             return Ok(());
         }

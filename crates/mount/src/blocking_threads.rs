@@ -7,8 +7,9 @@
 //!    serving thread takes the next request.
 //! 2. Syncs that wait at the same time share one flush, so there are more of these threads than processors
 //!    (`tests::jobs_wait_together`).
-//! 3. At most [`QUEUED_JOBS_MAX`] jobs queue. The thread that brings one more runs it itself (`spawn`) or
-//!    refuses it (`spawn_or`). No job is lost (`tests::every_job_is_done_also_those_beyond_the_queue`).
+//! 3. At most [`QUEUED_JOBS_MAX`] jobs queue. The thread that brings one more runs it itself (`spawn`),
+//!    starts a thread for it (`spawn_elsewhere`) or refuses it (`spawn_or`). No job is lost
+//!    (`tests::every_job_is_done_also_those_beyond_the_queue`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -52,6 +53,17 @@ impl BlockingThreads {
             Ok(()) => {}
             Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => job(),
         }
+    }
+
+    /// Runs a job on one of the threads, or on a new one if the queue is full; never on this one. Without
+    /// any thread the job is dropped, and with it the answer that it has: the program gets `EIO`.
+    pub(crate) fn spawn_elsewhere(&self, job: impl FnOnce() + Send + 'static) {
+        let start = |job: BlockingJob| {
+            if let Err(e) = thread::Builder::new().name("warpfire-job".to_owned()).spawn(job) {
+                tracing::error!(error = %e, "no thread for a request that waits");
+            }
+        };
+        self.spawn_or(Box::new(job) as BlockingJob, |job| job(), start);
     }
 
     /// Runs a job with a value on one of the threads, never on this one. If the queue is full, `refuse` gets
@@ -126,8 +138,19 @@ mod tests {
             let done = Arc::clone(&done);
             blocking_threads.spawn(move || _ = done.fetch_add(1, Ordering::Relaxed));
         }
+        let here = thread::current().id();
+        for _ in 0..2 * QUEUED_JOBS_MAX {
+            let done = Arc::clone(&done);
+            blocking_threads.spawn_elsewhere(move || {
+                assert_ne!(thread::current().id(), here);
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        while done.load(Ordering::Relaxed) < 12 * QUEUED_JOBS_MAX {
+            thread::yield_now();
+        }
         drop(blocking_threads);
-        assert_eq!(done.load(Ordering::Relaxed), 10 * QUEUED_JOBS_MAX);
+        assert_eq!(done.load(Ordering::Relaxed), 12 * QUEUED_JOBS_MAX);
     }
 
     #[test]

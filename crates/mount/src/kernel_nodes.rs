@@ -23,6 +23,8 @@ type NodeShard<N> = HashMap<u64, KnownNode<N>, FixedState>;
 struct KnownNode<N> {
     node: N,
     lookups: u64,
+    /// Whether a request has filled pages of the kernel with content of the file.
+    has_pages: bool,
 }
 
 /// Nodes by inode number, with their lookup counts.
@@ -48,10 +50,23 @@ impl<N: Clone> KernelNodes<N> {
         })
     }
 
+    /// The node of a request on content, and whether an earlier request has filled pages of the kernel with
+    /// the file's content; `fills_pages` says whether this one does.
+    pub(crate) fn get_content(&self, ino: u64, fills_pages: bool) -> Option<(N, bool)> {
+        self.shard(ino).lock().get_mut(&ino).map(|known| {
+            let had_pages = known.has_pages;
+            known.has_pages |= fills_pages;
+            (known.node.clone(), had_pages)
+        })
+    }
+
     /// Counts an answer that names `node`.
     pub(crate) fn count_lookup(&self, ino: u64, node: &N) {
         let mut shard = self.shard(ino).lock();
-        shard.entry(ino).or_insert_with(|| KnownNode { node: node.clone(), lookups: 0 }).lookups += 1;
+        shard
+            .entry(ino)
+            .or_insert_with(|| KnownNode { node: node.clone(), lookups: 0, has_pages: false })
+            .lookups += 1;
     }
 
     /// Subtracts `lookups` from the count. Returns the node if none is left; the caller drops it without the
@@ -99,6 +114,14 @@ mod tests {
         assert!(nodes.forget(7, 1).is_some());
         assert!(nodes.get(7).is_none());
         assert_eq!(Arc::strong_count(&node), 1);
+    }
+
+    #[test]
+    fn a_file_has_pages_from_the_first_request_that_fills_one() {
+        let nodes = KernelNodes::new(1, ());
+        let has_pages = |fills| nodes.get_content(1, fills).unwrap().1;
+        assert!(!has_pages(false) && !has_pages(true) && has_pages(false) && has_pages(true));
+        assert!(nodes.get_content(2, true).is_none());
     }
 
     #[test]

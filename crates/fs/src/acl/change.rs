@@ -18,11 +18,13 @@ pub fn may_delete_from(dir: &Subject<'_>, victim_uid: u32, caller: &Caller<'_>) 
     dir.mode & S_ISVTX == 0 || dir.is_owned_by(caller) || caller.uid == victim_uid
 }
 
-/// The mode after a chmod to `wanted`. A caller outside the inode's group cannot set its set-group-id bit.
+/// The mode after a chmod to `wanted`. A caller outside the inode's group cannot set its set-group-id bit. Of
+/// a caller that the kernel has checked, the kernel has cleared the bit already if it had to: it knows the
+/// caller's capabilities in the user namespace of the file.
 #[must_use]
 pub fn mode_after_chmod(subject: &Subject<'_>, wanted: u32, caller: &Caller<'_>) -> u32 {
     let mut mode = subject.mode & S_IFMT | wanted & 0o7777;
-    if mode & S_ISGID != 0 && !caller.is_root() && !caller.is_in(subject.gid) {
+    if mode & S_ISGID != 0 && !caller.checked && !caller.is_root() && !caller.is_in(subject.gid) {
         mode &= !S_ISGID;
     }
     debug_assert_eq!(mode & S_IFMT, subject.mode & S_IFMT, "a chmod does not change the type");
@@ -104,5 +106,7 @@ mod tests {
         let elsewhere = Caller { gid: 21, ..OWNER };
         assert_eq!(mode_after_chmod(&file(0o644), 0o2755, &elsewhere), S_IFREG | 0o755);
         assert_eq!(mode_after_chmod(&file(0o644), 0o6755, &Caller::ROOT), S_IFREG | 0o6755);
+        let checked = Caller { checked: true, ..elsewhere };
+        assert_eq!(mode_after_chmod(&file(0o644), 0o2755, &checked), S_IFREG | 0o2755);
     }
 }

@@ -5,14 +5,20 @@ use warpfire_meta::Storage;
 
 use super::mode_of;
 use crate::acl::{Acl, AclError, Caller, Perm, Subject, XATTR_ACCESS, may_delete_from};
+use crate::damage::MALFORMED_LIST;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::Node;
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 
 impl From<AclError> for FsError {
-    fn from(_: AclError) -> Self {
-        FsError::Invalid("not a well-formed access control list")
+    /// The error for a list that a caller sets.
+    fn from(e: AclError) -> Self {
+        match e {
+            // As Linux answers a version that it does not know.
+            AclError::Version(_) => FsError::Unsupported,
+            _ => FsError::Invalid("not a well-formed access control list"),
+        }
     }
 }
 
@@ -75,13 +81,14 @@ impl<E: Storage> Fs<E> {
     /// The access control list of an inode in the attribute `name`, if it has one.
     ///
     /// # Errors
-    /// `Damaged`; `Invalid` for a stored list that is not well-formed.
+    /// `Damaged`, also for a stored list that is not well-formed.
     pub(crate) fn read_acl(&self, ino: u64, name: &[u8]) -> Result<Option<Acl>, FsError> {
         let mut value = Vec::new();
         if !self.get(&xattr_key(self.volume, ino, name), &mut value)? {
             return Ok(None);
         }
-        Ok(Acl::from_xattr(super::xattr::decode(&value)?)?)
+        // A list is checked before it is stored.
+        Acl::from_xattr(super::xattr::decode(&value)?).map_err(|_| MALFORMED_LIST.into())
     }
 }
 

@@ -243,7 +243,8 @@ impl<E: Storage> Fs<E> {
         if let (true, Some(list)) = (is_access, list) {
             let file = subject(&state.attrs);
             let wanted = file.mode & !0o777 | list.mode();
-            let mode = crate::acl::mode_after_chmod(&file, wanted, caller);
+            // The kernel says in no request whether the bit goes, so this is decided here.
+            let mode = crate::acl::mode_after_chmod(&file, wanted, &Caller { checked: false, ..*caller });
             edit.permissions = Some((mode & 0o7777) as u16);
             kept = list.equivalent_mode().is_none();
         }
@@ -275,6 +276,9 @@ impl<E: Storage> Fs<E> {
         debug_assert!(writes || want == Perm::READ, "an attribute is read or written");
         // The rules of xattr(7). A caller that may not see an attribute learns only that it does not exist.
         match space {
+            // The kernel checks these two itself, by capabilities. It also removes `security.capability` in
+            // the name of any user that changes the content of the file.
+            XattrNamespace::Trusted | XattrNamespace::Security if caller.checked => Ok(()),
             XattrNamespace::Trusted if !caller.is_root() => {
                 Err(if writes { FsError::NotPermitted } else { FsError::NoAttribute })
             }

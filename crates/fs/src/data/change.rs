@@ -307,6 +307,9 @@ impl<E: Storage> Fs<E> {
             // A region that becomes all hole is deleted. Only the two at the hole's ends are edited. Beyond
             // the old size there is nothing to cover.
             let end = if piece.end() >= old_size { old_size.next_multiple_of(REGION) } else { piece.end() };
+            if piece.offset >= end {
+                continue;
+            }
             let first_whole = piece.offset.div_ceil(REGION);
             let past_whole = end / REGION;
             if first_whole <= past_whole {
@@ -314,7 +317,7 @@ impl<E: Storage> Fs<E> {
                 parts.extend(piece.clip(past_whole * REGION, end));
                 self.plan_region_removal(ino, first_whole, past_whole * REGION, batch)?;
             } else {
-                parts.push(*piece);
+                parts.extend(piece.clip(piece.offset, end));
             }
         }
         let mut operand = Vec::new();

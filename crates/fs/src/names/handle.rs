@@ -9,7 +9,8 @@
 //! 2. A listing that goes on from a marked cookie goes on after that name, so names that appear or disappear
 //!    elsewhere do not shift it. From any other cookie it counts on from the nearest mark before
 //!    (`name_before`; the tests `names`).
-//! 3. A handle has a bounded number of marks: twice the distance of the old ones makes room ([`MARKS_MAX`]).
+//! 3. A handle has at most [`MARKS_MAX`] marks: twice the distance of the old ones makes room (assert in
+//!    `add`; `tests::marks_are_bounded_also_for_a_listing_that_goes_back`).
 
 use std::collections::BTreeMap;
 
@@ -74,12 +75,15 @@ impl CookieMarks {
         {
             self.names.remove(&old);
         }
-        if self.names.len() > MARKS_MAX {
+        // A listing that goes on from older cookies marks these too, so one doubling may not be enough. The
+        // ring alone is shorter than the limit: cookies past the newest do not exist.
+        while self.names.len() > MARKS_MAX {
             self.sparse *= 2;
             let sparse = self.sparse;
             let ring_start = self.newest.saturating_sub(RING);
             self.names.retain(|cookie, _| *cookie > ring_start || cookie.is_multiple_of(sparse));
         }
+        debug_assert!(self.names.len() <= MARKS_MAX, "a handle has a bounded number of marks");
     }
 
     /// The nearest mark at or before the cookie.
@@ -238,5 +242,22 @@ impl<E: Storage> Fs<E> {
         }
         debug_assert_eq!(at, first, "the walk from a mark ends at the cookie");
         Ok(Some((at, after)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_bounded_also_for_a_listing_that_goes_back() {
+        let mut marks = CookieMarks::new();
+        let far = 40_000_000;
+        marks.add(far, &NameBuf::from_slice(b"far"));
+        for cookie in DOT_DOT + 1..3 * MARKS_MAX as u64 {
+            marks.add(cookie, &NameBuf::from_slice(b"name"));
+            assert!(marks.names.len() <= MARKS_MAX);
+        }
+        assert_eq!(marks.before(far).0, far);
     }
 }

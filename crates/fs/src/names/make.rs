@@ -420,12 +420,15 @@ impl<E: Storage> Fs<E> {
         let mut mode = (new.kind as u32) << 12 | new.mode.mode & 0o7777;
         let mut gid = caller.gid;
         // In a set-group-id directory new files belong to its group and new directories pass the bit on. An
-        // executable keeps a set-group-id bit of its own only if its maker is in that group.
+        // executable keeps a set-group-id bit of its own only if its maker is in that group; the kernel has
+        // cleared the bit already if it checks permissions.
         if u32::from(parent.permissions) & S_ISGID != 0 {
             gid = parent.gid;
             if new.kind == FileKind::Directory {
                 mode |= S_ISGID;
-            } else if mode & (S_ISGID | 0o010) == S_ISGID | 0o010 && !caller.is_root() && !caller.is_in(gid) {
+            } else if mode & (S_ISGID | 0o010) == S_ISGID | 0o010
+                && !(caller.checked || caller.is_root() || caller.is_in(gid))
+            {
                 mode &= !S_ISGID;
             }
         }

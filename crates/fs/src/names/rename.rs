@@ -21,7 +21,9 @@
 
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
-use warpfire_format::fs::{Dentry, InodeEdit, InodeTime, KeyBuf, dentry_key, inode_key};
+use warpfire_format::fs::{
+    Attrs, Dentry, FileKind, Inode, InodeContent, InodeEdit, InodeTime, KeyBuf, dentry_key, inode_key,
+};
 use warpfire_meta::{Admit, Batch, Storage};
 
 use super::departure::{Departure, with_ctime};
@@ -30,8 +32,9 @@ use super::{ChildrenLock, lock_children};
 use crate::acl::{Caller, Perm};
 use crate::attrs::missing_record;
 use crate::damage::{MISCOUNTED_LINKS, OWN_ANCESTOR};
+use crate::deferred::INODES;
 use crate::error::FsError;
-use crate::fs::Fs;
+use crate::fs::{Fs, new_attrs};
 use crate::limits::{DEPTH_MAX, LINKS_MAX};
 use crate::node::{NameBuf, Node, NodeRef, NodeState, RecordLocation};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
@@ -47,6 +50,9 @@ pub enum RenameMode {
     NoReplace,
     /// Swap the two names, as [`Fs::exchange`] does; both must exist.
     Exchange,
+    /// Replace it, and leave a *whiteout* under the old name: a character device with number 0, by which a
+    /// filesystem that lies over this one marks a removed name.
+    Whiteout,
 }
 
 /// One end of a rename: a name in a directory, and its key.
@@ -194,7 +200,10 @@ impl<E: Storage> Fs<E> {
         let now = self.now();
         let departed = match &target {
             Some(target) if exchange => self.swap(from, to, &source, target, now)?,
-            _ => self.replace(from, to, &source, target.as_ref(), now)?,
+            _ => {
+                let whiteout = (mode == RenameMode::Whiteout).then_some(caller);
+                self.replace(from, to, &source, target.as_ref(), whiteout, now)?
+            }
         };
         // The key locks are still held, so no other call changes the names before the counters move.
         self.version_counters.bump(&from.key);
@@ -261,13 +270,32 @@ impl<E: Storage> Fs<E> {
         }
     }
 
-    /// Moves the source to `to`, in place of a target if there is one. Returns how the target departed.
+    /// Adds to the batch that the name of the source leads to a whiteout, which belongs to the caller.
+    fn plan_whiteout(
+        &self,
+        caller: &Caller<'_>,
+        from: &RenameEnd<'_>,
+        now: InodeTime,
+        batch: &mut Batch,
+    ) -> Result<(), FsError> {
+        let attrs = Attrs { uid: caller.uid, gid: caller.gid, ..new_attrs(FileKind::CharDevice, 0, now) };
+        debug_assert_eq!(attrs.rdev, 0, "a whiteout is the device with number 0");
+        let mut record = Vec::new();
+        Inode { ino: self.new_ino()?, attrs, content: InodeContent::None }.encode(&mut record);
+        batch.put_naming(&from.key, &record, []);
+        batch.add(INODES, 1);
+        Ok(())
+    }
+
+    /// Moves the source to `to`, in place of a target if there is one. With `whiteout` the old name gets one,
+    /// which belongs to that caller. Returns how the target departed.
     fn replace(
         &self,
         from: &RenameEnd<'_>,
         to: &RenameEnd<'_>,
         source: &NodeRef,
         target: Option<&NodeRef>,
+        whiteout: Option<&Caller<'_>>,
         now: InodeTime,
     ) -> Result<Departure, FsError> {
         debug_assert!(target.is_none_or(|target| target.ino() != source.ino()), "two names of one file stay");
@@ -286,7 +314,10 @@ impl<E: Storage> Fs<E> {
         if source.is_dir() && target.is_some() {
             to_links -= 1;
         }
-        batch.delete(&from.key);
+        match whiteout {
+            Some(caller) => self.plan_whiteout(caller, from, now, batch)?,
+            None => batch.delete(&from.key),
+        }
         // From here the target may be dying, and every failure must revive it.
         let location = self.plan_arrival(source, states.of(source), to, now, batch)?;
         let departure = match target {

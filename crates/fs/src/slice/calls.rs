@@ -77,7 +77,7 @@ impl<E: Storage> Fs<E> {
 
     fn take_range(&self, node: &NodeRef, offset: u64, len: u64) -> Result<YankedSlice, FsError> {
         check_regular(node)?;
-        self.leases.expire(self.clock.now());
+        self.leases.expire(self.lease_time());
         // The pin keeps the bytes from the read of their pointers until the value holds them.
         let _pin = self.engine.pin()?;
         let state = node.state.read();
@@ -165,7 +165,7 @@ impl<E: Storage> Fs<E> {
             check_regular(node)?;
             let now = match inserted {
                 InsertSource::Slice(slice) => self.use_slice(slice)?,
-                InsertSource::Hole(_) => self.clock.now(),
+                InsertSource::Hole(_) => self.lease_time(),
             };
             let _pin = self.engine.pin()?;
             let mut scratch = Scratch::take();
@@ -401,9 +401,16 @@ impl<E: Storage> Fs<E> {
         if !slice.is_of(&self.engine.holder()) {
             return Err(FsError::ForeignSlice);
         }
-        let now = self.clock.now();
+        let now = self.lease_time();
         self.leases.expire(now);
         Ok(now)
+    }
+
+    /// The time that leases are compared with: that of the monotonic clock, so that a step of the wall clock
+    /// neither ends a lease nor makes it longer.
+    pub(crate) fn lease_time(&self) -> Timestamp {
+        let since_start = Duration::from_nanos(self.clock.monotonic_nanos());
+        Timestamp::default().saturating_add(since_start)
     }
 }
 

@@ -19,6 +19,7 @@ use warpfire_units::{SegmentId, SlicePtr};
 
 use crate::data::FilePiece;
 use crate::error::FsError;
+use crate::limits::FILE_BYTES_MAX;
 use crate::op::{Digestible, HeapBytes};
 
 /// Bytes of files, as pointers. A clone is cheap. The value keeps its bytes until its last clone and its last
@@ -91,6 +92,7 @@ impl YankedSlice {
     fn of(pool: Weak<dyn SliceHolder>, runs: Arc<[YankedRun]>) -> Self {
         debug_assert!(runs.iter().all(|run| run.len_bytes > 0), "no run is empty");
         let len_bytes = runs.iter().map(|run| run.len_bytes).sum();
+        debug_assert!(len_bytes <= FILE_BYTES_MAX, "a value fits in a file");
         YankedSlice { pool, runs, len_bytes }
     }
 
@@ -182,11 +184,16 @@ impl YankedSlice {
     /// Joins values, one after the other; `None` if there are none.
     ///
     /// # Errors
-    /// `ForeignSlice` if the values are of several pools.
+    /// `ForeignSlice` if the values are of several pools; `FileTooLarge` if they have more than 2^63 - 1 bytes
+    /// together.
     pub fn join(parts: &[YankedSlice]) -> Result<Option<YankedSlice>, FsError> {
         let Some(first) = parts.first() else { return Ok(None) };
         if parts.iter().any(|part| !Weak::ptr_eq(&part.pool, &first.pool)) {
             return Err(FsError::ForeignSlice);
+        }
+        let sum = parts.iter().try_fold(0_u64, |sum, part| sum.checked_add(part.len_bytes));
+        if sum.is_none_or(|sum| sum > FILE_BYTES_MAX) {
+            return Err(FsError::FileTooLarge);
         }
         let runs = parts.iter().flat_map(|part| part.runs.iter().map(|run| run.part(0, run.len_bytes)));
         let joined = Self::of(first.pool.clone(), runs.collect());

@@ -267,6 +267,28 @@ fn exchanging_swaps_two_names() {
 }
 
 #[test]
+fn renaming_with_a_whiteout_replaces_and_leaves_a_device() {
+    let fs = world();
+    let root = fs.root();
+    file(&fs, &root, "to", b"old");
+    file(&fs, &root, "from", b"new");
+    let inodes = fs.statfs().unwrap().inodes;
+    fs.rename(&BOB, (&root, b"from"), (&root, b"to"), RenameMode::Whiteout).unwrap_err();
+    fs.rename(&ROOT, (&root, b"from"), (&root, b"to"), RenameMode::Whiteout).unwrap();
+    assert_eq!(fs.read_file(&ROOT, &root, b"to").unwrap(), b"new");
+    let whiteout = fs.getattr(&fs.lookup(&ROOT, &root, b"from").unwrap());
+    assert_eq!((whiteout.kind, whiteout.rdev, whiteout.mode & 0o7777), (FileKind::CharDevice, 0, 0));
+    assert_eq!(fs.statfs().unwrap().inodes, inodes, "one file is gone and a whiteout has come");
+    // A file with several names has its record elsewhere.
+    let to = fs.lookup(&ROOT, &root, b"to").unwrap();
+    fs.link(&ROOT, &to, &root, b"second").unwrap();
+    fs.rename(&ROOT, (&root, b"second"), (&root, b"third"), RenameMode::Whiteout).unwrap();
+    assert_eq!(names(&fs, &root), ["from", "second", "third", "to"]);
+    fs.unlink(&ROOT, &root, b"second").unwrap();
+    assert_eq!(fs.getattr(&to).links, 2);
+}
+
+#[test]
 fn two_names_of_one_file_stay_when_one_is_renamed_to_the_other() {
     let fs = world();
     let root = fs.root();
@@ -502,6 +524,8 @@ fn a_list_decides_for_the_users_it_names_and_follows_chmod() {
     ])
     .unwrap();
     let node = file(&fs, &root, "a", b"");
+    refused!(fs.setxattr(&ROOT, &node, XATTR_ACCESS, &[1, 0, 0, 0], XattrMode::Either), FsError::Unsupported);
+    refused!(fs.setxattr(&ROOT, &node, XATTR_ACCESS, &[2, 0, 0], XattrMode::Either), FsError::Invalid(_));
     fs.setxattr(&ROOT, &node, XATTR_ACCESS, &acl.to_xattr(), XattrMode::Either).unwrap();
     assert_eq!(fs.getattr(&node).mode, 0o100_660);
     fs.access(&ALICE, &node, Perm::WRITE).unwrap();
@@ -514,7 +538,7 @@ fn a_list_decides_for_the_users_it_names_and_follows_chmod() {
     let sub = dir(&fs, &d, "sub");
     let child = fs.create(&ROOT, &sub, b"c", NewMode { mode: 0o666, umask: 0o077 }).unwrap();
     fs.access(&ALICE, &child, Perm::WRITE).unwrap();
-    refused!(fs.setxattr(&ROOT, &node, XATTR_ACCESS, b"rubbish", XattrMode::Either), FsError::Invalid(_));
+    refused!(fs.setxattr(&ROOT, &node, XATTR_ACCESS, b"rubbish", XattrMode::Either), FsError::Unsupported);
     fs.removexattr(&ROOT, &node, XATTR_ACCESS).unwrap();
     refused!(fs.access(&ALICE, &node, Perm::READ), FsError::AccessDenied);
 }

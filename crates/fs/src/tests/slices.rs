@@ -329,3 +329,34 @@ fn only_regular_files_have_slices() {
         assert!(matches!(outcome, Err(FsError::IsDirectory)), "{outcome:?}");
     }
 }
+
+#[test]
+fn a_long_hole_is_pasted_behind_the_end_of_a_short_file() {
+    let fs = world();
+    let (sparse, short) = (make(&fs, b"sparse"), make(&fs, b"short"));
+    fs.truncate(&ROOT, &sparse, 1 << 40).unwrap();
+    fs.write(&ROOT, &short, Position::End, b"0123456789").unwrap();
+    let hole = fs.yank(&sparse, 0, 1 << 40).unwrap();
+    for at in [1 << 20, (1 << 20) + 5, (3 << 20) - 1] {
+        fs.paste(&ROOT, &short, Position::At(at), &hole).unwrap();
+        let shown = fs.getattr(&short);
+        assert_eq!((shown.size_bytes, shown.allocated_bytes), (at + (1 << 40), 10));
+        let mut bytes = [1; 11];
+        fs.read(&short, 0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"0123456789\0");
+        fs.truncate(&ROOT, &short, 10).unwrap();
+    }
+}
+
+#[test]
+fn values_that_are_too_long_together_do_not_join() {
+    let fs = world();
+    let node = make(&fs, b"sparse");
+    fs.truncate(&ROOT, &node, FILE_BYTES_MAX).unwrap();
+    let longest = fs.yank(&node, 0, FILE_BYTES_MAX).unwrap();
+    let byte = fs.yank(&node, 0, 1).unwrap();
+    for parts in [vec![longest.clone(), byte.clone()], vec![longest.clone(); 3]] {
+        assert!(matches!(YankedSlice::join(&parts), Err(FsError::FileTooLarge)));
+    }
+    assert_eq!(YankedSlice::join(&[longest.part(1..u64::MAX), byte]).unwrap().unwrap().len_bytes(), FILE_BYTES_MAX);
+}

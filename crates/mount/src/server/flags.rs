@@ -15,6 +15,7 @@ pub(super) fn rename_mode(flags: RenameFlags) -> Option<RenameMode> {
         _ if flags.is_empty() => Some(RenameMode::Replace),
         RenameFlags::RENAME_NOREPLACE => Some(RenameMode::NoReplace),
         RenameFlags::RENAME_EXCHANGE => Some(RenameMode::Exchange),
+        RenameFlags::RENAME_WHITEOUT => Some(RenameMode::Whiteout),
         _ => None,
     }
 }
@@ -56,7 +57,7 @@ mod tests {
 
     #[test]
     fn unsupported_flags_are_refused() {
-        assert_eq!(rename_mode(RenameFlags::RENAME_WHITEOUT), None);
+        assert_eq!(rename_mode(RenameFlags::RENAME_WHITEOUT | RenameFlags::RENAME_EXCHANGE), None);
         assert_eq!(
             alloc_mode(FallocateFlags::PUNCH_HOLE.bits().cast_signed()),
             None,

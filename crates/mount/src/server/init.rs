@@ -7,7 +7,7 @@ use fuser::{InitFlags, KernelConfig};
 use crate::options::PermissionChecks;
 
 /// Largest write and largest read, in bytes: the kernel's limit of 256 pages.
-const WRITE_BYTES_MAX: u32 = 1 << 20;
+pub(super) const WRITE_BYTES_MAX: u32 = 1 << 20;
 
 /// Requests that the kernel may send without waiting for answers: readahead and direct I/O.
 const BACKGROUND_MAX: u16 = 64;

@@ -11,6 +11,7 @@
 //! Each request runs in a span `request` at level debug, with the fields `id` (the kernel's number of the
 //! request), `operation` and `ino`, so every event of the engine during it carries them.
 
+mod content;
 mod flags;
 mod init;
 mod ioctl;
@@ -33,7 +34,7 @@ use fuser::{
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use warpfire_fs::acl::{Caller, Perm};
-use warpfire_fs::{ChangeSignal, Fs, FsError, NewMode, NodeRef, Position, Seek, SetAttr};
+use warpfire_fs::{ChangeSignal, Fs, FsError, NewMode, NodeRef, SetAttr};
 use warpfire_meta::Storage;
 
 use crate::attr::{file_attr, negative_entry, set_time};
@@ -283,7 +284,12 @@ impl<E: Storage> Filesystem for Server<E> {
             let kind = file_kind(mode).ok_or(Refusal(Errno::EINVAL))?;
             let caller = caller(req, &groups);
             let mode = NewMode { mode: mode & 0o7777, umask };
-            Ok(self.fs.mknod(&caller, &dir, name.as_bytes(), kind, mode, u64::from(rdev))?)
+            match self.fs.mknod(&caller, &dir, name.as_bytes(), kind, mode, u64::from(rdev)) {
+                // The kernel has just found no such name, so a commit has made it since. The request may be
+                // of an open(2) without `O_EXCL`, which then opens the file: the kernel looks up again.
+                Err(FsError::Exists) => Err(STALE),
+                made => Ok(made?),
+            }
         });
         self.reply_new_entry(&pass, made, reply);
     }
@@ -409,24 +415,12 @@ impl<E: Storage> Filesystem for Server<E> {
         _fh: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let _span = enter_request(req, "read", ino);
-        let pass = self.pass();
-        pass.note_file(ino.0);
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            let wanted = size as usize;
-            if buffer.len() < wanted {
-                buffer.resize(wanted, 0);
-            }
-            let into = &mut buffer[..wanted];
-            match self.node(ino).and_then(|node| Ok(self.fs.read(&node, offset, into)?)) {
-                Ok(len) => reply.data(&into[..len]),
-                Err(Refusal(errno)) => reply.error(errno),
-            }
-        });
+        self.read_content(ino, offset, size, flags, reply);
     }
 
     fn write(
@@ -437,27 +431,12 @@ impl<E: Storage> Filesystem for Server<E> {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let _span = enter_request(req, "write", ino);
-        let pass = self.pass();
-        pass.note_file(ino.0);
-        let groups = CallerGroups::of(req.pid());
-        // The kernel decides whether the write clears set-id bits. It resolves appends as well, under its
-        // inode lock, so the offset is always absolute.
-        let loses_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let caller = if loses_set_id { caller(req, &groups) } else { Caller::ROOT };
-        let written =
-            self.node(ino).and_then(|node| Ok(self.fs.write(&caller, &node, Position::At(offset), data)?));
-        match written {
-            Ok(_) => {
-                reply.written(u32::try_from(data.len()).expect("the kernel writes at most 1 MiB at a time"))
-            }
-            Err(Refusal(errno)) => reply.error(errno),
-        }
-        self.context.changes.mark();
+        self.write_content(req, ino, offset, data, write_flags, flags, reply);
     }
 
     fn fsync(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
@@ -608,20 +587,7 @@ impl<E: Storage> Filesystem for Server<E> {
         reply: ReplyLseek,
     ) {
         let _span = enter_request(req, "lseek", ino);
-        let found = self.node(ino).and_then(|node| {
-            let seek = match whence {
-                libc::SEEK_DATA => Seek::Data,
-                libc::SEEK_HOLE => Seek::Hole,
-                _ => return Err(Refusal(Errno::EINVAL)),
-            };
-            let from = u64::try_from(offset).map_err(|_| Refusal(Errno::ENXIO))?;
-            let at = self.fs.seek(&node, seek, from)?;
-            i64::try_from(at).map_err(|_| Refusal(Errno::EOVERFLOW))
-        });
-        match found {
-            Ok(at) => reply.offset(at),
-            Err(Refusal(errno)) => reply.error(errno),
-        }
+        self.seek_content(req, ino, offset, whence, reply);
     }
 
     fn ioctl(

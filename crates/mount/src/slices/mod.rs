@@ -3,9 +3,9 @@
 //! # Invariants
 //! 1. The kernel does not send how a file was opened. So the caller needs the permission to read or write the
 //!    file at the time of the call, as for a new open (`answer`).
-//! 2. Before a change the kernel sends the pages that programs wrote through mappings; after it, and before
-//!    the answer, the kernel drops its pages and attributes of the file. Both are one invalidation
-//!    (`invalidate_kernel_cache`).
+//! 2. Before a range is taken or a file changed, the kernel sends the pages that programs wrote through
+//!    mappings; after a change, and before the answer, the kernel drops its pages and attributes of the file.
+//!    Both are one invalidation (`invalidate_kernel_cache`).
 //! 3. A serving thread sends no invalidation, because the kernel may wait for that thread to answer a request
 //!    first. A `SliceTask` runs on one of the `BlockingThreads`.
 
@@ -23,6 +23,9 @@ use warpfire_fs::{Fs, FsError, InsertSource, NodeRef, YankedSlice};
 use warpfire_meta::Storage;
 
 use crate::caller::CallerGroups;
+
+/// Largest size of a file.
+const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 pub use client::{MountedSlice, remove_range};
 pub(crate) use shelf::SliceShelf;
 use wire::SlicePart;
@@ -82,14 +85,17 @@ impl<E: Storage> SliceTask<E> {
         if let Some(needs) = needs {
             self.fs.access(&caller, &self.node, needs)?;
         }
+        if let SliceRequest::Yank { offset, len, .. } = self.request {
+            self.invalidate_kernel_cache(offset, len);
+        }
         if !changes {
             return self.answer_unchanged();
         }
         // Before: makes the kernel send mapped pages. After: drops pages that were read before the change.
         // Also after a failure, because a commit that failed may have been made.
-        self.invalidate_kernel_cache();
+        self.invalidate_kernel_cache(0, u64::MAX);
         let reply = self.change(&caller);
-        self.invalidate_kernel_cache();
+        self.invalidate_kernel_cache(0, u64::MAX);
         reply
     }
 
@@ -114,7 +120,10 @@ impl<E: Storage> SliceTask<E> {
                 let parts = [slice, other].map(|number| self.shelf.get(self.uid, number, now));
                 let [first, second] = parts;
                 let joined = YankedSlice::join(&[first?, second?])?.expect("two slices make one");
-                keep(joined, seconds)
+                let kept = keep(joined, seconds)?;
+                // The lease is of the bytes, which all three share: so is the deadline of their numbers.
+                self.shelf.share_deadline(self.uid, kept.slice, [slice, other]);
+                Ok(kept)
             }
             SliceRequest::Drop { slice } => {
                 self.shelf.remove(self.uid, slice, now)?;
@@ -164,10 +173,13 @@ impl<E: Storage> SliceTask<E> {
         })
     }
 
-    /// Makes the kernel send the changed pages of the file, then drop its pages and attributes.
-    fn invalidate_kernel_cache(&self) {
+    /// Makes the kernel send the changed pages of a range, then drop its pages and the file's attributes.
+    fn invalidate_kernel_cache(&self, offset: u64, len: u64) {
         let notifier = self.notifier.get().expect("the notifier is set before the first request");
-        if let Err(e) = notifier.inval_inode(INodeNo(self.node.ino()), 0, 0) {
+        let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        // The kernel adds both numbers; no file ends behind their largest sum.
+        let (offset, len) = (signed(offset), signed(len.min(FILE_BYTES_MAX.saturating_sub(offset))));
+        if let Err(e) = notifier.inval_inode(INodeNo(self.node.ino()), offset, len) {
             // The kernel had nothing in its cache, or the mount has ended.
             tracing::debug!(ino = self.node.ino(), error = %e, "nothing to invalidate");
         }

@@ -97,6 +97,19 @@ impl SliceShelf {
         Ok(shelved.ok_or(Errno::NOENT)?.slice.clone())
     }
 
+    /// Gives slices of a user the deadline of another slice of that user. Numbers without a slice stay so.
+    pub(crate) fn share_deadline(&self, uid: u32, of: u64, with: [u64; 2]) {
+        let mut slices = self.0.lock();
+        let Some(expires_at_nanos) = slices.by_number.get(&of).map(|shelved| shelved.expires_at_nanos) else {
+            return;
+        };
+        for number in with {
+            if let Some(shelved) = slices.by_number.get_mut(&number).filter(|s| uid == 0 || s.uid == uid) {
+                shelved.expires_at_nanos = expires_at_nanos;
+            }
+        }
+    }
+
     /// Drops a slice that this user yanked.
     ///
     /// # Errors

@@ -3,11 +3,15 @@
 #[cfg(test)]
 mod bad_days;
 #[cfg(test)]
+mod coherence;
+#[cfg(test)]
 mod files;
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]
 mod life;
+#[cfg(test)]
+mod privileges;
 #[cfg(test)]
 mod slices;
 mod two_users;

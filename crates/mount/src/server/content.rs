@@ -1,0 +1,251 @@
+//! Requests on the content of files: READ, WRITE and LSEEK, where the kernel's page cache and the file may
+//! differ.
+//!
+//! The kernel makes nearly every change itself, so its pages and its size of a file are right. The exceptions
+//! are changes behind it (commits of transactions, ioctls on slices), stores into a mapping that it has not
+//! written back yet, and asynchronous direct writes: it drops the pages of their range before the write, and
+//! not again after it.
+//!
+//! # Invariants
+//! 1. A write through a descriptor that is open for appending goes to the end that the file has at the time
+//!    of the write (`write_position`;
+//!    `tests::views::a_descriptor_open_for_appending_appends_behind_what_a_transaction_appended`). The kernel
+//!    has cached such bytes at its own end; if that was another offset, these pages are dropped.
+//! 2. A direct write into a file whose pages the kernel may have is answered after the pages of its range
+//!    were dropped. A READ that was answered earlier has filled its pages by then or fills them before they
+//!    are dropped, because the kernel locks pages that it reads
+//!    (`tests::coherence::buffered_reads_beside_direct_writes_see_no_old_data`).
+//! 3. Holes that LSEEK answers were written back first (`seek_written_back`).
+//! 4. A serving thread sends no invalidation, because the kernel may wait for that thread to answer another
+//!    request first. Jobs send them.
+
+use std::sync::{Arc, OnceLock};
+
+use fuser::{Errno, INodeNo, Notifier, OpenFlags, ReplyData, ReplyLseek, ReplyWrite, Request, WriteFlags};
+use warpfire_fs::acl::Caller;
+use warpfire_fs::{Fs, FsError, NodeRef, Position, Seek};
+use warpfire_meta::Storage;
+
+use super::init::WRITE_BYTES_MAX;
+use super::{READ_BUFFER, Refusal, RequestResult, STALE, Server, caller};
+use crate::caller::CallerGroups;
+
+/// Most rounds of writing a hole back for one LSEEK. A program that makes holes all the time could go on for
+/// ever.
+const SEEK_ROUNDS_MAX: u32 = 16;
+
+/// The user of a write that clears set-id bits although user 0 makes it: without `CAP_FSETID` it is any other
+/// user.
+const NOBODY: u32 = 65534;
+
+/// A range of a file in the kernel's page cache.
+struct CachedRange {
+    notifier: Arc<OnceLock<Notifier>>,
+    ino: INodeNo,
+}
+
+impl CachedRange {
+    /// Makes the kernel send the changed pages of a range, then drop its pages and the file's attributes.
+    fn drop_pages(&self, offset: u64, len: u64) {
+        let notifier = self.notifier.get().expect("the notifier is set before the first request");
+        let signed =
+            |bytes: u64| i64::try_from(bytes).expect("the kernel's ranges end within the largest file");
+        if let Err(e) = notifier.inval_inode(self.ino, signed(offset), signed(len)) {
+            // The kernel had nothing in its cache, or the mount has ended.
+            tracing::debug!(ino = self.ino.0, error = %e, "nothing to invalidate");
+        }
+    }
+}
+
+impl<E: Storage> Server<E> {
+    fn cached_range(&self, ino: INodeNo) -> CachedRange {
+        CachedRange { notifier: Arc::clone(&self.notifier), ino }
+    }
+
+    /// The node of a request on content, and whether the kernel may have pages of the file. The request fills
+    /// pages unless it is direct.
+    fn content_node(&self, ino: INodeNo, flags: OpenFlags) -> RequestResult<(NodeRef, bool)> {
+        self.context.requests.count();
+        self.context.nodes.get_content(ino.0, !is_direct(flags)).ok_or(STALE)
+    }
+
+    pub(super) fn read_content(
+        &self,
+        ino: INodeNo,
+        offset: u64,
+        size: u32,
+        flags: OpenFlags,
+        reply: ReplyData,
+    ) {
+        let pass = self.pass();
+        pass.note_file(ino.0);
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            let wanted = size as usize;
+            if buffer.len() < wanted {
+                buffer.resize(wanted, 0);
+            }
+            let into = &mut buffer[..wanted];
+            let node = self.content_node(ino, flags);
+            match node.and_then(|(node, _)| Ok(self.fs.read(&node, offset, into)?)) {
+                Ok(len) => reply.data(&into[..len]),
+                Err(Refusal(errno)) => reply.error(errno),
+            }
+        });
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of a request, as the transport hands them over")]
+    pub(super) fn write_content(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        reply: ReplyWrite,
+    ) {
+        let pass = self.pass();
+        pass.note_file(ino.0);
+        let groups = CallerGroups::of(req.pid());
+        // The kernel decides whether the write clears set-id bits, by the capabilities of the caller.
+        let loses_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let caller = match caller(req, &groups) {
+            _ if !loses_set_id => Caller::ROOT,
+            root if root.is_root() => Caller { uid: NOBODY, gid: NOBODY, ..root },
+            other => other,
+        };
+        let len = data.len() as u64;
+        let written = self.content_node(ino, flags).and_then(|(node, has_pages)| {
+            let position = self.write_position(&node, offset, len, write_flags, flags);
+            Ok((self.fs.write(&caller, &node, position, data)?, has_pages))
+        });
+        self.context.changes.mark();
+        let (at, has_pages) = match written {
+            Ok(written) => written,
+            Err(Refusal(errno)) => return reply.error(errno),
+        };
+        let count = u32::try_from(len).expect("the kernel writes at most 1 MiB at a time");
+        let range = self.cached_range(ino);
+        if at != offset {
+            // After the answer: until then the kernel keeps a page of the write locked.
+            reply.written(count);
+            self.context.blocking_threads.spawn_elsewhere(move || range.drop_pages(offset, len));
+        } else if has_pages && is_direct(flags) {
+            self.context.blocking_threads.spawn_elsewhere(move || {
+                range.drop_pages(offset, len);
+                reply.written(count);
+            });
+        } else {
+            reply.written(count);
+        }
+    }
+
+    /// The position of a write. The kernel's offset of an append is the end of the file as the kernel knows
+    /// it, which a commit or an ioctl may have moved since.
+    fn write_position(
+        &self,
+        node: &NodeRef,
+        offset: u64,
+        len: u64,
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+    ) -> Position {
+        let appends = flags.0 & libc::O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        if !appends {
+            return Position::At(offset);
+        }
+        // The kernel sends a long direct write as several requests at once. Several threads may take them in
+        // any order, so a part of a long write stays at its offset: a whole part, or one behind the end.
+        let is_part = len == u64::from(WRITE_BYTES_MAX) || offset > self.fs.getattr(node).size_bytes;
+        if is_direct(flags) && self.sole_connection.is_none() && is_part {
+            return Position::At(offset);
+        }
+        Position::End
+    }
+
+    pub(super) fn seek_content(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let sought = self.node(ino).and_then(|node| {
+            let what = match whence {
+                libc::SEEK_DATA => Seek::Data,
+                libc::SEEK_HOLE => Seek::Hole,
+                _ => return Err(Refusal(Errno::EINVAL)),
+            };
+            let from = u64::try_from(offset).map_err(|_| Refusal(Errno::ENXIO))?;
+            let found = self.fs.seek(&node, what, from);
+            let has_pages = self.context.nodes.get_content(ino.0, false).is_some_and(|(_, pages)| pages);
+            let is_hole = !hole_of_answer(&self.fs, &node, what, from, &found).is_empty();
+            Ok((node, what, from, found, has_pages && is_hole))
+        });
+        let (node, what, from, found, may_be_dirty) = match sought {
+            Ok(sought) => sought,
+            Err(Refusal(errno)) => return reply.error(errno),
+        };
+        if !may_be_dirty {
+            return reply_offset(found, reply);
+        }
+        let (fs, range) = (Arc::clone(&self.fs), self.cached_range(ino));
+        let id = req.unique().0;
+        self.context.blocking_threads.spawn_elsewhere(move || {
+            tracing::debug!(id, ino = ino.0, "hole written back before it is answered");
+            reply_offset(seek_written_back(&fs, &node, what, from, &range), reply);
+        });
+    }
+}
+
+fn is_direct(flags: OpenFlags) -> bool {
+    flags.0 & libc::O_DIRECT != 0
+}
+
+/// Seeks again until the hole that the answer depends on has been written back: bytes that were stored
+/// through a mapping are data.
+fn seek_written_back<E: Storage>(
+    fs: &Fs<E>,
+    node: &NodeRef,
+    what: Seek,
+    from: u64,
+    range: &CachedRange,
+) -> Result<u64, FsError> {
+    let mut clean = 0..0;
+    for _ in 0..SEEK_ROUNDS_MAX {
+        let found = fs.seek(node, what, from);
+        let hole = hole_of_answer(fs, node, what, from, &found);
+        if hole.is_empty() || (clean.contains(&hole.start) && hole.end <= clean.end) {
+            return found;
+        }
+        range.drop_pages(hole.start, hole.end - hole.start);
+        clean = hole;
+    }
+    fs.seek(node, what, from)
+}
+
+/// The hole that an answer depends on: the one that it skips, or the one that it finds.
+fn hole_of_answer<E: Storage>(
+    fs: &Fs<E>,
+    node: &NodeRef,
+    what: Seek,
+    from: u64,
+    found: &Result<u64, FsError>,
+) -> std::ops::Range<u64> {
+    let size = || fs.getattr(node).size_bytes;
+    match (what, found) {
+        (Seek::Data, Ok(at)) => from..*at,
+        (Seek::Data, Err(FsError::NoSuchOffset)) => from..size(),
+        (Seek::Hole, Ok(at)) => *at..fs.seek(node, Seek::Data, *at).unwrap_or_else(|_| size()),
+        _ => 0..0,
+    }
+}
+
+fn reply_offset(found: Result<u64, FsError>, reply: ReplyLseek) {
+    let at = found.map_err(Refusal::from);
+    match at.and_then(|at| i64::try_from(at).map_err(|_| Refusal(Errno::EOVERFLOW))) {
+        Ok(at) => reply.offset(at),
+        Err(Refusal(errno)) => reply.error(errno),
+    }
+}
