@@ -184,8 +184,8 @@ impl YankedSlice {
     /// Joins values, one after the other; `None` if there are none.
     ///
     /// # Errors
-    /// `ForeignSlice` if the values are of several pools; `FileTooLarge` if they have more than 2^63 - 1 bytes
-    /// together.
+    /// `ForeignSlice` if the values are of several pools; `FileTooLarge` if they have more than 2^63 - 1
+    /// bytes together.
     pub fn join(parts: &[YankedSlice]) -> Result<Option<YankedSlice>, FsError> {
         let Some(first) = parts.first() else { return Ok(None) };
         if parts.iter().any(|part| !Weak::ptr_eq(&part.pool, &first.pool)) {

@@ -358,5 +358,8 @@ fn values_that_are_too_long_together_do_not_join() {
     for parts in [vec![longest.clone(), byte.clone()], vec![longest.clone(); 3]] {
         assert!(matches!(YankedSlice::join(&parts), Err(FsError::FileTooLarge)));
     }
-    assert_eq!(YankedSlice::join(&[longest.part(1..u64::MAX), byte]).unwrap().unwrap().len_bytes(), FILE_BYTES_MAX);
+    assert_eq!(
+        YankedSlice::join(&[longest.part(1..u64::MAX), byte]).unwrap().unwrap().len_bytes(),
+        FILE_BYTES_MAX
+    );
 }

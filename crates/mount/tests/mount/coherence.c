@@ -1,8 +1,8 @@
 /*
  * Direct and buffered I/O on one file of a mounted pool: `coherence FILE`. In each round a thread reads the
- * file through the page cache without a pause, while asynchronous direct writes replace all its bytes. After
- * the writes have ended, a buffered read must see the new bytes. Ends with 0 if it does, else prints the first
- * old byte.
+ * file through the page cache without a pause, while asynchronous direct writes replace all its bytes.
+ * After the writes have ended, a buffered read must see the new bytes. Ends with 0 if it does, else prints
+ * the first old byte.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
