@@ -57,7 +57,7 @@ const CALLS: [Call; 18] = [
     ("open with truncation", |path| File::options().write(true).truncate(true).open(path).map(drop)),
     ("allocate", |path| allocated(path, FallocateFlags::empty(), 30_000)),
     ("allocate, same size", |path| allocated(path, FallocateFlags::KEEP_SIZE, 30_000)),
-    ("allocate what is there", |path| allocated(path, FallocateFlags::empty(), 100)),
+    ("allocate bytes that are there", |path| allocated(path, FallocateFlags::empty(), 100)),
     ("punch", |path| allocated(path, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 4096)),
     ("zero", |path| allocated(path, FallocateFlags::ZERO_RANGE, 30_000)),
     ("zero, same size", |path| allocated(path, FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, 4096)),
