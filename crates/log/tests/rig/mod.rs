@@ -5,6 +5,8 @@
 
 #![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses its own part of the rig")]
 
+pub mod hooked;
+
 use std::collections::{BTreeMap, HashMap};
 
 use warpfire_env::{Random, Timestamp};

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use warpfire_env::{AlignedBuf, Device, Random, Timestamp};
+use warpfire_env::{AlignedBuf, Device, DeviceError, Random, Timestamp};
 use warpfire_format::Uuid;
 use warpfire_format::root::{DEVICES_MAX, DeviceEntry, ZONE_BLOCKS_MIN};
 use warpfire_format::segment::SegmentKind;
@@ -204,8 +204,14 @@ fn random_uuid(random: &dyn Random) -> Uuid {
 }
 
 fn empty_root_zones(device: &dyn Device, zone_bytes: u64) -> Result<(), PoolError> {
-    device.reset_zone(0, zone_bytes)?;
-    Ok(device.reset_zone(zone_bytes, zone_bytes)?)
+    for at in [0, zone_bytes] {
+        match device.reset_zone(at, zone_bytes) {
+            // A discard is advice: `clear_old_root_places` clears what counts.
+            Err(DeviceError::Io { .. }) if device.info().zones.is_none() => {}
+            other => other?,
+        }
+    }
+    Ok(())
 }
 
 /// Clears, on a device that may keep old bytes after a reset, each place in zone 0 and the start of zone 1

@@ -132,10 +132,11 @@ fn a_freed_segment_is_gone_and_its_zones_are_used_again() {
 /// A discard is advice to a device that can be written anywhere.
 #[test]
 fn a_discard_that_fails_costs_nothing() {
-    let (world, pool) = world(66, 3, 2, 1);
+    let (world, _) = world(66, 3, 2, 1);
     for sim in world.sims() {
         sim.inject(Fault::Fail { op: OpClass::Discard, after: 0, lasting: true });
     }
+    let pool = create(&world, &CreateOptions { force: true, ..options(2, 1) }).unwrap();
     for n in 1..=40 {
         let written = write_segment(&pool, id(n), &[20_000]);
         assert_reads(&pool, &written);
