@@ -78,6 +78,7 @@ fn flags_of_root(options: &MountOptions) -> MountFlags {
         (options.read_only, MountFlags::RDONLY),
         (!options.suid, MountFlags::NOSUID),
         (!options.dev, MountFlags::NODEV),
+        (!options.exec, MountFlags::NOEXEC),
     ];
     flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).collect()
 }
@@ -131,7 +132,8 @@ fn attach_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountE
 fn helper_options(options: &MountOptions) -> String {
     let source = options.fsname.replace('\\', "\\\\").replace(',', "\\,");
     let write = if options.read_only { "ro" } else { "rw" };
-    format!("fsname={source},subtype={SUBTYPE},{write}{}", shared_options(options))
+    let exec = if options.exec { "exec" } else { "noexec" };
+    format!("fsname={source},subtype={SUBTYPE},{write},{exec}{}", shared_options(options))
 }
 
 /// The descriptor that the other side sends; `None` if the other side closes the socket without one.
@@ -167,7 +169,7 @@ mod tests {
         };
         assert_eq!(
             helper_options(&options),
-            r"fsname=a\,b\\c,subtype=warpfire,ro,default_permissions,allow_other"
+            r"fsname=a\,b\\c,subtype=warpfire,ro,exec,default_permissions,allow_other"
         );
     }
 

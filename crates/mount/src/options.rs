@@ -16,6 +16,8 @@ pub struct MountOptions {
     pub suid: bool,
     /// Let device files be devices. Only root can set this.
     pub dev: bool,
+    /// Let programs be run.
+    pub exec: bool,
     /// Threads that take requests from the kernel: at least 1, at most [`THREADS_MAX`]. The kernel wakes them
     /// in turn, so a single program is served fastest by one thread. The default is one thread for two
     /// processors.
@@ -49,6 +51,7 @@ impl Default for MountOptions {
             allow_other: false,
             suid: false,
             dev: false,
+            exec: true,
             threads: (cores / 2).clamp(1, 16),
             hold_cpu_latency: true,
             sync_interval: Duration::from_secs(5),

@@ -224,8 +224,16 @@ impl Session {
     ///
     /// # Errors
     /// `Close` if the last changes could not be made durable; `System` if serving ended with an error.
-    pub fn wait(mut self) -> Result<(), MountError> {
-        self.finish_after_end()
+    pub fn wait(self) -> Result<(), MountError> {
+        self.wait_with(|| ())
+    }
+
+    /// As [`Session::wait`]. Calls `at_end` when the mount has ended, before the filesystem is closed.
+    ///
+    /// # Errors
+    /// As [`Session::wait`].
+    pub fn wait_with(mut self, at_end: impl FnOnce()) -> Result<(), MountError> {
+        self.finish_after_end(at_end)
     }
 
     /// Unmounts and closes the filesystem.
@@ -239,15 +247,16 @@ impl Session {
             count => return Err(MountError::TransactionsOpen { path: self.mountpoint().to_owned(), count }),
         }
         self.mounted.unmount()?;
-        self.finish_after_end()
+        self.finish_after_end(|| ())
     }
 
-    fn finish_after_end(&mut self) -> Result<(), MountError> {
+    fn finish_after_end(&mut self, at_end: impl FnOnce()) -> Result<(), MountError> {
         if self.close.is_none() {
             return Ok(());
         }
         // Without a sender, the serving thread has panicked; the join in `finish` reports that.
         let end = self.ends.recv().unwrap_or(MountEnd::Unmounted);
+        at_end();
         self.finish(&end)
     }
 

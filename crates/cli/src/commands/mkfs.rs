@@ -75,6 +75,7 @@ struct PoolPlan {
 
 #[derive(Debug, Serialize)]
 struct DevicePlan {
+    #[serde(serialize_with = "crate::output::path_text")]
     path: PathBuf,
     size_bytes: u64,
     is_block_device: bool,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use warpfire::{Pool, Warpfire};
+use warpfire::{Pool, PoolOptions, Warpfire};
 use warpfire_env::{Device, FileDevice};
 use warpfire_terminal::{Failure, note};
 
@@ -12,6 +12,13 @@ use crate::location::PoolName;
 /// Opens a pool for one command. If the pool is degraded, prints a note on stderr.
 pub fn open(name: &PoolName) -> Result<Warpfire, Failure> {
     let pool = open_quietly(name)?;
+    warn_if_degraded(&pool);
+    Ok(pool)
+}
+
+/// As [`open`], by these options.
+pub fn open_as(options: &PoolOptions, name: &PoolName) -> Result<Warpfire, Failure> {
+    let pool = options.open(name.devices()?).map_err(|error| Failure::pool(&error))?;
     warn_if_degraded(&pool);
     Ok(pool)
 }

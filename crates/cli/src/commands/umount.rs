@@ -8,7 +8,7 @@ use warpfire_mount::{MountError, TransactionClient};
 use warpfire_terminal::Failure;
 
 use super::mount::control::ServerConnection;
-use super::mount::mounted_pool::pool_mounted_at;
+use super::mount::mounted_pool::{mounted_pools, pool_mounted_at};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -52,7 +52,9 @@ pub fn unmount(directory: &Path, force: bool) -> Result<(), Failure> {
             .hint("close the files that are open there and leave its directories, then try again"),
         error => Failure::new(error),
     })?;
-    let Some(server) = server else { return Ok(()) };
+    // While another mount of the filesystem is left, the server goes on.
+    let is_left = mounted_pools().iter().any(|left| left.device == pool.device);
+    let Some(server) = server.filter(|_| !is_left) else { return Ok(()) };
     let patience = Timespec { tv_sec: CLOSE_SECONDS_MAX, tv_nsec: 0 };
     match poll(&mut [PollFd::new(&server, PollFlags::IN)], Some(&patience)) {
         Ok(ended) if ended > 0 => Ok(()),

@@ -5,3 +5,8 @@ mod time;
 
 pub use file_info::{FileInfo, mode_letters};
 pub use time::{exact_moment, moment};
+
+/// Writes a path as JSON. Bytes that are no UTF-8 become U+FFFD: a path is any bytes, JSON is text.
+pub fn path_text<S: serde::Serializer>(path: &std::path::Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
+}

@@ -13,6 +13,19 @@ fn mkfs_prints_its_plan_and_the_room_for_files() {
 }
 
 #[test]
+fn a_device_whose_name_is_no_text_is_shown_in_json() {
+    use std::os::unix::ffi::OsStrExt;
+    let fixture = Fixture::empty();
+    let name = std::ffi::OsStr::from_bytes(b"odd\xff.img");
+    let words = ["mkfs", "--json", "--size", "32M"].map(std::ffi::OsStr::new);
+    let said = fixture.run(words.into_iter().chain([name])).succeeded();
+    let plan: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(plan["devices"][0]["path"], "odd\u{fffd}.img");
+    let status = fixture.run([std::ffi::OsStr::new("status"), std::ffi::OsStr::new("--json"), name]);
+    serde_json::from_str::<Value>(&status.succeeded()).expect("JSON");
+}
+
+#[test]
 fn status_shows_devices_redundancy_and_space() {
     let fixture = Fixture::pool(3, 2, 1, 32);
     fixture.local("a", bytes(1, 1 << 20));

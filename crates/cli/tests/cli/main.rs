@@ -10,4 +10,5 @@ mod scrub;
 mod slices;
 mod status;
 mod storage_errors;
+mod system;
 mod transactions;

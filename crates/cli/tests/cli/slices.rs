@@ -73,6 +73,48 @@ fn files_on_a_mounted_pool_are_rearranged_by_pointers() {
 }
 
 #[test]
+fn each_slice_command_on_a_mounted_pool_is_one_transaction() {
+    if !can_mount() {
+        return;
+    }
+    let pool = MountedFixture::new();
+    std::fs::write(pool.0.path("mnt/a"), bytes(1, 300_000)).expect("written");
+    std::fs::write(pool.0.path("mnt/b"), bytes(2, 77)).expect("written");
+    let commits = || {
+        let status = pool.0.run(["status", "mnt", "--json"]).succeeded();
+        let status: Value = serde_json::from_str(&status).expect("JSON");
+        status["transactions"]["commits"].as_u64().expect("a number")
+    };
+    let before = commits();
+    let commands = [
+        "slice concat mnt/a mnt/b mnt/a mnt/joined",
+        "slice cut --from 10 --len 1000 mnt/joined mnt/cut",
+        "slice paste --len 5 --insert 0 mnt/cut mnt/joined",
+        "slice shuffle --size 1000 mnt/a mnt/mixed",
+    ];
+    for (number, command) in commands.into_iter().enumerate() {
+        pool.0.run(command.split(' ')).succeeded();
+        assert_eq!(commits(), before + number as u64 + 1, "{command}");
+    }
+    // A command that fails changes nothing, also not in part.
+    let joined = std::fs::metadata(pool.0.path("mnt/joined")).expect("there").len();
+    pool.0.run(["slice", "concat", "mnt/a", "mnt/missing", "mnt/joined"]).failed(1);
+    pool.0.run(["slice", "paste", "--insert", "99999999", "mnt/a", "mnt/new"]).failed(1);
+    assert_eq!(std::fs::metadata(pool.0.path("mnt/joined")).expect("there").len(), joined);
+    assert!(!pool.0.path("mnt/new").exists(), "the target of a failed paste was made");
+    let said = pool.0.run(["slice", "concat", "mnt/a", "pool/0.img", "mnt/x"]).failed(1);
+    assert!(said.contains("different mounts"), "{said}");
+    // Inside of a transaction the command is a part of it.
+    let words =
+        ["tx", "run", "--in", "mnt", "--", env!("CARGO_BIN_EXE_warpfire"), "slice", "cut", "--len", "7"];
+    let before = commits();
+    let mnt = pool.0.path("mnt/cut").display().to_string();
+    pool.0.run(words.iter().copied().chain([mnt.as_str()])).succeeded();
+    assert_eq!(commits(), before + 1);
+    assert_eq!(std::fs::metadata(&mnt).expect("there").len(), 993);
+}
+
+#[test]
 fn an_impossible_slice_call_is_refused_and_changes_nothing() {
     let fixture = Fixture::pool(1, 1, 0, 64);
     fixture.local("a", b"ten bytes.");

@@ -186,6 +186,12 @@ impl ServerConnection {
         })
     }
 
+    /// Whether both are connections to one server.
+    #[must_use]
+    pub fn is_same_process(&self, other: &ServerConnection) -> bool {
+        self.peer.pid == other.peer.pid
+    }
+
     /// A descriptor that becomes readable when the server ends.
     pub fn watch(&self) -> Option<std::os::fd::OwnedFd> {
         pidfd_open(Pid::from_raw(self.peer.pid.as_raw_nonzero().get())?, PidfdFlags::empty()).ok()

@@ -8,30 +8,57 @@
 //! ```
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use warpfire::Warpfire;
+use warpfire::{Pool, Warpfire};
 use warpfire_mount::{MountOptions, THREADS_MAX};
 use warpfire_terminal::{Failure, note, print};
 
 use self::control::ControlSocket;
+use self::mount_words::{COMMIT_SECONDS, MountWords, TX_TIMEOUT_SECONDS};
+use self::service::ServerLog;
 use super::pool;
 use super::status::StatusReport;
 use crate::location::PoolName;
 
+mod another_place;
 pub mod control;
+pub mod mount_helper;
+mod mount_words;
 pub mod mounted_pool;
+mod remount;
+mod service;
 
 const EXAMPLES: &str = "\
 Examples:
   warpfire mount pool /mnt           a pool of the *.img files in a directory
   warpfire mount a.img,b.img ~/pool  mount as an ordinary user
   warpfire mount --foreground /dev/nvme0n1,/dev/nvme1n1 /mnt
+  warpfire mount -o ro,noatime pool /mnt
+
+Options after -o:
+  ro, rw               refuse changes, or take them
+  suid, nosuid         whether set-user-id programs take effect [nosuid]
+  dev, nodev           whether device files are devices [nodev]
+  exec, noexec         whether programs can be run [exec]
+  relatime, strictatime, noatime
+                       which reads renew access times [relatime]
+  allow_other          as --allow-other
+  commit=SECONDS       as --sync-interval
+  tx_timeout=SECONDS, threads=N, let_halt, log=FILE
+                       as the flags of these names
+  remount              change ro, suid, dev and exec of a mounted pool
+  defaults, user, nofail, _netdev, noauto, x-*
+                       for mount(8) and systemd
+
+'mount -t warpfire' and fstab take the same options, except suid and dev: mount(8)
+passes only their opposites on. When root mounts a pool that is mounted already,
+the same server serves it in the second directory too.
 
 Unmount the pool with 'warpfire umount' or umount(8), or send SIGTERM to the server.
 
@@ -48,6 +75,10 @@ pub struct Args {
 
     /// The directory to mount the pool on.
     directory: PathBuf,
+
+    /// Mount options separated by commas, as in fstab(5).
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<String>,
 
     /// Stay in the foreground until the pool is unmounted.
     #[arg(long, short)]
@@ -69,13 +100,13 @@ pub struct Args {
     #[arg(long)]
     dev: bool,
 
-    /// Seconds until a change is durable if no program syncs it earlier.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    sync_interval: u64,
+    /// Seconds until a change is durable if no program syncs it earlier [default: 5].
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(COMMIT_SECONDS))]
+    sync_interval: Option<u64>,
 
-    /// Seconds after which an idle transaction is aborted.
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=30 * 86400))]
-    tx_timeout: u64,
+    /// Seconds after which an idle transaction is aborted [default: 3600].
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(TX_TIMEOUT_SECONDS))]
+    tx_timeout: Option<u64>,
 
     /// Threads that serve requests [default: one for every two processors].
     #[arg(long, value_parser = parse_threads)]
@@ -86,7 +117,7 @@ pub struct Args {
     #[arg(long)]
     let_halt: bool,
 
-    /// Append the log of a server in the background to this file [default: no log].
+    /// Append the log of a server in the background to this file [default: the system log].
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
 
@@ -102,7 +133,55 @@ fn parse_threads(text: &str) -> Result<usize, String> {
 
 /// Mounts, and serves in the foreground or starts a server in the background.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    if args.foreground || args.detached { serve(args) } else { start_server() }
+    let words = args.words()?;
+    if words.remount {
+        return remount::run(&args.directory, &args.options);
+    }
+    if args.foreground || args.detached {
+        return serve(args, &words);
+    }
+    match another_place::first_mount(&PoolName::new(&args.pool)) {
+        Some(first) => another_place::mount_too(&first, &args.directory, &words),
+        None => start_server(),
+    }
+}
+
+impl Args {
+    /// All options: those after `-o`, and the flags.
+    fn words(&self) -> Result<MountWords, Failure> {
+        let mut words = MountWords::default().parse(self.options.iter().map(String::as_str))?;
+        words.read_only |= self.read_only;
+        words.allow_other |= self.allow_other;
+        words.suid |= self.suid;
+        words.dev |= self.dev;
+        words.let_halt |= self.let_halt;
+        words.commit_seconds = words.commit_seconds.or(self.sync_interval);
+        words.tx_timeout_seconds = words.tx_timeout_seconds.or(self.tx_timeout);
+        words.threads = words.threads.or(self.threads);
+        words.log = words.log.or_else(|| self.log.clone());
+        Ok(words)
+    }
+}
+
+impl MountWords {
+    fn mount_options(&self, pool: &str) -> MountOptions {
+        let usual = MountOptions::default();
+        MountOptions {
+            read_only: self.read_only,
+            allow_other: self.allow_other,
+            suid: self.suid,
+            dev: self.dev,
+            exec: self.exec,
+            threads: self.threads.unwrap_or(usual.threads),
+            hold_cpu_latency: !self.let_halt,
+            sync_interval: self.commit_seconds.map_or(usual.sync_interval, Duration::from_secs),
+            transaction_timeout: self
+                .tx_timeout_seconds
+                .map_or(usual.transaction_timeout, Duration::from_secs),
+            fsname: format!("{}{pool}", mounted_pool::SOURCE_PREFIX),
+            ..usual
+        }
+    }
 }
 
 /// Starts this command again as the server, and waits until it serves.
@@ -111,9 +190,12 @@ fn start_server() -> Result<(), Failure> {
         Failure::new(format_args!("cannot start a server: {error}")).hint("try with --foreground")
     };
     let program = std::env::current_exe().map_err(failed)?;
+    let mut words = mount_helper::words_of_process()?.unwrap_or_default();
+    let command = words.iter().position(|word| word == "mount").expect("this is the command 'mount'");
+    words.insert(command + 1, "--detached".into());
     let mut server = Command::new(program)
-        .args(std::env::args_os().skip(1))
-        .arg("--detached")
+        .arg0("warpfire")
+        .args(words.into_iter().skip(1))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -135,7 +217,7 @@ pub fn wait_until_ready(server: &mut Child) -> Result<(), Failure> {
     }
 }
 
-fn serve(args: &Args) -> Result<(), Failure> {
+fn serve(args: &Args, words: &MountWords) -> Result<(), Failure> {
     if args.detached {
         // A session of its own, so that the end of the terminal does not end the server.
         rustix::process::setsid()
@@ -144,39 +226,33 @@ fn serve(args: &Args) -> Result<(), Failure> {
     // Before threads are started.
     warpfire_mount::prepare_server_process();
     // Before the pool is opened, so that the events of its recovery are in the log.
-    let log = if args.detached { Some(open_log(args.log.as_deref())?) } else { None };
-    start_logging(log.as_ref());
-    let pool = pool::open(&PoolName::new(&args.pool))?;
-    let stats = pool.stats();
-    let options = MountOptions {
-        read_only: args.read_only,
-        allow_other: args.allow_other,
-        suid: args.suid,
-        dev: args.dev,
-        threads: args.threads.unwrap_or(MountOptions::default().threads),
-        hold_cpu_latency: !args.let_halt,
-        sync_interval: Duration::from_secs(args.sync_interval),
-        transaction_timeout: Duration::from_secs(args.tx_timeout),
-        fsname: format!("{}{}", mounted_pool::SOURCE_PREFIX, stats.pool),
-        ..MountOptions::default()
-    };
+    let log = if args.detached { ServerLog::in_background(words.log.as_deref())? } else { ServerLog::Stderr };
+    log.start();
+    let how = Pool::options().read_only(words.read_only).access_times(words.access_times);
+    let pool = pool::open_as(&how, &PoolName::new(&args.pool))?;
+    let options = words.mount_options(&pool.stats().pool);
     let session = warpfire_mount::mount(Arc::clone(pool.filesystem()), &args.directory, &options)
         .map_err(|error| Failure::new(format_args!("cannot mount the pool: {error}")))?;
-    let socket = serve_status(&pool, session.mountpoint());
+    let socket = serve_status(&pool, session.mountpoint(), words.read_only);
     // The parent of a detached server returns at this line, so the server must not use the terminal after it.
     print(format!("mounted at {}\n", session.mountpoint().display()))?;
-    if let Some(log) = &log {
-        leave_terminal(log)?;
-    }
-    let ended = session.wait();
+    log.take_output()?;
+    service::notify(&format!("READY=1\nSTATUS=mounted at {}", session.mountpoint().display()));
+    let ended = session.wait_with(|| service::notify("STOPPING=1\nSTATUS=writing the last changes"));
     if let Some(socket) = socket {
         socket.remove();
     }
-    ended.map_err(|error| Failure::new(format_args!("{}: {error}", args.directory.display())))
+    ended.map_err(|error| {
+        if args.detached {
+            // Nobody reads what this process prints.
+            tracing::error!(mountpoint = %args.directory.display(), %error, "the server ends with an error");
+        }
+        Failure::new(format_args!("{}: {error}", args.directory.display()))
+    })
 }
 
 /// Serves the status of the pool on a thread of its own, until the process ends. Returns its socket.
-fn serve_status(pool: &Warpfire, mountpoint: &Path) -> Option<Arc<ControlSocket>> {
+fn serve_status(pool: &Warpfire, mountpoint: &Path, read_only: bool) -> Option<Arc<ControlSocket>> {
     let failed = |error: io::Error| {
         note(format_args!("'warpfire status' and 'warpfire umount' cannot reach this server: {error}"));
     };
@@ -185,7 +261,9 @@ fn serve_status(pool: &Warpfire, mountpoint: &Path) -> Option<Arc<ControlSocket>
     let socket = mounted.and_then(|mounted| ControlSocket::bind(&mounted)).map_err(failed).ok()?;
     let socket = Arc::new(socket);
     let (served, stats, mountpoint) = (Arc::clone(&socket), pool.clone(), mountpoint.display().to_string());
-    let answer = move || served.serve(|| StatusReport::new(&stats.stats(), Some(mountpoint.clone())));
+    let status =
+        move || StatusReport { read_only, ..StatusReport::new(&stats.stats(), Some(mountpoint.clone())) };
+    let answer = move || served.serve(&status);
     let started = std::thread::Builder::new().name("warpfire-status".to_owned()).spawn(move || {
         if let Err(error) = answer() {
             failed(error);
@@ -193,29 +271,4 @@ fn serve_status(pool: &Warpfire, mountpoint: &Path) -> Option<Arc<ControlSocket>
     });
     started.map(drop).unwrap_or_else(failed);
     Some(socket)
-}
-
-/// Leaves the terminal: output goes to the log from now on. Leaves the working directory too: the server
-/// would keep its filesystem in use.
-fn leave_terminal(log: &Arc<File>) -> Result<(), Failure> {
-    let failed = |error| Failure::new(format_args!("cannot leave the terminal: {error}"));
-    rustix::process::chdir("/").map_err(failed)?;
-    rustix::stdio::dup2_stdout(log).map_err(failed)?;
-    rustix::stdio::dup2_stderr(log).map_err(failed)
-}
-
-fn open_log(path: Option<&Path>) -> Result<Arc<File>, Failure> {
-    let path = path.unwrap_or(Path::new("/dev/null"));
-    let file = OpenOptions::new().append(true).create(true).open(path);
-    file.map(Arc::new).map_err(|error| Failure::local(path, &error))
-}
-
-/// Writes events to the log, in the foreground to stderr.
-fn start_logging(log: Option<&Arc<File>>) {
-    let events = tracing_subscriber::fmt().with_ansi(false).with_target(false);
-    let events = events.with_max_level(tracing::Level::INFO);
-    match log {
-        Some(log) => events.with_writer(Arc::clone(log)).init(),
-        None => events.with_writer(io::stderr).init(),
-    }
 }

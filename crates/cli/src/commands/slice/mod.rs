@@ -6,11 +6,15 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::pool;
+use super::tx::transact;
 use crate::location::{PathArgument, PoolName};
 
 mod mounted_files;
 mod pool_files;
 
+use mounted_files::MountedFiles;
+use warpfire::Warpfire;
 use warpfire_terminal::{Failure, Size, grouped, note, print_json};
 
 const EXAMPLES: &str = "\
@@ -21,8 +25,9 @@ Examples:
   warpfire slice shuffle --seed 7 /mnt/film /mnt/new   files on a mounted pool
   warpfire slice cat --from 4096 --len 100 pool:/film
 
-All files must be in one pool, or on one mounted pool. Only pointers change; only 'cat' reads data. Ranges \
-may begin and end at any byte. Each step is one commit: other programs see all of it or nothing.";
+All files must be in one pool, or on one mounted pool. Only pointers change; cat alone reads data. Ranges \
+may begin and end at any byte. Each command is one transaction: it uses the files as of one moment, and \
+other programs see all of its changes or none.";
 
 /// A range of a file that does not exceed the file.
 #[derive(Clone, Debug)]
@@ -161,12 +166,21 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         args.verb.files().into_iter().map(|file| PathArgument::parse(file)).collect();
     let summary = match pool_of(&sides)? {
         Some(pool) => {
-            let backend = pool_files::PoolFiles::open(pool)?;
-            let summary = args.verb.run(&backend)?;
-            backend.close()?;
+            let pool = pool::open(pool)?;
+            let tx = pool.begin()?;
+            let summary = args.verb.run(&pool_files::PoolFiles(Warpfire::clone(&tx)))?;
+            tx.commit()?;
+            pool.close()?;
             summary
         }
-        None => args.verb.run(&mounted_files::MountedFiles)?,
+        None => {
+            let files = args.verb.files();
+            let first = Path::new(files.first().expect("every command names a file"));
+            let mountpoint = mounted_files::mountpoint_of(first)?;
+            let run = |view: &Path| args.verb.run(&MountedFiles { mountpoint: &mountpoint, view });
+            // A listing of bytes needs no transaction, and works on a read-only mount.
+            if args.verb.only_reads() { run(&mountpoint)? } else { transact(&mountpoint, run)? }
+        }
     };
     match (summary, json) {
         (None, _) => Ok(()),
@@ -222,6 +236,10 @@ impl SliceCommand {
         }
     }
 
+    fn only_reads(&self) -> bool {
+        matches!(self, SliceCommand::Cat { .. })
+    }
+
     fn run(&self, backend: &impl SliceBackend) -> Result<Option<SliceSummary>, Failure> {
         let done = |verb, parts: &[FileRange]| {
             let bytes = parts.iter().map(FileRange::len).sum();
@@ -240,8 +258,6 @@ impl SliceCommand {
                         return Err(Failure::usage("a range can only be cut into another file")
                             .hint("name another TARGET, or none to remove the range"));
                     }
-                    // First the copy, then the removal: a failure between them leaves the range in both
-                    // files.
                     backend.assemble(std::slice::from_ref(&part), &target)?;
                 }
                 backend.remove(&part)?;

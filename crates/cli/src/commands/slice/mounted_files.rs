@@ -1,21 +1,70 @@
-//! Slices of files on a mounted pool, by ioctls to its server. Each step is one commit, as inside a pool.
+//! Slices of files on a mounted pool, by ioctls to its server, in the view of a transaction.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use warpfire_mount::{MountedSlice, remove_range};
 use warpfire_terminal::{Failure, print};
+
+use crate::commands::mount::mounted_pool::mount_around;
 
 use super::{FileRange, PastePosition, SliceBackend};
 
 /// A range is read and printed in pieces of this size, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Local files.
-pub struct MountedFiles;
+/// Files on a mounted pool, as the view of a transaction shows them.
+pub struct MountedFiles<'a> {
+    /// Where the pool is mounted: the paths of the command line are below it.
+    pub mountpoint: &'a Path,
+    /// Where the view is mounted.
+    pub view: &'a Path,
+}
+
+/// The mountpoint of the pool that a file is on. The file need not exist.
+pub fn mountpoint_of(path: &Path) -> Result<PathBuf, Failure> {
+    let whole = resolved(path)?;
+    let around = whole.parent().and_then(mount_around);
+    around.ok_or_else(|| failed(path)(io::Error::from(Errno::NOTTY)))
+}
+
+/// The path without links. The file need not exist, but its directory.
+fn resolved(path: &Path) -> Result<PathBuf, Failure> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match (path.canonicalize(), path.file_name()) {
+        (Err(error), Some(name)) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(parent.canonicalize().map_err(failed(path))?.join(name))
+        }
+        (whole, _) => whole.map_err(failed(path)),
+    }
+}
+
+impl MountedFiles<'_> {
+    fn open(&self, path: &Path) -> Result<File, Failure> {
+        File::open(self.in_view(path)?).map_err(failed(path))
+    }
+
+    fn writable(&self, path: &Path) -> Result<File, Failure> {
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        options.open(self.in_view(path)?).map_err(failed(path))
+    }
+
+    /// The path of a file in the view.
+    fn in_view(&self, path: &Path) -> Result<PathBuf, Failure> {
+        let whole = resolved(path)?;
+        let below = whole.strip_prefix(self.mountpoint).map_err(|_| different_mounts(path))?;
+        Ok(self.view.join(below))
+    }
+}
+
+fn different_mounts(path: &Path) -> Failure {
+    Failure::new(format_args!("{} and the other files are on different mounts", path.display()))
+        .hint("name files on one mounted pool")
+}
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> Failure {
     move |error| {
@@ -27,15 +76,6 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> Failure {
     }
 }
 
-fn open(path: &Path) -> Result<File, Failure> {
-    File::open(path).map_err(failed(path))
-}
-
-fn writable(path: &Path) -> Result<File, Failure> {
-    let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(false).open(path).map_err(failed(path))
-}
-
 fn len(file: &File, path: &Path) -> Result<u64, Failure> {
     Ok(file.metadata().map_err(failed(path))?.len())
 }
@@ -45,11 +85,7 @@ fn taken(part: &FileRange, source: &File, target: &File) -> Result<MountedSlice,
     let mount = |file: &File| file.metadata().map(|meta| meta.dev()).map_err(failed(&part.path));
     let slice = MountedSlice::yank(source, part.range.clone()).map_err(failed(&part.path))?;
     if mount(source)? != mount(target)? {
-        return Err(Failure::new(format_args!(
-            "{} and the target are on different mounts",
-            part.path.display()
-        ))
-        .hint("name files on one mounted pool"));
+        return Err(different_mounts(&part.path));
     }
     Ok(slice)
 }
@@ -62,13 +98,13 @@ fn joined(file: &File, first: MountedSlice, second: MountedSlice) -> io::Result<
     Ok(both)
 }
 
-impl SliceBackend for MountedFiles {
+impl SliceBackend for MountedFiles<'_> {
     fn len(&self, path: &Path) -> Result<u64, Failure> {
-        len(&open(path)?, path)
+        len(&self.open(path)?, path)
     }
 
     fn print(&self, part: &FileRange) -> Result<(), Failure> {
-        let file = open(&part.path)?;
+        let file = self.open(&part.path)?;
         let mut piece = vec![0; PIECE_BYTES];
         let mut at = part.range.start;
         while at < part.range.end {
@@ -84,7 +120,7 @@ impl SliceBackend for MountedFiles {
     }
 
     fn assemble(&self, parts: &[FileRange], target: &Path) -> Result<(), Failure> {
-        let file = writable(target)?;
+        let file = self.writable(target)?;
         let join = |first, second| joined(&file, first, second).map_err(failed(target));
         // A slice of rank r joins 2^r parts, and the ranks in `waiting` fall. So each part is joined a number
         // of times that is logarithmic in the number of parts, and few slices are kept at a time.
@@ -92,7 +128,7 @@ impl SliceBackend for MountedFiles {
         let mut source: Option<(&Path, File)> = None;
         for part in parts {
             if source.as_ref().is_none_or(|(path, _)| *path != part.path) {
-                source = Some((&part.path, open(&part.path)?));
+                source = Some((&part.path, self.open(&part.path)?));
             }
             let (_, from) = source.as_ref().expect("the source of a part is open");
             let (mut rank, mut slice) = (0, taken(part, from, &file)?);
@@ -109,8 +145,8 @@ impl SliceBackend for MountedFiles {
     }
 
     fn paste(&self, part: &FileRange, target: &Path, position: PastePosition) -> Result<(), Failure> {
-        let file = writable(target)?;
-        let slice = taken(part, &open(&part.path)?, &file)?;
+        let file = self.writable(target)?;
+        let slice = taken(part, &self.open(&part.path)?, &file)?;
         match position {
             PastePosition::Over(at) => slice.paste(&file, Some(at)),
             PastePosition::End => slice.paste(&file, None),
@@ -125,6 +161,6 @@ impl SliceBackend for MountedFiles {
     }
 
     fn remove(&self, part: &FileRange) -> Result<(), Failure> {
-        remove_range(&writable(&part.path)?, part.range.clone()).map_err(failed(&part.path))
+        remove_range(&self.writable(&part.path)?, part.range.clone()).map_err(failed(&part.path))
     }
 }

@@ -2,29 +2,19 @@
 
 use std::path::Path;
 
-use warpfire::{File, OpenOptions, Slice, Warpfire};
+use warpfire::{File, OpenOptions, Slice, TxEngine, Warpfire};
 use warpfire_terminal::{Failure, print};
 
 use super::{FileRange, PastePosition, SliceBackend};
-use crate::commands::pool;
-use crate::location::PoolName;
 
 /// A range is read and printed in pieces of this size, in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// The files of an open pool.
-pub struct PoolFiles(Warpfire);
+/// The files that a transaction on an open pool sees.
+pub struct PoolFiles(pub Warpfire<TxEngine>);
 
 impl PoolFiles {
-    pub fn open(pool: &PoolName) -> Result<Self, Failure> {
-        Ok(PoolFiles(pool::open(pool)?))
-    }
-
-    pub fn close(self) -> Result<(), Failure> {
-        Ok(self.0.close()?)
-    }
-
-    fn writable(&self, path: &Path) -> Result<File, Failure> {
+    fn writable(&self, path: &Path) -> Result<File<TxEngine>, Failure> {
         let opened = OpenOptions::new().read(true).write(true).create(true).open(&self.0, path);
         opened.map_err(|error| Failure::at(path, &error))
     }

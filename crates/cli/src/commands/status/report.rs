@@ -11,6 +11,9 @@ pub struct StatusReport {
     pub pool: String,
     /// The directory that it is mounted on.
     pub mounted_at: Option<String>,
+    /// Whether its server has it open for reading only.
+    #[serde(default)]
+    pub read_only: bool,
     /// Data devices of a stripe.
     pub data: u16,
     /// Parity devices of a stripe.
@@ -116,6 +119,7 @@ impl StatusReport {
         StatusReport {
             pool: stats.pool.clone(),
             mounted_at,
+            read_only: false,
             data: stats.data,
             parity: stats.parity,
             zone_bytes: stats.zone_bytes,

@@ -158,6 +158,7 @@ struct TransactionOutput {
     uid: u32,
     pid: Option<u32>,
     idle_seconds: u32,
+    #[serde(serialize_with = "crate::output::path_text")]
     path: PathBuf,
 }
 
@@ -206,6 +207,41 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
 struct MountedPool {
     directory: PathBuf,
     control: TransactionClient,
+}
+
+/// Tries of [`transact`]. Each conflict means that somebody else has committed.
+const TRIES: u32 = 16;
+
+/// Runs `work` in a transaction of the pool that is mounted at a directory, and commits. `work` gets the
+/// directory of the view. After a conflict it runs again, in a new transaction. Inside of a view `work` is a
+/// part of the transaction there.
+///
+/// # Errors
+/// Those of `work`; a conflict in each of many tries; the transaction cannot begin or commit.
+pub fn transact<T>(
+    mountpoint: &Path,
+    mut work: impl FnMut(&Path) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let control = TransactionClient::open(mountpoint).map_err(|error| Failure::local(mountpoint, &error))?;
+    let mounted = MountedPool { directory: mountpoint.to_path_buf(), control };
+    let mut tries = 0;
+    loop {
+        let begun = match mounted.control.begin(true) {
+            Err(error) if error_number(&error) == Some(Errno::NOTTY) => return work(mountpoint),
+            begun => begun.map_err(|error| mounted.not_begun(&error))?,
+        };
+        let abort = |_: &Failure| {
+            // Fails if the server has ended; then the transaction has ended too.
+            let _ = mounted.control.abort(begun.id);
+        };
+        let done = work(&begun.path).inspect_err(abort)?;
+        tries += 1;
+        match mounted.commit(begun.id, false) {
+            Err(failure) if failure.is_conflict() && tries < TRIES => {}
+            Err(failure) if failure.is_conflict() => return Err(failure),
+            committed => return committed.inspect_err(abort).map(|()| done),
+        }
+    }
 }
 
 impl MountArg {

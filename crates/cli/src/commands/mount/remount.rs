@@ -1,0 +1,65 @@
+//! Options of a mounted pool, changed by `mount -o remount`.
+
+use std::path::Path;
+
+use rustix::fs::{StatVfsMountFlags, statvfs};
+use rustix::mount::{MountFlags, mount_remount};
+use warpfire_terminal::{Failure, note};
+
+use super::control::ServerConnection;
+use super::mount_words::MountWords;
+use super::mounted_pool::pool_mounted_at;
+
+/// Words that mount(8) repeats from the mount table: nobody asked for a change of them.
+const REPEATED: [&str; 2] = ["allow_other", "relatime"];
+
+/// Changes what the kernel can change in a mounted filesystem. The other options take effect at the next
+/// mount; a note says so.
+///
+/// # Errors
+/// No pool is mounted there; it is to be written, and its server has it open for reading only.
+pub fn run(directory: &Path, options: &[String]) -> Result<(), Failure> {
+    let mounted = pool_mounted_at(directory).ok_or_else(|| {
+        Failure::new(format_args!("no pool is mounted at {}", directory.display()))
+            .hint("mount it without 'remount'")
+    })?;
+    let failed = |error: rustix::io::Errno| Failure::local(directory, &error.into());
+    let now = statvfs(&mounted.mountpoint).map_err(failed)?.f_flag;
+    let words = MountWords {
+        read_only: now.contains(StatVfsMountFlags::RDONLY),
+        suid: !now.contains(StatVfsMountFlags::NOSUID),
+        dev: !now.contains(StatVfsMountFlags::NODEV),
+        exec: !now.contains(StatVfsMountFlags::NOEXEC),
+        ..MountWords::default()
+    };
+    let words = words.parse(options.iter().map(String::as_str))?;
+    if !words.read_only {
+        let server = ServerConnection::of_mount(&mounted);
+        let status = server.map_err(|reason| reason.failure(&mounted.mountpoint))?.status()?;
+        if status.read_only {
+            return Err(Failure::new(format_args!(
+                "the server of {} has the pool open for reading only",
+                mounted.mountpoint.display()
+            ))
+            .hint("unmount the pool, then mount it without 'ro'"));
+        }
+    }
+    mount_remount(&mounted.mountpoint, flags_of(&words), "").map_err(failed)?;
+    let later: Vec<&str> =
+        words.only_at_mount.iter().map(String::as_str).filter(|word| !REPEATED.contains(word)).collect();
+    if !later.is_empty() {
+        note(format_args!("these options take effect at the next mount: {}", later.join(",")));
+    }
+    Ok(())
+}
+
+/// The flags of mount(2) for these words.
+pub fn flags_of(words: &MountWords) -> MountFlags {
+    let flags = [
+        (words.read_only, MountFlags::RDONLY),
+        (!words.suid, MountFlags::NOSUID),
+        (!words.dev, MountFlags::NODEV),
+        (!words.exec, MountFlags::NOEXEC),
+    ];
+    flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).collect()
+}
