@@ -10,6 +10,7 @@
  *   EROFS   the mount is read-only
  *   ENOENT  no such slice: it was dropped, its lease has expired, or this user never took it on this mount
  *   EAGAIN  the mount keeps too many slices, or too many calls wait: drop some slices, or try again
+ *   EDQUOT  the mount keeps too many slices of this user: drop some
  *   ENOSPC, EFBIG, EIO ...  as for write(2)
  *
  * A slice is a number that stands for the bytes of a range at the time when it was taken. It can be used many
@@ -184,6 +185,7 @@ static inline int warpfire_drop(int fd, uint64_t slice)
  *   EBUSY   COMMIT: a file or a working directory in the view is in use; the transaction stays open.
  *           COMMIT, ABORT: another call is ending it
  *   EAGAIN  BEGIN: too many transactions are open
+ *   EDQUOT  BEGIN: this user has too many transactions open, or views of ended ones with open files
  *   EROFS   BEGIN: the mount is read-only
  *   ENOSPC, EIO ...  COMMIT: an error of the filesystem; the transaction has been aborted
  */

@@ -41,7 +41,7 @@ pub use node::{Node, NodeRef};
 pub use op::{Savepoint, TransactionCounts};
 pub use path::{Follow, Resolved};
 pub use schema::FsSchema;
-pub use slice::{InsertSource, YankedSlice};
+pub use slice::{InsertSource, YankLimit, YankedSlice};
 pub use space::SpaceInfo;
 pub use tx::{
     Aspect, ChangeKind, ChangedRanges, Diff, FileVersion, Invalidation, PathChange, RANGES_LISTED_MAX,

@@ -46,6 +46,12 @@ fn groups_of_status(status: &str) -> SmallVec<[u32; 32]> {
     line.into_iter().flat_map(str::split_whitespace).filter_map(|gid| gid.parse().ok()).collect()
 }
 
+/// Whether a user may use all that a mount has, beyond the share of one user: root, and the user of the
+/// server.
+pub(crate) fn has_no_share(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
+
 /// The process that a thread belongs to; `None` if the thread has ended.
 pub(crate) fn process_of(thread: u32) -> Option<u32> {
     process_of_status(&fs::read_to_string(format!("/proc/{thread}/status")).ok()?)

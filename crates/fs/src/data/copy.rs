@@ -15,6 +15,7 @@ use crate::limits::REGIONS_PER_COMMIT;
 use crate::node::{Layout, Node, NodeRef, NodeState};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
+use crate::slice::YankLimit;
 
 const REGION: u64 = REGION_BYTES as u64;
 
@@ -93,12 +94,29 @@ impl<E: Storage> Fs<E> {
         start: u64,
         end: u64,
     ) -> Result<Vec<(u64, ExtentsValue)>, FsError> {
+        self.values_within(node, state, start, end, YankLimit::NONE)
+    }
+
+    /// As `values_of`, within a limit of memory.
+    pub(crate) fn values_within(
+        &self,
+        node: &Node,
+        state: &NodeState,
+        start: u64,
+        end: u64,
+        limit: YankLimit,
+    ) -> Result<Vec<(u64, ExtentsValue)>, FsError> {
         if state.layout == Layout::Inline {
             return Ok(vec![(0, ExtentsValue::Record(self.record(node, state)?))]);
         }
         let mut values = Vec::new();
+        let (mut runs, mut bytes) = (0usize, 0usize);
         self.for_each_region(node.ino(), start / REGION, end.div_ceil(REGION), &mut |index, value| {
-            if values.len() == REGIONS_PER_COMMIT {
+            if limit != YankLimit::NONE {
+                runs += decode_region(value, false)?.iter().count();
+                bytes += value.len();
+            }
+            if values.len() == REGIONS_PER_COMMIT || runs > limit.runs || bytes > limit.bytes {
                 return Err(FsError::FileTooLarge);
             }
             values.push((index, ExtentsValue::Region(value.to_vec())));

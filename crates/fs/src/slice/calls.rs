@@ -14,7 +14,7 @@ use warpfire_meta::{Admit, SliceRead, Storage};
 use warpfire_units::SlicePtr;
 
 use super::compare::pieces_from;
-use super::yanked_slice::YankedSlice;
+use super::yanked_slice::{YankLimit, YankedSlice};
 use crate::acl::Caller;
 use crate::data::{FilePiece, Position, Splice, check_end, check_regular, pieces_of};
 use crate::error::FsError;
@@ -63,9 +63,24 @@ impl<E: Storage> Fs<E> {
     /// # Errors
     /// `IsDirectory`; `Invalid` for a node without content; `FileTooLarge` for more than 2^18 regions.
     pub fn yank(&self, node: &NodeRef, offset: u64, len: u64) -> Result<YankedSlice, FsError> {
+        self.yank_within(node, offset, len, YankLimit::NONE)
+    }
+
+    /// As `yank`, within a limit of memory. The limit is checked while the pointers are read, so that a value
+    /// beyond it takes no more memory than one within it.
+    ///
+    /// # Errors
+    /// As `yank`, and `FileTooLarge` beyond the limit.
+    pub fn yank_within(
+        &self,
+        node: &NodeRef,
+        offset: u64,
+        len: u64,
+        limit: YankLimit,
+    ) -> Result<YankedSlice, FsError> {
         let recorded = OnceCell::new();
         let run = || {
-            let yanked = self.take_range(node, offset, len)?;
+            let yanked = self.take_range(node, offset, len, limit)?;
             if self.call_gate.is_transaction() {
                 // A lease on the caller's value must not end the bytes that a replay compares with.
                 _ = recorded.set(yanked.with_own_hold(&self.engine.holder())?);
@@ -75,7 +90,13 @@ impl<E: Storage> Fs<E> {
         self.call(|| YankRange { node: node.ino(), offset, len, yanked: recorded.get().cloned() }, run)
     }
 
-    fn take_range(&self, node: &NodeRef, offset: u64, len: u64) -> Result<YankedSlice, FsError> {
+    fn take_range(
+        &self,
+        node: &NodeRef,
+        offset: u64,
+        len: u64,
+        limit: YankLimit,
+    ) -> Result<YankedSlice, FsError> {
         check_regular(node)?;
         self.leases.expire(self.lease_time());
         // The pin keeps the bytes from the read of their pointers until the value holds them.
@@ -83,7 +104,7 @@ impl<E: Storage> Fs<E> {
         let state = node.state.read();
         let end = offset.saturating_add(len).min(state.attrs.size_bytes);
         let yanked = if offset < end {
-            let values = self.values_of(node, &state, offset, end)?;
+            let values = self.values_within(node, &state, offset, end, limit)?;
             YankedSlice::take(&self.engine.holder(), &pieces_of(&values, offset, end, 0)?)?
         } else {
             YankedSlice::take(&self.engine.holder(), &[])?

@@ -34,4 +34,4 @@ mod compare;
 mod yanked_slice;
 
 pub use calls::InsertSource;
-pub use yanked_slice::YankedSlice;
+pub use yanked_slice::{YankLimit, YankedSlice};

@@ -123,7 +123,8 @@ impl YankedSlice {
     }
 
     /// Bytes of files that the value has in memory: those that were inline in metadata.
-    pub(super) fn content_bytes(&self) -> usize {
+    #[must_use]
+    pub fn content_bytes(&self) -> usize {
         let bytes = self.runs.iter().filter(|run| matches!(run.source, YankedSource::Bytes(..)));
         bytes.map(|run| usize::try_from(run.len_bytes).expect("bytes in memory")).sum()
     }
@@ -245,6 +246,20 @@ impl YankedSlice {
         debug_assert_eq!(offset, at + self.len_bytes, "the pieces are the whole value");
         Ok(pieces)
     }
+}
+
+/// The most memory that a value may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct YankLimit {
+    /// Runs that are no holes.
+    pub runs: usize,
+    /// Bytes of records: inline bytes of the file, and pointers.
+    pub bytes: usize,
+}
+
+impl YankLimit {
+    /// No limit beyond that of every value.
+    pub(crate) const NONE: YankLimit = YankLimit { runs: usize::MAX, bytes: usize::MAX };
 }
 
 impl HeapBytes for YankedSlice {

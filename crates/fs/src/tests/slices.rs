@@ -11,7 +11,9 @@ use super::engine::{LogEngine, format, open};
 use super::{Ticking, world, world_with};
 use crate::acl::Caller;
 use crate::limits::FILE_BYTES_MAX;
-use crate::{Fs, FsError, FsOptions, FsSchema, InsertSource, NewMode, NodeRef, Position, YankedSlice};
+use crate::{
+    Fs, FsError, FsOptions, FsSchema, InsertSource, NewMode, NodeRef, Position, YankLimit, YankedSlice,
+};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
@@ -362,4 +364,19 @@ fn values_that_are_too_long_together_do_not_join() {
         YankedSlice::join(&[longest.part(1..u64::MAX), byte]).unwrap().unwrap().len_bytes(),
         FILE_BYTES_MAX
     );
+}
+
+#[test]
+fn a_value_beyond_the_limit_of_memory_is_refused_and_taken_in_parts() {
+    let fs = world();
+    let file = make(&fs, b"f");
+    for index in 0..8 {
+        fs.write(&ROOT, &file, Position::At(index << 20), &[1; 100]).unwrap();
+    }
+    let limit = YankLimit { runs: 4, bytes: 1 << 20 };
+    assert!(matches!(fs.yank_within(&file, 0, u64::MAX, limit), Err(FsError::FileTooLarge)));
+    assert_eq!(fs.yank_within(&file, 0, 4 << 20, limit).unwrap().len_bytes(), 4 << 20);
+    let limit = YankLimit { runs: 100, bytes: 300 };
+    assert!(matches!(fs.yank_within(&file, 0, u64::MAX, limit), Err(FsError::FileTooLarge)));
+    assert!(fs.yank(&file, 0, u64::MAX).is_ok());
 }

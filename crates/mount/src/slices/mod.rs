@@ -22,14 +22,15 @@ use warpfire_fs::acl::{Caller, Perm};
 use warpfire_fs::{Fs, FsError, InsertSource, NodeRef, YankedSlice};
 use warpfire_meta::Storage;
 
-use crate::caller::CallerGroups;
+use crate::caller::{CallerGroups, has_no_share};
+pub use client::{MountedSlice, remove_range};
+pub(crate) use shelf::SliceShelf;
+use shelf::YANK_MAX;
+use wire::SlicePart;
+pub(crate) use wire::{SliceReply, SliceRequest};
 
 /// Largest size of a file.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
-pub use client::{MountedSlice, remove_range};
-pub(crate) use shelf::SliceShelf;
-use wire::SlicePart;
-pub(crate) use wire::{SliceReply, SliceRequest};
 
 /// A request with everything that is needed to answer it on another thread.
 pub(crate) struct SliceTask<E: Storage> {
@@ -113,8 +114,11 @@ impl<E: Storage> SliceTask<E> {
         };
         match self.request {
             SliceRequest::Yank { offset, len, seconds } => {
-                keep(self.fs.yank(&self.node, offset, len)?, seconds)
-                    .map(|reply| SliceReply { offset, ..reply })
+                let yanked = match has_no_share(self.uid) {
+                    true => self.fs.yank(&self.node, offset, len)?,
+                    false => self.fs.yank_within(&self.node, offset, len, YANK_MAX)?,
+                };
+                keep(yanked, seconds).map(|reply| SliceReply { offset, ..reply })
             }
             SliceRequest::Join { slice, other, seconds } => {
                 let parts = [slice, other].map(|number| self.shelf.get(self.uid, number, now));

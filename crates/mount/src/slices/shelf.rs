@@ -7,22 +7,61 @@
 //!    dropped (`get`).
 //! 2. A number is used once in a process, so the number of a slice on another mount or in another view is
 //!    unknown here.
-//! 3. The memory is bounded: [`SLICES_MAX`] slices with [`RUNS_MAX`] runs in all, about 50 MB (assert in
-//!    `put`).
-//! 4. `runs` is the sum over all slices (assert in `remove`).
+//! 3. The memory is bounded: [`WHOLE`] in all, about 300 MB (assert in `put`).
+//! 4. An ordinary user has at most a share of it ([`SHARE`]), so one user alone cannot take the place of the
+//!    others (`tests::a_share_is_a_part_of_the_whole`, and
+//!    `two_users::one_user_cannot_take_the_slices_of_others` in `tests/mount`). Root and the user of the
+//!    server have no share.
+//! 5. The sums are those over all slices (assert in `Sizes::subtract`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use warpfire_fs::YankedSlice;
+use warpfire_fs::{YankLimit, YankedSlice};
 
-/// Most slices at a time.
-const SLICES_MAX: usize = 1024;
+use crate::caller::has_no_share;
 
-/// Most runs of all slices.
-const RUNS_MAX: usize = 1 << 20;
+/// What slices take.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+struct Sizes {
+    slices: usize,
+    runs: usize,
+    /// Bytes of files that slices have in memory.
+    bytes: usize,
+}
+
+/// The most that all slices take.
+const WHOLE: Sizes = Sizes { slices: 1024, runs: 1 << 20, bytes: 128 << 20 };
+
+/// The most that the slices of one user take.
+const SHARE: Sizes = Sizes { slices: 256, runs: 1 << 18, bytes: 32 << 20 };
+
+/// The most that one YANK takes: a user's share.
+pub(super) const YANK_MAX: YankLimit = YankLimit { runs: SHARE.runs, bytes: SHARE.bytes };
+
+impl Sizes {
+    fn of(slice: &YankedSlice) -> Sizes {
+        Sizes { slices: 1, runs: slice.runs(), bytes: slice.content_bytes() }
+    }
+
+    fn plus(self, other: Sizes) -> Sizes {
+        let Sizes { slices, runs, bytes } = other;
+        Sizes { slices: self.slices + slices, runs: self.runs + runs, bytes: self.bytes + bytes }
+    }
+
+    fn fits(self, limit: Sizes) -> bool {
+        self.slices <= limit.slices && self.runs <= limit.runs && self.bytes <= limit.bytes
+    }
+
+    fn subtract(&mut self, other: Sizes) {
+        assert!(other.fits(*self), "what a slice takes was counted when it was put here");
+        self.slices -= other.slices;
+        self.runs -= other.runs;
+        self.bytes -= other.bytes;
+    }
+}
 
 /// The last number in use, over all mounts of the process.
 static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -34,7 +73,8 @@ pub(crate) struct SliceShelf(Mutex<ShelfState>);
 #[derive(Default)]
 struct ShelfState {
     by_number: BTreeMap<u64, ShelvedSlice>,
-    runs: usize,
+    whole: Sizes,
+    by_user: BTreeMap<u32, Sizes>,
 }
 
 struct ShelvedSlice {
@@ -46,9 +86,13 @@ struct ShelvedSlice {
 impl ShelfState {
     fn remove(&mut self, number: u64) {
         if let Some(shelved) = self.by_number.remove(&number) {
-            let runs = shelved.slice.runs();
-            assert!(runs <= self.runs, "the runs of a slice were counted when it was put here");
-            self.runs -= runs;
+            let sizes = Sizes::of(&shelved.slice);
+            self.whole.subtract(sizes);
+            let of_user = self.by_user.get_mut(&shelved.uid).expect("a user with a slice is counted");
+            of_user.subtract(sizes);
+            if *of_user == Sizes::default() {
+                self.by_user.remove(&shelved.uid);
+            }
         }
     }
 
@@ -64,7 +108,7 @@ impl SliceShelf {
     /// Keeps a slice for a user until a time, and returns its number.
     ///
     /// # Errors
-    /// `EAGAIN` if too many slices or runs are kept.
+    /// `EDQUOT` if the user's slices take too much, `EAGAIN` if all slices do.
     pub(crate) fn put(
         &self,
         uid: u32,
@@ -74,15 +118,21 @@ impl SliceShelf {
     ) -> Result<u64, Errno> {
         let mut slices = self.0.lock();
         slices.expire(now_nanos);
-        let runs = slices.runs + slice.runs();
-        if slices.by_number.len() >= SLICES_MAX || runs > RUNS_MAX {
+        let sizes = Sizes::of(&slice);
+        let of_user = slices.by_user.get(&uid).copied().unwrap_or_default().plus(sizes);
+        let whole = slices.whole.plus(sizes);
+        if !has_no_share(uid) && !of_user.fits(SHARE) {
+            return Err(Errno::DQUOT);
+        }
+        if !whole.fits(WHOLE) {
             return Err(Errno::AGAIN);
         }
-        slices.runs = runs;
+        slices.whole = whole;
+        slices.by_user.insert(uid, of_user);
         let number = LAST_NUMBER.fetch_add(1, Ordering::Relaxed) + 1;
         let replaced = slices.by_number.insert(number, ShelvedSlice { uid, slice, expires_at_nanos });
         assert!(replaced.is_none(), "a number is used once");
-        assert!(slices.by_number.len() <= SLICES_MAX && slices.runs <= RUNS_MAX, "the memory is bounded");
+        assert!(slices.whole.fits(WHOLE), "the memory is bounded");
         Ok(number)
     }
 
@@ -118,5 +168,21 @@ impl SliceShelf {
         self.get(uid, number, now_nanos)?;
         self.0.lock().remove(number);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_a_part_of_the_whole() {
+        assert!(SHARE.plus(SHARE).plus(SHARE).fits(WHOLE), "a user leaves room for two others");
+        let one = Sizes { slices: 1, runs: 7, bytes: 9 };
+        let mut two = one.plus(one);
+        two.subtract(one);
+        assert_eq!(two, one);
+        assert!(!Sizes { bytes: SHARE.bytes + 1, ..one }.fits(SHARE));
+        assert!(!Sizes { runs: SHARE.runs + 1, ..one }.fits(SHARE));
     }
 }

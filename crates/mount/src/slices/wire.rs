@@ -32,6 +32,7 @@
 //! - `EROFS`: the mount is read-only;
 //! - `ENOENT`: this user has no such slice on this mount;
 //! - `EAGAIN`: too many slices are kept, or too many requests wait;
+//! - `EDQUOT`: too many slices of this user are kept;
 //! - otherwise as write(2).
 
 use warpfire_fs::Position;

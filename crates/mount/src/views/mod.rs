@@ -36,6 +36,7 @@ mod client;
 mod diff;
 mod idle_reaper;
 mod namespace;
+mod shares;
 mod view_directory;
 mod wire;
 
@@ -66,6 +67,7 @@ use crate::options::{MountOptions, PermissionChecks};
 use crate::server::{Server, ServerContext};
 use crate::session::serve;
 use diff::{ListingSlot, SharedListingSlot};
+use shares::{JobShares, SessionCounts, USER_JOBS_MAX};
 use view_directory::ViewDirectory;
 pub use view_directory::{prepare_runtime_directory, runtime_directory};
 
@@ -79,7 +81,9 @@ pub use wire::{TransactionReport, TransactionState};
 const TRANSACTIONS_MAX: usize = 64;
 
 /// Transactions that begin or end at the same time. The others wait.
-const JOB_THREADS: usize = 4;
+const JOB_THREADS: usize = 8;
+
+const _: () = assert!(USER_JOBS_MAX < JOB_THREADS, "one user leaves threads for the others");
 
 /// Listings that run at the same time. The others wait.
 const LIST_THREADS: usize = 2;
@@ -160,6 +164,7 @@ pub(crate) struct Views<E: Storage> {
     reaper: Mutex<Option<JoinHandle<()>>>,
     /// Threads that begin and end transactions; until `end_all`.
     jobs: Mutex<Option<BlockingThreads>>,
+    job_shares: JobShares,
     /// Threads that list changes; until `end_all`.
     listers: Mutex<Option<BlockingThreads>>,
 }
@@ -175,6 +180,9 @@ pub(crate) struct MainMount {
 
 struct ViewRegistry<E: Storage> {
     views: BTreeMap<u64, ViewEntry<E>>,
+    /// The user of each view with a live connection to the kernel, by the id of the transaction. It outlives
+    /// an aborted transaction while a program has files open in the view.
+    sessions: BTreeMap<u64, u32>,
     last_id: u64,
     stop: bool,
 }
@@ -258,6 +266,19 @@ impl<E: Storage> ViewRegistry<E> {
     }
 }
 
+impl<E: Storage> ViewRegistry<E> {
+    /// The open transactions and sessions, of a user and in all.
+    fn counts(&self, uid: u32) -> SessionCounts {
+        let left = || self.sessions.iter().filter(|(id, _)| !self.views.contains_key(id));
+        SessionCounts {
+            open: self.views.len(),
+            open_of_user: self.views.values().filter(|entry| entry.uid() == uid).count(),
+            left: left().count(),
+            left_of_user: left().filter(|(_, user)| **user == uid).count(),
+        }
+    }
+}
+
 impl<E: Storage> ViewEntry<E> {
     fn uid(&self) -> u32 {
         match self {
@@ -297,11 +318,17 @@ impl<E: Storage> Views<E> {
             notifier: OnceLock::new(),
             options: options.clone(),
             base: options.views_at.clone().unwrap_or_else(view_directory::runtime_directory),
-            registry: Mutex::new(ViewRegistry { views: BTreeMap::new(), last_id: 0, stop: false }),
+            registry: Mutex::new(ViewRegistry {
+                views: BTreeMap::new(),
+                sessions: BTreeMap::new(),
+                last_id: 0,
+                stop: false,
+            }),
             registry_changed: Condvar::new(),
             committing: Mutex::default(),
             reaper: Mutex::default(),
             jobs: Mutex::new(Some(BlockingThreads::start("warpfire-tx", JOB_THREADS)?)),
+            job_shares: JobShares::default(),
             listers: Mutex::new(Some(BlockingThreads::start("warpfire-diff", LIST_THREADS)?)),
         })
     }
@@ -402,7 +429,9 @@ impl<E: Storage> Views<E> {
         let transaction =
             self.fs.begin().map_err(|e| errno_of(&e)).inspect_err(|_| view_directory.remove())?;
         let gate = Arc::new(InvalidationGate::default());
+        self.registry.lock().sessions.insert(id, requester.uid);
         let mounted = self.mount_view(id, &transaction, &gate, &view_directory).map_err(|e| {
+            self.registry.lock().sessions.remove(&id);
             tracing::error!(id, error = %e, "view not mounted");
             view_directory.remove();
             match e {
@@ -442,7 +471,9 @@ impl<E: Storage> Views<E> {
         let at = directory.view();
         let mountpoint = directory.mountpoint().map_err(|e| system_error(&at, "open the mountpoint", e))?;
         let (device, mounted) = attach(mountpoint, &self.options)?;
-        serve(server, device, &self.options, &at, || ()).inspect_err(|_| {
+        let views = Arc::clone(self);
+        let at_end = move || _ = views.registry.lock().sessions.remove(&id);
+        serve(server, device, &self.options, &at, at_end).inspect_err(|_| {
             // Without a server the mount is dead. The caller gets the error of `serve`, not one of this.
             let _ = mounted.detach();
         })?;
@@ -542,13 +573,15 @@ impl<E: Storage> TransactionControl for Views<E> {
         let job: Result<TransactionJob<E>, Errno> = match request {
             TransactionRequest::Begin { .. } if self.options.read_only => Err(Errno::ROFS),
             TransactionRequest::Begin { .. } if registry.stop => Err(Errno::SHUTDOWN),
-            TransactionRequest::Begin { .. } if registry.views.len() >= TRANSACTIONS_MAX => Err(Errno::AGAIN),
             TransactionRequest::Begin { ends_with_process } => {
-                registry.last_id += 1;
-                let id = registry.last_id;
-                // The entry counts toward TRANSACTIONS_MAX while the job is still in the queue.
-                registry.views.insert(id, ViewEntry::Busy { uid: requester.uid });
-                Ok(Box::new(move |views| views.begin(id, requester, ends_with_process)))
+                registry.counts(requester.uid).admit(requester.uid).map(|()| {
+                    registry.last_id += 1;
+                    let id = registry.last_id;
+                    // The entry counts toward the limits while the job is still in the queue.
+                    registry.views.insert(id, ViewEntry::Busy { uid: requester.uid });
+                    Box::new(move |views: &Arc<Views<E>>| views.begin(id, requester, ends_with_process))
+                        as TransactionJob<E>
+                })
             }
             TransactionRequest::Commit { id, durable } => {
                 let taken = registry.take(id, requester);
@@ -575,7 +608,7 @@ impl<E: Storage> TransactionControl for Views<E> {
         // Unlocked before the job starts, because the job locks the registry.
         drop(registry);
         match job {
-            Ok(job) => self.start_job(job, answer),
+            Ok(job) => self.start_job(requester.uid, job, answer),
             Err(errno) => answer(Err(errno)),
         }
     }
@@ -595,12 +628,42 @@ impl<E: Storage> TransactionControl for Views<E> {
 type TransactionJob<E> = Box<dyn FnOnce(&Arc<Views<E>>) -> Result<TransactionReport, Errno> + Send>;
 
 impl<E: Storage> Views<E> {
-    /// Runs a job on another thread and answers with its result.
-    fn start_job(self: Arc<Self>, job: TransactionJob<E>, answer: ReportCallback) {
+    /// Runs a job of a user on another thread and answers with its result.
+    fn start_job(self: Arc<Self>, uid: u32, job: TransactionJob<E>, answer: ReportCallback) {
         let views = Arc::clone(&self);
+        let job = Box::new(move || answer(job(&views)));
+        if let Some(job) = self.job_shares.start_or_keep(uid, job) {
+            self.spawn_job(uid, job);
+        }
+    }
+
+    /// Runs a job, then hands over the next one of the same user. That one goes to the end of the queue, so
+    /// that the jobs of others come first.
+    fn spawn_job(self: Arc<Self>, uid: u32, job: Box<dyn FnOnce() + Send>) {
+        let views = Arc::clone(&self);
+        let run = move || {
+            let ending = JobEnd { views, uid };
+            job();
+            // Also after a panic.
+            drop(ending);
+        };
         let jobs = self.jobs.lock();
         let jobs =
             jobs.as_ref().expect("`end_all` waits for the entry of every job before it takes the threads");
-        jobs.spawn(move || answer(job(&views)));
+        jobs.spawn(run);
+    }
+}
+
+/// Its drop ends a job of a user.
+struct JobEnd<E: Storage> {
+    views: Arc<Views<E>>,
+    uid: u32,
+}
+
+impl<E: Storage> Drop for JobEnd<E> {
+    fn drop(&mut self) {
+        if let Some(next) = self.views.job_shares.end(self.uid) {
+            Arc::clone(&self.views).spawn_job(self.uid, next);
+        }
     }
 }

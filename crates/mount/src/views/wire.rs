@@ -30,6 +30,7 @@
 //! - `ENOENT`: this user has no such transaction;
 //! - `EBUSY`: COMMIT, a file in the view is open; COMMIT and ABORT, another caller is ending it;
 //! - `EAGAIN`: BEGIN, too many transactions are open;
+//! - `EDQUOT`: BEGIN, too many transactions or views of this user are open;
 //! - `EROFS`: BEGIN, the mount is read-only;
 //! - other errors of the filesystem, such as `ENOSPC`: the transaction has been aborted.
 

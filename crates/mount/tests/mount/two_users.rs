@@ -5,9 +5,11 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use warpfire_mount::{MountError, MountOptions, TransactionClient, TransactionState};
+use rustix::io::Errno;
+use warpfire_mount::{MountError, MountOptions, MountedSlice, TransactionClient, TransactionState};
 
 use crate::fixture::{MountFixture, run_as};
+use crate::views::wait_until;
 
 const USER: u32 = 1000;
 const OTHER: u32 = 1001;
@@ -117,4 +119,63 @@ fn a_mount_with_open_transactions_is_in_use() {
     assert!(matches!(said, MountError::TransactionsOpen { count: 2, .. }), "{said}");
     control.abort(first).unwrap();
     control.abort(second).unwrap();
+}
+
+#[test]
+fn one_user_cannot_take_the_transactions_of_others() {
+    let Some(fixture) = shared() else { return };
+    let mountpoint = fixture.path().to_owned();
+    let ids = run_as(USER, || {
+        let control = TransactionClient::open(&mountpoint).unwrap();
+        let ids: Vec<u64> = (0..16).map(|_| control.begin(false).unwrap().id).collect();
+        let refused = control.begin(false).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(Errno::DQUOT.raw_os_error()));
+        ids
+    });
+    let (control, id, _) = run_as(OTHER, || begin(&mountpoint));
+    control.abort(id).unwrap();
+    let (control, id, _) = begin(&mountpoint);
+    control.abort(id).unwrap();
+    for id in ids {
+        control.abort(id).unwrap();
+    }
+}
+
+/// A file that is open in an aborted view keeps the threads of the view.
+#[test]
+fn aborted_views_that_files_keep_open_count_until_they_end() {
+    let Some(fixture) = shared() else { return };
+    let mountpoint = fixture.path().to_owned();
+    run_as(USER, || {
+        let control = TransactionClient::open(&mountpoint).unwrap();
+        let open: Vec<File> = (0..16)
+            .map(|_| {
+                let begun = control.begin(false).unwrap();
+                let file = File::create(begun.path.join("file")).unwrap();
+                control.abort(begun.id).unwrap();
+                file
+            })
+            .collect();
+        let refused = control.begin(false).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(Errno::DQUOT.raw_os_error()));
+        drop(open);
+        wait_until("the views have ended", || {
+            control.begin(false).is_ok_and(|begun| control.abort(begun.id).is_ok())
+        });
+    });
+    assert_eq!(fixture.views(), 0);
+}
+
+#[test]
+fn one_user_cannot_take_the_slices_of_others() {
+    let Some(fixture) = shared() else { return };
+    fs::write(fixture.at("file"), b"bytes of a slice").unwrap();
+    let path = fixture.at("file");
+    run_as(USER, || {
+        let file = File::open(&path).unwrap();
+        let refused = (0..257).find_map(|_| MountedSlice::yank(&file, 0..4).err());
+        assert_eq!(refused.unwrap().raw_os_error(), Some(Errno::DQUOT.raw_os_error()));
+    });
+    let file = File::open(&path).unwrap();
+    MountedSlice::yank(&file, 0..4).unwrap().release(&file).unwrap();
 }

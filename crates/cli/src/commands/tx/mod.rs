@@ -318,6 +318,10 @@ impl MountedPool {
                 .hint("mount the pool without --read-only"),
             Some(Errno::AGAIN) => Failure::new(format_args!("too many transactions are open on {directory}"))
                 .hint("'warpfire tx list' shows them; commit or abort some"),
+            Some(Errno::DQUOT) => Failure::new(format_args!(
+                "this user has too many transactions open on {directory}"
+            ))
+            .hint("'warpfire tx list' shows them; commit or abort some, and close files in ended ones"),
             _ => Failure::new(format_args!("{directory}: cannot begin a transaction: {error}")),
         }
     }
