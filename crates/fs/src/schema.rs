@@ -69,6 +69,9 @@ impl Schema for FsSchema {
         };
         let mut moved =
             |slice| relocator.borrow_mut().move_slice(slice).map_err(|e| RelocateFailure(e.into()));
-        fs::relocate(key, value, is_operand, &mut pack, &mut moved, out).map_err(|RelocateFailure(e)| e)
+        let packs = relocator.borrow().packs();
+        let pack: Option<&mut dyn FnMut(&[u8]) -> Result<SlicePtr, RelocateFailure>> =
+            if packs { Some(&mut pack) } else { None };
+        fs::relocate(key, value, is_operand, pack, &mut moved, out).map_err(|RelocateFailure(e)| e)
     }
 }

@@ -28,9 +28,11 @@ impl<E: Storage> Fs<E> {
     pub fn statfs(&self) -> Result<SpaceInfo, FsError> {
         let space = self.engine.space()?;
         let (inodes, file_bytes) = self.deferred.sums();
-        // Files and tables need at most these bytes; files that share slices need fewer. More live bytes than
-        // that belong to deleted files, and compaction has not dropped them yet.
-        let needed_bytes = file_bytes.max(0).cast_unsigned().saturating_add(self.engine.table_bytes());
+        // Files, tables and holds need at most these bytes; files that share slices need fewer. More live bytes
+        // than that belong to deleted files, and compaction has not dropped them yet.
+        let needed_bytes = (file_bytes.max(0).cast_unsigned())
+            .saturating_add(self.engine.table_bytes())
+            .saturating_add(self.engine.held_bytes());
         let deleted_bytes = space.live_bytes.saturating_sub(needed_bytes);
         let free_bytes = (space.free_bytes.saturating_add(space.garbage_bytes))
             .saturating_add(deleted_bytes)

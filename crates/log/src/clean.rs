@@ -105,8 +105,7 @@ impl Log {
         {
             let live = entry.live_bytes().min(segment_bytes);
             let is_damaged = damaged.contains(&id);
-            // Cleaning cannot move held bytes, and while they stay, moving the others frees nothing.
-            let is_worth_it = live * 100 < segment_bytes * VICTIM_LIVE_MAX_PERCENT && !entry.is_held();
+            let is_worth_it = live * 100 < segment_bytes * VICTIM_LIVE_MAX_PERCENT;
             if is_damaged || is_worth_it {
                 let age = u128::from(newest - id.get()) + 1;
                 let gain = u128::from(segment_bytes - live) * age * 1_000_000;

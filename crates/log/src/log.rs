@@ -649,14 +649,6 @@ impl LogStore for Log {
         self.segment_table.lock().retain(slice.segment, u64::from(slice.len_bytes));
     }
 
-    fn hold(&self, slice: SlicePtr) {
-        self.segment_table.lock().hold(slice.segment, u64::from(slice.len_bytes));
-    }
-
-    fn release_hold(&self, slice: SlicePtr) {
-        self.segment_table.lock().release_hold(slice.segment, u64::from(slice.len_bytes), &self.pins);
-    }
-
     fn release(&self, segment: SegmentId, bytes: u64) {
         self.segment_table.lock().release(segment, bytes, &self.pins);
     }

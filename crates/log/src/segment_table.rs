@@ -1,11 +1,12 @@
 //! The segment table: every bulk segment, its count of references, and the part that the commit log knows.
 //!
-//! A *reference* is a slice pointer that keeps bytes alive: one in metadata, or a hold. *Live bytes* are the
+//! A *reference* is a slice pointer that keeps bytes alive: one in metadata, or one that the slice store holds
+//! for its callers. *Live bytes* are the
 //! bytes of all references to a segment. An *edit* is a frame of the commit log that says how a segment has
 //! changed: opened, grew, sealed, freed.
 //!
 //! ```text
-//!                            ┌─ retain, hold ─┐
+//!                            ┌──── retain ────┐
 //!                            ▼  (under a pin) │
 //!   (new) ─open─▶ Open ─seal─▶ Sealed ─retire_empty─▶ Retired ─free─▶ Freeing ─take_freed─▶ (removed)
 //!                              when its last          when no older   when its `Freed` frame
@@ -57,8 +58,6 @@ pub(crate) struct SegmentEntry {
     logged_as: Option<SegmentStage>,
     pub(crate) state: SegmentStage,
     live_bytes: Option<u64>,
-    /// References among `live_bytes` that metadata does not name. Cleaning cannot move their bytes.
-    holds: u64,
     /// Entries in the queue of `Pins`. A segment retired twice has two.
     queued: u32,
     /// Payload bytes in its stripes and, while it is open, in its stream's buffer.
@@ -66,11 +65,6 @@ pub(crate) struct SegmentEntry {
 }
 
 impl SegmentEntry {
-    /// Whether a hold keeps bytes in it.
-    pub(crate) fn is_held(&self) -> bool {
-        self.holds > 0
-    }
-
     /// Referenced bytes, at most the segment's length, since two references may share bytes. All of them
     /// while the count is unknown.
     pub(crate) fn live_bytes(&self) -> u64 {
@@ -101,7 +95,6 @@ impl SegmentTable {
                 logged_as: Some(SegmentStage::Sealed),
                 state: SegmentStage::Sealed,
                 live_bytes: None,
-                holds: 0,
                 queued: 0,
                 written_bytes,
             };
@@ -138,7 +131,6 @@ impl SegmentTable {
             logged_as: None,
             state: SegmentStage::Open,
             live_bytes: Some(0),
-            holds: 0,
             queued: 0,
             written_bytes: 0,
             logged,
@@ -223,22 +215,6 @@ impl SegmentTable {
             *live = live.checked_sub(bytes).expect("no more bytes are released than are referenced");
         }
         retire_empty(id, entry, pins);
-    }
-
-    /// As `retain`, for a reference that is not in metadata.
-    pub(crate) fn hold(&mut self, id: SegmentId, bytes: u64) {
-        self.retain(id, bytes);
-        if let Some(entry) = self.segments.get_mut(&id) {
-            entry.holds += 1;
-        }
-    }
-
-    /// Ends a `hold`.
-    pub(crate) fn release_hold(&mut self, id: SegmentId, bytes: u64, pins: &Pins) {
-        if let Some(entry) = self.segments.get_mut(&id) {
-            entry.holds = entry.holds.checked_sub(1).expect("a hold that ends was begun");
-        }
-        self.release(id, bytes, pins);
     }
 
     /// Sets the references of every segment after recovery. Segments that `live` does not name have none.

@@ -192,13 +192,6 @@ pub trait LogStore: Send + Sync + 'static {
     /// is older than the release of the last reference.
     fn retain(&self, slice: SlicePtr);
 
-    /// As `retain`, for a reference that metadata does not name. Cleaning cannot move such bytes, so their
-    /// segment is no victim until `release_hold`.
-    fn hold(&self, slice: SlicePtr);
-
-    /// Ends a `hold` of the same slice.
-    fn release_hold(&self, slice: SlicePtr);
-
     /// Counts `bytes` of a segment as no longer referenced. The record that drops the reference must be
     /// durable already. A sealed segment without references is freed once no older pin is left.
     fn release(&self, segment: SegmentId, bytes: u64);

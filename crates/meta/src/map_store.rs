@@ -394,6 +394,10 @@ impl<S: Schema> SliceStore for MapStore<S> {
         Ok(Pin::new(Arc::clone(&self.pins)))
     }
 
+    fn held_bytes(&self) -> u64 {
+        self.state.lock().slices.values().map(|slice| slice.held_bytes).sum()
+    }
+
     fn space(&self) -> Result<Space, SliceError> {
         let live_bytes = Self::live_bytes(&self.state.lock());
         Ok(Space {

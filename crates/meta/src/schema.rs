@@ -37,14 +37,17 @@ pub struct SchemaError {
     pub reason: String,
 }
 
-/// Moves the bytes of values when a table is written.
+/// Moves the bytes of values when a table is written, or names them anew when held bytes have moved.
 pub trait Relocator {
+    /// Whether inline bytes of values are to be packed.
+    fn packs(&self) -> bool;
+
     /// Packs inline bytes of a value into the small stream. From now on the value names them by pointer.
     fn pack(&mut self, bytes: &[u8]) -> Result<SlicePtr, LogError>;
 
-    /// The new place of a slice in a segment that is being cleaned; `None` if the slice stays. The call
-    /// copies the bytes, once for each distinct slice. A slice of up to 64 KiB stays one slice; a longer one
-    /// may be split into several, which hold the bytes in order.
+    /// The new place of a slice; `None` if the slice stays. For a segment that is being cleaned the call
+    /// copies the bytes, once for each distinct slice. The place may be several slices, which hold the bytes
+    /// in order.
     fn move_slice(&mut self, slice: SlicePtr) -> Result<Option<Slices>, LogError>;
 }
 
@@ -68,8 +71,7 @@ pub trait Schema: Send + Sync + 'static {
         visit: &mut dyn FnMut(SlicePtr),
     ) -> Result<(), SchemaError>;
 
-    /// Rewrites a value or operand on its way into a table: bytes inside it may be packed, slices may
-    /// move. `Ok(false)` means unchanged, with `out` untouched.
+    /// Rewrites a value or operand: bytes inside it may be packed (`Relocator::packs`), slices may move. `Ok(false)` means unchanged, with `out` untouched.
     fn relocate(
         &self,
         key: &[u8],

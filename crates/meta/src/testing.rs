@@ -140,7 +140,7 @@ impl Schema for ListSchema {
         let mut placed = Vec::new();
         for item in items(value)? {
             match item {
-                ListItem::Text(text) if text.len() >= PACKED_BYTES_MIN => {
+                ListItem::Text(text) if text.len() >= PACKED_BYTES_MIN && relocator.packs() => {
                     changed = true;
                     placed.extend(pointer_item(relocator.pack(text)?));
                 }

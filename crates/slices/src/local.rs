@@ -6,13 +6,15 @@
 //! 2. The slices of a write hold its bytes, no more and no fewer, and none is empty (asserts in `write`).
 //! 3. The writer has one reference to each slice of its write. `release` ends references of exactly these
 //!    bytes; the log asserts that nobody releases more bytes than are referenced.
+//! 4. A read of a slice with held bytes reads them where they are now (`read_resolved`).
 
 use std::sync::Arc;
 
-use warpfire_log::{Admit, LogStore, Pin, Slices, Space, Stream};
+use warpfire_log::{Admit, LogError, LogStore, Pin, Slices, Space, Stream};
 use warpfire_units::SlicePtr;
 
 use crate::error::SliceError;
+use crate::held::HeldSlices;
 use crate::read_ahead::ReadAhead;
 use crate::store::{SliceHolder, SliceRead, SliceStore};
 
@@ -34,26 +36,41 @@ pub trait Upkeep: Send + Sync {
 /// The slice store over a log on this machine.
 pub struct LocalSlices<L> {
     log: Arc<L>,
+    held: Arc<HeldSlices<L>>,
     ahead: Arc<ReadAhead>,
     upkeep: Arc<dyn Upkeep>,
 }
 
 impl<L: LogStore> LocalSlices<L> {
-    /// A store over `log`. Other readers of the same log may share `ahead`.
+    /// A store over `log`. `held` are the holds of the same log, which cleaning moves. Other readers of the
+    /// log may share `ahead`.
     #[must_use]
-    pub fn new(log: Arc<L>, ahead: Arc<ReadAhead>, upkeep: Arc<dyn Upkeep>) -> Self {
-        LocalSlices { log, ahead, upkeep }
-    }
-}
-
-impl<L: LogStore> SliceHolder for LocalSlices<L> {
-    fn hold(&self, slices: &[SlicePtr]) -> Result<(), SliceError> {
-        slices.iter().for_each(|slice| self.log.hold(*slice));
-        Ok(())
+    pub fn new(
+        log: Arc<L>,
+        held: Arc<HeldSlices<L>>,
+        ahead: Arc<ReadAhead>,
+        upkeep: Arc<dyn Upkeep>,
+    ) -> Self {
+        LocalSlices { log, held, ahead, upkeep }
     }
 
-    fn release_hold(&self, slices: &[SlicePtr]) {
-        slices.iter().for_each(|slice| self.log.release_hold(*slice));
+    /// Reads slices where they are now, if one of them has held bytes that have moved. `None`: none has.
+    fn read_resolved(&self, reads: &mut [SliceRead<'_>]) -> Option<Result<(), LogError>> {
+        let places: Vec<Option<Slices>> = reads.iter().map(|(slice, _)| self.held.resolve(*slice)).collect();
+        if places.iter().all(Option::is_none) {
+            return None;
+        }
+        let mut parts: Vec<SliceRead<'_>> = Vec::new();
+        for ((slice, buf), places) in reads.iter_mut().zip(places) {
+            let mut rest: &mut [u8] = buf;
+            for place in places.unwrap_or_else(|| Slices::from_buf([*slice])) {
+                let (part, behind) = rest.split_at_mut(place.len_bytes as usize);
+                rest = behind;
+                parts.push((place, part));
+            }
+            debug_assert!(rest.is_empty(), "the places are the whole slice");
+        }
+        Some(self.log.read_many(&mut parts))
     }
 }
 
@@ -83,12 +100,13 @@ impl<L: LogStore> SliceStore for LocalSlices<L> {
             reads.iter().all(|(slice, buf)| slice.len_bytes as usize == buf.len()),
             "a buffer has the length of its slice"
         );
-        let done = match reads {
+        let moved = if self.held.has_moved() { self.read_resolved(reads) } else { None };
+        let done = moved.unwrap_or_else(|| match reads {
             [] => Ok(()),
             // One read alone may be the next of many short ones. Several go to the devices together.
             [(slice, buf)] => self.ahead.read(&*self.log, *slice, buf),
             reads => self.log.read_many(reads),
-        };
+        });
         // Also after a failure: the damage that failed this read may have spared other slices of the segment.
         self.upkeep.note_read();
         Ok(done?)
@@ -99,7 +117,11 @@ impl<L: LogStore> SliceStore for LocalSlices<L> {
     }
 
     fn holder(self: &Arc<Self>) -> Arc<dyn SliceHolder> {
-        Arc::clone(self) as Arc<dyn SliceHolder>
+        Arc::clone(&self.held) as Arc<dyn SliceHolder>
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.held.held_bytes()
     }
 
     fn space(&self) -> Result<Space, SliceError> {
@@ -147,7 +169,8 @@ mod tests {
             segment_bytes: 64 << 10,
         }));
         let upkeep = Arc::new(Noting { calls: Mutex::default(), bytes_max: 100 << 10 });
-        let slices = LocalSlices::new(log.clone(), Arc::new(ReadAhead::new(0)), upkeep.clone());
+        let held = Arc::new(HeldSlices::new(log.clone()));
+        let slices = LocalSlices::new(log.clone(), held, Arc::new(ReadAhead::new(0)), upkeep.clone());
         (Arc::new(slices), log, upkeep)
     }
 
@@ -192,5 +215,25 @@ mod tests {
         assert_eq!(buf, [7; 60 << 10]);
         holder.release_hold(&slices);
         assert_eq!(log.counters().segments_freed, 1);
+    }
+
+    #[test]
+    fn a_read_finds_held_bytes_that_have_moved_among_others_that_have_not() {
+        let (store, log, _) = store();
+        let bytes: Vec<u8> = (0..60_000u32).map(|n| (n / 7) as u8).collect();
+        let slice = store.write(Stream::Large, &bytes, Admit::User).unwrap()[0];
+        let other = store.write(Stream::Large, &[8; 60 << 10], Admit::User).unwrap()[0];
+        store.holder().hold(&[slice.part(10_000, 30_000)]).unwrap();
+        store.held.move_out(slice.segment, &mut |s| crate::KnownCopy::NoneOf(s.len_bytes)).unwrap();
+        let (mut whole, mut beside, mut alone) = (vec![0; 60_000], [0; 100], [0; 500]);
+        store.read(&mut [(slice, &mut whole), (other.part(0, 100), &mut beside)]).unwrap();
+        store.read(&mut [(slice.part(39_800, 500), &mut alone)]).unwrap();
+        assert!(whole == bytes);
+        assert_eq!((&beside, &alone[..]), (&[8; 100], &bytes[39_800..40_300]));
+        store.release(&[slice]);
+        let mut held = vec![0; 30_000];
+        store.read(&mut [(slice.part(10_000, 30_000), &mut held)]).unwrap();
+        assert!(held == bytes[10_000..40_000]);
+        assert!(log.read(slice, &mut whole).is_err(), "only the place of the held bytes is left");
     }
 }

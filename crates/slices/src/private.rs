@@ -1,20 +1,18 @@
 //! The slices of one transaction, over those of another store.
 //!
 //! Before the commit, only the transaction itself names the slices that it writes. Others may drop the last
-//! name of a slice that it names. So `PrivateSlices` keeps both kinds until the transaction ends. If the
-//! transaction was committed below, that commit has counted references of its own by then.
+//! name of a slice that it names. So `PrivateSlices` holds both kinds until the transaction ends. If the
+//! transaction was committed below, that commit has counted references of its own by then. Cleaning moves held
+//! bytes, so an open transaction keeps no segment from being cleaned.
 //!
 //! # Terms
 //! A *written range* is a range of a segment that the transaction has written without a distance in between.
 //! A *named slice* is a slice that a change of the transaction names.
 //!
 //! # Invariants
-//! 1. `written` maps the start of each written range to its length. The writer's references to these bytes
-//!    end only with the transaction (assert in `add_written`;
-//!    `tests::written_neighbours_are_joined_and_only_slices_of_others_are_held`).
-//! 2. `held` lists the holds. There is one in each segment that the transaction has written to, because
-//!    cleaning cannot move bytes that no metadata names. There is one for each named slice outside the
-//!    written ranges (same test).
+//! 1. `written` maps the start of each written range to its length. All its bytes are held, and the writer's
+//!    reference has ended (`tests::written_neighbours_are_joined_and_only_slices_of_others_are_held_beside`).
+//! 2. `named` lists the other holds: one for each named slice outside the written ranges (same test).
 //! 3. A sealed transaction writes nothing, an ended one keeps nothing (assert in `end`;
 //!    `tests::kept_slices_are_returned_once_at_the_end`).
 //!
@@ -51,35 +49,24 @@ struct State {
 struct KeptSlices {
     /// Written ranges: segment and start, length.
     written: BTreeMap<(SegmentId, u64), u32>,
-    held: Vec<SlicePtr>,
+    named: Vec<SlicePtr>,
 }
 
 impl KeptSlices {
-    /// Keeps a slice that the transaction has just written.
+    /// Keeps a slice that the transaction has just written. The caller still has the writer's reference.
     fn add_written(&mut self, slice: SlicePtr, holder: &dyn SliceHolder) -> Result<(), SliceError> {
         let SlicePtr { segment, offset_bytes, len_bytes } = slice;
+        holder.hold(&[slice])?;
         let mut before = self.written.range_mut((segment, 0)..(segment, offset_bytes));
-        match before.next_back() {
-            // The first written range of the segment is the one that holds it. A later slice of the segment
-            // is never in front of it, except when two threads write at once; then both are held.
-            None => {
-                holder.hold(&[slice])?;
-                self.held.push(slice);
-            }
-            Some(((_, start), len)) if *start + u64::from(*len) == offset_bytes => {
-                if let Some(both) = len.checked_add(len_bytes) {
-                    *len = both;
-                    return Ok(());
-                }
-            }
-            Some(_) => {}
+        if let Some(((_, start), len)) = before.next_back()
+            && *start + u64::from(*len) == offset_bytes
+            && let Some(both) = len.checked_add(len_bytes)
+        {
+            *len = both;
+            return Ok(());
         }
         let older = self.written.insert((segment, offset_bytes), len_bytes);
         debug_assert!(older.is_none(), "the log hands out each byte of a segment once");
-        debug_assert!(
-            self.held.iter().any(|held| held.segment == segment),
-            "a segment with written ranges is held"
-        );
         Ok(())
     }
 
@@ -90,27 +77,25 @@ impl KeptSlices {
         }
         let SlicePtr { segment, offset_bytes, len_bytes } = slice;
         let end = offset_bytes + u64::from(len_bytes);
-        // A slice inside a written range needs no hold: the writer's reference keeps its bytes, and the hold
-        // on the segment keeps them in place.
+        // A slice inside a written range is held already.
         let before = self.written.range((segment, 0)..=(segment, offset_bytes)).next_back();
         if before.is_none_or(|((_, start), len)| *start + u64::from(*len) < end) {
             holder.hold(&[slice])?;
-            self.held.push(slice);
+            self.named.push(slice);
         }
         Ok(())
     }
 
     fn is_empty(&self) -> bool {
-        self.written.is_empty() && self.held.is_empty()
+        self.written.is_empty() && self.named.is_empty()
     }
 
-    /// Ends the holds. Returns the written ranges; the caller releases their references.
-    fn end(self, holder: &dyn SliceHolder) -> Vec<SlicePtr> {
-        holder.release_hold(&self.held);
-        let slices = self.written.into_iter();
-        slices
-            .map(|((segment, offset_bytes), len_bytes)| SlicePtr { segment, offset_bytes, len_bytes })
-            .collect()
+    /// Ends the holds.
+    fn end(self, holder: &dyn SliceHolder) {
+        holder.release_hold(&self.named);
+        for ((segment, offset_bytes), len_bytes) in self.written {
+            holder.release_hold(&[SlicePtr { segment, offset_bytes, len_bytes }]);
+        }
     }
 }
 
@@ -142,8 +127,8 @@ impl<B: SliceStore> PrivateSlices<B> {
         self.state.lock().is_sealed = true;
     }
 
-    /// Ends the holds and releases the references of everything written. A caller that wants the slices to
-    /// stay commits their names below first. A second call does nothing.
+    /// Ends the holds. A caller that wants the slices to stay commits their names below first. A second call
+    /// does nothing.
     pub fn end(&self) {
         let kept = {
             let mut state = self.state.lock();
@@ -151,7 +136,7 @@ impl<B: SliceStore> PrivateSlices<B> {
             std::mem::take(&mut state.kept)
         };
         // Outside the lock: the store below may take long, and writes of other threads must learn of the end.
-        self.below.release(&kept.end(&*self.below.holder()));
+        kept.end(&*self.below.holder());
         debug_assert!(self.state.lock().kept.is_empty(), "an ended transaction keeps nothing");
     }
 }
@@ -165,15 +150,19 @@ impl<B: SliceStore> SliceStore for PrivateSlices<B> {
         let slices = self.below.write(stream, bytes, admit)?;
         let holder = self.below.holder();
         let mut state = self.state.lock();
-        for (number, slice) in slices.iter().enumerate() {
+        for slice in &slices {
             // The transaction may have ended during the write. Then nobody else would release the new slices.
             let kept = if state.is_ended { Err(ended()) } else { state.kept.add_written(*slice, &*holder) };
             if let Err(e) = kept {
-                // The slices before `number` are in `written`, so `end` releases them.
-                self.below.release(slices.get(number..).expect("a slice of the write"));
+                // All slices lose the writer's reference. Those that are held already stay until the end.
+                drop(state);
+                self.below.release(&slices);
                 return Err(e);
             }
         }
+        drop(state);
+        // The holds keep the bytes from here on.
+        self.below.release(&slices);
         Ok(slices)
     }
 
@@ -190,6 +179,10 @@ impl<B: SliceStore> SliceStore for PrivateSlices<B> {
 
     fn holder(self: &Arc<Self>) -> Arc<dyn SliceHolder> {
         self.below.holder()
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.below.held_bytes()
     }
 
     fn space(&self) -> Result<Space, SliceError> {
@@ -213,18 +206,18 @@ mod tests {
     }
 
     #[test]
-    fn written_neighbours_are_joined_and_only_slices_of_others_are_held() {
+    fn written_neighbours_are_joined_and_only_slices_of_others_are_held_beside() {
         let (mut held, holder) = (KeptSlices::default(), Counting::default());
         held.add_written(slice(100, 10), &holder).unwrap();
         held.add_written(slice(110, 10), &holder).unwrap();
         held.add_written(slice(200, 10), &holder).unwrap();
-        assert_eq!(*holder.held.lock(), [slice(100, 10)]);
+        assert_eq!(held.written.len(), 2, "neighbours are one range");
         held.add_named(slice(105, 15), &holder).unwrap();
-        assert_eq!(holder.held.lock().len(), 1, "the transaction wrote these bytes itself");
+        assert_eq!(holder.held.lock().len(), 3, "the transaction wrote these bytes itself");
         held.add_named(slice(115, 10), &holder).unwrap();
         held.add_named(slice(0, 10), &holder).unwrap();
-        assert_eq!(holder.held.lock().len(), 3);
-        assert_eq!(held.end(&holder), [slice(100, 20), slice(200, 10)]);
+        assert_eq!(holder.held.lock().len(), 5);
+        held.end(&holder);
         assert!(holder.held.lock().is_empty());
     }
 
@@ -235,7 +228,7 @@ mod tests {
         let written = private.write(Stream::Large, b"bytes", Admit::User).unwrap();
         private.keep(slice(1 << 20, 7)).unwrap();
         private.release(&written);
-        assert_eq!((below.held.lock().len(), below.released.lock().len()), (2, 0));
+        assert_eq!((below.held.lock().len(), below.released.lock().len()), (2, 1));
         private.seal();
         assert_eq!(private.write(Stream::Large, b"more", Admit::User), Err(ended()));
         private.keep(slice(2 << 20, 7)).unwrap();

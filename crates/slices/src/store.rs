@@ -23,14 +23,16 @@ pub type SliceRead<'a> = (SlicePtr, &'a mut [u8]);
 
 /// An object that keeps slices for callers that have slices without a name in metadata.
 pub trait SliceHolder: Send + Sync {
-    /// Holds slices until `release_hold`, even if metadata drops their names. The caller has a pin that began
-    /// while metadata named them. A hold takes memory and space. It ends with the store.
+    /// Holds slices until `release_hold`, even if metadata drops their names. The caller has a reference of its
+    /// own, or a pin that began while metadata named them. A hold takes memory and space. It ends with the
+    /// store. The bytes may move; the pointers stay good for every call on the store.
     ///
     /// # Errors
     /// `ReadOnly` if the store cannot hold more. Then the call has held none of the slices.
     fn hold(&self, slices: &[SlicePtr]) -> Result<(), SliceError>;
 
-    /// Ends a `hold` of the same slices. It cannot fail: a store that cannot end it now ends it later.
+    /// Ends holds of these bytes. Slices that follow each other may be named as one. It cannot fail: a store
+    /// that cannot end it now ends it later.
     fn release_hold(&self, slices: &[SlicePtr]);
 }
 
@@ -63,6 +65,9 @@ pub trait SliceStore: Send + Sync + 'static {
     /// The object that holds slices of this store. Every store over this one returns the same object, so it
     /// also identifies the pool of a slice.
     fn holder(self: &Arc<Self>) -> Arc<dyn SliceHolder>;
+
+    /// Bytes that holds keep. Each counts once.
+    fn held_bytes(&self) -> u64;
 
     /// The space of the pool. Bytes that no name refers to any more count as live until compaction finds that
     /// out.
@@ -101,6 +106,10 @@ impl<T: HasSlices> SliceStore for T {
 
     fn holder(self: &Arc<Self>) -> Arc<dyn SliceHolder> {
         self.slices().holder()
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.slices().held_bytes()
     }
 
     fn space(&self) -> Result<Space, SliceError> {

@@ -31,8 +31,18 @@ impl SliceHolder for Counting {
     fn release_hold(&self, slices: &[SlicePtr]) {
         let mut held = self.held.lock();
         for slice in slices {
-            let at = held.iter().position(|h| h == slice).expect("a released hold was held");
-            held.remove(at);
+            // The hold itself, or holds that follow each other and were named as one.
+            let mut at = slice.offset_bytes;
+            let end = at + u64::from(slice.len_bytes);
+            while at < end {
+                let fits = |h: &SlicePtr| {
+                    h.segment == slice.segment && h.offset_bytes == at && at + u64::from(h.len_bytes) <= end
+                };
+                let longest =
+                    held.iter().enumerate().filter(|(_, h)| fits(h)).max_by_key(|(_, h)| h.len_bytes);
+                let (number, _) = longest.expect("a released hold was held");
+                at += u64::from(held.remove(number).len_bytes);
+            }
         }
     }
 }
@@ -58,6 +68,10 @@ impl SliceStore for Counting {
 
     fn holder(self: &Arc<Self>) -> Arc<dyn SliceHolder> {
         Arc::clone(self) as Arc<dyn SliceHolder>
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.held.lock().iter().map(|slice| u64::from(slice.len_bytes)).sum()
     }
 
     fn space(&self) -> Result<Space, SliceError> {

@@ -52,8 +52,8 @@ pub fn pointers(
     Ok(())
 }
 
-/// Rewrites a value or operand into `out`. `pack` stores each run of more than [`INLINE_FOREVER_BYTES_MAX`]
-/// bytes and returns its slice. `moved` returns the new slices of a slice, or `None` if it stays. Returns
+/// Rewrites a value or operand into `out`. `pack`, if there is one, stores each run of more than
+/// [`INLINE_FOREVER_BYTES_MAX`] bytes and returns its slice. `moved` returns the new slices of a slice, or `None` if it stays. Returns
 /// `false`, and leaves `out` unchanged, if nothing changed.
 ///
 /// # Errors
@@ -62,7 +62,7 @@ pub fn relocate<E: From<Corrupt>>(
     key: &[u8],
     value: &[u8],
     is_operand: bool,
-    pack: &mut dyn FnMut(&[u8]) -> Result<SlicePtr, E>,
+    mut pack: Option<&mut dyn FnMut(&[u8]) -> Result<SlicePtr, E>>,
     moved: &mut dyn FnMut(SlicePtr) -> Result<Option<SmallVec<[SlicePtr; 1]>>, E>,
     out: &mut Vec<u8>,
 ) -> Result<bool, E> {
@@ -73,8 +73,8 @@ pub fn relocate<E: From<Corrupt>>(
     let mut map = ExtentMap::new();
     for extent in extents {
         let extent = extent?;
-        match extent.source {
-            ExtentSource::Bytes(bytes) if bytes.len() > INLINE_FOREVER_BYTES_MAX => {
+        match (extent.source, &mut pack) {
+            (ExtentSource::Bytes(bytes), Some(pack)) if bytes.len() > INLINE_FOREVER_BYTES_MAX => {
                 changed = true;
                 let mut at = extent.offset;
                 for piece in bytes.chunks(PACK_BYTES_MAX) {
@@ -84,7 +84,7 @@ pub fn relocate<E: From<Corrupt>>(
                     at += slice.len_bytes;
                 }
             }
-            ExtentSource::Slice(..) => {
+            (ExtentSource::Slice(..), _) => {
                 let slice = extent.pointer().expect("a slice has a pointer");
                 let to = moved(slice)?;
                 changed |= to.is_some();
@@ -95,7 +95,7 @@ pub fn relocate<E: From<Corrupt>>(
                 }
                 assert_eq!(at, extent.end(), "a slice keeps its length when it moves");
             }
-            ExtentSource::Bytes(_) | ExtentSource::Hole => map.overlay(extent),
+            (ExtentSource::Bytes(_) | ExtentSource::Hole, _) => map.overlay(extent),
         }
     }
     if changed {
@@ -133,14 +133,15 @@ mod tests {
             Ok::<_, Corrupt>(SlicePtr { segment: to, offset_bytes: 0, len_bytes: b.len() as u32 })
         };
         let mut stay = |_| Ok(None);
-        assert!(relocate(&key, &value, false, &mut pack, &mut stay, &mut out).unwrap());
+        assert!(!relocate::<Corrupt>(&key, &value, false, None, &mut stay, &mut out).unwrap());
+        assert!(relocate(&key, &value, false, Some(&mut pack), &mut stay, &mut out).unwrap());
         assert_eq!(packed, [long.to_vec()]);
         let mut seen = Vec::new();
         pointers(&key, &out, false, &mut |p| seen.push(p)).unwrap();
         assert_eq!(seen, [SlicePtr { segment: to, offset_bytes: 0, len_bytes: 65 }, old]);
         let encoded_again = out.clone();
         let mut none = |_: &[u8]| -> Result<SlicePtr, Corrupt> { panic!("nothing left to pack") };
-        assert!(!relocate(&key, &encoded_again, false, &mut none, &mut stay, &mut out).unwrap());
+        assert!(!relocate(&key, &encoded_again, false, Some(&mut none), &mut stay, &mut out).unwrap());
         assert_eq!(decode_region(&out, false).unwrap().len(), 3);
     }
 

@@ -284,15 +284,6 @@ impl LogStore for MemLog {
         self.state.lock().segments.retain(slice.segment, u64::from(slice.len_bytes));
     }
 
-    fn hold(&self, slice: SlicePtr) {
-        self.state.lock().segments.hold(slice.segment, u64::from(slice.len_bytes));
-    }
-
-    fn release_hold(&self, slice: SlicePtr) {
-        let emptied = self.state.lock().segments.release_hold(slice.segment, u64::from(slice.len_bytes));
-        self.retire(emptied);
-    }
-
     fn release(&self, segment: SegmentId, bytes: u64) {
         let emptied = self.state.lock().segments.release(segment, bytes);
         self.retire(emptied);

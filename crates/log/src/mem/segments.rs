@@ -22,8 +22,6 @@ struct MemSegment {
     /// Its length when a sync last covered it.
     synced_len: usize,
     live_bytes: u64,
-    /// References among `live_bytes` that are nowhere in metadata.
-    holds: u64,
     sealed: bool,
     /// Without references, sealed, and waiting for pins. Only a caller with an older pin refers to it again.
     retired: bool,
@@ -162,17 +160,6 @@ impl MemSegments {
         segment.live_bytes += bytes;
     }
 
-    pub(super) fn hold(&mut self, id: SegmentId, bytes: u64) {
-        self.retain(id, bytes);
-        self.get(id).holds += 1;
-    }
-
-    pub(super) fn release_hold(&mut self, id: SegmentId, bytes: u64) -> Option<SegmentId> {
-        let segment = self.get(id);
-        segment.holds = segment.holds.checked_sub(1).expect("a hold that ends was begun");
-        self.release(id, bytes)
-    }
-
     pub(super) fn release(&mut self, id: SegmentId, bytes: u64) -> Option<SegmentId> {
         let segment = self.get(id);
         segment.live_bytes =
@@ -229,11 +216,8 @@ impl MemSegments {
     pub(super) fn victims(&self, max: usize) -> Vec<SegmentId> {
         let worth =
             |s: &MemSegment| s.live_bytes * 100 < self.options.segment_bytes * VICTIM_LIVE_MAX_PERCENT;
-        let mut found: Vec<_> = self
-            .all
-            .iter()
-            .filter(|(_, s)| s.sealed && s.live_bytes > 0 && s.holds == 0 && worth(s))
-            .collect();
+        let mut found: Vec<_> =
+            self.all.iter().filter(|(_, s)| s.sealed && s.live_bytes > 0 && worth(s)).collect();
         found.sort_by_key(|(id, s)| (s.live_bytes, **id));
         found.into_iter().map(|(id, _)| *id).take(max).collect()
     }

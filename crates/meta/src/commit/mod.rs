@@ -2,7 +2,7 @@
 //!
 //! # Steps of a commit
 //! 1. `PreparedCommit::new` finds the keys' hashes, the shards and the slices. Every check of the batch is
-//!    here.
+//!    here. Slices with held bytes that cleaning has moved are named anew (`name_moved_slices`).
 //! 2. With a read set: `tables_changed` looks for newer versions in tables, without a lock.
 //! 3. `lock_with_credit` locks the shards in rising order and takes room for the bytes from the lowest one's
 //!    credit. If the credit is too small, it unlocks, asks for room (`make_room`) and tries again.
@@ -18,6 +18,9 @@
 //!    progress, so they reach the log in one record, or in the tables of one edit (assert in `apply`).
 //! 3. A commit holds no shard's lock while it asks for room, reads tables or waits (assert in
 //!    `lock_with_credit`).
+//! 4. A commit that names slices takes a pin before it looks for moved bytes, and keeps it until the slices are
+//!    retained. Bytes that move in between stay where the commit names them, because the pin keeps their segment
+//!    and `retain` makes it referenced again (`tests::held`).
 
 mod group_sync;
 mod reads;
@@ -29,7 +32,8 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 use warpfire_format::key_hash;
 use warpfire_format::table::{KeyVersion, VersionKind};
-use warpfire_log::{Admit, LogStore};
+use warpfire_log::{Admit, LogError, LogStore, Slices};
+use warpfire_slices::HeldSlices;
 use warpfire_units::{Seq, SlicePtr};
 
 pub(crate) use group_sync::GroupSync;
@@ -39,7 +43,7 @@ pub(crate) use sync_point::SyncPoint;
 use crate::batch::{Batch, BatchOp, Named};
 use crate::engine::{EngineInner, ShardWriteGuard};
 use crate::memtable::{KEY_BYTES_MAX, SLOT_BYTES, shard_of};
-use crate::schema::{Schema, SchemaError};
+use crate::schema::{Relocator, Schema, SchemaError};
 use crate::store::{CommitError, MetaError, ReadSet};
 
 type KeyHashes = SmallVec<[u64; 16]>;
@@ -76,6 +80,23 @@ impl<'b> PreparedCommit<'b> {
     }
 }
 
+/// The places of held bytes, for `Schema::relocate`.
+struct MovedPlaces<'a, L>(&'a HeldSlices<L>);
+
+impl<L: LogStore> Relocator for MovedPlaces<'_, L> {
+    fn packs(&self) -> bool {
+        false
+    }
+
+    fn pack(&mut self, _bytes: &[u8]) -> Result<SlicePtr, LogError> {
+        unreachable!("a schema asks `packs` before it packs")
+    }
+
+    fn move_slice(&mut self, slice: SlicePtr) -> Result<Option<Slices>, LogError> {
+        Ok(self.0.resolve(slice))
+    }
+}
+
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
     pub(crate) fn commit(
         &self,
@@ -84,9 +105,19 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         admit: Admit,
     ) -> Result<Seq, CommitError> {
         self.latch.check()?;
-        let prepared = PreparedCommit::new(batch, &self.schema).map_err(MetaError::from)?;
+        let mut prepared = PreparedCommit::new(batch, &self.schema).map_err(MetaError::from)?;
         if batch.is_empty() && reads.is_none() {
             return Ok(self.newest());
+        }
+        // To the end of this function (invariant 4).
+        let pin = (!prepared.pointers.is_empty()).then(|| self.log.pin());
+        let renamed;
+        if pin.is_some() && self.held.has_moved() {
+            let moved = |slice: &SlicePtr| self.held.resolve(*slice).is_some();
+            if prepared.pointers.iter().any(moved) {
+                renamed = self.name_moved_slices(batch)?;
+                prepared = PreparedCommit::new(&renamed, &self.schema).map_err(MetaError::from)?;
+            }
         }
         // Without a read set nothing can conflict: the usual commit locks its own shards only.
         let Some(reads) = reads else {
@@ -114,6 +145,32 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             }
             return Ok(self.apply(&prepared, shards, &mut guards));
         }
+    }
+
+    /// The same changes, with slices named where their bytes are now.
+    fn name_moved_slices(&self, batch: &Batch) -> Result<Batch, MetaError> {
+        let mut renamed = Batch::new();
+        let (mut found, mut value) = (Named::new(), Vec::new());
+        let mut places = MovedPlaces(&self.held);
+        for (number, op) in batch.iter().enumerate() {
+            let is_operand = matches!(op, BatchOp::Merge(..));
+            let changed = match op {
+                BatchOp::Delete(_) => false,
+                BatchOp::Put(key, old) | BatchOp::Merge(key, old) => {
+                    self.schema.relocate(key, old, is_operand, &mut places, &mut value)?
+                }
+            };
+            match op {
+                BatchOp::Put(key, _) if changed => renamed.put(key, &value),
+                BatchOp::Merge(key, _) if changed => renamed.merge(key, &value),
+                op => renamed.push_op(op, batch.slices_of(number, &self.schema, &mut found)?),
+            }
+        }
+        for (sum, added) in batch.sums().iter().enumerate() {
+            renamed.add(sum, *added);
+        }
+        debug_assert_eq!(renamed.len(), batch.len(), "every change is there once");
+        Ok(renamed)
     }
 
     /// Locks shards, and takes `bytes` from the credit of the lowest one.

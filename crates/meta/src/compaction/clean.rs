@@ -1,8 +1,8 @@
 //! Cleaning: victims are emptied, for their space or because they are damaged. Also the reclaim loop for
 //! callers that need space.
 //!
-//! To empty a victim, the engine rewrites each table that lies in it or names slices in it. The
-//! log reconstructs damaged blocks on the way.
+//! To empty a victim, the engine rewrites each table that lies in it or names slices in it, and moves the bytes
+//! that holds keep there. The log reconstructs damaged blocks on the way.
 //!
 //! # Invariants
 //! 1. Bytes that the log cannot reconstruct stay in place and stay named. Their segment becomes
@@ -49,7 +49,7 @@ pub(crate) struct ReclaimState {
 }
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
-    /// Cleans some segments, if that gains space. `true` if a table was rewritten.
+    /// Cleans some segments, if that gains space. `true` if a table was rewritten or held bytes moved.
     pub(crate) fn clean_step(&self) -> Result<bool, MetaError> {
         let _compacting = self.compacting.lock();
         let mut unrecoverable = self.unrecoverable.lock();
@@ -110,6 +110,15 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             } else {
                 rewritten?;
                 moved = true;
+            }
+        }
+        // After the tables: held bytes that metadata names too are copied once. Their copies stay referenced,
+        // because only a job could drop them and this thread holds `compacting`.
+        for segment in &victims {
+            let moved_out = self.held.move_out(*segment, &mut |slice| moves.known_copy(slice))?;
+            moved |= moved_out.bytes > 0;
+            if moved_out.is_unrecoverable {
+                moves.unrecoverable.insert(*segment);
             }
         }
         for segment in moves.unrecoverable.difference(unrecoverable) {

@@ -32,6 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_format::table::{KeyVersion, VersionKind};
 use warpfire_log::{LogError, LogStore, Slices, Stream};
+use warpfire_slices::KnownCopy;
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
 use super::fold::VersionGroup;
@@ -44,10 +45,39 @@ use crate::table_set::InstallInto;
 /// The moves of one cleaning so far, over all its jobs.
 #[derive(Default)]
 pub(crate) struct SliceMoves {
-    /// New places of slices. A slice is copied once, even if many values name it.
+    /// New places of slices. A slice is copied once, even if many values name it or holds keep it.
     copied: BTreeMap<SlicePtr, Slices>,
     /// Segments with a slice that cannot be read. Such a slice stays named, and reading it stays an error.
     pub(super) unrecoverable: BTreeSet<SegmentId>,
+}
+
+impl SliceMoves {
+    /// The copy of the first bytes of a slice, if this cleaning has made one.
+    pub(super) fn known_copy(&self, slice: SlicePtr) -> KnownCopy {
+        let none_of = |len: u64| {
+            KnownCopy::NoneOf(u32::try_from(len).map_or(slice.len_bytes, |len| len.clamp(1, slice.len_bytes)))
+        };
+        let all_from = |offset_bytes| SlicePtr { offset_bytes, len_bytes: u32::MAX, ..slice };
+        if let Some((from, to)) = self.copied.range(..=all_from(slice.offset_bytes)).next_back()
+            && from.segment == slice.segment
+        {
+            // The place of a copy may be several slices, in order.
+            let mut skip = slice.offset_bytes - from.offset_bytes;
+            for place in to {
+                let Some(left) = u64::from(place.len_bytes).checked_sub(skip).filter(|left| *left > 0) else {
+                    skip -= u64::from(place.len_bytes);
+                    continue;
+                };
+                let len = left.min(u64::from(slice.len_bytes)) as u32;
+                return KnownCopy::Of(place.part(skip as u32, len));
+            }
+        }
+        let behind = self.copied.range(all_from(slice.offset_bytes)..).next();
+        match behind.filter(|(next, _)| next.segment == slice.segment) {
+            Some((next, _)) => none_of(next.offset_bytes - slice.offset_bytes),
+            None => none_of(u64::from(slice.len_bytes)),
+        }
+    }
 }
 
 /// Most moves in `copied` (about 64 MiB). Beyond it, a slice that two values name is copied twice.
@@ -76,6 +106,10 @@ impl<L: LogStore> JobRelocator<'_, L> {
 }
 
 impl<L: LogStore> Relocator for JobRelocator<'_, L> {
+    fn packs(&self) -> bool {
+        true
+    }
+
     fn pack(&mut self, bytes: &[u8]) -> Result<SlicePtr, LogError> {
         assert!(bytes.len() <= PACKED_BYTES_MAX, "inline bytes fit one slice");
         let slices = self.append(Stream::Small, bytes)?;

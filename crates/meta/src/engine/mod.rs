@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use warpfire_env::{RankedMutex, RankedReentrantMutex};
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_log::{LogError, LogPos, LogStore, ScrubbedSegment};
-use warpfire_slices::LocalSlices;
+use warpfire_slices::{HeldSlices, LocalSlices};
 use warpfire_units::{SegmentId, Seq};
 
 pub(crate) use shards::{EngineShards, ShardWriteGuard};
@@ -155,6 +155,8 @@ pub(crate) struct LoggedManifest {
 
 pub(crate) struct EngineInner<L: LogStore, S> {
     pub(crate) log: Arc<L>,
+    /// Bytes of the log that no metadata names.
+    pub(crate) held: Arc<HeldSlices<L>>,
     pub(crate) schema: S,
     pub(crate) options: EngineOptions,
     pub(crate) shards: EngineShards<L>,

@@ -175,6 +175,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             damage_handled: AtomicU64::new(0),
             latch: Latch::default(),
             signal: BackgroundSignal::default(),
+            held: Arc::new(HeldSlices::new(Arc::clone(&log))),
             log,
             schema,
             options,
@@ -201,8 +202,12 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         }
         let threads = Threads::start(&inner);
         inner.repair_seen_damage();
-        let slices =
-            Arc::new(LocalSlices::new(Arc::clone(&inner.log), ahead, Arc::clone(&inner) as Arc<dyn Upkeep>));
+        let slices = Arc::new(LocalSlices::new(
+            Arc::clone(&inner.log),
+            Arc::clone(&inner.held),
+            ahead,
+            Arc::clone(&inner) as Arc<dyn Upkeep>,
+        ));
         Ok(Engine { inner, slices, threads })
     }
 }

@@ -1,6 +1,7 @@
 //! The engine against its naive twin, against crashes, threads and full pools.
 
 mod full;
+mod held;
 mod model;
 mod space;
 mod syncs;
