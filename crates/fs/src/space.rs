@@ -28,13 +28,17 @@ impl<E: Storage> Fs<E> {
     pub fn statfs(&self) -> Result<SpaceInfo, FsError> {
         let space = self.engine.space()?;
         let (inodes, file_bytes) = self.deferred.sums();
-        // Files, tables and holds need at most these bytes; files that share slices need fewer. More live bytes
-        // than that belong to deleted files, and compaction has not dropped them yet.
+        // Files, tables and holds need at most these bytes; files that share slices need fewer. More live
+        // bytes than that belong to deleted files, and compaction has not dropped them yet.
         let needed_bytes = (file_bytes.max(0).cast_unsigned())
             .saturating_add(self.engine.table_bytes())
             .saturating_add(self.engine.held_bytes());
         let deleted_bytes = space.live_bytes.saturating_sub(needed_bytes);
+        // Garbage that no cleaning gains is not free. Deleted bytes may lie beside it, and then it comes back
+        // with them.
+        let stuck_bytes = space.stuck_bytes.saturating_sub(deleted_bytes);
         let free_bytes = (space.free_bytes.saturating_add(space.garbage_bytes))
+            .saturating_sub(stuck_bytes)
             .saturating_add(deleted_bytes)
             .min(space.total_bytes);
         debug_assert!(free_bytes <= space.total_bytes, "a pool has no more free bytes than bytes");

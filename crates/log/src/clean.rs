@@ -7,9 +7,9 @@ use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::segment::SegmentKind;
 use warpfire_units::SegmentId;
 
-use crate::limits::{LOG_RESERVE_SEGMENTS, RESERVE_PART, RESERVE_SEGMENTS_MIN, VICTIM_LIVE_MAX_PERCENT};
+use crate::limits::{LOG_RESERVE_SEGMENTS, RESERVE_PART, RESERVE_SEGMENTS_MIN};
 use crate::log::Log;
-use crate::segment_table::SegmentStage;
+use crate::segment_table::{SegmentStage, is_worth_cleaning};
 use crate::store::{LogError, LogStore, ScrubbedSegment, Space};
 use crate::stream::log_segments_in_bulk;
 
@@ -21,26 +21,19 @@ impl Log {
         self.room_bytes.store(whole_bytes.saturating_sub(reserve_bytes), Ordering::Relaxed);
     }
 
-    /// Counts the pool's space, segment by segment.
+    /// The pool's space. The segment table keeps the sums, so that the cost does not grow with the pool.
     pub(crate) fn measure_space(&self) -> Space {
         let segment_bytes = self.segment_bytes();
         let free_segments = self.pool.free_segments(SegmentKind::Bulk);
-        let mut space = Space { free_bytes: free_segments * segment_bytes, ..Space::default() };
-        let segment_table = self.segment_table.lock();
-        let mut segments = free_segments;
-        for (_, entry) in segment_table.iter() {
-            segments += 1;
-            let live = entry.live_bytes();
-            space.live_bytes += live;
-            // The unwritten rest of a segment is free while a stream can fill it, and garbage once it is
-            // sealed.
-            let rest = segment_bytes.saturating_sub(entry.written_bytes);
-            match entry.state {
-                SegmentStage::Open => space.free_bytes += rest,
-                _ => space.garbage_bytes += rest,
-            }
-            space.garbage_bytes += entry.written_bytes - live;
-        }
+        let sums = self.segment_table.lock().sums(segment_bytes);
+        let segments = free_segments + sums.segments;
+        let mut space = Space {
+            live_bytes: sums.live_bytes,
+            garbage_bytes: sums.garbage_bytes,
+            stuck_bytes: sums.stuck_bytes,
+            free_bytes: free_segments * segment_bytes + sums.open_rest_bytes,
+            ..Space::default()
+        };
         // The next checkpoints free the log segments. So these count as garbage, as many bytes as their zones
         // would hold in bulk segments.
         let mirror = self.pool.geometry(SegmentKind::Mirror);
@@ -105,8 +98,7 @@ impl Log {
         {
             let live = entry.live_bytes().min(segment_bytes);
             let is_damaged = damaged.contains(&id);
-            let is_worth_it = live * 100 < segment_bytes * VICTIM_LIVE_MAX_PERCENT;
-            if is_damaged || is_worth_it {
+            if is_damaged || is_worth_cleaning(live, segment_bytes) {
                 let age = u128::from(newest - id.get()) + 1;
                 let gain = u128::from(segment_bytes - live) * age * 1_000_000;
                 found.push((is_damaged, gain / u128::from(segment_bytes + live), id));

@@ -1,7 +1,7 @@
 //! The segment table: every bulk segment, its count of references, and the part that the commit log knows.
 //!
-//! A *reference* is a slice pointer that keeps bytes alive: one in metadata, or one that the slice store holds
-//! for its callers. *Live bytes* are the
+//! A *reference* is a slice pointer that keeps bytes alive: one in metadata, or one that the slice store
+//! holds for its callers. *Live bytes* are the
 //! bytes of all references to a segment. An *edit* is a frame of the commit log that says how a segment has
 //! changed: opened, grew, sealed, freed.
 //!
@@ -25,7 +25,10 @@
 //! 4. Only a caller that holds a pin older than the retirement refers to a retired segment again. The pin
 //!    keeps the segment from being freed; the new reference makes it sealed again (assert in `retain`).
 //! 5. `queued` is the number of the segment's entries in the queue of `Pins` (assert in `free`).
-//! 6. `dirty` holds at least the segments that the next group must edit. So the cost of a sync grows with the
+//! 6. `sums` are the sums over all segments for the segment length `segment_bytes`. Every change of an
+//!    entry's state, live or written bytes goes through `change`, and the sums follow (assert in `sums`, in
+//!    debug builds).
+//! 7. `dirty` holds at least the segments that the next group must edit. So the cost of a sync grows with the
 //!    changes and not with the table.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -34,6 +37,7 @@ use warpfire_format::log_frame::{GREW_RUNS_MAX, LogFrame};
 use warpfire_format::segment::{SegmentDescriptor, SegmentState, StripeRun};
 use warpfire_units::{BLOCK_BYTES, SegmentId};
 
+use crate::limits::VICTIM_LIVE_MAX_PERCENT;
 use crate::pins::Pins;
 
 /// The states of a segment; the transitions are drawn at the head of this file.
@@ -70,12 +74,67 @@ impl SegmentEntry {
     pub(crate) fn live_bytes(&self) -> u64 {
         self.live_bytes.map_or(self.written_bytes, |live| live.min(self.written_bytes))
     }
+
+    fn sums(&self, segment_bytes: u64) -> SegmentSums {
+        let live_bytes = self.live_bytes();
+        let rest_bytes = segment_bytes.saturating_sub(self.written_bytes);
+        let unreferenced_bytes = self.written_bytes - live_bytes;
+        let of_all = SegmentSums { segments: 1, live_bytes, ..SegmentSums::default() };
+        if self.state == SegmentStage::Open {
+            return SegmentSums { open_rest_bytes: rest_bytes, garbage_bytes: unreferenced_bytes, ..of_all };
+        }
+        let garbage_bytes = unreferenced_bytes + rest_bytes;
+        let stuck_bytes = if is_worth_cleaning(live_bytes, segment_bytes) { 0 } else { garbage_bytes };
+        SegmentSums { garbage_bytes, stuck_bytes, ..of_all }
+    }
+}
+
+/// Longest table of which debug builds count the sums anew.
+const RECOUNTED_MAX: usize = 200;
+
+/// Sums over the segments, in payload bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct SegmentSums {
+    pub(crate) segments: u64,
+    pub(crate) live_bytes: u64,
+    /// The unwritten rest of open segments: free while a stream can fill it.
+    pub(crate) open_rest_bytes: u64,
+    /// Written bytes without a reference, and the unwritten rest of sealed segments.
+    pub(crate) garbage_bytes: u64,
+    /// The part of `garbage_bytes` in sealed segments that are not worth cleaning.
+    pub(crate) stuck_bytes: u64,
+}
+
+impl SegmentSums {
+    fn add(&mut self, more: SegmentSums) {
+        self.segments += more.segments;
+        self.live_bytes += more.live_bytes;
+        self.open_rest_bytes += more.open_rest_bytes;
+        self.garbage_bytes += more.garbage_bytes;
+        self.stuck_bytes += more.stuck_bytes;
+    }
+
+    fn remove(&mut self, less: SegmentSums) {
+        self.segments -= less.segments;
+        self.live_bytes -= less.live_bytes;
+        self.open_rest_bytes -= less.open_rest_bytes;
+        self.garbage_bytes -= less.garbage_bytes;
+        self.stuck_bytes -= less.stuck_bytes;
+    }
+}
+
+/// Whether cleaning a segment with so many live bytes gains enough for its cost.
+pub(crate) fn is_worth_cleaning(live_bytes: u64, segment_bytes: u64) -> bool {
+    live_bytes * 100 < segment_bytes * VICTIM_LIVE_MAX_PERCENT
 }
 
 /// Every bulk segment.
 #[derive(Default)]
 pub(crate) struct SegmentTable {
     segments: BTreeMap<SegmentId, SegmentEntry>,
+    sums: SegmentSums,
+    /// Payload bytes of a segment, for which `sums` are counted.
+    segment_bytes: u64,
     dirty: BTreeSet<SegmentId>,
     /// Segments with a `Freed` frame that is written and not yet known to be durable.
     freed_in_log: Vec<SegmentId>,
@@ -100,7 +159,41 @@ impl SegmentTable {
             };
             (entry.logged.id, entry)
         };
-        SegmentTable { segments: segments.into_iter().map(entry).collect(), ..SegmentTable::default() }
+        let segments = segments.into_iter().map(entry).collect();
+        let mut table = SegmentTable { segments, ..SegmentTable::default() };
+        table.sums = table.counted();
+        table
+    }
+
+    /// The sums over all segments, of which each can hold `segment_bytes`. Counted anew only if that length
+    /// has changed, as it does when a device is lost.
+    pub(crate) fn sums(&mut self, segment_bytes: u64) -> SegmentSums {
+        if self.segment_bytes != segment_bytes {
+            self.segment_bytes = segment_bytes;
+            self.sums = self.counted();
+        }
+        // Of small tables only: it counts every segment.
+        debug_assert!(
+            self.segments.len() > RECOUNTED_MAX || self.sums == self.counted(),
+            "the sums are those of the segments"
+        );
+        self.sums
+    }
+
+    fn counted(&self) -> SegmentSums {
+        let mut sums = SegmentSums::default();
+        self.segments.values().for_each(|entry| sums.add(entry.sums(self.segment_bytes)));
+        sums
+    }
+
+    /// Changes an entry, and the sums with it. `None` if there is no such segment.
+    fn change<T>(&mut self, id: SegmentId, act: impl FnOnce(&mut SegmentEntry) -> T) -> Option<T> {
+        let entry = self.segments.get_mut(&id)?;
+        let before = entry.sums(self.segment_bytes);
+        let done = act(entry);
+        self.sums.add(entry.sums(self.segment_bytes));
+        self.sums.remove(before);
+        Some(done)
     }
 
     /// A segment that must exist, because the log holds its writer or an entry of it in a queue.
@@ -136,6 +229,7 @@ impl SegmentTable {
             logged,
         };
         self.dirty.insert(entry.logged.id);
+        self.sums.add(entry.sums(self.segment_bytes));
         let before = self.segments.insert(entry.logged.id, entry);
         assert!(before.is_none(), "a session uses a segment id once");
     }
@@ -163,25 +257,29 @@ impl SegmentTable {
     /// Counts an append: `len_bytes` with one reference, and the segment's length after them. Returns
     /// `unlogged_bytes`.
     pub(crate) fn note_append(&mut self, id: SegmentId, len_bytes: u64, written_bytes: u64) -> u64 {
-        let entry = self.get(id);
-        debug_assert_eq!(entry.state, SegmentStage::Open, "only an open segment takes appends");
-        debug_assert!(
-            written_bytes >= entry.written_bytes + len_bytes,
-            "a segment grows by at least the append"
-        );
-        entry.written_bytes = written_bytes;
-        *entry.live_bytes.as_mut().expect("the count of an open segment is known") += len_bytes;
+        let noted = self.change(id, |entry| {
+            debug_assert_eq!(entry.state, SegmentStage::Open, "only an open segment takes appends");
+            debug_assert!(
+                written_bytes >= entry.written_bytes + len_bytes,
+                "a segment grows by at least the append"
+            );
+            entry.written_bytes = written_bytes;
+            *entry.live_bytes.as_mut().expect("the count of an open segment is known") += len_bytes;
+        });
+        noted.expect("a segment that is in use is in the table");
         self.unlogged_bytes
     }
 
     /// Ends the segment: all its stripes are written, and no append follows.
     pub(crate) fn seal(&mut self, id: SegmentId, pins: &Pins) {
         self.dirty.insert(id);
-        let entry = self.get(id);
-        assert_eq!(entry.state, SegmentStage::Open, "a segment is sealed once");
-        entry.state = SegmentStage::Sealed;
-        // Its last reference may have gone while it was open.
-        retire_empty(id, entry, pins);
+        let sealed = self.change(id, |entry| {
+            assert_eq!(entry.state, SegmentStage::Open, "a segment is sealed once");
+            entry.state = SegmentStage::Sealed;
+            // Its last reference may have gone while it was open.
+            retire_empty(id, entry, pins);
+        });
+        sealed.expect("a segment that is in use is in the table");
     }
 
     /// Open segments that hold bytes and have no reference.
@@ -195,26 +293,28 @@ impl SegmentTable {
     /// Counts one more reference. A segment that does not exist is passed over: damaged metadata may name
     /// one, and reading the slice reports it.
     pub(crate) fn retain(&mut self, id: SegmentId, bytes: u64) {
-        let Some(entry) = self.segments.get_mut(&id) else { return };
-        assert!(
-            entry.state != SegmentStage::Freeing,
-            "a new reference to a segment without references needs a pin older than its retirement"
-        );
-        if entry.state == SegmentStage::Retired {
-            entry.state = SegmentStage::Sealed;
-        }
-        if let Some(live) = &mut entry.live_bytes {
-            *live += bytes;
-        }
+        self.change(id, |entry| {
+            assert!(
+                entry.state != SegmentStage::Freeing,
+                "a new reference to a segment without references needs a pin older than its retirement"
+            );
+            if entry.state == SegmentStage::Retired {
+                entry.state = SegmentStage::Sealed;
+            }
+            if let Some(live) = &mut entry.live_bytes {
+                *live += bytes;
+            }
+        });
     }
 
     /// Counts references that are gone. As in `retain`, a segment that does not exist is passed over.
     pub(crate) fn release(&mut self, id: SegmentId, bytes: u64, pins: &Pins) {
-        let Some(entry) = self.segments.get_mut(&id) else { return };
-        if let Some(live) = &mut entry.live_bytes {
-            *live = live.checked_sub(bytes).expect("no more bytes are released than are referenced");
-        }
-        retire_empty(id, entry, pins);
+        self.change(id, |entry| {
+            if let Some(live) = &mut entry.live_bytes {
+                *live = live.checked_sub(bytes).expect("no more bytes are released than are referenced");
+            }
+            retire_empty(id, entry, pins);
+        });
     }
 
     /// Sets the references of every segment after recovery. Segments that `live` does not name have none.
@@ -223,6 +323,7 @@ impl SegmentTable {
             entry.live_bytes = Some(live.get(id).copied().unwrap_or(0));
             retire_empty(*id, entry, pins);
         }
+        self.sums = self.counted();
     }
 
     /// Takes note that `Pins` has returned one of the segment's entries. After the last one the segment is
@@ -236,6 +337,7 @@ impl SegmentTable {
             return;
         }
         assert!(entry.live_bytes == Some(0), "only a segment without references is freed");
+        // As for `Retired`, the sums are those of a segment that is not open.
         entry.state = SegmentStage::Freeing;
         self.dirty.insert(id);
     }
@@ -301,10 +403,9 @@ impl SegmentTable {
         let freed = std::mem::take(&mut self.freed_in_log);
         for id in &freed {
             let removed = self.segments.remove(id);
-            assert!(
-                removed.is_some_and(|entry| entry.state == SegmentStage::Freeing),
-                "a freed segment is removed once, and nothing has referred to it again"
-            );
+            let removed = removed.expect("a freed segment is removed once");
+            assert_eq!(removed.state, SegmentStage::Freeing, "nothing has referred to a freed segment again");
+            self.sums.remove(removed.sums(self.segment_bytes));
         }
         freed
     }

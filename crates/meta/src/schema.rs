@@ -71,7 +71,8 @@ pub trait Schema: Send + Sync + 'static {
         visit: &mut dyn FnMut(SlicePtr),
     ) -> Result<(), SchemaError>;
 
-    /// Rewrites a value or operand: bytes inside it may be packed (`Relocator::packs`), slices may move. `Ok(false)` means unchanged, with `out` untouched.
+    /// Rewrites a value or operand: bytes inside it may be packed (`Relocator::packs`), slices may move.
+    /// `Ok(false)` means unchanged, with `out` untouched.
     fn relocate(
         &self,
         key: &[u8],

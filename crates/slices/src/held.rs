@@ -17,8 +17,9 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A stretch has bytes and at least one hold, and no two share an address (asserts in `Book::assert_sound`,
-//!    which the tests call; `tests::any_order_of_holds_moves_and_ends_keeps_the_bytes`).
+//! 1. A stretch has bytes and at least one hold, and no two share an address (asserts in
+//!    `Book::assert_sound`, which the tests call;
+//!    `tests::any_order_of_holds_moves_and_ends_keeps_the_bytes`).
 //! 2. The log has one reference to the place of each stretch. A move takes the new reference before it ends
 //!    the old one, under the lock of the book (same test: nothing is left at the end).
 //! 3. `away` lists exactly the stretches that have moved, by the segment of their place (`assert_sound`).
@@ -113,7 +114,7 @@ impl Book {
         self.insert(at, Stretch { len_bytes: whole.len_bytes - head, place: tail_place, ..whole });
     }
 
-    /// Makes one stretch of those before and from an address on, if nothing tells them apart.
+    /// Makes one stretch of those before and from an address on, if their holds and places follow each other.
     fn join(&mut self, at: Address) {
         let (segment, offset) = at;
         let Some(tail) = self.stretches.get(&at).copied() else { return };

@@ -1,8 +1,8 @@
 //! Slices: immutable bytes that metadata names by pointer, and what keeps them.
 //!
 //! [`SliceStore`] is the seam to the filesystem. [`LocalSlices`] implements it over a log on this machine;
-//! [`PrivateSlices`] holds the slices of one transaction over another store. [`HeldSlices`] keeps bytes that no
-//! metadata names, and knows where cleaning has moved them.
+//! [`PrivateSlices`] holds the slices of one transaction over another store. [`HeldSlices`] keeps bytes that
+//! no metadata names, and knows where cleaning has moved them.
 
 #![forbid(unsafe_code)]
 

@@ -2,8 +2,8 @@
 //!
 //! Before the commit, only the transaction itself names the slices that it writes. Others may drop the last
 //! name of a slice that it names. So `PrivateSlices` holds both kinds until the transaction ends. If the
-//! transaction was committed below, that commit has counted references of its own by then. Cleaning moves held
-//! bytes, so an open transaction keeps no segment from being cleaned.
+//! transaction was committed below, that commit has counted references of its own by then. Cleaning moves
+//! held bytes, so an open transaction keeps no segment from being cleaned.
 //!
 //! # Terms
 //! A *written range* is a range of a segment that the transaction has written without a distance in between.

@@ -23,9 +23,9 @@ pub type SliceRead<'a> = (SlicePtr, &'a mut [u8]);
 
 /// An object that keeps slices for callers that have slices without a name in metadata.
 pub trait SliceHolder: Send + Sync {
-    /// Holds slices until `release_hold`, even if metadata drops their names. The caller has a reference of its
-    /// own, or a pin that began while metadata named them. A hold takes memory and space. It ends with the
-    /// store. The bytes may move; the pointers stay good for every call on the store.
+    /// Holds slices until `release_hold`, even if metadata drops their names. The caller has a reference of
+    /// its own, or a pin that began while metadata named them. A hold takes memory and space. It ends with
+    /// the store. The bytes may move; the pointers stay good for every call on the store.
     ///
     /// # Errors
     /// `ReadOnly` if the store cannot hold more. Then the call has held none of the slices.

@@ -53,7 +53,8 @@ pub fn pointers(
 }
 
 /// Rewrites a value or operand into `out`. `pack`, if there is one, stores each run of more than
-/// [`INLINE_FOREVER_BYTES_MAX`] bytes and returns its slice. `moved` returns the new slices of a slice, or `None` if it stays. Returns
+/// [`INLINE_FOREVER_BYTES_MAX`] bytes and returns its slice. `moved` returns the new slices of a slice, or
+/// `None` if it stays. Returns
 /// `false`, and leaves `out` unchanged, if nothing changed.
 ///
 /// # Errors

@@ -79,6 +79,8 @@ fn files_fill_a_pool_and_deleting_them_empties_it_however_old_it_is() {
         assert!(live_bytes < 64 << 10, "{context}: {live_bytes} bytes are live and nothing is left");
         let again = fill(&fs, &mut draw, &mut files, &context);
         assert!(again >= first * 3 / 4, "{context}: {first} bytes fitted at first, {again} at last");
+        // The counters are deferred until a sync.
+        fs.sync().unwrap();
         check(&**fs.engine(), &context);
     }
 }

@@ -5,11 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
 use super::MemLogOptions;
+use crate::segment_table::is_worth_cleaning;
 use crate::store::{LogError, Slices, Space, Stream};
 use crate::stream::{room_wanted_bytes, slot, starts_on_block};
-
-/// Segments of this share of live bytes and more are not worth cleaning.
-const VICTIM_LIVE_MAX_PERCENT: u64 = 85;
 
 /// Segments kept for deletion and cleaning.
 const RESERVE_SEGMENTS: u64 = 6;
@@ -214,8 +212,7 @@ impl MemSegments {
     }
 
     pub(super) fn victims(&self, max: usize) -> Vec<SegmentId> {
-        let worth =
-            |s: &MemSegment| s.live_bytes * 100 < self.options.segment_bytes * VICTIM_LIVE_MAX_PERCENT;
+        let worth = |s: &MemSegment| is_worth_cleaning(s.live_bytes, self.options.segment_bytes);
         let mut found: Vec<_> =
             self.all.iter().filter(|(_, s)| s.sealed && s.live_bytes > 0 && worth(s)).collect();
         found.sort_by_key(|(id, s)| (s.live_bytes, **id));
@@ -227,10 +224,14 @@ impl MemSegments {
         let live_bytes = self.all.values().map(|s| s.live_bytes.min(s.bytes.len() as u64)).sum();
         let held = |s: &MemSegment| if s.sealed { self.options.segment_bytes } else { s.bytes.len() as u64 };
         let used_bytes: u64 = self.all.values().map(held).sum();
+        let is_stuck =
+            |s: &&MemSegment| s.sealed && !is_worth_cleaning(s.live_bytes, self.options.segment_bytes);
+        let unreferenced = |s: &MemSegment| held(s).saturating_sub(s.live_bytes);
         Space {
             total_bytes,
             live_bytes,
             garbage_bytes: used_bytes - live_bytes,
+            stuck_bytes: self.all.values().filter(is_stuck).map(unreferenced).sum(),
             free_bytes: total_bytes - used_bytes,
             reserve_bytes: (RESERVE_SEGMENTS * self.options.segment_bytes).min(total_bytes / 4),
         }

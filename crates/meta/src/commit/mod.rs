@@ -2,13 +2,14 @@
 //!
 //! # Steps of a commit
 //! 1. `PreparedCommit::new` finds the keys' hashes, the shards and the slices. Every check of the batch is
-//!    here. Slices with held bytes that cleaning has moved are named anew (`name_moved_slices`).
+//!    here.
 //! 2. With a read set: `tables_changed` looks for newer versions in tables, without a lock.
 //! 3. `lock_with_credit` locks the shards in rising order and takes room for the bytes from the lowest one's
 //!    credit. If the credit is too small, it unlocks, asks for room (`make_room`) and tries again.
 //! 4. With a read set: if the tables have changed since step 2, back to step 2. Else `memory_changed` looks
 //!    for newer versions in memory.
-//! 5. `apply` retains the slices, takes the next seq and inserts the changes. It cannot fail.
+//! 5. `apply_in_place` names slices anew if cleaning has moved their bytes (`slices`: held bytes), and calls
+//!    `apply`, which retains the slices, takes the next seq and inserts the changes. `apply` cannot fail.
 //!
 //! # Invariants
 //! 1. A commit takes its seq while it holds the locks of all its shards, and unlocks them after its last
@@ -18,9 +19,9 @@
 //!    progress, so they reach the log in one record, or in the tables of one edit (assert in `apply`).
 //! 3. A commit holds no shard's lock while it asks for room, reads tables or waits (assert in
 //!    `lock_with_credit`).
-//! 4. A commit that names slices takes a pin before it looks for moved bytes, and keeps it until the slices are
-//!    retained. Bytes that move in between stay where the commit names them, because the pin keeps their segment
-//!    and `retain` makes it referenced again (`tests::held`).
+//! 4. A commit that names slices takes a pin before it looks for moved bytes, and keeps it until the slices
+//!    are retained. It takes none while it asks for room. Bytes that move in between stay where the commit
+//!    names them, because the pin keeps their segment and `retain` makes it referenced again (`tests::held`).
 
 mod group_sync;
 mod reads;
@@ -105,24 +106,15 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         admit: Admit,
     ) -> Result<Seq, CommitError> {
         self.latch.check()?;
-        let mut prepared = PreparedCommit::new(batch, &self.schema).map_err(MetaError::from)?;
+        let prepared = PreparedCommit::new(batch, &self.schema).map_err(MetaError::from)?;
         if batch.is_empty() && reads.is_none() {
             return Ok(self.newest());
         }
-        // To the end of this function (invariant 4).
-        let pin = (!prepared.pointers.is_empty()).then(|| self.log.pin());
-        let renamed;
-        if pin.is_some() && self.held.has_moved() {
-            let moved = |slice: &SlicePtr| self.held.resolve(*slice).is_some();
-            if prepared.pointers.iter().any(moved) {
-                renamed = self.name_moved_slices(batch)?;
-                prepared = PreparedCommit::new(&renamed, &self.schema).map_err(MetaError::from)?;
-            }
-        }
         // Without a read set nothing can conflict: the usual commit locks its own shards only.
         let Some(reads) = reads else {
-            let mut guards = self.lock_with_credit(prepared.shards, prepared.bytes, admit)?;
-            return Ok(self.apply(&prepared, prepared.shards, &mut guards));
+            let shards = prepared.shards;
+            let mut guards = self.lock_with_credit(shards, prepared.bytes, admit)?;
+            return Ok(self.apply_in_place(prepared, shards, &mut guards)?);
         };
         loop {
             let table_set = self.table_set();
@@ -143,8 +135,30 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             if batch.is_empty() {
                 return Ok(self.newest());
             }
-            return Ok(self.apply(&prepared, shards, &mut guards));
+            return Ok(self.apply_in_place(prepared, shards, &mut guards)?);
         }
+    }
+
+    /// Applies a batch, with its slices named where their bytes are now.
+    fn apply_in_place(
+        &self,
+        prepared: PreparedCommit<'_>,
+        shards: u32,
+        guards: &mut [ShardWriteGuard<'_, L>],
+    ) -> Result<Seq, MetaError> {
+        if prepared.pointers.is_empty() {
+            return Ok(self.apply(&prepared, shards, guards));
+        }
+        // Only now: a commit that waits for room with a pin would keep the segments that reclaim empties.
+        let _pin = self.log.pin();
+        let is_moved = |slice: &SlicePtr| self.held.resolve(*slice).is_some();
+        if !self.held.has_moved() || !prepared.pointers.iter().any(is_moved) {
+            return Ok(self.apply(&prepared, shards, guards));
+        }
+        let renamed = self.name_moved_slices(prepared.batch)?;
+        let renamed = PreparedCommit::new(&renamed, &self.schema)?;
+        assert_eq!(renamed.shards, prepared.shards, "the same keys change");
+        Ok(self.apply(&renamed, shards, guards))
     }
 
     /// The same changes, with slices named where their bytes are now.
@@ -199,6 +213,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             first.credit += granted;
             if let Some(left) = first.credit.checked_sub(bytes) {
                 first.credit = left;
+                first.deletions += u64::from(admit == Admit::Reserve);
                 return Ok(guards);
             }
             // Making room may flush and compact, and these lock the shards themselves.

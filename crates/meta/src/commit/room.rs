@@ -1,7 +1,7 @@
 //! Room for commits. A shard asks for it in portions, its *credit*, so that most commits ask nobody.
 //!
-//! A commit that finds no room works for it on its own thread: it freezes the memtable, flushes, reclaims
-//! space, and compacts when there are too many runs.
+//! A commit that finds no room freezes the memtable and flushes it. Reclaim and compaction are the work of
+//! the background threads, for which it waits a moment; without threads it does that work itself.
 //!
 //! # Invariants
 //! 1. `active_bytes` and `frozen_bytes` are at least the bytes of the memtables: a grant counts before its
@@ -74,15 +74,30 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 Err(e) => return Err(e),
             }
         }
-        // Every run costs each read a lookup. Commits that outrun the compaction thread do its work here.
+        self.wait_for_fewer_runs()?;
+        assert!(grant >= bytes, "a grant covers its commit");
+        self.usage.active_bytes.fetch_add(grant, Ordering::Relaxed);
+        Ok(grant)
+    }
+
+    /// Slows commits down that outrun compaction: every run costs each read a lookup. With threads the commit
+    /// waits a moment for the next table; one portion in that time lets runs become more only slowly. Without
+    /// threads it compacts.
+    fn wait_for_fewer_runs(&self) -> Result<(), MetaError> {
         let runs = self.usage.runs.load(Ordering::Relaxed);
-        if runs > RUNS_MAX {
-            tracing::warn!(
-                name: "commit_stalled_by_compaction",
-                runs,
-                runs_max = RUNS_MAX,
-                "a commit waits until fewer runs are left"
-            );
+        if runs <= RUNS_MAX {
+            return Ok(());
+        }
+        tracing::warn!(
+            name: "commit_stalled_by_compaction",
+            runs,
+            runs_max = RUNS_MAX,
+            "a commit waits until fewer runs are left"
+        );
+        if self.has_threads() {
+            self.wake_background();
+            self.reclaim.wait_for_gain(self.reclaim.gains());
+            return Ok(());
         }
         while self.usage.runs.load(Ordering::Relaxed) > RUNS_MAX {
             match self.compact_step() {
@@ -91,13 +106,11 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 Err(e) => return Err(e),
             }
         }
-        assert!(grant >= bytes, "a grant covers its commit");
-        self.usage.active_bytes.fetch_add(grant, Ordering::Relaxed);
-        Ok(grant)
+        Ok(())
     }
 
     /// Flushes the frozen memtable. If there is no space for it, reclaims some and tries again.
     pub(crate) fn flush_or_reclaim(&self) -> Result<(), MetaError> {
-        self.reclaim(|| self.flush_frozen().map(|_| ()))
+        self.reclaim(self.usage.frozen_bytes.load(Ordering::Relaxed), || self.flush_frozen().map(|_| ()))
     }
 }

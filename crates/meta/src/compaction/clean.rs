@@ -1,22 +1,18 @@
-//! Cleaning: victims are emptied, for their space or because they are damaged. Also the reclaim loop for
-//! callers that need space.
+//! Cleaning: victims are emptied, for their space or because they are damaged.
 //!
-//! To empty a victim, the engine rewrites each table that lies in it or names slices in it, and moves the bytes
-//! that holds keep there. The log reconstructs damaged blocks on the way.
+//! To empty a victim, the engine rewrites each table that lies in it or names slices in it, and moves the
+//! bytes that holds keep there. The log reconstructs damaged blocks on the way.
 //!
 //! # Invariants
 //! 1. Bytes that the log cannot reconstruct stay in place and stay named. Their segment becomes
 //!    *unrecoverable*: it is no victim again until the pool is reopened (assert in `empty_segments`).
 //! 2. A rewrite begins only if its tables leave room in which to clean (`check_room_for`).
-//! 3. The reclaim loop ends: after `RECLAIM_STEPS_MAX` steps, or after `IDLE_STEPS_MAX` in a row without
-//!    gain. It does not begin again until commits, snapshots or free space have changed
-//!    (`reclaim_failed_at`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use warpfire_log::{Admit, LogError, LogStore};
-use warpfire_units::{SegmentId, Seq};
+use warpfire_log::{LogError, LogStore};
+use warpfire_units::SegmentId;
 
 use super::job::{RewriteJob, SliceMoves};
 use super::tiers::{compact_streams, references, seq_base};
@@ -26,27 +22,12 @@ use crate::store::MetaError;
 use crate::table::{RunStream, Table};
 use crate::table_set::InstallInto;
 
-/// Most steps for one caller that needs space, before the caller gets `NoSpace`.
-const RECLAIM_STEPS_MAX: u32 = 128;
-
-/// Steps in a row without gain after which reclaim gives up: at least two of each kind.
-const IDLE_STEPS_MAX: u32 = 6;
-
 /// One part in so many of the reserve is left for cleaning alone. Of six segments that is two: one for the
 /// live bytes of a victim, and one for the rest of the tables that reach into it at either end.
 const CLEANING_PART: u64 = 3;
 
 /// Segments cleaned at a time.
 const VICTIMS: usize = 4;
-
-/// The facts that decide whether reclaim can gain anything.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ReclaimState {
-    newest: Seq,
-    /// Snapshots dropped since the engine was opened.
-    snapshots_released: u64,
-    free_bytes: u64,
-}
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Cleans some segments, if that gains space. `true` if a table was rewritten or held bytes moved.
@@ -149,7 +130,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     }
 
     /// Whether the reserve is in use, so that reclaim must take its smallest steps.
-    fn is_short_of_space(&self) -> bool {
+    pub(super) fn is_short_of_space(&self) -> bool {
         let space = self.log.space();
         space.free_bytes < space.reserve_bytes
     }
@@ -175,100 +156,14 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             || space.garbage_bytes > (space.total_bytes / 16).max(space.live_bytes / 4)
     }
 
-    /// Drops the versions that deletes hide: flushes memory and compacts everything. `true` if there was
-    /// work.
-    fn drop_deleted(&self) -> Result<bool, MetaError> {
-        // A checkpoint first: it frees segments of the commit log, and the flush needs segments.
-        self.checkpoint()?;
-        let mut did = self.flush_frozen()?;
-        did |= self.freeze()?;
-        did |= self.flush_frozen()?;
-        did |= self.compact_all()?;
-        if did {
-            self.checkpoint()?;
-        }
-        Ok(did)
-    }
-
-    /// Works for space until `enough` succeeds or nothing more can be gained. Cleaning alone might for ever
-    /// move bytes that deletes have hidden, so cleaning and compaction alternate.
-    pub(crate) fn reclaim<T>(
-        &self,
-        mut enough: impl FnMut() -> Result<T, MetaError>,
-    ) -> Result<T, MetaError> {
-        match enough() {
-            Err(e) if e.is_no_space() => {}
-            other => return other,
-        }
-        // Both locks: space that a job of another thread takes for a moment would look like a step without
-        // gain.
-        let (_compacting, _flushing) = (self.compacting.lock(), self.flushing.lock());
-        let mut best = self.used_and_free_bytes();
-        let mut idle = 0;
-        // Inside the reserve, cleaning first would spend the last space on moving deleted bytes.
-        let mut drops = self.is_short_of_space();
-        for step_number in 1..=RECLAIM_STEPS_MAX {
-            match enough() {
-                Err(e) if e.is_no_space() => {}
-                other => return other,
-            }
-            let reclaim_state = self.reclaim_state();
-            if *self.reclaim_failed_at.lock() == Some(reclaim_state) {
-                break;
-            }
-            if step_number == 1 {
-                tracing::info!(
-                    name: "reclaim_begun",
-                    used_bytes = best.0,
-                    free_bytes = best.1,
-                    "a caller needs space: its thread cleans and compacts"
-                );
-            }
-            let step = if drops { self.drop_deleted() } else { self.clean_step() };
-            let did = match step {
-                Err(e) if !e.is_no_space() => return Err(e),
-                step => step.unwrap_or(false),
-            };
-            // Measured after failed steps too: a step that ran out of space may have gained some before.
-            let (used, free) = self.used_and_free_bytes();
-            idle = if used < best.0 || free > best.1 { 0 } else { idle + 1 };
-            best = (used.min(best.0), free.max(best.1));
-            if idle == IDLE_STEPS_MAX {
-                // The next caller need not repeat all this while nothing has changed.
-                *self.reclaim_failed_at.lock() = Some(self.reclaim_state());
-            }
-            // Two of three steps clean: a compaction of everything writes far more.
-            drops = if did { step_number % 3 == 2 } else { !drops };
-        }
-        enough()
-    }
-
     /// Refuses to begin writing tables of `bytes` unless they leave room in which to clean. A job that began
     /// without that room would run out of it, and its garbage would take the room for cleaning.
     pub(super) fn check_room_for(&self, bytes: u64) -> Result<(), MetaError> {
-        let space = self.log.space();
-        if space.free_bytes < bytes + space.reserve_bytes / CLEANING_PART {
-            return Err(MetaError::Log(LogError::NoSpace));
-        }
-        Ok(())
+        self.check_free(bytes + self.log.space().reserve_bytes / CLEANING_PART)
     }
 
-    /// The live bytes, those still in memory included, and the free bytes.
-    fn used_and_free_bytes(&self) -> (u64, u64) {
-        let space = self.log.space();
-        (space.live_bytes + self.usage.in_memory_bytes(), space.free_bytes)
-    }
-
-    fn reclaim_state(&self) -> ReclaimState {
-        ReclaimState {
-            newest: self.newest(),
-            snapshots_released: self.snapshots.released(),
-            free_bytes: self.log.space().free_bytes,
-        }
-    }
-
-    /// Asks the log to admit `bytes`, after as much reclaim as that takes and gains.
-    pub(crate) fn admit(&self, bytes: u64, admit: Admit) -> Result<(), MetaError> {
-        self.reclaim(|| Ok(self.log.admit(bytes, admit)?))
+    /// `NoSpace` if fewer bytes than this are free.
+    pub(super) fn check_free(&self, bytes: u64) -> Result<(), MetaError> {
+        if self.log.space().free_bytes < bytes { Err(MetaError::Log(LogError::NoSpace)) } else { Ok(()) }
     }
 }

@@ -7,13 +7,15 @@
 //! | `by_range.rs` | one key range of all runs, when space is too short for more | the oldest run |
 //! | `clean.rs` | tables that lie in victims or name slices in them | the run of the table |
 //!
-//! `job.rs` has the steps of a job, `fold.rs` chooses the versions that it keeps.
+//! `job.rs` has the steps of a job, `fold.rs` chooses the versions that it keeps. `reclaim.rs` cleans and
+//! compacts for callers that need space.
 
 mod by_range;
 mod clean;
 mod flush;
 mod fold;
 mod job;
+mod reclaim;
 mod tiers;
 
-pub(crate) use clean::ReclaimState;
+pub(crate) use reclaim::Reclaim;

@@ -6,7 +6,7 @@
 //! 2. A step that returns `true` has made progress, so repeated steps end.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
@@ -32,6 +32,8 @@ struct WakeState {
 pub(super) struct BackgroundSignal {
     calls: Mutex<WakeState>,
     called: Condvar,
+    /// Whether threads do the background work now.
+    has_threads: AtomicBool,
 }
 
 /// The threads of an engine; they are joined when it is closed or dropped.
@@ -44,7 +46,9 @@ impl Threads {
     /// Starts the threads, if the options ask for them.
     pub(super) fn start<L: LogStore, S: Schema>(inner: &Arc<EngineInner<L, S>>) -> Self {
         let mut handles = Vec::new();
-        if inner.options.background == Background::Threads && !inner.options.read_only {
+        let has_threads = inner.options.background == Background::Threads && !inner.options.read_only;
+        inner.signal.has_threads.store(has_threads, Ordering::Release);
+        if has_threads {
             let flusher = Arc::clone(inner);
             handles.push(std::thread::spawn(move || work(&flusher, EngineInner::flush_step)));
             let compactor = Arc::clone(inner);
@@ -52,6 +56,7 @@ impl Threads {
         }
         let stopped = Arc::clone(inner);
         let stop = Box::new(move || {
+            stopped.signal.has_threads.store(false, Ordering::Release);
             stopped.signal.calls.lock().stopped = true;
             stopped.signal.called.notify_all();
         });
@@ -112,6 +117,16 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         }
     }
 
+    /// Whether background threads work for callers. They do not while the engine is opened or closed.
+    pub(crate) fn has_threads(&self) -> bool {
+        self.signal.has_threads.load(Ordering::Acquire)
+    }
+
+    /// Whether the threads are to end after their current step, which should be soon.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.options.background == Background::Threads && !self.has_threads()
+    }
+
     /// Wakes the threads if the log has met damage since the last call.
     #[inline]
     pub(super) fn repair_seen_damage(&self) {
@@ -126,12 +141,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     pub(super) fn flush_step(&self) -> Result<bool, MetaError> {
         self.latch.check()?;
         if self.shards.frozen().is_some() {
-            self.flush_or_reclaim()?;
+            self.flush_or_reclaim_here()?;
             return Ok(true);
         }
         if self.log.log_bytes() > self.options.log_bytes_max {
             self.freeze()?;
-            self.flush_or_reclaim()?;
+            self.flush_or_reclaim_here()?;
             self.checkpoint()?;
             // If even the shortest form of the log is too long, another checkpoint would not help: no
             // progress.
@@ -144,11 +159,15 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(false)
     }
 
-    /// Moves live bytes out of damaged segments, or compacts runs, or cleans segments if that pays.
+    /// Moves live bytes out of damaged segments, or works for callers that wait for space, or compacts runs,
+    /// or cleans segments if that pays.
     pub(super) fn compaction_step(&self) -> Result<bool, MetaError> {
         self.latch.check()?;
         // Damage first: until it is repaired, one more lost device may lose bytes.
         if self.repair_step()? {
+            return Ok(true);
+        }
+        if self.reclaim_step()? {
             return Ok(true);
         }
         match self.compact_step() {
@@ -164,6 +183,11 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         // segments.
         let garbage_bytes = self.log.space().garbage_bytes;
         Ok(self.clean_step()? && self.log.space().garbage_bytes < garbage_bytes)
+    }
+
+    /// As `flush_or_reclaim`, with the reclaim on this thread.
+    fn flush_or_reclaim_here(&self) -> Result<(), MetaError> {
+        self.reclaim_here(|| if self.is_stopping() { Ok(()) } else { self.flush_frozen().map(|_| ()) })
     }
 
     /// Makes everything durable, as tables if there is space, and then refuses further writes.

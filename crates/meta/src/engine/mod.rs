@@ -13,8 +13,8 @@
 //! 3. A commit that a successful sync covers is in tables of a durable manifest edit, or in a durable record
 //!    that the next recovery still reads (`install` and `checkpoint` keep such records).
 //! 4. Locks are taken in this order: compacting, flushing, sync point, manifest, shards (rising), order,
-//!    hook. A thread that holds `compacting` may take `unrecoverable` and `reclaim_failed_at`, and takes
-//!    nothing but `flushing` and what follows it while holding them.
+//!    hook. A thread that holds `compacting` may take `unrecoverable`, and takes nothing but `flushing` and
+//!    what follows it while holding it. No lock is taken under that of `reclaim`.
 
 mod background;
 mod recovery;
@@ -36,7 +36,7 @@ use warpfire_units::{SegmentId, Seq};
 pub(crate) use shards::{EngineShards, ShardWriteGuard};
 
 use crate::commit::{EngineUsage, GroupSync, SyncPoint};
-use crate::compaction::ReclaimState;
+use crate::compaction::Reclaim;
 use crate::key_locks::KeyLocks;
 use crate::lock_ranks::{COMPACTING, FLUSHING, HOOK, MANIFEST, ORDER, SYNC_POINT};
 use crate::memtable::{KeyOrder, MemtableShard};
@@ -170,7 +170,7 @@ pub(crate) struct EngineInner<L: LogStore, S> {
     pub(crate) sync_point: RankedMutex<SYNC_POINT, SyncPoint>,
     pub(crate) spare: Mutex<Option<Vec<MemtableShard>>>,
     /// `flushing` is held while memory is written as tables, `compacting` while tables are rewritten. Reclaim
-    /// holds both and calls functions that lock them again.
+    /// holds `compacting` and calls functions that lock it again.
     pub(crate) flushing: RankedReentrantMutex<FLUSHING, ()>,
     pub(crate) compacting: RankedReentrantMutex<COMPACTING, ()>,
     manifest: RankedMutex<MANIFEST, LoggedManifest>,
@@ -181,8 +181,7 @@ pub(crate) struct EngineInner<L: LogStore, S> {
     pub(crate) slices_written: AtomicU64,
     pub(crate) slices_durable: AtomicU64,
     pub(crate) usage: EngineUsage,
-    /// How things stood when work for space last came to nothing: it is not tried again before they change.
-    pub(crate) reclaim_failed_at: Mutex<Option<ReclaimState>>,
+    pub(crate) reclaim: Reclaim,
     /// Segments with bytes that can be neither read nor reconstructed: they are not cleaned again.
     pub(crate) unrecoverable: Mutex<BTreeSet<SegmentId>>,
     /// What the log had seen of damage when background work was last called for it.
@@ -277,6 +276,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             }
         }
         self.durable.fetch_max(flushed.0, Ordering::AcqRel);
+        self.reclaim.note_gain();
         Ok(())
     }
 

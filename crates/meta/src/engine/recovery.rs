@@ -28,12 +28,13 @@ use warpfire_format::manifest::ManifestEdit;
 use warpfire_format::table::VersionKind;
 use warpfire_format::{Corrupt, key_hash};
 use warpfire_log::{LogError, LogPos, LogStore, RecoveredLog};
-use warpfire_slices::{LocalSlices, ReadAhead, Upkeep};
+use warpfire_slices::{HeldSlices, LocalSlices, ReadAhead, Upkeep};
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
 use super::background::{BackgroundSignal, Threads};
 use super::{Engine, EngineInner, EngineOptions, EngineShards, Latch, LoggedManifest};
 use crate::commit::{EngineUsage, GroupSync, SyncPoint};
+use crate::compaction::Reclaim;
 use crate::key_locks::KeyLocks;
 use crate::memtable::{KeyOrder, MemtableShard, SHARDS, SLOT_BYTES, shard_of};
 use crate::schema::Schema;
@@ -170,7 +171,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             slices_written: AtomicU64::new(0),
             slices_durable: AtomicU64::new(0),
             usage,
-            reclaim_failed_at: Mutex::new(None),
+            reclaim: Reclaim::default(),
             unrecoverable: Mutex::default(),
             damage_handled: AtomicU64::new(0),
             latch: Latch::default(),

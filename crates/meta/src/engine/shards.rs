@@ -26,6 +26,8 @@ pub(crate) struct EngineShard<L: LogStore> {
     pub(crate) table_set: Arc<TableSet<L>>,
     /// Bytes that may be committed here before room must be asked for again.
     pub(crate) credit: u64,
+    /// Commits that may have freed space: those that were admitted to the reserve.
+    pub(crate) deletions: u64,
     /// Additions to the running sums by the commits that were applied here since the last sync point.
     pub(crate) sums: [i64; SUMS],
 }
@@ -47,6 +49,7 @@ impl<L: LogStore> EngineShards<L> {
             frozen: None,
             table_set: Arc::clone(table_set),
             credit: 0,
+            deletions: 0,
             sums: [0; SUMS],
         };
         EngineShards {

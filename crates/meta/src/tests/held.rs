@@ -121,14 +121,14 @@ fn held_bytes_that_metadata_names_too_are_copied_once() {
     let kept: Vec<SlicePtr> = (0..8u8)
         .map(|n| {
             let slice =
-                engine.write(Stream::Large, &bytes[n as usize * 1000..][..60_000], Admit::User).unwrap()[0];
+                engine.write(Stream::Large, &bytes[n as usize * 1000..][..40_000], Admit::User).unwrap()[0];
             let mut batch = Batch::new();
             batch.put(&[n], &pointer_item(slice));
             engine.commit(&batch, None, Admit::User).unwrap();
             engine.holder().hold(&[slice]).unwrap();
             engine.release(&[slice]);
             // Garbage beside it, so that its segment is worth cleaning.
-            put(&*engine, b"garbage", &[n; 60_000]);
+            put(&*engine, b"garbage", &[n; 160_000]);
             slice
         })
         .collect();
@@ -142,12 +142,12 @@ fn held_bytes_that_metadata_names_too_are_copied_once() {
     }
     assert!(engine.inner_for_tests().held.has_moved());
     let copied = engine.log().counters().appended_bytes - appended_before;
-    assert!(copied < 8 * 60_000 + (200 << 10), "{copied} bytes were copied");
+    assert!(copied < 8 * 40_000 + (200 << 10), "{copied} bytes were copied");
     assert!(engine.log().space().live_bytes <= live_before + (64 << 10));
     for (n, slice) in kept.iter().enumerate() {
-        let mut held = vec![0; 60_000];
+        let mut held = vec![0; 40_000];
         engine.read(&mut [(*slice, &mut held)]).unwrap();
-        assert!(held == bytes[n * 1000..][..60_000] && read(&*engine, &[n as u8]) == held, "{n}");
+        assert!(held == bytes[n * 1000..][..40_000] && read(&*engine, &[n as u8]) == held, "{n}");
     }
     engine.holder().release_hold(&kept);
     assert_eq!(engine.held_bytes(), 0);

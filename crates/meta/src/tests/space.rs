@@ -1,19 +1,32 @@
 //! Pools that fill up.
 
-use warpfire_log::{Admit, LogError, LogStore, MemLog, MemLogOptions};
+use std::time::{Duration, Instant};
+
+use warpfire_log::{Admit, LogError, LogStore, MemLog, MemLogOptions, Stream};
+use warpfire_slices::SliceError;
 
 use super::{PlainEngine, get, open, put};
-use crate::{Background, Batch, CommitError, MetaError, Store};
+use crate::{Background, Batch, CommitError, MetaError, SliceStore, Store};
 
-fn full_by(engine: &PlainEngine) -> u64 {
-    for n in 0..1_000_000u64 {
-        match put(engine, &n.to_be_bytes(), &[n as u8; 1000]) {
-            Ok(_) => {}
-            Err(CommitError::Failed(MetaError::Log(LogError::NoSpace))) => return n,
+/// The number of records that fit. With threads a refusal may come while they still work for space: only
+/// several in a row count.
+fn full_by(engine: &PlainEngine, background: Background) -> u64 {
+    let mut refusals_left = if background == Background::Threads { 30 } else { 0 };
+    let mut count = 0u64;
+    loop {
+        match put(engine, &count.to_be_bytes(), &[count as u8; 1000]) {
+            Ok(_) => count += 1,
+            Err(CommitError::Failed(MetaError::Log(LogError::NoSpace))) if refusals_left == 0 => {
+                return count;
+            }
+            Err(CommitError::Failed(MetaError::Log(LogError::NoSpace))) => {
+                refusals_left -= 1;
+                std::thread::sleep(Duration::from_millis(20));
+            }
             Err(e) => panic!("{e}"),
         }
+        assert!(count < 1_000_000, "the pool never fills");
     }
-    panic!("the pool never fills");
 }
 
 fn small_pool() -> MemLog {
@@ -26,7 +39,7 @@ fn a_full_pool_keeps_what_it_has_and_deletion_empties_it() {
         let engine = open(small_pool(), background);
         let mut first_time = None;
         for _ in 0..3 {
-            let count = full_by(&engine);
+            let count = full_by(&engine, background);
             assert!(count > 4000, "{count} records of 1000 bytes fill 8 MiB");
             assert!(count >= first_time.unwrap_or(count) * 8 / 10, "{count} after {first_time:?}");
             first_time.get_or_insert(count);
@@ -42,6 +55,39 @@ fn a_full_pool_keeps_what_it_has_and_deletion_empties_it() {
         }
         engine.close().unwrap();
     }
+}
+
+/// No work for space is done in the call: it returns although the work cannot go on.
+#[test]
+fn a_full_pool_refuses_at_once() {
+    let engine = open(small_pool(), Background::Threads);
+    let count = full_by(&engine, Background::Threads);
+    std::thread::scope(|scope| {
+        let compacting = engine.inner_for_tests().compacting.lock();
+        let caller = scope.spawn(|| {
+            let begun = Instant::now();
+            let mut refused = 0;
+            for n in 0..8u64 {
+                // One of these commits may still fit the credit of its shard.
+                let value = [n as u8; 1000];
+                refused += u32::from(put(&engine, &(1 << 40 | n).to_be_bytes(), &value).is_err());
+                let written = engine.write(Stream::Large, &[n as u8; 60_000], Admit::User);
+                assert_eq!(written, Err(SliceError::NoSpace));
+            }
+            (refused, begun.elapsed())
+        });
+        let (refused, time) = caller.join().unwrap();
+        assert!(refused > 0);
+        assert!(time < Duration::from_secs(12), "{time:?} for 16 calls");
+        drop(compacting);
+    });
+    for n in 0..count {
+        let mut batch = Batch::new();
+        batch.delete(&n.to_be_bytes());
+        engine.commit(&batch, None, Admit::Reserve).unwrap();
+    }
+    assert!(full_by(&engine, Background::Threads) >= count * 8 / 10, "deletions make room");
+    engine.close().unwrap();
 }
 
 #[test]

@@ -1,0 +1,240 @@
+//! Reclaim: work for space when a caller finds none.
+//!
+//! With background threads the threads do this work and callers wait for it a moment. Without threads (tests,
+//! the simulation, an engine that opens or closes) the caller does it.
+//!
+//! ```text
+//!   caller: no space ──demand──▶ compaction thread: clean, compact ... until there is space, or no more gain
+//!      ▲  └─ waits for a gain ◀──note_gain── each table that is installed
+//!      └──── no gain in WAIT: `NoSpace`
+//! ```
+//!
+//! # Invariants
+//! 1. The loop ends: after `STEPS_MAX` steps, or after `IDLE_STEPS_MAX` in a row without gain. It does not
+//!    begin again until live or free bytes, deletions or snapshots have changed (`ReclaimState`). Other
+//!    commits do not count, because they gain nothing.
+//! 2. With threads, a caller rewrites no table for space, and waits at most `WAITS_MAX` times `WAIT`
+//!    (`tests::space::a_full_pool_refuses_at_once`).
+//! 3. A caller that waits holds no lock of the engine (assert in debug builds: the ranks of the locks).
+
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use warpfire_log::{Admit, LogStore};
+
+use crate::engine::EngineInner;
+use crate::memtable::SHARDS;
+use crate::schema::Schema;
+use crate::store::MetaError;
+
+/// Most steps of one loop.
+const STEPS_MAX: u32 = 128;
+
+/// Steps in a row without gain after which reclaim gives up: at least two of each kind.
+const IDLE_STEPS_MAX: u32 = 6;
+
+/// How long a caller waits for the next gain.
+const WAIT: Duration = Duration::from_millis(100);
+
+/// Gains that one caller waits for, so that it waits two seconds at most.
+const WAITS_MAX: u32 = 20;
+
+/// Segments that the compaction thread frees beyond the demand, so that the next callers need not wait.
+const SPARE_SEGMENTS: u64 = 2;
+
+/// The facts that decide whether reclaim can gain anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct ReclaimState {
+    live_bytes: u64,
+    free_bytes: u64,
+    /// Commits that may have made bytes garbage: deletions, admitted to the reserve.
+    deletions: u64,
+    /// Snapshots dropped since the engine was opened.
+    snapshots_released: u64,
+}
+
+/// The demand of callers, and the success of the work for it.
+#[derive(Debug, Default)]
+pub(crate) struct Reclaim {
+    state: Mutex<DemandState>,
+    gained: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct DemandState {
+    /// Free bytes beyond the reserve that callers wait for; `None`: nobody waits.
+    wanted_bytes: Option<u64>,
+    /// Counts the installed tables: each may have gained space.
+    gains: u64,
+    /// How things stood when the loop last came to nothing.
+    failed_at: Option<ReclaimState>,
+}
+
+impl Reclaim {
+    /// Wakes the callers that wait: tables have been installed.
+    pub(crate) fn note_gain(&self) {
+        self.state.lock().gains += 1;
+        self.gained.notify_all();
+    }
+
+    /// Waits for the next gain after the first `seen`, or until `WAIT` is over. `false`: it is over.
+    pub(crate) fn wait_for_gain(&self, seen: u64) -> bool {
+        let mut state = self.state.lock();
+        !self.gained.wait_while_for(&mut state, |state| state.gains == seen, WAIT).timed_out()
+    }
+
+    /// Number of gains so far.
+    pub(crate) fn gains(&self) -> u64 {
+        self.state.lock().gains
+    }
+}
+
+impl<L: LogStore, S: Schema> EngineInner<L, S> {
+    /// Asks the log to admit `bytes`, after as much reclaim as that takes and gains.
+    pub(crate) fn admit(&self, bytes: u64, admit: Admit) -> Result<(), MetaError> {
+        self.reclaim(bytes, || Ok(self.log.admit(bytes, admit)?))
+    }
+
+    /// Makes `enough` succeed, which needs some `bytes`: by reclaim on this thread, or with threads by
+    /// waiting for theirs.
+    pub(crate) fn reclaim<T>(
+        &self,
+        bytes: u64,
+        mut enough: impl FnMut() -> Result<T, MetaError>,
+    ) -> Result<T, MetaError> {
+        match enough() {
+            Err(e) if e.is_no_space() => {}
+            other => return other,
+        }
+        if !self.has_threads() {
+            return self.reclaim_here(enough);
+        }
+        for _ in 0..WAITS_MAX {
+            // Before `enough`: a gain between the two ends the wait at once.
+            let seen = self.reclaim.gains();
+            match enough() {
+                Err(e) if e.is_no_space() => {}
+                other => return other,
+            }
+            if !self.demand(bytes) || !self.reclaim.wait_for_gain(seen) {
+                break;
+            }
+        }
+        enough()
+    }
+
+    /// Asks the compaction thread for free bytes. `false`: it has found out already that it can gain none.
+    fn demand(&self, bytes: u64) -> bool {
+        let now = self.reclaim_state();
+        let mut state = self.reclaim.state.lock();
+        if state.failed_at == Some(now) {
+            return false;
+        }
+        state.wanted_bytes = Some(state.wanted_bytes.unwrap_or(0).max(bytes));
+        drop(state);
+        self.wake_background();
+        true
+    }
+
+    /// Reclaims what callers have asked for since the last call. `true` if the demand is met; `false` if
+    /// there is none, or not enough to gain.
+    pub(crate) fn reclaim_step(&self) -> Result<bool, MetaError> {
+        let Some(bytes) = self.reclaim.state.lock().wanted_bytes.take() else { return Ok(false) };
+        let wanted_bytes = bytes + SPARE_SEGMENTS * self.log.segment_bytes();
+        let reclaimed = self.reclaim_here(|| {
+            let wanted_bytes = wanted_bytes + self.log.space().reserve_bytes;
+            if self.is_stopping() { Ok(()) } else { self.check_free(wanted_bytes) }
+        });
+        // Also after a failure, which ends the wait of callers that would wait in vain.
+        self.reclaim.note_gain();
+        match reclaimed {
+            Err(e) if e.is_no_space() => Ok(false),
+            other => other.map(|()| true),
+        }
+    }
+
+    /// Works for space until `enough` succeeds or nothing more can be gained. Cleaning alone might for ever
+    /// move bytes that deletes have hidden, so cleaning and compaction alternate.
+    pub(crate) fn reclaim_here<T>(
+        &self,
+        mut enough: impl FnMut() -> Result<T, MetaError>,
+    ) -> Result<T, MetaError> {
+        match enough() {
+            Err(e) if e.is_no_space() => {}
+            other => return other,
+        }
+        // One loop at a time. Flushes go on beside it: commits must not wait for a whole loop.
+        let _compacting = self.compacting.lock();
+        let mut best = self.used_and_free_bytes();
+        let mut idle = 0;
+        // Inside the reserve, cleaning first would spend the last space on moving deleted bytes.
+        let mut drops = self.is_short_of_space();
+        for step_number in 1..=STEPS_MAX {
+            match enough() {
+                Err(e) if e.is_no_space() => {}
+                other => return other,
+            }
+            let now = self.reclaim_state();
+            if self.reclaim.state.lock().failed_at == Some(now) {
+                break;
+            }
+            if step_number == 1 {
+                tracing::info!(
+                    name: "reclaim_begun",
+                    used_bytes = best.0,
+                    free_bytes = best.1,
+                    "a caller needs space: the engine cleans and compacts"
+                );
+            }
+            let step = if drops { self.drop_deleted() } else { self.clean_step() };
+            let did = match step {
+                Err(e) if !e.is_no_space() => return Err(e),
+                step => step.unwrap_or(false),
+            };
+            // Measured after failed steps too: a step that ran out of space may have gained some before.
+            let (used, free) = self.used_and_free_bytes();
+            idle = if used < best.0 || free > best.1 { 0 } else { idle + 1 };
+            best = (used.min(best.0), free.max(best.1));
+            if idle == IDLE_STEPS_MAX {
+                // The next caller need not repeat all this while nothing has changed.
+                let failed_at = self.reclaim_state();
+                self.reclaim.state.lock().failed_at = Some(failed_at);
+            }
+            // Two of three steps clean: a compaction of everything writes far more.
+            drops = if did { step_number % 3 == 2 } else { !drops };
+        }
+        enough()
+    }
+
+    /// Drops the versions that deletes hide: flushes memory and compacts everything. `true` if there was
+    /// work.
+    fn drop_deleted(&self) -> Result<bool, MetaError> {
+        // A checkpoint first: it frees segments of the commit log, and the flush needs segments.
+        self.checkpoint()?;
+        let mut did = self.flush_frozen()?;
+        did |= self.freeze()?;
+        did |= self.flush_frozen()?;
+        did |= self.compact_all()?;
+        if did {
+            self.checkpoint()?;
+        }
+        Ok(did)
+    }
+
+    /// The live bytes, those still in memory included, and the free bytes without the room that memory needs
+    /// as tables: a flush that only writes tables is neither a gain nor a loss.
+    fn used_and_free_bytes(&self) -> (u64, u64) {
+        let (space, in_memory) = (self.log.space(), self.usage.in_memory_bytes());
+        (space.live_bytes + in_memory, space.free_bytes.saturating_sub(in_memory))
+    }
+
+    fn reclaim_state(&self) -> ReclaimState {
+        let space = self.log.space();
+        ReclaimState {
+            live_bytes: space.live_bytes,
+            free_bytes: space.free_bytes,
+            deletions: (0..SHARDS).map(|n| self.shards.read(n).deletions).sum(),
+            snapshots_released: self.snapshots.released(),
+        }
+    }
+}
