@@ -7,6 +7,7 @@ mod diff;
 mod engine;
 mod file_model;
 mod full;
+mod holds;
 mod moved_slices;
 mod names;
 mod serial;
