@@ -22,6 +22,6 @@ pub use file::{FileDevice, OpenError};
 pub use memory::MemDevice;
 pub use planted_bug::{PlantedBug, is_planted};
 pub use ranked_lock::{
-    RankedMutex, RankedMutexGuard, RankedReadGuard, RankedReentrantMutex, RankedReentrantMutexGuard,
-    RankedRwLock, RankedWriteGuard, rank,
+    LockPlace, RankedMutex, RankedMutexGuard, RankedRawMutex, RankedRawRwLock, RankedReadGuard,
+    RankedReentrantMutex, RankedReentrantMutexGuard, RankedRwLock, RankedWriteGuard, rank,
 };

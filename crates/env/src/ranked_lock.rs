@@ -5,11 +5,17 @@
 //! locks in its file `lock_ranks.rs`. They lie in the bands of [`rank`], which follow the rooms from the top
 //! down: an upper room may call a lower one while it holds its own locks, and never the other way round.
 //!
+//! Locks of one kind, for example those of all inodes, have one rank and make a *group*. A lock of a group
+//! has a *place* in it ([`LockPlace`]), for example the inode number. A thread that holds several locks of a
+//! group takes them by rising place.
+//!
 //! # Invariants
-//! 1. In a debug build, a thread that takes a lock holds only locks of lower ranks, or of the same rank if
-//!    that rank is a [`rank::group`]. Otherwise it panics and names both (assert in `note_taken`; the test
-//!    `a_lock_out_of_order_is_refused`).
-//! 2. In a release build a ranked lock is a `parking_lot` lock, in size and in cost.
+//! 1. In a debug build, a thread that takes a lock holds only locks of lower ranks, or of the same rank and
+//!    lower places. Otherwise it panics and names both (assert in `note_taken`; the tests
+//!    `a_lock_out_of_order_is_refused` and `a_group_is_taken_by_rising_place`).
+//! 2. No thread waits for a lock that is [`LockPlace::UNCONTENDED`], so its rank is not checked (the assert
+//!    in each lock function; the test `an_uncontended_lock_is_not_waited_for`).
+//! 3. In a release build a ranked lock is a `parking_lot` lock, in size and in cost (`SAME_SIZE`).
 
 // An implementation of `RawMutex` promises exclusion, which is an unsafe trait's promise. Each forwards to
 // `parking_lot`, which keeps it; the code around the call only notes the rank.
@@ -17,22 +23,58 @@
 
 use parking_lot::lock_api;
 
-/// The bands of ranks, one for each room, and the form of a rank.
+/// The bands of ranks, from first to last.
 pub mod rank {
-    /// Locks of the filesystem.
+    /// Locks of the mount.
+    pub const MOUNT: u16 = 500;
+    /// Locks of the filesystem that a call takes before key locks.
     pub const FS: u16 = 1000;
+    /// Key locks of the metadata engine, and after them the locks of the filesystem that a call takes under
+    /// key locks. The engine takes key locks for its callers only.
+    pub const KEYS: u16 = 1500;
     /// Locks of the metadata engine.
     pub const META: u16 = 2000;
     /// Locks of the log.
     pub const LOG: u16 = 3000;
     /// Locks of the pool.
     pub const POOL: u16 = 4000;
+    /// Leaf locks of the filesystem: under them it calls no other room. The hook of a sync point takes them
+    /// under locks of the engine.
+    pub const LEAF: u16 = 5000;
+}
 
-    /// The rank of several locks of one kind, for example those of all inodes. A thread may hold some of them
-    /// together; their room declares in which order it takes them. A plain rank is even, a group's is odd.
+/// The place of a lock in the order of the locks of its rank. In a release build it is empty.
+#[derive(Clone, Copy, Debug)]
+pub struct LockPlace(#[cfg(debug_assertions)] Option<u64>);
+
+impl LockPlace {
+    /// The place of a lock that nobody waits for: an outer lock lets in one thread at a time. Debug builds
+    /// check that the lock is free when a thread takes it, and nothing else.
+    pub const UNCONTENDED: Self = LockPlace(
+        #[cfg(debug_assertions)]
+        None,
+    );
+
+    /// The place of the only lock of its rank.
+    const ONLY: Self = Self::at(0);
+
+    /// A place in a group.
     #[must_use]
-    pub const fn group(rank: u16) -> u16 {
-        rank | 1
+    #[cfg_attr(not(debug_assertions), expect(unused_variables, reason = "places are for debug builds"))]
+    pub const fn at(place: u64) -> Self {
+        LockPlace(
+            #[cfg(debug_assertions)]
+            Some(place),
+        )
+    }
+
+    /// Whether no thread ever waits for the lock.
+    #[inline]
+    const fn is_uncontended(self) -> bool {
+        #[cfg(debug_assertions)]
+        return self.0.is_none();
+        #[cfg(not(debug_assertions))]
+        return false;
     }
 }
 
@@ -54,157 +96,213 @@ pub type RankedReadGuard<'a, const RANK: u16, T> = lock_api::RwLockReadGuard<'a,
 pub type RankedWriteGuard<'a, const RANK: u16, T> = lock_api::RwLockWriteGuard<'a, RankedRawRwLock<RANK>, T>;
 
 /// The raw form of a [`RankedMutex`].
-pub struct RankedRawMutex<const RANK: u16>(parking_lot::RawMutex);
+pub struct RankedRawMutex<const RANK: u16> {
+    raw: parking_lot::RawMutex,
+    place: LockPlace,
+}
 
 /// The raw form of a [`RankedRwLock`].
-pub struct RankedRawRwLock<const RANK: u16>(parking_lot::RawRwLock);
+pub struct RankedRawRwLock<const RANK: u16> {
+    raw: parking_lot::RawRwLock,
+    place: LockPlace,
+}
+
+/// In a release build the place takes no bytes.
+const SAME_SIZE: () = assert!(
+    cfg!(debug_assertions)
+        || size_of::<RankedMutex<0, ()>>() == size_of::<parking_lot::Mutex<()>>()
+            && size_of::<RankedRwLock<0, u64>>() == size_of::<parking_lot::RwLock<u64>>(),
+);
+const _: () = SAME_SIZE;
+
+impl<const RANK: u16> RankedRawMutex<RANK> {
+    /// A mutex with a place in the group of its rank, for `RankedMutex::from_raw`.
+    #[must_use]
+    pub const fn of(place: LockPlace) -> Self {
+        RankedRawMutex { raw: lock_api::RawMutex::INIT, place }
+    }
+}
+
+impl<const RANK: u16> RankedRawRwLock<RANK> {
+    /// A lock with a place in the group of its rank, for `RankedRwLock::from_raw`.
+    #[must_use]
+    pub const fn of(place: LockPlace) -> Self {
+        RankedRawRwLock { raw: lock_api::RawRwLock::INIT, place }
+    }
+}
+
+/// Why a lock that is [`LockPlace::UNCONTENDED`] is free.
+const FREE: &str = "the outer lock of an uncontended lock lets in one thread at a time";
 
 // SAFETY: exclusion is `parking_lot::RawMutex`'s: each method calls the same method of it.
 unsafe impl<const RANK: u16> lock_api::RawMutex for RankedRawMutex<RANK> {
-    const INIT: Self = RankedRawMutex(lock_api::RawMutex::INIT);
+    const INIT: Self = Self::of(LockPlace::ONLY);
     type Guard = <parking_lot::RawMutex as lock_api::RawMutex>::Guard;
 
     #[inline]
     fn lock(&self) -> Self::Guard {
+        if self.place.is_uncontended() {
+            return lock_api::RawMutex::try_lock(&self.raw).expect(FREE);
+        }
         // Noted before the wait: a thread that would deadlock panics instead.
-        note_taken(RANK);
-        lock_api::RawMutex::lock(&self.0)
+        note_taken(RANK, self.place);
+        lock_api::RawMutex::lock(&self.raw)
     }
 
     #[inline]
     fn try_lock(&self) -> Option<Self::Guard> {
         // An attempt does not wait, so it may be out of order; success is noted all the same.
-        lock_api::RawMutex::try_lock(&self.0).inspect(|_| note_tried(RANK))
+        lock_api::RawMutex::try_lock(&self.raw).inspect(|_| note_tried(RANK, self.place))
     }
 
     #[inline]
     unsafe fn unlock(&self, guard: Self::Guard) {
-        note_released(RANK);
+        note_released(RANK, self.place);
         // SAFETY: the guard is of a lock of this mutex, so of one of the mutex within.
-        unsafe { lock_api::RawMutex::unlock(&self.0, guard) }
+        unsafe { lock_api::RawMutex::unlock(&self.raw, guard) }
     }
 
     fn is_locked(&self) -> bool {
-        lock_api::RawMutex::is_locked(&self.0)
+        lock_api::RawMutex::is_locked(&self.raw)
     }
 }
 
 // SAFETY: exclusion is `parking_lot::RawRwLock`'s: each method calls the same method of it.
 unsafe impl<const RANK: u16> lock_api::RawRwLock for RankedRawRwLock<RANK> {
-    const INIT: Self = RankedRawRwLock(lock_api::RawRwLock::INIT);
+    const INIT: Self = Self::of(LockPlace::ONLY);
     type SharedGuard = <parking_lot::RawRwLock as lock_api::RawRwLock>::SharedGuard;
     type ExclusiveGuard = <parking_lot::RawRwLock as lock_api::RawRwLock>::ExclusiveGuard;
 
     #[inline]
     fn lock_shared(&self) -> Self::SharedGuard {
-        note_taken(RANK);
-        lock_api::RawRwLock::lock_shared(&self.0)
+        if self.place.is_uncontended() {
+            return lock_api::RawRwLock::try_lock_shared(&self.raw).expect(FREE);
+        }
+        note_taken(RANK, self.place);
+        lock_api::RawRwLock::lock_shared(&self.raw)
     }
 
     #[inline]
     fn try_lock_shared(&self) -> Option<Self::SharedGuard> {
-        lock_api::RawRwLock::try_lock_shared(&self.0).inspect(|_| note_tried(RANK))
+        lock_api::RawRwLock::try_lock_shared(&self.raw).inspect(|_| note_tried(RANK, self.place))
     }
 
     #[inline]
     unsafe fn unlock_shared(&self, guard: Self::SharedGuard) {
-        note_released(RANK);
+        note_released(RANK, self.place);
         // SAFETY: the guard is of a shared lock of this lock, so of one of the lock within.
-        unsafe { lock_api::RawRwLock::unlock_shared(&self.0, guard) }
+        unsafe { lock_api::RawRwLock::unlock_shared(&self.raw, guard) }
     }
 
     #[inline]
     fn lock_exclusive(&self) -> Self::ExclusiveGuard {
-        note_taken(RANK);
-        lock_api::RawRwLock::lock_exclusive(&self.0)
+        if self.place.is_uncontended() {
+            return lock_api::RawRwLock::try_lock_exclusive(&self.raw).expect(FREE);
+        }
+        note_taken(RANK, self.place);
+        lock_api::RawRwLock::lock_exclusive(&self.raw)
     }
 
     #[inline]
     fn try_lock_exclusive(&self) -> Option<Self::ExclusiveGuard> {
-        lock_api::RawRwLock::try_lock_exclusive(&self.0).inspect(|_| note_tried(RANK))
+        lock_api::RawRwLock::try_lock_exclusive(&self.raw).inspect(|_| note_tried(RANK, self.place))
     }
 
     #[inline]
     unsafe fn unlock_exclusive(&self, guard: Self::ExclusiveGuard) {
-        note_released(RANK);
+        note_released(RANK, self.place);
         // SAFETY: the guard is of an exclusive lock of this lock, so of one of the lock within.
-        unsafe { lock_api::RawRwLock::unlock_exclusive(&self.0, guard) }
+        unsafe { lock_api::RawRwLock::unlock_exclusive(&self.raw, guard) }
     }
 
     fn is_locked(&self) -> bool {
-        lock_api::RawRwLock::is_locked(&self.0)
+        lock_api::RawRwLock::is_locked(&self.raw)
     }
 
     fn is_locked_exclusive(&self) -> bool {
-        lock_api::RawRwLock::is_locked_exclusive(&self.0)
+        lock_api::RawRwLock::is_locked_exclusive(&self.raw)
     }
 }
 
 #[cfg(debug_assertions)]
 thread_local! {
-    /// Ranks of the locks that this thread holds, in the order in which it took them.
-    static HELD: std::cell::RefCell<Vec<u16>> = const { std::cell::RefCell::new(Vec::new()) };
+    /// Ranks and places of the locks that this thread holds, in the order in which it took them.
+    static HELD: std::cell::RefCell<Vec<(u16, u64)>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
 /// Notes a lock that the thread is about to wait for.
 #[cfg(debug_assertions)]
-fn note_taken(rank: u16) {
+fn note_taken(rank: u16, place: LockPlace) {
+    let Some(place) = place.0 else { return };
     HELD.with_borrow_mut(|held| {
-        let is_group = rank % 2 == 1;
         if let Some(&highest) = held.iter().max() {
             assert!(
-                highest < rank || (highest == rank && is_group),
-                "a lock of rank {rank} is taken while one of rank {highest} is held: see `warpfire_env::rank`"
+                highest < (rank, place),
+                "a lock of rank {rank} (place {place}) is taken while one of rank {} (place {}) is held: see \
+                 `warpfire_env::rank`",
+                highest.0,
+                highest.1
             );
         }
-        held.push(rank);
+        held.push((rank, place));
     });
 }
 
 #[cfg(debug_assertions)]
-fn note_tried(rank: u16) {
-    HELD.with_borrow_mut(|held| held.push(rank));
+fn note_tried(rank: u16, place: LockPlace) {
+    let Some(place) = place.0 else { return };
+    HELD.with_borrow_mut(|held| held.push((rank, place)));
 }
 
 #[cfg(debug_assertions)]
-fn note_released(rank: u16) {
+fn note_released(rank: u16, place: LockPlace) {
+    let Some(place) = place.0 else { return };
     // Other locals of a thread may drop guards after this one is gone: nothing is left to check then.
     _ = HELD.try_with(|held| {
         let mut held = held.borrow_mut();
-        let place =
-            held.iter().rposition(|taken| *taken == rank).expect("a released lock was taken by this thread");
-        held.remove(place);
+        let at = held.iter().rposition(|taken| *taken == (rank, place));
+        held.remove(at.expect("a released lock was taken by this thread"));
     });
 }
 
 #[cfg(not(debug_assertions))]
 #[inline(always)]
-fn note_taken(_rank: u16) {}
+fn note_taken(_rank: u16, _place: LockPlace) {}
 #[cfg(not(debug_assertions))]
 #[inline(always)]
-fn note_tried(_rank: u16) {}
+fn note_tried(_rank: u16, _place: LockPlace) {}
 #[cfg(not(debug_assertions))]
 #[inline(always)]
-fn note_released(_rank: u16) {}
+fn note_released(_rank: u16, _place: LockPlace) {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const fn grouped(place: LockPlace) -> RankedMutex<30, ()> {
+        RankedMutex::from_raw(RankedRawMutex::of(place), ())
+    }
+
     static UPPER: RankedMutex<10, ()> = RankedMutex::new(());
     static LOWER: RankedRwLock<20, ()> = RankedRwLock::new(());
-    static ONE: RankedMutex<{ rank::group(30) }, ()> = RankedMutex::new(());
-    static OTHER: RankedMutex<{ rank::group(30) }, ()> = RankedMutex::new(());
+    static ONE: RankedMutex<30, ()> = grouped(LockPlace::at(1));
+    static TWO: RankedMutex<30, ()> = grouped(LockPlace::at(2));
+
+    /// Whether a thread of its own panics in `run`.
+    #[cfg(debug_assertions)]
+    fn panics(run: impl FnOnce() + Send + 'static) -> bool {
+        std::thread::spawn(run).join().is_err()
+    }
 
     #[test]
-    fn rising_ranks_and_groups_are_taken_in_any_order_of_release() {
+    fn rising_ranks_and_places_are_taken_and_released_in_any_order() {
         let upper = UPPER.lock();
         let lower = LOWER.read();
         let one = ONE.lock();
-        let other = OTHER.lock();
+        let two = TWO.lock();
         drop(upper);
         drop(one);
-        drop(other);
+        drop(two);
         drop(lower);
         drop(LOWER.write());
         drop(UPPER.lock());
@@ -213,25 +311,66 @@ mod tests {
     #[test]
     #[cfg(debug_assertions)]
     fn a_lock_out_of_order_is_refused() {
-        let thread = std::thread::spawn(|| {
-            let _lower = LOWER.read();
-            drop(UPPER.lock());
-        });
-        assert!(thread.join().is_err(), "a lower rank after a higher one panics");
-        let thread = std::thread::spawn(|| {
-            let _first: RankedMutexGuard<'_, 40, ()> = {
-                static SAME: RankedMutex<40, ()> = RankedMutex::new(());
-                SAME.lock()
-            };
-            static SAME_RANK: RankedMutex<40, ()> = RankedMutex::new(());
-            drop(SAME_RANK.lock());
-        });
-        assert!(thread.join().is_err(), "two locks of one plain rank panic");
+        static LOW: RankedRwLock<20, ()> = RankedRwLock::new(());
+        static SAME: RankedMutex<40, ()> = RankedMutex::new(());
+        static SAME_RANK: RankedMutex<40, ()> = RankedMutex::new(());
+        assert!(
+            panics(|| {
+                let _lower = LOW.read();
+                drop(UPPER.lock());
+            }),
+            "a lower rank after a higher one panics"
+        );
+        assert!(
+            panics(|| {
+                let _first = SAME.lock();
+                drop(SAME_RANK.lock());
+            }),
+            "two locks of one rank without places panic"
+        );
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_group_is_taken_by_rising_place() {
+        static FIRST: RankedRwLock<31, ()> =
+            RankedRwLock::from_raw(RankedRawRwLock::of(LockPlace::at(1)), ());
+        static LAST: RankedRwLock<31, ()> = RankedRwLock::from_raw(RankedRawRwLock::of(LockPlace::at(9)), ());
+        assert!(
+            panics(|| {
+                let _last = LAST.read();
+                drop(FIRST.write());
+            }),
+            "a lower place after a higher one panics"
+        );
+        assert!(
+            panics(|| {
+                let _once = FIRST.read();
+                drop(FIRST.read());
+            }),
+            "a second hold of one lock panics: a writer may wait between the two"
+        );
+        let _first = FIRST.read();
+        drop(LAST.write());
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn an_uncontended_lock_is_not_waited_for() {
+        static FREE: RankedMutex<5, ()> =
+            RankedMutex::from_raw(RankedRawMutex::of(LockPlace::UNCONTENDED), ());
+        {
+            let _upper = UPPER.lock();
+            drop(FREE.lock());
+        }
+        let _free = FREE.lock();
+        drop(UPPER.lock());
+        assert!(panics(|| drop(FREE.lock())), "a lock that another thread holds is contended");
     }
 
     #[test]
     fn a_reentrant_lock_is_noted_once() {
-        static AGAIN: RankedReentrantMutex<50, ()> = RankedReentrantMutex::new(());
+        static AGAIN: RankedReentrantMutex<29, ()> = RankedReentrantMutex::new(());
         let first = AGAIN.lock();
         let second = AGAIN.lock();
         drop(first);

@@ -31,19 +31,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use warpfire_env::{RankedMutex, RankedMutexGuard};
 use warpfire_format::fs::{CounterId, InodeTime, Key, VolumeId, encode_counter, inode_key};
 use warpfire_meta::{Batch, SUMS};
 
+use crate::lock_ranks::{EMITTED, PENDING_TIMES, WAITING};
 use crate::node::{Node, NodeRef, PendingTimes};
 
 /// The deferred changes of one volume.
 pub(crate) struct Deferred {
     volume: VolumeId,
     /// Directories with pending times.
-    waiting: Mutex<Vec<NodeRef>>,
+    waiting: RankedMutex<WAITING, Vec<NodeRef>>,
     /// Directories of the last sync point.
-    emitted: Mutex<Vec<NodeRef>>,
+    emitted: RankedMutex<EMITTED, Vec<NodeRef>>,
     /// Inodes as of now, the store's sum included.
     inodes: AtomicI64,
     /// Bytes of files as of now, the store's sum included.
@@ -63,8 +64,8 @@ impl Deferred {
     pub(crate) fn new(volume: VolumeId, inodes: i64, bytes: i64) -> Deferred {
         Deferred {
             volume,
-            waiting: Mutex::default(),
-            emitted: Mutex::default(),
+            waiting: RankedMutex::default(),
+            emitted: RankedMutex::default(),
             inodes: AtomicI64::new(inodes),
             bytes: AtomicI64::new(bytes),
         }
@@ -89,7 +90,7 @@ impl Deferred {
     }
 
     /// Has the pending times emitted at the next sync point.
-    fn enqueue(&self, dir: &NodeRef, mut pending_times: MutexGuard<'_, PendingTimes>) {
+    fn enqueue(&self, dir: &NodeRef, mut pending_times: RankedMutexGuard<'_, PENDING_TIMES, PendingTimes>) {
         debug_assert!(pending_times.shown.is_some(), "pending times have a time to show");
         let waits_already = std::mem::replace(&mut pending_times.pending, true);
         drop(pending_times);

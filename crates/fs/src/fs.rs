@@ -2,7 +2,7 @@
 //!
 //! # Order of locks
 //! A thread takes locks in this order and may skip groups. Within a group it takes them by ascending inode
-//! number.
+//! number. Debug builds check the order (`lock_ranks`).
 //!
 //! ```text
 //!   0  call gate        every call enters it first (`op/call_gate.rs`)
@@ -10,10 +10,11 @@
 //!   2  Node::children   a directory's set of names: shared to add one, exclusive to remove the directory
 //!   3  key locks        the engine's, one for each name that changes
 //!   4  Node::state      the record of an inode
-//!   5  leaf locks       in InodeCache, Deferred, PendingTimes, InodeNumbers: held for a few instructions
+//!   5  InodeNumbers     the numbers that the base has reserved: a commit reserves more under the lock
+//!   6  leaf locks       in InodeCache, Deferred, PendingTimes: held for a few instructions
 //! ```
 //!
-//! The sync point hook runs inside commits, so it takes locks of group 5 only.
+//! The sync point hook runs inside commits, so it takes locks of group 6 only.
 //!
 //! # Invariants
 //! 1. A name changes only under its key lock. A reader without that lock checks the version counter of the
@@ -26,8 +27,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-use warpfire_env::Clock;
+use warpfire_env::{Clock, RankedMutex};
 use warpfire_format::fs::{
     Attrs, CounterId, Dentry, FileKind, FilesystemRecord, Inode, InodeContent, InodeTime, Key, PoolRecordId,
     VolumeId, VolumeRecord, decode_counter, dentry_key, inode_key,
@@ -41,6 +41,7 @@ use crate::data::Fragmentation;
 use crate::deferred::Deferred;
 use crate::error::FsError;
 use crate::inode_numbers::InodeNumbers;
+use crate::lock_ranks::RENAME;
 use crate::node::{InodeCache, NodeLookup, NodeRef, NodeState, RecordLocation, VersionCounters};
 use crate::op::{CallGate, CallGuard, Digestible, Operation, TransactionCounters};
 use crate::scratch::Scratch;
@@ -87,7 +88,7 @@ pub struct Fs<E: Storage> {
     pub(crate) fragmentation: Arc<Fragmentation>,
     /// Held while a directory moves to another parent. Two such moves at once could each put one directory
     /// below the other.
-    pub(crate) rename: Mutex<()>,
+    pub(crate) rename: RankedMutex<RENAME, ()>,
     pub(crate) numbers: InodeNumbers,
     pub(crate) call_gate: CallGate<Fs<E>>,
     pub(crate) transactions: TransactionCounters,
@@ -172,7 +173,7 @@ impl<E: Storage> Fs<E> {
             deferred,
             leases: Arc::default(),
             fragmentation: Arc::default(),
-            rename: Mutex::new(()),
+            rename: RankedMutex::new(()),
             numbers: InodeNumbers::for_base(next_ino),
             call_gate: CallGate::base(),
             transactions: TransactionCounters::default(),

@@ -11,13 +11,15 @@
 //!    `transactions`).
 
 use parking_lot::Mutex;
+use warpfire_env::RankedMutex;
 
 use crate::error::FsError;
 use crate::limits::INO_BLOCK;
+use crate::lock_ranks::NUMBERS;
 
 /// The inode numbers of one filesystem.
 pub(crate) enum InodeNumbers {
-    Base(Mutex<ReservedNumbers>),
+    Base(RankedMutex<NUMBERS, ReservedNumbers>),
     Transaction(TxInodeNumbers),
 }
 
@@ -47,7 +49,7 @@ impl InodeNumbers {
     /// Numbers from the `next_ino` of the filesystem record on.
     pub(crate) fn for_base(next_ino: u64) -> InodeNumbers {
         assert_ne!(next_ino, 0, "no inode has the number 0");
-        InodeNumbers::Base(Mutex::new(ReservedNumbers { next: next_ino, end: next_ino }))
+        InodeNumbers::Base(RankedMutex::new(ReservedNumbers { next: next_ino, end: next_ino }))
     }
 
     /// Numbers of `source`, after those that were `drawn_before`.

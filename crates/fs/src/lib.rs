@@ -17,6 +17,7 @@ mod fs;
 mod inode_numbers;
 mod interval_sync;
 pub mod limits;
+mod lock_ranks;
 mod names;
 mod node;
 mod op;

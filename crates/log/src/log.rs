@@ -104,7 +104,7 @@ impl Log {
             segment_table,
             damaged: parts.damaged,
             pins,
-            streams: std::array::from_fn(|_| BulkStream::new()),
+            streams: std::array::from_fn(BulkStream::new),
             pending: RankedMutex::new(PendingRecords::new(parts.next_pos)),
             sync_state: RankedMutex::new(SyncState {
                 log_writer: parts.log_writer,

@@ -15,7 +15,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use warpfire_env::RankedMutex;
+use warpfire_env::{LockPlace, RankedMutex, RankedRawMutex};
 use warpfire_format::segment::SegmentKind;
 use warpfire_pool::{Pool, PoolError, SegmentWriter, StripeBuf};
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
@@ -209,11 +209,13 @@ pub(crate) struct BulkStream {
 }
 
 impl BulkStream {
-    pub(crate) fn new() -> Self {
+    /// The stream of a slot.
+    pub(crate) fn new(slot: usize) -> Self {
+        let place = LockPlace::at(slot as u64);
         BulkStream {
             segment: AtomicU64::new(0),
             pushed_bytes: AtomicU64::new(0),
-            open: RankedMutex::new(None),
+            open: RankedMutex::from_raw(RankedRawMutex::of(place), None),
         }
     }
 

@@ -1,31 +1,35 @@
 //! Locks on keys. A key belongs to the lock slot that its hash chooses; other keys may share the slot.
 //!
 //! # Invariants
-//! 1. One call takes its slots in rising order, each once (assert in `lock`), so lockers cannot deadlock.
+//! 1. One call takes its slots in rising order, each once (their places in `lock_ranks`), so lockers cannot
+//!    deadlock.
 //! 2. Equal keys have the same slot.
 
 use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
-use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
+use warpfire_env::{LockPlace, RankedMutex, RankedMutexGuard, RankedRawMutex};
+
+use crate::lock_ranks::KEY_LOCKS;
 
 /// Number of lock slots: enough that threads on different keys seldom meet. 4 KiB of mutexes.
 const SLOTS: usize = 1024;
 
 /// Locked keys: only the holder of the guard changes them.
 pub struct KeyLockGuard<'a> {
-    _guards: SmallVec<[MutexGuard<'a, ()>; 4]>,
+    _guards: SmallVec<[RankedMutexGuard<'a, KEY_LOCKS, ()>; 4]>,
 }
 
 pub(crate) struct KeyLocks {
-    slots: Box<[Mutex<()>]>,
+    slots: Box<[RankedMutex<KEY_LOCKS, ()>]>,
     hasher: FixedState,
 }
 
 impl Default for KeyLocks {
     fn default() -> Self {
-        let slots = (0..SLOTS).map(|_| Mutex::new(())).collect();
+        let slot = |place| RankedMutex::from_raw(RankedRawMutex::of(LockPlace::at(place)), ());
+        let slots = (0..SLOTS as u64).map(slot).collect();
         KeyLocks { slots, hasher: FixedState::with_seed(1) }
     }
 }
@@ -36,13 +40,14 @@ impl KeyLocks {
             keys.iter().map(|key| self.hasher.hash_one(*key) as usize % SLOTS).collect();
         wanted.sort_unstable();
         wanted.dedup();
-        debug_assert!(wanted.is_sorted_by(|a, b| a < b), "lock slots are taken in rising order, each once");
         KeyLockGuard { _guards: wanted.into_iter().map(|slot| self.slots[slot].lock()).collect() }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
+
     use super::*;
 
     #[test]
@@ -50,6 +55,20 @@ mod tests {
         let locks = KeyLocks::default();
         drop(locks.lock(&[b"a", b"b", b"a"]));
         drop(locks.lock(&[]));
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_second_call_for_a_lower_slot_is_refused() {
+        let refused = |keys: [&'static [u8]; 2]| {
+            let thread = std::thread::spawn(move || {
+                let locks = KeyLocks::default();
+                let _first = locks.lock(&keys[..1]);
+                drop(locks.lock(&keys[1..]));
+            });
+            thread.join().is_err()
+        };
+        assert_ne!(refused([b"a", b"b"]), refused([b"b", b"a"]), "one of the two orders is rising");
     }
 
     #[test]

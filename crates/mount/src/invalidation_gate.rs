@@ -32,7 +32,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::Mutex;
+use warpfire_env::{RankedReadGuard, RankedRwLock, RankedWriteGuard};
+
+use crate::lock_ranks::INVALIDATION_GATE;
 
 /// How long the kernel may cache names and attributes: for ever. It is notified of every change that it does
 /// not make.
@@ -41,7 +44,7 @@ const CACHE_TIME: Duration = Duration::from_secs(1 << 30);
 /// The gate of one mount. Answers pass through it; commits close it.
 #[derive(Default)]
 pub(crate) struct InvalidationGate {
-    announced: RwLock<Option<AnnouncedCommit>>,
+    announced: RankedRwLock<INVALIDATION_GATE, Option<AnnouncedCommit>>,
     passes: AtomicU64,
 }
 
@@ -69,10 +72,10 @@ impl StaleEntries {
 }
 
 /// Held from before the filesystem is read until the answer is sent.
-pub(crate) struct GatePass<'a>(RwLockReadGuard<'a, Option<AnnouncedCommit>>);
+pub(crate) struct GatePass<'a>(RankedReadGuard<'a, INVALIDATION_GATE, Option<AnnouncedCommit>>);
 
 /// Held by the committer. No other pass exists at the same time.
-pub(crate) struct ExclusivePass<'a>(RwLockWriteGuard<'a, Option<AnnouncedCommit>>);
+pub(crate) struct ExclusivePass<'a>(RankedWriteGuard<'a, INVALIDATION_GATE, Option<AnnouncedCommit>>);
 
 impl InvalidationGate {
     /// Waits while a commit is being made, then returns a pass.
@@ -157,6 +160,17 @@ mod tests {
         assert_eq!(gate.pass().cache_time(), Duration::ZERO);
         gate.lock_exclusive().finish();
         assert_eq!(gate.pass().cache_time(), CACHE_TIME);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_thread_with_a_pass_does_not_ask_for_another() {
+        let thread = std::thread::spawn(|| {
+            let gate = InvalidationGate::default();
+            let _pass = gate.pass();
+            drop(gate.pass());
+        });
+        assert!(thread.join().is_err(), "a committer may wait between the two passes");
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod cpu_latency;
 mod error;
 mod invalidation_gate;
 mod kernel_nodes;
+mod lock_ranks;
 mod mountinfo;
 mod mountpoint;
 mod options;

@@ -1,6 +1,5 @@
 //! Copying by pointers: two files share the slices, and no data is read or written.
 
-use parking_lot::RwLockWriteGuard;
 use warpfire_format::fs::{Inode, InodeContent, REGION_BYTES, decode_region};
 use warpfire_meta::{Admit, Storage};
 
@@ -12,7 +11,7 @@ use crate::attrs::missing_record;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::REGIONS_PER_COMMIT;
-use crate::node::{Layout, Node, NodeRef, NodeState};
+use crate::node::{Layout, Node, NodeRef, NodeState, StateReadGuard, StateWriteGuard};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 use crate::slice::YankLimit;
@@ -175,10 +174,7 @@ pub(crate) fn pieces_of(
 
 /// Locks the states of both files, in the order of inode numbers that all calls keep. If they are one file,
 /// only the second state is locked.
-fn lock_both<'a>(
-    source: &'a Node,
-    target: &'a Node,
-) -> (Option<parking_lot::RwLockReadGuard<'a, NodeState>>, RwLockWriteGuard<'a, NodeState>) {
+fn lock_both<'a>(source: &'a Node, target: &'a Node) -> (Option<StateReadGuard<'a>>, StateWriteGuard<'a>) {
     if source.ino() == target.ino() {
         return (None, target.state.write());
     }

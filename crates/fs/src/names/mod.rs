@@ -22,13 +22,14 @@ pub use list::DirEntry;
 pub use make::NewFile;
 pub use rename::RenameMode;
 
-use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
+use warpfire_env::{RankedReadGuard, RankedWriteGuard};
 use warpfire_meta::Storage;
 
 use crate::acl::{Caller, Perm};
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::lock_ranks::CHILDREN;
 use crate::node::{NameBuf, Node, NodeRef, check_name};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 
@@ -43,8 +44,8 @@ enum ChildrenLock {
 
 #[expect(dead_code, reason = "guards are held for their drop")]
 enum ChildrenGuard<'a> {
-    Shared(RwLockReadGuard<'a, ()>),
-    Exclusive(RwLockWriteGuard<'a, ()>),
+    Shared(RankedReadGuard<'a, CHILDREN, ()>),
+    Exclusive(RankedWriteGuard<'a, CHILDREN, ()>),
 }
 
 /// Holds the children of several directories, by ascending inode number. A directory may be named twice with

@@ -44,11 +44,13 @@ impl<E: Storage> Fs<E> {
             self.access(caller, dir, crate::acl::Perm::EXECUTE)?;
             return Err(FsError::NotFound);
         };
-        let mut state = node.state.write();
-        self.permit_removal(caller, dir, state.attrs.uid)?;
+        // Before the state is held: the check reads the state of the directory, which may come before it.
+        let uid = node.state.read().attrs.uid;
+        self.permit_removal(caller, dir, uid)?;
         if node.is_dir() {
             return Err(FsError::IsDirectory);
         }
+        let mut state = node.state.write();
         let mut scratch = Scratch::take();
         scratch.batch.delete(&key);
         // From here the node may be dying, and every failure must revive it.

@@ -14,12 +14,11 @@
 //! # Invariants
 //! 1. Both names change in one commit, under the locks of both keys. A target directory is held exclusively,
 //!    so it stays empty (assert in `is_empty`).
-//! 2. All states of nodes that change are held, by ascending inode number (assert in `LockedStates::hold`).
+//! 2. All states of nodes that change are held, by ascending inode number (their places in `lock_ranks.rs`).
 //! 3. No directory becomes its own ancestor: a move of a directory to another parent holds `Fs::rename`, so
 //!    the answer of `is_ancestor` stays true until the commit (assert there).
 //! 4. A failure leaves both names as they were, and revives the target.
 
-use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
 use warpfire_format::fs::{
     Attrs, Dentry, FileKind, Inode, InodeContent, InodeEdit, InodeTime, KeyBuf, dentry_key, inode_key,
@@ -36,7 +35,7 @@ use crate::deferred::INODES;
 use crate::error::FsError;
 use crate::fs::{Fs, new_attrs};
 use crate::limits::{DEPTH_MAX, LINKS_MAX};
-use crate::node::{NameBuf, Node, NodeRef, NodeState, RecordLocation};
+use crate::node::{NameBuf, Node, NodeRef, NodeState, RecordLocation, StateWriteGuard};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
@@ -63,14 +62,13 @@ struct RenameEnd<'a> {
 }
 
 /// The states of the nodes that a rename changes, held for writing. Each node is there once.
-struct LockedStates<'a>(SmallVec<[(u64, RwLockWriteGuard<'a, NodeState>); 4]>);
+struct LockedStates<'a>(SmallVec<[(u64, StateWriteGuard<'a>); 4]>);
 
 impl<'a> LockedStates<'a> {
     fn hold(nodes: &[&'a NodeRef]) -> Self {
         let mut order: SmallVec<[&NodeRef; 4]> = nodes.into();
         order.sort_by_key(|node| node.ino());
         order.dedup_by_key(|node| node.ino());
-        debug_assert!(order.is_sorted_by(|a, b| a.ino() < b.ino()), "states are locked by ascending number");
         LockedStates(order.into_iter().map(|node| (node.ino(), node.state.write())).collect())
     }
 

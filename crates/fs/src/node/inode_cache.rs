@@ -18,8 +18,10 @@ use std::sync::{Arc, Weak};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+use warpfire_env::{LockPlace, RankedMutex};
 
 use super::{EditHistory, Node, NodeRef, NodeState, RecordLocation};
+use crate::lock_ranks::{INODE_CACHE, ORPHANS};
 
 /// Shards of a base. Their number is a power of two.
 const SHARDS: u64 = 64;
@@ -56,9 +58,9 @@ const SHARDS_IN_TRANSACTION: u64 = 1;
 
 /// All nodes of one filesystem, and the orphans without a holder.
 pub(crate) struct InodeCache {
-    shards: Box<[Mutex<CacheShard>]>,
+    shards: Box<[RankedMutex<INODE_CACHE, CacheShard>]>,
     tx_nodes: Option<TxNodes>,
-    unheld_orphans: Mutex<Vec<u64>>,
+    unheld_orphans: RankedMutex<ORPHANS, Vec<u64>>,
     /// Length of `unheld_orphans`: calls that find it 0 do not take the lock.
     unheld_count: AtomicUsize,
 }
@@ -122,16 +124,21 @@ impl InodeCache {
     fn of_shards(shards: u64, tx_nodes: Option<TxNodes>) -> Arc<InodeCache> {
         assert!(shards.is_power_of_two(), "a mask of the number selects a shard");
         Arc::new(InodeCache {
-            shards: (0..shards).map(|_| Mutex::new(CacheShard::default())).collect(),
+            shards: (0..shards).map(|_| RankedMutex::new(CacheShard::default())).collect(),
             tx_nodes,
-            unheld_orphans: Mutex::default(),
+            unheld_orphans: RankedMutex::default(),
             unheld_count: AtomicUsize::new(0),
         })
     }
 
-    fn shard(&self, ino: u64) -> &Mutex<CacheShard> {
+    fn shard(&self, ino: u64) -> &RankedMutex<INODE_CACHE, CacheShard> {
         let index = (ino & (self.shards.len() as u64 - 1)) as usize;
         self.shards.get(index).expect("the remainder is below the count")
+    }
+
+    /// The place of the locks of a node among those of all nodes.
+    pub(super) fn lock_place(&self, ino: u64) -> LockPlace {
+        if self.tx_nodes.is_some() { LockPlace::UNCONTENDED } else { LockPlace::at(ino) }
     }
 
     /// The node of this number, if it is in use.

@@ -38,14 +38,17 @@ mod version_counters;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
+use warpfire_env::{
+    RankedMutex, RankedRawMutex, RankedRawRwLock, RankedReadGuard, RankedRwLock, RankedWriteGuard,
+};
 use warpfire_format::fs::{
     Attrs, FileKind, Inode, InodeContent, InodeEdit, InodeTime, Key, KeyBuf, NAME_BYTES_MAX, VolumeId,
     dentry_key, inode_key,
 };
 
 use crate::error::FsError;
+use crate::lock_ranks::{CHILDREN, PENDING_TIMES, STATE};
 
 pub(crate) use inode_cache::{InodeCache, NodeLookup};
 pub(crate) use version_counters::VersionCounters;
@@ -75,13 +78,18 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
 pub struct Node {
     ino: u64,
     kind: FileKind,
-    pub(crate) state: RwLock<NodeState>,
+    pub(crate) state: RankedRwLock<STATE, NodeState>,
     /// Held shared while a name is added to this directory, exclusively while the directory is removed.
-    pub(crate) children: RwLock<()>,
-    pub(crate) pending_times: Mutex<PendingTimes>,
+    pub(crate) children: RankedRwLock<CHILDREN, ()>,
+    pub(crate) pending_times: RankedMutex<PENDING_TIMES, PendingTimes>,
     dying: AtomicBool,
     inode_cache: Arc<InodeCache>,
 }
+
+/// A state that is held for reading.
+pub(crate) type StateReadGuard<'a> = RankedReadGuard<'a, STATE, NodeState>;
+/// A state that is held for writing.
+pub(crate) type StateWriteGuard<'a> = RankedWriteGuard<'a, STATE, NodeState>;
 
 /// A hold of a node.
 pub type NodeRef = Arc<Node>;
@@ -204,12 +212,13 @@ impl NodeState {
 
 impl Node {
     pub(crate) fn new(inode_cache: &Arc<InodeCache>, ino: u64, state: NodeState) -> Node {
+        let place = inode_cache.lock_place(ino);
         Node {
             ino,
             kind: state.attrs.kind,
-            state: RwLock::new(state),
-            children: RwLock::new(()),
-            pending_times: Mutex::default(),
+            state: RankedRwLock::from_raw(RankedRawRwLock::of(place), state),
+            children: RankedRwLock::from_raw(RankedRawRwLock::of(place), ()),
+            pending_times: RankedMutex::from_raw(RankedRawMutex::of(place), PendingTimes::default()),
             dying: AtomicBool::new(false),
             inode_cache: Arc::clone(inode_cache),
         }

@@ -19,15 +19,13 @@
 use std::cell::Cell;
 
 use parking_lot::{Mutex, MutexGuard};
-use warpfire_env::{RankedReadGuard, RankedRwLock, RankedWriteGuard, rank};
+use warpfire_env::{RankedReadGuard, RankedRwLock, RankedWriteGuard};
 use warpfire_format::fs::InodeTime;
 
 use super::digest::{Digestible, digest};
 use super::journal::CallJournal;
 use super::operation::Operation;
-
-/// The base's gate comes before every other lock of a call.
-const BASE_GATE: u16 = rank::FS;
+use crate::lock_ranks::BASE_GATE;
 
 /// The gate of one filesystem; `F` is the filesystem.
 pub(crate) struct CallGate<F>(GateKind<F>);

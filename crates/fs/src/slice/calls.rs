@@ -8,7 +8,6 @@
 use std::cell::OnceCell;
 use std::time::Duration;
 
-use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use warpfire_env::Timestamp;
 use warpfire_meta::{Admit, SliceRead, Storage};
 use warpfire_units::SlicePtr;
@@ -19,7 +18,7 @@ use crate::acl::Caller;
 use crate::data::{FilePiece, Position, Splice, check_end, check_regular, pieces_of};
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::node::{NodeRef, NodeState};
+use crate::node::{NodeRef, NodeState, StateReadGuard, StateWriteGuard};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
@@ -43,8 +42,8 @@ impl InsertSource<'_> {
 
 /// The state of a file among several that are locked together.
 enum LockedState<'n> {
-    Source(RwLockReadGuard<'n, NodeState>),
-    Target(RwLockWriteGuard<'n, NodeState>),
+    Source(StateReadGuard<'n>),
+    Target(StateWriteGuard<'n>),
 }
 
 impl LockedState<'_> {

@@ -164,3 +164,44 @@ fn a_power_cut_among_threads_leaves_sums_that_agree() {
         });
     }
 }
+
+/// `unlink` once waited for the state of the directory while it held the file's. `rename` takes both by
+/// inode number, so the two waited for each other.
+#[test]
+fn a_name_is_removed_while_another_name_of_its_file_moves() {
+    let (engine, clock) = world_with();
+    let fs = Fs::open(engine, clock, FsOptions::default()).unwrap();
+    let root = fs.root();
+    let file = fs.create(&ROOT, &root, b"a", NewMode::exact(0o644)).unwrap();
+    thread::scope(|s| {
+        s.spawn(|| {
+            for _ in 0..200 {
+                fs.rename(&ROOT, (&root, b"a"), (&root, b"b"), RenameMode::Replace).unwrap();
+                fs.rename(&ROOT, (&root, b"b"), (&root, b"a"), RenameMode::Replace).unwrap();
+            }
+        });
+        for _ in 0..200 {
+            fs.link(&ROOT, &file, &root, b"other").unwrap();
+            fs.unlink(&ROOT, &root, b"other").unwrap();
+        }
+    });
+}
+
+/// `version` once took the state of the file a second time, for the path. A writer that came between the two
+/// waited for the first, and the second waited for the writer.
+#[test]
+fn a_version_is_taken_while_the_file_is_written() {
+    let (engine, clock) = world_with();
+    let fs = Fs::open(engine, clock, FsOptions::default()).unwrap();
+    let file = fs.create(&ROOT, &fs.root(), b"a", NewMode::exact(0o644)).unwrap();
+    thread::scope(|s| {
+        s.spawn(|| {
+            for _ in 0..400 {
+                fs.write(&ROOT, &file, Position::At(0), b"x").unwrap();
+            }
+        });
+        for _ in 0..400 {
+            fs.version(&file).unwrap();
+        }
+    });
+}

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use warpfire_env::{LockPlace, RankedMutex, RankedRawMutex};
 use warpfire_format::fs::inode_key;
 use warpfire_meta::{Storage, TxStore};
 
@@ -100,7 +101,7 @@ impl<E: Storage> Fs<E> {
             deferred: Arc::new(Deferred::new(self.volume, inodes, bytes)),
             leases: Arc::clone(&self.leases),
             fragmentation: Arc::clone(&self.fragmentation),
-            rename: Mutex::new(()),
+            rename: RankedMutex::from_raw(RankedRawMutex::of(LockPlace::UNCONTENDED), ()),
             numbers: InodeNumbers::for_transaction(
                 Box::new(move || base.new_ino_for_transaction()),
                 drawn_before,

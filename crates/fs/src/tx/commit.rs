@@ -74,7 +74,10 @@ impl<E: Storage> Fs<E> {
         let state = node.state.read();
         let key = state.record_key(self.volume, node.ino()).ok_or(FsError::NotFound)?;
         let snapshot = self.engine.snapshot();
-        Ok(FileVersion { key, at: self.engine.seq(&snapshot), path: self.path_of(node.ino(), b"").into() })
+        let at = self.engine.seq(&snapshot);
+        // The path needs the states of this node and of its ancestors, one at a time.
+        drop(state);
+        Ok(FileVersion { key, at, path: self.path_of(node.ino(), b"").into() })
     }
 }
 

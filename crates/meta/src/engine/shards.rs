@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
-use warpfire_env::{RankedReadGuard, RankedRwLock, RankedWriteGuard};
+use warpfire_env::{LockPlace, RankedRawRwLock, RankedReadGuard, RankedRwLock, RankedWriteGuard};
 use warpfire_log::LogStore;
 use warpfire_units::SegmentId;
 
@@ -52,8 +52,9 @@ impl<L: LogStore> EngineShards<L> {
             deletions: 0,
             sums: [0; SUMS],
         };
+        let lock = |place, shard| RankedRwLock::from_raw(RankedRawRwLock::of(LockPlace::at(place)), shard);
         EngineShards {
-            shards: memtable.into_iter().map(|m| CachePadded::new(RankedRwLock::new(shard(m)))).collect(),
+            shards: (0..).zip(memtable).map(|(place, m)| CachePadded::new(lock(place, shard(m)))).collect(),
         }
     }
 

@@ -51,7 +51,7 @@ use fuser::Notifier;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use warpfire_env::{Clock, SystemClock};
+use warpfire_env::{Clock, RankedMutex, SystemClock};
 use warpfire_fs::{ChangeSignal, Fs, FsError, NodeRef, Transaction};
 use warpfire_meta::Storage;
 
@@ -62,6 +62,7 @@ use crate::cpu_latency::RequestCounter;
 use crate::error::MountError;
 use crate::invalidation_gate::InvalidationGate;
 use crate::kernel_nodes::KernelNodes;
+use crate::lock_ranks::COMMITTING;
 use crate::mountpoint::{Mounted, system_error};
 use crate::options::{MountOptions, PermissionChecks};
 use crate::server::{Server, ServerContext};
@@ -160,7 +161,7 @@ pub(crate) struct Views<E: Storage> {
     /// Signalled when a view begins or ends, and when the mount ends.
     registry_changed: Condvar,
     /// Held during an announced commit: there is one at a time.
-    committing: Mutex<()>,
+    committing: RankedMutex<COMMITTING, ()>,
     reaper: Mutex<Option<JoinHandle<()>>>,
     /// Threads that begin and end transactions; until `end_all`.
     jobs: Mutex<Option<BlockingThreads>>,
@@ -325,7 +326,7 @@ impl<E: Storage> Views<E> {
                 stop: false,
             }),
             registry_changed: Condvar::new(),
-            committing: Mutex::default(),
+            committing: RankedMutex::default(),
             reaper: Mutex::default(),
             jobs: Mutex::new(Some(BlockingThreads::start("warpfire-tx", JOB_THREADS)?)),
             job_shares: JobShares::default(),
