@@ -6,7 +6,7 @@ use std::sync::Arc;
 use warpfire_env::Device;
 use warpfire_format::log_state::LogState;
 use warpfire_format::root::{DeviceEntry, RootHeader};
-use warpfire_units::SegmentId;
+use warpfire_units::{DeviceIndex, SegmentId};
 
 use crate::code::FindingCode;
 use crate::log::replay;
@@ -91,10 +91,17 @@ impl LoadedPool {
                 );
             }
         }
-        let usable: u64 = self.table.iter().map(|d| u64::from(d.zones.saturating_sub(2))).sum();
+        let used_on = |index: usize| {
+            owners.keys().filter(|(device, _): &&(DeviceIndex, _)| usize::from(device.0) == index).count()
+        };
+        let free_on = |(index, device): (usize, &DeviceEntry)| {
+            u64::from(device.zones.saturating_sub(2)).saturating_sub(used_on(index) as u64)
+        };
         totals.segments = (self.chain.len() + self.segments.len()) as u64;
+        totals.log_segments = self.chain.len() as u64;
         totals.zones_used = owners.len() as u64;
-        totals.zones_free = usable.saturating_sub(totals.zones_used);
+        totals.zones_free_by_device = self.table.iter().enumerate().map(free_on).collect();
+        totals.zones_free = totals.zones_free_by_device.iter().sum();
         totals.tables = self.manifest.tables().len() as u64;
     }
 }

@@ -57,6 +57,8 @@ pub struct Totals {
     pub roots: u64,
     /// Live segments, those of the commit log included.
     pub segments: u64,
+    /// Live segments of the commit log.
+    pub log_segments: u64,
     /// Stripes of live segments.
     pub stripes: u64,
     /// Blocks with a verified checksum, headers included.
@@ -71,6 +73,8 @@ pub struct Totals {
     pub zones_used: u64,
     /// Zones outside of root zones that belong to no live segment.
     pub zones_free: u64,
+    /// The free zones of each device, in the order of the pool's table of devices.
+    pub zones_free_by_device: Vec<u64>,
     /// Replayed stripes of the commit log.
     pub log_stripes: u64,
     /// Replayed records of the commit log.
@@ -95,7 +99,8 @@ pub struct Totals {
     pub orphans: u64,
     /// Allocated bytes of all files: holes are not counted.
     pub file_bytes: u64,
-    /// Bytes of segments that tables and values name.
+    /// Bytes of segments that tables and values name. Bytes that several values share count once for each, up
+    /// to the bytes of their segment.
     pub live_bytes: u64,
     /// Time for the stripes, in nanoseconds.
     pub stripe_nanos: u64,

@@ -8,7 +8,7 @@
 //! A [`session`] runs product and model side by side. [`open_transactions`] holds the transactions and yanked
 //! values that are open beside them. On top of it: [`seeds`], random sessions with power cuts; [`crash`],
 //! every crash state of a recorded workload; [`faults`], devices that fail under load; [`rot`], devices that
-//! are lost or rotten.
+//! are lost or rotten. [`space`] counts space and files a second time.
 
 #![forbid(unsafe_code)]
 
@@ -25,4 +25,5 @@ pub mod rot;
 pub mod run;
 pub mod seeds;
 pub mod session;
+pub mod space;
 pub mod stack;

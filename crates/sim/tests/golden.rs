@@ -15,7 +15,7 @@ fn file(name: &str) -> PathBuf {
 #[test]
 fn today_s_code_finds_in_the_golden_image_exactly_its_dump() {
     if std::env::var_os("WARPFIRE_WRITE_GOLDEN").is_some() {
-        let session = make().expect("the golden pool can be made");
+        let mut session = make().expect("the golden pool can be made");
         session.check().expect("it agrees with the model");
         let dump = write_dump(&session.history.model().picture());
         std::fs::create_dir_all(file("")).expect("the directory can be made");
@@ -33,7 +33,7 @@ fn today_s_code_finds_in_the_golden_image_exactly_its_dump() {
 
 #[test]
 fn an_image_read_back_has_the_same_image() {
-    let session = make().expect("the golden pool can be made");
+    let mut session = make().expect("the golden pool can be made");
     let text = write_image(&session.world);
     let again = read_image(&text).expect("it reads back");
     assert_eq!(write_image(&again), text);

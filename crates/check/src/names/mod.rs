@@ -84,7 +84,11 @@ pub(crate) fn check_names(
         }
         is_first = false;
     }
-    totals.live_bytes = reader.live().values().sum();
+    // A segment holds no more live bytes than bytes, however many values share them.
+    let live = reader.live().iter().filter_map(|(id, named)| {
+        loaded.segments.get(id).map(|segment| (*named).min(segment.descriptor.payload_bytes()))
+    });
+    totals.live_bytes = live.sum();
     Ok(())
 }
 

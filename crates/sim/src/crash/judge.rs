@@ -7,11 +7,15 @@ use warpfire_sim_env::{Cut, Event, Grain, Replay, SimRandom, SimWorld, Survival,
 use super::Workload;
 use crate::history::History;
 use crate::op::{Menu, Op, OpSource};
-use crate::session::{Session, Violation, check_space, find_state};
+use crate::session::{Session, Violation, find_state};
+use crate::space::{check_copy, check_total};
 use crate::stack::{SimFs, overwrite};
 
 /// Later than any time of a workload: a reopened world's clock goes on from here.
 const LATER_NANOS: u64 = 1 << 50;
+
+/// In one state of so many a copy is checked offline, before and after recovery.
+const ONE_CHECKED_IN: u64 = 20;
 
 /// The share of states to try.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +52,8 @@ pub struct Judge {
     budget: Budget,
     /// Crash states that were reopened and found right.
     pub states: u64,
+    /// Crash states of which a copy was checked and counted again.
+    pub checked: u64,
     /// Recoveries that were cut again. Their states count in `states`.
     pub recoveries: u64,
 }
@@ -56,7 +62,7 @@ impl Judge {
     /// A judge that draws its choices from the seed.
     #[must_use]
     pub fn new(seed: u64, budget: Budget) -> Self {
-        Judge { random: SimRandom::new(mix(seed) ^ 0xc0a7), budget, states: 0, recoveries: 0 }
+        Judge { random: SimRandom::new(mix(seed) ^ 0xc0a7), budget, states: 0, checked: 0, recoveries: 0 }
     }
 
     /// Tries the crash states of a workload, until `states` reaches `states_max`.
@@ -133,7 +139,12 @@ impl Judge {
         if cut_again {
             world.record();
         }
+        let copy = self.random.one_in(ONE_CHECKED_IN).then(|| world.fork());
         let (fs, found) = reopen(workload, &world, &workload.history, allowed.clone())?;
+        if let Some(copy) = copy {
+            check_copy(copy, &workload.shape, workload.history.state(found))?;
+            self.checked += 1;
+        }
         self.states += 1;
         if cut_again {
             drop(fs);
@@ -224,7 +235,7 @@ fn reopen(
         .open(world)
         .map_err(|e| Violation(format!("cannot be opened after the power cut: {e}")))?;
     let found = find_state(&fs, history, allowed)?;
-    check_space(&fs)?;
+    check_total(&fs, &workload.shape)?;
     match overwrite(world) {
         Some(overwrite) => Err(Violation(overwrite)),
         None => Ok((fs, found)),

@@ -135,6 +135,29 @@ impl Model {
         found
     }
 
+    /// Every path and the number of its node, in the same order.
+    #[must_use]
+    pub fn nodes_by_path(&self) -> Vec<(Path, u64)> {
+        let mut found = Vec::new();
+        self.walk(ROOT, &mut Vec::new(), &mut |path, id| found.push((path.clone(), id)));
+        found
+    }
+
+    /// The numbers of regular files, directories, symbolic links, other nodes, and names.
+    #[must_use]
+    pub fn counts(&self) -> [u64; 5] {
+        let of_kind = |wanted: fn(&Body) -> bool| self.nodes.values().filter(|n| wanted(&n.body)).count();
+        let names = self.paths().len() - 1;
+        let nodes = [
+            of_kind(|body| matches!(body, Body::File(_))),
+            of_kind(|body| matches!(body, Body::Directory(_))),
+            of_kind(|body| matches!(body, Body::Symlink(_))),
+            of_kind(|body| matches!(body, Body::Special)),
+            names,
+        ];
+        nodes.map(|n| n as u64)
+    }
+
     /// A regular file's length; `None` if the path leads to no regular file.
     #[must_use]
     pub fn size_bytes(&self, path: &Path) -> Option<u64> {

@@ -9,6 +9,7 @@ use warpfire_fs::RenameMode;
 use warpfire_sim_env::mix;
 
 use crate::model::{Name, Path};
+use crate::open_transactions::Slots;
 
 pub use alphabet::{alphabet, namespace};
 pub use draw::{Menu, OpSource};
@@ -158,6 +159,22 @@ pub enum Op {
 }
 
 impl Op {
+    /// The most bytes that the operation adds to the pool, without records.
+    #[must_use]
+    pub fn bytes_max(&self, slots: &Slots) -> u64 {
+        match self {
+            Op::Put(_, fill)
+            | Op::Write(_, _, fill)
+            | Op::Append(_, fill)
+            | Op::AppendBlindly(_, fill)
+            | Op::SetXattr(_, _, fill) => fill.len as u64,
+            Op::Allocate(_, span) | Op::CopyRange(_, span, ..) | Op::Yank(_, span, _) => span.len,
+            Op::Paste(slot, ..) => slots.get(slot).map_or(0, |bytes| bytes.len() as u64),
+            Op::In(_, inner) => inner.bytes_max(slots),
+            _ => 0,
+        }
+    }
+
     /// Whether every operation before this one is durable once this one succeeds.
     #[must_use]
     pub fn makes_durable(&self) -> bool {

@@ -3,6 +3,7 @@
 mod compare;
 mod transactions;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use crate::model::{Errno, Model, OpOutput, show_path};
 use crate::observe::observe;
 use crate::op::Op;
 use crate::open_transactions::OpenTransactions;
+use crate::space::{census, check_copy, check_total, refusal_fault};
 use crate::stack::{Shape, SimFs, overwrite};
 use compare::{Comparison, compare};
 
@@ -57,6 +59,8 @@ pub struct Session {
     open_transactions: OpenTransactions,
     /// The states of the model.
     pub history: History,
+    /// The model's node of every inode number that was seen since the last crash, or that was durable then.
+    nodes_by_number: BTreeMap<u64, u64>,
 }
 
 impl Session {
@@ -74,6 +78,7 @@ impl Session {
             fs: Some(Arc::new(fs)),
             open_transactions: OpenTransactions::default(),
             history: History::new(model),
+            nodes_by_number: BTreeMap::new(),
         })
     }
 
@@ -88,6 +93,7 @@ impl Session {
             fs: None,
             open_transactions: OpenTransactions::default(),
             history: History::new(model),
+            nodes_by_number: BTreeMap::new(),
         };
         session.open()?;
         session.check()?;
@@ -118,9 +124,15 @@ impl Session {
     /// Does an operation on both sides, and compares the answers.
     ///
     /// # Errors
-    /// If the answers differ, unless the pool is full.
+    /// If the answers differ, or if a pool that is not full refuses the operation.
     pub fn step(&mut self, op: &Op) -> Result<StepOutcome, Violation> {
         let outcome = self.try_step(op)?;
+        if let StepOutcome::Refused = outcome {
+            let fault = refusal_fault(self.fs(), &self.shape, op, &self.open_transactions);
+            if let Some(why) = fault {
+                return Err(self.disagreement(op, &why));
+            }
+        }
         if let StepOutcome::Faulted(e) = outcome {
             return Err(self.disagreement(op, &format!("the product fails with '{e}'")));
         }
@@ -179,18 +191,33 @@ impl Session {
     ///
     /// # Errors
     /// If anything differs.
-    pub fn check(&self) -> Result<(), Violation> {
+    pub fn check(&mut self) -> Result<(), Violation> {
         let newest = self.history.newest();
         find_state(self.fs(), &self.history, newest..=newest).map(drop)?;
+        self.check_inode_numbers()?;
         self.check_devices()
     }
 
-    /// Checks that the log's space adds up and that no device was overwritten.
+    /// Checks that nodes keep their inode numbers, and that no number is used twice.
+    fn check_inode_numbers(&mut self) -> Result<(), Violation> {
+        let found = census(self.fs(), self.history.model(), None)?;
+        for (id, number) in found {
+            let node = *self.nodes_by_number.entry(number).or_insert(id);
+            if node != id {
+                return Err(Violation(format!(
+                    "inode {number} was node {node} of the model, and is {id} now"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the pool's total, and that no device was overwritten.
     ///
     /// # Errors
-    /// If not.
+    /// If the total is wrong, or if bytes in use were overwritten.
     pub fn check_devices(&self) -> Result<(), Violation> {
-        check_space(self.fs())?;
+        check_total(self.fs(), &self.shape)?;
         overwrite(&self.world).map_or(Ok(()), |overwrite| Err(Violation(overwrite)))
     }
 
@@ -206,11 +233,17 @@ impl Session {
             return Err(Violation(overwrite));
         }
         self.world = self.world.cut(cut);
+        let copy = self.world.fork();
         self.open().map_err(|v| Violation(format!("after a power cut: {v}")))?;
         let allowed = self.history.durable()..=self.history.newest();
         let found = find_state(self.fs(), &self.history, allowed)?;
         let model = self.history.state(found).clone();
+        check_copy(copy, &self.shape, &model)?;
+        // A number that was given out after the state found may be given out again.
+        let durable: BTreeSet<u64> = model.nodes_by_path().into_iter().map(|(_, id)| id).collect();
+        self.nodes_by_number.retain(|_, id| durable.contains(id));
         self.history = History::new(model);
+        self.check_inode_numbers()?;
         self.check_devices()
     }
 }
@@ -233,18 +266,4 @@ pub fn find_state(
     let found =
         observe(fs).map_err(|(path, e)| Violation(format!("{} {UNREADABLE}: {e}", show_path(&path))))?;
     history.find(allowed, &found).map_err(Violation)
-}
-
-/// Checks that live, garbage and free bytes add up to the pool's total.
-///
-/// # Errors
-/// If they do not.
-pub fn check_space(fs: &SimFs) -> Result<(), Violation> {
-    let space = warpfire_log::LogStore::space(fs.engine().log());
-    let sum = space.live_bytes + space.garbage_bytes + space.free_bytes;
-    if sum == space.total_bytes {
-        Ok(())
-    } else {
-        Err(Violation(format!("space does not add up: {space:?}")))
-    }
 }

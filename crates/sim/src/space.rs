@@ -1,0 +1,220 @@
+//! Space and files counted a second time: from the geometry of the pool, from the references that the check
+//! finds on the devices, and from the model.
+//!
+//! # Invariants
+//! 1. The total follows from the number of zones and the payload of a segment. Zones that no segment can use,
+//!    because too few devices have a free zone, are the only difference (`check_total`).
+//! 2. After a crash, live, garbage and free bytes are exactly those of the segments and references on the
+//!    devices (`recount`).
+//! 3. Inodes and allocated bytes are the same in `statfs`, in the attributes of all files, in the check and,
+//!    as far as the model knows them, in the model (`census`, `recount`).
+//! 4. A pool refuses an operation only if fewer bytes are free than the reserve, the memtables and the
+//!    operation need (`refusal_fault`).
+
+use std::collections::BTreeMap;
+
+use warpfire_check::{CheckOptions, CheckReport, check};
+use warpfire_fs::FileKind;
+use warpfire_log::{LogStore, Space};
+use warpfire_sim_env::SimWorld;
+
+use crate::drive::node;
+use crate::model::{Model, Path, show_path};
+use crate::op::Op;
+use crate::open_transactions::OpenTransactions;
+use crate::session::Violation;
+use crate::stack::{Shape, SimFs};
+
+/// Zones at the beginning of each device that hold roots and no segments.
+const ROOT_ZONES: u64 = 2;
+
+/// Segments' worth of zones that unequal devices make unusable at most.
+const LOST_SEGMENTS_MAX: u64 = 8;
+
+/// The headers of a segment's stripes take less than this part of its data zones.
+const HEADER_PART: u64 = 16;
+
+/// Most memtables' worth of bytes that the engine keeps in memory.
+const MEMTABLES_IN_MEMORY: u64 = 4;
+
+/// The engine's memtable takes at most this part of the pool.
+const MEMTABLE_POOL_PART: u64 = 32;
+
+/// The least bytes of a memtable.
+const TABLE_BYTES_MIN: u64 = 64 << 10;
+
+/// Bytes for the records of any operation: keys, values and attributes, without file data.
+const RECORD_BYTES: u64 = 64 << 10;
+
+fn demand(holds: bool, why: impl FnOnce() -> String) -> Result<(), Violation> {
+    if holds { Ok(()) } else { Err(Violation(why())) }
+}
+
+/// The space that the log reports.
+#[must_use]
+pub fn space_of(fs: &SimFs) -> Space {
+    LogStore::space(fs.engine().log())
+}
+
+/// Zones that a segment of user data takes.
+fn width(shape: &Shape) -> u64 {
+    u64::from(shape.data) + u64::from(shape.parity)
+}
+
+/// The payload bytes of all zones of the pool.
+fn geometry_bytes(shape: &Shape, segment_bytes: u64) -> u64 {
+    shape.devices() as u64 * (shape.zones - ROOT_ZONES) * segment_bytes / width(shape)
+}
+
+/// Checks the total against the geometry of the pool, on devices that all take writes.
+///
+/// # Errors
+/// If it is too large, or smaller than zones that no segment can use explain.
+pub fn check_total(fs: &SimFs, shape: &Shape) -> Result<(), Violation> {
+    let space = space_of(fs);
+    let segment_bytes = fs.engine().log().segment_bytes();
+    let data_bytes = u64::from(shape.data) * shape.zone_bytes;
+    demand(segment_bytes < data_bytes && data_bytes - segment_bytes < data_bytes / HEADER_PART, || {
+        format!("a segment of {data_bytes} bytes in its data zones holds {segment_bytes} bytes")
+    })?;
+    let sum = space.live_bytes + space.garbage_bytes + space.free_bytes;
+    demand(sum == space.total_bytes, || format!("space does not add up: {space:?}"))?;
+    let wanted = geometry_bytes(shape, segment_bytes);
+    // A segment of the commit log lies on few of the devices, so the others may have a zone too many.
+    let lost = wanted.saturating_sub(space.total_bytes) / segment_bytes;
+    demand(space.total_bytes <= wanted && lost <= LOST_SEGMENTS_MAX, || {
+        format!("the zones hold {wanted} bytes and the pool says {}: {space:?}", space.total_bytes)
+    })
+}
+
+/// Runs the check on the devices of a world.
+///
+/// # Errors
+/// If it cannot run, or finds an error.
+pub fn fsck(world: &SimWorld) -> Result<CheckReport, Violation> {
+    let options = CheckOptions { clock: world.clock(), ..CheckOptions::default() };
+    let report = check(&world.devices(), &options)
+        .map_err(|e| Violation(format!("the pool cannot be checked: {e}")))?;
+    demand(report.errors == 0, || format!("the check finds errors: {:?}", report.findings))?;
+    Ok(report)
+}
+
+/// Checks a copy of the devices as a crash left them, opens it, checks it again, and counts its space and files again.
+///
+/// # Errors
+/// If the check finds an error, or if a count differs.
+pub fn check_copy(copy: SimWorld, shape: &Shape, model: &Model) -> Result<(), Violation> {
+    fsck(&copy)?;
+    let fs = shape.open(&copy).map_err(|e| Violation(format!("a copy cannot be opened: {e}")))?;
+    fs.sync().map_err(|e| Violation(format!("a copy cannot be synced: {e}")))?;
+    let report = fsck(&copy)?;
+    demand(report.repairable == 0, || {
+        format!("the check finds missing redundancy after recovery: {:?}", report.findings)
+    })?;
+    recount(&fs, shape, &report)?;
+    count_files(model, &report)?;
+    census(&fs, model, Some(&report)).map(drop)
+}
+
+/// Compares the log's counts with those of a check of the same devices, just opened and synced.
+fn recount(fs: &SimFs, shape: &Shape, report: &CheckReport) -> Result<(), Violation> {
+    let space = space_of(fs);
+    let found = &report.totals;
+    let segment_bytes = fs.engine().log().segment_bytes();
+    let bulk_bytes = (found.segments - found.log_segments) * segment_bytes;
+    let log_zones = found.log_segments * (1 + u64::from(shape.parity));
+    let log_bytes = log_zones * segment_bytes / width(shape);
+    let free_bytes = segments_that_fit(&found.zones_free_by_device, width(shape)) * segment_bytes;
+    let total_bytes = bulk_bytes + log_bytes + free_bytes;
+    let same = space.live_bytes == found.live_bytes
+        && space.total_bytes == total_bytes
+        && space.free_bytes >= free_bytes
+        && space.free_bytes - free_bytes <= bulk_bytes - found.live_bytes
+        && space.garbage_bytes >= log_bytes;
+    demand(same, || {
+        format!(
+            "the devices hold {} live bytes in {bulk_bytes} bytes of segments, {log_bytes} of commit log \
+             and {free_bytes} free; the log says {space:?}",
+            found.live_bytes
+        )
+    })
+}
+
+/// How many segments fit into these free zones, each zone of a segment on another device.
+fn segments_that_fit(free: &[u64], width: u64) -> u64 {
+    let mut free = free.to_vec();
+    let width = usize::try_from(width).expect("few columns");
+    for segments in 0.. {
+        // The devices with the most free zones first: this order wastes none that another order could use.
+        free.sort_unstable_by(|a, b| b.cmp(a));
+        if free.get(width - 1).is_none_or(|least| *least == 0) {
+            return segments;
+        }
+        free[..width].iter_mut().for_each(|zones| *zones -= 1);
+    }
+    unreachable!("the zones come to an end")
+}
+
+/// Compares the files that a check finds with the model.
+fn count_files(model: &Model, report: &CheckReport) -> Result<(), Violation> {
+    let wanted = model.counts();
+    let found = &report.totals;
+    let found = [found.files, found.directories, found.symlinks, found.special_files, found.names];
+    demand(wanted == found && report.totals.orphans == 0, || {
+        format!(
+            "files, directories, links, others and names: the model has {wanted:?}, the check finds \
+             {found:?} and {} orphans",
+            report.totals.orphans
+        )
+    })
+}
+
+/// The number of each inode, by the model's number of its node.
+pub type InodeNumbers = BTreeMap<u64, u64>;
+
+/// Counts inodes and allocated bytes by the attributes of all files, and compares them with `statfs` and with
+/// a check. Returns the inode numbers.
+///
+/// # Errors
+/// If a count differs, or if two nodes have one number.
+pub fn census(fs: &SimFs, model: &Model, report: Option<&CheckReport>) -> Result<InodeNumbers, Violation> {
+    let mut numbers = InodeNumbers::new();
+    let mut nodes = BTreeMap::new();
+    let mut allocated = 0;
+    let failed = |path: &Path, why: String| Violation(format!("{}: {why}", show_path(path)));
+    for (path, id) in model.nodes_by_path() {
+        let attr = fs.getattr(&*node(fs, &path).map_err(|e| failed(&path, e.to_string()))?);
+        if let Some(before) = numbers.insert(id, attr.ino) {
+            demand(before == attr.ino, || format!("{}: two names, two inodes", show_path(&path)))?;
+            continue;
+        }
+        if let Some(other) = nodes.insert(attr.ino, path.clone()) {
+            return Err(failed(&path, format!("has the inode number of {}", show_path(&other))));
+        }
+        if attr.kind == FileKind::Regular {
+            allocated += attr.allocated_bytes;
+        }
+    }
+    let statfs = fs.statfs().map_err(|e| Violation(format!("statfs fails: {e}")))?;
+    let inodes = numbers.len() as u64;
+    demand(statfs.inodes == inodes && statfs.file_bytes == allocated, || {
+        format!("{inodes} inodes have {allocated} allocated bytes; statfs says {statfs:?}")
+    })?;
+    demand(report.is_none_or(|r| r.totals.file_bytes == allocated), || {
+        format!("files have {allocated} allocated bytes; the check finds {:?}", report.map(|r| &r.totals))
+    })?;
+    Ok(numbers)
+}
+
+/// Why a refusal for lack of space is wrong; `None` if the pool is full.
+#[must_use]
+pub fn refusal_fault(fs: &SimFs, shape: &Shape, op: &Op, open: &OpenTransactions) -> Option<String> {
+    let space = space_of(fs);
+    let memtable_max = (space.total_bytes / MEMTABLE_POOL_PART).max(TABLE_BYTES_MIN);
+    let needed = space.reserve_bytes
+        + shape.memtable_bytes.min(memtable_max) * MEMTABLES_IN_MEMORY
+        + RECORD_BYTES
+        + op.bytes_max(open.slots());
+    (space.free_bytes >= needed)
+        .then(|| format!("it is refused for lack of space, and needs {needed} bytes at most: {space:?}"))
+}
