@@ -34,11 +34,15 @@ pub enum PlantedBug {
     ReadsUnchecked,
     /// A file that is removed while it is open is not recorded as an orphan.
     OrphanUnrecorded,
+    /// The log counts a GiB of garbage too much.
+    GarbageOvercounted,
+    /// A pool with room refuses every second change.
+    RefusedWithRoom,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 14] = [
+    const ALL: [(PlantedBug, &str); 16] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -53,6 +57,8 @@ impl PlantedBug {
         (PlantedBug::SyncSkipsFrozen, "sync-skips-frozen"),
         (PlantedBug::ReadsUnchecked, "reads-unchecked"),
         (PlantedBug::OrphanUnrecorded, "orphan-unrecorded"),
+        (PlantedBug::GarbageOvercounted, "garbage-overcounted"),
+        (PlantedBug::RefusedWithRoom, "refused-with-room"),
     ];
 
     fn named(name: &str) -> Option<PlantedBug> {

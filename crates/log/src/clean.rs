@@ -41,6 +41,9 @@ impl Log {
         let zones = self.log_segments() * (u64::from(mirror.data) + u64::from(mirror.parity));
         let width = u64::from(bulk.data) + u64::from(bulk.parity);
         space.garbage_bytes += zones * segment_bytes / width.max(1);
+        if is_planted(PlantedBug::GarbageOvercounted) {
+            space.garbage_bytes += 1 << 30;
+        }
         space.total_bytes = space.live_bytes + space.garbage_bytes + space.free_bytes;
         let reserve_segments = RESERVE_SEGMENTS_MIN.max(segments / RESERVE_PART)
             + LOG_RESERVE_SEGMENTS.div_ceil(log_segments_in_bulk(&self.pool).max(1));

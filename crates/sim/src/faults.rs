@@ -30,6 +30,7 @@ pub fn run(seed: u64) -> Result<u64, Violation> {
         let op = draw.next(session.history.model(), session.open_transactions());
         session.step(&op)?;
     }
+    session.devices_failed = true;
     let faults = inject(&session, &random, shape, within);
     let with_context = |v: Violation, session: &Session| {
         let history = session.history.show(session.history.newest().saturating_sub(50));

@@ -20,6 +20,7 @@
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use warpfire_env::{PlantedBug, is_planted};
 use warpfire_log::{Admit, LogStore};
 
 use crate::engine::EngineInner;
@@ -92,6 +93,12 @@ impl Reclaim {
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Asks the log to admit `bytes`, after as much reclaim as that takes and gains.
     pub(crate) fn admit(&self, bytes: u64, admit: Admit) -> Result<(), MetaError> {
+        if is_planted(PlantedBug::RefusedWithRoom)
+            && admit == Admit::User
+            && !self.newest().0.is_multiple_of(2)
+        {
+            return Err(MetaError::Log(LogError::NoSpace));
+        }
         self.reclaim(bytes, || Ok(self.log.admit(bytes, admit)?))
     }
 

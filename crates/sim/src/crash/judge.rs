@@ -142,7 +142,7 @@ impl Judge {
         let copy = self.random.one_in(ONE_CHECKED_IN).then(|| world.fork());
         let (fs, found) = reopen(workload, &world, &workload.history, allowed.clone())?;
         if let Some(copy) = copy {
-            check_copy(copy, &workload.shape, workload.history.state(found))?;
+            check_copy(&copy, &workload.shape, workload.history.state(found))?;
             self.checked += 1;
         }
         self.states += 1;

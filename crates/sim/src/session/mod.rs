@@ -59,6 +59,8 @@ pub struct Session {
     open_transactions: OpenTransactions,
     /// The states of the model.
     pub history: History,
+    /// Whether devices have failed, so that redundancy may be missing after recovery.
+    pub devices_failed: bool,
     /// The model's node of every inode number that was seen since the last crash, or that was durable then.
     nodes_by_number: BTreeMap<u64, u64>,
 }
@@ -78,6 +80,7 @@ impl Session {
             fs: Some(Arc::new(fs)),
             open_transactions: OpenTransactions::default(),
             history: History::new(model),
+            devices_failed: false,
             nodes_by_number: BTreeMap::new(),
         })
     }
@@ -93,6 +96,7 @@ impl Session {
             fs: None,
             open_transactions: OpenTransactions::default(),
             history: History::new(model),
+            devices_failed: false,
             nodes_by_number: BTreeMap::new(),
         };
         session.open()?;
@@ -238,7 +242,11 @@ impl Session {
         let allowed = self.history.durable()..=self.history.newest();
         let found = find_state(self.fs(), &self.history, allowed)?;
         let model = self.history.state(found).clone();
-        check_copy(copy, &self.shape, &model)?;
+        let report = check_copy(&copy, &self.shape, &model)?;
+        if report.repairable > 0 && !self.devices_failed {
+            let findings = &report.findings;
+            return Err(Violation(format!("redundancy is missing after recovery: {findings:?}")));
+        }
         // A number that was given out after the state found may be given out again.
         let durable: BTreeSet<u64> = model.nodes_by_path().into_iter().map(|(_, id)| id).collect();
         self.nodes_by_number.retain(|_, id| durable.contains(id));
