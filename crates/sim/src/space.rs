@@ -99,7 +99,8 @@ pub fn fsck(world: &SimWorld) -> Result<CheckReport, Violation> {
     Ok(report)
 }
 
-/// Checks a copy of the devices as a crash left them, opens it, checks it again, and counts its space and files again. Returns the last check.
+/// Checks a copy of the devices as a crash left them, opens it, checks it again, and counts its space and
+/// files. Returns the last check.
 ///
 /// # Errors
 /// If the check finds an error, or if a count differs.
