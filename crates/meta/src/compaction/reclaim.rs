@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use warpfire_env::{PlantedBug, is_planted};
-use warpfire_log::{Admit, LogStore};
+use warpfire_log::{Admit, LogError, LogStore};
 
 use crate::engine::EngineInner;
 use crate::memtable::SHARDS;
