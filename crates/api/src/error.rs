@@ -55,8 +55,8 @@ pub enum ErrorKind {
     Damaged,
     /// Another process has the device open. Use the mount of that process, or wait until it ends.
     InUse,
-    /// The devices are not one whole pool: one belongs to no pool or to another, comes twice, or too many are
-    /// missing. Name the right ones.
+    /// The devices are not one whole pool: one belongs to no pool or to another, is a copy of another, or too
+    /// many are missing. Name the right ones.
     NotAPool,
     /// A device failed. Check it and its cable, then try again; a pool with parity opens without it.
     Device,
@@ -179,8 +179,7 @@ const IN_PARTS: &str = "commit it and continue in another; about two million fil
 const REOPEN: &str =
     "close the pool, check its devices and open it again; everything that was synced is safe";
 const LEAVE_OUT: &str = "check the path; if the device is lost and parity covers it, leave it out";
-const ONE_USER: &str =
-    "one process at a time can open a pool: use its mount, or unmount it; name each device once";
+const ONE_USER: &str = "one process at a time can open a pool: use its mount, or unmount it first";
 const NO_MEMBER: &str = "it holds no pool; check the path, or leave it out if parity covers it";
 const WRITABLE: &str =
     "a pool is opened for writing, even to read it; make its devices writable for this user";

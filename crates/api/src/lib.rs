@@ -53,7 +53,7 @@ mod tx;
 mod warpfire;
 mod xattr;
 
-pub use devices::{DeviceContent, DeviceLabel, device_content, device_label, prefilled};
+pub use devices::{DeviceContent, DeviceLabel, check_named_once, device_content, device_label, prefilled};
 pub use diff::{Aspect, Change, ChangeKind, ChangedRanges, Diff};
 pub use dir::{Dir, DirEntry, ReadDir};
 pub use error::{Error, ErrorKind, Result};

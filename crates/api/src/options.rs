@@ -183,8 +183,8 @@ impl PoolOptions {
     ///
     /// # Errors
     /// `AlreadyExists` if a device holds data and [`force`](PoolOptions::force) is not set; `InvalidInput`
-    /// for an impossible geometry; `InUse`; `NotFound`; `Device`. On an error the image files that this call
-    /// made are removed.
+    /// for an impossible geometry, or a device that is named twice; `InUse`; `NotFound`; `Device`. On an
+    /// error the image files that this call made are removed.
     pub fn create<P: AsRef<Path>>(&self, paths: impl IntoIterator<Item = P>) -> Result<Warpfire> {
         let paths = collect_paths(paths)?;
         let new = NewDevices::prepare(&paths, self.device_bytes, self.force)?;
@@ -200,9 +200,9 @@ impl PoolOptions {
     /// Opens a pool. The order of the devices does not matter. As many may be missing as the pool has parity.
     ///
     /// # Errors
-    /// `NotAPool` if too many devices are missing, or one belongs to no pool or to another, or comes twice;
-    /// `InUse` if another process has a device open; `NotFound` if a path does not exist; `Damaged` if the
-    /// state of the pool cannot be read.
+    /// `NotAPool` if too many devices are missing, or one belongs to no pool or to another, or is a copy of
+    /// another; `InvalidInput` if a device is named twice; `InUse` if another process has one open;
+    /// `NotFound` if a path does not exist; `Damaged` if the state of the pool cannot be read.
     pub fn open<P: AsRef<Path>>(&self, paths: impl IntoIterator<Item = P>) -> Result<Warpfire> {
         self.open_on(crate::devices::open_all(&collect_paths(paths)?)?)
     }

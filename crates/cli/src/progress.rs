@@ -2,7 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warpfire_env::{Clock, SystemClock};
-use warpfire_terminal::{Size, duration, grouped, per_second};
+use warpfire_terminal::{Size, counted, duration, per_second};
 
 /// A progress line: files and bytes done so far, and the start of the work.
 pub struct Progress {
@@ -64,13 +64,12 @@ impl CopySummary {
     #[must_use]
     pub fn in_words(&self, verb: &str) -> String {
         format!(
-            "{verb} {} {}, {} in {} ({}/s, {} files/s)",
-            grouped(self.files),
-            if self.files == 1 { "file" } else { "files" },
+            "{verb} {}, {} in {} ({}/s, {}/s)",
+            counted(self.files, "file", "files"),
             Size(self.bytes),
             duration(self.nanos),
             Size(per_second(self.bytes, self.nanos)),
-            grouped(per_second(self.files, self.nanos)),
+            counted(per_second(self.files, self.nanos), "file", "files"),
         )
     }
 }

@@ -95,13 +95,18 @@ impl Failure {
         self.exit == Exit::Conflict as u8
     }
 
+    /// The message and the hint.
+    pub fn whole(&self) -> String {
+        match &self.hint {
+            Some(hint) => format!("{}; {hint}", self.message),
+            None => self.message.clone(),
+        }
+    }
+
     /// Prints the failure to stderr and returns the exit code.
     pub fn report(&self) -> ExitCode {
         if !self.silent {
-            match &self.hint {
-                Some(hint) => crate::note(format_args!("{}; {hint}", self.message)),
-                None => crate::note(&self.message),
-            }
+            crate::note(self.whole());
         }
         ExitCode::from(self.exit)
     }

@@ -13,4 +13,4 @@ mod size;
 pub use columns::Columns;
 pub use failure::{Exit, Failure};
 pub use print::{note, print, print_json};
-pub use size::{Size, duration, grouped, per_second};
+pub use size::{Size, counted, duration, grouped, per_second};

@@ -75,6 +75,12 @@ pub fn grouped(count: u64) -> String {
     text
 }
 
+/// A count and the word for what it counts: `1 file`, `1,234 files`.
+#[must_use]
+pub fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{} {}", grouped(count), if count == 1 { one } else { many })
+}
+
 /// A duration in a fitting unit: `850 µs`, `12.3 ms`, `4.56 s`, `3 min 20 s`.
 #[must_use]
 pub fn duration(nanos: u64) -> String {
@@ -138,5 +144,7 @@ mod tests {
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(1_000), "1,000");
         assert_eq!(grouped(12_345_678), "12,345,678");
+        let files = |count| counted(count, "file", "files");
+        assert_eq!([files(0), files(1), files(1_000)], ["0 files", "1 file", "1,000 files"]);
     }
 }

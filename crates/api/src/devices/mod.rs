@@ -1,5 +1,6 @@
 //! Opens devices by path. For a new pool it also makes image files, and protects devices that hold data.
 
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ impl NewDevices {
     /// Opens existing devices and makes image files of `size_bytes` for the missing ones. Existing devices
     /// must be empty unless `force` is set.
     pub fn prepare(paths: &[PathBuf], size_bytes: u64, force: bool) -> Result<Self> {
+        check_named_once(paths)?;
         let mut new = NewDevices { devices: Vec::with_capacity(paths.len()), made: Vec::new() };
         for path in paths {
             match new.add(path, size_bytes, force) {
@@ -75,8 +77,60 @@ impl NewDevices {
 
 /// Opens existing devices. A path that does not exist is an error: to open without a device, do not name it.
 pub(crate) fn open_all(paths: &[PathBuf]) -> Result<Vec<Arc<dyn Device>>> {
+    check_named_once(paths)?;
     let open = |path: &PathBuf| -> Result<Arc<dyn Device>> { Ok(Arc::new(FileDevice::open(path)?)) };
     paths.iter().map(open).collect()
+}
+
+/// Whether a list of devices for a pool names each file or block device once, by whatever path.
+///
+/// # Errors
+/// `InvalidInput` if two paths lead to one file or block device.
+pub fn check_named_once(paths: &[PathBuf]) -> Result<()> {
+    let mut named: Vec<(DeviceIdentity, &Path)> = Vec::with_capacity(paths.len());
+    for path in paths {
+        let identity = DeviceIdentity::of(path);
+        let Some((_, first)) = named.iter().find(|(other, _)| *other == identity) else {
+            named.push((identity, path));
+            continue;
+        };
+        let message = if *first == path {
+            format!("{} is named twice", first.display())
+        } else {
+            format!("{} and {} are the same device", first.display(), path.display())
+        };
+        return Err(Error::invalid(message).with_hint("name each device once"));
+    }
+    Ok(())
+}
+
+/// What a path leads to.
+#[derive(PartialEq, Eq)]
+enum DeviceIdentity {
+    /// Filesystem and inode number.
+    File(u64, u64),
+    /// Number of the block device.
+    Block(u64),
+    /// Nothing yet: the path, from the root if its directory exists.
+    Missing(PathBuf),
+}
+
+impl DeviceIdentity {
+    fn of(path: &Path) -> DeviceIdentity {
+        if let Ok(metadata) = path.metadata() {
+            return if metadata.file_type().is_block_device() {
+                DeviceIdentity::Block(metadata.rdev())
+            } else {
+                DeviceIdentity::File(metadata.dev(), metadata.ino())
+            };
+        }
+        let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+        let directory = directory.unwrap_or(Path::new(".")).canonicalize();
+        DeviceIdentity::Missing(match (directory, path.file_name()) {
+            (Ok(directory), Some(name)) => directory.join(name),
+            _ => path.to_path_buf(),
+        })
+    }
 }
 
 fn is_empty_file(path: &Path) -> bool {

@@ -69,9 +69,17 @@ fn a_device_and_its_copy_are_named() {
 #[test]
 fn a_device_named_twice_is_refused() {
     let images = Images::with_files(1, 0, FILES);
-    let twice = [images.paths[0].clone(), images.paths[0].clone()];
-    let error = open(&twice).expect_err("one device is not two");
-    assert!(matches!(error.kind(), ErrorKind::NotAPool | ErrorKind::InUse), "{error}");
+    let first = images.paths[0].clone();
+    let said = refused(open(&[first.clone(), first.clone()]), ErrorKind::InvalidInput);
+    assert!(said.contains("0.img is named twice"), "{said}");
+    let link = images.path("link.img");
+    std::fs::hard_link(&first, &link).expect("it is linked");
+    let said = refused(open(&[first, link]), ErrorKind::InvalidInput);
+    assert!(said.contains("link.img are the same device"), "{said}");
+    let new = images.path("new.img");
+    let detour = images.path(".").join("new.img");
+    refused(Pool::options().create(&[new.clone(), detour]), ErrorKind::InvalidInput);
+    assert!(!new.exists(), "nothing is made");
     assert_eq!(whole(&open(&images.paths).expect("the pool is as it was"), 0..FILES), FILES);
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warpfire_check::{CheckOptions, CheckPhase, CheckReport, check};
-use warpfire_terminal::{Failure, Size, duration, grouped, note, print, print_json};
+use warpfire_terminal::{Failure, Size, counted, duration, grouped, note, print, print_json};
 
 use super::pool::devices;
 use crate::location::PoolName;
@@ -93,34 +93,34 @@ fn in_words(report: &CheckReport) -> String {
     let mut text: String = report.findings.iter().map(|finding| format!("{finding}\n")).collect();
     let totals = &report.totals;
     text += &format!(
-        "{} stripes in {} segments on {} devices, {} blocks verified, {} repairable, {} lost\n",
-        grouped(totals.stripes),
-        grouped(totals.segments),
-        totals.devices,
-        grouped(totals.blocks_verified),
+        "{} in {} on {}, {} verified, {} repairable, {} lost\n",
+        counted(totals.stripes, "stripe", "stripes"),
+        counted(totals.segments, "segment", "segments"),
+        counted(totals.devices, "device", "devices"),
+        counted(totals.blocks_verified, "block", "blocks"),
         grouped(totals.blocks_repairable),
         grouped(totals.blocks_lost),
     );
     text += &format!(
-        "{} files, {} directories, {} links, {} names in {} tables and {} log records; {} in files\n",
-        grouped(totals.files),
-        grouped(totals.directories),
-        grouped(totals.symlinks),
-        grouped(totals.names),
-        grouped(totals.tables),
-        grouped(totals.log_records),
+        "{}, {}, {}, {} in {} and {}; {} in files\n",
+        counted(totals.files, "file", "files"),
+        counted(totals.directories, "directory", "directories"),
+        counted(totals.symlinks, "link", "links"),
+        counted(totals.names, "name", "names"),
+        counted(totals.tables, "table", "tables"),
+        counted(totals.log_records, "log record", "log records"),
         Size(totals.file_bytes),
     );
     text += &format!(
-        "{} read in {} ({}/s, {} keys/s)\n{}: {} errors, {} repairable, {} notes\n",
+        "{} read in {} ({}/s, {}/s)\n{}: {}, {} repairable, {}\n",
         Size(totals.bytes_read),
         duration(totals.nanos),
         Size(totals.bytes_per_second()),
-        grouped(totals.keys_per_second()),
+        counted(totals.keys_per_second(), "key", "keys"),
         if report.is_clean() { "clean" } else { "NOT CLEAN" },
-        report.errors,
-        report.repairable,
-        report.notes,
+        counted(report.errors, "error", "errors"),
+        grouped(report.repairable),
+        counted(report.notes, "note", "notes"),
     );
     text
 }

@@ -1,8 +1,11 @@
 //! `warpfire man`: manual pages, from the table of arguments.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, roman};
 use warpfire_terminal::Failure;
 
 use crate::args::Cli;
@@ -16,7 +19,52 @@ pub struct Args {
 
 /// Writes a page for the program and a page for each command.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    std::fs::create_dir_all(&args.directory).map_err(|error| Failure::local(&args.directory, &error))?;
-    clap_mangen::generate_to(Cli::command(), &args.directory)
+    let mut program = Cli::command().disable_help_subcommand(true);
+    program.build();
+    std::fs::create_dir_all(&args.directory)
+        .and_then(|()| write_pages(program, &args.directory))
         .map_err(|error| Failure::local(&args.directory, &error))
+}
+
+/// Writes the page of a command, and those of its subcommands.
+fn write_pages(command: clap::Command, directory: &Path) -> io::Result<()> {
+    for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+        write_pages(subcommand.clone(), directory)?;
+    }
+    let notes = command.get_after_help().map(ToString::to_string);
+    // The generator would fill the lines of a table as one paragraph.
+    let man = Man::new(command.after_help(None::<&str>));
+    let mut page = Vec::new();
+    man.render(&mut page)?;
+    if let Some(notes) = notes {
+        notes_section(&notes).to_writer(&mut page)?;
+    }
+    std::fs::write(directory.join(man.get_filename()), page)
+}
+
+/// The section of a page for the text after a command's help. Lines with an indent are rows of a table and
+/// stay lines; others are paragraphs.
+fn notes_section(notes: &str) -> Roff {
+    let nothing = || std::iter::empty::<&str>();
+    let mut section = Roff::new();
+    section.control("SH", ["EXAMPLES AND NOTES"]);
+    let mut in_table = false;
+    for line in notes.lines() {
+        let is_row = line.starts_with(' ');
+        match (in_table, is_row) {
+            (false, true) => _ = section.control("nf", nothing()),
+            (true, false) => _ = section.control("fi", nothing()),
+            _ => {}
+        }
+        in_table = is_row;
+        if line.is_empty() {
+            section.control("PP", nothing());
+        } else {
+            section.text([roman(line)]);
+        }
+    }
+    if in_table {
+        section.control("fi", nothing());
+    }
+    section
 }

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use warpfire::{
-    COLUMNS_MAX, DeviceContent, ErrorKind, PARITY_MAX, Pool, ZONES_MIN, device_bytes_min, device_content,
-    prefilled,
+    COLUMNS_MAX, DeviceContent, ErrorKind, PARITY_MAX, Pool, ZONES_MIN, check_named_once, device_bytes_min,
+    device_content, prefilled,
 };
-use warpfire_terminal::{Failure, Size, note, print, print_json};
+use warpfire_terminal::{Exit, Failure, Size, note, print, print_json};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -120,11 +120,24 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
 fn not_made(error: warpfire::Error) -> Failure {
     match error.kind() {
         ErrorKind::NotFound => Failure::pool(&error).hint("make the directory first"),
+        ErrorKind::InvalidInput => misused(&error),
         _ => Failure::pool(&error),
     }
 }
 
+/// The options or the devices do not allow a pool.
+fn misused(error: &warpfire::Error) -> Failure {
+    Failure::pool(error).exit_code(Exit::Usage as u8)
+}
+
 fn plan(args: &Args) -> Result<PoolPlan, Failure> {
+    check_named_once(&args.devices).map_err(|error| misused(&error))?;
+    if let Some(zone) = args.zone
+        && !zone.0.is_power_of_two()
+    {
+        return Err(Failure::usage(format_args!("the zone size {zone} is not a power of two"))
+            .hint("choose one such as 1M, 4M or 16M"));
+    }
     let (data, parity) = geometry(args.devices.len(), args.data, args.parity)?;
     let new_files = args.devices.iter().filter(|path| !path.exists()).count();
     let devices =

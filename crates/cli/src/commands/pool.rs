@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use warpfire::{Pool, PoolOptions, Warpfire};
+use warpfire::{Pool, PoolOptions, Warpfire, check_named_once};
 use warpfire_env::{Device, FileDevice};
 use warpfire_terminal::{Failure, note};
 
@@ -51,5 +51,7 @@ pub fn devices(name: &PoolName) -> Result<Vec<Arc<dyn Device>>, Failure> {
             Err(error) => Err(Failure::pool(&error.into())),
         }
     };
-    name.devices()?.into_iter().map(open).collect()
+    let paths = name.devices()?;
+    check_named_once(&paths).map_err(|error| Failure::pool(&error))?;
+    paths.into_iter().map(open).collect()
 }

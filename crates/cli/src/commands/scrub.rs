@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use warpfire::ScrubReport;
 use warpfire_env::{Clock, SystemClock};
-use warpfire_terminal::{Failure, Size, duration, grouped, note, per_second, print, print_json};
+use warpfire_terminal::{Failure, Size, counted, duration, grouped, note, per_second, print, print_json};
 
 use super::pool;
 use crate::location::PoolName;
@@ -122,17 +122,17 @@ impl ScrubOutput {
 
     fn in_words(&self) -> String {
         let read = format!(
-            "{} read in {} segments in {} ({}/s)",
+            "{} read in {} in {} ({}/s)",
             Size(self.read_bytes),
-            grouped(self.segments),
+            counted(self.segments, "segment", "segments"),
             duration(self.nanos),
             Size(per_second(self.read_bytes, self.nanos)),
         );
         let found = match self.damaged_segments {
             0 => "nothing damaged".to_owned(),
             damaged => format!(
-                "{} segments damaged: {} repaired, {} NOT REPAIRED",
-                grouped(damaged),
+                "{} damaged: {} repaired, {} NOT REPAIRED",
+                counted(damaged, "segment", "segments"),
                 grouped(self.repaired_segments),
                 grouped(self.unrepaired_segments),
             ),

@@ -54,7 +54,11 @@ fn fsck_finds_a_whole_pool_clean_and_damage_within_parity_repairable() {
     fixture.local("a", bytes(1, 3 << 20));
     fixture.run(["cp", "a", "pool:/"]).succeeded();
     let said = fixture.run(["fsck", "pool"]).succeeded();
-    assert!(said.contains("clean: 0 errors") && said.contains("1 files"), "{said}");
+    assert!(
+        said.contains("clean: 0 errors, 0 repairable, 0 notes")
+            && said.contains("\n1 file, 1 directory, 0 links, 1 name in "),
+        "{said}"
+    );
     std::fs::remove_file(fixture.path("pool/1.img")).expect("a device goes");
     let ran = fixture.run(["fsck", "pool"]);
     assert_eq!(ran.code, 4, "{}{}", ran.stdout, ran.stderr);
@@ -84,5 +88,7 @@ fn manual_pages_and_completions_come_from_the_arguments() {
     let page =
         std::fs::read_to_string(fixture.path("pages/warpfire-mkfs.1")).expect("a page for each command");
     assert!(page.contains("parity"), "{page}");
+    let example = "\n.nf\n  warpfire mkfs a.img                            one file, no redundancy\n";
+    assert!(page.contains(example), "the lines of a table stay lines: {page}");
     assert!(fixture.run(["completions", "bash"]).succeeded().contains("warpfire"));
 }

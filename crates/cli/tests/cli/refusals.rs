@@ -88,6 +88,27 @@ fn a_device_that_was_overwritten_is_one_that_is_missing() {
 }
 
 #[test]
+fn a_device_that_is_named_twice_is_refused_whatever_the_command() {
+    let fixture = Fixture::pool(2, 1, 1, 32);
+    for arguments in [["ls", "pool/1.img,pool/./1.img:/"], ["status", "pool/1.img,pool/1.img"]] {
+        let said = fixture.run(arguments).failed(3);
+        assert!(said.contains("pool/1.img is named twice; name each device once"), "{said}");
+    }
+    fixture.run(["fsck", "pool/0.img,pool/0.img"]).failed(8);
+    let ran = fixture.run(["mkfs", "--size", "32M", "new.img", "new.img"]);
+    assert!(ran.code == 2 && ran.stdout.is_empty(), "{}{}", ran.stdout, ran.stderr);
+    assert!(!fixture.path("new.img").exists(), "nothing is made");
+}
+
+#[test]
+fn a_zone_that_is_no_power_of_two_is_refused_before_the_plan() {
+    let fixture = Fixture::empty();
+    let ran = fixture.run(["mkfs", "--zone", "3M", "new.img"]);
+    assert!(ran.code == 2 && ran.stdout.is_empty(), "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stderr.contains("3 MiB is not a power of two; choose"), "{}", ran.stderr);
+}
+
+#[test]
 fn two_processes_cannot_open_one_pool() {
     let fixture = Fixture::pool(1, 1, 0, 64);
     fixture.local("large", bytes(1, 4 << 20));
@@ -112,7 +133,7 @@ fn a_full_pool_says_so_keeps_what_it_has_and_takes_more_after_a_removal() {
     fixture.local("third", bytes(3, 2 << 20));
     fixture.run(["cp", "first", "pool:/"]).succeeded();
     let said = fixture.run(["cp", "second", "pool:/"]).failed(1);
-    assert!(said.contains("no space"), "{said}");
+    assert!(said.contains("no space left in the pool; remove files"), "{said}");
     fixture.run(["rm", "-f", "pool:/second"]).succeeded();
     fixture.run(["cp", "third", "pool:/"]).succeeded();
     for (name, seed, len) in [("first", 1, 4 << 20), ("third", 3, 2 << 20)] {

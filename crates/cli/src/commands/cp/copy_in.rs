@@ -72,7 +72,7 @@ impl<'a> CopyIn<'a> {
         let pinned = match dir.pin(name).and_then(|pinned| Ok((pinned.metadata()?, pinned))) {
             Ok((metadata, _)) if metadata.is_dir() => match dir.open(name) {
                 Ok(opened) => return self.directory(job, &source, &opened, target),
-                Err(error) => return job.skip(&source, error),
+                Err(error) => return job.skip(&source, Failure::new(error)),
             },
             Ok((metadata, _)) if metadata.is_file() => dir.open_file(name),
             Ok((metadata, pinned)) => Ok((pinned, metadata)),
@@ -86,7 +86,7 @@ impl<'a> CopyIn<'a> {
 
     fn directory(&mut self, job: &mut CopyJob, source: &Path, dir: &LocalDir, target: &Path) {
         if !job.recursive {
-            return job.skip(source, "is a directory; copy it with -r");
+            return job.skip(source, Failure::new("is a directory").hint("copy it with -r"));
         }
         if let Err(failure) = self.contents_of_directory(job, source, dir, target) {
             return job.skip(source, failure);

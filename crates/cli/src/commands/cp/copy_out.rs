@@ -62,7 +62,10 @@ impl<'a> CopyOut<'a> {
         // The root of a pool is copied into the directory that is named.
         let metadata = match self.fs.symlink_metadata(source) {
             Ok(metadata) if metadata.is_dir() => metadata,
-            Ok(_) => return job.skip(source, "the destination is a directory; name a file in it"),
+            Ok(_) => {
+                let reason = Failure::new("the destination is a directory").hint("name a file in it");
+                return job.skip(source, reason);
+            }
             Err(error) => return job.skip(source, error),
         };
         self.directory(job, source, &metadata, top, top, Path::new(""));
@@ -78,7 +81,7 @@ impl<'a> CopyOut<'a> {
             return job.outcome(source, copied);
         }
         if !job.recursive {
-            return job.skip(source, "is a directory; copy it with -r");
+            return job.skip(source, Failure::new("is a directory").hint("copy it with -r"));
         }
         match place.dir.open_or_make(place.name) {
             Ok(made) => self.directory(job, source, &metadata, &made, place.top, place.path),
@@ -96,7 +99,7 @@ impl<'a> CopyOut<'a> {
         path: &Path,
     ) {
         if !job.recursive {
-            return job.skip(source, "is a directory; copy it with -r");
+            return job.skip(source, Failure::new("is a directory").hint("copy it with -r"));
         }
         if let Err(error) = self.contents_of_directory(job, source, dir, top, path) {
             return job.skip(source, error);

@@ -26,7 +26,7 @@ impl<'a> CopyWithin<'a> {
     /// Copies a file, or a directory with its contents.
     pub fn copy(&mut self, job: &mut CopyJob, source: &Path, target: &Path) {
         if target.starts_with(source) {
-            return job.skip(source, "cannot be copied into itself");
+            return job.skip(source, Failure::new("cannot be copied into itself"));
         }
         let metadata = match self.fs.symlink_metadata(source) {
             Ok(metadata) => metadata,
@@ -37,7 +37,7 @@ impl<'a> CopyWithin<'a> {
             return job.outcome(source, copied);
         }
         if !job.recursive {
-            return job.skip(source, "is a directory; copy it with -r");
+            return job.skip(source, Failure::new("is a directory").hint("copy it with -r"));
         }
         if let Err(failure) = self.directory(job, source, target) {
             return job.skip(source, failure);

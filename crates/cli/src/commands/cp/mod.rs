@@ -5,7 +5,6 @@
 //! control lists too. A file that cannot be copied is reported, and the copy continues.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -72,13 +71,13 @@ struct CopyJob {
 
 impl CopyJob {
     /// Reports a file that could not be copied.
-    fn skip(&mut self, path: &Path, reason: impl Display) {
-        note(format_args!("{}: {reason}", path.display()));
+    fn skip(&mut self, path: &Path, reason: impl Into<Failure>) {
+        note(format_args!("{}: {}", path.display(), reason.into().whole()));
         self.failed += 1;
     }
 
     /// Takes the result of one copied file: counts its bytes, or reports the error.
-    fn outcome(&mut self, path: &Path, copied: Result<u64, impl Display>) {
+    fn outcome(&mut self, path: &Path, copied: Result<u64, impl Into<Failure>>) {
         match copied {
             Ok(bytes) => self.progress.file(bytes),
             Err(reason) => self.skip(path, reason),
