@@ -31,7 +31,7 @@ impl GroupSet for GroupList {
         self.0.contains(&gid)
     }
 
-    fn all(&self) -> Vec<u32> {
+    fn known(&self) -> Vec<u32> {
         self.0.clone()
     }
 }

@@ -48,14 +48,20 @@ const PRIORITY_WAIT_MAX: Duration = Duration::from_millis(200);
 ///
 /// # Conflicts
 /// Transactions and plain calls behave as if they ran one after the other. If another commit has changed
-/// something that this transaction read, its commit repeats all its calls over the newest version. If each
-/// call answers as before, the program could not have seen a difference, and the commit succeeds. Otherwise
-/// it fails with [`ErrorKind::Conflict`], which names the call and the path.
+/// something that this transaction read, its commit repeats its calls over the newest version, beside running
+/// work. Reads of files that nobody has changed are not repeated. If each call answers as before, the program
+/// could not have seen a difference, and the commit succeeds. Otherwise it fails with
+/// [`ErrorKind::Conflict`], which names the call and the path.
 ///
 /// So these never conflict: writes over bytes that the transaction has not read, new names in a directory
 /// where others make other names, attributes that are set and not read, and appends that do not ask for their
-/// offset ([`File::append_blindly`](crate::File::append_blindly)). The times of a directory, which the
-/// filesystem keeps itself, do not count as read.
+/// offset ([`File::append_blindly`](crate::File::append_blindly)). The times of a directory
+/// and its count of links, which the filesystem keeps itself, do not count as read, and access times do not
+/// either.
+///
+/// # Times
+/// Inside, a file that the transaction changes has the time of the call. The commit replaces it by its own
+/// time, in files and in the directories in which names have changed. A time that the program has set stays.
 ///
 /// # Costs
 /// Names and attributes stay in memory until the commit. File data goes to the pool at once, but for the
@@ -64,10 +70,12 @@ const PRIORITY_WAIT_MAX: Duration = Duration::from_millis(200);
 /// calls that change something fail with [`ErrorKind::TransactionTooLarge`].
 ///
 /// A transaction of more than 1.6 million calls cannot be repeated: it fails with `Conflict` if anything that
-/// it read has changed.
+/// it read has changed, except for what never conflicts.
 ///
-/// A commit waits for running calls and makes new ones wait. A long transaction keeps the space of everything
-/// that was replaced or removed since it began.
+/// For its last step a commit waits for running calls and makes new ones wait. The step is as long as the
+/// transaction's changes are many. Calls are repeated before it, up to 32 times if others change again and
+/// again something that it has read; then the commit fails with `Conflict`. A long transaction keeps the
+/// space of everything that was replaced or removed since it began.
 ///
 /// # Bad days
 /// | event | result |

@@ -45,7 +45,7 @@ use crate::lock_ranks::RENAME;
 use crate::node::{InodeCache, NodeLookup, NodeRef, NodeState, RecordLocation, VersionCounters};
 use crate::op::{CallGate, CallGuard, Digestible, Operation, TransactionCounters};
 use crate::scratch::Scratch;
-use crate::stamp::stamp;
+use crate::stamp::{provisional, stamp};
 
 /// Inode number of a volume's root directory. Later numbers are larger.
 pub(crate) const ROOT_INO: u64 = 1;
@@ -261,10 +261,11 @@ impl<E: Storage> Fs<E> {
         self.call_gate.enter_unrecorded(|| stamp(self.clock.now()))
     }
 
-    /// The time of the call: in the base the time now, inside a transaction the time at which the call began.
+    /// The time of the call: in the base the time now, inside a transaction the time at which the call began,
+    /// which is provisional.
     pub(crate) fn now(&self) -> InodeTime {
         debug_assert!(self.call_gate.is_entered(), "only a call that has entered the gate has a time");
-        self.call_gate.call_time().unwrap_or_else(|| stamp(self.clock.now()))
+        self.call_gate.call_time().map_or_else(|| stamp(self.clock.now()), provisional)
     }
 
     /// Commits a batch of the call that runs.

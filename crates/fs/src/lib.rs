@@ -39,13 +39,13 @@ pub use fs::{AtimeMode, Fs, FsOptions};
 pub use interval_sync::{ChangeSignal, IntervalSync};
 pub use names::{DirEntry, DirHandle, HandleVisitor, NewFile, RenameMode};
 pub use node::{Node, NodeRef};
-pub use op::{Savepoint, TransactionCounts};
+pub use op::{CallNumber, Savepoint, TransactionCounts};
 pub use path::{Follow, Resolved};
 pub use schema::FsSchema;
 pub use slice::{InsertSource, YankLimit, YankedSlice};
 pub use space::SpaceInfo;
 pub use tx::{
-    Aspect, ChangeKind, ChangedRanges, Diff, FileVersion, Invalidation, PathChange, RANGES_LISTED_MAX,
-    Transaction, TxFs, XATTRS_LISTED_MAX,
+    Aspect, ChangeKind, ChangedRanges, Diff, FileVersion, Invalidation, PathChange, PendingCommit,
+    RANGES_LISTED_MAX, Transaction, TxFs, XATTRS_LISTED_MAX,
 };
 pub use warpfire_format::fs::FileKind;

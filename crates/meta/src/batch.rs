@@ -257,6 +257,36 @@ impl Batch {
         self.slices.truncate(slices_end);
     }
 
+    /// Writes values and operands anew. `rewrite` writes the new bytes of a change and returns `true`, or
+    /// returns `false` for a change that stays. The new bytes name the same slices in the same order.
+    ///
+    /// # Errors
+    /// The first error of `rewrite`. The changes before it are written anew.
+    pub fn rewrite<F>(
+        &mut self,
+        mut rewrite: impl FnMut(BatchOp<'_>, &mut Vec<u8>) -> Result<bool, F>,
+    ) -> Result<(), F> {
+        let mut value = Vec::new();
+        for number in 0..self.ops.len() {
+            value.clear();
+            if !rewrite(self.op(number), &mut value)? {
+                continue;
+            }
+            let entry = &mut self.ops[number];
+            let key = entry.key_start as usize..(entry.key_start + entry.key_len) as usize;
+            if value.len() <= entry.value_len as usize {
+                self.bytes[key.end..key.end + value.len()].copy_from_slice(&value);
+            } else {
+                // A longer value moves to the end, with its key.
+                entry.key_start = u32::try_from(self.bytes.len()).expect("a batch stays below 4 GiB");
+                self.bytes.extend_from_within(key);
+                self.bytes.extend_from_slice(&value);
+            }
+            entry.value_len = u32::try_from(value.len()).expect("a value stays below 4 GiB");
+        }
+        Ok(())
+    }
+
     /// Number of changes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -295,6 +325,40 @@ mod tests {
 
     use super::*;
     use crate::testing::{ListSchema, pointer_item, text_item};
+
+    #[test]
+    fn values_are_written_anew_shorter_and_longer() {
+        let mut batch = Batch::new();
+        batch.put(b"a", b"long value");
+        batch.delete(b"b");
+        batch.merge_naming(b"c", &pointer_item(slice(1)), [slice(1)]);
+        batch.put(b"d", b"x");
+        batch.put(b"e", b"stays");
+        batch
+            .rewrite(|op, out| {
+                let new = match op.key() {
+                    b"a" => &b"short"[..],
+                    b"d" => b"much longer",
+                    _ => return Ok::<_, ()>(false),
+                };
+                out.extend_from_slice(new);
+                Ok(true)
+            })
+            .unwrap();
+        let pointer = pointer_item(slice(1));
+        let ops: Vec<BatchOp<'_>> = batch.iter().collect();
+        assert_eq!(
+            ops,
+            [
+                BatchOp::Put(b"a", b"short"),
+                BatchOp::Delete(b"b"),
+                BatchOp::Merge(b"c", &pointer),
+                BatchOp::Put(b"d", b"much longer"),
+                BatchOp::Put(b"e", b"stays"),
+            ]
+        );
+        assert_eq!(batch.slices_of(2, &ListSchema, &mut Named::new()).unwrap(), [slice(1)]);
+    }
 
     fn slice(offset_bytes: u64) -> SlicePtr {
         SlicePtr { segment: SegmentId::FIRST, offset_bytes, len_bytes: 10 }

@@ -32,12 +32,6 @@ impl KeyList {
         self.ends.len()
     }
 
-    /// Whether the list has no key.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
     /// Memory of all keys, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes.len() + self.ends.len() * size_of::<u32>()
@@ -60,7 +54,6 @@ mod tests {
     fn keys_come_back_in_their_order_empty_ones_too() {
         let keys: KeyList = ["a", "", "ccc"].into_iter().collect();
         assert_eq!(keys.iter().collect::<Vec<_>>(), [&b"a"[..], b"", b"ccc"]);
-        assert_eq!((keys.len(), keys.is_empty(), keys.key(2)), (3, false, &b"ccc"[..]));
-        assert!(KeyList::default().is_empty());
+        assert_eq!((keys.len(), keys.key(2)), (3, &b"ccc"[..]));
     }
 }

@@ -15,6 +15,7 @@ mod lock_ranks;
 mod map_store;
 mod memtable;
 mod read;
+mod read_set;
 mod schema;
 mod snapshot;
 mod store;
@@ -28,15 +29,15 @@ mod tx;
 
 pub use batch::{Batch, BatchOp, SUMS};
 pub use engine::{Background, Engine, EngineOptions};
-pub use key_list::KeyList;
 pub use key_locks::KeyLockGuard;
 #[cfg(any(test, feature = "twin"))]
 pub use map_store::MapStore;
 pub use memtable::KEY_BYTES_MAX;
+pub use read_set::ReadSet;
 pub use schema::{FoldResult, OlderValue, PlainSchema, RelocateError, Relocator, Schema, SchemaError};
 pub use snapshot::EngineSnapshot;
 pub use store::{
-    CommitError, Direction, KeyRange, MetaError, ReadSet, ScanEntry, ScanPage, Storage, Store, SyncPointHook,
+    CommitError, Direction, KeyRange, MetaError, ScanEntry, ScanPage, Storage, Store, SyncPointHook,
 };
 pub use tx::{TxChanges, TxMark, TxStore};
 pub use warpfire_log::LogError;

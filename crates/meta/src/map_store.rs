@@ -20,9 +20,10 @@ use warpfire_units::{SegmentId, Seq, SlicePtr};
 
 use crate::batch::{Batch, BatchOp, SUMS};
 use crate::key_locks::{KeyLockGuard, KeyLocks};
+use crate::read_set::ReadSet;
 use crate::schema::{FoldResult, OlderValue, Schema};
 use crate::snapshot::{EngineSnapshot, SnapshotRegistry};
-use crate::store::{CommitError, Direction, KeyRange, MetaError, ReadSet, ScanPage, Store, SyncPointHook};
+use crate::store::{CommitError, Direction, KeyRange, MetaError, ScanPage, Store, SyncPointHook};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum MapChange {
@@ -132,6 +133,19 @@ impl<S: Schema> MapStore<S> {
             );
             versions.push((seq, change));
         }
+    }
+
+    /// The keys of the read set with a version newer than its seq.
+    fn changed(state: &MapState, reads: &ReadSet) -> Vec<Box<[u8]>> {
+        let is_newer = |versions: &MapVersions| versions.iter().any(|(seq, _)| *seq > reads.at);
+        let keys = reads.keys().filter(|key| state.map.get(*key).is_some_and(is_newer)).map(Box::from);
+        let in_ranges = reads.ranges().iter().flat_map(|(start, end)| {
+            let end = end.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+            state.map.range::<Vec<u8>, _>((Bound::Included(start), end))
+        });
+        let in_ranges =
+            in_ranges.filter(|(_, versions)| is_newer(versions)).map(|(key, _)| key.as_slice().into());
+        keys.chain(in_ranges).collect::<std::collections::BTreeSet<_>>().into_iter().collect()
     }
 
     /// Folds what `at` sees of a key's versions. `None`: the key has no value.
@@ -284,20 +298,17 @@ impl<S: Schema> Store for MapStore<S> {
         let mut state = self.state.lock();
         self.admit(&state, batch.bytes(), admit)?;
         if let Some(reads) = reads {
-            let changed = |versions: &MapVersions| versions.iter().any(|(seq, _)| *seq > reads.at);
-            let key_changed = reads.keys.iter().any(|key| state.map.get(key).is_some_and(changed));
-            let range_changed = reads.ranges.iter().any(|(start, end)| {
-                state
-                    .map
-                    .iter()
-                    .any(|(key, vs)| key >= start && end.as_ref().is_none_or(|end| key < end) && changed(vs))
-            });
-            if key_changed || range_changed {
+            if !Self::changed(&state, reads).is_empty() {
                 return Err(CommitError::Conflict);
             }
         }
         Self::apply(&mut state, batch);
         Ok(state.newest)
+    }
+
+    fn changed_keys(&self, reads: &ReadSet, max: usize) -> Result<Option<Vec<Box<[u8]>>>, MetaError> {
+        let changed = Self::changed(&self.state.lock(), reads);
+        Ok((changed.len() <= max).then_some(changed))
     }
 
     fn table_bytes(&self) -> u64 {
@@ -460,7 +471,7 @@ mod tests {
         put(&store, b"b", &text_item(b"2"));
         let mut batch = Batch::new();
         batch.put(b"c", &text_item(b"3"));
-        let reads = |keys: &[&[u8]], ranges| ReadSet { at, keys: keys.iter().collect(), ranges };
+        let reads = |keys: &[&[u8]], ranges| ReadSet::new(at, keys, ranges);
         store.commit(&batch, Some(&reads(&[b"a"], vec![])), Admit::User).unwrap();
         for bad in [reads(&[b"b"], vec![]), reads(&[], vec![(b"a".to_vec(), None)])] {
             assert!(matches!(store.commit(&batch, Some(&bad), Admit::User), Err(CommitError::Conflict)));

@@ -7,7 +7,7 @@ use warpfire_slices::{Admit, SliceError, SliceStore};
 use warpfire_units::Seq;
 
 use crate::batch::{Batch, SUMS};
-use crate::key_list::KeyList;
+use crate::read_set::ReadSet;
 use crate::schema::SchemaError;
 
 /// The reason why a read or a sync failed.
@@ -158,17 +158,6 @@ impl ScanPage {
     }
 }
 
-/// The keys and ranges that a transaction has read. Its commit fails if any of them has changed since `at`.
-#[derive(Clone, Debug, Default)]
-pub struct ReadSet {
-    /// The seq at which it has read.
-    pub at: Seq,
-    /// Keys that were read, present or not.
-    pub keys: KeyList,
-    /// Ranges that were scanned: start, end (`None` to the end of the map).
-    pub ranges: Vec<(Vec<u8>, Option<Vec<u8>>)>,
-}
-
 /// The function that runs at each sync point: see `Store::set_sync_point_hook`.
 pub type SyncPointHook = Box<dyn Fn(&[i64; SUMS], &mut Batch) + Send + Sync>;
 
@@ -216,6 +205,11 @@ pub trait Store: Send + Sync + 'static {
     /// Commits a batch: visible on return, durable after `sync`. With `reads`, fails with `Conflict` if a key
     /// or range of the read set has changed. `admit` decides whether the commit may use the reserve.
     fn commit(&self, batch: &Batch, reads: Option<&ReadSet>, admit: Admit) -> Result<Seq, CommitError>;
+
+    /// The keys of the read set that have changed since `reads.at`, each once; `None` if there are more than
+    /// `max`. It has every change that a snapshot taken before the call sees. Changes that are made during
+    /// the call may be in the answer or not.
+    fn changed_keys(&self, reads: &ReadSet, max: usize) -> Result<Option<Vec<Box<[u8]>>>, MetaError>;
 
     /// Whether `len` bytes may be inline in a value, if the schema allows that. A transaction that already
     /// holds many inline bytes in memory returns `false`.

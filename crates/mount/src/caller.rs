@@ -35,8 +35,9 @@ impl GroupSet for CallerGroups {
         self.ids().contains(&gid)
     }
 
-    fn all(&self) -> Vec<u32> {
-        self.ids().into()
+    fn known(&self) -> Vec<u32> {
+        // A call that has not asked for the groups is recorded without them, so it costs no look into /proc.
+        self.groups.get().map(|ids| ids.to_vec()).unwrap_or_default()
     }
 }
 
@@ -71,6 +72,14 @@ mod tests {
         assert_eq!(groups_of_status(status).as_slice(), [4, 24, 1000]);
         assert!(groups_of_status("").is_empty());
         assert_eq!(process_of_status("Name:\tcat\nTgid:\t4711\nNgid:\t0\nPid:\t4712\n"), Some(4711));
+    }
+
+    #[test]
+    fn groups_are_known_once_a_decision_has_asked_for_them() {
+        let groups = CallerGroups::of(std::process::id());
+        assert!(groups.known().is_empty() && groups.groups.get().is_none(), "/proc is not read");
+        let _ = groups.contains(0);
+        assert_eq!(groups.known().as_slice(), groups.ids());
     }
 
     #[test]

@@ -305,7 +305,8 @@ impl<'a> ExtentReader<'a> {
     }
 
     /// The bytes not read yet.
-    pub(super) fn raw(&self) -> &'a [u8] {
+    #[must_use]
+    pub fn raw(&self) -> &'a [u8] {
         self.rest
     }
 

@@ -13,8 +13,9 @@ pub trait GroupSet {
     /// Whether the caller is a member of `gid`.
     fn contains(&self, gid: u32) -> bool;
 
-    /// All groups, for a check that is repeated later.
-    fn all(&self) -> Vec<u32>;
+    /// The groups, for a check that is repeated later; none if no decision has depended on them yet. A
+    /// repetition that then depends on them grants nothing by them.
+    fn known(&self) -> Vec<u32>;
 }
 
 impl GroupSet for [u32] {
@@ -22,7 +23,7 @@ impl GroupSet for [u32] {
         <[u32]>::contains(self, &gid)
     }
 
-    fn all(&self) -> Vec<u32> {
+    fn known(&self) -> Vec<u32> {
         self.into()
     }
 }
@@ -32,7 +33,7 @@ impl<const N: usize> GroupSet for [u32; N] {
         GroupSet::contains(self.as_slice(), gid)
     }
 
-    fn all(&self) -> Vec<u32> {
+    fn known(&self) -> Vec<u32> {
         self.as_slice().into()
     }
 }
@@ -240,7 +241,7 @@ mod tests {
             self.0.contains(&gid)
         }
 
-        fn all(&self) -> Vec<u32> {
+        fn known(&self) -> Vec<u32> {
             self.0.as_slice().into()
         }
     }
@@ -251,7 +252,7 @@ mod tests {
             panic!("the answer did not depend on groups")
         }
 
-        fn all(&self) -> Vec<u32> {
+        fn known(&self) -> Vec<u32> {
             panic!("no check is repeated")
         }
     }

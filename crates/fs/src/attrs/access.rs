@@ -9,7 +9,7 @@ use crate::damage::MALFORMED_LIST;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::Node;
-use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
+use crate::op::{HeapBytes, Operation, PureRead, RecordedCaller, ReplayScene};
 
 impl From<AclError> for FsError {
     /// The error for a list that a caller sets.
@@ -110,6 +110,10 @@ impl<E: Storage> Operation<Fs<E>> for CheckAccess {
 
     fn heap_bytes(&self) -> usize {
         self.caller.heap_bytes()
+    }
+
+    fn pure_read(&self) -> Option<PureRead> {
+        Some(PureRead::of_all(self.node))
     }
 
     fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {

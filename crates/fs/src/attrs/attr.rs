@@ -109,12 +109,14 @@ pub(crate) fn attr_of(ino: u64, a: &Attrs) -> Attr {
 
 impl Digestible for Attr {
     fn add_to(&self, state: &mut impl Hasher) {
-        (self.ino, self.mode, self.links, self.uid, self.gid, self.rdev).hash(state);
+        (self.ino, self.mode, self.uid, self.gid, self.rdev).hash(state);
         (self.size_bytes, self.allocated_bytes).hash(state);
         (self.btime.seconds, self.btime.nanos).hash(state);
-        // A directory's times change with every name in it, and access times with every read. A digest with
-        // them would make conflicts of transactions that do not depend on them.
+        // A directory's times change with every name in it, its links with every subdirectory, and access
+        // times with every read. A digest with them would make conflicts of transactions that do not depend
+        // on them.
         if self.kind != FileKind::Directory {
+            self.links.hash(state);
             for time in [self.mtime, self.ctime] {
                 (time.seconds, time.nanos).hash(state);
             }

@@ -1,5 +1,7 @@
 //! Calls that read attributes, and the renewal of access times.
 
+use std::hash::{Hash, Hasher};
+
 use warpfire_format::fs::{Attrs, FileKind, Inode, InodeContent};
 use warpfire_meta::Storage;
 
@@ -9,7 +11,8 @@ use crate::error::FsError;
 use crate::fs::{AtimeMode, Fs};
 use crate::limits::RELATIME_SECONDS;
 use crate::node::Node;
-use crate::op::{Operation, ReplayScene};
+use crate::op::{CallNumber, Digestible, Operation, PureRead, ReplayScene};
+use crate::stamp::stamp;
 
 impl<E: Storage> Fs<E> {
     /// The attributes of a file. They are in memory, so the call cannot fail.
@@ -17,6 +20,35 @@ impl<E: Storage> Fs<E> {
     pub fn getattr(&self, node: &Node) -> Attr {
         let record = || ReadAttributes { node: node.ino() };
         self.call(record, || attr_of(node.ino(), &node.current(&node.state.read())))
+    }
+
+    /// As `getattr`, with the number of the call in the journal of the transaction, for
+    /// [`Fs::mark_unseen`]. `None` outside of a transaction, and if its journal has ended.
+    #[must_use]
+    pub fn getattr_numbered(&self, node: &Node) -> (Attr, Option<CallNumber>) {
+        let record = || ReadAttributes { node: node.ino() };
+        let run = || attr_of(node.ino(), &node.current(&node.state.read()));
+        self.call_gate.call_numbered(|| stamp(self.clock.now()), record, run)
+    }
+
+    /// Notes that the answer of a `getattr_numbered` has reached no program, so that no conflict comes from
+    /// it.
+    pub fn mark_unseen(&self, number: CallNumber) {
+        self.call_gate.mark_unseen(number);
+    }
+
+    /// As `getattr`, for a caller that passes only the kind, the permissions and the owner on to a program.
+    /// In a transaction nothing else counts as read.
+    #[must_use]
+    pub fn permissions(&self, node: &Node) -> Attr {
+        let record = || ReadPermissions { node: node.ino() };
+        self.call(record, || Permissions(attr_of(node.ino(), &node.current(&node.state.read())))).0
+    }
+
+    /// Whether the file was made in this transaction, so that nobody else knows it.
+    #[must_use]
+    pub fn is_made_here(&self, node: &Node) -> bool {
+        self.numbers.has_drawn(node.ino())
     }
 
     /// The target of a symbolic link, 1 to 4095 bytes.
@@ -89,8 +121,49 @@ impl<E: Storage> Operation<Fs<E>> for ReadAttributes {
         0
     }
 
+    fn pure_read(&self) -> Option<PureRead> {
+        Some(PureRead::of_all(self.node))
+    }
+
     fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         let _ = fs.getattr(scene.node(self.node)?);
+        Ok(())
+    }
+}
+
+/// Attributes of which only those count that decide about access.
+struct Permissions(Attr);
+
+impl Digestible for Permissions {
+    fn add_to(&self, state: &mut impl Hasher) {
+        (self.0.ino, self.0.mode, self.0.uid, self.0.gid, self.0.rdev).hash(state);
+    }
+}
+
+/// [`Fs::permissions`] as a journal keeps it.
+struct ReadPermissions {
+    node: u64,
+}
+
+impl<E: Storage> Operation<Fs<E>> for ReadPermissions {
+    fn name(&self) -> &'static str {
+        "read permissions"
+    }
+
+    fn subject(&self) -> (u64, &[u8]) {
+        (self.node, b"")
+    }
+
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+
+    fn pure_read(&self) -> Option<PureRead> {
+        Some(PureRead::of_all(self.node))
+    }
+
+    fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
+        let _ = fs.permissions(scene.node(self.node)?);
         Ok(())
     }
 }
@@ -111,6 +184,10 @@ impl<E: Storage> Operation<Fs<E>> for ReadTarget {
 
     fn heap_bytes(&self) -> usize {
         0
+    }
+
+    fn pure_read(&self) -> Option<PureRead> {
+        Some(PureRead::of_all(self.node))
     }
 
     fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {

@@ -20,7 +20,7 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::{PAGE_BYTES, PAGE_ENTRIES, XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX};
 use crate::node::{Node, NodeState};
-use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
+use crate::op::{HeapBytes, Operation, PureRead, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
 /// Whether `setxattr` makes an attribute or replaces it.
@@ -349,6 +349,10 @@ impl<E: Storage> Operation<Fs<E>> for GetXattr {
         self.caller.heap_bytes() + self.name.heap_bytes()
     }
 
+    fn pure_read(&self) -> Option<PureRead> {
+        Some(PureRead::of_all(self.node))
+    }
+
     fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         fs.getxattr(&self.caller.get(), scene.node(self.node)?, &self.name).map(drop)
     }
@@ -371,6 +375,10 @@ impl<E: Storage> Operation<Fs<E>> for ListXattrs {
 
     fn heap_bytes(&self) -> usize {
         self.caller.heap_bytes()
+    }
+
+    fn pure_read(&self) -> Option<PureRead> {
+        Some(PureRead::of_all(self.node))
     }
 
     fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {

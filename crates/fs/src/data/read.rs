@@ -29,7 +29,9 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::WHOLE_FILE_BYTES_MAX;
 use crate::node::{Layout, NameBuf, Node, NodeRef, NodeState, check_name};
-use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, ReplayScene, new_hasher};
+use crate::op::{
+    Digestible, HeapBytes, Operation, PureRead, RecordedCaller, ReplayScene, digest_of_bytes, new_hasher,
+};
 use crate::scratch::Scratch;
 
 /// A buffer that is being filled: inline bytes are copied at once, slices are noted for the store.
@@ -345,6 +347,12 @@ impl<E: Storage> Operation<Fs<E>> for ReadRanges {
         self.ranges.heap_bytes()
     }
 
+    fn pure_read(&self) -> Option<PureRead> {
+        let start = self.ranges.iter().map(|(offset, _)| *offset).min()?;
+        let end = self.ranges.iter().map(|(offset, len)| offset.saturating_add(*len as u64)).max()?;
+        Some(PureRead { ino: self.node, bytes: Some((start, end)) })
+    }
+
     fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
         let mut buffers: Vec<Vec<u8>> = self.ranges.iter().map(|(_, len)| vec![0; *len]).collect();
         let offsets = self.ranges.iter().map(|(offset, _)| *offset);
@@ -386,7 +394,7 @@ impl BytesDigest {
     fn of(reads: &[ReadAt<'_>]) -> BytesDigest {
         let mut state = new_hasher();
         for read in reads {
-            read.buf.get(..read.len).hash(&mut state);
+            (read.len, digest_of_bytes(read.buf.get(..read.len).unwrap_or_default())).hash(&mut state);
         }
         BytesDigest(state.finish())
     }

@@ -6,7 +6,7 @@ use super::check_regular;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::NodeRef;
-use crate::op::{Operation, ReplayScene};
+use crate::op::{Operation, PureRead, ReplayScene};
 
 /// The target of [`Fs::seek`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,6 +78,10 @@ impl<E: Storage> Operation<Fs<E>> for SeekContent {
 
     fn heap_bytes(&self) -> usize {
         0
+    }
+
+    fn pure_read(&self) -> Option<PureRead> {
+        Some(PureRead::of_all(self.node))
     }
 
     fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {

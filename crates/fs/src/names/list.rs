@@ -7,9 +7,8 @@
 //!    (`visit_nodes`).
 
 use std::cell::Cell;
-use std::hash::{Hash, Hasher};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
-use foldhash::quality::FoldHasher;
 use warpfire_format::fs::{Dentry, FileKind, Key, dentry_key, dentry_range};
 use warpfire_meta::{Direction, KeyRange, ScanPage, Storage};
 
@@ -253,7 +252,7 @@ impl<E: Storage> Operation<Fs<E>> for VisitNames {
 
 /// The digest of visited names, with their nodes and attributes, and their number.
 struct VisitDigest {
-    state: FoldHasher<'static>,
+    state: DefaultHasher,
     count: usize,
 }
 

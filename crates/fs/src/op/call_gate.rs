@@ -23,7 +23,7 @@ use warpfire_env::{RankedReadGuard, RankedRwLock, RankedWriteGuard};
 use warpfire_format::fs::InodeTime;
 
 use super::digest::{Digestible, digest};
-use super::journal::CallJournal;
+use super::journal::{CallJournal, CallNumber};
 use super::operation::Operation;
 use crate::lock_ranks::BASE_GATE;
 
@@ -101,18 +101,26 @@ impl<F> CallGate<F> {
         operation: impl FnOnce() -> O,
         run: impl FnOnce() -> T,
     ) -> T {
+        self.call_numbered(now, operation, run).0
+    }
+
+    /// As `call`. Returns the number of the call too, if the journal has it.
+    pub(crate) fn call_numbered<O: Operation<F> + 'static, T: Digestible>(
+        &self,
+        now: impl FnOnce() -> InodeTime,
+        operation: impl FnOnce() -> O,
+        run: impl FnOnce() -> T,
+    ) -> (T, Option<CallNumber>) {
         let mut guard = self.enter();
         debug_assert!(self.is_entered(), "a call runs with its thread in the gate");
         // The base records nothing, and the record of an outer call covers its inner calls.
         if guard.journal().is_none() {
-            return run();
+            return (run(), None);
         }
         let at = self.begin_call(now);
         let answer = run();
-        if let Some(journal) = guard.journal() {
-            journal.add(operation, digest(&answer), at);
-        }
-        answer
+        let number = guard.journal().and_then(|journal| journal.add(operation, digest(&answer), at));
+        (answer, number)
     }
 
     /// Enters for a call that is not recorded. A transaction with such a call cannot be replayed: if anything
@@ -124,6 +132,13 @@ impl<F> CallGate<F> {
             self.begin_call(now);
         }
         guard
+    }
+
+    /// Notes that nobody has seen the answer of a recorded read: it is no reason for a conflict.
+    pub(crate) fn mark_unseen(&self, number: CallNumber) {
+        if let Some(journal) = self.enter().journal() {
+            journal.mark_unseen(number);
+        }
     }
 
     /// Enters. In the base it waits for a commit of a transaction, inside a transaction for the call before.

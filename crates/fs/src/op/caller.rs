@@ -12,7 +12,7 @@ impl GroupSet for RecordedGroups {
         self.0.contains(&gid)
     }
 
-    fn all(&self) -> Vec<u32> {
+    fn known(&self) -> Vec<u32> {
         self.0.to_vec()
     }
 }
@@ -31,7 +31,7 @@ impl RecordedCaller {
         RecordedCaller {
             uid: caller.uid,
             gid: caller.gid,
-            groups: RecordedGroups(caller.groups.all().into()),
+            groups: RecordedGroups(caller.groups.known().into()),
             checked: caller.checked,
         }
     }

@@ -14,7 +14,7 @@ use warpfire_format::fs::InodeTime;
 
 use super::operation::Operation;
 
-/// Most calls of one journal. While a commit replays them, every other call of the filesystem waits.
+/// Most calls of one journal. A commit that finds a change of something that was read makes them again.
 const CALLS_MAX: usize = 1_600_000;
 
 /// Most memory for calls without the contents of files: 250 bytes for each of [`CALLS_MAX`].
@@ -36,6 +36,10 @@ pub(crate) struct CallJournal<F> {
     last_digest: Option<u64>,
 }
 
+/// The place of a call in the journal of its transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallNumber(usize);
+
 /// One call.
 pub(crate) struct JournalEntry<F> {
     pub(crate) operation: Box<dyn Operation<F>>,
@@ -43,6 +47,8 @@ pub(crate) struct JournalEntry<F> {
     pub(crate) digest: u64,
     /// Its time, which the times of changed files have.
     pub(crate) at: InodeTime,
+    /// Whether nobody has seen the answer, so that a replay leaves the call out.
+    pub(crate) is_unseen: bool,
 }
 
 impl<F> Default for CallJournal<F> {
@@ -63,17 +69,18 @@ impl<F> CallJournal<F> {
         CallJournal { is_incomplete: true, ..CallJournal::default() }
     }
 
-    /// Adds a call and the digest of its answer. The operation is made only if the journal keeps it.
+    /// Adds a call and the digest of its answer. The operation is made only if the journal keeps it. Returns
+    /// the number of the call then.
     pub(super) fn add<O: Operation<F> + 'static>(
         &mut self,
         operation: impl FnOnce() -> O,
         digest: u64,
         at: InodeTime,
-    ) {
+    ) -> Option<CallNumber> {
         self.last_digest = Some(digest);
         if self.is_incomplete {
             assert!(self.entries.is_empty(), "an incomplete journal has no calls");
-            return;
+            return None;
         }
         let operation = operation();
         self.call_bytes +=
@@ -85,10 +92,23 @@ impl<F> CallJournal<F> {
         // The call itself succeeds: the transaction can still be committed if nothing that it read changes.
         if is_full {
             self.end();
-        } else {
-            self.entries.push(JournalEntry { operation: Box::new(operation), digest, at });
+            return None;
         }
+        let number = CallNumber(self.entries.len());
+        self.entries.push(JournalEntry { operation: Box::new(operation), digest, at, is_unseen: false });
         debug_assert!(self.entries.len() <= CALLS_MAX, "a journal has a bounded number of calls");
+        Some(number)
+    }
+
+    /// Notes that nobody has seen the answer of a pure read.
+    pub(super) fn mark_unseen(&mut self, number: CallNumber) {
+        if let Some(entry) = self.entries.get_mut(number.0) {
+            assert!(
+                entry.operation.pure_read().is_some(),
+                "only a call that changes nothing can be left out"
+            );
+            entry.is_unseen = true;
+        }
     }
 
     /// Makes the journal incomplete and frees its memory.

@@ -24,11 +24,33 @@ pub(crate) trait Operation<F>: Send {
         0
     }
 
+    /// The file that the call reads, if it does nothing else. Such a call answers as before as long as nobody
+    /// changes that file.
+    fn pure_read(&self) -> Option<PureRead> {
+        None
+    }
+
     /// Makes the call again in `fs`, with nodes of `scene`, and adds the nodes of its answer to `scene`.
     ///
     /// The gate of `fs` takes the digest of the answer. So an error of the call is no failure of the replay:
     /// the first answer may have been that error, and only the digests decide.
     fn replay(&self, fs: &F, scene: &mut ReplayScene) -> Result<(), FsError>;
+}
+
+/// What a call reads that reads one file and does nothing else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PureRead {
+    /// The file's inode number.
+    pub(crate) ino: u64,
+    /// The bytes that it reads, from the first to past the last; `None` for everything about the file.
+    pub(crate) bytes: Option<(u64, u64)>,
+}
+
+impl PureRead {
+    /// Of everything about a file.
+    pub(crate) fn of_all(ino: u64) -> PureRead {
+        PureRead { ino, bytes: None }
+    }
 }
 
 /// Memory outside of a value itself.

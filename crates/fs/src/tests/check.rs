@@ -91,6 +91,11 @@ impl CheckedTree {
 
     fn inode(&mut self, inode: &Inode<'_>) {
         let a = &inode.attrs;
+        assert!(
+            [a.btime, a.mtime, a.ctime, a.atime].iter().all(|t| !crate::stamp::is_provisional(*t)),
+            "a time of inode {} is still that of a transaction",
+            inode.ino
+        );
         let place = match inode.content {
             InodeContent::Directory(parent, name) => Some((parent, name.to_vec())),
             _ => None,

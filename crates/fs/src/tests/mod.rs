@@ -2,11 +2,13 @@
 
 mod bad_days;
 mod check;
+mod conflicts;
 mod defragment;
 mod diff;
 mod engine;
 mod file_model;
 mod full;
+mod histories;
 mod holds;
 mod moved_slices;
 mod names;

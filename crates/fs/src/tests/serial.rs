@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use warpfire_env::{Clock, SystemClock};
 use warpfire_meta::{Storage, Store};
 
-use super::{TestRandom, world_with};
+use super::{TestRandom, histories, world_with};
 use crate::acl::Caller;
 use crate::{Fs, FsError, FsOptions, NewMode, Position};
 
@@ -185,8 +185,11 @@ fn run<E: Storage>(
     threads * each - done.len() as u64
 }
 
+/// Runs a history and judges it: of lists, or of names, attributes and data.
+type RunHistory<E> = fn(&Arc<Fs<E>>, u64, (u64, u64), &(dyn Fn(u64) + Sync)) -> u64;
+
 /// A history over the naive engine.
-fn over_a_map(seed: u64, work: (u64, u64)) -> u64 {
+fn over_a_map(run: RunHistory<super::Engine>, seed: u64, work: (u64, u64)) -> u64 {
     let (engine, clock) = world_with();
     let fs = Arc::new(Fs::open(engine.clone(), clock, FsOptions::default()).unwrap());
     let conflicts = run(&fs, seed, work, &|draw| {
@@ -201,7 +204,7 @@ fn over_a_map(seed: u64, work: (u64, u64)) -> u64 {
 }
 
 /// A history over the engine, which writes tables and cleans at the same time.
-fn over_the_engine(seed: u64, work: (u64, u64)) -> u64 {
+fn over_the_engine(run: RunHistory<super::engine::LogEngine>, seed: u64, work: (u64, u64)) -> u64 {
     let fs = Arc::new(super::engine::open(super::engine::format(), Fs::format));
     let conflicts = run(&fs, seed, work, &|draw| match draw % 40 {
         0 => fs.sync().unwrap(),
@@ -222,19 +225,21 @@ fn wanted(variable: &str, usual: u64) -> u64 {
 #[test]
 fn concurrent_transactions_are_serialisable() {
     for seed in 0..8 {
-        over_a_map(seed, (8, 60));
+        over_a_map(run, seed, (8, 60));
+        over_a_map(histories::run, seed, (8, 60));
     }
 }
 
 #[test]
 fn transactions_are_serialisable_while_the_engine_writes_tables_and_cleans() {
     for seed in 0..4 {
-        over_the_engine(100 + seed, (4, 120));
+        over_the_engine(run, 100 + seed, (4, 120));
+        over_the_engine(histories::run, 100 + seed, (4, 120));
     }
 }
 
-/// As `scripts/transactions` runs it: histories of 2,000 transactions of 8 threads, over one engine and the
-/// other.
+/// As `scripts/transactions` runs it: histories of 2,000 events of 8 threads, of lists and of names,
+/// attributes and data, over one engine and the other.
 #[test]
 #[ignore = "takes minutes: scripts/transactions"]
 fn very_many_concurrent_transactions_are_serialisable() {
@@ -244,8 +249,13 @@ fn very_many_concurrent_transactions_are_serialisable() {
     let start = SystemClock.monotonic_nanos();
     let (mut begun, mut conflicts, mut seed) = (0, 0, 0);
     while begun < count {
-        let history = if seed % 2 == 0 { over_a_map } else { over_the_engine };
-        conflicts += history(seed, (THREADS, EACH));
+        let work = (THREADS, EACH);
+        conflicts += match seed % 4 {
+            0 => over_a_map(run, seed, work),
+            1 => over_the_engine(run, seed, work),
+            2 => over_a_map(histories::run, seed, work),
+            _ => over_the_engine(histories::run, seed, work),
+        };
         begun += THREADS * EACH;
         seed += 1;
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::thread;
 
-use warpfire_env::Timestamp;
+use warpfire_env::{Clock, Timestamp};
 use warpfire_meta::Store;
 
 use super::{Engine, TestFs, TestRandom, Ticking, world_with};
@@ -115,4 +115,56 @@ fn racing_names_syncs_and_set_times_end_as_the_times_that_are_shown() {
         });
         shown_and_kept(engine, clock, fs, d, &format!("seed {seed}"));
     }
+}
+
+/// Committed changes carry the time of the commit. With the time of the call, `make` would not build what the
+/// transaction has changed, and a backup by change time would miss it.
+#[test]
+fn a_commit_gives_its_changes_its_own_time() {
+    let (engine, clock, fs, d) = with_dir();
+    make(&fs, &d, b"old");
+    make(&fs, &d, b"touched");
+    let fs = Arc::new(fs);
+    let tx = fs.begin().unwrap();
+    let tx_fs = tx.files();
+    let inside = tx_fs.lookup(&ROOT, &tx_fs.root(), b"d").unwrap();
+    tx_fs.create_file(&ROOT, &inside, b"new", NewMode::exact(0o644), b"1").unwrap();
+    let new = tx_fs.lookup(&ROOT, &inside, b"new").unwrap();
+    let old = tx_fs.lookup(&ROOT, &inside, b"old").unwrap();
+    tx_fs.append(&ROOT, &old, b"more").unwrap();
+    let touched = tx_fs.lookup(&ROOT, &inside, b"touched").unwrap();
+    let set = SetAttr { mtime: Some(SetTime::At(PAST)), ..SetAttr::default() };
+    tx_fs.setattr(&ROOT, &touched, &set).unwrap();
+    assert!(tx_fs.getattr(&old).mtime.seconds < Ticking::START_SECONDS + 100, "inside, the time of the call");
+    assert!(tx_fs.getattr(&new).btime.seconds < Ticking::START_SECONDS + 100);
+    clock.skip_seconds(1000);
+    make(&fs, &d, b"by others");
+    let others = fs.getattr(&d).mtime;
+    clock.skip_seconds(1000);
+    let before = clock.now();
+    tx.commit().unwrap();
+    let times = |fs: &TestFs| {
+        let d = fs.lookup(&ROOT, &fs.root(), b"d").unwrap();
+        let attr = |name: &[u8]| fs.getattr(&fs.lookup(&ROOT, &d, name).unwrap());
+        let (new, old, touched, dir) = (attr(b"new"), attr(b"old"), attr(b"touched"), fs.getattr(&d));
+        for (time, what) in [
+            (new.btime, "birth of the new file"),
+            (new.mtime, "content of the new file"),
+            (new.ctime, "change of the new file"),
+            (old.mtime, "content of the changed file"),
+            (old.ctime, "change of the changed file"),
+            (touched.ctime, "change of the file with a time that was set"),
+            (dir.mtime, "content of the directory"),
+            (dir.ctime, "change of the directory"),
+        ] {
+            assert!(time > before, "{what}: {time:?} is before the commit at {before:?}");
+            assert!(time > others && time <= clock.now(), "{what}: {time:?}");
+        }
+        assert_eq!(touched.mtime, PAST, "a time that the program has set stays");
+    };
+    times(&fs);
+    fs.sync().unwrap();
+    drop((d, fs));
+    super::check::check(&*engine, "times of a commit");
+    times(&Fs::open(engine, clock.clone(), FsOptions::default()).unwrap());
 }

@@ -6,38 +6,43 @@
 //! has read.
 //!
 //! # Invariants
-//! 1. A commit is alone in the base from its first check to its last node (asserts in `check_version`,
-//!    `commit_changes`, `commit_inside` and `show_changes`). So its checks still hold when it commits.
+//! 1. A commit is alone in the base from its last check to its last node (asserts in `check_version`,
+//!    `commit_now`, `commit_inside` and `show_changes`). So its checks still hold when it commits.
 //! 2. The engine takes all changes in one commit, or none of them. An error leaves the base as it was
 //!    (`tests::transactions::a_change_of_what_was_read_is_a_conflict_that_is_named`, and `transaction_model`
 //!    under power cuts).
 //! 3. After the commit each node of the base equals its record
 //!    (`tests::transactions::files_that_are_open_outside_show_what_was_committed`).
-//! 4. A transaction commits at most once: `commit` consumes it, and a sealed transaction takes no more calls.
+//! 4. A transaction commits at most once: `begin_commit` consumes it, and a sealed transaction takes no more
+//!    calls.
+//! 5. Every time that a commit writes, and that the program has not set, is the time of the commit
+//!    (`tests::times`).
 //!
 //! ```text
-//!   0. announce  by the mount, before it calls: the kernel caches no new answers         `visit_changed`
-//!   1. enter     the transaction's gate, then the base's, exclusively: other calls wait  `try_commit`
-//!   2. validate  the expected versions                                                   `check_version`
-//!   3. apply     seal the transaction; commit its changes with its read set              `commit_inside`
-//!                  │ nothing that was read         │ something that was read
+//!   0. announce  by the mount, before it calls: the kernel caches no new answers     `visit_changed`
+//!   1. seal      the transaction takes no more calls; its times are settled          `begin_commit`
+//!   2. catch up  beside running work: check all reads                                `catch_up`
+//!                  │ nothing that matters          │ something that matters
 //!                  │ has changed                   │ has changed
 //!                  │                               ▼
-//!                  │    4. replay  the calls over the newest version, in a new `TxFs`    `replay`
+//!                  │    replay the calls over the newest version, in a new `TxFs`
 //!                  │                 │ all answers are the same     │ an answer is another
-//!                  │                 ▼                              ▼
-//!                  │               apply the replay's changes     conflict: the base is unchanged
-//!                  ▼                 ▼
-//!   5. show      the base's nodes get the new states                                     `show_changes`
-//!   6. leave     the base's gate, then the transaction's
-//!   7. drop      by the mount: the kernel drops cached answers that have changed
+//!                  ▼                 ▼                              ▼
+//!   3. enter     the base's gate, exclusively: other calls wait    conflict: the base is unchanged
+//!   4. check     the expected versions, and what others have changed since step 2    `finish`
+//!                  │ nothing that matters          │ something: leave the gate, back to step 2;
+//!                  ▼                               ▼ after some rounds, a short replay here
+//!   5. apply     the changes                                                         `commit_inside`
+//!   6. show      the base's nodes get the new states                                 `show_changes`
+//!   7. leave     the base's gate
+//!   8. drop      by the mount: the kernel drops cached answers that have changed
 //! ```
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use warpfire_env::{PlantedBug, is_planted};
-use warpfire_format::fs::KeyBuf;
+use warpfire_format::fs::{Attrs, Dentry, Inode, InodeTime, KeyBuf};
 use warpfire_meta::{Admit, Batch, CommitError, ReadSet, Storage, TxChanges};
 use warpfire_units::Seq;
 
@@ -45,7 +50,8 @@ use super::begin::{Transaction, TxFs};
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::{NodeRef, PendingTimes, RecordLocation};
-use crate::op::{CallJournal, TransactionCounts};
+use crate::op::TransactionCounts;
+use crate::stamp::settle_attrs;
 
 /// The version of a file at some time, for [`Transaction::expect_version`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -94,20 +100,18 @@ impl<E: Storage> Transaction<E> {
     /// base is unchanged, and the program may begin again. `NoSpace`, `ReadOnly`, `Damaged`: the base is
     /// unchanged too.
     pub fn commit(self) -> Result<(), FsError> {
-        let outcome = self.try_commit();
-        let counters = &self.base.transactions;
-        match &outcome {
-            Ok(()) => _ = counters.commits.fetch_add(1, Ordering::Relaxed),
-            Err(FsError::Conflict { call, path }) => {
-                counters.conflicts.fetch_add(1, Ordering::Relaxed);
-                tracing::debug!(call, path = %path, "transaction conflict");
+        let base = Arc::clone(&self.base);
+        let mut commit = self.begin_commit()?;
+        loop {
+            commit.catch_up()?;
+            if commit.finish()? {
+                break;
             }
-            Err(_) => {}
         }
-        outcome?;
+        drop(commit);
         // Removes files that lost their last name in the transaction and that nobody holds. The commit has
         // succeeded, so an error here is not its answer: the next call that reaps tries again.
-        let _ = self.base.reap();
+        let _ = base.reap();
         Ok(())
     }
 
@@ -121,62 +125,14 @@ impl<E: Storage> Transaction<E> {
         self.commit()?;
         Ok(base.engine.sync(Seq::MAX)?)
     }
-
-    fn try_commit(&self) -> Result<(), FsError> {
-        // 1. The transaction's gate comes first: calls of a transaction enter the base's gate under it too,
-        //    for inode numbers. Its calls wait from here on, so the journal and the changes stay as they are.
-        let mut guard = self.tx_fs.call_gate.enter();
-        let journal = guard.journal().ok_or(FsError::Busy)?;
-        let expected = self.expected.lock();
-        if self.tx_fs.engine.is_unchanged() && expected.is_empty() {
-            // Reads alone were all made of one snapshot: there is nothing to check, and no call has to wait.
-            self.tx_fs.engine.end();
-            return Ok(());
-        }
-        let _exclusive = self.base.call_gate.enter_exclusive();
-        // 2. Before the changes, because these may set the file to another version.
-        for version in expected.iter() {
-            self.base.check_version(version)?;
-        }
-        // 3. to 5.
-        if !self.tx_fs.engine.is_unchanged() {
-            self.commit_changes(journal)?;
-        }
-        // Under the guard: a call that waited for it finds the transaction ended.
-        self.tx_fs.engine.end();
-        Ok(())
-    }
-
-    fn commit_changes(&self, journal: &CallJournal<TxFs<E>>) -> Result<(), FsError> {
-        assert!(self.base.call_gate.is_entered(), "a transaction is committed alone in the base");
-        assert!(self.tx_fs.call_gate.is_entered(), "no call of the transaction runs while it commits");
-        // Sealing takes the changes and the read set out. The transaction takes no further calls, also if the
-        // commit fails.
-        let changes = self.tx_fs.engine.seal()?;
-        let checked = if is_planted(PlantedBug::ReadsUnchecked) { None } else { Some(&changes.reads) };
-        match self.base.commit_inside(&self.tx_fs, &changes, checked) {
-            Err(CommitError::Conflict) => {}
-            other => return Ok(other?),
-        }
-        // Something that was read has changed. That matters only if a call would answer otherwise now, so the
-        // calls are made again. The first run's changes are freed before: both may be large.
-        drop(changes);
-        let replayed = self.replay(journal)?;
-        let changes = replayed.fs.engine.seal()?;
-        // Nothing that the replay has read can have changed since, so its reads are not checked: this commit
-        // is alone in the base, and the batches of the sync point hook commute with it (`fs.rs`, invariant
-        // 3).
-        Ok(self.base.commit_inside(&replayed.fs, &changes, None)?)
-    }
 }
 
 impl<E: Storage> Fs<E> {
     /// Checks that a file is still at a version, by a commit that changes nothing and has read only its
     /// record.
-    fn check_version(&self, version: &FileVersion) -> Result<(), FsError> {
+    pub(super) fn check_version(&self, version: &FileVersion) -> Result<(), FsError> {
         assert!(self.call_gate.is_entered(), "a version is checked alone in the base");
-        let reads =
-            ReadSet { at: version.at, keys: [&version.key].into_iter().collect(), ranges: Vec::new() };
+        let reads = ReadSet::new(version.at, [&version.key], []);
         let conflict = || FsError::Conflict { call: "expect a version", path: Arc::clone(&version.path) };
         // Compaction drops an old deletion, and the commit below would not see it.
         if !self.get(&version.key, &mut Vec::new())? {
@@ -189,13 +145,24 @@ impl<E: Storage> Fs<E> {
         }
     }
 
+    /// Counts a conflict.
+    pub(super) fn count_conflict<T>(&self, outcome: &Result<T, FsError>) {
+        if let Err(FsError::Conflict { call, path }) = outcome {
+            self.transactions.conflicts.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(call, path = %path, "transaction conflict");
+        }
+    }
+
     /// Commits the changes of a transaction, if nothing in `reads` has changed; without `reads`, always. The
-    /// caller is alone in the base.
-    fn commit_inside(
+    /// caller is alone in the base. Others have changed the records of the keys in `tolerated` since the
+    /// transaction read them. `at` is the time of the commit.
+    pub(super) fn commit_inside(
         &self,
         tx_fs: &TxFs<E>,
         changes: &TxChanges,
         reads: Option<&ReadSet>,
+        tolerated: &BTreeSet<Box<[u8]>>,
+        at: InodeTime,
     ) -> Result<(), CommitError> {
         assert!(self.call_gate.is_entered(), "a transaction's changes are committed alone in the base");
         if changes.batch.is_empty() {
@@ -218,7 +185,10 @@ impl<E: Storage> Fs<E> {
         }
         // The point of no return: from here on nothing may fail.
         self.deferred.add_sums(changes.batch.sums());
-        self.show_changes(&nodes);
+        // Without tolerated changes, the nodes that the transaction has only read equal those of the base.
+        let own: Option<BTreeSet<&[u8]>> =
+            (!tolerated.is_empty()).then(|| changes.batch.iter().map(|op| op.key()).collect());
+        self.show_changes(&nodes, own.as_ref(), tolerated, at);
         Ok(())
     }
 
@@ -230,15 +200,32 @@ impl<E: Storage> Fs<E> {
     }
 
     /// Brings the changes that the engine has committed to the nodes that the base holds. No call of the base
-    /// runs, so none sees a part of them. `nodes` are all nodes of the transaction, changed or only read.
-    fn show_changes(&self, nodes: &[NodeRef]) {
+    /// runs, so none sees a part of them. `nodes` are all nodes of the transaction, changed or only read;
+    /// with `own`, only those with a record in it were changed. `at` is the time of the commit.
+    fn show_changes(
+        &self,
+        nodes: &[NodeRef],
+        own: Option<&BTreeSet<&[u8]>>,
+        tolerated: &BTreeSet<Box<[u8]>>,
+        at: InodeTime,
+    ) {
         assert!(self.call_gate.is_entered(), "nodes change under the commit's guard");
         for node in nodes {
             let ino = node.ino();
             let held = self.node_in_use(ino);
-            let state = node.state.read();
+            let mut state = node.state.read().clone();
+            settle_attrs(&mut state.attrs, at);
             let pending_times = *node.pending_times.lock();
+            let key = state.record_key(self.volume, ino);
+            let is_changed = match (own, &key) {
+                (Some(own), Some(key)) => own.contains(&**key),
+                _ => true,
+            };
+            if let Some(key) = key.filter(|key| is_changed && tolerated.contains(&**key)) {
+                self.take_over_tolerated(&key, held.as_ref(), &mut state.attrs);
+            }
             match &held {
+                Some(_) if !is_changed => {}
                 Some(held) => {
                     *held.state.write() = state.clone();
                     let shown = held.pending_times.lock().shown;
@@ -257,12 +244,27 @@ impl<E: Storage> Fs<E> {
             }
             // The transaction changed names in the directory: its time is pending in the base, as after any
             // other call.
-            if let Some(at) = pending_times.shown.filter(|_| pending_times.pending && !state.is_unlinked()) {
+            if pending_times.shown.is_some() && pending_times.pending && !state.is_unlinked() {
                 // A record that cannot be read takes no time; the next read of it reports the damage.
                 if let Some(dir) = held.or_else(|| self.directory(ino).ok().flatten()) {
                     self.defer_times(&dir, at);
                 }
             }
         }
+    }
+
+    /// The transaction has edited a record that others have edited too, tolerably. The record now has both
+    /// edits, and the attributes of its node become those of the record.
+    fn take_over_tolerated(&self, key: &[u8], held: Option<&NodeRef>, attrs: &mut Attrs) {
+        let mut value = Vec::new();
+        let read = self.get(key, &mut value).ok().filter(|found| *found).and_then(|_| {
+            match Dentry::decode(&value) {
+                Ok(Dentry::Embedded(inode)) => Some(inode.attrs),
+                _ => Inode::decode(&value).ok().map(|inode| inode.attrs),
+            }
+        });
+        // A record that cannot be read back: the node keeps what others have changed.
+        let others = held.map(|held| held.state.read().attrs);
+        *attrs = read.unwrap_or(Attrs { atime: others.map_or(attrs.atime, |a| a.atime), ..*attrs });
     }
 }

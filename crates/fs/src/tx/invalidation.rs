@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use warpfire_format::fs::Key;
 use warpfire_meta::Storage;
 
-use super::begin::Transaction;
+use super::pending::PendingCommit;
 use crate::error::FsError;
 
 /// A name or a file with another answer after a transaction is committed.
@@ -22,19 +22,18 @@ pub enum Invalidation<'a> {
     File(u64),
 }
 
-impl<E: Storage> Transaction<E> {
-    /// Visits everything that the transaction has changed so far: names first, then each file once. The
-    /// commit changes nothing else, and a replay of the calls changes the same. `visit` must not call the
-    /// transaction.
+impl<E: Storage> PendingCommit<E> {
+    /// Visits everything that the commit changes: names first, then each file once. A replay of the calls
+    /// changes the same.
     ///
     /// # Errors
-    /// `Damaged` if a change does not decode; `Ended`.
+    /// `Damaged` if a change does not decode.
     pub fn visit_changed(&self, visit: &mut dyn FnMut(Invalidation<'_>)) -> Result<(), FsError> {
-        let _guard = self.tx_fs.call_gate.enter();
-        let engine = &self.tx_fs.engine;
-        // A set, because several keys of one file may have changed.
+        let Some((tx_fs, batch)) = self.changes() else { return Ok(()) };
+        // Sets, because several keys of one file may have changed.
         let mut files = BTreeSet::new();
-        engine.visit_changed(&mut |key| -> Result<(), FsError> {
+        let keys: BTreeSet<&[u8]> = batch.iter().map(|op| op.key()).collect();
+        for key in &keys {
             match Key::decode(key)? {
                 Key::Dentry(_, dir, name) => {
                     visit(Invalidation::Name(dir, name));
@@ -45,12 +44,11 @@ impl<E: Storage> Transaction<E> {
                 }
                 Key::Pool(_) | Key::Counter(..) => {}
             }
-            Ok(())
-        })?;
+        }
         // The key of a name does not have the inode number of the record in it. The node of that file has.
-        for node in self.tx_fs.inode_cache.tx_nodes() {
-            let location = node.state.read().record_key(self.tx_fs.volume, node.ino());
-            if location.is_none_or(|key| engine.has_changed(&key)) {
+        for node in tx_fs.inode_cache.tx_nodes() {
+            let location = node.state.read().record_key(tx_fs.volume, node.ino());
+            if location.is_none_or(|key| keys.contains(&*key)) {
                 files.insert(node.ino());
             }
         }

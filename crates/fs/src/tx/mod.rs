@@ -13,10 +13,9 @@
 //! 1. Calls of the base run side by side, and a commit of a transaction runs alone (assert in
 //!    `CallGate::enter_exclusive`). So no call sees a part of a transaction, and the records that a call has
 //!    read are unchanged when it commits.
-//! 2. A commit changes the base only if every recorded call would answer now as it did. Either the engine
-//!    finds no change of anything that was read, or a replay of the calls gets the same answers
-//!    (`replay.rs`). Nothing else changes during a replay, so one replay is enough (asserts in
-//!    `commit_changes` and `replay`).
+//! 2. A commit changes the base only if every recorded call would answer now as it did. Either nothing that
+//!    matters has changed of all that was read (`changes.rs`), or a replay of the calls gets the same answers
+//!    (`replay.rs`). Others go on during both, so the last check is made alone in the base (`pending.rs`).
 //! 3. When a commit has returned, the base's nodes equal their records
 //!    (`tests::transactions::files_that_are_open_outside_show_what_was_committed`).
 //! 4. A file that loses its last name in a transaction becomes an orphan and is not removed there: only the
@@ -32,14 +31,16 @@
 //!              └── abort, drop ──► aborted     its slices are released
 //! ```
 //!
-//! Two things never conflict. The times of a directory that the filesystem itself keeps: so a transaction may
-//! make a name in a directory while others make other names there. And access times: reads in a transaction
-//! do not renew them.
+//! Two things never conflict. The times and the link count of a directory, which the filesystem itself keeps:
+//! so a transaction may make a name in a directory while others make other names there, subdirectories too.
+//! And access times: reads in a transaction do not renew them.
 
 mod begin;
+mod changes;
 mod commit;
 mod diff;
 mod invalidation;
+mod pending;
 mod replay;
 mod savepoint;
 
@@ -47,3 +48,4 @@ pub use begin::{Transaction, TxFs};
 pub use commit::FileVersion;
 pub use diff::{Aspect, ChangeKind, ChangedRanges, Diff, PathChange, RANGES_LISTED_MAX, XATTRS_LISTED_MAX};
 pub use invalidation::Invalidation;
+pub use pending::PendingCommit;

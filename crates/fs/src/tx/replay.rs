@@ -4,8 +4,11 @@
 //! 1. Each call of a replay answers as it did in the transaction, or the replay ends in a conflict that names
 //!    the first call that does not: digests are compared after each call
 //!    (`tests::transactions::a_change_of_what_was_read_is_a_conflict_that_is_named`).
-//! 2. Nothing else changes the base during a replay: the commit has entered its gate exclusively (assert in
-//!    `replay`).
+//! 2. A read is left out only if nobody has changed its file since it was made, neither others nor the
+//!    transaction (`PendingCommit::replay`). A transaction that has made savepoints makes every call again:
+//!    what it has undone left no trace in its changes.
+//! 3. Others may change the base during a replay, because the replay has a snapshot of its own. What they
+//!    change is found before the commit (`pending.rs`, invariant 1).
 //!
 //! ```text
 //!   journal      call 1, digest    call 2, digest    call 3, digest
@@ -25,7 +28,7 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::DEPTH_MAX;
 use crate::node::{NodeRef, RecordLocation};
-use crate::op::{CallJournal, ReplayScene};
+use crate::op::{CallJournal, PureRead, ReplayScene};
 use crate::schema::FsSchema;
 
 /// The filesystem that a replay has made its calls in. Dropping it ends its transaction.
@@ -42,26 +45,48 @@ impl<E: Storage> Drop for ReplayedFs<E> {
 }
 
 impl<E: Storage> Transaction<E> {
-    /// Makes all calls of the journal again. The caller is alone in the base.
+    /// Begins a replay over the newest version.
     ///
     /// # Errors
-    /// `Conflict` if a call answers otherwise now, or the journal is incomplete.
-    pub(super) fn replay(&self, journal: &CallJournal<TxFs<E>>) -> Result<ReplayedFs<E>, FsError> {
-        assert!(self.base.call_gate.is_entered(), "nothing else changes the base while calls are replayed");
-        self.base.transactions.replays.fetch_add(1, Ordering::Relaxed);
-        let conflict = |call, path: String| FsError::Conflict { call, path: path.into() };
-        // Without all calls nobody knows whether an answer would change. The first change of anything that
-        // was read is a conflict then.
-        let Some(entries) = journal.entries() else { return Err(conflict("read", "/".into())) };
-        tracing::debug!(calls = entries.len(), "transaction replay");
+    /// Those of `tx_fs`.
+    pub(super) fn begin_replay(&self) -> Result<ReplayedFs<E>, FsError> {
         let store = || TxStore::begin(Arc::clone(&self.base.engine), FsSchema);
         // The replay draws the same inode numbers: the program has seen them.
         let fs = self.base.tx_fs(store, self.tx_fs.numbers.drawn(), CallJournal::of_replay());
-        let replayed = ReplayedFs { fs };
+        Ok(ReplayedFs { fs })
+    }
+
+    /// Makes the calls of the journal again, except for reads that answer as before.
+    ///
+    /// # Errors
+    /// `Conflict` if a call answers otherwise now, or the journal is incomplete.
+    pub(super) fn make_calls_again(
+        &self,
+        journal: &CallJournal<TxFs<E>>,
+        replayed: &ReplayedFs<E>,
+        is_as_before: &dyn Fn(PureRead) -> bool,
+    ) -> Result<(), FsError> {
+        self.base.transactions.replays.fetch_add(1, Ordering::Relaxed);
+        let conflict = |call, path: String| FsError::Conflict { call, path: path.into() };
+        // Without all calls nobody knows whether an answer would change. A change of anything that was read
+        // is a conflict then, if it matters.
+        let Some(entries) = journal.entries() else { return Err(conflict("read", "/".into())) };
+        tracing::debug!(calls = entries.len(), "transaction replay");
         let fs = &replayed.fs;
         let mut scene = ReplayScene::default();
         scene.add(fs.root());
         for entry in entries {
+            if entry.is_unseen {
+                continue;
+            }
+            // The node itself must be there: if no call answers it, the call that did so before conflicts.
+            if entry
+                .operation
+                .pure_read()
+                .is_some_and(|read| is_as_before(read) && scene.node(read.ino).is_ok())
+            {
+                continue;
+            }
             // The call gets the time that it had, so times that it sets and returns are the same.
             fs.call_gate.set_next_time(entry.at);
             // The call's error is part of its digest. An error before the call, of a node that the scene
@@ -76,7 +101,7 @@ impl<E: Storage> Transaction<E> {
                 return Err(conflict(entry.operation.name(), self.tx_fs.path_of(ino, name)));
             }
         }
-        Ok(replayed)
+        Ok(())
     }
 }
 

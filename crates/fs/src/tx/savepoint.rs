@@ -33,6 +33,13 @@ pub(super) struct Savepoints {
 /// recognised.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
+impl Savepoints {
+    /// Whether the transaction has made none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+}
+
 impl<E: Storage> Transaction<E> {
     /// Marks this moment, to roll back to.
     #[must_use]

@@ -6,8 +6,9 @@
 //! 2. With a read set: `tables_changed` looks for newer versions in tables, without a lock.
 //! 3. `lock_with_credit` locks the shards in rising order and takes room for the bytes from the lowest one's
 //!    credit. If the credit is too small, it unlocks, asks for room (`make_room`) and tries again.
-//! 4. With a read set: if the tables have changed since step 2, back to step 2. Else `memory_changed` looks
-//!    for newer versions in memory.
+//! 4. With a read set: if a flush has made tables since step 2, back to step 2, for these tables only. After
+//!    two passes the commit keeps others from flushing. Else `memory_changed` looks for newer versions in
+//!    memory.
 //! 5. `apply_in_place` names slices anew if cleaning has moved their bytes (`slices`: held bytes), and calls
 //!    `apply`, which retains the slices, takes the next seq and inserts the changes. `apply` cannot fail.
 //!
@@ -44,11 +45,15 @@ pub(crate) use sync_point::SyncPoint;
 use crate::batch::{Batch, BatchOp, Named};
 use crate::engine::{EngineInner, ShardWriteGuard};
 use crate::memtable::{KEY_BYTES_MAX, SLOT_BYTES, shard_of};
+use crate::read_set::ReadSet;
 use crate::schema::{Relocator, Schema, SchemaError};
-use crate::store::{CommitError, MetaError, ReadSet};
+use crate::store::{CommitError, MetaError};
 
 type KeyHashes = SmallVec<[u64; 16]>;
 type ShardGuards<'a, L> = SmallVec<[ShardWriteGuard<'a, L>; 8]>;
+
+/// Passes over tables during which others may flush.
+const TABLE_PASSES_MAX: u32 = 2;
 
 /// A batch that is ready to be applied: nothing about it can fail any more.
 struct PreparedCommit<'b> {
@@ -116,17 +121,24 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             let mut guards = self.lock_with_credit(shards, prepared.bytes, admit)?;
             return Ok(self.apply_in_place(prepared, shards, &mut guards)?);
         };
-        loop {
+        let shards = prepared.shards | reads::shards_of(reads);
+        // Every version up to this seq that is in a table has been compared.
+        let mut compared = reads.at;
+        for pass in 0.. {
+            // From the third pass on nobody else flushes, so this pass is the last one, unless this commit
+            // itself flushes to make room.
+            let _flushing = (pass >= TABLE_PASSES_MAX).then(|| self.flushing.lock());
             let table_set = self.table_set();
-            if self.tables_changed(&table_set, reads)? {
+            if self.tables_changed(&table_set, reads, compared)? {
                 return Err(CommitError::Conflict);
             }
-            let shards = prepared.shards | reads::shards_of(reads);
+            compared = compared.max(table_set.seq_max());
             let mut guards = self.lock_with_credit(shards, prepared.bytes, admit)?;
             // An empty batch and an empty read set need no shard.
             let Some(first) = guards.first() else { return Ok(self.newest()) };
             // A flush may have turned a memtable into tables since `tables_changed`, which did not see these.
-            if !std::sync::Arc::ptr_eq(&first.table_set, &table_set) {
+            // Its versions are newer than those of all earlier tables.
+            if first.table_set.seq_max() > compared {
                 continue;
             }
             if reads::memory_changed(&guards, shards, reads) {
@@ -137,6 +149,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             }
             return Ok(self.apply_in_place(prepared, shards, &mut guards)?);
         }
+        unreachable!("a pass returns, or another one follows")
     }
 
     /// Applies a batch, with its slices named where their bytes are now.

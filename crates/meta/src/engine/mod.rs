@@ -33,7 +33,7 @@ use warpfire_log::{LogError, LogPos, LogStore, ScrubbedSegment};
 use warpfire_slices::{HeldSlices, LocalSlices};
 use warpfire_units::{SegmentId, Seq};
 
-pub(crate) use shards::{EngineShards, ShardWriteGuard};
+pub(crate) use shards::{EngineShard, EngineShards, ShardWriteGuard};
 
 use crate::commit::{EngineUsage, GroupSync, SyncPoint};
 use crate::compaction::Reclaim;

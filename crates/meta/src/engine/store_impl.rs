@@ -10,9 +10,10 @@ use warpfire_units::Seq;
 use super::{Engine, EngineInner};
 use crate::batch::Batch;
 use crate::key_locks::KeyLockGuard;
+use crate::read_set::ReadSet;
 use crate::schema::Schema;
 use crate::snapshot::EngineSnapshot;
-use crate::store::{CommitError, Direction, KeyRange, MetaError, ReadSet, ScanPage, Store, SyncPointHook};
+use crate::store::{CommitError, Direction, KeyRange, MetaError, ScanPage, Store, SyncPointHook};
 use crate::table_set::Run;
 
 impl<L: LogStore, S: Schema> Store for Engine<L, S> {
@@ -54,6 +55,10 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
 
     fn commit(&self, batch: &Batch, reads: Option<&ReadSet>, admit: Admit) -> Result<Seq, CommitError> {
         self.inner.commit(batch, reads, admit)
+    }
+
+    fn changed_keys(&self, reads: &ReadSet, max: usize) -> Result<Option<Vec<Box<[u8]>>>, MetaError> {
+        self.inner.changed_keys(reads, max)
     }
 
     fn table_bytes(&self) -> u64 {

@@ -5,6 +5,7 @@ mod manifest;
 use std::sync::Arc;
 
 use warpfire_log::LogStore;
+use warpfire_units::Seq;
 
 pub(crate) use manifest::{InstallInto, ManifestState};
 
@@ -41,6 +42,11 @@ pub(crate) struct TableSet<L: LogStore> {
 }
 
 impl<L: LogStore> TableSet<L> {
+    /// The newest seq in any table. A flush raises it, and a compaction does not.
+    pub(crate) fn seq_max(&self) -> Seq {
+        self.tables().map(|(_, table)| table.entry().seq_max).max().unwrap_or_default()
+    }
+
     /// Every table, with the run that it is in.
     pub(crate) fn tables(&self) -> impl Iterator<Item = (u64, &Arc<Table<L>>)> {
         self.runs.iter().flat_map(|run| run.tables.iter().map(|t| (run.id, t)))

@@ -7,7 +7,7 @@ use warpfire_units::Seq;
 
 use super::{PlainEngine, get, open, put};
 use crate::testing::Rng;
-use crate::{Background, Batch, CommitError, Direction, KeyList, KeyRange, ReadSet, ScanPage, Store};
+use crate::{Background, Batch, CommitError, Direction, KeyRange, ReadSet, ScanPage, Store};
 
 const ACCOUNTS: u64 = 64;
 
@@ -87,11 +87,7 @@ fn increments_with_read_sets_are_never_lost() {
                         let mut batch = Batch::new();
                         batch.put(b"counter", &(old + 1).to_le_bytes());
                         batch.put(&account(thread * 1000 + i), &[0; 200]);
-                        let reads = ReadSet {
-                            at: snapshot.seq(),
-                            keys: [b"counter"].into_iter().collect(),
-                            ranges: vec![],
-                        };
+                        let reads = ReadSet::new(snapshot.seq(), [b"counter"], []);
                         match engine.commit(&batch, Some(&reads), Admit::User) {
                             Ok(_) => break,
                             Err(CommitError::Conflict) => {}
@@ -110,11 +106,7 @@ fn increments_with_read_sets_are_never_lost() {
 fn a_range_that_was_read_admits_no_phantom() {
     let engine = open(MemLog::new(), Background::Manual);
     let snapshot = engine.snapshot();
-    let reads = ReadSet {
-        at: snapshot.seq(),
-        keys: KeyList::default(),
-        ranges: vec![(b"a".to_vec(), Some(b"c".to_vec()))],
-    };
+    let reads = ReadSet::new(snapshot.seq(), [] as [&[u8]; 0], [(b"a".to_vec(), Some(b"c".to_vec()))]);
     let mut batch = Batch::new();
     batch.put(b"elsewhere", b"");
     put(&engine, b"c", b"just outside").unwrap();
@@ -125,9 +117,9 @@ fn a_range_that_was_read_admits_no_phantom() {
         assert!(matches!(outcome, Err(CommitError::Conflict)), "{stage}");
         engine.flush().unwrap();
     }
-    let reads = ReadSet { at: snapshot.seq(), keys: [b"b"].into_iter().collect(), ranges: vec![] };
+    let reads = ReadSet::new(snapshot.seq(), [b"b"], []);
     assert!(matches!(engine.commit(&batch, Some(&reads), Admit::User), Err(CommitError::Conflict)));
-    let reads = ReadSet { at: engine.snapshot().seq(), ..reads };
+    let reads = ReadSet::new(engine.snapshot().seq(), [b"b"], []);
     assert!(engine.commit(&batch, Some(&reads), Admit::User).is_ok());
     assert!(engine.commit(&Batch::new(), None, Admit::User).unwrap() > Seq(0));
 }

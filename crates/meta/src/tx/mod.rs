@@ -18,7 +18,7 @@
 //!    grows: later calls may depend on everything that was read.
 //! 5. A sealed or ended transaction neither reads nor changes anything (`open`).
 //! 6. Its memory is bounded. Changes beyond a limit are refused (`write_set.rs`), a read set beyond a limit
-//!    becomes a read of everything (`reads.rs`), and beyond a limit inline bytes become slices
+//!    becomes a read of everything (`read_set.rs`), and beyond a limit inline bytes become slices
 //!    (`may_inline`).
 //!
 //! ```text
@@ -29,7 +29,6 @@
 //! Calls on one transaction run one after the other: a caller with several threads serialises them. So key
 //! locks inside a transaction are empty.
 
-mod reads;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -42,11 +41,9 @@ use warpfire_slices::{Admit, HasSlices, PrivateSlices};
 use warpfire_units::Seq;
 
 use crate::batch::{Batch, SUMS};
+use crate::read_set::ReadSet;
 use crate::schema::{OlderValue, Schema};
-use crate::store::{
-    CommitError, Direction, KeyRange, MetaError, ReadSet, ScanPage, Storage, Store, SyncPointHook,
-};
-use reads::TxReads;
+use crate::store::{CommitError, Direction, KeyRange, MetaError, ScanPage, Storage, Store, SyncPointHook};
 use write_set::{KeyWrites, WriteSet};
 
 /// A transaction over a store. [`seal`](TxStore::seal) returns the changes to commit below.
@@ -62,7 +59,7 @@ pub struct TxStore<E: Storage, S: Schema> {
 
 struct TxState {
     write_set: WriteSet,
-    reads: Option<TxReads>,
+    reads: Option<ReadSet>,
     admit: Admit,
     phase: TxPhase,
 }
@@ -104,7 +101,7 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
     /// A transaction over the newest commit of `below`.
     #[must_use]
     pub fn begin(below: Arc<E>, schema: S) -> Self {
-        Self::over(below, schema, Some(TxReads::default()))
+        Self::over(below, schema, Some(ReadSet::default()))
     }
 
     /// A read-only transaction: it keeps no read set and refuses changes.
@@ -113,7 +110,7 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
         Self::over(below, schema, None)
     }
 
-    fn over(below: Arc<E>, schema: S, reads: Option<TxReads>) -> Self {
+    fn over(below: Arc<E>, schema: S, reads: Option<ReadSet>) -> Self {
         let snapshot = below.snapshot();
         let at = below.seq(&snapshot);
         let state =
@@ -132,24 +129,6 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
         self.state.lock().write_set.is_empty()
-    }
-
-    /// Whether the key has been changed.
-    #[must_use]
-    pub fn has_changed(&self, key: &[u8]) -> bool {
-        self.state.lock().write_set.contains(key)
-    }
-
-    /// Visits each key that has been changed, in order. The transaction is locked during the visit, so
-    /// `visit` must not call it.
-    ///
-    /// # Errors
-    /// `Ended`; the first error of `visit`, which ends the visit.
-    pub fn visit_changed<F: From<MetaError>>(
-        &self,
-        visit: &mut dyn FnMut(&[u8]) -> Result<(), F>,
-    ) -> Result<(), F> {
-        self.open()?.write_set.keys(&[], None).try_for_each(|(key, _)| visit(key))
     }
 
     /// The first keys of a range that have been changed, in order: at most `max`.
@@ -174,12 +153,16 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
         self.without_noting_reads(|state| self.get_in(state, key, out))
     }
 
-    /// As `peek`, for the value in the snapshot below.
+    /// As `peek`, for the value in the snapshot below. A sealed transaction answers too.
     ///
     /// # Errors
     /// The errors of `peek`.
     pub fn peek_below(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
-        let _open = self.open()?;
+        // Held until the value is read: the end of the transaction drops the snapshot that keeps it.
+        let state = self.state.lock();
+        if state.phase == TxPhase::Ended {
+            return Err(MetaError::Ended);
+        }
         self.below.get(key, self.at, out)
     }
 
@@ -221,7 +204,9 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
         let (write_set, reads, admit) =
             (std::mem::take(&mut state.write_set), state.reads.take(), state.admit);
         drop(state);
-        let reads = reads.map_or_else(ReadSet::default, |reads| reads.into_set(self.at));
+        let mut reads = reads.unwrap_or_default();
+        reads.at = self.at;
+        reads.normalize();
         Ok(TxChanges { batch: write_set.into_batch(&self.schema)?, reads, admit })
     }
 
@@ -262,14 +247,14 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
     /// Adds a key to the read set: the caller knows its value in the snapshot without reading it.
     pub fn note_read(&self, key: &[u8]) {
         if let Some(reads) = &mut self.state.lock().reads {
-            reads.key(key);
+            reads.add_key(key);
         }
     }
 
     /// The key's value in the snapshot; adds the key to the read set.
     fn get_below(&self, state: &mut TxState, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
         if let Some(reads) = &mut state.reads {
-            reads.key(key);
+            reads.add_key(key);
         }
         self.below.get(key, self.at, out)
     }
@@ -340,6 +325,11 @@ impl<E: Storage, S: Schema> Store for TxStore<E, S> {
             state.admit = Admit::User;
         }
         Ok(self.at)
+    }
+
+    /// Nothing: calls inside run one after the other, and nobody else changes what they see.
+    fn changed_keys(&self, _reads: &ReadSet, _max: usize) -> Result<Option<Vec<Box<[u8]>>>, MetaError> {
+        Ok(Some(Vec::new()))
     }
 
     fn may_inline(&self, len: usize) -> bool {

@@ -67,9 +67,9 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
         // Only the part that the page shows was read, up to the key that says that more follows.
         if let Some(reads) = &mut state.reads {
             match (stopped, direction) {
-                (None, _) => reads.range(range.start, range.end),
-                (Some(key), Direction::Forward) => reads.range(range.start, Some(&after(&key))),
-                (Some(key), Direction::Backward) => reads.range(&key, range.end),
+                (None, _) => reads.add_range(range.start, range.end),
+                (Some(key), Direction::Forward) => reads.add_range(range.start, Some(&after(&key))),
+                (Some(key), Direction::Backward) => reads.add_range(&key, range.end),
             }
         }
         Ok(())

@@ -211,3 +211,32 @@ fn what_has_ended_says_so_and_what_only_reads_changes_nothing() {
     let refused = tx.commit(&put(b"a", b"2"), None, Admit::User);
     assert!(matches!(refused, Err(CommitError::Failed(MetaError::ReadOnlyTransaction))));
 }
+
+/// A page ends before the key that had no room. That this key exists was seen, so its removal conflicts.
+#[test]
+fn the_key_after_a_page_is_part_of_the_read() {
+    for (direction, next, beyond) in [(Direction::Forward, b"b", b"c"), (Direction::Backward, b"b", b"a")] {
+        let conflict = |gone: &[u8]| {
+            let below = Arc::new(MapStore::new(ListSchema));
+            let mut batch = Batch::new();
+            [b"a", b"b", b"c"].iter().for_each(|key| batch.put(*key, &text_item(b"1")));
+            apply(&*below, &batch);
+            let tx = TxStore::begin(below.clone(), ListSchema);
+            let (page, more) = scan(&tx, KeyRange { start: b"", end: None }, direction, (1, 1 << 20));
+            assert!(page.len() == 1 && more);
+            let mut changes = Batch::new();
+            changes.put(b"seen", &text_item(b"more"));
+            apply(&tx, &changes);
+            let mut removal = Batch::new();
+            removal.delete(gone);
+            apply(&*below, &removal);
+            let changes = tx.seal().unwrap();
+            matches!(
+                below.commit(&changes.batch, Some(&changes.reads), changes.admit),
+                Err(CommitError::Conflict)
+            )
+        };
+        assert!(!conflict(beyond), "{direction:?}: the page says nothing about keys further on");
+        assert!(conflict(next), "{direction:?}: the page says that this key exists");
+    }
+}

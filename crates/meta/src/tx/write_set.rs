@@ -59,6 +59,7 @@ impl WriteSet {
         self.log.sums()
     }
 
+    #[cfg(test)]
     pub(super) fn contains(&self, key: &[u8]) -> bool {
         self.index.contains_key(key)
     }

@@ -29,6 +29,7 @@ use warpfire_meta::Storage;
 use super::init::WRITE_BYTES_MAX;
 use super::{READ_BUFFER, Refusal, RequestResult, STALE, Server, caller};
 use crate::caller::CallerGroups;
+use crate::views::MountKind;
 
 /// Most rounds of writing a hole back for one LSEEK. A program that makes holes all the time could go on for
 /// ever.
@@ -117,6 +118,11 @@ impl<E: Storage> Server<E> {
         let len = data.len() as u64;
         let written = self.content_node(ino, flags).and_then(|(node, has_pages)| {
             let position = self.write_position(&node, offset, len, write_flags, flags);
+            // In a view the program did not ask for the end: the append goes to the end at the commit.
+            if position == Position::End && matches!(self.context.mount_kind, MountKind::View(..)) {
+                self.fs.append(&caller, &node, data)?;
+                return Ok((offset, has_pages));
+            }
             Ok((self.fs.write(&caller, &node, position, data)?, has_pages))
         });
         self.context.changes.mark();
@@ -156,8 +162,8 @@ impl<E: Storage> Server<E> {
         }
         // The kernel sends a long direct write as several requests at once. Several threads may take them in
         // any order, so a part of a long write stays at its offset: a whole part, or one behind the end.
-        let is_part = len == u64::from(WRITE_BYTES_MAX) || offset > self.fs.getattr(node).size_bytes;
-        if is_direct(flags) && self.sole_connection.is_none() && is_part {
+        let is_part = || len == u64::from(WRITE_BYTES_MAX) || offset > self.fs.getattr(node).size_bytes;
+        if is_direct(flags) && self.sole_connection.is_none() && is_part() {
             return Position::At(offset);
         }
         Position::End

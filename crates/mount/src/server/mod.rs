@@ -5,12 +5,15 @@
 //!    request that is not in `nodes` is one that the kernel has forgotten: the answer is `ESTALE` (`node`).
 //! 2. A file is opened without the server: OPEN and CREATE are answered with `ENOSYS`, so the kernel makes a
 //!    file with MKNOD and opens it itself. No request on a file carries a handle; only directories have one.
+//!    The exception is OPEN in views with checked permissions, which says why the kernel asked for attributes
+//!    (`serves_open`). Its handle is 0 and means nothing.
 //! 3. A request that may have changed the filesystem marks `changes`, so that the interval sync runs.
 //! 4. An answer that the kernel may cache is sent under a pass (`pass`; see `invalidation_gate.rs`).
 //!
 //! Each request runs in a span `request` at level debug, with the fields `id` (the kernel's number of the
 //! request), `operation` and `ino`, so every event of the engine during it carries them.
 
+mod attributes_asked;
 mod content;
 mod flags;
 mod init;
@@ -25,7 +28,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
@@ -46,10 +49,11 @@ use crate::kernel_nodes::KernelNodes;
 use crate::options::PermissionChecks;
 use crate::slices::SliceShelf;
 use crate::views::MountKind;
+use attributes_asked::AttributesAsked;
 use flags::{alloc_mode, file_kind, rename_mode, xattr_mode};
 use listing::OpenDirs;
 pub(crate) use panic_guard::PanicGuard;
-use request::{PollOnDrop, Refusal, RequestGuard, RequestResult, STALE, caller, enter_request};
+use request::{PollOnDrop, Refusal, RequestGuard, RequestResult, STALE, caller, enter_request, sized};
 
 /// An inode number is never used again, so the generation that would distinguish its uses is constant.
 const GENERATION: Generation = Generation(0);
@@ -78,6 +82,8 @@ pub(crate) struct Server<E: Storage> {
     open_dirs: OpenDirs,
     checks: PermissionChecks,
     context: ServerContext,
+    /// Attributes that the kernel has asked for in a view.
+    attributes_asked: AttributesAsked,
     /// Slices that programs have yanked by ioctl.
     shelf: Arc<SliceShelf>,
     /// Sends cache invalidations to the kernel. `session::serve` sets it before the first request.
@@ -111,6 +117,7 @@ impl<E: Storage> Server<E> {
             open_dirs: OpenDirs::new(),
             checks,
             context,
+            attributes_asked: AttributesAsked::default(),
             shelf: Arc::default(),
             notifier: Arc::default(),
             sole_connection: None,
@@ -139,18 +146,6 @@ impl<E: Storage> Server<E> {
         let next =
             self.sole_connection.as_ref().map(|connection| (&self.context.requests, connection.as_fd()));
         RequestGuard { pass: self.context.gate.pass(), _poll: PollOnDrop(next) }
-    }
-
-    /// Answers with a node, and counts the lookup.
-    fn reply_entry(&self, pass: &GatePass<'_>, answer: RequestResult<NodeRef>, reply: ReplyEntry) {
-        match answer {
-            Ok(node) => {
-                let attr = file_attr(&self.fs.getattr(&node));
-                self.context.nodes.count_lookup(node.ino(), &node);
-                reply.entry(&pass.cache_time(), &attr, GENERATION);
-            }
-            Err(Refusal(errno)) => reply.error(errno),
-        }
     }
 
     /// As `reply_entry`, for a node that the request made.
@@ -217,7 +212,10 @@ impl<E: Storage> Filesystem for Server<E> {
         let _span = enter_request(req, "getattr", ino);
         let pass = self.pass();
         match self.node(ino) {
-            Ok(node) => reply.attr(&pass.cache_time(), &file_attr(&self.fs.getattr(&node))),
+            Ok(node) => {
+                let (keep, attr) = self.asked_attributes(req.pid(), &node, &pass);
+                reply.attr(&keep, &file_attr(&attr));
+            }
             Err(Refusal(errno)) => reply.error(errno),
         }
     }
@@ -251,9 +249,16 @@ impl<E: Storage> Filesystem for Server<E> {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
         };
-        let set = self.node(ino).and_then(|node| Ok(self.fs.setattr(&caller(req, &groups), &node, &set)?));
+        let set = self.node(ino).and_then(|node| {
+            let caller = caller(req, &groups);
+            if self.asks_for_attributes(&node) {
+                self.fs.set_attributes(&caller, &node, &set)?;
+                return Ok((Duration::ZERO, self.fs.permissions(&node)));
+            }
+            Ok((pass.cache_time(), self.fs.setattr(&caller, &node, &set)?))
+        });
         match set {
-            Ok(attr) => reply.attr(&pass.cache_time(), &file_attr(&attr)),
+            Ok((keep, attr)) => reply.attr(&keep, &file_attr(&attr)),
             Err(Refusal(errno)) => reply.error(errno),
         }
         self.context.changes.mark();
@@ -371,7 +376,13 @@ impl<E: Storage> Filesystem for Server<E> {
 
     fn open(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _span = enter_request(req, "open", ino);
-        reply.error(Errno::ENOSYS);
+        if !self.serves_open() {
+            return reply.error(Errno::ENOSYS);
+        }
+        if let Some(number) = self.attributes_asked.take(req.pid(), ino) {
+            self.fs.mark_unseen(number);
+        }
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
     }
 
     fn create(
@@ -633,17 +644,5 @@ impl<E: Storage> Filesystem for Server<E> {
             Err(Refusal(errno)) => reply.error(errno),
         }
         self.context.changes.mark();
-    }
-}
-
-/// Answers with the value of an attribute, or with its length if the caller's buffer has no room at all.
-fn sized(answer: RequestResult<Vec<u8>>, room: u32, reply: ReplyXattr) {
-    match answer {
-        Ok(value) if room == 0 => {
-            reply.size(u32::try_from(value.len()).expect("an attribute has at most 64 KiB"));
-        }
-        Ok(value) if value.len() > room as usize => reply.error(Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-        Err(Refusal(errno)) => reply.error(errno),
     }
 }

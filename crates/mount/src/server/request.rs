@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 
-use fuser::{Errno, INodeNo, Request};
+use fuser::{Errno, INodeNo, ReplyXattr, Request};
 use tracing::span::EnteredSpan;
 use warpfire_fs::FsError;
 use warpfire_fs::acl::Caller;
@@ -68,3 +68,15 @@ impl From<FsError> for Refusal {
 pub(super) const STALE: Refusal = Refusal(Errno::ESTALE);
 
 pub(super) type RequestResult<T> = Result<T, Refusal>;
+
+/// Answers with the value of an attribute, or with its length if the caller's buffer has no room at all.
+pub(super) fn sized(answer: RequestResult<Vec<u8>>, room: u32, reply: ReplyXattr) {
+    match answer {
+        Ok(value) if room == 0 => {
+            reply.size(u32::try_from(value.len()).expect("an attribute has at most 64 KiB"));
+        }
+        Ok(value) if value.len() > room as usize => reply.error(Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(Refusal(errno)) => reply.error(errno),
+    }
+}

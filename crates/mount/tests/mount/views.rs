@@ -2,8 +2,9 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -171,6 +172,71 @@ fn transactions_that_make_different_files_in_one_directory_both_commit() {
     assert_eq!(commit(&control, first).state, TransactionState::Committed);
     assert_eq!(commit(&control, second.id).state, TransactionState::Committed);
     assert_eq!(names(&fixture.at("d")), ["a", "b", "c"]);
+}
+
+/// Two shells that work in two transactions at the same time, on a mount for root and on a shared one. Both
+/// commit.
+fn both_commit(in_first: &str, in_second: &str, outside: &str, check: impl Fn(&MountFixture)) {
+    for fixture in [MountFixture::new(), MountFixture::shared()] {
+        let Some(fixture) = fixture else { return };
+        fs::create_dir(fixture.at("d")).unwrap();
+        fs::write(fixture.at("log"), b"").unwrap();
+        let run = |directory: &Path, command: &str| {
+            let done = Command::new("sh").args(["-c", command]).current_dir(directory).status().unwrap();
+            assert!(done.success(), "{command}");
+        };
+        let (control, first, first_view) = begun(&fixture);
+        let second = control.begin(false).unwrap();
+        run(&first_view, in_first);
+        run(&second.path, in_second);
+        run(fixture.path(), outside);
+        for id in [first, second.id] {
+            let report = commit(&control, id);
+            assert_eq!(
+                (report.state, report.call),
+                (TransactionState::Committed, String::new()),
+                "{in_first}"
+            );
+        }
+        check(&fixture);
+    }
+}
+
+#[test]
+fn directories_made_in_one_directory_are_no_conflict() {
+    both_commit("mkdir d/a", "mkdir d/b", "mkdir d/c", |fixture| {
+        assert_eq!(names(&fixture.at("d")), ["a", "b", "c"]);
+        assert_eq!(fs::metadata(fixture.at("d")).unwrap().nlink(), 5);
+    });
+}
+
+#[test]
+fn lines_that_shells_append_to_one_log_are_no_conflict() {
+    both_commit("echo one >> log; echo 1 >> log", "echo two >> log", "echo outside >> log", |fixture| {
+        assert_eq!(fs::read_to_string(fixture.at("log")).unwrap(), "outside\none\n1\ntwo\n");
+    });
+}
+
+#[test]
+fn a_program_that_asks_for_the_size_of_a_log_depends_on_it() {
+    for fixture in [MountFixture::new(), MountFixture::shared()] {
+        let Some(fixture) = fixture else { return };
+        fs::write(fixture.at("log"), b"old\n").unwrap();
+        let (control, id, view) = begun(&fixture);
+        let mut log = fs::File::options().append(true).open(view.join("log")).unwrap();
+        assert_eq!(log.metadata().unwrap().len(), 4);
+        log.write_all(b"inside\n").unwrap();
+        drop(log);
+        fs::File::options().append(true).open(fixture.at("log")).unwrap().write_all(b"outside\n").unwrap();
+        let refused = commit(&control, id);
+        assert_eq!((refused.state, refused.path), (TransactionState::Conflict, PathBuf::from("/log")));
+        // Before the file is opened, too.
+        let (control, id, view) = begun(&fixture);
+        assert_eq!(fs::metadata(view.join("log")).unwrap().len(), 12);
+        fs::File::options().append(true).open(view.join("log")).unwrap().write_all(b"inside\n").unwrap();
+        fs::File::options().append(true).open(fixture.at("log")).unwrap().write_all(b"outside\n").unwrap();
+        assert_eq!(commit(&control, id).state, TransactionState::Conflict);
+    }
 }
 
 /// Looks up names in turn that are all cached as missing, while commits make them.

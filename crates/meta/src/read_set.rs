@@ -1,0 +1,178 @@
+//! The read set: the keys and ranges that a transaction has read, and the version at which it read them.
+//!
+//! # Invariants
+//! 1. `numbers` has the number of each key in `keys`, and each key is there once (assert in `add_key`).
+//! 2. After `normalize` the ranges are in order and do not meet, so a binary search finds the range of a key
+//!    (assert in `has_in_range`).
+//! 3. Its memory is bounded: beyond a limit it becomes the range of all keys
+//!    (`tests::a_key_counts_once_and_very_many_count_as_everything`).
+
+use hashbrown::HashTable;
+use warpfire_format::key_hash;
+use warpfire_units::Seq;
+
+use crate::key_list::KeyList;
+
+type RangeEnd = Option<Vec<u8>>;
+
+/// Most memory of a read set, some three million keys. Beyond it the read set becomes the range of all keys.
+const READS_BYTES_MAX: usize = 128 << 20;
+
+/// Memory of a number in `numbers`, at its usual load.
+const NUMBER_BYTES: usize = 2 * size_of::<u32>();
+
+/// The keys and ranges that a transaction has read. Its commit fails if any of them has changed since `at`.
+#[derive(Clone, Debug, Default)]
+pub struct ReadSet {
+    /// The seq at which it has read. A caller that finds all of it unchanged at a later seq may set that.
+    pub at: Seq,
+    /// Keys that were read, present or not.
+    keys: KeyList,
+    numbers: HashTable<u32>,
+    /// Ranges that were scanned: start, end (`None` to the end of the map).
+    ranges: Vec<(Vec<u8>, RangeEnd)>,
+    /// Whether ranges were added since the last `normalize`.
+    is_mixed: bool,
+}
+
+impl ReadSet {
+    /// Of these keys and ranges, read at `at`.
+    #[must_use]
+    pub fn new<K: AsRef<[u8]>>(
+        at: Seq,
+        keys: impl IntoIterator<Item = K>,
+        ranges: impl IntoIterator<Item = (Vec<u8>, Option<Vec<u8>>)>,
+    ) -> ReadSet {
+        let mut reads = ReadSet { at, ..ReadSet::default() };
+        keys.into_iter().for_each(|key| reads.add_key(key.as_ref()));
+        ranges.into_iter().for_each(|(start, end)| reads.add_range(&start, end.as_deref()));
+        reads.normalize();
+        reads
+    }
+
+    pub(crate) fn add_key(&mut self, key: &[u8]) {
+        let ReadSet { keys, numbers, .. } = self;
+        let is_key = |number: &u32| keys.key(*number as usize) == key;
+        let hash = key_hash(key);
+        if numbers.find(hash, is_key).is_some() {
+            return;
+        }
+        let number = u32::try_from(keys.len()).expect("fewer keys than bytes");
+        numbers.insert_unique(hash, number, |number| key_hash(keys.key(*number as usize)));
+        keys.push(key);
+        debug_assert_eq!(keys.len(), numbers.len(), "each key of the read set has its number");
+        if keys.memory_bytes() + keys.len() * NUMBER_BYTES > READS_BYTES_MAX {
+            *self = ReadSet { at: self.at, ranges: vec![(Vec::new(), None)], ..ReadSet::default() };
+        }
+    }
+
+    /// Adds a scanned range. Pages that follow each other become one range.
+    pub(crate) fn add_range(&mut self, start: &[u8], end: Option<&[u8]>) {
+        if let Some((first, past)) = self.ranges.last_mut()
+            && first.as_slice() <= start
+            && past.as_ref().is_none_or(|past| start <= past.as_slice())
+        {
+            let grows = past.as_ref().is_some_and(|past| end.is_none_or(|end| end > past.as_slice()));
+            if grows {
+                *past = end.map(<[u8]>::to_vec);
+            }
+            return;
+        }
+        self.ranges.push((start.to_vec(), end.map(<[u8]>::to_vec)));
+        self.is_mixed = true;
+    }
+
+    /// Adds all that another read set has, and takes over its seq. The caller makes sure that nothing in this
+    /// read set has changed up to that seq, or that the other one has everything that did.
+    pub fn go_on_with(&mut self, later: &ReadSet) {
+        self.at = later.at;
+        later.keys().for_each(|key| self.add_key(key));
+        later.ranges.iter().for_each(|(start, end)| self.add_range(start, end.as_deref()));
+        self.normalize();
+    }
+
+    /// Orders the ranges and joins those that meet, for `has_in_range`.
+    pub(crate) fn normalize(&mut self) {
+        if !std::mem::take(&mut self.is_mixed) {
+            return;
+        }
+        let mut ranges = std::mem::take(&mut self.ranges);
+        ranges.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        ranges.iter().for_each(|(start, end)| self.add_range(start, end.as_deref()));
+        self.is_mixed = false;
+    }
+
+    /// The keys, in the order in which they were read first.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.keys.iter()
+    }
+
+    /// Number of keys.
+    #[must_use]
+    pub fn key_count(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The ranges: start, end (`None` to the end of the map).
+    #[must_use]
+    pub fn ranges(&self) -> &[(Vec<u8>, RangeEnd)] {
+        &self.ranges
+    }
+
+    /// Whether the key was read, by itself or in a range.
+    pub(crate) fn covers(&self, hash: u64, key: &[u8]) -> bool {
+        self.numbers.find(hash, |number| self.keys.key(*number as usize) == key).is_some()
+            || self.has_in_range(key)
+    }
+
+    fn has_in_range(&self, key: &[u8]) -> bool {
+        debug_assert!(!self.is_mixed, "the ranges are in order");
+        let after = self.ranges.partition_point(|(start, _)| start.as_slice() <= key);
+        after.checked_sub(1).is_some_and(|number| {
+            let (_, end) = &self.ranges[number];
+            end.as_ref().is_none_or(|end| key < end.as_slice())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memtable::KEY_BYTES_MAX;
+
+    #[test]
+    fn a_key_counts_once_and_very_many_count_as_everything() {
+        let mut reads = ReadSet::new(Seq(1), [&b"a"[..], b"b", b"a", b""], []);
+        let keys: Vec<&[u8]> = reads.keys().collect();
+        assert_eq!(keys, [&b"a"[..], b"b", b""]);
+        for n in 0..=READS_BYTES_MAX / KEY_BYTES_MAX {
+            let mut key = vec![0; KEY_BYTES_MAX];
+            key[..8].copy_from_slice(&n.to_le_bytes());
+            reads.add_key(&key);
+        }
+        assert_eq!(reads.at, Seq(1));
+        assert!(reads.key_count() < 4, "earlier keys are part of the range of all keys");
+        assert_eq!(reads.ranges(), [(Vec::new(), None)]);
+        assert!(reads.covers(key_hash(b"a"), b"a"));
+    }
+
+    #[test]
+    fn ranges_in_any_order_cover_their_keys_and_no_others() {
+        let range = |start: &[u8], end: &[u8]| (start.to_vec(), Some(end.to_vec()));
+        let reads = ReadSet::new(
+            Seq(1),
+            [b"zz"],
+            [range(b"m", b"p"), range(b"a", b"c"), range(b"b", b"d"), range(b"p", b"q")],
+        );
+        assert_eq!(reads.ranges(), [range(b"a", b"d"), range(b"m", b"q")]);
+        let covered = |key: &[u8]| reads.covers(key_hash(key), key);
+        for key in [&b"a"[..], b"b", b"cz", b"m", b"p", b"pz", b"zz"] {
+            assert!(covered(key), "{key:?}");
+        }
+        for key in [&b"0"[..], b"d", b"lz", b"q", b"z", b"zzz"] {
+            assert!(!covered(key), "{key:?}");
+        }
+        let all = ReadSet::new(Seq(1), [] as [&[u8]; 0], [(b"k".to_vec(), None)]);
+        assert!(all.covers(0, b"zzz") && !all.covers(0, b"j"));
+    }
+}
