@@ -74,7 +74,7 @@ fn access_times_are_renewed_as_the_option_says() {
         let opened = options().access_times(access_times).open_on(world.devices()).expect("the pool opens");
         let read = || {
             opened.read("/file").expect("readable");
-            std::thread::sleep(std::time::Duration::from_millis(2));
+            std::thread::park_timeout(std::time::Duration::from_millis(2));
             opened.metadata("/file").expect("there").accessed()
         };
         let before = opened.metadata("/file").expect("there").accessed();

@@ -2,7 +2,7 @@
 //! them.
 
 use warpfire_format::Corrupt;
-use warpfire_format::fs::{self, FoldBase, FoldOutcome};
+use warpfire_format::fs::{self, FoldBase, FoldOutcome, PackBytes};
 use warpfire_meta::{FoldResult, OlderValue, RelocateError, Relocator, Schema, SchemaError};
 use warpfire_units::SlicePtr;
 
@@ -70,8 +70,7 @@ impl Schema for FsSchema {
         let mut moved =
             |slice| relocator.borrow_mut().move_slice(slice).map_err(|e| RelocateFailure(e.into()));
         let packs = relocator.borrow().packs();
-        let pack: Option<&mut dyn FnMut(&[u8]) -> Result<SlicePtr, RelocateFailure>> =
-            if packs { Some(&mut pack) } else { None };
+        let pack: Option<PackBytes<'_, RelocateFailure>> = if packs { Some(&mut pack) } else { None };
         fs::relocate(key, value, is_operand, pack, &mut moved, out).map_err(|RelocateFailure(e)| e)
     }
 }

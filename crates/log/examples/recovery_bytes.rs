@@ -6,10 +6,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::Duration;
 
 use parking_lot::RwLock;
-use warpfire_env::{AlignedBuf, Device, DeviceError, DeviceInfo, SystemRandom, Timestamp, ZoneReport};
+use warpfire_env::{
+    AlignedBuf, Clock, Device, DeviceError, DeviceInfo, SystemClock, SystemRandom, Timestamp, ZoneReport,
+};
 use warpfire_log::{Log, LogStore, Stream};
 use warpfire_pool::{CreateOptions, Pool};
 use warpfire_units::BLOCK_BYTES;
@@ -96,10 +98,10 @@ fn crash_after(gigabytes: u64) {
     // Nothing is written when a log is dropped.
     drop(log);
     let before = device.read_bytes.load(Ordering::Relaxed);
-    let began = Instant::now();
+    let began = SystemClock.monotonic_nanos();
     let (pool, root) = Pool::open(devices()).expect("the pool is there");
     let (_log, recovered) = Log::open(pool, &root).expect("the log is there");
-    let took = began.elapsed();
+    let took = Duration::from_nanos(SystemClock.monotonic_nanos() - began);
     let read = device.read_bytes.load(Ordering::Relaxed) - before;
     let records = recovered.records.count();
     println!("{gigabytes} GB written: open reads {} MB in {:.2?}, {records} record", read / 1_000_000, took);

@@ -9,7 +9,7 @@ use warpfire_sim_env::{Fault, SimWorld};
 
 /// Fills the pool with tables, and then the commit log until a sync finds no room.
 fn fill(shape: Shape, world: &SimWorld) -> Client {
-    let mut client = Client::new(shape.create(world).unwrap());
+    let mut client = Client::new(shape.create(world).expect("it succeeds in this test"));
     let refused = |result: Result<(), LogError>| match result {
         Ok(()) => false,
         Err(LogError::NoSpace) => true,
@@ -27,11 +27,11 @@ fn open_and_empty(world: &SimWorld, before: &Client, context: &str) {
     let mut client = Client::recovered(opened, &before.history, before.acked, context);
     client.checkpoint(0).unwrap_or_else(|e| panic!("{context}, checkpoint: {e}"));
     while !client.entries.is_empty() {
-        client.drop_entry(0).unwrap();
+        client.drop_entry(0).expect("it succeeds in this test");
         client.sync().unwrap_or_else(|e| panic!("{context}, a deletion: {e}"));
     }
     client.add(Stream::Small, 30 << 10, 0).unwrap_or_else(|e| panic!("{context}, going on: {e}"));
-    client.sync().unwrap();
+    client.sync().expect("it succeeds in this test");
     assert_append_only(world, context);
 }
 

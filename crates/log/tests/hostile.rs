@@ -12,15 +12,15 @@ use warpfire_units::{SegmentId, SlicePtr};
 fn open_changed(change: impl Fn(&mut LogState)) -> Result<(), LogError> {
     let shape = shape(1, 0, 1);
     let world = shape.world(1);
-    let log = shape.create(&world).unwrap();
-    log.log(b"a record").unwrap();
-    log.checkpoint(b"client", log.position()).unwrap();
+    let log = shape.create(&world).expect("it succeeds in this test");
+    log.log(b"a record").expect("it succeeds in this test");
+    log.checkpoint(b"client", log.position()).expect("it succeeds in this test");
     drop(log);
-    let (pool, root) = Pool::open(world.devices()).unwrap();
-    let (mut state, client) = LogState::decode(&root.payload).unwrap();
+    let (pool, root) = Pool::open(world.devices()).expect("it succeeds in this test");
+    let (mut state, client) = LogState::decode(&root.payload).expect("it succeeds in this test");
     change(&mut state);
-    pool.write_root(&state.encode(client)).unwrap();
-    let (pool, root) = Pool::open(world.devices()).unwrap();
+    pool.write_root(&state.encode(client)).expect("it succeeds in this test");
+    let (pool, root) = Pool::open(world.devices()).expect("it succeeds in this test");
     Log::open(pool, &root).map(|_| ())
 }
 

@@ -16,26 +16,32 @@ const PIECE_BYTES: usize = 100_000;
 fn read_by_an_open(mib: u64, group_bytes: u64) -> u64 {
     let world = SimWorld::of(1, 3, &DeviceSpec::conventional("flash", 64 << 20));
     let options = CreateOptions { data: 2, parity: 1, zone_bytes: Some(1 << 20), force: false };
-    let pool = Pool::create(world.devices(), &options, &*world.random(), Timestamp::default()).unwrap();
-    let log = Log::create(pool).unwrap().0.with_group_bytes(group_bytes).with_writer_thread();
+    let pool = Pool::create(world.devices(), &options, &*world.random(), Timestamp::default())
+        .expect("it succeeds in this test");
+    let log = Log::create(pool)
+        .expect("it succeeds in this test")
+        .0
+        .with_group_bytes(group_bytes)
+        .with_writer_thread();
     let pieces = (mib << 20) / PIECE_BYTES as u64;
     let slices: Vec<(u64, SlicePtr)> = (0..pieces)
         .flat_map(|n| {
-            let slices = log.append(Stream::Large, &content(n, PIECE_BYTES)).unwrap();
+            let slices =
+                log.append(Stream::Large, &content(n, PIECE_BYTES)).expect("it succeeds in this test");
             slices.into_iter().map(move |slice| (n, slice))
         })
         .collect();
-    log.log(b"all of it").unwrap();
-    log.sync().unwrap();
+    log.log(b"all of it").expect("it succeeds in this test");
+    log.sync().expect("it succeeds in this test");
     drop(log);
     let read = || world.sims().iter().map(|d| d.counters().read_bytes).sum::<u64>();
     let before = read();
-    let (log, recovered) = rig::open(&world).unwrap();
+    let (log, recovered) = rig::open(&world).expect("it succeeds in this test");
     let read = read() - before;
     assert_eq!(recovered.records.count(), 1);
     for (n, slice) in slices {
         let mut bytes = vec![0; slice.len_bytes as usize];
-        log.read(slice, &mut bytes).unwrap();
+        log.read(slice, &mut bytes).expect("it succeeds in this test");
         assert!(slice.len_bytes as usize != PIECE_BYTES || bytes == content(n, PIECE_BYTES), "piece {n}");
     }
     read

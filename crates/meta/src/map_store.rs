@@ -297,10 +297,8 @@ impl<S: Schema> Store for MapStore<S> {
     fn commit(&self, batch: &Batch, reads: Option<&ReadSet>, admit: Admit) -> Result<Seq, CommitError> {
         let mut state = self.state.lock();
         self.admit(&state, batch.bytes(), admit)?;
-        if let Some(reads) = reads {
-            if !Self::changed(&state, reads).is_empty() {
-                return Err(CommitError::Conflict);
-            }
+        if reads.is_some_and(|reads| !Self::changed(&state, reads).is_empty()) {
+            return Err(CommitError::Conflict);
         }
         Self::apply(&mut state, batch);
         Ok(state.newest)

@@ -105,7 +105,7 @@ fn a_copy_can_be_read_by_others_only_once_it_is_complete() {
             let Ok(there) = entry.path().symlink_metadata() else { continue };
             assert!(there.mode() & 0o077 == 0 || there.len() == 48 << 20, "{entry:?}: {:o}", there.mode());
         }
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::park_timeout(Duration::from_millis(1));
     }
     let names: Vec<_> = std::fs::read_dir(fixture.path("dest")).expect("a directory").flatten().collect();
     assert_eq!(names.len(), 1, "{names:?}");

@@ -95,7 +95,7 @@ fn a_read_only_mount_writes_no_device_after_it_is_mounted() {
     let directory = std::fs::File::open(pool.0.path("mnt")).expect("readable");
     rustix::fs::syncfs(&directory).expect("nothing to do");
     drop(directory);
-    std::thread::sleep(Duration::from_millis(1500));
+    std::thread::park_timeout(Duration::from_millis(1500));
     assert!(image() == before, "a device was written while the pool was mounted");
     pool.0.run(["umount", "mnt"]).succeeded();
     assert!(image() == before, "a device was written when the pool was unmounted");

@@ -52,6 +52,12 @@ pub fn pointers(
     Ok(())
 }
 
+/// Stores bytes and returns their slice.
+pub type PackBytes<'a, E> = &'a mut dyn FnMut(&[u8]) -> Result<SlicePtr, E>;
+
+/// The slices that replace a slice, in order. Their lengths add up to its own.
+pub type MovedSlices = SmallVec<[SlicePtr; 1]>;
+
 /// Rewrites a value or operand into `out`. `pack`, if there is one, stores each run of more than
 /// [`INLINE_FOREVER_BYTES_MAX`] bytes and returns its slice. `moved` returns the new slices of a slice, or
 /// `None` if it stays. Returns
@@ -63,8 +69,8 @@ pub fn relocate<E: From<Corrupt>>(
     key: &[u8],
     value: &[u8],
     is_operand: bool,
-    mut pack: Option<&mut dyn FnMut(&[u8]) -> Result<SlicePtr, E>>,
-    moved: &mut dyn FnMut(SlicePtr) -> Result<Option<SmallVec<[SlicePtr; 1]>>, E>,
+    mut pack: Option<PackBytes<'_, E>>,
+    moved: &mut dyn FnMut(SlicePtr) -> Result<Option<MovedSlices>, E>,
     out: &mut Vec<u8>,
 ) -> Result<bool, E> {
     let Some(extents) = extents(key, value, is_operand)? else { return Ok(false) };

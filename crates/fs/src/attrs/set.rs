@@ -124,8 +124,9 @@ impl<E: Storage> Fs<E> {
             // Only root gives files to others. An owner may change the group to one of its own groups. The
             // kernel knows a root of a user namespace, which this rule does not, so its answer stands.
             let own_group = || gid == attrs.gid || caller.is_in(gid);
-            let permitted = caller.checked || caller.is_root();
-            if !permitted && !(is_owner && uid == attrs.uid && own_group()) {
+            let is_judged_here = !caller.checked && !caller.is_root();
+            let gives_to_own_group = is_owner && uid == attrs.uid && own_group();
+            if is_judged_here && !gives_to_own_group {
                 return Err(FsError::NotPermitted);
             }
             edit.owner = Some((uid, gid));

@@ -1,7 +1,8 @@
 //! Pools that fill up.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use warpfire_env::{Clock, SystemClock};
 use warpfire_log::{Admit, LogError, LogStore, MemLog, MemLogOptions, Stream};
 use warpfire_slices::SliceError;
 
@@ -21,7 +22,7 @@ fn full_by(engine: &PlainEngine, background: Background) -> u64 {
             }
             Err(CommitError::Failed(MetaError::Log(LogError::NoSpace))) => {
                 refusals_left -= 1;
-                std::thread::sleep(Duration::from_millis(20));
+                std::thread::park_timeout(Duration::from_millis(20));
             }
             Err(e) => panic!("{e}"),
         }
@@ -65,7 +66,7 @@ fn a_full_pool_refuses_at_once() {
     std::thread::scope(|scope| {
         let compacting = engine.inner_for_tests().compacting.lock();
         let caller = scope.spawn(|| {
-            let begun = Instant::now();
+            let begun = SystemClock.monotonic_nanos();
             let mut refused = 0;
             for n in 0..8u64 {
                 // One of these commits may still fit the credit of its shard.
@@ -74,7 +75,7 @@ fn a_full_pool_refuses_at_once() {
                 let written = engine.write(Stream::Large, &[n as u8; 60_000], Admit::User);
                 assert_eq!(written, Err(SliceError::NoSpace));
             }
-            (refused, begun.elapsed())
+            (refused, Duration::from_nanos(SystemClock.monotonic_nanos() - begun))
         });
         let (refused, time) = caller.join().unwrap();
         assert!(refused > 0);

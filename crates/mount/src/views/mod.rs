@@ -189,7 +189,7 @@ struct ViewRegistry<E: Storage> {
 }
 
 enum ViewEntry<E: Storage> {
-    Open(View<E>),
+    Open(Box<View<E>>),
     /// A job begins or ends it, or it has just ended.
     Busy {
         uid: u32,
@@ -296,7 +296,7 @@ impl<E: Storage> ViewEntry<E> {
     fn take(&mut self) -> Option<View<E>> {
         let uid = self.uid();
         match std::mem::replace(self, ViewEntry::Busy { uid }) {
-            ViewEntry::Open(view) => Some(view),
+            ViewEntry::Open(view) => Some(*view),
             ViewEntry::Busy { .. } => None,
         }
     }
@@ -400,7 +400,7 @@ impl<E: Storage> Views<E> {
             }
             Ok(mut view) => {
                 let report = view.report();
-                let reserved = registry.views.insert(id, ViewEntry::Open(view));
+                let reserved = registry.views.insert(id, ViewEntry::Open(Box::new(view)));
                 assert!(matches!(reserved, Some(ViewEntry::Busy { .. })), "BEGIN reserved this id");
                 tracing::debug!(id, uid = requester.uid, view = %report.path.display(), "view begun");
                 Ok(report)
@@ -493,7 +493,7 @@ impl<E: Storage> Views<E> {
             Ok(()) => {}
             Err(MountError::InUse(_)) => {
                 // The transaction is open again: the program can close its files and try again.
-                self.registry.lock().views.insert(id, ViewEntry::Open(view));
+                self.registry.lock().views.insert(id, ViewEntry::Open(Box::new(view)));
                 self.registry_changed.notify_all();
                 return Err(Errno::BUSY);
             }

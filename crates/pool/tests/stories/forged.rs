@@ -10,7 +10,7 @@ use crate::rig::{WrittenSegment, assert_reads, block_at, id, open_with, world, w
 fn forge(world: &SimWorld, written: &WrittenSegment, column: usize, change: impl Fn(&mut StripeHeader)) {
     let (device, at) = block_at(written, 1, column, None);
     let block = world.sims()[device].peek(at, BLOCK_BYTES);
-    let found = StripeHeader::decode(&block).unwrap();
+    let found = StripeHeader::decode(&block).expect("it succeeds in this test");
     let mut header = found.header;
     change(&mut header);
     let crcs: Vec<u32> = found.crcs().chain([7; 8]).take(usize::from(header.rows)).collect();
