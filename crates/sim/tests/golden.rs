@@ -33,7 +33,7 @@ fn today_s_code_finds_in_the_golden_image_exactly_its_dump() {
 
 #[test]
 fn an_image_read_back_has_the_same_image() {
-    let mut session = make().expect("the golden pool can be made");
+    let session = make().expect("the golden pool can be made");
     let text = write_image(&session.world);
     let again = read_image(&text).expect("it reads back");
     assert_eq!(write_image(&again), text);

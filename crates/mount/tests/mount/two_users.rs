@@ -17,22 +17,22 @@ const OTHER: u32 = 1001;
 /// A mount by root where all users may make files.
 fn shared() -> Option<MountFixture> {
     let fixture = MountFixture::shared()?;
-    fs::set_permissions(fixture.path(), Permissions::from_mode(0o1777)).unwrap();
+    fs::set_permissions(fixture.path(), Permissions::from_mode(0o1777)).expect("it succeeds in this test");
     Some(fixture)
 }
 
 /// Begins a transaction as a user, on the thread of that user.
 fn begin(mountpoint: &Path) -> (TransactionClient, u64, PathBuf) {
-    let control = TransactionClient::open(mountpoint).unwrap();
-    let begun = control.begin(false).unwrap();
+    let control = TransactionClient::open(mountpoint).expect("it succeeds in this test");
+    let begun = control.begin(false).expect("it succeeds in this test");
     (control, begun.id, begun.path)
 }
 
 /// Options of the mount on a directory, as the kernel shows them.
 fn options_of(mountpoint: &Path) -> String {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("it succeeds in this test");
     let mut words = table.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let found = words.find(|words| words[4] == mountpoint.to_str().unwrap());
+    let found = words.find(|words| words[4] == mountpoint.to_str().expect("it succeeds in this test"));
     found.expect("it is mounted")[5].to_owned()
 }
 
