@@ -133,18 +133,30 @@ impl ModelTransaction {
     }
 
     /// The state after a commit on top of `newest`; or, as text, the first operation that would have another
-    /// answer. Sets `may_conflict` if the model does not know whether an answer is the same.
-    pub(crate) fn committed(&mut self, newest: &Model) -> Result<Model, String> {
+    /// answer. Sets `may_conflict` if the model does not know whether an answer is the same. All times that
+    /// the operations do not set themselves are `now`, the time of the commit.
+    pub(crate) fn committed(&mut self, newest: &Model, now: Timestamp) -> Result<Model, String> {
         if self.begin == Begin::Reads {
             return Ok(newest.clone());
         }
+        // The answers are those that the operations would have with their own times.
+        self.replayed(newest, None)?;
+        self.replayed(newest, Some(now)).map(|model| newest.replaced_by(model))
+    }
+
+    /// The fork after all operations on top of `newest`, done at their own times, which checks their answers,
+    /// or all at one time.
+    fn replayed(&mut self, newest: &Model, time: Option<Timestamp>) -> Result<Model, String> {
         // Under the same number, so that nodes made again are the same nodes.
         let mut model = newest.fork(self.number);
         let mut savepoints = Vec::new();
         for entry in &self.entries {
             match entry {
                 TransactionEntry::Call { op, slots, at, answer } => {
-                    let now = model.answer(op, slots, *at);
+                    let now = model.answer(op, slots, time.unwrap_or(*at));
+                    if time.is_some() {
+                        continue;
+                    }
                     match answer.is_same(&now) {
                         Some(true) => {}
                         Some(false) => {
@@ -160,7 +172,7 @@ impl ModelTransaction {
                 }
             }
         }
-        Ok(newest.replaced_by(model))
+        Ok(model)
     }
 }
 

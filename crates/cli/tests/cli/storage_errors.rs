@@ -192,7 +192,9 @@ fn every_refusal_is_a_sentence_that_names_what_and_says_what_to_do() {
         ("short.img,pool/1.img,pool/2.img", "short.img"),
         ("/dev/null", "/dev/null"),
     ] {
-        for words in [vec!["ls", "POOL:/"], vec!["mount", "POOL", "mnt"], vec!["status", "POOL"]] {
+        for words in
+            [vec!["ls", "POOL:/"], vec!["mount", "--log", "log", "POOL", "mnt"], vec!["status", "POOL"]]
+        {
             let words: Vec<String> = words.iter().map(|word| word.replace("POOL", pool)).collect();
             fs::create_dir_all(fixture.path("mnt")).expect("a directory");
             let said = fixture.run(&words).failed(3);

@@ -36,7 +36,7 @@ impl Session {
                 compared.map_err(|why| self.disagreement(op, &why))?.into()
             }
             Op::Observe(tx) => self.observe_inside(op, *tx)?,
-            Op::End(tx, end) => self.end(op, *tx, *end)?,
+            Op::End(tx, end) => self.end(op, *tx, *end, now)?,
             _ => return Ok(None),
         };
         // Only an end changes the base, and `end` has pushed its own state. Any other operation leads to an
@@ -100,7 +100,7 @@ impl Session {
         }
     }
 
-    fn end(&mut self, op: &Op, tx: Tx, end: End) -> Result<StepOutcome, Violation> {
+    fn end(&mut self, op: &Op, tx: Tx, end: End, now: Timestamp) -> Result<StepOutcome, Violation> {
         let open = self.open_transactions.end(tx);
         let newest = self.history.model().clone();
         self.history.push_state(op, newest.clone());
@@ -113,7 +113,7 @@ impl Session {
             End::CommitDurable => open.tx.commit_durable(),
         };
         let mut fork = open.fork;
-        match (fork.committed(&newest), result) {
+        match (fork.committed(&newest, now), result) {
             // A transaction without changes may take its place in the order at its beginning.
             (_, Ok(())) if fork.seems_unchanged() && self.shows(&newest) => self.committed(newest, end),
             (Ok(model), Ok(())) => self.committed(model, end),
