@@ -201,7 +201,7 @@ impl<E: Storage> Warpfire<E> {
 
     /// Replaces the content of a file by these bytes, in one commit. A missing file is made with them. A
     /// reader and a crash find the old state or the new one, and nothing between. Only a file with more than
-    /// 256 GiB of data becomes shorter in steps first.
+    /// 256 GiB of data becomes shorter in steps first, and stays shorter if the write fails.
     ///
     /// # Errors
     /// As [`create`](Warpfire::create).

@@ -512,6 +512,8 @@ impl Log {
         };
         self.pool.write_root(&root.encode(client)).map_err(|e| self.latch.on_write(e))?;
         state.keep_from = keep_from;
+        // The root has the edits: the next group is due after as many bytes as ever.
+        self.group_due_bytes.store(self.group_bytes, Ordering::Relaxed);
         state.client = log_writer.is_at_sealed_end().then(|| client.to_vec());
         // Only now: until the root was durable, recovery would have read these segments from the root before.
         for id in log_writer.note_root(root.checkpoint, &log_chain) {

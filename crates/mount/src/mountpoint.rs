@@ -173,6 +173,15 @@ impl Mounted {
         &self.at.path
     }
 
+    /// All mounts of this filesystem that this process sees, the latest first: further directories and bind
+    /// mounts.
+    pub(crate) fn everywhere(&self) -> Vec<Mounted> {
+        let mounts = mountinfo::mounts().unwrap_or_default().into_iter().rev();
+        let own = mounts.filter(|mount| mount.device == self.device);
+        let found = own.filter_map(|mount| Mountpoint::of_real_path(&mount.mountpoint).ok());
+        found.map(|at| Mounted { at, device: self.device }).collect()
+    }
+
     /// Takes the mount out of the tree at once. Files that are open in it stay open as long as its server
     /// runs.
     pub(crate) fn detach(&self) -> Result<(), MountError> {

@@ -186,16 +186,22 @@ fn watch_signals(at: Arc<Mounted>, ends: Sender<MountEnd>) -> std::io::Result<(H
     let watch = move || {
         for signal in signals.forever() {
             tracing::info!(signal, mountpoint = %at.path().display(), "unmounting at a signal");
-            let ended = match at.unmount() {
-                Err(MountError::InUse(_)) => write_back_and_detach(&at).map(|()| {
-                    // Fails only if the session was dropped: then the mount has ended.
-                    let _ = ends.send(MountEnd::Detached);
-                }),
-                // The serving thread reports an unmount.
-                done => done,
-            };
-            if let Err(e) = ended {
-                tracing::error!(signal, error = %e, "unmount at a signal failed");
+            let mut detached = false;
+            // By value: the descriptor of a mount inside another is closed before the outer one is unmounted.
+            for mounted in at.everywhere() {
+                let ended = match mounted.unmount() {
+                    Err(MountError::InUse(_)) => write_back_and_detach(&mounted).map(|()| detached = true),
+                    // The serving thread reports the unmount of the last one.
+                    done => done,
+                };
+                if let Err(e) = ended {
+                    let mountpoint = mounted.path().display();
+                    tracing::error!(signal, %mountpoint, error = %e, "unmount at a signal failed");
+                }
+            }
+            if detached {
+                // Fails only if the session was dropped: then the mount has ended.
+                let _ = ends.send(MountEnd::Detached);
             }
         }
     };

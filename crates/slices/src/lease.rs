@@ -7,9 +7,11 @@
 //! 1. Until a hold ends, the store keeps its slices, even if metadata drops their names.
 //! 2. A hold ends once: when its last owner drops it, or when its lease expires
 //!    (`tests::a_hold_ends_once_by_drop_or_by_deadline`).
-//! 3. A leased hold is in the book under its deadline or an earlier one, so `expire` ends it in time (assert
+//! 3. A hold does not end while a caller uses its slices. A lease that expires in between ends it when the
+//!    last use ends (`tests::a_lease_that_expires_during_a_use_ends_the_hold_after_it`).
+//! 4. A leased hold is in the book under its deadline or an earlier one, so `expire` ends it in time (assert
 //!    in `add`; `tests::a_later_lease_replaces_an_earlier_one`).
-//! 4. `count` is the length of the book whenever the book is unlocked (assert in `expire`).
+//! 5. `count` is the length of the book whenever the book is unlocked (assert in `expire`).
 //!
 //! ```text
 //!         `add`             `add` (another deadline)
@@ -44,7 +46,16 @@ struct State {
     /// `None` after the hold has ended.
     slices: Option<Box<[SlicePtr]>>,
     deadline: Option<Timestamp>,
+    /// Callers that use the slices now.
+    uses: usize,
+    /// The lease expired while a caller used the slices: the last of them ends the hold.
+    is_due: bool,
 }
+
+/// A use of held slices. The hold does not end before it is dropped.
+#[derive(Debug)]
+#[must_use = "the hold may end when the use is dropped"]
+pub struct HoldUse(Arc<SliceHold>);
 
 impl SliceHold {
     /// Holds slices. The caller has a pin that began while metadata named them.
@@ -53,16 +64,26 @@ impl SliceHold {
     /// As `SliceHolder::hold`.
     pub fn take(holder: &Arc<dyn SliceHolder>, slices: Vec<SlicePtr>) -> Result<Arc<Self>, SliceError> {
         holder.hold(&slices)?;
-        let state = State { slices: Some(slices.into_boxed_slice()), deadline: None };
+        let state = State { slices: Some(slices.into_boxed_slice()), deadline: None, uses: 0, is_due: false };
         Ok(Arc::new(SliceHold { holder: Arc::downgrade(holder), state: Mutex::new(state) }))
     }
 
-    /// Whether the slices are still held at `now`. A caller that has a pin may then use them while the pin
-    /// lives.
+    /// Whether the slices are still held at `now`. The hold may end at any moment afterwards.
     #[must_use]
     pub fn is_live(&self, now: Timestamp) -> bool {
-        let state = self.state.lock();
-        state.slices.is_some() && state.deadline.is_none_or(|deadline| now < deadline)
+        self.state.lock().is_live(now)
+    }
+
+    /// Begins a use of the slices, if they are still held at `now`. A lease that expires during the use ends
+    /// the hold only after it.
+    #[must_use]
+    pub fn begin_use(self: &Arc<Self>, now: Timestamp) -> Option<HoldUse> {
+        let mut state = self.state.lock();
+        if !state.is_live(now) {
+            return None;
+        }
+        state.uses += 1;
+        Some(HoldUse(Arc::clone(self)))
     }
 
     fn set_deadline(&self, until: Timestamp) {
@@ -77,8 +98,29 @@ impl SliceHold {
 
     fn end_if_due(&self, now: Timestamp) {
         let mut state = self.state.lock();
-        if state.deadline.is_some_and(|deadline| deadline <= now) {
+        if state.deadline.is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        if state.uses > 0 {
+            state.is_due = true;
+        } else {
             Self::end(&mut state, &self.holder);
+        }
+    }
+}
+
+impl State {
+    fn is_live(&self, now: Timestamp) -> bool {
+        self.slices.is_some() && !self.is_due && self.deadline.is_none_or(|deadline| now < deadline)
+    }
+}
+
+impl Drop for HoldUse {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.uses = state.uses.checked_sub(1).expect("a use that ends has begun");
+        if state.uses == 0 && state.is_due {
+            SliceHold::end(&mut state, &self.0.holder);
         }
     }
 }
@@ -201,6 +243,24 @@ mod tests {
         leases.expire(at(6));
         // The store asserts that no hold ends twice.
         drop(leased);
+    }
+
+    #[test]
+    fn a_lease_that_expires_during_a_use_ends_the_hold_after_it() {
+        let ((store, holder), leases) = (store(), Leases::default());
+        let hold = SliceHold::take(&holder, vec![slice(0)]).unwrap();
+        leases.add(&hold, at(5));
+        let first = hold.begin_use(at(4)).expect("it is live");
+        let second = hold.begin_use(at(4)).expect("it is live");
+        leases.expire(at(5));
+        assert_eq!(store.held.lock().len(), 1, "the uses keep it");
+        assert!(!hold.is_live(at(4)) && hold.begin_use(at(4)).is_none(), "no use begins any more");
+        drop(first);
+        assert_eq!(store.held.lock().len(), 1);
+        drop(second);
+        assert!(store.held.lock().is_empty());
+        leases.expire(at(6));
+        drop(hold);
     }
 
     #[test]

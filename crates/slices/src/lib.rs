@@ -18,7 +18,7 @@ mod testing;
 
 pub use error::SliceError;
 pub use held::{HeldSlices, KnownCopy, MovedOut};
-pub use lease::{Leases, SliceHold};
+pub use lease::{HoldUse, Leases, SliceHold};
 pub use local::{LocalSlices, Upkeep};
 pub use private::PrivateSlices;
 pub use read_ahead::ReadAhead;

@@ -29,8 +29,8 @@ pub enum Need {
     Python,
     /// The directory for temporary files has extended attributes.
     Attributes,
-    /// Loop devices can be set up.
-    LoopDevices,
+    /// `systemd-analyze` is installed.
+    Systemd,
 }
 
 impl Need {
@@ -45,7 +45,7 @@ impl Need {
             Need::CCompiler => "cc",
             Need::Python => "python3",
             Need::Attributes => "xattr",
-            Need::LoopDevices => "loop",
+            Need::Systemd => "systemd",
         }
     }
 }

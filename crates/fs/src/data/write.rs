@@ -52,7 +52,7 @@ impl<E: Storage> Fs<E> {
     /// steps first, as by `truncate`.
     ///
     /// # Errors
-    /// As `write`. Nothing is written then.
+    /// As `write`. Nothing is written then; a file of more than 2^18 regions may already be shorter.
     pub fn overwrite(&self, caller: &Caller<'_>, node: &NodeRef, data: &[u8]) -> Result<(), FsError> {
         check_regular(node)?;
         check_end(0, data.len() as u64)?;

@@ -77,25 +77,21 @@ impl<E: Storage> Fs<E> {
         len: u64,
         limit: YankLimit,
     ) -> Result<YankedSlice, FsError> {
+        let range = RangeToYank { offset, len, limit };
         let recorded = OnceCell::new();
         let run = || {
-            let yanked = self.take_range(node, offset, len, limit)?;
+            let yanked = self.take_range(node, range)?;
             if self.call_gate.is_transaction() {
                 // A lease on the caller's value must not end the bytes that a replay compares with.
                 _ = recorded.set(yanked.with_own_hold(&self.engine.holder())?);
             }
             Ok(yanked)
         };
-        self.call(|| YankRange { node: node.ino(), offset, len, yanked: recorded.get().cloned() }, run)
+        self.call(|| YankRange { node: node.ino(), range, yanked: recorded.get().cloned() }, run)
     }
 
-    fn take_range(
-        &self,
-        node: &NodeRef,
-        offset: u64,
-        len: u64,
-        limit: YankLimit,
-    ) -> Result<YankedSlice, FsError> {
+    fn take_range(&self, node: &NodeRef, range: RangeToYank) -> Result<YankedSlice, FsError> {
+        let RangeToYank { offset, len, limit } = range;
         check_regular(node)?;
         self.leases.expire(self.lease_time());
         // The pin keeps the bytes from the read of their pointers until the value holds them.
@@ -144,8 +140,9 @@ impl<E: Storage> Fs<E> {
                 Position::End => state.attrs.size_bytes,
             };
             let end = check_end(offset, slice.len_bytes())?;
-            // Under the pin: the holds are live now, and their bytes stay until the commit counts them.
-            let pieces = slice.pieces(offset, now)?;
+            // Until the commit counts the bytes: a lease may expire while the commit waits for room.
+            let in_use = slice.in_use(now)?;
+            let pieces = in_use.pieces(offset);
             if !pieces.is_empty() {
                 let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
                 let size_after = state.attrs.size_bytes.max(end);
@@ -196,8 +193,12 @@ impl<E: Storage> Fs<E> {
                 return Err(FsError::Invalid("a range is inserted within the file or at its end"));
             }
             let size_after = check_end(size, len)?;
+            let in_use;
             let pieces = match inserted {
-                InsertSource::Slice(slice) => slice.pieces(offset, now)?,
+                InsertSource::Slice(slice) => {
+                    in_use = slice.in_use(now)?;
+                    in_use.pieces(offset)
+                }
                 InsertSource::Hole(len) => vec![FilePiece::hole(offset, len)],
             };
             // Checked after the value: an empty insertion of an expired value is an error too.
@@ -283,7 +284,8 @@ impl<E: Storage> Fs<E> {
             let mut scratch = Scratch::take();
             let mut state = node.state.write();
             let len = check_end(0, slice.len_bytes())?;
-            let pieces = slice.pieces(0, now)?;
+            let in_use = slice.in_use(now)?;
+            let pieces = in_use.pieces(0);
             let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
             // Everything is removed, and nothing moves.
             let splice = Splice { start: 0, from: state.attrs.size_bytes, to: len, inserted: &pieces };
@@ -365,7 +367,7 @@ impl<E: Storage> Fs<E> {
     pub fn read_yanked_slice(&self, slice: &YankedSlice, at: u64, buf: &mut [u8]) -> Result<usize, FsError> {
         let now = self.use_slice(slice)?;
         let _pin = self.engine.pin()?;
-        self.read_pieces(&slice.pieces(0, now)?, at, buf)
+        self.read_pieces(&slice.in_use(now)?.pieces(0), at, buf)
     }
 
     /// Fills `buf` with the bytes of pieces that follow each other, from the offset `at` on. Returns the
@@ -434,11 +436,18 @@ impl<E: Storage> Fs<E> {
     }
 }
 
-/// The journal's form of [`Fs::yank`].
-struct YankRange {
-    node: u64,
+/// A range to yank, and the most memory that its value may take.
+#[derive(Clone, Copy)]
+struct RangeToYank {
     offset: u64,
     len: u64,
+    limit: YankLimit,
+}
+
+/// The journal's form of [`Fs::yank_within`].
+struct YankRange {
+    node: u64,
+    range: RangeToYank,
     /// The value that the caller got, with a hold of its own; `None` if the call failed.
     yanked: Option<YankedSlice>,
 }
@@ -461,7 +470,8 @@ impl<E: Storage> Operation<Fs<E>> for YankRange {
     }
 
     fn replay(&self, fs: &Fs<E>, scene: &mut ReplayScene) -> Result<(), FsError> {
-        let now = fs.yank(scene.node(self.node)?, self.offset, self.len)?;
+        let RangeToYank { offset, len, limit } = self.range;
+        let now = fs.yank_within(scene.node(self.node)?, offset, len, limit)?;
         // Pointers may differ where cleaning or packing moved the bytes, so the values are compared. Bytes
         // that cannot be read are not known to be the same.
         let is_same =

@@ -25,8 +25,8 @@ impl<E: Storage> Fs<E> {
         self.use_slice(b)?;
         // One pin for all windows: the pointers are taken once.
         let _pin = self.engine.pin()?;
-        let ours = a.pieces(0, now)?;
-        let theirs = b.pieces(0, now)?;
+        let (our_use, their_use) = (a.in_use(now)?, b.in_use(now)?);
+        let (ours, theirs) = (our_use.pieces(0), their_use.pieces(0));
         let mut our_bytes = Vec::new();
         let mut their_bytes = Vec::new();
         let mut start = 0;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 
 use warpfire_env::Timestamp;
 use warpfire_format::fs as format;
-use warpfire_slices::{SliceError, SliceHold, SliceHolder};
+use warpfire_slices::{HoldUse, SliceError, SliceHold, SliceHolder};
 use warpfire_units::{SegmentId, SlicePtr};
 
 use crate::data::FilePiece;
@@ -96,8 +96,8 @@ impl YankedSlice {
         YankedSlice { pool, runs, len_bytes }
     }
 
-    /// The same bytes with a hold of their own: a lease on one value is none on the other. The caller has had
-    /// a pin since this value was taken.
+    /// The same bytes with a hold of their own: a lease on one value is none on the other. The bytes of
+    /// this value are still kept: it is in use, or new and without a lease.
     ///
     /// # Errors
     /// As holding slices in the store.
@@ -217,17 +217,29 @@ impl YankedSlice {
         })
     }
 
-    /// The value's pieces at the offset `at` of a file. The caller has a pin, and has checked that the end is
-    /// within the largest file.
+    /// Begins a use of the value: its bytes are kept until the result is dropped, also if its lease expires
+    /// before.
     ///
     /// # Errors
     /// `LeaseExpired`.
-    pub(super) fn pieces(&self, at: u64, now: Timestamp) -> Result<Vec<FilePiece<'_>>, FsError> {
-        if self.holds().any(|hold| !hold.is_live(now)) {
-            return Err(FsError::LeaseExpired);
-        }
+    pub(super) fn in_use(&self, now: Timestamp) -> Result<SliceInUse<'_>, FsError> {
+        let uses: Option<Vec<HoldUse>> = self.holds().map(|hold| hold.begin_use(now)).collect();
+        Ok(SliceInUse { slice: self, _uses: uses.ok_or(FsError::LeaseExpired)? })
+    }
+}
+
+/// A value whose bytes are kept by a use of its holds.
+pub(super) struct SliceInUse<'a> {
+    slice: &'a YankedSlice,
+    _uses: Vec<HoldUse>,
+}
+
+impl SliceInUse<'_> {
+    /// The value's pieces at the offset `at` of a file. The caller has a pin, and has checked that the end is
+    /// within the largest file.
+    pub(super) fn pieces(&self, at: u64) -> Vec<FilePiece<'_>> {
         let mut offset = at;
-        let pieces = self.runs.iter().map(|run| {
+        let pieces = self.slice.runs.iter().map(|run| {
             let source = match &run.source {
                 YankedSource::Hole => format::ExtentSource::Hole,
                 YankedSource::Bytes(bytes, from) => {
@@ -243,8 +255,8 @@ impl YankedSlice {
             piece
         });
         let pieces: Vec<FilePiece<'_>> = pieces.collect();
-        debug_assert_eq!(offset, at + self.len_bytes, "the pieces are the whole value");
-        Ok(pieces)
+        debug_assert_eq!(offset, at + self.slice.len_bytes, "the pieces are the whole value");
+        pieces
     }
 }
 

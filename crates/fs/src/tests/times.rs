@@ -117,6 +117,26 @@ fn racing_names_syncs_and_set_times_end_as_the_times_that_are_shown() {
     }
 }
 
+/// A commit in two steps has the time of the last one: what others have changed in between is not newer.
+#[test]
+fn a_commit_in_two_steps_has_the_time_of_the_last_one() {
+    let (_engine, clock, fs, d) = with_dir();
+    make(&fs, &d, b"own");
+    make(&fs, &d, b"theirs");
+    let fs = Arc::new(fs);
+    let tx = fs.begin().unwrap();
+    let inside = tx.files().lookup(&ROOT, &tx.files().root(), b"d").unwrap();
+    let own = tx.files().lookup(&ROOT, &inside, b"own").unwrap();
+    tx.files().append(&ROOT, &own, b"more").unwrap();
+    let mut pending = tx.begin_commit().unwrap();
+    pending.catch_up().unwrap();
+    clock.skip_seconds(1000);
+    fs.append(&ROOT, &fs.lookup(&ROOT, &d, b"theirs").unwrap(), b"more").unwrap();
+    assert!(pending.finish().unwrap());
+    let mtime = |name: &[u8]| fs.getattr(&fs.lookup(&ROOT, &d, name).unwrap()).mtime;
+    assert!(mtime(b"own") > mtime(b"theirs"), "{:?} and {:?}", mtime(b"own"), mtime(b"theirs"));
+}
+
 /// Committed changes carry the time of the commit. With the time of the call, `make` would not build what the
 /// transaction has changed, and a backup by change time would miss it.
 #[test]

@@ -153,14 +153,12 @@ impl<E: Storage> Fs<E> {
         }
     }
 
-    /// Commits the changes of a transaction, if nothing in `reads` has changed; without `reads`, always. The
-    /// caller is alone in the base. Others have changed the records of the keys in `tolerated` since the
+    /// Commits the changes of a transaction. The caller is alone in the base, and has checked the reads. Others have changed the records of the keys in `tolerated` since the
     /// transaction read them. `at` is the time of the commit.
     pub(super) fn commit_inside(
         &self,
         tx_fs: &TxFs<E>,
         changes: &TxChanges,
-        reads: Option<&ReadSet>,
         tolerated: &BTreeSet<Box<[u8]>>,
         at: InodeTime,
     ) -> Result<(), CommitError> {
@@ -176,7 +174,7 @@ impl<E: Storage> Fs<E> {
             .filter(|node| node.pending_times.lock().was_set)
             .filter_map(|node| self.take_pending_times(node))
             .collect();
-        if let Err(e) = self.engine.commit(&changes.batch, reads, changes.admit) {
+        if let Err(e) = self.engine.commit(&changes.batch, None, changes.admit) {
             // Nothing has changed: the times are pending again.
             replaced
                 .into_iter()

@@ -4,19 +4,19 @@
 //! # Invariants
 //! 1. `changes` are those of the calls made at `reads.at` or later: when `finish` commits them, nothing that
 //!    matters has changed since (the engine's check under the base's gate, `finish`).
-//! 2. No call is replayed while the commit is alone in the base, unless the last replay was short
-//!    (`ALONE_NANOS_MAX`) or no earlier one has outrun the others. A replay that is never short enough ends
-//!    in a conflict, after `ROUNDS_MAX` rounds (`tests::conflicts`).
-//! 3. A commit in progress takes place at most once: `finish` answers `true` once, and after that or an error
-//!    the transaction has ended (assert in `finish`).
+//! 2. No call is replayed while the commit is alone in the base, unless more than `ROUNDS_BESIDE_MIN` replays
+//!    beside running work were outrun and the last one was short (`ALONE_NANOS_MAX`). A replay that is never
+//!    short enough ends in a conflict, after `ROUNDS_MAX` rounds (`tests::conflicts`).
+//! 3. A commit in progress takes place at most once: after `finish` has answered `true`, or after an error of
+//!    either step, the transaction has ended (`finish`, `is_failed`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use warpfire_env::{PlantedBug, is_planted};
-use warpfire_format::fs::{InodeTime, Key};
-use warpfire_meta::{Batch, CommitError, Storage, TxChanges};
+use warpfire_format::fs::Key;
+use warpfire_meta::{Admit, Batch, CommitError, Storage, TxChanges};
 use warpfire_units::Seq;
 
 use super::begin::{Transaction, TxFs};
@@ -58,13 +58,13 @@ pub struct PendingCommit<E: Storage> {
     replayed: Option<ReplayedFs<E>>,
     /// Keys that others have changed since they were read, tolerably.
     tolerated: BTreeSet<Box<[u8]>>,
-    /// The time that settles the provisional ones.
-    at: InodeTime,
     /// Attempts that others have outrun.
     rounds: u32,
     /// How long the last replay took; without one, for ever.
     replay_nanos: u64,
     is_done: bool,
+    /// `catch_up` has failed: there is nothing left to commit.
+    is_failed: bool,
 }
 
 impl<E: Storage> Transaction<E> {
@@ -81,10 +81,9 @@ impl<E: Storage> Transaction<E> {
         let journal = std::mem::take(guard.journal().ok_or(FsError::Busy)?);
         // Reads alone were all made of one snapshot: there is nothing to check, and no call has to wait.
         let is_done = self.tx_fs.engine.is_unchanged() && expected.is_empty();
-        let at = stamp(self.base.clock.now());
         let changes = match self.tx_fs.engine.is_unchanged() {
             true => None,
-            false => Some(sealed(&self.tx_fs, at)?),
+            false => Some(self.tx_fs.engine.seal()?),
         };
         if changes.is_none() {
             self.tx_fs.engine.end();
@@ -97,19 +96,12 @@ impl<E: Storage> Transaction<E> {
             changes,
             replayed: None,
             tolerated: BTreeSet::new(),
-            at,
             rounds: 0,
             replay_nanos: u64::MAX,
             is_done,
+            is_failed: false,
         })
     }
-}
-
-/// Takes the changes of a transaction out, with their times settled.
-fn sealed<E: Storage>(tx_fs: &TxFs<E>, at: InodeTime) -> Result<TxChanges, FsError> {
-    let mut changes = tx_fs.engine.seal()?;
-    settle_batch(&mut changes.batch, at)?;
-    Ok(changes)
 }
 
 impl<E: Storage> PendingCommit<E> {
@@ -120,6 +112,7 @@ impl<E: Storage> PendingCommit<E> {
     /// `Conflict` if a call would answer otherwise now.
     pub fn catch_up(&mut self) -> Result<(), FsError> {
         let outcome = self.try_catch_up();
+        self.is_failed |= outcome.is_err();
         self.tx.base.count_conflict(&outcome);
         outcome
     }
@@ -164,6 +157,9 @@ impl<E: Storage> PendingCommit<E> {
     }
 
     fn try_finish(&mut self) -> Result<bool, FsError> {
+        if self.is_failed {
+            return Err(FsError::Ended);
+        }
         if self.is_done {
             return Ok(true);
         }
@@ -198,16 +194,23 @@ impl<E: Storage> PendingCommit<E> {
 
     /// Commits in the base; with `checked`, only if nothing that was read has changed. `false` if it has.
     fn commit_now(&mut self, checked: bool) -> Result<bool, FsError> {
-        assert!(self.tx.base.call_gate.is_entered(), "a transaction is committed alone in the base");
-        let Some(changes) = &self.changes else { return Ok(true) };
-        let checked = checked && !is_planted(PlantedBug::ReadsUnchecked);
-        let reads = checked.then_some(&changes.reads);
-        let tx_fs = self.replayed.as_ref().map_or(&*self.tx.tx_fs, |replayed| &replayed.fs);
-        match self.tx.base.commit_inside(tx_fs, changes, reads, &self.tolerated, self.at) {
-            Ok(()) => Ok(true),
-            Err(CommitError::Conflict) => Ok(false),
-            Err(e) => Err(e.into()),
+        let base = Arc::clone(&self.tx.base);
+        assert!(base.call_gate.is_entered(), "a transaction is committed alone in the base");
+        let Some(changes) = &mut self.changes else { return Ok(true) };
+        if checked && !changes.batch.is_empty() && !is_planted(PlantedBug::ReadsUnchecked) {
+            match base.engine.commit(&Batch::new(), Some(&changes.reads), Admit::Reserve) {
+                Ok(_) => {}
+                Err(CommitError::Conflict) => return Ok(false),
+                Err(e) => return Err(e.into()),
+            }
         }
+        // Here and not when the calls were made: nobody may see these changes with an earlier time than one
+        // that was shown without them. Once, because what follows ends the commit.
+        let at = stamp(base.clock.now());
+        settle_batch(&mut changes.batch, at)?;
+        let tx_fs = self.replayed.as_ref().map_or(&*self.tx.tx_fs, |replayed| &replayed.fs);
+        base.commit_inside(tx_fs, changes, &self.tolerated, at)?;
+        Ok(true)
     }
 
     /// The changes by others of what the transaction has read, up to `now`.
@@ -247,8 +250,7 @@ impl<E: Storage> PendingCommit<E> {
         // The earlier changes are freed before: both may be large.
         let mut reads = self.changes.take().map(|changes| changes.reads).unwrap_or_default();
         self.tx.make_calls_again(&self.journal, &next, &is_as_before)?;
-        self.at = stamp(base.clock.now());
-        let mut again = sealed(&next.fs, self.at)?;
+        let mut again = next.fs.engine.seal()?;
         // The reads that were left out still count.
         reads.go_on_with(&again.reads);
         again.reads = reads;

@@ -118,22 +118,24 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         // Without a read set nothing can conflict: the usual commit locks its own shards only.
         let Some(reads) = reads else {
             let shards = prepared.shards;
-            let mut guards = self.lock_with_credit(shards, prepared.bytes, admit)?;
+            let mut guards = self.lock_with_credit(shards, prepared.bytes, admit, 0)?;
             return Ok(self.apply_in_place(prepared, shards, &mut guards)?);
         };
         let shards = prepared.shards | reads::shards_of(reads);
         // Every version up to this seq that is in a table has been compared.
         let mut compared = reads.at;
         for pass in 0.. {
-            // From the third pass on nobody else flushes, so this pass is the last one, unless this commit
-            // itself flushes to make room.
-            let _flushing = (pass >= TABLE_PASSES_MAX).then(|| self.flushing.lock());
+            // In the third pass nobody else flushes, so it is the last one. Its room is taken before: whoever
+            // waits for room under this lock waits for work that needs the lock.
+            let is_last = pass >= TABLE_PASSES_MAX;
+            let granted = if is_last { self.make_room(prepared.bytes, admit)? } else { 0 };
+            let _flushing = is_last.then(|| self.flushing.lock());
             let table_set = self.table_set();
             if self.tables_changed(&table_set, reads, compared)? {
                 return Err(CommitError::Conflict);
             }
             compared = compared.max(table_set.seq_max());
-            let mut guards = self.lock_with_credit(shards, prepared.bytes, admit)?;
+            let mut guards = self.lock_with_credit(shards, prepared.bytes, admit, granted)?;
             // An empty batch and an empty read set need no shard.
             let Some(first) = guards.first() else { return Ok(self.newest()) };
             // A flush may have turned a memtable into tables since `tables_changed`, which did not see these.
@@ -171,6 +173,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let renamed = self.name_moved_slices(prepared.batch)?;
         let renamed = PreparedCommit::new(&renamed, &self.schema)?;
         assert_eq!(renamed.shards, prepared.shards, "the same keys change");
+        // A slice that moved may have become several, which take more bytes than were granted.
+        let more_bytes = renamed.bytes.saturating_sub(prepared.bytes);
+        self.usage.active_bytes.fetch_add(more_bytes, Ordering::Relaxed);
         Ok(self.apply(&renamed, shards, guards))
     }
 
@@ -200,14 +205,14 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(renamed)
     }
 
-    /// Locks shards, and takes `bytes` from the credit of the lowest one.
+    /// Locks shards, and takes `bytes` from the credit of the lowest one and from what was granted already.
     fn lock_with_credit(
         &self,
         shards: u32,
         bytes: u64,
         admit: Admit,
+        mut granted: u64,
     ) -> Result<ShardGuards<'_, L>, MetaError> {
-        let mut granted = 0;
         loop {
             // In rising order: two commits cannot wait for each other.
             let mut guards = ShardGuards::new();

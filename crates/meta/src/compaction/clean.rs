@@ -95,12 +95,18 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         }
         // After the tables: held bytes that metadata names too are copied once. Their copies stay referenced,
         // because only a job could drop them and this thread holds `compacting`.
+        let mut held_bytes_moved = 0;
         for segment in &victims {
             let moved_out = self.held.move_out(*segment, &mut |slice| moves.known_copy(slice))?;
-            moved |= moved_out.bytes > 0;
+            held_bytes_moved += moved_out.bytes;
             if moved_out.is_unrecoverable {
                 moves.unrecoverable.insert(*segment);
             }
+        }
+        if held_bytes_moved > 0 {
+            moved = true;
+            // No table was installed for these bytes: their segments become free with the next group.
+            self.free_emptied_segments()?;
         }
         for segment in moves.unrecoverable.difference(unrecoverable) {
             tracing::warn!(
@@ -111,6 +117,17 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         }
         unrecoverable.append(&mut moves.unrecoverable);
         Ok(moved)
+    }
+
+    /// Makes the edits durable that free emptied segments, and wakes the callers that wait for space.
+    fn free_emptied_segments(&self) -> Result<(), MetaError> {
+        match self.log.sync() {
+            // A checkpoint needs no room in the commit log, and its root has the edits too.
+            Err(LogError::NoSpace) => self.checkpoint()?,
+            synced => self.latch.note(synced)?,
+        }
+        self.reclaim.note_gain();
+        Ok(())
     }
 
     /// Some tables, with their runs. The result holds no other table, so a replaced table frees its space as

@@ -29,6 +29,10 @@ use crate::views::MountKind;
 /// Most threads with a last question that is kept.
 const THREADS_MAX: usize = 4096;
 
+/// The number that the kernel sends for a thread outside the server's process namespace. Threads that share
+/// it cannot be told apart, so what they ask for counts as seen.
+const UNKNOWN_THREAD: u32 = 0;
+
 /// The last question of each thread.
 #[derive(Default)]
 pub(super) struct AttributesAsked(Mutex<HashMap<u32, (INodeNo, CallNumber)>>);
@@ -41,8 +45,8 @@ impl AttributesAsked {
             asked.clear();
         }
         match number {
-            Some(number) => _ = asked.insert(thread, (ino, number)),
-            None => _ = asked.remove(&thread),
+            Some(number) if thread != UNKNOWN_THREAD => _ = asked.insert(thread, (ino, number)),
+            _ => _ = asked.remove(&thread),
         }
     }
 

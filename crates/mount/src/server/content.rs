@@ -8,7 +8,8 @@
 //!
 //! # Invariants
 //! 1. A write through a descriptor that is open for appending goes to the end that the file has at the time
-//!    of the write (`write_position`;
+//!    of the write, except for a direct one of 1 MiB and more on the main mount of a server with several
+//!    threads (`write_position`;
 //!    `tests::views::a_descriptor_open_for_appending_appends_behind_what_a_transaction_appended`). The kernel
 //!    has cached such bytes at its own end; if that was another offset, these pages are dropped.
 //! 2. A direct write into a file whose pages the kernel may have is answered after the pages of its range
@@ -119,7 +120,7 @@ impl<E: Storage> Server<E> {
         let written = self.content_node(ino, flags).and_then(|(node, has_pages)| {
             let position = self.write_position(&node, offset, len, write_flags, flags);
             // In a view the program did not ask for the end: the append goes to the end at the commit.
-            if position == Position::End && matches!(self.context.mount_kind, MountKind::View(..)) {
+            if position == Position::End && self.in_view() {
                 self.fs.append(&caller, &node, data)?;
                 return Ok((offset, has_pages));
             }
@@ -146,6 +147,10 @@ impl<E: Storage> Server<E> {
         }
     }
 
+    fn in_view(&self) -> bool {
+        matches!(self.context.mount_kind, MountKind::View(..))
+    }
+
     /// The position of a write. The kernel's offset of an append is the end of the file as the kernel knows
     /// it, which a commit or an ioctl may have moved since.
     fn write_position(
@@ -160,8 +165,12 @@ impl<E: Storage> Server<E> {
         if !appends {
             return Position::At(offset);
         }
-        // The kernel sends a long direct write as several requests at once. Several threads may take them in
-        // any order, so a part of a long write stays at its offset: a whole part, or one behind the end.
+        if self.in_view() {
+            return Position::End;
+        }
+        // On the main mount the kernel sends a long direct write as several requests at once. Several threads
+        // may take them in any order, so a part of a long write stays at its offset: a whole part, or one
+        // behind the end.
         let is_part = || len == u64::from(WRITE_BYTES_MAX) || offset > self.fs.getattr(node).size_bytes;
         if is_direct(flags) && self.sole_connection.is_none() && is_part() {
             return Position::At(offset);

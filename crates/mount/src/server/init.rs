@@ -20,7 +20,7 @@ const BACKGROUND_MAX: u16 = 64;
 /// - set-id bits and capabilities cleared by the server, at each write, truncation and change of owner.
 ///   Otherwise the kernel reads `security.capability` before every write.
 ///
-/// Features not to use: truncation as part of OPEN, because there is no OPEN; file locks, because the kernel
+/// Features not to use: truncation as part of OPEN, because OPEN is answered in few mounts only; file locks, because the kernel
 /// does them itself while all users are on one machine; the writeback cache, because it makes small files
 /// slower.
 const WANTED: InitFlags = InitFlags::FUSE_PARALLEL_DIROPS
@@ -52,6 +52,10 @@ pub(super) fn configure(
     let mut wanted = WANTED;
     if detail == ListingDetail::WithAttributes {
         wanted |= InitFlags::FUSE_DO_READDIRPLUS;
+    } else {
+        // In a view the parts of a long direct write come one after the other, so that appends know their
+        // order.
+        wanted.remove(InitFlags::FUSE_ASYNC_DIO);
     }
     if checks == PermissionChecks::Kernel {
         // With this flag the kernel checks permissions by mode and by access control list.

@@ -492,8 +492,16 @@ impl<E: Storage> Views<E> {
         match unmount_view(&view.mounted) {
             Ok(()) => {}
             Err(MountError::InUse(_)) => {
+                let mut registry = self.registry.lock();
+                if registry.stop {
+                    // The mount ends and waits for this entry, which nobody else would abort.
+                    drop(registry);
+                    self.abort(view);
+                    return Err(Errno::SHUTDOWN);
+                }
                 // The transaction is open again: the program can close its files and try again.
-                self.registry.lock().views.insert(id, ViewEntry::Open(Box::new(view)));
+                registry.views.insert(id, ViewEntry::Open(Box::new(view)));
+                drop(registry);
                 self.registry_changed.notify_all();
                 return Err(Errno::BUSY);
             }

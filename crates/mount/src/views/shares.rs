@@ -1,10 +1,11 @@
 //! Shares of users in the transactions of one mount, so that one user cannot take what the others need.
 //!
 //! # Invariants
-//! 1. A user other than root and the server's own has at most [`USER_TRANSACTIONS_MAX`] transactions, and as
-//!    many sessions that outlive their transaction: a view that was aborted keeps its threads as long as a
+//! 1. A user other than root and the server's own has at most [`USER_TRANSACTIONS_MAX`] transactions and
+//!    sessions that outlive their transaction, in all: a view that was aborted keeps its threads as long as a
 //!    program holds a file in it open (`admit`).
-//! 2. Of the places for transactions, [`RESERVED`] are only for root and the server's own user.
+//! 2. An ordinary user begins a transaction only while more than [`RESERVED`] places are free. The last ones
+//!    are for root and the server's own user.
 //! 3. Of one such user at most [`USER_JOBS_MAX`] jobs run at a time; the others wait in order
 //!    (`tests::jobs_of_one_user_leave_threads_for_others`).
 
@@ -45,11 +46,11 @@ impl SessionCounts {
     /// `EDQUOT` if the user's share is in use, `EAGAIN` if the mount has no more.
     pub(super) fn admit(self, uid: u32) -> Result<(), Errno> {
         let limit = if has_no_share(uid) { TRANSACTIONS_MAX } else { TRANSACTIONS_MAX - RESERVED };
-        let of_user = self.open_of_user.max(self.left_of_user);
+        let of_user = self.open_of_user + self.left_of_user;
         if !has_no_share(uid) && of_user >= USER_TRANSACTIONS_MAX {
             return Err(Errno::DQUOT);
         }
-        if self.open.max(self.left) >= limit { Err(Errno::AGAIN) } else { Ok(()) }
+        if self.open + self.left >= limit { Err(Errno::AGAIN) } else { Ok(()) }
     }
 }
 
@@ -106,6 +107,8 @@ mod tests {
         assert_eq!(SessionCounts { open_of_user: 0, ..full }.admit(USER), Ok(()));
         let left = SessionCounts { left: 16, left_of_user: 16, ..SessionCounts::default() };
         assert_eq!(left.admit(USER), Err(Errno::DQUOT), "views that files keep open count");
+        let both = SessionCounts { open_of_user: 8, left_of_user: 8, ..SessionCounts::default() };
+        assert_eq!(both.admit(USER), Err(Errno::DQUOT), "both kinds count together");
         let many = SessionCounts { open: TRANSACTIONS_MAX - RESERVED, ..SessionCounts::default() };
         assert_eq!(many.admit(USER), Err(Errno::AGAIN));
         assert_eq!(many.admit(0), Ok(()));

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
+use warpfire_env::AlignedBuf;
 use warpfire_mount::{MountOptions, MountedSlice, TransactionState, remove_range};
 
 use crate::fixture::{Mapping, MountFixture, c_program};
@@ -59,6 +60,30 @@ fn appends_of_whole_pages_go_behind_what_a_transaction_appended_on_every_path() 
             let at_once = fs::read(fixture.at("log")).unwrap();
             assert!(at_once == expect, "{threads} threads, direct: {direct}");
         }
+    }
+}
+
+#[test]
+fn direct_appends_of_two_transactions_follow_each_other() {
+    for len in [4096, 1 << 20, 3 << 20] {
+        let Some(fixture) = MountFixture::mounted(&MountOptions { threads: 4, ..MountOptions::default() })
+        else {
+            return;
+        };
+        fs::write(fixture.at("log"), [1; 4096]).unwrap();
+        let transactions = [begun(&fixture), begun(&fixture)];
+        for (byte, (_, _, view)) in (2..).zip(&transactions) {
+            let mut unit = AlignedBuf::zeroed(len);
+            unit.fill(byte);
+            let mut options = File::options();
+            let log = options.append(true).custom_flags(libc::O_DIRECT).open(view.join("log")).unwrap();
+            (&log).write_all(&unit).unwrap();
+        }
+        for (control, id, _) in &transactions {
+            assert_eq!(commit(control, *id).state, TransactionState::Committed, "{len} bytes");
+        }
+        let expect = [vec![1; 4096], vec![2; len], vec![3; len]].concat();
+        assert!(fs::read(fixture.at("log")).unwrap() == expect, "{len} bytes");
     }
 }
 

@@ -369,6 +369,24 @@ fn the_end_of_the_mount_aborts_what_is_open() {
 }
 
 #[test]
+fn the_end_of_the_mount_waits_for_no_commit_of_a_view_in_use() {
+    let Some(mut fixture) = MountFixture::new() else { return };
+    let (control, id, view) = begun(&fixture);
+    let open = fs::File::create(view.join("file")).unwrap();
+    let state = TransactionClient::open(fixture.path()).unwrap();
+    thread::scope(|scope| {
+        let committing = scope.spawn(|| control.commit(id, false));
+        wait_until("the commit has begun", || {
+            state.status(id).is_ok_and(|report| report.state == TransactionState::Ending)
+        });
+        fixture.end();
+        assert!(committing.join().unwrap().is_err(), "the file is in use");
+    });
+    drop(open);
+    assert!(!view.exists());
+}
+
+#[test]
 fn a_view_has_no_transactions_and_other_files_have_no_ioctls() {
     let Some(fixture) = MountFixture::new() else { return };
     let (control, id, view) = begun(&fixture);

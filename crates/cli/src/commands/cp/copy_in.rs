@@ -85,35 +85,17 @@ impl<'a> CopyIn<'a> {
     }
 
     fn directory(&mut self, job: &mut CopyJob, source: &Path, dir: &LocalDir, target: &Path) {
-        if !job.recursive {
-            return job.skip(source, Failure::new("is a directory").hint("copy it with -r"));
-        }
-        if let Err(failure) = self.contents_of_directory(job, source, dir, target) {
-            return job.skip(source, failure);
-        }
-        // After the contents: each entry changes the times, and a mode without write permission would refuse
-        // it.
-        let metadata = dir.metadata().map_err(|error| Failure::local(source, &error));
-        let kept = metadata.and_then(|metadata| {
+        let failed = |error: io::Error| Failure::local(source, &error);
+        job.directory(source, |job| {
+            make_dir(self.fs, target)?;
+            let parent = self.fs.dir(target)?;
+            for name in dir.names().map_err(failed)? {
+                self.entry(job, dir, &name, &parent, &target.join(&name));
+            }
+            let metadata = dir.metadata().map_err(failed)?;
             let xattrs = self.xattrs(job, dir, source)?;
             self.keep(&xattrs, &metadata, target)
         });
-        job.outcome(source, kept.map(|()| 0));
-    }
-
-    fn contents_of_directory(
-        &mut self,
-        job: &mut CopyJob,
-        source: &Path,
-        dir: &LocalDir,
-        target: &Path,
-    ) -> Result<(), Failure> {
-        make_dir(self.fs, target)?;
-        let parent = self.fs.dir(target)?;
-        for name in dir.names().map_err(|error| Failure::local(source, &error))? {
-            self.entry(job, dir, &name, &parent, &target.join(&name));
-        }
-        Ok(())
     }
 
     /// Copies anything but a directory; returns its bytes.

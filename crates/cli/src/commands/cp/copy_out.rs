@@ -68,7 +68,7 @@ impl<'a> CopyOut<'a> {
             }
             Err(error) => return job.skip(source, error),
         };
-        self.directory(job, source, &metadata, top, top, Path::new(""));
+        job.directory(source, |job| self.fill(job, source, &metadata, top, top, Path::new("")));
     }
 
     fn entry(&mut self, job: &mut CopyJob, source: &Path, place: &Place<'_>) {
@@ -80,16 +80,14 @@ impl<'a> CopyOut<'a> {
             let copied = self.file(job, source, &metadata, place);
             return job.outcome(source, copied);
         }
-        if !job.recursive {
-            return job.skip(source, Failure::new("is a directory").hint("copy it with -r"));
-        }
-        match place.dir.open_or_make(place.name) {
-            Ok(made) => self.directory(job, source, &metadata, &made, place.top, place.path),
-            Err(error) => job.skip(source, Failure::local(&place.dir.shown(place.name), &error)),
-        }
+        job.directory(source, |job| {
+            let made = place.dir.open_or_make(place.name);
+            let made = made.map_err(|error| Failure::local(&place.dir.shown(place.name), &error))?;
+            self.fill(job, source, &metadata, &made, place.top, place.path)
+        });
     }
 
-    fn directory(
+    fn fill(
         &mut self,
         job: &mut CopyJob,
         source: &Path,
@@ -97,31 +95,13 @@ impl<'a> CopyOut<'a> {
         dir: &LocalDir,
         top: &LocalDir,
         path: &Path,
-    ) {
-        if !job.recursive {
-            return job.skip(source, Failure::new("is a directory").hint("copy it with -r"));
-        }
-        if let Err(error) = self.contents_of_directory(job, source, dir, top, path) {
-            return job.skip(source, error);
-        }
-        let kept = self.keep(job, source, metadata, dir, dir.shown(OsStr::new("")).as_path());
-        job.outcome(source, kept.map(|()| 0));
-    }
-
-    fn contents_of_directory(
-        &mut self,
-        job: &mut CopyJob,
-        source: &Path,
-        dir: &LocalDir,
-        top: &LocalDir,
-        path: &Path,
-    ) -> Result<(), warpfire::Error> {
+    ) -> Result<(), Failure> {
         for entry in self.fs.read_dir(source)? {
             let name = entry?.file_name().to_owned();
             let path = path.join(&name);
             self.entry(job, &source.join(&name), &Place { dir, name: &name, top, path: &path });
         }
-        Ok(())
+        self.keep(job, source, metadata, dir, dir.shown(OsStr::new("")).as_path())
     }
 
     /// Copies anything but a directory; returns its bytes.
@@ -164,6 +144,13 @@ impl<'a> CopyOut<'a> {
         };
         let () = made;
         let pinned = dir.pin(entry.name()).map_err(failed)?;
+        // Found again by name: a user who owns the directory may have put another file there.
+        let there = pinned.metadata().map_err(failed)?;
+        let is_ours = there.uid() == rustix::process::geteuid().as_raw() && there.nlink() == 1;
+        let wanted = node_type(metadata.file_type());
+        if !is_ours || NodeType::from_raw_mode(there.mode()) != wanted {
+            return Err(Failure::new("the new file was replaced during the copy").hint("copy it again"));
+        }
         self.finish(job, source, metadata, place, entry, pinned).map(|()| bytes)
     }
 
@@ -281,6 +268,7 @@ fn timespec(at: Timestamp) -> Timespec {
 
 fn node_type(special: FileType) -> NodeType {
     match special {
+        FileType::Symlink => NodeType::Symlink,
         FileType::Fifo => NodeType::Fifo,
         FileType::Socket => NodeType::Socket,
         FileType::BlockDevice => NodeType::BlockDevice,

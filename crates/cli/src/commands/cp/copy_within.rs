@@ -36,23 +36,14 @@ impl<'a> CopyWithin<'a> {
             let copied = self.file(job, source, &metadata, target);
             return job.outcome(source, copied);
         }
-        if !job.recursive {
-            return job.skip(source, Failure::new("is a directory").hint("copy it with -r"));
-        }
-        if let Err(failure) = self.directory(job, source, target) {
-            return job.skip(source, failure);
-        }
-        let kept = self.keep(job, source, &metadata, target);
-        job.outcome(source, kept.map(|()| 0));
-    }
-
-    fn directory(&mut self, job: &mut CopyJob, source: &Path, target: &Path) -> Result<(), Failure> {
-        make_dir(self.fs, target)?;
-        for entry in self.fs.read_dir(source)? {
-            let name = entry?.file_name().to_owned();
-            self.copy(job, &source.join(&name), &target.join(&name));
-        }
-        Ok(())
+        job.directory(source, |job| {
+            make_dir(self.fs, target)?;
+            for entry in self.fs.read_dir(source)? {
+                let name = entry?.file_name().to_owned();
+                self.copy(job, &source.join(&name), &target.join(&name));
+            }
+            self.keep(job, source, &metadata, target)
+        });
     }
 
     fn file(

@@ -83,6 +83,16 @@ impl CopyJob {
             Err(reason) => self.skip(path, reason),
         }
     }
+
+    /// Copies a directory. `fill` copies its entries and then sets its attributes: each entry changes the
+    /// times, and a mode without write permission would refuse it.
+    fn directory(&mut self, source: &Path, fill: impl FnOnce(&mut CopyJob) -> Result<(), Failure>) {
+        if !self.recursive {
+            return self.skip(source, Failure::new("is a directory").hint("copy it with -r"));
+        }
+        let filled = fill(self);
+        self.outcome(source, filled.map(|()| 0));
+    }
 }
 
 /// Copies all sources.

@@ -6,7 +6,9 @@
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags};
-use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount_remount, move_mount, open_tree};
+use rustix::mount::{
+    MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_remount, move_mount, open_tree, unmount,
+};
 use warpfire::device_label;
 use warpfire_terminal::{Failure, note};
 
@@ -23,7 +25,10 @@ pub fn first_mount(pool: &PoolName) -> Option<MountedPool> {
     let label = devices.iter().find_map(|device| device_label(device).ok().flatten())?;
     let server = ServerConnection::of_devices(&label.pool, &devices)?;
     let is_of_server = |mounted: &MountedPool| {
+        // A mount of another ordinary user is never cloned: its content is that user's to choose.
+        let is_trusted = mounted.owner == 0 || mounted.owner == rustix::process::geteuid().as_raw();
         mounted.id == label.pool
+            && is_trusted
             && ServerConnection::of_mount(mounted).is_ok_and(|found| found.is_same_process(&server))
     };
     mounted_pools().into_iter().find(is_of_server)
@@ -62,7 +67,11 @@ pub fn mount_too(first: &MountedPool, directory: &Path, words: &MountWords) -> R
     move_mount(&tree, "", &target, "", both_open).map_err(failed)?;
     // The descriptor of the clone is the new mount, wherever its directory is by now.
     let mounted = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&tree));
-    mount_remount(mounted, MountFlags::BIND | flags_of(words), "").map_err(failed)?;
+    if let Err(error) = mount_remount(&*mounted, MountFlags::BIND | flags_of(words), "") {
+        // Otherwise it would stay with the options of the first place.
+        _ = unmount(&*mounted, UnmountFlags::DETACH);
+        return Err(failed(error));
+    }
     if !words.only_at_mount.is_empty() {
         let words = words.only_at_mount.join(",");
         note(format_args!("the options of the first mount hold, and not {words}"));

@@ -189,7 +189,7 @@ impl ServerConnection {
     /// Whether both are connections to one server.
     #[must_use]
     pub fn is_same_process(&self, other: &ServerConnection) -> bool {
-        self.peer.pid == other.peer.pid
+        self.peer.pid == other.peer.pid && self.peer.uid == other.peer.uid
     }
 
     /// A descriptor that becomes readable when the server ends.
@@ -229,20 +229,28 @@ fn directories_of(user: Uid) -> Vec<PathBuf> {
     directories
 }
 
-/// Whether a process has one of these devices or image files open; `None` if this process may not see that.
+/// In the mode of a link in `/proc/PID/fd`: the descriptor is open for writing.
+const OWNER_WRITE: u32 = 0o200;
+
+/// Whether a process has one of these devices or image files open for writing; `None` if this process may not see that.
 fn holds_one_of(process: Pid, devices: &[PathBuf]) -> Option<bool> {
     let identity = |metadata: fs::Metadata| {
         let is_block = metadata.file_type().is_block_device();
         if is_block { (true, metadata.rdev(), 0) } else { (false, metadata.dev(), metadata.ino()) }
     };
     let open = fs::read_dir(format!("/proc/{}/fd", process.as_raw_nonzero())).ok()?;
-    let open: BTreeSet<_> =
-        open.flatten().filter_map(|entry| fs::metadata(entry.path()).ok()).map(identity).collect();
+    // A server has its devices open for writing. Anybody can have a descriptor of them that only names them.
+    let for_writing =
+        |entry: &fs::DirEntry| entry.metadata().is_ok_and(|link| link.mode() & OWNER_WRITE != 0);
+    let open = open.flatten().filter(for_writing);
+    let open: BTreeSet<_> = open.filter_map(|entry| fs::metadata(entry.path()).ok()).map(identity).collect();
     Some(devices.iter().filter_map(|path| fs::metadata(path).ok()).any(|m| open.contains(&identity(m))))
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{Mode, OFlags};
+
     use super::*;
 
     #[test]
@@ -262,6 +270,8 @@ mod tests {
         let (open, closed) = (directory.path().join("open"), directory.path().join("closed"));
         fs::write(&closed, b"").expect("made");
         let _held = fs::File::create(&open).expect("made");
+        // Needs no permission on the file, so it proves nothing.
+        let _named = rustix::fs::open(&closed, OFlags::PATH, Mode::empty()).expect("opened by name");
         let own = rustix::process::getpid();
         assert_eq!(holds_one_of(own, &[closed.clone(), open]), Some(true));
         assert_eq!(holds_one_of(own, &[closed]), Some(false));

@@ -135,7 +135,7 @@ fn parse_threads(text: &str) -> Result<usize, String> {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let words = args.words()?;
     if words.remount {
-        return remount::run(&args.directory, &args.options);
+        return remount::run(&args.directory, &args.all_options());
     }
     if args.foreground || args.detached {
         return serve(args, &words);
@@ -147,19 +147,32 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Args {
-    /// All options: those after `-o`, and the flags.
     fn words(&self) -> Result<MountWords, Failure> {
-        let mut words = MountWords::default().parse(self.options.iter().map(String::as_str))?;
-        words.read_only |= self.read_only;
-        words.allow_other |= self.allow_other;
-        words.suid |= self.suid;
-        words.dev |= self.dev;
-        words.let_halt |= self.let_halt;
-        words.commit_seconds = words.commit_seconds.or(self.sync_interval);
-        words.tx_timeout_seconds = words.tx_timeout_seconds.or(self.tx_timeout);
-        words.threads = words.threads.or(self.threads);
-        words.log = words.log.or_else(|| self.log.clone());
+        let options = self.all_options();
+        let mut words = MountWords::default().parse(options.iter().map(String::as_str))?;
+        if let Some(log) = &self.log {
+            words.log = Some(log.clone());
+            words.only_at_mount.push("log".to_owned());
+        }
         Ok(words)
+    }
+
+    /// The options after `-o`, and behind them the flags as such options. The path of the log is not among
+    /// them, because it may hold a comma.
+    fn all_options(&self) -> Vec<String> {
+        let flags = [
+            (self.read_only, "ro"),
+            (self.allow_other, "allow_other"),
+            (self.suid, "suid"),
+            (self.dev, "dev"),
+            (self.let_halt, "let_halt"),
+        ];
+        let mut options = self.options.clone();
+        options.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| (*word).to_owned()));
+        options.extend(self.sync_interval.map(|seconds| format!("commit={seconds}")));
+        options.extend(self.tx_timeout.map(|seconds| format!("tx_timeout={seconds}")));
+        options.extend(self.threads.map(|threads| format!("threads={threads}")));
+        options
     }
 }
 

@@ -1,8 +1,9 @@
 //! Options of a mounted pool, changed by `mount -o remount`.
 
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use rustix::fs::{StatVfsMountFlags, statvfs};
+use rustix::fs::{CWD, Mode, OFlags, StatVfsMountFlags, fstat, fstatvfs, major, minor, openat};
 use rustix::mount::{MountFlags, mount_remount};
 use warpfire_terminal::{Failure, note};
 
@@ -24,7 +25,15 @@ pub fn run(directory: &Path, options: &[String]) -> Result<(), Failure> {
             .hint("mount it without 'remount'")
     })?;
     let failed = |error: rustix::io::Errno| Failure::local(directory, &error.into());
-    let now = statvfs(&mounted.mountpoint).map_err(failed)?.f_flag;
+    // By descriptor from here on: others may own a directory on the way and swap it.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let place = openat(CWD, &mounted.mountpoint, flags, Mode::empty()).map_err(failed)?;
+    let device = fstat(&place).map_err(failed)?.st_dev;
+    if (major(device), minor(device)) != mounted.device {
+        return Err(Failure::new(format_args!("{} is another filesystem by now", directory.display()))
+            .hint("run the command again"));
+    }
+    let now = fstatvfs(&place).map_err(failed)?.f_flag;
     let words = MountWords {
         read_only: now.contains(StatVfsMountFlags::RDONLY),
         suid: !now.contains(StatVfsMountFlags::NOSUID),
@@ -44,7 +53,9 @@ pub fn run(directory: &Path, options: &[String]) -> Result<(), Failure> {
             .hint("unmount the pool, then mount it without 'ro'"));
         }
     }
-    mount_remount(&mounted.mountpoint, flags_of(&words), "").map_err(failed)?;
+    // `BIND`: the options of this place, and not of other places of the same pool.
+    let place = format!("/proc/self/fd/{}", place.as_raw_fd());
+    mount_remount(place, MountFlags::BIND | flags_of(&words), "").map_err(failed)?;
     let later: Vec<&str> =
         words.only_at_mount.iter().map(String::as_str).filter(|word| !REPEATED.contains(word)).collect();
     if !later.is_empty() {
