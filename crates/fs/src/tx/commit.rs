@@ -153,8 +153,9 @@ impl<E: Storage> Fs<E> {
         }
     }
 
-    /// Commits the changes of a transaction. The caller is alone in the base, and has checked the reads. Others have changed the records of the keys in `tolerated` since the
-    /// transaction read them. `at` is the time of the commit.
+    /// Commits the changes of a transaction. The caller is alone in the base, and has checked the reads.
+    /// Others have changed the records of the keys in `tolerated` since the transaction read them. `at` is
+    /// the time of the commit.
     pub(super) fn commit_inside(
         &self,
         tx_fs: &TxFs<E>,

@@ -245,12 +245,14 @@ impl LogStore for MemLog {
             state.syncs_without_room = left;
             return Err(LogError::NoSpace);
         }
+        self.free_unpinned(&mut state);
         state.sync()
     }
 
     fn checkpoint(&self, checkpoint: &[u8], keep_from: LogPos) -> Result<(), LogError> {
         let mut state = self.state.lock();
         assert!(keep_from <= state.next, "a checkpoint keeps from a place that records have reached");
+        self.free_unpinned(&mut state);
         state.sync()?;
         state.checkpoint = checkpoint.to_vec();
         state.next_at_checkpoint = state.next;

@@ -205,7 +205,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(renamed)
     }
 
-    /// Locks shards, and takes `bytes` from the credit of the lowest one and from what was granted already.
+    /// Locks shards, and takes `bytes` from the credit of the lowest one and from the bytes granted already.
     fn lock_with_credit(
         &self,
         shards: u32,

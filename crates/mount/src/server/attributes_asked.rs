@@ -29,8 +29,8 @@ use crate::views::MountKind;
 /// Most threads with a last question that is kept.
 const THREADS_MAX: usize = 4096;
 
-/// The number that the kernel sends for a thread outside the server's process namespace. Threads that share
-/// it cannot be told apart, so what they ask for counts as seen.
+/// The number that the kernel sends for a thread outside the server's process namespace. Such threads look
+/// the same, so the attributes that they ask for count as seen.
 const UNKNOWN_THREAD: u32 = 0;
 
 /// The last question of each thread.

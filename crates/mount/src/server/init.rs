@@ -20,9 +20,9 @@ const BACKGROUND_MAX: u16 = 64;
 /// - set-id bits and capabilities cleared by the server, at each write, truncation and change of owner.
 ///   Otherwise the kernel reads `security.capability` before every write.
 ///
-/// Features not to use: truncation as part of OPEN, because OPEN is answered in few mounts only; file locks, because the kernel
-/// does them itself while all users are on one machine; the writeback cache, because it makes small files
-/// slower.
+/// Features not to use: truncation as part of OPEN, because OPEN is answered in few mounts only; file locks,
+/// because the kernel does them itself while all users are on one machine; the writeback cache, because it
+/// makes small files slower.
 const WANTED: InitFlags = InitFlags::FUSE_PARALLEL_DIROPS
     .union(InitFlags::FUSE_ASYNC_READ)
     .union(InitFlags::FUSE_ASYNC_DIO)

@@ -144,7 +144,7 @@ impl<'a> CopyOut<'a> {
         };
         let () = made;
         let pinned = dir.pin(entry.name()).map_err(failed)?;
-        // Found again by name: a user who owns the directory may have put another file there.
+        // Found again by name: the owner of the directory may have put another file there.
         let there = pinned.metadata().map_err(failed)?;
         let is_ours = there.uid() == rustix::process::geteuid().as_raw() && there.nlink() == 1;
         let wanted = node_type(metadata.file_type());

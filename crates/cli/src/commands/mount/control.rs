@@ -232,7 +232,8 @@ fn directories_of(user: Uid) -> Vec<PathBuf> {
 /// In the mode of a link in `/proc/PID/fd`: the descriptor is open for writing.
 const OWNER_WRITE: u32 = 0o200;
 
-/// Whether a process has one of these devices or image files open for writing; `None` if this process may not see that.
+/// Whether a process has one of these devices or image files open for writing; `None` if this process may
+/// not see that.
 fn holds_one_of(process: Pid, devices: &[PathBuf]) -> Option<bool> {
     let identity = |metadata: fs::Metadata| {
         let is_block = metadata.file_type().is_block_device();
