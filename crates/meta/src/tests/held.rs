@@ -152,3 +152,31 @@ fn held_bytes_that_metadata_names_too_are_copied_once() {
     engine.holder().release_hold(&kept);
     assert_eq!(engine.held_bytes(), 0);
 }
+
+/// An older run has the key, so the operand stays one when its table is rewritten. Its pointer must move.
+#[test]
+fn cleaning_empties_a_segment_that_only_operands_name() {
+    let engine = open(60);
+    put(&*engine, b"key", &own(1));
+    engine.flush().unwrap();
+    let slice = engine.write(Stream::Large, &own(2), Admit::User).unwrap()[0];
+    let mut batch = Batch::new();
+    batch.merge(b"key", &pointer_item(slice));
+    engine.commit(&batch, None, Admit::User).unwrap();
+    engine.release(&[slice]);
+    // Garbage fills the rest of the segment, and the next one, so that it is sealed and worth cleaning.
+    for _ in 0..3 {
+        let garbage = engine.write(Stream::Large, &vec![7; 200 << 10], Admit::User).unwrap();
+        engine.release(&garbage);
+    }
+    engine.flush().unwrap();
+    assert_eq!(engine.runs().len(), 2, "the operand lies above the put");
+    assert!(engine.log().readable_bytes(slice.segment) > 0);
+    for _ in 0..8 {
+        engine.inner_for_tests().clean_step().unwrap();
+    }
+    assert_eq!(engine.runs().len(), 2, "the operand is still one");
+    engine.sync(Seq::MAX).unwrap();
+    assert_eq!(engine.log().readable_bytes(slice.segment), 0, "the segment is free");
+    assert_eq!(read(&*engine, b"key"), [own(1), own(2)].concat());
+}
