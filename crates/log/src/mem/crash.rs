@@ -33,6 +33,7 @@ fn recover(mut state: MemState, tick: u64) -> (MemLog, RecoveredLog) {
     state.synced = tick;
     state.syncs_until_failure = None;
     state.syncs_without_room = 0;
+    state.records_without_room = 0;
     state.latched = None;
     state.counters = MemLogCounters::default();
     let records: Vec<(LogPos, Vec<u8>)> = state.records.iter().map(|r| (r.pos, r.bytes.clone())).collect();

@@ -87,6 +87,7 @@ struct MemState {
     synced: u64,
     syncs_until_failure: Option<u64>,
     syncs_without_room: u64,
+    records_without_room: u64,
     latched: Option<Arc<str>>,
     counters: MemLogCounters,
 }
@@ -152,6 +153,7 @@ impl MemLog {
             synced: 0,
             syncs_until_failure: None,
             syncs_without_room: 0,
+            records_without_room: 0,
             latched: None,
             counters: MemLogCounters::default(),
         })
@@ -177,6 +179,12 @@ impl MemLog {
     /// needs no such room.
     pub fn refuse_syncs(&self, count: u64) {
         self.state.lock().syncs_without_room = count;
+    }
+
+    /// Fails the next `count` calls of `log` with `NoSpace`, as a commit log without room does while many
+    /// records wait for it.
+    pub fn refuse_records(&self, count: u64) {
+        self.state.lock().records_without_room = count;
     }
 
     fn retire(&self, emptied: impl IntoIterator<Item = SegmentId>) {
@@ -230,6 +238,10 @@ impl LogStore for MemLog {
     fn log(&self, record: &[u8]) -> Result<LogPos, LogError> {
         let mut state = self.state.lock();
         state.writable()?;
+        if let Some(left) = state.records_without_room.checked_sub(1) {
+            state.records_without_room = left;
+            return Err(LogError::NoSpace);
+        }
         state.tick += 1;
         let (pos, tick) = (state.next, state.tick);
         state.next = LogPos(pos.0 + 1);

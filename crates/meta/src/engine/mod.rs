@@ -28,7 +28,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use warpfire_env::{RankedMutex, RankedReentrantMutex};
-use warpfire_format::manifest::TableDescriptor;
+use warpfire_format::manifest::{ManifestEdit, TableDescriptor};
 use warpfire_log::{LogError, LogPos, LogStore, ScrubbedSegment};
 use warpfire_slices::{HeldSlices, LocalSlices};
 use warpfire_units::{SegmentId, Seq};
@@ -146,11 +146,31 @@ impl Latch {
     }
 }
 
+/// Where the edit of an installation is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum EditPlace {
+    /// In the log, durable.
+    Durable,
+    /// In the log's memory, with other records that wait for room.
+    Queued,
+    /// Nowhere: so many records wait for room that the log takes no more.
+    Refused,
+}
+
+#[derive(Clone)]
 pub(crate) struct LoggedManifest {
     state: ManifestState,
     /// Commit records that recovery may still need: their places and last seqs, oldest first.
     records: VecDeque<(LogPos, Seq)>,
     edits_since_checkpoint: u64,
+}
+
+impl LoggedManifest {
+    /// Takes back an edit that no record and no root has.
+    fn restore(&mut self, before: LoggedManifest, edit: &ManifestEdit) {
+        *self = before;
+        self.state.skip_ids(edit);
+    }
 }
 
 pub(crate) struct EngineInner<L: LogStore, S> {
@@ -223,42 +243,68 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(())
     }
 
-    /// Makes a change of the tables durable, then visible. Calls `logged` once the change is in the log and
-    /// may become durable. If the commit log has no room, a checkpoint makes the change durable.
+    /// Logs an edit of the manifest and syncs it. Calls `logged` once the edit may become durable.
+    fn log_edit(&self, edit: &[u8], logged: &mut impl FnMut()) -> Result<EditPlace, MetaError> {
+        match self.log.log(edit) {
+            Err(LogError::NoSpace) => return Ok(EditPlace::Refused),
+            queued => queued?,
+        };
+        logged();
+        match self.log.sync() {
+            Err(LogError::NoSpace) => Ok(EditPlace::Queued),
+            // A failed sync leaves it open whether the edit is durable, so no table set would be right.
+            synced => self.latch.note(synced).map(|()| EditPlace::Durable),
+        }
+    }
+
+    /// Makes a change of the tables durable, then visible. Calls `logged` once the change may become durable.
+    /// If the commit log has no room, a checkpoint makes the change durable.
     pub(crate) fn install(
         &self,
         into: &InstallInto,
         removed: Vec<u64>,
         moved: Vec<u64>,
         added: Vec<TableDescriptor>,
-        logged: impl FnOnce(),
+        mut logged: impl FnMut(),
     ) -> Result<(), MetaError> {
         let mut manifest = self.manifest.lock();
         self.latch.check()?;
         let edit = manifest.state.plan(into, removed, moved, added);
         assert!(edit.flushed >= manifest.state.flushed, "tables only gain commits");
-        self.log.log(&edit.encode())?;
-        logged();
-        let synced = self.log.sync();
-        let is_log_full = matches!(synced, Err(LogError::NoSpace));
-        if !is_log_full {
-            // A failed sync leaves it open whether the edit is durable, so no table set would be right.
-            self.latch.note(synced)?;
-        }
+        let place = self.log_edit(&edit.encode(), &mut logged)?;
+        let before = (place == EditPlace::Refused).then(|| manifest.clone());
         let old = self.table_set();
         manifest.state.apply(&edit)?;
-        let table_set = Arc::new(manifest.state.table_set(&self.log, Some(&old))?);
+        let table_set = match manifest.state.table_set(&self.log, Some(&old)) {
+            Ok(table_set) => Arc::new(table_set),
+            Err(e) => {
+                if let Some(before) = before {
+                    manifest.restore(before, &edit);
+                }
+                return Err(e);
+            }
+        };
         manifest.edits_since_checkpoint += 1;
         let flushed = manifest.state.flushed;
         // Recovery no longer needs records with all their commits in tables.
         while manifest.records.front().is_some_and(|(_, last)| *last <= flushed) {
             manifest.records.pop_front();
         }
-        if is_log_full {
-            // A checkpoint needs no room in the commit log. The edit's record is still queued there; the
-            // state that recovery starts from contains it already.
-            let written = self.write_checkpoint(&mut manifest);
-            self.latch.note(written)?;
+        if place != EditPlace::Durable {
+            // A checkpoint needs no room in the commit log. A record of the edit may still be queued there;
+            // the state that recovery starts from contains it already.
+            match (self.write_checkpoint(&mut manifest), before) {
+                // The root has no room for the state. It was checked before anything was written, and no
+                // record has the edit.
+                (Err(LogError::NoSpace), Some(before)) => {
+                    manifest.restore(before, &edit);
+                    return Err(MetaError::Log(LogError::NoSpace));
+                }
+                (written, _) => {
+                    logged();
+                    self.latch.note(written)?;
+                }
+            }
         }
         // Durably removed: the last reader of the table releases its bytes.
         for (_, table) in old.tables() {

@@ -139,6 +139,12 @@ impl ManifestState {
         ManifestEdit { number: self.number + 1, flushed, next_table, next_run, runs, removed, moved, added }
     }
 
+    /// Passes over the ids of an edit that was not made: blocks of its tables may be cached under them.
+    pub(crate) fn skip_ids(&mut self, edit: &ManifestEdit) {
+        assert!(edit.next_table >= self.next_table && edit.next_run >= self.next_run, "ids are not reused");
+        (self.next_table, self.next_run) = (edit.next_table, edit.next_run);
+    }
+
     /// Applies an edit. An edit that the state contains already changes nothing.
     pub(crate) fn apply(&mut self, edit: &ManifestEdit) -> Result<(), MetaError> {
         // The log may return edits that are older than the checkpoint.

@@ -115,3 +115,33 @@ fn a_commit_log_without_room_delays_a_sync_and_does_not_latch() {
     assert_eq!(get(&engine, b"later"), Some(b"3".to_vec()));
     assert_eq!(get(&engine, b"1000"), Some(b"2".to_vec()));
 }
+
+/// So many records wait for room that the commit log takes no more: neither a record of commits nor the edit
+/// of a flush.
+#[test]
+fn a_commit_log_that_takes_no_record_delays_a_sync_and_does_not_latch() {
+    let engine = open(MemLog::new(), Background::Manual);
+    put(&engine, b"in a record", b"1").unwrap();
+    engine.sync(Seq::MAX).unwrap();
+    for refused in [1, 2, 1000] {
+        let seq = put(&engine, format!("{refused}").as_bytes(), b"2").unwrap();
+        engine.log().refuse_records(refused);
+        engine.log().refuse_syncs(refused);
+        engine.sync(seq).unwrap_or_else(|e| panic!("{refused}: {e}"));
+        let (log, recovered) = engine.log().crash();
+        let reopened = Engine::open(log, recovered, PlainSchema, small(Background::Manual)).unwrap();
+        assert_eq!(get(&reopened, format!("{refused}").as_bytes()), Some(b"2".to_vec()));
+        assert_eq!(get(&reopened, b"in a record"), Some(b"1".to_vec()));
+    }
+    // Compaction too, which turns deletions into space.
+    engine.compact().unwrap();
+    assert_eq!(engine.runs().len(), 1);
+    engine.log().refuse_records(0);
+    engine.log().refuse_syncs(0);
+    put(&engine, b"later", b"3").unwrap();
+    engine.sync(Seq::MAX).unwrap();
+    let (log, recovered) = engine.log().crash();
+    let engine = Engine::open(log, recovered, PlainSchema, small(Background::Manual)).unwrap();
+    assert_eq!(get(&engine, b"later"), Some(b"3".to_vec()));
+    assert_eq!(get(&engine, b"1000"), Some(b"2".to_vec()));
+}
