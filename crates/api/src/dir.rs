@@ -251,6 +251,18 @@ impl<E: Storage> DirEntry<E> {
         self.entry.ino
     }
 
+    /// Opens the directory that has this name; a symbolic link is not followed.
+    ///
+    /// # Errors
+    /// `NotADirectory`; `NotFound` if the name has been removed since; `PermissionDenied`.
+    pub fn open_dir(&self) -> Result<Dir<E>> {
+        let node = self.dir.child(self.file_name())?;
+        if !node.is_dir() {
+            return Err(FsError::NotDirectory.into());
+        }
+        Ok(Dir::at(&self.dir.pool, node))
+    }
+
     /// Size, type, permissions, owner and times as of now; of a symbolic link, its own.
     ///
     /// # Errors

@@ -215,4 +215,20 @@ impl SetMetadata {
         self.0.mtime = Some(SetTime::At(at));
         self
     }
+
+    /// The moment of the call as the time of the last read. Its owner may set it, and every
+    /// user with permission to write.
+    #[must_use]
+    pub fn accessed_now(mut self) -> Self {
+        self.0.atime = Some(SetTime::Now);
+        self
+    }
+
+    /// The moment of the call as the time of the last change of content. Its owner may set it, and
+    /// every user with permission to write.
+    #[must_use]
+    pub fn modified_now(mut self) -> Self {
+        self.0.mtime = Some(SetTime::Now);
+        self
+    }
 }

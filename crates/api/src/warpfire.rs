@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, ReentrantMutex};
-use warpfire_fs::{Follow, Fs, IntervalSync, NewMode, RenameMode};
+use warpfire_fs::{Follow, Fs, IntervalSync, NewMode, RenameMode, SpaceInfo};
 use warpfire_meta::Storage;
 
 use crate::metadata::SetMetadata;
@@ -141,6 +141,26 @@ impl Warpfire {
         self.shared.close()
     }
 
+    /// The space of the pool and the number of its files: the answer of `df` on a mount. Cheap: it reads no
+    /// device.
+    ///
+    /// ```
+    /// use warpfire::Pool;
+    ///
+    /// let fs = Pool::options().in_memory()?;
+    /// fs.write("/a", vec![7; 1 << 20])?;
+    /// let space = fs.space()?;
+    /// assert_eq!((space.inodes, space.file_bytes), (2, 1 << 20));
+    /// assert!(space.available_bytes < space.total_bytes);
+    /// # Ok::<(), warpfire::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The error of the engine if it cannot say how much space there is.
+    pub fn space(&self) -> Result<SpaceInfo> {
+        Ok(self.fs().statfs()?)
+    }
+
     /// The state of the pool and of its devices, and counts of their work. Cheap: it reads no device.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -246,10 +266,22 @@ impl<E: Storage> Warpfire<E> {
     /// `NotFound`; `DirectoryNotEmpty`, `IsADirectory` or `NotADirectory` if the target cannot be replaced;
     /// `InvalidInput` if a directory would move into itself; `PermissionDenied`.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
-        let (from_dir, from_name) = self.parent_of(from.as_ref())?;
-        let (to_dir, to_name) = self.parent_of(to.as_ref())?;
+        self.rename_by(from.as_ref(), to.as_ref(), RenameMode::Replace)
+    }
+
+    /// As [`rename`](Warpfire::rename), but nothing is replaced.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if the new name is taken; otherwise as [`rename`](Warpfire::rename).
+    pub fn rename_new(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        self.rename_by(from.as_ref(), to.as_ref(), RenameMode::NoReplace)
+    }
+
+    fn rename_by(&self, from: &Path, to: &Path, mode: RenameMode) -> Result<()> {
+        let (from_dir, from_name) = self.parent_of(from)?;
+        let (to_dir, to_name) = self.parent_of(to)?;
         let (from, to) = ((&from_dir, from_name.as_bytes()), (&to_dir, to_name.as_bytes()));
-        Ok(self.fs().rename(&self.identity.caller(), from, to, RenameMode::Replace)?)
+        Ok(self.fs().rename(&self.identity.caller(), from, to, mode)?)
     }
 
     /// Swaps two names in one commit, so both exist at every moment. They may name files, directories or
