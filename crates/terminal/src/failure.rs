@@ -5,6 +5,8 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::shown_name::shown;
+
 /// Exit codes, as `warpfire --help` documents them. 0 is success.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -33,7 +35,8 @@ pub struct Failure {
 impl Failure {
     /// The command could not do its work.
     pub fn new(message: impl fmt::Display) -> Self {
-        Failure { message: message.to_string(), hint: None, exit: Exit::Failed as u8, silent: false }
+        let message = without_errno(message.to_string());
+        Failure { message, hint: None, exit: Exit::Failed as u8, silent: false }
     }
 
     /// The command line is wrong.
@@ -63,18 +66,37 @@ impl Failure {
     /// An operation on a file of the pool failed.
     pub fn at(path: &Path, error: &warpfire::Error) -> Self {
         let mut failure = Failure::from_pool(error);
-        failure.message = format!("{}: {}", path.display(), failure.message);
+        failure.message = format!("{}: {}", shown(path), failure.message);
         failure
     }
 
     /// An operation on a file outside the pool failed.
     pub fn local(path: &Path, error: &io::Error) -> Self {
-        Failure::new(format_args!("{}: {error}", path.display()))
+        Failure::new(format_args!("{}: {error}", shown(path)))
+    }
+
+    /// Puts the file before the message that the failure is about. A failure that begins with it stays.
+    #[must_use]
+    pub fn about(mut self, path: &Path) -> Self {
+        let about = format!("{}: ", shown(path));
+        if !self.message.starts_with(&about) {
+            self.message.insert_str(0, &about);
+        }
+        self
+    }
+
+    /// Whether nobody reads stdout any more, so that the command should end.
+    pub fn is_closed_pipe(&self) -> bool {
+        self.silent && self.exit == 0
     }
 
     pub(crate) fn from_stdout(error: io::Error) -> Self {
-        let silent = error.kind() == io::ErrorKind::BrokenPipe;
-        Failure { silent, ..Failure::new(format_args!("cannot write the answer: {error}")) }
+        let failure = Failure::new(format_args!("cannot write the answer: {error}"));
+        if error.kind() != io::ErrorKind::BrokenPipe {
+            return failure;
+        }
+        // The reader has all that it wants, as in `warpfire ls | head`.
+        Failure { silent: true, exit: 0, ..failure }
     }
 
     /// Adds what to try, as a clause in lower case without a full stop.
@@ -112,6 +134,20 @@ impl Failure {
     }
 }
 
+/// The text without the numbers that the standard library adds to errors of the system.
+pub(crate) fn without_errno(mut text: String) -> String {
+    const NUMBER: &str = " (os error ";
+    while let Some(start) = text.find(NUMBER) {
+        let rest = &text[start + NUMBER.len()..];
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        if digits == 0 || !rest[digits..].starts_with(')') {
+            break;
+        }
+        text.replace_range(start..=start + NUMBER.len() + digits, "");
+    }
+    text
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -121,5 +157,31 @@ impl fmt::Display for Failure {
 impl From<warpfire::Error> for Failure {
     fn from(error: warpfire::Error) -> Self {
         Failure::from_pool(&error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_of_a_system_error_is_a_sentence_for_people() {
+        let refused = io::Error::from_raw_os_error(13);
+        let failure = Failure::local(Path::new("a\x07"), &refused);
+        assert_eq!(failure.to_string(), "a\\u{7}: Permission denied");
+        assert_eq!(Failure::new("a (os error 2): b (os error 13)").to_string(), "a: b");
+        assert_eq!(Failure::new("a (os error x)").to_string(), "a (os error x)");
+        assert_eq!(
+            Failure::new("busy").about(Path::new("/f")).about(Path::new("/f")).to_string(),
+            "/f: busy"
+        );
+    }
+
+    #[test]
+    fn a_closed_pipe_is_success_and_a_full_disk_is_not() {
+        let closed = Failure::from_stdout(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert!(closed.is_closed_pipe() && closed.report() == ExitCode::SUCCESS);
+        let full = Failure::from_stdout(io::Error::from(io::ErrorKind::StorageFull));
+        assert!(!full.is_closed_pipe());
     }
 }

@@ -8,9 +8,11 @@
 mod columns;
 mod failure;
 mod print;
+mod shown_name;
 mod size;
 
 pub use columns::Columns;
 pub use failure::{Exit, Failure};
-pub use print::{note, print, print_json};
+pub use print::{JsonList, note, print, print_json};
+pub use shown_name::{name_for_stdout, quoted, shown};
 pub use size::{Size, counted, duration, grouped, per_second};
