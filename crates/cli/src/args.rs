@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, completions, cp, fsck, inspect, ls, man, mkdir, mkfs, mount, rm, scrub, slice, stat, status, tx,
-    umount,
+    cat, chmod, chown, completions, cp, df, du, find, fsck, inspect, ln, ls, man, mkdir, mkfs, mount, mv, rm,
+    scrub, slice, stat, status, touch, truncate, tx, umount,
 };
 
 const EXAMPLES: &str = "\
@@ -12,6 +12,8 @@ Names of files inside a pool:
   POOL:/path  a path in the pool POOL: its devices or image files separated by
               commas, or the directory that holds its *.img files
   :/path      a path in the pool that the variable WARPFIRE_POOL names
+  POOL:       the root of the pool
+  local:PATH  a local path, even one that holds ':/'
 
 Examples:
   warpfire mkfs --size 1G a.img     make a pool in one image file
@@ -57,18 +59,36 @@ pub enum Command {
     Umount(umount::Args),
     /// Show devices, redundancy, space and counters of a pool.
     Status(status::Args),
+    /// Show the space of pools.
+    Df(df::Args),
     /// Copy files into a pool, out of it, or inside it.
     Cp(cp::Args),
-    /// List a directory.
+    /// List directories.
     Ls(ls::Args),
     /// Print files.
     Cat(cat::Args),
-    /// Remove files and directories.
-    Rm(rm::Args),
+    /// Find files by name, type, size and age.
+    Find(find::Args),
+    /// Show the space that directories and files take.
+    Du(du::Args),
     /// Show the metadata of files.
     Stat(stat::Args),
     /// Make directories.
     Mkdir(mkdir::Args),
+    /// Move files inside a pool: all or none.
+    Mv(mv::Args),
+    /// Make hard and symbolic links.
+    Ln(ln::Args),
+    /// Remove files and directories.
+    Rm(rm::Args),
+    /// Set the permission bits of files.
+    Chmod(chmod::Args),
+    /// Set the owner and the group of files.
+    Chown(chown::Args),
+    /// Set the times of files; make files that do not exist.
+    Touch(touch::Args),
+    /// Set the length of files.
+    Truncate(truncate::Args),
     /// Check everything in a pool; write nothing.
     Fsck(fsck::Args),
     /// Read everything and repair damage from parity.

@@ -2,15 +2,22 @@
 //!
 //! `POOL` is one or more devices or image files, separated by commas. A directory stands for all `*.img`
 //! files in it. An empty `POOL` (`:/path`) is the pool that the environment variable `WARPFIRE_POOL` names.
+//!
+//! The form of an argument alone decides, and not the files that exist: the first `:/` ends the pool, and
+//! `POOL:` is its root. Anything after `local:` is a local path, whatever it holds. A pool in a file of that
+//! name is `./local:/path`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use warpfire_terminal::Failure;
+use warpfire_terminal::{Failure, shown};
 
 /// The environment variable that names the pool of locations beginning with `:/`.
 pub const POOL_VARIABLE: &str = "WARPFIRE_POOL";
+
+/// The beginning of an argument that is a local path even if it holds `:/`.
+const LOCAL_PREFIX: &[u8] = b"local:";
 
 /// The devices of a pool, as the command line names them.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,20 +92,24 @@ fn images_in(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 impl PathArgument {
-    /// Parses an argument: it is inside a pool if it contains `:/`.
+    /// Parses an argument: it is inside a pool if it contains `:/` or ends with `:`, unless it begins with
+    /// `local:`.
     #[must_use]
     pub fn parse(argument: &OsStr) -> PathArgument {
         let bytes = argument.as_bytes();
-        match bytes.windows(2).position(|pair| pair == b":/") {
-            None => PathArgument::Local(PathBuf::from(argument)),
-            Some(colon) => {
-                let (pool, path) = bytes.split_at(colon);
-                PathArgument::Pool(Location {
-                    pool: PoolName(OsString::from_vec(pool.to_vec())),
-                    path: PathBuf::from(OsString::from_vec(path[1..].to_vec())),
-                })
-            }
+        if let Some(local) = bytes.strip_prefix(LOCAL_PREFIX) {
+            return PathArgument::Local(PathBuf::from(OsStr::from_bytes(local)));
         }
+        let colon = bytes.windows(2).position(|pair| pair == b":/");
+        let Some(colon) = colon.or_else(|| bytes.ends_with(b":").then(|| bytes.len() - 1)) else {
+            return PathArgument::Local(PathBuf::from(argument));
+        };
+        let (pool, path) = (&bytes[..colon], &bytes[colon + 1..]);
+        let path = if path.is_empty() { b"/" } else { path };
+        PathArgument::Pool(Location {
+            pool: PoolName(OsString::from_vec(pool.to_vec())),
+            path: PathBuf::from(OsString::from_vec(path.to_vec())),
+        })
     }
 }
 
@@ -106,15 +117,49 @@ impl Location {
     /// A location from an argument that must name a file inside a pool.
     ///
     /// # Errors
-    /// The argument has no `:/`.
+    /// The argument is a local path.
     pub fn parse(argument: &OsStr) -> Result<Location, Failure> {
         match PathArgument::parse(argument) {
             PathArgument::Pool(location) => Ok(location),
             PathArgument::Local(path) => {
-                Err(Failure::usage(format_args!("'{}' is not the name of a file in a pool", path.display()))
-                    .hint(format_args!("write '{}:/path'", path.display())))
+                Err(Failure::usage(format_args!("'{}' is not the name of a file in a pool", shown(&path)))
+                    .hint(format_args!("write '{}:/path'", shown(&path))))
             }
         }
+    }
+
+    /// As [`parse`](Location::parse), for commands that only read: there the name of a pool alone is its
+    /// root.
+    ///
+    /// # Errors
+    /// The argument begins with `local:`.
+    pub fn parse_or_root(argument: &OsStr) -> Result<Location, Failure> {
+        match PathArgument::parse(argument) {
+            PathArgument::Local(_) if !argument.as_bytes().starts_with(LOCAL_PREFIX) => {
+                Ok(Location { pool: PoolName::new(argument), path: PathBuf::from("/") })
+            }
+            _ => Location::parse(argument),
+        }
+    }
+
+    /// Locations from the arguments of a command.
+    ///
+    /// # Errors
+    /// As `parse` for the first argument that it refuses.
+    pub fn parse_all(
+        arguments: &[OsString],
+        parse: impl Fn(&OsStr) -> Result<Location, Failure>,
+    ) -> Result<Vec<Location>, Failure> {
+        arguments.iter().map(|argument| parse(argument)).collect()
+    }
+
+    /// A file of the same pool as it is named on the command line.
+    #[must_use]
+    pub fn named(&self, path: &Path) -> OsString {
+        let mut name = self.pool.0.clone();
+        name.push(":");
+        name.push(path);
+        name
     }
 }
 
@@ -139,6 +184,25 @@ mod tests {
         for local in ["a.img", "a:b", "/x/y:z", "."] {
             assert_eq!(PathArgument::parse(OsStr::new(local)), PathArgument::Local(local.into()));
         }
+    }
+
+    #[test]
+    fn a_path_after_local_is_local_whatever_it_holds() {
+        for local in ["./odd/d:/e", "d:", "local:/e", "/a"] {
+            let argument = format!("local:{local}");
+            assert_eq!(PathArgument::parse(OsStr::new(&argument)), PathArgument::Local(local.into()));
+            Location::parse_or_root(OsStr::new(&argument)).expect_err("it is local");
+        }
+        assert_eq!(pool("./local:/x"), ("./local".into(), "/x".into()));
+    }
+
+    #[test]
+    fn a_pool_with_a_colon_or_for_reading_alone_is_its_root() {
+        assert_eq!(pool("p:"), ("p".into(), "/".into()));
+        assert_eq!(pool(":"), (String::new(), "/".into()));
+        let root = Location::parse_or_root(OsStr::new("a.img,b.img")).expect("a pool");
+        assert_eq!(root, Location::parse(OsStr::new("a.img,b.img:/")).expect("its root"));
+        assert_eq!(root.named(Path::new("/x")), "a.img,b.img:/x");
     }
 
     #[test]

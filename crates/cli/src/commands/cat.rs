@@ -1,16 +1,21 @@
 //! `warpfire cat`: print files.
 
 use std::ffi::OsString;
+use std::path::Path;
 
+use warpfire::Warpfire;
 use warpfire_terminal::{Failure, print};
 
 use super::pool;
+use super::tally::Tally;
 use crate::location::Location;
 
 const EXAMPLES: &str = "\
 Examples:
   warpfire cat a.img:/notes.txt
-  warpfire cat pool:/big.tar | tar -t";
+  warpfire cat pool:/big.tar | tar -t
+
+A file that fails is reported, the others are printed, and the exit code is 1.";
 
 /// Arguments of `warpfire cat`.
 #[derive(clap::Args, Debug)]
@@ -26,24 +31,28 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// Prints each file.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let locations = args.locations.iter().map(|location| Location::parse(location));
-    let locations = locations.collect::<Result<Vec<_>, _>>()?;
+    let locations = Location::parse_all(&args.locations, Location::parse)?;
+    let tally = Tally::default();
     let mut piece = vec![0; PIECE_BYTES];
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
         let fs = pool::open(&group[0].pool)?;
         for Location { path, .. } in group {
-            let failed = |error| Failure::at(path, &error);
-            let file = fs.open(path).map_err(failed)?;
-            let mut at = 0;
-            loop {
-                let read = file.read_at(&mut piece, at).map_err(failed)?;
-                if read == 0 {
-                    break;
-                }
-                print(&piece[..read])?;
-                at += read as u64;
-            }
+            tally.take(print_file(&fs, path, &mut piece))?;
         }
     }
-    Ok(())
+    tally.finish()
+}
+
+fn print_file(fs: &Warpfire, path: &Path, piece: &mut [u8]) -> Result<(), Failure> {
+    let failed = |error| Failure::at(path, &error);
+    let file = fs.open(path).map_err(failed)?;
+    let mut at = 0;
+    loop {
+        let read = file.read_at(piece, at).map_err(failed)?;
+        if read == 0 {
+            return Ok(());
+        }
+        print(&piece[..read])?;
+        at += read as u64;
+    }
 }

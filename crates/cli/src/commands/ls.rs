@@ -1,118 +1,252 @@
-//! `warpfire ls`: list directories, in the order of the bytes of the names.
+//! `warpfire ls`: list directories, in the order of the bytes of the names, or by time or size.
 
-use std::ffi::OsString;
-use std::path::Path;
+use std::cmp::Reverse;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 
 use warpfire::{FileType, Metadata, Warpfire};
-use warpfire_terminal::{Failure, print, print_json};
+use warpfire_terminal::{Failure, JsonList, Size, name_for_stdout, print};
 
 use super::pool;
+use super::tally::Tally;
 use crate::location::Location;
 use crate::output::{FileInfo, mode_letters, moment};
 
 const EXAMPLES: &str = "\
 Examples:
-  warpfire ls a.img:/
+  warpfire ls pool
   warpfire ls -l a.img,b.img:/photos
-  WARPFIRE_POOL=pool warpfire ls :/";
+  warpfire ls -lhS pool:/photos      the largest first
+  WARPFIRE_POOL=pool warpfire ls -R :/
+
+On a terminal names are shown as a shell reads them, with escapes for bytes that drive the terminal. \
+Elsewhere they are printed as they are. A name that fails is reported, the others are listed, and the exit \
+code is 1.";
 
 /// Arguments of `warpfire ls`.
 #[derive(clap::Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, disable_help_flag = true)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 pub struct Args {
-    /// The directory or file to list.
-    #[arg(value_name = "POOL:/path")]
-    location: OsString,
+    /// The directories and files to list; a pool alone is its root.
+    #[arg(required = true, value_name = "POOL:/path")]
+    locations: Vec<OsString>,
 
     /// Print mode, links, owner, group, size, modification time (UTC) and name.
     #[arg(long, short)]
     long: bool,
+
+    /// Print sizes such as 1.5 KiB instead of bytes.
+    #[arg(long, short = 'h')]
+    human_readable: bool,
+
+    /// List directories below too.
+    #[arg(long, short = 'R')]
+    recursive: bool,
+
+    /// List directories themselves, and not their entries.
+    #[arg(long, short, conflicts_with = "recursive")]
+    directory: bool,
+
+    /// The last changed first.
+    #[arg(long, short, conflicts_with = "size")]
+    time: bool,
+
+    /// The largest first.
+    #[arg(long, short = 'S')]
+    size: bool,
+
+    /// Reverse the order.
+    #[arg(long, short)]
+    reverse: bool,
+
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
 }
 
-/// Lines that are collected before they are printed.
-const LINES_AT_ONCE: usize = 1000;
+/// Lines are printed in pieces of about this many bytes.
+const PIECE_BYTES: usize = 1 << 16;
 
-/// Lists the directory, or the file itself.
+/// Lists each directory, or the file itself.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
-    let Location { pool, path } = Location::parse(&args.location)?;
-    let fs = pool::open(&pool)?;
-    let failed = |error| Failure::at(&path, &error);
-    let mut list =
-        DirectoryListing { fs: &fs, long: args.long, json, lines: Vec::new(), entries: Vec::new() };
-    let metadata = fs.symlink_metadata(&path).map_err(failed)?;
-    if !metadata.is_dir() {
-        list.add(&path, &path, || Ok(metadata))?;
-        return list.finish();
+    let locations = Location::parse_all(&args.locations, Location::parse_or_root)?;
+    let mut listing = Listing {
+        args,
+        tally: Tally::default(),
+        has_headings: locations.len() > 1 || args.recursive,
+        has_lines: false,
+        lines: Vec::new(),
+        list: json.then(JsonList::default),
+    };
+    for group in locations.chunk_by(|a, b| a.pool == b.pool) {
+        let fs = pool::open(&group[0].pool)?;
+        listing.group(&fs, group)?;
     }
-    for entry in fs.read_dir(&path).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let name = Path::new(entry.file_name());
-        list.add(&path.join(name), name, || entry.metadata())?;
-    }
-    list.finish()
+    listing.finish()
 }
 
-/// Entries that are listed and not yet printed. JSON is one document, so all of it is printed at the end.
-struct DirectoryListing<'a> {
-    fs: &'a Warpfire,
-    long: bool,
-    json: bool,
-    lines: Vec<String>,
-    entries: Vec<FileInfo>,
+/// Entries that are listed and not yet printed.
+struct Listing<'a> {
+    args: &'a Args,
+    tally: Tally,
+    /// Whether the name of each directory stands above its entries.
+    has_headings: bool,
+    has_lines: bool,
+    lines: Vec<u8>,
+    list: Option<JsonList>,
 }
 
-impl DirectoryListing<'_> {
-    fn add(
+/// One entry to list.
+struct Entry {
+    path: PathBuf,
+    /// `None` if nothing but the name is needed.
+    metadata: Option<Metadata>,
+}
+
+impl Listing<'_> {
+    /// Lists names of one pool: files first, then directories with their entries.
+    fn group(&mut self, fs: &Warpfire, locations: &[Location]) -> Result<(), Failure> {
+        let (mut files, mut directories) = (Vec::new(), Vec::new());
+        for location in locations {
+            let path = &location.path;
+            let metadata = fs.symlink_metadata(path).map_err(|error| Failure::at(path, &error));
+            let Some(metadata) = self.tally.take(metadata)? else { continue };
+            if metadata.is_dir() && !self.args.directory {
+                directories.push(location);
+            } else {
+                files.push(Entry { path: path.clone(), metadata: Some(metadata) });
+            }
+        }
+        self.sort(&mut files);
+        for file in files {
+            let path = file.path.clone();
+            self.add(fs, file, path.as_os_str())?;
+        }
+        for location in directories {
+            let mut waiting = vec![location.path.clone()];
+            while let Some(path) = waiting.pop() {
+                let first = waiting.len();
+                let listed = self.directory(fs, location, &path, &mut waiting);
+                self.tally.take(listed)?;
+                waiting[first..].reverse();
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists one directory. With -R the directories in it join those that wait.
+    fn directory(
         &mut self,
+        fs: &Warpfire,
+        location: &Location,
         path: &Path,
-        name: &Path,
-        metadata: impl FnOnce() -> warpfire::Result<Metadata>,
+        waiting: &mut Vec<PathBuf>,
     ) -> Result<(), Failure> {
-        if !self.long && !self.json {
-            return self.line(format!("{}\n", name.display()));
-        }
         let failed = |error| Failure::at(path, &error);
-        let metadata = metadata().map_err(failed)?;
-        let target = match metadata.file_type() {
-            FileType::Symlink => Some(self.fs.read_link(path).map_err(failed)?),
-            _ => None,
-        };
-        if self.json {
-            self.entries.push(FileInfo::new(name, &metadata, target.as_deref()));
-            return Ok(());
+        let entries = fs.read_dir(path).map_err(failed)?;
+        if self.has_headings && self.list.is_none() {
+            if self.has_lines {
+                self.lines.push(b'\n');
+            }
+            self.lines.extend_from_slice(&name_for_stdout(&location.named(path)));
+            self.lines.extend_from_slice(b":\n");
+            self.has_lines = true;
         }
-        self.line(long_line(name, &metadata, target.as_deref()))
+        let is_sorted = self.args.time || self.args.size;
+        let needs_metadata = is_sorted || self.args.long || self.list.is_some();
+        let mut sorted = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            let path = path.join(entry.file_name());
+            if self.args.recursive && entry.file_type() == FileType::Dir {
+                waiting.push(path.clone());
+            }
+            let metadata = match needs_metadata {
+                true => self.tally.take(entry.metadata().map_err(|error| Failure::at(&path, &error)))?,
+                false => None,
+            };
+            if needs_metadata && metadata.is_none() {
+                continue;
+            }
+            let entry = Entry { path, metadata };
+            if is_sorted || self.args.reverse {
+                sorted.push(entry);
+            } else {
+                self.add_below(fs, entry)?;
+            }
+        }
+        self.sort(&mut sorted);
+        for entry in sorted {
+            self.add_below(fs, entry)?;
+        }
+        Ok(())
     }
 
-    fn line(&mut self, line: String) -> Result<(), Failure> {
-        self.lines.push(line);
-        if self.lines.len() < LINES_AT_ONCE {
-            return Ok(());
+    fn sort(&self, entries: &mut [Entry]) {
+        let key = |entry: &Entry| entry.metadata.as_ref().map(|found| (found.modified(), found.len()));
+        if self.args.time {
+            entries.sort_by_key(|entry| Reverse(key(entry).map(|(modified, _)| modified)));
+        } else if self.args.size {
+            entries.sort_by_key(|entry| Reverse(key(entry).map(|(_, len)| len)));
         }
-        print(std::mem::take(&mut self.lines).concat())
+        if self.args.reverse {
+            entries.reverse();
+        }
+    }
+
+    /// Adds an entry of a directory. A list in JSON has no headings, so it may need the whole path.
+    fn add_below(&mut self, fs: &Warpfire, entry: Entry) -> Result<(), Failure> {
+        let whole = self.has_headings && self.list.is_some();
+        let name = if whole { entry.path.as_os_str() } else { entry.path.file_name().unwrap_or_default() };
+        let name = name.to_owned();
+        self.add(fs, entry, &name)
+    }
+
+    fn add(&mut self, fs: &Warpfire, entry: Entry, name: &OsStr) -> Result<(), Failure> {
+        self.has_lines = true;
+        let metadata = entry.metadata.filter(|_| self.args.long || self.list.is_some());
+        if let Some(metadata) = metadata {
+            let target = match metadata.file_type() {
+                FileType::Symlink => fs.read_link(&entry.path).map(Some),
+                _ => Ok(None),
+            };
+            let target = target.map_err(|error| Failure::at(&entry.path, &error));
+            let Some(target) = self.tally.take(target)? else { return Ok(()) };
+            if let Some(list) = &mut self.list {
+                return list.add(&FileInfo::new(Path::new(name), &metadata, target.as_deref()));
+            }
+            self.lines.extend_from_slice(&self.details(&metadata));
+            self.lines.extend_from_slice(&name_for_stdout(name));
+            if let Some(target) = target {
+                self.lines.extend_from_slice(b" -> ");
+                self.lines.extend_from_slice(&name_for_stdout(target.as_os_str()));
+            }
+        } else {
+            self.lines.extend_from_slice(&name_for_stdout(name));
+        }
+        self.lines.push(b'\n');
+        if self.lines.len() < PIECE_BYTES { Ok(()) } else { print(std::mem::take(&mut self.lines)) }
+    }
+
+    /// The columns before a name.
+    fn details(&self, metadata: &Metadata) -> Vec<u8> {
+        let size = match metadata.file_type() {
+            FileType::BlockDevice | FileType::CharDevice => {
+                let (major, minor) = metadata.device_numbers();
+                format!("{major}, {minor}")
+            }
+            _ if self.args.human_readable => Size(metadata.len()).to_string(),
+            _ => metadata.len().to_string(),
+        };
+        let (links, modified) = (metadata.nlink(), moment(metadata.modified()));
+        let (uid, gid) = (metadata.uid(), metadata.gid());
+        format!("{} {links:>3} {uid:>5} {gid:>5} {size:>12} {modified} ", mode_letters(metadata)).into_bytes()
     }
 
     fn finish(self) -> Result<(), Failure> {
-        if self.json { print_json(&self.entries) } else { print(self.lines.concat()) }
+        print(self.lines)?;
+        self.list.map_or(Ok(()), JsonList::finish)?;
+        self.tally.finish()
     }
-}
-
-fn long_line(name: &Path, metadata: &Metadata, target: Option<&Path>) -> String {
-    let size = match metadata.file_type() {
-        FileType::BlockDevice | FileType::CharDevice => {
-            let (major, minor) = metadata.device_numbers();
-            format!("{major}, {minor}")
-        }
-        _ => metadata.len().to_string(),
-    };
-    let arrow = target.map(|target| format!(" -> {}", target.display())).unwrap_or_default();
-    format!(
-        "{} {:>3} {:>5} {:>5} {size:>12} {} {}{arrow}\n",
-        mode_letters(metadata),
-        metadata.nlink(),
-        metadata.uid(),
-        metadata.gid(),
-        moment(metadata.modified()),
-        name.display(),
-    )
 }

@@ -5,12 +5,15 @@ use std::ffi::OsString;
 use warpfire_terminal::Failure;
 
 use super::pool;
+use super::tally::Tally;
 use crate::location::Location;
 
 const EXAMPLES: &str = "\
 Examples:
   warpfire mkdir a.img:/photos
-  warpfire mkdir -p pool:/photos/2026/11";
+  warpfire mkdir -p pool:/photos/2026/11
+
+A directory that fails is reported, the others are made, and the exit code is 1.";
 
 /// Arguments of `warpfire mkdir`.
 #[derive(clap::Args, Debug)]
@@ -27,15 +30,15 @@ pub struct Args {
 
 /// Makes each directory.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let locations = args.locations.iter().map(|location| Location::parse(location));
-    let locations = locations.collect::<Result<Vec<_>, _>>()?;
+    let locations = Location::parse_all(&args.locations, Location::parse)?;
+    let tally = Tally::default();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
         let fs = pool::open(&group[0].pool)?;
         for Location { path, .. } in group {
             let made = if args.parents { fs.create_dir_all(path) } else { fs.create_dir(path) };
-            made.map_err(|error| Failure::at(path, &error))?;
+            tally.take(made.map_err(|error| Failure::at(path, &error)))?;
         }
         fs.close()?;
     }
-    Ok(())
+    tally.finish()
 }

@@ -1,6 +1,5 @@
 //! `warpfire mkfs`: make a pool.
 
-use std::io::{IsTerminal, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +8,9 @@ use warpfire::{
     COLUMNS_MAX, DeviceContent, ErrorKind, PARITY_MAX, Pool, ZONES_MIN, check_named_once, device_bytes_min,
     device_content, prefilled,
 };
-use warpfire_terminal::{Exit, Failure, Size, note, print, print_json};
+use warpfire_terminal::{Exit, Failure, Size, print, print_json};
+
+use super::confirmation::confirm;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -90,7 +91,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         print(plan.in_words())?;
     }
     if plan.destroys() && !args.yes {
-        confirm()?;
+        confirm("overwrites everything on these devices")?;
     }
     let mut options = Pool::options().data(plan.data).parity(plan.parity).force(args.force);
     if let Some(zone) = args.zone {
@@ -221,20 +222,6 @@ fn prefill(plan: &PoolPlan) -> Result<(), Failure> {
         prefilled(&device.path, device.size_bytes).map_err(|error| Failure::local(&device.path, &error))?;
     }
     Ok(())
-}
-
-fn confirm() -> Result<(), Failure> {
-    if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage("mkfs would overwrite data and cannot ask without a terminal")
-            .hint("confirm with --yes"));
-    }
-    note("this overwrites everything on these devices; continue? [y/N]");
-    let mut answer = String::new();
-    let read = std::io::stderr().flush().and_then(|()| std::io::stdin().read_line(&mut answer));
-    match (read, answer.trim()) {
-        (Ok(_), "y" | "Y" | "yes") => Ok(()),
-        _ => Err(Failure::new("nothing was written")),
-    }
 }
 
 impl PoolPlan {

@@ -7,24 +7,37 @@ use warpfire_terminal::Failure;
 use crate::args::{Cli, Command};
 
 pub mod cat;
+pub mod chmod;
+pub mod chown;
 pub mod completions;
 pub mod cp;
+pub mod df;
+pub mod du;
+pub mod find;
 pub mod fsck;
 pub mod inspect;
+pub mod ln;
 pub mod ls;
 pub mod man;
 pub mod mkdir;
 pub mod mkfs;
 pub mod mount;
+pub mod mv;
 pub mod rm;
 pub mod scrub;
 pub mod slice;
 pub mod stat;
 pub mod status;
+pub mod touch;
+pub mod truncate;
 pub mod tx;
 pub mod umount;
 
+mod confirmation;
 mod pool;
+mod tally;
+mod targets;
+mod walk;
 
 /// Runs the command.
 pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
@@ -38,6 +51,15 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Ls(args) => ls::run(&args, json),
         Command::Cat(args) => cat::run(&args),
         Command::Rm(args) => rm::run(&args),
+        Command::Mv(args) => mv::run(&args),
+        Command::Ln(args) => ln::run(&args),
+        Command::Chmod(args) => chmod::run(&args),
+        Command::Chown(args) => chown::run(&args),
+        Command::Touch(args) => touch::run(&args),
+        Command::Truncate(args) => truncate::run(&args),
+        Command::Du(args) => du::run(&args, json),
+        Command::Df(args) => df::run(&args, json),
+        Command::Find(args) => find::run(&args, json),
         Command::Slice(args) => slice::run(&args, json),
         Command::Tx(args) => return tx::run(&args, json),
         Command::Stat(args) => stat::run(&args, json),

@@ -1,17 +1,23 @@
 //! `warpfire rm`: remove files and directories.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use warpfire::{ErrorKind, Warpfire};
-use warpfire_terminal::Failure;
+use warpfire_terminal::{Failure, shown};
 
+use super::confirmation::confirm;
 use super::pool;
+use super::tally::Tally;
 use crate::location::Location;
 
 const EXAMPLES: &str = "\
 Examples:
   warpfire rm a.img:/notes.txt
-  warpfire rm -r pool:/photos/2025";
+  warpfire rm -r pool:/photos/2025
+  warpfire rm -r --yes pool:/              empty the pool
+
+Before it removes everything in a pool, the command asks. A file that fails is reported, the others are removed, and the exit code is 1.";
 
 /// Arguments of `warpfire rm`.
 #[derive(clap::Args, Debug)]
@@ -28,20 +34,33 @@ pub struct Args {
     /// Do not fail if a file does not exist.
     #[arg(long, short)]
     force: bool,
+
+    /// Do not ask before everything in a pool is removed.
+    #[arg(long)]
+    yes: bool,
 }
 
 /// Removes each file.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let locations = args.locations.iter().map(|location| Location::parse(location));
-    let locations = locations.collect::<Result<Vec<_>, _>>()?;
+    let locations = Location::parse_all(&args.locations, Location::parse)?;
+    let tally = Tally::default();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
         let fs = pool::open(&group[0].pool)?;
+        if args.recursive && !args.yes && group.iter().any(|location| is_root(&fs, &location.path)) {
+            confirm("removes everything in the pool")?;
+        }
         for location in group {
-            remove(&fs, location, args)?;
+            tally.take(remove(&fs, location, args))?;
         }
         fs.close()?;
     }
-    Ok(())
+    tally.finish()
+}
+
+/// Whether a path leads to the root, by whatever names.
+fn is_root(fs: &Warpfire, path: &Path) -> bool {
+    let number = |path: &Path| fs.symlink_metadata(path).map(|metadata| metadata.ino()).ok();
+    number(path).is_some_and(|found| Some(found) == number(Path::new("/")))
 }
 
 fn remove(fs: &Warpfire, Location { path, .. }: &Location, args: &Args) -> Result<(), Failure> {
@@ -49,7 +68,7 @@ fn remove(fs: &Warpfire, Location { path, .. }: &Location, args: &Args) -> Resul
         Ok(metadata) if !metadata.is_dir() => fs.remove_file(path),
         Ok(_) if args.recursive => fs.remove_dir_all(path),
         Ok(_) => {
-            return Err(Failure::new(format_args!("{} is a directory", path.display()))
+            return Err(Failure::new(format_args!("{} is a directory", shown(path)))
                 .hint("remove it and its contents with -r"));
         }
         Err(error) => Err(error),

@@ -1,52 +1,65 @@
 //! `warpfire stat`: the metadata of files.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
-use warpfire::FileType;
-use warpfire_terminal::{Failure, Size, print, print_json};
+use warpfire::{FileType, Warpfire};
+use warpfire_terminal::{Failure, Size, print, print_json, quoted};
 
 use super::pool;
+use super::tally::Tally;
 use crate::location::Location;
 use crate::output::FileInfo;
 
 const EXAMPLES: &str = "\
 Examples:
   warpfire stat a.img:/photos/1.jpg
-  warpfire stat --json pool:/photos/1.jpg";
+  warpfire stat --json pool:/photos/1.jpg
+
+A file that fails is reported, the others are shown, and the exit code is 1.";
 
 /// Arguments of `warpfire stat`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The files; symbolic links are not followed.
+    /// The files; a pool alone is its root. Symbolic links are not followed.
     #[arg(required = true, value_name = "POOL:/path")]
     locations: Vec<OsString>,
 }
 
 /// Shows each file.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
-    let locations = args.locations.iter().map(|location| Location::parse(location));
-    let locations = locations.collect::<Result<Vec<_>, _>>()?;
+    let locations = Location::parse_all(&args.locations, Location::parse_or_root)?;
+    let tally = Tally::default();
     let mut entries = Vec::new();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
         let fs = pool::open(&group[0].pool)?;
         for Location { path, .. } in group {
-            let failed = |error| Failure::at(path, &error);
-            let metadata = fs.symlink_metadata(path).map_err(failed)?;
-            let target = match metadata.file_type() {
-                FileType::Symlink => Some(fs.read_link(path).map_err(failed)?),
-                _ => None,
-            };
-            entries.push(FileInfo::new(path, &metadata, target.as_deref()));
+            entries.extend(tally.take(info(&fs, path))?);
         }
     }
-    if json { print_json(&entries) } else { print(entries.iter().map(in_words).collect::<String>()) }
+    if json {
+        print_json(&entries)?
+    } else {
+        print(entries.iter().map(in_words).collect::<String>())?
+    }
+    tally.finish()
+}
+
+fn info(fs: &Warpfire, path: &Path) -> Result<FileInfo, Failure> {
+    let failed = |error| Failure::at(path, &error);
+    let metadata = fs.symlink_metadata(path).map_err(failed)?;
+    let target = match metadata.file_type() {
+        FileType::Symlink => Some(fs.read_link(path).map_err(failed)?),
+        _ => None,
+    };
+    Ok(FileInfo::new(path, &metadata, target.as_deref()))
 }
 
 fn in_words(entry: &FileInfo) -> String {
-    let mut text = format!("{}: {}", entry.name, entry.kind);
+    let mut text = format!("{}: {}", quoted(OsStr::new(&entry.name)), entry.kind);
     if let Some(target) = &entry.target {
-        text += &format!(" to {target}");
+        text += &format!(" to {}", quoted(OsStr::new(target)));
     }
     if let Some((major, minor)) = entry.device {
         text += &format!(" {major}, {minor}");

@@ -1,5 +1,6 @@
 //! One file as `ls` and `stat` show it.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use serde::Serialize;
@@ -12,6 +13,9 @@ use super::time::exact_moment;
 pub struct FileInfo {
     /// Its name in a listing, or its path on the command line.
     pub name: String,
+    /// The bytes of a name that is no UTF-8, in base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_bytes: Option<String>,
     /// `file`, `directory`, `symlink`, `fifo`, `socket`, `block device` or `character device`.
     #[serde(rename = "type")]
     pub kind: &'static str,
@@ -31,6 +35,9 @@ pub struct FileInfo {
     pub created: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+    /// The bytes of a target that is no UTF-8, in base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_bytes: Option<String>,
 }
 
 impl FileInfo {
@@ -40,6 +47,7 @@ impl FileInfo {
         let is_device = matches!(metadata.file_type(), FileType::BlockDevice | FileType::CharDevice);
         FileInfo {
             name: name.display().to_string(),
+            name_bytes: bytes_of(name),
             kind: kind(metadata.file_type()),
             mode: format!("{:04o}", metadata.mode()),
             links: metadata.nlink(),
@@ -54,8 +62,31 @@ impl FileInfo {
             changed: exact_moment(metadata.changed()),
             created: exact_moment(metadata.created()),
             target: target.map(|target| target.display().to_string()),
+            target_bytes: target.and_then(bytes_of),
         }
     }
+}
+
+/// The bytes of a path that is no UTF-8, in base64. JSON is text and cannot hold them otherwise.
+#[must_use]
+pub fn bytes_of(path: &Path) -> Option<String> {
+    let bytes = path.as_os_str().as_bytes();
+    std::str::from_utf8(bytes).is_err().then(|| base64(bytes))
+}
+
+/// RFC 4648, with padding.
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let byte = |at: usize| u32::from(group.get(at).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for at in 0..4 {
+            let letter = LETTERS[(bits >> (18 - 6 * at) & 63) as usize];
+            text.push(if at > group.len() { '=' } else { char::from(letter) });
+        }
+    }
+    text
 }
 
 fn kind(file_type: FileType) -> &'static str {
@@ -96,4 +127,19 @@ pub fn mode_letters(metadata: &Metadata) -> String {
         });
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_rfc_4648() {
+        let cases = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg==")];
+        for (bytes, text) in cases {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+        assert_eq!(base64(b"\xff\xfe\xfd"), "//79");
+        assert_eq!(bytes_of(Path::new("text")), None);
+    }
 }

@@ -18,6 +18,49 @@ pub fn exact_moment(at: Timestamp) -> String {
     format!("{}.{:09} UTC", moment(at), at.nanos)
 }
 
+/// A moment from the command line: RFC 3339 (`2026-11-21T08:29:31+01:00`), a date with or without a time of
+/// day, in UTC, or `@` and seconds since 1970.
+///
+/// # Errors
+/// The text is nothing of these.
+pub fn parse_moment(text: &str) -> Result<Timestamp, String> {
+    if let Some(seconds) = text.strip_prefix('@').and_then(|digits| digits.parse().ok()) {
+        return Ok(Timestamp { seconds, nanos: 0 });
+    }
+    let exact = text.parse::<jiff::Timestamp>();
+    let at = exact.or_else(|_| {
+        let civil = text.parse::<jiff::civil::DateTime>();
+        civil.and_then(|civil| civil.to_zoned(jiff::tz::TimeZone::UTC)).map(|zoned| zoned.timestamp())
+    });
+    let at = at.map_err(|_| {
+        format!("'{text}' is not a moment; write for example 2026-11-21T08:29:31Z, 2026-11-21 or @1795163371")
+    })?;
+    let (seconds, nanos) = (at.as_second(), at.subsec_nanosecond());
+    // Before 1970 both count down from zero; a timestamp of a file counts its nanoseconds up.
+    let seconds = if nanos < 0 { seconds - 1 } else { seconds };
+    let nanos = u32::try_from(nanos.rem_euclid(1_000_000_000)).expect("less than a second");
+    Ok(Timestamp { seconds, nanos })
+}
+
+/// A moment from the command line, as [`parse_moment`], or an age: `90s`, `15m`, `12h`, `7d` or `2w` before
+/// `now`.
+///
+/// # Errors
+/// The text is neither.
+pub fn age_or_moment(text: &str, now: Timestamp) -> Result<Timestamp, String> {
+    const UNITS: [(char, i64); 5] = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400), ('w', 604_800)];
+    let age = UNITS.iter().find_map(|&(letter, seconds)| {
+        let count: i64 = text.strip_suffix(letter)?.parse().ok().filter(|&count| count >= 0)?;
+        count.checked_mul(seconds)
+    });
+    match age {
+        Some(age) => Ok(Timestamp { seconds: now.seconds.saturating_sub(age), ..now }),
+        None => {
+            parse_moment(text).map_err(|wrong| format!("{wrong}, or an age such as 90s, 15m, 12h, 7d, 2w"))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,6 +77,37 @@ mod tests {
         ];
         for (seconds, text) in cases {
             assert_eq!(moment(Timestamp { seconds, nanos: 0 }), text);
+        }
+    }
+
+    #[test]
+    fn moments_are_read_as_they_are_written() {
+        let cases = [
+            ("2026-11-20T08:29:31Z", (1_795_163_371, 0)),
+            ("2026-11-20T09:29:31.25+01:00", (1_795_163_371, 250_000_000)),
+            ("2026-11-20 08:29:31", (1_795_163_371, 0)),
+            ("1970-01-02", (86_400, 0)),
+            ("1969-12-31T23:59:59.75Z", (-1, 750_000_000)),
+            ("@-5", (-5, 0)),
+        ];
+        for (text, (seconds, nanos)) in cases {
+            assert_eq!(parse_moment(text), Ok(Timestamp { seconds, nanos }), "{text}");
+        }
+        for text in ["", "tomorrow", "2026-13-01", "@x", "5d"] {
+            let wrong = parse_moment(text).expect_err(text);
+            assert!(wrong.contains("write for example"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_age_counts_back_from_now() {
+        let now = Timestamp { seconds: 1_000_000, nanos: 7 };
+        let ago = |text| age_or_moment(text, now).map(|at| at.seconds);
+        assert_eq!(ago("90s"), Ok(999_910));
+        assert_eq!(ago("2w"), Ok(1_000_000 - 2 * 604_800));
+        assert_eq!(ago("1970-01-01"), Ok(0));
+        for text in ["-1d", "d", "1y", "99999999999999999d"] {
+            ago(text).expect_err(text);
         }
     }
 }

@@ -12,7 +12,7 @@ fn wrong_words_are_refused_with_code_2() {
     fixture.run(["ls"]).failed(2);
     fixture.run(["mkfs", "--size", "many", "a.img"]).failed(2);
     fixture.run(["mkfs", "--size", "64M", "--data", "4", "--parity", "2", "a.img"]).failed(2);
-    let said = fixture.run(["ls", "a.img"]).failed(2);
+    let said = fixture.run(["rm", "-r", "a.img"]).failed(2);
     assert!(said.contains("a.img:/path"), "{said}");
     assert!(!fixture.path("a.img").exists());
 }

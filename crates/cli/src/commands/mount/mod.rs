@@ -274,8 +274,7 @@ fn serve_status(pool: &Warpfire, mountpoint: &Path, read_only: bool) -> Option<A
     let socket = mounted.and_then(|mounted| ControlSocket::bind(&mounted)).map_err(failed).ok()?;
     let socket = Arc::new(socket);
     let (served, stats, mountpoint) = (Arc::clone(&socket), pool.clone(), mountpoint.display().to_string());
-    let status =
-        move || StatusReport { read_only, ..StatusReport::new(&stats.stats(), Some(mountpoint.clone())) };
+    let status = move || StatusReport { read_only, ..StatusReport::new(&stats, Some(mountpoint.clone())) };
     let answer = move || served.serve(&status);
     let started = std::thread::Builder::new().name("warpfire-status".to_owned()).spawn(move || {
         if let Err(error) = answer() {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::confirmation::confirm;
 use super::pool;
 use super::tx::transact;
 use crate::location::{PathArgument, PoolName};
@@ -96,6 +97,9 @@ enum SliceCommand {
         part: RangeArgs,
         /// The file for the range; its content is replaced.
         target: Option<OsString>,
+        /// Do not ask before the whole content of a file is removed.
+        #[arg(long)]
+        yes: bool,
     },
     /// Write a range of a file into another: at its end, or where --over or --insert says.
     Paste {
@@ -162,6 +166,9 @@ const PARTS_MAX: u64 = 1 << 20;
 
 /// Runs the command, in the pool or on the mount of the files.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+    if args.verb.empties_a_file() {
+        confirm("removes the whole content of the file")?;
+    }
     let sides: Vec<PathArgument> =
         args.verb.files().into_iter().map(|file| PathArgument::parse(file)).collect();
     let summary = match pool_of(&sides)? {
@@ -229,10 +236,19 @@ impl SliceCommand {
     fn files(&self) -> Vec<&OsString> {
         match self {
             SliceCommand::Cat { part } => vec![&part.source],
-            SliceCommand::Cut { part, target } => std::iter::once(&part.source).chain(target).collect(),
+            SliceCommand::Cut { part, target, .. } => std::iter::once(&part.source).chain(target).collect(),
             SliceCommand::Paste { part, target, .. } => vec![&part.source, target],
             SliceCommand::Concat { sources, target } => sources.iter().chain([target]).collect(),
             SliceCommand::Shuffle { source, target, .. } => vec![source, target],
+        }
+    }
+
+    /// Whether it removes all bytes of a file, puts them nowhere, and was not confirmed. A range that the
+    /// command line names is meant.
+    fn empties_a_file(&self) -> bool {
+        match self {
+            SliceCommand::Cut { part, target: None, yes: false } => part.from.0 == 0 && part.len.is_none(),
+            _ => false,
         }
     }
 
@@ -250,7 +266,7 @@ impl SliceCommand {
                 backend.print(&part.resolve(backend)?)?;
                 Ok(None)
             }
-            SliceCommand::Cut { part, target } => {
+            SliceCommand::Cut { part, target, .. } => {
                 let part = part.resolve(backend)?;
                 if let Some(target) = target {
                     let target = path_of(target);

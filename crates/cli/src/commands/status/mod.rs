@@ -39,7 +39,8 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     if json { print_json(&report) } else { print(report.in_words()) }
 }
 
-fn report(name: &OsStr) -> Result<StatusReport, Failure> {
+/// The status of a pool that the command line names.
+pub fn report(name: &OsStr) -> Result<StatusReport, Failure> {
     if let Some(mounted) = pool_mounted_at(Path::new(name)) {
         return ServerConnection::of_mount(&mounted)
             .map_err(|reason| reason.failure(&mounted.mountpoint))?
@@ -55,5 +56,5 @@ fn report(name: &OsStr) -> Result<StatusReport, Failure> {
         }
     }
     let fs = pool::open_quietly(&name)?;
-    Ok(StatusReport::new(&fs.stats(), None))
+    Ok(StatusReport::new(&fs, None))
 }

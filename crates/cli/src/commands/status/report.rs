@@ -1,8 +1,8 @@
 //! The output of `warpfire status`, as text and as JSON.
 
 use serde::{Deserialize, Serialize};
-use warpfire::{DeviceState, Stats};
-use warpfire_terminal::{Columns, Size, grouped};
+use warpfire::{DeviceState, SpaceInfo, Stats, Warpfire};
+use warpfire_terminal::{Columns, Size, counted, grouped};
 
 /// The status of a pool.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -77,6 +77,15 @@ pub struct DeviceReport {
 pub struct SpaceReport {
     /// The capacity.
     pub total_bytes: u64,
+    /// Bytes that files, tables and open transactions need. The bytes of removed files do not count.
+    #[serde(default)]
+    pub used_bytes: u64,
+    /// Bytes that can be written: the others without the reserve.
+    #[serde(default)]
+    pub available_bytes: u64,
+    /// Files, directories and links.
+    #[serde(default)]
+    pub files: u64,
     /// Bytes with a reference.
     pub live_bytes: u64,
     /// Written bytes without a reference that are not cleaned yet.
@@ -105,7 +114,12 @@ pub struct WrittenReport {
 impl StatusReport {
     /// The report of a pool.
     #[must_use]
-    pub fn new(stats: &Stats, mounted_at: Option<String>) -> Self {
+    pub fn new(pool: &Warpfire, mounted_at: Option<String>) -> Self {
+        StatusReport::of(&pool.stats(), pool.space().ok(), mounted_at)
+    }
+
+    /// The report of these figures; `files` is `None` if the pool cannot say what its files need.
+    fn of(stats: &Stats, files: Option<SpaceInfo>, mounted_at: Option<String>) -> Self {
         let lost = stats.lost_devices();
         let state = match lost {
             0 => "whole",
@@ -127,6 +141,9 @@ impl StatusReport {
             devices: stats.devices.iter().map(DeviceReport::new).collect(),
             space: SpaceReport {
                 total_bytes: space.total_bytes,
+                used_bytes: files.map_or(space.live_bytes, |files| files.total_bytes - files.free_bytes),
+                available_bytes: files.map_or(0, |files| files.available_bytes),
+                files: files.map_or(0, |files| files.inodes),
                 live_bytes: space.live_bytes,
                 garbage_bytes: space.garbage_bytes,
                 free_bytes: space.free_bytes,
@@ -160,8 +177,14 @@ impl StatusReport {
         text += &self.device_columns().to_string();
         let space = &self.space;
         text += &format!(
-            "\nspace         {} in total: {} live, {} garbage, {} free (of which {} in reserve)\n",
+            "\nspace         {} in total: {} used, {} available; {}\n",
             Size(space.total_bytes),
+            Size(space.used_bytes),
+            Size(space.available_bytes),
+            counted(space.files, "file", "files"),
+        );
+        text += &format!(
+            "              {} live, {} garbage, {} free (of which {} in reserve)\n",
             Size(space.live_bytes),
             Size(space.garbage_bytes),
             Size(space.free_bytes),

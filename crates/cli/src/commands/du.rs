@@ -1,0 +1,147 @@
+//! `warpfire du`: the space that directories and files take.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use serde::Serialize;
+use warpfire::Metadata;
+use warpfire_terminal::{Failure, JsonList, Size, name_for_stdout, print};
+
+use super::pool;
+use super::tally::Tally;
+use super::walk::{FoundFile, Moment, walk};
+use crate::location::Location;
+use crate::output::bytes_of;
+
+const EXAMPLES: &str = "\
+Examples:
+  warpfire du -sh pool:/photos
+  warpfire du -a --apparent-size pool:/photos/2026
+  warpfire du -h --max-depth 1 pool
+
+The space of a file are the bytes of its data, without holes. A file with several names counts once. Bytes \
+that files share by pointers count for each of them; parity does not count. A directory that cannot be \
+read is reported, the rest is counted, and the exit code is 1.";
+
+/// Arguments of `warpfire du`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES, disable_help_flag = true)]
+pub struct Args {
+    /// The files and directories; a pool alone is its root.
+    #[arg(required = true, value_name = "POOL:/path")]
+    locations: Vec<OsString>,
+
+    /// Print a total for each argument only.
+    #[arg(long, short, conflicts_with_all = ["all", "max_depth"])]
+    summarize: bool,
+
+    /// Print files too, and not directories alone.
+    #[arg(long, short)]
+    all: bool,
+
+    /// Print sizes such as 1.5 KiB instead of bytes.
+    #[arg(long, short = 'h')]
+    human_readable: bool,
+
+    /// Count the length of files, holes included.
+    #[arg(long)]
+    apparent_size: bool,
+
+    /// Print directories down to this depth below an argument.
+    #[arg(long, short = 'd', value_name = "DEPTH")]
+    max_depth: Option<usize>,
+
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+}
+
+/// The space of one file or directory, as JSON.
+#[derive(Serialize)]
+struct UsageEntry {
+    path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_bytes: Option<String>,
+    size_bytes: u64,
+}
+
+/// Prints the space of each argument.
+pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+    let locations = Location::parse_all(&args.locations, Location::parse_or_root)?;
+    let tally = Tally::default();
+    let mut list = json.then(JsonList::default);
+    for group in locations.chunk_by(|a, b| a.pool == b.pool) {
+        let fs = pool::open(&group[0].pool)?;
+        let mut usage = Usage { args, linked: HashSet::new(), sums: Vec::new() };
+        for location in group {
+            walk(&fs, &tally, &location.path, usize::MAX, |moment, found| {
+                let Some(bytes) = usage.visit(moment, found) else { return Ok(()) };
+                args.print(&mut list, location, &found.path, bytes)
+            })?;
+        }
+    }
+    list.map_or(Ok(()), JsonList::finish)?;
+    tally.finish()
+}
+
+/// Sums of the directories that a walk is in.
+struct Usage<'a> {
+    args: &'a Args,
+    /// Inode numbers of files with several names that have been counted.
+    linked: HashSet<u64>,
+    sums: Vec<u64>,
+}
+
+impl Usage<'_> {
+    /// Counts a file. Returns the bytes to print, if its line is due.
+    fn visit(&mut self, moment: Moment, found: &FoundFile) -> Option<u64> {
+        let is_dir = found.metadata.is_dir();
+        let bytes = match moment {
+            Moment::Reached => self.bytes(&found.metadata),
+            Moment::Left => self.sums.pop().expect("a directory that is left was reached"),
+        };
+        if is_dir && moment == Moment::Reached {
+            self.sums.push(bytes);
+            return None;
+        }
+        if let Some(above) = self.sums.last_mut() {
+            *above += bytes;
+        }
+        let depth_max = if self.args.summarize { 0 } else { self.args.max_depth.unwrap_or(usize::MAX) };
+        let is_due = found.depth == 0 || (is_dir || self.args.all) && found.depth <= depth_max;
+        is_due.then_some(bytes)
+    }
+
+    fn bytes(&mut self, metadata: &Metadata) -> u64 {
+        if !metadata.is_dir() && metadata.nlink() > 1 && !self.linked.insert(metadata.ino()) {
+            return 0;
+        }
+        match self.args.apparent_size {
+            true if metadata.is_dir() => 0,
+            true => metadata.len(),
+            false => metadata.allocated_bytes(),
+        }
+    }
+}
+
+impl Args {
+    fn print(
+        &self,
+        list: &mut Option<JsonList>,
+        location: &Location,
+        path: &Path,
+        bytes: u64,
+    ) -> Result<(), Failure> {
+        if let Some(list) = list {
+            let path_bytes = bytes_of(path);
+            return list.add(&UsageEntry { path: path.display().to_string(), path_bytes, size_bytes: bytes });
+        }
+        let name: OsString = location.named(path);
+        let size = if self.human_readable { Size(bytes).to_string() } else { bytes.to_string() };
+        let mut line = format!("{size:<11} ").into_bytes();
+        line.extend_from_slice(&name_for_stdout(OsStr::new(&name)));
+        line.push(b'\n');
+        print(line)
+    }
+}

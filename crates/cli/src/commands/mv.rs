@@ -1,0 +1,115 @@
+//! `warpfire mv`: give files new names inside a pool, all of them in one transaction.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use warpfire::{ErrorKind, Tx};
+use warpfire_terminal::{Failure, shown};
+
+use super::pool;
+use super::tally::Tally;
+use super::targets::Targets;
+use crate::location::Location;
+
+const EXAMPLES: &str = "\
+Examples:
+  warpfire mv pool:/draft pool:/final
+  warpfire mv pool:/1.jpg pool:/2.jpg pool:/photos/
+  warpfire mv --exchange pool:/current pool:/next
+
+A command is one transaction: it moves all files, or after a failure none. A file that has the new name is \
+replaced. Between pools nothing is moved: copy with 'warpfire cp', then remove with 'warpfire rm'.";
+
+/// Arguments of `warpfire mv`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The files and directories to move.
+    #[arg(required = true, value_name = "POOL:/path")]
+    sources: Vec<OsString>,
+
+    /// The new name, or an existing directory.
+    #[arg(required = true, value_name = "DESTINATION")]
+    destination: OsString,
+
+    /// Replace nothing: report a file whose new name is taken, and move the others.
+    #[arg(long, short, overrides_with = "force")]
+    no_clobber: bool,
+
+    /// Replace files that have the new name, as without -n.
+    #[arg(long, short, overrides_with = "no_clobber")]
+    force: bool,
+
+    /// Swap two names, so that both exist at every moment.
+    #[arg(long, conflicts_with_all = ["force", "no_clobber"])]
+    exchange: bool,
+}
+
+/// Moves the files.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let destination = Location::parse(&args.destination)?;
+    let sources = Location::parse_all(&args.sources, Location::parse)?;
+    if let Some(other) = sources.iter().find(|source| source.pool != destination.pool) {
+        return Err(Failure::usage(format_args!("{} is in another pool", shown(&other.path)))
+            .hint("copy it with 'warpfire cp -r', then remove it with 'warpfire rm -r'"));
+    }
+    let fs = pool::open(&destination.pool)?;
+    let tx = fs.begin()?;
+    let tally = Tally::default();
+    // With -n a name that is taken is no failure of the transaction.
+    let kept = Tally::default();
+    if args.exchange {
+        let [source] = sources.as_slice() else {
+            return Err(Failure::usage("--exchange swaps two names").hint("name two files"));
+        };
+        let swapped = tx.exchange(&source.path, &destination.path);
+        tally.take(swapped.map_err(|error| Failure::at(&source.path, &error)))?;
+    } else {
+        let targets = Targets::new(&tx, sources.len(), &destination.path)?;
+        for Location { path, .. } in &sources {
+            let moved = targets.of(path).and_then(|to| args.rename(&tx, &kept, path, &to));
+            tally.take(moved)?;
+        }
+    }
+    tally.finish_whole("moved")?;
+    tx.commit()?;
+    fs.close()?;
+    kept.finish()
+}
+
+impl Args {
+    fn rename(&self, tx: &Tx, kept: &Tally, from: &Path, to: &Path) -> Result<(), Failure> {
+        let failed = |error| Failure::at(from, &error);
+        let metadata = tx.symlink_metadata(from).map_err(failed)?;
+        if let Ok(there) = tx.symlink_metadata(to)
+            && there.ino() == metadata.ino()
+        {
+            let names = format_args!("{} and {} are", shown(from), shown(to)).to_string();
+            if metadata.is_dir() || metadata.nlink() == 1 || is_one_name(tx, from, to) {
+                return Err(Failure::new(format_args!("{names} the same file")));
+            }
+            if self.no_clobber {
+                kept.report(&Failure::new(format_args!("{names} two names of one file; both stay")));
+                return Ok(());
+            }
+            // A rename between two names of one file does nothing, as POSIX says.
+            return tx.remove_file(from).map_err(failed);
+        }
+        if !self.no_clobber {
+            return tx.rename(from, to).map_err(failed);
+        }
+        match tx.rename_new(from, to) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                kept.report(&Failure::new(format_args!("{}: {} is taken", shown(from), shown(to))));
+                Ok(())
+            }
+            other => other.map_err(failed),
+        }
+    }
+}
+
+/// Whether two paths lead to one name of one directory.
+fn is_one_name(tx: &Tx, a: &Path, b: &Path) -> bool {
+    let directory = |path: &Path| tx.metadata(path.parent().unwrap_or(path)).map(|parent| parent.ino()).ok();
+    a.file_name() == b.file_name() && directory(a) == directory(b)
+}

@@ -1,0 +1,111 @@
+//! `warpfire touch`: set the times of files; make files that do not exist.
+
+use std::ffi::OsString;
+
+use warpfire::{ErrorKind, OpenOptions, SetMetadata, Timestamp, Warpfire};
+use warpfire_terminal::Failure;
+
+use super::pool;
+use super::tally::Tally;
+use crate::location::Location;
+use crate::output::parse_moment;
+
+const EXAMPLES: &str = "\
+Examples:
+  warpfire touch pool:/new
+  warpfire touch -d 2026-11-21T08:29:31Z pool:/photos/1.jpg
+  warpfire touch -r pool:/photos/1.jpg pool:/photos/2.jpg
+
+A moment is RFC 3339, a date with or without a time of day in UTC, or @ and seconds since 1970. A file that \
+fails is reported, the others are changed, and the exit code is 1.";
+
+/// Arguments of `warpfire touch`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The files.
+    #[arg(required = true, value_name = "POOL:/path")]
+    locations: Vec<OsString>,
+
+    /// Do not make files that do not exist.
+    #[arg(long, short = 'c')]
+    no_create: bool,
+
+    /// Set this moment instead of the present.
+    #[arg(long, short, value_name = "MOMENT", value_parser = |text: &str| parse_moment(text))]
+    date: Option<Timestamp>,
+
+    /// Set the times of this file, which is in a pool too.
+    #[arg(long, short, value_name = "POOL:/path", conflicts_with = "date")]
+    reference: Option<OsString>,
+
+    /// Set the time of the last read only.
+    #[arg(long, short, conflicts_with = "modified")]
+    accessed: bool,
+
+    /// Set the time of the last change only.
+    #[arg(long, short)]
+    modified: bool,
+}
+
+/// Times to set: that of the last read and that of the last change.
+type Times = Option<(Timestamp, Timestamp)>;
+
+/// Touches each file.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let locations = Location::parse_all(&args.locations, Location::parse)?;
+    let reference = args.reference.as_deref().map(Location::parse).transpose()?;
+    let mut times = args.date.map(|date| (date, date));
+    if let Some(other) = reference.as_ref().filter(|reference| reference.pool != locations[0].pool) {
+        let fs = pool::open(&other.pool)?;
+        times = times_of(&fs, other)?;
+    }
+    let tally = Tally::default();
+    for group in locations.chunk_by(|a, b| a.pool == b.pool) {
+        let fs = pool::open(&group[0].pool)?;
+        if let Some(reference) = reference.as_ref().filter(|reference| reference.pool == group[0].pool) {
+            times = times_of(&fs, reference)?;
+        }
+        let set = args.set(times);
+        for location in group {
+            tally.take(args.touch(&fs, location, &set))?;
+        }
+        fs.close()?;
+    }
+    tally.finish()
+}
+
+fn times_of(fs: &Warpfire, Location { path, .. }: &Location) -> Result<Times, Failure> {
+    let metadata = fs.metadata(path).map_err(|error| Failure::at(path, &error))?;
+    Ok(Some((metadata.accessed(), metadata.modified())))
+}
+
+impl Args {
+    fn set(&self, times: Times) -> SetMetadata {
+        let mut set = SetMetadata::new();
+        if !self.modified {
+            set = times.map_or(set.accessed_now(), |(accessed, _)| set.accessed(accessed));
+        }
+        if !self.accessed {
+            set = times.map_or(set.modified_now(), |(_, modified)| set.modified(modified));
+        }
+        set
+    }
+
+    fn touch(
+        &self,
+        fs: &Warpfire,
+        Location { path, .. }: &Location,
+        set: &SetMetadata,
+    ) -> Result<(), Failure> {
+        let mut touched = fs.set_metadata(path, set);
+        if touched.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            if self.no_create {
+                return Ok(());
+            }
+            let made = OpenOptions::new().write(true).create(true).open(fs, path);
+            touched = made.and_then(|_| fs.set_metadata(path, set));
+        }
+        touched.map_err(|error| Failure::at(path, &error))
+    }
+}

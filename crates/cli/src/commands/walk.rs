@@ -1,0 +1,91 @@
+//! Walks through a directory and everything below it, in the order of the bytes of the names.
+//!
+//! Symbolic links are not followed. A directory is opened by its name in the one above it, so a tree may be
+//! deeper than a path may be long.
+
+use std::path::{Path, PathBuf};
+
+use warpfire::{Dir, Metadata, ReadDir, Warpfire};
+use warpfire_terminal::Failure;
+
+use super::tally::Tally;
+
+/// A file that a walk has found.
+#[derive(Clone, Debug)]
+pub struct FoundFile {
+    /// Its path in the pool.
+    pub path: PathBuf,
+    /// Its metadata when it was found.
+    pub metadata: Metadata,
+    /// 0 for the file that the walk began at.
+    pub depth: usize,
+}
+
+/// The moment of a visit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// The file has been found; the entries of a directory follow.
+    Reached,
+    /// All entries of the directory have been visited.
+    Left,
+}
+
+/// A directory whose entries are being visited.
+struct Level {
+    /// `None` if it cannot be listed.
+    listing: Option<ReadDir>,
+    found: FoundFile,
+}
+
+/// Visits `top` and everything below it, to a depth of `depth_max`. A file that fails is reported, and the
+/// walk goes on.
+///
+/// # Errors
+/// Nobody reads stdout any more.
+pub fn walk(
+    fs: &Warpfire,
+    tally: &Tally,
+    top: &Path,
+    depth_max: usize,
+    mut visit: impl FnMut(Moment, &FoundFile) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let metadata = fs.symlink_metadata(top).map_err(|error| Failure::at(top, &error));
+    let Some(metadata) = tally.take(metadata)? else { return Ok(()) };
+    let mut levels: Vec<Level> = Vec::new();
+    let mut next = Some((FoundFile { path: top.to_path_buf(), metadata, depth: 0 }, None));
+    loop {
+        if let Some((found, opened)) = next.take() {
+            tally.take(visit(Moment::Reached, &found))?;
+            if found.metadata.is_dir() {
+                let listing = match found.depth < depth_max {
+                    true => tally.take(listing(fs, &found, opened))?,
+                    false => None,
+                };
+                levels.push(Level { listing, found });
+            }
+        }
+        let Some(level) = levels.last_mut() else { return Ok(()) };
+        let above = &level.found;
+        let Some(entry) = level.listing.as_mut().and_then(Iterator::next) else {
+            let left = levels.pop().expect("the list has a last level");
+            tally.take(visit(Moment::Left, &left.found))?;
+            continue;
+        };
+        let failed = |error| Failure::at(&above.path, &error);
+        let Some(entry) = tally.take(entry.map_err(failed))? else { continue };
+        let path = above.path.join(entry.file_name());
+        let metadata = entry.metadata().map_err(|error| Failure::at(&path, &error));
+        let Some(metadata) = tally.take(metadata)? else { continue };
+        let opened = metadata.is_dir().then(|| entry.open_dir());
+        next = Some((FoundFile { path, metadata, depth: above.depth + 1 }, opened));
+    }
+}
+
+fn listing(
+    fs: &Warpfire,
+    found: &FoundFile,
+    opened: Option<warpfire::Result<Dir>>,
+) -> Result<ReadDir, Failure> {
+    let opened = opened.unwrap_or_else(|| fs.dir(&found.path));
+    opened.and_then(|dir| dir.read_dir()).map_err(|error| Failure::at(&found.path, &error))
+}
