@@ -23,6 +23,7 @@ mod process;
 mod server;
 mod session;
 mod slices;
+mod stale_pages;
 mod views;
 
 pub use error::MountError;

@@ -6,3 +6,5 @@ use warpfire_env::rank::MOUNT;
 pub(crate) const COMMITTING: u16 = MOUNT;
 /// The invalidation gate of a mount.
 pub(crate) const INVALIDATION_GATE: u16 = MOUNT + 10;
+/// The bases of a file whose pages a commit has made stale.
+pub(crate) const STALE_FILE: u16 = MOUNT + 20;

@@ -81,6 +81,7 @@ impl<E: Storage> Fs<E> {
         let recorded = OnceCell::new();
         let run = || {
             let yanked = self.take_range(node, range)?;
+            self.renew_atime_if_due(node)?;
             if self.call_gate.is_transaction() {
                 // A lease on the caller's value must not end the bytes that a replay compares with.
                 _ = recorded.set(yanked.with_own_hold(&self.engine.holder())?);
@@ -88,6 +89,17 @@ impl<E: Storage> Fs<E> {
             Ok(yanked)
         };
         self.call(|| YankRange { node: node.ino(), range, yanked: recorded.get().cloned() }, run)
+    }
+
+    /// As `yank`, for a server that keeps a copy of the file elsewhere and compares it later: this counts as
+    /// no access, and a transaction does not have it.
+    ///
+    /// # Errors
+    /// As `yank`.
+    pub fn keep_content(&self, node: &NodeRef, offset: u64, len: u64) -> Result<YankedSlice, FsError> {
+        assert!(!self.call_gate.is_transaction(), "only the base is compared with copies");
+        let _guard = self.call_gate.enter();
+        self.take_range(node, RangeToYank { offset, len, limit: YankLimit::NONE })
     }
 
     fn take_range(&self, node: &NodeRef, range: RangeToYank) -> Result<YankedSlice, FsError> {
@@ -105,9 +117,6 @@ impl<E: Storage> Fs<E> {
             YankedSlice::take(&self.engine.holder(), &[])?
         };
         debug_assert_eq!(yanked.len_bytes(), end.saturating_sub(offset), "the value is the whole range");
-        // Renewing the access time locks the state again.
-        drop(state);
-        self.renew_atime_if_due(node)?;
         Ok(yanked)
     }
 

@@ -22,7 +22,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fuser::{Errno, INodeNo, Notifier, OpenFlags, ReplyData, ReplyLseek, ReplyWrite, Request, WriteFlags};
+use fuser::{
+    Errno, INodeNo, LockOwner, Notifier, OpenFlags, ReplyData, ReplyLseek, ReplyWrite, Request, WriteFlags,
+};
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{Fs, FsError, NodeRef, Position, Seek};
 use warpfire_meta::Storage;
@@ -77,10 +79,15 @@ impl<E: Storage> Server<E> {
         offset: u64,
         size: u32,
         flags: OpenFlags,
+        owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let pass = self.pass();
-        pass.note_file(ino.0);
+        pass.note_data(ino.0, offset..offset.saturating_add(size.into()));
+        // The kernel names the owner of locks in direct reads only. Other reads fill pages.
+        if let (Some(stale), None) = (pass.stale_pages(), owner) {
+            stale.note_read(ino.0, offset, size.into());
+        }
         READ_BUFFER.with_borrow_mut(|buffer| {
             let wanted = size as usize;
             if buffer.len() < wanted {
@@ -107,7 +114,8 @@ impl<E: Storage> Server<E> {
         reply: ReplyWrite,
     ) {
         let pass = self.pass();
-        pass.note_file(ino.0);
+        let len = data.len() as u64;
+        pass.note_data(ino.0, offset..offset.saturating_add(len));
         let groups = CallerGroups::of(req.pid());
         // The kernel decides whether the write clears set-id bits, by the capabilities of the caller.
         let loses_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
@@ -116,8 +124,19 @@ impl<E: Storage> Server<E> {
             root if root.is_root() => Caller { uid: NOBODY, gid: NOBODY, ..root },
             other => other,
         };
-        let len = data.len() as u64;
         let written = self.content_node(ino, flags).and_then(|(node, has_pages)| {
+            if let Some(stale) = pass.stale_pages() {
+                let size = self.fs.getattr(&node).size_bytes;
+                let write = |at, run: &[u8]| self.fs.write(&caller, &node, Position::At(at), run).map(drop);
+                if !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+                    // A direct write does not change the kernel's pages.
+                    if !is_direct(flags) {
+                        stale.note_write(ino.0, offset, data)?;
+                    }
+                } else if stale.merge(ino.0, offset, data, size, write)? {
+                    return Ok((offset, has_pages));
+                }
+            }
             let position = self.write_position(&node, offset, len, write_flags, flags);
             // In a view the program did not ask for the end: the append goes to the end at the commit.
             if position == Position::End && self.in_view() {

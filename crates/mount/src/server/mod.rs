@@ -427,11 +427,11 @@ impl<E: Storage> Filesystem for Server<E> {
         offset: u64,
         size: u32,
         flags: OpenFlags,
-        _owner: Option<LockOwner>,
+        owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let _span = enter_request(req, "read", ino);
-        self.read_content(ino, offset, size, flags, reply);
+        self.read_content(ino, offset, size, flags, owner, reply);
     }
 
     fn write(
@@ -533,7 +533,7 @@ impl<E: Storage> Filesystem for Server<E> {
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let _span = enter_request(req, "getxattr", ino);
         let pass = self.pass();
-        pass.note_file(ino.0);
+        pass.note_acl(ino.0);
         let groups = CallerGroups::of(req.pid());
         let got = self
             .node(ino)

@@ -6,16 +6,19 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use fuser::INodeNo;
-use warpfire_fs::{FsError, Invalidation, PendingCommit, Transaction};
+use warpfire_fs::{Fs, FsError, Invalidation, PendingCommit, Transaction, YankedSlice};
 use warpfire_meta::Storage;
 
 use super::Views;
 use crate::invalidation_gate::StaleEntries;
+use crate::stale_pages::{ContentBefore, Page, StalePages};
 
 /// Most rounds of emptying caches before one commit. A file that is read without a pause is noted in every
-/// round, so without a limit the commit might never be made.
+/// round, so without a limit the commit might never be made. A program that stores into a mapping of such a
+/// file loses nothing, and neither does the commit: pages that come back are merged (`stale_pages.rs`).
 const ROUNDS_MAX: u32 = 8;
 
 /// Cache entries that a commit makes stale.
@@ -24,6 +27,23 @@ struct CachedChanges {
     names: Vec<(u64, OsString)>,
     /// Inode numbers of files.
     files: BTreeSet<u64>,
+}
+
+/// A range of a file as it was before a commit.
+struct RangeBefore<E: Storage> {
+    fs: Arc<Fs<E>>,
+    content: YankedSlice,
+    /// Offset of the range in the file.
+    start: u64,
+}
+
+impl<E: Storage> ContentBefore for RangeBefore<E> {
+    fn read_page(&self, offset: u64, page: &mut Page) -> Result<(), FsError> {
+        let at = offset.checked_sub(self.start).expect("a range begins with its first page");
+        let len = self.fs.read_yanked_slice(&self.content, at, page)?;
+        page.iter_mut().skip(len).for_each(|byte| *byte = 0);
+        Ok(())
+    }
 }
 
 impl<E: Storage> Views<E> {
@@ -57,7 +77,7 @@ impl<E: Storage> Views<E> {
             }
         };
         gate.set_changed_files(files.clone());
-        let mut stale = StaleEntries { files, names: true };
+        let mut stale = StaleEntries { files, names: true, ..StaleEntries::default() };
         let mut round = 0;
         loop {
             round += 1;
@@ -72,22 +92,51 @@ impl<E: Storage> Views<E> {
             if !stale.is_empty() {
                 tracing::debug!(files = stale.files.len(), "commit with cached files in use");
             }
-            let mut outcome = commit.finish();
-            if matches!(outcome, Ok(false)) {
-                // Programs go on while the commit catches up with them.
-                drop(exclusive);
-                outcome = commit.catch_up().map(|()| false);
-                if outcome.is_ok() {
-                    continue;
+            let before = self.content_before(&stale);
+            let outcome = match before.and_then(|pages| Ok((commit.finish()?, pages))) {
+                Ok((true, pages)) => {
+                    exclusive.finish_with(pages);
+                    Ok(())
                 }
-                gate.lock_exclusive().finish();
-            } else {
-                exclusive.finish();
-            }
+                Ok((false, _)) => {
+                    // Programs go on while the commit catches up with them.
+                    drop(exclusive);
+                    match commit.catch_up() {
+                        Ok(()) => continue,
+                        Err(e) => {
+                            gate.lock_exclusive().finish();
+                            Err(e)
+                        }
+                    }
+                }
+                Err(e) => {
+                    exclusive.finish();
+                    Err(e)
+                }
+            };
             // After the last round the kernel may still have stale entries; they live until here.
             self.invalidate_caches(&names, &stale);
-            return outcome.map(drop);
+            gate.forget_stale_pages();
+            return outcome;
         }
+    }
+
+    /// The content of all stale pages, as it is before the commit.
+    ///
+    /// # Errors
+    /// Those of reading metadata and of holding bytes; then no commit may be made.
+    fn content_before(&self, stale: &StaleEntries) -> Result<StalePages, FsError> {
+        let mut pages = StalePages::default();
+        for (ino, sent) in &stale.pages {
+            // A file that the kernel has forgotten has no pages.
+            let Some(node) = self.main.nodes.get(*ino) else { continue };
+            for range in sent.ranges() {
+                let content = self.fs.keep_content(&node, range.start, range.end - range.start)?;
+                let before = RangeBefore { fs: Arc::clone(&self.fs), content, start: range.start };
+                pages.add(*ino, &range, Box::new(before));
+            }
+        }
+        Ok(pages)
     }
 
     /// The changed names in directories that the kernel remembers, and all changed files.

@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -152,4 +154,63 @@ fn buffered_reads_beside_direct_writes_see_no_old_data() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = c_program("coherence", directory.path()) else { return };
     assert!(Command::new(program).arg(fixture.at("file")).status().unwrap().success());
+}
+
+/// Stops a loop when it is dropped.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_program_that_stores_into_a_page_without_a_pause_takes_no_commit_of_other_bytes_back() {
+    const TRANSACTIONS: u64 = 10;
+    /// Other files that each transaction changes. The kernel's caches of these are emptied after that of the
+    /// page, so the program has the page again before the commit.
+    const OTHERS: usize = 100;
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::write(fixture.at("page"), [0; 8192]).unwrap();
+    for other in 0..OTHERS {
+        fs::write(fixture.at(&other.to_string()), b"").unwrap();
+    }
+    let open = |path: &std::path::Path| File::options().read(true).write(true).open(path).unwrap();
+    let mapped = open(&fixture.at("page"));
+    let stop = AtomicBool::new(false);
+    let stored = thread::scope(|scope| {
+        // Also when an assert fails: the scope waits for the program.
+        let stopper = Stop(&stop);
+        let storing = scope.spawn(|| {
+            let mut mapping = Mapping::new(&mapped, 8192);
+            let mut count = 0_u64;
+            while !stop.load(Ordering::Relaxed) {
+                count += 1;
+                mapping.bytes()[96..104].copy_from_slice(&count.to_le_bytes());
+            }
+            mapping.sync();
+            count
+        });
+        let mut direct = File::options();
+        let direct = direct.read(true).custom_flags(libc::O_DIRECT).open(fixture.at("page")).unwrap();
+        for number in 1..=TRANSACTIONS {
+            let (control, id, view) = begun(&fixture);
+            open(&view.join("page")).write_all_at(&number.to_le_bytes(), 0).unwrap();
+            for other in 0..OTHERS {
+                fs::write(view.join(other.to_string()), number.to_le_bytes()).unwrap();
+            }
+            let report = commit(&control, id);
+            assert_eq!(report.state, TransactionState::Committed, "{}", report.call);
+            let mut page = PageOf([0; 4096]);
+            direct.read_exact_at(&mut page.0, 0).unwrap();
+            assert_eq!(page.0[..8], number.to_le_bytes());
+        }
+        drop(stopper);
+        storing.join().unwrap()
+    });
+    let content = fs::read(fixture.at("page")).unwrap();
+    assert_eq!(content[..8], TRANSACTIONS.to_le_bytes());
+    assert_eq!(content[96..104], stored.to_le_bytes(), "no store is lost either");
+    assert!(content.len() == 8192 && content[104..].iter().all(|byte| *byte == 0));
 }
