@@ -48,6 +48,8 @@ pub struct DeviceStats {
     pub name: Option<String>,
     /// Whether it works, is missing, or has failed.
     pub state: DeviceState,
+    /// Whether it has not answered for seconds. Reads go round it until it answers.
+    pub is_slow: bool,
     /// Bytes of it that the pool uses.
     pub size_bytes: u64,
     /// Bytes of its free zones.

@@ -3,13 +3,18 @@
 //! 1. `start` is valid for `len` initialised bytes; a mapping is whole huge pages (assert in `map_huge`).
 //! 2. Address and length are multiples of the block size.
 //! 3. The memory is freed once, in `drop`, with the layout or the length with which it was requested.
+//! 4. Memory is *lent* while the kernel may still write from it to a device that does not answer. A buffer that
+//!    is dropped with a part of it lent waits in `LOANS` and is freed after the last `end_loan` (test
+//!    `memory_that_is_lent_outlives_its_buffer`).
 
 #![expect(unsafe_code, reason = "the buffer owns memory that it allocates or maps itself")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use warpfire_units::BLOCK_BYTES;
 
@@ -61,6 +66,19 @@ impl AlignedBuf {
         }
     }
 
+    /// Whether a device that does not answer may still be sent bytes of this buffer. Its owner must not change
+    /// it then, and takes another one.
+    #[must_use]
+    pub fn is_lent(&self) -> bool {
+        // Every loan of this memory was made while its owner had lent it to a batch, so the owner sees it.
+        LOAN_COUNT.load(Ordering::Acquire) > 0 && LOANS.lock().has_lent(&self.addresses())
+    }
+
+    fn addresses(&self) -> Range<usize> {
+        let start = self.start.addr().get();
+        start..start + self.len
+    }
+
     fn layout(len: usize) -> Layout {
         Layout::from_size_align(len, BLOCK_BYTES).expect("buffer lengths are far below isize::MAX")
     }
@@ -81,8 +99,52 @@ impl DerefMut for AlignedBuf {
     }
 }
 
+/// Memory that the kernel may still write to devices, and the dropped buffers that it belongs to.
+struct Loans {
+    lent: Vec<Range<usize>>,
+    waiting: Vec<AlignedBuf>,
+}
+
+impl Loans {
+    fn has_lent(&self, addresses: &Range<usize>) -> bool {
+        self.lent.iter().any(|lent| lent.start < addresses.end && addresses.start < lent.end)
+    }
+}
+
+static LOANS: Mutex<Loans> = Mutex::new(Loans { lent: Vec::new(), waiting: Vec::new() });
+/// Number of ranges in `LOANS.lent`, for buffers that need not lock while there are none.
+static LOAN_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Keeps the memory of a live buffer until `end_loan` of the same addresses.
+pub(crate) fn lend(addresses: Range<usize>) {
+    let mut loans = LOANS.lock();
+    loans.lent.push(addresses);
+    LOAN_COUNT.store(loans.lent.len(), Ordering::Release);
+}
+
+/// Ends one loan, and frees the dropped buffers that no loan keeps any more.
+pub(crate) fn end_loan(addresses: Range<usize>) {
+    let mut loans = LOANS.lock();
+    let nth = loans.lent.iter().position(|lent| *lent == addresses).expect("a loan ends once");
+    loans.lent.swap_remove(nth);
+    LOAN_COUNT.store(loans.lent.len(), Ordering::Release);
+    let (kept, freed): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut loans.waiting).into_iter().partition(|buf| loans.has_lent(&buf.addresses()));
+    loans.waiting = kept;
+    // Dropping a buffer locks the loans.
+    drop(loans);
+    drop(freed);
+}
+
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
+        if LOAN_COUNT.load(Ordering::Acquire) > 0 {
+            let mut loans = LOANS.lock();
+            if loans.has_lent(&self.addresses()) {
+                loans.waiting.push(AlignedBuf { ..*self });
+                return;
+            }
+        }
         match self.origin {
             // SAFETY: allocated in `zeroed` with this same layout, and freed once.
             BufMemory::Heap => unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) },
@@ -154,6 +216,26 @@ mod tests {
                 "{len}: no buffer overlaps another"
             );
         }
+    }
+
+    #[test]
+    fn memory_that_is_lent_outlives_its_buffer() {
+        let mut buf = AlignedBuf::zeroed(3 * BLOCK_BYTES);
+        buf.fill(7);
+        let whole = buf.addresses();
+        let part = whole.start + BLOCK_BYTES..whole.start + 2 * BLOCK_BYTES;
+        assert!(!buf.is_lent());
+        lend(part.clone());
+        lend(part.clone());
+        assert!(buf.is_lent());
+        assert!(!AlignedBuf::zeroed(BLOCK_BYTES).is_lent());
+        drop(buf);
+        let waits = || LOANS.lock().waiting.iter().any(|buf| buf.addresses() == whole && buf[0] == 7);
+        assert!(waits());
+        end_loan(part.clone());
+        assert!(waits(), "another request still uses it");
+        end_loan(part);
+        assert!(!waits());
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! The interface of a device, and its errors.
 
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use warpfire_units::BLOCK_BYTES;
+
+use crate::batch::OpKind;
 
 /// Zones that a device enforces itself: a zoned drive, or the simulator's model of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +74,16 @@ pub enum DeviceError {
     Gone {
         /// The device's name.
         device: String,
+    },
+    /// The device has not answered in time. The operation may still take place, or fail, at any later time.
+    #[error("{device}: no answer to a {op} within {} seconds", limit.as_secs_f32())]
+    Late {
+        /// The device's name.
+        device: String,
+        /// `read`, `write` or `flush`.
+        op: &'static str,
+        /// How long the caller waited.
+        limit: Duration,
     },
     /// The backing store has no room (a file on a full filesystem).
     #[error("{device}: no space left for a write of {len_bytes} bytes at {offset_bytes}")]
@@ -150,6 +163,21 @@ pub trait Device: Send + Sync {
 
     /// The state of the zone that starts at `offset_bytes`; `None` on a conventional device.
     fn zone_report(&self, offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError>;
+
+    /// Does one operation of a batch that waits for it at most `limit`, where the device can bound its calls.
+    /// After `Late` the operation may still take place. Most devices bound no call.
+    fn run_within(&self, kind: &mut OpKind<'_>, _limit: Duration) -> Result<(), DeviceError> {
+        match kind {
+            OpKind::Read(at, buf) => self.read(*at, buf),
+            OpKind::Write(at, buf) => self.write(*at, buf),
+            OpKind::Flush => self.flush(),
+        }
+    }
+
+    /// Number of operations that ended with `Late` in `run_within` and have not taken place yet.
+    fn unanswered(&self) -> usize {
+        0
+    }
 
     /// A descriptor on which the kernel can do this device's reads, writes and flushes, many at once and in
     /// any order, with buffers aligned to 4096 bytes. It stays open as long as the device lives. With `None`,

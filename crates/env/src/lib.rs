@@ -14,7 +14,7 @@ mod memory;
 mod planted_bug;
 mod ranked_lock;
 
-pub use batch::{DeviceOp, OpKind, PIECE_BYTES_MAX, run_batch};
+pub use batch::{DeviceOp, OpKind, PIECE_BYTES_MAX, TimeLimit, run_batch, unanswered};
 pub use buf::AlignedBuf;
 pub use clock::{Clock, Random, SystemClock, SystemRandom, Timestamp};
 pub use device::{Device, DeviceError, DeviceInfo, ZoneInfo, ZoneReport};

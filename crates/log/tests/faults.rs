@@ -1,4 +1,4 @@
-//! Devices that fail: at the Nth read, write or flush, once or for good, or by vanishing.
+//! Devices that fail: at the Nth read, write or flush, once or for good, by vanishing, or without an answer.
 //!
 //! Within parity the client notices nothing, except that a full host stops the pool. Beyond it the log
 //! latches read-only, every write returns that, and everything synced is there after reopening.
@@ -11,8 +11,12 @@ use warpfire_sim_env::{Fault, OpClass, SimRandom, SimWorld, mix};
 
 const STEPS: u64 = 40;
 
+/// Longer than any operation waits for a device.
+const HOUR_NANOS: u64 = 3600 * 1_000_000_000;
+
 fn fault(kind: u64, after: u64) -> Fault {
     let fail = |op, lasting| Fault::Fail { op, after, lasting };
+    let hang = |op| Fault::Hang { op, after, nanos: HOUR_NANOS };
     match kind {
         0 => fail(OpClass::Read, false),
         1 => fail(OpClass::Read, true),
@@ -21,7 +25,11 @@ fn fault(kind: u64, after: u64) -> Fault {
         4 => fail(OpClass::Flush, false),
         5 => fail(OpClass::Flush, true),
         6 => Fault::Vanish { after },
-        _ => Fault::Full { after_bytes: after * 4096 },
+        7 => Fault::Full { after_bytes: after * 4096 },
+        8 => hang(Some(OpClass::Read)),
+        9 => hang(Some(OpClass::Write)),
+        10 => hang(Some(OpClass::Flush)),
+        _ => hang(None),
     }
 }
 
@@ -73,7 +81,7 @@ fn nth_failure(shape: Shape, kind: u64, after: u64, victims: usize) -> bool {
 #[test]
 fn any_operation_of_one_device_may_fail_within_parity() {
     for shape in [SHAPES[1], SHAPES[2], SHAPES[3]] {
-        for kind in 0..8 {
+        for kind in 0..12 {
             for after in 0..40 {
                 nth_failure(shape, kind, after, 1);
             }
@@ -83,7 +91,7 @@ fn any_operation_of_one_device_may_fail_within_parity() {
 
 #[test]
 fn any_operation_of_two_devices_may_fail_within_parity() {
-    for kind in 0..8 {
+    for kind in 0..12 {
         for after in (0..40).step_by(2) {
             nth_failure(SHAPES[3], kind, after, 2);
         }

@@ -80,6 +80,8 @@ pub struct DeviceStatus {
     pub name: Option<String>,
     /// Its health.
     pub state: DeviceState,
+    /// Whether it owes an answer to an operation that the pool stopped waiting for. Reads go round it.
+    pub is_slow: bool,
     /// Number of its zones, the two for roots included.
     pub zones: u32,
     /// Number of its free zones.
@@ -257,6 +259,7 @@ impl Pool {
             uuid: entry.uuid,
             name: inner.devices.name(index).map(str::to_owned),
             state: inner.devices.state(index),
+            is_slow: !inner.devices.answers(index),
             zones: entry.zones,
             free_zones: u32::try_from(zones.free_on(index)).expect("zones are numbered by 32 bits"),
             retired_zones: zones.retired_on(index),

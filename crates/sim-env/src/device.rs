@@ -6,13 +6,16 @@
 //! 2. The trace holds the changes of the medium, not the requests: a lost write is not in it, a misdirected
 //!    one is where it landed. So a replay of the trace without the faults makes the same medium
 //!    (`tests/crash.rs: a_faulty_run_replays_to_the_same_medium`).
-//! 3. A refused operation changes nothing (`tests/faults.rs: one_failure_fails_once_and_changes_nothing`).
+//! 3. A late operation takes place once: when its hang ends, before the next operation, or when the device is
+//!    healed (`take_place_late`; `tests/faults.rs: a_late_operation_takes_place_when_the_hang_ends`).
+//! 4. A refused operation changes nothing (`tests/faults.rs: one_failure_fails_once_and_changes_nothing`).
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use warpfire_env::{Device, DeviceError, DeviceInfo, ZoneInfo, ZoneReport};
+use warpfire_env::{Clock, Device, DeviceError, DeviceInfo, OpKind, ZoneInfo, ZoneReport};
 use warpfire_units::BLOCK_BYTES;
 
 use crate::fault::{Fault, Faults, OpClass, Verdict};
@@ -131,9 +134,23 @@ pub struct SimCounters {
     pub discards: u64,
 }
 
+/// An operation that its caller does not wait for any more.
+struct LateOp {
+    /// When the device answers it.
+    at_nanos: u64,
+    effect: LateEffect,
+}
+
+enum LateEffect {
+    Read,
+    Write(u64, Vec<u8>),
+    Flush,
+}
+
 struct SimDeviceState {
     medium: Medium,
     faults: Faults,
+    late: Vec<LateOp>,
     counters: SimCounters,
     overwrites: Vec<Overwrite>,
 }
@@ -166,6 +183,7 @@ impl SimDevice {
         let state = SimDeviceState {
             medium,
             faults: Faults::default(),
+            late: Vec::new(),
             counters: SimCounters::default(),
             overwrites: Vec::new(),
         };
@@ -183,9 +201,11 @@ impl SimDevice {
         self.state.lock().faults.add(fault);
     }
 
-    /// Ends all faults. A vanished device returns with its content.
+    /// Ends all faults. A vanished device returns with its content; late operations take place.
     pub fn heal(&self) {
-        self.state.lock().faults.clear();
+        let mut state = self.state.lock();
+        state.faults.clear();
+        self.take_place_late(&mut state, u64::MAX);
     }
 
     /// The operations requested so far.
@@ -267,6 +287,52 @@ impl SimDevice {
         DeviceError::Io { device: self.info.name.clone(), op, offset_bytes, len_bytes, reason }
     }
 
+    /// Does the late operations whose answers are due by `now_nanos`.
+    fn take_place_late(&self, state: &mut SimDeviceState, now_nanos: u64) {
+        let (due, later): (Vec<LateOp>, Vec<LateOp>) =
+            std::mem::take(&mut state.late).into_iter().partition(|late| late.at_nanos <= now_nanos);
+        state.late = later;
+        for LateOp { effect, .. } in due {
+            match effect {
+                LateEffect::Read => {}
+                LateEffect::Write(at, bytes) => {
+                    if self.check_rules(state, at, bytes.len() as u64).is_ok() {
+                        self.change(state, write_of(at, &bytes));
+                    }
+                }
+                LateEffect::Flush => self.settle(state),
+            }
+        }
+    }
+
+    /// Advances the clock to the device's answer, if it hangs, or by `limit` if the answer comes later. The
+    /// operation is late then, and has its `effect` when the hang ends.
+    fn wait(
+        &self,
+        state: &mut SimDeviceState,
+        (class, op): (OpClass, &'static str),
+        limit: Option<Duration>,
+        effect: impl FnOnce() -> LateEffect,
+    ) -> Result<(), DeviceError> {
+        let now = self.shared.clock.monotonic_nanos();
+        let Some(at_nanos) = state.faults.hangs_until(class, now) else {
+            self.take_place_late(state, now);
+            return Ok(());
+        };
+        let limit_nanos = limit.map_or(u64::MAX, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+        self.shared.clock.advance(limit_nanos.min(at_nanos - now));
+        match limit.filter(|_| limit_nanos < at_nanos - now) {
+            Some(limit) => {
+                state.late.push(LateOp { at_nanos, effect: effect() });
+                Err(DeviceError::Late { device: self.info.name.clone(), op, limit })
+            }
+            None => {
+                self.take_place_late(state, at_nanos);
+                Ok(())
+            }
+        }
+    }
+
     /// Advances the clock if the device is slow, and turns a fault that strikes into its error.
     fn judge(
         &self,
@@ -345,11 +411,64 @@ impl SimDevice {
         }
     }
 
+    fn read_within(
+        &self,
+        offset_bytes: u64,
+        buf: &mut [u8],
+        limit: Option<Duration>,
+    ) -> Result<(), DeviceError> {
+        let len_bytes = buf.len() as u64;
+        self.info.check_range(offset_bytes, len_bytes)?;
+        let mut state = self.state.lock();
+        state.counters.reads += 1;
+        state.counters.read_bytes += len_bytes;
+        self.wait(&mut state, (OpClass::Read, "read"), limit, || LateEffect::Read)?;
+        let verdict = self.judge(&mut state, OpClass::Read, "read", offset_bytes, len_bytes)?;
+        if let Verdict::Rot(bit) = verdict {
+            let block = offset_bytes / BLOCK;
+            state.medium.rot(block, bit);
+            self.shared.record(Event::Rot { device: self.index, block, bit });
+        }
+        copy_out(&state.medium, offset_bytes, buf, verdict == Verdict::Stale);
+        Ok(())
+    }
+
+    fn write_within(
+        &self,
+        offset_bytes: u64,
+        buf: &[u8],
+        limit: Option<Duration>,
+    ) -> Result<(), DeviceError> {
+        let len_bytes = buf.len() as u64;
+        self.info.check_range(offset_bytes, len_bytes)?;
+        let mut state = self.state.lock();
+        state.counters.writes += 1;
+        state.counters.written_bytes += len_bytes;
+        let effect = || LateEffect::Write(offset_bytes, buf.to_vec());
+        self.wait(&mut state, (OpClass::Write, "write"), limit, effect)?;
+        let verdict = self.judge(&mut state, OpClass::Write, "write", offset_bytes, len_bytes)?;
+        self.check_rules(&mut state, offset_bytes, len_bytes)?;
+        if let Some(change) = self.landing(verdict, offset_bytes, buf) {
+            self.change(&mut state, change);
+        }
+        Ok(())
+    }
+
+    fn flush_within(&self, limit: Option<Duration>) -> Result<(), DeviceError> {
+        let mut state = self.state.lock();
+        state.counters.flushes += 1;
+        self.wait(&mut state, (OpClass::Flush, "flush"), limit, || LateEffect::Flush)?;
+        self.judge(&mut state, OpClass::Flush, "flush", 0, 0)?;
+        self.settle(&mut state);
+        Ok(())
+    }
+
     /// Discards a range, or resets a zone.
     fn drop_range(&self, op: &'static str, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
         self.info.check_range(offset_bytes, len_bytes)?;
         let mut state = self.state.lock();
         state.counters.discards += 1;
+        self.wait(&mut state, (OpClass::Discard, op), None, || LateEffect::Read)?;
         self.judge(&mut state, OpClass::Discard, op, offset_bytes, len_bytes)?;
         let leaves = match (self.spec.kind, self.spec.discard_behavior) {
             (DeviceKind::Zoned { zone_bytes }, _) if op == "reset" => {
@@ -400,41 +519,29 @@ impl Device for SimDevice {
     }
 
     fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
-        let len_bytes = buf.len() as u64;
-        self.info.check_range(offset_bytes, len_bytes)?;
-        let mut state = self.state.lock();
-        state.counters.reads += 1;
-        state.counters.read_bytes += len_bytes;
-        let verdict = self.judge(&mut state, OpClass::Read, "read", offset_bytes, len_bytes)?;
-        if let Verdict::Rot(bit) = verdict {
-            let block = offset_bytes / BLOCK;
-            state.medium.rot(block, bit);
-            self.shared.record(Event::Rot { device: self.index, block, bit });
-        }
-        copy_out(&state.medium, offset_bytes, buf, verdict == Verdict::Stale);
-        Ok(())
+        self.read_within(offset_bytes, buf, None)
     }
 
     fn write(&self, offset_bytes: u64, buf: &[u8]) -> Result<(), DeviceError> {
-        let len_bytes = buf.len() as u64;
-        self.info.check_range(offset_bytes, len_bytes)?;
-        let mut state = self.state.lock();
-        state.counters.writes += 1;
-        state.counters.written_bytes += len_bytes;
-        let verdict = self.judge(&mut state, OpClass::Write, "write", offset_bytes, len_bytes)?;
-        self.check_rules(&mut state, offset_bytes, len_bytes)?;
-        if let Some(change) = self.landing(verdict, offset_bytes, buf) {
-            self.change(&mut state, change);
-        }
-        Ok(())
+        self.write_within(offset_bytes, buf, None)
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
+        self.flush_within(None)
+    }
+
+    fn run_within(&self, kind: &mut OpKind<'_>, limit: Duration) -> Result<(), DeviceError> {
+        match kind {
+            OpKind::Read(at, buf) => self.read_within(*at, buf, Some(limit)),
+            OpKind::Write(at, buf) => self.write_within(*at, buf, Some(limit)),
+            OpKind::Flush => self.flush_within(Some(limit)),
+        }
+    }
+
+    fn unanswered(&self) -> usize {
         let mut state = self.state.lock();
-        state.counters.flushes += 1;
-        self.judge(&mut state, OpClass::Flush, "flush", 0, 0)?;
-        self.settle(&mut state);
-        Ok(())
+        self.take_place_late(&mut state, self.shared.clock.monotonic_nanos());
+        state.late.len()
     }
 
     fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {

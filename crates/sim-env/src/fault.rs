@@ -41,6 +41,16 @@ pub enum Fault {
         /// Nanoseconds by which the clock advances.
         nanos: u64,
     },
+    /// The device answers nothing for some simulated time. An operation with a time limit that ends before is
+    /// late: it takes place when the time is over, or when the device is healed.
+    Hang {
+        /// The kind of operation; `None`: all.
+        op: Option<OpClass>,
+        /// Operations of the kind that go well first.
+        after: u64,
+        /// Nanoseconds until the device answers.
+        nanos: u64,
+    },
     /// The device is gone, after `after` more operations of any kind.
     Vanish {
         /// Operations that go well first.
@@ -133,6 +143,8 @@ pub(crate) enum Verdict {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Faults {
     waiting: Vec<Fault>,
+    /// Hangs that have begun: the kind of operation, and the time at which the device answers.
+    hanging: Vec<(Option<OpClass>, u64)>,
     gone: bool,
 }
 
@@ -155,6 +167,22 @@ impl Faults {
     /// Simulated time that the next operation takes.
     pub fn delay_nanos(&self) -> u64 {
         self.waiting.iter().map(|f| if let Fault::Slow { nanos } = f { *nanos } else { 0 }).sum()
+    }
+
+    /// The time at which the device answers an operation that begins at `now`, if it hangs.
+    pub fn hangs_until(&mut self, class: OpClass, now_nanos: u64) -> Option<u64> {
+        let is_meant = |op: &Option<OpClass>| op.is_none_or(|op| op == class);
+        let hanging = &mut self.hanging;
+        self.waiting.retain_mut(|fault| {
+            let Fault::Hang { op, after, nanos } = fault else { return true };
+            let begins = is_meant(op) && strikes(after);
+            if begins {
+                hanging.push((*op, now_nanos.saturating_add(*nanos)));
+            }
+            !begins
+        });
+        hanging.retain(|(_, until)| *until > now_nanos);
+        hanging.iter().filter(|(op, _)| is_meant(op)).map(|(_, until)| *until).max()
     }
 
     /// Decides about an operation on a range.

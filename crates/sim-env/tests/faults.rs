@@ -1,6 +1,8 @@
 //! Every fault strikes at its operation, with its effect.
 
-use warpfire_env::{Clock, Device, DeviceError, Random};
+use std::time::Duration;
+
+use warpfire_env::{Clock, Device, DeviceError, OpKind, Random};
 use warpfire_sim_env::{DeviceSpec, Fault, OpClass, SimCounters, SimDevice, SimRandom, SimWorld};
 
 const BLOCK: u64 = 4096;
@@ -42,6 +44,36 @@ fn a_lasting_failure_ends_when_the_device_is_healed() {
     device.heal();
     device.flush().unwrap();
     assert_eq!(device.pending_changes(), 0);
+}
+
+#[test]
+fn a_late_operation_takes_place_when_the_hang_ends() {
+    const LIMIT: Duration = Duration::from_secs(2);
+    const HANG: Duration = Duration::from_secs(60);
+    let world = world();
+    let device = &world.sims()[0];
+    let nanos = |time: Duration| u64::try_from(time.as_nanos()).expect("it fits");
+    device.inject(Fault::Hang { op: None, after: 1, nanos: nanos(HANG) });
+    device.write(0, &block(1)).unwrap();
+    let bytes = block(2);
+    let mut ops = [OpKind::Write(BLOCK, &bytes), OpKind::Flush];
+    for (n, op) in ops.iter_mut().enumerate() {
+        let refused = device.run_within(op, LIMIT);
+        assert!(matches!(refused, Err(DeviceError::Late { limit: LIMIT, .. })), "{refused:?}");
+        assert_eq!(world.clock().monotonic_nanos(), nanos(LIMIT) * (n as u64 + 1));
+    }
+    assert_eq!((device.unanswered(), device.peek(BLOCK, 4096)), (2, block(0)));
+    // A caller without a limit waits, and finds what was done late.
+    assert_eq!(read(device, 1), Ok(2));
+    assert_eq!(world.clock().monotonic_nanos(), nanos(HANG));
+    assert_eq!((device.unanswered(), device.pending_changes()), (0, 0));
+    // Healed in the middle of a hang.
+    device.inject(Fault::Hang { op: Some(OpClass::Write), after: 1, nanos: nanos(HANG) });
+    device.write(0, &block(3)).unwrap();
+    device.run_within(&mut OpKind::Write(BLOCK, &block(4)), LIMIT).unwrap_err();
+    assert_eq!(read(device, 1), Ok(2), "reads go on");
+    device.heal();
+    assert_eq!((device.unanswered(), read(device, 1)), (0, Ok(4)));
 }
 
 #[test]

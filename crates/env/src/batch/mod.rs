@@ -1,28 +1,35 @@
 //! Batches: many device operations at once.
 //!
 //! A *piece* is a part of an operation that is one request to the kernel's ring. A piece *falls short* if the
-//! kernel did not complete it.
+//! kernel did not complete it. A *limited* operation has a `TimeLimit`; it is *late* once the limit is over.
 //!
-//! 1. `run_batch` returns when every operation has ended, and not before: the kernel touches no buffer after
-//!    it.
+//! 1. `run_batch` returns when every operation has ended or is late. After it the kernel touches no buffer of
+//!    an operation that ended, and writes to no buffer of one that is late: a limited read in the ring goes to
+//!    memory of the ring's own, and from there to its buffer.
 //! 2. The result of an operation is the failure of its first piece that failed, or `Ok`.
 //! 3. Operations that the ring cannot take (a device without a descriptor, an unaligned buffer, a machine
-//!    without io_uring) use the device's own calls, with the same results.
+//!    without io_uring) use the device's own calls, with the same results. Few devices bound these in time.
+//! 4. A batch stops waiting for at most as many devices as its limits allow (`TimeLimit::devices_max`).
 //!
 //! ```text
 //!   operation ──split──▶ pieces ──Ring::run──▶ done
-//!       │                           └── short or failed ──settle──▶ done by the device's call, or failed
+//!       │                           ├── short or failed ──settle──▶ done by the device's call, or failed
+//!       │                           └── late ──▶ failed; the request waits in `abandoned` for its answer
 //!       └── not for the ring ──run_alone──▶ done or failed
 //! ```
 
+mod abandoned;
 mod ring;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use warpfire_units::BLOCK_BYTES;
 
 use crate::device::{Device, DeviceError};
+use abandoned::AbandonedRequest;
+pub use abandoned::unanswered;
 use ring::{PieceRequest, Ring, RingPiece, Shortfall};
 
 /// Most bytes in a piece. A longer read or write is split into pieces of this size, which are in flight
@@ -43,6 +50,16 @@ pub enum OpKind<'a> {
     Flush,
 }
 
+/// How long a batch waits for an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TimeLimit {
+    /// The time after which the operation is late.
+    pub wait_max: Duration,
+    /// For how many devices a batch may stop waiting. If more of them do not answer, it waits for all: a
+    /// machine that stalls as a whole loses no device.
+    pub devices_max: usize,
+}
+
 /// One operation of a batch, on one device of a set, with its result.
 #[derive(Debug)]
 pub struct DeviceOp<'a> {
@@ -50,6 +67,8 @@ pub struct DeviceOp<'a> {
     pub device: usize,
     /// The action.
     pub kind: OpKind<'a>,
+    /// How long the batch waits for it; `None`: until it ends.
+    pub limit: Option<TimeLimit>,
     /// The result; `Ok(())` until the batch has run.
     pub result: Result<(), DeviceError>,
 }
@@ -58,15 +77,56 @@ impl<'a> DeviceOp<'a> {
     /// An operation that has not run yet.
     #[must_use]
     pub fn new(device: usize, kind: OpKind<'a>) -> Self {
-        DeviceOp { device, kind, result: Ok(()) }
+        DeviceOp { device, kind, limit: None, result: Ok(()) }
     }
 
-    fn run_alone(&mut self, device: &dyn Device) {
-        self.result = match &mut self.kind {
-            OpKind::Read(at, buf) => device.read(*at, buf),
-            OpKind::Write(at, buf) => device.write(*at, buf),
-            OpKind::Flush => device.flush(),
+    /// The same operation with a time limit. A limited write comes from an `AlignedBuf`, which keeps its
+    /// memory for a device that is late; its owner looks at `AlignedBuf::is_lent` before it changes the bytes.
+    #[must_use]
+    pub fn within(mut self, limit: Option<TimeLimit>) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    fn name(&self) -> &'static str {
+        match self.kind {
+            OpKind::Read(..) => "read",
+            OpKind::Write(..) => "write",
+            OpKind::Flush => "flush",
+        }
+    }
+
+    fn late(&self, device: &dyn Device, limit: TimeLimit) -> DeviceError {
+        let device = device.info().name.clone();
+        DeviceError::Late { device, op: self.name(), limit: limit.wait_max }
+    }
+
+    /// `late`: the devices that this batch does not wait for any more.
+    fn run_alone(&mut self, device: &dyn Device, late: &mut Vec<usize>) {
+        if let Some(limit) = self.limit
+            && late.contains(&self.device)
+        {
+            self.result = Err(self.late(device, limit));
+            return;
+        }
+        let limit = self.limit.filter(|limit| late.len() < limit.devices_max);
+        self.result = match (limit, &mut self.kind) {
+            (Some(limit), kind) => device.run_within(kind, limit.wait_max),
+            (None, OpKind::Read(at, buf)) => device.read(*at, buf),
+            (None, OpKind::Write(at, buf)) => device.write(*at, buf),
+            (None, OpKind::Flush) => device.flush(),
         };
+        if matches!(self.result, Err(DeviceError::Late { .. })) {
+            late.push(self.device);
+        }
+    }
+
+    /// The length of its read, if the ring reads it into scratch memory.
+    fn scratch_len(&self) -> usize {
+        match (&self.kind, self.limit) {
+            (OpKind::Read(_, buf), Some(_)) => buf.len(),
+            _ => 0,
+        }
     }
 
     /// The result of a piece that fell short in the ring. If the piece may still succeed, the device's own
@@ -77,10 +137,15 @@ impl<'a> DeviceOp<'a> {
         shortfall: Shortfall,
         device: &dyn Device,
     ) -> Result<(), DeviceError> {
+        if let (Shortfall::Late, Some(limit)) = (shortfall, self.limit) {
+            return Err(self.late(device, limit));
+        }
         // These codes mean that the ring could not do the piece now, or not in this form. All others are
         // failures of the device.
         let verdict = |op, offset_bytes, len: usize| match shortfall {
-            Shortfall::Short | Shortfall::Failed(Errno::AGAIN | Errno::INTR | Errno::INVAL) => Ok(()),
+            Shortfall::Short
+            | Shortfall::Late
+            | Shortfall::Failed(Errno::AGAIN | Errno::INTR | Errno::INVAL) => Ok(()),
             Shortfall::Failed(errno) => {
                 Err(DeviceError::from_errno(device.info(), op, offset_bytes, len as u64, errno))
             }
@@ -106,14 +171,23 @@ impl<'a> DeviceOp<'a> {
         }
     }
 
-    /// Appends the operation's pieces to `pieces` if the ring can take them. Returns whether it did.
-    fn split(&mut self, op: usize, device: &dyn Device, pieces: &mut Vec<RingPiece>) -> bool {
+    /// Appends the operation's pieces to `pieces` if the ring can take them. Returns whether it did. A limited
+    /// read goes to the front of `scratch`.
+    fn split(
+        &mut self,
+        op: usize,
+        device: &dyn Device,
+        scratch: &mut *mut u8,
+        pieces: &mut Vec<RingPiece>,
+    ) -> bool {
+        let limit = self.limit;
+        let scratch_len = self.scratch_len();
         let Some(fd) = device.raw_fd() else { return false };
         let (at, start, len, read) = match &mut self.kind {
             OpKind::Read(at, buf) => (*at, buf.as_mut_ptr(), buf.len(), true),
             OpKind::Write(at, buf) => (*at, buf.as_ptr().cast_mut(), buf.len(), false),
             OpKind::Flush => {
-                pieces.push(RingPiece { op, fd, request: PieceRequest::Flush });
+                pieces.push(RingPiece::new(op, fd, PieceRequest::Flush, limit));
                 return true;
             }
         };
@@ -122,6 +196,9 @@ impl<'a> DeviceOp<'a> {
         if !aligned || len == 0 || device.info().check_range(at, len as u64).is_err() {
             return false;
         }
+        // Unlike its buffer, scratch memory can stay with the ring if the device does not answer.
+        let start = if scratch_len > 0 { *scratch } else { start };
+        *scratch = scratch.wrapping_add(scratch_len);
         pieces.extend((0..len).step_by(PIECE_BYTES_MAX).map(|skip| {
             let len = (len - skip).min(PIECE_BYTES_MAX);
             let (offset_bytes, start) = (at + skip as u64, start.wrapping_add(skip));
@@ -130,7 +207,7 @@ impl<'a> DeviceOp<'a> {
             } else {
                 PieceRequest::Write { offset_bytes, start, len }
             };
-            RingPiece { op, fd, request }
+            RingPiece::new(op, fd, request, limit)
         }));
         true
     }
@@ -145,31 +222,47 @@ impl<'a> DeviceOp<'a> {
 /// If an operation names a device outside the set.
 #[expect(unsafe_code, reason = "it promises the ring that the buffers and descriptors outlive the call")]
 pub fn run_batch(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
-    if !worth_a_ring(ops) {
+    if !worth_a_ring(devices, ops) {
         return run_each(devices, ops);
     }
     let Some(mut ring) = Ring::check_out() else { return run_each(devices, ops) };
     let mut pieces = Vec::with_capacity(ops.len());
     let mut alone = Vec::new();
+    let mut scratch = ring.scratch(ops.iter().map(DeviceOp::scratch_len).sum());
     for (n, op) in ops.iter_mut().enumerate() {
         op.result = Ok(());
-        if !op.split(n, &*devices[op.device], &mut pieces) {
+        if !op.split(n, &*devices[op.device], &mut scratch, &mut pieces) {
             alone.push(n);
         }
     }
     let mut shortfalls = Vec::new();
     // Operations that the ring cannot take run on this thread, while the kernel works on the pieces.
     let run_the_rest = || {
+        let mut late = Vec::new();
         for &n in &alone {
             let op = &mut ops[n];
-            op.run_alone(&*devices[op.device]);
+            op.run_alone(&*devices[op.device], &mut late);
         }
     };
     let while_waiting = (!alone.is_empty()).then_some(run_the_rest);
-    // SAFETY: `ops` borrows the buffers and `devices` holds the descriptors until this function returns. Each
-    // buffer belongs either to `pieces` or, through `alone`, to `run_the_rest`.
-    unsafe { ring.run(&pieces, while_waiting, |nth, shortfall| shortfalls.push((nth, shortfall))) };
-    drop(ring);
+    // SAFETY: `ops` borrows the buffers and `devices` holds the descriptors until this function returns; late
+    // requests and their memory go to `abandoned`. Each buffer belongs either to `pieces` or, through `alone`,
+    // to `run_the_rest`.
+    unsafe { ring.run(&mut pieces, while_waiting, |nth, shortfall| shortfalls.push((nth, shortfall))) };
+    for piece in pieces.iter().filter(|piece| piece.is_done() && piece.limit.is_some()) {
+        let PieceRequest::Read { offset_bytes, start, len } = piece.request else { continue };
+        let OpKind::Read(at, buf) = &mut ops[piece.op].kind else { unreachable!("pieces are of their op") };
+        let skip = within(offset_bytes - *at);
+        // SAFETY: a limited piece that is done was read into scratch memory, which the ring still owns, and
+        // the kernel has ended its request.
+        let read = unsafe { std::slice::from_raw_parts(start, len) };
+        buf[skip..skip + len].copy_from_slice(read);
+    }
+    ring.abandon_late(&pieces, |piece| AbandonedRequest {
+        user_data: piece.user_data,
+        device: Arc::clone(&devices[ops[piece.op].device]),
+        written_from: piece.written_from(),
+    });
     // In the order of the pieces, so that an operation's result is its first failure in any order of
     // completion.
     shortfalls.sort_unstable_by_key(|&(nth, _)| nth);
@@ -185,10 +278,11 @@ fn within(skip_bytes: u64) -> usize {
     usize::try_from(skip_bytes).expect("a place in a buffer fits memory")
 }
 
-/// Whether a ring pays: a single small operation is cheaper as a plain call.
-fn worth_a_ring(ops: &[DeviceOp<'_>]) -> bool {
+/// Whether a ring pays: a single small operation is cheaper as a plain call, which has no time limit.
+fn worth_a_ring(devices: &[Arc<dyn Device>], ops: &[DeviceOp<'_>]) -> bool {
     match ops {
         [] => false,
+        [one] if one.limit.is_some() => devices[one.device].raw_fd().is_some(),
         [one] => match &one.kind {
             OpKind::Read(_, buf) => buf.len() > PIECE_BYTES_MAX,
             OpKind::Write(_, buf) => buf.len() > PIECE_BYTES_MAX,
@@ -199,7 +293,8 @@ fn worth_a_ring(ops: &[DeviceOp<'_>]) -> bool {
 }
 
 fn run_each(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
+    let mut late = Vec::new();
     for op in ops {
-        op.run_alone(&*devices[op.device]);
+        op.run_alone(&*devices[op.device], &mut late);
     }
 }

@@ -1,23 +1,33 @@
 //! io_uring rings, shared by all threads of the process.
 //!
-//! 1. A ring is either idle in `RINGS` or owned by one `Ring`. An idle ring has nothing in flight (assert in
-//!    `drop`).
-//! 2. A buffer that the kernel may touch outlives its request: `Ring::run` returns only when nothing is in
-//!    flight (assert in `run`), and the process aborts if a panic would unwind past a request (`InFlight`).
-//! 3. At most `RINGS_MAX` rings exist (assert in `check_out`). A caller without a ring makes its calls one by
-//!    one: with so many batches under way the devices are busy.
+//! 1. A ring is idle in `RINGS`, or owned by one `Ring`, or in `abandoned`. An idle ring has nothing in flight
+//!    (assert in `drop`).
+//! 2. A buffer that the kernel may touch outlives its request. `Ring::run` returns when only late pieces are in
+//!    flight, and `abandon_late` takes these over with their memory. The process aborts if a `Ring` is dropped
+//!    with a request in flight, as by a panic (`drop`).
+//! 3. At most `RINGS_MAX` rings exist (assert in `check_out`), without those in `abandoned`. A caller without a
+//!    ring makes its calls one by one: with so many batches under way the devices are busy.
+//! 4. A late piece is limited, and pieces of at most `TimeLimit::devices_max` devices are late (`mark_late`).
+//! 5. Without a limited piece nothing here reads a clock; with one, the clock is read once for each wait.
 //!
 //! A ring moves between threads, so it is not set up for a single issuer.
 
 #![expect(unsafe_code, reason = "the kernel uses buffers by address until it reports that it is done")]
 
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, opcode, types};
 use parking_lot::Mutex;
 use rustix::io::Errno;
+
+use super::TimeLimit;
+use super::abandoned::{self, AbandonedRequest};
+use crate::buf::AlignedBuf;
+use crate::clock::{Clock, SystemClock};
 
 /// Most pieces in flight on one ring: enough for a write of 64 MiB, or for random reads that keep a fast
 /// drive busy.
@@ -26,6 +36,9 @@ const RING_ENTRIES: u32 = 64;
 /// Most rings in the process. Each takes about 10 KiB in the kernel.
 const RINGS_MAX: usize = 16;
 
+/// Most bytes of scratch memory that all idle rings keep. A batch that needs more gets memory of its own.
+const SCRATCH_KEPT_MAX: usize = 64 << 20;
+
 /// A part of an operation that is one request to the kernel.
 #[derive(Debug)]
 pub(super) struct RingPiece {
@@ -33,6 +46,26 @@ pub(super) struct RingPiece {
     pub op: usize,
     pub fd: RawFd,
     pub request: PieceRequest,
+    pub limit: Option<TimeLimit>,
+    /// The number of the request: the piece's index.
+    pub user_data: u64,
+    progress: PieceProgress,
+}
+
+/// How far a piece is.
+///
+/// ```text
+///   unsent ──▶ in flight ──▶ done ◀── an answer comes in time for other pieces ──┐
+///     │            └── the limit is over ──────────────▶ late ───────────────────┘
+///     └── its device is late ──▶ skipped
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PieceProgress {
+    Unsent,
+    InFlight,
+    Late,
+    Skipped,
+    Done,
 }
 
 /// The action of one request.
@@ -50,6 +83,8 @@ pub(super) enum Shortfall {
     Short,
     /// The kernel returned an error.
     Failed(Errno),
+    /// The device has not answered in time, or was not asked because it owes another answer.
+    Late,
 }
 
 impl PieceRequest {
@@ -62,6 +97,23 @@ impl PieceRequest {
 }
 
 impl RingPiece {
+    pub fn new(op: usize, fd: RawFd, request: PieceRequest, limit: Option<TimeLimit>) -> Self {
+        RingPiece { op, fd, request, limit, user_data: 0, progress: PieceProgress::Unsent }
+    }
+
+    /// Whether the kernel has ended the request, by success or by failure.
+    pub fn is_done(&self) -> bool {
+        self.progress == PieceProgress::Done
+    }
+
+    /// The addresses that a write reads from.
+    pub fn written_from(&self) -> Option<Range<usize>> {
+        match self.request {
+            PieceRequest::Write { start, len, .. } => Some(start.addr()..start.addr() + len),
+            PieceRequest::Read { .. } | PieceRequest::Flush => None,
+        }
+    }
+
     fn entry(&self) -> Entry {
         let fd = types::Fd(self.fd);
         let len = u32::try_from(self.request.len()).expect("pieces are at most PIECE_BYTES_MAX");
@@ -77,31 +129,29 @@ impl RingPiece {
     }
 }
 
-/// The idle rings, and the number of rings that exist.
+/// A ring that nobody uses, with the scratch memory of its last batch.
+struct IdleRing {
+    ring: IoUring,
+    scratch: Option<AlignedBuf>,
+}
+
+/// The idle rings, the bytes of their scratch memory, and the number of rings that exist.
 struct Rings {
-    idle: Vec<IoUring>,
+    idle: Vec<IdleRing>,
+    scratch_bytes: usize,
     made: usize,
 }
 
-static RINGS: Mutex<Rings> = Mutex::new(Rings { idle: Vec::new(), made: 0 });
+static RINGS: Mutex<Rings> = Mutex::new(Rings { idle: Vec::new(), scratch_bytes: 0, made: 0 });
 /// Whether the kernel refused io_uring to this process: no further ring is tried then.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// A ring that one caller owns until it is dropped.
 pub(super) struct Ring {
     ring: Option<IoUring>,
-}
-
-/// The number of requests that the kernel has not completed.
-struct InFlight(usize);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        if self.0 > 0 {
-            // A panic unwinds, and the kernel may still write into buffers that are about to be freed.
-            std::process::abort();
-        }
-    }
+    scratch: Option<AlignedBuf>,
+    /// Requests that the kernel has not completed.
+    in_flight: usize,
 }
 
 impl Ring {
@@ -110,9 +160,11 @@ impl Ring {
         if REFUSED.load(Ordering::Relaxed) {
             return None;
         }
+        abandoned::take_answers();
         let mut rings = RINGS.lock();
-        if let Some(ring) = rings.idle.pop() {
-            return Some(Ring { ring: Some(ring) });
+        if let Some(IdleRing { ring, scratch }) = rings.idle.pop() {
+            rings.scratch_bytes -= scratch.as_ref().map_or(0, |scratch| scratch.len());
+            return Some(Ring { ring: Some(ring), scratch, in_flight: 0 });
         }
         assert!(rings.made <= RINGS_MAX, "no more rings exist than the limit");
         if rings.made == RINGS_MAX {
@@ -121,7 +173,7 @@ impl Ring {
         match make() {
             Ok(ring) => {
                 rings.made += 1;
-                Some(Ring { ring: Some(ring) })
+                Some(Ring { ring: Some(ring), scratch: None, in_flight: 0 })
             }
             Err(e) => {
                 let errno = Errno::from_io_error(&e);
@@ -135,45 +187,82 @@ impl Ring {
         }
     }
 
+    /// Scratch memory of at least `len` bytes, which stays with the ring. Its content is undefined.
+    pub fn scratch(&mut self, len: usize) -> *mut u8 {
+        if len == 0 {
+            return std::ptr::null_mut();
+        }
+        if self.scratch.as_ref().is_none_or(|scratch| scratch.len() < len) {
+            self.scratch = Some(AlignedBuf::lasting(len.next_power_of_two()));
+        }
+        self.scratch.as_mut().map_or(std::ptr::null_mut(), |scratch| scratch.as_mut_ptr())
+    }
+
     /// Runs every piece. Calls `while_waiting` once, while the first pieces are in flight, and `fell_short`
-    /// with the index of each piece that the kernel did not complete.
+    /// with the index of each piece that the kernel did not complete. On return only late pieces are in
+    /// flight; `abandon_late` must follow.
     ///
     /// # Safety
-    /// The buffers and descriptors of the pieces stay valid until this returns, and nothing else uses the
-    /// buffers.
+    /// The buffers and descriptors of the pieces stay valid until their requests have completed, and nothing
+    /// else writes the buffers, or reads those of reads.
     pub unsafe fn run(
         &mut self,
-        pieces: &[RingPiece],
+        pieces: &mut [RingPiece],
         mut while_waiting: Option<impl FnOnce()>,
         mut fell_short: impl FnMut(usize, Shortfall),
     ) {
         let ring = self.ring.as_mut().expect("a ring is present until it is dropped");
-        let mut in_flight = InFlight(0);
+        let mut limit = pieces.iter().filter_map(|piece| piece.limit).map(|limit| limit.wait_max).min();
+        // Older kernels cannot wait for a time. They wait until the devices answer.
+        limit = limit.filter(|_| ring.params().is_feature_ext_arg());
+        let mut asked_nanos = 0;
+        let mut late = 0;
         let mut next = 0;
-        while next < pieces.len() || in_flight.0 > 0 {
-            while let Some(piece) = pieces.get(next)
-                && in_flight.0 < RING_ENTRIES as usize
-            {
-                let entry = piece.entry().user_data(next as u64);
-                // SAFETY: buffer and descriptor are valid until this function returns, and it returns when
-                // the request has completed (invariant 2).
+        while next < pieces.len() || self.in_flight > late {
+            let sent = self.in_flight;
+            while next < pieces.len() {
+                let is_skipped = late > 0 && (late == RING_ENTRIES as usize || is_owed(pieces, next));
+                let piece = &mut pieces[next];
+                if is_skipped && piece.limit.is_some() {
+                    piece.progress = PieceProgress::Skipped;
+                    next += 1;
+                    continue;
+                }
+                if self.in_flight == RING_ENTRIES as usize {
+                    break;
+                }
+                piece.user_data = next as u64;
+                next += 1;
+                let entry = piece.entry().user_data(piece.user_data);
+                // SAFETY: buffer and descriptor are valid until the request has completed (invariant 2).
                 let pushed = unsafe { ring.submission().push(&entry) };
                 pushed.expect("the queue has room for as many entries as may be in flight");
-                in_flight.0 += 1;
-                next += 1;
+                piece.progress = PieceProgress::InFlight;
+                self.in_flight += 1;
+            }
+            if limit.is_some() && self.in_flight > sent {
+                asked_nanos = SystemClock.monotonic_nanos();
             }
             // Waits until half are done and then refills; waits for all at the end. Does not wait at all
             // before `while_waiting` has run.
-            let wanted = if next < pieces.len() { in_flight.0 / 2 } else { in_flight.0 };
+            let awaited = self.in_flight - late;
+            let wanted = if next < pieces.len() { (awaited / 2).max(1) } else { awaited };
             let wanted = if while_waiting.is_some() { 0 } else { wanted };
-            match ring.submit_and_wait(wanted) {
+            let waited = match limit {
+                Some(limit) if wanted > 0 => {
+                    let time = types::Timespec::from(limit);
+                    ring.submitter().submit_with_args(wanted, &types::SubmitArgs::new().timespec(&time))
+                }
+                _ => ring.submit_and_wait(wanted),
+            };
+            match waited {
                 Ok(_) => {}
-                // Interrupted, or the kernel is short of memory or of room for completions: take completions,
-                // then submit again.
+                // The time is over, or interrupted, or the kernel is short of memory or of room for
+                // completions: take completions, then submit again.
                 Err(e) => assert!(
                     matches!(
                         Errno::from_io_error(&e),
-                        Some(Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM)
+                        Some(Errno::TIME | Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM)
                     ),
                     "the kernel accepts well-formed requests: {e}"
                 ),
@@ -181,31 +270,105 @@ impl Ring {
             if let Some(while_waiting) = while_waiting.take() {
                 while_waiting();
             }
+            let mut answers = 0;
             for done in ring.completion() {
-                in_flight.0 -= 1;
+                self.in_flight -= 1;
+                answers += 1;
                 let nth = usize::try_from(done.user_data()).expect("the user data is an index");
+                let piece = &mut pieces[nth];
+                late -= usize::from(piece.progress == PieceProgress::Late);
+                piece.progress = PieceProgress::Done;
                 match usize::try_from(done.result()) {
-                    Ok(moved) if moved == pieces[nth].request.len() => {}
+                    Ok(moved) if moved == piece.request.len() => {}
                     Ok(_) => fell_short(nth, Shortfall::Short),
                     Err(_) => {
                         fell_short(nth, Shortfall::Failed(Errno::from_raw_os_error(-done.result())));
                     }
                 }
             }
+            if limit.is_some() && answers < wanted && ring.submission().is_empty() {
+                let waited_nanos = SystemClock.monotonic_nanos().saturating_sub(asked_nanos);
+                limit = mark_late(pieces, Duration::from_nanos(waited_nanos));
+                late = pieces.iter().filter(|piece| piece.progress == PieceProgress::Late).count();
+            }
+            assert!(late <= self.in_flight, "a late piece is in flight");
         }
         // Without any piece the loop did not run.
         if let Some(while_waiting) = while_waiting {
             while_waiting();
         }
-        assert_eq!(in_flight.0, 0, "the kernel has completed every request");
+        assert_eq!(self.in_flight, late, "the kernel has completed every request that is not late");
+        for (nth, piece) in pieces.iter().enumerate() {
+            if matches!(piece.progress, PieceProgress::Late | PieceProgress::Skipped) {
+                fell_short(nth, Shortfall::Late);
+            }
+        }
     }
+
+    /// Hands the late pieces over, with the ring and its scratch memory, until their answers come. `request`
+    /// makes the request of a piece.
+    pub fn abandon_late(mut self, pieces: &[RingPiece], request: impl Fn(&RingPiece) -> AbandonedRequest) {
+        if self.in_flight == 0 {
+            return;
+        }
+        let late = pieces.iter().filter(|piece| piece.progress == PieceProgress::Late);
+        let requests: Vec<AbandonedRequest> = late.map(request).collect();
+        assert_eq!(requests.len(), self.in_flight, "only late pieces are in flight");
+        let ring = self.ring.take().expect("a ring is present until it is dropped");
+        // It is no longer one of the rings that batches use.
+        RINGS.lock().made -= 1;
+        self.in_flight = 0;
+        abandoned::abandon(ring, self.scratch.take(), requests);
+    }
+}
+
+/// Whether a piece would go to a device that owes the answer to a late piece.
+fn is_owed(pieces: &[RingPiece], nth: usize) -> bool {
+    let fd = pieces[nth].fd;
+    pieces[..nth].iter().any(|piece| piece.progress == PieceProgress::Late && piece.fd == fd)
+}
+
+/// Marks the limited pieces that have waited for too long, unless they belong to more devices than a batch may
+/// stop waiting for. Returns how long to wait before the next call; `None` if no limited piece is left.
+fn mark_late(pieces: &mut [RingPiece], waited: Duration) -> Option<Duration> {
+    let is_over = |piece: &RingPiece| {
+        piece.progress == PieceProgress::InFlight && piece.limit.is_some_and(|l| l.wait_max <= waited)
+    };
+    let owing = |piece: &&RingPiece| is_over(piece) || piece.progress == PieceProgress::Late;
+    let mut devices: Vec<RawFd> = pieces.iter().filter(owing).map(|piece| piece.fd).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    let mut next: Option<Duration> = None;
+    for piece in pieces {
+        let Some(limit) = piece.limit else { continue };
+        let left = match piece.progress {
+            PieceProgress::InFlight if limit.wait_max > waited => limit.wait_max - waited,
+            PieceProgress::InFlight if devices.len() <= limit.devices_max => {
+                piece.progress = PieceProgress::Late;
+                continue;
+            }
+            // Too many devices are silent, which is looked at again after as long a time; or not asked yet.
+            PieceProgress::InFlight | PieceProgress::Unsent => limit.wait_max,
+            PieceProgress::Late | PieceProgress::Skipped | PieceProgress::Done => continue,
+        };
+        next = Some(next.map_or(left, |next| next.min(left)));
+    }
+    next
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        if self.in_flight > 0 {
+            // A panic unwinds, and the kernel may still write into buffers that are about to be freed.
+            std::process::abort();
+        }
         if let Some(mut ring) = self.ring.take() {
             debug_assert!(ring.submission().is_empty(), "an idle ring has nothing to submit");
-            RINGS.lock().idle.push(ring);
+            let mut rings = RINGS.lock();
+            let kept = rings.scratch_bytes;
+            let scratch = self.scratch.take().filter(|scratch| kept + scratch.len() <= SCRATCH_KEPT_MAX);
+            rings.scratch_bytes += scratch.as_ref().map_or(0, |scratch| scratch.len());
+            rings.idle.push(IdleRing { ring, scratch });
         }
     }
 }

@@ -20,6 +20,8 @@ pub struct DeviceCounters {
     pub resets: u64,
     /// Operations that ended in an error.
     pub errors: u64,
+    /// Operations that the pool stopped waiting for, because the device did not answer in time.
+    pub late: u64,
     /// Blocks that did not match their checksum.
     pub checksum_errors: u64,
     /// Header blocks that did not verify or carried another identity: rot, or a lost, stale or misdirected
@@ -36,6 +38,7 @@ impl AddAssign for DeviceCounters {
         self.flushes += o.flushes;
         self.resets += o.resets;
         self.errors += o.errors;
+        self.late += o.late;
         self.checksum_errors += o.checksum_errors;
         self.identity_errors += o.identity_errors;
     }
@@ -66,6 +69,7 @@ pub(crate) struct LiveCounters {
     pub flushes: AtomicU64,
     pub resets: AtomicU64,
     pub errors: AtomicU64,
+    pub late: AtomicU64,
     pub checksum_errors: AtomicU64,
     pub identity_errors: AtomicU64,
 }
@@ -80,6 +84,7 @@ impl LiveCounters {
             flushes: self.flushes.load(Relaxed),
             resets: self.resets.load(Relaxed),
             errors: self.errors.load(Relaxed),
+            late: self.late.load(Relaxed),
             checksum_errors: self.checksum_errors.load(Relaxed),
             identity_errors: self.identity_errors.load(Relaxed),
         }

@@ -20,19 +20,33 @@
 //! ```
 //! `drop_device` makes every transition.
 //!
+//! A device is *slow* while it owes an answer: an operation that the pool stopped waiting for. It is written as
+//! before. Where other columns can stand in, it is not read. It stops being slow with its last answer, without
+//! a probe of its own (`answers`; test `a_device_that_hangs_is_read_round_until_it_answers`). A write or a
+//! flush without an answer for `WRITE_WAIT_MAX` has failed, as long as parity covers the loss.
+//!
 //! A discard is advice: if it fails, a conventional device is written as before. If a zoned device cannot
 //! reset a zone, the caller retires the zone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use warpfire_env::{Device, DeviceError, DeviceOp, OpKind, run_batch};
+use warpfire_env::{Device, DeviceError, DeviceOp, OpKind, TimeLimit, run_batch, unanswered};
 use warpfire_format::root::DeviceEntry;
 use warpfire_units::DeviceIndex;
 
 use crate::device::counters::{DeviceCounters, LiveCounters};
+
+/// How long a read waits for a device before the other columns of its stripe stand in. A healthy drive takes
+/// milliseconds, one that reads a bad block again and again a second or two.
+pub const READ_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// How long a write or a flush waits for a device before the device counts as failed. Linux gives a drive as
+/// long for a command.
+pub const WRITE_WAIT_MAX: Duration = Duration::from_secs(30);
 
 const PRESENT: u8 = 0;
 const FAILED: u8 = 1;
@@ -59,6 +73,10 @@ pub(crate) struct Devices {
     /// By `DeviceIndex`: the device's slot; `None` if it is missing.
     slots: Vec<Option<usize>>,
     slot_states: Vec<SlotState>,
+    /// Number of devices that may be missing or failed.
+    parity: usize,
+    /// Number of devices that are missing or take no more writes.
+    lost: AtomicUsize,
     last_failure: Mutex<Option<DeviceError>>,
 }
 
@@ -67,6 +85,8 @@ struct SlotState {
     index: DeviceIndex,
     health: AtomicU8,
     dirty: AtomicBool,
+    /// Whether it owed an answer when it was last asked.
+    is_slow: AtomicBool,
     /// Whether a failed discard was reported.
     is_discard_reported: AtomicBool,
     tally: LiveCounters,
@@ -85,8 +105,13 @@ pub(crate) fn is_refused(op: &DeviceOp<'_>) -> bool {
 }
 
 impl Devices {
-    /// `by_index` holds one entry for each in `table`, `None` where the device is missing.
-    pub(crate) fn new(table: Vec<DeviceEntry>, by_index: Vec<Option<Arc<dyn Device>>>) -> Self {
+    /// `by_index` holds one entry for each in `table`, `None` where the device is missing. `parity` is the
+    /// number of devices that may be lost.
+    pub(crate) fn new(
+        table: Vec<DeviceEntry>,
+        by_index: Vec<Option<Arc<dyn Device>>>,
+        parity: usize,
+    ) -> Self {
         assert_eq!(table.len(), by_index.len(), "one place for each device in the table");
         let mut opened = Vec::new();
         let mut slot_states = Vec::new();
@@ -99,13 +124,15 @@ impl Devices {
                     index: DeviceIndex(index),
                     health: AtomicU8::new(PRESENT),
                     dirty: AtomicBool::new(false),
+                    is_slow: AtomicBool::new(false),
                     is_discard_reported: AtomicBool::new(false),
                     tally: LiveCounters::default(),
                 });
             }
         }
         assert_eq!(opened.len(), slot_states.len(), "each opened device has a state");
-        Devices { table, opened, slots, slot_states, last_failure: Mutex::new(None) }
+        let lost = AtomicUsize::new(table.len() - opened.len());
+        Devices { table, opened, slots, slot_states, parity, lost, last_failure: Mutex::new(None) }
     }
 
     pub(crate) fn table(&self) -> &[DeviceEntry] {
@@ -148,9 +175,9 @@ impl Devices {
         self.slot_states.iter().filter(|p| p.health.load(Acquire) == PRESENT).map(|p| p.index).collect()
     }
 
-    /// Devices of the table that are missing or no longer written.
+    /// Number of devices of the table that are missing or no longer written.
     pub(crate) fn lost_count(&self) -> usize {
-        self.table.len() - self.all_writable().len()
+        self.lost.load(Relaxed)
     }
 
     /// A read operation; `None` if the device is missing or gone.
@@ -160,21 +187,60 @@ impl Devices {
         readable.then(|| DeviceOp::new(slot, OpKind::Read(at.1, buf)))
     }
 
-    /// As `read_op`, but `None` for a device that has failed a write too: its reads may take long, and other
-    /// columns can stand in.
+    /// As `read_op`, with a time limit, and `None` for a device that owes an answer: for a reader who can do
+    /// without it.
+    pub(crate) fn limited_read_op<'a>(
+        &self,
+        at: (DeviceIndex, u64),
+        buf: &'a mut [u8],
+    ) -> Option<DeviceOp<'a>> {
+        let limit = TimeLimit { wait_max: READ_WAIT_MAX, devices_max: usize::MAX };
+        if self.answers(at.0) { self.read_op(at, buf).map(|op| op.within(Some(limit))) } else { None }
+    }
+
+    /// As `limited_read_op`, but `None` for a device that has failed a write too: its reads may take long, and
+    /// other columns can stand in.
     pub(crate) fn sound_read_op<'a>(
         &self,
         at: (DeviceIndex, u64),
         buf: &'a mut [u8],
     ) -> Option<DeviceOp<'a>> {
-        if self.state(at.0) == DeviceState::Present { self.read_op(at, buf) } else { None }
+        if self.state(at.0) == DeviceState::Present { self.limited_read_op(at, buf) } else { None }
+    }
+
+    /// Whether the device owes no answer. Takes the answers that have come.
+    pub(crate) fn answers(&self, index: DeviceIndex) -> bool {
+        let Some(slot) = self.slot(index) else { return true };
+        let slot_state = &self.slot_states[slot];
+        if !slot_state.is_slow.load(Acquire) {
+            return true;
+        }
+        if unanswered(&self.opened[slot]) > 0 {
+            return false;
+        }
+        if slot_state.is_slow.swap(false, AcqRel) {
+            tracing::info!(name: "device_answers_again", device = index.0, "a slow device owes no answer any more");
+        }
+        true
+    }
+
+    /// Operations on the device that the pool stopped waiting for.
+    pub(crate) fn late_count(&self, index: DeviceIndex) -> u64 {
+        self.slot_state(index).map_or(0, |slot_state| slot_state.tally.late.load(Relaxed))
     }
 
     /// A write operation; `None` if the device takes no more writes.
     pub(crate) fn write_op<'a>(&self, at: (DeviceIndex, u64), buf: &'a [u8]) -> Option<DeviceOp<'a>> {
         let slot = self.slot(at.0)?;
         let writable = self.slot_states[slot].health.load(Acquire) == PRESENT;
-        writable.then(|| DeviceOp::new(slot, OpKind::Write(at.1, buf)))
+        writable.then(|| DeviceOp::new(slot, OpKind::Write(at.1, buf)).within(self.write_limit()))
+    }
+
+    /// How long a write waits for its device. Without an end where parity cannot cover the loss of the device:
+    /// to wait is better then than to stop writing.
+    fn write_limit(&self) -> Option<TimeLimit> {
+        let devices_max = self.parity.saturating_sub(self.lost.load(Relaxed));
+        (devices_max > 0).then_some(TimeLimit { wait_max: WRITE_WAIT_MAX, devices_max })
     }
 
     /// Runs a batch of operations that `read_op` and `write_op` made, counts them, and drops devices that
@@ -212,7 +278,7 @@ impl Devices {
         for (slot, slot_state) in self.slot_states.iter().enumerate() {
             // Cleared before the flush: a write that returns during the flush sets it again for the next one.
             if slot_state.dirty.swap(false, AcqRel) && slot_state.health.load(Acquire) == PRESENT {
-                ops.push(DeviceOp::new(slot, OpKind::Flush));
+                ops.push(DeviceOp::new(slot, OpKind::Flush).within(self.write_limit()));
             }
         }
         self.run(&mut ops);
@@ -259,7 +325,15 @@ impl Devices {
 
     /// Counts a failed read, write or flush, and drops the device if that is the consequence.
     fn note_failure(&self, slot_state: &SlotState, error: &DeviceError, kind: &OpKind<'_>) {
-        slot_state.tally.errors.fetch_add(1, Relaxed);
+        if matches!(error, DeviceError::Late { .. }) {
+            slot_state.tally.late.fetch_add(1, Relaxed);
+            if !slot_state.is_slow.swap(true, AcqRel) {
+                let device = slot_state.index.0;
+                tracing::warn!(name: "device_slow", device, error = %error, "a device does not answer in time");
+            }
+        } else {
+            slot_state.tally.errors.fetch_add(1, Relaxed);
+        }
         match (error, kind) {
             (DeviceError::Gone { .. }, _) => self.drop_device(slot_state, GONE, error),
             // A failed read is a lost block. Parity covers it, and the device goes on.
@@ -284,6 +358,9 @@ impl Devices {
         // Two threads may fail on one device at once: `fetch_max` keeps the worse health.
         let health_before = slot_state.health.fetch_max(health, AcqRel);
         debug_assert_ne!(slot_state.health.load(Acquire), PRESENT, "a dropped device is not written again");
+        if health_before == PRESENT {
+            self.lost.fetch_add(1, Relaxed);
+        }
         if health_before < health {
             let is_gone = health == GONE;
             tracing::warn!(

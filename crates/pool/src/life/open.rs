@@ -124,7 +124,7 @@ impl Pool {
             parity: i.parity,
             zone_blocks: i.zone_blocks,
             epoch: i.epoch,
-            devices: Devices::new(i.table, by_index),
+            devices: Devices::new(i.table, by_index, usize::from(i.parity)),
             // The root's number moves from session to session, and with it the first zone to be written: wear
             // spreads.
             zones: RankedMutex::new(Zones::new(&zone_counts, roots.sequence)),

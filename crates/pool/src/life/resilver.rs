@@ -22,6 +22,7 @@ use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
 use crate::error::PoolError;
 use crate::pool::{Inner, Pool};
+use crate::read::read_stripe::ColumnWait;
 use crate::segment::header_readahead::HeaderReadahead;
 use crate::segment::pool_segment::PoolSegment;
 use crate::segment::stripe_index::StripePlace;
@@ -131,7 +132,7 @@ impl Inner {
             (0..segment.width()).filter(|c| self.devices.writable(segment.columns[*c].0)).collect();
         let candidates = whole.clone();
         for place in places {
-            let shards = self.read_columns(segment, place, &whole, 0..place.rows);
+            let shards = self.read_columns(segment, place, &whole, 0..place.rows, ColumnWait::Patient);
             whole.retain(|column| {
                 let shard = shards.iter().find(|s| s.column == *column);
                 shard.is_some_and(|s| (0..place.rows).all(|row| s.is_sound(row)))

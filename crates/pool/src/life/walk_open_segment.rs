@@ -23,7 +23,7 @@ use warpfire_units::BLOCK_BYTES;
 
 use crate::error::PoolError;
 use crate::pool::{Inner, Pool, TOO_LONG};
-use crate::read::read_stripe::Shard;
+use crate::read::read_stripe::{ColumnWait, Shard};
 use crate::segment::header_readahead::HeaderReadahead;
 use crate::segment::pool_segment::PoolSegment;
 use crate::segment::stripe_index::{StripeIndex, StripePlace};
@@ -244,7 +244,8 @@ impl Inner {
         let in_window = window.rows(place).and_then(|rows| rows.map(verify).collect());
         in_window.unwrap_or_else(|| {
             let columns: Vec<usize> = (0..segment.width()).collect();
-            self.read_columns(segment, place, &columns, 0..place.rows)
+            // Recovery judges what is durable by all columns, so it waits for each.
+            self.read_columns(segment, place, &columns, 0..place.rows, ColumnWait::Patient)
         })
     }
 

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use warpfire_env::{AlignedBuf, DeviceOp};
+use warpfire_env::{AlignedBuf, DeviceError, DeviceOp};
 use warpfire_format::segment::SegmentKind;
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
@@ -105,6 +105,8 @@ struct ReadPiece<'a> {
     table: Option<CrcTable>,
     /// Whether every device read for this piece succeeded.
     reached: bool,
+    /// Whether its device is known to be missing, failed or slow: that it was not reached is no damage.
+    excused: bool,
     /// Rows that are lost and not reconstructed yet.
     lost: Vec<u16>,
 }
@@ -146,6 +148,7 @@ impl<'a> ReadPiece<'a> {
             header: None,
             table: None,
             reached: true,
+            excused: false,
             lost: Vec::new(),
         })
     }
@@ -198,14 +201,14 @@ impl Inner {
         // `owners[i]` is the piece that `ops[i]` reads for.
         let mut ops: Vec<DeviceOp<'_>> = Vec::with_capacity(batch.len());
         let mut owners = Vec::with_capacity(batch.len());
-        let mut unreached = Vec::new();
+        let mut excused = Vec::new();
         for (n, piece) in batch.iter_mut().enumerate() {
             let (segment, place) = (&piece.segment, &piece.place);
             piece.table = self.checksums.get(segment, place.stripe, piece.column);
             let header_at = self.locate(segment, place, piece.column, None);
             let blocks_at = self.locate(segment, place, piece.column, Some(piece.first_row));
             // A missing or gone device has no read operation: the piece counts as unreached without any I/O.
-            // So does one that failed a write, where other columns can stand in.
+            // So does one that failed a write or does not answer, where other columns can stand in.
             let read_op = if segment.parity == 0 { Devices::read_op } else { Devices::sound_read_op };
             if piece.table.is_none() {
                 let header = piece.header.insert(AlignedBuf::zeroed(BLOCK_BYTES));
@@ -214,7 +217,7 @@ impl Inner {
                         ops.push(op);
                         owners.push(n);
                     }
-                    None => unreached.push(n),
+                    None => excused.push(n),
                 }
             }
             let target = match &mut piece.bounce {
@@ -226,15 +229,24 @@ impl Inner {
                     ops.push(op);
                     owners.push(n);
                 }
-                None => unreached.push(n),
+                None => excused.push(n),
             }
         }
         self.devices.run(&mut ops);
-        let failed = ops.iter().zip(&owners).filter(|(op, _)| op.result.is_err()).map(|(_, n)| *n);
-        unreached.extend(failed);
+        let mut failed = Vec::new();
+        for (op, n) in ops.iter().zip(&owners) {
+            match op.result {
+                Ok(()) => {}
+                Err(DeviceError::Late { .. }) => excused.push(*n),
+                Err(_) => failed.push(*n),
+            }
+        }
         // Set only now: the operations borrow the pieces until here.
-        for n in unreached {
+        for n in failed {
             batch[n].reached = false;
+        }
+        for n in excused {
+            (batch[n].reached, batch[n].excused) = (false, true);
         }
     }
 
@@ -273,8 +285,9 @@ impl Inner {
         let segment = Arc::clone(&batch[members[0]].segment);
         let place = batch[members[0]].place;
         assert!(pieces().all(|p| p.segment.id == segment.id && p.place == place), "pieces of one stripe");
-        // A device that is missing or failed is known already. A present device that lost a block is news.
-        if columns.iter().any(|c| self.devices.writable(segment.columns[*c].0)) {
+        // A device that is missing, failed or slow is known already. A lost block on another one is news.
+        let is_news = |p: &ReadPiece<'_>| !p.excused && self.devices.writable(segment.columns[p.column].0);
+        if pieces().any(is_news) {
             self.note_damage(segment.id);
         } else if !segment.is_degraded_read_reported.swap(true, Relaxed) {
             tracing::debug!(segment = segment.id.get(), "segment read without a device");

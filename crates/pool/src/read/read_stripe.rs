@@ -12,6 +12,7 @@ use warpfire_format::crc32c;
 use warpfire_format::stripe::{StripeBlock, StripeHeader, StripeIdentity};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex};
 
+use crate::device::devices::Devices;
 use crate::pool::Inner;
 use crate::read::checksums::CrcTable;
 use crate::segment::pool_segment::PoolSegment;
@@ -39,6 +40,15 @@ impl Shard {
         let at = |row: u16| usize::from(row - self.first_row) * BLOCK_BYTES;
         &self.blocks[at(rows.start)..at(rows.end)]
     }
+}
+
+/// How long a read of columns waits for their devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ColumnWait {
+    /// Until they answer.
+    Patient,
+    /// Until other columns are the faster way. Devices that owe an answer are left out.
+    Limited,
 }
 
 impl Inner {
@@ -127,14 +137,15 @@ impl Inner {
     }
 
     /// Reads `rows` of each of the `columns` in one batch, with the headers of those without a cached table.
-    /// The result leaves out columns on missing devices, columns with a failed read, and columns without the
-    /// expected identity.
+    /// The result leaves out columns on missing devices, columns with a failed or late read, and columns
+    /// without the expected identity.
     pub(crate) fn read_columns(
         &self,
         segment: &PoolSegment,
         place: &StripePlace,
         columns: &[usize],
         rows: Range<u16>,
+        wait: ColumnWait,
     ) -> Vec<Shard> {
         debug_assert!(rows.end <= place.rows, "only rows of the stripe are read");
         let mut fetches: Vec<ShardFetch> = columns
@@ -147,7 +158,7 @@ impl Inner {
                 failed: false,
             })
             .collect();
-        self.run_shard_fetches(segment, place, &mut fetches, &rows);
+        self.run_shard_fetches(segment, place, &mut fetches, &rows, wait);
         let verified = fetches.into_iter().filter(|f| !f.failed).filter_map(|f| {
             let known = f.table.or_else(|| self.verify_crc_table(segment, place, f.column, &f.header));
             let table = known?;
@@ -165,7 +176,12 @@ impl Inner {
         place: &StripePlace,
         fetches: &mut [ShardFetch],
         rows: &Range<u16>,
+        wait: ColumnWait,
     ) {
+        let read_op = match wait {
+            ColumnWait::Patient => Devices::read_op,
+            ColumnWait::Limited => Devices::limited_read_op,
+        };
         // `owners[i]` is the fetch that `ops[i]` reads for.
         let mut owners = Vec::with_capacity(2 * fetches.len());
         let mut ops: Vec<DeviceOp<'_>> = Vec::with_capacity(2 * fetches.len());
@@ -174,8 +190,8 @@ impl Inner {
             let blocks_at = self.locate(segment, place, f.column, Some(rows.start));
             let header_at = self.locate(segment, place, f.column, None);
             let blocks = (!rows.is_empty())
-                .then(|| self.devices.read_op(blocks_at, &mut f.blocks[..rows.len() * BLOCK_BYTES]));
-            let header = f.table.is_none().then(|| self.devices.read_op(header_at, &mut f.header));
+                .then(|| read_op(&self.devices, blocks_at, &mut f.blocks[..rows.len() * BLOCK_BYTES]));
+            let header = f.table.is_none().then(|| read_op(&self.devices, header_at, &mut f.header));
             // The outer `Option` says whether a read is needed, the inner one whether the device takes reads.
             for op in [blocks, header].into_iter().flatten() {
                 match op {

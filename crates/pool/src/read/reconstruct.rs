@@ -11,7 +11,7 @@ use warpfire_units::BLOCK_BYTES;
 
 use crate::error::PoolError;
 use crate::pool::Inner;
-use crate::read::read_stripe::Shard;
+use crate::read::read_stripe::{ColumnWait, Shard};
 use crate::segment::pool_segment::PoolSegment;
 use crate::segment::stripe_index::StripePlace;
 
@@ -39,7 +39,8 @@ impl Inner {
     /// Reconstructs `rows` of the `lost` columns. Reads k other columns on sound devices first. If some row
     /// then has fewer than k sound blocks, reads all remaining columns too, the lost ones included: a failed
     /// read may succeed the second time, and a lost column is rarely lost in every row. Without parity, the
-    /// second read of the lost columns is the only way.
+    /// second read of the lost columns is the only way. Columns on devices that do not answer come last, where
+    /// nothing else suffices; the call then waits for them.
     ///
     /// # Errors
     /// `Unreadable` if some row has fewer than k sound blocks.
@@ -54,7 +55,10 @@ impl Inner {
         rows: Range<u16>,
     ) -> Result<ReconstructedBlocks, PoolError> {
         assert!(!lost.is_empty() && rows.end <= place.rows, "lost rows of one stripe are reconstructed");
-        let sound = |c: &usize| self.devices.writable(segment.columns[*c].0);
+        let device = |c: &usize| segment.columns[*c].0;
+        let sound = |c: &usize| self.devices.writable(device(c)) && self.devices.answers(device(c));
+        let late_before: Vec<u64> =
+            segment.columns.iter().map(|(device, _)| self.devices.late_count(*device)).collect();
         let (mut first, mut second): (Vec<usize>, Vec<usize>) =
             (0..segment.width()).partition(|c| !lost.contains(c) && sound(c));
         // `first` is cut to k columns: reading more costs device time and helps only if one of these k is
@@ -65,10 +69,31 @@ impl Inner {
         } else {
             second.extend(first.drain(segment.needed().min(first.len())..));
         }
-        let mut shards = self.read_columns(segment, place, &first, rows.clone());
-        let enough = |shards: &[Shard]| rows.clone().all(|r| sound_count(shards, r) >= segment.needed());
-        if !enough(&shards) {
-            shards.extend(self.read_columns(segment, place, &second, rows.clone()));
+        let enough_with = |shards: &[Shard], more: usize| {
+            rows.clone().all(|r| sound_count(shards, r) + more >= segment.needed())
+        };
+        let wait = if segment.parity == 0 { ColumnWait::Patient } else { ColumnWait::Limited };
+        let mut shards = self.read_columns(segment, place, &first, rows.clone(), wait);
+        if !enough_with(&shards, 0) {
+            shards.extend(self.read_columns(segment, place, &second, rows.clone(), wait));
+        }
+        if !enough_with(&shards, 0) && wait == ColumnWait::Limited {
+            let mut silent: Vec<usize> = (0..segment.width()).collect();
+            silent.retain(|c| {
+                let was_late = self.devices.late_count(device(c)) > late_before[*c];
+                (was_late || !self.devices.answers(device(c))) && shards.iter().all(|s| s.column != *c)
+            });
+            // Otherwise the rest is lost, and waiting would not help.
+            if !silent.is_empty() && enough_with(&shards, silent.len()) {
+                let devices: Vec<u16> = silent.iter().map(|c| device(c).0).collect();
+                tracing::warn!(
+                    name: "read_waits_for_device",
+                    segment = segment.id.get(),
+                    devices = ?devices,
+                    "too few other columns can be read; a read waits for devices that do not answer"
+                );
+                shards.extend(self.read_columns(segment, place, &silent, rows.clone(), ColumnWait::Patient));
+            }
         }
         let blank = |c: &usize| (*c, AlignedBuf::zeroed(rows.len() * BLOCK_BYTES));
         let mut reconstructed =

@@ -74,9 +74,10 @@ impl StripeBuf {
         self.len = 0;
         self.closed = false;
         let needed = self.stride() * self.regions();
-        // Memory is kept between stripes and never shrinks; old bytes stay in it until `zero_tail`.
-        if self.memory.len() < needed {
-            self.memory = AlignedBuf::lasting(needed);
+        // Memory is kept between stripes and never shrinks; old bytes stay in it until `zero_tail`. A device
+        // that did not answer in time may still take the last stripe from it: it is not changed then.
+        if self.memory.len() < needed || self.memory.is_lent() {
+            self.memory = AlignedBuf::lasting(needed.max(self.memory.len()));
         }
     }
 

@@ -16,4 +16,6 @@ mod roots;
 #[cfg(test)]
 mod sequential;
 #[cfg(test)]
+mod slow;
+#[cfg(test)]
 mod wide;

@@ -56,7 +56,7 @@ pub struct DeviceReport {
     pub uuid: String,
     /// Its path, unless it is missing.
     pub name: Option<String>,
-    /// `present`, `missing`, `failed` or `gone`.
+    /// `present`, `slow` (it does not answer, and reads go round it), `missing`, `failed` or `gone`.
     pub state: String,
     /// Bytes that the pool uses of it.
     pub size_bytes: u64,
@@ -69,6 +69,8 @@ pub struct DeviceReport {
     pub written_bytes: u64,
     pub flushes: u64,
     pub errors: u64,
+    /// Operations that the pool stopped waiting for.
+    pub late: u64,
     pub checksum_errors: u64,
 }
 
@@ -223,7 +225,8 @@ impl StatusReport {
     }
 
     fn redundancy(&self) -> String {
-        let away = self.devices.iter().filter(|device| device.state != "present").count();
+        let away =
+            self.devices.iter().filter(|device| !matches!(device.state.as_str(), "present" | "slow")).count();
         let plural = if self.devices.len() == 1 { "" } else { "s" };
         let made_of = format!(
             "{} data and {} parity over {} device{plural}",
@@ -281,7 +284,7 @@ impl DeviceReport {
             index: device.index,
             uuid: device.uuid.clone(),
             name: device.name.clone(),
-            state: state_word(&device.state).to_owned(),
+            state: state_word(device).to_owned(),
             size_bytes: device.size_bytes,
             free_bytes: device.free_bytes,
             reads: counters.reads,
@@ -290,13 +293,15 @@ impl DeviceReport {
             written_bytes: counters.written_bytes,
             flushes: counters.flushes,
             errors: counters.errors,
+            late: counters.late,
             checksum_errors: counters.checksum_errors,
         }
     }
 }
 
-fn state_word(state: &DeviceState) -> &'static str {
-    match state {
+fn state_word(device: &warpfire::DeviceStats) -> &'static str {
+    match device.state {
+        DeviceState::Present if device.is_slow => "slow",
         DeviceState::Present => "present",
         DeviceState::Missing => "missing",
         DeviceState::Failed => "failed",
