@@ -68,6 +68,7 @@ impl OpenPool {
             is_slow: device.is_slow,
             size_bytes: u64::from(device.zones) * status.zone_bytes,
             free_bytes: u64::from(device.free_zones) * status.zone_bytes,
+            retired_bytes: u64::from(device.retired_zones) * status.zone_bytes,
             counters: device.counters,
         };
         Stats {

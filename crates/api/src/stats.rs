@@ -54,6 +54,8 @@ pub struct DeviceStats {
     pub size_bytes: u64,
     /// Bytes of its free zones.
     pub free_bytes: u64,
+    /// Bytes of its zones that it could not reset. They are out of use until it can.
+    pub retired_bytes: u64,
     /// Reads, writes and flushes of this device, with their bytes.
     pub counters: DeviceCounters,
 }

@@ -3,8 +3,8 @@
 //! 1. `start` is valid for `len` initialised bytes; a mapping is whole huge pages (assert in `map_huge`).
 //! 2. Address and length are multiples of the block size.
 //! 3. The memory is freed once, in `drop`, with the layout or the length with which it was requested.
-//! 4. Memory is *lent* while the kernel may still write from it to a device that does not answer. A buffer that
-//!    is dropped with a part of it lent waits in `LOANS` and is freed after the last `end_loan` (test
+//! 4. Memory is *lent* while the kernel may still write from it to a device that does not answer. A buffer
+//!    that is dropped with a part of it lent waits in `LOANS` and is freed after the last `end_loan` (test
 //!    `memory_that_is_lent_outlives_its_buffer`).
 
 #![expect(unsafe_code, reason = "the buffer owns memory that it allocates or maps itself")]
@@ -66,8 +66,8 @@ impl AlignedBuf {
         }
     }
 
-    /// Whether a device that does not answer may still be sent bytes of this buffer. Its owner must not change
-    /// it then, and takes another one.
+    /// Whether a device that does not answer may still be sent bytes of this buffer. Its owner must not
+    /// change it then, and takes another one.
     #[must_use]
     pub fn is_lent(&self) -> bool {
         // Every loan of this memory was made while its owner had lent it to a batch, so the owner sees it.

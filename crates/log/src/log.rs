@@ -376,6 +376,7 @@ impl Log {
         self.seal_dead()?;
         let mut state = self.sync_state.lock();
         self.write_group(&mut state)?;
+        let _freed_some = self.pool.retry_retired_zones();
         let now = self.pool.free_segments(SegmentKind::Mirror);
         tracing::debug!(
             name: "log_reclaimed",
@@ -639,12 +640,15 @@ impl LogStore for Log {
         if bytes <= self.room_bytes.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let space = self.space();
-        let kept = match caller {
-            Admit::User => space.reserve_bytes,
-            Admit::Reserve => upkeep_bytes(space.reserve_bytes),
+        let fits = || {
+            let space = self.space();
+            let kept = match caller {
+                Admit::User => space.reserve_bytes,
+                Admit::Reserve => upkeep_bytes(space.reserve_bytes),
+            };
+            space.free_bytes >= kept.saturating_add(bytes)
         };
-        if space.free_bytes < kept.saturating_add(bytes) { Err(LogError::NoSpace) } else { Ok(()) }
+        if fits() || (self.pool.retry_retired_zones() && fits()) { Ok(()) } else { Err(LogError::NoSpace) }
     }
 
     fn retain(&self, slice: SlicePtr) {

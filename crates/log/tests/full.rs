@@ -4,8 +4,8 @@
 mod rig;
 
 use rig::{Client, SHAPES, Shape, assert_append_only, open};
-use warpfire_log::{LogError, Stream};
-use warpfire_sim_env::{Fault, SimWorld};
+use warpfire_log::{Admit, LogError, LogStore, Stream};
+use warpfire_sim_env::{Fault, OpClass, SimWorld};
 
 /// Fills the pool with tables, and then the commit log until a sync finds no room.
 fn fill(shape: Shape, world: &SimWorld) -> Client {
@@ -57,6 +57,34 @@ fn a_full_pool_opens_and_can_be_emptied_after_devices_are_lost() {
             open_and_empty(&world, &client, &format!("{shape:?} without {lost:?}"));
         }
     }
+}
+
+/// Zones that no reset makes empty fill the pool. It takes appends again once the devices reset zones again.
+#[test]
+fn a_pool_full_of_zones_that_cannot_be_reset_goes_on_when_they_can() {
+    let shape = SHAPES[4];
+    let world = shape.world(3);
+    let mut client = Client::new(shape.create(&world).expect("it succeeds in this test"));
+    while client.add(Stream::Large, 30 << 10, 0).is_ok() {}
+    for device in world.sims() {
+        device.inject(Fault::Fail { op: OpClass::Discard, after: 0, lasting: true });
+    }
+    while !client.entries.is_empty() {
+        client.drop_entry(0).expect("it succeeds in this test");
+    }
+    client.checkpoint(0).expect("it succeeds in this test");
+    client.checkpoint(0).expect("it succeeds in this test");
+    let zones: u32 = client.log.pool().status().devices.iter().map(|d| d.retired_zones).sum();
+    assert!(zones > 0);
+    while client.log.admit(30 << 10, Admit::User).is_ok() {
+        client.add(Stream::Large, 30 << 10, 0).expect("it is admitted");
+    }
+    world.sims().iter().for_each(|device| device.heal());
+    assert!((0..1000).any(|_| client.log.admit(30 << 10, Admit::User).is_ok()));
+    client.add(Stream::Large, 30 << 10, 0).expect("the zones are free");
+    assert_eq!(client.log.pool().status().devices.iter().map(|d| d.retired_zones).sum::<u32>(), 0);
+    client.sync().expect("nothing fails");
+    client.check("after all");
 }
 
 /// Each opening seals the log that it finds. A crash after some syncs, again and again without a checkpoint,

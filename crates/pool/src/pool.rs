@@ -59,6 +59,8 @@ pub(crate) struct Inner {
     pub segments: RankedRwLock<SEGMENTS, BTreeMap<SegmentId, Arc<PoolSegment>>>,
     pub roots: RankedMutex<ROOTS, Roots>,
     pub flushing: RankedMutex<FLUSHING, ()>,
+    /// Calls of `retry_retired_zones` since one of them freed a zone.
+    pub retired_asked: AtomicU64,
     pub unflushed: RankedMutex<UNFLUSHED, BTreeMap<SegmentId, Arc<PoolSegment>>>,
     pub damaged: RankedMutex<DAMAGED, BTreeSet<SegmentId>>,
     /// How often a segment was added to `damaged`; it never decreases.
@@ -86,7 +88,8 @@ pub struct DeviceStatus {
     pub zones: u32,
     /// Number of its free zones.
     pub free_zones: u32,
-    /// Number of its zones that it could not reset since the pool was opened. They are out of use.
+    /// Number of its zones that it could not reset since the pool was opened. They are out of use until a
+    /// later reset succeeds.
     pub retired_zones: u32,
     /// Operations on it since the pool was opened.
     pub counters: DeviceCounters,
@@ -204,6 +207,43 @@ impl Pool {
         Ok(())
     }
 
+    /// Tries to reset retired zones, for a caller that finds the pool full. Returns whether one is free
+    /// again. Of the calls in a row that free none, only the 1st, 2nd, 4th, 8th and so on try: a device that
+    /// refuses every reset is asked less and less.
+    #[must_use]
+    pub fn retry_retired_zones(&self) -> bool {
+        let inner = &self.inner;
+        let retired = inner.zones.lock().retired();
+        if retired == 0 || !(inner.retired_asked.fetch_add(1, Relaxed) + 1).is_power_of_two() {
+            return false;
+        }
+        let mut freed = 0;
+        for device in inner.devices.all_writable() {
+            // Ends: each round takes a zone from the list and puts at most one back, with which it ends.
+            while let Some(zone) = {
+                let mut zones = inner.zones.lock();
+                zones.take_retired(device)
+            } {
+                if !inner.reset_zone(device, zone) {
+                    inner.zones.lock().retire_zone(device, zone);
+                    break;
+                }
+                inner.zones.lock().free_zone(device, zone, true);
+                freed += 1;
+            }
+        }
+        if freed > 0 {
+            inner.retired_asked.store(0, Relaxed);
+        }
+        tracing::warn!(
+            name: "pool_full_with_retired_zones",
+            retired,
+            freed,
+            "the pool is full while zones are out of use that their devices could not reset"
+        );
+        freed > 0
+    }
+
     /// Makes every write durable that returned before this call: flushes, all at once, each device that was
     /// written since its last flush.
     ///
@@ -296,14 +336,14 @@ impl Inner {
         self.devices.reset_zone(device, self.zone_offset(zone, 0), self.zone_bytes()).is_ok()
     }
 
-    /// Takes a used zone that its device cannot reset out of use, until the pool is opened again.
+    /// Takes a used zone that its device cannot reset out of use.
     pub(crate) fn retire_zone(&self, device: DeviceIndex, zone: ZoneIndex) {
-        self.zones.lock().retire_zone(device);
+        self.zones.lock().retire_zone(device, zone);
         tracing::warn!(
             name: "zone_retired",
             device = device.0,
             zone = zone.0,
-            "a device cannot reset a zone; the zone is not used until the pool is opened again"
+            "a device cannot reset a zone; the zone is tried again when the pool is full or opened"
         );
     }
 

@@ -4,8 +4,8 @@
 //! kernel did not complete it. A *limited* operation has a `TimeLimit`; it is *late* once the limit is over.
 //!
 //! 1. `run_batch` returns when every operation has ended or is late. After it the kernel touches no buffer of
-//!    an operation that ended, and writes to no buffer of one that is late: a limited read in the ring goes to
-//!    memory of the ring's own, and from there to its buffer.
+//!    an operation that ended, and writes to no buffer of one that is late: a limited read in the ring goes
+//!    to memory of the ring's own, and from there to its buffer.
 //! 2. The result of an operation is the failure of its first piece that failed, or `Ok`.
 //! 3. Operations that the ring cannot take (a device without a descriptor, an unaligned buffer, a machine
 //!    without io_uring) use the device's own calls, with the same results. Few devices bound these in time.
@@ -81,7 +81,8 @@ impl<'a> DeviceOp<'a> {
     }
 
     /// The same operation with a time limit. A limited write comes from an `AlignedBuf`, which keeps its
-    /// memory for a device that is late; its owner looks at `AlignedBuf::is_lent` before it changes the bytes.
+    /// memory for a device that is late; its owner looks at `AlignedBuf::is_lent` before it changes the
+    /// bytes.
     #[must_use]
     pub fn within(mut self, limit: Option<TimeLimit>) -> Self {
         self.limit = limit;
@@ -171,8 +172,8 @@ impl<'a> DeviceOp<'a> {
         }
     }
 
-    /// Appends the operation's pieces to `pieces` if the ring can take them. Returns whether it did. A limited
-    /// read goes to the front of `scratch`.
+    /// Appends the operation's pieces to `pieces` if the ring can take them. Returns whether it did. A
+    /// limited read goes to the front of `scratch`.
     fn split(
         &mut self,
         op: usize,
@@ -246,8 +247,8 @@ pub fn run_batch(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
     };
     let while_waiting = (!alone.is_empty()).then_some(run_the_rest);
     // SAFETY: `ops` borrows the buffers and `devices` holds the descriptors until this function returns; late
-    // requests and their memory go to `abandoned`. Each buffer belongs either to `pieces` or, through `alone`,
-    // to `run_the_rest`.
+    // requests and their memory go to `abandoned`. Each buffer belongs either to `pieces` or, through
+    // `alone`, to `run_the_rest`.
     unsafe { ring.run(&mut pieces, while_waiting, |nth, shortfall| shortfalls.push((nth, shortfall))) };
     for piece in pieces.iter().filter(|piece| piece.is_done() && piece.limit.is_some()) {
         let PieceRequest::Read { offset_bytes, start, len } = piece.request else { continue };

@@ -1,12 +1,12 @@
 //! io_uring rings, shared by all threads of the process.
 //!
-//! 1. A ring is idle in `RINGS`, or owned by one `Ring`, or in `abandoned`. An idle ring has nothing in flight
-//!    (assert in `drop`).
-//! 2. A buffer that the kernel may touch outlives its request. `Ring::run` returns when only late pieces are in
-//!    flight, and `abandon_late` takes these over with their memory. The process aborts if a `Ring` is dropped
-//!    with a request in flight, as by a panic (`drop`).
-//! 3. At most `RINGS_MAX` rings exist (assert in `check_out`), without those in `abandoned`. A caller without a
-//!    ring makes its calls one by one: with so many batches under way the devices are busy.
+//! 1. A ring is idle in `RINGS`, or owned by one `Ring`, or in `abandoned`. An idle ring has nothing in
+//!    flight (assert in `drop`).
+//! 2. A buffer that the kernel may touch outlives its request. `Ring::run` returns when only late pieces are
+//!    in flight, and `abandon_late` takes these over with their memory. The process aborts if a `Ring` is
+//!    dropped with a request in flight, as by a panic (`drop`).
+//! 3. At most `RINGS_MAX` rings exist (assert in `check_out`), without those in `abandoned`. A caller without
+//!    a ring makes its calls one by one: with so many batches under way the devices are busy.
 //! 4. A late piece is limited, and pieces of at most `TimeLimit::devices_max` devices are late (`mark_late`).
 //! 5. Without a limited piece nothing here reads a clock; with one, the clock is read once for each wait.
 //!
@@ -328,8 +328,8 @@ fn is_owed(pieces: &[RingPiece], nth: usize) -> bool {
     pieces[..nth].iter().any(|piece| piece.progress == PieceProgress::Late && piece.fd == fd)
 }
 
-/// Marks the limited pieces that have waited for too long, unless they belong to more devices than a batch may
-/// stop waiting for. Returns how long to wait before the next call; `None` if no limited piece is left.
+/// Marks the limited pieces that have waited for too long, unless they belong to more devices than a batch
+/// may stop waiting for. Returns how long to wait before the next call; `None` if no limited piece is left.
 fn mark_late(pieces: &mut [RingPiece], waited: Duration) -> Option<Duration> {
     let is_over = |piece: &RingPiece| {
         piece.progress == PieceProgress::InFlight && piece.limit.is_some_and(|l| l.wait_max <= waited)

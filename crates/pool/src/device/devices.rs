@@ -20,10 +20,10 @@
 //! ```
 //! `drop_device` makes every transition.
 //!
-//! A device is *slow* while it owes an answer: an operation that the pool stopped waiting for. It is written as
-//! before. Where other columns can stand in, it is not read. It stops being slow with its last answer, without
-//! a probe of its own (`answers`; test `a_device_that_hangs_is_read_round_until_it_answers`). A write or a
-//! flush without an answer for `WRITE_WAIT_MAX` has failed, as long as parity covers the loss.
+//! A device is *slow* while it owes an answer: an operation that the pool stopped waiting for. It is written
+//! as before. Where other columns can stand in, it is not read. It stops being slow with its last answer,
+//! without a probe of its own (`answers`; test `a_device_that_hangs_is_read_round_until_it_answers`). A write
+//! or a flush without an answer for `WRITE_WAIT_MAX` has failed, as long as parity covers the loss.
 //!
 //! A discard is advice: if it fails, a conventional device is written as before. If a zoned device cannot
 //! reset a zone, the caller retires the zone.
@@ -198,8 +198,8 @@ impl Devices {
         if self.answers(at.0) { self.read_op(at, buf).map(|op| op.within(Some(limit))) } else { None }
     }
 
-    /// As `limited_read_op`, but `None` for a device that has failed a write too: its reads may take long, and
-    /// other columns can stand in.
+    /// As `limited_read_op`, but `None` for a device that has failed a write too: its reads may take long,
+    /// and other columns can stand in.
     pub(crate) fn sound_read_op<'a>(
         &self,
         at: (DeviceIndex, u64),
@@ -219,7 +219,11 @@ impl Devices {
             return false;
         }
         if slot_state.is_slow.swap(false, AcqRel) {
-            tracing::info!(name: "device_answers_again", device = index.0, "a slow device owes no answer any more");
+            tracing::info!(
+                name: "device_answers_again",
+                device = index.0,
+                "a slow device owes no answer any more"
+            );
         }
         true
     }
@@ -236,8 +240,8 @@ impl Devices {
         writable.then(|| DeviceOp::new(slot, OpKind::Write(at.1, buf)).within(self.write_limit()))
     }
 
-    /// How long a write waits for its device. Without an end where parity cannot cover the loss of the device:
-    /// to wait is better then than to stop writing.
+    /// How long a write waits for its device. Without an end where parity cannot cover the loss of the
+    /// device: to wait is better then than to stop writing.
     fn write_limit(&self) -> Option<TimeLimit> {
         let devices_max = self.parity.saturating_sub(self.lost.load(Relaxed));
         (devices_max > 0).then_some(TimeLimit { wait_max: WRITE_WAIT_MAX, devices_max })
@@ -328,8 +332,12 @@ impl Devices {
         if matches!(error, DeviceError::Late { .. }) {
             slot_state.tally.late.fetch_add(1, Relaxed);
             if !slot_state.is_slow.swap(true, AcqRel) {
-                let device = slot_state.index.0;
-                tracing::warn!(name: "device_slow", device, error = %error, "a device does not answer in time");
+                tracing::warn!(
+                    name: "device_slow",
+                    device = slot_state.index.0,
+                    error = %error,
+                    "a device does not answer in time"
+                );
             }
         } else {
             slot_state.tally.errors.fetch_add(1, Relaxed);

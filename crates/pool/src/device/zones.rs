@@ -8,7 +8,8 @@
 //! 2. Zones 0 and 1 (the roots) are always used (asserts in `DeviceZones::take` and `Zones::free_zone`).
 //! 3. A device's free zones are taken in the order in which they became free, so that wear spreads (test
 //!    `a_freed_zone_is_taken_last`). After an open the order starts at a zone that moves with each root.
-//! 4. A zone that its device cannot reset stays used: it is retired (`retire_zone`).
+//! 4. A zone that its device cannot reset stays used: it is retired (`retire_zone`), until a later reset
+//!    succeeds.
 //! 5. A zone is clean only if it was reset in this session and has not been taken since.
 //!
 //! ```text
@@ -17,7 +18,7 @@
 //! ```
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use warpfire_format::segment::FIRST_SEGMENT_ZONE;
 use warpfire_units::{DeviceIndex, ZoneIndex};
@@ -47,8 +48,8 @@ struct DeviceZones {
     clean: Vec<bool>,
     /// Tick and index of each free zone.
     free: BTreeSet<(u64, u32)>,
-    /// Number of zones that stay used because the device cannot reset them.
-    retired: u32,
+    /// Zones that stay used because the device cannot reset them, in the order in which to try them again.
+    retired: VecDeque<u32>,
 }
 
 impl Zones {
@@ -76,12 +77,25 @@ impl Zones {
 
     /// Number of retired zones on one device.
     pub(crate) fn retired_on(&self, index: DeviceIndex) -> u32 {
-        self.device(index).map_or(0, |d| d.retired)
+        let retired = self.device(index).map_or(0, |d| d.retired.len());
+        u32::try_from(retired).expect("zones are numbered by 32 bits")
     }
 
-    /// Counts a used zone that will never be freed.
-    pub(crate) fn retire_zone(&mut self, device: DeviceIndex) {
-        self.device_mut(device).expect("a used zone is on a device").retired += 1;
+    /// Number of retired zones on all devices.
+    pub(crate) fn retired(&self) -> usize {
+        self.devices.iter().map(|d| d.retired.len()).sum()
+    }
+
+    /// Lists a used zone that its device cannot reset.
+    pub(crate) fn retire_zone(&mut self, device: DeviceIndex, zone: ZoneIndex) {
+        let zones = self.device_mut(device).expect("a used zone is on a device");
+        debug_assert!(zones.queued_at[zone.0 as usize].is_none(), "a retired zone is used");
+        zones.retired.push_back(zone.0);
+    }
+
+    /// Takes the retired zone that was tried longest ago from the list. It stays used.
+    pub(crate) fn take_retired(&mut self, device: DeviceIndex) -> Option<ZoneIndex> {
+        self.device_mut(device)?.retired.pop_front().map(ZoneIndex)
     }
 
     /// Whether the zone exists and is free.
@@ -208,7 +222,7 @@ impl DeviceZones {
             queued_at[zone as usize] = Some(tick);
             free.insert((tick, zone));
         }
-        DeviceZones { queued_at, clean: vec![false; count as usize], free, retired: 0 }
+        DeviceZones { queued_at, clean: vec![false; count as usize], free, retired: VecDeque::new() }
     }
 
     /// Makes a free zone used. Returns whether it is clean.

@@ -131,6 +131,7 @@ impl Pool {
             segments: RankedRwLock::new(BTreeMap::new()),
             roots: RankedMutex::new(roots),
             flushing: RankedMutex::new(()),
+            retired_asked: AtomicU64::new(0),
             unflushed: RankedMutex::new(BTreeMap::new()),
             damaged: RankedMutex::new(BTreeSet::new()),
             damage_seen: AtomicU64::new(0),

@@ -39,8 +39,8 @@ impl Inner {
     /// Reconstructs `rows` of the `lost` columns. Reads k other columns on sound devices first. If some row
     /// then has fewer than k sound blocks, reads all remaining columns too, the lost ones included: a failed
     /// read may succeed the second time, and a lost column is rarely lost in every row. Without parity, the
-    /// second read of the lost columns is the only way. Columns on devices that do not answer come last, where
-    /// nothing else suffices; the call then waits for them.
+    /// second read of the lost columns is the only way. Columns on devices that do not answer come last,
+    /// where nothing else suffices; the call then waits for them.
     ///
     /// # Errors
     /// `Unreadable` if some row has fewer than k sound blocks.

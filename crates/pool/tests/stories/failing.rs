@@ -182,6 +182,35 @@ fn a_zone_that_cannot_be_reset_is_retired_and_the_device_stays() {
     assert_eq!(again.status().devices.iter().map(|d| d.retired_zones).sum::<u32>(), 1);
 }
 
+/// The pool becomes full of zones that do not come back. It asks the devices less and less, and uses the
+/// zones when they can be reset again.
+#[test]
+fn zones_come_back_when_their_devices_can_reset_them_again() {
+    let spec = warpfire_sim_env::DeviceSpec::zoned("flash", DEVICE_BYTES, ZONE_BYTES);
+    let world = SimWorld::of(70, 3, &spec);
+    let pool = create(&world, &CreateOptions { zone_bytes: None, ..options(2, 1) }).unwrap();
+    let all = pool.free_segments(SegmentKind::Bulk);
+    let kept = write_segment(&pool, id(1000), &[20_000]);
+    let refuse = || Fault::Fail { op: OpClass::Discard, after: 0, lasting: true };
+    let written: Vec<_> = (1..all).map(|n| write_segment(&pool, id(n), &[20_000])).collect();
+    world.sims().iter().for_each(|sim| sim.inject(refuse()));
+    (1..all).for_each(|n| pool.free(id(n)).unwrap());
+    assert_eq!(written.len() as u64, all - 1);
+    assert!(matches!(pool.allocate(id(2000), SegmentKind::Bulk), Err(PoolError::NoSpace)));
+    let retired = |pool: &Pool| pool.status().devices.iter().map(|d| u64::from(d.retired_zones)).sum::<u64>();
+    assert_eq!((retired(&pool), pool.status().lost()), (3 * (all - 1), 0));
+    let resets = || world.sims().iter().map(|sim| sim.counters().discards).sum::<u64>();
+    let before = resets();
+    assert!((0..1000).all(|_| !pool.retry_retired_zones()));
+    assert!(resets() - before <= 3 * 10, "{} resets", resets() - before);
+    assert_reads(&pool, &kept);
+    world.sims().iter().for_each(|sim| sim.heal());
+    assert!((0..1000).any(|_| pool.retry_retired_zones()));
+    assert_eq!((retired(&pool), pool.free_segments(SegmentKind::Bulk)), (0, all - 1));
+    let again = write_segment(&pool, id(3000), &[20_000]);
+    assert_reads(&pool, &again);
+}
+
 /// An image file on a full filesystem. Parity could cover it; the pool stops instead, because the other
 /// images probably lie there too.
 #[test]

@@ -62,6 +62,8 @@ pub struct DeviceReport {
     pub size_bytes: u64,
     /// Bytes of its free zones.
     pub free_bytes: u64,
+    /// Bytes of its zones that it could not reset. They are out of use until it can.
+    pub retired_bytes: u64,
     /// Reads. This and the counters below begin at 0 when the pool is opened.
     pub reads: u64,
     pub read_bytes: u64,
@@ -192,6 +194,13 @@ impl StatusReport {
             Size(space.free_bytes),
             Size(space.reserve_bytes),
         );
+        let retired_bytes: u64 = self.devices.iter().map(|device| device.retired_bytes).sum();
+        if retired_bytes > 0 {
+            text += &format!(
+                "out of use    {} in zones that their devices could not reset\n",
+                Size(retired_bytes)
+            );
+        }
         let written = &self.written;
         text += &format!(
             "written       {} to devices for {} of payload{}, since the pool was opened\n",
@@ -287,6 +296,7 @@ impl DeviceReport {
             state: state_word(device).to_owned(),
             size_bytes: device.size_bytes,
             free_bytes: device.free_bytes,
+            retired_bytes: device.retired_bytes,
             reads: counters.reads,
             read_bytes: counters.read_bytes,
             writes: counters.writes,
