@@ -25,7 +25,7 @@ struct PipeDevice {
 }
 
 impl PipeDevice {
-    fn new(end: impl AsRawFd + Send + Sync + 'static) -> Arc<dyn Device> {
+    fn over(end: impl AsRawFd + Send + Sync + 'static) -> Arc<dyn Device> {
         let info = DeviceInfo { name: "pipe".to_owned(), size_bytes: 1 << 20, zones: None };
         Arc::new(PipeDevice { info, fd: end.as_raw_fd(), _end: Box::new(end) })
     }
@@ -33,14 +33,14 @@ impl PipeDevice {
     /// A device to read, and the end that makes it answer.
     fn silent_source() -> (Arc<dyn Device>, PipeWriter) {
         let (reader, writer) = pipe().expect("the system has pipes");
-        (PipeDevice::new(reader), writer)
+        (PipeDevice::over(reader), writer)
     }
 
     /// A device to write, and the end that makes it answer, behind `PIPE_BYTES` of other bytes.
     fn silent_sink() -> (Arc<dyn Device>, PipeReader) {
         let (reader, mut writer) = pipe().expect("the system has pipes");
         writer.write_all(&vec![0; PIPE_BYTES]).expect("a pipe takes so much");
-        (PipeDevice::new(writer), reader)
+        (PipeDevice::over(writer), reader)
     }
 }
 
