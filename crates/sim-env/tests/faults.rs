@@ -63,7 +63,7 @@ fn a_late_operation_takes_place_when_the_hang_ends() {
         assert_eq!(world.clock().monotonic_nanos(), nanos(LIMIT) * (n as u64 + 1));
     }
     assert_eq!((device.unanswered(), device.peek(BLOCK, 4096)), (2, block(0)));
-    // A caller without a limit waits, and finds what was done late.
+    // A caller without a limit waits, and finds the late write.
     assert_eq!(read(device, 1), Ok(2));
     assert_eq!(world.clock().monotonic_nanos(), nanos(HANG));
     assert_eq!((device.unanswered(), device.pending_changes()), (0, 0));

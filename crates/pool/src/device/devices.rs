@@ -187,7 +187,7 @@ impl Devices {
         readable.then(|| DeviceOp::new(slot, OpKind::Read(at.1, buf)))
     }
 
-    /// As `read_op`, with a time limit, and `None` for a device that owes an answer: for a reader who can do
+    /// As `read_op`, with a time limit, and `None` for a device that owes an answer: for a reader that can do
     /// without it.
     pub(crate) fn limited_read_op<'a>(
         &self,

@@ -244,7 +244,7 @@ impl Inner {
         let in_window = window.rows(place).and_then(|rows| rows.map(verify).collect());
         in_window.unwrap_or_else(|| {
             let columns: Vec<usize> = (0..segment.width()).collect();
-            // Recovery judges what is durable by all columns, so it waits for each.
+            // Recovery judges durability by all columns, so it waits for each.
             self.read_columns(segment, place, &columns, 0..place.rows, ColumnWait::Patient)
         })
     }
