@@ -84,6 +84,19 @@ impl StaleEntries {
     }
 }
 
+/// Held by the committer while its commit is announced.
+pub(crate) struct Announcement<'a>(&'a InvalidationGate);
+
+impl Drop for Announcement<'_> {
+    fn drop(&mut self) {
+        // Otherwise no commit could be announced any more.
+        if std::thread::panicking() {
+            self.0.lock_exclusive().finish();
+            self.0.forget_stale_pages();
+        }
+    }
+}
+
 /// Held from before the filesystem is read until the answer is sent.
 pub(crate) struct GatePass<'a>(RankedReadGuard<'a, INVALIDATION_GATE, GateState>);
 
@@ -102,12 +115,14 @@ impl InvalidationGate {
         self.passes.load(Ordering::Relaxed)
     }
 
-    /// Announces a commit. Until [`InvalidationGate::set_changed_files`] every file is noted.
-    pub(crate) fn announce(&self) {
+    /// Announces a commit. Until [`InvalidationGate::set_changed_files`] every file is noted. The committer
+    /// ends the announcement by [`ExclusivePass::finish`]; if it panics, the drop of the guard ends it.
+    pub(crate) fn announce(&self) -> Announcement<'_> {
         let mut state = self.state.write();
         let is_free = state.announced.is_none() && state.stale_pages.is_none();
         assert!(is_free, "one commit at a time is announced");
         state.announced = Some(AnnouncedCommit { files: None, stale: Mutex::default() });
+        Announcement(self)
     }
 
     /// Sets the files that the announced commit changes. From now on only these are noted. Earlier notes are
@@ -206,6 +221,20 @@ mod tests {
         assert_eq!(gate.pass().cache_time(), Duration::ZERO);
         gate.lock_exclusive().finish();
         assert_eq!(gate.pass().cache_time(), CACHE_TIME);
+    }
+
+    #[test]
+    fn an_announcement_ends_with_its_committer_also_by_a_panic() {
+        let gate = InvalidationGate::default();
+        std::thread::scope(|scope| {
+            let committer = scope.spawn(|| {
+                let _announcement = gate.announce();
+                panic!("on purpose");
+            });
+            assert!(committer.join().is_err());
+        });
+        assert_eq!(gate.pass().cache_time(), CACHE_TIME);
+        gate.announce();
     }
 
     #[test]

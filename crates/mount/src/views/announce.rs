@@ -54,7 +54,7 @@ impl<E: Storage> Views<E> {
         commit.catch_up()?;
         let _one_at_a_time = self.committing.lock();
         let gate = &self.main.gate;
-        gate.announce();
+        let _announcement = gate.announce();
         let outcome = self.finish_announced(&mut commit);
         drop(commit);
         // Removes files that lost their last name in the transaction and that nobody holds. The commit has

@@ -29,7 +29,7 @@ impl<E: Storage> Views<E> {
             parking_lot::MutexGuard::unlocked(&mut registry, || {
                 for view in abandoned {
                     tracing::warn!(id = view.id, "abandoned transaction aborted");
-                    self.abort(view);
+                    self.abort_alone(view);
                 }
             });
         }

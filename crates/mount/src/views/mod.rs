@@ -34,6 +34,7 @@
 mod announce;
 mod client;
 mod diff;
+mod end_on_panic;
 mod idle_reaper;
 mod namespace;
 mod shares;
@@ -68,6 +69,7 @@ use crate::options::{MountOptions, PermissionChecks};
 use crate::server::{Server, ServerContext};
 use crate::session::serve;
 use diff::{ListingSlot, SharedListingSlot};
+use end_on_panic::EndOnPanic;
 use shares::{JobShares, SessionCounts, USER_JOBS_MAX};
 use view_directory::ViewDirectory;
 pub use view_directory::{prepare_runtime_directory, runtime_directory};
@@ -364,7 +366,7 @@ impl<E: Storage> Views<E> {
         drop(registry);
         for view in open {
             tracing::warn!(id = view.id, "transaction aborted at the end of the mount");
-            self.abort(view);
+            self.abort_alone(view);
         }
         let mut registry = self.registry.lock();
         while !registry.views.is_empty() {
@@ -579,7 +581,7 @@ impl Process {
 impl<E: Storage> TransactionControl for Views<E> {
     fn ask(self: Arc<Self>, requester: Requester, request: TransactionRequest, answer: ReportCallback) {
         let mut registry = self.registry.lock();
-        let job: Result<TransactionJob<E>, Errno> = match request {
+        let job: Result<(u64, TransactionJob<E>), Errno> = match request {
             TransactionRequest::Begin { .. } if self.options.read_only => Err(Errno::ROFS),
             TransactionRequest::Begin { .. } if registry.stop => Err(Errno::SHUTDOWN),
             TransactionRequest::Begin { ends_with_process } => {
@@ -588,20 +590,22 @@ impl<E: Storage> TransactionControl for Views<E> {
                     let id = registry.last_id;
                     // The entry counts toward the limits while the job is still in the queue.
                     registry.views.insert(id, ViewEntry::Busy { uid: requester.uid });
-                    Box::new(move |views: &Arc<Views<E>>| views.begin(id, requester, ends_with_process))
-                        as TransactionJob<E>
+                    let job = move |views: &Arc<Views<E>>| views.begin(id, requester, ends_with_process);
+                    (id, Box::new(job) as TransactionJob<E>)
                 })
             }
             TransactionRequest::Commit { id, durable } => {
                 let taken = registry.take(id, requester);
                 taken.map(|view| {
-                    Box::new(move |views: &Arc<Views<E>>| views.commit(view, durable)) as TransactionJob<E>
+                    let job = move |views: &Arc<Views<E>>| views.commit(view, durable);
+                    (id, Box::new(job) as TransactionJob<E>)
                 })
             }
             TransactionRequest::Abort { id } => {
                 let taken = registry.take(id, requester);
                 taken.map(|view| {
-                    Box::new(move |views: &Arc<Views<E>>| Ok(views.abort(view))) as TransactionJob<E>
+                    let job = move |views: &Arc<Views<E>>| Ok(views.abort(view));
+                    (id, Box::new(job) as TransactionJob<E>)
                 })
             }
             TransactionRequest::Status { id } => {
@@ -617,7 +621,7 @@ impl<E: Storage> TransactionControl for Views<E> {
         // Unlocked before the job starts, because the job locks the registry.
         drop(registry);
         match job {
-            Ok(job) => self.start_job(requester.uid, job, answer),
+            Ok((id, job)) => self.start_job(requester.uid, id, job, answer),
             Err(errno) => answer(Err(errno)),
         }
     }
@@ -637,10 +641,14 @@ impl<E: Storage> TransactionControl for Views<E> {
 type TransactionJob<E> = Box<dyn FnOnce(&Arc<Views<E>>) -> Result<TransactionReport, Errno> + Send>;
 
 impl<E: Storage> Views<E> {
-    /// Runs a job of a user on another thread and answers with its result.
-    fn start_job(self: Arc<Self>, uid: u32, job: TransactionJob<E>, answer: ReportCallback) {
+    /// Runs a job of a user, about one transaction, on another thread and answers with its result.
+    fn start_job(self: Arc<Self>, uid: u32, id: u64, job: TransactionJob<E>, answer: ReportCallback) {
         let views = Arc::clone(&self);
-        let job = Box::new(move || answer(job(&views)));
+        let job = Box::new(move || {
+            // Declared after `answer`: a panic ends the transaction first, then the program gets `EIO`.
+            let _end = EndOnPanic { views: &views, id };
+            answer(job(&views));
+        });
         if let Some(job) = self.job_shares.start_or_keep(uid, job) {
             self.spawn_job(uid, job);
         }

@@ -240,6 +240,15 @@ impl ViewDirectory {
     }
 }
 
+impl Drop for ViewDirectory {
+    fn drop(&mut self) {
+        // The job that would remove it has panicked.
+        if std::thread::panicking() {
+            self.remove();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
