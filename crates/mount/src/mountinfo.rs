@@ -12,6 +12,8 @@ use std::path::PathBuf;
 pub struct MountEntry {
     /// The directory that it is on.
     pub mountpoint: PathBuf,
+    /// The directory of the filesystem that it shows: `/`, or another for a bind mount of a part.
+    pub shown: PathBuf,
     /// The type of the filesystem: `ext4`, `fuse.warpfire`.
     pub filesystem: OsString,
     /// The device, as the filesystem calls it.
@@ -36,7 +38,7 @@ impl MountEntry {
     fn parse(line: &[u8]) -> Option<MountEntry> {
         let mut words = line.split(|&b| b == b' ');
         let device_number = words.nth(2)?;
-        let mountpoint = words.nth(1)?;
+        let (shown, mountpoint) = (words.next()?, words.next()?);
         // A single dash ends the optional fields, of which there may be none.
         let mut device = words.skip_while(|word| *word != b"-").skip(1);
         let (filesystem, source) = (device.next()?, device.next()?);
@@ -44,6 +46,7 @@ impl MountEntry {
         let plain = |word| OsString::from_vec(unescape(word));
         Some(MountEntry {
             mountpoint: PathBuf::from(plain(mountpoint)),
+            shown: PathBuf::from(plain(shown)),
             filesystem: plain(filesystem),
             source: plain(source),
             device: parse_device(device_number)?,
@@ -106,6 +109,8 @@ mod tests {
         let disk = MountEntry::parse(b"36 35 8:1 / /mnt rw - ext4 /dev/sda1 rw").unwrap();
         assert!(!disk.is_fuse());
         assert_eq!((disk.device, disk.owner), ((8, 1), None));
+        let part = MountEntry::parse(br"36 35 8:1 /a\040b /mnt rw - ext4 /dev/sda1 rw").unwrap();
+        assert_eq!((part.shown, part.mountpoint), ("/a b".into(), "/mnt".into()));
         assert_eq!(MountEntry::parse(b""), None);
     }
 

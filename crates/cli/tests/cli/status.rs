@@ -1,12 +1,15 @@
 //! `warpfire status` and `warpfire umount` believe the server of the pool, and nobody else that answers.
 
-use std::os::linux::net::SocketAddrExt;
+use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::Value;
 use warpfire_env::{Clock, SystemClock};
 use warpfire_test_needs::{Need, skip};
@@ -23,29 +26,82 @@ fn pool_id(fixture: &Fixture, pool: &str) -> String {
     status["pool"].as_str().expect("an id").to_owned()
 }
 
-/// A name that any process can take, and that answers with a status of its own.
-fn squat(pool: &str) {
-    let address = SocketAddr::from_abstract_name(format!("warpfire/{pool}")).expect("a short name");
-    let listener = UnixListener::bind_addr(&address).expect("the name is free");
-    std::thread::spawn(move || {
-        for mut client in listener.incoming().flatten() {
-            let _ = std::io::Write::write_all(&mut client, b"{\"state\": \"whole\"}");
-        }
-    });
+/// An ordinary user that attacks, and the one that is attacked. No real user has these numbers.
+const ATTACKER: u32 = 2_000_000_001;
+/// See [`ATTACKER`].
+const VICTIM: u32 = 2_000_000_002;
+
+/// Runs some work on a thread of its own as another user, without groups and capabilities.
+fn run_as<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
+    let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
+    let as_user = move || {
+        set_thread_groups(&[]).expect("root may");
+        set_thread_res_gid(group, group, group).expect("root may");
+        set_thread_res_uid(user, user, user).expect("root may");
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(as_user).join()).expect("it does not panic")
+}
+
+/// The directory in which servers of the victim have their sockets, made by the attacker before they could.
+struct SquattedDirectory(PathBuf);
+
+impl SquattedDirectory {
+    /// With a socket for this pool that answers with a status of its own.
+    fn new(pool: &str) -> SquattedDirectory {
+        let directory = PathBuf::from(format!("/tmp/warpfire-{VICTIM}"));
+        let path = directory.join(format!("{pool}.0.1"));
+        let squatted = SquattedDirectory(directory.clone());
+        let listener = run_as(ATTACKER, || {
+            std::fs::create_dir(&directory).expect("anybody may make it");
+            let listener = UnixListener::bind(&path).expect("the name is free");
+            std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).expect("the owner may");
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).expect("the owner may");
+            listener
+        });
+        std::thread::spawn(move || {
+            for mut client in listener.incoming().flatten() {
+                let _ = std::io::Write::write_all(&mut client, b"{\"state\": \"whole\"}");
+            }
+        });
+        squatted
+    }
+}
+
+impl Drop for SquattedDirectory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 #[test]
-fn a_name_that_somebody_else_has_taken_is_not_asked() {
+fn a_socket_that_somebody_else_has_made_is_not_asked() {
     if !can_mount() {
         return;
     }
+    if !rustix::process::geteuid().is_root() {
+        return skip(Need::Root, "this needs root");
+    }
     let fixture = Fixture::pool(3, 2, 1, 64);
-    squat(&pool_id(&fixture, "pool"));
+    let id = pool_id(&fixture, "pool");
     std::fs::remove_file(fixture.path("pool/1.img")).expect("a device goes");
-    assert!(fixture.run(["status", "pool"]).succeeded().contains("DEGRADED"));
+    std::fs::set_permissions(fixture.path("."), PermissionsExt::from_mode(0o755)).expect("set");
+    for name in ["pool", "pool/0.img", "pool/2.img"] {
+        chown(fixture.path(name), Some(VICTIM), Some(VICTIM)).expect("root may");
+    }
+    let _squatted = SquattedDirectory::new(&id);
+    let mut command = fixture.command(["status", "pool"]);
+    command.uid(VICTIM).gid(VICTIM).env_remove("XDG_RUNTIME_DIR");
+    let status = CommandResult::from(command.output().expect("the binary runs"));
+    assert!(status.succeeded().contains("DEGRADED"));
+
     std::fs::create_dir(fixture.path("mnt")).expect("a new directory");
     fixture.run(["mount", "pool", "mnt"]).succeeded();
     let pool = MountedFixture(fixture);
+    // The directory of root's servers is there now.
+    let socket = format!("/run/warpfire/{id}.0.1");
+    let bound = run_as(ATTACKER, || UnixListener::bind(socket).expect_err("root's directory").kind());
+    assert_eq!(bound, ErrorKind::PermissionDenied);
     assert!(pool.0.run(["status", "mnt"]).succeeded().contains("DEGRADED"));
     let started = SystemClock.monotonic_nanos();
     pool.0.run(["umount", "mnt"]).succeeded();

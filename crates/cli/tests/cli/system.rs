@@ -215,3 +215,42 @@ fn a_pool_is_mounted_in_a_second_directory_by_the_same_server() {
     pool.0.run(["umount", "mnt"]).succeeded();
     pool.0.run(["ls", "pool:/"]).succeeded();
 }
+
+#[test]
+fn a_second_directory_is_writable_only_if_the_server_can_write() {
+    if !can_use_mount_8() {
+        return;
+    }
+    let fixture = Fixture::pool(1, 1, 0, 64);
+    for directory in ["mnt", "again"] {
+        std::fs::create_dir(fixture.path(directory)).expect("made");
+    }
+    fixture.run(["mount", "-o", "ro", "pool", "mnt"]).succeeded();
+    let pool = MountedFixture(fixture);
+    let refused = pool.0.run(["mount", "pool", "again"]);
+    assert!(refused.code != 0 && refused.stderr.contains("open for reading"), "{}", refused.stderr);
+    assert!(!pool.0.run(["status", "again"]).stdout.contains("mounted at"), "it is not mounted there");
+}
+
+#[test]
+fn a_bind_mount_of_a_part_of_a_pool_has_no_transactions() {
+    if !can_use_mount_8() {
+        return;
+    }
+    let pool = MountedFixture::new();
+    for directory in ["mnt/d", "part"] {
+        std::fs::create_dir(pool.0.path(directory)).expect("made");
+    }
+    std::fs::write(pool.0.path("mnt/d/a"), b"one").expect("writable");
+    let part = format!("{}/part", pool.0.path(".").canonicalize().expect("there").display());
+    let script =
+        "mount --bind mnt/d part && $0 slice cat part/a && echo && ! $0 slice concat part/a part/b 2>&1 &&
+        ! $0 tx run --in part -- touch part/c 2>&1; code=$?; umount part; exit $code";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, BINARY]).current_dir(pool.0.path("."));
+    let said = CommandResult::from(shell.output().expect("a shell runs")).succeeded();
+    let whole = format!("{part} shows a part of a mounted pool").replace("/./", "/");
+    assert_eq!((said.starts_with("one\n"), said.matches(&whole).count()), (true, 2), "{said}");
+    assert_eq!(said.matches("/mnt").count(), 2, "the whole mount is named: {said}");
+    assert!(!pool.0.path("mnt/d/b").exists() && !pool.0.path("mnt/d/c").exists());
+}

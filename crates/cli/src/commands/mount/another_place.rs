@@ -15,7 +15,7 @@ use warpfire_terminal::{Failure, note};
 use super::control::ServerConnection;
 use super::mount_words::MountWords;
 use super::mounted_pool::{MountedPool, mounted_pools, pool_mounted_at};
-use super::remount::flags_of;
+use super::remount::{check_writable, flags_of};
 use crate::location::PoolName;
 
 /// The first mount of a pool that a server has open; `None` if no server does, or if this process does not
@@ -37,7 +37,8 @@ pub fn first_mount(pool: &PoolName) -> Option<MountedPool> {
 /// Mounts the filesystem of `first` in another directory too.
 ///
 /// # Errors
-/// The directory cannot be mounted on; this user is not root.
+/// The directory cannot be mounted on; this user is not root; the directory is to be written, and the server has
+/// the pool open for reading only.
 pub fn mount_too(first: &MountedPool, directory: &Path, words: &MountWords) -> Result<(), Failure> {
     if pool_mounted_at(directory).is_some_and(|there| there.device == first.device) {
         note(format_args!("the pool is mounted at {} already", directory.display()));
@@ -49,6 +50,9 @@ pub fn mount_too(first: &MountedPool, directory: &Path, words: &MountWords) -> R
             first.mountpoint.display()
         ))
         .hint("only root can mount it in a second directory"));
+    }
+    if !words.read_only {
+        check_writable(first)?;
     }
     let failed = |error: rustix::io::Errno| Failure::local(directory, &error.into());
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use warpfire_mount::{MountEntry, mounts};
+use warpfire_terminal::Failure;
 
 /// Prefix of the source of a mounted pool in the mount table. The id of the pool follows.
 pub const SOURCE_PREFIX: &str = "warpfire:";
@@ -54,6 +55,36 @@ pub fn mount_around(directory: &Path) -> Option<PathBuf> {
     nearest_pool(&mounts().ok()?, &directory.canonicalize().ok()?)
 }
 
+/// Checks that a mount shows all of its pool. The view of a transaction does, so a program that may see a part
+/// of the pool gets no view.
+///
+/// # Errors
+/// The mount is a bind mount of a part.
+pub fn check_whole(mountpoint: &Path) -> Result<(), Failure> {
+    // Without a table of mounts the server decides: it refuses transactions on another directory than its root.
+    let Some(whole) = mounts().ok().and_then(|mounts| whole_of_part(&mounts, mountpoint)) else {
+        return Ok(());
+    };
+    let part = format_args!("{} shows a part of a mounted pool", mountpoint.display()).to_string();
+    let failure = Failure::new(format_args!("{part}, and a transaction needs all of it"));
+    Err(match whole {
+        Some(whole) => failure.hint(format_args!("use the same files below {}", whole.display())),
+        None => failure.hint("mount the pool in a second directory, and use the same files there"),
+    })
+}
+
+/// If the mount at a directory shows a part of its filesystem: the mountpoint that shows all of it, if there is
+/// one.
+fn whole_of_part(mounts: &[MountEntry], mountpoint: &Path) -> Option<Option<PathBuf>> {
+    let is_whole = |mount: &&MountEntry| mount.shown == Path::new("/");
+    let at = mounts.iter().rev().find(|mount| mount.mountpoint == mountpoint)?;
+    if is_whole(&at) {
+        return None;
+    }
+    let whole = mounts.iter().filter(is_whole).find(|mount| mount.device == at.device);
+    Some(whole.map(|mount| mount.mountpoint.clone()))
+}
+
 /// The mountpoint of the filesystem that a directory is in, if that filesystem is a pool.
 fn nearest_pool(mounts: &[MountEntry], directory: &Path) -> Option<PathBuf> {
     let around = mounts.iter().filter(|mount| directory.starts_with(&mount.mountpoint));
@@ -82,6 +113,7 @@ mod tests {
     fn mount(at: &str, source: &str) -> MountEntry {
         MountEntry {
             mountpoint: at.into(),
+            shown: "/".into(),
             filesystem: "any".into(),
             source: source.into(),
             device: (0, 7),
@@ -110,6 +142,15 @@ mod tests {
         for outside in ["/mnt/my pool 2", "/mnt/my pool/usb/x", "/mnt"] {
             assert_eq!(nearest_pool(&mounts, Path::new(outside)), None, "{outside}");
         }
+    }
+
+    #[test]
+    fn a_part_of_a_pool_is_known_and_so_is_the_mount_of_all_of_it() {
+        let part = MountEntry { shown: "/a/b".into(), ..mount("/part", "warpfire:0a1b") };
+        let mounts = [mount("/mnt", "warpfire:0a1b"), part.clone()];
+        assert_eq!(whole_of_part(&mounts, Path::new("/mnt")), None);
+        assert_eq!(whole_of_part(&mounts, Path::new("/part")), Some(Some("/mnt".into())));
+        assert_eq!(whole_of_part(&[part], Path::new("/part")), Some(None));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use warpfire_terminal::{Failure, note};
 
 use super::control::ServerConnection;
 use super::mount_words::MountWords;
-use super::mounted_pool::pool_mounted_at;
+use super::mounted_pool::{MountedPool, pool_mounted_at};
 
 /// Words that mount(8) repeats from the mount table: nobody asked for a change of them.
 const REPEATED: [&str; 2] = ["allow_other", "relatime"];
@@ -43,15 +43,7 @@ pub fn run(directory: &Path, options: &[String]) -> Result<(), Failure> {
     };
     let words = words.parse(options.iter().map(String::as_str))?;
     if !words.read_only {
-        let server = ServerConnection::of_mount(&mounted);
-        let status = server.map_err(|reason| reason.failure(&mounted.mountpoint))?.status()?;
-        if status.read_only {
-            return Err(Failure::new(format_args!(
-                "the server of {} has the pool open for reading only",
-                mounted.mountpoint.display()
-            ))
-            .hint("unmount the pool, then mount it without 'ro'"));
-        }
+        check_writable(&mounted)?;
     }
     // `BIND`: the options of this place, and not of other places of the same pool.
     let place = format!("/proc/self/fd/{}", place.as_raw_fd());
@@ -62,6 +54,21 @@ pub fn run(directory: &Path, options: &[String]) -> Result<(), Failure> {
         note(format_args!("these options take effect at the next mount: {}", later.join(",")));
     }
     Ok(())
+}
+
+/// Whether a mount of the pool for writing can work.
+///
+/// # Errors
+/// The server has the pool open for reading only, or does not answer.
+pub fn check_writable(mounted: &MountedPool) -> Result<(), Failure> {
+    let server = ServerConnection::of_mount(mounted);
+    let status = server.map_err(|reason| reason.failure(&mounted.mountpoint))?.status()?;
+    if !status.read_only {
+        return Ok(());
+    }
+    let server = format_args!("the server of {}", mounted.mountpoint.display());
+    Err(Failure::new(format_args!("{server} has the pool open for reading only"))
+        .hint("mount it with 'ro' here too, or unmount the pool and mount it without 'ro'"))
 }
 
 /// The flags of mount(2) for these words.

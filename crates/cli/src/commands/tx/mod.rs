@@ -10,7 +10,7 @@ use serde::Serialize;
 use warpfire_mount::{TransactionClient, TransactionReport, TransactionState};
 use warpfire_terminal::{Columns, Exit, Failure, duration, print, print_json};
 
-use super::mount::mounted_pool::mount_around;
+use super::mount::mounted_pool::{check_whole, mount_around};
 
 mod diff;
 mod enter;
@@ -217,11 +217,13 @@ const TRIES: u32 = 16;
 /// part of the transaction there.
 ///
 /// # Errors
-/// Those of `work`; a conflict in each of many tries; the transaction cannot begin or commit.
+/// Those of `work`; a conflict in each of many tries; the transaction cannot begin or commit; the mount shows a
+/// part of its pool.
 pub fn transact<T>(
     mountpoint: &Path,
     mut work: impl FnMut(&Path) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
+    check_whole(mountpoint)?;
     let control = TransactionClient::open(mountpoint).map_err(|error| Failure::local(mountpoint, &error))?;
     let mounted = MountedPool { directory: mountpoint.to_path_buf(), control };
     let mut tries = 0;
@@ -251,6 +253,7 @@ impl MountArg {
             let failure = Failure::new(format_args!("no pool is mounted at {}", near.display()));
             failure.hint("name a directory on a mounted pool with --in")
         })?;
+        check_whole(&directory)?;
         let control =
             TransactionClient::open(&directory).map_err(|error| Failure::local(&directory, &error))?;
         Ok(MountedPool { directory, control })
