@@ -2,9 +2,9 @@
 //!
 //! A panic drops the view on its way out of the job: the transaction is aborted, unless its commit has been
 //! made, and the drop of [`ViewDirectory`](super::view_directory::ViewDirectory) takes the mount out of the
-//! tree. The announcement of a commit ends with its guard. What is left is the busy entry of the registry,
-//! which nobody else would end: it would count toward the limits for ever, and the end of the mount would
-//! wait for it (`tests::a_job_that_panics_ends_its_transaction`).
+//! tree. The announcement of a commit ends with its guard. The busy entry of the registry would remain, and
+//! nobody else would end it: it would count toward the limits for ever, and the end of the mount would wait
+//! for it (`tests::a_job_that_panics_ends_its_transaction`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;

@@ -37,7 +37,7 @@ pub fn first_mount(pool: &PoolName) -> Option<MountedPool> {
 /// Mounts the filesystem of `first` in another directory too.
 ///
 /// # Errors
-/// The directory cannot be mounted on; this user is not root; the directory is to be written, and the server has
+/// The directory cannot be mounted on; this user is not root; the mount is for writing, and the server has
 /// the pool open for reading only.
 pub fn mount_too(first: &MountedPool, directory: &Path, words: &MountWords) -> Result<(), Failure> {
     if pool_mounted_at(directory).is_some_and(|there| there.device == first.device) {

@@ -55,13 +55,13 @@ pub fn mount_around(directory: &Path) -> Option<PathBuf> {
     nearest_pool(&mounts().ok()?, &directory.canonicalize().ok()?)
 }
 
-/// Checks that a mount shows all of its pool. The view of a transaction does, so a program that may see a part
-/// of the pool gets no view.
+/// Checks that a mount shows all of its pool. The view of a transaction does, so a program that may see a
+/// part of the pool gets no view.
 ///
 /// # Errors
 /// The mount is a bind mount of a part.
 pub fn check_whole(mountpoint: &Path) -> Result<(), Failure> {
-    // Without a table of mounts the server decides: it refuses transactions on another directory than its root.
+    // Without a table of mounts the server decides: it refuses transactions on any directory but its root.
     let Some(whole) = mounts().ok().and_then(|mounts| whole_of_part(&mounts, mountpoint)) else {
         return Ok(());
     };
@@ -73,8 +73,8 @@ pub fn check_whole(mountpoint: &Path) -> Result<(), Failure> {
     })
 }
 
-/// If the mount at a directory shows a part of its filesystem: the mountpoint that shows all of it, if there is
-/// one.
+/// If the mount at a directory shows a part of its filesystem: the mountpoint that shows all of it, if there
+/// is one.
 fn whole_of_part(mounts: &[MountEntry], mountpoint: &Path) -> Option<Option<PathBuf>> {
     let is_whole = |mount: &&MountEntry| mount.shown == Path::new("/");
     let at = mounts.iter().rev().find(|mount| mount.mountpoint == mountpoint)?;

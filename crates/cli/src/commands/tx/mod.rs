@@ -217,8 +217,8 @@ const TRIES: u32 = 16;
 /// part of the transaction there.
 ///
 /// # Errors
-/// Those of `work`; a conflict in each of many tries; the transaction cannot begin or commit; the mount shows a
-/// part of its pool.
+/// Those of `work`; a conflict in each of many tries; the transaction cannot begin or commit; the mount shows
+/// a part of its pool.
 pub fn transact<T>(
     mountpoint: &Path,
     mut work: impl FnMut(&Path) -> Result<T, Failure>,
