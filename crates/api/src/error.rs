@@ -45,15 +45,17 @@ pub enum ErrorKind {
     InvalidInput,
     /// The pool is full. Remove something, which still works, or make a larger pool.
     NoSpace,
-    /// The pool refuses changes after a failure that parity does not cover. Close it, check its devices and
-    /// open it again. Synced changes are safe; later ones may be lost.
+    /// The pool is open for reading; open it for writing to change it. Or it refuses changes after a failure
+    /// that parity does not cover: close it, check its devices and open it again. Synced changes are safe;
+    /// later ones may be lost.
     ReadOnly,
     /// The lease of the slice has ended, so its bytes may be gone. Yank it again.
     Expired,
     /// Bytes cannot be read or reconstructed, or contradict each other. Bring back missing devices, or
     /// restore the file from a backup. Other files are not affected.
     Damaged,
-    /// Another process has the device open. Use the mount of that process, or wait until it ends.
+    /// Another process has the device open. Use the mount of that process, or wait until it ends. Any number
+    /// of processes can have a pool open for reading at once, or one can for writing.
     InUse,
     /// The devices are not one whole pool: one belongs to no pool or to another, is a copy of another, or too
     /// many are missing. Name the right ones.
@@ -156,6 +158,7 @@ impl From<FsError> for Error {
             | FsError::ValueTooLarge => (ErrorKind::InvalidInput, None),
             FsError::NoSpace => (ErrorKind::NoSpace, Some("remove files, or copy them to a larger pool")),
             FsError::ReadOnly(_) => (ErrorKind::ReadOnly, Some(REOPEN)),
+            FsError::OpenForReading => (ErrorKind::ReadOnly, Some(OPEN_TO_WRITE)),
             FsError::Damaged { .. } => (ErrorKind::Damaged, Some(DAMAGED)),
             FsError::ForeignSlice => (
                 ErrorKind::InvalidInput,
@@ -179,10 +182,12 @@ const IN_PARTS: &str = "commit it and continue in another; about two million fil
 const REOPEN: &str =
     "close the pool, check its devices and open it again; everything that was synced is safe";
 const LEAVE_OUT: &str = "check the path; if the device is lost and parity covers it, leave it out";
-const ONE_USER: &str = "one process at a time can open a pool: use its mount, or unmount it first";
+const OPEN_TO_WRITE: &str = "open the pool for writing to change it";
+const ONE_USER: &str =
+    "one process at a time can have a pool open for writing: use its mount, or unmount it first";
+const READERS: &str = "wait until the processes that read the pool end, or open it for reading too";
 const NO_MEMBER: &str = "it holds no pool; check the path, or leave it out if parity covers it";
-const WRITABLE: &str =
-    "a pool is opened for writing, even to read it; make its devices writable for this user";
+const WRITABLE: &str = "make the devices writable for this user, or open the pool for reading only";
 const DAMAGED: &str = "bring back missing devices, or restore the file from elsewhere";
 
 impl From<LogError> for Error {
@@ -215,6 +220,9 @@ impl From<OpenError> for Error {
                 Error::new(ErrorKind::InUse, Errno::BUSY.raw_os_error(), error.to_string())
                     .with_hint(ONE_USER)
             }
+            OpenError::InUseByReaders { .. } => {
+                Error::new(ErrorKind::InUse, Errno::BUSY.raw_os_error(), error.to_string()).with_hint(READERS)
+            }
             OpenError::System { path, source } => {
                 let found = Error::of_path(path, source);
                 match source.kind() {
@@ -243,6 +251,9 @@ impl From<PoolError> for Error {
                 of(ErrorKind::NoSpace, Errno::NOSPC.raw_os_error())
             }
             PoolError::Failed { .. } => of(ErrorKind::ReadOnly, Errno::ROFS.raw_os_error()).with_hint(REOPEN),
+            PoolError::OpenForReading => {
+                of(ErrorKind::ReadOnly, Errno::ROFS.raw_os_error()).with_hint(OPEN_TO_WRITE)
+            }
             PoolError::Unreadable { .. }
             | PoolError::BadSlice(_)
             | PoolError::UnknownSegment(_)

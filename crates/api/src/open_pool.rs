@@ -44,9 +44,11 @@ impl OpenPool {
         OpenPool::over(engine, pool, mode)
     }
 
-    /// Opens a pool: recovery replays the commit log up to the last complete sync.
+    /// Opens a pool: recovery replays the commit log up to the last complete sync. To read only, it does so
+    /// in memory and writes nothing.
     pub fn open(devices: Vec<Arc<dyn Device>>, mode: OpenMode) -> Result<Self> {
-        let (pool, root) = Pool::open(devices)?;
+        let opened = if mode.read_only { Pool::open_for_reading(devices) } else { Pool::open(devices) };
+        let (pool, root) = opened?;
         let (log, recovered) = Log::open(pool.clone(), &root)?;
         OpenPool::over(engine(log, recovered, mode)?, pool, mode)
     }

@@ -145,9 +145,35 @@ impl PoolOptions {
         self
     }
 
-    /// Opens the pool for reading only; `false` by default. Every change is refused with `ReadOnly`, reads
-    /// renew no access time, and nothing compacts or cleans. Opening itself still writes to the devices, as
-    /// recovery does; after it nothing is written. For an existing pool only.
+    /// Opens the pool for reading only; `false` by default. For an existing pool only.
+    ///
+    /// Nothing is written to the devices, not while opening either, so they need no permission to write. The
+    /// handle shows the state that an opening for writing would show: what the last sync made durable, or
+    /// newer. Every change is refused with [`ReadOnly`](crate::ErrorKind::ReadOnly). Reads renew no access
+    /// time. Damaged bytes are reconstructed for the reader, and stay damaged on the devices.
+    ///
+    /// Any number of processes can have a pool open for reading at once, and none while one has it open for
+    /// writing. Changes that were not yet in tables are kept in memory: as much as the last writer had for
+    /// them, at most two memtables of 64 MiB and one commit.
+    ///
+    /// ```standalone_crate
+    /// # let directory = tempfile::tempdir()?;
+    /// # std::env::set_current_dir(&directory)?;
+    /// use warpfire::{ErrorKind, Pool};
+    ///
+    /// let fs = Pool::options().size_bytes(64 << 20).create(["a.img"])?;
+    /// fs.write("/model", b"weights")?;
+    /// fs.close()?;
+    ///
+    /// let reader = Pool::options().read_only(true).open(["a.img"])?;
+    /// let another = Pool::options().read_only(true).open(["a.img"])?;
+    /// assert_eq!(reader.read("/model")?, another.read("/model")?);
+    /// assert_eq!(reader.write("/model", b"").unwrap_err().kind(), ErrorKind::ReadOnly);
+    ///
+    /// let writer = Pool::options().open(["a.img"]);
+    /// assert_eq!(writer.unwrap_err().kind(), ErrorKind::InUse);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
@@ -201,10 +227,11 @@ impl PoolOptions {
     ///
     /// # Errors
     /// `NotAPool` if too many devices are missing, or one belongs to no pool or to another, or is a copy of
-    /// another; `InvalidInput` if a device is named twice; `InUse` if another process has one open;
-    /// `NotFound` if a path does not exist; `Damaged` if the state of the pool cannot be read.
+    /// another; `InvalidInput` if a device is named twice; `InUse` if another process has one open,
+    /// unless both open it for reading; `NotFound` if a path does not exist; `Damaged` if the state of the
+    /// pool cannot be read.
     pub fn open<P: AsRef<Path>>(&self, paths: impl IntoIterator<Item = P>) -> Result<Warpfire> {
-        self.open_on(crate::devices::open_all(&collect_paths(paths)?)?)
+        self.open_on(crate::devices::open_all(&collect_paths(paths)?, self.read_only)?)
     }
 
     /// Makes a pool of `data + parity` devices in memory, of [`size_bytes`](PoolOptions::size_bytes) each,
@@ -242,7 +269,9 @@ impl PoolOptions {
     /// As [`open`](PoolOptions::open).
     pub fn open_on(&self, devices: Vec<Arc<dyn Device>>) -> Result<Warpfire> {
         let open_pool = OpenPool::open(devices, self.mode())?;
-        Warpfire::new(open_pool, self.identity.clone(), self.sync_interval)
+        // A reader has no changes to make durable.
+        let sync_interval = self.sync_interval.filter(|_| !self.read_only);
+        Warpfire::new(open_pool, self.identity.clone(), sync_interval)
     }
 
     fn mode(&self) -> OpenMode {

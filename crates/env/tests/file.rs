@@ -1,11 +1,12 @@
 //! Files as devices: opening, locking, sizes and space.
 
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
 use tempfile::TempDir;
 use warpfire_env::{AlignedBuf, Device, DeviceError, FileDevice, OpenError};
+use warpfire_units::BLOCK_BYTES;
 
 fn place() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().expect("the test has a directory for temporary files");
@@ -29,6 +30,29 @@ fn a_second_opener_is_refused_until_the_first_is_gone() {
     assert_eq!(refused.to_string(), format!("{}: in use by another process", path.display()));
     drop(first);
     FileDevice::open(&path).unwrap();
+}
+
+#[test]
+fn readers_share_a_device_and_never_with_a_writer() {
+    let (_dir, path) = place();
+    FileDevice::create(&path, 1 << 20).unwrap().write(0, &[7; BLOCK_BYTES]).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).unwrap();
+    let readers: Vec<_> = (0..16).map(|_| FileDevice::open_for_reading(&path).unwrap()).collect();
+    let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+    for reader in &readers {
+        reader.read(0, &mut block).unwrap();
+        assert!(block.iter().all(|byte| *byte == 7));
+        reader.write(0, &block).unwrap_err();
+        // A regular file refuses a hole in it, too.
+        reader.discard(0, BLOCK_BYTES as u64).unwrap_err();
+    }
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let refused = FileDevice::open(&path).unwrap_err();
+    assert!(matches!(&refused, OpenError::InUseByReaders { path: named } if *named == path), "{refused}");
+    drop(readers);
+    let _writer = FileDevice::open(&path).unwrap();
+    let refused = FileDevice::open_for_reading(&path).unwrap_err();
+    assert!(matches!(&refused, OpenError::InUse { path: named } if *named == path), "{refused}");
 }
 
 /// The bug: a mount right after its server was killed failed because the pool was in use. The kernel closes

@@ -79,6 +79,9 @@ pub enum FsError {
     /// writable again.
     #[error("the pool is read-only until it is reopened: {0}")]
     ReadOnly(Arc<str>),
+    /// The pool is open for reading. Open it for writing to change it.
+    #[error("the pool is open for reading only")]
+    OpenForReading,
     /// Bytes cannot be read or reconstructed, do not decode, or contradict other bytes. Every kind of damage
     /// has a permanent code, which is never 0. Bytes that could not be read at all have code 264.
     #[error("damaged ({code}): {reason}")]
@@ -139,7 +142,7 @@ impl FsError {
             FsError::ForeignSlice => Errno::XDEV,
             FsError::LeaseExpired => Errno::STALE,
             FsError::Busy => Errno::BUSY,
-            FsError::ReadOnly(_) | FsError::ReadOnlyTransaction => Errno::ROFS,
+            FsError::ReadOnly(_) | FsError::OpenForReading | FsError::ReadOnlyTransaction => Errno::ROFS,
             FsError::Ended => Errno::BADF,
             FsError::TransactionTooLarge => Errno::NOMEM,
             FsError::Conflict { .. } => Errno::AGAIN,
@@ -163,6 +166,7 @@ impl From<SliceError> for FsError {
         match e {
             SliceError::NoSpace => FsError::NoSpace,
             SliceError::ReadOnly(why) => FsError::ReadOnly(why),
+            SliceError::OpenForReading => FsError::OpenForReading,
             SliceError::Damaged { code, reason } => FsError::Damaged { code, reason },
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   writable ──on_write: any error but `NoSpace`──▶ read-only, until the pool is reopened
+//!   opened for reading: closed from the start
 //! ```
 //!
 //! # Invariants
@@ -10,23 +11,29 @@
 //!    `tests/faults.rs: writes_that_fail_beyond_parity_latch_and_lose_nothing_that_was_synced`).
 //! 2. The first failure is the reason that every later call reports, and it is logged once, as `log_latched`.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use warpfire_pool::PoolError;
 use warpfire_units::SlicePtr;
 
 use crate::store::LogError;
 
-/// Holds the first failure of a write, if there was one.
+/// Holds the reason why nothing is written, if there is one: the first failure of a write, or that the pool
+/// is open for reading.
 #[derive(Default)]
 pub(crate) struct Latch {
-    reason: OnceLock<Arc<str>>,
+    reason: OnceLock<LogError>,
 }
 
 impl Latch {
-    /// `ReadOnly` once a write has failed beyond parity.
+    /// The latch of a log over a pool that is open for reading.
+    pub(crate) fn for_reading() -> Latch {
+        Latch { reason: OnceLock::from(LogError::OpenForReading) }
+    }
+
+    /// `ReadOnly` once a write has failed beyond parity; `OpenForReading`.
     pub(crate) fn check(&self) -> Result<(), LogError> {
-        self.reason.get().map_or(Ok(()), |why| Err(LogError::ReadOnly(why.clone())))
+        self.reason.get().map_or(Ok(()), |why| Err(why.clone()))
     }
 
     /// Translates a failed write, flush or allocation. Every error but `NoSpace` trips the latch: an
@@ -38,13 +45,13 @@ impl Latch {
         let mut first = false;
         let why = self.reason.get_or_init(|| {
             first = true;
-            error.to_string().into()
+            LogError::ReadOnly(error.to_string().into())
         });
         if first {
-            tracing::error!(name: "log_latched", error = %why, "the pool is read-only until it is reopened");
+            tracing::error!(name: "log_latched", %error, "the pool is read-only until it is reopened");
         }
         assert!(self.check().is_err(), "a latched log refuses writes");
-        LogError::ReadOnly(why.clone())
+        why.clone()
     }
 }
 

@@ -12,7 +12,8 @@
 //! 3. The zones of a segment are freed only after a barrier or root without it is durable (`free_zones`
 //!    follows `write_group_of` or `write_root`; `tests/crash.rs` on append-only devices).
 //! 4. After the latch has tripped nothing is written (`Latch::check` in each call that writes;
-//!    `tests/faults.rs`).
+//!    `tests/faults.rs`). The latch of a pool that is open for reading is closed from the start
+//!    (`tests/reading.rs`).
 //! 5. A checkpoint keeps records from a place that was reached, and `keep_from` never falls (asserts in
 //!    `checkpoint` and `write_root`).
 
@@ -32,6 +33,7 @@ use crate::lock_ranks::{PENDING, SEGMENT_TABLE, SYNC_STATE};
 use crate::log_writer::LogWriter;
 use crate::pending::{PendingRecords, RecordBuffer};
 use crate::pins::Pins;
+use crate::recover::{LogEnd, LogParts};
 use crate::segment_table::SegmentTable;
 use crate::store::{Admit, LogError, LogPos, LogStore, Pin, ScrubbedSegment, Slices, Space, Stream};
 use crate::stream::{
@@ -49,7 +51,8 @@ pub struct Log {
     writer_thread: Option<WriterThread>,
     streams: [BulkStream; STREAMS.len()],
     pending: RankedMutex<PENDING, PendingRecords>,
-    sync_state: RankedMutex<SYNC_STATE, SyncState>,
+    /// `None` if the pool is open for reading: then there is nothing to write with.
+    sync_state: RankedMutex<SYNC_STATE, Option<SyncState>>,
     latch: Latch,
     next_segment: AtomicU64,
     /// Counts appends and records, each after it took place. A sync that finds no new ones writes nothing.
@@ -77,22 +80,25 @@ struct SyncState {
     client: Option<Vec<u8>>,
 }
 
-/// The parts of a log that is new or recovered, for `Log::assemble`.
-pub(crate) struct LogParts {
-    pub(crate) pool: Pool,
-    pub(crate) segment_table: SegmentTable,
-    pub(crate) damaged: BTreeSet<SegmentId>,
-    pub(crate) log_writer: LogWriter,
-    pub(crate) next_segment: SegmentId,
-    pub(crate) next_pos: LogPos,
-    pub(crate) keep_from: LogPos,
-}
-
 impl Log {
     /// Puts the parts together and writes them as the pool's newest root, with `client` as the client's
-    /// state.
+    /// state. On a pool that is open for reading there is no writer, the latch is closed, and nothing is
+    /// written.
     pub(crate) fn assemble(parts: LogParts, client: &[u8]) -> Result<Log, LogError> {
-        assert_eq!(parts.log_writer.written_pos(), parts.next_pos, "the writer goes on with the next record");
+        let keep_from = parts.keep_from;
+        let (sync_state, log_bytes, log_segments) = match parts.end {
+            LogEnd::Writer(log_writer) => {
+                assert_eq!(
+                    log_writer.written_pos(),
+                    parts.next_pos,
+                    "the writer goes on with the next record"
+                );
+                let log_writer = *log_writer;
+                (Some(SyncState { log_writer, synced_changes: 0, keep_from, client: None }), 0, 0)
+            }
+            LogEnd::Read { bytes, segments } => (None, bytes, segments),
+        };
+        let latch = if sync_state.is_some() { Latch::default() } else { Latch::for_reading() };
         let segment_table = Arc::new(RankedMutex::new(parts.segment_table));
         let pins = Arc::new(Pins::new());
         let columns = u64::from(parts.pool.geometry(SegmentKind::Bulk).data).max(1);
@@ -106,24 +112,21 @@ impl Log {
             pins,
             streams: std::array::from_fn(BulkStream::new),
             pending: RankedMutex::new(PendingRecords::new(parts.next_pos)),
-            sync_state: RankedMutex::new(SyncState {
-                log_writer: parts.log_writer,
-                synced_changes: 0,
-                keep_from: parts.keep_from,
-                client: None,
-            }),
-            latch: Latch::default(),
+            sync_state: RankedMutex::new(sync_state),
+            latch,
             next_segment: AtomicU64::new(parts.next_segment.get()),
             changes: AtomicU64::new(0),
-            log_bytes: AtomicU64::new(0),
-            log_segments: AtomicU64::new(0),
+            log_bytes: AtomicU64::new(log_bytes),
+            log_segments: AtomicU64::new(log_segments),
             room_bytes: AtomicU64::new(0),
             group_bytes,
             group_due_bytes: AtomicU64::new(group_bytes),
         };
         // Before any append: a crash from here on finds the recovered state as this root describes it, and
         // never reads the refused end of the old log again.
-        log.write_root(&mut log.sync_state.lock(), client, parts.keep_from)?;
+        if let Some(state) = &mut *log.sync_state.lock() {
+            log.write_root(state, client, keep_from)?;
+        }
         Ok(log)
     }
 
@@ -298,12 +301,13 @@ impl Log {
     /// to verify. Without room for a group it waits for as many bytes again: the caller's append stands.
     fn write_due_group(&self) -> Result<(), LogError> {
         let mut state = self.sync_state.lock();
+        let state = state.as_mut().ok_or(LogError::OpenForReading)?;
         // While this thread waited for the lock, another one may have written the group.
         let unlogged_bytes = self.segment_table.lock().unlogged_bytes();
         if unlogged_bytes < self.group_due_bytes.load(Ordering::Relaxed) {
             return Ok(());
         }
-        match self.write_group(&mut state) {
+        match self.write_group(state) {
             Err(LogError::NoSpace) => {
                 self.group_due_bytes.store(unlogged_bytes + self.group_bytes, Ordering::Relaxed);
                 Ok(())
@@ -375,7 +379,7 @@ impl Log {
         let before = self.pool.free_segments(SegmentKind::Mirror);
         self.seal_dead()?;
         let mut state = self.sync_state.lock();
-        self.write_group(&mut state)?;
+        self.write_group(state.as_mut().ok_or(LogError::OpenForReading)?)?;
         let _freed_some = self.pool.retry_retired_zones();
         let now = self.pool.free_segments(SegmentKind::Mirror);
         tracing::debug!(
@@ -593,22 +597,24 @@ impl LogStore for Log {
     fn sync(&self) -> Result<(), LogError> {
         let changes = self.changes.load(Ordering::Acquire);
         let mut state = self.sync_state.lock();
+        let state = state.as_mut().ok_or(LogError::OpenForReading)?;
         // While this thread waited for the lock, another sync may have written its changes too.
         if state.synced_changes >= changes {
             return self.latch.check();
         }
-        self.write_group(&mut state)
+        self.write_group(state)
     }
 
     fn checkpoint(&self, client: &[u8], keep_from: LogPos) -> Result<(), LogError> {
         self.seal_dead()?;
         let mut state = self.sync_state.lock();
+        let state = state.as_mut().ok_or(LogError::OpenForReading)?;
         self.latch.check()?;
         // Before anything is written: a root that does not fit leaves the log as it was.
-        self.check_root_fits(&state, client)?;
+        self.check_root_fits(state, client)?;
         let mut keep_from = keep_from.max(state.keep_from);
-        if !self.absorb_into_root(&mut state, keep_from)? {
-            match self.write_group(&mut state) {
+        if !self.absorb_into_root(state, keep_from)? {
+            match self.write_group(state) {
                 Err(LogError::NoSpace) => {
                     self.absorb_edits_into_root()?;
                     // A record that is still pending is in no stripe, so the root keeps all that follow it.
@@ -621,7 +627,7 @@ impl LogStore for Log {
             keep_from <= state.log_writer.written_pos(),
             "a checkpoint keeps records from a place that was reached"
         );
-        self.write_root(&mut state, client, keep_from)?;
+        self.write_root(state, client, keep_from)?;
         self.free_zones()
     }
 

@@ -49,6 +49,9 @@ pub enum LogError {
     /// reopened. Everything synced is safe.
     #[error("the pool is read-only until it is reopened: {0}")]
     ReadOnly(Arc<str>),
+    /// The pool is open for reading. Open it for writing to change it.
+    #[error("the pool is open for reading only")]
+    OpenForReading,
     /// Some of the bytes cannot be read or rebuilt. They are lost unless a device returns.
     #[error("unreadable data: {0}")]
     Damaged(Arc<str>),
@@ -148,7 +151,8 @@ pub struct ScrubbedSegment {
 /// if every byte appended before it (by `append`) is there too.
 ///
 /// # Errors
-/// `NoSpace` if no segment is free, `ReadOnly` after a failure beyond parity, from every call that writes.
+/// `NoSpace` if no segment is free, `ReadOnly` after a failure beyond parity, `OpenForReading` on a pool that
+/// is open for reading, from every call that writes.
 pub trait LogStore: Send + Sync + 'static {
     /// Appends bytes to a stream. They count as referenced once, until `release`. Up to 64 KiB are never
     /// split. Readable at once, durable after `sync`.

@@ -114,6 +114,44 @@ fn power_cuts_leave_a_commit_no_older_than_the_last_sync() {
     }
 }
 
+#[test]
+fn an_engine_that_only_reads_shows_the_same_and_writes_nothing() {
+    for seed in 0..4u64 {
+        let world = SimWorld::of(seed, 3, &DeviceSpec::append_only("flash", DEVICE_BYTES));
+        let engine = create(&world);
+        for n in 1..=4000 {
+            let seq = commit(&engine, n);
+            if mix(n ^ seed).is_multiple_of(50) {
+                engine.sync(seq).unwrap();
+            }
+            if n % 64 == 0 && n < 2000 {
+                engine.background_step().unwrap();
+            }
+        }
+        let world = world.cut(&Cut::Seeded(seed));
+        let (pool, root) = Pool::open_for_reading(world.devices()).unwrap();
+        let (log, recovered) = Log::open(pool, &root).unwrap();
+        let options = EngineOptions { read_only: true, ..options() };
+        let reader = Engine::open(log, recovered, PlainSchema, options).unwrap();
+        let last = reader.seq(&reader.snapshot()).0;
+        assert_holds(&reader, last, &format!("seed {seed}, read"));
+        let mut batch = Batch::new();
+        batch.put(b"key", b"value");
+        let refused = reader.commit(&batch, None, Admit::Reserve).unwrap_err();
+        assert_eq!(refused.to_string(), "the pool is open for reading only");
+        reader.sync(Seq::MAX).unwrap();
+        reader.background_step().unwrap_err();
+        reader.flush().unwrap_err();
+        reader.compact().unwrap_err();
+        reader.close().unwrap();
+        assert_holds(&reader, last, &format!("seed {seed}, closed"));
+        drop(reader);
+        assert_eq!(world.changes_asked(), 0, "seed {seed}");
+        let writer = reopen(&world);
+        assert_eq!(writer.seq(&writer.snapshot()).0, last, "seed {seed}");
+    }
+}
+
 /// Records of about 120 bytes, all in tables, none in memory.
 fn filled_and_reopened(world: &SimWorld, records: u64) -> RealEngine {
     let engine = create(world);

@@ -20,6 +20,9 @@ pub enum PoolError {
         /// The last device error.
         reason: Arc<str>,
     },
+    /// The pool is open for reading. Open it for writing to change it.
+    #[error("the pool is open for reading only")]
+    OpenForReading,
     /// Bytes can be neither read nor reconstructed: more columns are missing or damaged than parity covers.
     #[error("{segment} stripe {stripe} is damaged beyond parity: {readable} of {needed} columns readable")]
     Unreadable {

@@ -13,7 +13,9 @@
 //! 3. A segment in `unflushed` has stripes that no flush has covered yet. A flush after which one of these
 //!    segments has more lost columns than parity columns returns an error (test
 //!    `beyond_parity_a_write_or_flush_is_an_error_and_flushed_bytes_stay`).
-//! 4. Locks are taken in this order: `roots`, `flushing`, `unflushed`; and `segments`, `zones`, `damaged`.
+//! 4. A pool that is open for reading refuses each call that would write, before it changes anything
+//!    (`check_writable`; test `a_pool_that_is_open_for_reading_refuses_every_call_that_writes`).
+//! 5. Locks are taken in this order: `roots`, `flushing`, `unflushed`; and `segments`, `zones`, `damaged`.
 //!    Only `roots` and `flushing` are held during device operations.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,10 +129,17 @@ impl Pool {
         self.inner.uuid
     }
 
-    /// This session's epoch: one more than the epoch of the newest root found when the pool was opened.
+    /// This session's epoch: one more than the epoch of the newest root found when the pool was opened. A
+    /// session that reads has no epoch of its own, and this is the epoch of that root.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.inner.epoch
+    }
+
+    /// Whether the pool is open for reading: then every call that would write returns `OpenForReading`.
+    #[must_use]
+    pub fn is_for_reading(&self) -> bool {
+        self.inner.devices.for_reading()
     }
 
     /// The geometry of a segment of this kind that is allocated now.
@@ -196,9 +205,10 @@ impl Pool {
     /// A zone that its device cannot reset is retired.
     ///
     /// # Errors
-    /// `UnknownSegment`.
+    /// `UnknownSegment`; `OpenForReading`.
     pub fn free(&self, id: SegmentId) -> Result<(), PoolError> {
         let inner = &self.inner;
+        inner.check_writable()?;
         let segment = inner.segments.write().remove(&id).ok_or(PoolError::UnknownSegment(id))?;
         // A flush must not fail for a segment that nobody needs any more.
         inner.unflushed.lock().remove(&id);
@@ -365,6 +375,11 @@ impl Inner {
             self.damage_seen.fetch_add(1, Relaxed);
             tracing::warn!(segment = id.get(), "segment damaged");
         }
+    }
+
+    /// `OpenForReading` while the pool is open for reading.
+    pub(crate) fn check_writable(&self) -> Result<(), PoolError> {
+        if self.devices.for_reading() { Err(PoolError::OpenForReading) } else { Ok(()) }
     }
 
     pub(crate) fn failed(&self) -> PoolError {

@@ -135,6 +135,12 @@ impl SimWorld {
         &self.devices
     }
 
+    /// Writes, flushes, discards and resets that the devices have been asked for so far, refused ones too.
+    #[must_use]
+    pub fn changes_asked(&self) -> u64 {
+        self.devices.iter().map(|d| d.counters()).map(|c| c.writes + c.flushes + c.discards).sum()
+    }
+
     /// The devices, for the product.
     #[must_use]
     pub fn devices(&self) -> Vec<Arc<dyn Device>> {

@@ -129,6 +129,22 @@ fn clock_of(world: &SimWorld) -> Arc<dyn Clock> {
     world.clock()
 }
 
+/// Opens the devices for reading. Nothing may be written.
+fn read_only(
+    shape: Shape,
+    world: &SimWorld,
+    devices: Vec<Arc<dyn Device>>,
+    compared: impl FnOnce(Result<SimFs, StackError>) -> Result<(), Violation>,
+) -> Result<(), Violation> {
+    let before = world.changes_asked();
+    compared(shape.open_for_reading(devices, clock_of(world)))
+        .map_err(|v| Violation(format!("opened for reading: {v}")))?;
+    if world.changes_asked() == before {
+        return Ok(());
+    }
+    Err(Violation("a device was written while the pool was open for reading".to_owned()))
+}
+
 /// Within parity: everything is there, and the filesystem can be closed and opened again.
 fn be_exact(
     shape: Shape,
@@ -136,6 +152,10 @@ fn be_exact(
     devices: Vec<Arc<dyn Device>>,
     model: &Model,
 ) -> Result<(), Violation> {
+    read_only(shape, world, devices.clone(), |opened| {
+        let fs = opened.map_err(|e| Violation(format!("cannot be opened: {e}")))?;
+        compare(&fs, model, false)
+    })?;
     let fs = shape
         .open_devices(devices.clone(), clock_of(world))
         .map_err(|e| Violation(format!("cannot be opened: {e}")))?;
@@ -155,13 +175,15 @@ fn be_honest(
     devices: Vec<Arc<dyn Device>>,
     model: &Model,
 ) -> Result<(), Violation> {
-    match shape.open_devices(devices, clock_of(world)) {
+    let honest = |opened: Result<SimFs, StackError>| match opened {
         Ok(fs) => compare(&fs, model, true),
         Err(StackError::Fs(e)) if !is_fault(&e) => {
             Err(Violation(format!("opening fails with another error than damage: {e}")))
         }
         Err(_) => Ok(()),
-    }
+    };
+    read_only(shape, world, devices.clone(), honest)?;
+    honest(shape.open_devices(devices, clock_of(world)))
 }
 
 /// Compares the readable part of a filesystem with the model. With `may_fail`, an unreadable part is no

@@ -7,7 +7,7 @@ use warpfire_env::{Clock, Device};
 use warpfire_fs::{Fs, FsError, FsOptions, FsSchema};
 use warpfire_log::{Log, LogError};
 use warpfire_meta::{Background, Engine, EngineOptions, MetaError};
-use warpfire_pool::{CreateOptions, Pool, PoolError};
+use warpfire_pool::{CreateOptions, Pool, PoolError, Root};
 use warpfire_sim_env::{DeviceSpec, SimRandom, SimWorld, mix};
 
 /// The engine that the simulation runs.
@@ -175,10 +175,31 @@ impl Shape {
         devices: Vec<Arc<dyn Device>>,
         clock: Arc<dyn Clock>,
     ) -> Result<SimFs, StackError> {
-        let (pool, root) = Pool::open(devices)?;
+        self.open_stack(Pool::open(devices)?, clock, false)
+    }
+
+    /// As `open_devices`, for reading only.
+    ///
+    /// # Errors
+    /// The error of the crate that fails.
+    pub fn open_for_reading(
+        &self,
+        devices: Vec<Arc<dyn Device>>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<SimFs, StackError> {
+        self.open_stack(Pool::open_for_reading(devices)?, clock, true)
+    }
+
+    fn open_stack(
+        &self,
+        (pool, root): (Pool, Root),
+        clock: Arc<dyn Clock>,
+        read_only: bool,
+    ) -> Result<SimFs, StackError> {
         let (log, recovered) = Log::open(pool, &root)?;
-        let engine = Engine::open(log, recovered, FsSchema, self.options())?;
-        Ok(Fs::open(Arc::new(engine), clock, FsOptions::default())?)
+        let options = EngineOptions { read_only, ..self.options() };
+        let engine = Engine::open(log, recovered, FsSchema, options)?;
+        Ok(Fs::open(Arc::new(engine), clock, FsOptions { read_only, ..FsOptions::default() })?)
     }
 }
 

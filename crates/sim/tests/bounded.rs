@@ -24,6 +24,7 @@ fn judge_drawn(seed: u64, kind: Option<MediaKind>) -> Result<u64, Violation> {
     let workload = Workload::draw(Shape::of_crash(seed, kind), seed, Menu::TINY, 25)?;
     let mut judge = Judge::new(seed, Budget::DRAWN);
     judge.try_all(&workload, 700)?;
+    assert!(judge.read >= judge.states / 20, "{} of {} states were read first", judge.read, judge.states);
     Ok(judge.states)
 }
 

@@ -13,6 +13,9 @@ pub enum SliceError {
     /// Nothing can be written any more: reopen the pool. Synced data is safe, and reads go on.
     #[error("the pool is read-only until it is reopened: {0}")]
     ReadOnly(Arc<str>),
+    /// The pool is open for reading. Open it for writing to change it.
+    #[error("the pool is open for reading only")]
+    OpenForReading,
     /// These bytes can be neither read nor reconstructed: reattach a missing device, or use another copy.
     /// Other bytes can be read.
     #[error("damaged ({code}): {reason}")]
@@ -29,6 +32,7 @@ impl From<LogError> for SliceError {
         match e {
             LogError::NoSpace => SliceError::NoSpace,
             LogError::ReadOnly(why) => SliceError::ReadOnly(why),
+            LogError::OpenForReading => SliceError::OpenForReading,
             LogError::Damaged(reason) => SliceError::Damaged { code: LogError::UNREADABLE.code, reason },
             LogError::BadPointer(slice) => {
                 let reason = format!("{} {slice}", LogError::BAD_POINTER.reason).into();

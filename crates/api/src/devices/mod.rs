@@ -75,10 +75,13 @@ impl NewDevices {
     }
 }
 
-/// Opens existing devices. A path that does not exist is an error: to open without a device, do not name it.
-pub(crate) fn open_all(paths: &[PathBuf]) -> Result<Vec<Arc<dyn Device>>> {
+/// Opens existing devices, for reading only or for writing too. A path that does not exist is an error: to
+/// open without a device, do not name it.
+pub(crate) fn open_all(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn Device>>> {
     check_named_once(paths)?;
-    let open = |path: &PathBuf| -> Result<Arc<dyn Device>> { Ok(Arc::new(FileDevice::open(path)?)) };
+    let open = |path: &PathBuf| -> Result<Arc<dyn Device>> {
+        Ok(Arc::new(if read_only { FileDevice::open_for_reading(path)? } else { FileDevice::open(path)? }))
+    };
     paths.iter().map(open).collect()
 }
 

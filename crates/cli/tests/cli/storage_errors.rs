@@ -110,7 +110,7 @@ fn an_image_that_cannot_be_written_is_refused_with_its_name() {
     fixture.run(["mkfs", "--size", "32M", "place/a.img"]).succeeded();
     place.make_read_only();
     let said = fixture.run(["ls", "place/a.img:/"]).failed(3);
-    assert!(said.contains("a.img") && said.contains("opened for writing"), "{said}");
+    assert!(said.contains("a.img") && said.contains("open the pool for reading only"), "{said}");
     let said = fixture.run(["mkfs", "--force", "--yes", "place/a.img"]);
     assert_ne!(said.code, 0);
     let said = fixture.run(["mkfs", "--size", "32M", "place/b.img"]);

@@ -1,7 +1,10 @@
 //! Regular files and block devices.
 //!
-//! 1. The descriptor holds an exclusive lock from open to drop, so one process at a time has the device (test
-//!    `a_second_opener_is_refused_until_the_first_is_gone`).
+//! 1. The descriptor holds a lock from open to drop: an exclusive one to write, a shared one to read. So one
+//!    process at a time has the device for writing, and then none for reading (tests
+//!    `a_second_opener_is_refused_until_the_first_is_gone`,
+//!    `readers_share_a_device_and_never_with_a_writer`). A device that is open for reading has a descriptor
+//!    without permission to write, so the kernel refuses every change.
 //! 2. With `direct`, no byte passes through the page cache: a read or write with an unaligned buffer uses an
 //!    aligned copy.
 //! 3. An operation moves all its bytes or fails. A read past the end of the file fails.
@@ -35,7 +38,8 @@ enum BackingKind {
     Zoned,
 }
 
-/// A regular file or a block device as a [`Device`]. See [`FileDevice::open`] and [`FileDevice::create`].
+/// A regular file or a block device as a [`Device`]. See [`FileDevice::open`],
+/// [`FileDevice::open_for_reading`] and [`FileDevice::create`].
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,

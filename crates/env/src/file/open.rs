@@ -17,9 +17,15 @@ use crate::device::{DeviceInfo, ZoneInfo};
 /// Why a file or block device could not be opened or created.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it open, or it is mounted.
+    /// Another process has it open for writing, or it is mounted.
     #[error("{}: in use by another process", path.display())]
     InUse {
+        /// The requested path.
+        path: PathBuf,
+    },
+    /// Other processes have it open for reading, so it cannot be opened for writing.
+    #[error("{}: open for reading in another process", path.display())]
+    InUseByReaders {
         /// The requested path.
         path: PathBuf,
     },
@@ -66,6 +72,27 @@ fn linger() {
     std::thread::sleep(LINGER_STEP);
 }
 
+/// The purpose of an open, which decides about the lock.
+#[derive(Clone, Copy)]
+enum Opening {
+    /// Under a lock that readers share.
+    ForReading,
+    /// Under a lock that nobody shares.
+    ForWriting,
+    /// A new file of so many bytes, for writing.
+    OfNew(u64),
+}
+
+impl Opening {
+    fn is_new(self) -> bool {
+        matches!(self, Opening::OfNew(_))
+    }
+
+    fn writes(self) -> bool {
+        !matches!(self, Opening::ForReading)
+    }
+}
+
 impl FileDevice {
     /// Opens an existing regular file or block device for reading and writing, and locks it.
     ///
@@ -73,16 +100,29 @@ impl FileDevice {
     /// second for the kernel to end a killed process.
     ///
     /// # Errors
-    /// `InUse` if another process has it; `System` with the kind `NotFound` or `PermissionDenied`, and
-    /// others.
+    /// `InUse` or `InUseByReaders` if another process has it; `System` with the kind `NotFound` or
+    /// `PermissionDenied`, and others.
     pub fn open(path: &Path) -> Result<FileDevice, OpenError> {
+        Self::open_patiently(path, Opening::ForWriting)
+    }
+
+    /// Opens an existing regular file or block device for reading, and locks it against writers. Other
+    /// processes may open it for reading too. The kernel refuses every write to it.
+    ///
+    /// # Errors
+    /// `InUse` if another process has it open for writing; otherwise as `open`.
+    pub fn open_for_reading(path: &Path) -> Result<FileDevice, OpenError> {
+        Self::open_patiently(path, Opening::ForReading)
+    }
+
+    fn open_patiently(path: &Path, opening: Opening) -> Result<FileDevice, OpenError> {
         for _ in 0..LINGER_MAX.as_millis() / LINGER_STEP.as_millis() {
-            match Self::open_with(path, None) {
-                Err(OpenError::InUse { .. }) => linger(),
+            match Self::open_with(path, opening) {
+                Err(OpenError::InUse { .. } | OpenError::InUseByReaders { .. }) => linger(),
                 opened => return opened,
             }
         }
-        Self::open_with(path, None)
+        Self::open_with(path, opening)
     }
 
     /// Creates, opens and locks a regular file of `size_bytes`, rounded down to whole blocks. The file is
@@ -95,15 +135,15 @@ impl FileDevice {
         if size_bytes == 0 {
             return Err(OpenError::TooSmall { path: path.to_owned() });
         }
-        Self::open_with(path, Some(size_bytes))
+        Self::open_with(path, Opening::OfNew(size_bytes))
     }
 
-    fn open_with(path: &Path, create_bytes: Option<u64>) -> Result<FileDevice, OpenError> {
+    fn open_with(path: &Path, opening: Opening) -> Result<FileDevice, OpenError> {
         let system = |source: io::Error| OpenError::System { path: path.to_owned(), source };
-        let (mut file, mut direct) = open_file(path, create_bytes.is_some())?;
+        let (mut file, mut direct) = open_file(path, opening)?;
         // Before anything is changed: another process may be using the file.
-        lock(&file, path)?;
-        if let Some(size_bytes) = create_bytes {
+        lock(&file, path, opening)?;
+        if let Opening::OfNew(size_bytes) = opening {
             file.set_len(size_bytes).map_err(system)?;
         }
         let is_block = file.metadata().map_err(system)?.file_type().is_block_device();
@@ -135,24 +175,27 @@ fn whole_blocks(bytes: u64) -> u64 {
 
 /// Opens with `O_DIRECT` if the filesystem allows it. Returns the file, and whether it is open with
 /// `O_DIRECT`.
-fn open_file(path: &Path, create: bool) -> Result<(File, bool), OpenError> {
+fn open_file(path: &Path, opening: Opening) -> Result<(File, bool), OpenError> {
     let is_block = match path.metadata() {
         Ok(found) if found.file_type().is_block_device() => true,
         Ok(found) if !found.is_file() => return Err(OpenError::NotADevice { path: path.to_owned() }),
         Ok(_) | Err(_) => false,
     };
     // On a block device, O_EXCL without O_CREAT fails if the device is mounted or open with O_EXCL elsewhere.
-    let exclusive = if is_block && !create { OFlags::EXCL } else { OFlags::empty() };
+    // Readers do without, because O_EXCL keeps them from each other too.
+    let is_exclusive = is_block && opening.writes() && !opening.is_new();
+    let exclusive = if is_exclusive { OFlags::EXCL } else { OFlags::empty() };
     let open = |create: bool, direct: OFlags| {
         let flags = (exclusive | direct).bits().cast_signed();
         OpenOptions::new()
             .read(true)
-            .write(true)
+            .write(opening.writes())
             .create_new(create)
             .mode(0o600)
             .custom_flags(flags)
             .open(path)
     };
+    let create = opening.is_new();
     let opened = match open(create, OFlags::DIRECT) {
         // The kernel may have created the file before the filesystem refused the flag.
         Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
@@ -166,9 +209,19 @@ fn open_file(path: &Path, create: bool) -> Result<(File, bool), OpenError> {
     })
 }
 
-fn lock(file: &File, path: &Path) -> Result<(), OpenError> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+fn lock(file: &File, path: &Path, opening: Opening) -> Result<(), OpenError> {
+    let shared = || rustix::fs::flock(file, FlockOperation::NonBlockingLockShared);
+    let locked = if opening.writes() {
+        rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)
+    } else {
+        shared()
+    };
+    match locked {
         Ok(()) => Ok(()),
+        // Readers would share a lock with this process: so they are what keeps it out.
+        Err(Errno::WOULDBLOCK) if opening.writes() && shared().is_ok() => {
+            Err(OpenError::InUseByReaders { path: path.to_owned() })
+        }
         Err(Errno::WOULDBLOCK) => Err(OpenError::InUse { path: path.to_owned() }),
         Err(errno) => Err(OpenError::System { path: path.to_owned(), source: errno.into() }),
     }

@@ -222,7 +222,7 @@ impl<E: Storage> Fs<E> {
         let edit = InodeEdit { atime: Some(now), ..InodeEdit::default() };
         match self.commit_edit(node, &mut state, &edit, &mut scratch.batch, Admit::Reserve) {
             // The read itself has succeeded, and a pool that is full or read-only still serves reads.
-            Err(FsError::ReadOnly(_) | FsError::NoSpace) => Ok(()),
+            Err(FsError::ReadOnly(_) | FsError::OpenForReading | FsError::NoSpace) => Ok(()),
             other => other,
         }
     }

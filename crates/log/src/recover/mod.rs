@@ -17,6 +17,10 @@
 //! 4. An acknowledged sync is never dropped: another group follows its group, or its group verifies
 //!    (`cases`, table GROUP; `tests/crash.rs`).
 //!
+//! 5. On a pool that is open for reading, recovery decides the same and writes nothing: it ends with the
+//!    accepted stripes, which are read through parity where columns are lost, and with a log that has no
+//!    writer (`LogEnd::Read`; `crates/sim` compares both openings in crash states and counts writes).
+//!
 //! The decisions are the four tables in `cases`. Events: `log_recovered` (debug) with a summary;
 //! `log_group_refused` (info) for a last group that does not count; `log_group_lost` (debug) for a durable
 //! group that is missing; `log_root_refused` (warn) when the log cannot be opened from the root;
@@ -36,10 +40,29 @@ use warpfire_units::SegmentId;
 
 use accept::AcceptedLog;
 
-use crate::log::{Log, LogParts};
+use crate::log::Log;
 use crate::log_writer::{LogOrigin, LogWriter, PastSegment};
 use crate::segment_table::SegmentTable;
 use crate::store::{LogError, LogPos, RecordIter, RecoveredLog};
+
+/// The parts of a log that is new or recovered, for `Log::assemble`.
+pub(crate) struct LogParts {
+    pub(crate) pool: Pool,
+    pub(crate) segment_table: SegmentTable,
+    pub(crate) damaged: BTreeSet<SegmentId>,
+    pub(crate) end: LogEnd,
+    pub(crate) next_segment: SegmentId,
+    pub(crate) next_pos: LogPos,
+    pub(crate) keep_from: LogPos,
+}
+
+/// The end of the commit log.
+pub(crate) enum LogEnd {
+    /// The log goes on behind it.
+    Writer(Box<LogWriter>),
+    /// The pool is open for reading: so many bytes and segments were read, and nothing follows.
+    Read { bytes: u64, segments: u64 },
+}
 
 /// Stripes that were durable before the root was written are missing: the root is not the newest.
 pub(crate) const LOG_MISSING: Corrupt = Corrupt::new(262, "the commit log does not reach what the root says");
@@ -60,6 +83,7 @@ impl From<Corrupt> for LogError {
 fn unreadable(error: PoolError) -> LogError {
     match error {
         PoolError::NoSpace => LogError::NoSpace,
+        PoolError::OpenForReading => LogError::OpenForReading,
         PoolError::Misfit { source, .. } => source.into(),
         other => LogError::Damaged(other.to_string().into()),
     }
@@ -77,7 +101,7 @@ impl Log {
         let parts = LogParts {
             segment_table: SegmentTable::default(),
             damaged: BTreeSet::new(),
-            log_writer: LogWriter::new(VecDeque::new(), current, origin),
+            end: LogEnd::Writer(Box::new(LogWriter::new(VecDeque::new(), current, origin))),
             next_segment: SegmentId::FIRST.next(),
             next_pos,
             keep_from: next_pos,
@@ -87,6 +111,8 @@ impl Log {
     }
 
     /// Opens the log of a pool, as of the last sync that returned or of a later group.
+    ///
+    /// If the pool is open for reading, the log is too: it is the same state, and nothing is written.
     ///
     /// # Errors
     /// `Corrupt` if the root is not the newest or does not decode, `Damaged` if devices fail beyond parity.
@@ -113,11 +139,15 @@ impl Log {
             assert_eq!(descriptor.state, SegmentState::Sealed, "recovery seals every segment");
             pool.adopt(descriptor).map_err(unreadable)?;
         }
-        let current = match pool.allocate(accepted.next_segment, SegmentKind::Mirror) {
-            Err(PoolError::NoSpace) => None,
-            other => Some(other.map_err(unreadable)?),
+        let (current, resilvered) = if pool.is_for_reading() {
+            (None, Vec::new())
+        } else {
+            let current = match pool.allocate(accepted.next_segment, SegmentKind::Mirror) {
+                Err(PoolError::NoSpace) => None,
+                other => Some(other.map_err(unreadable)?),
+            };
+            (current, resilver_damaged(&pool, &mut accepted))
         };
-        let resilvered = resilver_damaged(&pool, &mut accepted);
         // The name and the fields are stable: a person looks them up after a mount.
         tracing::debug!(
             name: "log_recovered",
@@ -140,10 +170,16 @@ impl Log {
             next: accepted.next_pos,
         };
         let keep_from = LogPos(state.keep_from);
+        let end = if pool.is_for_reading() {
+            let bytes = accepted.past.iter().map(|past| past.bytes).sum();
+            LogEnd::Read { bytes, segments: accepted.past.len() as u64 }
+        } else {
+            LogEnd::Writer(Box::new(log_writer(&pool, accepted.past, current, origin)?))
+        };
         let parts = LogParts {
             segment_table: SegmentTable::recovered(accepted.segments),
             damaged: accepted.damaged,
-            log_writer: log_writer(&pool, accepted.past, current, origin)?,
+            end,
             next_segment: accepted.next_segment.next(),
             next_pos: accepted.next_pos,
             keep_from,

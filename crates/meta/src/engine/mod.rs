@@ -74,8 +74,9 @@ pub struct EngineOptions {
     pub log_bytes_max: u64,
     /// Whether threads or callers do background work.
     pub background: Background,
-    /// Refuse every commit once the engine is open. Opening writes; after it nothing does, and `sync` and
-    /// `close` have nothing to do.
+    /// Refuse every commit and write nothing, not while opening either: replayed commits stay in memory. They
+    /// are those that the last writer had in its two memtables, so they take no more memory than there, and
+    /// no more than an opening for writing takes for them. `sync` and `close` have nothing to do.
     pub read_only: bool,
 }
 
@@ -104,8 +105,8 @@ impl Default for EngineOptions {
     }
 }
 
-/// The latch: set by a failure that leaves the state of the flash unknown. From then on the engine refuses
-/// every write, until the pool is reopened.
+/// The latch: set by a failure that leaves the state of the flash unknown, and from the start in an engine
+/// that only reads. From then on the engine refuses every write, until the pool is reopened.
 #[derive(Debug, Default)]
 pub(crate) struct Latch {
     reason: OnceLock<MetaError>,
@@ -118,7 +119,7 @@ impl Latch {
 
     /// Latched from the start.
     pub(super) fn read_only(&self) {
-        self.set(MetaError::Log(LogError::ReadOnly("the pool is open for reading only".into())));
+        self.set(MetaError::Log(LogError::OpenForReading));
     }
 
     /// `true` if this call has set the latch. The first reason stays: the later ones follow from it.

@@ -10,12 +10,17 @@
 //! 4. It builds the engine, writes the memtable as tables if there is space, and logs a checkpoint.
 //! 5. It starts the threads.
 //!
+//! An engine that only reads (`EngineOptions::read_only`) keeps the memtable of step 2, and takes no part of
+//! steps 4 and 5 that writes.
+//!
 //! A crash during steps 1 to 3 changes nothing. A crash in step 4 leaves the old manifest and the records, or
 //! the new manifest.
 //!
 //! # Invariants
 //! 1. The newest seq is the highest of all records and edits (assert in `replay`).
 //! 2. Every record that is kept has a commit that no table holds (assert in `replay`).
+//! 3. An engine that only reads is latched before any caller has it, so nothing is written or freed through
+//!    it (`tests/over_log.rs: an_engine_that_only_reads_shows_the_same_and_writes_nothing`).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -86,6 +91,7 @@ fn count(live: &mut HashMap<SegmentId, u64>, slice: SlicePtr) {
 impl<L: LogStore, S: Schema> Engine<L, S> {
     /// Opens the map that the log holds. It is as it was after some commit no older than the last `sync` that
     /// returned. The replayed commits are written as tables before this returns, if there is space for them.
+    /// With `read_only` they stay in memory, and nothing is written.
     ///
     /// # Errors
     /// `Corrupt` if the manifest or a record does not decode; otherwise the errors of the log.
@@ -189,17 +195,12 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             runs = inner.usage.runs.load(std::sync::atomic::Ordering::Relaxed),
             "the metadata engine is open"
         );
-        // The memtable has copies: the flush below needs the memory.
+        // The memtable has copies: a flush needs the memory.
         drop(replayed.records);
-        let written = inner.freeze().and_then(|_| inner.flush_or_reclaim());
-        match written {
-            // The replayed commits stay in memory and in the log, so a full pool still opens.
-            Ok(()) | Err(MetaError::Log(LogError::NoSpace)) => {}
-            Err(e) => return Err(e),
-        }
-        inner.checkpoint()?;
         if inner.options.read_only {
             inner.latch.read_only();
+        } else {
+            inner.write_replayed()?;
         }
         let threads = Threads::start(&inner);
         inner.repair_seen_damage();
@@ -210,5 +211,17 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             Arc::clone(&inner) as Arc<dyn Upkeep>,
         ));
         Ok(Engine { inner, slices, threads })
+    }
+}
+
+impl<L: LogStore, S: Schema> EngineInner<L, S> {
+    /// Writes the replayed commits as tables and logs a checkpoint, so that the next recovery is short.
+    fn write_replayed(&self) -> Result<(), MetaError> {
+        match self.freeze().and_then(|_| self.flush_or_reclaim()) {
+            // The replayed commits stay in memory and in the log, so a full pool still opens.
+            Ok(()) | Err(MetaError::Log(LogError::NoSpace)) => {}
+            Err(e) => return Err(e),
+        }
+        self.checkpoint()
     }
 }

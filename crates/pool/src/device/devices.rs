@@ -11,7 +11,9 @@
 //!    and the caller stops writing (test `a_full_host_costs_no_device`).
 //! 3. A device that reported that it is gone is neither read nor written again.
 //! 4. A device's health never improves (assert in `drop_device`).
-//! 5. `dirty` is set after a write returned and before its caller learns of it. So a flush that begins later
+//! 5. The devices of a pool that is open for reading are neither written nor reset nor flushed (asserts in
+//!    `write_op` and `reset_zone`; `flush_dirty` flushes written devices only).
+//! 6. `dirty` is set after a write returned and before its caller learns of it. So a flush that begins later
 //!    includes the write.
 //!
 //! ```text
@@ -52,6 +54,9 @@ const PRESENT: u8 = 0;
 const FAILED: u8 = 1;
 const GONE: u8 = 2;
 
+/// Why no write and no reset reaches the devices of a pool that is open for reading.
+const UNWRITTEN: &str = "the pool refuses changes while it is open for reading";
+
 /// The health of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceState {
@@ -77,6 +82,8 @@ pub(crate) struct Devices {
     parity: usize,
     /// Number of devices that are missing or take no more writes.
     lost: AtomicUsize,
+    /// Whether the pool is open for reading.
+    for_reading: bool,
     last_failure: Mutex<Option<DeviceError>>,
 }
 
@@ -111,6 +118,7 @@ impl Devices {
         table: Vec<DeviceEntry>,
         by_index: Vec<Option<Arc<dyn Device>>>,
         parity: usize,
+        for_reading: bool,
     ) -> Self {
         assert_eq!(table.len(), by_index.len(), "one place for each device in the table");
         let mut opened = Vec::new();
@@ -132,7 +140,13 @@ impl Devices {
         }
         assert_eq!(opened.len(), slot_states.len(), "each opened device has a state");
         let lost = AtomicUsize::new(table.len() - opened.len());
-        Devices { table, opened, slots, slot_states, parity, lost, last_failure: Mutex::new(None) }
+        let last_failure = Mutex::new(None);
+        Devices { table, opened, slots, slot_states, parity, lost, for_reading, last_failure }
+    }
+
+    /// Whether the pool is open for reading. Then nothing may be written.
+    pub(crate) fn for_reading(&self) -> bool {
+        self.for_reading
     }
 
     pub(crate) fn table(&self) -> &[DeviceEntry] {
@@ -235,6 +249,7 @@ impl Devices {
 
     /// A write operation; `None` if the device takes no more writes.
     pub(crate) fn write_op<'a>(&self, at: (DeviceIndex, u64), buf: &'a [u8]) -> Option<DeviceOp<'a>> {
+        assert!(!self.for_reading, "{UNWRITTEN}");
         let slot = self.slot(at.0)?;
         let writable = self.slot_states[slot].health.load(Acquire) == PRESENT;
         writable.then(|| DeviceOp::new(slot, OpKind::Write(at.1, buf)).within(self.write_limit()))
@@ -294,6 +309,7 @@ impl Devices {
     /// If a zoned device cannot reset the zone, or the device is gone. A discard that a conventional device
     /// refuses is no error.
     pub(crate) fn reset_zone(&self, index: DeviceIndex, at: u64, len: u64) -> Result<(), DeviceError> {
+        assert!(!self.for_reading, "{UNWRITTEN}");
         assert!(at.is_multiple_of(len), "a reset covers one whole zone");
         let Some(slot) = self.slot(index) else { return Ok(()) };
         let slot_state = &self.slot_states[slot];

@@ -69,6 +69,7 @@ impl Pool {
             parity: options.parity,
             zone_blocks,
             epoch: 1,
+            for_reading: false,
             table: devices.iter().map(entry).collect(),
         };
         // Roots of an older pool go first, on all devices: otherwise a crash could leave some of them beside

@@ -36,6 +36,7 @@ pub(crate) struct PoolIdentity {
     pub parity: u8,
     pub zone_blocks: u32,
     pub epoch: u32,
+    pub for_reading: bool,
     pub table: Vec<DeviceEntry>,
 }
 
@@ -64,6 +65,20 @@ impl Pool {
     /// # Errors
     /// `Devices` if the devices are not one pool, or too few of it.
     pub fn open(devices: Vec<Arc<dyn Device>>) -> Result<(Pool, Root), PoolError> {
+        Self::open_as(devices, false)
+    }
+
+    /// As [`open`](Self::open), to read only: nothing is written to the devices while this pool is open.
+    /// Every call that would write returns `OpenForReading`.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_for_reading(devices: Vec<Arc<dyn Device>>) -> Result<(Pool, Root), PoolError> {
+        Self::open_as(devices, true)
+    }
+
+    /// Identifies the devices and assembles the pool, by the steps at the head of this file.
+    fn open_as(devices: Vec<Arc<dyn Device>>, for_reading: bool) -> Result<(Pool, Root), PoolError> {
         // The order matters: `newest_root` compares roots of one pool and one history only.
         let labelled = read_labels(devices)?;
         refuse_mixed(&labelled)?;
@@ -84,13 +99,19 @@ impl Pool {
         for (index, uuid) in &missing {
             tracing::warn!(device = index.0, %uuid, "device missing");
         }
-        // The new epoch is in memory only. It becomes durable with this session's first root.
+        // The new epoch is in memory only. It becomes durable with this session's first root. A reader writes
+        // no root, so it needs none and can open a pool that has spent its epochs.
+        let epoch = match header.epoch.checked_add(1) {
+            _ if for_reading => header.epoch,
+            next => next.ok_or(DeviceSetError::NoRoot(EPOCHS_SPENT))?,
+        };
         let identity = PoolIdentity {
             uuid: header.pool,
             data: header.data,
             parity: header.parity,
             zone_blocks: header.zone_blocks,
-            epoch: header.epoch.checked_add(1).ok_or(DeviceSetError::NoRoot(EPOCHS_SPENT))?,
+            epoch,
+            for_reading,
             table,
         };
         let roots = Roots {
@@ -107,6 +128,7 @@ impl Pool {
             root = root.sequence,
             devices,
             missing = missing.len(),
+            for_reading,
             "pool opened"
         );
         Ok((Pool::assemble(identity, by_index, roots), root))
@@ -124,7 +146,7 @@ impl Pool {
             parity: i.parity,
             zone_blocks: i.zone_blocks,
             epoch: i.epoch,
-            devices: Devices::new(i.table, by_index, usize::from(i.parity)),
+            devices: Devices::new(i.table, by_index, usize::from(i.parity), i.for_reading),
             // The root's number moves from session to session, and with it the first zone to be written: wear
             // spreads.
             zones: RankedMutex::new(Zones::new(&zone_counts, roots.sequence)),

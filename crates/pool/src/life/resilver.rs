@@ -44,9 +44,10 @@ impl Pool {
     ///
     /// # Errors
     /// `Unreadable` if more is damaged than parity covers, `NoSpace` if a device has no free zone, `Failed`
-    /// if a device fails, `UnknownSegment`. The segment is unchanged then.
+    /// if a device fails, `UnknownSegment`, `OpenForReading`. The segment is unchanged then.
     pub fn resilver(&self, id: SegmentId) -> Result<Option<ResilveredSegment>, PoolError> {
         let inner = &self.inner;
+        inner.check_writable()?;
         inner.ensure_epoch_is_durable()?;
         let segment = inner.segment(id)?;
         let places = segment.stripes.read().places();

@@ -102,9 +102,10 @@ impl Pool {
     /// before this call becomes durable before the root.
     ///
     /// # Errors
-    /// `RootTooLarge`; `Failed` if too few devices hold the root: the next open then finds this root or the
-    /// last one.
+    /// `OpenForReading`; `RootTooLarge`; `Failed` if too few devices hold the root: the next open then finds
+    /// this root or the last one.
     pub fn write_root(&self, payload: &[u8]) -> Result<(), PoolError> {
+        self.inner.check_writable()?;
         let (bytes, max) = (payload.len() as u64, self.root_payload_bytes_max());
         if bytes > max {
             return Err(PoolError::RootTooLarge { bytes, max });

@@ -23,12 +23,14 @@ impl Pool {
     /// been called (see "Invariants" in this crate's README).
     ///
     /// # Errors
-    /// `NoSpace`; `Failed` if no device takes writes any more, or if the root could not be written.
+    /// `NoSpace`; `Failed` if no device takes writes any more, or if the root could not be written;
+    /// `OpenForReading`.
     ///
     /// # Panics
     /// If the segment exists: a session uses a number once.
     pub fn allocate(&self, id: SegmentId, kind: SegmentKind) -> Result<SegmentWriter, PoolError> {
         let inner = &self.inner;
+        inner.check_writable()?;
         // Before the first write to a zone: stripes must not carry an epoch that the next open would assign
         // again.
         inner.ensure_epoch_is_durable()?;

@@ -202,3 +202,25 @@ fn zones_too_small_for_an_unsplit_append_are_refused() {
     }
     with(3, 0, 64 << 10).unwrap();
 }
+
+#[test]
+fn a_pool_that_is_open_for_reading_refuses_every_call_that_writes() {
+    let (world, pool) = world(52, 4, 2, 1);
+    let written = write_segment(&pool, id(1), &[100_000]);
+    pool.write_root(b"the last").unwrap();
+    let before = world.changes_asked();
+    let (pool, root) = Pool::open_for_reading(devices_without(&world, &[0])).unwrap();
+    assert!(pool.is_for_reading());
+    assert_eq!(root.payload, b"the last");
+    assert_eq!(pool.epoch(), root.epoch, "a reader takes no epoch");
+    pool.adopt(&written.descriptor).unwrap();
+    assert_reads(&pool, &written);
+    assert_eq!(pool.write_root(b"x"), Err(PoolError::OpenForReading));
+    assert!(matches!(pool.allocate(id(2), SegmentKind::Bulk), Err(PoolError::OpenForReading)));
+    assert!(matches!(pool.resilver(id(1)), Err(PoolError::OpenForReading)));
+    assert_eq!(pool.free(id(1)), Err(PoolError::OpenForReading));
+    pool.flush().unwrap();
+    assert_reads(&pool, &written);
+    assert_eq!(world.changes_asked(), before);
+    assert_eq!(Pool::open(world.devices()).unwrap().1, root);
+}

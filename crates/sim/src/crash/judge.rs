@@ -17,6 +17,9 @@ const LATER_NANOS: u64 = 1 << 50;
 /// In one state of so many a copy is checked offline, before and after recovery.
 const ONE_CHECKED_IN: u64 = 20;
 
+/// One state of so many is opened for reading before it is opened for writing.
+const ONE_READ_IN: u64 = 10;
+
 /// The share of states to try.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
@@ -54,6 +57,8 @@ pub struct Judge {
     pub states: u64,
     /// Crash states of which a copy was checked and counted again.
     pub checked: u64,
+    /// Crash states that were opened for reading first.
+    pub read: u64,
     /// Recoveries that were cut again. Their states count in `states`.
     pub recoveries: u64,
 }
@@ -62,7 +67,14 @@ impl Judge {
     /// A judge that draws its choices from the seed.
     #[must_use]
     pub fn new(seed: u64, budget: Budget) -> Self {
-        Judge { random: SimRandom::new(mix(seed) ^ 0xc0a7), budget, states: 0, checked: 0, recoveries: 0 }
+        Judge {
+            random: SimRandom::new(mix(seed) ^ 0xc0a7),
+            budget,
+            states: 0,
+            checked: 0,
+            read: 0,
+            recoveries: 0,
+        }
     }
 
     /// Tries the crash states of a workload, until `states` reaches `states_max`.
@@ -140,7 +152,9 @@ impl Judge {
             world.record();
         }
         let copy = self.random.one_in(ONE_CHECKED_IN).then(|| world.fork());
+        let read = self.read(workload, &world, allowed.clone())?;
         let (fs, found) = reopen(workload, &world, &workload.history, allowed.clone())?;
+        same_state(read, found)?;
         if let Some(copy) = copy {
             check_copy(&copy, &workload.shape, workload.history.state(found))?;
             self.checked += 1;
@@ -155,6 +169,32 @@ impl Judge {
             self.go_on(workload, world, found)?;
         }
         Ok(())
+    }
+
+    /// Opens some of the states for reading, and finds the state that it shows. Nothing may be written.
+    fn read(
+        &mut self,
+        workload: &Workload,
+        world: &SimWorld,
+        allowed: RangeInclusive<usize>,
+    ) -> Result<Option<usize>, Violation> {
+        // By count and not by chance: the other choices stay as they are.
+        if !self.states.is_multiple_of(ONE_READ_IN) {
+            return Ok(None);
+        }
+        let before = world.changes_asked();
+        let fs = workload
+            .shape
+            .open_for_reading(world.devices(), world.clock())
+            .map_err(|e| Violation(format!("cannot be opened for reading after the power cut: {e}")))?;
+        let found = find_state(&fs, &workload.history, allowed)
+            .map_err(|v| Violation(format!("opened for reading: {v}")))?;
+        drop(fs);
+        if world.changes_asked() != before {
+            return Err(Violation("a device was written while the pool was open for reading".to_owned()));
+        }
+        self.read += 1;
+        Ok(Some(found))
     }
 
     /// Cuts a recovery at each of its boundaries.
@@ -178,7 +218,12 @@ impl Judge {
                         _ => Cut::Seeded(self.random.below(u64::MAX)),
                     };
                     let again = replay.cut(&cut);
-                    reopen(workload, &again, &workload.history, allowed.clone()).map_err(|v| {
+                    let read = self.read(workload, &again, allowed.clone());
+                    let opened = read.and_then(|read| {
+                        let (_, found) = reopen(workload, &again, &workload.history, allowed.clone())?;
+                        same_state(read, found)
+                    });
+                    opened.map_err(|v| {
                         Violation(format!("{v}\n in a recovery, at {} with {cut:?}", replay.point()))
                     })?;
                     self.states += 1;
@@ -221,6 +266,14 @@ impl Judge {
         }
         Ok(())
     }
+}
+
+/// Checks that an opening for reading has shown the same state as one for writing.
+fn same_state(read: Option<usize>, found: usize) -> Result<(), Violation> {
+    if read.is_none_or(|read| read == found) {
+        return Ok(());
+    }
+    Err(Violation(format!("opened for reading it shows state {read:?}, opened for writing {found}")))
 }
 
 /// Opens the devices after a cut, and finds the state that they show.
