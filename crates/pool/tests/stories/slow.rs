@@ -6,7 +6,7 @@ use warpfire_env::Clock;
 use warpfire_pool::{DeviceState, Pool, READ_WAIT_MAX, SegmentKind, WRITE_WAIT_MAX};
 use warpfire_sim_env::{Fault, OpClass, SimWorld};
 
-use crate::rig::{assert_reads, id, open_with, world, write_segment};
+use crate::rig::{assert_reads, id, open_with, read, world, write_segment};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -26,7 +26,7 @@ fn slow_devices(pool: &Pool) -> Vec<usize> {
 fn a_device_that_hangs_is_read_round_until_it_answers() {
     for (data, parity) in [(4, 2), (1, 1)] {
         let (world, pool) = world(80, usize::from(data) + usize::from(parity), data, parity);
-        let written = write_segment(&pool, id(1), &[90_000, 5000, 300]);
+        let written = write_segment(&pool, id(1), &[20_000, 5000, 300]);
         let silent = usize::from(written.descriptor.columns[0].0.0);
         let sim = &world.sims()[silent];
         sim.inject(hang(None));
@@ -46,6 +46,26 @@ fn a_device_that_hangs_is_read_round_until_it_answers() {
         assert!(sim.counters().reads > reads, "the device is read again");
         assert_eq!((slow_devices(&pool).len(), pool.counters().rebuilt_blocks), (0, rebuilt));
     }
+}
+
+#[test]
+fn a_long_read_goes_round_a_slow_device_and_waits_for_one_that_is_not_known_to_be_slow() {
+    let (world, pool) = world(84, 2, 1, 1);
+    let written = write_segment(&pool, id(1), &[90_000, 5000]);
+    let [long, short] = written.slices()[..] else { panic!("two stripes") };
+    // The first reads take the checksums of the stripes from their headers.
+    assert_reads(&pool, &written);
+    let silent = usize::from(written.descriptor.columns[0].0.0);
+    world.sims()[silent].inject(hang(Some(OpClass::Read)));
+    assert_eq!(read(&pool, short).unwrap(), written.expected(short));
+    assert_eq!(read(&pool, long).unwrap(), written.expected(long));
+    assert_eq!((now(&world), slow_devices(&pool)), (READ_WAIT_MAX, vec![silent]));
+
+    world.clock().advance(HOUR.as_nanos() as u64);
+    let before = now(&world);
+    world.sims()[silent].inject(hang(Some(OpClass::Read)));
+    assert_eq!(read(&pool, long).unwrap(), written.expected(long));
+    assert_eq!((now(&world) - before, slow_devices(&pool).len()), (HOUR, 0));
 }
 
 #[test]
@@ -100,7 +120,7 @@ fn a_device_that_parity_cannot_spare_is_waited_for() {
 #[test]
 fn a_read_waits_when_too_few_other_columns_answer() {
     let (world, pool) = world(83, 3, 2, 1);
-    let written = write_segment(&pool, id(1), &[90_000]);
+    let written = write_segment(&pool, id(1), &[30_000]);
     for (device, _) in &written.descriptor.columns[..2] {
         world.sims()[usize::from(device.0)].inject(hang(Some(OpClass::Read)));
     }
