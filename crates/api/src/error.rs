@@ -166,6 +166,7 @@ impl From<FsError> for Error {
             ),
             FsError::LeaseExpired => (ErrorKind::Expired, Some("yank the slice again")),
             FsError::Unsupported => (ErrorKind::Unsupported, None),
+            FsError::Busy => (ErrorKind::Other, Some("the root, '.' and '..' keep their names")),
             FsError::Conflict { .. } => (ErrorKind::Conflict, Some("begin the transaction again")),
             FsError::Ended => (ErrorKind::WrongTransaction, Some("begin another transaction")),
             FsError::ReadOnlyTransaction => {

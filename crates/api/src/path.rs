@@ -31,6 +31,14 @@ impl<E: Storage> Warpfire<E> {
         Ok((resolved.dir, OsString::from_vec(resolved.name.to_vec())))
     }
 
+    /// As `parent_of`, for a call that makes the name. The root exists.
+    pub(crate) fn parent_of_new(&self, path: &Path) -> Result<(NodeRef, OsString)> {
+        self.parent_of(path).map_err(|error| match error.errno() {
+            busy if busy == FsError::Busy.errno() => FsError::Exists.into(),
+            _ => error,
+        })
+    }
+
     /// The inode of a name in a directory, through symbolic links.
     pub(crate) fn node_through_links(&self, dir: &NodeRef, name: &OsStr) -> Result<NodeRef> {
         Ok(self.fs().resolve(&self.identity().caller(), dir, name.as_bytes(), Follow::Yes)?)

@@ -235,7 +235,7 @@ impl<E: Storage> Warpfire<E> {
     /// # Errors
     /// `AlreadyExists`, `NotFound` if a directory on the path is missing, `PermissionDenied`, `NoSpace`.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        let (parent, name) = self.parent_of(path.as_ref())?;
+        let (parent, name) = self.parent_of_new(path.as_ref())?;
         self.fs().mkdir(&self.identity.caller(), &parent, name.as_bytes(), DIR_MODE)?;
         Ok(())
     }
@@ -304,7 +304,7 @@ impl<E: Storage> Warpfire<E> {
     /// `PermissionDenied`, which is also the answer for a directory.
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
         let node = self.node_at(original.as_ref(), Follow::No)?;
-        let (parent, name) = self.parent_of(link.as_ref())?;
+        let (parent, name) = self.parent_of_new(link.as_ref())?;
         Ok(self.fs().link(&self.identity.caller(), &node, &parent, name.as_bytes())?)
     }
 
@@ -313,7 +313,7 @@ impl<E: Storage> Warpfire<E> {
     /// # Errors
     /// `AlreadyExists`, `NotFound` if a directory on the path is missing, `PermissionDenied`, `NoSpace`.
     pub fn symlink(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
-        let (parent, name) = self.parent_of(link.as_ref())?;
+        let (parent, name) = self.parent_of_new(link.as_ref())?;
         let target = original.as_ref().as_os_str().as_bytes();
         self.fs().symlink(&self.identity.caller(), &parent, name.as_bytes(), target)?;
         Ok(())
@@ -341,7 +341,7 @@ impl<E: Storage> Warpfire<E> {
         mode: u32,
         device: (u32, u32),
     ) -> Result<()> {
-        let (parent, name) = self.parent_of(path.as_ref())?;
+        let (parent, name) = self.parent_of_new(path.as_ref())?;
         let device = rustix::fs::makedev(device.0, device.1);
         let mode = NewMode::exact(mode);
         self.fs().mknod(&self.identity.caller(), &parent, name.as_bytes(), kind.into(), mode, device)?;

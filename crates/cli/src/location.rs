@@ -8,9 +8,11 @@
 //! name is `./local:/path`.
 
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use warpfire::device_label;
 use warpfire_terminal::{Failure, shown};
 
 /// The environment variable that names the pool of locations beginning with `:/`.
@@ -70,7 +72,45 @@ impl PoolName {
                 devices.push(path);
             }
         }
-        Ok(devices)
+        let is_there = |device: &PathBuf| {
+            device.symlink_metadata().map_or_else(|error| error.kind() != ErrorKind::NotFound, |_| true)
+        };
+        match devices.iter().find(|device| !is_there(device)) {
+            None => Ok(devices),
+            Some(absent) => {
+                let absent = Failure::unreadable(format_args!("{}: no such image or device", shown(absent)));
+                Err(if devices.iter().any(is_there) {
+                    absent.hint("check the path; if the device is lost and parity covers it, leave it out")
+                } else {
+                    absent.hint(pools_nearby())
+                })
+            }
+        }
+    }
+
+    /// Whether a device of that name holds part of a pool. Without a name there is none.
+    #[must_use]
+    pub fn is_pool(&self) -> bool {
+        let devices = if self.0.is_empty() { Vec::new() } else { self.devices().unwrap_or_default() };
+        devices.iter().any(|device| matches!(device_label(device), Ok(Some(_))))
+    }
+}
+
+/// Names that a message lists.
+const NAMES_MAX: usize = 5;
+
+/// What to try instead of a pool that does not exist: the pools in the current directory.
+fn pools_nearby() -> String {
+    let entries = std::fs::read_dir(".").into_iter().flatten().flatten();
+    let is_pool = |path: &PathBuf| path.extension() == Some(OsStr::new("img")) || images_in(path).is_ok();
+    let found = entries.map(|entry| PathBuf::from(entry.file_name())).filter(is_pool);
+    let mut names: Vec<String> = found.map(|path| shown(&path)).collect();
+    names.sort();
+    let rest = if names.len() > NAMES_MAX { ", ..." } else { "" };
+    names.truncate(NAMES_MAX);
+    match names.as_slice() {
+        [] => "check the path".to_owned(),
+        names => format!("check the path; in this directory are {}{rest}", names.join(", ")),
     }
 }
 

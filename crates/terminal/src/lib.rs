@@ -13,6 +13,6 @@ mod size;
 
 pub use columns::Columns;
 pub use failure::{Exit, Failure};
-pub use print::{JsonList, note, print, print_json};
+pub use print::{JsonList, Lines, note, print, print_json};
 pub use shown_name::{name_for_stdout, quoted, shown};
 pub use size::{Size, counted, duration, grouped, per_second};

@@ -32,6 +32,38 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(text)
 }
 
+/// Lines on stdout, printed in large pieces while they come.
+#[derive(Debug, Default)]
+pub struct Lines {
+    waiting: Vec<u8>,
+}
+
+impl Lines {
+    /// Adds bytes, with their line end.
+    ///
+    /// # Errors
+    /// As [`print()`].
+    pub fn add(&mut self, parts: &[&[u8]]) -> Result<(), Failure> {
+        for part in parts {
+            self.waiting.extend_from_slice(part);
+        }
+        if self.waiting.len() < PIECE_BYTES {
+            return Ok(());
+        }
+        let printed = print(&self.waiting);
+        self.waiting.clear();
+        printed
+    }
+
+    /// Prints the lines that are left.
+    ///
+    /// # Errors
+    /// As [`print()`].
+    pub fn finish(self) -> Result<(), Failure> {
+        print(self.waiting)
+    }
+}
+
 /// A JSON list on stdout, printed while its elements come.
 #[derive(Debug, Default)]
 pub struct JsonList {
@@ -39,7 +71,7 @@ pub struct JsonList {
     has_elements: bool,
 }
 
-/// A list is printed in pieces of about this many bytes.
+/// Lines and lists are printed in pieces of about this many bytes.
 const PIECE_BYTES: usize = 1 << 16;
 
 impl JsonList {

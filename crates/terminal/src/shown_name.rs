@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// Characters besides letters and digits that a shell takes literally in a word.
 const PLAIN: &[u8] = b"%+,-./:=@_^";
@@ -13,7 +14,9 @@ const PLAIN: &[u8] = b"%+,-./:=@_^";
 /// A name for stdout: on a terminal as [`quoted`] writes it, elsewhere its bytes.
 #[must_use]
 pub fn name_for_stdout(name: &OsStr) -> Cow<'_, [u8]> {
-    if std::io::stdout().is_terminal() {
+    // Asked once: a listing has millions of names.
+    static IS_TERMINAL: OnceLock<bool> = OnceLock::new();
+    if *IS_TERMINAL.get_or_init(|| std::io::stdout().is_terminal()) {
         Cow::Owned(quoted(name).into_bytes())
     } else {
         name.as_bytes().into()

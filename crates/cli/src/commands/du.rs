@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use warpfire::Metadata;
-use warpfire_terminal::{Failure, JsonList, Size, name_for_stdout, print};
+use warpfire_terminal::{Failure, JsonList, Lines, Size, name_for_stdout};
 
 use super::pool;
 use super::tally::Tally;
@@ -71,16 +71,18 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let locations = Location::parse_all(&args.locations, Location::parse_or_root)?;
     let tally = Tally::default();
     let mut list = json.then(JsonList::default);
+    let mut lines = Lines::default();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
         let fs = pool::open(&group[0].pool)?;
         let mut usage = Usage { args, linked: HashSet::new(), sums: Vec::new() };
         for location in group {
             walk(&fs, &tally, &location.path, usize::MAX, |moment, found| {
                 let Some(bytes) = usage.visit(moment, found) else { return Ok(()) };
-                args.print(&mut list, location, &found.path, bytes)
+                args.print(list.as_mut(), &mut lines, &location.named(&found.path), &found.path, bytes)
             })?;
         }
     }
+    lines.finish()?;
     list.map_or(Ok(()), JsonList::finish)?;
     tally.finish()
 }
@@ -128,8 +130,9 @@ impl Usage<'_> {
 impl Args {
     fn print(
         &self,
-        list: &mut Option<JsonList>,
-        location: &Location,
+        list: Option<&mut JsonList>,
+        lines: &mut Lines,
+        name: &OsStr,
         path: &Path,
         bytes: u64,
     ) -> Result<(), Failure> {
@@ -137,11 +140,7 @@ impl Args {
             let path_bytes = bytes_of(path);
             return list.add(&UsageEntry { path: path.display().to_string(), path_bytes, size_bytes: bytes });
         }
-        let name: OsString = location.named(path);
         let size = if self.human_readable { Size(bytes).to_string() } else { bytes.to_string() };
-        let mut line = format!("{size:<11} ").into_bytes();
-        line.extend_from_slice(&name_for_stdout(OsStr::new(&name)));
-        line.push(b'\n');
-        print(line)
+        lines.add(&[format!("{size:<11} ").as_bytes(), &name_for_stdout(name), b"\n"])
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use clap::ValueEnum;
 use warpfire::{FileType, Timestamp, Warpfire};
 use warpfire_env::{Clock, SystemClock};
-use warpfire_terminal::{Failure, JsonList, Size, name_for_stdout, print};
+use warpfire_terminal::{Failure, JsonList, Lines, Size, name_for_stdout};
 
 use super::pool;
 use super::tally::Tally;
@@ -89,16 +89,13 @@ fn moment(text: &str) -> Result<Timestamp, String> {
     age_or_moment(text, SystemClock.now())
 }
 
-/// FoundFile names are printed in pieces of about this many bytes.
-const PIECE_BYTES: usize = 1 << 16;
-
 /// Prints the files that are found.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let locations = Location::parse_all(&args.locations, Location::parse_or_root)?;
     let depth_max = args.max_depth.unwrap_or(usize::MAX);
     let tally = Tally::default();
     let mut list = json.then(JsonList::default);
-    let mut names: Vec<u8> = Vec::new();
+    let mut names = Lines::default();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
         let fs = pool::open(&group[0].pool)?;
         for location in group {
@@ -110,18 +107,14 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
                     return list.add(&info(&fs, found)?);
                 }
                 let name = location.named(&found.path);
-                if args.print0 {
-                    names.extend_from_slice(name.as_bytes());
-                    names.push(0);
-                } else {
-                    names.extend_from_slice(&name_for_stdout(&name));
-                    names.push(b'\n');
+                match args.print0 {
+                    true => names.add(&[name.as_bytes(), &[0]]),
+                    false => names.add(&[&name_for_stdout(&name), b"\n"]),
                 }
-                if names.len() < PIECE_BYTES { Ok(()) } else { print(std::mem::take(&mut names)) }
             })?;
         }
     }
-    print(names)?;
+    names.finish()?;
     list.map_or(Ok(()), JsonList::finish)?;
     tally.finish()
 }

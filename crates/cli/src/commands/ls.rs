@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use warpfire::{FileType, Metadata, Warpfire};
-use warpfire_terminal::{Failure, JsonList, Size, name_for_stdout, print};
+use warpfire_terminal::{Failure, JsonList, Lines, Size, name_for_stdout};
 
 use super::pool;
 use super::tally::Tally;
@@ -65,9 +65,6 @@ pub struct Args {
     help: Option<bool>,
 }
 
-/// Lines are printed in pieces of about this many bytes.
-const PIECE_BYTES: usize = 1 << 16;
-
 /// Lists each directory, or the file itself.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let locations = Location::parse_all(&args.locations, Location::parse_or_root)?;
@@ -76,7 +73,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         tally: Tally::default(),
         has_headings: locations.len() > 1 || args.recursive,
         has_lines: false,
-        lines: Vec::new(),
+        lines: Lines::default(),
         list: json.then(JsonList::default),
     };
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
@@ -93,7 +90,7 @@ struct Listing<'a> {
     /// Whether the name of each directory stands above its entries.
     has_headings: bool,
     has_lines: bool,
-    lines: Vec<u8>,
+    lines: Lines,
     list: Option<JsonList>,
 }
 
@@ -146,11 +143,8 @@ impl Listing<'_> {
         let failed = |error| Failure::at(path, &error);
         let entries = fs.read_dir(path).map_err(failed)?;
         if self.has_headings && self.list.is_none() {
-            if self.has_lines {
-                self.lines.push(b'\n');
-            }
-            self.lines.extend_from_slice(&name_for_stdout(&location.named(path)));
-            self.lines.extend_from_slice(b":\n");
+            let gap: &[u8] = if self.has_lines { b"\n" } else { b"" };
+            self.lines.add(&[gap, &name_for_stdout(&location.named(path)), b":\n"])?;
             self.has_lines = true;
         }
         let is_sorted = self.args.time || self.args.size;
@@ -216,17 +210,15 @@ impl Listing<'_> {
             if let Some(list) = &mut self.list {
                 return list.add(&FileInfo::new(Path::new(name), &metadata, target.as_deref()));
             }
-            self.lines.extend_from_slice(&self.details(&metadata));
-            self.lines.extend_from_slice(&name_for_stdout(name));
-            if let Some(target) = target {
-                self.lines.extend_from_slice(b" -> ");
-                self.lines.extend_from_slice(&name_for_stdout(target.as_os_str()));
-            }
-        } else {
-            self.lines.extend_from_slice(&name_for_stdout(name));
+            let (details, shown) = (self.details(&metadata), name_for_stdout(name));
+            return match &target {
+                None => self.lines.add(&[&details, &shown, b"\n"]),
+                Some(to) => {
+                    self.lines.add(&[&details, &shown, b" -> ", &name_for_stdout(to.as_os_str()), b"\n"])
+                }
+            };
         }
-        self.lines.push(b'\n');
-        if self.lines.len() < PIECE_BYTES { Ok(()) } else { print(std::mem::take(&mut self.lines)) }
+        self.lines.add(&[&name_for_stdout(name), b"\n"])
     }
 
     /// The columns before a name.
@@ -245,7 +237,7 @@ impl Listing<'_> {
     }
 
     fn finish(self) -> Result<(), Failure> {
-        print(self.lines)?;
+        self.lines.finish()?;
         self.list.map_or(Ok(()), JsonList::finish)?;
         self.tally.finish()
     }

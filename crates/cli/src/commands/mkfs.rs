@@ -3,6 +3,7 @@
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use serde::Serialize;
 use warpfire::{
     COLUMNS_MAX, DeviceContent, ErrorKind, PARITY_MAX, Pool, ZONES_MIN, check_named_once, device_bytes_min,
@@ -121,6 +122,9 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
 fn not_made(error: warpfire::Error) -> Failure {
     match error.kind() {
         ErrorKind::NotFound => Failure::pool(&error).hint("make the directory first"),
+        ErrorKind::PermissionDenied => {
+            Failure::pool(&error).hint("name a device or directory that this user may write to")
+        }
         ErrorKind::InvalidInput => misused(&error),
         _ => Failure::pool(&error),
     }
@@ -210,7 +214,10 @@ fn device_plan(path: &Path, args: &Args, new_files: usize) -> Result<DevicePlan,
 fn default_image_bytes(path: &Path, new_files: usize) -> Result<u64, Failure> {
     let directory =
         path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let free = rustix::fs::statvfs(directory).map_err(|error| Failure::local(directory, &error.into()))?;
+    let free = rustix::fs::statvfs(directory).map_err(|error| {
+        let failure = Failure::local(directory, &error.into());
+        if error == Errno::NOENT { failure.hint("make the directory first") } else { failure }
+    })?;
     let free_bytes = free.f_bavail.saturating_mul(free.f_frsize);
     let share = free_bytes / 2 / new_files.max(1) as u64;
     Ok(IMAGE_BYTES_DEFAULT.min(share) & !((1 << 20) - 1))

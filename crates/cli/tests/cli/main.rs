@@ -4,6 +4,7 @@ mod answers;
 mod copy;
 mod copy_planted;
 mod fixture;
+mod golden_refusals;
 mod looking;
 mod mounted;
 mod refusals;

@@ -119,7 +119,7 @@ impl LocalDir {
 
     /// The path for messages.
     pub fn shown(&self, name: &OsStr) -> PathBuf {
-        self.path.join(name)
+        if self.path == Path::new(".") { PathBuf::from(name) } else { self.path.join(name) }
     }
 }
 

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use warpfire::Warpfire;
-use warpfire_terminal::{Failure, note, print_json};
+use warpfire_terminal::{Failure, note, print_json, shown};
 
 use super::pool;
-use crate::location::{Location, PathArgument};
+use crate::location::{Location, PathArgument, PoolName};
 use crate::progress::Progress;
 
 mod copy_in;
@@ -158,14 +158,23 @@ fn into_pool(job: &mut CopyJob, sources: &[PathArgument], destination: &Location
 }
 
 fn out_of_pool(job: &mut CopyJob, sources: &[PathArgument], destination: &Path) -> Result<(), Failure> {
+    if sources.iter().any(|source| matches!(source, PathArgument::Local(_))) {
+        let pool = sources.iter().filter_map(|source| match source {
+            PathArgument::Local(path) => Some(path.as_path()),
+            PathArgument::Pool(_) => None,
+        });
+        let pool = std::iter::once(destination).chain(pool).find(|path| PoolName::new(*path).is_pool());
+        let failure = Failure::usage("neither source nor destination is inside a pool");
+        return Err(match pool {
+            Some(pool) => failure.hint(format_args!("the root of that pool is '{}:/'", shown(pool))),
+            None => failure.hint("write one of them as 'POOL:/path'"),
+        });
+    }
     let is_directory = destination.is_dir();
     check_room_for(sources.len(), is_directory, destination)?;
     let mut opened: Option<(Location, Warpfire)> = None;
     for source in sources {
-        let PathArgument::Pool(location) = source else {
-            return Err(Failure::usage("neither source nor destination is inside a pool")
-                .hint("write one of them as 'POOL:/path'"));
-        };
+        let PathArgument::Pool(location) = source else { continue };
         let fs = match opened.take().filter(|(other, _)| other.pool == location.pool) {
             Some((_, fs)) => fs,
             None => pool::open(&location.pool)?,

@@ -1,0 +1,243 @@
+//! Every refusal in its words: the command, the exit code, and the first line on stderr.
+
+use crate::fixture::Fixture;
+
+/// Where the table has `#`, the message has the 32 digits of a pool.
+fn without_ids(said: &str) -> String {
+    let mut text = String::new();
+    for word in said.split_inclusive(|c: char| !c.is_ascii_hexdigit()) {
+        let digits = word.trim_end_matches(|c: char| !c.is_ascii_hexdigit());
+        let is_id = digits.len() == 32;
+        text.push_str(if is_id { "#" } else { digits });
+        text.push_str(&word[digits.len()..]);
+    }
+    text
+}
+
+const ROWS: &[(&str, i32, &str)] = &[
+    // Pools that are not there.
+    (
+        "ls absent.img:/",
+        3,
+        "absent.img: no such image or device; check the path; in this directory are a.img, \
+         hello.img, pool",
+    ),
+    (
+        "ls absent.img",
+        3,
+        "absent.img: no such image or device; check the path; in this directory are a.img, \
+         hello.img, pool",
+    ),
+    (
+        "find pool/0.img,pool/9.img",
+        3,
+        "pool/9.img: no such image or device; check the path; if the device is lost and parity \
+         covers it, leave it out",
+    ),
+    (
+        "status absent",
+        3,
+        "absent: no such image or device; check the path; in this directory are a.img, hello.img, \
+         pool",
+    ),
+    (
+        "df absent",
+        3,
+        "absent: no such image or device; check the path; in this directory are a.img, hello.img, \
+         pool",
+    ),
+    (
+        "ls empty",
+        1,
+        "the directory empty has no *.img file; name the devices of the pool, separated by commas",
+    ),
+    (
+        "ls hello.img:/",
+        3,
+        "hello.img: smaller than one block of 4096 bytes; it holds no pool; check the path, or \
+         leave it out if parity covers it",
+    ),
+    (
+        "ls /dev/null",
+        3,
+        "/dev/null: neither a regular file nor a block device; name an image file or a block device",
+    ),
+    ("ls pool/0.img,pool/0.img", 3, "pool/0.img is named twice; name each device once"),
+    ("ls a.img,pool/0.img", 3, "pool/0.img belongs to pool #, not to #; name the devices of one pool only"),
+    ("status", 2, "no pool is named; name its devices, or set WARPFIRE_POOL"),
+    ("df", 2, "no pool is named; name its devices, or set WARPFIRE_POOL"),
+    ("fsck", 8, "no pool is named; name its devices, or set WARPFIRE_POOL"),
+    ("scrub", 8, "no pool is named; name its devices, or set WARPFIRE_POOL"),
+    ("ls :/", 2, "no pool is named; name its devices, or set WARPFIRE_POOL"),
+    ("umount pool", 1, "no pool is mounted at pool; name the directory that the pool is mounted on"),
+    ("tx list --in .", 1, "no pool is mounted at .; name a directory on a mounted pool with --in"),
+    // Pools that cannot be made.
+    ("mkfs nodir/b.img", 1, "nodir: No such file or directory; make the directory first"),
+    ("mkfs --size 32M nodir/b.img", 3, "nodir/b.img: No such file or directory; make the directory first"),
+    ("mkfs g.img g.img", 2, "g.img is named twice; name each device once"),
+    (
+        "mkfs a.img",
+        1,
+        "a.img contains a Warpfire pool; name another device, or overwrite this one with --force",
+    ),
+    (
+        "mkfs --force a.img",
+        2,
+        "this overwrites everything on these devices, and there is no terminal to ask on; confirm \
+         with --yes",
+    ),
+    (
+        "mkfs --zone 3M z.img",
+        2,
+        "the zone size 3 MiB is not a power of two; choose one such as 1M, 4M or 16M",
+    ),
+    (
+        "mkfs --size 1M z.img",
+        2,
+        "z.img is too small for a pool: it has 1 MiB, but 16 zones of 1 MiB take 16 MiB; use \
+         --size 16M or more",
+    ),
+    (
+        "mkfs --size 16M --data 4 --parity 2 x y",
+        2,
+        "4 data and 2 parity devices are 6 devices, but only 2 are named; name more devices, or \
+         lower --data or --parity",
+    ),
+    // Files in a pool.
+    ("ls pool:/absent", 1, "/absent: no such file or directory"),
+    ("stat pool:/absent", 1, "/absent: no such file or directory"),
+    ("cat pool:/absent", 1, "/absent: no such file or directory"),
+    ("cat pool:/", 1, "/: is a directory"),
+    ("du pool:/absent", 1, "/absent: no such file or directory"),
+    ("find pool:/absent", 1, "/absent: no such file or directory"),
+    ("mkdir pool:/a/b", 1, "/a/b: no such file or directory"),
+    ("mkdir pool:/", 1, "/: file exists"),
+    ("rm pool:/absent", 1, "/absent: no such file or directory"),
+    ("rm pool:/", 1, "/ is a directory; remove it and its contents with -r"),
+    (
+        "rm -r pool:/",
+        2,
+        "this removes everything in the pool, and there is no terminal to ask on; confirm with \
+         --yes",
+    ),
+    ("rm -r pool", 2, "'pool' is not the name of a file in a pool; write 'pool:/path'"),
+    ("mv pool:/ pool:/x", 1, "/: busy; the root, '.' and '..' keep their names"),
+    ("mv pool:/absent pool:/x", 1, "/absent: no such file or directory"),
+    ("mv pool:/file pool:/file", 1, "/file and /file are the same file"),
+    (
+        "mv pool:/file a.img:/file",
+        2,
+        "/file is in another pool; copy it with 'warpfire cp -r', then remove it with 'warpfire rm \
+         -r'",
+    ),
+    (
+        "mv pool:/file pool:/dir pool:/absent",
+        2,
+        "/absent is not a directory; with several files the destination is an existing directory",
+    ),
+    (
+        "ln pool:/dir pool:/x",
+        1,
+        "/dir is a directory; a directory has one name; make a symbolic link with -s",
+    ),
+    ("ln pool:/file pool:/dir/file pool:/dir", 1, "/dir/file: file exists"),
+    (
+        "ln -s pool:/file pool:/x",
+        2,
+        "'pool:/file' names a pool; a link holds a path alone: write '/file', or the way there \
+         from the link",
+    ),
+    ("chmod 644 pool:/absent", 1, "/absent: no such file or directory"),
+    ("chown 0 pool:/absent", 1, "/absent: no such file or directory"),
+    ("touch pool:/absent/x", 1, "/absent/x: no such file or directory"),
+    ("touch local:file", 2, "'file' is not the name of a file in a pool; write 'file:/path'"),
+    ("truncate -s 0 pool:/dir", 1, "/dir: is a directory"),
+    (
+        "slice cut pool:/file",
+        2,
+        "this removes the whole content of the file, and there is no terminal to ask on; confirm \
+         with --yes",
+    ),
+    ("slice cut --len 1 pool:/absent", 1, "/absent: no such file or directory"),
+    (
+        "slice concat pool:/file hello.img pool:/x",
+        2,
+        "the files are not all in one pool; name files in one pool, or files on one mounted pool",
+    ),
+    (
+        "slice cat hello.img",
+        1,
+        "hello.img is not on a mounted pool; mount the pool, or name its files as POOL:/path",
+    ),
+    // Copies.
+    (
+        "cp hello.img x",
+        2,
+        "neither source nor destination is inside a pool; write one of them as 'POOL:/path'",
+    ),
+    (
+        "cp hello.img pool",
+        2,
+        "neither source nor destination is inside a pool; the root of that pool is 'pool:/'",
+    ),
+    ("cp absent pool:/", 1, "absent: No such file or directory"),
+    ("cp pool:/absent .", 1, "/absent: no such file or directory"),
+    ("cp pool:/dir .", 1, "/dir: is a directory; copy it with -r"),
+    (
+        "cp pool:/file a.img:/",
+        2,
+        "/file is in another pool; mount one of the two pools, or copy to a local directory first",
+    ),
+    (
+        "cp -r empty absent.img:/",
+        3,
+        "absent.img: no such image or device; check the path; in this directory are a.img, \
+         hello.img, pool",
+    ),
+    ("cp empty pool:/dir", 1, "empty: is a directory; copy it with -r"),
+];
+
+#[test]
+fn every_refusal_is_a_sentence_that_helps() {
+    let fixture = Fixture::pool(2, 1, 1, 32);
+    fixture.run(["mkfs", "--size", "16M", "a.img"]).succeeded();
+    fixture.local("hello.img", "hello\n");
+    std::fs::create_dir(fixture.path("empty")).expect("made");
+    fixture.run(["mkdir", "pool:/dir"]).succeeded();
+    fixture.run(["touch", "pool:/file", "pool:/dir/file"]).succeeded();
+    let mut wrong = Vec::new();
+    for &(words, code, sentence) in ROWS {
+        let mut command = fixture.command(words.split(' '));
+        let output = command.stdin(std::process::Stdio::null()).output().expect("the binary runs");
+        let said = without_ids(&String::from_utf8_lossy(&output.stderr));
+        let first = said.lines().find(|line| !line.contains("degraded")).unwrap_or_default();
+        let expected = format!("warpfire: {sentence}");
+        if output.status.code() != Some(code) || first != expected {
+            wrong
+                .push(format!("warpfire {words}\n  {:?} {first}\n  {code} {expected}", output.status.code()));
+        }
+        for banned in ["os error", "panicked", "segment"] {
+            assert!(!said.contains(banned), "{words}: {said}");
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), ROWS.len(), wrong.join("\n"));
+    assert!(ROWS.len() >= 60);
+    assert_eq!(fixture.run(["find", "pool"]).succeeded().lines().count(), 4, "nothing was changed");
+}
+
+#[test]
+fn a_local_file_that_cannot_be_read_is_named_once() {
+    let fixture = Fixture::pool(1, 1, 0, 32);
+    fixture.local("perm/b", "secret");
+    let closed = std::os::unix::fs::PermissionsExt::from_mode(0o000);
+    std::fs::set_permissions(fixture.path("perm/b"), closed).expect("a mode is set");
+    if std::fs::read(fixture.path("perm/b")).is_ok() {
+        // Root reads everything; a link of that name fails for it too.
+        std::fs::remove_file(fixture.path("perm/b")).expect("removed");
+        let said = fixture.run(["cp", "perm/b", "pool:/"]).failed(1);
+        assert_eq!(said.lines().next(), Some("warpfire: perm/b: No such file or directory"));
+        return;
+    }
+    let said = fixture.run(["cp", "-r", "perm", "pool:/"]).failed(1);
+    assert_eq!(said.lines().next(), Some("warpfire: perm/b: Permission denied"));
+}
