@@ -645,9 +645,11 @@ impl<E: Storage> Views<E> {
     fn start_job(self: Arc<Self>, uid: u32, id: u64, job: TransactionJob<E>, answer: ReportCallback) {
         let views = Arc::clone(&self);
         let job = Box::new(move || {
-            // Declared after `answer`: a panic ends the transaction first, then the program gets `EIO`.
+            // A panic drops it before `answer`: the transaction ends first, then the program gets `EIO`. In
+            // one expression with the job, `answer` would be moved out of the closure and dropped first.
             let _end = EndOnPanic { views: &views, id };
-            answer(job(&views));
+            let outcome = job(&views);
+            answer(outcome);
         });
         if let Some(job) = self.job_shares.start_or_keep(uid, job) {
             self.spawn_job(uid, job);
