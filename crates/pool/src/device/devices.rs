@@ -46,9 +46,9 @@ use crate::device::counters::{DeviceCounters, LiveCounters};
 /// milliseconds, one that reads a bad block again and again a second or two.
 pub const READ_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// The longest read with that limit. The kernel cannot be made to forget the memory of a read, so a limited read
-/// goes to memory of its own and is copied: cheap for a short read, and up to the time of the read again for a long
-/// one. A long read skips a device that is slow, but once it is under way it waits.
+/// The longest read with that limit. The kernel cannot be made to forget the memory of a read, so a limited
+/// read goes to memory of its own and is copied: cheap for a short read, and up to the time of the read again
+/// for a long one. A long read skips a device that is slow, but once it is under way it waits.
 const LIMITED_READ_BYTES_MAX: usize = 32 << 10;
 
 /// How long a write or a flush waits for a device before the device counts as failed. Linux gives a drive as
@@ -206,8 +206,8 @@ impl Devices {
         readable.then(|| DeviceOp::new(slot, OpKind::Read(at.1, buf)))
     }
 
-    /// As `read_op`, with a time limit if it is short, and `None` for a device that owes an answer: for a reader that can do
-    /// without it.
+    /// As `read_op`, with a time limit if it is short, and `None` for a device that owes an answer: for a
+    /// reader that can do without it.
     pub(crate) fn limited_read_op<'a>(
         &self,
         at: (DeviceIndex, u64),
