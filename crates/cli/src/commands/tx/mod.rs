@@ -98,6 +98,8 @@ struct TransactionArg {
 #[derive(clap::Subcommand, Debug)]
 enum TxCommand {
     /// Run a program in a transaction; commit if it succeeds, abort if it fails.
+    ///
+    /// File locks of the program (flock, fcntl) do not exclude programs outside of the transaction.
     Run {
         #[command(flatten)]
         mount: MountArg,
