@@ -399,6 +399,7 @@ fn attrs(kind: FileKind) -> Attrs {
         links: kind.first_links(),
         size_bytes: 5,
         allocated_bytes: 5,
+        reserved_bytes: 0,
         rdev: 0,
         btime: now,
         mtime: now,

@@ -5,8 +5,8 @@
 //!
 //! # Terms
 //! The *pending times* of a directory ([`PendingTimes`]) are the times that its record does not have yet. To
-//! *emit* them is to add their edit to the batch of a sync point. The *sums* count the inodes and the bytes
-//! of files; each commit carries what it adds to them.
+//! *emit* them is to add their edit to the batch of a sync point. The *sums* count the inodes, the bytes of
+//! files and their reserved bytes; each commit carries what it adds to them.
 //!
 //! ```text
 //!              defer_times                 emit, mark_committed
@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use warpfire_env::{RankedMutex, RankedMutexGuard};
 use warpfire_format::fs::{CounterId, InodeTime, Key, VolumeId, encode_counter, inode_key};
-use warpfire_meta::{Batch, SUMS};
+use warpfire_meta::{Batch, RESERVED, SUMS};
 
 use crate::lock_ranks::{EMITTED, PENDING_TIMES, WAITING};
 use crate::node::{Node, NodeRef, PendingTimes};
@@ -45,10 +45,8 @@ pub(crate) struct Deferred {
     waiting: RankedMutex<WAITING, Vec<NodeRef>>,
     /// Directories of the last sync point.
     emitted: RankedMutex<EMITTED, Vec<NodeRef>>,
-    /// Inodes as of now, the store's sum included.
-    inodes: AtomicI64,
-    /// Bytes of files as of now, the store's sum included.
-    bytes: AtomicI64,
+    /// Inodes, bytes of files and reserved bytes as of now, the store's sums included.
+    sums: [AtomicI64; SUMS],
 }
 
 /// Index of the running sum of inodes.
@@ -57,17 +55,19 @@ pub(crate) const INODES: usize = 0;
 /// Index of the running sum of bytes of files.
 pub(crate) const BYTES: usize = 1;
 
-const _: () = assert!(INODES != BYTES && INODES < SUMS && BYTES < SUMS, "each sum has an index of its own");
+/// The counter of each sum, by its index.
+const COUNTERS: [CounterId; SUMS] = [CounterId::Inodes, CounterId::Bytes, CounterId::Reserved];
+
+const _: () = assert!(INODES == 0 && BYTES == 1 && RESERVED == 2, "each sum has its counter");
 
 impl Deferred {
-    /// `inodes` and `bytes` are the sums in the store.
-    pub(crate) fn new(volume: VolumeId, inodes: i64, bytes: i64) -> Deferred {
+    /// `sums` are those in the store.
+    pub(crate) fn new(volume: VolumeId, sums: [i64; SUMS]) -> Deferred {
         Deferred {
             volume,
             waiting: RankedMutex::default(),
             emitted: RankedMutex::default(),
-            inodes: AtomicI64::new(inodes),
-            bytes: AtomicI64::new(bytes),
+            sums: sums.map(AtomicI64::new),
         }
     }
 
@@ -102,22 +102,26 @@ impl Deferred {
 
     /// A commit that adds this to the sums has succeeded.
     pub(crate) fn add_sums(&self, added: &[i64; SUMS]) {
-        for (sum, added) in [(&self.inodes, added[INODES]), (&self.bytes, added[BYTES])] {
-            if added != 0 {
-                sum.fetch_add(added, Ordering::Relaxed);
+        for (sum, added) in self.sums.iter().zip(added) {
+            if *added != 0 {
+                sum.fetch_add(*added, Ordering::Relaxed);
             }
         }
     }
 
-    /// Inodes and bytes of files, as of now.
-    pub(crate) fn sums(&self) -> (i64, i64) {
-        (self.inodes.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    /// Inodes, bytes of files and reserved bytes, as of now.
+    pub(crate) fn sums(&self) -> [i64; SUMS] {
+        self.sums.each_ref().map(|sum| sum.load(Ordering::Relaxed))
     }
 
-    /// Sets inodes and bytes of files: a transaction went back to a savepoint.
-    pub(crate) fn set_sums(&self, (inodes, bytes): (i64, i64)) {
-        self.inodes.store(inodes, Ordering::Relaxed);
-        self.bytes.store(bytes, Ordering::Relaxed);
+    /// Whether a file has reserved bytes.
+    pub(crate) fn has_reserved(&self) -> bool {
+        self.sums[RESERVED].load(Ordering::Relaxed) > 0
+    }
+
+    /// Sets the sums: a transaction went back to a savepoint.
+    pub(crate) fn set_sums(&self, sums: [i64; SUMS]) {
+        self.sums.iter().zip(sums).for_each(|(sum, then)| sum.store(then, Ordering::Relaxed));
     }
 
     /// The sync point hook: adds all pending times, and the `sums` of the commits since the last sync point,
@@ -138,10 +142,10 @@ impl Deferred {
         }
         // Held until the next sync point: until this one is committed, a read of the record lacks the times.
         let before = std::mem::replace(&mut *self.emitted.lock(), dirs);
-        for (id, delta) in [(CounterId::Inodes, sums[INODES]), (CounterId::Bytes, sums[BYTES])] {
-            if delta != 0 {
+        for (id, delta) in COUNTERS.into_iter().zip(sums) {
+            if *delta != 0 {
                 operand.clear();
-                encode_counter(&mut operand, delta);
+                encode_counter(&mut operand, *delta);
                 batch.merge_naming(&Key::Counter(self.volume, id).encode(), &operand, []);
             }
         }

@@ -32,7 +32,7 @@ use warpfire_format::fs::{
     Attrs, CounterId, Dentry, FileKind, FilesystemRecord, Inode, InodeContent, InodeTime, Key, PoolRecordId,
     VolumeId, VolumeRecord, decode_counter, dentry_key, inode_key,
 };
-use warpfire_meta::{Admit, Batch, SUMS, Storage};
+use warpfire_meta::{Admit, Batch, RESERVED, SUMS, Storage};
 use warpfire_slices::Leases;
 use warpfire_units::Seq;
 
@@ -159,7 +159,10 @@ impl<E: Storage> Fs<E> {
             let there = engine.get(&Key::Counter(volume, id).encode(), Seq::MAX, &mut value)?;
             if there { Ok(decode_counter(&value)?) } else { Ok(0) }
         };
-        let deferred = Arc::new(Deferred::new(volume, sum(CounterId::Inodes)?, sum(CounterId::Bytes)?));
+        let sums = [sum(CounterId::Inodes)?, sum(CounterId::Bytes)?, sum(CounterId::Reserved)?];
+        // Before the first write: it must not take reserved room.
+        engine.add_reserved(sums[RESERVED]);
+        let deferred = Arc::new(Deferred::new(volume, sums));
         // Before the first commit: the sums that commits add reach the flash only through the hook.
         let hook = Arc::clone(&deferred);
         engine.set_sync_point_hook(Box::new(move |sums, batch| hook.emit(sums, batch)));
@@ -185,8 +188,8 @@ impl<E: Storage> Fs<E> {
             let _guard = fs.enter_unrecorded();
             fs.remove_left_orphans()?
         };
-        let (inodes, file_bytes) = fs.deferred.sums();
-        tracing::debug!(inodes, file_bytes, next_ino, orphans_removed, "filesystem opened");
+        let [inodes, file_bytes, reserved_bytes] = fs.deferred.sums();
+        tracing::debug!(inodes, file_bytes, reserved_bytes, next_ino, orphans_removed, "filesystem opened");
         Ok(fs)
     }
 
@@ -406,6 +409,7 @@ pub(crate) fn new_attrs(kind: FileKind, permissions: u16, now: InodeTime) -> Att
         links: kind.first_links(),
         size_bytes: 0,
         allocated_bytes: 0,
+        reserved_bytes: 0,
         rdev: 0,
         btime: now,
         mtime: now,

@@ -17,7 +17,7 @@
 //!    `remove_orphan`).
 
 use warpfire_format::fs::{Inode, Key, KeyBuf, REGION_BYTES, flag, region_key, region_range, xattr_key};
-use warpfire_meta::{Admit, Batch, Direction, KeyRange, ScanPage, Storage};
+use warpfire_meta::{Admit, Batch, Direction, KeyRange, RESERVED, ScanPage, Storage};
 
 use crate::damage::{REGION_PAST_END, WRONG_RANGE};
 use crate::deferred::{BYTES, INODES};
@@ -116,6 +116,7 @@ impl<E: Storage> Fs<E> {
                 batch.delete(&key);
                 batch.add(INODES, -1);
                 batch.add(BYTES, -state.attrs.allocated_bytes.cast_signed());
+                batch.add(RESERVED, -state.attrs.reserved_bytes.cast_signed());
             }
             // From the reserve: the removal of a file is how a full pool becomes less full.
             self.commit(&batch, Admit::Reserve)?;
@@ -150,7 +151,7 @@ impl<E: Storage> Fs<E> {
             return Ok(true);
         }
         // Each step begins at region 0 again: the regions of earlier steps are gone from the walk.
-        let regions = self.regions_from(ino, 0, state.attrs.size_bytes, max)?;
+        let regions = self.regions_from(ino, 0, state.extents_end(), max)?;
         for index in &regions {
             batch.delete(&region_key(self.volume, ino, *index));
         }

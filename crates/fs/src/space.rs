@@ -1,6 +1,6 @@
 //! The answer of `statfs`.
 
-use warpfire_meta::Storage;
+use warpfire_meta::{Storage, room_of_reserved};
 
 use crate::error::FsError;
 use crate::fs::Fs;
@@ -10,13 +10,16 @@ use crate::fs::Fs;
 pub struct SpaceInfo {
     /// Bytes that the pool can hold, without parity and headers.
     pub total_bytes: u64,
-    /// Bytes that no file needs: free now, or free after compaction and cleaning.
+    /// Bytes that no file needs and none has reserved: free now, or free after compaction and cleaning.
     pub free_bytes: u64,
     /// Bytes that a user may still write: the free bytes without the reserve.
     pub available_bytes: u64,
     /// Inodes that exist.
     pub inodes: u64,
-    /// Bytes of files without their holes. Shared bytes count once for each file; parity does not count.
+    /// Bytes that files have reserved and not written. They are among `file_bytes`, and not free.
+    pub reserved_bytes: u64,
+    /// Bytes of files without their holes, reserved bytes included. Shared bytes count once for each file;
+    /// parity does not count.
     pub file_bytes: u64,
 }
 
@@ -27,10 +30,12 @@ impl<E: Storage> Fs<E> {
     /// The error of the engine if it cannot say how much space there is.
     pub fn statfs(&self) -> Result<SpaceInfo, FsError> {
         let space = self.engine.space()?;
-        let (inodes, file_bytes) = self.deferred.sums();
+        let [inodes, file_bytes, reserved_bytes] = self.deferred.sums();
+        let reserved_bytes = reserved_bytes.max(0).cast_unsigned();
         // Files, tables and holds need at most these bytes; files that share slices need fewer. More live
         // bytes than that belong to deleted files, and compaction has not dropped them yet.
         let needed_bytes = (file_bytes.max(0).cast_unsigned())
+            .saturating_sub(reserved_bytes)
             .saturating_add(self.engine.table_bytes())
             .saturating_add(self.engine.held_bytes());
         let deleted_bytes = space.live_bytes.saturating_sub(needed_bytes);
@@ -40,13 +45,15 @@ impl<E: Storage> Fs<E> {
         let free_bytes = (space.free_bytes.saturating_add(space.garbage_bytes))
             .saturating_sub(stuck_bytes)
             .saturating_add(deleted_bytes)
-            .min(space.total_bytes);
+            .min(space.total_bytes)
+            .saturating_sub(room_of_reserved(reserved_bytes));
         debug_assert!(free_bytes <= space.total_bytes, "a pool has no more free bytes than bytes");
         Ok(SpaceInfo {
             total_bytes: space.total_bytes,
             free_bytes,
             available_bytes: free_bytes.saturating_sub(space.reserve_bytes),
             inodes: inodes.max(0).cast_unsigned(),
+            reserved_bytes,
             file_bytes: file_bytes.max(0).cast_unsigned(),
         })
     }

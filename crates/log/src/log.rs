@@ -650,7 +650,7 @@ impl LogStore for Log {
             let space = self.space();
             let kept = match caller {
                 Admit::User => space.reserve_bytes,
-                Admit::Reserve => upkeep_bytes(space.reserve_bytes),
+                Admit::Reserve | Admit::Reserved(_) => upkeep_bytes(space.reserve_bytes),
             };
             space.free_bytes >= kept.saturating_add(bytes)
         };

@@ -34,6 +34,9 @@ pub struct LogPos(pub u64);
 pub enum Admit {
     /// New user bytes or names. Refused once only the reserve is left.
     User,
+    /// A write of bytes that are reserved, so many of them. Its caller has taken these out of the room that
+    /// is kept for reserved bytes. It may use as much of the reserve as a deletion: it ends a reservation.
+    Reserved(u64),
     /// Deletion. It may use the reserve except the part for upkeep: writing tables, compaction and cleaning,
     /// which turn deletions into free segments and ask for no admission.
     Reserve,

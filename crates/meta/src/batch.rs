@@ -16,7 +16,10 @@ use warpfire_units::SlicePtr;
 use crate::schema::{Schema, SchemaError};
 
 /// Number of running sums that commits may add to. The sync point hook gives them their meaning.
-pub const SUMS: usize = 2;
+pub const SUMS: usize = 3;
+
+/// The running sum of the bytes for which the engine keeps room: see `reserved`.
+pub const RESERVED: usize = 2;
 
 /// Changes that commit together, in order, in one flat buffer that is reused from commit to commit.
 #[derive(Clone, Debug, Default)]

@@ -16,6 +16,7 @@ mod map_store;
 mod memtable;
 mod read;
 mod read_set;
+mod reserved;
 mod schema;
 mod snapshot;
 mod store;
@@ -27,13 +28,14 @@ mod testing;
 mod tests;
 mod tx;
 
-pub use batch::{Batch, BatchOp, SUMS};
+pub use batch::{Batch, BatchOp, RESERVED, SUMS};
 pub use engine::{Background, Engine, EngineOptions};
 pub use key_locks::KeyLockGuard;
 #[cfg(any(test, feature = "twin"))]
 pub use map_store::MapStore;
 pub use memtable::KEY_BYTES_MAX;
 pub use read_set::ReadSet;
+pub use reserved::room_of_reserved;
 pub use schema::{FoldResult, OlderValue, PlainSchema, RelocateError, Relocator, Schema, SchemaError};
 pub use snapshot::EngineSnapshot;
 pub use store::{

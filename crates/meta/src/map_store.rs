@@ -18,9 +18,10 @@ use warpfire_log::LogError;
 use warpfire_slices::{Admit, Pin, SliceError, SliceHolder, SliceRead, SliceStore, Slices, Space, Stream};
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
-use crate::batch::{Batch, BatchOp, SUMS};
+use crate::batch::{Batch, BatchOp, RESERVED, SUMS};
 use crate::key_locks::{KeyLockGuard, KeyLocks};
 use crate::read_set::ReadSet;
+use crate::reserved::ReservedBytes;
 use crate::schema::{FoldResult, OlderValue, Schema};
 use crate::snapshot::{EngineSnapshot, SnapshotRegistry};
 use crate::store::{CommitError, Direction, KeyRange, MetaError, ScanPage, Store, SyncPointHook};
@@ -59,6 +60,7 @@ pub struct MapStore<S> {
     hook: Mutex<Option<SyncPointHook>>,
     registry: Arc<SnapshotRegistry>,
     locks: KeyLocks,
+    reserved: ReservedBytes,
     pins: Arc<dyn Send + Sync>,
 }
 
@@ -79,6 +81,7 @@ impl<S: Schema> MapStore<S> {
             hook: Mutex::new(None),
             registry: Arc::default(),
             locks: KeyLocks::default(),
+            reserved: ReservedBytes::default(),
             pins: Arc::new(()),
         }
     }
@@ -107,7 +110,8 @@ impl<S: Schema> MapStore<S> {
         // No sum where no answer could refuse: the twin is naive, not quadratic.
         if admit == Admit::User
             && self.capacity_bytes != u64::MAX
-            && Self::live_bytes(state) + bytes as u64 > self.capacity_bytes
+            && Self::live_bytes(state).saturating_add(bytes as u64).saturating_add(self.reserved.room())
+                > self.capacity_bytes
         {
             return Err(LogError::NoSpace);
         }
@@ -296,12 +300,30 @@ impl<S: Schema> Store for MapStore<S> {
 
     fn commit(&self, batch: &Batch, reads: Option<&ReadSet>, admit: Admit) -> Result<Seq, CommitError> {
         let mut state = self.state.lock();
-        self.admit(&state, batch.bytes(), admit)?;
+        let added = batch.sums()[RESERVED];
+        // Under the lock of the state nobody sees the sum between.
+        self.reserved.add(added.max(0));
+        let admit_reserved = if added > 0 { Admit::User } else { admit };
+        if let Err(e) = self.admit(&state, batch.bytes(), admit_reserved) {
+            self.reserved.add(-added.max(0));
+            return Err(e.into());
+        }
         if reads.is_some_and(|reads| !Self::changed(&state, reads).is_empty()) {
+            self.reserved.add(-added.max(0));
             return Err(CommitError::Conflict);
         }
+        let claimed = if let Admit::Reserved(claimed) = admit { claimed.cast_signed() } else { 0 };
+        self.reserved.add(added.min(0) + claimed);
         Self::apply(&mut state, batch);
         Ok(state.newest)
+    }
+
+    fn add_reserved(&self, bytes: i64) {
+        self.reserved.add(bytes);
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        usize::try_from(bytes).is_ok_and(|bytes| self.admit(&self.state.lock(), bytes, Admit::User).is_ok())
     }
 
     fn changed_keys(&self, reads: &ReadSet, max: usize) -> Result<Option<Vec<Box<[u8]>>>, MetaError> {

@@ -206,6 +206,15 @@ pub trait Store: Send + Sync + 'static {
     /// or range of the read set has changed. `admit` decides whether the commit may use the reserve.
     fn commit(&self, batch: &Batch, reads: Option<&ReadSet>, admit: Admit) -> Result<Seq, CommitError>;
 
+    /// Changes the number of bytes for which room is kept, outside of a commit: at the open of a filesystem
+    /// by the sum in its records; by a write, which claims its reserved bytes before it asks for room, and
+    /// returns them if it fails. A commit with `Admit::Reserved` returns the claim itself when it succeeds. A
+    /// commit that adds to the sum `RESERVED` fails with `NoSpace` if there is no room for that.
+    fn add_reserved(&self, bytes: i64);
+
+    /// Whether new user bytes would be admitted at once, without any work to make room.
+    fn has_room(&self, bytes: u64) -> bool;
+
     /// The keys of the read set that have changed since `reads.at`, each once; `None` if there are more than
     /// `max`. It has every change that a snapshot taken before the call sees. Changes that are made during
     /// the call may be in the answer or not.

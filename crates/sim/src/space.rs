@@ -8,14 +8,16 @@
 //!    Free bytes may be fewer by the segments that the commit log has taken for later (`recount`).
 //! 3. Inodes and allocated bytes are the same in `statfs`, in the attributes of all files, in the check and,
 //!    as far as the model knows them, in the model (`census`, `recount`).
-//! 4. A pool refuses an operation only if fewer bytes are free than the reserve, the memtables and the
-//!    operation need (`refusal_fault`).
+//! 4. A pool refuses an operation only if fewer bytes are free than the reserve, the memtables, the reserved
+//!    bytes and the operation need (`refusal_fault`).
+//! 5. Reserved bytes are those of the extents of all files, as the check counts them (`fsck`).
 
 use std::collections::BTreeMap;
 
 use warpfire_check::{CheckOptions, CheckReport, check};
 use warpfire_fs::FileKind;
 use warpfire_log::{LogStore, Space};
+use warpfire_meta::room_of_reserved;
 use warpfire_sim_env::SimWorld;
 
 use crate::drive::node;
@@ -216,7 +218,9 @@ pub fn refusal_fault(fs: &SimFs, shape: &Shape, op: &Op, open: &OpenTransactions
     let needed = space.reserve_bytes
         + shape.memtable_bytes.min(memtable_max) * MEMTABLES_IN_MEMORY
         + RECORD_BYTES
-        + op.bytes_max(open.slots());
+        + op.bytes_max(open.slots())
+        + fs.statfs().map_or(0, |statfs| room_of_reserved(statfs.reserved_bytes))
+        + room_of_reserved(op.bytes_max(open.slots()));
     (space.free_bytes >= needed)
         .then(|| format!("it is refused for lack of space, and needs {needed} bytes at most: {space:?}"))
 }

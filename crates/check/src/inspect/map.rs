@@ -229,6 +229,7 @@ fn describe_inode(inode: &Inode<'_>) -> DumpValue {
         ("links", a.links.into()),
         ("size_bytes", a.size_bytes.into()),
         ("allocated_bytes", a.allocated_bytes.into()),
+        ("reserved_bytes", a.reserved_bytes.into()),
         ("rdev", a.rdev.into()),
         ("born", time(a.btime)),
         ("modified", time(a.mtime)),
@@ -244,6 +245,7 @@ fn extents<'a>(list: impl Iterator<Item = Extent<'a>>) -> DumpValue {
         let mut fields = vec![("at", e.offset.into()), ("bytes", e.len.into())];
         match e.source {
             ExtentSource::Hole => fields.push(("is", "hole".into())),
+            ExtentSource::Reserved => fields.push(("is", "reserved".into())),
             ExtentSource::Bytes(bytes) => fields.push(("is", bytes.escape_ascii().to_string().into())),
             ExtentSource::Slice(segment, offset) => {
                 fields.push(("segment", segment.get().into()));

@@ -19,13 +19,15 @@ pub(super) struct KeyedInode {
     pub(super) kind: u8,
 }
 
-/// A regular file in regions. 32 bytes.
+/// A regular file in regions. 40 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RegionFile {
     pub(super) ino: u64,
     pub(super) size_bytes: u64,
     /// Allocated bytes in the inode minus the bytes of the regions so far, wrapping.
     pub(super) allocated_left: u64,
+    /// As `allocated_left`, of reserved bytes.
+    pub(super) reserved_left: u64,
     /// Whether it is an orphan, which loses its regions one by one.
     pub(super) is_orphan: bool,
 }

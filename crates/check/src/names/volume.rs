@@ -28,9 +28,10 @@ pub(super) struct VolumeCheck {
     /// The facts outgrew the memory. Only checks without facts continue.
     pub(super) gave_up: bool,
     root: Option<u64>,
-    counters: [Option<i64>; 2],
+    counters: [Option<i64>; 3],
     inodes_found: u64,
     bytes_found: u64,
+    reserved_found: u64,
     inodes: InoSet,
     with_attributes: InoSet,
     keyed_inodes: Vec<KeyedInode>,
@@ -65,9 +66,10 @@ impl VolumeCheck {
             window,
             gave_up: false,
             root: None,
-            counters: [None; 2],
+            counters: [None; 3],
             inodes_found: 0,
             bytes_found: 0,
+            reserved_found: 0,
             inodes: InoSet::default(),
             with_attributes: InoSet::default(),
             keyed_inodes: Vec::new(),
@@ -96,6 +98,7 @@ impl VolumeCheck {
             counters: self.counters,
             inodes_found: self.inodes_found,
             bytes_found: self.bytes_found,
+            reserved_found: self.reserved_found,
             ..VolumeCheck::new(self.id, window)
         };
     }
@@ -105,10 +108,11 @@ impl VolumeCheck {
     }
 
     pub(super) fn take_counter(&mut self, id: CounterId, sum: i64) {
-        let [inodes, bytes] = &mut self.counters;
+        let [inodes, bytes, reserved] = &mut self.counters;
         match id {
             CounterId::Inodes => *inodes = Some(sum),
             CounterId::Bytes => *bytes = Some(sum),
+            CounterId::Reserved => *reserved = Some(sum),
         }
     }
 
@@ -198,6 +202,7 @@ impl VolumeCheck {
             count(attrs, context.totals);
             self.inodes_found += 1;
             self.bytes_found = self.bytes_found.wrapping_add(attrs.allocated_bytes);
+            self.reserved_found = self.reserved_found.wrapping_add(attrs.reserved_bytes);
             check_inode(inode, found, place, context);
         }
         if !self.window.contains(inode.ino) {
@@ -235,6 +240,7 @@ impl VolumeCheck {
                 ino: inode.ino,
                 size_bytes: attrs.size_bytes,
                 allocated_left: attrs.allocated_bytes,
+                reserved_left: attrs.reserved_bytes,
                 is_orphan: found == InodeLocation::Orphan,
             });
         }
@@ -300,10 +306,14 @@ impl VolumeCheck {
                 "no file in regions has this inode number",
             );
         };
-        file.allocated_left = file.allocated_left.wrapping_sub(map.data_bytes());
-        let end = map.iter().last().map_or(0, |e| u64::from(e.end()));
+        let reserved = map.reserved_bytes();
+        file.allocated_left = file.allocated_left.wrapping_sub(map.data_bytes() + reserved);
+        file.reserved_left = file.reserved_left.wrapping_sub(reserved);
+        let end = u64::from(map.data_end());
         let end = index.checked_mul(u64::from(REGION_BYTES)).and_then(|start| start.checked_add(end));
-        if end.is_none_or(|end| end > file.size_bytes) && !file.is_orphan {
+        // Reserved bytes may lie past the end of the file.
+        let has_data = map.data_bytes() > 0;
+        if has_data && end.is_none_or(|end| end > file.size_bytes) && !file.is_orphan {
             let message = format_args!("reaches past the end of the file at {}", file.size_bytes);
             context.findings.error(FindingCode::PastEnd, place(), message);
         }
@@ -320,11 +330,14 @@ impl VolumeCheck {
             self.doubtful.error(FindingCode::AttributeFlags, format_args!("inode {}", flagged.ino), message);
         }
         // A crash during the removal of an orphan leaves fewer regions than its inode says, never more.
-        for file in self.files.iter().filter(|f| f.allocated_left != 0) {
-            let over = file.allocated_left.cast_signed();
-            if !file.is_orphan || over < 0 {
-                let message = format_args!("says that {over} more bytes are allocated than its extents have");
-                self.doubtful.error(FindingCode::Allocated, format_args!("inode {}", file.ino), message);
+        for file in &self.files {
+            for (left, kind) in [(file.allocated_left, "allocated"), (file.reserved_left, "reserved")] {
+                let over = left.cast_signed();
+                if over < 0 || (over > 0 && !file.is_orphan) {
+                    let message =
+                        format_args!("says that {over} more bytes are {kind} than its extents have");
+                    self.doubtful.error(FindingCode::Allocated, format_args!("inode {}", file.ino), message);
+                }
             }
         }
         if self.window.is_all() {
@@ -340,8 +353,10 @@ impl VolumeCheck {
     /// Compares the counters, which need no facts.
     pub(super) fn finish_sums(&mut self, context: &PassContext<'_>) {
         if context.is_first {
-            let found = [self.inodes_found.cast_signed(), self.bytes_found.cast_signed()];
-            for ((name, said), found) in ["inodes", "bytes"].iter().zip(self.counters).zip(found) {
+            let found = [self.inodes_found, self.bytes_found, self.reserved_found].map(u64::cast_signed);
+            for ((name, said), found) in
+                ["inodes", "bytes", "reserved bytes"].iter().zip(self.counters).zip(found)
+            {
                 let said = said.unwrap_or(0);
                 if said != found {
                     let place = format_args!("volume {} sum of {name}", self.id);
@@ -468,32 +483,34 @@ fn check_inode(inode: &Inode<'_>, found: InodeLocation, place: &str, context: &P
         context.findings.error(FindingCode::InoUnreserved, place, message);
     }
     // An orphan may have been truncated to a size below its remaining regions when its removal began.
-    if attrs.allocated_bytes > attrs.size_bytes && found != InodeLocation::Orphan {
-        let message = format_args!("{} bytes allocated of {}", attrs.allocated_bytes, attrs.size_bytes);
+    // Reserved bytes may lie past the end.
+    let data_bytes = attrs.allocated_bytes.wrapping_sub(attrs.reserved_bytes);
+    if data_bytes > attrs.size_bytes && found != InodeLocation::Orphan && attrs.kind == FileKind::Regular {
+        let message = format_args!("{data_bytes} bytes of data in {}", attrs.size_bytes);
         context.findings.error(FindingCode::Allocated, place, message);
     }
     let is_sparse = attrs.flags & flag::SPARSE != 0;
-    if attrs.allocated_bytes < attrs.size_bytes && attrs.kind == FileKind::Regular && !is_sparse {
-        let message = format_args!(
-            "has holes, {} of {} bytes, and no flag for them",
-            attrs.allocated_bytes, attrs.size_bytes
-        );
+    if data_bytes < attrs.size_bytes && attrs.kind == FileKind::Regular && !is_sparse {
+        let size_bytes = attrs.size_bytes;
+        let message = format_args!("has holes, {data_bytes} of {size_bytes} bytes, and no flag for them");
         context.findings.error(FindingCode::Allocated, place, message);
     }
     let InodeContent::Small(extents) = inode.content else { return };
     match extents.to_map() {
         Err(e) => context.findings.error(FindingCode::Value, place, e),
         Ok(map) => {
-            let end = map.iter().last().map_or(0, |e| u64::from(e.end()));
+            let end = u64::from(map.data_end());
             if end > attrs.size_bytes {
                 let message = format_args!("has bytes up to {end}, past its end at {}", attrs.size_bytes);
                 context.findings.error(FindingCode::PastEnd, place, message);
             }
-            if map.data_bytes() != attrs.allocated_bytes {
+            let reserved_bytes = map.reserved_bytes();
+            let allocated_bytes = map.data_bytes() + reserved_bytes;
+            if (allocated_bytes, reserved_bytes) != (attrs.allocated_bytes, attrs.reserved_bytes) {
                 let message = format_args!(
-                    "says {} bytes; its extents have {}",
-                    attrs.allocated_bytes,
-                    map.data_bytes()
+                    "says {} bytes, {} of them reserved; its extents have {allocated_bytes} and \
+                     {reserved_bytes}",
+                    attrs.allocated_bytes, attrs.reserved_bytes
                 );
                 context.findings.error(FindingCode::Allocated, place, message);
             }

@@ -24,6 +24,7 @@ fn attrs(kind: FileKind, links: u32) -> Attrs {
         links,
         size_bytes: 0,
         allocated_bytes: 0,
+        reserved_bytes: 0,
         rdev: 0,
         btime: zero,
         mtime: zero,

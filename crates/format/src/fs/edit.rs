@@ -11,7 +11,7 @@
 //!      4   *  modification time is                      13  *  extents over a small file's, to the end
 //!      5   *  change time is
 //!      6   *  modification time is at least
-//!      7   *  change time is at least
+//!      7   *  change time is at least                  14  *  reserved bytes are (varint), before bit 13
 //! ```
 //! Times are encoded like an inode's birth time. "Is" sets the field; "at least" raises it if it is lower,
 //! after "is" has set it.
@@ -38,7 +38,8 @@ mod bit {
     pub const CTIME_SAME: u64 = 1 << 11;
     pub const CTIME_MAX_SAME: u64 = 1 << 12;
     pub const EXTENTS: u64 = 1 << 13;
-    pub const ALL: u64 = (1 << 14) - 1;
+    pub const RESERVED: u64 = 1 << 14;
+    pub const ALL: u64 = (1 << 15) - 1;
 }
 
 /// Changes to an inode. An absent field changes nothing.
@@ -50,6 +51,8 @@ pub struct InodeEdit<'a> {
     pub owner: Option<(u32, u32)>,
     /// New size and allocated bytes.
     pub size: Option<(u64, u64)>,
+    /// New number of reserved bytes.
+    pub reserved: Option<u64>,
     /// New access time.
     pub atime: Option<InodeTime>,
     /// New modification time.
@@ -93,6 +96,7 @@ impl<'a> InodeEdit<'a> {
         self.permissions = later.permissions.or(self.permissions);
         self.owner = later.owner.or(self.owner);
         self.size = later.size.or(self.size);
+        self.reserved = later.reserved.or(self.reserved);
         self.atime = later.atime.or(self.atime);
         (self.mtime, self.mtime_max) = then((self.mtime, self.mtime_max), (later.mtime, later.mtime_max));
         (self.ctime, self.ctime_max) = then((self.ctime, self.ctime_max), (later.ctime, later.ctime_max));
@@ -114,6 +118,7 @@ impl<'a> InodeEdit<'a> {
         (attrs.uid, attrs.gid) = self.owner.unwrap_or((attrs.uid, attrs.gid));
         (attrs.size_bytes, attrs.allocated_bytes) =
             self.size.unwrap_or((attrs.size_bytes, attrs.allocated_bytes));
+        attrs.reserved_bytes = self.reserved.unwrap_or(attrs.reserved_bytes);
         attrs.atime = self.atime.unwrap_or(attrs.atime);
         attrs.mtime = self.mtime.unwrap_or(attrs.mtime);
         attrs.ctime = self.ctime.unwrap_or(attrs.ctime);
@@ -145,6 +150,7 @@ impl<'a> InodeEdit<'a> {
             (bit::CTIME_SAME, ctime_same),
             (bit::CTIME_MAX_SAME, ctime_max_same),
             (bit::EXTENTS, !self.extents.is_empty()),
+            (bit::RESERVED, self.reserved.is_some()),
         ];
         let presence = presence.iter().filter(|(_, there)| *there).fold(0, |all, (bit, _)| all | bit);
         out.push(TAG);
@@ -180,6 +186,9 @@ impl<'a> InodeEdit<'a> {
             varint::put(out, parent);
             out.push(u8::try_from(name.len()).expect("names have at most 255 bytes"));
             out.extend_from_slice(name);
+        }
+        if let Some(reserved) = self.reserved {
+            varint::put(out, reserved);
         }
         self.extents.encode(out);
     }
@@ -240,6 +249,9 @@ impl<'a> InodeEdit<'a> {
             let len = usize::from(reader.u8()?);
             edit.parent = Some((parent, key::dentry_name(reader.bytes(len)?)?));
         }
+        if has(bit::RESERVED) {
+            edit.reserved = Some(reader.varint()?);
+        }
         let extents =
             has(bit::EXTENTS).then(|| ExtentReader::new(reader.take_rest(), SMALL_FILE_BYTES_MAX, true));
         reader.end()?;
@@ -267,7 +279,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_decode_or_fail(bytes: Vec<u8>, presence in 0u64..1 << 14) {
+        fn any_bytes_decode_or_fail(bytes: Vec<u8>, presence in 0u64..1 << 15) {
             let mut tagged = vec![TAG];
             varint::put(&mut tagged, presence);
             tagged.extend_from_slice(&bytes);

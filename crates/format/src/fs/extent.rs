@@ -8,6 +8,7 @@
 //!                                                   source 1: the bytes themselves
 //!                                                          2: segment (varint), offset in it (varint)
 //!                                                          3: a hole: nothing follows; in operands only
+//!                                                          0: reserved: zeros with room; nothing follows
 //! ```
 //!
 //! Extents are sorted, do not overlap, and fill the value to its end. Bytes that no extent covers are a hole
@@ -34,6 +35,8 @@ const TAG_OPERAND: u8 = 2;
 pub enum ExtentSource<'a> {
     /// Nowhere: the bytes are zeros.
     Hole,
+    /// Nowhere: the bytes are zeros, and room is kept for the first write of them.
+    Reserved,
     /// In the value itself.
     Bytes(&'a [u8]),
     /// In a segment, from this payload offset on.
@@ -69,6 +72,12 @@ impl<'a> Extent<'a> {
         }
     }
 
+    /// An extent of zeros for which room is kept.
+    #[must_use]
+    pub fn reserved(offset: u32, len: u32) -> Self {
+        Extent { offset, len, source: ExtentSource::Reserved }
+    }
+
     /// An extent of zeros.
     #[must_use]
     pub fn hole(offset: u32, len: u32) -> Self {
@@ -88,7 +97,7 @@ impl<'a> Extent<'a> {
             ExtentSource::Slice(segment, offset_bytes) => {
                 Some(SlicePtr { segment, offset_bytes, len_bytes: self.len })
             }
-            ExtentSource::Hole | ExtentSource::Bytes(_) => None,
+            ExtentSource::Hole | ExtentSource::Reserved | ExtentSource::Bytes(_) => None,
         }
     }
 
@@ -104,6 +113,7 @@ impl<'a> Extent<'a> {
         let skip = from - self.offset;
         let source = match self.source {
             ExtentSource::Hole => ExtentSource::Hole,
+            ExtentSource::Reserved => ExtentSource::Reserved,
             ExtentSource::Bytes(b) => ExtentSource::Bytes(
                 b.get(skip as usize..(to - self.offset) as usize).expect("bytes are as long as their extent"),
             ),
@@ -123,7 +133,8 @@ impl<'a> Extent<'a> {
     fn continues_into(&self, next: &Extent<'_>) -> bool {
         self.end() == next.offset
             && match (self.source, next.source) {
-                (ExtentSource::Hole, ExtentSource::Hole) => true,
+                (ExtentSource::Hole, ExtentSource::Hole)
+                | (ExtentSource::Reserved, ExtentSource::Reserved) => true,
                 (ExtentSource::Slice(s, o), ExtentSource::Slice(t, p)) => {
                     s == t && o.checked_add(u64::from(self.len)) == Some(p)
                 }
@@ -137,8 +148,9 @@ impl<'a> Extent<'a> {
 /// Invariants
 /// 1. Extents are sorted by offset, do not overlap, and are not empty (assert in `overlay`; test
 ///    `fold::tests::an_overlay_reads_like_bytes_written_in_order`).
-/// 2. Neighbouring slices and holes that could be one extent are one extent (`join`). Neighbouring bytes stay
-///    apart in memory, because joining them would copy them; `encode` writes them as one extent.
+/// 2. Neighbouring slices, holes and reserved extents that could be one extent are one extent (`join`).
+///    Neighbouring bytes stay apart in memory, because joining them would copy them; `encode` writes them as
+///    one extent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtentMap<'a>(SmallVec<[Extent<'a>; 2]>);
 
@@ -171,10 +183,23 @@ impl<'a> ExtentMap<'a> {
         self.0.iter().filter_map(Extent::pointer)
     }
 
-    /// Number of bytes that are not holes.
+    /// Number of bytes that have been written: neither holes nor reserved.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {
-        self.0.iter().filter(|e| e.source != ExtentSource::Hole).map(|e| u64::from(e.len)).sum()
+        let is_data = |e: &&Extent<'_>| !matches!(e.source, ExtentSource::Hole | ExtentSource::Reserved);
+        self.0.iter().filter(is_data).map(|e| u64::from(e.len)).sum()
+    }
+
+    /// Number of bytes that are reserved.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> u64 {
+        self.0.iter().filter(|e| e.source == ExtentSource::Reserved).map(|e| u64::from(e.len)).sum()
+    }
+
+    /// First byte past the last extent of data. Reserved extents may follow.
+    #[must_use]
+    pub fn data_end(&self) -> u32 {
+        self.0.iter().rev().find(|e| e.source != ExtentSource::Reserved).map_or(0, Extent::end)
     }
 
     /// Adds an extent. It replaces the parts of older extents that it covers.
@@ -245,6 +270,7 @@ impl<'a> ExtentMap<'a> {
             let mut end = first.end();
             match first.source {
                 ExtentSource::Hole => varint::put(out, u64::from(first.len) << 2 | 3),
+                ExtentSource::Reserved => varint::put(out, u64::from(first.len) << 2),
                 ExtentSource::Slice(segment, offset) => {
                     varint::put(out, u64::from(first.len) << 2 | 2);
                     varint::put(out, segment.get());
@@ -343,7 +369,7 @@ impl<'a> ExtentReader<'a> {
             }
             3 if self.holes => ExtentSource::Hole,
             3 => return Err(HOLE_IN_VALUE),
-            _ => return Err(BAD_TAG),
+            _ => ExtentSource::Reserved,
         };
         self.at = end;
         self.rest = reader.rest();

@@ -142,8 +142,9 @@ mod tests {
     const BLOB: [u8; 600] = [7; 600];
 
     fn extent(pick: u8, offset: u32, len: u32, at: u64) -> Extent<'static> {
-        match pick % 3 {
+        match pick % 4 {
             0 => Extent::hole(offset, len),
+            3 => Extent::reserved(offset, len),
             1 => Extent::bytes(offset, &BLOB[..len as usize]),
             _ => {
                 // An address that follows from the offset makes neighbours that can be joined.
@@ -169,12 +170,14 @@ mod tests {
             proptest::option::of((0u64..=65536, 0u64..=65536)),
             -1i64..2,
             proptest::option::of(0u32..32),
+            proptest::option::of(0u64..3),
         );
         (scalars, (stamp(), stamp(), stamp(), stamp(), stamp()), extents()).prop_map(|(s, t, extents)| {
             InodeEdit {
                 permissions: s.0,
                 owner: s.1,
                 size: s.2,
+                reserved: s.5,
                 links_add: s.3,
                 flags: s.4,
                 atime: t.0,
@@ -197,6 +200,7 @@ mod tests {
             links: 9,
             size_bytes: 0,
             allocated_bytes: 0,
+            reserved_bytes: 0,
             rdev: 0,
             btime: InodeTime::default(),
             mtime: InodeTime::default(),

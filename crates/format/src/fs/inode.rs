@@ -16,6 +16,7 @@
 //!   equals the one it counts from          [*]  *  bit 4: device number (varint), of a device only
 //!                                          [*]  *  bit 5: flags (varint)
 //!                                          [*]  *  bit 6: size - allocated bytes (zigzag varint, wrapping)
+//!                                          [*]  *  flag 32: reserved bytes (varint), not zero
 //!                                           *   *  content, to the end:
 //!                                                    regular, bit 7 clear: extents
 //!                                                    regular, bit 7 set: nothing, it is in regions
@@ -57,8 +58,10 @@ pub mod flag {
     pub const DEFAULT_ACL: u32 = 1 << 3;
     /// One of them is `security.capability`.
     pub const CAPABILITY: u32 = 1 << 4;
-    /// All flags that have a meaning.
+    /// All flags that attributes have.
     pub const ALL: u32 = 31;
+    /// Reserved bytes follow. Only records have this flag: it is there if the attributes have such bytes.
+    pub(super) const RESERVED: u32 = 1 << 5;
 }
 
 /// A time as whole seconds since 1970 and nanoseconds past them. Seconds are negative before 1970.
@@ -145,8 +148,10 @@ pub struct Attrs {
     pub links: u32,
     /// Length of a regular file or of the target of a symbolic link, in bytes; else 0.
     pub size_bytes: u64,
-    /// Bytes of a regular file that are not holes.
+    /// Bytes of a regular file that are not holes, reserved ones among them.
     pub allocated_bytes: u64,
+    /// Bytes of a regular file that are reserved: zeros for which room is kept. They may lie past the end.
+    pub reserved_bytes: u64,
     /// Device number of a device file, else 0.
     pub rdev: u64,
     /// Birth time.
@@ -301,13 +306,17 @@ impl<'a> Inode<'a> {
             presence |= bit::RDEV;
             varint::put(out, a.rdev);
         }
-        if a.flags != 0 {
+        let flags = if a.reserved_bytes > 0 { a.flags | flag::RESERVED } else { a.flags };
+        if flags != 0 {
             presence |= bit::FLAGS;
-            varint::put(out, u64::from(a.flags));
+            varint::put(out, u64::from(flags));
         }
         if a.kind == FileKind::Regular && a.allocated_bytes != a.size_bytes {
             presence |= bit::ALLOCATED;
             varint::put_signed(out, a.size_bytes.wrapping_sub(a.allocated_bytes).cast_signed());
+        }
+        if a.reserved_bytes > 0 {
+            varint::put(out, a.reserved_bytes);
         }
         if matches!(self.content, InodeContent::Regions) {
             presence |= bit::REGIONS;
@@ -354,11 +363,17 @@ impl<'a> Inode<'a> {
         };
         let rdev = if has(bit::RDEV) { reader.varint()? } else { 0 };
         let flags = if has(bit::FLAGS) { reader.varint32()? } else { 0 };
-        if flags & !flag::ALL != 0 {
+        let has_reserved = flags & flag::RESERVED != 0;
+        let flags = flags & !flag::RESERVED;
+        if flags & !flag::ALL != 0 || (has_reserved && !regular) {
             return Err(BAD_FLAGS);
         }
         let holes = if has(bit::ALLOCATED) { reader.signed()? } else { 0 };
         let allocated_bytes = size_bytes.wrapping_sub(holes.cast_unsigned());
+        let reserved_bytes = if has_reserved { reader.varint()? } else { 0 };
+        if has_reserved && reserved_bytes == 0 {
+            return Err(BAD_FLAGS);
+        }
         let content = match kind {
             FileKind::Regular if !has(bit::REGIONS) => {
                 if size_bytes > u64::from(SMALL_FILE_BYTES_MAX) {
@@ -400,6 +415,7 @@ impl<'a> Inode<'a> {
             links,
             size_bytes,
             allocated_bytes: if regular { allocated_bytes } else { 0 },
+            reserved_bytes,
             rdev,
             btime,
             mtime,
@@ -427,6 +443,7 @@ mod tests {
             links: 1,
             size_bytes: 100,
             allocated_bytes: 100,
+            reserved_bytes: 0,
             rdev: 0,
             btime: born,
             mtime: born,
@@ -476,6 +493,7 @@ mod tests {
         #[test]
         fn inodes_come_back(
             ino in 1u64.., perm in 0u16..4096, owner: (u32, u32), links: u32, size in 0u64..=65536, allocated: u64,
+            reserved: u64,
             times in (stamps(), stamps(), stamps(), stamps()), flags in 0..=flag::ALL, rdev: u64, pick in 0..5,
         ) {
             let (kind, content) = match pick {
@@ -490,6 +508,7 @@ mod tests {
                 kind, permissions: perm, uid: owner.0, gid: owner.1, links,
                 size_bytes: match kind { FileKind::Regular => size, FileKind::Symlink => 6, _ => 0 },
                 allocated_bytes: if regular { allocated } else { 0 },
+                reserved_bytes: if regular { reserved & allocated } else { 0 },
                 rdev: if kind == FileKind::BlockDevice { rdev } else { 0 },
                 btime: times.0, mtime: times.1, ctime: times.2, atime: times.3, flags,
             };

@@ -67,8 +67,10 @@ pub enum PoolRecordId {
 pub enum CounterId {
     /// Inodes that exist, orphans included.
     Inodes = 1,
-    /// Allocated bytes of all files: bytes that are not holes.
+    /// Allocated bytes of all files: bytes that are not holes, reserved bytes included.
     Bytes = 2,
+    /// Reserved bytes of all files, which are among the allocated bytes.
+    Reserved = 3,
 }
 
 /// A decoded key.
@@ -202,6 +204,9 @@ impl<'a> Key<'a> {
             }
             k if k == KeyKind::Counter as u8 && id == CounterId::Bytes as u64 => {
                 Key::Counter(volume, CounterId::Bytes)
+            }
+            k if k == KeyKind::Counter as u8 && id == CounterId::Reserved as u64 => {
+                Key::Counter(volume, CounterId::Reserved)
             }
             k if k == KeyKind::Inode as u8 => Key::Inode(volume, id),
             k if k == KeyKind::Orphan as u8 => Key::Orphan(volume, id),

@@ -102,7 +102,7 @@ pub fn relocate<E: From<Corrupt>>(
                 }
                 assert_eq!(at, extent.end(), "a slice keeps its length when it moves");
             }
-            (ExtentSource::Bytes(_) | ExtentSource::Hole, _) => map.overlay(extent),
+            (ExtentSource::Bytes(_) | ExtentSource::Hole | ExtentSource::Reserved, _) => map.overlay(extent),
         }
     }
     if changed {

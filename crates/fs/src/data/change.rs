@@ -1,10 +1,14 @@
 //! Applying pieces over a file: every change of content but a splice goes through `apply_pieces`.
 //!
 //! # Invariants
-//! 1. No extent reaches past the file's size (assert in `apply_pieces`; `tests::check` reads all records).
-//! 2. A file without the flag `SPARSE` has data at every offset. So a write to such a file reads nothing to
-//!    keep `allocated_bytes` exact (`allocation_after`; `tests::file_model` counts every byte).
-//! 3. A commit that fails leaves the node as it was: each function changes the node's state after its commit
+//! 1. No extent of data reaches past the file's size. Reserved extents may (asserts in `apply_pieces`;
+//!    `tests::check` reads all records).
+//! 2. A file without the flag `SPARSE` has data at every offset below its size. So a write to such a file,
+//!    if nothing is reserved past the end, reads nothing to keep `allocated_bytes` exact (`allocation_after`;
+//!    `tests::file_model` counts every byte).
+//! 3. `allocated_bytes` counts data and reserved bytes, `reserved_bytes` the latter. A commit adds their
+//!    changes to the sums of the volume, and the engine keeps room for the second sum (`tests::reserved`).
+//! 4. A commit that fails leaves the node as it was: each function changes the node's state after its commit
 //!    (`tests::bad_days`).
 //!
 //! ```text
@@ -18,7 +22,7 @@ use warpfire_format::fs::{
     ExtentMap, ExtentReader, Inode, InodeContent, InodeEdit, REGION_BYTES, SMALL_FILE_BYTES_MAX,
     decode_region, encode_region, flag, region_key,
 };
-use warpfire_meta::{Admit, Batch, Storage};
+use warpfire_meta::{Admit, Batch, RESERVED, Storage};
 
 use super::piece::{FilePiece, FilePieces, by_region};
 use crate::attrs::missing_record;
@@ -33,7 +37,8 @@ const REGION: u64 = REGION_BYTES as u64;
 
 impl<E: Storage> Fs<E> {
     /// Commits pieces over the content of a file, with its new size in bytes and everything in `edit` and
-    /// `batch`. Pieces are in order and do not overlap. Only holes may reach past `size_after`.
+    /// `batch`. Pieces are in order and do not overlap. Only holes and reserved pieces may reach past
+    /// `size_after`.
     ///
     /// # Errors
     /// `FileTooLarge` for more than 2^18 regions; `Damaged` if a record is wrong; as `commit`.
@@ -53,19 +58,24 @@ impl<E: Storage> Fs<E> {
             "pieces are in order and do not overlap"
         );
         debug_assert!(
-            pieces.iter().all(|piece| piece.is_hole() || piece.end() <= size_after),
-            "no extent reaches past the file's size"
+            pieces.iter().all(|piece| !piece.is_data() || piece.end() <= size_after),
+            "no extent of data reaches past the file's size"
         );
-        let before = state.attrs.allocated_bytes;
-        let (allocated, sparse) = self.allocation_after(node, state, pieces, size_after)?;
-        batch.add(BYTES, allocated.wrapping_sub(before).cast_signed());
-        let mut edit = InodeEdit { size: Some((size_after, allocated)), ..edit };
+        let before = state.attrs;
+        let after = self.allocation_after(node, state, pieces, size_after)?;
+        let allocated = after.allocated()?;
+        batch.add(BYTES, allocated.wrapping_sub(before.allocated_bytes).cast_signed());
+        batch.add(RESERVED, after.reserved.wrapping_sub(before.reserved_bytes).cast_signed());
+        let reserved = (after.reserved != before.reserved_bytes).then_some(after.reserved);
+        let mut edit = InodeEdit { size: Some((size_after, allocated)), reserved, ..edit };
         let flags = edit.flags.unwrap_or(state.attrs.flags);
+        let sparse = after.data < size_after;
         let new_flags = if sparse { flags | flag::SPARSE } else { flags & !flag::SPARSE };
         if new_flags != state.attrs.flags {
             edit.flags = Some(new_flags);
         }
-        let fits = size_after <= u64::from(SMALL_FILE_BYTES_MAX);
+        let end = pieces.last().filter(|piece| piece.is_reserved()).map_or(0, FilePiece::end);
+        let fits = size_after.max(end) <= u64::from(SMALL_FILE_BYTES_MAX);
         match state.layout {
             Layout::Inline if fits => {
                 // One merge of an edit with the extents in it: nothing is read.
@@ -76,10 +86,11 @@ impl<E: Storage> Fs<E> {
                 self.note_edits(node, state, 0, pieces);
             }
             Layout::Inline => self.promote_to_regions(node, state, pieces, &edit, batch, admit)?,
-            Layout::Regions if size_after == 0 => self.empty(node, state, &edit, batch, admit)?,
+            Layout::Regions if size_after == 0 && allocated == 0 => {
+                self.empty(node, state, &edit, batch, admit)?
+            }
             Layout::Regions => {
-                let old_size = state.attrs.size_bytes;
-                self.plan_regions(node.ino(), pieces, old_size, batch)?;
+                self.plan_regions(node.ino(), pieces, state.extents_end(), batch)?;
                 // An edit is merged without a read. In a transaction the record is in the read set anyway.
                 if self.call_gate.is_transaction() {
                     self.commit_whole(node, state, &edit, batch, admit)?;
@@ -93,7 +104,10 @@ impl<E: Storage> Fs<E> {
             }
         }
         debug_assert_eq!(state.attrs.size_bytes, size_after, "the node has the size that was committed");
-        debug_assert!(state.attrs.allocated_bytes <= size_after, "no extent reaches past the file's size");
+        debug_assert!(
+            state.attrs.allocated_bytes - state.attrs.reserved_bytes <= size_after,
+            "no extent of data reaches past the file's size"
+        );
         Ok(())
     }
 
@@ -121,48 +135,75 @@ impl<E: Storage> Fs<E> {
         Ok(())
     }
 
-    /// The allocated bytes, and whether there are holes, after the pieces have been applied.
+    /// The bytes of a file after the pieces have been applied.
     fn allocation_after(
         &self,
         node: &Node,
         state: &NodeState,
         pieces: &[FilePiece<'_>],
         size_after: u64,
-    ) -> Result<(u64, bool), FsError> {
-        let size = state.attrs.size_bytes;
-        let mut added = 0;
-        let mut covered = 0;
-        let is_sparse = state.attrs.flags & flag::SPARSE != 0;
+    ) -> Result<Allocation, FsError> {
+        let before = state.attrs;
+        let reads = before.flags & flag::SPARSE != 0 || before.reserved_bytes > 0;
+        let mut added = Allocation::default();
+        let mut covered = Allocation::default();
         for piece in pieces {
-            if !piece.is_hole() {
-                added += piece.len;
-            }
+            added.count(piece);
             // Bytes that the piece replaces were counted before. A file without holes has data everywhere, so
-            // only a sparse file has to be read to count them.
-            covered += if is_sparse {
-                self.allocated_in(node, state, piece.offset, piece.end().min(size))?
+            // only another one has to be read to count them.
+            if reads {
+                let end = piece.end().min(state.extents_end());
+                self.for_each_extent(node, state, piece.offset, end, &mut |piece| {
+                    covered.count(&piece);
+                    Ok(true)
+                })?;
             } else {
-                piece.end().min(size).saturating_sub(piece.offset)
-            };
+                covered.data += piece.end().min(before.size_bytes).saturating_sub(piece.offset);
+            }
         }
-        let allocated = (state.attrs.allocated_bytes + added).checked_sub(covered);
-        let allocated = allocated.filter(|bytes| *bytes <= size_after).ok_or_else(wrong_allocated_bytes)?;
-        Ok((allocated, allocated < size_after))
+        let after = |before: u64, added: u64, covered: u64| before.checked_add(added)?.checked_sub(covered);
+        let data = before.allocated_bytes.checked_sub(before.reserved_bytes);
+        let data = data.and_then(|data| after(data, added.data, covered.data));
+        let reserved = after(before.reserved_bytes, added.reserved, covered.reserved);
+        Ok(Allocation {
+            data: data.filter(|bytes| *bytes <= size_after).ok_or_else(wrong_allocated_bytes)?,
+            reserved: reserved.ok_or_else(wrong_allocated_bytes)?,
+        })
     }
 
-    /// Bytes of data in a range of a file.
-    fn allocated_in(&self, node: &Node, state: &NodeState, start: u64, end: u64) -> Result<u64, FsError> {
-        let mut sum = 0;
-        self.for_each_piece(node, state, start, end, &mut |piece| {
-            sum += piece.len;
+    /// Bytes of data, and reserved bytes, in a range of a file.
+    pub(super) fn allocated_in(
+        &self,
+        node: &Node,
+        state: &NodeState,
+        start: u64,
+        end: u64,
+    ) -> Result<Allocation, FsError> {
+        let mut found = Allocation::default();
+        self.for_each_extent(node, state, start, end, &mut |piece| {
+            found.count(&piece);
             Ok(true)
         })?;
-        Ok(sum)
+        Ok(found)
     }
 
     /// Visits the data in a range of a file, in order and clipped to the range, until `visit` returns
-    /// `false`. Holes are not visited.
+    /// `false`. Holes and reserved ranges are not visited: they read as zeros.
     pub(crate) fn for_each_piece(
+        &self,
+        node: &Node,
+        state: &NodeState,
+        start: u64,
+        end: u64,
+        visit: &mut dyn FnMut(FilePiece<'_>) -> Result<bool, FsError>,
+    ) -> Result<(), FsError> {
+        self.for_each_extent(node, state, start, end, &mut |piece| {
+            if piece.is_reserved() { Ok(true) } else { visit(piece) }
+        })
+    }
+
+    /// As `for_each_piece`, with reserved ranges.
+    pub(super) fn for_each_extent(
         &self,
         node: &Node,
         state: &NodeState,
@@ -238,7 +279,7 @@ impl<E: Storage> Fs<E> {
         }
         // The pieces are merged over the region that was put just above: a batch keeps the order of its
         // changes.
-        self.plan_regions(node.ino(), pieces, state.attrs.size_bytes, batch)?;
+        self.plan_regions(node.ino(), pieces, state.extents_end(), batch)?;
         self.put_record(node, state, Layout::Regions, edit, batch, admit)
     }
 
@@ -252,7 +293,7 @@ impl<E: Storage> Fs<E> {
         admit: Admit,
     ) -> Result<(), FsError> {
         debug_assert_eq!(edit.size, Some((0, 0)), "a file without bytes has none allocated");
-        self.plan_region_removal(node.ino(), 0, state.attrs.size_bytes, batch)?;
+        self.plan_region_removal(node.ino(), 0, state.extents_end(), batch)?;
         self.put_record(node, state, Layout::Inline, edit, batch, admit)
     }
 
@@ -289,13 +330,13 @@ impl<E: Storage> Fs<E> {
         Ok(())
     }
 
-    /// Adds the operands to the batch that apply the pieces over regions. `old_size` is the file's size in
-    /// bytes before this change.
+    /// Adds the operands to the batch that apply the pieces over regions. No extent of the file reaches past
+    /// the byte `old_end` before this change.
     fn plan_regions(
         &self,
         ino: u64,
         pieces: &[FilePiece<'_>],
-        old_size: u64,
+        old_end: u64,
         batch: &mut Batch,
     ) -> Result<(), FsError> {
         let mut parts: Vec<FilePiece<'_>> = Vec::with_capacity(pieces.len());
@@ -305,8 +346,8 @@ impl<E: Storage> Fs<E> {
                 continue;
             }
             // A region that becomes all hole is deleted. Only the two at the hole's ends are edited. Beyond
-            // the old size there is nothing to cover.
-            let end = if piece.end() >= old_size { old_size.next_multiple_of(REGION) } else { piece.end() };
+            // the old end there is nothing to cover.
+            let end = if piece.end() >= old_end { old_end.next_multiple_of(REGION) } else { piece.end() };
             if piece.offset >= end {
                 continue;
             }
@@ -346,6 +387,31 @@ impl<E: Storage> Fs<E> {
             count += 1;
         }
         if count > REGIONS_PER_COMMIT { Err(FsError::FileTooLarge) } else { Ok(()) }
+    }
+}
+
+/// Bytes of a file that are not holes.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Allocation {
+    /// Bytes that have been written.
+    pub(super) data: u64,
+    /// Bytes that are reserved.
+    pub(super) reserved: u64,
+}
+
+impl Allocation {
+    /// Counts the bytes of a piece.
+    pub(super) fn count(&mut self, piece: &FilePiece<'_>) {
+        if piece.is_reserved() {
+            self.reserved += piece.len;
+        } else if !piece.is_hole() {
+            self.data += piece.len;
+        }
+    }
+
+    /// Both together.
+    pub(super) fn allocated(&self) -> Result<u64, FsError> {
+        self.data.checked_add(self.reserved).ok_or_else(wrong_allocated_bytes)
     }
 }
 

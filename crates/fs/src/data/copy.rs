@@ -156,7 +156,9 @@ pub(crate) fn pieces_of(
             },
         };
         for extent in map.iter() {
-            let Some(part) = FilePiece::of_extent(*index, extent).clip(start, end) else { continue };
+            // A reserved range reads as zeros: its copy is a hole.
+            let part = FilePiece::of_extent(*index, extent).clip(start, end);
+            let Some(part) = part.filter(|part| !part.is_reserved()) else { continue };
             debug_assert!(done <= part.offset, "extents are in order");
             hole_until(&mut pieces, part.offset, done);
             done = part.end();

@@ -170,7 +170,7 @@ impl<E: Storage> Fs<E> {
         let map = decode_region(&region.value, false)?;
         let holds = map.data_bytes();
         if !self.fragmentation.is_due_after((node.ino(), region.index), region.read_bytes, holds)
-            || map.len() < DEFRAGMENT_GAIN * data_runs(&map)
+            || data_extents(&map).count() < DEFRAGMENT_GAIN * data_runs(&map)
         {
             return Ok(0);
         }
@@ -182,7 +182,7 @@ impl<E: Storage> Fs<E> {
         let end = map.iter().last().map_or(0, Extent::end);
         let bytes: Vec<u8> = match region.bytes_read(reads, end) {
             Some(bytes) => {
-                let places = map.iter().map(|extent| extent.offset as usize..extent.end() as usize);
+                let places = data_extents(&map).map(|extent| extent.offset as usize..extent.end() as usize);
                 let parts = places.map(|place| bytes.get(place).expect("it was read up to its end"));
                 parts.collect::<Vec<_>>().concat()
             }
@@ -202,13 +202,13 @@ impl<E: Storage> Fs<E> {
         let mut bytes = vec![0; usize::try_from(map.data_bytes()).expect("a region fits in memory")];
         let mut reads: Vec<SliceRead<'_>> = Vec::with_capacity(map.len());
         let mut rest = bytes.as_mut_slice();
-        for extent in map.iter() {
+        for extent in data_extents(map) {
             let (place, behind) = rest.split_at_mut(extent.len as usize);
             rest = behind;
             match (extent.pointer(), extent.source) {
                 (Some(slice), _) => reads.push((slice, place)),
                 (None, ExtentSource::Bytes(inline)) => place.copy_from_slice(inline),
-                (None, _) => unreachable!("a value holds no holes"),
+                (None, _) => unreachable!("only data is copied, and a value holds no holes"),
             }
         }
         self.engine.read(&mut reads)?;
@@ -246,10 +246,16 @@ impl<E: Storage> Fs<E> {
     }
 }
 
-/// The number of runs of data that holes keep apart: the fewest extents that the region can have.
+/// The extents with data. A reserved extent has none.
+fn data_extents<'m, 'a>(map: &'m ExtentMap<'a>) -> impl Iterator<Item = &'m Extent<'a>> {
+    map.iter().filter(|extent| extent.source != ExtentSource::Reserved)
+}
+
+/// The number of runs of data that holes and reserved extents keep apart: the fewest extents of data that the
+/// region can have.
 fn data_runs(map: &ExtentMap<'_>) -> usize {
     let mut end = None;
-    map.iter().filter(|extent| end.replace(extent.end()) != Some(extent.offset)).count()
+    data_extents(map).filter(|extent| end.replace(extent.end()) != Some(extent.offset)).count()
 }
 
 /// A map with the same data at the same offsets, where `slices` hold the data, one after the other.
@@ -258,6 +264,10 @@ fn map_of_slices(map: &ExtentMap<'_>, slices: &[SlicePtr]) -> ExtentMap<'static>
     let mut left: Option<SlicePtr> = None;
     let mut out = ExtentMap::new();
     for extent in map.iter() {
+        if extent.source == ExtentSource::Reserved {
+            out.overlay(Extent::reserved(extent.offset, extent.len));
+            continue;
+        }
         let mut at = extent.offset;
         while at < extent.end() {
             let slice = left.take().or_else(|| slices.next()).expect("the slices hold all the data");

@@ -14,7 +14,7 @@ use crate::op::HeapBytes;
 pub(crate) struct FilePiece<'a> {
     /// Offset in the file of the first byte.
     pub(crate) offset: u64,
-    /// Length in bytes. Only a hole may be longer than a region.
+    /// Length in bytes. Only holes and reserved pieces may be longer than a region.
     pub(crate) len: u64,
     /// Where the bytes are.
     pub(crate) source: format::ExtentSource<'a>,
@@ -25,6 +25,10 @@ pub(crate) type FilePieces<'a> = SmallVec<[FilePiece<'a>; 2]>;
 impl<'a> FilePiece<'a> {
     pub(crate) fn hole(offset: u64, len: u64) -> Self {
         FilePiece { offset, len, source: format::ExtentSource::Hole }
+    }
+
+    pub(crate) fn reserved(offset: u64, len: u64) -> Self {
+        FilePiece { offset, len, source: format::ExtentSource::Reserved }
     }
 
     /// An extent of the region with this index, at its offset in the file.
@@ -42,6 +46,15 @@ impl<'a> FilePiece<'a> {
         self.source == format::ExtentSource::Hole
     }
 
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.source == format::ExtentSource::Reserved
+    }
+
+    /// Whether the bytes have been written.
+    pub(crate) fn is_data(&self) -> bool {
+        !self.is_hole() && !self.is_reserved()
+    }
+
     /// The part inside `start..end`, if there is one.
     pub(crate) fn clip(&self, start: u64, end: u64) -> Option<FilePiece<'a>> {
         let from = self.offset.max(start);
@@ -52,7 +65,7 @@ impl<'a> FilePiece<'a> {
         let skip = from - self.offset;
         let len = to - from;
         let source = match self.source {
-            format::ExtentSource::Hole => format::ExtentSource::Hole,
+            source @ (format::ExtentSource::Hole | format::ExtentSource::Reserved) => source,
             format::ExtentSource::Slice(segment, offset) => {
                 format::ExtentSource::Slice(segment, offset + skip)
             }
@@ -65,8 +78,8 @@ impl<'a> FilePiece<'a> {
     }
 }
 
-/// The pieces of each region, by index and in order. `pieces` are in order. Each region that a hole touches
-/// costs an entry, so long holes are clipped before.
+/// The pieces of each region, by index and in order. `pieces` are in order. Each region that a piece
+/// touches costs an entry, so long holes are clipped before.
 pub(crate) fn by_region<'a>(pieces: &[FilePiece<'a>]) -> SmallVec<[(u64, ExtentMap<'a>); 2]> {
     let region = u64::from(REGION_BYTES);
     let mut regions: SmallVec<[(u64, ExtentMap<'a>); 2]> = SmallVec::new();
@@ -102,7 +115,11 @@ impl<'a> WriteSource<'a> {
     ///
     /// # Errors
     /// `NoSpace`, `ReadOnly`: nothing stays in the store then.
-    pub(crate) fn stage<E: Storage>(engine: &E, data: &'a [u8]) -> Result<WriteSource<'a>, FsError> {
+    pub(crate) fn stage<E: Storage>(
+        engine: &E,
+        data: &'a [u8],
+        admit: Admit,
+    ) -> Result<WriteSource<'a>, FsError> {
         let is_short = data.len() <= INLINE_BYTES_MAX;
         if is_short && engine.may_inline(data.len()) {
             return Ok(WriteSource::Bytes(data));
@@ -111,7 +128,7 @@ impl<'a> WriteSource<'a> {
         // In chunks of a region, so that an extent seldom has to be split between two regions.
         let mut slices = Vec::with_capacity(data.len().div_ceil(REGION_BYTES as usize));
         for chunk in data.chunks(REGION_BYTES as usize) {
-            match engine.write(stream, chunk, Admit::User) {
+            match engine.write(stream, chunk, admit) {
                 Ok(written) => slices.extend(written),
                 Err(e) => {
                     engine.release(&slices);

@@ -99,7 +99,7 @@ impl<'b> ReadFill<'b> {
         };
         match part.source {
             ExtentSource::Bytes(bytes) => place.copy_from_slice(bytes),
-            ExtentSource::Hole => place.fill(0),
+            ExtentSource::Hole | ExtentSource::Reserved => place.fill(0),
             ExtentSource::Slice(segment, offset_bytes) => {
                 self.wanted.push((at, SlicePtr { segment, offset_bytes, len_bytes: part.len }));
             }

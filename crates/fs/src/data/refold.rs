@@ -105,6 +105,9 @@ impl<E: Storage> Fs<E> {
             self.commit_upkeep(&batch)?;
             return Ok(u32::try_from(value.len()).unwrap_or(u32::MAX));
         }
+        if !self.has_room_for_upkeep() {
+            return Ok(0);
+        }
         let mut packed = ExtentMap::new();
         let mut written = Vec::new();
         let map = decode_region(&value, false)?;
@@ -143,9 +146,18 @@ impl<E: Storage> Fs<E> {
         committed.map(|()| 0)
     }
 
+    /// Whether the pool has room at once. Reclaim is not for upkeep, which comes again and again: writes of
+    /// reserved bytes on a full pool would each wait for it.
+    fn has_room_for_upkeep(&self) -> bool {
+        self.engine.has_room(u64::from(REGION_INLINE_BYTES_MAX))
+    }
+
     /// Commits a value that was written whole. On a full pool it changes nothing and succeeds: upkeep can
     /// wait.
     fn commit_upkeep(&self, batch: &Batch) -> Result<(), FsError> {
+        if !self.has_room_for_upkeep() {
+            return Ok(());
+        }
         match self.commit(batch, Admit::User) {
             Err(FsError::NoSpace) => Ok(()),
             other => other,

@@ -12,16 +12,18 @@
 //! 1. `start` is at or before both `from` and `to`, and `from` is within the file (assert in `splice`). So
 //!    the pieces that are kept, inserted and moved follow each other without overlap (assert in
 //!    `put_spliced`).
-//! 2. One commit deletes the old values from the region of `start` on and writes the new ones
+//! 2. Reserved extents move with the bytes around them. Those past the file's size are dropped: they must
+//!    not move into the file (`tests::reserved`).
+//! 3. One commit deletes the old values from the region of `start` on and writes the new ones
 //!    (`tests::slice_model`, under power cuts).
 
 use warpfire_format::fs::{
     ExtentMap, ExtentReader, Inode, InodeContent, InodeEdit, REGION_BYTES, SMALL_FILE_BYTES_MAX,
     decode_region, encode_region, flag, region_key,
 };
-use warpfire_meta::{Admit, Batch, Storage};
+use warpfire_meta::{Admit, Batch, RESERVED, Storage};
 
-use super::change::wrong_allocated_bytes;
+use super::change::{Allocation, wrong_allocated_bytes};
 use super::piece::{FilePiece, by_region};
 use super::write::check_end;
 use crate::attrs::missing_record;
@@ -52,6 +54,11 @@ impl<'a> Splice<'_, 'a> {
         let piece = piece.clip(self.from, u64::MAX)?;
         Some(FilePiece { offset: piece.offset - self.from + self.to, ..piece })
     }
+}
+
+/// The part of a piece that stays when bytes move: a reserved one ends at the file's size.
+fn without_spare<'a>(piece: &FilePiece<'a>, size: u64) -> Option<FilePiece<'a>> {
+    if piece.is_reserved() { piece.clip(0, size) } else { Some(*piece) }
 }
 
 impl<E: Storage> Fs<E> {
@@ -97,17 +104,28 @@ impl<E: Storage> Fs<E> {
             }
         }
         // A hole needs no extent here: the values are written whole, and what no extent covers is a hole.
-        let mut pieces: Vec<FilePiece<'_>> = old.iter().filter_map(|piece| splice.before(piece)).collect();
+        let kept: Vec<FilePiece<'_>> = old.iter().filter_map(|piece| without_spare(piece, size)).collect();
+        let mut pieces: Vec<FilePiece<'_>> = kept.iter().filter_map(|piece| splice.before(piece)).collect();
         pieces.extend(splice.inserted.iter().filter(|piece| !piece.is_hole()));
-        pieces.extend(old.iter().filter_map(|piece| splice.after(piece)));
-        let bytes = |pieces: &[FilePiece<'_>]| pieces.iter().map(|piece| piece.len).sum::<u64>();
-        let kept = state.attrs.allocated_bytes.checked_sub(bytes(&old));
-        let allocated = kept.map(|kept| kept + bytes(&pieces));
-        let allocated = allocated.filter(|bytes| *bytes <= size_after).ok_or_else(wrong_allocated_bytes)?;
+        pieces.extend(kept.iter().filter_map(|piece| splice.after(piece)));
+        let bytes = |pieces: &[FilePiece<'_>]| {
+            let mut counted = Allocation::default();
+            pieces.iter().for_each(|piece| counted.count(piece));
+            counted
+        };
+        let (lost, new) = (bytes(&old), bytes(&pieces));
+        let reserved_before = state.attrs.reserved_bytes;
+        let data = state.attrs.allocated_bytes.checked_sub(reserved_before);
+        let data = data.and_then(|data| data.checked_sub(lost.data)).map(|data| data + new.data);
+        let reserved = reserved_before.checked_sub(lost.reserved).map(|reserved| reserved + new.reserved);
+        let after = Allocation {
+            data: data.filter(|bytes| *bytes <= size_after).ok_or_else(wrong_allocated_bytes)?,
+            reserved: reserved.ok_or_else(wrong_allocated_bytes)?,
+        };
         // A call that only removes may use the reserve: it makes room on a full pool.
         let adds = size_after > size || !splice.inserted.is_empty();
         let admit = if adds { Admit::User } else { Admit::Reserve };
-        self.put_spliced(node, state, &pieces, (size_after, allocated), edit, batch, admit)
+        self.put_spliced(node, state, &pieces, (size_after, after), edit, batch, admit)
     }
 
     #[expect(clippy::too_many_arguments, reason = "the second half of the one function above")]
@@ -116,7 +134,7 @@ impl<E: Storage> Fs<E> {
         node: &Node,
         state: &mut NodeState,
         pieces: &[FilePiece<'_>],
-        (size_after, allocated): (u64, u64),
+        (size_after, after): (u64, Allocation),
         edit: InodeEdit<'_>,
         batch: &mut Batch,
         admit: Admit,
@@ -129,7 +147,8 @@ impl<E: Storage> Fs<E> {
         let mut attrs = before;
         edit.apply(&mut attrs)?;
         attrs.size_bytes = size_after;
-        attrs.allocated_bytes = allocated;
+        attrs.allocated_bytes = after.allocated()?;
+        attrs.reserved_bytes = after.reserved;
         // A file in regions that would fit inline again stays in regions: only an empty one goes back.
         let fits = state.layout == Layout::Inline && size_after <= u64::from(SMALL_FILE_BYTES_MAX);
         let small = fits || size_after == 0;
@@ -139,7 +158,7 @@ impl<E: Storage> Fs<E> {
         }
         assert!(!small || regions.len() <= 1, "an inline record has one list of extents");
         let mut out = Vec::new();
-        let sparse = attrs.allocated_bytes < size_after;
+        let sparse = after.data < size_after;
         attrs.flags = if sparse { attrs.flags | flag::SPARSE } else { attrs.flags & !flag::SPARSE };
         let content = if small { InodeContent::Small(ExtentReader::EMPTY) } else { InodeContent::Regions };
         let mut record = Vec::new();
@@ -159,6 +178,7 @@ impl<E: Storage> Fs<E> {
         let key = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
         batch.put_naming(&key, &record, in_record.pointers());
         batch.add(BYTES, attrs.allocated_bytes.wrapping_sub(before.allocated_bytes).cast_signed());
+        batch.add(RESERVED, attrs.reserved_bytes.wrapping_sub(before.reserved_bytes).cast_signed());
         self.commit(batch, admit)?;
         // The node follows only now: a failed commit leaves node and record as they were.
         self.version_counters.bump(&key);

@@ -32,7 +32,7 @@ impl<E: Storage> Fs<E> {
         })
     }
 
-    /// Makes a file shorter until one more commit can reach `size`. Nearly every file is short enough.
+    /// Removes extents from the end until one more commit can reach `size`. Nearly no file needs a step.
     pub(super) fn truncate_to_one_commit(
         &self,
         caller: &Caller<'_>,
@@ -40,36 +40,49 @@ impl<E: Storage> Fs<E> {
         size: u64,
     ) -> Result<(), FsError> {
         while let Some(step) = self.truncate_step(node, size)? {
-            self.set_size(caller, node, step)?;
+            self.cut(caller, node, step)?;
         }
         Ok(())
     }
 
-    /// A size between the file's and `size` that one commit can reach; `None` if one commit can reach `size`.
+    /// An offset between the end of the file's extents and `size`, so that one commit can remove what lies
+    /// past it; `None` if one commit can reach `size`.
     fn truncate_step(&self, node: &NodeRef, size: u64) -> Result<Option<u64>, FsError> {
         let state = node.state.read();
         let region = u64::from(REGION_BYTES);
+        let end = state.extents_end();
         // By the sizes alone: nearly every truncation is short, and reads nothing here.
-        let lost = state.attrs.size_bytes.saturating_sub(size) / region;
+        let lost = end.saturating_sub(size) / region;
         if state.layout == Layout::Inline || lost <= REGIONS_PER_COMMIT as u64 {
             return Ok(None);
         }
-        let mut regions = self.regions_from(node.ino(), size / region, state.attrs.size_bytes, usize::MAX)?;
+        let mut regions = self.regions_from(node.ino(), size / region, end, usize::MAX)?;
         let Some(kept) = regions.len().checked_sub(REGIONS_PER_COMMIT).filter(|kept| *kept > 0) else {
             return Ok(None);
         };
         let first_lost = regions.swap_remove(kept);
-        assert!(first_lost * region < state.attrs.size_bytes, "each step makes the file shorter");
+        assert!(first_lost * region < end, "each step removes extents");
         Ok(Some((first_lost * region).max(size)).filter(|step| *step > size))
+    }
+
+    /// Removes all extents past `offset`. The file has that size then, unless it is smaller already.
+    fn cut(&self, caller: &Caller<'_>, node: &NodeRef, offset: u64) -> Result<(), FsError> {
+        let mut scratch = Scratch::take();
+        let mut state = node.state.write();
+        let size = state.attrs.size_bytes.min(offset);
+        let rest = [FilePiece::hole(offset, state.extents_end().saturating_sub(offset))];
+        let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+        self.apply_pieces(node, &mut state, &rest, size, edit, &mut scratch.batch, Admit::Reserve)
     }
 
     fn set_size(&self, caller: &Caller<'_>, node: &NodeRef, size: u64) -> Result<(), FsError> {
         let mut scratch = Scratch::take();
         let mut state = node.state.write();
-        let old = state.attrs.size_bytes;
+        let (old, end) = (state.attrs.size_bytes, state.extents_end());
         let mut pieces = FilePieces::new();
-        if size < old {
-            pieces.push(FilePiece::hole(size, old - size));
+        // Reserved extents past the end go too, unless the file grows.
+        if size <= old && size < end {
+            pieces.push(FilePiece::hole(size, end - size));
         }
         // A shorter file makes room, so a full pool allows it.
         let admit = if size <= old { Admit::Reserve } else { Admit::User };

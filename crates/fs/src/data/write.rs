@@ -56,7 +56,7 @@ impl<E: Storage> Fs<E> {
     pub fn overwrite(&self, caller: &Caller<'_>, node: &NodeRef, data: &[u8]) -> Result<(), FsError> {
         check_regular(node)?;
         check_end(0, data.len() as u64)?;
-        let source = WriteSource::stage(&*self.engine, data)?;
+        let source = WriteSource::stage(&*self.engine, data, Admit::User)?;
         let written = self.overwrite_source(caller, node, &source);
         // As in `write_data`.
         source.release(&*self.engine);
@@ -79,10 +79,10 @@ impl<E: Storage> Fs<E> {
             self.truncate_to_one_commit(caller, node, len)?;
             let mut scratch = Scratch::take();
             let mut state = node.state.write();
-            let old = state.attrs.size_bytes;
             let mut pieces = source.pieces(0);
-            if len < old {
-                pieces.push(FilePiece::hole(len, old - len));
+            let end = state.extents_end();
+            if len < end {
+                pieces.push(FilePiece::hole(len, end - len));
             }
             let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
             self.apply_pieces(node, &mut state, &pieces, len, edit, &mut scratch.batch, Admit::User)
@@ -101,12 +101,91 @@ impl<E: Storage> Fs<E> {
         if let Position::At(offset) = position {
             check_end(offset, data.len() as u64)?;
         }
+        let has_reserved = self.has_reserved(node);
+        // With room for all, a write of reserved bytes is like any other.
+        if has_reserved
+            && !self.engine.has_room(data.len() as u64)
+            && let Some(offset) = self.write_reserved(caller, node, position, data)?
+        {
+            return Ok(offset);
+        }
+        match self.write_beside_reserved(caller, node, position, data, wants_result) {
+            // Other writes may have taken the room in between.
+            Err(FsError::NoSpace) if has_reserved => {
+                self.write_reserved(caller, node, position, data)?.ok_or(FsError::NoSpace)
+            }
+            written => written,
+        }
+    }
+
+    /// Writes data beside the room that is kept for reserved bytes.
+    fn write_beside_reserved(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        position: Position,
+        data: &[u8],
+        wants_result: bool,
+    ) -> Result<u64, FsError> {
         // Long data is written before the file is locked: other calls on the file do not wait for the device.
-        let source = WriteSource::stage(&*self.engine, data)?;
+        let source = WriteSource::stage(&*self.engine, data, Admit::User)?;
         let written = self.write_source(caller, node, position, &source, wants_result);
         // The commit took references of its own, and after an error the bytes belong to nobody.
         source.release(&*self.engine);
         written
+    }
+
+    /// Whether a write to this file may claim reserved bytes. In a transaction none may: it keeps the old
+    /// bytes beside the new ones until it ends.
+    fn has_reserved(&self, node: &NodeRef) -> bool {
+        self.deferred.has_reserved()
+            && !self.call_gate.is_transaction()
+            && node.state.read().attrs.reserved_bytes > 0
+    }
+
+    /// Writes data into the room that is kept for it, on a pool without other room. Returns the offset, or
+    /// `None` if a part of the range is a hole, or no part of it is reserved: then nothing was promised.
+    ///
+    /// The file stays locked from the look at its extents to the commit. So two writes never claim the same
+    /// reserved bytes.
+    fn write_reserved(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        position: Position,
+        data: &[u8],
+    ) -> Result<Option<u64>, FsError> {
+        debug_assert!(!self.call_gate.is_transaction(), "a transaction claims no reserved bytes");
+        let _guard = self.enter_unrecorded();
+        let mut scratch = Scratch::take();
+        let mut state = node.state.write();
+        let size = state.attrs.size_bytes;
+        let len = data.len() as u64;
+        let offset = match position {
+            Position::At(offset) => offset,
+            Position::End => size,
+        };
+        let end = check_end(offset, len)?;
+        let before = self.allocated_in(node, &state, offset, end.min(state.extents_end()))?;
+        if before.reserved == 0 || before.allocated()? < len {
+            return Ok(None);
+        }
+        let claimed = before.reserved.cast_signed();
+        let admit = Admit::Reserved(before.reserved);
+        self.engine.add_reserved(-claimed);
+        let written = WriteSource::stage(&*self.engine, data, admit).and_then(|source| {
+            let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+            let pieces = source.pieces(offset);
+            let (after, batch) = (size.max(end), &mut scratch.batch);
+            let written = self.apply_pieces(node, &mut state, &pieces, after, edit, batch, admit);
+            source.release(&*self.engine);
+            written
+        });
+        // The commit returns the claim; without one it is returned here.
+        if written.is_err() {
+            self.engine.add_reserved(claimed);
+        }
+        written.map(|()| Some(offset))
     }
 
     /// As `write`, of a staged source. With `wants_result` the offset is part of the answer; without it the

@@ -13,7 +13,7 @@
 
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::fs::{Inode, InodeContent, InodeEdit, InodeTime, Key, inode_key};
-use warpfire_meta::{Batch, Storage};
+use warpfire_meta::{Batch, RESERVED, Storage};
 
 use crate::attrs::missing_record;
 use crate::deferred::{BYTES, INODES};
@@ -64,6 +64,7 @@ impl<E: Storage> Fs<E> {
                 Ok(true) => {
                     batch.add(INODES, -1);
                     batch.add(BYTES, -state.attrs.allocated_bytes.cast_signed());
+                    batch.add(RESERVED, -state.attrs.reserved_bytes.cast_signed());
                     return Ok(Departure::Removed);
                 }
                 Ok(false) => {}

@@ -237,7 +237,9 @@ impl<E: Storage> Fs<E> {
         check_content(new)?;
         // Before the gate and all locks: the write of long content may wait for devices.
         let source = match new.kind {
-            FileKind::Regular if !new.content.is_empty() => WriteSource::stage(&*self.engine, new.content)?,
+            FileKind::Regular if !new.content.is_empty() => {
+                WriteSource::stage(&*self.engine, new.content, Admit::User)?
+            }
             _ => WriteSource::Bytes(new.content),
         };
         let made = self.make_source(caller, dir, name, new, &source, keeps_node);

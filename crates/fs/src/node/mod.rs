@@ -48,6 +48,7 @@ use warpfire_format::fs::{
 };
 
 use crate::error::FsError;
+use crate::limits::FILE_BYTES_MAX;
 use crate::lock_ranks::{CHILDREN, PENDING_TIMES, STATE};
 
 pub(crate) use inode_cache::{InodeCache, NodeLookup};
@@ -104,6 +105,13 @@ pub(crate) struct NodeState {
     /// name that it had at some time, if one is known.
     pub(crate) dentry: Option<(u64, NameBuf)>,
     pub(crate) history: EditHistory,
+}
+
+impl NodeState {
+    /// An offset at or past the end of the last extent. Reserved extents may lie past the file's size.
+    pub(crate) fn extents_end(&self) -> u64 {
+        if self.attrs.reserved_bytes > 0 { FILE_BYTES_MAX } else { self.attrs.size_bytes }
+    }
 }
 
 /// The key that holds a record.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
-use warpfire_meta::TxMark;
+use warpfire_meta::{SUMS, TxMark};
 
 use crate::error::FsError;
 use crate::node::{NodeRef, NodeState, PendingTimes};
@@ -13,8 +13,8 @@ use crate::node::{NodeRef, NodeState, PendingTimes};
 pub struct Savepoint {
     pub(crate) number: u64,
     pub(crate) mark: TxMark,
-    /// The sums of inodes and bytes.
-    pub(crate) counts: (i64, i64),
+    /// The sums of inodes, bytes and reserved bytes.
+    pub(crate) sums: [i64; SUMS],
     /// The state of each node that the transaction had met, in the order in which it met them.
     pub(crate) states: Vec<(NodeState, PendingTimes)>,
 }

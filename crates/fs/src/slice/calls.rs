@@ -257,7 +257,7 @@ impl<E: Storage> Fs<E> {
             if end == size {
                 // Nothing moves: this is a truncation.
                 let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
-                let rest = [FilePiece::hole(offset, size - offset)];
+                let rest = [FilePiece::hole(offset, state.extents_end() - offset)];
                 return self.apply_pieces(
                     node,
                     &mut state,
@@ -398,7 +398,9 @@ impl<E: Storage> Fs<E> {
             done += place.len();
             rest = behind;
             match piece.source {
-                warpfire_format::fs::ExtentSource::Hole => place.fill(0),
+                warpfire_format::fs::ExtentSource::Hole | warpfire_format::fs::ExtentSource::Reserved => {
+                    place.fill(0)
+                }
                 warpfire_format::fs::ExtentSource::Bytes(bytes) => place.copy_from_slice(bytes),
                 warpfire_format::fs::ExtentSource::Slice(segment, offset_bytes) => {
                     let len_bytes = u32::try_from(place.len()).expect("a run of a value is below 4 GiB");

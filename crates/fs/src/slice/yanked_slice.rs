@@ -72,13 +72,15 @@ impl YankedSlice {
                 let len_bytes = u32::try_from(piece.len).expect("an extent is no longer than a region");
                 Some(SlicePtr { segment, offset_bytes, len_bytes })
             }
-            format::ExtentSource::Hole | format::ExtentSource::Bytes(_) => None,
+            format::ExtentSource::Hole | format::ExtentSource::Reserved | format::ExtentSource::Bytes(_) => {
+                None
+            }
         });
         // One hold for all slices: they were taken together, and a lease is for the whole value.
         let hold = SliceHold::take(holder, pointers.collect())?;
         let run = |piece: &FilePiece<'_>| {
             let source = match piece.source {
-                format::ExtentSource::Hole => YankedSource::Hole,
+                format::ExtentSource::Hole | format::ExtentSource::Reserved => YankedSource::Hole,
                 format::ExtentSource::Bytes(bytes) => YankedSource::Bytes(bytes.into(), 0),
                 format::ExtentSource::Slice(segment, offset) => {
                     YankedSource::Slice(Arc::clone(&hold), segment, offset)

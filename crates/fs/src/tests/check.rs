@@ -12,7 +12,8 @@ struct CheckedInode {
     kind: FileKind,
     links: u32,
     /// Allocated bytes, if the extents are in regions.
-    in_regions: Option<u64>,
+    /// Allocated and reserved bytes of a file in regions.
+    in_regions: Option<(u64, u64)>,
     /// A directory's parent and name.
     place: Option<(u64, Vec<u8>)>,
     flags: u32,
@@ -24,10 +25,11 @@ struct CheckedTree {
     orphans: Vec<u64>,
     names: BTreeMap<u64, Vec<(u64, Vec<u8>)>>,
     kinds: Vec<(u64, FileKind)>,
-    regions: BTreeMap<u64, u64>,
+    regions: BTreeMap<u64, (u64, u64)>,
     attributes: Vec<u64>,
     counters: BTreeMap<u64, i64>,
     bytes: u64,
+    reserved: u64,
     next_ino: u64,
 }
 
@@ -84,7 +86,10 @@ impl CheckedTree {
                 self.attributes.push(ino);
             }
             Key::Region(_, ino, _) => {
-                *self.regions.entry(ino).or_default() += decode_region(value, false).unwrap().data_bytes();
+                let map = decode_region(value, false).unwrap();
+                let sums = self.regions.entry(ino).or_default();
+                sums.0 += map.data_bytes() + map.reserved_bytes();
+                sums.1 += map.reserved_bytes();
             }
         }
     }
@@ -100,15 +105,18 @@ impl CheckedTree {
             InodeContent::Directory(parent, name) => Some((parent, name.to_vec())),
             _ => None,
         };
-        let in_regions = matches!(inode.content, InodeContent::Regions).then_some(a.allocated_bytes);
+        let in_regions =
+            matches!(inode.content, InodeContent::Regions).then_some((a.allocated_bytes, a.reserved_bytes));
         if let InodeContent::Small(extents) = inode.content {
             let map = extents.to_map().unwrap();
-            assert_eq!(map.data_bytes(), a.allocated_bytes);
-            assert!(map.iter().all(|e| u64::from(e.end()) <= a.size_bytes));
+            assert_eq!(map.data_bytes() + map.reserved_bytes(), a.allocated_bytes);
+            assert_eq!(map.reserved_bytes(), a.reserved_bytes);
+            assert!(u64::from(map.data_end()) <= a.size_bytes);
         }
         if a.kind == FileKind::Regular {
             self.bytes += a.allocated_bytes;
-            assert_eq!(a.flags & flag::SPARSE != 0, a.allocated_bytes < a.size_bytes);
+            self.reserved += a.reserved_bytes;
+            assert_eq!(a.flags & flag::SPARSE != 0, a.allocated_bytes - a.reserved_bytes < a.size_bytes);
         }
         let seen = CheckedInode { kind: a.kind, links: a.links, in_regions, place, flags: a.flags };
         let old = self.inodes.insert(inode.ino, seen);
@@ -144,7 +152,7 @@ impl CheckedTree {
             }
             if let Some(allocated) = in_regions {
                 assert_eq!(
-                    self.regions.get(ino).copied().unwrap_or(0),
+                    self.regions.get(ino).copied().unwrap_or_default(),
                     *allocated,
                     "{what}: regions of {ino}"
                 );
@@ -168,5 +176,6 @@ impl CheckedTree {
         let counter = |id: CounterId| self.counters.get(&(id as u64)).copied().unwrap_or(0);
         assert_eq!(counter(CounterId::Inodes), self.inodes.len() as i64, "{what}: inodes");
         assert_eq!(counter(CounterId::Bytes), self.bytes.cast_signed(), "{what}: bytes");
+        assert_eq!(counter(CounterId::Reserved), self.reserved.cast_signed(), "{what}: reserved bytes");
     }
 }

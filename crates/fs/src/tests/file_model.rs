@@ -9,8 +9,21 @@ use crate::{AllocMode, Fs, FsError, NewMode, NodeRef, Position, Seek};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
-/// The twin: each byte, `None` where there is a hole.
+/// The twin: each byte, `None` where there is no data.
 type Twin = Vec<Option<u8>>;
+
+/// Whether a byte is reserved. Bytes past the end of the file may be.
+type ReservedTwin = Vec<bool>;
+
+/// Sets whether a range is reserved, where it has no data.
+fn twin_reserve(reserved: &mut ReservedTwin, twin: &Twin, at: usize, len: usize, to: bool) {
+    if to && reserved.len() < at + len {
+        reserved.resize(at + len, false);
+    }
+    for (i, byte) in reserved.iter_mut().enumerate().skip(at).take(len) {
+        *byte = to && twin.get(i).copied().flatten().is_none();
+    }
+}
 
 fn twin_write(twin: &mut Twin, at: usize, data: &[Option<u8>]) {
     if data.is_empty() {
@@ -47,10 +60,17 @@ fn draw_len(draw: &mut TestRandom, large: bool) -> u64 {
     }
 }
 
-fn check<E: Storage>(fs: &Fs<E>, node: &NodeRef, twin: &Twin, draw: &mut TestRandom, what: &str) {
+fn check<E: Storage>(
+    fs: &Fs<E>,
+    node: &NodeRef,
+    (twin, reserved): (&Twin, &ReservedTwin),
+    draw: &mut TestRandom,
+    what: &str,
+) {
     let attr = fs.getattr(node);
     assert_eq!(attr.size_bytes, twin.len() as u64, "{what}: size");
-    assert_eq!(attr.allocated_bytes, twin.iter().flatten().count() as u64, "{what}: allocated");
+    let allocated = twin.iter().flatten().count() + reserved.iter().filter(|byte| **byte).count();
+    assert_eq!(attr.allocated_bytes, allocated as u64, "{what}: allocated");
     let at = if draw.below(2) == 0 { 0 } else { draw.below(twin.len() as u64 + 10) as usize };
     let len = if at == 0 { twin.len() + 5 } else { draw.below(200_000) as usize };
     let mut buf = vec![0xee; len];
@@ -78,6 +98,7 @@ pub(crate) fn story<E: Storage>(fs: &Fs<E>, seed: u64, steps: u64, large: bool, 
     let make = |name: &[u8]| fs.create(&ROOT, &fs.root(), name, NewMode::exact(0o644)).unwrap();
     let nodes = [make(b"a"), make(b"b")];
     let mut twins: [Twin; 2] = [vec![], vec![]];
+    let mut kept: [ReservedTwin; 2] = [vec![], vec![]];
     for step in 0..steps {
         let which = draw.below(2) as usize;
         let node = &nodes[which];
@@ -85,7 +106,8 @@ pub(crate) fn story<E: Storage>(fs: &Fs<E>, seed: u64, steps: u64, large: bool, 
         let what = format!("seed {seed} step {step}");
         let at = draw_place(&mut draw, large);
         let len = draw_len(&mut draw, large);
-        let op = draw.below(10);
+        let op = draw.below(12);
+        let (from, count) = (at as usize, len as usize);
         match op {
             0..=2 => {
                 let fill = draw.next() as u8;
@@ -96,10 +118,14 @@ pub(crate) fn story<E: Storage>(fs: &Fs<E>, seed: u64, steps: u64, large: bool, 
                 let went = fs.write(&ROOT, node, position, &data).unwrap();
                 assert_eq!(went, if end { size } else { at }, "{what}");
                 twin_write(&mut twins[which], went as usize, &shown);
+                twin_reserve(&mut kept[which], &twins[which], went as usize, count, false);
             }
             3 => {
                 fs.truncate(&ROOT, node, at).unwrap();
                 twins[which].resize(at as usize, None);
+                if at <= size {
+                    kept[which].truncate(from);
+                }
             }
             4 | 5 => {
                 let keep_size = draw.below(2) == 0;
@@ -112,12 +138,19 @@ pub(crate) fn story<E: Storage>(fs: &Fs<E>, seed: u64, steps: u64, large: bool, 
                 if op == 5 && !keep_size && twin.len() < (at + len) as usize {
                     twin.resize((at + len) as usize, None);
                 }
+                twin_reserve(&mut kept[which], twin, from, count, op == 5);
             }
             6 => {
                 let done = fs.fallocate(&ROOT, node, AllocMode::Insert, at, len);
                 assert_eq!(done.is_ok(), at < size, "{what}");
+                if at < size {
+                    kept[which].truncate(size as usize);
+                }
                 if at < size && size < 8 << 20 {
-                    twins[which].splice(at as usize..at as usize, (0..len).map(|_| None));
+                    twins[which].splice(from..from, (0..len).map(|_| None));
+                    if from < kept[which].len() {
+                        kept[which].splice(from..from, (0..len).map(|_| false));
+                    }
                 } else if at < size {
                     fs.fallocate(&ROOT, node, AllocMode::Collapse, at, len).unwrap();
                 }
@@ -126,32 +159,45 @@ pub(crate) fn story<E: Storage>(fs: &Fs<E>, seed: u64, steps: u64, large: bool, 
                 let done = fs.fallocate(&ROOT, node, AllocMode::Collapse, at, len);
                 assert_eq!(done.is_ok(), at + len < size, "{what}");
                 if done.is_ok() {
-                    twins[which].drain(at as usize..(at + len) as usize);
+                    twins[which].drain(from..from + count);
+                    kept[which].truncate(size as usize);
+                    let end = (from + count).min(kept[which].len());
+                    kept[which].drain(from.min(end)..end);
                 }
             }
             8 => {
-                let from = draw_place(&mut draw, large);
+                let start = draw_place(&mut draw, large);
                 let other = draw.below(2) as usize;
-                let done = fs.copy_range(&ROOT, (&nodes[other], from), (node, at), len);
+                let done = fs.copy_range(&ROOT, (&nodes[other], start), (node, at), len);
                 let copied: Twin =
-                    twins[other].iter().skip(from as usize).take(len as usize).copied().collect();
+                    twins[other].iter().skip(start as usize).take(len as usize).copied().collect();
                 match done {
                     Ok(n) => {
                         assert_eq!(n, copied.len() as u64, "{what}");
                         twin_write(&mut twins[which], at as usize, &copied);
+                        twin_reserve(&mut kept[which], &twins[which], from, copied.len(), false);
                     }
                     Err(FsError::Invalid(_)) => assert_eq!(other, which, "{what}"),
                     Err(e) => panic!("{what}: {e}"),
                 }
             }
-            _ => fs.sync().unwrap(),
+            9 => fs.sync().unwrap(),
+            _ => {
+                let mode = if op == 10 { AllocMode::Allocate } else { AllocMode::KeepSize };
+                fs.fallocate(&ROOT, node, mode, at, len).unwrap();
+                twin_reserve(&mut kept[which], &twins[which], from, count, true);
+                if op == 10 && twins[which].len() < from + count {
+                    twins[which].resize(from + count, None);
+                }
+            }
         }
         upkeep(draw.next());
-        for (node, twin) in nodes.iter().zip(&twins) {
+        for (node, twin) in nodes.iter().zip(twins.iter().zip(&kept)) {
             check(fs, node, twin, &mut draw, &what);
         }
     }
     let bytes: usize = twins.iter().map(|t| t.iter().flatten().count()).sum();
+    let bytes = bytes + kept.iter().flatten().filter(|byte| **byte).count();
     assert_eq!(fs.statfs().unwrap().file_bytes, bytes as u64, "seed {seed}: the sum of all files");
 }
 

@@ -12,6 +12,7 @@ mod histories;
 mod holds;
 mod moved_slices;
 mod names;
+mod reserved;
 mod serial;
 mod slice_model;
 mod slices;

@@ -89,7 +89,7 @@ impl<E: Storage> Fs<E> {
         let found = inode_cache.get_or_insert(ROOT_INO, || true, || state);
         let NodeLookup::Node(root) = found else { unreachable!("a new inode cache has no other node") };
         debug_assert_eq!(root.ino(), ROOT_INO, "the first node of a transaction is the root");
-        let (inodes, bytes) = self.deferred.sums();
+        let sums = self.deferred.sums();
         let base = Arc::clone(self);
         Fs {
             engine: Arc::new(store),
@@ -98,7 +98,7 @@ impl<E: Storage> Fs<E> {
             options: FsOptions { atime: AtimeMode::Never, ..FsOptions::default() },
             inode_cache,
             version_counters: VersionCounters::for_transaction(),
-            deferred: Arc::new(Deferred::new(self.volume, inodes, bytes)),
+            deferred: Arc::new(Deferred::new(self.volume, sums)),
             leases: Arc::clone(&self.leases),
             fragmentation: Arc::clone(&self.fragmentation),
             rename: RankedMutex::from_raw(RankedRawMutex::of(LockPlace::UNCONTENDED), ()),

@@ -76,7 +76,7 @@ impl<E: Storage> TxFs<E> {
         let run = || Savepoint {
             number,
             mark: self.engine.mark(),
-            counts: self.deferred.sums(),
+            sums: self.deferred.sums(),
             states: self
                 .inode_cache
                 .keep_first_states(|node| (node.state.read().clone(), *node.pending_times.lock())),
@@ -92,7 +92,7 @@ impl<E: Storage> TxFs<E> {
         assert!(self.call_gate.is_entered(), "no other call of the transaction sees half of it undone");
         // The records first: the nodes are compared with them below.
         self.engine.roll_back(&to.mark);
-        self.deferred.set_sums(to.counts);
+        self.deferred.set_sums(to.sums);
         let nodes = self.inode_cache.tx_nodes_with_first_state();
         assert!(to.states.len() <= nodes.len(), "a transaction keeps every node until it ends");
         for (number, (node, first)) in nodes.into_iter().enumerate() {

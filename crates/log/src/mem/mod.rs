@@ -289,7 +289,7 @@ impl LogStore for MemLog {
         let space = state.segments.space();
         let kept = match caller {
             Admit::User => space.reserve_bytes,
-            Admit::Reserve => upkeep_bytes(space.reserve_bytes),
+            Admit::Reserve | Admit::Reserved(_) => upkeep_bytes(space.reserve_bytes),
         };
         if space.free_bytes < kept.saturating_add(bytes) { Err(LogError::NoSpace) } else { Ok(()) }
     }

@@ -42,7 +42,7 @@ pub(crate) use group_sync::GroupSync;
 pub(crate) use room::EngineUsage;
 pub(crate) use sync_point::SyncPoint;
 
-use crate::batch::{Batch, BatchOp, Named};
+use crate::batch::{Batch, BatchOp, Named, RESERVED};
 use crate::engine::{EngineInner, ShardWriteGuard};
 use crate::memtable::{KEY_BYTES_MAX, SLOT_BYTES, shard_of};
 use crate::read_set::ReadSet;
@@ -110,6 +110,34 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         reads: Option<&ReadSet>,
         admit: Admit,
     ) -> Result<Seq, CommitError> {
+        let added = batch.sums()[RESERVED];
+        if added > 0 {
+            self.reserve(added)?;
+        }
+        let committed = self.commit_batch(batch, reads, admit);
+        match admit {
+            // Before the commit the claim stood for the bytes: they are reserved no more.
+            Admit::Reserved(claimed) if committed.is_ok() => self.reserved.add(claimed.cast_signed() + added),
+            _ if committed.is_ok() => self.reserved.add(added.min(0)),
+            _ => self.reserved.add(-added.max(0)),
+        }
+        committed
+    }
+
+    /// Keeps room for more reserved bytes.
+    fn reserve(&self, added: i64) -> Result<(), MetaError> {
+        debug_assert!(added > 0, "only more bytes need room");
+        // Before the question: nobody else is admitted to the same room.
+        self.reserved.add(added);
+        let admitted =
+            self.latch.check().and_then(|()| self.admit(self.usage.in_memory_bytes(), Admit::User));
+        if admitted.is_err() {
+            self.reserved.add(-added);
+        }
+        admitted
+    }
+
+    fn commit_batch(&self, batch: &Batch, reads: Option<&ReadSet>, admit: Admit) -> Result<Seq, CommitError> {
         self.latch.check()?;
         let prepared = PreparedCommit::new(batch, &self.schema).map_err(MetaError::from)?;
         if batch.is_empty() && reads.is_none() {

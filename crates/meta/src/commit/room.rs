@@ -51,9 +51,10 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let grant = bytes + self.portion();
         let in_memory = || self.usage.in_memory_bytes();
         let budget = self.options.memtable_bytes;
-        // Deletions go on without room for tables: they are the way to get space back.
+        // Deletions go on without room for tables: they are the way to get space back. A write of reserved
+        // bytes goes on because it was promised.
         let goes_on = |e: &MetaError| {
-            e.is_no_space() && admit == Admit::Reserve && in_memory() + grant <= OVERDRAFT * budget
+            e.is_no_space() && admit != Admit::User && in_memory() + grant <= OVERDRAFT * budget
         };
         match self.admit(in_memory() + grant, admit) {
             Err(e) if !goes_on(&e) => return Err(e),

@@ -91,7 +91,8 @@ impl Reclaim {
 }
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
-    /// Asks the log to admit `bytes`, after as much reclaim as that takes and gains.
+    /// Asks the log to admit `bytes`, beside the room that is kept for reserved bytes, after as much reclaim
+    /// as that takes and gains.
     pub(crate) fn admit(&self, bytes: u64, admit: Admit) -> Result<(), MetaError> {
         if is_planted(PlantedBug::RefusedWithRoom)
             && admit == Admit::User
@@ -99,7 +100,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         {
             return Err(MetaError::Log(LogError::NoSpace));
         }
-        self.reclaim(bytes, || Ok(self.log.admit(bytes, admit)?))
+        // Read anew each time: other writes claim and return reserved bytes.
+        let with_kept = || match admit {
+            Admit::User | Admit::Reserved(_) => bytes.saturating_add(self.reserved.room()),
+            Admit::Reserve => bytes,
+        };
+        self.reclaim(with_kept(), || Ok(self.log.admit(with_kept(), admit)?))
     }
 
     /// Makes `enough` succeed, which needs some `bytes`: by reclaim on this thread, or with threads by

@@ -40,6 +40,7 @@ use crate::compaction::Reclaim;
 use crate::key_locks::KeyLocks;
 use crate::lock_ranks::{COMPACTING, FLUSHING, HOOK, MANIFEST, ORDER, SYNC_POINT};
 use crate::memtable::{KeyOrder, MemtableShard};
+use crate::reserved::ReservedBytes;
 use crate::schema::Schema;
 use crate::snapshot::SnapshotRegistry;
 use crate::store::{MetaError, SyncPointHook};
@@ -202,6 +203,7 @@ pub(crate) struct EngineInner<L: LogStore, S> {
     pub(crate) slices_written: AtomicU64,
     pub(crate) slices_durable: AtomicU64,
     pub(crate) usage: EngineUsage,
+    pub(crate) reserved: ReservedBytes,
     pub(crate) reclaim: Reclaim,
     /// Segments with bytes that can be neither read nor reconstructed: they are not cleaned again.
     pub(crate) unrecoverable: Mutex<BTreeSet<SegmentId>>,

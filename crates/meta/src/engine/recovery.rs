@@ -42,6 +42,7 @@ use crate::commit::{EngineUsage, GroupSync, SyncPoint};
 use crate::compaction::Reclaim;
 use crate::key_locks::KeyLocks;
 use crate::memtable::{KeyOrder, MemtableShard, SHARDS, SLOT_BYTES, shard_of};
+use crate::reserved::ReservedBytes;
 use crate::schema::Schema;
 use crate::snapshot::SnapshotRegistry;
 use crate::store::MetaError;
@@ -177,6 +178,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             slices_written: AtomicU64::new(0),
             slices_durable: AtomicU64::new(0),
             usage,
+            reserved: ReservedBytes::default(),
             reclaim: Reclaim::default(),
             unrecoverable: Mutex::default(),
             damage_handled: AtomicU64::new(0),

@@ -57,6 +57,16 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
         self.inner.commit(batch, reads, admit)
     }
 
+    fn add_reserved(&self, bytes: i64) {
+        self.inner.reserved.add(bytes);
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        let in_memory = self.inner.usage.in_memory_bytes();
+        let kept = self.inner.reserved.room();
+        self.inner.log.admit(in_memory.saturating_add(bytes).saturating_add(kept), Admit::User).is_ok()
+    }
+
     fn changed_keys(&self, reads: &ReadSet, max: usize) -> Result<Option<Vec<Box<[u8]>>>, MetaError> {
         self.inner.changed_keys(reads, max)
     }

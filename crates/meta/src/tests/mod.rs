@@ -4,6 +4,7 @@ mod conflicts;
 mod full;
 mod held;
 mod model;
+mod reserved;
 mod space;
 mod syncs;
 mod threads;

@@ -321,7 +321,7 @@ impl<E: Storage, S: Schema> Store for TxStore<E, S> {
         }
         let keep = |slice| Ok(self.slices.keep(slice)?);
         state.write_set.append(batch, &self.schema, keep)?;
-        if admit == Admit::User {
+        if admit != Admit::Reserve {
             state.admit = Admit::User;
         }
         Ok(self.at)
@@ -343,6 +343,13 @@ impl<E: Storage, S: Schema> Store for TxStore<E, S> {
     /// Does nothing: changes become durable only after their commit below.
     fn sync(&self, _upto: Seq) -> Result<(), MetaError> {
         self.open().map(drop)
+    }
+
+    /// Does nothing: the store below keeps the room, and the commit below changes it.
+    fn add_reserved(&self, _bytes: i64) {}
+
+    fn has_room(&self, bytes: u64) -> bool {
+        self.below.has_room(bytes)
     }
 
     /// Does nothing: a transaction has no sync points.

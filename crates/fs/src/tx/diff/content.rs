@@ -184,7 +184,7 @@ impl<E: Storage> DiffSides<E> {
                 let (_, tail) = rest.split_at_mut((extent.offset - at) as usize);
                 let (place, tail) = tail.split_at_mut(extent.len as usize);
                 match extent.source {
-                    ExtentSource::Hole => {}
+                    ExtentSource::Hole | ExtentSource::Reserved => {}
                     ExtentSource::Bytes(bytes) => place.copy_from_slice(bytes),
                     ExtentSource::Slice(segment, offset_bytes) => {
                         reads.push((SlicePtr { segment, offset_bytes, len_bytes: extent.len }, place));
@@ -206,5 +206,7 @@ fn source_at<'a>(extents: &ExtentMap<'a>, from: u32, to: u32) -> ExtentSource<'a
     let extents: &[Extent<'a>] = extents.iter().as_slice();
     let number = extents.partition_point(|extent| extent.end() <= from);
     let there = extents.get(number).filter(|extent| extent.offset < to);
-    there.map_or(ExtentSource::Hole, |extent| extent.clip(from, to).source)
+    let source = there.map_or(ExtentSource::Hole, |extent| extent.clip(from, to).source);
+    // A reserved range reads as a hole.
+    if source == ExtentSource::Reserved { ExtentSource::Hole } else { source }
 }
