@@ -70,6 +70,10 @@ pub enum ErrorKind {
     /// The transaction needs more memory than one may take. This call has changed nothing: commit the earlier
     /// calls and continue in another transaction.
     TransactionTooLarge,
+    /// The open transactions have all the memory that they may take together. This call has changed nothing:
+    /// commit or drop one of them, then repeat the call; or open the pool with more
+    /// [`transaction_memory`](crate::PoolOptions::transaction_memory).
+    NoMemory,
     /// This kind of file, or this filesystem, has no such operation.
     Unsupported,
     /// None of the above, such as renaming the root, or a commit with an unknown outcome.
@@ -173,6 +177,7 @@ impl From<FsError> for Error {
                 (ErrorKind::WrongTransaction, Some("begin a transaction that writes"))
             }
             FsError::TransactionTooLarge => (ErrorKind::TransactionTooLarge, Some(IN_PARTS)),
+            FsError::Memory(_) => (ErrorKind::NoMemory, Some(END_ONE)),
             _ => (ErrorKind::Other, None),
         };
         Error { kind, errno: error.errno(), message: error.to_string(), hint }
@@ -180,6 +185,7 @@ impl From<FsError> for Error {
 }
 
 const IN_PARTS: &str = "commit it and continue in another; about two million files fit in one";
+const END_ONE: &str = "commit or drop a transaction, or open the pool with more memory for transactions";
 const REOPEN: &str =
     "close the pool, check its devices and open it again; everything that was synced is safe";
 const LEAVE_OUT: &str = "check the path; if the device is lost and parity covers it, leave it out";

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use warpfire_env::{Clock, Device, SystemClock, SystemRandom};
 use warpfire_fs::{AtimeMode, Fs, FsOptions, FsSchema};
 use warpfire_log::{Log, LogStore, RecoveredLog};
-use warpfire_meta::{Background, EngineOptions};
+use warpfire_meta::{Background, EngineOptions, MemoryLimits};
 use warpfire_pool::{CreateOptions, Pool};
 
 use crate::stats::{DeviceStats, Stats};
@@ -21,6 +21,7 @@ pub(crate) struct OpenMode {
     pub background: Background,
     pub atime: AtimeMode,
     pub read_only: bool,
+    pub memory: MemoryLimits,
 }
 
 /// An open filesystem and the pool under it.
@@ -54,7 +55,7 @@ impl OpenPool {
     }
 
     fn over(engine: Arc<Engine>, pool: Pool, mode: OpenMode) -> Result<Self> {
-        let options = FsOptions { atime: mode.atime, read_only: mode.read_only };
+        let options = FsOptions { atime: mode.atime, read_only: mode.read_only, memory: mode.memory };
         let fs = Fs::open(engine, Arc::new(SystemClock), options)?;
         Ok(OpenPool { fs: Arc::new(fs), pool })
     }

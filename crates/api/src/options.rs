@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use warpfire_env::{Device, MemDevice};
 use warpfire_fs::AtimeMode;
-use warpfire_meta::Background;
+use warpfire_meta::{Background, MemoryLimits};
 use warpfire_pool::CreateOptions;
 
 use crate::devices::NewDevices;
@@ -64,6 +64,7 @@ pub struct PoolOptions {
     access_times: AccessTimes,
     read_only: bool,
     sync_interval: Option<Duration>,
+    memory: MemoryLimits,
 }
 
 impl Default for PoolOptions {
@@ -79,6 +80,7 @@ impl Default for PoolOptions {
             access_times: AccessTimes::default(),
             read_only: false,
             sync_interval: None,
+            memory: MemoryLimits::default(),
         }
     }
 }
@@ -188,6 +190,15 @@ impl PoolOptions {
         self
     }
 
+    /// Memory that open transactions take together, at most; 2 GiB by default, in which a transaction of any
+    /// size that is possible has room. Calls that need more fail with
+    /// [`NoMemory`](crate::ErrorKind::NoMemory).
+    #[must_use]
+    pub fn transaction_memory(mut self, bytes: usize) -> Self {
+        self.memory = MemoryLimits::of_total(bytes);
+        self
+    }
+
     /// Makes a pool on block devices and image files and opens it. Image files that are missing are made.
     ///
     /// ```standalone_crate
@@ -282,7 +293,7 @@ impl PoolOptions {
             AccessTimes::Strict => AtimeMode::Strict,
             AccessTimes::Never => AtimeMode::Never,
         };
-        OpenMode { background, atime, read_only: self.read_only }
+        OpenMode { background, atime, read_only: self.read_only, memory: self.memory }
     }
 }
 

@@ -67,7 +67,9 @@ const PRIORITY_WAIT_MAX: Duration = Duration::from_millis(200);
 /// Names and attributes stay in memory until the commit. File data goes to the pool at once, but for the
 /// first few MiB of short writes. So the bytes that a transaction writes have no limit but the pool. A
 /// transaction that makes a million files takes about half a GiB of memory. Beyond about two million files,
-/// calls that change something fail with [`ErrorKind::TransactionTooLarge`].
+/// calls that change something fail with [`ErrorKind::TransactionTooLarge`]. All open transactions of a pool
+/// take at most [`transaction_memory`](crate::PoolOptions::transaction_memory) together; beyond that calls
+/// fail with [`ErrorKind::NoMemory`], and beyond three quarters of it calls are no longer kept.
 ///
 /// A transaction of more than 1.6 million calls cannot be repeated: it fails with `Conflict` if anything that
 /// it read has changed, except for what never conflicts.

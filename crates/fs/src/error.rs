@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use warpfire_format::Corrupt;
-use warpfire_meta::{CommitError, LogError, MetaError};
+use warpfire_meta::{CommitError, LogError, MemoryRefused, MetaError};
 use warpfire_slices::SliceError;
 
 use crate::damage::report_damage;
@@ -113,6 +113,10 @@ pub enum FsError {
     /// nothing; the changes before it can be committed.
     #[error("the transaction changes too many files")]
     TransactionTooLarge,
+    /// The memory budget refuses the call to this user, or to everyone: see [`MemoryRefused`]. The call has
+    /// changed nothing; the changes before it can be committed.
+    #[error(transparent)]
+    Memory(#[from] MemoryRefused),
 }
 
 impl FsError {
@@ -144,7 +148,8 @@ impl FsError {
             FsError::Busy => Errno::BUSY,
             FsError::ReadOnly(_) | FsError::OpenForReading | FsError::ReadOnlyTransaction => Errno::ROFS,
             FsError::Ended => Errno::BADF,
-            FsError::TransactionTooLarge => Errno::NOMEM,
+            FsError::Memory(MemoryRefused::Share) => Errno::DQUOT,
+            FsError::TransactionTooLarge | FsError::Memory(MemoryRefused::Total) => Errno::NOMEM,
             FsError::Conflict { .. } => Errno::AGAIN,
             FsError::Damaged { .. } | FsError::Unknown(_) => Errno::IO,
         };
@@ -192,6 +197,7 @@ impl From<MetaError> for FsError {
             MetaError::Ended => FsError::Ended,
             MetaError::ReadOnlyTransaction => FsError::ReadOnlyTransaction,
             MetaError::TooLarge => FsError::TransactionTooLarge,
+            MetaError::Memory(e) => e.into(),
         }
     }
 }

@@ -32,7 +32,7 @@ use warpfire_format::fs::{
     Attrs, CounterId, Dentry, FileKind, FilesystemRecord, Inode, InodeContent, InodeTime, Key, PoolRecordId,
     VolumeId, VolumeRecord, decode_counter, dentry_key, inode_key,
 };
-use warpfire_meta::{Admit, Batch, RESERVED, SUMS, Storage};
+use warpfire_meta::{Admit, Batch, MemoryAccount, MemoryBudget, MemoryLimits, RESERVED, SUMS, Storage};
 use warpfire_slices::Leases;
 use warpfire_units::Seq;
 
@@ -73,6 +73,8 @@ pub struct FsOptions {
     /// Whether the engine below is open for reading only: then reads renew no access time and defragment
     /// nothing, and files that a crash left without a name stay.
     pub read_only: bool,
+    /// The limits of what users keep in memory with transactions and open directories.
+    pub memory: MemoryLimits,
 }
 
 /// A filesystem over an engine. All calls may be made from many threads at once.
@@ -92,6 +94,8 @@ pub struct Fs<E: Storage> {
     pub(crate) numbers: InodeNumbers,
     pub(crate) call_gate: CallGate<Fs<E>>,
     pub(crate) transactions: TransactionCounters,
+    /// The account of a transaction; in the base, that of the store's own user.
+    pub(crate) memory: MemoryAccount,
     pub(crate) root: NodeRef,
 }
 
@@ -153,7 +157,7 @@ impl<E: Storage> Fs<E> {
         let inode = Inode::decode(&value)?;
         let inode_cache = InodeCache::new();
         let found =
-            inode_cache.get_or_insert(root_ino, || true, || NodeState::new(&inode, RecordLocation::Own));
+            inode_cache.insert_made(root_ino, || true, || NodeState::new(&inode, RecordLocation::Own));
         let NodeLookup::Node(root) = found else { unreachable!("a new cache holds no other node") };
         let mut sum = |id| -> Result<i64, FsError> {
             let there = engine.get(&Key::Counter(volume, id).encode(), Seq::MAX, &mut value)?;
@@ -180,6 +184,7 @@ impl<E: Storage> Fs<E> {
             numbers: InodeNumbers::for_base(next_ino),
             call_gate: CallGate::base(),
             transactions: TransactionCounters::default(),
+            memory: MemoryBudget::new(options.memory).account(None),
             root,
         };
         let orphans_removed = if options.read_only {
@@ -213,8 +218,14 @@ impl<E: Storage> Fs<E> {
                 debug_assert_eq!(node.ino(), ino, "the cache finds a node by its own number");
                 Some(node)
             }
-            NodeLookup::Dying(_) | NodeLookup::Stale => None,
+            NodeLookup::Dying(_) | NodeLookup::Stale | NodeLookup::Refused(_) => None,
         }
+    }
+
+    /// The account of a user with a share in the memory budget, or with `None` that of the store's own user.
+    #[must_use]
+    pub fn memory_account(&self, uid: Option<u32>) -> MemoryAccount {
+        self.memory.budget().account(uid)
     }
 
     /// Makes every change before this call durable.
@@ -335,6 +346,7 @@ impl<E: Storage> Fs<E> {
                 // The remover holds the state until its commit has succeeded or failed.
                 Some(NodeLookup::Dying(node)) => drop(node.state.read()),
                 Some(NodeLookup::Stale) => {}
+                Some(NodeLookup::Refused(e)) => return Err(e.into()),
                 // An inode that is removed after the name was read takes its name along, and the counter of
                 // the name moves. If it did not move, the store has lost the inode.
                 None if self.version_counters.at(&key) == before => {
@@ -386,6 +398,7 @@ impl<E: Storage> Fs<E> {
                 Some(NodeLookup::Node(node)) => return Ok(Some(node)),
                 Some(NodeLookup::Dying(node)) => drop(node.state.read()),
                 Some(NodeLookup::Stale) => {}
+                Some(NodeLookup::Refused(e)) => return Err(e.into()),
                 None => return Ok(None),
             }
         }

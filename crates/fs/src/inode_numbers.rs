@@ -12,6 +12,7 @@
 
 use parking_lot::Mutex;
 use warpfire_env::RankedMutex;
+use warpfire_meta::{MemoryAccount, MemoryCharge, MemoryNeed};
 
 use crate::error::FsError;
 use crate::limits::INO_BLOCK;
@@ -39,10 +40,10 @@ pub(crate) struct TxInodeNumbers {
 }
 
 /// The numbers that a transaction has drawn. The first `used` of them belong to an inode.
-#[derive(Default)]
 struct DrawnNumbers {
     numbers: Vec<u64>,
     used: usize,
+    charge: MemoryCharge,
 }
 
 impl InodeNumbers {
@@ -53,12 +54,16 @@ impl InodeNumbers {
     }
 
     /// Numbers of `source`, after those that were `drawn_before`.
-    pub(crate) fn for_transaction(source: InoSource, drawn_before: Vec<u64>) -> InodeNumbers {
+    pub(crate) fn for_transaction(
+        source: InoSource,
+        drawn_before: Vec<u64>,
+        account: &MemoryAccount,
+    ) -> InodeNumbers {
         debug_assert!(drawn_before.is_sorted(), "a transaction draws rising numbers");
-        InodeNumbers::Transaction(TxInodeNumbers {
-            source,
-            drawn: Mutex::new(DrawnNumbers { numbers: drawn_before, used: 0 }),
-        })
+        let mut charge = account.coarse_charge();
+        charge.count(size_of_val::<[u64]>(&drawn_before));
+        let drawn = Mutex::new(DrawnNumbers { numbers: drawn_before, used: 0, charge });
+        InodeNumbers::Transaction(TxInodeNumbers { source, drawn })
     }
 
     /// A number for a new inode. `reserve` commits its argument as the new `next_ino`.
@@ -125,6 +130,9 @@ impl TxInodeNumbers {
         let ino = match drawn_before {
             Some(ino) => ino,
             None => {
+                // A call that fails keeps its number too.
+                let bytes = (drawn.numbers.len() + 1) * size_of::<u64>();
+                drawn.charge.grow_to(bytes, MemoryNeed::Needed)?;
                 let ino = (self.source)()?;
                 debug_assert!(
                     drawn.numbers.last().is_none_or(|last| *last < ino),

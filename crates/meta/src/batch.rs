@@ -303,6 +303,11 @@ impl Batch {
     }
 
     /// Memory of the slices that changes carry, in bytes.
+    pub(crate) fn slice_count(&self) -> usize {
+        self.slices.len()
+    }
+
+    /// Memory of the slices that changes carry.
     pub(crate) fn slice_bytes(&self) -> usize {
         self.slices.len() * size_of::<SlicePtr>()
     }

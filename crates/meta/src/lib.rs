@@ -13,6 +13,7 @@ mod key_locks;
 mod lock_ranks;
 #[cfg(any(test, feature = "twin"))]
 mod map_store;
+mod memory;
 mod memtable;
 mod read;
 mod read_set;
@@ -33,6 +34,7 @@ pub use engine::{Background, Engine, EngineOptions};
 pub use key_locks::KeyLockGuard;
 #[cfg(any(test, feature = "twin"))]
 pub use map_store::MapStore;
+pub use memory::{MemoryAccount, MemoryBudget, MemoryCharge, MemoryLimits, MemoryNeed, MemoryRefused};
 pub use memtable::KEY_BYTES_MAX;
 pub use read_set::ReadSet;
 pub use reserved::room_of_reserved;

@@ -5,7 +5,9 @@
 //! 2. After `normalize` the ranges are in order and do not meet, so a binary search finds the range of a key
 //!    (assert in `has_in_range`).
 //! 3. Its memory is bounded: beyond a limit it becomes the range of all keys
-//!    (`tests::a_key_counts_once_and_very_many_count_as_everything`).
+//!    (`tests::a_key_counts_once_and_very_many_count_as_everything`,
+//!    `tests::ranges_count_once_and_very_many_count_as_everything`).
+//! 4. `range_bytes` is the memory of all ranges (assert in `normalize`).
 
 use hashbrown::HashTable;
 use warpfire_format::key_hash;
@@ -21,6 +23,12 @@ const READS_BYTES_MAX: usize = 128 << 20;
 /// Memory of a number in `numbers`, at its usual load.
 const NUMBER_BYTES: usize = 2 * size_of::<u32>();
 
+/// Memory of a range beside the bytes of its two keys.
+const RANGE_BYTES: usize = size_of::<(Vec<u8>, RangeEnd)>() + 2 * 16;
+
+/// Memory of ranges at which they are first put in order, so that those that were scanned again count once.
+const NORMALIZE_BYTES_MIN: usize = 1 << 20;
+
 /// The keys and ranges that a transaction has read. Its commit fails if any of them has changed since `at`.
 #[derive(Clone, Debug, Default)]
 pub struct ReadSet {
@@ -31,8 +39,23 @@ pub struct ReadSet {
     numbers: HashTable<u32>,
     /// Ranges that were scanned: start, end (`None` to the end of the map).
     ranges: Vec<(Vec<u8>, RangeEnd)>,
+    range_bytes: usize,
+    /// `range_bytes` after the last `normalize`.
+    normalized_bytes: usize,
     /// Whether ranges were added since the last `normalize`.
     is_mixed: bool,
+    /// Whether it has become the range of all keys: nothing more is added.
+    is_everything: bool,
+}
+
+/// Memory of a key that is added.
+pub(crate) fn bytes_of_key(key: &[u8]) -> usize {
+    key.len() + size_of::<u32>() + NUMBER_BYTES
+}
+
+/// Memory of a range that is added.
+pub(crate) fn bytes_of_range(start: &[u8], end: Option<&[u8]>) -> usize {
+    RANGE_BYTES + start.len() + end.map_or(0, <[u8]>::len)
 }
 
 impl ReadSet {
@@ -51,6 +74,9 @@ impl ReadSet {
     }
 
     pub(crate) fn add_key(&mut self, key: &[u8]) {
+        if self.is_everything {
+            return;
+        }
         let ReadSet { keys, numbers, .. } = self;
         let is_key = |number: &u32| keys.key(*number as usize) == key;
         let hash = key_hash(key);
@@ -61,24 +87,62 @@ impl ReadSet {
         numbers.insert_unique(hash, number, |number| key_hash(keys.key(*number as usize)));
         keys.push(key);
         debug_assert_eq!(keys.len(), numbers.len(), "each key of the read set has its number");
-        if keys.memory_bytes() + keys.len() * NUMBER_BYTES > READS_BYTES_MAX {
-            *self = ReadSet { at: self.at, ranges: vec![(Vec::new(), None)], ..ReadSet::default() };
+        self.bound();
+    }
+
+    /// Whether the key was read by itself.
+    pub(crate) fn has_key(&self, key: &[u8]) -> bool {
+        self.is_everything
+            || self.numbers.find(key_hash(key), |number| self.keys.key(*number as usize) == key).is_some()
+    }
+
+    /// Memory that it takes, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.keys.memory_bytes() + self.keys.len() * NUMBER_BYTES + self.range_bytes
+    }
+
+    /// Becomes the range of all keys.
+    fn cover_everything(&mut self) {
+        *self = ReadSet { at: self.at, is_everything: true, ..ReadSet::default() };
+        self.push_range(&[], None);
+    }
+
+    fn bound(&mut self) {
+        if self.memory_bytes() > READS_BYTES_MAX {
+            self.cover_everything();
         }
     }
 
     /// Adds a scanned range. Pages that follow each other become one range.
     pub(crate) fn add_range(&mut self, start: &[u8], end: Option<&[u8]>) {
+        self.join_range(start, end);
+        // A program that lists the same directories again adds the same ranges. Twice the memory of the last
+        // time keeps the cost of the order in proportion.
+        if self.range_bytes > NORMALIZE_BYTES_MIN.max(2 * self.normalized_bytes) {
+            self.normalize();
+        }
+        self.bound();
+    }
+
+    fn push_range(&mut self, start: &[u8], end: Option<&[u8]>) {
+        self.range_bytes += bytes_of_range(start, end);
+        self.ranges.push((start.to_vec(), end.map(<[u8]>::to_vec)));
+    }
+
+    fn join_range(&mut self, start: &[u8], end: Option<&[u8]>) {
         if let Some((first, past)) = self.ranges.last_mut()
             && first.as_slice() <= start
             && past.as_ref().is_none_or(|past| start <= past.as_slice())
         {
             let grows = past.as_ref().is_some_and(|past| end.is_none_or(|end| end > past.as_slice()));
             if grows {
+                self.range_bytes -= past.as_ref().map_or(0, Vec::len);
+                self.range_bytes += end.map_or(0, <[u8]>::len);
                 *past = end.map(<[u8]>::to_vec);
             }
             return;
         }
-        self.ranges.push((start.to_vec(), end.map(<[u8]>::to_vec)));
+        self.push_range(start, end);
         self.is_mixed = true;
     }
 
@@ -97,9 +161,16 @@ impl ReadSet {
             return;
         }
         let mut ranges = std::mem::take(&mut self.ranges);
+        self.range_bytes = 0;
         ranges.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        ranges.iter().for_each(|(start, end)| self.add_range(start, end.as_deref()));
+        ranges.iter().for_each(|(start, end)| self.join_range(start, end.as_deref()));
+        self.normalized_bytes = self.range_bytes;
         self.is_mixed = false;
+        debug_assert_eq!(
+            self.range_bytes,
+            self.ranges.iter().map(|(start, end)| bytes_of_range(start, end.as_deref())).sum::<usize>(),
+            "the memory of ranges is counted as they come and go"
+        );
     }
 
     /// The keys, in the order in which they were read first.
@@ -151,9 +222,31 @@ mod tests {
             reads.add_key(&key);
         }
         assert_eq!(reads.at, Seq(1));
-        assert!(reads.key_count() < 4, "earlier keys are part of the range of all keys");
+        assert_eq!(reads.key_count(), 0, "all keys are part of the range of all keys");
         assert_eq!(reads.ranges(), [(Vec::new(), None)]);
         assert!(reads.covers(key_hash(b"a"), b"a"));
+    }
+
+    #[test]
+    fn ranges_count_once_and_very_many_count_as_everything() {
+        let mut reads = ReadSet::default();
+        // Two directories in turn, as a program that compares them lists them.
+        for _ in 0..2 * NORMALIZE_BYTES_MIN / RANGE_BYTES {
+            reads.add_range(b"a", Some(b"b"));
+            reads.add_range(b"x", Some(b"y"));
+        }
+        assert!(reads.memory_bytes() <= NORMALIZE_BYTES_MIN + bytes_of_range(b"a", Some(b"b")));
+        reads.normalize();
+        assert_eq!(reads.ranges().len(), 2);
+        for n in 0..=READS_BYTES_MAX / KEY_BYTES_MAX {
+            let mut key = vec![0; KEY_BYTES_MAX];
+            key[..8].copy_from_slice(&(2 * n).to_le_bytes());
+            let mut end = key.clone();
+            *end.last_mut().expect("a key has bytes") = 1;
+            reads.add_range(&key, Some(&end));
+        }
+        assert_eq!(reads.ranges(), [(Vec::new(), None)]);
+        assert!(reads.memory_bytes() < 1024);
     }
 
     #[test]

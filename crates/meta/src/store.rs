@@ -7,6 +7,7 @@ use warpfire_slices::{Admit, SliceError, SliceStore};
 use warpfire_units::Seq;
 
 use crate::batch::{Batch, SUMS};
+use crate::memory::MemoryRefused;
 use crate::read_set::ReadSet;
 use crate::schema::SchemaError;
 
@@ -40,6 +41,9 @@ pub enum MetaError {
     /// committed.
     #[error("the transaction changes too much")]
     TooLarge,
+    /// The memory budget refuses a change. The changes before this call can be committed.
+    #[error(transparent)]
+    Memory(#[from] MemoryRefused),
 }
 
 impl MetaError {

@@ -11,6 +11,7 @@ use warpfire_format::Corrupt;
 use warpfire_log::{LogError, Slices};
 use warpfire_units::{SegmentId, SlicePtr};
 
+use crate::memory::{MemoryAccount, MemoryBudget, MemoryLimits};
 use crate::schema::{FoldResult, OlderValue, RelocateError, Relocator, Schema, SchemaError};
 
 /// Texts of this length or more are packed when a table is written.
@@ -23,6 +24,11 @@ pub(crate) enum ListItem<'a> {
     Text(&'a [u8]),
     Pointer(SlicePtr),
     Clear,
+}
+
+/// An account that tests do not fill.
+pub(crate) fn unlimited() -> MemoryAccount {
+    MemoryBudget::new(MemoryLimits::default()).account(None)
 }
 
 pub(crate) fn text_item(text: &[u8]) -> Vec<u8> {

@@ -53,6 +53,11 @@ pub(crate) fn has_no_share(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
+/// The user, if it has a share of what a mount has.
+pub(crate) fn share_of(uid: u32) -> Option<u32> {
+    (!has_no_share(uid)).then_some(uid)
+}
+
 /// The process that a thread belongs to; `None` if the thread has ended.
 pub(crate) fn process_of(thread: u32) -> Option<u32> {
     process_of_status(&fs::read_to_string(format!("/proc/{thread}/status")).ok()?)

@@ -122,6 +122,13 @@ impl<B: SliceStore> PrivateSlices<B> {
         state.kept.add_named(slice, &*self.below.holder())
     }
 
+    /// How many written ranges and named slices are kept.
+    #[must_use]
+    pub fn kept_count(&self) -> usize {
+        let state = self.state.lock();
+        state.kept.written.len() + state.kept.named.len()
+    }
+
     /// Refuses writes from now on. Kept slices stay kept until the end.
     pub fn seal(&self) {
         self.state.lock().is_sealed = true;

@@ -89,3 +89,18 @@ fn reads_and_ranges_beyond_every_limit_are_answered() {
     expected.resize(10_000, 0);
     assert_eq!(fs.read("/f").expect("still whole"), expected);
 }
+
+#[test]
+fn transactions_beyond_their_memory_are_refused_and_the_calls_before_can_be_committed() {
+    let fs = Pool::options().size_bytes(64 << 20).transaction_memory(4 << 20).in_memory().expect("a pool");
+    let tx = fs.begin().expect("a transaction");
+    let refused = (0..100_000).find_map(|n| tx.write(format!("/{n}"), b"x").err().map(|e| (n, e)));
+    let (made, error) = refused.expect("the memory ends");
+    assert_eq!((error.kind(), error.errno()), (ErrorKind::NoMemory, Errno::NOMEM.raw_os_error()), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("transaction")), "{error}");
+    tx.commit().expect("nothing else has changed");
+    assert!(fs.exists(format!("/{}", made - 1)) && !fs.exists(format!("/{made}")));
+    let tx = fs.begin().expect("a transaction");
+    tx.write("/again", b"there is room again").expect("all memory has come back");
+    tx.commit().expect("it commits");
+}

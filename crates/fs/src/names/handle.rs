@@ -11,12 +11,15 @@
 //!    (`name_before`; the tests `names`).
 //! 3. A handle has at most [`MARKS_MAX`] marks: twice the distance of the old ones makes room (assert in
 //!    `add`; `tests::marks_are_bounded_also_for_a_listing_that_goes_back`).
+//! 4. A handle and its marks are charged to an account while it lives. A name without room for its mark is
+//!    not listed: the listing ends before it, and goes on with an error (`add` comes before `visit`;
+//!    `tests::memory::open_directories_are_charged_by_their_bytes`).
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 use warpfire_format::fs::FileKind;
-use warpfire_meta::Storage;
+use warpfire_meta::{MemoryAccount, MemoryCharge, MemoryNeed, MemoryRefused, Storage};
 
 use super::DirEntry;
 use crate::acl::{Caller, Perm};
@@ -31,8 +34,14 @@ const RING: u64 = 4096;
 /// The first distance of marks among older cookies. It doubles each time there are `MARKS_MAX` marks.
 const SPARSE: u64 = 1024;
 
-/// Marks of one handle: 2^15 names of some 40 bytes are about a megabyte.
+/// Marks of one handle: 2^15 names of some 40 bytes are about three megabytes.
 const MARKS_MAX: usize = 1 << 15;
+
+/// Memory of a handle without its marks, with its place in the table of a mount.
+const HANDLE_BYTES: usize = 512;
+
+/// Memory of a mark beside a long name, in a tree with half-full nodes.
+const MARK_BYTES: usize = 2 * size_of::<(u64, NameBuf)>();
 
 /// The cookie after `.`.
 const DOT: u64 = 1;
@@ -54,26 +63,56 @@ pub struct DirHandle {
 #[derive(Debug)]
 struct CookieMarks {
     names: BTreeMap<u64, NameBuf>,
+    /// Memory of the handle and all marks.
+    bytes: usize,
+    charge: MemoryCharge,
+    need: MemoryNeed,
     /// Distance of marks among older cookies.
     sparse: u64,
     /// The highest cookie that was marked.
     newest: u64,
 }
 
+fn bytes_of_mark(name: &NameBuf) -> usize {
+    MARK_BYTES + if name.spilled() { name.capacity() } else { 0 }
+}
+
 impl CookieMarks {
-    fn new() -> CookieMarks {
-        CookieMarks { names: BTreeMap::new(), sparse: SPARSE, newest: 0 }
+    /// No marks yet.
+    ///
+    /// # Errors
+    /// The limit that refuses another handle.
+    fn new(account: &MemoryAccount) -> Result<CookieMarks, MemoryRefused> {
+        let (bytes, mut charge) = (HANDLE_BYTES, account.fine_charge());
+        let need = if account.has_share() { MemoryNeed::Needed } else { MemoryNeed::Taken };
+        charge.grow_to(bytes, need)?;
+        Ok(CookieMarks { names: BTreeMap::new(), bytes, charge, need, sparse: SPARSE, newest: 0 })
     }
 
-    fn add(&mut self, cookie: u64, name: &NameBuf) {
+    /// Forgets all marks.
+    fn clear(&mut self) {
+        self.names.clear();
+        (self.bytes, self.sparse, self.newest) = (HANDLE_BYTES, SPARSE, 0);
+        self.charge.shrink_to(self.bytes);
+    }
+
+    /// Marks a cookie with the name before it.
+    ///
+    /// # Errors
+    /// The limit that refuses it: there is no mark then.
+    fn add(&mut self, cookie: u64, name: &[u8]) -> Result<(), MemoryRefused> {
         assert!(cookie > DOT_DOT, "'.' and '..' need no mark");
-        self.names.insert(cookie, name.clone());
+        let name = NameBuf::from_slice(name);
+        self.charge.grow_to(self.bytes + bytes_of_mark(&name), self.need)?;
+        self.remove(cookie);
+        self.bytes += bytes_of_mark(&name);
+        self.names.insert(cookie, name);
         self.newest = self.newest.max(cookie);
         // One cookie leaves the ring for each that enters it.
         if let Some(old) = self.newest.checked_sub(RING)
             && !old.is_multiple_of(self.sparse)
         {
-            self.names.remove(&old);
+            self.remove(old);
         }
         // A listing that goes on from older cookies marks these too, so one doubling may not be enough. The
         // ring alone is shorter than the limit: cookies past the newest do not exist.
@@ -81,9 +120,22 @@ impl CookieMarks {
             self.sparse *= 2;
             let sparse = self.sparse;
             let ring_start = self.newest.saturating_sub(RING);
-            self.names.retain(|cookie, _| *cookie > ring_start || cookie.is_multiple_of(sparse));
+            let bytes = &mut self.bytes;
+            self.names.retain(|cookie, name| {
+                let stays = *cookie > ring_start || cookie.is_multiple_of(sparse);
+                *bytes -= if stays { 0 } else { bytes_of_mark(name) };
+                stays
+            });
+            self.charge.shrink_to(self.bytes);
         }
         debug_assert!(self.names.len() <= MARKS_MAX, "a handle has a bounded number of marks");
+        Ok(())
+    }
+
+    fn remove(&mut self, cookie: u64) {
+        if let Some(name) = self.names.remove(&cookie) {
+            self.bytes -= bytes_of_mark(&name);
+        }
     }
 
     /// The nearest mark at or before the cookie.
@@ -103,28 +155,42 @@ impl DirHandle {
 
     /// Forgets all marks: cookies count anew from the start.
     fn rewind(&self) {
-        *self.marks.lock() = CookieMarks::new();
+        self.marks.lock().clear();
     }
 }
 
 impl<E: Storage> Fs<E> {
-    /// Opens a directory for reading.
+    /// Opens a directory for reading. Its memory is charged to the account of this filesystem.
     ///
     /// # Errors
-    /// `NotDirectory`, `AccessDenied`.
+    /// `NotDirectory`, `AccessDenied`, `Memory`.
     pub fn opendir(&self, caller: &Caller<'_>, dir: &NodeRef) -> Result<DirHandle, FsError> {
+        self.opendir_charged(caller, dir, &self.memory)
+    }
+
+    /// As `opendir`, charged to this account. Only a user with a share is refused: a server opens directories
+    /// to end transactions, which frees memory.
+    ///
+    /// # Errors
+    /// As `opendir`.
+    pub fn opendir_charged(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        account: &MemoryAccount,
+    ) -> Result<DirHandle, FsError> {
         if !dir.is_dir() {
             return Err(FsError::NotDirectory);
         }
         self.access(caller, dir, Perm::READ)?;
-        Ok(DirHandle { dir: NodeRef::clone(dir), marks: Mutex::new(CookieMarks::new()) })
+        Ok(DirHandle { dir: NodeRef::clone(dir), marks: Mutex::new(CookieMarks::new(account)?) })
     }
 
     /// Up to `max` entries after a cookie, each with the cookie after it; cookie 0 is the start. `.` and `..`
     /// come first. No entries are the end.
     ///
     /// # Errors
-    /// `Damaged`, `Ended`.
+    /// `Damaged`, `Ended`; `Memory` if there is no room for the mark of the first entry.
     pub fn read_handle(
         &self,
         handle: &DirHandle,
@@ -155,8 +221,12 @@ impl<E: Storage> Fs<E> {
         let mut marks = handle.marks.lock();
         for entry in names {
             at += 1;
-            marks.add(at, &entry.name);
-            entries.push((at, entry));
+            match marks.add(at, &entry.name) {
+                Ok(()) => entries.push((at, entry)),
+                // The next call is about this entry.
+                Err(_) if !entries.is_empty() => break,
+                Err(e) => return Err(e.into()),
+            }
         }
         debug_assert!(entries.len() <= max, "an answer has at most the entries that were asked for");
         Ok(entries)
@@ -167,7 +237,7 @@ impl<E: Storage> Fs<E> {
     /// number of names that are read ahead of the visits.
     ///
     /// # Errors
-    /// `Damaged`, `Ended`.
+    /// `Damaged`, `Ended`; `Memory` if there is no room for the mark of the first entry.
     pub fn visit_handle(
         &self,
         handle: &DirHandle,
@@ -193,15 +263,25 @@ impl<E: Storage> Fs<E> {
             return Ok(());
         }
         let Some((mut at, after)) = self.name_before(handle, cookie)? else { return Ok(()) };
+        let (mut refused, mut has_shown) = (None, cookie < DOT_DOT);
         self.visit_recorded(&handle.dir, after.as_deref(), at_once, &mut |name, node| {
             at += 1;
+            // Before the visit, because the caller cannot take back an entry. A mark of an entry for which it
+            // has no room is replaced by the next listing.
+            if let Err(e) = handle.marks.lock().add(at, name) {
+                refused = Some(e);
+                return true;
+            }
             // A name that was removed since it was read keeps its cookie, so the next ones do not shift.
             let full = node.is_some_and(|node| visit(at, name, node));
-            if !full {
-                handle.marks.lock().add(at, &name.into());
-            }
+            has_shown |= node.is_some() && !full;
             full
-        })
+        })?;
+        // After other entries the next call has this error: an answer without any would be the end.
+        match refused {
+            Some(e) if !has_shown => Err(e.into()),
+            _ => Ok(()),
+        }
     }
 
     /// One guard for a whole call on a handle. Inside a transaction there is none: the parts of the call are
@@ -247,17 +327,25 @@ impl<E: Storage> Fs<E> {
 
 #[cfg(test)]
 mod tests {
+    use warpfire_meta::{MemoryBudget, MemoryLimits};
+
     use super::*;
 
     #[test]
     fn marks_are_bounded_also_for_a_listing_that_goes_back() {
-        let mut marks = CookieMarks::new();
+        let budget = MemoryBudget::new(MemoryLimits::default());
+        let mut marks = CookieMarks::new(&budget.account(None)).unwrap();
         let far = 40_000_000;
-        marks.add(far, &NameBuf::from_slice(b"far"));
+        marks.add(far, b"far").unwrap();
         for cookie in DOT_DOT + 1..3 * MARKS_MAX as u64 {
-            marks.add(cookie, &NameBuf::from_slice(b"name"));
+            marks.add(cookie, b"name").unwrap();
             assert!(marks.names.len() <= MARKS_MAX);
         }
         assert_eq!(marks.before(far).0, far);
+        let bytes = HANDLE_BYTES + marks.names.len() * MARK_BYTES;
+        assert_eq!(marks.bytes, bytes, "short names take no memory of their own");
+        assert!(budget.used_bytes() >= bytes);
+        marks.clear();
+        assert!(budget.used_bytes() <= 8192);
     }
 }

@@ -142,6 +142,7 @@ impl<E: Storage> Fs<E> {
                         match self.inode_cache.get_or_insert(inode.ino, is_current, state) {
                             NodeLookup::Node(node) => Some(node),
                             NodeLookup::Dying(_) | NodeLookup::Stale => self.find(dir, name)?,
+                            NodeLookup::Refused(e) => return Err(e.into()),
                         }
                     }
                     _ => self.find(dir, name)?,

@@ -205,9 +205,9 @@ impl<E: Storage> Fs<E> {
             batch.add(INODES, 1);
             self.commit(batch, Admit::User)?;
             let state = || NodeState::new(&inode, RecordLocation::Orphan { linkable: true });
-            match self.inode_cache.get_or_insert(draft.ino, || true, state) {
+            match self.inode_cache.insert_made(draft.ino, || true, state) {
                 NodeLookup::Node(node) => Ok(node),
-                NodeLookup::Dying(_) | NodeLookup::Stale => {
+                NodeLookup::Dying(_) | NodeLookup::Stale | NodeLookup::Refused(_) => {
                     unreachable!("no other call knows the number yet")
                 }
             }
@@ -281,7 +281,7 @@ impl<E: Storage> Fs<E> {
 
     /// The node of a new inode.
     fn node_of(&self, dir: &NodeRef, name: &[u8], ino: u64, made: NewInode) -> Result<NodeRef, FsError> {
-        let found = self.inode_cache.get_or_insert(
+        let found = self.inode_cache.insert_made(
             ino,
             || self.version_counters.at(&made.record_key) == made.counter,
             || made.state,
@@ -290,6 +290,7 @@ impl<E: Storage> Fs<E> {
             NodeLookup::Node(node) => Ok(node),
             // Another call has found the name since, and has changed or removed the file.
             NodeLookup::Dying(_) | NodeLookup::Stale => self.find(dir.ino(), name)?.ok_or(FsError::NotFound),
+            NodeLookup::Refused(e) => Err(e.into()),
         }
     }
 

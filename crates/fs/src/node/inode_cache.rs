@@ -9,17 +9,17 @@
 //! 2. `histories` of a shard has a bounded number of files, none of them in use (asserts in
 //!    `remember_history`).
 //! 3. `unheld_count` is the length of `unheld_orphans`, except inside the two functions that change both.
-//! 4. The cache of a transaction holds every node that was made there until the transaction ends (the tests
-//!    `transactions`).
+//! 4. The cache of a transaction keeps its nodes as `tx_nodes.rs` says.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use parking_lot::Mutex;
 use warpfire_env::{LockPlace, RankedMutex};
+use warpfire_meta::{MemoryAccount, MemoryRefused};
 
+use super::tx_nodes::{HasChanged, TxNodes};
 use super::{EditHistory, Node, NodeRef, NodeState, RecordLocation};
 use crate::lock_ranks::{INODE_CACHE, ORPHANS};
 
@@ -65,22 +65,6 @@ pub(crate) struct InodeCache {
     unheld_count: AtomicUsize,
 }
 
-/// The nodes of a transaction. It keeps every node that was made there, because its commit copies their
-/// states to the nodes of the base.
-struct TxNodes {
-    base: Arc<InodeCache>,
-    nodes: Mutex<TxNodeList>,
-}
-
-#[derive(Default)]
-struct TxNodeList {
-    /// Each node with the state that it was made with, if that is kept. The state is in a box because it is
-    /// large and most transactions have no savepoint.
-    nodes: Vec<(NodeRef, Option<Box<NodeState>>)>,
-    /// Whether first states are kept: from the first savepoint on.
-    keeps_first_states: bool,
-}
-
 /// The answer of a search for a node.
 pub(crate) enum NodeLookup {
     /// The node.
@@ -89,23 +73,8 @@ pub(crate) enum NodeLookup {
     Dying(NodeRef),
     /// The record has changed since it was read. Read it again.
     Stale,
-}
-
-impl TxNodes {
-    fn keep(&self, node: &NodeRef) {
-        // The pending times of a directory are not in the record that the transaction has read.
-        if node.is_dir()
-            && let Some(NodeLookup::Node(held)) = self.base.get(node.ino)
-        {
-            node.pending_times.lock().shown = held.pending_times.lock().shown;
-        }
-        if !node.is_dir() {
-            node.state.write().history = self.base.history(node.ino);
-        }
-        let mut list = self.nodes.lock();
-        let first = list.keeps_first_states.then(|| Box::new(node.state.read().clone()));
-        list.nodes.push((Arc::clone(node), first));
-    }
+    /// A transaction has no room for another node.
+    Refused(MemoryRefused),
 }
 
 impl InodeCache {
@@ -114,11 +83,13 @@ impl InodeCache {
     }
 
     /// The cache of a transaction. It holds its nodes until `drop_tx_nodes`.
-    pub(crate) fn for_transaction(base: &Arc<InodeCache>) -> Arc<InodeCache> {
-        Self::of_shards(
-            SHARDS_IN_TRANSACTION,
-            Some(TxNodes { base: Arc::clone(base), nodes: Mutex::default() }),
-        )
+    /// `has_changed` says which records the transaction has changed, `account` has the memory of the nodes.
+    pub(crate) fn for_transaction(
+        base: &Arc<InodeCache>,
+        has_changed: HasChanged,
+        account: &MemoryAccount,
+    ) -> Arc<InodeCache> {
+        Self::of_shards(SHARDS_IN_TRANSACTION, Some(TxNodes::new(base, has_changed, account)))
     }
 
     fn of_shards(shards: u64, tx_nodes: Option<TxNodes>) -> Arc<InodeCache> {
@@ -148,8 +119,25 @@ impl InodeCache {
     }
 
     /// The node of this number. If none is in use, it is made from `state`, as long as `is_current` says that
-    /// the record of `state` has not changed. Both are called under the lock of a shard.
+    /// the record of `state` has not changed, and a transaction has room for it. Both are called under the
+    /// lock of a shard.
     pub(crate) fn get_or_insert(
+        self: &Arc<Self>,
+        ino: u64,
+        is_current: impl FnOnce() -> bool,
+        state: impl FnOnce() -> NodeState,
+    ) -> NodeLookup {
+        if let Some(tx_nodes) = &self.tx_nodes
+            && self.get(ino).is_none()
+            && let Err(refused) = tx_nodes.make_room(self)
+        {
+            return NodeLookup::Refused(refused);
+        }
+        self.insert_made(ino, is_current, state)
+    }
+
+    /// As `get_or_insert`, for a file that the caller has just made: a transaction cannot refuse its node.
+    pub(crate) fn insert_made(
         self: &Arc<Self>,
         ino: u64,
         is_current: impl FnOnce() -> bool,
@@ -197,40 +185,53 @@ impl InodeCache {
         alone
     }
 
-    /// Every node of a transaction, in the order in which they were made. None in the base.
+    /// Every node of a transaction that is kept. None in the base.
     pub(crate) fn tx_nodes(&self) -> Vec<NodeRef> {
-        let list = self.tx_nodes.as_ref().map(|tx_nodes| tx_nodes.nodes.lock());
-        list.map_or_else(Vec::new, |list| list.nodes.iter().map(|(node, _)| Arc::clone(node)).collect())
+        self.tx_nodes.as_ref().map_or_else(Vec::new, TxNodes::all)
     }
 
     /// As `tx_nodes`, each with the state that it was made with, if that was kept.
     pub(crate) fn tx_nodes_with_first_state(&self) -> Vec<(NodeRef, Option<Box<NodeState>>)> {
-        self.tx_nodes.as_ref().map_or_else(Vec::new, |tx_nodes| tx_nodes.nodes.lock().nodes.clone())
+        self.tx_nodes.as_ref().map_or_else(Vec::new, TxNodes::all_with_first_state)
     }
 
-    /// The answers of `look` for all nodes of a transaction. From now on it keeps the states that nodes are
-    /// made with.
+    /// The answers of `look` for all nodes of a transaction. From now on it keeps every node, in this order,
+    /// and the states that nodes are made with.
     pub(crate) fn keep_first_states<T>(&self, look: impl Fn(&NodeRef) -> T) -> Vec<T> {
-        let Some(tx_nodes) = &self.tx_nodes else { return Vec::new() };
-        let mut list = tx_nodes.nodes.lock();
-        list.keeps_first_states = true;
-        list.nodes.iter().map(|(node, _)| look(node)).collect()
+        self.tx_nodes.as_ref().map_or_else(Vec::new, |tx_nodes| tx_nodes.keep_first_states(look))
     }
 
     /// Drops the nodes of a transaction.
     pub(crate) fn drop_tx_nodes(&self) {
         if let Some(tx_nodes) = &self.tx_nodes {
-            // The drop of a node uses the cache, so it happens without the lock of the list.
-            let nodes = std::mem::take(&mut tx_nodes.nodes.lock().nodes);
-            drop(nodes);
+            tx_nodes.drop_all();
         }
     }
 
+    /// As `drop_tx_nodes`, if they take much memory. Few of them stay, for the paths in messages.
+    pub(crate) fn drop_many_tx_nodes(&self) {
+        if self.tx_nodes.as_ref().is_some_and(TxNodes::are_many) {
+            self.drop_tx_nodes();
+        }
+    }
+
+    /// Forgets a node of a transaction if the caller has its only hold: no search finds it from now on.
+    pub(super) fn forget_unheld(&self, node: &NodeRef) -> bool {
+        debug_assert!(self.tx_nodes.is_some(), "the base keeps a node exactly as long as it is held");
+        // Under the lock no search upgrades the weak reference, so the count cannot rise from 1.
+        let mut shard = self.shard(node.ino).lock();
+        let alone = Arc::strong_count(node) == 1;
+        if alone {
+            shard.nodes.remove(&node.ino);
+        }
+        alone
+    }
+
     /// The edit history of a file, in use or not.
-    fn history(&self, ino: u64) -> EditHistory {
+    pub(super) fn history(&self, ino: u64) -> EditHistory {
         match self.get(ino) {
             Some(NodeLookup::Node(node) | NodeLookup::Dying(node)) => node.state.read().history,
-            Some(NodeLookup::Stale) | None => {
+            Some(NodeLookup::Stale | NodeLookup::Refused(_)) | None => {
                 self.shard(ino).lock().histories.get(&ino).copied().unwrap_or_default()
             }
         }
@@ -242,7 +243,10 @@ impl InodeCache {
     }
 
     /// Removes a node from the cache. Only the drop of the node calls it.
-    pub(super) fn remove_node(&self, ino: u64, node: *const Node, state: &NodeState) {
+    pub(super) fn remove_node(&self, ino: u64, long_name_bytes: u16, node: *const Node, state: &NodeState) {
+        if let Some(tx_nodes) = &self.tx_nodes {
+            tx_nodes.subtract(long_name_bytes);
+        }
         let mut shard = self.shard(ino).lock();
         // Between the last release and this lock another call may have made a new node of the same number.
         if shard.nodes.get(&ino).is_some_and(|there| std::ptr::eq(there.as_ptr(), node)) {

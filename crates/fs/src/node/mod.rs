@@ -33,6 +33,7 @@
 //! ```
 
 mod inode_cache;
+mod tx_nodes;
 mod version_counters;
 
 use std::sync::Arc;
@@ -52,6 +53,8 @@ use crate::limits::FILE_BYTES_MAX;
 use crate::lock_ranks::{CHILDREN, PENDING_TIMES, STATE};
 
 pub(crate) use inode_cache::{InodeCache, NodeLookup};
+#[cfg(test)]
+pub(crate) use tx_nodes::NODES_KEPT_MIN;
 pub(crate) use version_counters::VersionCounters;
 
 /// A name in a directory. Most names fit without an allocation.
@@ -84,6 +87,8 @@ pub struct Node {
     pub(crate) children: RankedRwLock<CHILDREN, ()>,
     pub(crate) pending_times: RankedMutex<PENDING_TIMES, PendingTimes>,
     dying: AtomicBool,
+    /// Bytes of the names that it was made with, as far as they are outside of the node.
+    long_name_bytes: u16,
     inode_cache: Arc<InodeCache>,
 }
 
@@ -212,6 +217,16 @@ impl NodeState {
         }
     }
 
+    fn long_name_bytes(&self) -> u16 {
+        let long = |name: &NameBuf| if name.spilled() { name.capacity() } else { 0 };
+        let located = match &self.location {
+            RecordLocation::Dentry(_, name) => long(name),
+            _ => 0,
+        };
+        let bytes = located + self.dentry.as_ref().map_or(0, |(_, name)| long(name));
+        u16::try_from(bytes).unwrap_or(u16::MAX)
+    }
+
     /// Whether the last name is gone.
     pub(crate) fn is_unlinked(&self) -> bool {
         matches!(self.location, RecordLocation::Orphan { .. } | RecordLocation::Gone)
@@ -221,6 +236,7 @@ impl NodeState {
 impl Node {
     pub(crate) fn new(inode_cache: &Arc<InodeCache>, ino: u64, state: NodeState) -> Node {
         let place = inode_cache.lock_place(ino);
+        let long_name_bytes = state.long_name_bytes();
         Node {
             ino,
             kind: state.attrs.kind,
@@ -228,6 +244,7 @@ impl Node {
             children: RankedRwLock::from_raw(RankedRawRwLock::of(place), ()),
             pending_times: RankedMutex::from_raw(RankedRawMutex::of(place), PendingTimes::default()),
             dying: AtomicBool::new(false),
+            long_name_bytes,
             inode_cache: Arc::clone(inode_cache),
         }
     }
@@ -278,7 +295,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         let node = std::ptr::from_ref(self);
-        self.inode_cache.remove_node(self.ino, node, self.state.get_mut());
+        self.inode_cache.remove_node(self.ino, self.long_name_bytes, node, self.state.get_mut());
     }
 }
 

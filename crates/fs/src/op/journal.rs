@@ -8,9 +8,11 @@
 //! 1. A complete journal has all calls in order. An incomplete one has none, because part of them cannot be
 //!    replayed (assert in `add`).
 //! 2. The memory of a journal is bounded. Past a limit it is incomplete
-//!    (`tests::a_journal_ends_at_its_limits_of_memory`).
+//!    (`tests::a_journal_ends_at_its_limits_of_memory`). So it is if the budget has no room for it: the calls
+//!    are charged, and their charge ends with them (`tests::a_journal_ends_where_its_account_has_no_room`).
 
 use warpfire_format::fs::InodeTime;
+use warpfire_meta::{MemoryAccount, MemoryCharge, MemoryNeed};
 
 use super::operation::Operation;
 
@@ -31,6 +33,7 @@ pub(crate) struct CallJournal<F> {
     entries: Vec<JournalEntry<F>>,
     call_bytes: usize,
     content_bytes: usize,
+    charge: MemoryCharge,
     /// Whether a call is not in the journal, so that the calls cannot be replayed.
     is_incomplete: bool,
     last_digest: Option<u64>,
@@ -51,22 +54,28 @@ pub(crate) struct JournalEntry<F> {
     pub(crate) is_unseen: bool,
 }
 
-impl<F> Default for CallJournal<F> {
-    fn default() -> Self {
+impl<F> CallJournal<F> {
+    /// An empty journal, charged to this account.
+    pub(crate) fn new(account: &MemoryAccount) -> Self {
         CallJournal {
             entries: Vec::new(),
             call_bytes: 0,
             content_bytes: 0,
+            charge: account.coarse_charge(),
             is_incomplete: false,
             last_digest: None,
         }
     }
-}
 
-impl<F> CallJournal<F> {
     /// The journal of a replay. A replay is not replayed itself, so the journal takes digests and no calls.
-    pub(crate) fn of_replay() -> Self {
-        CallJournal { is_incomplete: true, ..CallJournal::default() }
+    pub(crate) fn of_replay(account: &MemoryAccount) -> Self {
+        CallJournal { is_incomplete: true, ..CallJournal::new(account) }
+    }
+
+    /// Takes the journal out of a transaction that takes no more calls.
+    pub(crate) fn take(&mut self) -> Self {
+        let ended = CallJournal::of_replay(self.charge.account());
+        std::mem::replace(self, ended)
     }
 
     /// Adds a call and the digest of its answer. The operation is made only if the journal keeps it. Returns
@@ -88,7 +97,8 @@ impl<F> CallJournal<F> {
         self.content_bytes += operation.content_bytes();
         let is_full = self.entries.len() == CALLS_MAX
             || self.call_bytes > CALL_BYTES_MAX
-            || self.content_bytes > CONTENT_BYTES_MAX;
+            || self.content_bytes > CONTENT_BYTES_MAX
+            || self.charge.grow_to(self.call_bytes + self.content_bytes, MemoryNeed::Optional).is_err();
         // The call itself succeeds: the transaction can still be committed if nothing that it read changes.
         if is_full {
             self.end();
@@ -112,11 +122,12 @@ impl<F> CallJournal<F> {
     }
 
     /// Makes the journal incomplete and frees its memory.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.is_incomplete = true;
         self.entries = Vec::new();
         self.call_bytes = 0;
         self.content_bytes = 0;
+        self.charge.shrink_to(0);
     }
 
     /// All calls; `None` if the journal is incomplete.
@@ -134,6 +145,8 @@ impl<F> CallJournal<F> {
 #[cfg(test)]
 mod tests {
     use super::super::scene::ReplayScene;
+    use warpfire_meta::{MemoryBudget, MemoryLimits};
+
     use super::*;
     use crate::error::FsError;
 
@@ -169,7 +182,7 @@ mod tests {
 
     /// Length of a journal after so many calls; `None` if it is incomplete.
     fn len_after(calls: usize, heap_bytes: usize, content_bytes: usize) -> Option<usize> {
-        let mut journal = CallJournal::default();
+        let mut journal = CallJournal::new(&MemoryBudget::new(MemoryLimits::default()).account(None));
         for number in 0..calls {
             journal.add(|| SizedOperation { heap_bytes, content_bytes }, number as u64, AT);
             assert_eq!(journal.take_last_digest(), Some(number as u64), "digests go on without calls");
@@ -186,8 +199,29 @@ mod tests {
     }
 
     #[test]
+    fn a_journal_ends_where_its_account_has_no_room() {
+        let budget = MemoryBudget::new(MemoryLimits::of_total(16 << 20));
+        let mut journal = CallJournal::new(&budget.account(Some(7)));
+        let mut add = |number: u64| {
+            journal.add(|| SizedOperation { heap_bytes: 60_000, content_bytes: 0 }, number, AT).is_some()
+        };
+        let kept = (0..100).take_while(|number| add(*number)).count();
+        assert!((11..=14).contains(&kept), "{kept}: three quarters of the user's 1 MiB");
+        assert!(journal.entries().is_none());
+        assert_eq!(budget.used_bytes(), 0, "the charge ends with the calls");
+        journal = CallJournal::new(&budget.account(Some(7)));
+        journal.add(|| SizedOperation { heap_bytes: 600_000, content_bytes: 0 }, 1, AT).expect("it fits");
+        let taken = journal.take();
+        assert!(journal.entries().is_none() && taken.entries().is_some_and(|calls| calls.len() == 1));
+        drop(journal);
+        assert!(budget.used_bytes() > 500_000, "the charge goes with the calls");
+        drop(taken);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
     fn a_journal_that_has_ended_makes_no_operation() {
-        let mut journal = CallJournal::<()>::default();
+        let mut journal = CallJournal::<()>::new(&MemoryBudget::new(MemoryLimits::default()).account(None));
         journal.add(|| SizedOperation { heap_bytes: 0, content_bytes: 0 }, 1, AT);
         journal.end();
         journal.add(|| -> SizedOperation { unreachable!("an incomplete journal keeps no call") }, 2, AT);

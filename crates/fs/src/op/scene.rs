@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
-use warpfire_meta::{SUMS, TxMark};
+use warpfire_meta::{MemoryCharge, SUMS, TxMark};
 
 use crate::error::FsError;
 use crate::node::{NodeRef, NodeState, PendingTimes};
@@ -17,6 +17,8 @@ pub struct Savepoint {
     pub(crate) sums: [i64; SUMS],
     /// The state of each node that the transaction had met, in the order in which it met them.
     pub(crate) states: Vec<(NodeState, PendingTimes)>,
+    /// The charge for `states`.
+    pub(crate) _charge: MemoryCharge,
 }
 
 /// The nodes and savepoints that replayed operations have answered, by number.

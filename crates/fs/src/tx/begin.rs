@@ -12,7 +12,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use warpfire_env::{LockPlace, RankedMutex, RankedRawMutex};
 use warpfire_format::fs::inode_key;
-use warpfire_meta::{Storage, TxStore};
+use warpfire_meta::{MemoryAccount, Storage, TxStore};
 
 use super::commit::FileVersion;
 use super::savepoint::Savepoints;
@@ -20,7 +20,7 @@ use crate::deferred::Deferred;
 use crate::error::FsError;
 use crate::fs::{AtimeMode, Fs, FsOptions, ROOT_INO};
 use crate::inode_numbers::InodeNumbers;
-use crate::node::{InodeCache, NodeLookup, VersionCounters};
+use crate::node::{InodeCache, NodeLookup, NodeState, VersionCounters};
 use crate::op::{CallGate, CallJournal, TransactionCounters};
 use crate::schema::FsSchema;
 
@@ -42,7 +42,16 @@ impl<E: Storage> Fs<E> {
     /// # Errors
     /// None today: nothing is read yet.
     pub fn begin(self: &Arc<Self>) -> Result<Transaction<E>, FsError> {
-        self.transaction(|| TxStore::begin(Arc::clone(&self.engine), FsSchema))
+        self.begin_for(None)
+    }
+
+    /// As `begin`, for a user with a share in the memory budget, or with `None` for the store's own user.
+    ///
+    /// # Errors
+    /// As `begin`.
+    pub fn begin_for(self: &Arc<Self>, uid: Option<u32>) -> Result<Transaction<E>, FsError> {
+        let account = self.memory_account(uid);
+        self.transaction(|| TxStore::begin(Arc::clone(&self.engine), FsSchema, &account), &account)
     }
 
     /// Begins a read-only transaction. It sees the filesystem as it is now, and never conflicts.
@@ -50,17 +59,19 @@ impl<E: Storage> Fs<E> {
     /// # Errors
     /// None today: nothing is read yet.
     pub fn begin_read_only(self: &Arc<Self>) -> Result<Transaction<E>, FsError> {
-        self.transaction(|| TxStore::begin_read_only(Arc::clone(&self.engine), FsSchema))
+        let account = self.memory_account(None);
+        self.transaction(|| TxStore::begin_read_only(Arc::clone(&self.engine), FsSchema, &account), &account)
     }
 
     fn transaction(
         self: &Arc<Self>,
         store: impl FnOnce() -> TxStore<E, FsSchema>,
+        account: &MemoryAccount,
     ) -> Result<Transaction<E>, FsError> {
         assert!(!self.call_gate.is_transaction(), "only the base begins transactions");
         Ok(Transaction {
             base: Arc::clone(self),
-            tx_fs: Arc::new(self.tx_fs(store, Vec::new(), CallJournal::default())),
+            tx_fs: Arc::new(self.tx_fs(store, Vec::new(), CallJournal::new(account), account)),
             savepoints: Mutex::default(),
             expected: Mutex::default(),
         })
@@ -73,26 +84,31 @@ impl<E: Storage> Fs<E> {
         store: impl FnOnce() -> TxStore<E, FsSchema>,
         drawn_before: Vec<u64>,
         journal: CallJournal<TxFs<E>>,
+        account: &MemoryAccount,
     ) -> TxFs<E> {
         // A commit of a transaction changes the root's record first and its node later, but it waits for this
         // guard. All other changes hold the node's state. So `held` equals the record in the store's
         // snapshot.
         let guard = self.call_gate.enter();
         let held = self.root.state.read();
-        let store = store();
+        let store = Arc::new(store());
         let state = held.clone();
         drop((held, guard));
         // The root node is made without a read of its record, so the read is noted here: a change of it
         // conflicts like any other.
         store.note_read(&inode_key(self.volume, ROOT_INO));
-        let inode_cache = InodeCache::for_transaction(&self.inode_cache);
-        let found = inode_cache.get_or_insert(ROOT_INO, || true, || state);
+        let (changes, volume) = (Arc::clone(&store), self.volume);
+        let has_changed = move |ino: u64, state: &NodeState| {
+            state.record_key(volume, ino).is_none_or(|key| changes.has_changed(&key))
+        };
+        let inode_cache = InodeCache::for_transaction(&self.inode_cache, Box::new(has_changed), account);
+        let found = inode_cache.insert_made(ROOT_INO, || true, || state);
         let NodeLookup::Node(root) = found else { unreachable!("a new inode cache has no other node") };
         debug_assert_eq!(root.ino(), ROOT_INO, "the first node of a transaction is the root");
         let sums = self.deferred.sums();
         let base = Arc::clone(self);
         Fs {
-            engine: Arc::new(store),
+            engine: store,
             clock: Arc::clone(&self.clock),
             volume: self.volume,
             options: FsOptions { atime: AtimeMode::Never, ..FsOptions::default() },
@@ -105,9 +121,11 @@ impl<E: Storage> Fs<E> {
             numbers: InodeNumbers::for_transaction(
                 Box::new(move || base.new_ino_for_transaction()),
                 drawn_before,
+                account,
             ),
             call_gate: CallGate::transaction(journal),
             transactions: TransactionCounters::default(),
+            memory: account.clone(),
             root,
         }
     }
@@ -133,10 +151,15 @@ impl<E: Storage> Transaction<E> {
 impl<E: Storage> Drop for Transaction<E> {
     fn drop(&mut self) {
         // A call that runs on another thread ends first; the next one finds the transaction ended.
-        let _guard = self.tx_fs.call_gate.enter();
+        let mut guard = self.tx_fs.call_gate.enter();
+        // A mount may keep the filesystem until the last file in it is closed.
+        if let Some(journal) = guard.journal() {
+            journal.end();
+        }
         self.tx_fs.engine.end();
         // A node refers to its inode cache, and the cache of a transaction to its nodes: this ends the cycle.
         self.tx_fs.inode_cache.drop_tx_nodes();
+        drop(guard);
     }
 }
 

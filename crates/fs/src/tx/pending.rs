@@ -78,7 +78,7 @@ impl<E: Storage> Transaction<E> {
         let expected = std::mem::take(&mut *self.expected.lock());
         // Its calls wait for this gate, and find the transaction sealed.
         let mut guard = self.tx_fs.call_gate.enter();
-        let journal = std::mem::take(guard.journal().ok_or(FsError::Busy)?);
+        let journal = guard.journal().ok_or(FsError::Busy)?.take();
         // Reads alone were all made of one snapshot: there is nothing to check, and no call has to wait.
         let is_done = self.tx_fs.engine.is_unchanged() && expected.is_empty();
         let changes = match self.tx_fs.engine.is_unchanged() {
@@ -247,13 +247,18 @@ impl<E: Storage> PendingCommit<E> {
         let rolled_back = !self.tx.savepoints.lock().is_empty();
         let is_as_before =
             |read: PureRead| !rolled_back && !own.contains(&read.ino) && !changes.affects(read);
-        // The earlier changes are freed before: both may be large.
-        let mut reads = self.changes.take().map(|changes| changes.reads).unwrap_or_default();
+        // The earlier changes and nodes are freed before: both may be large, and the replay needs their room.
+        self.replayed = None;
+        self.tx.tx_fs.inode_cache.drop_many_tx_nodes();
+        let earlier = self.changes.take().map(|changes| (changes.reads, changes.reads_charge));
         self.tx.make_calls_again(&self.journal, &next, &is_as_before)?;
         let mut again = next.fs.engine.seal()?;
         // The reads that were left out still count.
-        reads.go_on_with(&again.reads);
-        again.reads = reads;
+        if let Some((mut reads, charge)) = earlier {
+            reads.go_on_with(&again.reads);
+            again.reads = reads;
+            again.reads_charge.join(charge);
+        }
         self.changes = Some(again);
         self.tolerated.clear();
         self.replayed = Some(next);
@@ -286,7 +291,7 @@ impl<E: Storage> PendingCommit<E> {
             }
             Ok(Key::Pool(_) | Key::Counter(..)) | Err(_) => (ROOT_INO, &b""[..]),
         };
-        self.tx.tx_fs.path_of(ino, name)
+        self.tx.path_inside(ino, name)
     }
 }
 

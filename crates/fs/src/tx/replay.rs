@@ -21,6 +21,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use warpfire_format::fs::{Inode, InodeContent, inode_key};
 use warpfire_meta::{Storage, TxStore};
 
 use super::begin::{Transaction, TxFs};
@@ -50,16 +51,18 @@ impl<E: Storage> Transaction<E> {
     /// # Errors
     /// Those of `tx_fs`.
     pub(super) fn begin_replay(&self) -> Result<ReplayedFs<E>, FsError> {
-        let store = || TxStore::begin(Arc::clone(&self.base.engine), FsSchema);
+        let account = &self.tx_fs.memory;
+        let store = || TxStore::begin(Arc::clone(&self.base.engine), FsSchema, account);
         // The replay draws the same inode numbers: the program has seen them.
-        let fs = self.base.tx_fs(store, self.tx_fs.numbers.drawn(), CallJournal::of_replay());
+        let journal = CallJournal::of_replay(account);
+        let fs = self.base.tx_fs(store, self.tx_fs.numbers.drawn(), journal, account);
         Ok(ReplayedFs { fs })
     }
 
     /// Makes the calls of the journal again, except for reads that answer as before.
     ///
     /// # Errors
-    /// `Conflict` if a call answers otherwise now, or the journal is incomplete.
+    /// `Conflict` if a call answers otherwise now, or the journal is incomplete. `Memory`.
     pub(super) fn make_calls_again(
         &self,
         journal: &CallJournal<TxFs<E>>,
@@ -91,17 +94,41 @@ impl<E: Storage> Transaction<E> {
             fs.call_gate.set_next_time(entry.at);
             // The call's error is part of its digest. An error before the call, of a node that the scene
             // lacks, leaves no digest: that is a conflict too.
-            let _ = entry.operation.replay(fs, &mut scene);
+            let outcome = entry.operation.replay(fs, &mut scene);
             let mut guard = fs.call_gate.enter();
             let digest = guard.journal().and_then(CallJournal::take_last_digest);
             // A digest of a yanked value has its length only, so the scene notes whether the bytes differ.
             if digest != Some(entry.digest) || scene.has_other_bytes() {
+                // The first time there was room: others have it now. That is no conflict with their changes.
+                if let Err(e @ FsError::Memory(_)) = outcome {
+                    return Err(e);
+                }
                 // The path is the one in the transaction's own filesystem: there the program knows it.
                 let (ino, name) = entry.operation.subject();
-                return Err(conflict(entry.operation.name(), self.tx_fs.path_of(ino, name)));
+                return Err(conflict(entry.operation.name(), self.path_inside(ino, name)));
             }
         }
         Ok(())
+    }
+}
+
+impl<E: Storage> Transaction<E> {
+    /// A path for messages, as [`Fs::path_of`], as it is inside the transaction. A node that the transaction
+    /// has dropped is clean, so its directory and name are those of the snapshot, or of the base.
+    pub(super) fn path_inside(&self, ino: u64, name: &[u8]) -> String {
+        let of_record = |ino| {
+            let mut value = Vec::new();
+            let found = self.tx_fs.engine.peek_below(&inode_key(self.tx_fs.volume, ino), &mut value);
+            match Inode::decode(&value).ok().filter(|_| matches!(found, Ok(true)))?.content {
+                InodeContent::Directory(parent, name) => Some((parent, name.to_vec())),
+                _ => None,
+            }
+        };
+        self.tx_fs.path_through(ino, name, &|ino| {
+            let inside = self.tx_fs.node_in_use(ino).as_ref().and_then(dentry_of);
+            let outside = || self.base.node_in_use(ino).as_ref().and_then(dentry_of);
+            inside.or_else(|| of_record(ino)).or_else(outside)
+        })
     }
 }
 
@@ -110,6 +137,16 @@ impl<E: Storage> Fs<E> {
     /// `name` is empty. A `name` that begins with `/` is a path already. Where the way to the root is not
     /// known, the path begins with the inode number.
     pub(super) fn path_of(&self, ino: u64, name: &[u8]) -> String {
+        self.path_through(ino, name, &|ino| self.node_in_use(ino).as_ref().and_then(dentry_of))
+    }
+
+    /// As `path_of`. `dentry_of` answers the parent directory and the name of an inode, if it knows them.
+    fn path_through(
+        &self,
+        ino: u64,
+        name: &[u8],
+        dentry_of: &dyn Fn(u64) -> Option<(u64, Vec<u8>)>,
+    ) -> String {
         let shown = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         if name.first() == Some(&b'/') {
             return shown(name);
@@ -118,12 +155,11 @@ impl<E: Storage> Fs<E> {
         if !name.is_empty() {
             names.push(shown(name));
         }
-        // Upwards, from nodes in use only: a message is not worth a read. The bound ends a cycle of damaged
-        // records.
+        // Upwards. The bound ends a cycle of damaged records.
         let mut at = ino;
         let mut steps = 0;
         while at != self.root().ino() && steps < DEPTH_MAX {
-            let Some((parent, name)) = self.node_in_use(at).as_ref().and_then(dentry_of) else {
+            let Some((parent, name)) = dentry_of(at) else {
                 names.push(format!("<inode {at}>"));
                 break;
             };

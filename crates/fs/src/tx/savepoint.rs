@@ -8,8 +8,8 @@
 //! 1. `Savepoints::live` has the numbers of the savepoints that the transaction can roll back to, in the
 //!    order in which they were made. Rolling back to one ends the later ones (asserts in `savepoint` and
 //!    `roll_back`).
-//! 2. A transaction keeps every node until it ends, in the order in which it met them. So a savepoint's
-//!    states belong to the first nodes of the list (assert in `undo`).
+//! 2. From its first savepoint on a transaction keeps every node until it ends, in one order. So the states
+//!    of a savepoint belong to the first nodes of the list (assert in `undo`).
 
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use warpfire_meta::Storage;
 use super::begin::{Transaction, TxFs};
 use crate::error::FsError;
 use crate::fs::ROOT_INO;
-use crate::node::{Node, NodeState, PendingTimes, RecordLocation};
+use crate::node::{Node, NodeRef, NodeState, PendingTimes, RecordLocation};
 use crate::op::{Digestible, Operation, ReplayScene, Savepoint};
 
 /// The savepoints of one transaction.
@@ -73,13 +73,13 @@ impl<E: Storage> Transaction<E> {
 
 impl<E: Storage> TxFs<E> {
     fn mark_savepoint(&self, number: u64) -> Savepoint {
-        let run = || Savepoint {
-            number,
-            mark: self.engine.mark(),
-            sums: self.deferred.sums(),
-            states: self
-                .inode_cache
-                .keep_first_states(|node| (node.state.read().clone(), *node.pending_times.lock())),
+        let run = || {
+            let look = |node: &NodeRef| (node.state.read().clone(), *node.pending_times.lock());
+            let states = self.inode_cache.keep_first_states(look);
+            let mut charge = self.memory.coarse_charge();
+            charge.count(states.len() * size_of::<(NodeState, PendingTimes)>());
+            let (mark, sums) = (self.engine.mark(), self.deferred.sums());
+            Savepoint { number, mark, sums, states, _charge: charge }
         };
         self.call(|| MarkSavepoint { number }, run)
     }
@@ -94,7 +94,10 @@ impl<E: Storage> TxFs<E> {
         self.engine.roll_back(&to.mark);
         self.deferred.set_sums(to.sums);
         let nodes = self.inode_cache.tx_nodes_with_first_state();
-        assert!(to.states.len() <= nodes.len(), "a transaction keeps every node until it ends");
+        assert!(
+            to.states.len() <= nodes.len(),
+            "a transaction with a savepoint keeps every node until it ends"
+        );
         for (number, (node, first)) in nodes.into_iter().enumerate() {
             let (state, pending_times) = match (to.states.get(number), first) {
                 (Some(then), _) => then.clone(),

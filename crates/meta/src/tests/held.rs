@@ -7,7 +7,7 @@ use warpfire_log::{Admit, LogStore, MemLog, MemLogOptions, RecoveredLog, Stream}
 use warpfire_units::{Seq, SlicePtr};
 
 use super::small;
-use crate::testing::{ListItem, ListSchema, items, pointer_item};
+use crate::testing::{ListItem, ListSchema, items, pointer_item, unlimited};
 use crate::{Background, Batch, Engine, SliceStore, Store, TxStore};
 
 type ListEngine = Engine<MemLog, ListSchema>;
@@ -50,7 +50,7 @@ fn own(n: u64) -> Vec<u8> {
 #[test]
 fn a_transaction_that_trickles_blocks_no_cleaning_and_commits_its_bytes() {
     let engine = open(60);
-    let tx = TxStore::begin(Arc::clone(&engine), ListSchema);
+    let tx = TxStore::begin(Arc::clone(&engine), ListSchema, &unlimited());
     for n in 0..400u64 {
         put(&tx, format!("own {n}").as_bytes(), &own(n));
         // In all ten times what the pool holds.
@@ -95,7 +95,7 @@ fn a_commit_of_held_slices_beside_cleaning_names_bytes_that_stay() {
             }
         });
         for round in 0..60u64 {
-            let tx = TxStore::begin(Arc::clone(&engine), ListSchema);
+            let tx = TxStore::begin(Arc::clone(&engine), ListSchema, &unlimited());
             for n in 0..10 {
                 put(&tx, format!("own {n}").as_bytes(), &own(round * 10 + n));
                 put(&*engine, b"others", &vec![n as u8; 200 << 10]);

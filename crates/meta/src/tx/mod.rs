@@ -20,6 +20,9 @@
 //! 6. Its memory is bounded. Changes beyond a limit are refused (`write_set.rs`), a read set beyond a limit
 //!    becomes a read of everything (`read_set.rs`), and beyond a limit inline bytes become slices
 //!    (`may_inline`).
+//! 7. Its changes, its kept slices and its reads are charged to its account, until it ends or the sealed
+//!    changes are dropped. Without room there, changes and reads are refused
+//!    (`tests::what_a_transaction_keeps_is_charged_until_it_ends`, `tests::reads_without_room_are_refused`).
 //!
 //! ```text
 //!   open ──seal──► sealed ──► ended      `end`, or dropped
@@ -34,6 +37,7 @@ mod scan;
 mod tests;
 mod write_set;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -41,7 +45,8 @@ use warpfire_slices::{Admit, HasSlices, PrivateSlices};
 use warpfire_units::Seq;
 
 use crate::batch::{Batch, SUMS};
-use crate::read_set::ReadSet;
+use crate::memory::{MemoryAccount, MemoryCharge, MemoryNeed};
+use crate::read_set::{ReadSet, bytes_of_key, bytes_of_range};
 use crate::schema::{OlderValue, Schema};
 use crate::store::{CommitError, Direction, KeyRange, MetaError, ScanPage, Storage, Store, SyncPointHook};
 use write_set::{KeyWrites, WriteSet};
@@ -59,7 +64,11 @@ pub struct TxStore<E: Storage, S: Schema> {
 
 struct TxState {
     write_set: WriteSet,
+    changes_charge: MemoryCharge,
+    /// Memory of the slices that are kept, as of the last change that named one.
+    kept_bytes: usize,
     reads: Option<ReadSet>,
+    reads_charge: MemoryCharge,
     admit: Admit,
     phase: TxPhase,
 }
@@ -78,6 +87,9 @@ const INLINE_MEMORY_BYTES_MAX: usize = 8 << 20;
 /// Bytes that stay inline even then: a slice pointer takes about as much memory.
 const INLINE_ALWAYS_BYTES: usize = 32;
 
+/// Memory of a kept slice: its place among those of the transaction, and in the book of held bytes.
+const KEPT_SLICE_BYTES: usize = 128;
+
 /// A moment in a transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct TxMark {
@@ -86,35 +98,46 @@ pub struct TxMark {
     admit: Admit,
 }
 
-/// The changes of a transaction, each key once, and its read set.
-#[derive(Clone, Debug)]
+/// The changes of a transaction, each key once, and its read set. They stay charged until they are dropped.
+#[derive(Debug)]
 pub struct TxChanges {
     /// The changes.
     pub batch: Batch,
+    /// The charge for the changes.
+    pub batch_charge: MemoryCharge,
     /// The keys and ranges that were read.
     pub reads: ReadSet,
+    /// The charge for `reads`.
+    pub reads_charge: MemoryCharge,
     /// Whether they may use the reserve: only if every commit inside was allowed to.
     pub admit: Admit,
 }
 
 impl<E: Storage, S: Schema> TxStore<E, S> {
-    /// A transaction over the newest commit of `below`.
+    /// A transaction over the newest commit of `below`. `account` has the memory that it keeps.
     #[must_use]
-    pub fn begin(below: Arc<E>, schema: S) -> Self {
-        Self::over(below, schema, Some(ReadSet::default()))
+    pub fn begin(below: Arc<E>, schema: S, account: &MemoryAccount) -> Self {
+        Self::over(below, schema, Some(ReadSet::default()), account)
     }
 
     /// A read-only transaction: it keeps no read set and refuses changes.
     #[must_use]
-    pub fn begin_read_only(below: Arc<E>, schema: S) -> Self {
-        Self::over(below, schema, None)
+    pub fn begin_read_only(below: Arc<E>, schema: S, account: &MemoryAccount) -> Self {
+        Self::over(below, schema, None, account)
     }
 
-    fn over(below: Arc<E>, schema: S, reads: Option<ReadSet>) -> Self {
+    fn over(below: Arc<E>, schema: S, reads: Option<ReadSet>, account: &MemoryAccount) -> Self {
         let snapshot = below.snapshot();
         let at = below.seq(&snapshot);
-        let state =
-            TxState { write_set: WriteSet::default(), reads, admit: Admit::Reserve, phase: TxPhase::Open };
+        let state = TxState {
+            write_set: WriteSet::default(),
+            changes_charge: account.coarse_charge(),
+            kept_bytes: 0,
+            reads,
+            reads_charge: account.coarse_charge(),
+            admit: Admit::Reserve,
+            phase: TxPhase::Open,
+        };
         let slices = Arc::new(PrivateSlices::new(Arc::clone(&below)));
         TxStore { below, slices, schema, at, state: Mutex::new(state), snapshot: Mutex::new(Some(snapshot)) }
     }
@@ -203,11 +226,13 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
         self.slices.seal();
         let (write_set, reads, admit) =
             (std::mem::take(&mut state.write_set), state.reads.take(), state.admit);
+        let (batch_charge, reads_charge) = (state.changes_charge.take(), state.reads_charge.take());
         drop(state);
         let mut reads = reads.unwrap_or_default();
         reads.at = self.at;
         reads.normalize();
-        Ok(TxChanges { batch: write_set.into_batch(&self.schema)?, reads, admit })
+        let batch = write_set.into_batch(&self.schema)?;
+        Ok(TxChanges { batch, batch_charge, reads, reads_charge, admit })
     }
 
     /// A mark of this moment, for `roll_back`.
@@ -225,6 +250,9 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
             "a mark is void once an earlier one was rolled back to"
         );
         state.write_set.truncate(mark.ops, mark.sums);
+        // The slices of undone changes stay kept.
+        let bytes = state.write_set.memory_bytes() + state.kept_bytes;
+        state.changes_charge.shrink_to(bytes);
         state.admit = mark.admit;
     }
 
@@ -234,6 +262,9 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.phase, TxPhase::Ended) != TxPhase::Ended {
             state.write_set = WriteSet::default();
+            state.changes_charge.shrink_to(0);
+            state.reads = state.reads.take().map(|_| ReadSet::default());
+            state.reads_charge.shrink_to(0);
             self.slices.end();
             *self.snapshot.lock() = None;
         }
@@ -251,9 +282,21 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
         }
     }
 
+    /// Whether the transaction has changed the key.
+    #[must_use]
+    pub fn has_changed(&self, key: &[u8]) -> bool {
+        !matches!(self.state.lock().write_set.find(key), KeyWrites::Nothing)
+    }
+
     /// The key's value in the snapshot; adds the key to the read set.
     fn get_below(&self, state: &mut TxState, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
         if let Some(reads) = &mut state.reads {
+            let bytes = reads.memory_bytes() + bytes_of_key(key);
+            if let Err(e) = state.reads_charge.grow_to(bytes, MemoryNeed::Needed)
+                && !reads.has_key(key)
+            {
+                return Err(e.into());
+            }
             reads.add_key(key);
         }
         self.below.get(key, self.at, out)
@@ -274,6 +317,20 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
                 state.write_set.fold(&self.schema, key, Some(base), out)
             }
         }
+    }
+}
+
+impl TxState {
+    /// Adds a range to the read set and to its charge.
+    ///
+    /// # Errors
+    /// `Memory`: the range is not in the read set then.
+    fn add_range(&mut self, start: &[u8], end: Option<&[u8]>) -> Result<(), MetaError> {
+        let Some(reads) = &mut self.reads else { return Ok(()) };
+        let bytes = reads.memory_bytes() + bytes_of_range(start, end);
+        self.reads_charge.grow_to(bytes, MemoryNeed::Needed)?;
+        reads.add_range(start, end);
+        Ok(())
     }
 }
 
@@ -319,8 +376,21 @@ impl<E: Storage, S: Schema> Store for TxStore<E, S> {
         if state.reads.is_none() {
             return Err(MetaError::ReadOnlyTransaction.into());
         }
-        let keep = |slice| Ok(self.slices.keep(slice)?);
-        state.write_set.append(batch, &self.schema, keep)?;
+        let names_slices = Cell::new(false);
+        let keep = |slice| {
+            names_slices.set(true);
+            Ok(self.slices.keep(slice)?)
+        };
+        let TxState { write_set, changes_charge, kept_bytes, .. } = &mut *state;
+        // Before anything is added: a change that finds no room changes nothing.
+        let bytes =
+            write_set.memory_bytes_with(batch)? + *kept_bytes + KEPT_SLICE_BYTES * batch.slice_count();
+        changes_charge.grow_to(bytes, MemoryNeed::Needed).map_err(MetaError::from)?;
+        let appended = write_set.append(batch, &self.schema, keep);
+        if names_slices.get() {
+            *kept_bytes = self.slices.kept_count() * KEPT_SLICE_BYTES;
+        }
+        appended?;
         if admit != Admit::Reserve {
             state.admit = Admit::User;
         }

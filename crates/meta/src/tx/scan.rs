@@ -65,14 +65,11 @@ impl<E: Storage, S: Schema> TxStore<E, S> {
         page.more = stopped.is_some();
         debug_assert!(page.len() <= max_entries.max(1), "a page stays within its limit");
         // Only the part that the page shows was read, up to the key that says that more follows.
-        if let Some(reads) = &mut state.reads {
-            match (stopped, direction) {
-                (None, _) => reads.add_range(range.start, range.end),
-                (Some(key), Direction::Forward) => reads.add_range(range.start, Some(&after(&key))),
-                (Some(key), Direction::Backward) => reads.add_range(&key, range.end),
-            }
+        match (stopped, direction) {
+            (None, _) => state.add_range(range.start, range.end),
+            (Some(key), Direction::Forward) => state.add_range(range.start, Some(&after(&key))),
+            (Some(key), Direction::Backward) => state.add_range(&key, range.end),
         }
-        Ok(())
     }
 
     /// Adds the entries of a part of the range to the page. Returns the first key that had no room.

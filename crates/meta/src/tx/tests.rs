@@ -4,8 +4,11 @@ use warpfire_log::{Admit, Stream};
 use warpfire_units::Seq;
 
 use super::{TxMark, TxStore};
-use crate::testing::{ListSchema, Rng, clear_item, pointer_item, text_item};
-use crate::{Batch, CommitError, Direction, KeyRange, MapStore, MetaError, ScanPage, SliceStore, Store};
+use crate::testing::{ListSchema, Rng, clear_item, pointer_item, text_item, unlimited};
+use crate::{
+    Batch, CommitError, Direction, KeyRange, MapStore, MemoryBudget, MemoryLimits, MemoryRefused, MetaError,
+    ScanPage, SliceStore, Store,
+};
 use std::sync::Arc;
 
 type Below = MapStore<ListSchema>;
@@ -80,7 +83,7 @@ fn a_transaction_reads_like_a_map_in_which_its_changes_were_made() {
         let mut rng = Rng(seed);
         let mut made: Vec<Batch> = (0..rng.below(30)).map(|_| change(&mut rng)).collect();
         let below = Arc::new(twin_of(&made));
-        let tx = TxStore::begin(below.clone(), ListSchema);
+        let tx = TxStore::begin(below.clone(), ListSchema, &unlimited());
         let mut marks: Vec<(TxMark, usize)> = Vec::new();
         let mut twin = twin_of(&made);
         for step in 0..60 {
@@ -113,7 +116,7 @@ fn changes_committed_below_are_those_that_were_seen_inside() {
         let mut rng = Rng(5000 + seed);
         let made: Vec<Batch> = (0..rng.below(20)).map(|_| change(&mut rng)).collect();
         let (below, twin) = (Arc::new(twin_of(&made)), twin_of(&made));
-        let tx = TxStore::begin(below.clone(), ListSchema);
+        let tx = TxStore::begin(below.clone(), ListSchema, &unlimited());
         for _ in 0..rng.below(20) {
             let batch = change(&mut rng);
             apply(&tx, &batch);
@@ -139,7 +142,7 @@ fn put(key: &[u8], text: &[u8]) -> Batch {
 
 fn conflicts(read: impl FnOnce(&TxStore<Below, ListSchema>), meanwhile: &Batch) -> bool {
     let below = Arc::new(twin_of(&[put(b"a", b"1"), put(b"c", b"3"), put(b"e", b"5")]));
-    let tx = TxStore::begin(below.clone(), ListSchema);
+    let tx = TxStore::begin(below.clone(), ListSchema, &unlimited());
     read(&tx);
     apply(&tx, &put(b"z", b"26"));
     apply(&*below, meanwhile);
@@ -184,7 +187,7 @@ fn a_page_reads_as_far_as_it_shows() {
 fn slices_stay_until_the_transaction_ends_and_then_only_if_they_were_committed() {
     for commits in [true, false] {
         let below = Arc::new(MapStore::new(ListSchema));
-        let tx = TxStore::begin(below.clone(), ListSchema);
+        let tx = TxStore::begin(below.clone(), ListSchema, &unlimited());
         let slices = tx.write(Stream::Large, b"bytes", Admit::User).unwrap();
         let mut batch = Batch::new();
         batch.put(b"k", &pointer_item(slices[0]));
@@ -203,10 +206,10 @@ fn slices_stay_until_the_transaction_ends_and_then_only_if_they_were_committed()
 #[test]
 fn what_has_ended_says_so_and_what_only_reads_changes_nothing() {
     let below = Arc::new(twin_of(&[put(b"a", b"1")]));
-    let tx = TxStore::begin(below.clone(), ListSchema);
+    let tx = TxStore::begin(below.clone(), ListSchema, &unlimited());
     tx.end();
     assert!(matches!(tx.get(b"a", Seq::MAX, &mut Vec::new()), Err(MetaError::Ended)));
-    let tx = TxStore::begin_read_only(below, ListSchema);
+    let tx = TxStore::begin_read_only(below, ListSchema, &unlimited());
     assert!(tx.get(b"a", Seq::MAX, &mut Vec::new()).unwrap());
     let refused = tx.commit(&put(b"a", b"2"), None, Admit::User);
     assert!(matches!(refused, Err(CommitError::Failed(MetaError::ReadOnlyTransaction))));
@@ -221,7 +224,7 @@ fn the_key_after_a_page_is_part_of_the_read() {
             let mut batch = Batch::new();
             [b"a", b"b", b"c"].iter().for_each(|key| batch.put(*key, &text_item(b"1")));
             apply(&*below, &batch);
-            let tx = TxStore::begin(below.clone(), ListSchema);
+            let tx = TxStore::begin(below.clone(), ListSchema, &unlimited());
             let (page, more) = scan(&tx, KeyRange { start: b"", end: None }, direction, (1, 1 << 20));
             assert!(page.len() == 1 && more);
             let mut changes = Batch::new();
@@ -239,4 +242,60 @@ fn the_key_after_a_page_is_part_of_the_read() {
         assert!(!conflict(beyond), "{direction:?}: the page says nothing about keys further on");
         assert!(conflict(next), "{direction:?}: the page says that this key exists");
     }
+}
+
+#[test]
+fn what_a_transaction_keeps_is_charged_until_it_ends() {
+    let budget = MemoryBudget::new(MemoryLimits::of_total(16 << 20));
+    let below = Arc::new(twin_of(&[put(b"a", b"1")]));
+    let begin = || TxStore::begin(below.clone(), ListSchema, &budget.account(Some(7)));
+    let long = [7; 60_000];
+    let fill = |tx: &TxStore<Below, ListSchema>| {
+        let put_number = |n: u32| tx.commit(&put(&n.to_be_bytes(), &long), None, Admit::User).is_ok();
+        (0..1000).take_while(|n| put_number(*n)).count()
+    };
+    for end in ["end", "seal", "drop", "roll back"] {
+        let tx = begin();
+        let mark = tx.mark();
+        assert!((15..=18).contains(&fill(&tx)), "a user has a sixteenth: 1 MiB");
+        let refused = tx.commit(&put(b"more", &long), None, Admit::User);
+        assert!(matches!(refused, Err(CommitError::Failed(MetaError::Memory(MemoryRefused::Share)))));
+        assert!(!tx.peek(b"more", &mut Vec::new()).unwrap(), "a refused change changes nothing");
+        assert!((900 << 10..=1 << 20).contains(&budget.used_bytes_of(7)));
+        match end {
+            "end" => tx.end(),
+            "roll back" => {
+                tx.roll_back(&mark);
+                assert!((15..=18).contains(&fill(&tx)), "undone changes are free");
+                drop(tx);
+            }
+            "seal" => {
+                let changes = tx.seal().unwrap();
+                drop(tx);
+                assert!(
+                    budget.used_bytes() >= 900 << 10,
+                    "sealed changes are charged until they are dropped"
+                );
+                below.commit(&changes.batch, Some(&changes.reads), changes.admit).unwrap();
+                drop(changes);
+            }
+            _ => drop(tx),
+        }
+        assert_eq!(budget.used_bytes(), 0, "{end}");
+    }
+}
+
+#[test]
+fn reads_without_room_are_refused() {
+    let budget = MemoryBudget::new(MemoryLimits::of_total(16 << 20));
+    let below = Arc::new(twin_of(&[put(b"a", b"1")]));
+    let tx = TxStore::begin(below, ListSchema, &budget.account(Some(7)));
+    let read = |n: u64| tx.get(&n.to_be_bytes(), Seq::MAX, &mut Vec::new());
+    let count = (0..1_000_000).take_while(|n| read(*n).is_ok()).count() as u64;
+    assert!((10_000..100_000).contains(&count), "{count}");
+    assert!(matches!(read(count), Err(MetaError::Memory(MemoryRefused::Share))));
+    assert!(!read(0).unwrap(), "a key that was read before needs no room");
+    assert!(budget.used_bytes() <= 1 << 20);
+    let reads = tx.seal().unwrap().reads;
+    assert_eq!((reads.key_count() as u64, reads.ranges().len()), (count, 0));
 }

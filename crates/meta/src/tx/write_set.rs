@@ -70,6 +70,16 @@ impl WriteSet {
         changes + self.index.len() * KEY_BYTES + self.key_bytes
     }
 
+    /// Memory that it takes with a batch added, at most.
+    ///
+    /// # Errors
+    /// `TooLarge` if that is more than a transaction may have.
+    pub(super) fn memory_bytes_with(&self, batch: &Batch) -> Result<usize, MetaError> {
+        let added = batch.bytes() + batch.slice_bytes() + batch.len() * (CHANGE_BYTES + KEY_BYTES);
+        let bytes = self.memory_bytes() + added;
+        if bytes > WRITE_SET_BYTES_MAX { Err(MetaError::TooLarge) } else { Ok(bytes) }
+    }
+
     /// Adds a batch, all of it or nothing. `keep` is called with each slice that the batch names.
     pub(super) fn append<S: Schema>(
         &mut self,
@@ -77,10 +87,6 @@ impl WriteSet {
         schema: &S,
         keep: impl Fn(SlicePtr) -> Result<(), MetaError>,
     ) -> Result<(), MetaError> {
-        let added = batch.bytes() + batch.slice_bytes() + batch.len() * (CHANGE_BYTES + KEY_BYTES);
-        if self.memory_bytes() + added > WRITE_SET_BYTES_MAX {
-            return Err(MetaError::TooLarge);
-        }
         let (len, sums) = (self.log.len(), *self.log.sums());
         let mut found = Named::new();
         let added = (0..batch.len()).try_for_each(|number| {
@@ -239,6 +245,7 @@ mod tests {
     use crate::testing::{ListSchema, pointer_item, text_item};
 
     fn add(write_set: &mut WriteSet, batch: &Batch) -> Result<(), MetaError> {
+        write_set.memory_bytes_with(batch)?;
         write_set.append(batch, &ListSchema, |_| Ok(()))
     }
 

@@ -13,11 +13,13 @@ use foldhash::fast::FixedState;
 use fuser::{Errno, FileHandle, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use warpfire_fs::{DirEntry, DirHandle};
-use warpfire_meta::Storage;
+use warpfire_fs::acl::Caller;
+use warpfire_fs::{DirEntry, DirHandle, FsError, NodeRef};
+use warpfire_meta::{MemoryRefused, Storage};
 
 use super::{GENERATION, Refusal, RequestResult, Server};
 use crate::attr::{file_attr, file_type};
+use crate::caller::share_of;
 use crate::invalidation_gate::GatePass;
 
 /// Names to read from the filesystem at a time: about as many as one page of an answer holds.
@@ -70,7 +72,25 @@ impl OpenDirs {
     }
 }
 
+/// The refusal of a call on an open directory. Without memory for it a program learns that it, or everyone,
+/// has too many of them open.
+fn refusal(e: FsError) -> Refusal {
+    match e {
+        FsError::Memory(MemoryRefused::Share) => Refusal(Errno::EMFILE),
+        FsError::Memory(MemoryRefused::Total) => Refusal(Errno::ENFILE),
+        e => e.into(),
+    }
+}
+
 impl<E: Storage> Server<E> {
+    /// Opens a directory, charged to the caller: in a view too, because the server itself opens the root of a
+    /// view before a commit, also when its user has no room.
+    pub(super) fn open_directory(&self, caller: &Caller<'_>, dir: &NodeRef) -> RequestResult<FileHandle> {
+        let account = self.fs.memory_account(share_of(caller.uid));
+        let opened = self.fs.opendir_charged(caller, dir, &account);
+        opened.map(|handle| self.open_dirs.add(handle)).map_err(refusal)
+    }
+
     /// Answers with names and kinds from a position on, as many as fit.
     pub(super) fn list_names(&self, number: FileHandle, from: u64, mut reply: ReplyDirectory) {
         let filled = self.open_dirs.get(number).and_then(|dir| {
@@ -97,18 +117,20 @@ impl<E: Storage> Server<E> {
             let mut nodes_sent = 0;
             let keep = pass.cache_time();
             let at_once = dir.nodes_sent.load(Ordering::Relaxed);
-            self.fs.visit_handle(&dir.handle, from, at_once, &mut |cookie, name, node| {
-                let attr = file_attr(&self.fs.getattr(node));
-                if reply.add(attr.ino, cookie, OsStr::from_bytes(name), &keep, &attr, GENERATION) {
-                    return true;
-                }
-                nodes_sent += 1;
-                // The protocol counts no lookup for these two.
-                if name != b"." && name != b".." {
-                    self.context.nodes.count_lookup(node.ino(), node);
-                }
-                false
-            })?;
+            self.fs
+                .visit_handle(&dir.handle, from, at_once, &mut |cookie, name, node| {
+                    let attr = file_attr(&self.fs.getattr(node));
+                    if reply.add(attr.ino, cookie, OsStr::from_bytes(name), &keep, &attr, GENERATION) {
+                        return true;
+                    }
+                    nodes_sent += 1;
+                    // The protocol counts no lookup for these two.
+                    if name != b"." && name != b".." {
+                        self.context.nodes.count_lookup(node.ino(), node);
+                    }
+                    false
+                })
+                .map_err(refusal)?;
             // The next answer holds about as many: reading more would waste the attributes that do not fit.
             dir.nodes_sent
                 .store((nodes_sent + 1).clamp(NODES_AT_ONCE_MIN, NODES_AT_ONCE_MAX), Ordering::Relaxed);
@@ -130,7 +152,7 @@ impl<E: Storage> Server<E> {
     ) -> RequestResult<()> {
         let mut position = from;
         loop {
-            let entries = self.fs.read_handle(handle, position, NAMES_AT_ONCE)?;
+            let entries = self.fs.read_handle(handle, position, NAMES_AT_ONCE).map_err(refusal)?;
             for (cookie, entry) in &entries {
                 if visit(*cookie, entry)? {
                     return Ok(());

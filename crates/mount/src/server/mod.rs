@@ -402,8 +402,8 @@ impl<E: Storage> Filesystem for Server<E> {
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _span = enter_request(req, "opendir", ino);
         let groups = CallerGroups::of(req.pid());
-        match self.node(ino).and_then(|dir| Ok(self.fs.opendir(&caller(req, &groups), &dir)?)) {
-            Ok(handle) => reply.opened(self.open_dirs.add(handle), FopenFlags::empty()),
+        match self.node(ino).and_then(|dir| self.open_directory(&caller(req, &groups), &dir)) {
+            Ok(number) => reply.opened(number, FopenFlags::empty()),
             Err(Refusal(errno)) => reply.error(errno),
         }
     }

@@ -429,8 +429,11 @@ impl<E: Storage> Views<E> {
             tracing::error!(id, base = %self.base.display(), error = %e, "directory of a view not made");
             Errno::from_io_error(&e).unwrap_or(Errno::ACCESS)
         })?;
-        let transaction =
-            self.fs.begin().map_err(|e| errno_of(&e)).inspect_err(|_| view_directory.remove())?;
+        let transaction = self
+            .fs
+            .begin_for(caller::share_of(requester.uid))
+            .map_err(|e| errno_of(&e))
+            .inspect_err(|_| view_directory.remove())?;
         let gate = Arc::new(InvalidationGate::default());
         self.registry.lock().sessions.insert(id, requester.uid);
         let mounted = self.mount_view(id, &transaction, &gate, &view_directory).map_err(|e| {

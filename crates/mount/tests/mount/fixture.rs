@@ -14,7 +14,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use warpfire_env::{Clock, Device, MemDevice, SystemClock, SystemRandom};
 use warpfire_fs::{Fs, FsOptions, FsSchema};
 use warpfire_log::Log;
-use warpfire_meta::{Engine, EngineOptions};
+use warpfire_meta::{Engine, EngineOptions, MemoryLimits};
 use warpfire_mount::{MountError, MountOptions, Session, mount};
 use warpfire_pool::{CreateOptions, Pool};
 use warpfire_test_needs::{Need, skip};
@@ -39,15 +39,24 @@ impl MountFixture {
 
     /// Mounted for all users. Needs root: only root can run a command as another user.
     pub fn shared() -> Option<MountFixture> {
+        MountFixture::shared_with(MemoryLimits::default())
+    }
+
+    /// As `shared`, with these limits of memory.
+    pub fn shared_with(memory: MemoryLimits) -> Option<MountFixture> {
         if !rustix::process::geteuid().is_root() {
             skip(Need::Root, "only root can run a command as another user");
             return None;
         }
-        MountFixture::mounted(&MountOptions { allow_other: true, ..MountOptions::default() })
+        MountFixture::mounted_with(&MountOptions { allow_other: true, ..MountOptions::default() }, memory)
     }
 
     /// Mounted with these options.
     pub fn mounted(options: &MountOptions) -> Option<MountFixture> {
+        MountFixture::mounted_with(options, MemoryLimits::default())
+    }
+
+    fn mounted_with(options: &MountOptions, memory: MemoryLimits) -> Option<MountFixture> {
         let (directory, views) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         // Temporary directories are closed to other users. What others may not see here, the mount has to
         // keep from them.
@@ -60,7 +69,7 @@ impl MountFixture {
             views_at: options.views_at.clone().or_else(|| Some(views.path().join("warpfire"))),
             ..options.clone()
         };
-        let (fs, pool) = filesystem_and_pool();
+        let (fs, pool) = filesystem_and_pool(memory);
         let session = mounted(fs, directory.path(), &options)?;
         Some(MountFixture { session: Some(session), directory, views, pool })
     }
@@ -157,10 +166,10 @@ pub fn unmount(session: &mut Session) -> Result<(), MountError> {
 
 /// An empty filesystem on a device in memory.
 pub fn filesystem() -> Arc<Fs<Engine<Log, FsSchema>>> {
-    filesystem_and_pool().0
+    filesystem_and_pool(MemoryLimits::default()).0
 }
 
-fn filesystem_and_pool() -> (Arc<Fs<Engine<Log, FsSchema>>>, Pool) {
+fn filesystem_and_pool(memory: MemoryLimits) -> (Arc<Fs<Engine<Log, FsSchema>>>, Pool) {
     let device: Arc<dyn Device> = Arc::new(MemDevice::new("memory", 256 << 20));
     let alone = CreateOptions { data: 1, parity: 0, zone_bytes: None, force: false };
     let pool = Pool::create(vec![device], &alone, &SystemRandom, SystemClock.now()).unwrap();
@@ -168,7 +177,8 @@ fn filesystem_and_pool() -> (Arc<Fs<Engine<Log, FsSchema>>>, Pool) {
     let engine = Arc::new(Engine::open(log, recovered, FsSchema, EngineOptions::default()).unwrap());
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     Fs::format(&*engine, &SystemClock, uid, gid).unwrap();
-    (Arc::new(Fs::open(engine, Arc::new(SystemClock), FsOptions::default()).unwrap()), pool)
+    let options = FsOptions { memory, ..FsOptions::default() };
+    (Arc::new(Fs::open(engine, Arc::new(SystemClock), options).unwrap()), pool)
 }
 
 /// Compiles a C program into `directory`, and lets all users enter it. `None`, with a message, without a C

@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
+use warpfire_meta::MemoryLimits;
 use warpfire_mount::{MountError, MountOptions, MountedSlice, TransactionClient, TransactionState};
 
 use crate::fixture::{MountFixture, run_as};
@@ -16,7 +17,12 @@ const OTHER: u32 = 1001;
 
 /// A mount by root where all users may make files.
 fn shared() -> Option<MountFixture> {
-    let fixture = MountFixture::shared()?;
+    shared_with(MemoryLimits::default())
+}
+
+/// As `shared`. A user has a sixteenth of this memory.
+fn shared_with(memory: MemoryLimits) -> Option<MountFixture> {
+    let fixture = MountFixture::shared_with(memory)?;
     fs::set_permissions(fixture.path(), Permissions::from_mode(0o1777)).expect("it succeeds in this test");
     Some(fixture)
 }
@@ -178,4 +184,64 @@ fn one_user_cannot_take_the_slices_of_others() {
     });
     let file = File::open(&path).unwrap();
     MountedSlice::yank(&file, 0..4).unwrap().release(&file).unwrap();
+}
+
+#[test]
+fn one_user_cannot_take_the_memory_of_others_with_transactions() {
+    let Some(fixture) = shared_with(MemoryLimits::of_total(16 << 20)) else { return };
+    let mountpoint = fixture.path().to_owned();
+    // Makes files in a view until that is refused; returns how many, and the error.
+    let fill = |view: &Path| {
+        let made = |n: u32| File::create(view.join(format!("file {n}"))).map(drop);
+        let refused = (0..).find_map(|n| made(n).err().map(|e| (n, e))).expect("it is refused at some time");
+        (refused.0, refused.1.raw_os_error())
+    };
+    let dquot = Some(Errno::DQUOT.raw_os_error());
+    let (control, first, second) = run_as(USER, || {
+        let (control, first, view) = begin(&mountpoint);
+        let (made, refused) = fill(&view);
+        assert!(made > 300 && refused == dquot, "{made} {refused:?}");
+        assert_eq!(fs::metadata(view.join("other")).unwrap_err().kind(), ErrorKind::NotFound);
+        let begun = control.begin(false).unwrap();
+        let (more, refused) = fill(&begun.path);
+        assert!(more < made / 2 && refused == dquot, "{more} {refused:?}: one share for both");
+        (control, first, begun.id)
+    });
+    run_as(OTHER, || {
+        let (control, id, view) = begin(&mountpoint);
+        (0..100).for_each(|n| fs::write(view.join(format!("other {n}")), b"x").unwrap());
+        assert_eq!(control.commit(id, false).unwrap().state, TransactionState::Committed);
+    });
+    control.abort(second).unwrap();
+    assert_eq!(control.commit(first, false).unwrap().state, TransactionState::Committed);
+    run_as(USER, || {
+        let (control, id, view) = begin(&mountpoint);
+        (0..100).for_each(|n| fs::write(view.join(format!("again {n}")), b"x").unwrap());
+        assert_eq!(control.commit(id, false).unwrap().state, TransactionState::Committed);
+    });
+}
+
+#[test]
+fn one_user_cannot_take_the_memory_of_others_with_open_directories() {
+    let Some(fixture) = shared_with(MemoryLimits::of_total(16 << 20)) else { return };
+    let mountpoint = fixture.path().to_owned();
+    let opened = run_as(USER, || {
+        let (mut opened, mut refused) = (Vec::new(), None);
+        while refused.is_none() {
+            match File::open(&mountpoint) {
+                Ok(directory) => opened.push(directory),
+                Err(e) => refused = Some(e),
+            }
+        }
+        assert_eq!(refused.and_then(|e| e.raw_os_error()), Some(Errno::MFILE.raw_os_error()));
+        opened
+    });
+    // A sixteenth of 16 MiB, in steps of 4 KiB.
+    assert_eq!(opened.len(), 256);
+    assert!(run_as(OTHER, || fs::read_dir(&mountpoint).is_ok()));
+    assert!(fs::read_dir(&mountpoint).is_ok());
+    drop(opened);
+    run_as(USER, || {
+        wait_until("the directories are closed", || fs::read_dir(&mountpoint).is_ok());
+    });
 }
