@@ -32,7 +32,9 @@ use warpfire_format::fs::{
     Attrs, CounterId, Dentry, FileKind, FilesystemRecord, Inode, InodeContent, InodeTime, Key, PoolRecordId,
     VolumeId, VolumeRecord, decode_counter, dentry_key, inode_key,
 };
-use warpfire_meta::{Admit, Batch, MemoryAccount, MemoryBudget, MemoryLimits, RESERVED, SUMS, Storage};
+use warpfire_meta::{
+    Admit, Batch, MemoryAccount, MemoryBudget, MemoryLimits, MetaError, RESERVED, SUMS, Storage,
+};
 use warpfire_slices::Leases;
 use warpfire_units::Seq;
 
@@ -312,7 +314,13 @@ impl<E: Storage> Fs<E> {
 
     /// The newest value of a key.
     pub(crate) fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, FsError> {
-        Ok(self.engine.get(key, Seq::MAX, out)?)
+        match self.engine.get(key, Seq::MAX, out) {
+            // Nodes that nobody uses make room for what a transaction reads, too.
+            Err(MetaError::Memory(_)) if self.inode_cache.evict_tx_nodes() => {
+                Ok(self.engine.get(key, Seq::MAX, out)?)
+            }
+            found => Ok(found?),
+        }
     }
 
     /// The node that a name leads to, `None` if there is no such name.

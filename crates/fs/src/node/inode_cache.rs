@@ -208,6 +208,11 @@ impl InodeCache {
         }
     }
 
+    /// Drops nodes of a transaction that can be made again, to make room. Whether there was one.
+    pub(crate) fn evict_tx_nodes(&self) -> bool {
+        self.tx_nodes.as_ref().is_some_and(|tx_nodes| tx_nodes.evict_many(self))
+    }
+
     /// As `drop_tx_nodes`, if they take much memory. Few of them stay, for the paths in messages.
     pub(crate) fn drop_many_tx_nodes(&self) {
         if self.tx_nodes.as_ref().is_some_and(TxNodes::are_many) {

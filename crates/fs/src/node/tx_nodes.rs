@@ -36,8 +36,8 @@ pub(crate) const NODES_KEPT_MIN: usize = 8192;
 /// Nodes that each new node looks at, to find some that can go.
 const LOOKS_EACH: usize = 4;
 
-/// Nodes that a look-up without room looks at.
-const LOOKS_WITHOUT_ROOM: usize = 128;
+/// Nodes that a call without room looks at: enough for several steps of the charge.
+const LOOKS_WITHOUT_ROOM: usize = 1024;
 
 /// Memory of a node beside the node itself and long names: its counts, its places in the list, in the cache
 /// and in the table of a mount.
@@ -100,7 +100,7 @@ impl TxNodes {
             let bytes = memory.bytes + size_of::<Node>() + PLACES_BYTES + 2 * NAME_BYTES_MAX;
             memory.charge.grow_to(bytes, MemoryNeed::Needed)
         };
-        grow().or_else(|refused| if self.evict(cache, LOOKS_WITHOUT_ROOM) { grow() } else { Err(refused) })
+        grow().or_else(|refused| if self.evict_many(cache) { grow() } else { Err(refused) })
     }
 
     /// Takes a new node into the list.
@@ -133,6 +133,11 @@ impl TxNodes {
         memory.bytes = left.expect("a node was added before its drop");
         let bytes = memory.bytes;
         memory.charge.shrink_to(bytes);
+    }
+
+    /// Drops clean nodes without another holder, for a call without room. Whether there was one.
+    pub(super) fn evict_many(&self, cache: &InodeCache) -> bool {
+        self.evict(cache, LOOKS_WITHOUT_ROOM)
     }
 
     /// Drops clean nodes without another holder, of the next few at the hand. Whether there was one.
