@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let tally = Tally::default();
     let mut piece = vec![0; PIECE_BYTES];
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
-        let fs = pool::open(&group[0].pool)?;
+        let fs = pool::open_for_reading(&group[0].pool)?;
         for Location { path, .. } in group {
             tally.take(print_file(&fs, path, &mut piece))?;
         }

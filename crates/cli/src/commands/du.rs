@@ -73,7 +73,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let mut list = json.then(JsonList::default);
     let mut lines = Lines::default();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
-        let fs = pool::open(&group[0].pool)?;
+        let fs = pool::open_for_reading(&group[0].pool)?;
         let mut usage = Usage { args, linked: HashSet::new(), sums: Vec::new() };
         for location in group {
             walk(&fs, &tally, &location.path, usize::MAX, |moment, found| {

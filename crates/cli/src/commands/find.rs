@@ -97,7 +97,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let mut list = json.then(JsonList::default);
     let mut names = Lines::default();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
-        let fs = pool::open(&group[0].pool)?;
+        let fs = pool::open_for_reading(&group[0].pool)?;
         for location in group {
             walk(&fs, &tally, &location.path, depth_max, |moment, found| {
                 if moment == Moment::Left || !args.admits(found) {

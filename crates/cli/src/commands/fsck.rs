@@ -17,7 +17,7 @@ Examples:
   warpfire fsck --no-data a.img  check all except the contents of files
   warpfire fsck --memory 1G --json /dev/nvme0n1,/dev/nvme1n1
 
-The pool must not be mounted. No crash makes a check necessary.
+The pool must not be mounted, except with 'mount --read-only'. No crash makes a check necessary.
 
 Exit codes, as fsck(8):
   0  the pool is clean

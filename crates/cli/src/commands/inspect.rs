@@ -111,13 +111,11 @@ fn failed(error: CheckError) -> Failure {
     }
 }
 
-/// The inode number of a file. Opens the pool, and closes it again before the independent reader opens the
-/// devices.
+/// The inode number of a file.
 fn number_of(location: &Location) -> Result<u64, Failure> {
-    let fs = pool::open(&location.pool)?;
+    let fs = pool::open_for_reading(&location.pool)?;
     let metadata =
         fs.symlink_metadata(&location.path).map_err(|error| Failure::at(&location.path, &error))?;
-    fs.close()?;
     Ok(metadata.ino())
 }
 

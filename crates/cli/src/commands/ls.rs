@@ -77,7 +77,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         list: json.then(JsonList::default),
     };
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
-        let fs = pool::open(&group[0].pool)?;
+        let fs = pool::open_for_reading(&group[0].pool)?;
         listing.group(&fs, group)?;
     }
     listing.finish()

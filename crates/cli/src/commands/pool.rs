@@ -9,11 +9,15 @@ use warpfire_terminal::{Failure, note};
 
 use crate::location::PoolName;
 
-/// Opens a pool for one command. If the pool is degraded, prints a note on stderr.
+/// Opens a pool for one command that changes it. If the pool is degraded, prints a note on stderr.
 pub fn open(name: &PoolName) -> Result<Warpfire, Failure> {
-    let pool = open_quietly(name)?;
-    warn_if_degraded(&pool);
-    Ok(pool)
+    open_as(&Pool::options(), name)
+}
+
+/// Opens a pool for one command that only reads it. Its devices need no permission to write, and other
+/// commands may read it at the same time. If the pool is degraded, prints a note on stderr.
+pub fn open_for_reading(name: &PoolName) -> Result<Warpfire, Failure> {
+    open_as(&Pool::options().read_only(true), name)
 }
 
 /// As [`open`], by these options.
@@ -23,9 +27,9 @@ pub fn open_as(options: &PoolOptions, name: &PoolName) -> Result<Warpfire, Failu
     Ok(pool)
 }
 
-/// Opens a pool for a command that shows its devices itself.
+/// Opens a pool for reading, for a command that shows its devices itself.
 pub fn open_quietly(name: &PoolName) -> Result<Warpfire, Failure> {
-    Pool::options().open(name.devices()?).map_err(|error| Failure::pool(&error))
+    Pool::options().read_only(true).open(name.devices()?).map_err(|error| Failure::pool(&error))
 }
 
 /// Prints on stderr which devices are missing or have failed.
@@ -43,10 +47,10 @@ fn warn_if_degraded(pool: &Warpfire) {
     }
 }
 
-/// The devices themselves, for commands that look below the filesystem.
+/// The devices themselves, open for reading, for commands that look below the filesystem.
 pub fn devices(name: &PoolName) -> Result<Vec<Arc<dyn Device>>, Failure> {
     let open = |path: PathBuf| -> Result<Arc<dyn Device>, Failure> {
-        match FileDevice::open(&path) {
+        match FileDevice::open_for_reading(&path) {
             Ok(device) => Ok(Arc::new(device)),
             Err(error) => Err(Failure::pool(&error.into())),
         }

@@ -33,7 +33,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let tally = Tally::default();
     let mut entries = Vec::new();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
-        let fs = pool::open(&group[0].pool)?;
+        let fs = pool::open_for_reading(&group[0].pool)?;
         for Location { path, .. } in group {
             entries.extend(tally.take(info(&fs, path))?);
         }

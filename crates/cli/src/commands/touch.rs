@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let reference = args.reference.as_deref().map(Location::parse).transpose()?;
     let mut times = args.date.map(|date| (date, date));
     if let Some(other) = reference.as_ref().filter(|reference| reference.pool != locations[0].pool) {
-        let fs = pool::open(&other.pool)?;
+        let fs = pool::open_for_reading(&other.pool)?;
         times = times_of(&fs, other)?;
     }
     let tally = Tally::default();

@@ -109,7 +109,7 @@ fn a_zone_that_is_no_power_of_two_is_refused_before_the_plan() {
 }
 
 #[test]
-fn two_processes_cannot_open_one_pool() {
+fn a_process_cannot_write_a_pool_that_another_one_reads() {
     let fixture = Fixture::pool(1, 1, 0, 64);
     fixture.local("large", bytes(1, 4 << 20));
     fixture.run(["cp", "large", "pool:/"]).succeeded();
@@ -118,11 +118,13 @@ fn two_processes_cannot_open_one_pool() {
     let mut stdout = first.stdout.take().expect("piped");
     let mut begun = [0; 1];
     std::io::Read::read_exact(&mut stdout, &mut begun).expect("it prints");
-    let said = fixture.run(["ls", "pool:/"]).failed(3);
-    assert!(said.contains("in use"), "{said}");
+    let said = fixture.run(["rm", "pool:/large"]).failed(3);
+    assert!(said.contains("open for reading in another process"), "{said}");
+    // Both only read.
+    assert_eq!(fixture.run(["ls", "pool:/"]).succeeded(), "large\n");
     drop(stdout);
     first.wait().expect("it ends");
-    assert_eq!(fixture.run(["ls", "pool:/"]).succeeded(), "large\n");
+    fixture.run(["rm", "pool:/large"]).succeeded();
 }
 
 #[test]

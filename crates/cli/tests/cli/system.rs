@@ -78,7 +78,7 @@ fn mount_8_names_a_directory_of_images_and_refuses_what_it_does_not_know() {
 }
 
 #[test]
-fn a_read_only_mount_writes_no_device_after_it_is_mounted() {
+fn a_read_only_mount_writes_no_device_and_leaves_the_pool_to_other_readers() {
     if !can_mount() {
         return;
     }
@@ -86,10 +86,14 @@ fn a_read_only_mount_writes_no_device_after_it_is_mounted() {
     fixture.local("a", bytes(1, 3 << 20));
     fixture.run(["cp", "a", "pool:/"]).succeeded();
     std::fs::create_dir(fixture.path("mnt")).expect("made");
+    let before = std::fs::read(fixture.path("pool/0.img")).expect("readable");
     fixture.run(["mount", "-o", "ro,strictatime,commit=1", "pool", "mnt"]).succeeded();
     let pool = MountedFixture(fixture);
     let image = || std::fs::read(pool.0.path("pool/0.img")).expect("readable");
-    let before = image();
+    assert_eq!(pool.0.run(["ls", "pool:/"]).succeeded(), "a\n");
+    pool.0.run(["fsck", "pool"]).succeeded();
+    let said = pool.0.run(["rm", "pool:/a"]).failed(3);
+    assert!(said.contains("open for reading in another process"), "{said}");
     assert!(std::fs::read(pool.0.path("mnt/a")).expect("readable") == bytes(1, 3 << 20));
     std::fs::write(pool.0.path("mnt/b"), b"x").expect_err("read-only");
     let directory = std::fs::File::open(pool.0.path("mnt")).expect("readable");

@@ -177,7 +177,7 @@ fn out_of_pool(job: &mut CopyJob, sources: &[PathArgument], destination: &Path) 
         let PathArgument::Pool(location) = source else { continue };
         let fs = match opened.take().filter(|(other, _)| other.pool == location.pool) {
             Some((_, fs)) => fs,
-            None => pool::open(&location.pool)?,
+            None => pool::open_for_reading(&location.pool)?,
         };
         let target = target(&location.path, destination, is_directory)?;
         copy_out::CopyOut::new(&fs).copy(job, &location.path, &target);

@@ -84,7 +84,7 @@ pub struct Args {
     #[arg(long, short)]
     foreground: bool,
 
-    /// Refuse all changes.
+    /// Refuse all changes, and write nothing to the devices. Other commands can read the pool too.
     #[arg(long, short)]
     read_only: bool,
 

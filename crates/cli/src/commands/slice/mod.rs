@@ -172,6 +172,10 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let sides: Vec<PathArgument> =
         args.verb.files().into_iter().map(|file| PathArgument::parse(file)).collect();
     let summary = match pool_of(&sides)? {
+        Some(pool) if args.verb.only_reads() => {
+            let pool = pool::open_for_reading(pool)?;
+            args.verb.run(&pool_files::PoolFiles(Warpfire::clone(&*pool.begin_read_only()?)))?
+        }
         Some(pool) => {
             let pool = pool::open(pool)?;
             let tx = pool.begin()?;
