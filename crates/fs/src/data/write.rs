@@ -58,7 +58,7 @@ impl<E: Storage> Fs<E> {
         check_end(0, data.len() as u64)?;
         let source = WriteSource::stage(&*self.engine, data, Admit::User)?;
         let written = self.overwrite_source(caller, node, &source);
-        // As in `write_data`.
+        // As in `write_beside_reserved`.
         source.release(&*self.engine);
         written
     }
