@@ -72,8 +72,8 @@ fn a_server_killed_with_9_loses_nothing_that_was_synced() {
     drop(file);
     let server = server_of(&pool.0.path("pool/0.img"));
     assert!(Command::new("kill").args(["-9", &server.to_string()]).status().expect("kill runs").success());
-    // A new mount replaces the dead one, once the kernel has ended the old server and its locks. Until then the
-    // pool is still mounted.
+    // A new mount replaces the dead one, once the kernel has ended the old server and its locks. Until then
+    // the pool is still mounted.
     let is_alive = || std::fs::metadata(pool.0.path("mnt/synced")).is_ok();
     let mounted_again = (0..50).any(|_| pool.0.run(["mount", "pool", "mnt"]).code == 0 && is_alive());
     assert!(mounted_again, "{}", pool.0.run(["mount", "pool", "mnt"]).stderr);
