@@ -13,6 +13,8 @@ Names of files inside a pool:
               commas, or the directory that holds its *.img files
   :/path      a path in the pool that the variable WARPFIRE_POOL names
   POOL:       the root of the pool
+  PATH        a local path in a mounted pool; POOL may be mounted too, and may be
+              the directory that it is mounted on
   local:PATH  a local path, even one that holds ':/'
 
 Examples:

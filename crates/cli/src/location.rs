@@ -1,11 +1,14 @@
 //! Names of files inside a pool on the command line: `POOL:/path`.
 //!
 //! `POOL` is one or more devices or image files, separated by commas. A directory stands for all `*.img`
-//! files in it. An empty `POOL` (`:/path`) is the pool that the environment variable `WARPFIRE_POOL` names.
+//! files in it, or for the pool that is mounted there. An empty `POOL` (`:/path`) is the pool that the
+//! environment variable `WARPFIRE_POOL` names.
 //!
 //! The form of an argument alone decides, and not the files that exist: the first `:/` ends the pool, and
 //! `POOL:` is its root. Anything after `local:` is a local path, whatever it holds. A pool in a file of that
 //! name is `./local:/path`.
+//!
+//! A local path in a mounted pool names a file of that pool too, for the commands that work in pools only.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -15,15 +18,25 @@ use std::path::{Path, PathBuf};
 use warpfire::device_label;
 use warpfire_terminal::{Failure, shown};
 
+use crate::commands::mount::mounted_pool::{mountpoint_around, pool_mounted_at};
+
 /// The environment variable that names the pool of locations beginning with `:/`.
 pub const POOL_VARIABLE: &str = "WARPFIRE_POOL";
 
 /// The beginning of an argument that is a local path even if it holds `:/`.
 const LOCAL_PREFIX: &[u8] = b"local:";
 
-/// The devices of a pool, as the command line names them.
+/// A pool, as the command line names it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PoolName(OsString);
+pub struct PoolName(PoolPlace);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum PoolPlace {
+    /// Its devices, a directory of images, or the directory that it is mounted on.
+    Named(OsString),
+    /// The pool that is mounted around a local path.
+    Around(PathBuf),
+}
 
 /// A path inside a pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,6 +45,15 @@ pub struct Location {
     pub pool: PoolName,
     /// The path inside it; begins with `/`.
     pub path: PathBuf,
+    /// The local path that the command line has in place of both.
+    local: Option<PathBuf>,
+}
+
+/// Whether a symbolic link at the end of a local path stands for the file that it leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum LastLink {
+    Followed,
+    Kept,
 }
 
 /// A path on the command line: inside a pool or local.
@@ -47,7 +69,46 @@ impl PoolName {
     /// The pool with this name.
     #[must_use]
     pub fn new(name: impl Into<OsString>) -> Self {
-        PoolName(name.into())
+        PoolName(PoolPlace::Named(name.into()))
+    }
+
+    /// The words of the command line, or the variable in place of none.
+    fn words(&self) -> Result<OsString, Failure> {
+        match &self.0 {
+            PoolPlace::Around(mountpoint) => Ok(mountpoint.into()),
+            PoolPlace::Named(name) if name.is_empty() => {
+                std::env::var_os(POOL_VARIABLE).filter(|name| !name.is_empty()).ok_or_else(|| {
+                    Failure::usage("no pool is named")
+                        .hint(format_args!("name its devices, or set {POOL_VARIABLE}"))
+                })
+            }
+            PoolPlace::Named(name) => Ok(name.clone()),
+        }
+    }
+
+    /// The directory that the pool is mounted on, if that is its name, and whether the command line names
+    /// files by local paths.
+    #[must_use]
+    pub fn mountpoint(&self) -> Option<(PathBuf, bool)> {
+        match &self.0 {
+            PoolPlace::Around(mountpoint) => Some((mountpoint.clone(), true)),
+            PoolPlace::Named(_) => {
+                let name = self.words().ok()?;
+                pool_mounted_at(Path::new(&name)).map(|mounted| (mounted.mountpoint, false))
+            }
+        }
+    }
+
+    /// Whether paths in both lead to the same files. One pool can be mounted at two places.
+    #[must_use]
+    pub fn is_same(&self, other: &PoolName) -> bool {
+        self == other
+            || match (&self.0, &other.0) {
+                (PoolPlace::Around(a), PoolPlace::Around(b)) => {
+                    whole_at(a).is_some_and(|device| whole_at(b) == Some(device))
+                }
+                _ => false,
+            }
     }
 
     /// The devices and image files in order, with the images of a directory in its place.
@@ -55,14 +116,7 @@ impl PoolName {
     /// # Errors
     /// An empty name without `WARPFIRE_POOL`; a directory that cannot be read or has no image.
     pub fn devices(&self) -> Result<Vec<PathBuf>, Failure> {
-        let name = if self.0.is_empty() {
-            std::env::var_os(POOL_VARIABLE).filter(|name| !name.is_empty()).ok_or_else(|| {
-                Failure::usage("no pool is named")
-                    .hint(format_args!("name its devices, or set {POOL_VARIABLE}"))
-            })?
-        } else {
-            self.0.clone()
-        };
+        let name = self.words()?;
         let mut devices = Vec::new();
         for part in name.as_bytes().split(|&byte| byte == b',').filter(|part| !part.is_empty()) {
             let path = PathBuf::from(OsStr::from_bytes(part));
@@ -91,7 +145,8 @@ impl PoolName {
     /// Whether a device of that name holds part of a pool. Without a name there is none.
     #[must_use]
     pub fn is_pool(&self) -> bool {
-        let devices = if self.0.is_empty() { Vec::new() } else { self.devices().unwrap_or_default() };
+        let is_named = matches!(&self.0, PoolPlace::Named(name) if !name.is_empty());
+        let devices = if is_named { self.devices().unwrap_or_default() } else { Vec::new() };
         devices.iter().any(|device| matches!(device_label(device), Ok(Some(_))))
     }
 }
@@ -147,39 +202,76 @@ impl PathArgument {
         let (pool, path) = (&bytes[..colon], &bytes[colon + 1..]);
         let path = if path.is_empty() { b"/" } else { path };
         PathArgument::Pool(Location {
-            pool: PoolName(OsString::from_vec(pool.to_vec())),
+            pool: PoolName::new(OsString::from_vec(pool.to_vec())),
             path: PathBuf::from(OsString::from_vec(path.to_vec())),
+            local: None,
         })
     }
 }
 
 impl Location {
-    /// A location from an argument that must name a file inside a pool.
+    /// A location from an argument that must name a file inside a pool. A symbolic link at the end of a local
+    /// path stays.
     ///
     /// # Errors
-    /// The argument is a local path.
+    /// The argument is a local path outside of mounted pools.
     pub fn parse(argument: &OsStr) -> Result<Location, Failure> {
-        match PathArgument::parse(argument) {
-            PathArgument::Pool(location) => Ok(location),
-            PathArgument::Local(path) => {
-                Err(Failure::usage(format_args!("'{}' is not the name of a file in a pool", shown(&path)))
-                    .hint(format_args!("write '{}:/path'", shown(&path))))
-            }
-        }
+        Location::parse_as(argument, LastLink::Kept)
+    }
+
+    /// As [`parse`](Location::parse), for commands that follow a link that is named.
+    ///
+    /// # Errors
+    /// As `parse`; the link leads out of the pool.
+    pub fn parse_followed(argument: &OsStr) -> Result<Location, Failure> {
+        Location::parse_as(argument, LastLink::Followed)
     }
 
     /// As [`parse`](Location::parse), for commands that only read: there the name of a pool alone is its
     /// root.
     ///
     /// # Errors
-    /// The argument begins with `local:`.
+    /// The argument begins with `local:` and is not in a mounted pool.
     pub fn parse_or_root(argument: &OsStr) -> Result<Location, Failure> {
+        let is_local = argument.as_bytes().starts_with(LOCAL_PREFIX);
         match PathArgument::parse(argument) {
-            PathArgument::Local(_) if !argument.as_bytes().starts_with(LOCAL_PREFIX) => {
-                Ok(Location { pool: PoolName::new(argument), path: PathBuf::from("/") })
-            }
+            PathArgument::Local(path) if !is_local => match Location::of_local(&path, LastLink::Kept)? {
+                Some(location) => Ok(location),
+                None => Ok(Location { pool: PoolName::new(argument), path: PathBuf::from("/"), local: None }),
+            },
             _ => Location::parse(argument),
         }
+    }
+
+    fn parse_as(argument: &OsStr, last: LastLink) -> Result<Location, Failure> {
+        let path = match PathArgument::parse(argument) {
+            PathArgument::Pool(location) => return Ok(location),
+            PathArgument::Local(path) => path,
+        };
+        Location::of_local(&path, last)?.ok_or_else(|| {
+            Failure::usage(format_args!("'{}' is not the name of a file in a pool", shown(&path)))
+                .hint(format_args!("write '{}:/path'", shown(&path)))
+        })
+    }
+
+    /// The file of a mounted pool that a local path leads to; `None` if no pool is mounted around it.
+    fn of_local(local: &Path, last: LastLink) -> Result<Option<Location>, Failure> {
+        let Some(resolved) = resolved(local, last) else { return Ok(None) };
+        let Some(mountpoint) = mountpoint_around(&resolved) else {
+            let named = resolved_to_name(local).and_then(|named| mountpoint_around(&named));
+            return match named.filter(|_| last == LastLink::Followed) {
+                Some(_) => Err(Failure::new(format_args!("{} leads out of the mounted pool", shown(local)))
+                    .hint(format_args!("name {} to a program of the system", shown(&resolved)))),
+                None => Ok(None),
+            };
+        };
+        let below = resolved.strip_prefix(&mountpoint).expect("the path is below the mountpoint");
+        let path = Path::new("/").join(below);
+        Ok(Some(Location {
+            pool: PoolName(PoolPlace::Around(mountpoint)),
+            path,
+            local: Some(local.to_path_buf()),
+        }))
     }
 
     /// Locations from the arguments of a command.
@@ -193,14 +285,62 @@ impl Location {
         arguments.iter().map(|argument| parse(argument)).collect()
     }
 
+    /// The file as it is named in a list: by its path in the pool, or as the command line names it.
+    #[must_use]
+    pub fn name(&self) -> OsString {
+        self.in_list(&self.path).into()
+    }
+
+    /// A file of the same pool in a list, as [`name`](Location::name).
+    #[must_use]
+    pub fn in_list(&self, path: &Path) -> PathBuf {
+        if self.local.is_some() { self.named(path).into() } else { path.to_path_buf() }
+    }
+
     /// A file of the same pool as it is named on the command line.
     #[must_use]
     pub fn named(&self, path: &Path) -> OsString {
-        let mut name = self.pool.0.clone();
+        if let Some(local) = &self.local {
+            return match path.strip_prefix(&self.path) {
+                Ok(below) if below.as_os_str().is_empty() => local.into(),
+                Ok(below) => local.join(below).into(),
+                Err(_) => path.into(),
+            };
+        }
+        let PoolPlace::Named(name) = &self.pool.0 else { return path.into() };
+        let mut name = name.clone();
         name.push(":");
         name.push(path);
         name
     }
+}
+
+/// The filesystem of the pool that is mounted at a directory, if it shows all of the pool.
+fn whole_at(mountpoint: &Path) -> Option<(u32, u32)> {
+    pool_mounted_at(mountpoint).filter(|mounted| mounted.shows_all).map(|mounted| mounted.device)
+}
+
+/// The whole path that a local path leads to, without links. The file need not exist, but its directory.
+fn resolved(local: &Path, last: LastLink) -> Option<PathBuf> {
+    let is_directory = local.as_os_str().as_bytes().ends_with(b"/");
+    if last == LastLink::Kept && !is_directory {
+        return resolved_to_name(local);
+    }
+    match local.canonicalize() {
+        Ok(whole) => Some(whole),
+        Err(_) => resolved_to_name(local),
+    }
+}
+
+/// The whole path of a local path. Links on the way are resolved, and a link at the end stays.
+fn resolved_to_name(local: &Path) -> Option<PathBuf> {
+    let parent = local.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let whole = match local.file_name() {
+        Some(name) => parent.canonicalize().map(|parent| parent.join(name)),
+        None => local.canonicalize(),
+    };
+    // Where a mount does not answer, its table of the kernel does.
+    whole.or_else(|_| std::path::absolute(local)).ok()
 }
 
 #[cfg(test)]
@@ -209,7 +349,8 @@ mod tests {
 
     fn pool(argument: &str) -> (String, String) {
         let location = Location::parse(OsStr::new(argument)).expect(argument);
-        (location.pool.0.to_string_lossy().into_owned(), location.path.display().to_string())
+        let PoolPlace::Named(name) = location.pool.0 else { panic!("it names a pool") };
+        (name.to_string_lossy().into_owned(), location.path.display().to_string())
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod commands;
 mod location;
 mod output;
 mod progress;
+mod tree;
 
 use std::process::ExitCode;
 

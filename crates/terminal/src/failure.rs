@@ -30,13 +30,15 @@ pub struct Failure {
     exit: u8,
     /// Print nothing: the reader of the output is gone (a closed pipe), or the reason is already printed.
     silent: bool,
+    /// Every later step of the command would fail for the same reason.
+    ends_command: bool,
 }
 
 impl Failure {
     /// The command could not do its work.
     pub fn new(message: impl fmt::Display) -> Self {
         let message = without_errno(message.to_string());
-        Failure { message, hint: None, exit: Exit::Failed as u8, silent: false }
+        Failure { message, hint: None, exit: Exit::Failed as u8, silent: false, ends_command: false }
     }
 
     /// The command line is wrong.
@@ -88,6 +90,18 @@ impl Failure {
     /// Whether nobody reads stdout any more, so that the command should end.
     pub fn is_closed_pipe(&self) -> bool {
         self.silent && self.exit == 0
+    }
+
+    /// Marks a failure that every later step of the command would meet too.
+    #[must_use]
+    pub fn ends_command(self) -> Self {
+        Failure { ends_command: true, ..self }
+    }
+
+    /// Whether the command should end, and not go on with its next file: nobody reads stdout any more, or
+    /// every later step would fail for the same reason.
+    pub fn is_end_of_command(&self) -> bool {
+        self.ends_command || self.is_closed_pipe()
     }
 
     pub(crate) fn from_stdout(error: io::Error) -> Self {

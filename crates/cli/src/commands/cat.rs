@@ -3,12 +3,11 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use warpfire::Warpfire;
 use warpfire_terminal::{Failure, print};
 
-use super::pool;
 use super::tally::Tally;
 use crate::location::Location;
+use crate::tree::{self, Tree, TreeError};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,11 +30,11 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// Prints each file.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let locations = Location::parse_all(&args.locations, Location::parse)?;
+    let locations = Location::parse_all(&args.locations, Location::parse_followed)?;
     let tally = Tally::default();
     let mut piece = vec![0; PIECE_BYTES];
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
-        let fs = pool::open_for_reading(&group[0].pool)?;
+        let fs = tree::open_for_reading(&group[0].pool)?;
         for Location { path, .. } in group {
             tally.take(print_file(&fs, path, &mut piece))?;
         }
@@ -43,12 +42,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     tally.finish()
 }
 
-fn print_file(fs: &Warpfire, path: &Path, piece: &mut [u8]) -> Result<(), Failure> {
-    let failed = |error| Failure::at(path, &error);
-    let file = fs.open(path).map_err(failed)?;
+fn print_file(fs: &Tree, path: &Path, piece: &mut [u8]) -> Result<(), Failure> {
+    let failed = |error: TreeError| error.at(path);
+    let file = fs.open_file(path).map_err(failed)?;
     let mut at = 0;
     loop {
-        let read = file.read_at(piece, at).map_err(failed)?;
+        let read = fs.read_at(&file, piece, at).map_err(failed)?;
         if read == 0 {
             return Ok(());
         }

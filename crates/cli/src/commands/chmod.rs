@@ -2,13 +2,12 @@
 
 use std::ffi::OsString;
 
-use warpfire::SetMetadata;
 use warpfire_terminal::Failure;
 
-use super::pool;
 use super::tally::Tally;
 use super::walk::{Moment, walk};
 use crate::location::Location;
+use crate::tree::{self, NewAttributes, TreeError};
 
 mod mode_change;
 
@@ -44,31 +43,34 @@ pub struct Args {
 
 /// Changes each file.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let locations = Location::parse_all(&args.locations, Location::parse)?;
+    let locations = Location::parse_all(&args.locations, Location::parse_followed)?;
     let umask = umask();
     let tally = Tally::default();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
-        let fs = pool::open(&group[0].pool)?;
+        let fs = tree::open(&group[0].pool)?;
         for Location { path, .. } in group {
-            let failed = |error| Failure::at(path, &error);
+            let failed = |error: TreeError| error.at(path);
             let Some(metadata) = tally.take(fs.metadata(path).map_err(failed))? else { continue };
             if !(args.recursive && metadata.is_dir()) {
-                let mode = args.mode.apply(metadata.mode(), metadata.is_dir(), umask);
-                tally.take(fs.set_mode(path, mode).map_err(failed))?;
+                let mode = args.mode.apply(metadata.mode, metadata.is_dir(), umask);
+                tally.take(fs.set(path, &to(mode)).map_err(failed))?;
                 continue;
             }
             walk(&fs, &tally, &path.join(""), usize::MAX, |moment, found| {
                 if moment == Moment::Left || found.metadata.is_symlink() {
                     return Ok(());
                 }
-                let mode = args.mode.apply(found.metadata.mode(), found.metadata.is_dir(), umask);
-                let set = fs.set_symlink_metadata(&found.path, &SetMetadata::new().mode(mode));
-                set.map_err(|error| Failure::at(&found.path, &error))
+                let mode = args.mode.apply(found.metadata.mode, found.metadata.is_dir(), umask);
+                fs.set_symlink(&found.path, &to(mode)).map_err(|error| error.at(&found.path))
             })?;
         }
         fs.close()?;
     }
     tally.finish()
+}
+
+fn to(mode: u32) -> NewAttributes {
+    NewAttributes { mode: Some(mode), ..NewAttributes::default() }
 }
 
 /// The creation mask of this process. The system has no call that only reads it.

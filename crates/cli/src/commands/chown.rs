@@ -3,13 +3,12 @@
 use std::ffi::OsString;
 use std::str::FromStr;
 
-use warpfire::SetMetadata;
 use warpfire_terminal::Failure;
 
-use super::pool;
 use super::tally::Tally;
 use super::walk::{Moment, walk};
 use crate::location::Location;
+use crate::tree::{self, NewAttributes};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -57,26 +56,28 @@ struct NewOwner {
 
 /// Changes each file.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let locations = Location::parse_all(&args.locations, Location::parse)?;
+    let is_link_kept = args.recursive || args.no_dereference;
+    let parse = if is_link_kept { Location::parse } else { Location::parse_followed };
+    let locations = Location::parse_all(&args.locations, parse)?;
     let set = args.owner.set();
     let tally = Tally::default();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
-        let fs = pool::open(&group[0].pool)?;
+        let fs = tree::open(&group[0].pool)?;
         for Location { path, .. } in group {
             if args.recursive {
                 walk(&fs, &tally, path, usize::MAX, |moment, found| match moment {
                     Moment::Left => Ok(()),
-                    Moment::Reached => fs
-                        .set_symlink_metadata(&found.path, &set)
-                        .map_err(|error| Failure::at(&found.path, &error)),
+                    Moment::Reached => {
+                        fs.set_symlink(&found.path, &set).map_err(|error| error.at(&found.path))
+                    }
                 })?;
                 continue;
             }
             let changed = match args.no_dereference {
-                true => fs.set_symlink_metadata(path, &set),
-                false => fs.set_metadata(path, &set),
+                true => fs.set_symlink(path, &set),
+                false => fs.set(path, &set),
             };
-            tally.take(changed.map_err(|error| Failure::at(path, &error)))?;
+            tally.take(changed.map_err(|error| error.at(path)))?;
         }
         fs.close()?;
     }
@@ -84,10 +85,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl NewOwner {
-    fn set(self) -> SetMetadata {
-        let set = SetMetadata::new();
-        let set = self.user.map_or(set, |user| set.owner(user));
-        self.group.map_or(set, |group| set.group(group))
+    fn set(self) -> NewAttributes {
+        NewAttributes { owner: self.user, group: self.group, ..NewAttributes::default() }
     }
 }
 

@@ -5,14 +5,13 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use serde::Serialize;
-use warpfire::Metadata;
 use warpfire_terminal::{Failure, JsonList, Lines, Size, name_for_stdout};
 
-use super::pool;
 use super::tally::Tally;
 use super::walk::{FoundFile, Moment, walk};
 use crate::location::Location;
 use crate::output::bytes_of;
+use crate::tree::{self, Attributes};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -73,12 +72,18 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let mut list = json.then(JsonList::default);
     let mut lines = Lines::default();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
-        let fs = pool::open_for_reading(&group[0].pool)?;
+        let fs = tree::open_for_reading(&group[0].pool)?;
         let mut usage = Usage { args, linked: HashSet::new(), sums: Vec::new() };
         for location in group {
             walk(&fs, &tally, &location.path, usize::MAX, |moment, found| {
                 let Some(bytes) = usage.visit(moment, found) else { return Ok(()) };
-                args.print(list.as_mut(), &mut lines, &location.named(&found.path), &found.path, bytes)
+                args.print(
+                    list.as_mut(),
+                    &mut lines,
+                    &location.named(&found.path),
+                    &location.in_list(&found.path),
+                    bytes,
+                )
             })?;
         }
     }
@@ -115,14 +120,14 @@ impl Usage<'_> {
         is_due.then_some(bytes)
     }
 
-    fn bytes(&mut self, metadata: &Metadata) -> u64 {
-        if !metadata.is_dir() && metadata.nlink() > 1 && !self.linked.insert(metadata.ino()) {
+    fn bytes(&mut self, metadata: &Attributes) -> u64 {
+        if !metadata.is_dir() && metadata.nlink > 1 && !self.linked.insert(metadata.ino) {
             return 0;
         }
         match self.args.apparent_size {
             true if metadata.is_dir() => 0,
-            true => metadata.len(),
-            false => metadata.allocated_bytes(),
+            true => metadata.len,
+            false => metadata.allocated_bytes,
         }
     }
 }

@@ -2,17 +2,18 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use clap::ValueEnum;
-use warpfire::{FileType, Timestamp, Warpfire};
+use warpfire::{FileType, Timestamp};
 use warpfire_env::{Clock, SystemClock};
 use warpfire_terminal::{Failure, JsonList, Lines, Size, name_for_stdout};
 
-use super::pool;
 use super::tally::Tally;
 use super::walk::{FoundFile, Moment, walk};
 use crate::location::Location;
 use crate::output::{FileInfo, age_or_moment};
+use crate::tree::{self, Tree};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -97,14 +98,14 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let mut list = json.then(JsonList::default);
     let mut names = Lines::default();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
-        let fs = pool::open_for_reading(&group[0].pool)?;
+        let fs = tree::open_for_reading(&group[0].pool)?;
         for location in group {
             walk(&fs, &tally, &location.path, depth_max, |moment, found| {
                 if moment == Moment::Left || !args.admits(found) {
                     return Ok(());
                 }
                 if let Some(list) = &mut list {
-                    return list.add(&info(&fs, found)?);
+                    return list.add(&info(&fs, &location.in_list(&found.path), found)?);
                 }
                 let name = location.named(&found.path);
                 match args.print0 {
@@ -119,14 +120,12 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     tally.finish()
 }
 
-fn info(fs: &Warpfire, found: &FoundFile) -> Result<FileInfo, Failure> {
-    let target = match found.metadata.file_type() {
-        FileType::Symlink => {
-            Some(fs.read_link(&found.path).map_err(|error| Failure::at(&found.path, &error))?)
-        }
+fn info(fs: &Tree, name: &Path, found: &FoundFile) -> Result<FileInfo, Failure> {
+    let target = match found.metadata.file_type {
+        FileType::Symlink => Some(fs.read_link(&found.path).map_err(|error| error.at(&found.path))?),
         _ => None,
     };
-    Ok(FileInfo::new(&found.path, &found.metadata, target.as_deref()))
+    Ok(FileInfo::new(name, &found.metadata, target.as_deref()))
 }
 
 impl Args {
@@ -134,11 +133,11 @@ impl Args {
         let metadata = &found.metadata;
         let name = found.path.file_name().unwrap_or(OsStr::new("/"));
         let matches = |pattern: &OsString| fast_glob::glob_match(pattern.as_bytes(), name.as_bytes());
-        let modified = metadata.modified();
+        let modified = metadata.modified;
         (self.name.is_empty() || self.name.iter().any(matches))
-            && (self.kind.is_empty() || self.kind.contains(&metadata.file_type().into()))
-            && self.larger_than.is_none_or(|size| metadata.is_file() && metadata.len() > size.0)
-            && self.smaller_than.is_none_or(|size| metadata.is_file() && metadata.len() < size.0)
+            && (self.kind.is_empty() || self.kind.contains(&metadata.file_type.into()))
+            && self.larger_than.is_none_or(|size| metadata.is_file() && metadata.len > size.0)
+            && self.smaller_than.is_none_or(|size| metadata.is_file() && metadata.len < size.0)
             && self.newer_than.is_none_or(|since| modified >= since)
             && self.older_than.is_none_or(|since| modified < since)
     }

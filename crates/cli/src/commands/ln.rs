@@ -4,13 +4,12 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use warpfire::Tx;
 use warpfire_terminal::{Failure, shown};
 
-use super::pool;
 use super::tally::Tally;
 use super::targets::Targets;
 use crate::location::{Location, PathArgument};
+use crate::tree::{self, TransactionTree, Tree, TreeError};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,27 +47,18 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let link = Location::parse(&args.link)?;
     let targets = args.targets.iter().map(|target| args.target(target, &link));
     let targets = targets.collect::<Result<Vec<_>, _>>()?;
-    let fs = pool::open(&link.pool)?;
-    let tx = fs.begin()?;
-    let places = if targets.len() == 1 && args.symbolic && args.force && is_link(&tx, &link.path) {
-        // The link itself is replaced, also one that points to a directory.
-        None
-    } else {
-        Some(Targets::new(&tx, targets.len(), &link.path)?)
-    };
-    let tally = Tally::default();
-    for target in &targets {
-        let target = Path::new(target);
-        let name = places.as_ref().map_or(Ok(link.path.clone()), |places| places.of(target));
-        tally.take(name.and_then(|name| args.link(&tx, target, &name)))?;
-    }
-    tally.finish_whole("linked")?;
-    tx.commit()?;
-    Ok(fs.close()?)
+    let fs = tree::open(&link.pool)?;
+    tree::transact(&fs, |tx| args.link_all(&fs, tx, &targets, &link.path))?;
+    fs.close()
 }
 
-fn is_link(tx: &Tx, path: &Path) -> bool {
+fn is_link(tx: &TransactionTree, path: &Path) -> bool {
     tx.symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink())
+}
+
+fn elsewhere(location: &Location) -> Failure {
+    Failure::usage(format_args!("{} is in another pool", shown(&location.path)))
+        .hint("a file has all its names in one pool; copy it with 'warpfire cp'")
 }
 
 impl Args {
@@ -76,10 +66,7 @@ impl Args {
     fn target(&self, argument: &OsString, link: &Location) -> Result<OsString, Failure> {
         match (PathArgument::parse(argument), self.symbolic) {
             (PathArgument::Pool(location), false) if location.pool == link.pool => Ok(location.path.into()),
-            (PathArgument::Pool(location), false) => {
-                Err(Failure::usage(format_args!("{} is in another pool", shown(&location.path)))
-                    .hint("a file has all its names in one pool; copy it with 'warpfire cp'"))
-            }
+            (PathArgument::Pool(location), false) => Err(elsewhere(&location)),
             (PathArgument::Pool(location), true) => {
                 Err(Failure::usage(format_args!("'{}' names a pool", shown(Path::new(argument)))).hint(
                     format_args!(
@@ -92,30 +79,60 @@ impl Args {
                 Err(Failure::usage("a symbolic link needs a text").hint("name its target"))
             }
             (PathArgument::Local(text), true) => Ok(text.into()),
-            (PathArgument::Local(_), false) => Location::parse(argument).map(|location| location.path.into()),
+            (PathArgument::Local(_), false) => {
+                let location = Location::parse(argument)?;
+                if location.pool.is_same(&link.pool) {
+                    Ok(location.path.into())
+                } else {
+                    Err(elsewhere(&location))
+                }
+            }
         }
     }
 
-    fn link(&self, tx: &Tx, target: &Path, name: &Path) -> Result<(), Failure> {
-        let failed = |error| Failure::at(name, &error);
+    /// Makes the links in a transaction.
+    fn link_all(
+        &self,
+        fs: &Tree,
+        tx: &TransactionTree,
+        targets: &[OsString],
+        link: &Path,
+    ) -> Result<(), Failure> {
+        let places = if targets.len() == 1 && self.symbolic && self.force && is_link(tx, link) {
+            // The link itself is replaced, also one that points to a directory.
+            None
+        } else {
+            Some(Targets::new(fs, tx, targets.len(), link)?)
+        };
+        let tally = Tally::default();
+        for target in targets {
+            let target = Path::new(target);
+            let name = places.as_ref().map_or(Ok(link.to_path_buf()), |places| places.of(target));
+            tally.take(name.and_then(|name| self.link(fs, tx, target, &name)))?;
+        }
+        tally.finish_whole("linked")
+    }
+
+    fn link(&self, fs: &Tree, tx: &TransactionTree, target: &Path, name: &Path) -> Result<(), Failure> {
+        let failed = |error: TreeError| error.at(name);
         if self.force
             && let Ok(there) = tx.symlink_metadata(name)
         {
-            if !self.symbolic && tx.symlink_metadata(target).is_ok_and(|file| file.ino() == there.ino()) {
+            if !self.symbolic && tx.symlink_metadata(target).is_ok_and(|file| file.ino == there.ino) {
                 return Err(Failure::new(format_args!(
                     "{} and {} are the same file",
-                    shown(target),
-                    shown(name)
+                    fs.shown(target),
+                    fs.shown(name)
                 )));
             }
             tx.remove_file(name).map_err(failed)?;
         }
         if self.symbolic {
-            return tx.symlink(target, name).map_err(failed);
+            return tx.symlink(target.as_os_str(), name).map_err(failed);
         }
-        let original = tx.symlink_metadata(target).map_err(|error| Failure::at(target, &error))?;
+        let original = tx.symlink_metadata(target).map_err(|error| error.at(target))?;
         if original.is_dir() {
-            return Err(Failure::new(format_args!("{} is a directory", shown(target)))
+            return Err(Failure::new(format_args!("{} is a directory", fs.shown(target)))
                 .hint("a directory has one name; make a symbolic link with -s"));
         }
         tx.hard_link(target, name).map_err(failed)

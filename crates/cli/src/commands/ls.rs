@@ -4,19 +4,20 @@ use std::cmp::Reverse;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use warpfire::{FileType, Metadata, Warpfire};
+use warpfire::FileType;
 use warpfire_terminal::{Failure, JsonList, Lines, Size, name_for_stdout};
 
-use super::pool;
 use super::tally::Tally;
 use crate::location::Location;
 use crate::output::{FileInfo, mode_letters, moment};
+use crate::tree::{self, Attributes, Tree, TreeError};
 
 const EXAMPLES: &str = "\
 Examples:
   warpfire ls pool
   warpfire ls -l a.img,b.img:/photos
   warpfire ls -lhS pool:/photos      the largest first
+  warpfire ls -l /mnt/photos         in a pool that is mounted on /mnt
   WARPFIRE_POOL=pool warpfire ls -R :/
 
 On a terminal names are shown as a shell reads them, with escapes for bytes that drive the terminal. \
@@ -77,7 +78,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         list: json.then(JsonList::default),
     };
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
-        let fs = pool::open_for_reading(&group[0].pool)?;
+        let fs = tree::open_for_reading(&group[0].pool)?;
         listing.group(&fs, group)?;
     }
     listing.finish()
@@ -97,28 +98,31 @@ struct Listing<'a> {
 /// One entry to list.
 struct Entry {
     path: PathBuf,
+    /// The name on the command line; `None` for an entry of a directory.
+    named: Option<OsString>,
     /// `None` if nothing but the name is needed.
-    metadata: Option<Metadata>,
+    metadata: Option<Attributes>,
 }
 
 impl Listing<'_> {
     /// Lists names of one pool: files first, then directories with their entries.
-    fn group(&mut self, fs: &Warpfire, locations: &[Location]) -> Result<(), Failure> {
+    fn group(&mut self, fs: &Tree, locations: &[Location]) -> Result<(), Failure> {
         let (mut files, mut directories) = (Vec::new(), Vec::new());
         for location in locations {
             let path = &location.path;
-            let metadata = fs.symlink_metadata(path).map_err(|error| Failure::at(path, &error));
+            let metadata = fs.symlink_metadata(path).map_err(|error| error.at(path));
             let Some(metadata) = self.tally.take(metadata)? else { continue };
             if metadata.is_dir() && !self.args.directory {
                 directories.push(location);
             } else {
-                files.push(Entry { path: path.clone(), metadata: Some(metadata) });
+                let named = Some(location.name());
+                files.push(Entry { path: path.clone(), named, metadata: Some(metadata) });
             }
         }
         self.sort(&mut files);
-        for file in files {
-            let path = file.path.clone();
-            self.add(fs, file, path.as_os_str())?;
+        for mut file in files {
+            let name = file.named.take().unwrap_or_default();
+            self.add(fs, file, &name)?;
         }
         for location in directories {
             let mut waiting = vec![location.path.clone()];
@@ -135,13 +139,13 @@ impl Listing<'_> {
     /// Lists one directory. With -R the directories in it join those that wait.
     fn directory(
         &mut self,
-        fs: &Warpfire,
+        fs: &Tree,
         location: &Location,
         path: &Path,
         waiting: &mut Vec<PathBuf>,
     ) -> Result<(), Failure> {
-        let failed = |error| Failure::at(path, &error);
-        let entries = fs.read_dir(path).map_err(failed)?;
+        let failed = |error: TreeError| error.at(path);
+        let mut entries = fs.read_dir(path).map_err(failed)?;
         if self.has_headings && self.list.is_none() {
             let gap: &[u8] = if self.has_lines { b"\n" } else { b"" };
             self.lines.add(&[gap, &name_for_stdout(&location.named(path)), b":\n"])?;
@@ -150,35 +154,35 @@ impl Listing<'_> {
         let is_sorted = self.args.time || self.args.size;
         let needs_metadata = is_sorted || self.args.long || self.list.is_some();
         let mut sorted = Vec::new();
-        for entry in entries {
+        while let Some(entry) = fs.next_entry(&mut entries) {
             let entry = entry.map_err(failed)?;
             let path = path.join(entry.file_name());
             if self.args.recursive && entry.file_type() == FileType::Dir {
                 waiting.push(path.clone());
             }
             let metadata = match needs_metadata {
-                true => self.tally.take(entry.metadata().map_err(|error| Failure::at(&path, &error)))?,
+                true => self.tally.take(fs.entry_metadata(&entry).map_err(|error| error.at(&path)))?,
                 false => None,
             };
             if needs_metadata && metadata.is_none() {
                 continue;
             }
-            let entry = Entry { path, metadata };
+            let entry = Entry { path, named: None, metadata };
             if is_sorted || self.args.reverse {
                 sorted.push(entry);
             } else {
-                self.add_below(fs, entry)?;
+                self.add_below(fs, location, entry)?;
             }
         }
         self.sort(&mut sorted);
         for entry in sorted {
-            self.add_below(fs, entry)?;
+            self.add_below(fs, location, entry)?;
         }
         Ok(())
     }
 
     fn sort(&self, entries: &mut [Entry]) {
-        let key = |entry: &Entry| entry.metadata.as_ref().map(|found| (found.modified(), found.len()));
+        let key = |entry: &Entry| entry.metadata.as_ref().map(|found| (found.modified, found.len));
         if self.args.time {
             entries.sort_by_key(|entry| Reverse(key(entry).map(|(modified, _)| modified)));
         } else if self.args.size {
@@ -190,22 +194,24 @@ impl Listing<'_> {
     }
 
     /// Adds an entry of a directory. A list in JSON has no headings, so it may need the whole path.
-    fn add_below(&mut self, fs: &Warpfire, entry: Entry) -> Result<(), Failure> {
+    fn add_below(&mut self, fs: &Tree, location: &Location, entry: Entry) -> Result<(), Failure> {
         let whole = self.has_headings && self.list.is_some();
-        let name = if whole { entry.path.as_os_str() } else { entry.path.file_name().unwrap_or_default() };
-        let name = name.to_owned();
+        let name = match whole {
+            true => location.in_list(&entry.path).into(),
+            false => entry.path.file_name().unwrap_or_default().to_owned(),
+        };
         self.add(fs, entry, &name)
     }
 
-    fn add(&mut self, fs: &Warpfire, entry: Entry, name: &OsStr) -> Result<(), Failure> {
+    fn add(&mut self, fs: &Tree, entry: Entry, name: &OsStr) -> Result<(), Failure> {
         self.has_lines = true;
         let metadata = entry.metadata.filter(|_| self.args.long || self.list.is_some());
         if let Some(metadata) = metadata {
-            let target = match metadata.file_type() {
+            let target = match metadata.file_type {
                 FileType::Symlink => fs.read_link(&entry.path).map(Some),
                 _ => Ok(None),
             };
-            let target = target.map_err(|error| Failure::at(&entry.path, &error));
+            let target = target.map_err(|error: TreeError| error.at(&entry.path));
             let Some(target) = self.tally.take(target)? else { return Ok(()) };
             if let Some(list) = &mut self.list {
                 return list.add(&FileInfo::new(Path::new(name), &metadata, target.as_deref()));
@@ -222,17 +228,17 @@ impl Listing<'_> {
     }
 
     /// The columns before a name.
-    fn details(&self, metadata: &Metadata) -> Vec<u8> {
-        let size = match metadata.file_type() {
+    fn details(&self, metadata: &Attributes) -> Vec<u8> {
+        let size = match metadata.file_type {
             FileType::BlockDevice | FileType::CharDevice => {
-                let (major, minor) = metadata.device_numbers();
+                let (major, minor) = metadata.device_numbers;
                 format!("{major}, {minor}")
             }
-            _ if self.args.human_readable => Size(metadata.len()).to_string(),
-            _ => metadata.len().to_string(),
+            _ if self.args.human_readable => Size(metadata.len).to_string(),
+            _ => metadata.len.to_string(),
         };
-        let (links, modified) = (metadata.nlink(), moment(metadata.modified()));
-        let (uid, gid) = (metadata.uid(), metadata.gid());
+        let (links, modified) = (metadata.nlink, moment(metadata.modified));
+        let (uid, gid) = (metadata.uid, metadata.gid);
         format!("{} {links:>3} {uid:>5} {gid:>5} {size:>12} {modified} ", mode_letters(metadata)).into_bytes()
     }
 

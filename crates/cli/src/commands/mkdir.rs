@@ -4,9 +4,9 @@ use std::ffi::OsString;
 
 use warpfire_terminal::Failure;
 
-use super::pool;
 use super::tally::Tally;
 use crate::location::Location;
+use crate::tree;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,10 +33,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let locations = Location::parse_all(&args.locations, Location::parse)?;
     let tally = Tally::default();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
-        let fs = pool::open(&group[0].pool)?;
+        let fs = tree::open(&group[0].pool)?;
         for Location { path, .. } in group {
             let made = if args.parents { fs.create_dir_all(path) } else { fs.create_dir(path) };
-            tally.take(made.map_err(|error| Failure::at(path, &error)))?;
+            tally.take(made.map_err(|error| error.at(path)))?;
         }
         fs.close()?;
     }

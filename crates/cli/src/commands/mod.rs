@@ -34,7 +34,7 @@ pub mod tx;
 pub mod umount;
 
 mod confirmation;
-mod pool;
+pub mod pool;
 mod tally;
 mod targets;
 mod walk;

@@ -3,13 +3,12 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use warpfire::{ErrorKind, Tx};
 use warpfire_terminal::{Failure, shown};
 
-use super::pool;
 use super::tally::Tally;
 use super::targets::Targets;
 use crate::location::Location;
+use crate::tree::{self, TransactionTree, Tree, TreeError};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,7 +16,7 @@ Examples:
   warpfire mv pool:/1.jpg pool:/2.jpg pool:/photos/
   warpfire mv --exchange pool:/current pool:/next
 
-A command is one transaction: it moves all files, or after a failure none. A file that has the new name is \
+A command is one transaction, on a mount too: it moves all files, or after a failure none. A file that has the new name is \
 replaced. Between pools nothing is moved: copy with 'warpfire cp', then remove with 'warpfire rm'.";
 
 /// Arguments of `warpfire mv`.
@@ -49,43 +48,59 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let destination = Location::parse(&args.destination)?;
     let sources = Location::parse_all(&args.sources, Location::parse)?;
-    if let Some(other) = sources.iter().find(|source| source.pool != destination.pool) {
+    if let Some(other) = sources.iter().find(|source| !source.pool.is_same(&destination.pool)) {
         return Err(Failure::usage(format_args!("{} is in another pool", shown(&other.path)))
             .hint("copy it with 'warpfire cp -r', then remove it with 'warpfire rm -r'"));
     }
-    let fs = pool::open(&destination.pool)?;
-    let tx = fs.begin()?;
-    let tally = Tally::default();
-    // With -n a name that is taken is no failure of the transaction.
-    let kept = Tally::default();
-    if args.exchange {
-        let [source] = sources.as_slice() else {
-            return Err(Failure::usage("--exchange swaps two names").hint("name two files"));
-        };
-        let swapped = tx.exchange(&source.path, &destination.path);
-        tally.take(swapped.map_err(|error| Failure::at(&source.path, &error)))?;
-    } else {
-        let targets = Targets::new(&tx, sources.len(), &destination.path)?;
-        for Location { path, .. } in &sources {
-            let moved = targets.of(path).and_then(|to| args.rename(&tx, &kept, path, &to));
-            tally.take(moved)?;
-        }
+    if args.exchange && sources.len() != 1 {
+        return Err(Failure::usage("--exchange swaps two names").hint("name two files"));
     }
-    tally.finish_whole("moved")?;
-    tx.commit()?;
+    let fs = tree::open(&destination.pool)?;
+    let kept = tree::transact(&fs, |tx| args.move_all(&fs, tx, &sources, &destination))?;
     fs.close()?;
     kept.finish()
 }
 
 impl Args {
-    fn rename(&self, tx: &Tx, kept: &Tally, from: &Path, to: &Path) -> Result<(), Failure> {
-        let failed = |error| Failure::at(from, &error);
+    /// Moves the files in a transaction. Returns the files that -n has kept: they are no failure of the
+    /// transaction.
+    fn move_all(
+        &self,
+        fs: &Tree,
+        tx: &TransactionTree,
+        sources: &[Location],
+        destination: &Location,
+    ) -> Result<Tally, Failure> {
+        let (tally, kept) = (Tally::default(), Tally::default());
+        if self.exchange {
+            let path = &sources.first().expect("a source is named").path;
+            tally.take(tx.exchange(path, &destination.path).map_err(|error| error.at(path)))?;
+        } else {
+            let targets = Targets::new(fs, tx, sources.len(), &destination.path)?;
+            for Location { path, .. } in sources {
+                let moved = targets.of(path).and_then(|to| self.rename(fs, tx, &kept, path, &to));
+                tally.take(moved)?;
+            }
+        }
+        tally.finish_whole("moved")?;
+        Ok(kept)
+    }
+
+    fn rename(
+        &self,
+        fs: &Tree,
+        tx: &TransactionTree,
+        kept: &Tally,
+        from: &Path,
+        to: &Path,
+    ) -> Result<(), Failure> {
+        let failed = |error: TreeError| error.at(from);
         let metadata = tx.symlink_metadata(from).map_err(failed)?;
         if let Ok(there) = tx.symlink_metadata(to)
-            && there.ino() == metadata.ino()
+            && there.ino == metadata.ino
         {
-            let names = format_args!("{} and {} are", shown(from), shown(to)).to_string();
-            if metadata.is_dir() || metadata.nlink() == 1 || is_one_name(tx, from, to) {
+            let names = format!("{} and {} are", fs.shown(from), fs.shown(to));
+            if metadata.is_dir() || metadata.nlink == 1 || is_one_name(tx, from, to) {
                 return Err(Failure::new(format_args!("{names} the same file")));
             }
             if self.no_clobber {
@@ -99,8 +114,8 @@ impl Args {
             return tx.rename(from, to).map_err(failed);
         }
         match tx.rename_new(from, to) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                kept.report(&Failure::new(format_args!("{}: {} is taken", shown(from), shown(to))));
+            Err(error) if error.is_already_exists() => {
+                kept.report(&Failure::new(format_args!("{}: {} is taken", fs.shown(from), fs.shown(to))));
                 Ok(())
             }
             other => other.map_err(failed),
@@ -109,7 +124,7 @@ impl Args {
 }
 
 /// Whether two paths lead to one name of one directory.
-fn is_one_name(tx: &Tx, a: &Path, b: &Path) -> bool {
-    let directory = |path: &Path| tx.metadata(path.parent().unwrap_or(path)).map(|parent| parent.ino()).ok();
+fn is_one_name(tx: &TransactionTree, a: &Path, b: &Path) -> bool {
+    let directory = |path: &Path| tx.metadata(path.parent().unwrap_or(path)).map(|parent| parent.ino).ok();
     a.file_name() == b.file_name() && directory(a) == directory(b)
 }

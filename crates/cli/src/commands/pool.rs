@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use warpfire::{Pool, PoolOptions, Warpfire, check_named_once};
+use warpfire::{ErrorKind, Pool, PoolOptions, Warpfire, check_named_once};
 use warpfire_env::{Device, FileDevice};
 use warpfire_terminal::{Failure, note};
 
 use crate::location::PoolName;
+use crate::tree::{mounted_at, refuse_mounted};
 
 /// Opens a pool for one command that changes it. If the pool is degraded, prints a note on stderr.
 pub fn open(name: &PoolName) -> Result<Warpfire, Failure> {
@@ -22,18 +23,34 @@ pub fn open_for_reading(name: &PoolName) -> Result<Warpfire, Failure> {
 
 /// As [`open`], by these options.
 pub fn open_as(options: &PoolOptions, name: &PoolName) -> Result<Warpfire, Failure> {
-    let pool = options.open(name.devices()?).map_err(|error| Failure::pool(&error))?;
+    refuse_mountpoint(name)?;
+    let devices = name.devices()?;
+    let pool = options.open(&devices).map_err(|error| not_opened(&devices, &error))?;
     warn_if_degraded(&pool);
     Ok(pool)
 }
 
 /// Opens a pool for reading, for a command that shows its devices itself.
 pub fn open_quietly(name: &PoolName) -> Result<Warpfire, Failure> {
-    Pool::options().read_only(true).open(name.devices()?).map_err(|error| Failure::pool(&error))
+    let devices = name.devices()?;
+    Pool::options().read_only(true).open(&devices).map_err(|error| not_opened(&devices, &error))
+}
+
+/// Refuses the name of a directory that a pool is mounted on, for commands that need the devices.
+fn refuse_mountpoint(name: &PoolName) -> Result<(), Failure> {
+    name.mountpoint().map_or(Ok(()), |(mountpoint, _)| Err(mounted_at(&mountpoint)))
+}
+
+/// The failure to open the devices of a pool. Says where the pool is mounted, if that is the reason.
+fn not_opened(devices: &[PathBuf], error: &warpfire::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::InUse => refuse_mounted(devices, error),
+        _ => Failure::pool(error),
+    }
 }
 
 /// Prints on stderr which devices are missing or have failed.
-fn warn_if_degraded(pool: &Warpfire) {
+pub fn warn_if_degraded(pool: &Warpfire) {
     let stats = pool.stats();
     let lost: Vec<String> =
         stats.devices.iter().filter(|device| !device.is_present()).map(ToString::to_string).collect();
@@ -49,13 +66,14 @@ fn warn_if_degraded(pool: &Warpfire) {
 
 /// The devices themselves, open for reading, for commands that look below the filesystem.
 pub fn devices(name: &PoolName) -> Result<Vec<Arc<dyn Device>>, Failure> {
-    let open = |path: PathBuf| -> Result<Arc<dyn Device>, Failure> {
-        match FileDevice::open_for_reading(&path) {
-            Ok(device) => Ok(Arc::new(device)),
-            Err(error) => Err(Failure::pool(&error.into())),
-        }
-    };
+    refuse_mountpoint(name)?;
     let paths = name.devices()?;
     check_named_once(&paths).map_err(|error| Failure::pool(&error))?;
-    paths.into_iter().map(open).collect()
+    let open = |path: &PathBuf| -> Result<Arc<dyn Device>, Failure> {
+        match FileDevice::open_for_reading(path) {
+            Ok(device) => Ok(Arc::new(device)),
+            Err(error) => Err(not_opened(&paths, &error.into())),
+        }
+    };
+    paths.iter().map(open).collect()
 }

@@ -3,13 +3,12 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use warpfire::{ErrorKind, Warpfire};
-use warpfire_terminal::{Failure, shown};
+use warpfire_terminal::Failure;
 
 use super::confirmation::confirm;
-use super::pool;
 use super::tally::Tally;
 use crate::location::Location;
+use crate::tree::{self, Tree};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,7 +44,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let locations = Location::parse_all(&args.locations, Location::parse)?;
     let tally = Tally::default();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
-        let fs = pool::open(&group[0].pool)?;
+        let fs = tree::open(&group[0].pool)?;
         if args.recursive && !args.yes && group.iter().any(|location| is_root(&fs, &location.path)) {
             confirm("removes everything in the pool")?;
         }
@@ -58,23 +57,23 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Whether a path leads to the root, by whatever names.
-fn is_root(fs: &Warpfire, path: &Path) -> bool {
-    let number = |path: &Path| fs.symlink_metadata(path).map(|metadata| metadata.ino()).ok();
+fn is_root(fs: &Tree, path: &Path) -> bool {
+    let number = |path: &Path| fs.symlink_metadata(path).map(|metadata| metadata.ino).ok();
     number(path).is_some_and(|found| Some(found) == number(Path::new("/")))
 }
 
-fn remove(fs: &Warpfire, Location { path, .. }: &Location, args: &Args) -> Result<(), Failure> {
+fn remove(fs: &Tree, Location { path, .. }: &Location, args: &Args) -> Result<(), Failure> {
     let removed = match fs.symlink_metadata(path) {
         Ok(metadata) if !metadata.is_dir() => fs.remove_file(path),
         Ok(_) if args.recursive => fs.remove_dir_all(path),
         Ok(_) => {
-            return Err(Failure::new(format_args!("{} is a directory", shown(path)))
+            return Err(Failure::new(format_args!("{} is a directory", fs.shown(path)))
                 .hint("remove it and its contents with -r"));
         }
         Err(error) => Err(error),
     };
     match removed {
-        Err(error) if args.force && error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other.map_err(|error| Failure::at(path, &error)),
+        Err(error) if args.force && error.is_not_found() => Ok(()),
+        other => other.map_err(|error| error.at(path)),
     }
 }

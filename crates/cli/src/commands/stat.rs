@@ -3,13 +3,13 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use warpfire::{FileType, Warpfire};
+use warpfire::FileType;
 use warpfire_terminal::{Failure, Size, print, print_json, quoted};
 
-use super::pool;
 use super::tally::Tally;
 use crate::location::Location;
 use crate::output::FileInfo;
+use crate::tree::{self, Tree, TreeError};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,9 +33,9 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let tally = Tally::default();
     let mut entries = Vec::new();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
-        let fs = pool::open_for_reading(&group[0].pool)?;
-        for Location { path, .. } in group {
-            entries.extend(tally.take(info(&fs, path))?);
+        let fs = tree::open_for_reading(&group[0].pool)?;
+        for location in group {
+            entries.extend(tally.take(info(&fs, location))?);
         }
     }
     if json {
@@ -46,14 +46,15 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     tally.finish()
 }
 
-fn info(fs: &Warpfire, path: &Path) -> Result<FileInfo, Failure> {
-    let failed = |error| Failure::at(path, &error);
+fn info(fs: &Tree, location: &Location) -> Result<FileInfo, Failure> {
+    let path = &location.path;
+    let failed = |error: TreeError| error.at(path);
     let metadata = fs.symlink_metadata(path).map_err(failed)?;
-    let target = match metadata.file_type() {
+    let target = match metadata.file_type {
         FileType::Symlink => Some(fs.read_link(path).map_err(failed)?),
         _ => None,
     };
-    Ok(FileInfo::new(path, &metadata, target.as_deref()))
+    Ok(FileInfo::new(Path::new(&location.name()), &metadata, target.as_deref()))
 }
 
 fn in_words(entry: &FileInfo) -> String {
@@ -75,12 +76,13 @@ fn in_words(entry: &FileInfo) -> String {
         entry.uid,
         entry.gid,
     );
-    for (label, moment) in [
-        ("accessed", &entry.accessed),
-        ("modified", &entry.modified),
-        ("changed", &entry.changed),
-        ("created", &entry.created),
-    ] {
+    let moments = [
+        ("accessed", Some(&entry.accessed)),
+        ("modified", Some(&entry.modified)),
+        ("changed", Some(&entry.changed)),
+        ("created", entry.created.as_ref()),
+    ];
+    for (label, moment) in moments.iter().filter_map(|(label, moment)| Some((label, (*moment)?))) {
         text += &format!("  {label:<9} {moment}\n");
     }
     text

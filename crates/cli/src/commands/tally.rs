@@ -20,11 +20,11 @@ impl Tally {
     /// The value of a step, or `None` after its failure was reported.
     ///
     /// # Errors
-    /// Nobody reads stdout any more: the command ends.
+    /// Nobody reads stdout any more, or every later step would fail too: the command ends.
     pub fn take<T>(&self, step: Result<T, impl Into<Failure>>) -> Result<Option<T>, Failure> {
         match step.map_err(Into::into) {
             Ok(value) => Ok(Some(value)),
-            Err(failure) if failure.is_closed_pipe() => Err(failure),
+            Err(failure) if failure.is_end_of_command() => Err(failure),
             Err(failure) => {
                 self.report(&failure);
                 Ok(None)

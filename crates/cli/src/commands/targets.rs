@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use warpfire::Tx;
-use warpfire_terminal::{Failure, shown};
+use warpfire_terminal::Failure;
+
+use crate::tree::{TransactionTree, Tree};
 
 /// A destination: a new name, or a directory that the files come into.
 pub struct Targets<'a> {
+    fs: &'a Tree,
     destination: &'a Path,
     is_directory: bool,
 }
@@ -16,13 +18,18 @@ impl<'a> Targets<'a> {
     ///
     /// # Errors
     /// Many files, and the destination is no directory.
-    pub fn new(tx: &Tx, files: usize, destination: &'a Path) -> Result<Self, Failure> {
+    pub fn new(
+        fs: &'a Tree,
+        tx: &TransactionTree,
+        files: usize,
+        destination: &'a Path,
+    ) -> Result<Self, Failure> {
         let is_directory = tx.metadata(destination).is_ok_and(|metadata| metadata.is_dir());
         if files > 1 && !is_directory {
-            return Err(Failure::usage(format_args!("{} is not a directory", shown(destination)))
+            return Err(Failure::usage(format_args!("{} is not a directory", fs.shown(destination)))
                 .hint("with several files the destination is an existing directory"));
         }
-        Ok(Targets { destination, is_directory })
+        Ok(Targets { fs, destination, is_directory })
     }
 
     /// The new name of a file.
@@ -35,7 +42,7 @@ impl<'a> Targets<'a> {
         }
         match file.file_name() {
             Some(name) => Ok(self.destination.join(name)),
-            None => Err(Failure::new(format_args!("{} has no name of its own", shown(file)))
+            None => Err(Failure::new(format_args!("{} has no name of its own", self.fs.shown(file)))
                 .hint("name a file or directory below the root")),
         }
     }

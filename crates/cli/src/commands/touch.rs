@@ -2,13 +2,13 @@
 
 use std::ffi::OsString;
 
-use warpfire::{ErrorKind, OpenOptions, SetMetadata, Timestamp, Warpfire};
+use warpfire::Timestamp;
 use warpfire_terminal::Failure;
 
-use super::pool;
 use super::tally::Tally;
 use crate::location::Location;
 use crate::output::parse_moment;
+use crate::tree::{self, NewAttributes, NewTime, Tree, TreeError};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,16 +53,16 @@ type Times = Option<(Timestamp, Timestamp)>;
 
 /// Touches each file.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let locations = Location::parse_all(&args.locations, Location::parse)?;
-    let reference = args.reference.as_deref().map(Location::parse).transpose()?;
+    let locations = Location::parse_all(&args.locations, Location::parse_followed)?;
+    let reference = args.reference.as_deref().map(Location::parse_followed).transpose()?;
     let mut times = args.date.map(|date| (date, date));
     if let Some(other) = reference.as_ref().filter(|reference| reference.pool != locations[0].pool) {
-        let fs = pool::open_for_reading(&other.pool)?;
+        let fs = tree::open_for_reading(&other.pool)?;
         times = times_of(&fs, other)?;
     }
     let tally = Tally::default();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
-        let fs = pool::open(&group[0].pool)?;
+        let fs = tree::open(&group[0].pool)?;
         if let Some(reference) = reference.as_ref().filter(|reference| reference.pool == group[0].pool) {
             times = times_of(&fs, reference)?;
         }
@@ -75,37 +75,32 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     tally.finish()
 }
 
-fn times_of(fs: &Warpfire, Location { path, .. }: &Location) -> Result<Times, Failure> {
-    let metadata = fs.metadata(path).map_err(|error| Failure::at(path, &error))?;
-    Ok(Some((metadata.accessed(), metadata.modified())))
+fn times_of(fs: &Tree, Location { path, .. }: &Location) -> Result<Times, Failure> {
+    let metadata = fs.metadata(path).map_err(|error| error.at(path))?;
+    Ok(Some((metadata.accessed, metadata.modified)))
 }
 
 impl Args {
-    fn set(&self, times: Times) -> SetMetadata {
-        let mut set = SetMetadata::new();
-        if !self.modified {
-            set = times.map_or(set.accessed_now(), |(accessed, _)| set.accessed(accessed));
+    fn set(&self, times: Times) -> NewAttributes {
+        let (accessed, modified) = match times {
+            Some((accessed, modified)) => (NewTime::At(accessed), NewTime::At(modified)),
+            None => (NewTime::Now, NewTime::Now),
+        };
+        NewAttributes {
+            accessed: (!self.modified).then_some(accessed),
+            modified: (!self.accessed).then_some(modified),
+            ..NewAttributes::default()
         }
-        if !self.accessed {
-            set = times.map_or(set.modified_now(), |(_, modified)| set.modified(modified));
-        }
-        set
     }
 
-    fn touch(
-        &self,
-        fs: &Warpfire,
-        Location { path, .. }: &Location,
-        set: &SetMetadata,
-    ) -> Result<(), Failure> {
-        let mut touched = fs.set_metadata(path, set);
-        if touched.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+    fn touch(&self, fs: &Tree, Location { path, .. }: &Location, set: &NewAttributes) -> Result<(), Failure> {
+        let mut touched = fs.set(path, set);
+        if touched.as_ref().is_err_and(TreeError::is_not_found) {
             if self.no_create {
                 return Ok(());
             }
-            let made = OpenOptions::new().write(true).create(true).open(fs, path);
-            touched = made.and_then(|_| fs.set_metadata(path, set));
+            touched = fs.open_to_write(path, true).and_then(|_| fs.set(path, set));
         }
-        touched.map_err(|error| Failure::at(path, &error))
+        touched.map_err(|error| error.at(path))
     }
 }

@@ -3,12 +3,11 @@
 use std::ffi::OsString;
 use std::str::FromStr;
 
-use warpfire::{ErrorKind, OpenOptions, Warpfire};
 use warpfire_terminal::{Failure, Size};
 
-use super::pool;
 use super::tally::Tally;
 use crate::location::Location;
+use crate::tree::{self, Tree};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -68,10 +67,10 @@ impl NewLength {
 
 /// Sets the length of each file.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let locations = Location::parse_all(&args.locations, Location::parse)?;
+    let locations = Location::parse_all(&args.locations, Location::parse_followed)?;
     let tally = Tally::default();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
-        let fs = pool::open(&group[0].pool)?;
+        let fs = tree::open(&group[0].pool)?;
         for location in group {
             tally.take(args.truncate(&fs, location))?;
         }
@@ -81,13 +80,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Args {
-    fn truncate(&self, fs: &Warpfire, Location { path, .. }: &Location) -> Result<(), Failure> {
-        let options = OpenOptions::new().write(true).create(!self.no_create);
-        let file = match options.open(fs, path) {
-            Err(error) if self.no_create && error.kind() == ErrorKind::NotFound => return Ok(()),
-            other => other.map_err(|error| Failure::at(path, &error))?,
+    fn truncate(&self, fs: &Tree, Location { path, .. }: &Location) -> Result<(), Failure> {
+        let file = match fs.open_to_write(path, !self.no_create) {
+            Err(error) if self.no_create && error.is_not_found() => return Ok(()),
+            other => other.map_err(|error| error.at(path))?,
         };
-        let set = file.metadata().and_then(|metadata| file.set_len(self.size.from(metadata.len())));
-        set.map_err(|error| Failure::at(path, &error))
+        fs.set_len(&file, |len| self.size.from(len)).map_err(|error| error.at(path))
     }
 }

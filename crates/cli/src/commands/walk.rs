@@ -5,10 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
-use warpfire::{Dir, Metadata, ReadDir, Warpfire};
 use warpfire_terminal::Failure;
 
 use super::tally::Tally;
+use crate::tree::{Attributes, Tree, TreeError, TreeListing, TreeResult};
 
 /// A file that a walk has found.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct FoundFile {
     /// Its path in the pool.
     pub path: PathBuf,
     /// Its metadata when it was found.
-    pub metadata: Metadata,
+    pub metadata: Attributes,
     /// 0 for the file that the walk began at.
     pub depth: usize,
 }
@@ -33,7 +33,7 @@ pub enum Moment {
 /// A directory whose entries are being visited.
 struct Level {
     /// `None` if it cannot be listed.
-    listing: Option<ReadDir>,
+    listing: Option<TreeListing>,
     found: FoundFile,
 }
 
@@ -43,13 +43,13 @@ struct Level {
 /// # Errors
 /// Nobody reads stdout any more.
 pub fn walk(
-    fs: &Warpfire,
+    fs: &Tree,
     tally: &Tally,
     top: &Path,
     depth_max: usize,
     mut visit: impl FnMut(Moment, &FoundFile) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let metadata = fs.symlink_metadata(top).map_err(|error| Failure::at(top, &error));
+    let metadata = fs.symlink_metadata(top).map_err(|error| error.at(top));
     let Some(metadata) = tally.take(metadata)? else { return Ok(()) };
     let mut levels: Vec<Level> = Vec::new();
     let mut next = Some((FoundFile { path: top.to_path_buf(), metadata, depth: 0 }, None));
@@ -66,26 +66,26 @@ pub fn walk(
         }
         let Some(level) = levels.last_mut() else { return Ok(()) };
         let above = &level.found;
-        let Some(entry) = level.listing.as_mut().and_then(Iterator::next) else {
+        let Some(entry) = level.listing.as_mut().and_then(|listing| fs.next_entry(listing)) else {
             let left = levels.pop().expect("the list has a last level");
             tally.take(visit(Moment::Left, &left.found))?;
             continue;
         };
-        let failed = |error| Failure::at(&above.path, &error);
+        let failed = |error: TreeError| error.at(&above.path);
         let Some(entry) = tally.take(entry.map_err(failed))? else { continue };
         let path = above.path.join(entry.file_name());
-        let metadata = entry.metadata().map_err(|error| Failure::at(&path, &error));
+        let metadata = fs.entry_metadata(&entry).map_err(|error| error.at(&path));
         let Some(metadata) = tally.take(metadata)? else { continue };
-        let opened = metadata.is_dir().then(|| entry.open_dir());
+        let opened = metadata.is_dir().then(|| fs.read_dir_of(&entry));
         next = Some((FoundFile { path, metadata, depth: above.depth + 1 }, opened));
     }
 }
 
 fn listing(
-    fs: &Warpfire,
+    fs: &Tree,
     found: &FoundFile,
-    opened: Option<warpfire::Result<Dir>>,
-) -> Result<ReadDir, Failure> {
-    let opened = opened.unwrap_or_else(|| fs.dir(&found.path));
-    opened.and_then(|dir| dir.read_dir()).map_err(|error| Failure::at(&found.path, &error))
+    opened: Option<TreeResult<TreeListing>>,
+) -> Result<TreeListing, Failure> {
+    let opened = opened.unwrap_or_else(|| fs.read_dir(&found.path));
+    opened.map_err(|error| error.at(&found.path))
 }

@@ -4,9 +4,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use serde::Serialize;
-use warpfire::{FileType, Metadata};
+use warpfire::FileType;
 
 use super::time::exact_moment;
+use crate::tree::Attributes;
 
 /// The metadata of a file, as JSON.
 #[derive(Debug, Serialize)]
@@ -32,7 +33,9 @@ pub struct FileInfo {
     pub accessed: String,
     pub modified: String,
     pub changed: String,
-    pub created: String,
+    /// Absent on a mount: Linux does not ask FUSE servers for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     /// The bytes of a target that is no UTF-8, in base64.
@@ -43,24 +46,24 @@ pub struct FileInfo {
 impl FileInfo {
     /// The metadata of a file; `target` is the target of a symbolic link.
     #[must_use]
-    pub fn new(name: &Path, metadata: &Metadata, target: Option<&Path>) -> Self {
-        let is_device = matches!(metadata.file_type(), FileType::BlockDevice | FileType::CharDevice);
+    pub fn new(name: &Path, metadata: &Attributes, target: Option<&Path>) -> Self {
+        let is_device = matches!(metadata.file_type, FileType::BlockDevice | FileType::CharDevice);
         FileInfo {
             name: name.display().to_string(),
             name_bytes: bytes_of(name),
-            kind: kind(metadata.file_type()),
-            mode: format!("{:04o}", metadata.mode()),
-            links: metadata.nlink(),
-            uid: metadata.uid(),
-            gid: metadata.gid(),
-            size_bytes: metadata.len(),
-            allocated_bytes: metadata.allocated_bytes(),
-            inode: metadata.ino(),
-            device: is_device.then(|| metadata.device_numbers()),
-            accessed: exact_moment(metadata.accessed()),
-            modified: exact_moment(metadata.modified()),
-            changed: exact_moment(metadata.changed()),
-            created: exact_moment(metadata.created()),
+            kind: kind(metadata.file_type),
+            mode: format!("{:04o}", metadata.mode),
+            links: metadata.nlink,
+            uid: metadata.uid,
+            gid: metadata.gid,
+            size_bytes: metadata.len,
+            allocated_bytes: metadata.allocated_bytes,
+            inode: metadata.ino,
+            device: is_device.then_some(metadata.device_numbers),
+            accessed: exact_moment(metadata.accessed),
+            modified: exact_moment(metadata.modified),
+            changed: exact_moment(metadata.changed),
+            created: metadata.created.map(exact_moment),
             target: target.map(|target| target.display().to_string()),
             target_bytes: target.and_then(bytes_of),
         }
@@ -103,8 +106,8 @@ fn kind(file_type: FileType) -> &'static str {
 
 /// Type and permissions as `ls -l` writes them: `drwxr-xr-t`.
 #[must_use]
-pub fn mode_letters(metadata: &Metadata) -> String {
-    let first = match metadata.file_type() {
+pub fn mode_letters(metadata: &Attributes) -> String {
+    let first = match metadata.file_type {
         FileType::File => '-',
         FileType::Dir => 'd',
         FileType::Symlink => 'l',
@@ -113,7 +116,7 @@ pub fn mode_letters(metadata: &Metadata) -> String {
         FileType::BlockDevice => 'b',
         FileType::CharDevice => 'c',
     };
-    let mode = metadata.mode();
+    let mode = metadata.mode;
     let mut text = String::from(first);
     for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
         let bits = mode >> shift;

@@ -7,6 +7,7 @@ mod fixture;
 mod golden_refusals;
 mod looking;
 mod mounted;
+mod mounted_verbs;
 mod reading;
 mod refusals;
 mod scrub;

@@ -192,6 +192,12 @@ impl ServerConnection {
         self.peer.pid == other.peer.pid && self.peer.uid == other.peer.uid
     }
 
+    /// The number of the server's process.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        self.peer.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
     /// A descriptor that becomes readable when the server ends.
     pub fn watch(&self) -> Option<std::os::fd::OwnedFd> {
         pidfd_open(Pid::from_raw(self.peer.pid.as_raw_nonzero().get())?, PidfdFlags::empty()).ok()

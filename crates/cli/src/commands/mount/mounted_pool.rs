@@ -19,6 +19,8 @@ pub struct MountedPool {
     pub device: (u32, u32),
     /// The user that its server runs as. The kernel vouches for it.
     pub owner: u32,
+    /// Whether the mount shows the whole filesystem, and not one directory of it.
+    pub shows_all: bool,
 }
 
 /// All mounted pools that this process sees.
@@ -52,7 +54,13 @@ fn topmost(mounts: &[MountEntry], directory: &Path) -> Option<MountedPool> {
 /// The mountpoint of the pool that a directory is in; `None` if it is in none.
 #[must_use]
 pub fn mount_around(directory: &Path) -> Option<PathBuf> {
-    nearest_pool(&mounts().ok()?, &directory.canonicalize().ok()?)
+    mountpoint_around(&directory.canonicalize().ok()?)
+}
+
+/// The mountpoint of the pool that a whole path without links leads into; `None` if it leads into none.
+#[must_use]
+pub fn mountpoint_around(path: &Path) -> Option<PathBuf> {
+    nearest_pool(&mounts().ok()?, path)
 }
 
 /// Checks that a mount shows all of its pool. The view of a transaction does, so a program that may see a
@@ -101,8 +109,9 @@ impl MountedPool {
         if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
             return None;
         }
-        let (device, owner) = (mount.device, mount.owner?);
-        Some(MountedPool { id: id.to_owned(), mountpoint: mount.mountpoint.clone(), device, owner })
+        let (device, owner, mountpoint) = (mount.device, mount.owner?, mount.mountpoint.clone());
+        let shows_all = mount.shown == Path::new("/");
+        Some(MountedPool { id: id.to_owned(), mountpoint, device, owner, shows_all })
     }
 }
 

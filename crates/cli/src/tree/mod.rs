@@ -1,0 +1,238 @@
+//! The files of a pool as the commands see them: by the library in a pool that this process has open, or
+//! through the mount of the server that has it open.
+//!
+//! Paths begin at the root of the pool either way, and calls are named as those of the library.
+
+mod attributes;
+mod error;
+mod mounted;
+mod open;
+mod transaction;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use warpfire::{FileType, OpenOptions, Warpfire};
+use warpfire_terminal::{Failure, shown};
+
+pub use attributes::{Attributes, NewAttributes, NewTime};
+pub use error::{TreeError, TreeResult, below};
+use mounted::MountedTree;
+pub use open::{mounted_at, open, open_for_reading, refuse_mounted};
+pub use transaction::{TransactionTree, transact};
+
+/// The files of a pool.
+pub enum Tree {
+    /// The pool is open in this process.
+    Open(Warpfire),
+    /// Another process has it open and has mounted it.
+    Mounted(MountedTree),
+}
+
+/// A regular file that is open.
+pub enum TreeFile {
+    Open(warpfire::File),
+    Mounted(File),
+}
+
+/// The entries of a directory, in the order of the bytes of their names.
+pub enum TreeListing {
+    Open(warpfire::ReadDir),
+    Mounted(mounted::Listing),
+}
+
+/// One entry of a directory.
+pub enum TreeEntry {
+    Open(warpfire::DirEntry),
+    Mounted(mounted::ListedFile),
+}
+
+/// Runs a call on either kind of tree.
+macro_rules! call {
+    ($tree:expr, $files:ident => $call:expr) => {
+        match $tree {
+            Tree::Open($files) => $call.map_err(TreeError::from),
+            Tree::Mounted($files) => $call.map_err(|errno| $files.error(errno)),
+        }
+    };
+}
+
+impl Tree {
+    pub fn metadata(&self, path: &Path) -> TreeResult<Attributes> {
+        match self {
+            Tree::Open(files) => Ok(files.metadata(path)?.into()),
+            Tree::Mounted(files) => files.metadata(path).map_err(|errno| files.error(errno)),
+        }
+    }
+
+    pub fn symlink_metadata(&self, path: &Path) -> TreeResult<Attributes> {
+        match self {
+            Tree::Open(files) => Ok(files.symlink_metadata(path)?.into()),
+            Tree::Mounted(files) => files.symlink_metadata(path).map_err(|errno| files.error(errno)),
+        }
+    }
+
+    pub fn read_link(&self, path: &Path) -> TreeResult<PathBuf> {
+        call!(self, files => files.read_link(path))
+    }
+
+    pub fn read_dir(&self, path: &Path) -> TreeResult<TreeListing> {
+        match self {
+            Tree::Open(files) => Ok(TreeListing::Open(files.read_dir(path)?)),
+            Tree::Mounted(files) => {
+                let listing = files.read_dir(path).map_err(|errno| files.error(errno))?;
+                Ok(TreeListing::Mounted(listing))
+            }
+        }
+    }
+
+    /// The next entry of a listing of this tree.
+    pub fn next_entry(&self, listing: &mut TreeListing) -> Option<TreeResult<TreeEntry>> {
+        Some(match listing {
+            TreeListing::Open(listing) => listing.next()?.map(TreeEntry::Open).map_err(TreeError::from),
+            TreeListing::Mounted(listing) => {
+                listing.next()?.map(TreeEntry::Mounted).map_err(|errno| self.mount_error(errno))
+            }
+        })
+    }
+
+    /// The attributes of an entry of this tree as of now; of a symbolic link, its own.
+    pub fn entry_metadata(&self, entry: &TreeEntry) -> TreeResult<Attributes> {
+        match entry {
+            TreeEntry::Open(entry) => Ok(entry.metadata()?.into()),
+            TreeEntry::Mounted(entry) => entry.metadata().map_err(|errno| self.mount_error(errno)),
+        }
+    }
+
+    /// The entries of the directory that an entry of this tree is; a symbolic link is not followed.
+    pub fn read_dir_of(&self, entry: &TreeEntry) -> TreeResult<TreeListing> {
+        match entry {
+            TreeEntry::Open(entry) => Ok(TreeListing::Open(entry.open_dir()?.read_dir()?)),
+            TreeEntry::Mounted(entry) => {
+                let listing = entry.read_dir().map_err(|errno| self.mount_error(errno))?;
+                Ok(TreeListing::Mounted(listing))
+            }
+        }
+    }
+
+    /// Opens a regular file for reading.
+    pub fn open_file(&self, path: &Path) -> TreeResult<TreeFile> {
+        match self {
+            Tree::Open(files) => Ok(TreeFile::Open(files.open(path)?)),
+            Tree::Mounted(files) => {
+                Ok(TreeFile::Mounted(files.open_file(path).map_err(|errno| files.error(errno))?))
+            }
+        }
+    }
+
+    /// Opens a regular file for writing. With `create`, makes it if it does not exist.
+    pub fn open_to_write(&self, path: &Path, create: bool) -> TreeResult<TreeFile> {
+        match self {
+            Tree::Open(files) => {
+                let options = OpenOptions::new().write(true).create(create);
+                Ok(TreeFile::Open(options.open(files, path)?))
+            }
+            Tree::Mounted(files) => {
+                let opened = files.open_to_write(path, create).map_err(|errno| files.error(errno))?;
+                Ok(TreeFile::Mounted(opened))
+            }
+        }
+    }
+
+    /// Reads into a buffer; returns the bytes read, 0 at the end of the file.
+    pub fn read_at(&self, file: &TreeFile, buffer: &mut [u8], at: u64) -> TreeResult<usize> {
+        match file {
+            TreeFile::Open(file) => Ok(file.read_at(buffer, at)?),
+            TreeFile::Mounted(file) => {
+                rustix::io::pread(file, buffer, at).map_err(|errno| self.mount_error(errno))
+            }
+        }
+    }
+
+    /// Sets the length of a file to what `new` makes of the present one.
+    pub fn set_len(&self, file: &TreeFile, new: impl FnOnce(u64) -> u64) -> TreeResult<()> {
+        match file {
+            TreeFile::Open(file) => Ok(file.set_len(new(file.metadata()?.len()))?),
+            TreeFile::Mounted(file) => {
+                let len = |file| rustix::fs::fstat(file).map(|stat| u64::try_from(stat.st_size).unwrap_or(0));
+                let set = len(file).and_then(|len| rustix::fs::ftruncate(file, new(len)));
+                set.map_err(|errno| self.mount_error(errno))
+            }
+        }
+    }
+
+    pub fn create_dir(&self, path: &Path) -> TreeResult<()> {
+        call!(self, files => files.create_dir(path))
+    }
+
+    pub fn create_dir_all(&self, path: &Path) -> TreeResult<()> {
+        call!(self, files => files.create_dir_all(path))
+    }
+
+    pub fn remove_file(&self, path: &Path) -> TreeResult<()> {
+        call!(self, files => files.remove_file(path))
+    }
+
+    pub fn remove_dir_all(&self, path: &Path) -> TreeResult<()> {
+        call!(self, files => files.remove_dir_all(path))
+    }
+
+    /// Sets attributes; a symbolic link is followed.
+    pub fn set(&self, path: &Path, set: &NewAttributes) -> TreeResult<()> {
+        match self {
+            Tree::Open(files) => Ok(files.set_metadata(path, &set.for_library())?),
+            Tree::Mounted(files) => files.set(path, set).map_err(|errno| files.error(errno)),
+        }
+    }
+
+    /// Sets attributes; a symbolic link is not followed.
+    pub fn set_symlink(&self, path: &Path, set: &NewAttributes) -> TreeResult<()> {
+        match self {
+            Tree::Open(files) => Ok(files.set_symlink_metadata(path, &set.for_library())?),
+            Tree::Mounted(files) => files.set_symlink(path, set).map_err(|errno| files.error(errno)),
+        }
+    }
+
+    /// The name of a file in messages.
+    pub fn shown(&self, path: &Path) -> String {
+        match self {
+            Tree::Mounted(files) if files.is_plain() => shown(&below(files.mountpoint(), path)),
+            _ => shown(path),
+        }
+    }
+
+    /// Ends the use of the pool. Changes of a pool that is open become durable; those of a mounted one do
+    /// when its server syncs.
+    pub fn close(self) -> Result<(), Failure> {
+        match self {
+            Tree::Open(files) => Ok(files.close()?),
+            Tree::Mounted(_) => Ok(()),
+        }
+    }
+
+    /// The error of a call on something that was opened in this tree.
+    fn mount_error(&self, errno: Errno) -> TreeError {
+        match self {
+            Tree::Mounted(files) => files.error(errno),
+            Tree::Open(_) => unreachable!("files of an open pool have errors of the library"),
+        }
+    }
+}
+
+impl TreeEntry {
+    pub fn file_name(&self) -> &OsStr {
+        match self {
+            TreeEntry::Open(entry) => entry.file_name(),
+            TreeEntry::Mounted(entry) => entry.file_name(),
+        }
+    }
+
+    pub fn file_type(&self) -> FileType {
+        match self {
+            TreeEntry::Open(entry) => entry.file_type(),
+            TreeEntry::Mounted(entry) => entry.file_type(),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Opening of the pool that a command works on. A pool that another process has open is reached through its
+//! mount.
+//!
+//! Any user can mount a filesystem that claims to be this pool. A mount is believed if its server has the
+//! devices open, as the kernel proves it, or where that cannot be asked if root has made it.
+
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use warpfire::{ErrorKind, Pool, PoolOptions, device_label};
+use warpfire_terminal::{Exit, Failure, shown};
+
+use super::Tree;
+use super::error::no_server;
+use super::mounted::MountedTree;
+use crate::commands::mount::control::{NoServer, ServerConnection};
+use crate::commands::mount::mounted_pool::{MountedPool, mounted_pools};
+use crate::commands::pool::warn_if_degraded;
+use crate::location::PoolName;
+
+/// Opens a pool for one command that changes it. If the pool is degraded, prints a note on stderr.
+pub fn open(name: &PoolName) -> Result<Tree, Failure> {
+    open_as(&Pool::options(), name)
+}
+
+/// Opens a pool for one command that only reads it. Its devices need no permission to write, and other
+/// commands may read it at the same time. If the pool is degraded, prints a note on stderr.
+pub fn open_for_reading(name: &PoolName) -> Result<Tree, Failure> {
+    open_as(&Pool::options().read_only(true), name)
+}
+
+fn open_as(options: &PoolOptions, name: &PoolName) -> Result<Tree, Failure> {
+    if let Some((mountpoint, is_plain)) = name.mountpoint() {
+        let opened = MountedTree::open(&mountpoint, is_plain);
+        return opened.map(Tree::Mounted).map_err(|errno| not_opened(errno, &mountpoint));
+    }
+    let devices = name.devices()?;
+    match options.open(&devices) {
+        Ok(pool) => {
+            warn_if_degraded(&pool);
+            Ok(Tree::Open(pool))
+        }
+        Err(error) if error.kind() == ErrorKind::InUse => {
+            Users::of(&devices).through_mount(&error).map(Tree::Mounted)
+        }
+        Err(error) => Err(Failure::pool(&error)),
+    }
+}
+
+/// The failure of a command that needs the devices of a pool, when another process has them open.
+pub fn refuse_mounted(devices: &[PathBuf], error: &warpfire::Error) -> Failure {
+    let users = Users::of(devices);
+    match users.mounts.first() {
+        Some(mount) => mounted_at(&mount.mountpoint),
+        None => users.refusal(error),
+    }
+}
+
+/// The failure of a command that needs the devices of a pool that is mounted here.
+pub fn mounted_at(mountpoint: &Path) -> Failure {
+    let at = shown(mountpoint);
+    Failure::unreadable(format_args!("the pool is mounted at {at}")).hint(format_args!(
+        "use its files there, or run 'warpfire umount {at}' first; 'warpfire status {at}' shows its state"
+    ))
+}
+
+/// The failure to reach a mount that the command line names.
+fn not_opened(errno: Errno, mountpoint: &Path) -> Failure {
+    match errno {
+        Errno::NOTCONN | Errno::CONNABORTED => no_server(mountpoint),
+        Errno::ACCESS | Errno::PERM => not_admitted(mountpoint),
+        errno => Failure::local(mountpoint, &errno.into()),
+    }
+    .exit_code(Exit::Pool as u8)
+}
+
+fn not_admitted(mountpoint: &Path) -> Failure {
+    Failure::unreadable(format_args!(
+        "the pool is mounted at {}, and the mount does not admit this user",
+        shown(mountpoint)
+    ))
+    .hint("run the command as the user that has mounted the pool, or mount it with --allow-other")
+}
+
+/// The processes that have a pool open, as far as this one can know.
+struct Users {
+    /// Mounts of the pool, those that show all of it first.
+    mounts: Vec<MountedPool>,
+    /// Mounts that claim to be of this pool. Nothing proves it.
+    claims: Vec<MountedPool>,
+    /// A server whose mount this process does not see, and the directory of the mount there.
+    elsewhere: Option<(u32, Option<String>)>,
+}
+
+impl Users {
+    fn of(devices: &[PathBuf]) -> Users {
+        let mut users = Users { mounts: Vec::new(), claims: Vec::new(), elsewhere: None };
+        let Some(label) = devices.iter().find_map(|device| device_label(device).ok().flatten()) else {
+            return users;
+        };
+        let server = ServerConnection::of_devices(&label.pool, devices);
+        for mount in mounted_pools().into_iter().filter(|mount| mount.id == label.pool) {
+            match (ServerConnection::of_mount(&mount), &server) {
+                (Ok(found), Some(server)) if found.is_same_process(server) => users.mounts.push(mount),
+                // This user may not ask the server. Of root's mounts the table of the kernel is enough.
+                (Err(NoServer::NotAdmitted), None) if mount.owner == 0 => users.mounts.push(mount),
+                (Err(NoServer::NotRunning | NoServer::Stranger(_)), _) => {}
+                _ => users.claims.push(mount),
+            }
+        }
+        users.mounts.sort_by_key(|mount| !mount.shows_all);
+        if let Some(server) = server.filter(|_| users.mounts.is_empty()) {
+            let process = server.process();
+            users.elsewhere = Some((process, server.status().ok().and_then(|status| status.mounted_at)));
+        }
+        users
+    }
+
+    /// The files of the pool through one of its mounts.
+    fn through_mount(&self, error: &warpfire::Error) -> Result<MountedTree, Failure> {
+        for mount in self.mounts.iter().filter(|mount| mount.shows_all) {
+            match MountedTree::open(&mount.mountpoint, false) {
+                // Another filesystem may be mounted over it by now.
+                Ok(tree) if tree.device() == Ok(mount.device) => return Ok(tree),
+                Err(Errno::ACCESS | Errno::PERM) => return Err(not_admitted(&mount.mountpoint)),
+                _ => {}
+            }
+        }
+        Err(self.refusal(error))
+    }
+
+    /// Names the processes that have the pool open, as far as they are known.
+    fn refusal(&self, error: &warpfire::Error) -> Failure {
+        if let Some((process, at)) = &self.elsewhere {
+            let at = at.as_deref().map(|at| shown(Path::new(at))).unwrap_or_default();
+            return Failure::unreadable(format_args!(
+                "the pool is mounted at {at} in another mount namespace, by process {process}"
+            ))
+            .hint(format_args!(
+                "run the command there, with 'nsenter -m -t {process}', or unmount it first"
+            ));
+        }
+        if let Some(part) = self.mounts.first() {
+            return Failure::unreadable(format_args!(
+                "the pool is mounted, and {} shows a part of it only",
+                shown(&part.mountpoint)
+            ))
+            .hint("name files below that directory, or mount the pool in another directory too");
+        }
+        if let Some(claim) = self.claims.iter().find(|claim| claim.owner != geteuid().as_raw()) {
+            return Failure::pool(error).hint(format_args!(
+                "it may be the pool that user {} has mounted at {}; name files there if you trust that user",
+                claim.owner,
+                shown(&claim.mountpoint)
+            ));
+        }
+        Failure::pool(error)
+    }
+}
