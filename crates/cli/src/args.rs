@@ -41,7 +41,7 @@ program.";
 #[derive(Parser, Debug)]
 #[command(name = "warpfire", version, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Cli {
-    /// Print the result as JSON.
+    /// Answer in JSON on stdout, and report errors in JSON on stderr: one document a line.
     #[arg(long, global = true)]
     pub json: bool,
 
@@ -102,10 +102,8 @@ pub enum Command {
     /// Show the structures on flash: labels, segments, stripes, tables, keys, inodes.
     Inspect(inspect::Args),
     /// Write the manual pages to a directory.
-    #[command(hide = true)]
     Man(man::Args),
     /// Print a completion script for a shell.
-    #[command(hide = true)]
     Completions(completions::Args),
 }
 

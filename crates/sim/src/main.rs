@@ -3,6 +3,7 @@
 //! Exit code 0: no violation. 1: at least one; each is printed with the command that replays it.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use warpfire_sim::crash::{self, Budget, Judge, Workload};
@@ -67,6 +68,9 @@ struct Crash {
     /// Operations in a workload
     #[arg(long, default_value_t = 25)]
     operations: usize,
+    /// Open one state of so many for reading before it is opened for writing; 1 opens each
+    #[arg(long, default_value_t = Budget::DRAWN.one_read_in, value_parser = clap::value_parser!(u64).range(1..))]
+    one_read_in: u64,
 }
 
 #[derive(Args, Clone)]
@@ -169,18 +173,23 @@ fn print_report(title: &str, unit: &str, report: &RunReport, replay: &str) -> bo
 
 fn run_crash(args: &Crash, kind: Option<MediaKind>) -> bool {
     let limits = Limits { count_max: args.states, ..args.common.limits(args.count) };
+    let budget = Budget { one_read_in: args.one_read_in, ..Budget::DRAWN };
+    let read = AtomicU64::new(0);
     let report = run(limits, |seed| {
         let shape = Shape::of_crash(seed, kind);
         let judged = || -> Result<u64, Violation> {
             let workload = Workload::draw(shape, seed, Menu::TINY, args.operations)?;
-            let mut judge = Judge::new(seed, Budget::DRAWN);
+            let mut judge = Judge::new(seed, budget);
             judge.try_all(&workload, u64::MAX)?;
+            read.fetch_add(judge.read, Ordering::Relaxed);
             Ok(judge.states)
         };
         judged().map_err(|v| Violation(format!("{v}\n {shape}")))
     });
     let title = kind.map_or_else(|| "crash".to_owned(), |kind| format!("crash on {kind:?} devices"));
-    let replay = format!("crash --count 1 --operations {} --seed", args.operations);
+    let (operations, one_read_in) = (args.operations, args.one_read_in);
+    let replay = format!("crash --count 1 --operations {operations} --one-read-in {one_read_in} --seed");
+    println!("{title}: {} states were opened for reading first", read.into_inner());
     print_report(&title, "states", &report, &replay)
 }
 

@@ -2,9 +2,14 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use serde::Serialize;
+use warpfire::ErrorKind;
+
+use crate::json::{is_json, line, path_bytes, path_text};
+use crate::print::write_stderr;
 use crate::shown_name::shown;
 
 /// Exit codes, as `warpfire --help` documents them. 0 is success.
@@ -27,6 +32,11 @@ pub enum Exit {
 pub struct Failure {
     message: String,
     hint: Option<String>,
+    /// What a program does about it, in one word: see [`kind_word`].
+    kind: &'static str,
+    errno: Option<i32>,
+    /// The file or device that it is about.
+    path: Option<PathBuf>,
     exit: u8,
     /// Print nothing: the reader of the output is gone (a closed pipe), or the reason is already printed.
     silent: bool,
@@ -38,12 +48,20 @@ impl Failure {
     /// The command could not do its work.
     pub fn new(message: impl fmt::Display) -> Self {
         let message = without_errno(message.to_string());
-        Failure { message, hint: None, exit: Exit::Failed as u8, silent: false, ends_command: false }
+        let (kind, exit) = ("failed", Exit::Failed as u8);
+        let (silent, ends_command) = (false, false);
+        Failure { message, hint: None, kind, errno: None, path: None, exit, silent, ends_command }
     }
 
     /// The command line is wrong.
     pub fn usage(message: impl fmt::Display) -> Self {
-        Failure { exit: Exit::Usage as u8, ..Failure::new(message) }
+        Failure { exit: Exit::Usage as u8, kind: "usage", ..Failure::new(message) }
+    }
+
+    /// A transaction could not be committed, because others have changed what it read.
+    pub fn conflict(message: impl fmt::Display) -> Self {
+        let kind = kind_word(ErrorKind::Conflict);
+        Failure { exit: Exit::Conflict as u8, kind, ..Failure::new(message) }
     }
 
     /// A failure with a reason that another program or thread has printed.
@@ -58,23 +76,37 @@ impl Failure {
 
     /// The devices do not hold a pool that can be read.
     pub fn unreadable(reason: impl fmt::Display) -> Self {
-        Failure { exit: Exit::Pool as u8, ..Failure::new(reason) }
+        Failure { exit: Exit::Pool as u8, kind: kind_word(ErrorKind::NotAPool), ..Failure::new(reason) }
     }
 
     fn from_pool(error: &warpfire::Error) -> Self {
-        Failure { hint: error.hint().map(str::to_owned), ..Failure::new(error) }
+        let (kind, errno) = (kind_word(error.kind()), Some(error.errno()));
+        Failure { hint: error.hint().map(str::to_owned), kind, errno, ..Failure::new(error) }
     }
 
     /// An operation on a file of the pool failed.
     pub fn at(path: &Path, error: &warpfire::Error) -> Self {
         let mut failure = Failure::from_pool(error);
         failure.message = format!("{}: {}", shown(path), failure.message);
-        failure
+        failure.of_path(path)
     }
 
     /// An operation on a file outside the pool failed.
     pub fn local(path: &Path, error: &io::Error) -> Self {
-        Failure::new(format_args!("{}: {error}", shown(path)))
+        let (kind, errno) = (local_kind_word(error.kind()), error.raw_os_error());
+        Failure { kind, errno, ..Failure::new(format_args!("{}: {error}", shown(path))) }.of_path(path)
+    }
+
+    /// As [`local`](Failure::local), with other words for the error.
+    pub fn local_as(path: &Path, error: &io::Error, words: impl fmt::Display) -> Self {
+        let message = Failure::new(format_args!("{}: {words}", shown(path))).message;
+        Failure { message, ..Failure::local(path, error) }
+    }
+
+    /// Names the file or device that the failure is about, for a program. The message says it already.
+    #[must_use]
+    pub fn of_path(self, path: impl Into<PathBuf>) -> Self {
+        Failure { path: Some(path.into()), ..self }
     }
 
     /// Puts the file before the message that the failure is about. A failure that begins with it stays.
@@ -84,7 +116,7 @@ impl Failure {
         if !self.message.starts_with(&about) {
             self.message.insert_str(0, &about);
         }
-        self
+        self.of_path(path)
     }
 
     /// Whether nobody reads stdout any more, so that the command should end.
@@ -105,7 +137,9 @@ impl Failure {
     }
 
     pub(crate) fn from_stdout(error: io::Error) -> Self {
+        let (kind, errno) = (local_kind_word(error.kind()), error.raw_os_error());
         let failure = Failure::new(format_args!("cannot write the answer: {error}"));
+        let failure = Failure { kind, errno, ..failure };
         if error.kind() != io::ErrorKind::BrokenPipe {
             return failure;
         }
@@ -131,7 +165,7 @@ impl Failure {
         self.exit == Exit::Conflict as u8
     }
 
-    /// The message and the hint.
+    /// The message and the hint, as a sentence for people.
     pub fn whole(&self) -> String {
         match &self.hint {
             Some(hint) => format!("{}; {hint}", self.message),
@@ -141,11 +175,96 @@ impl Failure {
 
     /// Prints the failure to stderr and returns the exit code.
     pub fn report(&self) -> ExitCode {
-        if !self.silent {
-            crate::note(self.whole());
-        }
+        self.print();
         ExitCode::from(self.exit)
     }
+
+    /// Prints the failure to stderr: a sentence, or with [`is_json`] a document.
+    pub fn print(&self) {
+        if self.silent {
+            return;
+        }
+        if is_json() {
+            return write_stderr(&line(&ErrorDocument { error: self.document() }));
+        }
+        crate::note(self.whole());
+    }
+
+    fn document(&self) -> ErrorFields {
+        ErrorFields {
+            kind: self.kind,
+            errno: self.errno,
+            message: self.message.clone(),
+            hint: self.hint.clone(),
+            path: self.path.as_ref().map(path_text),
+            path_bytes: self.path.as_ref().and_then(path_bytes),
+            exit_code: self.exit,
+        }
+    }
+}
+
+/// A failure on stderr, as JSON.
+#[derive(Debug, Serialize)]
+struct ErrorDocument {
+    error: ErrorFields,
+}
+
+#[derive(Debug, Serialize)]
+struct ErrorFields {
+    kind: &'static str,
+    errno: Option<i32>,
+    message: String,
+    hint: Option<String>,
+    path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_bytes: Option<String>,
+    exit_code: u8,
+}
+
+/// The word for a kind of failure of a pool.
+fn kind_word(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::NotFound => "not_found",
+        ErrorKind::AlreadyExists => "already_exists",
+        ErrorKind::NotADirectory => "not_a_directory",
+        ErrorKind::IsADirectory => "is_a_directory",
+        ErrorKind::DirectoryNotEmpty => "directory_not_empty",
+        ErrorKind::PermissionDenied => "permission_denied",
+        ErrorKind::InvalidInput => "invalid_input",
+        ErrorKind::NoSpace => "no_space",
+        ErrorKind::ReadOnly => "read_only",
+        ErrorKind::Expired => "expired",
+        ErrorKind::Damaged => "damaged",
+        ErrorKind::InUse => "in_use",
+        ErrorKind::NotAPool => "not_a_pool",
+        ErrorKind::Device => "device",
+        ErrorKind::Conflict => "conflict",
+        ErrorKind::WrongTransaction => "wrong_transaction",
+        ErrorKind::TransactionTooLarge => "transaction_too_large",
+        ErrorKind::NoMemory => "no_memory",
+        ErrorKind::Unsupported => "unsupported",
+        _ => "failed",
+    }
+}
+
+/// The word for a kind of failure outside of pools: the same as for a file in a pool.
+fn local_kind_word(kind: io::ErrorKind) -> &'static str {
+    let same = match kind {
+        io::ErrorKind::NotFound => ErrorKind::NotFound,
+        io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
+        io::ErrorKind::NotADirectory => ErrorKind::NotADirectory,
+        io::ErrorKind::IsADirectory => ErrorKind::IsADirectory,
+        io::ErrorKind::DirectoryNotEmpty => ErrorKind::DirectoryNotEmpty,
+        io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidFilename => ErrorKind::InvalidInput,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+        io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
+        io::ErrorKind::ResourceBusy => ErrorKind::InUse,
+        io::ErrorKind::OutOfMemory => ErrorKind::NoMemory,
+        io::ErrorKind::Unsupported => ErrorKind::Unsupported,
+        _ => ErrorKind::Other,
+    };
+    kind_word(same)
 }
 
 /// The text without the numbers that the standard library adds to errors of the system.
@@ -189,6 +308,23 @@ mod tests {
             Failure::new("busy").about(Path::new("/f")).about(Path::new("/f")).to_string(),
             "/f: busy"
         );
+    }
+
+    #[test]
+    fn a_failure_as_json_has_its_kind_its_errno_and_the_whole_path() {
+        use std::os::unix::ffi::OsStrExt;
+        let path = Path::new(std::ffi::OsStr::from_bytes(b"/a\xff"));
+        let failure = Failure::local(path, &io::Error::from_raw_os_error(2)).hint("look elsewhere");
+        let text = line(&ErrorDocument { error: failure.document() });
+        let expected = concat!(
+            r#"{"version":1,"error":{"kind":"not_found","errno":2,"message":"/a\u{fffd}: "#,
+            r#"No such file or directory","hint":"look elsewhere","path":"/a\u{fffd}","#,
+            r#""path_bytes":"L2H/","exit_code":1}}"#,
+            "\n"
+        );
+        assert_eq!(text, expected.replace("\\u{fffd}", "\u{fffd}"));
+        let usage = Failure::usage("wrong").document();
+        assert_eq!((usage.kind, usage.errno, usage.path, usage.exit_code), ("usage", None, None, 2));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::Failure;
 use crate::failure::without_errno;
+use crate::json::{is_json, line};
 use crate::shown_name::for_message;
 
 /// Writes text to stdout. If the reader is gone (`| head`), the failure is silent and its
@@ -16,20 +17,6 @@ use crate::shown_name::for_message;
 pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_ref()).and_then(|()| out.flush()).map_err(Failure::from_stdout)
-}
-
-/// Writes one JSON document and a newline to stdout.
-///
-/// # Errors
-/// As [`print()`].
-///
-/// # Panics
-/// The value contains a map with keys that are not strings.
-pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let mut text =
-        serde_json::to_string_pretty(value).expect("the answers of commands have string keys only");
-    text.push('\n');
-    print(text)
 }
 
 /// Lines on stdout, printed in large pieces while they come.
@@ -64,49 +51,40 @@ impl Lines {
     }
 }
 
-/// A JSON list on stdout, printed while its elements come.
-#[derive(Debug, Default)]
-pub struct JsonList {
-    waiting: String,
-    has_elements: bool,
-}
-
-/// Lines and lists are printed in pieces of about this many bytes.
+/// Lines are printed in pieces of about this many bytes.
 const PIECE_BYTES: usize = 1 << 16;
 
-impl JsonList {
-    /// Adds an element.
-    ///
-    /// # Errors
-    /// As [`print()`].
-    ///
-    /// # Panics
-    /// The value contains a map with keys that are not strings.
-    pub fn add(&mut self, value: &impl Serialize) -> Result<(), Failure> {
-        let text =
-            serde_json::to_string_pretty(value).expect("the answers of commands have string keys only");
-        self.waiting.push_str(if self.has_elements { ",\n  " } else { "[\n  " });
-        self.waiting.push_str(&text.replace('\n', "\n  "));
-        self.has_elements = true;
-        if self.waiting.len() < PIECE_BYTES {
-            return Ok(());
-        }
-        print(std::mem::take(&mut self.waiting))
+/// Writes one line to stderr: a sentence, or with [`is_json`] a document `note`. Characters that drive a
+/// terminal are escaped: a message may hold any name.
+pub fn note(text: impl std::fmt::Display) {
+    let text = without_errno(text.to_string());
+    if is_json() {
+        return write_stderr(&line(&NoteDocument { note: Note { message: text } }));
     }
-
-    /// Ends the list.
-    ///
-    /// # Errors
-    /// As [`print()`].
-    pub fn finish(mut self) -> Result<(), Failure> {
-        self.waiting.push_str(if self.has_elements { "\n]\n" } else { "[]\n" });
-        print(self.waiting)
-    }
+    write_stderr(&format!("warpfire: {}\n", for_message(&text, |c| c == '\n')));
 }
 
-/// Writes one line to stderr. Characters that drive a terminal are escaped: a message may hold any name.
-pub fn note(text: impl std::fmt::Display) {
-    let text = for_message(&without_errno(text.to_string()), |c| c == '\n');
+/// Writes one document to stderr, for a command whose stdout belongs to another program.
+///
+/// # Panics
+/// As [`print_json`](crate::print_json).
+pub fn note_json(value: &impl Serialize) {
+    write_stderr(&line(value));
+}
+
+/// A remark that is no failure.
+#[derive(Serialize)]
+struct NoteDocument {
+    note: Note,
+}
+
+#[derive(Serialize)]
+struct Note {
+    message: String,
+}
+
+/// Writes lines to stderr, all of them in one call.
+pub(crate) fn write_stderr(lines: &str) {
     // A failed write to stderr cannot be reported anywhere.
-    let _ = writeln!(io::stderr(), "warpfire: {text}");
+    let _ = io::stderr().lock().write_all(lines.as_bytes());
 }

@@ -64,7 +64,7 @@ fn is_plain_mark(c: char) -> bool {
 }
 
 /// Whether a character drives a terminal or changes the direction of the text around it.
-fn is_odd(c: char) -> bool {
+pub(crate) fn is_odd(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 

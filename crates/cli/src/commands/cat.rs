@@ -3,16 +3,19 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use warpfire_terminal::{Failure, print};
+use warpfire_terminal::{Failure, base64, is_json, path_bytes, path_text, print, print_json};
 
 use super::tally::Tally;
 use crate::location::Location;
+use crate::output::ContentPiece;
 use crate::tree::{self, Tree, TreeError};
 
 const EXAMPLES: &str = "\
 Examples:
   warpfire cat a.img:/notes.txt
   warpfire cat pool:/big.tar | tar -t
+
+With --json each line is a piece of a file: 'bytes' in base64 that begin at 'offset'.
 
 A file that fails is reported, the others are printed, and the exit code is 1.";
 
@@ -51,7 +54,19 @@ fn print_file(fs: &Tree, path: &Path, piece: &mut [u8]) -> Result<(), Failure> {
         if read == 0 {
             return Ok(());
         }
-        print(&piece[..read])?;
+        print_piece(path, at, &piece[..read])?;
         at += read as u64;
     }
+}
+
+/// Prints bytes of a file that begin at this offset.
+///
+/// # Errors
+/// stdout cannot be written.
+pub fn print_piece(path: &Path, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+    if !is_json() {
+        return print(bytes);
+    }
+    let (path, path_bytes) = (path_text(path), path_bytes(path));
+    print_json(&ContentPiece { path, path_bytes, offset, bytes: base64(bytes) })
 }

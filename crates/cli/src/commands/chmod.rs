@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             let Some(metadata) = tally.take(fs.metadata(path).map_err(failed))? else { continue };
             if !(args.recursive && metadata.is_dir()) {
                 let mode = args.mode.apply(metadata.mode, metadata.is_dir(), umask);
-                tally.take(fs.set(path, &to(mode)).map_err(failed))?;
+                tally.change(fs.set(path, &to(mode)).map_err(failed))?;
                 continue;
             }
             walk(&fs, &tally, &path.join(""), usize::MAX, |moment, found| {
@@ -61,12 +61,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
                     return Ok(());
                 }
                 let mode = args.mode.apply(found.metadata.mode, found.metadata.is_dir(), umask);
-                fs.set_symlink(&found.path, &to(mode)).map_err(|error| error.at(&found.path))
+                fs.set_symlink(&found.path, &to(mode)).map_err(|error| error.at(&found.path))?;
+                tally.count_change();
+                Ok(())
             })?;
         }
         fs.close()?;
     }
-    tally.finish()
+    tally.finish_changes()
 }
 
 fn to(mode: u32) -> NewAttributes {

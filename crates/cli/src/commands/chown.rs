@@ -68,7 +68,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
                 walk(&fs, &tally, path, usize::MAX, |moment, found| match moment {
                     Moment::Left => Ok(()),
                     Moment::Reached => {
-                        fs.set_symlink(&found.path, &set).map_err(|error| error.at(&found.path))
+                        fs.set_symlink(&found.path, &set).map_err(|error| error.at(&found.path))?;
+                        tally.count_change();
+                        Ok(())
                     }
                 })?;
                 continue;
@@ -77,11 +79,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
                 true => fs.set_symlink(path, &set),
                 false => fs.set(path, &set),
             };
-            tally.take(changed.map_err(|error| error.at(path)))?;
+            tally.change(changed.map_err(|error| error.at(path)))?;
         }
         fs.close()?;
     }
-    tally.finish()
+    tally.finish_changes()
 }
 
 impl NewOwner {

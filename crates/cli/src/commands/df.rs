@@ -39,11 +39,17 @@ pub struct Args {
 /// The space of one pool.
 #[derive(Serialize)]
 struct PoolSpace {
+    /// The id of the pool.
     pool: String,
+    /// The directory that it is mounted on.
     mounted_at: Option<String>,
+    /// The capacity.
     total_bytes: u64,
+    /// Bytes that files, tables and open transactions need.
     used_bytes: u64,
+    /// Bytes that can be written.
     available_bytes: u64,
+    /// Files, directories and links.
     files: u64,
 }
 
@@ -80,7 +86,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         });
     }
     if json {
-        print_json(&spaces)?
+        spaces.iter().try_for_each(print_json)?;
     } else {
         print(columns.to_string())?
     }

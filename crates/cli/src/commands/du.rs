@@ -5,12 +5,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use serde::Serialize;
-use warpfire_terminal::{Failure, JsonList, Lines, Size, name_for_stdout};
+use warpfire_terminal::{Failure, JsonLines, Lines, Size, name_for_stdout, path_bytes, path_text};
 
 use super::tally::Tally;
 use super::walk::{FoundFile, Moment, walk};
 use crate::location::Location;
-use crate::output::bytes_of;
 use crate::tree::{self, Attributes};
 
 const EXAMPLES: &str = "\
@@ -59,9 +58,12 @@ pub struct Args {
 /// The space of one file or directory, as JSON.
 #[derive(Serialize)]
 struct UsageEntry {
+    /// The path.
     path: String,
+    /// The bytes of a path that is no UTF-8, in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     path_bytes: Option<String>,
+    /// The space that it takes with everything in it.
     size_bytes: u64,
 }
 
@@ -69,7 +71,7 @@ struct UsageEntry {
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let locations = Location::parse_all(&args.locations, Location::parse_or_root)?;
     let tally = Tally::default();
-    let mut list = json.then(JsonList::default);
+    let mut list = json.then(JsonLines::default);
     let mut lines = Lines::default();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
         let fs = tree::open_for_reading(&group[0].pool)?;
@@ -88,7 +90,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         }
     }
     lines.finish()?;
-    list.map_or(Ok(()), JsonList::finish)?;
+    list.map_or(Ok(()), JsonLines::finish)?;
     tally.finish()
 }
 
@@ -135,15 +137,15 @@ impl Usage<'_> {
 impl Args {
     fn print(
         &self,
-        list: Option<&mut JsonList>,
+        list: Option<&mut JsonLines>,
         lines: &mut Lines,
         name: &OsStr,
         path: &Path,
         bytes: u64,
     ) -> Result<(), Failure> {
         if let Some(list) = list {
-            let path_bytes = bytes_of(path);
-            return list.add(&UsageEntry { path: path.display().to_string(), path_bytes, size_bytes: bytes });
+            let (path, path_bytes) = (path_text(path), path_bytes(path));
+            return list.add(&UsageEntry { path, path_bytes, size_bytes: bytes });
         }
         let size = if self.human_readable { Size(bytes).to_string() } else { bytes.to_string() };
         lines.add(&[format!("{size:<11} ").as_bytes(), &name_for_stdout(name), b"\n"])

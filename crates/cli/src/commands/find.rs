@@ -7,7 +7,7 @@ use std::path::Path;
 use clap::ValueEnum;
 use warpfire::{FileType, Timestamp};
 use warpfire_env::{Clock, SystemClock};
-use warpfire_terminal::{Failure, JsonList, Lines, Size, name_for_stdout};
+use warpfire_terminal::{Failure, JsonLines, Lines, Size, name_for_stdout};
 
 use super::tally::Tally;
 use super::walk::{FoundFile, Moment, walk};
@@ -95,7 +95,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let locations = Location::parse_all(&args.locations, Location::parse_or_root)?;
     let depth_max = args.max_depth.unwrap_or(usize::MAX);
     let tally = Tally::default();
-    let mut list = json.then(JsonList::default);
+    let mut list = json.then(JsonLines::default);
     let mut names = Lines::default();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
         let fs = tree::open_for_reading(&group[0].pool)?;
@@ -116,7 +116,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         }
     }
     names.finish()?;
-    list.map_or(Ok(()), JsonList::finish)?;
+    list.map_or(Ok(()), JsonLines::finish)?;
     tally.finish()
 }
 

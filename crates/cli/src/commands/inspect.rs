@@ -3,7 +3,8 @@
 use std::ffi::{OsStr, OsString};
 
 use clap::Subcommand;
-use warpfire_check::{CheckError, inspect};
+use warpfire_check::CheckError;
+use warpfire_check::inspect::{self, DumpValue};
 use warpfire_terminal::{Failure, print, print_json};
 
 use super::pool::{self, devices};
@@ -101,7 +102,11 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         }
     }
     .map_err(failed)?;
-    if json { print_json(&dump) } else { print(dump.to_string()) }
+    match &dump {
+        _ if !json => print(dump.to_string()),
+        DumpValue::List(entries) => entries.iter().try_for_each(print_json),
+        dump => print_json(dump),
+    }
 }
 
 fn failed(error: CheckError) -> Failure {

@@ -48,8 +48,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let targets = args.targets.iter().map(|target| args.target(target, &link));
     let targets = targets.collect::<Result<Vec<_>, _>>()?;
     let fs = tree::open(&link.pool)?;
-    tree::transact(&fs, |tx| args.link_all(&fs, tx, &targets, &link.path))?;
-    fs.close()
+    let tally = tree::transact(&fs, |tx| args.link_all(&fs, tx, &targets, &link.path))?;
+    fs.close()?;
+    tally.finish_changes()
 }
 
 fn is_link(tx: &TransactionTree, path: &Path) -> bool {
@@ -90,14 +91,14 @@ impl Args {
         }
     }
 
-    /// Makes the links in a transaction.
+    /// Makes the links in a transaction, and counts them.
     fn link_all(
         &self,
         fs: &Tree,
         tx: &TransactionTree,
         targets: &[OsString],
         link: &Path,
-    ) -> Result<(), Failure> {
+    ) -> Result<Tally, Failure> {
         let places = if targets.len() == 1 && self.symbolic && self.force && is_link(tx, link) {
             // The link itself is replaced, also one that points to a directory.
             None
@@ -108,9 +109,10 @@ impl Args {
         for target in targets {
             let target = Path::new(target);
             let name = places.as_ref().map_or(Ok(link.to_path_buf()), |places| places.of(target));
-            tally.take(name.and_then(|name| self.link(fs, tx, target, &name)))?;
+            tally.change(name.and_then(|name| self.link(fs, tx, target, &name)))?;
         }
-        tally.finish_whole("linked")
+        tally.check_whole("linked")?;
+        Ok(tally)
     }
 
     fn link(&self, fs: &Tree, tx: &TransactionTree, target: &Path, name: &Path) -> Result<(), Failure> {

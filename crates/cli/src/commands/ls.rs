@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use warpfire::FileType;
-use warpfire_terminal::{Failure, JsonList, Lines, Size, name_for_stdout};
+use warpfire_terminal::{Failure, JsonLines, Lines, Size, name_for_stdout};
 
 use super::tally::Tally;
 use crate::location::Location;
@@ -75,7 +75,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         has_headings: locations.len() > 1 || args.recursive,
         has_lines: false,
         lines: Lines::default(),
-        list: json.then(JsonList::default),
+        list: json.then(JsonLines::default),
     };
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
         let fs = tree::open_for_reading(&group[0].pool)?;
@@ -92,7 +92,7 @@ struct Listing<'a> {
     has_headings: bool,
     has_lines: bool,
     lines: Lines,
-    list: Option<JsonList>,
+    list: Option<JsonLines>,
 }
 
 /// One entry to list.
@@ -244,7 +244,7 @@ impl Listing<'_> {
 
     fn finish(self) -> Result<(), Failure> {
         self.lines.finish()?;
-        self.list.map_or(Ok(()), JsonList::finish)?;
+        self.list.map_or(Ok(()), JsonLines::finish)?;
         self.tally.finish()
     }
 }

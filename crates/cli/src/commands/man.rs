@@ -6,12 +6,19 @@ use std::path::{Path, PathBuf};
 use clap::CommandFactory;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
-use warpfire_terminal::Failure;
+use serde::Serialize;
+use warpfire_terminal::{Failure, is_json, print_json};
 
 use crate::args::Cli;
 
+const EXAMPLES: &str = "\
+Examples:
+  warpfire man /usr/local/share/man/man1
+  warpfire man pages && man ./pages/warpfire-mount.1";
+
 /// Arguments of `warpfire man`.
 #[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The directory for `warpfire.1`, `warpfire-mkfs.1` and so on; it is made if it does not exist.
     directory: PathBuf,
@@ -21,15 +28,24 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let mut program = Cli::command().disable_help_subcommand(true);
     program.build();
+    let mut pages = Vec::new();
     std::fs::create_dir_all(&args.directory)
-        .and_then(|()| write_pages(program, &args.directory))
-        .map_err(|error| Failure::local(&args.directory, &error))
+        .and_then(|()| write_pages(program, &args.directory, &mut pages))
+        .map_err(|error| Failure::local(&args.directory, &error))?;
+    if is_json() { print_json(&WrittenPages { pages }) } else { Ok(()) }
 }
 
-/// Writes the page of a command, and those of its subcommands.
-fn write_pages(command: clap::Command, directory: &Path) -> io::Result<()> {
+/// The manual pages that were written, as JSON.
+#[derive(Serialize)]
+struct WrittenPages {
+    /// Their names in the directory.
+    pages: Vec<String>,
+}
+
+/// Writes the page of a command, and those of its subcommands, and adds their names to `pages`.
+fn write_pages(command: clap::Command, directory: &Path, pages: &mut Vec<String>) -> io::Result<()> {
     for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
-        write_pages(subcommand.clone(), directory)?;
+        write_pages(subcommand.clone(), directory, pages)?;
     }
     let notes = command.get_after_help().map(ToString::to_string);
     // The generator would fill the lines of a table as one paragraph.
@@ -39,6 +55,7 @@ fn write_pages(command: clap::Command, directory: &Path) -> io::Result<()> {
     if let Some(notes) = notes {
         notes_section(&notes).to_writer(&mut page)?;
     }
+    pages.push(man.get_filename());
     std::fs::write(directory.join(man.get_filename()), page)
 }
 

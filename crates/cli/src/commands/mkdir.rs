@@ -36,9 +36,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let fs = tree::open(&group[0].pool)?;
         for Location { path, .. } in group {
             let made = if args.parents { fs.create_dir_all(path) } else { fs.create_dir(path) };
-            tally.take(made.map_err(|error| error.at(path)))?;
+            tally.change(made.map_err(|error| error.at(path)))?;
         }
         fs.close()?;
     }
-    tally.finish()
+    tally.finish_changes()
 }

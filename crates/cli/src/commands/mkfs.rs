@@ -1,6 +1,7 @@
 //! `warpfire mkfs`: make a pool.
 
-use std::os::unix::fs::FileTypeExt;
+use std::collections::BTreeMap;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
@@ -9,7 +10,9 @@ use warpfire::{
     COLUMNS_MAX, DeviceContent, ErrorKind, PARITY_MAX, Pool, ZONES_MIN, check_named_once, device_bytes_min,
     device_content, prefilled,
 };
-use warpfire_terminal::{Exit, Failure, Size, print, print_json};
+use warpfire_terminal::{
+    Exit, Failure, Size, counted, note, path_bytes, path_text, print, print_json, quoted, shown,
+};
 
 use super::confirmation::confirm;
 
@@ -26,6 +29,9 @@ const DATA_DEFAULT_MAX: usize = 16;
 
 /// Size of a new image file, unless its directory has less than twice that free.
 const IMAGE_BYTES_DEFAULT: u64 = 8 << 30;
+
+/// `mkfs` prints a note if less than this part of the space is left for files.
+const FILE_PERCENT_MIN: u64 = 60;
 
 /// Arguments of `warpfire mkfs`.
 #[derive(clap::Args, Debug)]
@@ -70,19 +76,53 @@ pub struct Args {
 /// The pool to make.
 #[derive(Debug, Serialize)]
 struct PoolPlan {
+    /// The devices, in their order in the pool.
     devices: Vec<DevicePlan>,
+    /// Data devices of a stripe.
     data: u16,
+    /// Parity devices of a stripe.
     parity: u8,
+}
+
+/// A pool that was made, as JSON.
+#[derive(Debug, Serialize)]
+struct MadePool<'a> {
+    /// The id of the pool.
+    pool: &'a str,
+    /// Bytes of a zone.
+    zone_bytes: u64,
+    /// Bytes that files can take.
+    file_bytes: u64,
+    #[serde(flatten)]
+    plan: &'a PoolPlan,
 }
 
 #[derive(Debug, Serialize)]
 struct DevicePlan {
-    #[serde(serialize_with = "crate::output::path_text")]
-    path: PathBuf,
+    #[serde(skip)]
+    file: PathBuf,
+    /// The path.
+    path: String,
+    /// The bytes of a path that is no UTF-8, in base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_bytes: Option<String>,
+    /// Its length.
     size_bytes: u64,
+    /// Whether it is a block device, and not an image file.
     is_block_device: bool,
+    /// Whether it is a new image file.
     is_new: bool,
+    /// The content that the pool has overwritten; `null` if there was none.
     overwrites: Option<String>,
+}
+
+impl DevicePlan {
+    fn new(file: &Path, size_bytes: u64) -> Self {
+        let (path, path_bytes) = (path_text(file), path_bytes(file));
+        let file = file.to_path_buf();
+        let (is_block_device, is_new, overwrites) = (false, false, None);
+        DevicePlan { file, path, path_bytes, size_bytes, is_block_device, is_new, overwrites }
+    }
 }
 
 /// Makes the pool.
@@ -91,6 +131,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     if !json {
         print(plan.in_words())?;
     }
+    plan.warn_if_larger_than_its_disk();
     if plan.destroys() && !args.yes {
         confirm("overwrites everything on these devices")?;
     }
@@ -106,17 +147,21 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     if made.is_err() {
         for device in plan.new_files() {
             // An error here is ignored: the user gets the error that came first.
-            let _ = std::fs::remove_file(&device.path);
+            let _ = std::fs::remove_file(&device.file);
         }
     }
     let pool = made?;
-    let space = pool.stats().space;
+    let stats = pool.stats();
     pool.close()?;
+    let file_bytes = stats.space.free_bytes - stats.space.reserve_bytes;
     if json {
-        print_json(&plan)
+        let (pool, zone_bytes) = (stats.pool.as_str(), stats.zone_bytes);
+        print_json(&MadePool { pool, zone_bytes, file_bytes, plan: &plan })?;
     } else {
-        print(format!("pool made: {} free for files\n", Size(space.free_bytes - space.reserve_bytes)))
+        print(format!("pool {} made: {} free for files\n", stats.pool, Size(file_bytes)))?;
     }
+    plan.warn_if_little_is_left(file_bytes);
+    Ok(())
 }
 
 fn not_made(error: warpfire::Error) -> Failure {
@@ -194,8 +239,7 @@ fn device_plan(path: &Path, args: &Args, new_files: usize) -> Result<DevicePlan,
             Some(size) => size.0,
             None => default_image_bytes(path, new_files)?,
         };
-        let path = path.to_path_buf();
-        return Ok(DevicePlan { path, size_bytes, is_block_device: false, is_new: true, overwrites: None });
+        return Ok(DevicePlan { is_new: true, ..DevicePlan::new(path, size_bytes) });
     }
     let (content, size_bytes) = device_content(path).map_err(|error| Failure::pool(&error))?;
     let overwrites = match content {
@@ -208,12 +252,15 @@ fn device_plan(path: &Path, args: &Args, new_files: usize) -> Result<DevicePlan,
     }
     let file_type = std::fs::metadata(path).map_err(|error| Failure::local(path, &error))?.file_type();
     let is_block_device = file_type.is_block_device();
-    Ok(DevicePlan { path: path.to_path_buf(), size_bytes, is_block_device, is_new: false, overwrites })
+    Ok(DevicePlan { is_block_device, overwrites, ..DevicePlan::new(path, size_bytes) })
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn default_image_bytes(path: &Path, new_files: usize) -> Result<u64, Failure> {
-    let directory =
-        path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     let free = rustix::fs::statvfs(directory).map_err(|error| {
         let failure = Failure::local(directory, &error.into());
         if error == Errno::NOENT { failure.hint("make the directory first") } else { failure }
@@ -226,7 +273,7 @@ fn default_image_bytes(path: &Path, new_files: usize) -> Result<u64, Failure> {
 /// Writes the new image files once, so that their space is allocated.
 fn prefill(plan: &PoolPlan) -> Result<(), Failure> {
     for device in plan.new_files() {
-        prefilled(&device.path, device.size_bytes).map_err(|error| Failure::local(&device.path, &error))?;
+        prefilled(&device.file, device.size_bytes).map_err(|error| Failure::local(&device.file, &error))?;
     }
     Ok(())
 }
@@ -245,11 +292,50 @@ impl PoolPlan {
         };
         Err(Failure::usage(format_args!(
             "{} is too small for a pool: it has {}, but {ZONES_MIN} zones of {} take {least}",
-            device.path.display(),
+            shown(&device.file),
             Size(device.size_bytes),
             Size(least_bytes / ZONES_MIN),
         ))
         .hint(hint))
+    }
+
+    /// Prints a note if so little is left for files that the user may want other devices or zones.
+    fn warn_if_little_is_left(&self, file_bytes: u64) {
+        let least = self.devices.iter().map(|device| device.size_bytes).min().unwrap_or(0);
+        let (data, parity) = (u64::from(self.data), u64::from(self.parity));
+        let data_bytes = least * self.devices.len() as u64 / (data + parity) * data;
+        let percent = file_bytes * 100 / data_bytes.max(1);
+        if percent < FILE_PERCENT_MIN {
+            note(format_args!(
+                "only {percent} % of the space is left for files, because the devices have few zones; \
+                 larger devices, or a smaller --zone, leave more"
+            ));
+        }
+    }
+
+    /// Prints a note for each disk that cannot hold the new image files on it when they are full.
+    fn warn_if_larger_than_its_disk(&self) {
+        let mut disks: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        for device in self.new_files() {
+            let directory = directory_of(&device.file);
+            // A directory that cannot be asked fails below, when the image is made.
+            let Ok((metadata, disk)) =
+                std::fs::metadata(directory).and_then(|found| Ok((found, rustix::fs::statvfs(directory)?)))
+            else {
+                continue;
+            };
+            let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
+            let (taken, _) = disks.entry(metadata.dev()).or_insert((0, free_bytes));
+            *taken = taken.saturating_add(device.size_bytes);
+        }
+        for (taken, free) in disks.into_values().filter(|(taken, free)| taken > free) {
+            note(format_args!(
+                "the new image files take {} when they are full, but their disk has {} free; writes fail when \
+                 it is full",
+                Size(taken),
+                Size(free)
+            ));
+        }
     }
 
     fn destroys(&self) -> bool {
@@ -261,10 +347,9 @@ impl PoolPlan {
     }
 
     fn in_words(&self) -> String {
-        let count = self.devices.len();
         let mut text = format!(
-            "pool of {count} {}: each stripe has {} data and {} parity; {}\n",
-            if count == 1 { "device" } else { "devices" },
+            "pool of {}: each stripe has {} data and {} parity; {}\n",
+            counted(self.devices.len() as u64, "device", "devices"),
             self.data,
             self.parity,
             match self.parity {
@@ -280,7 +365,7 @@ impl PoolPlan {
                 (None, false, true) => "block device".to_owned(),
                 (None, false, false) => "empty image file".to_owned(),
             };
-            text += &format!("  {}  {}  {kind}\n", device.path.display(), Size(device.size_bytes));
+            text += &format!("  {}  {}  {kind}\n", quoted(device.file.as_os_str()), Size(device.size_bytes));
         }
         text
     }

@@ -58,12 +58,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let fs = tree::open(&destination.pool)?;
     let kept = tree::transact(&fs, |tx| args.move_all(&fs, tx, &sources, &destination))?;
     fs.close()?;
-    kept.finish()
+    kept.finish_changes()
 }
 
 impl Args {
-    /// Moves the files in a transaction. Returns the files that -n has kept: they are no failure of the
-    /// transaction.
+    /// Moves the files in a transaction. Returns the count of those that it has moved, and of those that -n has
+    /// kept: these are no failure of the transaction.
     fn move_all(
         &self,
         fs: &Tree,
@@ -74,18 +74,26 @@ impl Args {
         let (tally, kept) = (Tally::default(), Tally::default());
         if self.exchange {
             let path = &sources.first().expect("a source is named").path;
-            tally.take(tx.exchange(path, &destination.path).map_err(|error| error.at(path)))?;
+            let swapped = tx.exchange(path, &destination.path).map_err(|error| error.at(path));
+            if tally.take(swapped)?.is_some() {
+                // Both names have another file now.
+                kept.count_change();
+                kept.count_change();
+            }
         } else {
             let targets = Targets::new(fs, tx, sources.len(), &destination.path)?;
             for Location { path, .. } in sources {
                 let moved = targets.of(path).and_then(|to| self.rename(fs, tx, &kept, path, &to));
-                tally.take(moved)?;
+                if tally.take(moved)? == Some(true) {
+                    kept.count_change();
+                }
             }
         }
-        tally.finish_whole("moved")?;
+        tally.check_whole("moved")?;
         Ok(kept)
     }
 
+    /// Moves a file. `false` if -n keeps it where it is.
     fn rename(
         &self,
         fs: &Tree,
@@ -93,7 +101,7 @@ impl Args {
         kept: &Tally,
         from: &Path,
         to: &Path,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let failed = |error: TreeError| error.at(from);
         let metadata = tx.symlink_metadata(from).map_err(failed)?;
         if let Ok(there) = tx.symlink_metadata(to)
@@ -105,20 +113,20 @@ impl Args {
             }
             if self.no_clobber {
                 kept.report(&Failure::new(format_args!("{names} two names of one file; both stay")));
-                return Ok(());
+                return Ok(false);
             }
             // A rename between two names of one file does nothing, as POSIX says.
-            return tx.remove_file(from).map_err(failed);
+            return tx.remove_file(from).map(|()| true).map_err(failed);
         }
         if !self.no_clobber {
-            return tx.rename(from, to).map_err(failed);
+            return tx.rename(from, to).map(|()| true).map_err(failed);
         }
         match tx.rename_new(from, to) {
             Err(error) if error.is_already_exists() => {
                 kept.report(&Failure::new(format_args!("{}: {} is taken", fs.shown(from), fs.shown(to))));
-                Ok(())
+                Ok(false)
             }
-            other => other.map_err(failed),
+            other => other.map(|()| true).map_err(failed),
         }
     }
 }

@@ -49,11 +49,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             confirm("removes everything in the pool")?;
         }
         for location in group {
-            tally.take(remove(&fs, location, args))?;
+            tally.change(remove(&fs, location, args))?;
         }
         fs.close()?;
     }
-    tally.finish()
+    tally.finish_changes()
 }
 
 /// Whether a path leads to the root, by whatever names.

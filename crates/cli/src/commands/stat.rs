@@ -1,6 +1,6 @@
 //! `warpfire stat`: the metadata of files.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::Path;
 
 use warpfire::FileType;
@@ -8,7 +8,7 @@ use warpfire_terminal::{Failure, Size, print, print_json, quoted};
 
 use super::tally::Tally;
 use crate::location::Location;
-use crate::output::FileInfo;
+use crate::output::{FileInfo, exact_moment};
 use crate::tree::{self, Tree, TreeError};
 
 const EXAMPLES: &str = "\
@@ -39,7 +39,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         }
     }
     if json {
-        print_json(&entries)?
+        entries.iter().try_for_each(print_json)?;
     } else {
         print(entries.iter().map(in_words).collect::<String>())?
     }
@@ -58,9 +58,9 @@ fn info(fs: &Tree, location: &Location) -> Result<FileInfo, Failure> {
 }
 
 fn in_words(entry: &FileInfo) -> String {
-    let mut text = format!("{}: {}", quoted(OsStr::new(&entry.name)), entry.kind);
-    if let Some(target) = &entry.target {
-        text += &format!(" to {}", quoted(OsStr::new(target)));
+    let mut text = format!("{}: {}", quoted(&entry.raw_name), entry.kind);
+    if let Some(target) = &entry.raw_target {
+        text += &format!(" to {}", quoted(target));
     }
     if let Some((major, minor)) = entry.device {
         text += &format!(" {major}, {minor}");
@@ -77,13 +77,13 @@ fn in_words(entry: &FileInfo) -> String {
         entry.gid,
     );
     let moments = [
-        ("accessed", Some(&entry.accessed)),
-        ("modified", Some(&entry.modified)),
-        ("changed", Some(&entry.changed)),
-        ("created", entry.created.as_ref()),
+        ("accessed", Some(entry.accessed)),
+        ("modified", Some(entry.modified)),
+        ("changed", Some(entry.changed)),
+        ("created", entry.created),
     ];
-    for (label, moment) in moments.iter().filter_map(|(label, moment)| Some((label, (*moment)?))) {
-        text += &format!("  {label:<9} {moment}\n");
+    for (label, moment) in moments.into_iter().filter_map(|(label, moment)| Some((label, moment?))) {
+        text += &format!("  {label:<9} {}\n", exact_moment(moment.0));
     }
     text
 }

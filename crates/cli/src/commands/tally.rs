@@ -2,18 +2,22 @@
 
 use std::cell::Cell;
 
-use warpfire_terminal::{Failure, note};
+use warpfire_terminal::{Failure, is_json, print_json};
 
-/// Counts the files that a command could not work on. Each is reported on stderr when it fails.
+use crate::output::ChangeSummary;
+
+/// Counts the files that a command has changed, and those that it could not work on. Each of the latter is
+/// reported on stderr when it fails.
 #[derive(Debug, Default)]
 pub struct Tally {
+    changed: Cell<u64>,
     failed: Cell<u64>,
 }
 
 impl Tally {
     /// Reports a failure.
     pub fn report(&self, failure: &Failure) {
-        note(failure.whole());
+        failure.print();
         self.failed.set(self.failed.get() + 1);
     }
 
@@ -32,6 +36,33 @@ impl Tally {
         }
     }
 
+    /// Counts a file that the command has changed.
+    pub fn count_change(&self) {
+        self.changed.set(self.changed.get() + 1);
+    }
+
+    /// Counts the file that this step has changed, or reports its failure.
+    ///
+    /// # Errors
+    /// As [`take`](Tally::take).
+    pub fn change(&self, step: Result<(), impl Into<Failure>>) -> Result<(), Failure> {
+        if self.take(step)?.is_some() {
+            self.count_change();
+        }
+        Ok(())
+    }
+
+    /// The end of a command that changes files. With `--json` it prints a summary.
+    ///
+    /// # Errors
+    /// As [`finish`](Tally::finish); stdout cannot be written.
+    pub fn finish_changes(self) -> Result<(), Failure> {
+        if is_json() {
+            print_json(&ChangeSummary { changed: self.changed.get(), failed: self.failed.get() })?;
+        }
+        self.finish()
+    }
+
     /// The end of the command.
     ///
     /// # Errors
@@ -40,11 +71,11 @@ impl Tally {
         if self.failed.get() == 0 { Ok(()) } else { Err(Failure::silent()) }
     }
 
-    /// The end of the steps of a transaction, before its commit.
+    /// Checks the steps of a transaction before its commit.
     ///
     /// # Errors
     /// Something failed, so nothing may be committed.
-    pub fn finish_whole(self, verb: &str) -> Result<(), Failure> {
+    pub fn check_whole(&self, verb: &str) -> Result<(), Failure> {
         if self.failed.get() == 0 { Ok(()) } else { Err(Failure::new(format_args!("nothing was {verb}"))) }
     }
 }

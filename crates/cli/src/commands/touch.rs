@@ -68,11 +68,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
         let set = args.set(times);
         for location in group {
-            tally.take(args.touch(&fs, location, &set))?;
+            tally.change(args.touch(&fs, location, &set))?;
         }
         fs.close()?;
     }
-    tally.finish()
+    tally.finish_changes()
 }
 
 fn times_of(fs: &Tree, Location { path, .. }: &Location) -> Result<Times, Failure> {

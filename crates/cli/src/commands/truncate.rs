@@ -72,11 +72,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
         let fs = tree::open(&group[0].pool)?;
         for location in group {
-            tally.take(args.truncate(&fs, location))?;
+            tally.change(args.truncate(&fs, location))?;
         }
         fs.close()?;
     }
-    tally.finish()
+    tally.finish_changes()
 }
 
 impl Args {

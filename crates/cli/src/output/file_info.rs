@@ -1,17 +1,24 @@
 //! One file as `ls` and `stat` show it.
 
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
 use std::path::Path;
 
 use serde::Serialize;
 use warpfire::FileType;
+use warpfire_terminal::{path_bytes, path_text};
 
-use super::time::exact_moment;
+use super::Rfc3339;
 use crate::tree::Attributes;
 
 /// The metadata of a file, as JSON.
 #[derive(Debug, Serialize)]
 pub struct FileInfo {
+    /// The name or path, as the filesystem has it.
+    #[serde(skip)]
+    pub raw_name: OsString,
+    /// The target of a symbolic link, as the filesystem has it.
+    #[serde(skip)]
+    pub raw_target: Option<OsString>,
     /// Its name in a listing, or its path on the command line.
     pub name: String,
     /// The bytes of a name that is no UTF-8, in base64.
@@ -22,20 +29,31 @@ pub struct FileInfo {
     pub kind: &'static str,
     /// Permission bits, in octal.
     pub mode: String,
+    /// The number of its names.
     pub links: u64,
+    /// The number of the owning user.
     pub uid: u32,
+    /// The number of the owning group.
     pub gid: u32,
+    /// Its length.
     pub size_bytes: u64,
+    /// Bytes of data, holes not included.
     pub allocated_bytes: u64,
+    /// Its number in the pool.
     pub inode: u64,
+    /// The major and minor number of a device node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<(u32, u32)>,
-    pub accessed: String,
-    pub modified: String,
-    pub changed: String,
-    /// Absent on a mount: Linux does not ask FUSE servers for it.
+    /// When it was last read.
+    pub accessed: Rfc3339,
+    /// When its content last changed.
+    pub modified: Rfc3339,
+    /// When its content or its attributes last changed.
+    pub changed: Rfc3339,
+    /// When it was made. Absent on a mount: Linux does not ask FUSE servers for it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub created: Option<String>,
+    pub created: Option<Rfc3339>,
+    /// The target of a symbolic link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     /// The bytes of a target that is no UTF-8, in base64.
@@ -49,8 +67,10 @@ impl FileInfo {
     pub fn new(name: &Path, metadata: &Attributes, target: Option<&Path>) -> Self {
         let is_device = matches!(metadata.file_type, FileType::BlockDevice | FileType::CharDevice);
         FileInfo {
-            name: name.display().to_string(),
-            name_bytes: bytes_of(name),
+            raw_name: name.as_os_str().to_owned(),
+            raw_target: target.map(|target| target.as_os_str().to_owned()),
+            name: path_text(name),
+            name_bytes: path_bytes(name),
             kind: kind(metadata.file_type),
             mode: format!("{:04o}", metadata.mode),
             links: metadata.nlink,
@@ -60,36 +80,14 @@ impl FileInfo {
             allocated_bytes: metadata.allocated_bytes,
             inode: metadata.ino,
             device: is_device.then_some(metadata.device_numbers),
-            accessed: exact_moment(metadata.accessed),
-            modified: exact_moment(metadata.modified),
-            changed: exact_moment(metadata.changed),
-            created: metadata.created.map(exact_moment),
-            target: target.map(|target| target.display().to_string()),
-            target_bytes: target.and_then(bytes_of),
+            accessed: Rfc3339(metadata.accessed),
+            modified: Rfc3339(metadata.modified),
+            changed: Rfc3339(metadata.changed),
+            created: metadata.created.map(Rfc3339),
+            target: target.map(path_text),
+            target_bytes: target.and_then(path_bytes),
         }
     }
-}
-
-/// The bytes of a path that is no UTF-8, in base64. JSON is text and cannot hold them otherwise.
-#[must_use]
-pub fn bytes_of(path: &Path) -> Option<String> {
-    let bytes = path.as_os_str().as_bytes();
-    std::str::from_utf8(bytes).is_err().then(|| base64(bytes))
-}
-
-/// RFC 4648, with padding.
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let byte = |at: usize| u32::from(group.get(at).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for at in 0..4 {
-            let letter = LETTERS[(bits >> (18 - 6 * at) & 63) as usize];
-            text.push(if at > group.len() { '=' } else { char::from(letter) });
-        }
-    }
-    text
 }
 
 fn kind(file_type: FileType) -> &'static str {
@@ -130,19 +128,4 @@ pub fn mode_letters(metadata: &Attributes) -> String {
         });
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base64_is_that_of_rfc_4648() {
-        let cases = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg==")];
-        for (bytes, text) in cases {
-            assert_eq!(base64(bytes.as_bytes()), text);
-        }
-        assert_eq!(base64(b"\xff\xfe\xfd"), "//79");
-        assert_eq!(bytes_of(Path::new("text")), None);
-    }
 }

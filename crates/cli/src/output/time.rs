@@ -12,6 +12,19 @@ pub fn moment(at: Timestamp) -> String {
     }
 }
 
+/// The moment by RFC 3339, in UTC with nanoseconds. RFC 3339 has the years 0 to 9999; a moment outside of
+/// them is `@` and seconds since 1970.
+#[must_use]
+pub fn rfc3339(at: Timestamp) -> String {
+    const YEAR_0: i64 = -62_167_219_200;
+    match jiff::Timestamp::from_second(at.seconds) {
+        Ok(second) if at.seconds >= YEAR_0 => {
+            format!("{}.{:09}Z", second.strftime("%Y-%m-%dT%H:%M:%S"), at.nanos)
+        }
+        _ => format!("@{}", at.seconds),
+    }
+}
+
 /// The moment to the nanosecond, in UTC.
 #[must_use]
 pub fn exact_moment(at: Timestamp) -> String {
@@ -77,6 +90,24 @@ mod tests {
         ];
         for (seconds, text) in cases {
             assert_eq!(moment(Timestamp { seconds, nanos: 0 }), text);
+        }
+    }
+
+    #[test]
+    fn moments_for_programs_have_nanoseconds_and_are_read_back() {
+        let cases = [
+            ((1_795_163_371, 7), "2026-11-20T08:29:31.000000007Z"),
+            ((-1, 750_000_000), "1969-12-31T23:59:59.750000000Z"),
+            ((253_402_207_200, 999_999_999), "9999-12-30T22:00:00.999999999Z"),
+            ((-62_167_219_200, 0), "0000-01-01T00:00:00.000000000Z"),
+        ];
+        for ((seconds, nanos), text) in cases {
+            let at = Timestamp { seconds, nanos };
+            assert_eq!(rfc3339(at), text);
+            assert_eq!(parse_moment(text), Ok(at), "{text}");
+        }
+        for seconds in [-62_167_219_201, i64::MAX, i64::MIN] {
+            assert_eq!(rfc3339(Timestamp { seconds, nanos: 0 }), format!("@{seconds}"));
         }
     }
 

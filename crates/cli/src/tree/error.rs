@@ -67,7 +67,7 @@ pub fn below(mountpoint: &Path, path: &Path) -> PathBuf {
 
 /// The failure of a call on a file of a mounted pool.
 fn of_mount(errno: Errno, mountpoint: &Path, path: &Path) -> Failure {
-    let file = |said: &dyn fmt::Display| Failure::new(format_args!("{}: {said}", shown(path)));
+    let file = |words: &dyn fmt::Display| Failure::local_as(path, &io::Error::from(errno), words);
     match errno {
         Errno::NOTCONN | Errno::CONNABORTED => no_server(mountpoint),
         Errno::XDEV => file(&"another filesystem is mounted there, or the files are on different mounts")

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use warpfire_test_needs::{Need, skip};
 
-use crate::fixture::{Fixture, bytes, tree};
+use crate::fixture::{Fixture, bytes, documents, tree};
 
 /// A tree with everything that a copy has to keep.
 fn make_tree(fixture: &Fixture) {
@@ -163,8 +163,7 @@ fn ls_lists_names_in_order_and_long_lines_show_modes() {
     assert!(long.starts_with("-rwxr-xr-x   1 "), "{long}");
     let long = fixture.run(["ls", "-l", "pool:/tree"]).succeeded();
     assert!(long.contains("link -> bin/tool"), "{long}");
-    let entries: serde_json::Value =
-        serde_json::from_str(&fixture.run(["ls", "--json", "pool:/tree"]).succeeded()).expect("JSON");
+    let entries = documents(&fixture.run(["ls", "--json", "pool:/tree"]).succeeded());
     assert_eq!(entries[1]["name"], "block");
     assert_eq!(entries[1]["size_bytes"], 4096);
 }
@@ -185,8 +184,7 @@ fn stat_shows_size_links_and_times() {
     fixture.run(["cp", "a", "pool:/"]).succeeded();
     let said = fixture.run(["stat", "pool:/a"]).succeeded();
     assert!(said.contains("12345 bytes") && said.contains("1 link"), "{said}");
-    let entries: serde_json::Value =
-        serde_json::from_str(&fixture.run(["stat", "--json", "pool:/a"]).succeeded()).expect("JSON");
+    let entries = documents(&fixture.run(["stat", "--json", "pool:/a"]).succeeded());
     assert_eq!(entries[0]["size_bytes"], 12_345);
     assert_eq!(entries[0]["type"], "file");
 }

@@ -86,6 +86,14 @@ impl CommandResult {
     }
 }
 
+/// The documents of an output with `--json`: one on each line, each with its version.
+pub fn documents(said: &str) -> Vec<serde_json::Value> {
+    let parse = |line| serde_json::from_str::<serde_json::Value>(line).expect("each line is a document");
+    let found: Vec<_> = said.lines().map(parse).collect();
+    assert!(found.iter().all(|document| document["version"] == 1), "{said}");
+    found
+}
+
 /// Bytes that are different for each seed.
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use warpfire_test_needs::{Need, skip};
 
-use crate::fixture::{Fixture, bytes};
+use crate::fixture::{Fixture, bytes, documents};
 
 /// A pool with files of known sizes and times below `/t`.
 fn measured_tree() -> Fixture {
@@ -51,8 +51,8 @@ fn ls_goes_down_and_sorts() {
     let long = lines(&fixture, &["ls", "-lh", "pool:/t/sub"]);
     assert!(long[1].contains(" 1 GiB ") && long[1].ends_with(" hole"), "{long:?}");
     let said = fixture.run(["ls", "--json", "-R", "pool:/t"]).succeeded();
-    let entries: serde_json::Value = serde_json::from_str(&said).expect("JSON");
-    let found: Vec<_> = entries.as_array().expect("a list").iter().map(|entry| &entry["name"]).collect();
+    let entries = documents(&said);
+    let found: Vec<_> = entries.iter().map(|entry| &entry["name"]).collect();
     assert_eq!(found[..2], ["/t/a.jpg", "/t/b.txt"]);
     assert_eq!(found.len(), 6);
 }
@@ -77,17 +77,15 @@ fn du_counts_data_once_and_lengths_if_asked() {
     assert_eq!(sizes(&["du", "-s", "--apparent-size", "pool:/t/sub"])[0].0, 2_000_000 + (1 << 30));
     assert!(fixture.run(["du", "-sh", "pool:/t"]).succeeded().starts_with("2.2 MiB"));
     let ran = fixture.run(["du", "-s", "--json", "pool:/absent", "pool:/t"]);
-    let entries: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    let entries = documents(&ran.stdout);
     assert_eq!((ran.code, &entries[0]["size_bytes"]), (1, &2_310_000.into()));
 }
 
 #[test]
 fn df_agrees_with_status() {
     let fixture = measured_tree();
-    let json = |words: &[&str]| -> serde_json::Value {
-        serde_json::from_str(&fixture.run(words).succeeded()).expect("JSON")
-    };
-    let (space, status) = (json(&["df", "--json", "pool"])[0].clone(), json(&["status", "--json", "pool"]));
+    let json = |words: &[&str]| documents(&fixture.run(words).succeeded()).remove(0);
+    let (space, status) = (json(&["df", "--json", "pool"]), json(&["status", "--json", "pool"]));
     for figure in ["total_bytes", "used_bytes", "available_bytes", "files"] {
         assert_eq!(space[figure], status["space"][figure], "{figure}");
     }
@@ -95,7 +93,7 @@ fn df_agrees_with_status() {
     let used = space["used_bytes"].as_u64().expect("a number");
     assert!((2_310_000..4_000_000).contains(&used), "{used}");
     fixture.run(["rm", "-r", "pool:/t"]).succeeded();
-    let left = json(&["df", "--json", "pool"])[0]["used_bytes"].as_u64().expect("a number");
+    let left = json(&["df", "--json", "pool"])["used_bytes"].as_u64().expect("a number");
     assert!(left < 1_000_000, "removed files take no space: {left}");
     let said = fixture.run(["df", "-h", "pool", "pool/0.img"]).succeeded();
     assert!(said.lines().count() == 3 && said.contains(" MiB"), "{said}");
@@ -136,7 +134,7 @@ fn names_of_any_bytes_go_out_whole_and_come_back() {
     let listed = fixture.command(["ls", "pool"]).output().expect("it runs").stdout;
     assert_eq!(listed, b"bad\xff\xfe\nesc\x1b[31mred\nline\nbreak\ntwo words\n");
     let said = fixture.run(["ls", "--json", "pool"]).succeeded();
-    let entries: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let entries = documents(&said);
     assert_eq!(entries[0]["name_bytes"], "YmFk//4=");
     assert!(entries[1].get("name_bytes").is_none());
     // A message never drives the terminal.

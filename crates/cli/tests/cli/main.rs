@@ -5,6 +5,8 @@ mod copy;
 mod copy_planted;
 mod fixture;
 mod golden_refusals;
+mod json;
+mod json_document;
 mod looking;
 mod mounted;
 mod mounted_verbs;

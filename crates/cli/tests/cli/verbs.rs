@@ -1,6 +1,6 @@
 //! The verbs that change names, permissions, owners, times and lengths, on the real binary.
 
-use crate::fixture::{CommandResult, Fixture, bytes};
+use crate::fixture::{CommandResult, Fixture, bytes, documents};
 
 /// A pool with `/d/one`, `/d/two`, `/d/sub/three` and `/link` to `/d/one`.
 fn small_tree() -> Fixture {
@@ -15,7 +15,7 @@ fn small_tree() -> Fixture {
 
 fn stat(fixture: &Fixture, path: &str) -> serde_json::Value {
     let said = fixture.run(["stat", "--json", &format!("pool:{path}")]).succeeded();
-    serde_json::from_str::<serde_json::Value>(&said).expect("JSON")[0].clone()
+    documents(&said).remove(0)
 }
 
 fn names(result: CommandResult) -> Vec<String> {

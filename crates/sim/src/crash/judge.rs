@@ -17,9 +17,6 @@ const LATER_NANOS: u64 = 1 << 50;
 /// In one state of so many a copy is checked offline, before and after recovery.
 const ONE_CHECKED_IN: u64 = 20;
 
-/// One state of so many is opened for reading before it is opened for writing.
-const ONE_READ_IN: u64 = 10;
-
 /// The share of states to try.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
@@ -31,15 +28,27 @@ pub struct Budget {
     pub one_recovery_in: u64,
     /// In one state of so many the session goes on, and is cut and opened again.
     pub one_continued_in: u64,
+    /// One state of so many is opened for reading before it is opened for writing.
+    pub one_read_in: u64,
 }
 
 impl Budget {
     /// For workloads of one and two operations.
-    pub const SMALL: Budget =
-        Budget { subset_changes_max: 6, samples: 3, one_recovery_in: 60, one_continued_in: 40 };
+    pub const SMALL: Budget = Budget {
+        subset_changes_max: 6,
+        samples: 3,
+        one_recovery_in: 60,
+        one_continued_in: 40,
+        one_read_in: 10,
+    };
     /// For drawn workloads.
-    pub const DRAWN: Budget =
-        Budget { subset_changes_max: 8, samples: 6, one_recovery_in: 40, one_continued_in: 20 };
+    pub const DRAWN: Budget = Budget {
+        subset_changes_max: 8,
+        samples: 6,
+        one_recovery_in: 40,
+        one_continued_in: 20,
+        one_read_in: 10,
+    };
 }
 
 /// The place of a crash state in its workload, to make the state again.
@@ -179,7 +188,7 @@ impl Judge {
         allowed: RangeInclusive<usize>,
     ) -> Result<Option<usize>, Violation> {
         // By count and not by chance: the other choices stay as they are.
-        if !self.states.is_multiple_of(ONE_READ_IN) {
+        if !self.states.is_multiple_of(self.budget.one_read_in) {
             return Ok(None);
         }
         let before = world.changes_asked();

@@ -72,7 +72,7 @@ struct CopyJob {
 impl CopyJob {
     /// Reports a file that could not be copied.
     fn skip(&mut self, path: &Path, reason: impl Into<Failure>) {
-        note(reason.into().about(path).whole());
+        reason.into().about(path).print();
         self.failed += 1;
     }
 

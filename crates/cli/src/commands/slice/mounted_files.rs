@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use warpfire_mount::{MountedSlice, remove_range};
-use warpfire_terminal::{Failure, print};
+use warpfire_terminal::Failure;
 
+use crate::commands::cat::print_piece;
 use crate::commands::mount::mounted_pool::mount_around;
 
 use super::{FileRange, PastePosition, SliceBackend};
@@ -113,7 +114,7 @@ impl SliceBackend for MountedFiles<'_> {
             if read == 0 {
                 break;
             }
-            print(&piece[..read])?;
+            print_piece(&part.path, at, &piece[..read])?;
             at += read as u64;
         }
         Ok(())

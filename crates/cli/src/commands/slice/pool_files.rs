@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use warpfire::{File, OpenOptions, Slice, TxEngine, Warpfire};
-use warpfire_terminal::{Failure, print};
+use warpfire_terminal::Failure;
+
+use crate::commands::cat::print_piece;
 
 use super::{FileRange, PastePosition, SliceBackend};
 
@@ -38,7 +40,7 @@ impl SliceBackend for PoolFiles {
         while at < slice.len() {
             let read = self.0.read_slice(&slice, at, &mut piece);
             let read = read.map_err(|error| Failure::at(&part.path, &error))?;
-            print(&piece[..read])?;
+            print_piece(&part.path, part.range.start + at, &piece[..read])?;
             at += read as u64;
         }
         Ok(())

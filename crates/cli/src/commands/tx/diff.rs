@@ -5,13 +5,10 @@ use std::path::Path;
 use rustix::io::Errno;
 use serde::Serialize;
 use warpfire_mount::{Aspect, Attr, ChangeKind, FileKind, PathChange};
-use warpfire_terminal::{Failure, Size, grouped, print};
+use warpfire_terminal::{Failure, JsonLines, Lines, Size, grouped, path_bytes, path_text};
 
 use super::{MountedPool, error_number};
-use crate::output::exact_moment;
-
-/// Lines that are collected before they are printed.
-const LINES_AT_ONCE: usize = 256;
+use crate::output::Rfc3339;
 
 /// Prints the changes of a transaction as they arrive. Without an id it is the transaction of the view that
 /// the directory is in, or the only open one.
@@ -74,42 +71,34 @@ fn only_one(mounted: &MountedPool) -> Result<u64, Failure> {
     }
 }
 
-/// Lines that are not printed yet, as text or as elements of a JSON array.
+/// Changes that are printed as text, or as documents.
 struct ChangeLines {
-    json: bool,
     has_any: bool,
-    waiting: Vec<String>,
+    lines: Lines,
+    list: Option<JsonLines>,
 }
 
 impl ChangeLines {
     fn new(json: bool) -> ChangeLines {
-        ChangeLines { json, has_any: false, waiting: Vec::new() }
+        ChangeLines { has_any: false, lines: Lines::default(), list: json.then(JsonLines::default) }
     }
 
     fn add(&mut self, change: &PathChange) -> Result<(), Failure> {
-        let line = if self.json {
-            let before = if self.has_any { ",\n" } else { "[\n" };
-            let change = serde_json::to_string(&ChangeOutput::from(change));
-            format!("{before}{}", change.expect("JSON of a change has string keys only"))
-        } else {
-            line(change)
-        };
         self.has_any = true;
-        self.waiting.push(line);
-        if self.waiting.len() < LINES_AT_ONCE {
-            return Ok(());
+        match &mut self.list {
+            Some(list) => list.add(&ChangeOutput::from(change)),
+            None => self.lines.add(&[line(change).as_bytes()]),
         }
-        print(std::mem::take(&mut self.waiting).concat())
     }
 
     fn finish(mut self) -> Result<(), Failure> {
-        self.waiting.push(match (self.json, self.has_any) {
-            (true, true) => "\n]\n".to_owned(),
-            (true, false) => "[]\n".to_owned(),
-            (false, true) => String::new(),
-            (false, false) => "nothing would change\n".to_owned(),
-        });
-        print(self.waiting.concat())
+        if let Some(list) = self.list {
+            return list.finish();
+        }
+        if !self.has_any {
+            self.lines.add(&[b"nothing would change\n"])?;
+        }
+        self.lines.finish()
     }
 }
 
@@ -198,49 +187,76 @@ fn aspect(aspect: Aspect) -> &'static str {
 /// A change, as JSON.
 #[derive(Serialize)]
 struct ChangeOutput {
+    /// `created`, `deleted`, `renamed`, `linked` or `changed`.
     change: &'static str,
+    /// The path; of a deleted file, its old path.
     path: String,
+    /// The bytes of a path that is no UTF-8, in base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_bytes: Option<String>,
     /// The old path of a renamed file; another name of a linked file.
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<String>,
+    /// The bytes of such a path that is no UTF-8, in base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from_bytes: Option<String>,
+    /// What differs: `data`, `size`, `mode`, `owner`, `modified`, `accessed`, `attributes`.
     differs: Vec<&'static str>,
+    /// The file before the transaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     before: Option<FileOutput>,
+    /// The file after the transaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     after: Option<FileOutput>,
+    /// The differences of its content.
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<DataOutput>,
+    /// The extended attributes that differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     attributes: Option<AttributesOutput>,
 }
 
+/// A file on one side of a change, as JSON.
 #[derive(Serialize)]
 struct FileOutput {
+    /// `file`, `directory`, `symlink`, `fifo`, `socket`, `block device` or `character device`.
     #[serde(rename = "type")]
     kind: &'static str,
+    /// Its number in the pool.
     inode: u64,
+    /// Permission bits, in octal.
     mode: String,
+    /// The number of its names.
     links: u32,
+    /// The number of the owning user.
     uid: u32,
+    /// The number of the owning group.
     gid: u32,
+    /// Its length.
     size_bytes: u64,
-    modified: String,
-    accessed: String,
+    /// When its content last changed.
+    modified: Rfc3339,
+    /// When it was last read.
+    accessed: Rfc3339,
 }
 
-/// Differences of the content: bytes and ranges in all, and the first ranges, each by the offsets of its
-/// start and end.
+/// Differences of the content.
 #[derive(Serialize)]
 struct DataOutput {
+    /// Bytes that differ.
     bytes: u64,
+    /// Ranges that differ.
     ranges: u64,
+    /// The first ranges, each by the offsets of its start and end.
     first: Vec<(u64, u64)>,
 }
 
-/// Extended attributes that differ: their number, and the first names.
+/// Extended attributes that differ.
 #[derive(Serialize)]
 struct AttributesOutput {
+    /// Their number.
     count: u64,
+    /// The first names.
     first: Vec<String>,
 }
 
@@ -254,8 +270,8 @@ impl From<&Attr> for FileOutput {
             uid: attr.uid,
             gid: attr.gid,
             size_bytes: attr.size_bytes,
-            modified: exact_moment(attr.mtime),
-            accessed: exact_moment(attr.atime),
+            modified: Rfc3339(attr.mtime),
+            accessed: Rfc3339(attr.atime),
         }
     }
 }
@@ -264,22 +280,22 @@ impl From<&PathChange> for ChangeOutput {
     fn from(change: &PathChange) -> Self {
         let (data, (count, names)) = (&change.data, &change.xattrs);
         let first = data.ranges.iter().map(|range| (range.start, range.end)).collect();
-        let text = |path: &Path| path.display().to_string();
+        let from = match &change.kind {
+            ChangeKind::Renamed(from) | ChangeKind::Linked(Some(from)) => Some(from),
+            _ => None,
+        };
         ChangeOutput {
             change: word(&change.kind),
-            path: text(&change.path),
-            from: match &change.kind {
-                ChangeKind::Renamed(from) | ChangeKind::Linked(Some(from)) => Some(text(from)),
-                _ => None,
-            },
+            path: path_text(&change.path),
+            path_bytes: path_bytes(&change.path),
+            from: from.map(path_text),
+            from_bytes: from.and_then(path_bytes),
             differs: change.aspects().into_iter().map(aspect).collect(),
             before: change.before.as_ref().map(FileOutput::from),
             after: change.after.as_ref().map(FileOutput::from),
             data: (data.count > 0).then_some(DataOutput { bytes: data.bytes, ranges: data.count, first }),
-            attributes: (*count > 0).then(|| AttributesOutput {
-                count: *count,
-                first: names.iter().map(|name| text(Path::new(name))).collect(),
-            }),
+            attributes: (*count > 0)
+                .then(|| AttributesOutput { count: *count, first: names.iter().map(path_text).collect() }),
         }
     }
 }

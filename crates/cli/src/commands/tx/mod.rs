@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use rustix::io::Errno;
 use serde::Serialize;
 use warpfire_mount::{TransactionClient, TransactionReport, TransactionState};
-use warpfire_terminal::{Columns, Exit, Failure, duration, print, print_json};
+use warpfire_terminal::{Columns, Failure, duration, path_bytes, path_text, print, print_json};
 
 use super::mount::mounted_pool::{check_whole, mount_around};
 
@@ -155,19 +155,28 @@ enum TxCommand {
 /// A transaction, as JSON.
 #[derive(Serialize)]
 struct TransactionOutput {
+    /// Its id on this mount.
     id: u64,
+    /// `open`, `ending`, `committed`, `conflict`, `aborted` or `not durable`.
     state: &'static str,
+    /// The number of the user that has begun it.
     uid: u32,
+    /// The process that it ends with; `null` for one of `tx begin`.
     pid: Option<u32>,
+    /// Seconds since its last request.
     idle_seconds: u32,
-    #[serde(serialize_with = "crate::output::path_text")]
-    path: PathBuf,
+    /// The directory of its view.
+    path: String,
+    /// The bytes of a path that is no UTF-8, in base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_bytes: Option<String>,
 }
 
 impl From<TransactionReport> for TransactionOutput {
     fn from(report: TransactionReport) -> Self {
         let TransactionReport { id, uid, pid, idle_seconds, path, .. } = report;
-        TransactionOutput { id, state: state(report.state), uid, pid, idle_seconds, path }
+        let (path, path_bytes) = (path_text(&path), path_bytes(&path));
+        TransactionOutput { id, state: state(report.state), uid, pid, idle_seconds, path, path_bytes }
     }
 }
 
@@ -189,10 +198,12 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
         TxCommand::Enter(args) => return Err(enter::enter(args)),
         TxCommand::Begin { mount } => show_begun(mount.open()?.begin()?, json),
         TxCommand::Commit { transaction, durable } => {
-            transaction.mount.open()?.commit(transaction.id, *durable)
+            transaction.mount.open()?.commit(transaction.id, *durable)?;
+            show_ended(transaction.id, TransactionState::Committed, json)
         }
         TxCommand::Abort { transaction } => {
-            transaction.mount.open()?.about(transaction.id, |control| control.abort(transaction.id)).map(drop)
+            transaction.mount.open()?.about(transaction.id, |control| control.abort(transaction.id))?;
+            show_ended(transaction.id, TransactionState::Aborted, json)
         }
         TxCommand::List { mount } => show_list(mount.open()?.list()?, json),
         TxCommand::Diff { mount, id } => diff::run(&mount.open()?, *id, json),
@@ -284,11 +295,11 @@ impl MountedPool {
             }
             _ => {}
         }
-        let (call, path) = (report.call, report.path.display());
-        let failure = Failure::new(format_args!(
+        let (call, path) = (&report.call, report.path.display());
+        let failure = Failure::conflict(format_args!(
             "transaction {id} conflicts: '{call}' of {path} would now answer differently; nothing has changed"
         ));
-        Err(failure.hint("repeat the work in a new transaction").exit_code(Exit::Conflict as u8))
+        Err(failure.of_path(report.path).hint("repeat the work in a new transaction"))
     }
 
     /// Sends a request about one transaction, and explains an error.
@@ -343,10 +354,23 @@ fn show_begun(report: TransactionReport, json: bool) -> Result<(), Failure> {
     print(format!("{} {}\n", report.id, report.path.display()))
 }
 
+/// The end of a transaction, as JSON.
+#[derive(Serialize)]
+struct TransactionEnd {
+    /// Its id on this mount.
+    id: u64,
+    /// `committed` or `aborted`.
+    state: &'static str,
+}
+
+fn show_ended(id: u64, ended: TransactionState, json: bool) -> Result<(), Failure> {
+    if json { print_json(&TransactionEnd { id, state: state(ended) }) } else { Ok(()) }
+}
+
 fn show_list(reports: Vec<TransactionReport>, json: bool) -> Result<(), Failure> {
     let shown: Vec<TransactionOutput> = reports.into_iter().map(TransactionOutput::from).collect();
     if json {
-        return print_json(&shown);
+        return shown.iter().try_for_each(print_json);
     }
     if shown.is_empty() {
         return print("no transaction is open\n");
@@ -355,9 +379,8 @@ fn show_list(reports: Vec<TransactionReport>, json: bool) -> Result<(), Failure>
     for transaction in shown {
         let process = transaction.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
         let idle = duration(u64::from(transaction.idle_seconds) * 1_000_000_000);
-        let view = transaction.path.display().to_string();
         columns.row([
-            view,
+            transaction.path,
             transaction.id.to_string(),
             transaction.state.to_owned(),
             transaction.uid.to_string(),

@@ -17,10 +17,11 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, wait};
-use warpfire_mount::forward_signals_to;
-use warpfire_terminal::{Failure, note};
+use serde::Serialize;
+use warpfire_mount::{TransactionState, forward_signals_to};
+use warpfire_terminal::{Failure, is_json, note, note_json};
 
-use super::MountedPool;
+use super::{MountedPool, TransactionEnd, state};
 
 /// `tx run` itself failed.
 pub const RUN_FAILED: u8 = 125;
@@ -50,6 +51,7 @@ pub fn run(mounted: &MountedPool, program: &[OsString], durable: bool) -> Result
         // Orphaned descendants of the program become children of this process, so it can wait for them.
         set_child_subreaper(Some(getpid()))?;
         let mut own = Command::new(std::env::current_exe()?);
+        own.args(is_json().then_some("--json"));
         own.args(["tx", "enter"]).arg(&begun.path).arg(&mounted.directory).arg("--").args(program);
         let child = own.env(ID_VARIABLE, begun.id.to_string()).spawn()?;
         forward_signals_to(Pid::from_child(&child))?;
@@ -63,6 +65,9 @@ pub fn run(mounted: &MountedPool, program: &[OsString], durable: bool) -> Result
     if code != 0 {
         // Fails only if the server has ended, as above.
         let _ = mounted.control.abort(begun.id);
+        if is_json() {
+            show_end(begun.id, TransactionState::Aborted);
+        }
         note(format_args!("transaction {} is aborted, because the program ended with {code}", begun.id));
         return Ok(ExitCode::from(code));
     }
@@ -72,10 +77,27 @@ pub fn run(mounted: &MountedPool, program: &[OsString], durable: bool) -> Result
         return Err(abort(failure.hint("make the program wait for them, or end them")));
     }
     match mounted.commit(begun.id, durable) {
-        Ok(()) => Ok(ExitCode::SUCCESS),
+        Ok(()) => {
+            if is_json() {
+                show_end(begun.id, TransactionState::Committed);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         Err(failure) if failure.is_conflict() => Err(failure),
         Err(failure) => Err(abort(failure)),
     }
+}
+
+/// Prints the end of the transaction on stderr: stdout belongs to the program.
+fn show_end(id: u64, ended: TransactionState) {
+    note_json(&EndOfRun { transaction: TransactionEnd { id, state: state(ended) } });
+}
+
+/// The end of the transaction of `tx run` on stderr, as JSON.
+#[derive(Serialize)]
+struct EndOfRun {
+    /// The transaction.
+    transaction: TransactionEnd,
 }
 
 /// The exit code that a shell would report.
