@@ -62,8 +62,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Args {
-    /// Moves the files in a transaction. Returns the count of those that it has moved, and of those that -n has
-    /// kept: these are no failure of the transaction.
+    /// Moves the files in a transaction. Returns the count of those that it has moved, and of those that -n
+    /// has kept: these are no failure of the transaction.
     fn move_all(
         &self,
         fs: &Tree,
