@@ -52,17 +52,20 @@ fn main() -> Result<(), Box<dyn Error>> {
             let tx = fs.begin()?;
             let file = warpfire::OpenOptions::new().read(true).open(&tx, "/big")?;
             let mut buffer = vec![0; READ_BYTES];
+            let start = SystemClock.monotonic_nanos();
             for at in 0..gib << 10 {
                 file.read_at(&mut buffer, at << 20)?;
             }
             warpfire::OpenOptions::new().append(true).open(&tx, "/log")?.append_blindly(b"inside\n")?;
             drop(file);
+            let read = SystemClock.monotonic_nanos() - start;
             committing.store(true, Ordering::Relaxed);
             let start = SystemClock.monotonic_nanos();
             let outcome = tx.commit();
             let took = SystemClock.monotonic_nanos() - start;
             committing.store(false, Ordering::Relaxed);
-            println!("commit in {:.1} ms: {outcome:?}", took as f64 / 1e6);
+            let (read, took) = (read as f64 / 1e9, took as f64 / 1e6);
+            println!("read {gib} GiB in {read:.1} s, commit in {took:.1} ms: {outcome:?}");
         }
         ended.store(true, Ordering::Relaxed);
         for (what, times) in [("attributes", asks.join()), ("appends", appends.join())] {

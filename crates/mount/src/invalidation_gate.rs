@@ -43,7 +43,7 @@ use crate::stale_pages::{PageSet, StalePages};
 
 /// How long the kernel may cache names and attributes: for ever. It is notified of every change that it does
 /// not make.
-const CACHE_TIME: Duration = Duration::from_secs(1 << 30);
+pub(crate) const CACHE_TIME: Duration = Duration::from_secs(1 << 30);
 
 /// The gate of one mount. Answers pass through it; commits close it.
 #[derive(Default)]

@@ -5,8 +5,8 @@
 //!
 //! Invariants
 //! 1. The count of an inode is its lookups less those forgotten, and an inode with count zero has no entry
-//!    (assert in `get`; `tests::a_node_is_kept_from_the_first_lookup_until_all_are_forgotten`). The root has
-//!    an entry from the start: the kernel knows it without a lookup.
+//!    (assert in `get`; `tests::a_node_is_kept_from_the_first_lookup_until_all_are_forgotten`). The root of
+//!    the main mount has an entry from the start: the kernel knows it without a lookup.
 //! 2. A node here is in use, so its inode stays readable after it loses its last name. An open file is one
 //!    that the kernel has not forgotten: there is no OPEN and no RELEASE.
 
@@ -35,11 +35,21 @@ pub(crate) struct KernelNodes<N> {
 impl<N: Clone> KernelNodes<N> {
     /// The nodes of a new mount: the root.
     pub(crate) fn new(root_ino: u64, root: N) -> KernelNodes<N> {
-        let nodes = KernelNodes {
-            shards: std::array::from_fn(|_| Mutex::new(NodeShard::with_hasher(FixedState::with_seed(0)))),
-        };
+        let nodes = KernelNodes::empty();
         nodes.count_lookup(root_ino, &root);
         nodes
+    }
+
+    /// The nodes of a transaction in a view: the kernel looks its root up like any other directory.
+    pub(crate) fn empty() -> KernelNodes<N> {
+        KernelNodes {
+            shards: std::array::from_fn(|_| Mutex::new(NodeShard::with_hasher(FixedState::with_seed(0)))),
+        }
+    }
+
+    /// Whether the kernel has forgotten all of them.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| shard.lock().is_empty())
     }
 
     /// The node with this inode number; `None` if the kernel has forgotten it.
@@ -113,6 +123,7 @@ mod tests {
         assert!(nodes.get(7).is_some());
         assert!(nodes.forget(7, 1).is_some());
         assert!(nodes.get(7).is_none());
+        assert!(!nodes.is_empty() && nodes.forget(1, 1).is_some() && nodes.is_empty());
         assert_eq!(Arc::strong_count(&node), 1);
     }
 

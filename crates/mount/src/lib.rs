@@ -31,6 +31,7 @@ pub use mountinfo::{MountEntry, mounts};
 pub use mountpoint::unmount;
 pub use options::{MountOptions, THREADS_MAX};
 pub use process::prepare_server_process;
+pub use server::VIEW_ROOT_NUMBER;
 pub use session::{Session, mount};
 pub use slices::{MountedSlice, remove_range};
 pub use views::{

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
-use fuser::{Config, Notifier, SessionACL};
+use fuser::{Config, Filesystem, Notifier, SessionACL};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use warpfire_fs::{Fs, FsError, IntervalSync};
@@ -35,7 +35,7 @@ use crate::invalidation_gate::InvalidationGate;
 use crate::kernel_nodes::KernelNodes;
 use crate::mountpoint::{Mounted, Mountpoint, system_error};
 use crate::options::{MountOptions, PermissionChecks, THREADS_MAX};
-use crate::server::{PanicGuard, Server, ServerContext};
+use crate::server::{KernelConnection, PanicGuard, Server, ServerContext};
 use crate::views::{MainMount, MountKind, TransactionControl, Views};
 
 /// How a mount ends.
@@ -96,6 +96,8 @@ pub fn mount<E: Storage>(
     let views = Arc::new(Views::new(Arc::clone(&fs), main, options).map_err(threads_failed)?);
     let control: Arc<dyn TransactionControl> = Arc::clone(&views) as Arc<dyn TransactionControl>;
     let context = ServerContext {
+        connection: KernelConnection::default(),
+        root_number: fs.root().ino(),
         nodes,
         gate,
         changes,
@@ -104,6 +106,7 @@ pub fn mount<E: Storage>(
         mount_kind: MountKind::MainMount(control),
         read_only: options.read_only,
     };
+    let connection = context.connection.clone();
     let server = Server::new(Arc::clone(&fs), checks, context);
     // Last, because nothing so far needs to be undone: from here on a failure leaves a mount in the tree.
     let (device, mounted) = attach(at, options)?;
@@ -112,10 +115,11 @@ pub fn mount<E: Storage>(
     let ended = detached.clone();
     // A session that was dropped no longer receives; then the send fails, which is right.
     let send_end = move || _ = ended.send(MountEnd::Unmounted);
-    let (serving, notifier) = serve(server, device, options, &path, send_end).inspect_err(|_| {
-        // Without a server the mount is dead. The caller gets the error of `serve`, not one of this.
-        let _ = mounted.detach();
-    })?;
+    let (serving, notifier) =
+        serve(server, &connection, device, options, &path, send_end).inspect_err(|_| {
+            // Without a server the mount is dead. The caller gets the error of `serve`, not one of this.
+            let _ = mounted.detach();
+        })?;
     mounted.raise_readahead();
     tracing::info!(mountpoint = %path.display(), read_only = options.read_only, "mounted");
     let (ending, counted) = (Arc::clone(&views), Arc::clone(&views));
@@ -145,8 +149,9 @@ pub fn mount<E: Storage>(
 ///
 /// # Errors
 /// If the kernel does not speak the protocol, or if threads cannot be started.
-pub(crate) fn serve<E: Storage>(
-    mut server: Server<E>,
+pub(crate) fn serve<F: Filesystem + Send + Sync + 'static>(
+    server: F,
+    connection: &KernelConnection,
     device: OwnedFd,
     options: &MountOptions,
     at: &Path,
@@ -157,16 +162,15 @@ pub(crate) fn serve<E: Storage>(
     // To clone the descriptor for each thread, the transport opens `/dev/fuse`. Some users may not.
     config.clone_fd = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
     if config.n_threads == Some(1)
-        && let Ok(connection) = device.try_clone()
+        && let Ok(sole) = device.try_clone()
     {
-        server.set_sole_connection(connection);
+        assert!(connection.sole.set(sole).is_ok(), "a connection is served once");
     }
-    let server_notifier = server.notifier();
     // `All`: the kernel refuses users that are not admitted. It knows the mount's owner and `allow_other`.
     let session = fuser::Session::from_fd(PanicGuard(server), device, SessionACL::All, config)
         .map_err(|e| system_error(at, "negotiate the protocol with the kernel", e))?;
     let notifier = session.notifier();
-    assert!(server_notifier.set(notifier.clone()).is_ok(), "a server serves one mount");
+    assert!(connection.notifier.set(notifier.clone()).is_ok(), "a connection is served once");
     let run = move || {
         let ended = session.run();
         at_end();

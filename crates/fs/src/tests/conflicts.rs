@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_env::{Clock, Timestamp};
-use warpfire_meta::{MapStore, Store};
+use warpfire_meta::{Direction, KeyRange, MapStore, ScanPage, Store};
 
 use super::{Engine, TestFs, Ticking, world_with};
 use crate::acl::Caller;
@@ -133,6 +133,19 @@ fn access_times_and_what_a_directory_keeps_are_no_conflict() {
         read,
         "chmod of a file beside a read of it",
     );
+}
+
+/// A read set beyond its limit is the range of all keys, those of the base's own records included.
+#[test]
+fn the_counters_of_the_base_are_no_conflict_for_a_read_of_everything() {
+    let ours = |tx: &Transaction<Engine>| {
+        let (store, all) = (tx.files().engine(), KeyRange { start: b"", end: None });
+        let mut page = ScanPage::default();
+        store.scan(all, store.at(), Direction::Forward, 10_000, 1 << 20, &mut page).unwrap();
+        append(tx.files(), b"read it all");
+    };
+    // The sync behind it commits the counters of the files that were made before.
+    commits(ours, |_| {}, "counters");
 }
 
 #[test]

@@ -21,7 +21,6 @@ use warpfire_meta::Storage;
 
 use super::request::{Refusal, RequestResult};
 use super::{GENERATION, Server};
-use crate::attr::file_attr;
 use crate::invalidation_gate::GatePass;
 use crate::options::PermissionChecks;
 use crate::views::MountKind;
@@ -88,17 +87,30 @@ impl<E: Storage> Server<E> {
         (Duration::ZERO, attr)
     }
 
+    /// Counts a lookup of the root directory, as the kernel makes it in a view.
+    pub(super) fn count_root(&self) {
+        self.context.nodes.count_lookup(self.context.root_number, &self.fs.root());
+    }
+
+    /// Answers with the root directory. The lookup is counted.
+    pub(super) fn reply_counted_root(&self, reply: ReplyEntry) {
+        self.context.requests.count();
+        let pass = self.pass();
+        let attr = self.sent_attr(&self.fs.getattr(&self.fs.root()));
+        reply.entry(&pass.cache_time(), &attr, GENERATION);
+    }
+
     /// Answers with a node, and counts the lookup.
     pub(super) fn reply_entry(&self, pass: &GatePass<'_>, answer: RequestResult<NodeRef>, reply: ReplyEntry) {
         match answer {
             Ok(node) => {
-                self.context.nodes.count_lookup(node.ino(), &node);
+                self.context.nodes.count_lookup(self.number_of(node.ino()), &node);
                 let keep = pass.cache_time();
                 if self.asks_for_attributes(&node) {
-                    let attr = file_attr(&self.fs.permissions(&node));
+                    let attr = self.sent_attr(&self.fs.permissions(&node));
                     reply.entry_with_ttls(&Duration::ZERO, &keep, &attr, GENERATION);
                 } else {
-                    reply.entry(&keep, &file_attr(&self.fs.getattr(&node)), GENERATION);
+                    reply.entry(&keep, &self.sent_attr(&self.fs.getattr(&node)), GENERATION);
                 }
             }
             Err(Refusal(errno)) => reply.error(errno),

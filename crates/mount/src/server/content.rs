@@ -63,7 +63,7 @@ impl CachedRange {
 
 impl<E: Storage> Server<E> {
     fn cached_range(&self, ino: INodeNo) -> CachedRange {
-        CachedRange { notifier: Arc::clone(&self.notifier), ino }
+        CachedRange { notifier: Arc::clone(&self.context.connection.notifier), ino }
     }
 
     /// The node of a request on content, and whether the kernel may have pages of the file. The request fills
@@ -191,7 +191,7 @@ impl<E: Storage> Server<E> {
         // may take them in any order, so a part of a long write stays at its offset: a whole part, or one
         // behind the end.
         let is_part = || len == u64::from(WRITE_BYTES_MAX) || offset > self.fs.getattr(node).size_bytes;
-        if is_direct(flags) && self.sole_connection.is_none() && is_part() {
+        if is_direct(flags) && self.context.connection.sole.get().is_none() && is_part() {
             return Position::At(offset);
         }
         Position::End

@@ -23,7 +23,7 @@ impl<E: Storage> Server<E> {
         reply: ReplyIoctl,
     ) {
         let requester = views::Requester { uid: req.uid(), pid: req.pid() };
-        let is_root = ino.0 == self.fs.root().ino();
+        let is_root = ino.0 == self.context.root_number;
         // A view begins no transactions: there `main_control` is `None`, and its root answers BEGIN with
         // `ENOTTY`.
         match self.context.mount_kind.main_control() {
@@ -70,7 +70,7 @@ impl<E: Storage> Server<E> {
             Ok(slices::SliceTask {
                 fs: Arc::clone(&self.fs),
                 shelf: Arc::clone(&self.shelf),
-                notifier: Arc::clone(&self.notifier),
+                notifier: Arc::clone(&self.context.connection.notifier),
                 node,
                 uid: req.uid(),
                 gid: req.gid(),

@@ -18,7 +18,7 @@ use warpfire_fs::{DirEntry, DirHandle, FsError, NodeRef};
 use warpfire_meta::{MemoryRefused, Storage};
 
 use super::{GENERATION, Refusal, RequestResult, Server};
-use crate::attr::{file_attr, file_type};
+use crate::attr::file_type;
 use crate::caller::share_of;
 use crate::invalidation_gate::GatePass;
 
@@ -39,17 +39,20 @@ pub(super) struct OpenDir {
 /// Open directories by handle number.
 pub(super) struct OpenDirs {
     handles: Mutex<HashMap<u64, Arc<OpenDir>, FixedState>>,
-    next: AtomicU64,
 }
+
+/// The number of the next handle. No number is used twice: a late request on a handle of one transaction must
+/// not meet that of another, which the same view shows later.
+static NEXT_HANDLE: AtomicU64 = AtomicU64::new(1);
 
 impl OpenDirs {
     pub(super) fn new() -> OpenDirs {
         let handles = Mutex::new(HashMap::with_hasher(FixedState::with_seed(0)));
-        OpenDirs { handles, next: AtomicU64::new(1) }
+        OpenDirs { handles }
     }
 
     pub(super) fn add(&self, handle: DirHandle) -> FileHandle {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let number = NEXT_HANDLE.fetch_add(1, Ordering::Relaxed);
         let dir = OpenDir { handle, nodes_sent: AtomicUsize::new(NODES_AT_ONCE_MIN) };
         self.handles.lock().insert(number, Arc::new(dir));
         FileHandle(number)
@@ -96,7 +99,7 @@ impl<E: Storage> Server<E> {
         let filled = self.open_dirs.get(number).and_then(|dir| {
             self.walk(&dir.handle, from, |cookie, entry| {
                 let name = OsStr::from_bytes(&entry.name);
-                Ok(reply.add(INodeNo(entry.ino), cookie, file_type(entry.kind), name))
+                Ok(reply.add(INodeNo(self.number_of(entry.ino)), cookie, file_type(entry.kind), name))
             })
         });
         match filled {
@@ -119,14 +122,14 @@ impl<E: Storage> Server<E> {
             let at_once = dir.nodes_sent.load(Ordering::Relaxed);
             self.fs
                 .visit_handle(&dir.handle, from, at_once, &mut |cookie, name, node| {
-                    let attr = file_attr(&self.fs.getattr(node));
+                    let attr = self.sent_attr(&self.fs.getattr(node));
                     if reply.add(attr.ino, cookie, OsStr::from_bytes(name), &keep, &attr, GENERATION) {
                         return true;
                     }
                     nodes_sent += 1;
                     // The protocol counts no lookup for these two.
                     if name != b"." && name != b".." {
-                        self.context.nodes.count_lookup(node.ino(), node);
+                        self.context.nodes.count_lookup(attr.ino.0, node);
                     }
                     false
                 })

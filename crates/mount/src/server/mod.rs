@@ -21,6 +21,7 @@ mod ioctl;
 mod listing;
 mod panic_guard;
 mod request;
+mod view_server;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -31,13 +32,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags,
+    Generation, INodeNo, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use warpfire_fs::acl::{Caller, Perm};
-use warpfire_fs::{ChangeSignal, Fs, FsError, NewMode, NodeRef, SetAttr};
+use warpfire_fs::{Attr, ChangeSignal, Fs, FsError, NewMode, NodeRef, SetAttr};
 use warpfire_meta::Storage;
 
 use crate::attr::{file_attr, negative_entry, set_time};
@@ -54,6 +55,8 @@ use flags::{alloc_mode, file_kind, rename_mode, xattr_mode};
 use listing::OpenDirs;
 pub(crate) use panic_guard::PanicGuard;
 use request::{PollOnDrop, Refusal, RequestGuard, RequestResult, STALE, caller, enter_request, sized};
+pub use view_server::VIEW_ROOT_NUMBER;
+pub(crate) use view_server::{ShownTransaction, ViewServer};
 
 /// An inode number is never used again, so the generation that would distinguish its uses is constant.
 const GENERATION: Generation = Generation(0);
@@ -86,14 +89,24 @@ pub(crate) struct Server<E: Storage> {
     attributes_asked: AttributesAsked,
     /// Slices that programs have yanked by ioctl.
     shelf: Arc<SliceShelf>,
-    /// Sends cache invalidations to the kernel. `session::serve` sets it before the first request.
-    notifier: Arc<OnceLock<Notifier>>,
-    /// The connection to the kernel, if one thread alone serves it.
-    sole_connection: Option<OwnedFd>,
+}
+
+/// The connection of a mount to the kernel. `session::serve` sets both parts before the first request.
+#[derive(Clone, Default)]
+pub(crate) struct KernelConnection {
+    /// Sends cache invalidations to the kernel.
+    pub(crate) notifier: Arc<OnceLock<Notifier>>,
+    /// The connection itself, if one thread alone serves it. That thread may poll it. One of several threads
+    /// must not: the kernel would wake another thread for the request.
+    pub(crate) sole: Arc<OnceLock<OwnedFd>>,
 }
 
 /// The parts of a server that it shares with the rest of the mount.
 pub(crate) struct ServerContext {
+    /// The connection that requests come from.
+    pub(crate) connection: KernelConnection,
+    /// The kernel's number of the root directory.
+    pub(crate) root_number: u64,
     /// The inodes that the kernel remembers.
     pub(crate) nodes: Arc<KernelNodes<NodeRef>>,
     /// Limits what the kernel may cache.
@@ -119,20 +132,23 @@ impl<E: Storage> Server<E> {
             context,
             attributes_asked: AttributesAsked::default(),
             shelf: Arc::default(),
-            notifier: Arc::default(),
-            sole_connection: None,
         }
     }
 
-    /// Lets the only serving thread poll this connection. One of several threads must not: the kernel would
-    /// wake another thread for the request.
-    pub(crate) fn set_sole_connection(&mut self, connection: OwnedFd) {
-        self.sole_connection = Some(connection);
+    /// The number that the kernel has for an inode: its own, except for the root of a view.
+    fn number_of(&self, ino: u64) -> u64 {
+        if ino == INodeNo::ROOT.0 { self.context.root_number } else { ino }
     }
 
-    /// The place in which the server finds its notifier. The caller sets it before requests arrive.
-    pub(crate) fn notifier(&self) -> Arc<OnceLock<Notifier>> {
-        Arc::clone(&self.notifier)
+    /// Attributes as the kernel gets them.
+    fn sent_attr(&self, attr: &Attr) -> FileAttr {
+        FileAttr { ino: INodeNo(self.number_of(attr.ino)), ..file_attr(attr) }
+    }
+
+    /// Forgets all that the kernel knows, as the kernel does at the end of a mount.
+    fn forget_all(&self) {
+        self.open_dirs.clear();
+        self.context.nodes.clear();
     }
 
     /// The node of the inode number in a request. Counts the request.
@@ -143,8 +159,8 @@ impl<E: Storage> Server<E> {
 
     /// The guard of a request with a cacheable answer.
     fn pass(&self) -> RequestGuard<'_> {
-        let next =
-            self.sole_connection.as_ref().map(|connection| (&self.context.requests, connection.as_fd()));
+        let sole = self.context.connection.sole.get();
+        let next = sole.map(|connection| (&self.context.requests, connection.as_fd()));
         RequestGuard { pass: self.context.gate.pass(), _poll: PollOnDrop(next) }
     }
 
@@ -174,8 +190,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn destroy(&mut self) {
-        self.open_dirs.clear();
-        self.context.nodes.clear();
+        self.forget_all();
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -214,7 +229,7 @@ impl<E: Storage> Filesystem for Server<E> {
         match self.node(ino) {
             Ok(node) => {
                 let (keep, attr) = self.asked_attributes(req.pid(), &node, &pass);
-                reply.attr(&keep, &file_attr(&attr));
+                reply.attr(&keep, &self.sent_attr(&attr));
             }
             Err(Refusal(errno)) => reply.error(errno),
         }
@@ -258,7 +273,7 @@ impl<E: Storage> Filesystem for Server<E> {
             Ok((pass.cache_time(), self.fs.setattr(&caller, &node, &set)?))
         });
         match set {
-            Ok((keep, attr)) => reply.attr(&keep, &file_attr(&attr)),
+            Ok((keep, attr)) => reply.attr(&keep, &self.sent_attr(&attr)),
             Err(Refusal(errno)) => reply.error(errno),
         }
         self.context.changes.mark();

@@ -1,7 +1,7 @@
 //! Views: transactions for programs that do not use the library.
 //!
-//! The *main mount* shows the filesystem. A *view* is a second mount by the same process: it shows the
-//! filesystem of one transaction ([`warpfire_fs::TxFs`]). Programs that work in a view see the snapshot that
+//! The *main mount* shows the filesystem. A *view* is a second mount by the same process: it shows one
+//! transaction at a time ([`warpfire_fs::TxFs`]). Programs that work in a view see the snapshot that
 //! the transaction began with, and its own changes. Programs on the main mount see none of these changes
 //! before the commit, and all of them after it.
 //!
@@ -17,8 +17,8 @@
 //! # Invariants
 //! 1. An open view is in the registry together with its transaction. `ViewEntry::take` takes both out before
 //!    the view ends, so it ends once.
-//! 2. When a transaction is committed, its view is out of the tree, no file is open in it, and the kernel has
-//!    sent the pages that programs changed through mappings (`unmount_view`). Files that another mount
+//! 2. When a transaction is committed, its files are out of the tree, none is open there, and the kernel has
+//!    sent the pages that programs changed through mappings (`ViewMount::close`). Files that another mount
 //!    namespace still has open in the view get `EBADF` from then on.
 //! 3. A commit is announced as `invalidation_gate.rs` describes: programs on the main mount see all of it or
 //!    nothing. The exception is a file that is read without a pause while the commit changes it: such reads
@@ -39,6 +39,7 @@ mod idle_reaper;
 mod namespace;
 mod shares;
 mod view_directory;
+mod view_mount;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -56,7 +57,6 @@ use warpfire_env::{Clock, RankedMutex, SystemClock};
 use warpfire_fs::{ChangeSignal, Fs, FsError, NodeRef, Transaction};
 use warpfire_meta::Storage;
 
-use crate::attach::attach;
 use crate::blocking_threads::{BlockingThreads, QUEUED_JOBS_MAX};
 use crate::caller;
 use crate::cpu_latency::RequestCounter;
@@ -64,15 +64,12 @@ use crate::error::MountError;
 use crate::invalidation_gate::InvalidationGate;
 use crate::kernel_nodes::KernelNodes;
 use crate::lock_ranks::COMMITTING;
-use crate::mountpoint::{Mounted, system_error};
-use crate::options::{MountOptions, PermissionChecks};
-use crate::server::{Server, ServerContext};
-use crate::session::serve;
+use crate::options::MountOptions;
 use diff::{ListingSlot, SharedListingSlot};
 use end_on_panic::EndOnPanic;
 use shares::{JobShares, SessionCounts, USER_JOBS_MAX};
-use view_directory::ViewDirectory;
 pub use view_directory::{prepare_runtime_directory, runtime_directory};
+use view_mount::{KeptMounts, ViewMount, ViewSession};
 
 pub use client::{TransactionChanges, TransactionClient};
 pub(crate) use diff::{DiffBlock, DiffRequest};
@@ -92,12 +89,6 @@ const _: () = assert!(USER_JOBS_MAX < JOB_THREADS, "one user leaves threads for 
 const LIST_THREADS: usize = 2;
 
 const _: () = assert!(TRANSACTIONS_MAX <= QUEUED_JOBS_MAX, "no serving thread has to run a job itself");
-
-/// A commit waits for a view in use: the kernel closes a file a moment after its program does. At most 20
-/// pauses, half a second in all.
-const IN_USE_TRIES_MAX: u32 = 20;
-/// See [`IN_USE_TRIES_MAX`].
-const IN_USE_PAUSE: Duration = Duration::from_millis(25);
 
 /// Begins and ends transactions, for requests by ioctl.
 pub(crate) trait TransactionControl: Send + Sync {
@@ -183,9 +174,10 @@ pub(crate) struct MainMount {
 
 struct ViewRegistry<E: Storage> {
     views: BTreeMap<u64, ViewEntry<E>>,
-    /// The user of each view with a live connection to the kernel, by the id of the transaction. It outlives
-    /// an aborted transaction while a program has files open in the view.
-    sessions: BTreeMap<u64, u32>,
+    /// Each mount of a view with a live connection to the kernel, by the id of its first transaction. It
+    /// outlives an aborted transaction while a program has files open in the view.
+    sessions: BTreeMap<u64, ViewSession>,
+    kept: KeptMounts<ViewMount<E>>,
     last_id: u64,
     stop: bool,
 }
@@ -203,8 +195,7 @@ struct View<E: Storage> {
     uid: u32,
     ends_with: Option<Process>,
     transaction: Transaction<E>,
-    view_directory: ViewDirectory,
-    mounted: Mounted,
+    mount: ViewMount<E>,
     gate: Arc<InvalidationGate>,
     last_use: LastUse,
     listing: SharedListingSlot<E>,
@@ -241,7 +232,7 @@ impl<E: Storage> View<E> {
         TransactionReport {
             pid: self.ends_with.as_ref().map(|process| process.pid),
             idle_seconds: u32::try_from(idle.as_secs()).unwrap_or(u32::MAX),
-            path: self.view_directory.view(),
+            path: self.mount.path(self.id),
             ..report_without_view(self.id, self.uid, TransactionState::Open)
         }
     }
@@ -272,12 +263,12 @@ impl<E: Storage> ViewRegistry<E> {
 impl<E: Storage> ViewRegistry<E> {
     /// The open transactions and sessions, of a user and in all.
     fn counts(&self, uid: u32) -> SessionCounts {
-        let left = || self.sessions.iter().filter(|(id, _)| !self.views.contains_key(id));
+        let left = || self.sessions.values().filter(|session| session.is_left());
         SessionCounts {
             open: self.views.len(),
             open_of_user: self.views.values().filter(|entry| entry.uid() == uid).count(),
             left: left().count(),
-            left_of_user: left().filter(|(_, user)| **user == uid).count(),
+            left_of_user: left().filter(|session| session.uid == uid).count(),
         }
     }
 }
@@ -324,6 +315,7 @@ impl<E: Storage> Views<E> {
             registry: Mutex::new(ViewRegistry {
                 views: BTreeMap::new(),
                 sessions: BTreeMap::new(),
+                kept: KeptMounts::new(),
                 last_id: 0,
                 stop: false,
             }),
@@ -362,8 +354,10 @@ impl<E: Storage> Views<E> {
         registry.stop = true;
         self.registry_changed.notify_all();
         let open: Vec<View<E>> = registry.views.values_mut().filter_map(ViewEntry::take).collect();
-        // Unlocked: aborts unmount views, and jobs that are running need the registry to finish.
+        let kept = registry.kept.take_all();
+        // Unlocked: this unmounts views, and jobs that are running need the registry to finish.
         drop(registry);
+        kept.into_iter().for_each(ViewMount::remove);
         for view in open {
             tracing::warn!(id = view.id, "transaction aborted at the end of the mount");
             self.abort_alone(view);
@@ -390,14 +384,17 @@ impl<E: Storage> Views<E> {
         id: u64,
         requester: Requester,
         ends_with_process: bool,
+        kept: Option<ViewMount<E>>,
     ) -> Result<TransactionReport, Errno> {
-        let made = self.make_view(id, requester, ends_with_process);
+        let made = self.make_view(id, requester, ends_with_process, kept);
         let mut registry = self.registry.lock();
         let outcome = match made {
             // `end_all` has come first and waits for this entry: it does not abort a view that is not open.
             Ok(view) if registry.stop => {
                 drop(registry);
-                self.abort(view);
+                let views = Arc::clone(self);
+                // Elsewhere, because it unmounts the view, and this may be a serving thread.
+                self.spawn(move || views.abort_alone(view));
                 return Err(Errno::SHUTDOWN);
             }
             Ok(mut view) => {
@@ -421,70 +418,23 @@ impl<E: Storage> Views<E> {
         id: u64,
         requester: Requester,
         ends_with_process: bool,
+        kept: Option<ViewMount<E>>,
     ) -> Result<View<E>, Errno> {
         let ends_with = if ends_with_process { Some(Process::find(requester.pid)?) } else { None };
-        let made = ViewDirectory::make(&self.base, requester.uid);
-        // The program gets only the number: the log has the path.
-        let view_directory = made.map_err(|e| {
-            tracing::error!(id, base = %self.base.display(), error = %e, "directory of a view not made");
-            Errno::from_io_error(&e).unwrap_or(Errno::ACCESS)
-        })?;
-        let transaction = self
-            .fs
-            .begin_for(caller::share_of(requester.uid))
-            .map_err(|e| errno_of(&e))
-            .inspect_err(|_| view_directory.remove())?;
-        let gate = Arc::new(InvalidationGate::default());
-        self.registry.lock().sessions.insert(id, requester.uid);
-        let mounted = self.mount_view(id, &transaction, &gate, &view_directory).map_err(|e| {
-            self.registry.lock().sessions.remove(&id);
-            tracing::error!(id, error = %e, "view not mounted");
-            view_directory.remove();
-            match e {
-                MountError::System { source, .. } => Errno::from_io_error(&source).unwrap_or(Errno::IO),
-                _ => Errno::PERM,
+        let uid = requester.uid;
+        let mount = kept.map_or_else(|| self.make_mount(id, uid), Ok)?;
+        let transaction = match self.fs.begin_for(caller::share_of(uid)) {
+            Ok(transaction) => transaction,
+            Err(e) => {
+                mount.remove();
+                return Err(errno_of(&e));
             }
-        })?;
+        };
+        let gate = Arc::new(InvalidationGate::default());
+        self.show(&mount, id, &transaction, &gate);
         let last_use = LastUse { passes: gate.passes(), at_nanos: SystemClock.monotonic_nanos() };
         let listing = Arc::new(Mutex::new(ListingSlot::Idle(None)));
-        let uid = requester.uid;
-        Ok(View { id, uid, ends_with, transaction, view_directory, mounted, gate, last_use, listing })
-    }
-
-    /// Mounts a transaction. Its serving threads end when the kernel has ended the connection.
-    fn mount_view(
-        self: &Arc<Self>,
-        id: u64,
-        transaction: &Transaction<E>,
-        gate: &Arc<InvalidationGate>,
-        directory: &ViewDirectory,
-    ) -> Result<Mounted, MountError> {
-        let files = transaction.files();
-        let root = files.root();
-        let context = ServerContext {
-            nodes: Arc::new(KernelNodes::new(root.ino(), root)),
-            gate: Arc::clone(gate),
-            // Changes of a transaction are durable after its commit at the earliest, so no sync has to run
-            // for them.
-            changes: ChangeSignal::ignored(),
-            requests: self.main.requests.clone(),
-            blocking_threads: Arc::clone(&self.main.blocking_threads),
-            mount_kind: MountKind::View(Arc::clone(self) as Arc<dyn TransactionControl>, id),
-            read_only: self.options.read_only,
-        };
-        let checks = PermissionChecks::of_this_process(&self.options);
-        let server = Server::new(Arc::clone(files), checks, context);
-        let at = directory.view();
-        let mountpoint = directory.mountpoint().map_err(|e| system_error(&at, "open the mountpoint", e))?;
-        let (device, mounted) = attach(mountpoint, &self.options)?;
-        let views = Arc::clone(self);
-        let at_end = move || _ = views.registry.lock().sessions.remove(&id);
-        serve(server, device, &self.options, &at, at_end).inspect_err(|_| {
-            // Without a server the mount is dead. The caller gets the error of `serve`, not one of this.
-            let _ = mounted.detach();
-        })?;
-        mounted.raise_readahead();
-        Ok(mounted)
+        Ok(View { id, uid, ends_with, transaction, mount, gate, last_use, listing })
     }
 
     /// The job of COMMIT: unmounts the view, makes an announced commit, and removes the view's entry and
@@ -494,8 +444,8 @@ impl<E: Storage> Views<E> {
         let uid = view.uid;
         // First, so that the transaction has all that was written in the view, and nothing is written any
         // more.
-        match unmount_view(&view.mounted) {
-            Ok(()) => {}
+        let can_be_kept = match view.mount.close() {
+            Ok(can_be_kept) => can_be_kept,
             Err(MountError::InUse(_)) => {
                 let mut registry = self.registry.lock();
                 if registry.stop {
@@ -515,13 +465,17 @@ impl<E: Storage> Views<E> {
                 self.abort(view);
                 return Err(Errno::IO);
             }
-        }
+        };
         let outcome = self.commit_announced(view.transaction);
         self.main.changes.mark();
         let synced = if durable && outcome.is_ok() { self.fs.sync() } else { Ok(()) };
-        view.view_directory.remove();
+        if can_be_kept {
+            self.keep(view.mount);
+        } else {
+            view.mount.remove();
+        }
         self.remove_entry(id);
-        tracing::debug!(id, committed = outcome.is_ok(), "view ended");
+        tracing::debug!(id, committed = outcome.is_ok(), can_be_kept, "view ended");
         match outcome {
             Ok(()) if synced.is_err() => Ok(report_without_view(id, uid, TransactionState::NotDurable)),
             Ok(()) => Ok(report_without_view(id, uid, TransactionState::Committed)),
@@ -541,7 +495,7 @@ impl<E: Storage> Views<E> {
     fn abort(&self, view: View<E>) -> TransactionReport {
         let id = view.id;
         let uid = view.uid;
-        view.view_directory.remove();
+        view.mount.remove();
         view.transaction.abort();
         self.remove_entry(id);
         tracing::debug!(id, committed = false, "view ended");
@@ -553,19 +507,6 @@ impl<E: Storage> Views<E> {
         assert!(!matches!(entry, Some(ViewEntry::Open(_))), "a view is taken out before it ends");
         self.registry_changed.notify_all();
     }
-}
-
-/// Unmounts a view. If a file is open in it, waits a moment and then fails with `InUse`.
-fn unmount_view(view: &Mounted) -> Result<(), MountError> {
-    // While the view is mounted, because the kernel sends these pages through it.
-    view.write_back()?;
-    for _ in 0..IN_USE_TRIES_MAX {
-        match view.unmount() {
-            Err(MountError::InUse(_)) => thread::park_timeout(IN_USE_PAUSE),
-            closed => return closed,
-        }
-    }
-    view.unmount()
 }
 
 impl Process {
@@ -584,7 +525,7 @@ impl Process {
 impl<E: Storage> TransactionControl for Views<E> {
     fn ask(self: Arc<Self>, requester: Requester, request: TransactionRequest, answer: ReportCallback) {
         let mut registry = self.registry.lock();
-        let job: Result<(u64, TransactionJob<E>), Errno> = match request {
+        let job: Result<(u64, JobPlace, TransactionJob<E>), Errno> = match request {
             TransactionRequest::Begin { .. } if self.options.read_only => Err(Errno::ROFS),
             TransactionRequest::Begin { .. } if registry.stop => Err(Errno::SHUTDOWN),
             TransactionRequest::Begin { ends_with_process } => {
@@ -593,22 +534,27 @@ impl<E: Storage> TransactionControl for Views<E> {
                     let id = registry.last_id;
                     // The entry counts toward the limits while the job is still in the queue.
                     registry.views.insert(id, ViewEntry::Busy { uid: requester.uid });
-                    let job = move |views: &Arc<Views<E>>| views.begin(id, requester, ends_with_process);
-                    (id, Box::new(job) as TransactionJob<E>)
+                    // A transaction in a mount that is there begins within microseconds, and waits for
+                    // nothing but the gate of the filesystem.
+                    let kept = registry.kept.take(requester.uid);
+                    let place = if kept.is_some() { JobPlace::Here } else { JobPlace::OtherThread };
+                    let job =
+                        move |views: &Arc<Views<E>>| views.begin(id, requester, ends_with_process, kept);
+                    (id, place, Box::new(job) as TransactionJob<E>)
                 })
             }
             TransactionRequest::Commit { id, durable } => {
                 let taken = registry.take(id, requester);
                 taken.map(|view| {
                     let job = move |views: &Arc<Views<E>>| views.commit(view, durable);
-                    (id, Box::new(job) as TransactionJob<E>)
+                    (id, JobPlace::OtherThread, Box::new(job) as TransactionJob<E>)
                 })
             }
             TransactionRequest::Abort { id } => {
                 let taken = registry.take(id, requester);
                 taken.map(|view| {
                     let job = move |views: &Arc<Views<E>>| Ok(views.abort(view));
-                    (id, Box::new(job) as TransactionJob<E>)
+                    (id, JobPlace::OtherThread, Box::new(job) as TransactionJob<E>)
                 })
             }
             TransactionRequest::Status { id } => {
@@ -624,7 +570,8 @@ impl<E: Storage> TransactionControl for Views<E> {
         // Unlocked before the job starts, because the job locks the registry.
         drop(registry);
         match job {
-            Ok((id, job)) => self.start_job(requester.uid, id, job, answer),
+            Ok((id, JobPlace::Here, job)) => self.run_job(id, job, answer),
+            Ok((id, JobPlace::OtherThread, job)) => self.start_job(requester.uid, id, job, answer),
             Err(errno) => answer(Err(errno)),
         }
     }
@@ -641,22 +588,33 @@ impl<E: Storage> TransactionControl for Views<E> {
     }
 }
 
+/// Where a job runs: on the serving thread, or on one for jobs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum JobPlace {
+    Here,
+    OtherThread,
+}
+
 type TransactionJob<E> = Box<dyn FnOnce(&Arc<Views<E>>) -> Result<TransactionReport, Errno> + Send>;
 
 impl<E: Storage> Views<E> {
     /// Runs a job of a user, about one transaction, on another thread and answers with its result.
     fn start_job(self: Arc<Self>, uid: u32, id: u64, job: TransactionJob<E>, answer: ReportCallback) {
         let views = Arc::clone(&self);
-        let job = Box::new(move || {
-            // A panic drops it before `answer`: the transaction ends first, then the program gets `EIO`. In
-            // one expression with the job, `answer` would be moved out of the closure and dropped first.
-            let _end = EndOnPanic { views: &views, id };
-            let outcome = job(&views);
-            answer(outcome);
-        });
+        let job = Box::new(move || views.run_job(id, job, answer));
         if let Some(job) = self.job_shares.start_or_keep(uid, job) {
             self.spawn_job(uid, job);
         }
+    }
+
+    /// Runs a job about one transaction and answers with its result.
+    fn run_job(self: &Arc<Self>, id: u64, job: TransactionJob<E>, answer: ReportCallback) {
+        // A panic drops it before `answer`: the transaction ends first, then the program gets `EIO`. In one
+        // expression with the job, `answer` would be moved out of the closure and dropped first.
+        let answer = answer;
+        let _end = EndOnPanic { views: self, id };
+        let outcome = job(self);
+        answer(outcome);
     }
 
     /// Runs a job, then hands over the next one of the same user. That one goes to the end of the queue, so
@@ -669,6 +627,11 @@ impl<E: Storage> Views<E> {
             // Also after a panic.
             drop(ending);
         };
+        self.spawn(run);
+    }
+
+    /// Runs something about a transaction on a thread for jobs. The transaction has an entry in the registry.
+    fn spawn(&self, run: impl FnOnce() + Send + 'static) {
         let jobs = self.jobs.lock();
         let jobs =
             jobs.as_ref().expect("`end_all` waits for the entry of every job before it takes the threads");

@@ -84,9 +84,16 @@ impl MountFixture {
         self.views.path().join("warpfire")
     }
 
-    /// Number of views that have a directory.
+    /// Number of views that have a directory. Some may be kept for later transactions.
     pub fn views(&self) -> usize {
         std::fs::read_dir(self.base_of_views()).map_or(0, Iterator::count)
+    }
+
+    /// Ids of the transactions that views show.
+    pub fn shown(&self) -> Vec<String> {
+        let views = std::fs::read_dir(self.base_of_views()).into_iter().flatten();
+        let shown = views.flat_map(|view| std::fs::read_dir(view.unwrap().path().join("view")).unwrap());
+        shown.map(|name| name.unwrap().file_name().into_string().unwrap()).collect()
     }
 
     /// Ends the mount, also while views are open.

@@ -9,6 +9,8 @@ mod files;
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]
+mod kept_views;
+#[cfg(test)]
 mod life;
 #[cfg(test)]
 mod privileges;
