@@ -6,7 +6,7 @@ use warpfire_meta::Store;
 use crate::{Result, Warpfire};
 
 /// The counts of a scrub, so far or at its end.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct ScrubReport {
     /// Segments that were read, parity too.
@@ -20,6 +20,8 @@ pub struct ScrubReport {
     /// Damaged segments that could not be repaired: more is lost than parity covers, or there is no room to
     /// move the rest. Counted at the end of the scrub.
     pub unrepaired_segments: u64,
+    /// The numbers of these segments. Files, or garbage only, may have bytes in them.
+    pub unrepaired: Vec<u64>,
     /// Devices that are missing or have failed. Nothing was read from them.
     pub lost_devices: usize,
 }
@@ -68,7 +70,8 @@ impl Warpfire {
         // Moved data becomes durable, and the damaged segments become free, only at a sync.
         self.sync()?;
         let stats = self.stats();
-        scrub.unrepaired_segments = engine.log().damaged()?.len() as u64;
+        scrub.unrepaired = engine.log().damaged()?.iter().map(|segment| segment.get()).collect();
+        scrub.unrepaired_segments = scrub.unrepaired.len() as u64;
         scrub.damaged_segments = scrub.damaged_segments.max(scrub.unrepaired_segments);
         scrub.lost_devices = stats.lost_devices();
         scrub.read_bytes = stats.counters().read_bytes - read_before;

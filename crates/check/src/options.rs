@@ -1,5 +1,6 @@
 //! Options, progress and errors of a check.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,6 +13,8 @@ pub struct CheckOptions {
     /// Read and verify every block of every stripe. Otherwise the check verifies headers, the commit log,
     /// tables and names, and of file data only that pointers name written bytes.
     pub data: bool,
+    /// If there is a list, read the contents of segments with these numbers only; of the others headers, as without `data`.
+    pub only: Option<BTreeSet<u64>>,
     /// Memory for facts about names and inodes, in bytes. If they do not fit, the check makes more passes
     /// over the map.
     pub max_memory_bytes: u64,
@@ -23,7 +26,13 @@ pub struct CheckOptions {
 
 impl Default for CheckOptions {
     fn default() -> Self {
-        CheckOptions { data: true, max_memory_bytes: 512 << 20, clock: Arc::new(SystemClock), progress: None }
+        CheckOptions {
+            data: true,
+            only: None,
+            max_memory_bytes: 512 << 20,
+            clock: Arc::new(SystemClock),
+            progress: None,
+        }
     }
 }
 
@@ -31,6 +40,7 @@ impl fmt::Debug for CheckOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CheckOptions")
             .field("data", &self.data)
+            .field("only", &self.only)
             .field("max_memory_bytes", &self.max_memory_bytes)
             .finish_non_exhaustive()
     }

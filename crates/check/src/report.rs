@@ -7,6 +7,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::code::FindingCode;
+use crate::damage::DamageReport;
 
 /// Most findings of one kind in a report. Further ones are only counted. At a few hundred bytes each, 60
 /// kinds take about 2 MiB at most.
@@ -67,6 +68,8 @@ pub struct Totals {
     pub blocks_repairable: u64,
     /// Bad blocks that parity cannot reconstruct.
     pub blocks_lost: u64,
+    /// Bad blocks in rows that nothing needs. They count in neither of the two numbers above.
+    pub blocks_unneeded: u64,
     /// Bytes read from devices.
     pub bytes_read: u64,
     /// Zones that belong to live segments.
@@ -128,6 +131,16 @@ impl Totals {
     }
 }
 
+impl Totals {
+    /// Counts bad blocks as unneeded that were counted as lost or repairable before.
+    pub(crate) fn take_unneeded(&mut self, blocks: u64, is_lost: bool) {
+        let counted = if is_lost { &mut self.blocks_lost } else { &mut self.blocks_repairable };
+        debug_assert!(*counted >= blocks, "bad blocks are counted when they are found");
+        *counted = counted.saturating_sub(blocks);
+        self.blocks_unneeded += blocks;
+    }
+}
+
 fn rate(count: u64, nanos: u64) -> u64 {
     let rate = u128::from(count) * 1_000_000_000 / u128::from(nanos.max(1));
     u64::try_from(rate).unwrap_or(u64::MAX)
@@ -144,6 +157,9 @@ pub struct CheckReport {
     pub repairable: u64,
     /// Number of errors, listed or not.
     pub errors: u64,
+    /// The damage that something needs, by file.
+    #[serde(skip)]
+    pub damage: DamageReport,
     /// Counts and rates.
     pub totals: Totals,
 }
@@ -170,8 +186,13 @@ pub(crate) struct Findings(RefCell<FindingList>);
 #[derive(Debug, Default)]
 struct FindingList {
     listed: Vec<Finding>,
-    by_code: BTreeMap<FindingCode, u64>,
-    by_severity: BTreeMap<Severity, u64>,
+    by_kind: BTreeMap<(Severity, FindingCode), u64>,
+}
+
+impl FindingList {
+    fn of_code(&self, code: FindingCode) -> u64 {
+        self.by_kind.iter().filter(|((_, of), _)| *of == code).map(|(_, count)| count).sum()
+    }
 }
 
 impl Findings {
@@ -196,10 +217,8 @@ impl Findings {
     ) {
         let mut all = self.0.borrow_mut();
         // A destroyed device makes millions of equal findings: counting goes on, listing stops.
-        *all.by_severity.entry(severity).or_default() += 1;
-        let of_code = all.by_code.entry(code).or_default();
-        *of_code += 1;
-        if *of_code <= LISTED_MAX {
+        *all.by_kind.entry((severity, code)).or_default() += 1;
+        if all.of_code(code) <= LISTED_MAX {
             all.listed.push(Finding {
                 severity,
                 code,
@@ -209,18 +228,39 @@ impl Findings {
         }
     }
 
+    /// The listed findings, and the number of those that are not listed by severity and code.
+    pub(crate) fn into_parts(self) -> (Vec<Finding>, Vec<(Severity, FindingCode, u64)>) {
+        let all = self.0.into_inner();
+        (
+            all.listed,
+            all.by_kind.into_iter().map(|((severity, code), count)| (severity, code, count)).collect(),
+        )
+    }
+
+    /// Counts findings without listing them.
+    pub(crate) fn count(&self, severity: Severity, code: FindingCode, count: u64) {
+        *self.0.borrow_mut().by_kind.entry((severity, code)).or_default() += count;
+    }
+
+    /// Lists a finding that is counted already.
+    pub(crate) fn list(&self, finding: Finding) {
+        self.0.borrow_mut().listed.push(finding);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.borrow().by_kind.is_empty()
+    }
+
     /// Adds the findings of another collector.
     pub(crate) fn append(&self, other: Findings) {
         let other = other.0.into_inner();
         let mut all = self.0.borrow_mut();
-        for (severity, count) in other.by_severity {
-            *all.by_severity.entry(severity).or_default() += count;
+        let mut rooms: BTreeMap<FindingCode, u64> = BTreeMap::new();
+        for (_, code) in other.by_kind.keys() {
+            rooms.insert(*code, LISTED_MAX.saturating_sub(all.of_code(*code)));
         }
-        let room = |code| LISTED_MAX.saturating_sub(all.by_code.get(&code).copied().unwrap_or(0));
-        let mut rooms: BTreeMap<FindingCode, u64> =
-            other.by_code.keys().map(|code| (*code, room(*code))).collect();
-        for (code, count) in other.by_code {
-            *all.by_code.entry(code).or_default() += count;
+        for (kind, count) in other.by_kind {
+            *all.by_kind.entry(kind).or_default() += count;
         }
         for finding in other.listed {
             let room = rooms.entry(finding.code).or_default();
@@ -231,20 +271,21 @@ impl Findings {
         }
     }
 
-    pub(crate) fn into_report(self, totals: Totals) -> CheckReport {
-        let FindingList { mut listed, by_severity, .. } = self.0.into_inner();
+    pub(crate) fn into_report(self, totals: Totals, damage: DamageReport) -> CheckReport {
+        let FindingList { mut listed, by_kind } = self.0.into_inner();
         debug_assert!(
-            listed.len() as u64 <= by_severity.values().sum::<u64>(),
+            listed.len() as u64 <= by_kind.values().sum::<u64>(),
             "every listed finding is counted"
         );
         // The sort is stable: findings of one severity stay in the order of the check, bottom up.
         listed.sort_by_key(|f| std::cmp::Reverse(f.severity));
-        let count = |severity| by_severity.get(&severity).copied().unwrap_or(0);
+        let count = |severity| by_kind.iter().filter(|((of, _), _)| *of == severity).map(|(_, n)| n).sum();
         CheckReport {
             findings: listed,
             notes: count(Severity::Note),
             repairable: count(Severity::Repairable),
             errors: count(Severity::Error),
+            damage,
             totals,
         }
     }

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use warpfire_env::Device;
 use warpfire_format::segment::SegmentKind;
 
+use crate::damage::{DamageLedger, DamagedFiles, FileNamer};
 use crate::load::{LoadedPool, load};
-use crate::media::{CheckedSegment, StripeVerifier};
+use crate::media::{CheckedSegment, SliceReader, StripeVerifier};
 use crate::names;
 use crate::options::{CheckError, CheckOptions, CheckPhase, CheckProgress};
 use crate::report::{CheckReport, Findings, Totals};
+use crate::tables::{CommitVersions, Merge, Value};
 
 /// Stripes or versions between two calls of the progress callback.
 const PROGRESS_EVERY: u64 = 64;
@@ -29,15 +31,29 @@ pub fn check(devices: &[Arc<dyn Device>], options: &CheckOptions) -> Result<Chec
     // Stripes come before names: they say which bytes of each segment are payload, and pointers must name
     // payload.
     let log_read = options.clock.monotonic_nanos();
-    check_stripes(&mut loaded, options, &mut totals, &findings);
+    let mut stripes = StripesStage::new(&loaded);
+    let mut files = DamagedFiles::new(options.max_memory_bytes);
+    let mut ledger = DamageLedger::default();
+    while !stripes.check(&mut loaded, options, &mut ledger, &mut totals, &findings) {
+        name_part(&loaded, &mut ledger, &mut files);
+        ledger.settle(&mut totals, &findings);
+    }
     let stripes_read = options.clock.monotonic_nanos();
-    names::check_names(&loaded, options, &mut totals, &findings)?;
+    let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
+    let has_damage = !ledger.is_empty();
+    let mut namer = FileNamer::new(&loaded, &mut ledger, &mut files, &mut reader);
+    let naming = has_damage.then_some(&mut namer);
+    let lost = names::check_names(&loaded, options, &mut reader, naming, &mut totals, &findings)?;
+    namer.take_metadata(&loaded, &lost, &mut reader);
+    let damage = files.finish(&loaded, &mut reader);
+    ledger.settle(&mut totals, &findings);
+    drop(reader);
     let ended = options.clock.monotonic_nanos();
     totals.stripe_nanos = stripes_read - log_read;
     totals.name_nanos = ended - stripes_read;
     totals.nanos = ended - began;
     totals.bytes_read = loaded.media.bytes_read();
-    Ok(findings.into_report(totals))
+    Ok(findings.into_report(totals, damage))
 }
 
 pub(crate) fn report_progress(options: &CheckOptions, phase: CheckPhase, done: u64, total: u64) {
@@ -46,24 +62,80 @@ pub(crate) fn report_progress(options: &CheckOptions, phase: CheckPhase, done: u
     }
 }
 
-/// Verifies every stripe of every live segment and notes the length of each stripe's payload.
-fn check_stripes(loaded: &mut LoadedPool, options: &CheckOptions, totals: &mut Totals, findings: &Findings) {
-    let mut shards = StripeVerifier::default();
-    let stripes = |s: &CheckedSegment| u64::from(s.stripe_count());
-    let total: u64 = loaded.chain.iter().chain(loaded.segments.values()).map(stripes).sum();
-    for segment in loaded.chain.iter_mut().chain(loaded.segments.values_mut()) {
-        let places: Vec<_> = segment.stripes().collect();
-        for place in places {
-            let verdict =
-                shards.verify(&loaded.media, &segment.descriptor, place, options.data, totals, findings);
-            if let Some(header) = verdict.header.filter(|_| segment.descriptor.kind == SegmentKind::Bulk) {
-                segment.note_payload(place, header.payload_bytes);
+/// Names the files of a ledger that has grown to its share of the memory, so that it can be emptied.
+fn name_part(loaded: &LoadedPool, ledger: &mut DamageLedger, files: &mut DamagedFiles) {
+    let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
+    let mut namer = FileNamer::new(loaded, ledger, files, &mut reader);
+    let quiet = Findings::default();
+    let commits = CommitVersions::new(&loaded.commits, loaded.manifest.flushed, &quiet);
+    let mut merge = Merge::new(&loaded.manifest, commits, &[], false, &mut reader, &quiet);
+    merge.for_each(&mut reader, &quiet, |key, value| {
+        if let Value::Present(value) = value {
+            namer.take(key, value);
+        }
+        true
+    });
+    namer.take_metadata(loaded, &[], &mut reader);
+}
+
+/// The stage that verifies every stripe of every live segment, notes the length of each stripe's payload and
+/// lists the stripes with bad blocks.
+struct StripesStage {
+    verifier: StripeVerifier,
+    /// Segments that are done: first those of the log, then the others.
+    segments_done: usize,
+    stripes: u64,
+}
+
+impl StripesStage {
+    fn new(loaded: &LoadedPool) -> Self {
+        let stripes = |s: &CheckedSegment| u64::from(s.stripe_count());
+        let stripes = loaded.chain.iter().chain(loaded.segments.values()).map(stripes).sum();
+        StripesStage { verifier: StripeVerifier::default(), segments_done: 0, stripes }
+    }
+
+    /// Goes on until the last segment, or until the ledger has a quarter of the allowed memory. Returns
+    /// whether the last segment is done.
+    fn check(
+        &mut self,
+        loaded: &mut LoadedPool,
+        options: &CheckOptions,
+        ledger: &mut DamageLedger,
+        totals: &mut Totals,
+        findings: &Findings,
+    ) -> bool {
+        let done = self.segments_done;
+        for segment in loaded.chain.iter_mut().chain(loaded.segments.values_mut()).skip(done) {
+            if ledger.bytes() > options.max_memory_bytes / 4 {
+                return false;
             }
-            totals.stripes += 1;
-            if totals.stripes.is_multiple_of(PROGRESS_EVERY) {
-                report_progress(options, CheckPhase::Stripes, totals.stripes, total);
+            let is_log = segment.descriptor.kind == SegmentKind::Mirror;
+            // Recovery reads the first segment of the log from this stripe on, and the others whole.
+            let unread = if self.segments_done == 0 { loaded.state.first_stripe } else { 0 };
+            self.segments_done += 1;
+            let id = segment.descriptor.id.get();
+            let data = options.data && options.only.as_ref().is_none_or(|only| only.contains(&id));
+            let places: Vec<_> = segment.stripes().collect();
+            for place in places {
+                let found = Findings::default();
+                let d = &segment.descriptor;
+                let mut verdict = self.verifier.verify(&loaded.media, d, place, data, totals, &found);
+                if let Some(header) = verdict.header.take_if(|_| !is_log) {
+                    segment.note_payload(place, header.payload_bytes);
+                }
+                if verdict.bad_headers > 0 || !verdict.bad_rows.is_empty() {
+                    let is_needed = is_log && place.stripe >= unread;
+                    ledger.add(segment, place, verdict, (data, is_needed), found);
+                } else if !found.is_empty() {
+                    findings.append(found);
+                }
+                totals.stripes += 1;
+                if totals.stripes.is_multiple_of(PROGRESS_EVERY) {
+                    report_progress(options, CheckPhase::Stripes, totals.stripes, self.stripes);
+                }
             }
         }
+        report_progress(options, CheckPhase::Stripes, self.stripes, self.stripes);
+        true
     }
-    report_progress(options, CheckPhase::Stripes, total, total);
 }

@@ -82,7 +82,7 @@ fn walk(loaded: &LoadedPool, each: impl FnMut(&[u8], Value<'_>) -> bool) {
     let quiet = Findings::default();
     let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
     let commits = CommitVersions::new(&loaded.commits, loaded.manifest.flushed, &quiet);
-    let mut merge = Merge::new(&loaded.manifest, commits, false, &mut reader, &quiet);
+    let mut merge = Merge::new(&loaded.manifest, commits, &[], false, &mut reader, &quiet);
     merge.for_each(&mut reader, &quiet, each);
 }
 

@@ -9,6 +9,7 @@ use warpfire_format::stripe::StripeHeader;
 use warpfire_units::{BLOCK_BYTES, SegmentId};
 
 use super::DumpValue;
+use crate::damage::DamageReport;
 use crate::load::{LoadedPool, load};
 use crate::media::{CheckedSegment, StripeVerifier};
 use crate::options::CheckError;
@@ -181,7 +182,7 @@ pub fn stripe(devices: &[Arc<dyn Device>], id: u64, number: u32) -> Result<DumpV
     let findings = Findings::default();
     let totals = &mut Totals::default();
     let verdict = StripeVerifier::default().verify(&loaded.media, d, place, true, totals, &findings);
-    let found = findings.into_report(Totals::default()).findings;
+    let found = findings.into_report(Totals::default(), DamageReport::default()).findings;
     Ok(DumpValue::Fields(vec![
         ("segment", id.into()),
         ("stripe", number.into()),

@@ -8,6 +8,6 @@ mod stripe;
 
 pub(crate) use device::Media;
 pub(crate) use roots::{RootRecord, find_roots};
-pub(crate) use segment::CheckedSegment;
+pub(crate) use segment::{CheckedSegment, StripePosition};
 pub(crate) use slice::SliceReader;
-pub(crate) use stripe::{StripeVerifier, identity_of};
+pub(crate) use stripe::{BadRows, StripeVerdict, StripeVerifier, identity_of};

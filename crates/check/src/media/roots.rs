@@ -54,15 +54,24 @@ pub(crate) fn find_roots(devices: &[Arc<dyn Device>], findings: &Findings) -> Re
     // All devices of a pool have zones of one size. A device with destroyed first roots is read with the size
     // of another device.
     let usual = zone_blocks.iter().flatten().copied().next();
+    let mut remains = Vec::new();
     let scans: Vec<Vec<RootRecord>> = devices
         .iter()
         .zip(&zone_blocks)
-        .map(|(d, own)| own.or(usual).map_or_else(Vec::new, |blocks| scan(&**d, blocks, findings)))
+        .map(|(d, own)| {
+            own.or(usual).map_or_else(Vec::new, |blocks| scan(&**d, blocks, &mut remains, findings))
+        })
         .collect();
     let pool = usual_pool(&scans)
         .ok_or_else(|| CheckError::NoPool("zones 0 and 1 hold no root that verifies".into()))?;
     let (newest, table, payload) = newest_root(devices, &scans, pool, findings)?;
     let by_index = place_devices(devices, &scans, &newest, &table, findings);
+    if !remains.is_empty() {
+        // A device that lacks the newest root is a finding of its own (`place_devices`).
+        let message =
+            format_args!("older roots, torn or damaged, which nothing needs: {}", remains.join(", "));
+        findings.note(FindingCode::RootDamaged, "roots", message);
+    }
     let records = devices.iter().map(|d| d.info().name.clone()).zip(scans).collect();
     Ok(FoundRoots { newest, table, payload, devices: by_index, records })
 }
@@ -86,10 +95,16 @@ fn read(device: &dyn Device, at: u64, len: u64) -> Option<AlignedBuf> {
     Some(buf)
 }
 
-fn scan(device: &dyn Device, zone_blocks: u32, findings: &Findings) -> Vec<RootRecord> {
+/// All roots of a device. Appends the places of damaged ones to `remains`.
+fn scan(
+    device: &dyn Device,
+    zone_blocks: u32,
+    remains: &mut Vec<String>,
+    findings: &Findings,
+) -> Vec<RootRecord> {
     let mut records = Vec::new();
     for zone in 0..2 {
-        scan_zone(device, zone, zone_blocks, &mut records, findings);
+        scan_zone(device, zone, zone_blocks, &mut records, remains, findings);
     }
     records
 }
@@ -101,6 +116,7 @@ fn scan_zone(
     zone: u32,
     zone_blocks: u32,
     records: &mut Vec<RootRecord>,
+    damaged: &mut Vec<String>,
     findings: &Findings,
 ) {
     let start = u64::from(zone) * u64::from(zone_blocks);
@@ -137,8 +153,7 @@ fn scan_zone(
                 quiet = 0;
                 last_sequence = header.sequence;
                 if let Some(block) = remains.take() {
-                    let message = format_args!("root zone {zone} holds a damaged root at block {block}");
-                    findings.repairable(FindingCode::RootDamaged, name, message);
+                    damaged.push(format!("{name} zone {zone} block {block}"));
                 }
                 let body = read_body(device, start + block, &header);
                 let body_good = body.is_some_and(|b| header.decode_body(&b).is_ok());
@@ -162,8 +177,7 @@ fn scan_zone(
         }
     }
     if let Some(block) = remains {
-        let message = format_args!("root zone {zone} ends with a torn or damaged root at block {block}");
-        findings.note(FindingCode::RootDamaged, name, message);
+        damaged.push(format!("{name} zone {zone} block {block}"));
     }
 }
 
@@ -236,6 +250,7 @@ fn place_devices(
     let mut by_uuid: BTreeMap<Uuid, usize> = BTreeMap::new();
     by_uuid.extend(table.iter().enumerate().map(|(i, entry)| (entry.uuid, i)));
     let mut holders = 0;
+    let mut without = Vec::new();
     for (device, records) in devices.iter().zip(scans) {
         let name = &device.info().name;
         // A device without an undamaged body is still identified by a header.
@@ -259,9 +274,8 @@ fn place_devices(
         }
         let holds = newest_of(records).is_some_and(|r| age(&r.header) == age(newest));
         holders += usize::from(holds);
-        if !holds && table.len() <= ROOT_ON_ALL_MAX {
-            let message = format_args!("does not hold the newest root, {}", newest.sequence);
-            findings.repairable(FindingCode::RootMissing, name, message);
+        if !holds {
+            without.push(name.clone());
         }
         match by_index.get_mut(index) {
             Some(slot @ None) => *slot = Some(Arc::clone(device)),
@@ -273,9 +287,13 @@ fn place_devices(
         }
     }
     let wanted = (usize::from(newest.parity) + 1).min(table.len());
-    if holders < wanted && table.len() > ROOT_ON_ALL_MAX {
+    if table.len() <= ROOT_ON_ALL_MAX && !without.is_empty() {
+        let (sequence, without) = (newest.sequence, without.join(", "));
+        let message = format_args!("root {sequence} is the newest and is stale or damaged on {without}");
+        findings.repairable(FindingCode::RootMissing, "roots", message);
+    } else if holders < wanted {
         let message = format_args!("the newest root is on {holders} devices and should be on {wanted}");
-        findings.repairable(FindingCode::RootMissing, "pool", message);
+        findings.repairable(FindingCode::RootMissing, "roots", message);
     }
     report_missing(&by_index, table, newest, findings);
     by_index

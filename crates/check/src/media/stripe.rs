@@ -22,13 +22,26 @@ const TILE_ROWS: usize = 16;
 const SPOT_BYTES: usize = 64;
 
 /// The result of the verification of a stripe.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct StripeVerdict {
     /// The header that most columns agree on. `None` if no column has a good one.
     pub(crate) header: Option<StripeHeader>,
     /// Whether all payload can be read, if need be from parity. If only headers were verified, whether enough
     /// of them are good.
     pub(crate) readable: bool,
+    /// The rows with bad blocks, rising. All rows of a column with a bad header count as bad.
+    pub(crate) bad_rows: Vec<BadRows>,
+    /// Number of bad headers.
+    pub(crate) bad_headers: u64,
+}
+
+/// Neighbouring rows of a stripe with bad blocks on the same columns.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct BadRows {
+    pub(crate) first: u16,
+    pub(crate) count: u16,
+    /// The columns, rising.
+    pub(crate) columns: Box<[u16]>,
 }
 
 /// Verifies stripes. The buffers are reused from stripe to stripe.
@@ -85,6 +98,8 @@ impl StripeVerifier {
         }
         let header = agree(d, place, &mut columns, findings);
         check_blocks(media, d, place, &mut columns, totals, findings);
+        let bad_rows = bad_rows(place, &columns);
+        let bad_headers = columns.iter().filter(|c| c.header.is_none()).count() as u64;
         let readable = check_losses(media, d, place, &columns, rows, totals, findings);
         // Parity and copies are compared only when every block is good: otherwise the damage would be
         // reported twice.
@@ -96,7 +111,7 @@ impl StripeVerifier {
             }
             check_padding(d, place, rows, &header, &self.buffers, &unread, findings);
         }
-        StripeVerdict { header, readable }
+        StripeVerdict { header, readable, bad_rows, bad_headers }
     }
 
     /// Computes the parity again and compares. Every block of the stripe matches its checksum.
@@ -290,6 +305,24 @@ fn check_blocks(
             }
         }
     }
+}
+
+/// The rows of a stripe that have bad blocks.
+fn bad_rows(place: StripePosition, columns: &[StripeColumn<'_>]) -> Vec<BadRows> {
+    let mut runs: Vec<BadRows> = Vec::new();
+    if columns.iter().all(|c| c.header.is_some() && !c.bad.contains(&true)) {
+        return runs;
+    }
+    for row in 0..place.rows {
+        let is_bad = |c: &StripeColumn<'_>| c.header.is_none() || c.bad.get(usize::from(row)) == Some(&true);
+        let bad: Vec<u16> = (0u16..).zip(columns).filter(|(_, c)| is_bad(c)).map(|(n, _)| n).collect();
+        match runs.last_mut() {
+            Some(run) if run.first + run.count == row && *run.columns == *bad => run.count += 1,
+            _ if bad.is_empty() => {}
+            _ => runs.push(BadRows { first: row, count: 1, columns: bad.into() }),
+        }
+    }
+    runs
 }
 
 /// Counts bad blocks and returns whether parity covers them.

@@ -11,13 +11,13 @@ const PAGE_BYTES: u64 = 4096 + 32;
 
 /// A set of inode numbers.
 #[derive(Default)]
-pub(super) struct InoSet {
+pub(crate) struct InoSet {
     pages: BTreeMap<u64, Box<[u64; PAGE_WORDS]>>,
 }
 
 impl InoSet {
     /// Adds a number. `false` if the set has it already.
-    pub(super) fn insert(&mut self, ino: u64) -> bool {
+    pub(crate) fn insert(&mut self, ino: u64) -> bool {
         let page = self.pages.entry(ino / PAGE_NUMBERS).or_insert_with(|| Box::new([0; PAGE_WORDS]));
         let word = page.get_mut(word_of(ino)).expect("a page has all words of its numbers");
         let bit = 1 << (ino % 64);
@@ -27,13 +27,13 @@ impl InoSet {
     }
 
     /// Whether the set has a number.
-    pub(super) fn contains(&self, ino: u64) -> bool {
+    pub(crate) fn contains(&self, ino: u64) -> bool {
         let page = self.pages.get(&(ino / PAGE_NUMBERS));
         page.and_then(|p| p.get(word_of(ino))).is_some_and(|word| word & (1 << (ino % 64)) != 0)
     }
 
     /// Memory of the set, in bytes.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.pages.len() as u64 * PAGE_BYTES
     }
 }

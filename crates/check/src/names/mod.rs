@@ -26,26 +26,34 @@ use warpfire_format::table::VersionKind;
 use warpfire_units::SegmentId;
 
 use crate::code::FindingCode;
+use crate::damage::FileNamer;
 use crate::load::LoadedPool;
 use crate::media::SliceReader;
 use crate::options::{CheckError, CheckOptions, CheckPhase};
 use crate::report::{Findings, Totals};
 use crate::run::report_progress;
-use crate::tables::{CommitVersions, Merge, Value, show};
+use crate::tables::{CommitVersions, LostKeys, Merge, Value, show};
+pub(crate) use inoset::InoSet;
 use pass::{InoRange, NamesPass, PassOutcome};
 
 /// Keys between two calls of the progress callback.
 const PROGRESS_EVERY: u64 = 1 << 16;
 
-/// Checks the map, in as many passes as the allowed memory needs.
+/// Checks the map, in as many passes as the allowed memory needs. Names the damaged files of `namer` in the
+/// first pass, and returns the keys that cannot be read.
 pub(crate) fn check_names(
     loaded: &LoadedPool,
     options: &CheckOptions,
+    reader: &mut SliceReader<'_>,
+    mut namer: Option<&mut FileNamer<'_>>,
     totals: &mut Totals,
     findings: &Findings,
-) -> Result<(), CheckError> {
-    let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
-    count_commits(loaded, &mut reader, findings);
+) -> Result<Vec<LostKeys>, CheckError> {
+    let mut lost = Vec::new();
+    count_commits(loaded, reader, findings);
+    // The damage of files has the rest of the memory.
+    let facts_bytes_max =
+        if namer.is_some() { options.max_memory_bytes / 2 } else { options.max_memory_bytes };
     let mut window = InoRange::ALL;
     // Checks that need no facts, and all counting, happen in the first pass only.
     let mut is_first = true;
@@ -54,17 +62,22 @@ pub(crate) fn check_names(
         // Tables are verified and their damage is reported in the first pass only.
         let table_findings = if is_first { findings } else { &quiet };
         let commits = CommitVersions::new(&loaded.commits, loaded.manifest.flushed, &quiet);
-        let mut merge = Merge::new(&loaded.manifest, commits, is_first, &mut reader, table_findings);
-        let mut pass = NamesPass::new(window, is_first, options.max_memory_bytes, totals, findings);
+        let mut merge = Merge::new(&loaded.manifest, commits, &[], is_first, reader, table_findings);
+        let mut pass = NamesPass::new(window, is_first, facts_bytes_max, totals, findings);
         let expected = loaded.manifest.tables().fold(0u64, |sum, t| sum.saturating_add(t.entries));
         let mut keys = 0u64;
-        merge.for_each(&mut reader, table_findings, |key, value| {
+        merge.for_each(reader, table_findings, |key, value| {
             keys += 1;
             if keys.is_multiple_of(PROGRESS_EVERY) {
                 report_progress(options, CheckPhase::Names, keys.min(expected), expected);
             }
             match value {
-                Value::Present(value) => pass.take(key, value),
+                Value::Present(value) => {
+                    if let Some(namer) = namer.as_deref_mut() {
+                        namer.take(key, value);
+                    }
+                    pass.take(key, value)
+                }
                 Value::Unreadable => pass.take_hole(),
             }
         });
@@ -73,6 +86,8 @@ pub(crate) fn check_names(
         totals.passes += 1;
         if is_first {
             totals.versions = merge.versions_seen;
+            lost = merge.lost().cloned().collect();
+            namer = None;
         }
         match outcome {
             PassOutcome::Done { next: Some(next) } => window = next,
@@ -89,7 +104,7 @@ pub(crate) fn check_names(
         loaded.segments.get(id).map(|segment| (*named).min(segment.descriptor.payload_bytes()))
     });
     totals.live_bytes = live.sum();
-    Ok(())
+    Ok(lost)
 }
 
 /// Checks the commit records in the log, and that tables and their pointers name payload.

@@ -4,6 +4,7 @@
 //! Within one source they stand newest first.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
 use warpfire_format::fs::{FoldBase, FoldOutcome, fold};
 use warpfire_format::table::{KeyVersion, VersionKind};
@@ -11,7 +12,7 @@ use warpfire_units::Seq;
 
 use super::commits::CommitVersions;
 use super::manifest::Manifest;
-use super::run::RunReader;
+use super::run::{LostKeys, RunReader};
 use super::verify::show;
 use crate::code::FindingCode;
 use crate::media::SliceReader;
@@ -39,6 +40,14 @@ impl<'a> VersionSource<'a> {
         }
     }
 
+    /// The keys of its unreadable blocks so far.
+    fn lost(&self) -> &[LostKeys] {
+        match self {
+            VersionSource::Log(_) => &[],
+            VersionSource::Run(run) => run.lost(),
+        }
+    }
+
     fn versions(&self) -> impl Iterator<Item = KeyVersion<'_>> {
         let (log, run) = match self {
             VersionSource::Log(commits) => (Some(commits.versions().iter().copied()), None),
@@ -58,13 +67,16 @@ pub(crate) struct Merge<'a> {
     order: Vec<usize>,
     /// Key versions so far.
     pub(crate) versions_seen: u64,
+    /// Keys with a value that an unreadable block may also hold a version of, but an older one.
+    pub(crate) survivors: BTreeSet<Vec<u8>>,
 }
 
 impl<'a> Merge<'a> {
-    /// A walk from the first key. With `verify` it checks the tables that it reads.
+    /// A walk from key `from` on. With `verify` it checks the tables that it reads.
     pub(crate) fn new(
         manifest: &'a Manifest,
         commits: CommitVersions<'a>,
+        from: &[u8],
         verify: bool,
         reader: &mut SliceReader<'_>,
         findings: &Findings,
@@ -72,11 +84,12 @@ impl<'a> Merge<'a> {
         let runs = manifest
             .runs()
             .into_iter()
-            .map(|tables| VersionSource::Run(Box::new(RunReader::new(tables, verify))));
+            .map(|tables| VersionSource::Run(Box::new(RunReader::new(tables, from, verify))));
         let mut merge = Merge {
             sources: std::iter::once(VersionSource::Log(commits)).chain(runs).collect(),
             order: Vec::new(),
             versions_seen: 0,
+            survivors: BTreeSet::new(),
         };
         for number in 0..merge.sources.len() {
             if let Some(VersionSource::Run(run)) = merge.sources.get_mut(number) {
@@ -90,6 +103,11 @@ impl<'a> Merge<'a> {
     /// Whether part of a table could not be read.
     pub(crate) fn has_holes(&self) -> bool {
         self.sources.iter().any(|s| matches!(s, VersionSource::Run(run) if run.has_holes))
+    }
+
+    /// The keys of unreadable blocks so far.
+    pub(crate) fn lost(&self) -> impl Iterator<Item = &LostKeys> {
+        self.sources.iter().flat_map(|source| source.lost())
     }
 
     fn key_of(&self, number: usize) -> Option<&[u8]> {
@@ -115,12 +133,28 @@ impl<'a> Merge<'a> {
     ) {
         let mut folded = Vec::new();
         while let Some(first) = self.order.first().copied() {
-            let key = self.key_of(first).unwrap_or(&[]);
+            let key = self.sources.get(first).and_then(VersionSource::key).unwrap_or(&[]);
             let same = self.order.iter().take_while(|n| self.key_of(**n) == Some(key)).count();
-            let newest_first = self.order.iter().take(same).filter_map(|n| self.sources.get(*n));
-            let (goes_on, seen) = visit(key, newest_first, &mut folded, findings, &mut each);
+            let newest_first = self.order.iter().take(same).filter_map(|n| Some((*n, self.sources.get(*n)?)));
+            let (merged, seen) = visit(key, newest_first, &mut folded, findings);
             self.versions_seen += seen;
-            if !goes_on {
+            // An unreadable block that may hold a version between the base and now makes the value unknown.
+            // Every source has been read up to this key, so all of them that may hold it are known.
+            let hides =
+                |(_, source): &(usize, &VersionSource<'_>)| source.lost().iter().any(|l| l.may_hold(key));
+            let hidden_by = self.sources.iter().enumerate().find(hides).map(|(number, _)| number);
+            let value = match (merged, hidden_by) {
+                (Merged::Absent, _) => None,
+                (Merged::Value { base }, Some(hider)) if hider <= base => Some(Value::Unreadable),
+                (Merged::Unreadable, _) => Some(Value::Unreadable),
+                (Merged::Value { .. }, hidden_by) => {
+                    if hidden_by.is_some() {
+                        self.survivors.insert(key.to_vec());
+                    }
+                    Some(Value::Present(&folded))
+                }
+            };
+            if value.is_some_and(|value| !each(key, value)) {
                 return;
             }
             // Only the sources at this key move on.
@@ -137,20 +171,31 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// Computes the value of one key and calls `each` with it. Returns the answer of `each` and the number of
-/// versions.
+/// The value of one key.
+enum Merged {
+    /// It has none.
+    Absent,
+    /// Its value is in the buffer. The oldest version that it depends on is in source `base`.
+    Value { base: usize },
+    /// It cannot be computed; the reason is reported.
+    Unreadable,
+}
+
+/// Computes the value of one key into `out`. Returns the number of versions too.
 fn visit<'s, 'a: 's>(
     key: &[u8],
-    sources: impl Iterator<Item = &'s VersionSource<'a>>,
-    folded: &mut Vec<u8>,
+    sources: impl Iterator<Item = (usize, &'s VersionSource<'a>)>,
+    out: &mut Vec<u8>,
     findings: &Findings,
-    each: &mut impl FnMut(&[u8], Value<'_>) -> bool,
-) -> (bool, u64) {
+) -> (Merged, u64) {
     let mut operands: Vec<&[u8]> = Vec::new();
     let mut base = None;
     let (mut seen, mut oldest) = (0, Seq::MAX);
     // All versions are read, also those older than the base, because their order is checked.
-    for (place, version) in sources.enumerate().flat_map(|(n, s)| s.versions().map(move |v| (n, v))) {
+    let versions = sources
+        .enumerate()
+        .flat_map(|(place, (number, source))| source.versions().map(move |version| (place, number, version)));
+    for (place, number, version) in versions {
         seen += 1;
         if place > 0 && version.seq > oldest {
             let message =
@@ -162,26 +207,31 @@ fn visit<'s, 'a: 's>(
         }
         if base.is_none() {
             match version.kind {
-                VersionKind::Put => base = Some(FoldBase::Value(version.value)),
-                VersionKind::Delete => base = Some(FoldBase::Absent),
+                VersionKind::Put => base = Some((FoldBase::Value(version.value), number)),
+                VersionKind::Delete => base = Some((FoldBase::Absent, number)),
                 VersionKind::Merge => operands.push(version.value),
             }
         }
     }
-    let base = base.unwrap_or(FoldBase::Absent);
+    // Without a base the value depends on every source.
+    let (base, number) = base.unwrap_or((FoldBase::Absent, usize::MAX));
     operands.reverse();
-    let goes_on = match (base, operands.is_empty()) {
-        (FoldBase::Value(value), true) => each(key, Value::Present(value)),
-        (_, true) => true,
-        (base, false) => match fold(key, base, &operands, folded) {
-            Ok(FoldOutcome::Value) => each(key, Value::Present(folded)),
-            Ok(FoldOutcome::Deleted) => true,
-            Ok(FoldOutcome::Operand) => each(key, Value::Unreadable),
+    let merged = match (base, operands.is_empty()) {
+        (FoldBase::Value(value), true) => {
+            out.clear();
+            out.extend_from_slice(value);
+            Merged::Value { base: number }
+        }
+        (_, true) => Merged::Absent,
+        (base, false) => match fold(key, base, &operands, out) {
+            Ok(FoldOutcome::Value) => Merged::Value { base: number },
+            Ok(FoldOutcome::Deleted) => Merged::Absent,
+            Ok(FoldOutcome::Operand) => Merged::Unreadable,
             Err(e) => {
                 findings.error(FindingCode::Value, show(key), e);
-                each(key, Value::Unreadable)
+                Merged::Unreadable
             }
         },
     };
-    (goes_on, seen)
+    (merged, seen)
 }

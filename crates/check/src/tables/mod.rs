@@ -9,5 +9,5 @@ mod verify;
 pub(crate) use commits::{CommitVersions, split_records};
 pub(crate) use manifest::Manifest;
 pub(crate) use merge::{Merge, Value};
-pub(crate) use run::{find_block, read_table, read_top};
+pub(crate) use run::{LostKeys, find_block, read_table, read_top};
 pub(crate) use verify::show;

@@ -1,5 +1,8 @@
 //! Reading one run front to back. One partition is in memory at a time.
 
+use std::rc::Rc;
+
+use warpfire_format::key_hash;
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_format::table::{BlockHandle, DataBlock, KeyVersion, Partition, TopIndex};
 
@@ -59,9 +62,36 @@ pub(crate) fn find_block(
     DataBlock::decode(&bytes).ok()
 }
 
+/// Keys that an unreadable block of a table may hold.
+#[derive(Clone, Debug)]
+pub(crate) struct LostKeys {
+    /// The table and the block.
+    pub(crate) place: String,
+    /// The first key that may be lost.
+    pub(crate) first: Vec<u8>,
+    /// The key that ends the range: the first one that is not lost, or with `with_end` the last one that is.
+    pub(crate) end: Vec<u8>,
+    pub(crate) with_end: bool,
+    /// The partition of the block, if it was read: its filter excludes keys.
+    partition: Option<Rc<Partition>>,
+}
+
+impl LostKeys {
+    /// Whether the lost block may hold a key.
+    pub(crate) fn may_hold(&self, key: &[u8]) -> bool {
+        let before = if self.with_end { key <= self.end.as_slice() } else { key < self.end.as_slice() };
+        self.first.as_slice() <= key
+            && before
+            && self.partition.as_ref().is_none_or(|p| p.may_hold(key_hash(key)))
+    }
+}
+
+/// Most lost blocks of a run with their keys. Further ones are findings only.
+const LOST_KEYS_MAX: usize = 4096;
+
 /// A decoded partition block with the bytes of its data blocks.
 struct OpenPartition {
-    partition: Partition,
+    partition: Rc<Partition>,
     /// The partition's bytes, from `offset` of the table on.
     bytes: Vec<u8>,
     offset: u32,
@@ -91,14 +121,22 @@ pub(crate) struct RunReader<'a> {
     end: usize,
     /// Whether tables are checked on the way.
     verify: bool,
+    /// Partitions below this key are passed over.
+    from: Vec<u8>,
     /// Part of a table could not be read, so the run may have more keys.
     pub(crate) has_holes: bool,
+    /// The keys of unreadable blocks so far, rising.
+    lost: Vec<LostKeys>,
 }
 
 impl<'a> RunReader<'a> {
-    pub(crate) fn new(tables: Vec<&'a TableDescriptor>, verify: bool) -> Self {
+    /// A reader of the keys from `from` on. It may give some keys before it.
+    pub(crate) fn new(mut tables: Vec<&'a TableDescriptor>, from: &[u8], verify: bool) -> Self {
+        tables.retain(|t| t.largest.as_slice() >= from);
         RunReader {
             tables: tables.into_iter(),
+            from: from.to_vec(),
+            lost: Vec::new(),
             open: None,
             block: None,
             start: 0,
@@ -110,6 +148,18 @@ impl<'a> RunReader<'a> {
 
     pub(crate) fn key(&self) -> Option<&[u8]> {
         self.block.as_ref().map(|b| b.key(self.start))
+    }
+
+    /// The keys of unreadable blocks so far.
+    pub(crate) fn lost(&self) -> &[LostKeys] {
+        &self.lost
+    }
+
+    fn lose(&mut self, lost: LostKeys) {
+        self.has_holes = true;
+        if self.lost.len() < LOST_KEYS_MAX {
+            self.lost.push(lost);
+        }
     }
 
     /// The versions of the current key, newest first.
@@ -146,11 +196,13 @@ impl<'a> RunReader<'a> {
                     // The walk goes on behind the damage. The table's facts are dropped: its sums would be
                     // wrong.
                     Err(message) => {
-                        self.has_holes = true;
-                        let handle =
-                            format_args!("table {} partition {}", open.entry.id, open.next_partition - 1);
-                        findings.error(FindingCode::TableBlock, handle, message);
+                        let number = open.next_partition - 1;
+                        let place = format!("table {} partition {number}", open.entry.id);
+                        findings.error(FindingCode::TableBlock, &place, message);
                         open.facts = None;
+                        let first = open.top.separator(number).unwrap_or_default().to_vec();
+                        let (end, with_end) = end_of_partition(open, number);
+                        self.lose(LostKeys { place, first, end, with_end, partition: None });
                     }
                 }
                 continue;
@@ -168,16 +220,21 @@ impl<'a> RunReader<'a> {
                 Ok(block) => {
                     if let Some(facts) = &mut open.facts {
                         let partition_number = open.next_partition - 1;
-                        let index = (&open.top, partition_number, &partition.partition, number);
+                        let index = (&open.top, partition_number, &*partition.partition, number);
                         facts.take_block(open.entry, &block, index, reader, findings);
                     }
                     return Some(block);
                 }
                 Err(message) => {
-                    self.has_holes = true;
-                    let at = format_args!("table {} block at byte {}", open.entry.id, handle.offset);
-                    findings.error(FindingCode::TableBlock, at, message);
+                    let place = format!("table {} block at byte {}", open.entry.id, handle.offset);
+                    findings.error(FindingCode::TableBlock, &place, message);
                     open.facts = None;
+                    let index = Rc::clone(&partition.partition);
+                    let first = index.separator(number).unwrap_or_default().to_vec();
+                    let next = index.separator(number + 1).map(|next| (next.to_vec(), false));
+                    let (end, with_end) =
+                        next.unwrap_or_else(|| end_of_partition(open, open.next_partition - 1));
+                    self.lose(LostKeys { place, first, end, with_end, partition: Some(index) });
                 }
             }
         }
@@ -190,16 +247,15 @@ impl<'a> RunReader<'a> {
             match read_top(entry, reader) {
                 Ok(top) => {
                     let facts = self.verify.then(TableFacts::default);
-                    self.open = Some(OpenTable { entry, top, next_partition: 0, partition: None, facts });
+                    let next_partition = if self.from.is_empty() { 0 } else { top.find(&self.from) };
+                    self.open = Some(OpenTable { entry, top, next_partition, partition: None, facts });
                     return Some(());
                 }
                 Err(message) => {
-                    self.has_holes = true;
-                    findings.error(
-                        FindingCode::TableBlock,
-                        format_args!("table {} top block", entry.id),
-                        message,
-                    );
+                    let place = format!("table {} top block", entry.id);
+                    findings.error(FindingCode::TableBlock, &place, message);
+                    let (first, end) = (entry.smallest.clone(), entry.largest.clone());
+                    self.lose(LostKeys { place, first, end, with_end: true, partition: None });
                 }
             }
         }
@@ -209,6 +265,14 @@ impl<'a> RunReader<'a> {
         if let Some(OpenTable { entry, top, facts: Some(facts), .. }) = self.open.take() {
             facts.finish(entry, &top, reader, findings);
         }
+    }
+}
+
+/// The key that ends a partition of a table, and whether it belongs to it.
+fn end_of_partition(open: &OpenTable<'_>, number: usize) -> (Vec<u8>, bool) {
+    match open.top.separator(number + 1) {
+        Some(next) => (next.to_vec(), false),
+        None => (open.entry.largest.clone(), true),
     }
 }
 
@@ -229,7 +293,9 @@ fn open_partition(open: &mut OpenTable<'_>, reader: &mut SliceReader<'_>) -> Res
     let len = end.checked_sub(offset).filter(|len| *len <= PARTITION_BYTES_MAX);
     let len = len.ok_or_else(|| format!("the partition reaches from byte {offset} to {end}"))?;
     let mut bytes = Vec::new();
-    read_table(open.entry, offset, len, reader, &mut bytes)?;
+    if read_table(open.entry, offset, len, reader, &mut bytes).is_err() {
+        bytes = read_piecewise(open.entry, offset, handle, reader)?;
+    }
     let own = usize::try_from(handle.offset - offset).ok().and_then(|at| bytes.get(at..));
     let partition = Partition::decode(own.unwrap_or(&[])).map_err(|e| e.to_string())?;
     let first = partition.blocks().first().map(|b| b.offset);
@@ -237,6 +303,33 @@ fn open_partition(open: &mut OpenTable<'_>, reader: &mut SliceReader<'_>) -> Res
     if first != Some(offset) || last != Some(handle.offset) {
         return Err(format!("its data blocks do not fill bytes {offset} to {}", handle.offset));
     }
-    open.partition = Some(OpenPartition { partition, bytes, offset, next_block: 0 });
+    open.partition = Some(OpenPartition { partition: Rc::new(partition), bytes, offset, next_block: 0 });
     Ok(true)
+}
+
+/// The bytes of a partition from byte `offset` of the table on, with zeros for the data blocks that cannot be
+/// read.
+fn read_piecewise(
+    entry: &TableDescriptor,
+    offset: u32,
+    handle: BlockHandle,
+    reader: &mut SliceReader<'_>,
+) -> Result<Vec<u8>, String> {
+    let mut own = Vec::new();
+    read_table(entry, handle.offset, handle.len, reader, &mut own)?;
+    let partition = Partition::decode(&own).map_err(|e| e.to_string())?;
+    let before = usize::try_from(handle.offset - offset).map_err(|e| e.to_string())?;
+    let mut bytes = vec![0; before];
+    let mut block = Vec::new();
+    for data in partition.blocks() {
+        block.clear();
+        let place = data.offset.checked_sub(offset).and_then(|from| usize::try_from(from).ok());
+        if read_table(entry, data.offset, data.len, reader, &mut block).is_ok()
+            && let Some(to) = place.and_then(|from| bytes.get_mut(from..from.checked_add(block.len())?))
+        {
+            to.copy_from_slice(&block);
+        }
+    }
+    bytes.extend_from_slice(&own);
+    Ok(bytes)
 }

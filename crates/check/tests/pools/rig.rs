@@ -23,7 +23,7 @@ pub type PoolShape = (u16, u8, usize);
 
 pub const SHAPES: [PoolShape; 4] = [(1, 0, 1), (1, 1, 2), (2, 1, 4), (4, 2, 6)];
 
-fn options() -> EngineOptions {
+pub fn options() -> EngineOptions {
     EngineOptions {
         memtable_bytes: 192 << 10,
         block_cache_bytes: 1 << 20,

@@ -5,9 +5,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
 use warpfire_check::{CheckOptions, CheckPhase, CheckReport, check};
 use warpfire_terminal::{Failure, Size, counted, duration, grouped, note, print, print_json};
 
+use super::damage::{self, DamageOutput};
 use super::pool::devices;
 use crate::location::PoolName;
 
@@ -16,6 +18,9 @@ Examples:
   warpfire fsck pool             check every stripe, table, name and count
   warpfire fsck --no-data a.img  check all except the contents of files
   warpfire fsck --memory 1G --json /dev/nvme0n1,/dev/nvme1n1
+
+The report names the files that lose bytes, with the ranges, and the files that lose redundancy only. Damage \
+in blocks that nothing needs is a note.
 
 The pool must not be mounted, except with 'mount --read-only'. No crash makes a check necessary.
 
@@ -43,6 +48,14 @@ pub struct Args {
 
 /// An operational error of fsck(8).
 const EXIT_UNCHECKED: u8 = 8;
+
+/// The report as JSON.
+#[derive(Serialize)]
+struct FsckOutput<'a> {
+    #[serde(flatten)]
+    report: &'a CheckReport,
+    damage: DamageOutput<'a>,
+}
 
 /// Checks the pool.
 pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
@@ -75,14 +88,16 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
     bar.finish_and_clear();
     let report = report?;
     if json {
-        print_json(&report)?;
+        print_json(&FsckOutput { damage: DamageOutput::new(&report.damage), report: &report })?;
     } else {
         print(in_words(&report))?;
     }
-    if report.errors > 0 {
+    if report.damage.is_lost() {
         note(
-            "data is lost or inconsistent; reconnect missing devices, or restore the files named above from a backup",
+            "some bytes are lost; reconnect missing devices, or restore the files named above from a backup",
         );
+    } else if report.errors > 0 {
+        note("the pool contradicts itself; copy what is needed out of it, and make a new pool");
     } else if report.repairable > 0 {
         note("all data is readable; reconnect missing devices, then repair the damage with 'warpfire scrub'");
     }
@@ -91,15 +106,18 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
 
 fn in_words(report: &CheckReport) -> String {
     let mut text: String = report.findings.iter().map(|finding| format!("{finding}\n")).collect();
+    text += &damage::in_words(&report.damage);
     let totals = &report.totals;
     text += &format!(
-        "{} in {} on {}, {} verified, {} repairable, {} lost\n",
+        "{} in {} on {}, {} verified; bad blocks: {} that parity covers, {} lost, \
+         {} that nothing needs\n",
         counted(totals.stripes, "stripe", "stripes"),
         counted(totals.segments, "segment", "segments"),
         counted(totals.devices, "device", "devices"),
         counted(totals.blocks_verified, "block", "blocks"),
         grouped(totals.blocks_repairable),
         grouped(totals.blocks_lost),
+        grouped(totals.blocks_unneeded),
     );
     text += &format!(
         "{}, {}, {}, {} in {} and {}; {} in files\n",

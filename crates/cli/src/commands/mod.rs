@@ -34,6 +34,7 @@ pub mod tx;
 pub mod umount;
 
 mod confirmation;
+mod damage;
 pub mod pool;
 mod tally;
 mod targets;

@@ -15,6 +15,18 @@ pub fn open(name: &PoolName) -> Result<Warpfire, Failure> {
     open_as(&Pool::options(), name)
 }
 
+/// As [`open`]. The inner error says that the pool is too damaged to be opened.
+pub fn open_unless_damaged(name: &PoolName) -> Result<Result<Warpfire, warpfire::Error>, Failure> {
+    match Pool::options().open(name.devices()?) {
+        Ok(pool) => {
+            warn_if_degraded(&pool);
+            Ok(Ok(pool))
+        }
+        Err(error) if error.kind() == ErrorKind::Damaged => Ok(Err(error)),
+        Err(error) => Err(Failure::pool(&error)),
+    }
+}
+
 /// Opens a pool for one command that only reads it. Its devices need no permission to write, and other
 /// commands may read it at the same time. If the pool is degraded, prints a note on stderr.
 pub fn open_for_reading(name: &PoolName) -> Result<Warpfire, Failure> {

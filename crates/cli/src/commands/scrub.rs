@@ -1,14 +1,17 @@
 //! `warpfire scrub`: read everything and repair damage from parity.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use warpfire::ScrubReport;
+use warpfire::{ErrorKind, ScrubReport};
+use warpfire_check::{CheckOptions, CheckReport, DamageReport, check};
 use warpfire_env::{Clock, SystemClock};
 use warpfire_terminal::{Failure, Size, counted, duration, grouped, note, per_second, print, print_json};
 
+use super::damage::{self, DamageOutput};
 use super::pool;
 use crate::location::PoolName;
 
@@ -19,7 +22,8 @@ Examples:
   warpfire scrub --json a.img,b.img
 
 A scrub reads all data, metadata and parity. It rebuilds every block with a wrong checksum and writes it \
-elsewhere. Scrub regularly, to find damage while there is parity left to repair it. The pool must not be \
+elsewhere, and writes the root to devices that lack the newest one. It names the files that lose bytes. \
+Scrub regularly, to find damage while there is parity left to repair it. The pool must not be \
 mounted.
 
 Exit codes, as fsck(8):
@@ -46,74 +50,131 @@ const EXIT_LEFT: u8 = 4;
 const EXIT_UNSCRUBBED: u8 = 8;
 
 /// The result of a scrub.
-#[derive(Debug, Serialize)]
-struct ScrubOutput {
+#[derive(Debug)]
+struct ScrubAnswer {
+    scrub: ScrubReport,
+    nanos: u64,
+    /// Why the scrub ended early.
+    stopped: Option<String>,
+    /// What is left, if something is: read again by independent code.
+    left: Option<CheckReport>,
+}
+
+/// A scrub as JSON.
+#[derive(Serialize)]
+struct ScrubOutput<'a> {
     segments: u64,
     read_bytes: u64,
     nanos: u64,
     damaged_segments: u64,
     repaired_segments: u64,
+    /// Damaged segments that are left because something needs their bytes.
     unrepaired_segments: u64,
     lost_devices: usize,
+    stopped: Option<&'a str>,
+    damage: DamageOutput<'a>,
 }
 
 /// Scrubs the pool.
 pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
     let answer = scrub(args).map_err(|failure| failure.exit_code(EXIT_UNSCRUBBED))?;
     if json {
-        print_json(&answer)?;
+        print_json(&answer.output())?;
     } else {
         print(answer.in_words())?;
     }
-    if answer.unrepaired_segments > 0 {
-        note("some damage is not repaired: free some space and scrub again; 'warpfire fsck' lists lost data");
+    if let Some(reason) = &answer.stopped {
+        note(format_args!("the scrub stopped: {reason}"));
     }
-    if answer.lost_devices > 0 {
+    if answer.damage().is_lost() {
+        note(
+            "some bytes are lost; reconnect missing devices, or restore the files named above from a backup",
+        );
+    } else if answer.unrepaired() > 0 {
+        note("some damage is not repaired: free some space and scrub again");
+    }
+    if answer.scrub.lost_devices > 0 {
         note("devices are missing: reconnect them and scrub again; until then their data has less parity");
     }
     Ok(ExitCode::from(answer.exit_code()))
 }
 
-fn scrub(args: &Args) -> Result<ScrubOutput, Failure> {
-    let fs = pool::open(&PoolName::new(&args.pool))?;
+fn scrub(args: &Args) -> Result<ScrubAnswer, Failure> {
+    let name = PoolName::new(&args.pool);
     let started_nanos = SystemClock.monotonic_nanos();
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(5));
     bar.set_style(ProgressStyle::with_template("{msg} {percent} %").expect("the template is well formed"));
-    let scrub = fs.scrub(|so_far| {
-        let nanos = SystemClock.monotonic_nanos() - started_nanos;
-        let rate = Size(per_second(so_far.read_bytes, nanos));
-        bar.set_message(format!(
-            "{} read ({rate}/s), {} of {} segments damaged,",
-            Size(so_far.read_bytes),
-            grouped(so_far.damaged_segments),
-            grouped(so_far.segments),
-        ));
-        bar.set_length(so_far.segments + so_far.segments_left);
-        bar.set_position(so_far.segments);
+    let mut last = ScrubReport::default();
+    let attempt = pool::open_unless_damaged(&name)?.and_then(|fs| {
+        let scrub = fs.scrub(|so_far| {
+            last = so_far.clone();
+            let nanos = SystemClock.monotonic_nanos() - started_nanos;
+            let rate = Size(per_second(so_far.read_bytes, nanos));
+            bar.set_message(format!(
+                "{} read ({rate}/s), {} of {} segments damaged,",
+                Size(so_far.read_bytes),
+                grouped(so_far.damaged_segments),
+                grouped(so_far.segments),
+            ));
+            bar.set_length(so_far.segments + so_far.segments_left);
+            bar.set_position(so_far.segments);
+        });
+        let closed = fs.close();
+        let scrub = scrub?;
+        closed.map(|()| scrub)
     });
     bar.finish_and_clear();
-    let answer = ScrubOutput::new(&scrub?, SystemClock.monotonic_nanos() - started_nanos);
-    fs.close()?;
-    Ok(answer)
+    let (scrub, stopped) = match attempt {
+        Ok(scrub) => (scrub, None),
+        Err(error) if error.kind() == ErrorKind::Damaged => (last, Some(error.to_string())),
+        Err(error) => return Err(Failure::pool(&error)),
+    };
+    // Only what the scrub could not repair is read again, to name the files.
+    let only = stopped.is_none().then(|| scrub.unrepaired.iter().copied().collect());
+    let is_left = stopped.is_some() || !scrub.unrepaired.is_empty();
+    let left = is_left.then(|| name_damage(&name, only)).transpose()?;
+    Ok(ScrubAnswer { scrub, nanos: SystemClock.monotonic_nanos() - started_nanos, stopped, left })
 }
 
-impl ScrubOutput {
-    fn new(scrub: &ScrubReport, nanos: u64) -> ScrubOutput {
+fn name_damage(name: &PoolName, only: Option<BTreeSet<u64>>) -> Result<CheckReport, Failure> {
+    let options = CheckOptions { only, ..CheckOptions::default() };
+    check(&pool::devices(name)?, &options)
+        .map_err(|error| Failure::new(format_args!("cannot name the damaged files: {error}")))
+}
+
+static NO_DAMAGE: DamageReport =
+    DamageReport { files: Vec::new(), files_lost: 0, files_weak: 0, metadata: Vec::new() };
+
+impl ScrubAnswer {
+    fn damage(&self) -> &DamageReport {
+        self.left.as_ref().map_or(&NO_DAMAGE, |left| &left.damage)
+    }
+
+    /// Damaged segments that are left and that something needs.
+    fn unrepaired(&self) -> u64 {
+        let needed = self.left.as_ref().is_none_or(|left| left.errors > 0 || left.damage != NO_DAMAGE);
+        if needed { self.scrub.unrepaired_segments } else { 0 }
+    }
+
+    fn output(&self) -> ScrubOutput<'_> {
+        let scrub = &self.scrub;
         ScrubOutput {
             segments: scrub.segments,
             read_bytes: scrub.read_bytes,
-            nanos,
+            nanos: self.nanos,
             damaged_segments: scrub.damaged_segments,
             repaired_segments: scrub.damaged_segments - scrub.unrepaired_segments,
-            unrepaired_segments: scrub.unrepaired_segments,
+            unrepaired_segments: self.unrepaired(),
             lost_devices: scrub.lost_devices,
+            stopped: self.stopped.as_deref(),
+            damage: DamageOutput::new(self.damage()),
         }
     }
 
     fn exit_code(&self) -> u8 {
-        if self.unrepaired_segments > 0 || self.lost_devices > 0 {
+        if self.stopped.is_some() || self.unrepaired() > 0 || self.scrub.lost_devices > 0 {
             EXIT_LEFT
-        } else if self.damaged_segments > 0 {
+        } else if self.scrub.damaged_segments > self.scrub.unrepaired_segments {
             EXIT_REPAIRED
         } else {
             0
@@ -121,27 +182,32 @@ impl ScrubOutput {
     }
 
     fn in_words(&self) -> String {
+        let scrub = &self.scrub;
         let read = format!(
             "{} read in {} in {} ({}/s)",
-            Size(self.read_bytes),
-            counted(self.segments, "segment", "segments"),
+            Size(scrub.read_bytes),
+            counted(scrub.segments, "segment", "segments"),
             duration(self.nanos),
-            Size(per_second(self.read_bytes, self.nanos)),
+            Size(per_second(scrub.read_bytes, self.nanos)),
         );
-        let found = match self.damaged_segments {
+        let unneeded = scrub.unrepaired_segments - self.unrepaired();
+        let mut found = match scrub.damaged_segments {
             0 => "nothing damaged".to_owned(),
             damaged => format!(
                 "{} damaged: {} repaired, {} NOT REPAIRED",
                 counted(damaged, "segment", "segments"),
-                grouped(self.repaired_segments),
-                grouped(self.unrepaired_segments),
+                grouped(damaged - scrub.unrepaired_segments),
+                grouped(self.unrepaired()),
             ),
         };
-        let away = match self.lost_devices {
+        if unneeded > 0 {
+            found += &format!(", {} with damage that nothing needs", grouped(unneeded));
+        }
+        let away = match scrub.lost_devices {
             0 => String::new(),
             1 => "; one device MISSING, not read".to_owned(),
             away => format!("; {away} devices MISSING, not read"),
         };
-        format!("{read}\n{found}{away}\n")
+        format!("{}{read}\n{found}{away}\n", damage::in_words(self.damage()))
     }
 }

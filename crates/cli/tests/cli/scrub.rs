@@ -76,7 +76,43 @@ fn damage_beyond_parity_sets_the_exit_code() {
     assert_eq!(ran.code, 4, "{}{}", ran.stdout, ran.stderr);
     let said: Value = serde_json::from_str(&ran.stdout).expect("JSON");
     assert_eq!((&said["damaged_segments"], &said["unrepaired_segments"]), (&1.into(), &1.into()));
-    assert!(ran.stderr.contains("fsck"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("restore the files named above"), "{}", ran.stderr);
+    let lost = &said["damage"]["files"][0];
+    assert_eq!((&lost["paths"][0]["path"], &lost["lost_bytes"]), (&"/a".into(), &4096.into()), "{said}");
+    let piece_at = (1 << 20) / 4096 * 4096;
+    assert_eq!(lost["lost"], serde_json::json!([{ "start": piece_at, "end": piece_at + 4096 }]));
+    // Both commands say it in the same words.
+    let line = "/a: 4 KiB of 3 MiB lost, bytes 1048576..1052672";
+    for command in ["scrub", "fsck"] {
+        let ran = fixture.run([command, "pool"]);
+        assert_eq!(ran.code, 4, "{}{}", ran.stdout, ran.stderr);
+        assert!(ran.stdout.contains(line), "{command}: {}", ran.stdout);
+    }
+    // Nobody misses the bytes of a removed file.
+    fixture.run(["rm", "pool:/a"]).succeeded();
+    let said = fixture.run(["fsck", "pool"]).succeeded();
+    assert!(said.contains("nothing needs it") && said.contains("clean"), "{said}");
+    fixture.run(["scrub", "pool"]).succeeded();
+}
+
+#[test]
+fn a_stale_root_is_said_once_and_mended() {
+    let fixture = filled();
+    // Without its root zones a device has no root that anybody can read; the old ones of a device that was
+    // away are stale.
+    let image = fixture.path("pool/1.img");
+    let before = std::fs::read(&image).expect("the image is read");
+    fixture.run(["rm", "pool:/tree/0"]).succeeded();
+    let roots = &before[..usize::try_from(FIRST_SEGMENT_AT).expect("2 MiB")];
+    let file = OpenOptions::new().write(true).open(&image).expect("the image is there");
+    file.write_all_at(roots, 0).expect("inside the image");
+    let ran = fixture.run(["fsck", "pool"]);
+    assert_eq!(ran.code, 4, "{}{}", ran.stdout, ran.stderr);
+    assert_eq!(ran.stdout.matches("is the newest and is stale or damaged on").count(), 1, "{}", ran.stdout);
+    assert!(ran.stderr.contains("warpfire scrub"), "{}", ran.stderr);
+    fixture.run(["scrub", "pool"]).succeeded();
+    let said = fixture.run(["fsck", "pool"]).succeeded();
+    assert!(said.contains("clean: 0 errors, 0 repairable"), "{said}");
 }
 
 #[test]

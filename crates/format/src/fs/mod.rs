@@ -30,7 +30,7 @@ pub use key::{
     dentry_key, dentry_range, inode_key, region_key, region_range, xattr_key, xattr_range,
 };
 pub use pool_records::{FORMAT_VERSION, FilesystemRecord, VolumeRecord};
-pub use visit::{INLINE_FOREVER_BYTES_MAX, MovedSlices, PackBytes, pointers, relocate};
+pub use visit::{INLINE_FOREVER_BYTES_MAX, MovedSlices, PackBytes, extents, pointers, relocate};
 pub use xattr::{XATTR_BYTES_MAX, decode_xattr, encode_xattr};
 
 use crate::{Corrupt, FieldErrors};

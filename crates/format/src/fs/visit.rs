@@ -15,7 +15,14 @@ pub const INLINE_FOREVER_BYTES_MAX: usize = 64;
 const PACK_BYTES_MAX: usize = 64 << 10;
 
 /// A reader of the extents of a value or operand, which are its last bytes. `None` if it has none.
-fn extents<'a>(key: &[u8], value: &'a [u8], is_operand: bool) -> Result<Option<ExtentReader<'a>>, Corrupt> {
+///
+/// # Errors
+/// Codes 400 to 416, if key or value does not decode.
+pub fn extents<'a>(
+    key: &[u8],
+    value: &'a [u8],
+    is_operand: bool,
+) -> Result<Option<ExtentReader<'a>>, Corrupt> {
     let of_inode = |inode: Inode<'a>| match inode.content {
         InodeContent::Small(extents) => Some(extents),
         _ => None,

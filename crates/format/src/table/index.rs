@@ -119,6 +119,10 @@ impl BlockIndex {
         self.heads.count_below(key, true, |i| self.key(i)).saturating_sub(1)
     }
 
+    fn separator(&self, i: usize) -> Option<&[u8]> {
+        (i < self.ends.len()).then(|| self.key(i))
+    }
+
     fn memory_bytes(&self) -> usize {
         self.bytes.capacity() + self.ends.capacity() * 4 + self.handles.capacity() * 8 + self.heads.bytes()
     }
@@ -241,6 +245,12 @@ impl Partition {
         &self.index.handles
     }
 
+    /// The separator of a data block: not above its first key, and above the last key of the block before.
+    #[must_use]
+    pub fn separator(&self, block: usize) -> Option<&[u8]> {
+        self.index.separator(block)
+    }
+
     /// Memory of the decoded block, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
@@ -303,6 +313,12 @@ impl TopIndex {
         })?;
         reader.end()?;
         Ok(TopIndex { index })
+    }
+
+    /// The separator of a partition: not above its first key, and above the last key of the one before.
+    #[must_use]
+    pub fn separator(&self, partition: usize) -> Option<&[u8]> {
+        self.index.separator(partition)
     }
 
     /// The number of the only partition that can hold `key`.
