@@ -17,13 +17,15 @@ pub fn open(name: &PoolName) -> Result<Warpfire, Failure> {
 
 /// As [`open`]. The inner error says that the pool is too damaged to be opened.
 pub fn open_unless_damaged(name: &PoolName) -> Result<Result<Warpfire, warpfire::Error>, Failure> {
-    match Pool::options().open(name.devices()?) {
+    refuse_mountpoint(name)?;
+    let devices = name.devices()?;
+    match Pool::options().open(&devices) {
         Ok(pool) => {
             warn_if_degraded(&pool);
             Ok(Ok(pool))
         }
         Err(error) if error.kind() == ErrorKind::Damaged => Ok(Err(error)),
-        Err(error) => Err(Failure::pool(&error)),
+        Err(error) => Err(not_opened(&devices, &error)),
     }
 }
 
