@@ -147,7 +147,7 @@ fn rate(count: u64, nanos: u64) -> u64 {
 }
 
 /// The result of a check.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CheckReport {
     /// Findings, worst first, at most [`LISTED_MAX`] of each kind.
     pub findings: Vec<Finding>,
@@ -158,7 +158,6 @@ pub struct CheckReport {
     /// Number of errors, listed or not.
     pub errors: u64,
     /// The damage that something needs, by file.
-    #[serde(skip)]
     pub damage: DamageReport,
     /// Counts and rates.
     pub totals: Totals,

@@ -41,7 +41,7 @@ pub fn check(devices: &[Arc<dyn Device>], options: &CheckOptions) -> Result<Chec
     let stripes_read = options.clock.monotonic_nanos();
     let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
     let has_damage = !ledger.is_empty();
-    let mut namer = FileNamer::new(&loaded, &mut ledger, &mut files, &mut reader);
+    let mut namer = FileNamer::new(&loaded, &mut ledger, &mut files, true, &mut reader);
     let naming = has_damage.then_some(&mut namer);
     let lost = names::check_names(&loaded, options, &mut reader, naming, &mut totals, &findings)?;
     namer.take_metadata(&loaded, &lost, &mut reader);
@@ -65,7 +65,7 @@ pub(crate) fn report_progress(options: &CheckOptions, phase: CheckPhase, done: u
 /// Names the files of a ledger that has grown to its share of the memory, so that it can be emptied.
 fn name_part(loaded: &LoadedPool, ledger: &mut DamageLedger, files: &mut DamagedFiles) {
     let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
-    let mut namer = FileNamer::new(loaded, ledger, files, &mut reader);
+    let mut namer = FileNamer::new(loaded, ledger, files, false, &mut reader);
     let quiet = Findings::default();
     let commits = CommitVersions::new(&loaded.commits, loaded.manifest.flushed, &quiet);
     let mut merge = Merge::new(&loaded.manifest, commits, &[], false, &mut reader, &quiet);

@@ -35,6 +35,8 @@ struct NamedFile {
     /// Directory and name of each.
     names: Vec<(u64, Vec<u8>)>,
     more_names: u64,
+    /// Whether there was no room for all ranges.
+    has_more: bool,
 }
 
 /// The damaged files so far.
@@ -72,6 +74,9 @@ impl DamagedFiles {
         let is_new = !self.files.contains_key(&(volume, ino));
         let need = size_of::<ByteRange>() as u64 + if is_new { FILE_BYTES } else { 0 };
         if *room < need {
+            if let Some(file) = self.files.get_mut(&(volume, ino)) {
+                file.has_more = true;
+            }
             return;
         }
         let file = self.files.entry((volume, ino)).or_default();
@@ -101,6 +106,7 @@ impl DamagedFiles {
                 size_bytes,
                 lost: tidy(file.lost),
                 weak: tidy(file.weak),
+                has_more: file.has_more,
             };
             if !damage.lost.is_empty() || !damage.weak.is_empty() {
                 report.files.push(damage);
@@ -116,6 +122,8 @@ pub(crate) struct FileNamer<'a> {
     segments: &'a BTreeMap<SegmentId, CheckedSegment>,
     ledger: &'a mut DamageLedger,
     found: &'a mut DamagedFiles,
+    /// Whether this walk also takes the names of the files that earlier ones found.
+    takes_names: bool,
     /// Lost keys of regions, and regions among them with a value all the same.
     lost_regions: Vec<LostKeys>,
     survivors: BTreeSet<Vec<u8>>,
@@ -127,11 +135,18 @@ impl<'a> FileNamer<'a> {
         loaded: &'a LoadedPool,
         ledger: &'a mut DamageLedger,
         found: &'a mut DamagedFiles,
+        takes_names: bool,
         reader: &mut SliceReader<'_>,
     ) -> Self {
         let segments = &loaded.segments;
-        let mut namer =
-            FileNamer { segments, ledger, found, lost_regions: Vec::new(), survivors: BTreeSet::new() };
+        let mut namer = FileNamer {
+            segments,
+            ledger,
+            found,
+            takes_names,
+            lost_regions: Vec::new(),
+            survivors: BTreeSet::new(),
+        };
         if !namer.ledger.is_empty() {
             namer.scan_regions(loaded, reader);
         }
@@ -177,7 +192,7 @@ impl<'a> FileNamer<'a> {
                     Ok(Dentry::Reference(_, ino)) => ino,
                     Err(_) => return,
                 };
-                if let Some(file) = self.found.files.get_mut(&(volume.0, ino)) {
+                if let Some(file) = self.found.files.get_mut(&(volume.0, ino)).filter(|_| self.takes_names) {
                     if file.names.len() < NAMES_MAX {
                         file.names.push((dir, name.to_vec()));
                     } else {

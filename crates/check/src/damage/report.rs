@@ -34,6 +34,8 @@ pub struct FileDamage {
     pub lost: Vec<ByteRange>,
     /// Bytes that can be read and have less redundancy than they should, rising, without neighbours.
     pub weak: Vec<ByteRange>,
+    /// Whether further ranges did not fit the memory of the check.
+    pub has_more: bool,
 }
 
 impl FileDamage {

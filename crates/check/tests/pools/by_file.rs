@@ -218,7 +218,7 @@ fn little_memory_names_the_same_files() {
     }
     let plenty = checked(&world.devices());
     assert!(plenty.damage.files_lost >= 4, "{:?}", plenty.damage);
-    let options = CheckOptions { max_memory_bytes: 48 << 10, ..CheckOptions::default() };
+    let options = CheckOptions { max_memory_bytes: 128 << 10, ..CheckOptions::default() };
     let little = check(&world.devices(), &options).expect("the facts of these files fit");
     assert_eq!(little.damage.files_lost, plenty.damage.files_lost);
     assert_eq!(little.totals.blocks_lost, plenty.totals.blocks_lost);

@@ -6,74 +6,91 @@ use std::path::Path;
 
 use serde::Serialize;
 use warpfire_check::{ByteRange, DamageReport, FileDamage, MetadataDamage};
-use warpfire_terminal::{Size, counted, grouped, shown};
-
-use crate::output::bytes_of;
+use warpfire_terminal::{Size, counted, grouped, path_bytes, path_text, shown};
 
 /// Most files of each kind, and most ranges of a file, that are listed as text. JSON lists more.
 const FILES_SHOWN: usize = 1000;
 const WEAK_FILES_SHOWN: usize = 20;
 const RANGES_SHOWN: usize = 8;
 
-/// The damage as JSON.
-#[derive(Serialize)]
-pub struct DamageOutput<'a> {
+/// The damage of a pool, by file.
+#[derive(Debug, Serialize)]
+pub struct DamageOutput {
+    /// Files that lose bytes, listed or not.
     files_lost: u64,
+    /// Files with bytes that have less redundancy than they should, listed or not.
     files_weak: u64,
-    files: Vec<FileOutput<'a>>,
-    metadata: &'a [MetadataDamage],
+    /// Damaged files: first those that lose bytes.
+    files: Vec<DamagedFile>,
+    /// Damaged tables, and stripes of the commit log.
+    metadata: Vec<MetadataDamage>,
 }
 
-#[derive(Serialize)]
-struct FileOutput<'a> {
+/// The damage of a file.
+#[derive(Debug, Serialize)]
+struct DamagedFile {
+    /// Its inode number.
     inode: u64,
-    paths: Vec<PathOutput>,
+    /// Paths that lead to it, at most four. Empty if its names are lost.
+    paths: Vec<DamagedPath>,
+    /// Number of its further names.
     more_paths: u64,
+    /// Its size; `null` if its inode is lost.
     size_bytes: Option<u64>,
+    /// Number of bytes that cannot be read.
     lost_bytes: u64,
+    /// Number of bytes that can be read and have less redundancy than they should.
     weak_bytes: u64,
-    lost: &'a [ByteRange],
-    weak: &'a [ByteRange],
+    /// Ranges of bytes that cannot be read, rising.
+    lost: Vec<ByteRange>,
+    /// Ranges of bytes with less redundancy, rising.
+    weak: Vec<ByteRange>,
+    /// Whether further ranges did not fit the memory of the check.
+    has_more: bool,
 }
 
-#[derive(Serialize)]
-struct PathOutput {
+/// A path of a damaged file.
+#[derive(Debug, Serialize)]
+struct DamagedPath {
+    /// The path.
     path: String,
+    /// The bytes of a path that is no UTF-8, in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     path_bytes: Option<String>,
 }
 
-impl<'a> DamageOutput<'a> {
+impl DamageOutput {
     /// The damage in the form of JSON.
-    pub fn new(report: &'a DamageReport) -> Self {
+    pub fn new(report: &DamageReport) -> Self {
         DamageOutput {
             files_lost: report.files_lost,
             files_weak: report.files_weak,
-            files: report.files.iter().map(FileOutput::new).collect(),
-            metadata: &report.metadata,
+            files: report.files.iter().map(DamagedFile::new).collect(),
+            metadata: report.metadata.clone(),
         }
     }
 }
 
-impl<'a> FileOutput<'a> {
-    fn new(file: &'a FileDamage) -> Self {
-        FileOutput {
+impl DamagedFile {
+    fn new(file: &FileDamage) -> Self {
+        DamagedFile {
             inode: file.inode,
-            paths: file.paths.iter().map(|path| PathOutput::new(path)).collect(),
+            paths: file.paths.iter().map(|path| DamagedPath::new(path)).collect(),
             more_paths: file.more_paths,
             size_bytes: file.size_bytes,
             lost_bytes: file.lost_bytes(),
             weak_bytes: file.weak_bytes(),
-            lost: &file.lost,
-            weak: &file.weak,
+            lost: file.lost.clone(),
+            weak: file.weak.clone(),
+            has_more: file.has_more,
         }
     }
 }
 
-impl PathOutput {
+impl DamagedPath {
     fn new(path: &[u8]) -> Self {
         let path = Path::new(OsStr::from_bytes(path));
-        PathOutput { path: path.display().to_string(), path_bytes: bytes_of(path) }
+        DamagedPath { path: path_text(path), path_bytes: path_bytes(path) }
     }
 }
 
@@ -113,6 +130,9 @@ fn line(file: &FileDamage, ranges: &[ByteRange], bytes: u64, what: &str) -> Stri
     );
     if ranges.len() > RANGES_SHOWN {
         line += &format!(" and {} more ranges", grouped((ranges.len() - RANGES_SHOWN) as u64));
+    }
+    if file.has_more {
+        line += "; further ranges need more memory ('--memory')";
     }
     let others: Vec<String> = names.collect();
     if !others.is_empty() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use warpfire_check::{CheckOptions, CheckPhase, CheckReport, check};
+use warpfire_check::{CheckOptions, CheckPhase, CheckReport, Finding, Totals, check};
 use warpfire_terminal::{Failure, Size, counted, duration, grouped, note, print, print_json};
 
 use super::damage::{self, DamageOutput};
@@ -49,12 +49,34 @@ pub struct Args {
 /// An operational error of fsck(8).
 const EXIT_UNCHECKED: u8 = 8;
 
-/// The report as JSON.
+/// The result of a check.
 #[derive(Serialize)]
-struct FsckOutput<'a> {
-    #[serde(flatten)]
-    report: &'a CheckReport,
-    damage: DamageOutput<'a>,
+struct FsckOutput {
+    /// Findings, worst first, at most 128 of each kind.
+    findings: Vec<Finding>,
+    /// Number of notes, listed or not.
+    notes: u64,
+    /// Number of repairable findings, listed or not.
+    repairable: u64,
+    /// Number of errors, listed or not.
+    errors: u64,
+    /// The damage that something needs, by file.
+    damage: DamageOutput,
+    /// Counts and rates.
+    totals: Totals,
+}
+
+impl FsckOutput {
+    fn new(report: &CheckReport) -> Self {
+        FsckOutput {
+            findings: report.findings.clone(),
+            notes: report.notes,
+            repairable: report.repairable,
+            errors: report.errors,
+            damage: DamageOutput::new(&report.damage),
+            totals: report.totals.clone(),
+        }
+    }
 }
 
 /// Checks the pool.
@@ -88,7 +110,7 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
     bar.finish_and_clear();
     let report = report?;
     if json {
-        print_json(&FsckOutput { damage: DamageOutput::new(&report.damage), report: &report })?;
+        print_json(&FsckOutput::new(&report))?;
     } else {
         print(in_words(&report))?;
     }

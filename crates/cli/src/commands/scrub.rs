@@ -60,19 +60,24 @@ struct ScrubAnswer {
     left: Option<CheckReport>,
 }
 
-/// A scrub as JSON.
+/// The result of a scrub.
 #[derive(Serialize)]
-struct ScrubOutput<'a> {
+struct ScrubOutput {
+    /// Segments that were read.
     segments: u64,
     read_bytes: u64,
     nanos: u64,
+    /// Segments in which something did not verify.
     damaged_segments: u64,
     repaired_segments: u64,
-    /// Damaged segments that are left because something needs their bytes.
+    /// Damaged segments that are left, and that something needs.
     unrepaired_segments: u64,
+    /// Devices that are missing or have failed.
     lost_devices: usize,
-    stopped: Option<&'a str>,
-    damage: DamageOutput<'a>,
+    /// Why the scrub ended early; `null` if it read everything.
+    stopped: Option<String>,
+    /// The damage that is left, by file.
+    damage: DamageOutput,
 }
 
 /// Scrubs the pool.
@@ -156,7 +161,7 @@ impl ScrubAnswer {
         if needed { self.scrub.unrepaired_segments } else { 0 }
     }
 
-    fn output(&self) -> ScrubOutput<'_> {
+    fn output(&self) -> ScrubOutput {
         let scrub = &self.scrub;
         ScrubOutput {
             segments: scrub.segments,
@@ -166,7 +171,7 @@ impl ScrubAnswer {
             repaired_segments: scrub.damaged_segments - scrub.unrepaired_segments,
             unrepaired_segments: self.unrepaired(),
             lost_devices: scrub.lost_devices,
-            stopped: self.stopped.as_deref(),
+            stopped: self.stopped.clone(),
             damage: DamageOutput::new(self.damage()),
         }
     }
