@@ -15,8 +15,8 @@
 //! 1. For any bytes the check ends with a report or a [`CheckError`]: it does not panic, does not loop
 //!    without end and makes no large allocation for a false count (tests/pools/forged.rs).
 //! 2. Damage that parity covers is [`Severity::Repairable`]; lost or contradictory data is
-//!    [`Severity::Error`] (tests/pools/damage.rs); damage that nothing needs is [`Severity::Note`]. A power cut
-//!    at any moment leaves no errors (tests/pools/clean.rs).
+//!    [`Severity::Error`] (tests/pools/damage.rs); damage that nothing needs is [`Severity::Note`]. A power
+//!    cut at any moment leaves no errors (tests/pools/clean.rs).
 //! 3. A finding that depends on data that could not be read is not reported (`doubtful` in names/).
 
 #![forbid(unsafe_code)]

@@ -13,7 +13,8 @@ pub struct CheckOptions {
     /// Read and verify every block of every stripe. Otherwise the check verifies headers, the commit log,
     /// tables and names, and of file data only that pointers name written bytes.
     pub data: bool,
-    /// If there is a list, read the contents of segments with these numbers only; of the others headers, as without `data`.
+    /// If there is a list, read the contents of segments with these numbers only, and of the others headers,
+    /// as without `data`.
     pub only: Option<BTreeSet<u64>>,
     /// Memory for facts about names and inodes, in bytes. If they do not fit, the check makes more passes
     /// over the map.

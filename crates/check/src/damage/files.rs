@@ -1,8 +1,8 @@
 //! Names the files, and the metadata, that damaged bytes belong to.
 //!
-//! In the order of keys, names come before regions. So the regions are read first ([`scan_regions`]), and with
-//! them the inode numbers of damaged large files are known when the walk over all keys meets their names
-//! ([`FileNamer::take`]). Paths are looked up at the end.
+//! In the order of keys, names come before regions. So the regions are read first
+//! ([`FileNamer::scan_regions`]), and with them the inode numbers of damaged large files are known when the
+//! walk over all keys meets their names ([`FileNamer::take`]). Paths are looked up at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::size_of;

@@ -57,7 +57,8 @@ impl DamageLedger {
         self.bytes
     }
 
-    /// Adds the damage of a stripe: whether its rows were read, and of a log stripe whether recovery reads it.
+    /// Adds the damage of a stripe: whether its rows were read, and of a log stripe whether recovery reads
+    /// it.
     pub(crate) fn add(
         &mut self,
         segment: &CheckedSegment,
@@ -127,7 +128,7 @@ impl DamageLedger {
         }
     }
 
-    /// Reports the findings of all stripes with the severity that follows from who needs them, and empties the
+    /// Reports the findings of all stripes, as notes where nothing needs the damaged bytes, and empties the
     /// ledger.
     pub(crate) fn settle(&mut self, totals: &mut Totals, findings: &Findings) {
         for (_, stripe) in std::mem::take(&mut self.segments)

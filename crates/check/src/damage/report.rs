@@ -72,7 +72,7 @@ pub struct DamageReport {
     pub files_lost: u64,
     /// Number of files with bytes that lose redundancy only, listed or not.
     pub files_weak: u64,
-    /// Damaged metadata: first what is lost.
+    /// Damaged metadata: first the lost structures.
     pub metadata: Vec<MetadataDamage>,
 }
 

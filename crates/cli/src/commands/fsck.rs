@@ -119,7 +119,7 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
             "some bytes are lost; reconnect missing devices, or restore the files named above from a backup",
         );
     } else if report.errors > 0 {
-        note("the pool contradicts itself; copy what is needed out of it, and make a new pool");
+        note("the pool contradicts itself; copy the files out of it, and make a new pool");
     } else if report.repairable > 0 {
         note("all data is readable; reconnect missing devices, then repair the damage with 'warpfire scrub'");
     }

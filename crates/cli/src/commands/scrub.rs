@@ -56,7 +56,7 @@ struct ScrubAnswer {
     nanos: u64,
     /// Why the scrub ended early.
     stopped: Option<String>,
-    /// What is left, if something is: read again by independent code.
+    /// The damage that is left, if there is some, as independent code reads it.
     left: Option<CheckReport>,
 }
 
