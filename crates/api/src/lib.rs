@@ -70,6 +70,7 @@ pub use stats::{
 pub use tx::{FileVersion, Savepoint, Tx, TxEngine};
 pub use warpfire::Warpfire;
 pub use warpfire_env::Timestamp;
+pub use warpfire_format::fs::FORMAT_VERSION;
 pub use warpfire_fs::SpaceInfo;
 pub use warpfire_pool::{ZONES_MIN, device_bytes_min};
 pub use warpfire_units::{COLUMNS_MAX, PARITY_MAX};

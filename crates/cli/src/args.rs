@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, chmod, chown, completions, cp, df, du, find, fsck, inspect, ln, ls, man, mkdir, mkfs, mount, mv, rm,
-    scrub, slice, stat, status, touch, truncate, tx, umount,
+    cat, chmod, chown, completions, cp, df, du, find, fsck, help, inspect, ln, ls, man, mkdir, mkfs, mount,
+    mv, rm, scrub, slice, stat, status, touch, truncate, tx, umount, version,
 };
 
 const EXAMPLES: &str = "\
@@ -13,8 +13,8 @@ Names of files inside a pool:
               commas, or the directory that holds its *.img files
   :/path      a path in the pool that the variable WARPFIRE_POOL names
   POOL:       the root of the pool
-  PATH        a local path in a mounted pool; POOL may be mounted too, and may be
-              the directory that it is mounted on
+  PATH        a local path in a mounted pool; POOL may be mounted too, and may
+              be the directory that it is mounted on
   local:PATH  a local path, even one that holds ':/'
 
 Examples:
@@ -35,15 +35,38 @@ Exit codes:
   75  a conflict: others have changed data that the transaction read; nothing
       was committed: repeat the work in a new transaction
 'warpfire fsck' and 'warpfire scrub' use the codes of fsck(8). 'warpfire tx run' ends with the code of its \
-program.";
+program.
+
+'warpfire help COMMAND' shows the options of a command with examples, and 'warpfire help topics' lists pages on \
+naming, exit codes, sizes, times, transactions, slices, damage, space and JSON.";
+
+const ABOUT: &str = "\
+Warpfire is a filesystem for flash. It keeps very many small files, survives the loss of drives, never returns \
+wrong bytes, and makes a change to many files atomic. This command makes pools, mounts and checks them, and works \
+on the files in them, mounted or not.";
 
 /// A transactional filesystem for flash.
 #[derive(Parser, Debug)]
-#[command(name = "warpfire", version, after_help = EXAMPLES, max_term_width = 110)]
+#[command(
+    name = "warpfire",
+    version,
+    about = ABOUT,
+    after_help = EXAMPLES,
+    max_term_width = 110,
+    disable_help_subcommand = true
+)]
 pub struct Cli {
     /// Answer in JSON on stdout, and report errors in JSON on stderr: one document a line.
     #[arg(long, global = true)]
     pub json: bool,
+
+    /// Print and read dates and times in UTC, and not in the local zone.
+    #[arg(long, global = true)]
+    pub utc: bool,
+
+    /// Say on stderr what happens in the pool; -vv says more.
+    #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
 
     /// The command.
     #[command(subcommand)]
@@ -105,6 +128,10 @@ pub enum Command {
     Man(man::Args),
     /// Print a completion script for a shell.
     Completions(completions::Args),
+    /// Show the versions of this program, of the on-disk format and of the JSON documents.
+    Version(version::Args),
+    /// Show the help of a command, or a page on a topic.
+    Help(help::Args),
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod location;
 mod output;
 mod progress;
 mod tree;
+mod verbose;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -34,6 +35,13 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     set_json(cli.json);
+    if cli.utc {
+        output::use_utc();
+    }
+    // A server has a log of its own.
+    if !matches!(cli.command, args::Command::Mount(_)) {
+        verbose::start(cli.verbose);
+    }
     match commands::run(cli) {
         Ok(exit) => exit,
         Err(failure) if is_helper => failure.exit_code(mount_helper::MOUNT_FAILED).report(),

@@ -5,14 +5,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use clap::ValueEnum;
-use warpfire::{FileType, Timestamp};
+use warpfire::FileType;
 use warpfire_env::{Clock, SystemClock};
 use warpfire_terminal::{Failure, JsonLines, Lines, Size, name_for_stdout};
 
 use super::tally::Tally;
 use super::walk::{FoundFile, Moment, walk};
 use crate::location::Location;
-use crate::output::{FileInfo, age_or_moment};
+use crate::output::{FileInfo, MomentArgument, age_or_moment};
 use crate::tree::{self, Tree};
 
 const EXAMPLES: &str = "\
@@ -52,11 +52,11 @@ pub struct Args {
 
     /// Files with content that has changed since this moment.
     #[arg(long, value_name = "MOMENT", value_parser = moment)]
-    newer_than: Option<Timestamp>,
+    newer_than: Option<MomentArgument>,
 
     /// Files with content that has not changed since this moment.
     #[arg(long, value_name = "MOMENT", value_parser = moment)]
-    older_than: Option<Timestamp>,
+    older_than: Option<MomentArgument>,
 
     /// Search down to this depth; 0 is the argument itself.
     #[arg(long, value_name = "DEPTH")]
@@ -86,7 +86,7 @@ enum Kind {
     Character,
 }
 
-fn moment(text: &str) -> Result<Timestamp, String> {
+fn moment(text: &str) -> Result<MomentArgument, String> {
     age_or_moment(text, SystemClock.now())
 }
 
@@ -138,8 +138,8 @@ impl Args {
             && (self.kind.is_empty() || self.kind.contains(&metadata.file_type.into()))
             && self.larger_than.is_none_or(|size| metadata.is_file() && metadata.len > size.0)
             && self.smaller_than.is_none_or(|size| metadata.is_file() && metadata.len < size.0)
-            && self.newer_than.is_none_or(|since| modified >= since)
-            && self.older_than.is_none_or(|since| modified < since)
+            && self.newer_than.is_none_or(|since| modified >= since.timestamp())
+            && self.older_than.is_none_or(|since| modified < since.timestamp())
     }
 }
 

@@ -9,7 +9,7 @@ use warpfire_terminal::{Failure, JsonLines, Lines, Size, name_for_stdout};
 
 use super::tally::Tally;
 use crate::location::Location;
-use crate::output::{FileInfo, mode_letters, moment};
+use crate::output::{FileInfo, Owners, mode_letters, moment};
 use crate::tree::{self, Attributes, Tree, TreeError};
 
 const EXAMPLES: &str = "\
@@ -33,9 +33,13 @@ pub struct Args {
     #[arg(required = true, value_name = "POOL:/path")]
     locations: Vec<OsString>,
 
-    /// Print mode, links, owner, group, size, modification time (UTC) and name.
+    /// Print mode, links, owner, group, size, modification time and name.
     #[arg(long, short)]
     long: bool,
+
+    /// As -l, with the numbers of owners and groups.
+    #[arg(long, short)]
+    numeric: bool,
 
     /// Print sizes such as 1.5 KiB instead of bytes.
     #[arg(long, short = 'h')]
@@ -66,6 +70,12 @@ pub struct Args {
     help: Option<bool>,
 }
 
+impl Args {
+    fn is_long(&self) -> bool {
+        self.long || self.numeric
+    }
+}
+
 /// Lists each directory, or the file itself.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let locations = Location::parse_all(&args.locations, Location::parse_or_root)?;
@@ -74,6 +84,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         tally: Tally::default(),
         has_headings: locations.len() > 1 || args.recursive,
         has_lines: false,
+        owners: Owners::default(),
         lines: Lines::default(),
         list: json.then(JsonLines::default),
     };
@@ -91,6 +102,7 @@ struct Listing<'a> {
     /// Whether the name of each directory stands above its entries.
     has_headings: bool,
     has_lines: bool,
+    owners: Owners,
     lines: Lines,
     list: Option<JsonLines>,
 }
@@ -152,7 +164,7 @@ impl Listing<'_> {
             self.has_lines = true;
         }
         let is_sorted = self.args.time || self.args.size;
-        let needs_metadata = is_sorted || self.args.long || self.list.is_some();
+        let needs_metadata = is_sorted || self.args.is_long() || self.list.is_some();
         let mut sorted = Vec::new();
         while let Some(entry) = fs.next_entry(&mut entries) {
             let entry = entry.map_err(failed)?;
@@ -205,7 +217,7 @@ impl Listing<'_> {
 
     fn add(&mut self, fs: &Tree, entry: Entry, name: &OsStr) -> Result<(), Failure> {
         self.has_lines = true;
-        let metadata = entry.metadata.filter(|_| self.args.long || self.list.is_some());
+        let metadata = entry.metadata.filter(|_| self.args.is_long() || self.list.is_some());
         if let Some(metadata) = metadata {
             let target = match metadata.file_type {
                 FileType::Symlink => fs.read_link(&entry.path).map(Some),
@@ -238,8 +250,12 @@ impl Listing<'_> {
             _ => metadata.len.to_string(),
         };
         let (links, modified) = (metadata.nlink, moment(metadata.modified));
-        let (uid, gid) = (metadata.uid, metadata.gid);
-        format!("{} {links:>3} {uid:>5} {gid:>5} {size:>12} {modified} ", mode_letters(metadata)).into_bytes()
+        let (user, group) = match self.args.numeric {
+            true => (metadata.uid.to_string(), metadata.gid.to_string()),
+            false => (self.owners.user(metadata.uid), self.owners.group(metadata.gid)),
+        };
+        format!("{} {links:>3} {user:<8} {group:<8} {size:>12} {modified} ", mode_letters(metadata))
+            .into_bytes()
     }
 
     fn finish(self) -> Result<(), Failure> {

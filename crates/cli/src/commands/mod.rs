@@ -15,6 +15,7 @@ pub mod df;
 pub mod du;
 pub mod find;
 pub mod fsck;
+pub mod help;
 pub mod inspect;
 pub mod ln;
 pub mod ls;
@@ -32,6 +33,7 @@ pub mod touch;
 pub mod truncate;
 pub mod tx;
 pub mod umount;
+pub mod version;
 
 mod confirmation;
 mod damage;
@@ -70,6 +72,8 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Inspect(args) => inspect::run(&args, json),
         Command::Man(args) => man::run(&args),
         Command::Completions(args) => completions::run(&args),
+        Command::Version(args) => version::run(&args),
+        Command::Help(args) => help::run(&args),
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use warpfire_terminal::{Failure, Size, print, print_json, quoted};
 
 use super::tally::Tally;
 use crate::location::Location;
-use crate::output::{FileInfo, exact_moment};
+use crate::output::{FileInfo, Owners, exact_moment};
 use crate::tree::{self, Tree, TreeError};
 
 const EXAMPLES: &str = "\
@@ -41,7 +41,8 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     if json {
         entries.iter().try_for_each(print_json)?;
     } else {
-        print(entries.iter().map(in_words).collect::<String>())?
+        let owners = Owners::default();
+        print(entries.iter().map(|entry| in_words(entry, &owners)).collect::<String>())?
     }
     tally.finish()
 }
@@ -57,7 +58,12 @@ fn info(fs: &Tree, location: &Location) -> Result<FileInfo, Failure> {
     Ok(FileInfo::new(Path::new(&location.name()), &metadata, target.as_deref()))
 }
 
-fn in_words(entry: &FileInfo) -> String {
+/// A name with its number.
+fn named(name: String, id: u32) -> String {
+    if name == id.to_string() { name } else { format!("{name} ({id})") }
+}
+
+fn in_words(entry: &FileInfo, owners: &Owners) -> String {
     let mut text = format!("{}: {}", quoted(&entry.raw_name), entry.kind);
     if let Some(target) = &entry.raw_target {
         text += &format!(" to {}", quoted(target));
@@ -73,8 +79,8 @@ fn in_words(entry: &FileInfo) -> String {
         entry.links,
         if entry.links == 1 { "link" } else { "links" },
         entry.mode,
-        entry.uid,
-        entry.gid,
+        named(owners.user(entry.uid), entry.uid),
+        named(owners.group(entry.gid), entry.gid),
     );
     let moments = [
         ("accessed", Some(entry.accessed)),

@@ -7,7 +7,7 @@ use warpfire_terminal::Failure;
 
 use super::tally::Tally;
 use crate::location::Location;
-use crate::output::parse_moment;
+use crate::output::{MomentArgument, parse_moment};
 use crate::tree::{self, NewAttributes, NewTime, Tree, TreeError};
 
 const EXAMPLES: &str = "\
@@ -16,8 +16,8 @@ Examples:
   warpfire touch -d 2026-11-21T08:29:31Z pool:/photos/1.jpg
   warpfire touch -r pool:/photos/1.jpg pool:/photos/2.jpg
 
-A moment is RFC 3339, a date with or without a time of day in UTC, or @ and seconds since 1970. A file that \
-fails is reported, the others are changed, and the exit code is 1.";
+A moment is RFC 3339, a date with or without a time of day, or @ and seconds since 1970: see 'warpfire help \
+times'. A file that fails is reported, the others are changed, and the exit code is 1.";
 
 /// Arguments of `warpfire touch`.
 #[derive(clap::Args, Debug)]
@@ -33,7 +33,7 @@ pub struct Args {
 
     /// Set this moment instead of the present.
     #[arg(long, short, value_name = "MOMENT", value_parser = |text: &str| parse_moment(text))]
-    date: Option<Timestamp>,
+    date: Option<MomentArgument>,
 
     /// Set the times of this file, which is in a pool too.
     #[arg(long, short, value_name = "POOL:/path", conflicts_with = "date")]
@@ -55,7 +55,7 @@ type Times = Option<(Timestamp, Timestamp)>;
 pub fn run(args: &Args) -> Result<(), Failure> {
     let locations = Location::parse_all(&args.locations, Location::parse_followed)?;
     let reference = args.reference.as_deref().map(Location::parse_followed).transpose()?;
-    let mut times = args.date.map(|date| (date, date));
+    let mut times = args.date.map(MomentArgument::timestamp).map(|date| (date, date));
     if let Some(other) = reference.as_ref().filter(|reference| reference.pool != locations[0].pool) {
         let fs = tree::open_for_reading(&other.pool)?;
         times = times_of(&fs, other)?;

@@ -2,8 +2,10 @@
 
 mod documents;
 mod file_info;
+mod owners;
 mod time;
 
 pub use documents::{ChangeSummary, ContentPiece, Rfc3339};
 pub use file_info::{FileInfo, mode_letters};
-pub use time::{age_or_moment, exact_moment, moment, parse_moment};
+pub use owners::Owners;
+pub use time::{MomentArgument, age_or_moment, exact_moment, moment, parse_moment, use_utc};

@@ -84,6 +84,7 @@ fn every_command_answers_in_documents_of_one_line() {
         ("rm", "-r pool:/d pool:/soft", 1),
         ("man", "pages", 1),
         ("completions", "bash", 1),
+        ("version", "", 1),
     ] {
         answers(&fixture, &contract, command, words, Some(lines));
     }

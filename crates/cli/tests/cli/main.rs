@@ -10,6 +10,7 @@ mod json_document;
 mod looking;
 mod mounted;
 mod mounted_verbs;
+mod polish;
 mod reading;
 mod refusals;
 mod scrub;
