@@ -7,7 +7,7 @@ use std::path::Path;
 use clap::ValueEnum;
 use warpfire::FileType;
 use warpfire_env::{Clock, SystemClock};
-use warpfire_terminal::{Failure, JsonLines, Lines, Size, name_for_stdout};
+use warpfire_terminal::{Failure, JsonLines, Lines, Size, name_for_stdout, print};
 
 use super::tally::Tally;
 use super::walk::{FoundFile, Moment, walk};
@@ -62,7 +62,7 @@ pub struct Args {
     #[arg(long, value_name = "DEPTH")]
     max_depth: Option<usize>,
 
-    /// End each name with a NUL byte, for 'xargs -0'.
+    /// End each name with a NUL byte, for 'xargs -0'; print them after the search.
     #[arg(long, short = '0', conflicts_with = "json")]
     print0: bool,
 }
@@ -97,6 +97,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let tally = Tally::default();
     let mut list = json.then(JsonLines::default);
     let mut names = Lines::default();
+    let mut for_xargs = Vec::new();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
         let fs = tree::open_for_reading(&group[0].pool)?;
         for location in group {
@@ -109,12 +110,19 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
                 }
                 let name = location.named(&found.path);
                 match args.print0 {
-                    true => names.add(&[name.as_bytes(), &[0]]),
+                    true => {
+                        for_xargs.extend_from_slice(name.as_bytes());
+                        for_xargs.push(0);
+                        Ok(())
+                    }
                     false => names.add(&[&name_for_stdout(&name), b"\n"]),
                 }
             })?;
         }
     }
+    // Printed when no pool is open any more: xargs starts its first command before it has read all names, and
+    // that command may write to the pool.
+    print(&for_xargs)?;
     names.finish()?;
     list.map_or(Ok(()), JsonLines::finish)?;
     tally.finish()

@@ -156,10 +156,8 @@ fn ten_thousand_arguments_of_find_and_xargs_are_removed() {
     }
     pool.close().expect("closed");
     let warpfire = env!("CARGO_BIN_EXE_warpfire");
-    let script = format!("{warpfire} find pool:/d --type file --print0 | xargs -0 {warpfire} rm");
-    // The lister has the pool open for reading until the last name is through the pipe, so the names are
-    // collected first.
-    let script = script.replace(" | ", " > names; < names ");
+    // xargs starts its first command while names are still in the pipe.
+    let script = format!("{warpfire} find pool:/d --type file --print0 | xargs -0 -n 2000 {warpfire} rm");
     let mut shell = std::process::Command::new("sh");
     let ran = shell.args(["-c", &script]).current_dir(fixture.path("")).output().expect("sh runs");
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
