@@ -1,4 +1,4 @@
-//! Tells `warpfire version` the commit that a release is built from.
+//! Gives `warpfire version` the commit that a release is built from.
 
 use std::path::Path;
 use std::process::Command;

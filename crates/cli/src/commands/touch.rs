@@ -1,7 +1,9 @@
 //! `warpfire touch`: set the times of files; make files that do not exist.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 
+use rustix::io::Errno;
 use warpfire::Timestamp;
 use warpfire_terminal::Failure;
 
@@ -98,6 +100,10 @@ impl Args {
         if touched.as_ref().is_err_and(TreeError::is_not_found) {
             if self.no_create {
                 return Ok(());
+            }
+            if path.as_os_str().as_bytes().ends_with(b"/") {
+                let absent = Failure::local_as(path, &Errno::NOENT.into(), "no such directory");
+                return Err(absent.hint("make it with 'warpfire mkdir'"));
             }
             touched = fs.open_to_write(path, true).and_then(|_| fs.set(path, set));
         }

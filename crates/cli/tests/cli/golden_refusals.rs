@@ -226,6 +226,54 @@ fn every_refusal_is_a_sentence_that_helps() {
 }
 
 #[test]
+fn refusals_of_bad_days_are_sentences_that_help_too() {
+    let fixture = Fixture::pool(6, 4, 2, 16);
+    fixture.run(["mkfs", "--size", "16M", "a.img"]).succeeded();
+    fixture.run(["mkfs", "--size", "16M", "held.img"]).succeeded();
+    fixture.run(["touch", "a.img:/f"]).succeeded();
+    fixture.run(["mkdir", "a.img:/d"]).succeeded();
+    fixture.local("big", vec![b'x'; 20 << 20]);
+    for away in 0..3 {
+        std::fs::remove_file(fixture.path(&format!("pool/{away}.img"))).expect("a device goes");
+    }
+    let _holder = warpfire::Pool::options().open([fixture.path("held.img")]).expect("nobody has it");
+    let long = format!("touch a.img:/{}", "x".repeat(256));
+    let too_long = format!("/{}: name too long", "x".repeat(256));
+    let in_use = "held.img: in use by another process; one process at a time can have a pool open for writing: \
+                  use its mount, or unmount it first";
+    let away = "3 devices are missing and parity covers 2: device 0 (#), device 1 (#), device 2 (#); name the \
+                missing devices too; 'warpfire inspect label' shows the devices of a pool";
+    let rows: &[(&str, i32, &str)] = &[
+        ("ls pool", 3, away),
+        ("ls held.img", 3, in_use),
+        ("rm held.img:/x", 3, in_use),
+        (&long, 1, &too_long),
+        ("cat a.img:/esc\u{1b}[31m", 1, "/esc\\u{1b}[31m: no such file or directory"),
+        ("touch a.img:/f/", 1, "/f/: not a directory"),
+        ("touch a.img:/new/", 1, "/new/: no such directory; make it with 'warpfire mkdir'"),
+        ("mkdir a.img:/f/x", 1, "/f/x: not a directory"),
+        ("mv a.img:/d a.img:/d/x", 1, "/d: invalid argument: a directory cannot be moved into itself"),
+        ("cp big a.img:/", 1, "big: no space left in the pool; remove files, or copy them to a larger pool"),
+        ("inspect key a.img xyz", 2, "the key 'xyz' is not hexadecimal; write two digits for each byte"),
+        ("inspect table a.img 77", 1, "there is no table 77"),
+        (
+            "help nonsense",
+            2,
+            "there is no command or topic 'nonsense'; 'warpfire help' lists the commands, and 'warpfire help \
+             topics' the topics",
+        ),
+    ];
+    for &(words, code, sentence) in rows {
+        let said = without_ids(&fixture.run(words.split(' ')).failed(code));
+        assert_eq!(said.lines().next(), Some(format!("warpfire: {sentence}").as_str()), "{words}");
+        assert!(!said.contains("os error"), "{words}: {said}");
+    }
+    // A name of 255 bytes is the longest, and after all of this the pool is as it was.
+    fixture.run(["touch", &format!("a.img:/{}", "x".repeat(255))]).succeeded();
+    assert_eq!(fixture.run(["find", "a.img"]).succeeded().lines().count(), 4);
+}
+
+#[test]
 fn a_local_file_that_cannot_be_read_is_named_once() {
     let fixture = Fixture::pool(1, 1, 0, 32);
     fixture.local("perm/b", "secret");

@@ -7,7 +7,7 @@ use crate::args::Cli;
 
 mod topics;
 
-pub use topics::{TOPICS, Topic};
+use topics::TOPICS;
 
 const EXAMPLES: &str = "\
 Examples:

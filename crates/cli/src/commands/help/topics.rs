@@ -19,13 +19,14 @@ pub const TOPICS: &[Topic] = &[
     Topic { name: "transactions", title: "All changes or none", text: TRANSACTIONS },
     Topic { name: "slices", title: "Files as lists of slices", text: SLICES },
     Topic { name: "damage", title: "When a device fails or data is damaged", text: DAMAGE },
-    Topic { name: "space", title: "What takes space, and what is free", text: SPACE },
+    Topic { name: "space", title: "What takes space, and how much is free", text: SPACE },
     Topic { name: "json", title: "Output for programs", text: JSON },
 ];
 
 const NAMING: &str = "\
-A pool is named by its devices or image files, separated by commas, in any order.
-A directory stands for all *.img files in it. A missing device is left out.
+A pool is named by its devices or image files, separated by commas, in any
+order. A directory stands for all *.img files in it. A missing device is left
+out.
 
   a.img                          a pool of one image file
   /dev/nvme0n1,/dev/nvme1n1      a pool of two devices
@@ -41,10 +42,12 @@ A file in a pool is POOL:/path. The first ':/' ends the name of the pool.
 Commands that only read take the name of a pool alone as its root: 'warpfire ls
 pool'. Commands that change files do not.
 
-A name of a file is any bytes but '/' and NUL, at most 255 of them. On a terminal
-odd names are shown as a shell reads them ($'line\\nbreak'), so they can be copied.
-Elsewhere they are printed as they are; 'find --print0' ends them with NUL. With
---json a name that is no UTF-8 has its bytes in base64.
+A path on a mounted pool, such as /mnt/photos, names a file in it too.
+
+A name of a file is any bytes but '/' and NUL, at most 255 of them. On a
+terminal odd names are shown as a shell reads them ($'line\\nbreak'), so they
+can be copied. Elsewhere they are printed as they are; 'find --print0' ends
+them with NUL. With --json a name that is no UTF-8 has its bytes in base64.
 ";
 
 const EXIT_CODES: &str = "\
@@ -74,8 +77,8 @@ A size is a number of bytes, or a number with a unit. Units are powers of 1024:
   64MB       with a B the units are powers of 1000: 64,000,000 bytes
 
 The commands print sizes in the units that they read: '1.5 GiB'. 'ls -l', 'du'
-and 'df' print bytes, and with -h sizes with units. With --json a size is always
-a number of bytes.
+and 'df' print bytes, and with -h sizes with units. With --json a size is
+always a number of bytes.
 ";
 
 const TIMES: &str = "\
@@ -88,9 +91,9 @@ A moment on the command line is one of
 
 'warpfire find' takes ages too: 90s, 15m, 12h, 7d, 2w before now.
 
-Times are printed in the local zone, which TZ or /etc/localtime names. With --utc
-they are printed and read in UTC. With --json they are RFC 3339 in UTC with
-nanoseconds, whatever the zone.
+Times are printed in the local zone, which TZ or /etc/localtime names. With
+--utc they are printed and read in UTC. With --json they are RFC 3339 in UTC
+with nanoseconds, whatever the zone.
 ";
 
 const TRANSACTIONS: &str = "\
@@ -103,8 +106,9 @@ program sees its own changes inside; others see them after the commit.
   warpfire tx begin --in /mnt    for several programs: 'tx commit' or 'tx abort'
 
 A commit fails only if one of the calls of the transaction would now answer
-differently, because others have changed what it read. Then nothing has changed,
-the exit code is 75, and the work can be done again in a new transaction.
+differently, because others have changed what it read. Then nothing has
+changed, the exit code is 75, and the work can be done again in a new
+transaction.
 
 Each 'mv', 'ln' and 'slice' command is one transaction. A commit is durable
 within the sync interval of the mount, or at once with --durable.
@@ -113,16 +117,16 @@ within the sync interval of the mount, or at once with --durable.
 ";
 
 const SLICES: &str = "\
-A file is a list of slices: pointers to bytes on flash. Copying, joining, cutting
-and reordering files moves no data, at any byte.
+A file is a list of slices: pointers to bytes on flash. Copying, joining,
+cutting and reordering files moves no data, at any byte.
 
   warpfire cp pool:/film pool:/again                   a copy by pointers
   warpfire slice concat pool:/a pool:/b pool:/whole    join
   warpfire slice cut --from 1G --len 20M pool:/film    remove a range
   warpfire slice paste --len 5M --insert 1G pool:/intro pool:/film
 
-Bytes that several files share take space once. They are freed when the last file
-that has them is removed.
+Bytes that several files share take space once. They are freed when the last
+file that has them is removed.
 
 On a mounted pool, cp and every program that calls copy_file_range(2) copy
 pointers too.
@@ -142,12 +146,12 @@ device back, then scrub.
 A block is damaged: a read rebuilds it from parity. Scrub regularly, so that
 damage is found while there is parity left.
 
-Damage is beyond parity: the files that it hits give an error where they are hit,
-and all others are whole. Bring back missing devices, or restore these files from
-a backup.
+Damage is beyond parity: the files that it hits give an error where they are
+hit, and all others are whole. Bring back missing devices, or restore these
+files from a backup.
 
-A crash needs no check: the pool opens in a state that a program could have seen,
-no older than the last sync that returned.
+A crash needs no check: the pool opens in a state that a program could have
+seen, no older than the last sync that returned.
 ";
 
 const SPACE: &str = "\
@@ -158,19 +162,19 @@ const SPACE: &str = "\
   the rest    a reserve for deletion and cleaning, so that a full pool can
               always be emptied
 
-Parity is not in these figures. Bytes of removed files do not count as used, even
-where they still wait for cleaning ('garbage' in 'warpfire status'). Bytes that
-several files share count once in 'df', and for each file in 'du'.
+Parity is not in these figures. Bytes of removed files do not count as used,
+even where they still wait for cleaning ('garbage' in 'warpfire status'). Bytes
+that several files share count once in 'df', and for each file in 'du'.
 
-A pool uses as much of each device as the smallest has. Small devices leave less
-for files, because each pool keeps some zones for itself: 'mkfs' says how much is
-left.
+A pool uses as much of each device as the smallest has. Small devices leave
+less for files, because each pool keeps some zones for itself: 'mkfs' says how
+much is left.
 ";
 
 const JSON: &str = "\
 Every command takes --json. Then each line of stdout is one document, a JSON
-object with a version. A list is a document for each element. Each line of stderr
-is an error or a note:
+object with a version. A list is a document for each element. Each line of
+stderr is an error or a note:
 
   {\"version\":1,\"error\":{\"kind\":\"not_found\",\"errno\":2,\"message\":\"/x: no such
   file or directory\",\"hint\":null,\"path\":\"/x\",\"exit_code\":1}}
@@ -178,5 +182,5 @@ is an error or a note:
 Sizes are numbers of bytes, and times are RFC 3339 in UTC with nanoseconds. A
 name that is no UTF-8 has its bytes in base64: name_bytes, path_bytes.
 
-docs/JSON.md in the source lists the documents of every command.
+The file docs/JSON.md of the source lists the documents of every command.
 ";
