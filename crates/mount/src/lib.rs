@@ -13,6 +13,7 @@ mod blocking_threads;
 mod caller;
 mod cpu_latency;
 mod error;
+mod failed_requests;
 mod invalidation_gate;
 mod kernel_nodes;
 mod lock_ranks;
@@ -27,15 +28,16 @@ mod stale_pages;
 mod views;
 
 pub use error::MountError;
+pub use failed_requests::{FailedRequest, FailedRequests};
 pub use mountinfo::{MountEntry, mounts};
 pub use mountpoint::unmount;
 pub use options::{MountOptions, THREADS_MAX};
-pub use process::prepare_server_process;
+pub use process::{prepare_server_process, watch_hangups};
 pub use server::VIEW_ROOT_NUMBER;
 pub use session::{Session, mount};
 pub use slices::{MountedSlice, remove_range};
 pub use views::{
     TransactionChanges, TransactionClient, TransactionReport, TransactionState, enter_view,
-    forward_signals_to, prepare_runtime_directory, runtime_directory,
+    forward_signals_to, is_view_mountpoint, prepare_runtime_directory, runtime_directory,
 };
 pub use warpfire_fs::{Aspect, Attr, ChangeKind, ChangedRanges, FileKind, PathChange};

@@ -30,8 +30,10 @@ pub struct MountOptions {
     pub sync_interval: Duration,
     /// The source in the mount table.
     pub fsname: String,
-    /// Unmount on SIGTERM, SIGINT and SIGHUP.
+    /// Unmount on SIGTERM and SIGINT, and on SIGHUP unless `unmount_on_hangup` is false.
     pub unmount_on_signals: bool,
+    /// Unmount on SIGHUP too: the terminal of the process is gone.
+    pub unmount_on_hangup: bool,
     /// How long a transaction that is bound to no process may be idle before it is aborted.
     pub transaction_timeout: Duration,
     /// The directory in which views of transactions are mounted. It is made if it does not exist. `None` is
@@ -57,6 +59,7 @@ impl Default for MountOptions {
             sync_interval: Duration::from_secs(5),
             fsname: "warpfire".to_owned(),
             unmount_on_signals: true,
+            unmount_on_hangup: true,
             transaction_timeout: Duration::from_secs(3600),
             views_at: None,
         }

@@ -31,12 +31,16 @@ use crate::attach::attach;
 use crate::blocking_threads::{BlockingThreads, SYNC_THREADS};
 use crate::cpu_latency::CpuLatency;
 use crate::error::MountError;
+use crate::failed_requests::FailedRequests;
 use crate::invalidation_gate::InvalidationGate;
 use crate::kernel_nodes::KernelNodes;
 use crate::mountpoint::{Mounted, Mountpoint, system_error};
 use crate::options::{MountOptions, PermissionChecks, THREADS_MAX};
 use crate::server::{KernelConnection, PanicGuard, Server, ServerContext};
 use crate::views::{MainMount, MountKind, TransactionControl, Views};
+
+/// Signals that end a mount. The last may have another use.
+const ENDS: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
 
 /// How a mount ends.
 enum MountEnd {
@@ -55,6 +59,7 @@ pub struct Session {
     signals: Option<(Handle, JoinHandle<()>)>,
     interval_sync: IntervalSync,
     cpu_latency: CpuLatency,
+    failures: Arc<FailedRequests>,
     open_transactions: Box<dyn Fn() -> usize + Send>,
     close: Option<Box<dyn FnOnce() -> Result<(), FsError> + Send>>,
 }
@@ -86,12 +91,14 @@ pub fn mount<E: Storage>(
     let root = fs.root();
     let gate = Arc::new(InvalidationGate::default());
     let nodes = Arc::new(KernelNodes::new(root.ino(), root));
+    let failures = Arc::<FailedRequests>::default();
     let main = MainMount {
         nodes: Arc::clone(&nodes),
         gate: Arc::clone(&gate),
         changes: changes.clone(),
         requests: requests.clone(),
         blocking_threads: Arc::clone(&blocking_threads),
+        failures: Arc::clone(&failures),
     };
     let views = Arc::new(Views::new(Arc::clone(&fs), main, options).map_err(threads_failed)?);
     let control: Arc<dyn TransactionControl> = Arc::clone(&views) as Arc<dyn TransactionControl>;
@@ -105,6 +112,7 @@ pub fn mount<E: Storage>(
         blocking_threads,
         mount_kind: MountKind::MainMount(control),
         read_only: options.read_only,
+        failures: Arc::clone(&failures),
     };
     let connection = context.connection.clone();
     let server = Server::new(Arc::clone(&fs), checks, context);
@@ -130,6 +138,7 @@ pub fn mount<E: Storage>(
         signals: None,
         interval_sync,
         cpu_latency,
+        failures,
         open_transactions: Box::new(move || counted.open_count()),
         close: Some(Box::new(move || {
             ending.end_all();
@@ -139,7 +148,8 @@ pub fn mount<E: Storage>(
     // Errors from here on drop the session, which detaches the mount and closes the filesystem.
     views.start(notifier).map_err(threads_failed)?;
     if options.unmount_on_signals {
-        session.signals = Some(watch_signals(mounted, detached).map_err(threads_failed)?);
+        let signals = if options.unmount_on_hangup { &ENDS[..] } else { &ENDS[..2] };
+        session.signals = Some(watch_signals(signals, mounted, detached).map_err(threads_failed)?);
     }
     Ok(session)
 }
@@ -184,8 +194,12 @@ pub(crate) fn serve<F: Filesystem + Send + Sync + 'static>(
 }
 
 /// Unmounts at a signal that asks the process to end. Detaches if files are open: the process ends anyway.
-fn watch_signals(at: Arc<Mounted>, ends: Sender<MountEnd>) -> std::io::Result<(Handle, JoinHandle<()>)> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+fn watch_signals(
+    signals: &[i32],
+    at: Arc<Mounted>,
+    ends: Sender<MountEnd>,
+) -> std::io::Result<(Handle, JoinHandle<()>)> {
+    let mut signals = Signals::new(signals)?;
     let handle = signals.handle();
     let watch = move || {
         for signal in signals.forever() {
@@ -227,6 +241,12 @@ impl Session {
     #[must_use]
     pub fn mountpoint(&self) -> &Path {
         self.mounted.path()
+    }
+
+    /// The requests of the mount that have met damage. The list outlives the mount.
+    #[must_use]
+    pub fn failed_requests(&self) -> Arc<FailedRequests> {
+        Arc::clone(&self.failures)
     }
 
     /// Waits until the mount has ended, by whatever means, and closes the filesystem. On return all changes

@@ -47,8 +47,8 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let json = cli.json;
     match cli.command {
         Command::Mkfs(args) => mkfs::run(&args, json),
-        Command::Mount(args) => mount::run(&args),
-        Command::Umount(args) => umount::run(&args),
+        Command::Mount(args) => mount::run(&args, json),
+        Command::Umount(args) => umount::run(&args, json),
         Command::Status(args) => status::run(&args, json),
         Command::Cp(args) => cp::run(&args, json),
         Command::Ls(args) => ls::run(&args, json),

@@ -19,7 +19,7 @@ use warpfire_terminal::{Failure, shown};
 
 pub use attributes::{Attributes, NewAttributes, NewTime};
 pub use error::{TreeError, TreeResult, below};
-use mounted::MountedTree;
+pub use mounted::MountedTree;
 pub use open::{mounted_at, open, open_for_reading, refuse_mounted};
 pub use transaction::{TransactionTree, transact};
 

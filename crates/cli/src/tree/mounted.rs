@@ -140,6 +140,16 @@ impl MountedTree {
         self.regular(self.at(path, NAMED)?, OFlags::WRONLY)
     }
 
+    /// Opens a regular file for reading and writing, and makes it if it does not exist.
+    pub fn open_or_make(&self, path: &Path) -> Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = self.at_with(path, flags, Mode::from_raw_mode(0o666))?;
+        match attributes(opened.try_clone().map_err(|_| Errno::MFILE)?)?.is_file() {
+            true => Ok(File::from(opened)),
+            false => Err(Errno::OPNOTSUPP),
+        }
+    }
+
     fn regular(&self, named: OwnedFd, flags: OFlags) -> Result<File> {
         match attributes(named.try_clone().map_err(|_| Errno::MFILE)?)?.file_type {
             FileType::File => {}

@@ -15,7 +15,7 @@ use super::Tree;
 use super::error::no_server;
 use super::mounted::MountedTree;
 use crate::commands::mount::control::{NoServer, ServerConnection};
-use crate::commands::mount::mounted_pool::{MountedPool, mounted_pools};
+use crate::commands::mount::mounted_pool::{MountedPool, mounted_pools, pool_mounted_at};
 use crate::commands::pool::warn_if_degraded;
 use crate::location::PoolName;
 
@@ -83,6 +83,15 @@ fn not_admitted(mountpoint: &Path) -> Failure {
     .hint("run the command as the user that has mounted the pool, or mount it with --allow-other")
 }
 
+/// Whether a tree that was opened at a mount is of its pool. It is the view where the transaction of 'tx run'
+/// has taken the place of the pool, and nothing of the pool if another filesystem is mounted over it.
+fn is_pool_at(mount: &MountedPool, tree: &MountedTree) -> bool {
+    let Ok(device) = tree.device() else { return false };
+    device == mount.device
+        || pool_mounted_at(&mount.mountpoint)
+            .is_some_and(|top| (top.device, &top.id, top.owner) == (device, &mount.id, mount.owner))
+}
+
 /// The processes that have a pool open, as far as this one can know.
 struct Users {
     /// Mounts of the pool, those that show all of it first.
@@ -121,8 +130,7 @@ impl Users {
     fn through_mount(&self, error: &warpfire::Error) -> Result<MountedTree, Failure> {
         for mount in self.mounts.iter().filter(|mount| mount.shows_all) {
             match MountedTree::open(&mount.mountpoint, false) {
-                // Another filesystem may be mounted over it by now.
-                Ok(tree) if tree.device() == Ok(mount.device) => return Ok(tree),
+                Ok(tree) if is_pool_at(mount, &tree) => return Ok(tree),
                 Err(Errno::ACCESS | Errno::PERM) => return Err(not_admitted(&mount.mountpoint)),
                 _ => {}
             }
@@ -141,12 +149,13 @@ impl Users {
                 "run the command there, with 'nsenter -m -t {process}', or unmount it first"
             ));
         }
-        if let Some(part) = self.mounts.first() {
-            return Failure::unreadable(format_args!(
-                "the pool is mounted, and {} shows a part of it only",
-                shown(&part.mountpoint)
-            ))
-            .hint("name files below that directory, or mount the pool in another directory too");
+        if let Some(mount) = self.mounts.first() {
+            let at = shown(&mount.mountpoint);
+            let said = match mount.shows_all {
+                true => format!("the pool is mounted at {at}, and another filesystem is mounted over it"),
+                false => format!("the pool is mounted, and {at} shows a part of it only"),
+            };
+            return Failure::unreadable(said).hint("mount the pool in another directory too");
         }
         if let Some(claim) = self.claims.iter().find(|claim| claim.owner != geteuid().as_raw()) {
             return Failure::pool(error).hint(format_args!(

@@ -14,6 +14,7 @@ mod polish;
 mod reading;
 mod refusals;
 mod scrub;
+mod server;
 mod slices;
 mod status;
 mod storage_errors;

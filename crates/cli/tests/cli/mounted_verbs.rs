@@ -260,6 +260,14 @@ fn a_pool_at_two_places_is_one_pool_and_a_path_in_a_view_belongs_to_its_transact
     assert_eq!(pool.0.run(["ls", "pool:/"]).succeeded(), "b\n");
     pool.0.run(["tx", "commit", "--in", "mnt", id]).succeeded();
     assert_eq!(pool.0.run(["ls", "pool:/"]).succeeded(), "c\nlink\n");
+    // In a transaction the name of the pool is the transaction too.
+    let script = format!(
+        "{0} touch pool:/in && {0} mv mnt/in pool:/x; {0} mv mnt/in mnt/moved; {0} ls pool:/",
+        env!("CARGO_BIN_EXE_warpfire")
+    );
+    let shown = pool.0.run(["tx", "run", "--in", "mnt", "--", "sh", "-c", &format!("{script}; exit 1")]);
+    assert_eq!((shown.code, shown.stdout.as_str()), (1, "c\nlink\nmoved\n"), "{}", shown.stderr);
+    assert_eq!(pool.0.run(["ls", "pool:/"]).succeeded(), "c\nlink\n");
 }
 
 #[test]

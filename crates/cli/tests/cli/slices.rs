@@ -63,13 +63,20 @@ fn files_on_a_mounted_pool_are_rearranged_by_pointers() {
     if !can_mount() {
         return;
     }
-    let pool = MountedFixture::new();
-    std::fs::write(pool.0.path("mnt/a"), bytes(1, 300_000)).expect("written");
-    std::fs::write(pool.0.path("mnt/b"), bytes(2, 77)).expect("written");
-    let read = |name: &str| std::fs::read(pool.0.path("mnt").join(name)).expect("readable");
-    rearrange(&pool.0, "mnt/", &read);
-    pool.0.run(["umount", "mnt"]).succeeded();
-    pool.0.run(["fsck", "pool"]).succeeded();
+    // By local paths, and by the name of the pool through its mount.
+    for place in ["mnt/", "pool:/"] {
+        let pool = MountedFixture::new();
+        std::fs::write(pool.0.path("mnt/a"), bytes(1, 300_000)).expect("written");
+        std::fs::write(pool.0.path("mnt/b"), bytes(2, 77)).expect("written");
+        let read = |name: &str| std::fs::read(pool.0.path("mnt").join(name)).expect("readable");
+        rearrange(&pool.0, place, &read);
+        let outside = pool.0.local("outside", bytes(3, 10));
+        std::os::unix::fs::symlink(&outside, pool.0.path("mnt/link")).expect("made");
+        pool.0.run(["slice", "concat", "pool:/a", "pool:/link"]).failed(1);
+        assert_eq!(std::fs::read(&outside).expect("untouched"), bytes(3, 10));
+        pool.0.run(["umount", "mnt"]).succeeded();
+        pool.0.run(["fsck", "pool"]).succeeded();
+    }
 }
 
 #[test]

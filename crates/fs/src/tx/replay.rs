@@ -133,6 +133,13 @@ impl<E: Storage> Transaction<E> {
 }
 
 impl<E: Storage> Fs<E> {
+    /// A path of the file with this inode number, for messages. Where the way to the root is not known, the
+    /// path begins with the inode number.
+    #[must_use]
+    pub fn shown_path(&self, ino: u64) -> String {
+        self.path_of(ino, b"")
+    }
+
     /// A path for messages: of a name in the directory with this inode number, or of the inode itself if
     /// `name` is empty. A `name` that begins with `/` is a path already. Where the way to the root is not
     /// known, the path begins with the inode number.

@@ -45,6 +45,7 @@ use crate::attr::{file_attr, negative_entry, set_time};
 use crate::blocking_threads::BlockingThreads;
 use crate::caller::CallerGroups;
 use crate::cpu_latency::RequestCounter;
+use crate::failed_requests::FailedRequests;
 use crate::invalidation_gate::{GatePass, InvalidationGate};
 use crate::kernel_nodes::KernelNodes;
 use crate::options::PermissionChecks;
@@ -121,6 +122,8 @@ pub(crate) struct ServerContext {
     pub(crate) mount_kind: MountKind,
     /// Whether changes are refused.
     pub(crate) read_only: bool,
+    /// The requests of the mount and its views that have met damage.
+    pub(crate) failures: Arc<FailedRequests>,
 }
 
 impl<E: Storage> Server<E> {
@@ -194,7 +197,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let _span = enter_request(req, "lookup", parent);
+        let _request = self.enter(req, "lookup", parent);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
         let found = self.node(parent).and_then(|dir| {
@@ -212,7 +215,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn forget(&self, req: &Request, ino: INodeNo, lookups: u64) {
-        let _span = enter_request(req, "forget", ino);
+        let _request = self.enter(req, "forget", ino);
         if self.context.nodes.forget(ino.0, lookups).is_none() {
             return;
         }
@@ -224,7 +227,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        let _span = enter_request(req, "getattr", ino);
+        let _request = self.enter(req, "getattr", ino);
         let pass = self.pass();
         match self.node(ino) {
             Ok(node) => {
@@ -253,7 +256,7 @@ impl<E: Storage> Filesystem for Server<E> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let _span = enter_request(req, "setattr", ino);
+        let _request = self.enter(req, "setattr", ino);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
         let set = SetAttr {
@@ -280,7 +283,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
-        let _span = enter_request(req, "readlink", ino);
+        let _request = self.enter(req, "readlink", ino);
         match self.node(ino).and_then(|node| Ok(self.fs.readlink(&node)?)) {
             Ok(target) => reply.data(&target),
             Err(Refusal(errno)) => reply.error(errno),
@@ -297,7 +300,7 @@ impl<E: Storage> Filesystem for Server<E> {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let _span = enter_request(req, "mknod", parent);
+        let _request = self.enter(req, "mknod", parent);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
         let made = self.node(parent).and_then(|dir| {
@@ -315,7 +318,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let _span = enter_request(req, "mkdir", parent);
+        let _request = self.enter(req, "mkdir", parent);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
         let made = self.node(parent).and_then(|dir| {
@@ -326,7 +329,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _span = enter_request(req, "unlink", parent);
+        let _request = self.enter(req, "unlink", parent);
         let groups = CallerGroups::of(req.pid());
         let removed = self
             .node(parent)
@@ -335,7 +338,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _span = enter_request(req, "rmdir", parent);
+        let _request = self.enter(req, "rmdir", parent);
         let groups = CallerGroups::of(req.pid());
         let removed = self
             .node(parent)
@@ -344,7 +347,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let _span = enter_request(req, "symlink", parent);
+        let _request = self.enter(req, "symlink", parent);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
         let target = target.as_os_str().as_bytes();
@@ -364,7 +367,7 @@ impl<E: Storage> Filesystem for Server<E> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let _span = enter_request(req, "rename", parent);
+        let _request = self.enter(req, "rename", parent);
         let pass = self.pass();
         pass.note_names();
         let groups = CallerGroups::of(req.pid());
@@ -378,7 +381,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let _span = enter_request(req, "link", ino);
+        let _request = self.enter(req, "link", ino);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
         let linked = self.node(ino).and_then(|node| {
@@ -390,7 +393,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn open(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let _span = enter_request(req, "open", ino);
+        let _request = self.enter(req, "open", ino);
         if !self.serves_open() {
             return reply.error(Errno::ENOSYS);
         }
@@ -410,12 +413,12 @@ impl<E: Storage> Filesystem for Server<E> {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        let _span = enter_request(req, "create", parent);
+        let _request = self.enter(req, "create", parent);
         reply.error(Errno::ENOSYS);
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let _span = enter_request(req, "opendir", ino);
+        let _request = self.enter(req, "opendir", ino);
         let groups = CallerGroups::of(req.pid());
         match self.node(ino).and_then(|dir| self.open_directory(&caller(req, &groups), &dir)) {
             Ok(number) => reply.opened(number, FopenFlags::empty()),
@@ -424,13 +427,13 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn releasedir(&self, req: &Request, ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        let _span = enter_request(req, "releasedir", ino);
+        let _request = self.enter(req, "releasedir", ino);
         self.open_dirs.remove(fh);
         reply.ok();
     }
 
     fn flush(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        let _span = enter_request(req, "flush", ino);
+        let _request = self.enter(req, "flush", ino);
         reply.error(Errno::ENOSYS);
     }
 
@@ -445,7 +448,7 @@ impl<E: Storage> Filesystem for Server<E> {
         owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let _span = enter_request(req, "read", ino);
+        let _request = self.enter_at(req, "read", ino, offset);
         self.read_content(ino, offset, size, flags, owner, reply);
     }
 
@@ -461,7 +464,7 @@ impl<E: Storage> Filesystem for Server<E> {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let _span = enter_request(req, "write", ino);
+        let _request = self.enter_at(req, "write", ino, offset);
         self.write_content(req, ino, offset, data, write_flags, flags, reply);
     }
 
@@ -489,7 +492,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn readdir(&self, req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
-        let _span = enter_request(req, "readdir", ino);
+        let _request = self.enter(req, "readdir", ino);
         self.list_names(fh, offset, reply);
     }
 
@@ -501,12 +504,12 @@ impl<E: Storage> Filesystem for Server<E> {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        let _span = enter_request(req, "readdirplus", ino);
+        let _request = self.enter(req, "readdirplus", ino);
         self.list_nodes(&self.pass(), fh, offset, reply);
     }
 
     fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        let _span = enter_request(req, "statfs", ino);
+        let _request = self.enter(req, "statfs", ino);
         match self.fs.statfs() {
             Ok(space) => {
                 let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK_BYTES);
@@ -536,7 +539,7 @@ impl<E: Storage> Filesystem for Server<E> {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let _span = enter_request(req, "setxattr", ino);
+        let _request = self.enter(req, "setxattr", ino);
         let groups = CallerGroups::of(req.pid());
         let set = self.node(ino).and_then(|node| {
             let mode = xattr_mode(flags).ok_or(Refusal(Errno::EINVAL))?;
@@ -546,7 +549,7 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let _span = enter_request(req, "getxattr", ino);
+        let _request = self.enter(req, "getxattr", ino);
         let pass = self.pass();
         pass.note_acl(ino.0);
         let groups = CallerGroups::of(req.pid());
@@ -557,14 +560,14 @@ impl<E: Storage> Filesystem for Server<E> {
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let _span = enter_request(req, "listxattr", ino);
+        let _request = self.enter(req, "listxattr", ino);
         let groups = CallerGroups::of(req.pid());
         let names = self.node(ino).and_then(|node| Ok(self.fs.listxattr(&caller(req, &groups), &node)?));
         sized(names, size, reply);
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _span = enter_request(req, "removexattr", ino);
+        let _request = self.enter(req, "removexattr", ino);
         let groups = CallerGroups::of(req.pid());
         let removed = self
             .node(ino)
@@ -574,7 +577,7 @@ impl<E: Storage> Filesystem for Server<E> {
 
     /// The kernel sends ACCESS only if it does not check permissions itself: then it is access(2) by root.
     fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        let _span = enter_request(req, "access", ino);
+        let _request = self.enter(req, "access", ino);
         let groups = CallerGroups::of(req.pid());
         let caller = Caller { checked: false, ..caller(req, &groups) };
         let want = Perm::from_bits(mask.bits().cast_unsigned());
@@ -594,7 +597,7 @@ impl<E: Storage> Filesystem for Server<E> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let _span = enter_request(req, "fallocate", ino);
+        let _request = self.enter(req, "fallocate", ino);
         let groups = CallerGroups::of(req.pid());
         let allocated = self.node(ino).and_then(|node| {
             let mode = alloc_mode(mode).ok_or(Refusal(Errno::EOPNOTSUPP))?;
@@ -612,7 +615,7 @@ impl<E: Storage> Filesystem for Server<E> {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        let _span = enter_request(req, "lseek", ino);
+        let _request = self.enter(req, "lseek", ino);
         self.seek_content(req, ino, offset, whence, reply);
     }
 
@@ -627,7 +630,7 @@ impl<E: Storage> Filesystem for Server<E> {
         _room: u32,
         reply: ReplyIoctl,
     ) {
-        let _span = enter_request(req, "ioctl", ino);
+        let _request = self.enter(req, "ioctl", ino);
         self.answer_ioctl(req, ino, command, given, reply);
     }
 
@@ -644,7 +647,7 @@ impl<E: Storage> Filesystem for Server<E> {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let _span = enter_request(req, "copy_file_range", ino_in);
+        let _request = self.enter(req, "copy_file_range", ino_in);
         let groups = CallerGroups::of(req.pid());
         // The answer has 32 bits. Programs call again for the rest.
         let len = len.min(COPY_BYTES_MAX);

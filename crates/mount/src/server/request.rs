@@ -1,5 +1,6 @@
 //! Parts of every request: its span, the guard that it holds, its caller, and the error of a refused one.
 
+use std::cell::Cell;
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 
@@ -7,16 +8,82 @@ use fuser::{Errno, INodeNo, ReplyXattr, Request};
 use tracing::span::EnteredSpan;
 use warpfire_fs::FsError;
 use warpfire_fs::acl::Caller;
+use warpfire_meta::Storage;
 
 use crate::caller::CallerGroups;
 use crate::cpu_latency::RequestCounter;
+use crate::failed_requests::Failed;
 use crate::invalidation_gate::GatePass;
+
+use super::Server;
 
 /// Enters the span of a request. While debug events are off this costs two comparisons of levels.
 pub(super) fn enter_request(req: &Request, operation: &'static str, ino: INodeNo) -> EnteredSpan {
     let span = tracing::debug_span!("request", id = req.unique().0, operation, ino = ino.0).entered();
     tracing::debug!("request received");
     span
+}
+
+thread_local! {
+    /// Whether this thread serves a request.
+    static IN_REQUEST: Cell<bool> = const { Cell::new(false) };
+    /// The failure of the request that this thread serves, for its report.
+    static FAILURE: Cell<Option<String>> = const { Cell::new(None) };
+}
+
+/// A request that this thread serves. When it is dropped, a failure of the request is reported.
+pub(super) struct RequestScope<'a, E: Storage> {
+    server: &'a Server<E>,
+    operation: &'static str,
+    ino: u64,
+    offset: Option<u64>,
+    process: u32,
+    _span: EnteredSpan,
+}
+
+impl<E: Storage> Server<E> {
+    /// Enters a request.
+    pub(super) fn enter(&self, req: &Request, operation: &'static str, ino: INodeNo) -> RequestScope<'_, E> {
+        self.scope(req, operation, ino, None)
+    }
+
+    /// Enters a request on the bytes at an offset.
+    pub(super) fn enter_at(
+        &self,
+        req: &Request,
+        operation: &'static str,
+        ino: INodeNo,
+        offset: u64,
+    ) -> RequestScope<'_, E> {
+        self.scope(req, operation, ino, Some(offset))
+    }
+
+    fn scope(
+        &self,
+        req: &Request,
+        operation: &'static str,
+        ino: INodeNo,
+        offset: Option<u64>,
+    ) -> RequestScope<'_, E> {
+        IN_REQUEST.set(true);
+        let _span = enter_request(req, operation, ino);
+        RequestScope { server: self, operation, ino: ino.0, offset, process: req.pid(), _span }
+    }
+}
+
+impl<E: Storage> Drop for RequestScope<'_, E> {
+    fn drop(&mut self) {
+        IN_REQUEST.set(false);
+        let Some(error) = FAILURE.take() else { return };
+        self.server.context.failures.report(Failed {
+            operation: self.operation,
+            ino: self.ino,
+            offset: self.offset,
+            process: self.process,
+            error,
+            path_of: &|ino| self.server.fs.shown_path(ino),
+        });
+    }
 }
 
 /// The caller of a request. Its permissions count as checked: see
@@ -57,7 +124,11 @@ impl From<FsError> for Refusal {
     fn from(e: FsError) -> Refusal {
         // The program sees only `EIO`. All other errors say enough by their number.
         if matches!(e, FsError::Damaged { .. } | FsError::Unknown(_)) {
-            tracing::error!(error = %e, "request failed");
+            if IN_REQUEST.get() {
+                FAILURE.set(Some(e.to_string()));
+            } else {
+                tracing::error!(error = %e, "request failed");
+            }
         }
         Refusal(Errno::from_i32(e.errno()))
     }

@@ -83,6 +83,7 @@ mod tests {
             changes: ChangeSignal::ignored(),
             requests: crate::cpu_latency::RequestCounter::default(),
             blocking_threads: Arc::new(BlockingThreads::start("test", 1).unwrap()),
+            failures: Arc::default(),
         };
         let options = MountOptions { views_at: Some(base.join("views")), ..MountOptions::default() };
         Arc::new(Views::new(fs, main, &options).unwrap())

@@ -61,6 +61,7 @@ use crate::blocking_threads::{BlockingThreads, QUEUED_JOBS_MAX};
 use crate::caller;
 use crate::cpu_latency::RequestCounter;
 use crate::error::MountError;
+use crate::failed_requests::FailedRequests;
 use crate::invalidation_gate::InvalidationGate;
 use crate::kernel_nodes::KernelNodes;
 use crate::lock_ranks::COMMITTING;
@@ -68,7 +69,7 @@ use crate::options::MountOptions;
 use diff::{ListingSlot, SharedListingSlot};
 use end_on_panic::EndOnPanic;
 use shares::{JobShares, SessionCounts, USER_JOBS_MAX};
-pub use view_directory::{prepare_runtime_directory, runtime_directory};
+pub use view_directory::{is_view_mountpoint, prepare_runtime_directory, runtime_directory};
 use view_mount::{KeptMounts, ViewMount, ViewSession};
 
 pub use client::{TransactionChanges, TransactionClient};
@@ -170,6 +171,7 @@ pub(crate) struct MainMount {
     pub(crate) changes: ChangeSignal,
     pub(crate) requests: RequestCounter,
     pub(crate) blocking_threads: Arc<BlockingThreads>,
+    pub(crate) failures: Arc<FailedRequests>,
 }
 
 struct ViewRegistry<E: Storage> {

@@ -145,6 +145,13 @@ fn is_name(name: &str) -> bool {
     name.len() == 2 * NAME_BYTES && name.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
+/// Whether a path is the mountpoint of a view, by its names.
+#[must_use]
+pub fn is_view_mountpoint(path: &Path) -> bool {
+    let directory = path.parent().and_then(Path::file_name).and_then(|name| name.to_str());
+    path.file_name().is_some_and(|name| name == VIEW) && directory.is_some_and(is_name)
+}
+
 fn random_name() -> io::Result<String> {
     let mut bytes = [0; NAME_BYTES];
     let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;

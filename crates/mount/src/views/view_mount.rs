@@ -206,6 +206,7 @@ impl<E: Storage> Views<E> {
             blocking_threads: Arc::clone(&self.main.blocking_threads),
             mount_kind: MountKind::View(Arc::clone(self) as Arc<dyn TransactionControl>, id),
             read_only: self.options.read_only,
+            failures: Arc::clone(&self.main.failures),
         };
         let checks = PermissionChecks::of_this_process(&self.options);
         let server = Server::new(Arc::clone(transaction.files()), checks, context);

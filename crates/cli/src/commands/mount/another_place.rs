@@ -12,6 +12,7 @@ use rustix::mount::{
 use warpfire::device_label;
 use warpfire_terminal::{Failure, note};
 
+use super::Mounting;
 use super::control::ServerConnection;
 use super::mount_words::MountWords;
 use super::mounted_pool::{MountedPool, mounted_pools, pool_mounted_at};
@@ -39,10 +40,9 @@ pub fn first_mount(pool: &PoolName) -> Option<MountedPool> {
 /// # Errors
 /// The directory cannot be mounted on; this user is not root; the mount is for writing, and the server has
 /// the pool open for reading only.
-pub fn mount_too(first: &MountedPool, directory: &Path, words: &MountWords) -> Result<(), Failure> {
+pub fn mount_too(first: &MountedPool, directory: &Path, words: &MountWords) -> Result<Mounting, Failure> {
     if pool_mounted_at(directory).is_some_and(|there| there.device == first.device) {
-        note(format_args!("the pool is mounted at {} already", directory.display()));
-        return Ok(());
+        return Ok(Mounting::There);
     }
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new(format_args!(
@@ -80,5 +80,5 @@ pub fn mount_too(first: &MountedPool, directory: &Path, words: &MountWords) -> R
         let words = words.only_at_mount.join(",");
         note(format_args!("the options of the first mount hold, and not {words}"));
     }
-    Ok(())
+    Ok(Mounting::New)
 }

@@ -15,15 +15,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use warpfire::{Pool, Warpfire};
-use warpfire_mount::{MountOptions, THREADS_MAX};
-use warpfire_terminal::{Failure, note, print};
+use warpfire_mount::{MountOptions, Session, THREADS_MAX};
+use warpfire_terminal::{Failure, note, path_bytes, path_text, print, print_json, shown};
 
 use self::control::ControlSocket;
 use self::mount_words::{COMMIT_SECONDS, MountWords, TX_TIMEOUT_SECONDS};
 use self::service::ServerLog;
 use super::pool;
-use super::status::StatusReport;
+use super::status::{ErrorReport, StatusReport};
 use crate::location::PoolName;
 
 mod another_place;
@@ -50,7 +51,7 @@ Options after -o:
                        which reads renew access times [relatime]
   allow_other          as --allow-other
   commit=SECONDS       as --sync-interval
-  tx_timeout=SECONDS, threads=N, let_halt, log=FILE
+  tx_timeout=SECONDS, threads=N, let_halt, log=FILE, log_level=LEVEL
                        as the flags of these names
   remount              change ro, suid, dev and exec of a mounted pool
   defaults, user, nofail, _netdev, noauto, x-*
@@ -60,7 +61,8 @@ Options after -o:
 passes only their opposites on. When root mounts a pool that is mounted already,
 the same server serves it in the second directory too.
 
-Unmount the pool with 'warpfire umount' or umount(8), or send SIGTERM to the server.
+Unmount the pool with 'warpfire umount' or umount(8), or send SIGTERM to the server. A server in the \
+background opens its log again at SIGHUP.
 
 fsync(2) of any file or directory makes all earlier changes durable, and so does 'sync /mnt'. 'sync' \
 without a path has no effect: Linux does not forward it to FUSE filesystems.";
@@ -121,6 +123,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
 
+    /// Log events of this level and above: error, warn, info, debug or trace; of parts as in
+    /// info,warpfire_log=debug [default: $RUST_LOG, or info].
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+
     /// Internal: run as the server in the background.
     #[arg(long, hide = true)]
     detached: bool,
@@ -132,17 +139,66 @@ fn parse_threads(text: &str) -> Result<usize, String> {
 }
 
 /// Mounts, and serves in the foreground or starts a server in the background.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let words = args.words()?;
     if words.remount {
         return remount::run(&args.directory, &args.all_options());
     }
     if args.foreground || args.detached {
-        return serve(args, &words);
+        return serve(args, &words, json && !args.detached);
     }
-    match another_place::first_mount(&PoolName::new(&args.pool)) {
-        Some(first) => another_place::mount_too(&first, &args.directory, &words),
-        None => start_server(),
+    let how = match another_place::first_mount(&PoolName::new(&args.pool)) {
+        Some(first) => another_place::mount_too(&first, &args.directory, &words)?,
+        None => {
+            start_server()?;
+            Mounting::New
+        }
+    };
+    let directory = args.directory.canonicalize().unwrap_or_else(|_| args.directory.clone());
+    if json {
+        return print_json(&MountOutput::new(&directory, how));
+    }
+    // mount(8) says nothing after a mount that it has made.
+    if how == Mounting::There {
+        note(format_args!("the pool is mounted at {} already", shown(&directory)));
+    } else if !mount_helper::is_helper(std::env::args_os().next().as_deref()) {
+        note(format_args!("mounted at {}", shown(&directory)));
+    }
+    Ok(())
+}
+
+/// The outcome of a mount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mounting {
+    /// The pool is mounted by a new server, or in a directory more.
+    New,
+    /// It was mounted there before.
+    There,
+}
+
+/// The end of a mount.
+#[derive(Serialize)]
+struct MountOutput {
+    /// The directory that the pool is mounted on.
+    mounted_at: String,
+    /// The bytes of a path that is no UTF-8, in base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mounted_at_bytes: Option<String>,
+    /// The id of the pool.
+    pool: Option<String>,
+    /// Whether it was mounted there before.
+    already: bool,
+}
+
+impl MountOutput {
+    fn new(directory: &Path, how: Mounting) -> MountOutput {
+        let pool = mounted_pool::pool_mounted_at(directory).map(|mounted| mounted.id);
+        MountOutput {
+            mounted_at: path_text(directory),
+            mounted_at_bytes: path_bytes(directory),
+            pool,
+            already: how == Mounting::There,
+        }
     }
 }
 
@@ -153,6 +209,10 @@ impl Args {
         if let Some(log) = &self.log {
             words.log = Some(log.clone());
             words.only_at_mount.push("log".to_owned());
+        }
+        if let Some(level) = &self.log_level {
+            words.log_level = Some(level.clone());
+            words.only_at_mount.push("log_level".to_owned());
         }
         Ok(words)
     }
@@ -230,7 +290,7 @@ pub fn wait_until_ready(server: &mut Child) -> Result<(), Failure> {
     }
 }
 
-fn serve(args: &Args, words: &MountWords) -> Result<(), Failure> {
+fn serve(args: &Args, words: &MountWords, json: bool) -> Result<(), Failure> {
     if args.detached {
         // A session of its own, so that the end of the terminal does not end the server.
         rustix::process::setsid()
@@ -239,17 +299,27 @@ fn serve(args: &Args, words: &MountWords) -> Result<(), Failure> {
     // Before threads are started.
     warpfire_mount::prepare_server_process();
     // Before the pool is opened, so that the events of its recovery are in the log.
+    let levels = service::levels(words.log_level.as_deref())?;
     let log = if args.detached { ServerLog::in_background(words.log.as_deref())? } else { ServerLog::Stderr };
-    log.start();
+    log.start(levels);
     let how = Pool::options().read_only(words.read_only).access_times(words.access_times);
     let pool = pool::open_as(&how, &PoolName::new(&args.pool))?;
     let options = words.mount_options(&pool.stats().pool);
+    let options = MountOptions { unmount_on_hangup: !args.detached, ..options };
     let session = warpfire_mount::mount(Arc::clone(pool.filesystem()), &args.directory, &options)
         .map_err(|error| Failure::new(format_args!("cannot mount the pool: {error}")))?;
-    let socket = serve_status(&pool, session.mountpoint(), words.read_only);
+    let socket = serve_status(&pool, &session, words.read_only);
     // The parent of a detached server returns at this line, so the server must not use the terminal after it.
-    print(format!("mounted at {}\n", session.mountpoint().display()))?;
+    match json {
+        true => print_json(&MountOutput::new(session.mountpoint(), Mounting::New))?,
+        false => print(format!("mounted at {}\n", session.mountpoint().display()))?,
+    }
     log.take_output()?;
+    if args.detached {
+        let reopened = log.clone();
+        warpfire_mount::watch_hangups(move || reopened.reopen())
+            .map_err(|error| Failure::new(format_args!("cannot watch for signals: {error}")))?;
+    }
     service::notify(&format!("READY=1\nSTATUS=mounted at {}", session.mountpoint().display()));
     let ended = session.wait_with(|| service::notify("STOPPING=1\nSTATUS=writing the last changes"));
     if let Some(socket) = socket {
@@ -265,16 +335,21 @@ fn serve(args: &Args, words: &MountWords) -> Result<(), Failure> {
 }
 
 /// Serves the status of the pool on a thread of its own, until the process ends. Returns its socket.
-fn serve_status(pool: &Warpfire, mountpoint: &Path, read_only: bool) -> Option<Arc<ControlSocket>> {
+fn serve_status(pool: &Warpfire, session: &Session, read_only: bool) -> Option<Arc<ControlSocket>> {
     let failed = |error: io::Error| {
         note(format_args!("'warpfire status' and 'warpfire umount' cannot reach this server: {error}"));
     };
+    let (mountpoint, failures) = (session.mountpoint(), session.failed_requests());
     let mounted = mounted_pool::pool_mounted_at(mountpoint)
         .ok_or_else(|| io::Error::other("the mount is not in /proc/self/mountinfo"));
     let socket = mounted.and_then(|mounted| ControlSocket::bind(&mounted)).map_err(failed).ok()?;
     let socket = Arc::new(socket);
     let (served, stats, mountpoint) = (Arc::clone(&socket), pool.clone(), mountpoint.display().to_string());
-    let status = move || StatusReport { read_only, ..StatusReport::new(&stats, Some(mountpoint.clone())) };
+    let status = move || StatusReport {
+        read_only,
+        errors: failures.listed().iter().map(ErrorReport::from).collect(),
+        ..StatusReport::new(&stats, Some(mountpoint.clone()))
+    };
     let answer = move || served.serve(&status);
     let started = std::thread::Builder::new().name("warpfire-status".to_owned()).spawn(move || {
         if let Err(error) = answer() {

@@ -30,6 +30,7 @@ pub struct MountWords {
     pub threads: Option<usize>,
     pub let_halt: bool,
     pub log: Option<PathBuf>,
+    pub log_level: Option<String>,
     /// Change the options of a pool that is mounted.
     pub remount: bool,
     /// The words that a mount takes and a remount cannot change, as given.
@@ -52,6 +53,7 @@ impl Default for MountWords {
             threads: None,
             let_halt: false,
             log: None,
+            log_level: None,
             remount: false,
             only_at_mount: Vec::new(),
             shown_by_kernel: None,
@@ -87,6 +89,7 @@ impl MountWords {
                 self.threads = Some(usize::try_from(threads).expect("at most THREADS_MAX"));
             }
             "log" if !value.is_empty() => self.log = Some(PathBuf::from(value)),
+            "log_level" if !value.is_empty() => self.log_level = Some(value.to_owned()),
             "let_halt" if value.is_empty() => self.let_halt = true,
             "allow_other" if value.is_empty() => self.allow_other = true,
             "noatime" if value.is_empty() => self.access_times = AccessTimes::Never,

@@ -107,6 +107,12 @@ fn nearest_pool(mounts: &[MountEntry], directory: &Path) -> Option<PathBuf> {
 }
 
 impl MountedPool {
+    /// Whether it is mounted in the directory of a view: a transaction's, and not the pool itself.
+    #[must_use]
+    pub fn is_view(&self) -> bool {
+        warpfire_mount::is_view_mountpoint(&self.mountpoint)
+    }
+
     /// The pool of a mount; `None` for other filesystems. Any user can mount a FUSE filesystem with any
     /// source, so the id is checked: it becomes part of a path.
     fn from_entry(mount: &MountEntry) -> Option<MountedPool> {

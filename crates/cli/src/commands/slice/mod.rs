@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::confirmation::confirm;
-use super::pool;
 use super::tx::transact;
 use crate::location::{PathArgument, PoolName};
+use crate::tree::{self, MountedTree, Tree};
 
 mod mounted_files;
 mod pool_files;
@@ -172,25 +172,26 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let sides: Vec<PathArgument> =
         args.verb.files().into_iter().map(|file| PathArgument::parse(file)).collect();
     let summary = match pool_of(&sides)? {
-        Some(pool) if args.verb.only_reads() => {
-            let pool = pool::open_for_reading(pool)?;
-            args.verb.run(&pool_files::PoolFiles(Warpfire::clone(&*pool.begin_read_only()?)))?
-        }
-        Some(pool) => {
-            let pool = pool::open(pool)?;
-            let tx = pool.begin()?;
-            let summary = args.verb.run(&pool_files::PoolFiles(Warpfire::clone(&tx)))?;
-            tx.commit()?;
-            pool.close()?;
-            summary
-        }
+        Some(pool) if args.verb.only_reads() => match tree::open_for_reading(pool)? {
+            Tree::Open(pool) => {
+                args.verb.run(&pool_files::PoolFiles(Warpfire::clone(&*pool.begin_read_only()?)))?
+            }
+            Tree::Mounted(mount) => args.verb.run_on_mount(mount.mountpoint(), false)?,
+        },
+        Some(pool) => match tree::open(pool)? {
+            Tree::Open(pool) => {
+                let tx = pool.begin()?;
+                let summary = args.verb.run(&pool_files::PoolFiles(Warpfire::clone(&tx)))?;
+                tx.commit()?;
+                pool.close()?;
+                summary
+            }
+            Tree::Mounted(mount) => args.verb.run_on_mount(mount.mountpoint(), false)?,
+        },
         None => {
             let files = args.verb.files();
             let first = Path::new(files.first().expect("every command names a file"));
-            let mountpoint = mounted_files::mountpoint_of(first)?;
-            let run = |view: &Path| args.verb.run(&MountedFiles { mountpoint: &mountpoint, view });
-            // A listing of bytes needs no transaction, and works on a read-only mount.
-            if args.verb.only_reads() { run(&mountpoint)? } else { transact(&mountpoint, run)? }
+            args.verb.run_on_mount(&mounted_files::mountpoint_of(first)?, true)?
         }
     };
     match (summary, json) {
@@ -258,6 +259,16 @@ impl SliceCommand {
 
     fn only_reads(&self) -> bool {
         matches!(self, SliceCommand::Cat { .. })
+    }
+
+    /// Runs the command on a mount, where the paths are local paths or paths in the pool.
+    fn run_on_mount(&self, mountpoint: &Path, is_local: bool) -> Result<Option<SliceSummary>, Failure> {
+        let run = |view: &Path| {
+            let view = MountedTree::open(view, false).map_err(|errno| Failure::local(view, &errno.into()))?;
+            self.run(&MountedFiles { mountpoint: is_local.then_some(mountpoint), view })
+        };
+        // A listing of bytes needs no transaction, and works on a read-only mount.
+        if self.only_reads() { run(mountpoint) } else { transact(mountpoint, run) }
     }
 
     fn run(&self, backend: &impl SliceBackend) -> Result<Option<SliceSummary>, Failure> {

@@ -11,6 +11,7 @@ use warpfire_terminal::Failure;
 
 use crate::commands::cat::print_piece;
 use crate::commands::mount::mounted_pool::mount_around;
+use crate::tree::MountedTree;
 
 use super::{FileRange, PastePosition, SliceBackend};
 
@@ -19,10 +20,11 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// Files on a mounted pool, as the view of a transaction shows them.
 pub struct MountedFiles<'a> {
-    /// Where the pool is mounted: the paths of the command line are below it.
-    pub mountpoint: &'a Path,
-    /// Where the view is mounted.
-    pub view: &'a Path,
+    /// Where the pool is mounted, if the paths of the command line are local paths below that. Otherwise they
+    /// are paths in the pool.
+    pub mountpoint: Option<&'a Path>,
+    /// The files of the view.
+    pub view: MountedTree,
 }
 
 /// The mountpoint of the pool that a file is on. The file need not exist.
@@ -45,20 +47,19 @@ fn resolved(path: &Path) -> Result<PathBuf, Failure> {
 
 impl MountedFiles<'_> {
     fn open(&self, path: &Path) -> Result<File, Failure> {
-        File::open(self.in_view(path)?).map_err(failed(path))
+        self.view.open_file(&self.in_pool(path)?).map_err(|errno| failed(path)(errno.into()))
     }
 
     fn writable(&self, path: &Path) -> Result<File, Failure> {
-        let mut options = File::options();
-        let options = options.read(true).write(true).create(true).truncate(false);
-        options.open(self.in_view(path)?).map_err(failed(path))
+        self.view.open_or_make(&self.in_pool(path)?).map_err(|errno| failed(path)(errno.into()))
     }
 
-    /// The path of a file in the view.
-    fn in_view(&self, path: &Path) -> Result<PathBuf, Failure> {
+    /// The path of a file in the pool.
+    fn in_pool(&self, path: &Path) -> Result<PathBuf, Failure> {
+        let Some(mountpoint) = self.mountpoint else { return Ok(path.to_path_buf()) };
         let whole = resolved(path)?;
-        let below = whole.strip_prefix(self.mountpoint).map_err(|_| different_mounts(path))?;
-        Ok(self.view.join(below))
+        let below = whole.strip_prefix(mountpoint).map_err(|_| different_mounts(path))?;
+        Ok(Path::new("/").join(below))
     }
 }
 

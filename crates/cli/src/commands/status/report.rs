@@ -1,5 +1,6 @@
 //! The output of `warpfire status`, as text and as JSON.
 
+use super::errors::{self, ErrorReport};
 use serde::{Deserialize, Serialize};
 use warpfire::{DeviceState, SpaceInfo, Stats, Warpfire};
 use warpfire_terminal::{Columns, Size, counted, grouped};
@@ -34,6 +35,9 @@ pub struct StatusReport {
     pub damaged_segments: usize,
     /// Ended transactions since the pool was opened.
     pub transactions: TransactionCounts,
+    /// The last requests on the mount that have met damage, since the pool was mounted.
+    #[serde(default)]
+    pub errors: Vec<ErrorReport>,
 }
 
 /// Ended transactions since the pool was opened.
@@ -167,6 +171,7 @@ impl StatusReport {
                 replays: stats.transactions.replays,
                 conflicts: stats.transactions.conflicts,
             },
+            errors: Vec::new(),
         }
     }
 
@@ -230,6 +235,7 @@ impl StatusReport {
                 grouped(replays),
             );
         }
+        text += &errors::in_words(&self.errors);
         text
     }
 
