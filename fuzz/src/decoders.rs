@@ -7,9 +7,9 @@
 
 use warpfire_format::commit::{CommitRecord, CommitRecordBuilder};
 use warpfire_format::fs::{
-    Attrs, Dentry, Extent, ExtentMap, FileKind, FilesystemRecord, Inode, InodeContent, InodeEdit, Key,
-    PoolRecordId, VolumeId, VolumeRecord, decode_counter, decode_region, decode_xattr, dentry_key,
-    encode_counter, encode_region, encode_xattr, inode_key, region_key, xattr_key,
+    Attrs, Dentry, Extent, ExtentMap, FileKind, FilesystemRecord, HealthRecord, Inode, InodeContent,
+    InodeEdit, Key, PoolRecordId, VolumeId, VolumeRecord, decode_counter, decode_region, decode_xattr,
+    dentry_key, encode_counter, encode_region, encode_xattr, inode_key, region_key, xattr_key,
 };
 use warpfire_format::log_frame::{LogFrame, RecordFragment};
 use warpfire_format::log_state::LogState;
@@ -191,6 +191,7 @@ fn region(data: &[u8]) {
 
 fn small_values(data: &[u8]) {
     let _ = FilesystemRecord::decode(data);
+    let _ = HealthRecord::decode(data);
     let _ = VolumeRecord::decode(data);
     let _ = decode_counter(data);
     let _ = decode_xattr(data);

@@ -60,6 +60,11 @@ impl OpenPool {
         Ok(OpenPool { fs: Arc::new(fs), pool })
     }
 
+    /// Whether the pool is open for reading.
+    pub fn is_read_only(&self) -> bool {
+        self.pool.is_for_reading()
+    }
+
     pub fn stats(&self) -> Stats {
         let status = self.pool.status();
         let counters = self.pool.counters();

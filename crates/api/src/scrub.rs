@@ -75,6 +75,9 @@ impl Warpfire {
         scrub.damaged_segments = scrub.damaged_segments.max(scrub.unrepaired_segments);
         scrub.lost_devices = stats.lost_devices();
         scrub.read_bytes = stats.counters().read_bytes - read_before;
+        self.shared.health.take_scrub(&scrub, &stats);
+        self.shared.health.store(&self.shared.open_pool)?;
+        self.sync()?;
         Ok(scrub)
     }
 }

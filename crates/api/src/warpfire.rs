@@ -4,12 +4,15 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use parking_lot::{Mutex, ReentrantMutex};
 use warpfire_fs::{Follow, Fs, IntervalSync, NewMode, RenameMode, SpaceInfo};
 use warpfire_meta::Storage;
 
+use crate::health::HealthBook;
 use crate::metadata::SetMetadata;
 use crate::open_pool::{Engine, OpenPool};
 use crate::stats::Stats;
@@ -53,8 +56,12 @@ pub struct Warpfire<E: Storage = Engine> {
 /// The part of an open pool that all its handles share.
 pub(crate) struct SharedPool {
     pub open_pool: OpenPool,
+    pub health: HealthBook,
+    /// Whether the pool may be written.
+    is_writable: bool,
     /// `None` without [`sync_interval`](crate::PoolOptions::sync_interval), and once the pool is closed.
     interval_sync: Mutex<Option<IntervalSync>>,
+    is_closed: AtomicBool,
     /// Held by a [`transact`](Warpfire::transact) that has met many conflicts. New transactions wait for it a
     /// while.
     pub priority: ReentrantMutex<()>,
@@ -83,6 +90,10 @@ impl SharedPool {
     fn close(&self) -> Result<()> {
         // Dropping the thread waits for its last sync. It must end before the filesystem closes.
         drop(self.interval_sync.lock().take());
+        if self.is_writable && !self.is_closed.swap(true, Relaxed) {
+            // A pool that takes no more writes still closes; its errors are forgotten then.
+            let _ = self.health.store(&self.open_pool);
+        }
         Ok(self.open_pool.fs.close()?)
     }
 }
@@ -104,6 +115,9 @@ impl Warpfire {
             None => None,
         };
         let shared = Arc::new(SharedPool {
+            health: HealthBook::new(&open_pool),
+            is_writable: !open_pool.is_read_only(),
+            is_closed: AtomicBool::new(false),
             open_pool,
             interval_sync: Mutex::new(interval_sync),
             priority: ReentrantMutex::new(()),

@@ -29,8 +29,8 @@ use std::sync::Arc;
 
 use warpfire_env::{Clock, RankedMutex};
 use warpfire_format::fs::{
-    Attrs, CounterId, Dentry, FileKind, FilesystemRecord, Inode, InodeContent, InodeTime, Key, PoolRecordId,
-    VolumeId, VolumeRecord, decode_counter, dentry_key, inode_key,
+    Attrs, CounterId, Dentry, FileKind, FilesystemRecord, HealthRecord, Inode, InodeContent, InodeTime, Key,
+    PoolRecordId, VolumeId, VolumeRecord, decode_counter, dentry_key, inode_key,
 };
 use warpfire_meta::{
     Admit, Batch, MemoryAccount, MemoryBudget, MemoryLimits, MetaError, RESERVED, SUMS, Storage,
@@ -309,6 +309,30 @@ impl<E: Storage> Fs<E> {
         let mut batch = Batch::new();
         batch.put(&Key::Pool(PoolRecordId::Filesystem).encode(), &value);
         // From the reserve: a full pool still makes the files that replace others.
+        self.commit(&batch, Admit::Reserve)
+    }
+
+    /// The health record; without one, a record of no errors. A record that does not decode counts as none:
+    /// it must not keep a pool from opening.
+    ///
+    /// # Errors
+    /// `Damaged` if it cannot be read.
+    pub fn health(&self) -> Result<HealthRecord, FsError> {
+        let mut value = Vec::new();
+        let found = self.get(&Key::Pool(PoolRecordId::Health).encode(), &mut value)?;
+        Ok(if found { HealthRecord::decode(&value).unwrap_or_default() } else { HealthRecord::default() })
+    }
+
+    /// Replaces the health record. It is durable after the next sync.
+    ///
+    /// # Errors
+    /// `NoSpace`, `ReadOnly`.
+    pub fn put_health(&self, health: &HealthRecord) -> Result<(), FsError> {
+        let mut value = Vec::new();
+        health.encode(&mut value);
+        let mut batch = Batch::new();
+        batch.put(&Key::Pool(PoolRecordId::Health).encode(), &value);
+        let _guard = self.enter_unrecorded();
         self.commit(&batch, Admit::Reserve)
     }
 

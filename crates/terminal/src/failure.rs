@@ -69,6 +69,12 @@ impl Failure {
         Failure { silent: true, ..Failure::new("the reason is already printed") }
     }
 
+    /// Whether the pool refused for this kind of reason.
+    #[must_use]
+    pub fn is_of(&self, kind: ErrorKind) -> bool {
+        self.kind == kind_word(kind)
+    }
+
     /// The pool could not be opened.
     pub fn pool(error: &warpfire::Error) -> Self {
         Failure { exit: Exit::Pool as u8, ..Failure::from_pool(error) }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use warpfire_env::Device;
 use warpfire_format::fs::{
-    Dentry, Extent, ExtentSource, FilesystemRecord, Inode, InodeContent, InodeEdit, InodeTime, Key,
-    PoolRecordId, VolumeRecord, decode_counter, decode_region,
+    Dentry, Extent, ExtentSource, FilesystemRecord, HealthRecord, Inode, InodeContent, InodeEdit, InodeTime,
+    Key, PoolRecordId, VolumeRecord, decode_counter, decode_region,
 };
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_format::table::{Partition, VersionKind};
@@ -192,6 +192,16 @@ fn describe(key: &[u8], value: &[u8], is_operand: bool) -> DumpValue {
             Key::Xattr(..) => value.escape_ascii().to_string().into(),
             Key::Pool(PoolRecordId::Filesystem) => {
                 DumpValue::Fields(vec![("next_inode", FilesystemRecord::decode(value)?.next_ino.into())])
+            }
+            Key::Pool(PoolRecordId::Health) => {
+                let health = HealthRecord::decode(value)?;
+                let scrubbed = health.scrub.map_or(0, |scrub| scrub.ended_seconds);
+                DumpValue::Fields(vec![
+                    ("rebuilt_blocks", health.rebuilt_blocks.into()),
+                    ("bad_blocks", health.bad_blocks().into()),
+                    ("last_scrub_seconds", scrubbed.into()),
+                    ("damaged_files", (health.damaged_files.len() as u64 + health.more_damaged_files).into()),
+                ])
             }
             Key::Pool(_) => {
                 let volume = VolumeRecord::decode(value)?;

@@ -1,6 +1,8 @@
 //! One pass over the map: hands each key to the check of its volume.
 
-use warpfire_format::fs::{FilesystemRecord, Key, PoolRecordId, VolumeId, VolumeRecord, decode_counter};
+use warpfire_format::fs::{
+    FilesystemRecord, HealthRecord, Key, PoolRecordId, VolumeId, VolumeRecord, decode_counter,
+};
 
 pub(super) use super::facts::InoRange;
 use super::volume::{PassContext, VolumeCheck};
@@ -89,6 +91,7 @@ impl<'a> NamesPass<'a> {
     fn take_decoded(&mut self, key: Key<'_>, value: &[u8]) {
         let volume_id = match key {
             Key::Pool(PoolRecordId::Filesystem) => return self.take_filesystem_record(value),
+            Key::Pool(PoolRecordId::Health) => return self.take_health_record(value),
             Key::Pool(PoolRecordId::Volume(v))
             | Key::Counter(v, _)
             | Key::Inode(v, _)
@@ -125,6 +128,12 @@ impl<'a> NamesPass<'a> {
         match FilesystemRecord::decode(value) {
             Ok(filesystem_record) => self.context.next_ino = filesystem_record.next_ino,
             Err(e) => self.context.findings.error(FindingCode::PoolRecords, "filesystem record", e),
+        }
+    }
+
+    fn take_health_record(&mut self, value: &[u8]) {
+        if let Err(e) = HealthRecord::decode(value) {
+            self.context.findings.error(FindingCode::PoolRecords, "health record", e);
         }
     }
 

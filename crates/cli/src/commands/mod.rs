@@ -49,7 +49,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Mkfs(args) => mkfs::run(&args, json),
         Command::Mount(args) => mount::run(&args, json),
         Command::Umount(args) => umount::run(&args, json),
-        Command::Status(args) => status::run(&args, json),
+        Command::Status(args) => return status::run(&args, json),
         Command::Cp(args) => cp::run(&args, json),
         Command::Ls(args) => ls::run(&args, json),
         Command::Cat(args) => cat::run(&args),

@@ -1,7 +1,9 @@
 //! `warpfire scrub`: read everything and repair damage from parity.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -138,7 +140,23 @@ fn scrub(args: &Args) -> Result<ScrubAnswer, Failure> {
     let only = stopped.is_none().then(|| scrub.unrepaired.iter().copied().collect());
     let is_left = stopped.is_some() || !scrub.unrepaired.is_empty();
     let left = is_left.then(|| name_damage(&name, only)).transpose()?;
+    if let Some(left) = left.as_ref().filter(|_| stopped.is_none()) {
+        remember(&name, left, &scrub)?;
+    }
     Ok(ScrubAnswer { scrub, nanos: SystemClock.monotonic_nanos() - started_nanos, stopped, left })
+}
+
+/// Stores in the pool which files have lost bytes, for `warpfire status`.
+fn remember(name: &PoolName, left: &CheckReport, scrub: &ScrubReport) -> Result<(), Failure> {
+    let lost = left.damage.files.iter().filter(|file| !file.lost.is_empty());
+    let paths: Vec<&Path> =
+        lost.filter_map(|file| file.paths.first()).map(|path| Path::new(OsStr::from_bytes(path))).collect();
+    let more = left.damage.files_lost.saturating_sub(paths.len() as u64);
+    let is_needed = left.errors > 0 || left.damage != NO_DAMAGE;
+    let unrepaired = if is_needed { scrub.unrepaired_segments } else { 0 };
+    let Ok(fs) = pool::open_unless_damaged(name)? else { return Ok(()) };
+    fs.remember_damaged_files(&paths, more, unrepaired).map_err(|error| Failure::pool(&error))?;
+    fs.close().map_err(|error| Failure::pool(&error))
 }
 
 fn name_damage(name: &PoolName, only: Option<BTreeSet<u64>>) -> Result<CheckReport, Failure> {

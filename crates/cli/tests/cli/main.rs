@@ -5,6 +5,7 @@ mod copy;
 mod copy_planted;
 mod fixture;
 mod golden_refusals;
+mod health;
 mod json;
 mod json_document;
 mod looking;

@@ -92,7 +92,9 @@ fn damage_beyond_parity_sets_the_exit_code() {
     fixture.run(["rm", "pool:/a"]).succeeded();
     let said = fixture.run(["fsck", "pool"]).succeeded();
     assert!(said.contains("nothing needs it") && said.contains("clean"), "{said}");
-    fixture.run(["scrub", "pool"]).succeeded();
+    // The damaged segment may be cleaned before the scrub, or by it.
+    let ran = fixture.run(["scrub", "pool"]);
+    assert!(ran.code <= 1, "{}{}", ran.stdout, ran.stderr);
 }
 
 #[test]

@@ -57,6 +57,8 @@ pub enum KeyKind {
 pub enum PoolRecordId {
     /// The filesystem record.
     Filesystem,
+    /// The health record.
+    Health,
     /// The record of a volume.
     Volume(VolumeId),
 }
@@ -167,6 +169,7 @@ impl<'a> Key<'a> {
     pub fn encode(&self) -> KeyBuf {
         match *self {
             Key::Pool(PoolRecordId::Filesystem) => with_rest(VolumeId::POOL, KeyKind::Pool, 1, &[]),
+            Key::Pool(PoolRecordId::Health) => with_rest(VolumeId::POOL, KeyKind::Pool, 2, &[]),
             Key::Pool(PoolRecordId::Volume(v)) => with_rest(v, KeyKind::Pool, 1, &[]),
             Key::Counter(v, id) => with_rest(v, KeyKind::Counter, id as u64, &[]),
             Key::Inode(v, ino) => inode_key(v, ino),
@@ -190,7 +193,7 @@ impl<'a> Key<'a> {
         if id == 0 {
             return Err(BAD_INO);
         }
-        // Volume 0 has one record, the filesystem record; every other kind of record belongs to a volume.
+        // Volume 0 has the filesystem record and the health record. Every other record belongs to a volume.
         if volume == VolumeId::POOL && kind != KeyKind::Pool as u8 {
             return Err(BAD_KEY);
         }
@@ -199,6 +202,9 @@ impl<'a> Key<'a> {
                 VolumeId::POOL => Key::Pool(PoolRecordId::Filesystem),
                 other => Key::Pool(PoolRecordId::Volume(other)),
             },
+            k if k == KeyKind::Pool as u8 && id == 2 && volume == VolumeId::POOL => {
+                Key::Pool(PoolRecordId::Health)
+            }
             k if k == KeyKind::Counter as u8 && id == CounterId::Inodes as u64 => {
                 Key::Counter(volume, CounterId::Inodes)
             }

@@ -10,6 +10,7 @@ mod counter;
 mod edit;
 mod extent;
 mod fold;
+mod health;
 mod inode;
 mod key;
 mod pool_records;
@@ -24,6 +25,7 @@ pub use extent::{
     encode_region, region_extents,
 };
 pub use fold::{FoldBase, FoldOutcome, fold};
+pub use health::{DAMAGED_FILES_MAX, DeviceErrors, HealthRecord, LastScrub};
 pub use inode::{Attrs, Dentry, FileKind, Inode, InodeContent, InodeTime, flag};
 pub use key::{
     CounterId, Key, KeyBuf, KeyKind, NAME_BYTES_MAX, PoolRecordId, VolumeId, XATTR_NAME_BYTES_MAX,

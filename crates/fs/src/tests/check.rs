@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use warpfire_format::fs::{
-    CounterId, Dentry, FileKind, FilesystemRecord, Inode, InodeContent, Key, PoolRecordId, VolumeRecord,
-    decode_counter, decode_region, decode_xattr, flag,
+    CounterId, Dentry, FileKind, FilesystemRecord, HealthRecord, Inode, InodeContent, Key, PoolRecordId,
+    VolumeRecord, decode_counter, decode_region, decode_xattr, flag,
 };
 use warpfire_meta::{Direction, KeyRange, ScanPage, Storage};
 
@@ -57,6 +57,7 @@ impl CheckedTree {
             Key::Pool(PoolRecordId::Filesystem) => {
                 self.next_ino = FilesystemRecord::decode(value).unwrap().next_ino
             }
+            Key::Pool(PoolRecordId::Health) => _ = HealthRecord::decode(value).unwrap(),
             Key::Pool(PoolRecordId::Volume(_)) => {
                 assert_eq!(VolumeRecord::decode(value).unwrap().root_ino, 1)
             }

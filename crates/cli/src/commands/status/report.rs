@@ -1,6 +1,7 @@
 //! The output of `warpfire status`, as text and as JSON.
 
 use super::errors::{self, ErrorReport};
+use super::health::HealthReport;
 use serde::{Deserialize, Serialize};
 use warpfire::{DeviceState, SpaceInfo, Stats, Warpfire};
 use warpfire_terminal::{Columns, Size, counted, grouped};
@@ -23,6 +24,9 @@ pub struct StatusReport {
     pub zone_bytes: u64,
     /// `whole`, `degraded`, or `lost` if more devices are missing or failed than parity covers.
     pub state: String,
+    /// The verdict, and what the pool remembers.
+    #[serde(default)]
+    pub health: HealthReport,
     /// All devices, missing ones too.
     pub devices: Vec<DeviceReport>,
     /// Use of the space, without parity and headers.
@@ -78,6 +82,11 @@ pub struct DeviceReport {
     /// Operations that the pool stopped waiting for.
     pub late: u64,
     pub checksum_errors: u64,
+    /// Errors, and blocks with a wrong checksum, since the pool was made.
+    #[serde(default)]
+    pub errors_ever: u64,
+    #[serde(default)]
+    pub bad_blocks_ever: u64,
 }
 
 /// Use of the space of a pool.
@@ -123,7 +132,13 @@ impl StatusReport {
     /// The report of a pool.
     #[must_use]
     pub fn new(pool: &Warpfire, mounted_at: Option<String>) -> Self {
-        StatusReport::of(&pool.stats(), pool.space().ok(), mounted_at)
+        let (stats, health) = (pool.stats(), pool.health());
+        let mut report = StatusReport::of(&stats, pool.space().ok(), mounted_at);
+        report.health = HealthReport::new(&health, &stats);
+        for (device, known) in report.devices.iter_mut().zip(&health.devices) {
+            (device.errors_ever, device.bad_blocks_ever) = (known.errors, known.bad_blocks);
+        }
+        report
     }
 
     /// The report of these figures; `files` is `None` if the pool cannot say what its files need.
@@ -146,6 +161,7 @@ impl StatusReport {
             parity: stats.parity,
             zone_bytes: stats.zone_bytes,
             state: state.to_owned(),
+            health: HealthReport::default(),
             devices: stats.devices.iter().map(DeviceReport::new).collect(),
             space: SpaceReport {
                 total_bytes: space.total_bytes,
@@ -178,7 +194,8 @@ impl StatusReport {
     /// The report as text.
     #[must_use]
     pub fn in_words(&self) -> String {
-        let mut text = format!("pool {}, {}\n", self.pool, self.redundancy());
+        let mut text = self.health.in_words();
+        text += &format!("pool {}, {}\n", self.pool, self.redundancy());
         if let Some(at) = &self.mounted_at {
             text += &format!("mounted at {at}\n");
         }
@@ -270,8 +287,8 @@ impl StatusReport {
             "writes",
             "written",
             "flushes",
-            "errors",
-            "bad blocks",
+            "errors ever",
+            "bad blocks ever",
         ]);
         for device in &self.devices {
             columns.row([
@@ -284,8 +301,8 @@ impl StatusReport {
                 grouped(device.writes),
                 Size(device.written_bytes).to_string(),
                 grouped(device.flushes),
-                grouped(device.errors),
-                grouped(device.checksum_errors),
+                grouped(device.errors_ever),
+                grouped(device.bad_blocks_ever),
             ]);
         }
         columns
@@ -311,6 +328,8 @@ impl DeviceReport {
             errors: counters.errors,
             late: counters.late,
             checksum_errors: counters.checksum_errors,
+            errors_ever: 0,
+            bad_blocks_ever: 0,
         }
     }
 }

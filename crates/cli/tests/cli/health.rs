@@ -1,0 +1,93 @@
+//! What a pool remembers of errors, damage and scrubs, and what `status` says of it.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+
+use serde_json::Value;
+
+use crate::fixture::{Fixture, bytes};
+
+/// The verdict of `status --json`, and the exit code of `status --check`, which prints nothing.
+fn verdict(fixture: &Fixture) -> (String, i32) {
+    let ran = fixture.run(["status", "--check", "pool"]);
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("", ""));
+    let said = fixture.run(["status", "--json", "pool"]);
+    let said: Value = serde_json::from_str(&said.stdout).unwrap_or_default();
+    (said["health"]["verdict"].as_str().unwrap_or("none").to_owned(), ran.code)
+}
+
+fn filled(data: usize, parity: usize) -> Fixture {
+    let fixture = Fixture::pool(data + parity, data, parity, 32);
+    fixture.local("a", bytes(1, 2 << 20));
+    fixture.run(["cp", "a", "pool:/"]).succeeded();
+    fixture
+}
+
+/// Changes a byte of the file `a` on its device.
+fn hurt(fixture: &Fixture) {
+    let piece = &bytes(1, 2 << 20)[1 << 20..][..64];
+    for number in 0.. {
+        let image = fixture.path(&format!("pool/{number}.img"));
+        let content = std::fs::read(&image).expect("a device has the piece");
+        let Some(at) = content.windows(64).position(|window| window == piece) else { continue };
+        let file = OpenOptions::new().write(true).open(&image).expect("the image is there");
+        return file.write_all_at(&[!piece[0]], at as u64).expect("inside the image");
+    }
+}
+
+#[test]
+fn a_whole_pool_is_good_and_remembers_its_scrub() {
+    let fixture = filled(2, 1);
+    assert_eq!(verdict(&fixture), ("good".to_owned(), 0));
+    assert!(fixture.run(["status", "pool"]).succeeded().contains("last scrub: never"));
+    fixture.run(["scrub", "pool"]).succeeded();
+    assert!(!fixture.run(["status", "pool"]).succeeded().contains("last scrub: never"));
+    assert_eq!(verdict(&fixture), ("good".to_owned(), 0));
+    fixture.run(["fsck", "pool"]).succeeded();
+}
+
+#[test]
+fn a_missing_device_is_degraded_and_more_than_parity_is_lost() {
+    let fixture = filled(2, 1);
+    std::fs::remove_file(fixture.path("pool/1.img")).expect("a device goes");
+    assert_eq!(verdict(&fixture), ("degraded".to_owned(), 1));
+    let said = fixture.run(["status", "pool"]).succeeded();
+    assert!(said.starts_with("DEGRADED: 1 device is missing") && said.contains("next: reconnect"), "{said}");
+    std::fs::remove_file(fixture.path("pool/2.img")).expect("a device goes");
+    assert_eq!(verdict(&fixture), ("none".to_owned(), 2));
+    let ran = fixture.run(["status", "pool"]);
+    assert!(
+        ran.stderr.contains("LOST: pool ") && ran.stderr.contains("device 0 of the pool"),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.contains("not found: device 1, 2"), "{}", ran.stderr);
+}
+
+#[test]
+fn damage_within_parity_is_remembered_until_a_scrub_has_repaired_it() {
+    let fixture = filled(2, 1);
+    hurt(&fixture);
+    fixture.run(["scrub", "pool"]);
+    let said: Value =
+        serde_json::from_str(&fixture.run(["status", "--json", "pool"]).succeeded()).expect("JSON");
+    assert_eq!(said["health"]["last_scrub"]["damaged_segments"], 1, "{said}");
+    let devices = said["devices"].as_array().expect("a list");
+    let bad: u64 = devices.iter().filter_map(|device| device["bad_blocks_ever"].as_u64()).sum();
+    assert!(bad > 0, "{said}");
+    assert_eq!(verdict(&fixture), ("good".to_owned(), 0));
+}
+
+#[test]
+fn lost_bytes_are_remembered_with_the_file_until_it_is_removed() {
+    let fixture = filled(1, 0);
+    hurt(&fixture);
+    assert_eq!(fixture.run(["scrub", "pool"]).code, 4);
+    assert_eq!(verdict(&fixture), ("lost".to_owned(), 2));
+    let said = fixture.run(["status", "pool"]).succeeded();
+    assert!(said.starts_with("LOST: 1 file lost bytes: /a\n"), "{said}");
+    fixture.run(["rm", "pool:/a"]).succeeded();
+    let ran = fixture.run(["scrub", "pool"]);
+    assert!(ran.code <= 1, "nothing needs the damaged block: {}{}", ran.stdout, ran.stderr);
+    assert_eq!(verdict(&fixture), ("good".to_owned(), 0));
+}
