@@ -13,6 +13,7 @@ mod file;
 mod memory;
 mod planted_bug;
 mod ranked_lock;
+pub mod sync;
 
 pub use batch::{DeviceOp, OpKind, PIECE_BYTES_MAX, TimeLimit, run_batch, unanswered};
 pub use buf::AlignedBuf;

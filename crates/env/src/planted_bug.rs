@@ -38,11 +38,15 @@ pub enum PlantedBug {
     GarbageOvercounted,
     /// A pool with room refuses every second change.
     RefusedWithRoom,
+    /// A sync takes the result of the round that is running, which may have begun before its commits.
+    RoundJoined,
+    /// A transaction commits while plain calls run.
+    CommitBesideCalls,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 16] = [
+    const ALL: [(PlantedBug, &str); 18] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -59,6 +63,8 @@ impl PlantedBug {
         (PlantedBug::OrphanUnrecorded, "orphan-unrecorded"),
         (PlantedBug::GarbageOvercounted, "garbage-overcounted"),
         (PlantedBug::RefusedWithRoom, "refused-with-room"),
+        (PlantedBug::RoundJoined, "round-joined"),
+        (PlantedBug::CommitBesideCalls, "commit-beside-calls"),
     ];
 
     fn named(name: &str) -> Option<PlantedBug> {

@@ -15,13 +15,13 @@
 //!    `a_lock_out_of_order_is_refused` and `a_group_is_taken_by_rising_place`).
 //! 2. No thread waits for a lock that is [`LockPlace::UNCONTENDED`], so its rank is not checked (the assert
 //!    in each lock function; the test `an_uncontended_lock_is_not_waited_for`).
-//! 3. In a release build a ranked lock is a `parking_lot` lock, in size and in cost (`SAME_SIZE`).
+//! 3. In a release build a ranked lock is a lock of [`crate::sync`], in size and in cost (`SAME_SIZE`).
 
 // An implementation of `RawMutex` promises exclusion, which is an unsafe trait's promise. Each forwards to
-// `parking_lot`, which keeps it; the code around the call only notes the rank.
+// a lock of `sync`, which keeps it; the code around the call only notes the rank.
 #![expect(unsafe_code, reason = "lock_api's raw traits are unsafe to implement; each call is forwarded")]
 
-use parking_lot::lock_api;
+use crate::sync::{RawMutex, RawRwLock, RawThreadId, lock_api};
 
 /// The bands of ranks, from first to last.
 pub mod rank {
@@ -84,10 +84,10 @@ pub type RankedMutex<const RANK: u16, T> = lock_api::Mutex<RankedRawMutex<RANK>,
 pub type RankedMutexGuard<'a, const RANK: u16, T> = lock_api::MutexGuard<'a, RankedRawMutex<RANK>, T>;
 /// A mutex of a rank that its holder may take again.
 pub type RankedReentrantMutex<const RANK: u16, T> =
-    lock_api::ReentrantMutex<RankedRawMutex<RANK>, parking_lot::RawThreadId, T>;
+    lock_api::ReentrantMutex<RankedRawMutex<RANK>, RawThreadId, T>;
 /// What holding a [`RankedReentrantMutex`] is.
 pub type RankedReentrantMutexGuard<'a, const RANK: u16, T> =
-    lock_api::ReentrantMutexGuard<'a, RankedRawMutex<RANK>, parking_lot::RawThreadId, T>;
+    lock_api::ReentrantMutexGuard<'a, RankedRawMutex<RANK>, RawThreadId, T>;
 /// A reader-writer lock of a rank.
 pub type RankedRwLock<const RANK: u16, T> = lock_api::RwLock<RankedRawRwLock<RANK>, T>;
 /// What holding a [`RankedRwLock`] for reading is.
@@ -97,21 +97,21 @@ pub type RankedWriteGuard<'a, const RANK: u16, T> = lock_api::RwLockWriteGuard<'
 
 /// The raw form of a [`RankedMutex`].
 pub struct RankedRawMutex<const RANK: u16> {
-    raw: parking_lot::RawMutex,
+    raw: RawMutex,
     place: LockPlace,
 }
 
 /// The raw form of a [`RankedRwLock`].
 pub struct RankedRawRwLock<const RANK: u16> {
-    raw: parking_lot::RawRwLock,
+    raw: RawRwLock,
     place: LockPlace,
 }
 
 /// In a release build the place takes no bytes.
 const SAME_SIZE: () = assert!(
     cfg!(debug_assertions)
-        || size_of::<RankedMutex<0, ()>>() == size_of::<parking_lot::Mutex<()>>()
-            && size_of::<RankedRwLock<0, u64>>() == size_of::<parking_lot::RwLock<u64>>(),
+        || size_of::<RankedMutex<0, ()>>() == size_of::<crate::sync::Mutex<()>>()
+            && size_of::<RankedRwLock<0, u64>>() == size_of::<crate::sync::RwLock<u64>>(),
 );
 const _: () = SAME_SIZE;
 
@@ -134,10 +134,10 @@ impl<const RANK: u16> RankedRawRwLock<RANK> {
 /// Why a lock that is [`LockPlace::UNCONTENDED`] is free.
 const FREE: &str = "the outer lock of an uncontended lock lets in one thread at a time";
 
-// SAFETY: exclusion is `parking_lot::RawMutex`'s: each method calls the same method of it.
+// SAFETY: exclusion is the raw mutex's: each method calls the same method of it.
 unsafe impl<const RANK: u16> lock_api::RawMutex for RankedRawMutex<RANK> {
     const INIT: Self = Self::of(LockPlace::ONLY);
-    type Guard = <parking_lot::RawMutex as lock_api::RawMutex>::Guard;
+    type Guard = <RawMutex as lock_api::RawMutex>::Guard;
 
     #[inline]
     fn lock(&self) -> Self::Guard {
@@ -167,11 +167,11 @@ unsafe impl<const RANK: u16> lock_api::RawMutex for RankedRawMutex<RANK> {
     }
 }
 
-// SAFETY: exclusion is `parking_lot::RawRwLock`'s: each method calls the same method of it.
+// SAFETY: exclusion is the raw lock's: each method calls the same method of it.
 unsafe impl<const RANK: u16> lock_api::RawRwLock for RankedRawRwLock<RANK> {
     const INIT: Self = Self::of(LockPlace::ONLY);
-    type SharedGuard = <parking_lot::RawRwLock as lock_api::RawRwLock>::SharedGuard;
-    type ExclusiveGuard = <parking_lot::RawRwLock as lock_api::RawRwLock>::ExclusiveGuard;
+    type SharedGuard = <RawRwLock as lock_api::RawRwLock>::SharedGuard;
+    type ExclusiveGuard = <RawRwLock as lock_api::RawRwLock>::ExclusiveGuard;
 
     #[inline]
     fn lock_shared(&self) -> Self::SharedGuard {
@@ -225,7 +225,7 @@ unsafe impl<const RANK: u16> lock_api::RawRwLock for RankedRawRwLock<RANK> {
 }
 
 #[cfg(debug_assertions)]
-thread_local! {
+crate::sync::thread_local! {
     /// Ranks and places of the locks that this thread holds, in the order in which it took them.
     static HELD: std::cell::RefCell<Vec<(u16, u64)>> = const { std::cell::RefCell::new(Vec::new()) };
 }
@@ -234,7 +234,8 @@ thread_local! {
 #[cfg(debug_assertions)]
 fn note_taken(rank: u16, place: LockPlace) {
     let Some(place) = place.0 else { return };
-    HELD.with_borrow_mut(|held| {
+    HELD.with(|held| {
+        let mut held = held.borrow_mut();
         if let Some(&highest) = held.iter().max() {
             assert!(
                 highest < (rank, place),
@@ -251,7 +252,7 @@ fn note_taken(rank: u16, place: LockPlace) {
 #[cfg(debug_assertions)]
 fn note_tried(rank: u16, place: LockPlace) {
     let Some(place) = place.0 else { return };
-    HELD.with_borrow_mut(|held| held.push((rank, place)));
+    HELD.with(|held| held.borrow_mut().push((rank, place)));
 }
 
 #[cfg(debug_assertions)]

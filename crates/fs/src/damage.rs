@@ -3,7 +3,7 @@
 //! The codes are permanent: docs/FORMAT.md, "Corruption codes". Damage inside one record has codes of
 //! `warpfire-format`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_format::Corrupt;
 

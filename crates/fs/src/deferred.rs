@@ -29,7 +29,7 @@
 //!    time that callers see (the tests `times`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use warpfire_env::sync::atomic::{AtomicI64, Ordering};
 
 use warpfire_env::{RankedMutex, RankedMutexGuard};
 use warpfire_format::fs::{CounterId, InodeTime, Key, VolumeId, encode_counter, inode_key};

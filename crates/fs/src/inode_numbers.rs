@@ -10,8 +10,8 @@
 //! 3. A replay of a transaction hands out the numbers that the transaction drew, in the same order (the tests
 //!    `transactions`).
 
-use parking_lot::Mutex;
 use warpfire_env::RankedMutex;
+use warpfire_env::sync::Mutex;
 use warpfire_meta::{MemoryAccount, MemoryCharge, MemoryNeed};
 
 use crate::error::FsError;

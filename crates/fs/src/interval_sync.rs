@@ -15,11 +15,11 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use warpfire_env::sync::atomic::{AtomicBool, Ordering};
+use warpfire_env::sync::thread::{self, JoinHandle};
 
-use parking_lot::{Condvar, Mutex};
+use warpfire_env::sync::{Condvar, Mutex, MutexGuard};
 
 /// The state that the thread and its users share.
 struct IntervalSyncState {
@@ -140,7 +140,7 @@ impl IntervalSyncState {
             // Cleared first: a change during the sync asks for another one.
             self.dirty.store(self.always_dirty, Ordering::Release);
             // Without the lock, so that `mark` and `stop` do not wait for devices.
-            parking_lot::MutexGuard::unlocked(&mut stop, &sync);
+            MutexGuard::unlocked(&mut stop, &sync);
         }
     }
 }

@@ -36,7 +36,7 @@ mod tests {
 
     /// Whether a thread panics in `run`, which gets two nodes by rising inode number.
     fn refuses(run: impl FnOnce(&NodeRef, &NodeRef) + Send + 'static) -> bool {
-        let thread = std::thread::spawn(move || {
+        let thread = warpfire_env::sync::thread::spawn(move || {
             let fs = world();
             let node = |name: &[u8]| {
                 fs.create(&Caller::ROOT, &fs.root(), name, NewMode::exact(0o644)).expect("the pool is new")

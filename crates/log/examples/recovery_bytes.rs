@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use warpfire_env::sync::RwLock;
 use warpfire_env::{
     AlignedBuf, Clock, Device, DeviceError, DeviceInfo, SystemClock, SystemRandom, Timestamp, ZoneReport,
 };

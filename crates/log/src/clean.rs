@@ -1,7 +1,7 @@
 //! The space that is left, the segments that are worth cleaning, and the scrub of one segment.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::segment::SegmentKind;

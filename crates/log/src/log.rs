@@ -19,7 +19,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_env::{PlantedBug, RankedMutex, is_planted};
 use warpfire_format::log_state::LogState;

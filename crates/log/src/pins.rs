@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
+use warpfire_env::sync::Mutex;
 use warpfire_units::SegmentId;
 
 use crate::store::Pin;

@@ -13,7 +13,7 @@
 //! 4. An append that must not be split begins where all of it fits (assert in `append`: it ends in the
 //!    segment).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_env::{LockPlace, RankedMutex, RankedRawMutex};
 use warpfire_format::segment::SegmentKind;

@@ -22,11 +22,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
+use warpfire_env::sync::atomic::{AtomicUsize, Ordering};
+use warpfire_env::sync::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use warpfire_env::RankedMutex;
+use warpfire_env::sync::{Condvar, Mutex, MutexGuard};
 use warpfire_pool::{PoolError, PreparedStripe, SegmentWriter, StripeBuf};
 use warpfire_units::{SegmentId, SlicePtr};
 
@@ -305,7 +305,7 @@ impl WriterThread {
     pub(crate) fn start(write_queue: &Arc<WriteQueue>) -> std::io::Result<Self> {
         let write_queue = Arc::clone(write_queue);
         let driven_queue = Arc::clone(&write_queue);
-        let thread = std::thread::Builder::new().name("warpfire-writer".to_owned());
+        let thread = warpfire_env::sync::thread::Builder::new().name("warpfire-writer".to_owned());
         let handle = Some(thread.spawn(move || driven_queue.run())?);
         // Not before the thread runs: without one, each push writes its own stripe.
         write_queue.queue.lock().has_thread = true;

@@ -46,7 +46,7 @@ impl KeyLocks {
 
 #[cfg(test)]
 mod tests {
-    use parking_lot::Mutex;
+    use warpfire_env::sync::Mutex;
 
     use super::*;
 
@@ -61,7 +61,7 @@ mod tests {
     #[cfg(debug_assertions)]
     fn a_second_call_for_a_lower_slot_is_refused() {
         let refused = |keys: [&'static [u8]; 2]| {
-            let thread = std::thread::spawn(move || {
+            let thread = warpfire_env::sync::thread::spawn(move || {
                 let locks = KeyLocks::default();
                 let _first = locks.lock(&keys[..1]);
                 drop(locks.lock(&keys[1..]));
@@ -75,7 +75,7 @@ mod tests {
     fn lockers_of_a_key_exclude_each_other_in_any_order() {
         let locks = KeyLocks::default();
         let shared = Mutex::new((0u32, 0u32));
-        std::thread::scope(|scope| {
+        warpfire_env::sync::thread::scope(|scope| {
             for thread in 0..4 {
                 let (locks, shared) = (&locks, &shared);
                 scope.spawn(move || {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use warpfire_env::sync::Mutex;
 use warpfire_log::LogError;
 use warpfire_slices::{Admit, Pin, SliceError, SliceHolder, SliceRead, SliceStore, Slices, Space, Stream};
 use warpfire_units::{SegmentId, Seq, SlicePtr};

@@ -18,10 +18,10 @@
 //!    few, and [`FINE_BYTES`] for what a user may have in any number.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use warpfire_env::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use warpfire_env::sync::Mutex;
 
 /// Step of a coarse charge. Up to one step of each is not counted, so short transactions touch no counter.
 const COARSE_BYTES: usize = 64 << 10;
@@ -430,7 +430,7 @@ mod tests {
     #[test]
     fn threads_never_pass_a_limit_together() {
         let budget = budget();
-        std::thread::scope(|scope| {
+        warpfire_env::sync::thread::scope(|scope| {
             for uid in 0..8 {
                 let budget = &budget;
                 scope.spawn(move || {

@@ -12,7 +12,7 @@
 //! 3. New user bytes are admitted only beside the room of the sum. Deletions are admitted without it: they
 //!    make room.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use warpfire_env::sync::atomic::{AtomicI64, Ordering};
 
 /// Extents, stripes and tables take less than this part of reserved bytes that are written in pieces of 512
 /// bytes or more.

@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use warpfire_env::sync::Mutex;
 use warpfire_units::Seq;
 
 /// A seq that stays readable while the snapshot lives.

@@ -31,9 +31,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use warpfire_env::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use warpfire_env::sync::Mutex;
 use warpfire_log::{LogError, LogStore, Slices, Stream};
 use warpfire_units::{SegmentId, SlicePtr};
 

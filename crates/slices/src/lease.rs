@@ -22,11 +22,11 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use warpfire_env::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
 use warpfire_env::Timestamp;
+use warpfire_env::sync::Mutex;
 use warpfire_units::SlicePtr;
 
 use crate::error::SliceError;

@@ -137,7 +137,7 @@ impl<L> std::fmt::Debug for LocalSlices<L> {
 
 #[cfg(test)]
 mod tests {
-    use parking_lot::Mutex;
+    use warpfire_env::sync::Mutex;
     use warpfire_log::{MemLog, MemLogOptions};
 
     use super::*;

@@ -24,7 +24,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use warpfire_env::sync::Mutex;
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_log::{Admit, Pin, Slices, Space, Stream};
 use warpfire_units::{SegmentId, SlicePtr};
@@ -250,7 +250,7 @@ mod tests {
     fn a_hold_that_is_refused_leaves_nothing_behind() {
         let below = Arc::new(Counting::default());
         let private = PrivateSlices::new(below.clone());
-        below.refuses_holds.store(true, std::sync::atomic::Ordering::Relaxed);
+        below.refuses_holds.store(true, warpfire_env::sync::atomic::Ordering::Relaxed);
         assert!(private.write(Stream::Large, b"bytes", Admit::User).is_err());
         assert_eq!(below.released.lock().len(), 1, "the reference of the refused write is released at once");
         private.end();

@@ -26,9 +26,9 @@
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use parking_lot::Mutex;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
+use warpfire_env::sync::Mutex;
 use warpfire_log::{LogError, LogStore};
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 

@@ -1,9 +1,9 @@
 //! A store for tests that only records which slices are held and released.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use warpfire_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use warpfire_env::sync::Mutex;
 use warpfire_log::{Admit, Pin, Slices, Space, Stream};
 use warpfire_units::{SegmentId, SlicePtr};
 

@@ -68,13 +68,13 @@ fn text(value: &Value, key: &str) -> String {
     value[key].as_str().expect("cargo metadata documents this key as a string").to_owned()
 }
 
-/// Every Rust source file of the workspace and of the fuzz targets.
+/// Every Rust source file of the workspace, of the fuzz targets and of the schedules.
 ///
 /// # Panics
 /// A directory cannot be read.
 #[must_use]
 pub fn sources() -> Vec<PathBuf> {
-    files_below(&["crates", "fuzz/src", "fuzz/fuzz_targets"], "rs")
+    files_below(&["crates", "fuzz/src", "fuzz/fuzz_targets", "schedules/src", "schedules/tests"], "rs")
 }
 
 /// Every Markdown document: in the root, in `docs`, and in the crates.

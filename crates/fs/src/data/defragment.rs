@@ -28,9 +28,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use warpfire_env::sync::Mutex;
 use warpfire_format::fs::{
     Extent, ExtentMap, ExtentSource, REGION_BYTES, decode_region, encode_region, region_key,
 };

@@ -17,7 +17,7 @@
 
 use std::collections::BTreeMap;
 
-use parking_lot::Mutex;
+use warpfire_env::sync::Mutex;
 use warpfire_format::fs::FileKind;
 use warpfire_meta::{MemoryAccount, MemoryCharge, MemoryNeed, MemoryRefused, Storage};
 

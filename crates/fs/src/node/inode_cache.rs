@@ -11,8 +11,8 @@
 //! 3. `unheld_count` is the length of `unheld_orphans`, except inside the two functions that change both.
 //! 4. The cache of a transaction keeps its nodes as `tx_nodes.rs` says.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use warpfire_env::sync::atomic::{AtomicUsize, Ordering};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;

@@ -37,7 +37,7 @@ mod tx_nodes;
 mod version_counters;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use warpfire_env::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 use warpfire_env::{

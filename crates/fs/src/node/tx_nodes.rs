@@ -23,7 +23,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use warpfire_env::sync::Mutex;
 use warpfire_format::fs::NAME_BYTES_MAX;
 use warpfire_meta::{MemoryAccount, MemoryCharge, MemoryNeed, MemoryRefused};
 

@@ -10,7 +10,7 @@
 //!    current.
 
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, Ordering};
+use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::FixedState;
 

@@ -18,8 +18,8 @@
 
 use std::cell::Cell;
 
-use parking_lot::{Mutex, MutexGuard};
-use warpfire_env::{RankedReadGuard, RankedRwLock, RankedWriteGuard};
+use warpfire_env::sync::{Mutex, MutexGuard};
+use warpfire_env::{PlantedBug, RankedReadGuard, RankedRwLock, RankedWriteGuard, is_planted};
 use warpfire_format::fs::InodeTime;
 
 use super::digest::{Digestible, digest};
@@ -44,7 +44,7 @@ struct CallTimes {
     next: Option<InodeTime>,
 }
 
-thread_local! {
+warpfire_env::sync::thread_local! {
     static ENTERED: Cell<EnteredGates> = const { Cell::new(EnteredGates { gates: [0; GATES_MAX], count: 0 }) };
 }
 
@@ -158,12 +158,15 @@ impl<F> CallGate<F> {
     pub(crate) fn enter_exclusive(&self) -> CallGuard<'_, F> {
         let GateKind::Base(gate) = &self.0 else { unreachable!("transactions commit to the base only") };
         assert!(!self.is_entered(), "a commit is no part of another call");
+        if is_planted(PlantedBug::CommitBesideCalls) {
+            return self.hold(GateLock::Shared(gate.read()));
+        }
         self.hold(GateLock::Exclusive(gate.write()))
     }
 
     /// Whether this thread has entered.
     pub(crate) fn is_entered(&self) -> bool {
-        ENTERED.get().contains(self.address())
+        ENTERED.with(Cell::get).contains(self.address())
     }
 
     /// Whether this is the gate of a transaction.
@@ -200,12 +203,12 @@ impl<F> CallGate<F> {
     }
 
     fn hold<'a>(&self, lock: GateLock<'a, F>) -> CallGuard<'a, F> {
-        let mut entered = ENTERED.get();
+        let mut entered = ENTERED.with(Cell::get);
         debug_assert!(!entered.contains(self.address()), "a thread enters a gate once");
         let slot = entered.gates.get_mut(entered.count).expect("gates are entered from the inside out");
         *slot = self.address();
         entered.count += 1;
-        ENTERED.set(entered);
+        ENTERED.with(|gates| gates.set(entered));
         CallGuard { lock, address: self.address() }
     }
 }
@@ -226,7 +229,7 @@ impl<F> Drop for CallGuard<'_, F> {
             return;
         }
         // Guards are values on the stack: the gate that was entered last is left first.
-        let mut entered = ENTERED.get();
+        let mut entered = ENTERED.with(Cell::get);
         debug_assert!(entered.count > 0, "a guard stands for a gate that was entered");
         entered.count -= 1;
         debug_assert_eq!(
@@ -234,6 +237,6 @@ impl<F> Drop for CallGuard<'_, F> {
             Some(&self.address),
             "gates are left in the opposite order of entering"
         );
-        ENTERED.set(entered);
+        ENTERED.with(|gates| gates.set(entered));
     }
 }

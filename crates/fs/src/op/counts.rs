@@ -1,6 +1,6 @@
 //! Counts of the transactions of a filesystem, by their end.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
 /// Transactions since the filesystem was opened, by their end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,7 +1,7 @@
 //! Conflicts: what others may change without one, what they may not, and commits beside running work.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_env::{Clock, Timestamp};
 use warpfire_meta::{Direction, KeyRange, MapStore, ScanPage, Store};

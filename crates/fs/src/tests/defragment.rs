@@ -131,7 +131,7 @@ fn a_write_during_reads_is_never_lost_to_defragmentation() {
     const ROUNDS: u64 = 40;
     let fs = open(format(), Fs::format);
     let (node, mut bytes) = shredded(&fs, 2 * MEGABYTE, 4096);
-    std::thread::scope(|scope| {
+    warpfire_env::sync::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 let mut into = vec![0; MEGABYTE];

@@ -24,7 +24,7 @@ mod transactions;
 mod tree_model;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use warpfire_env::sync::atomic::{AtomicI64, Ordering};
 
 use warpfire_env::{Clock, Timestamp};
 use warpfire_meta::MapStore;

@@ -7,10 +7,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use warpfire_env::sync::atomic::{AtomicU32, Ordering};
 
-use parking_lot::Mutex;
+use warpfire_env::sync::Mutex;
 use warpfire_env::{Clock, SystemClock};
 use warpfire_meta::{Storage, Store};
 

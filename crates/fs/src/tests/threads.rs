@@ -1,8 +1,8 @@
 //! Many threads on few names: every outcome is possible in some order of the calls, and all records agree at
 //! the end.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_meta::Storage;
 

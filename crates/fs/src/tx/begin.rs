@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use warpfire_env::sync::Mutex;
 use warpfire_env::{LockPlace, RankedMutex, RankedRawMutex};
 use warpfire_format::fs::inode_key;
 use warpfire_meta::{MemoryAccount, Storage, TxStore};

@@ -40,7 +40,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_format::fs::{Attrs, Dentry, Inode, InodeTime, KeyBuf};
 use warpfire_meta::{Admit, Batch, CommitError, ReadSet, Storage, TxChanges};

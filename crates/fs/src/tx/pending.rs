@@ -12,7 +12,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::fs::Key;

@@ -19,7 +19,7 @@
 //! ```
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_format::fs::{Inode, InodeContent, inode_key};
 use warpfire_meta::{Storage, TxStore};

@@ -12,7 +12,7 @@
 //!    of a savepoint belong to the first nodes of the list (assert in `undo`).
 
 use std::hash::Hasher;
-use std::sync::atomic::{AtomicU64, Ordering};
+use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_format::fs::{Dentry, Inode};
 use warpfire_meta::Storage;

@@ -21,7 +21,7 @@ mod tests;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use warpfire_env::sync::Mutex;
 use warpfire_units::{SegmentId, SlicePtr};
 
 use crate::limits::upkeep_bytes;

@@ -9,9 +9,10 @@
 //!    slices are durable already. A round that was running may have collected before the caller's commit.
 //! 3. `durable` and `slices_durable` rise only after the log's sync has returned.
 
-use std::sync::atomic::Ordering;
+use warpfire_env::sync::atomic::Ordering;
 
-use parking_lot::{Condvar, Mutex};
+use warpfire_env::sync::{Condvar, Mutex};
+use warpfire_env::{PlantedBug, is_planted};
 use warpfire_log::{LogError, LogStore};
 use warpfire_units::Seq;
 
@@ -52,7 +53,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         };
         let mut state = self.group_sync.state.lock();
         // Not the running round: it may have collected before this caller's commit.
-        let wanted = state.begun + 1;
+        let joins = state.running && is_planted(PlantedBug::RoundJoined);
+        let wanted = state.begun + u64::from(!joins);
         loop {
             self.latch.check()?;
             if state.ended >= wanted || is_durable() {

@@ -29,7 +29,7 @@ mod reads;
 mod room;
 mod sync_point;
 
-use std::sync::atomic::Ordering;
+use warpfire_env::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 use warpfire_format::key_hash;

@@ -9,7 +9,7 @@
 //! 2. A deletion (`Admit::Reserve`) gets room until memory holds `OVERDRAFT` memtables, even if no table can
 //!    be written (`tests::full`).
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use warpfire_env::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use warpfire_log::{Admit, LogError, LogStore};
 

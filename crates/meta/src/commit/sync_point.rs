@@ -12,7 +12,7 @@
 //! 3. There is at most one frozen memtable, and it is not empty (assert in `freeze`).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::commit::CommitRecordBuilder;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_log::LogStore;
 

@@ -19,7 +19,7 @@
 
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use warpfire_env::sync::{Condvar, Mutex};
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_log::{Admit, LogError, LogStore};
 
@@ -52,6 +52,13 @@ struct ReclaimState {
     deletions: u64,
     /// Snapshots dropped since the engine was opened.
     snapshots_released: u64,
+}
+
+impl ReclaimState {
+    /// Whether as many deletions and dropped snapshots let a step gain as at another time.
+    fn allows_the_same_as(&self, other: &ReclaimState) -> bool {
+        (self.deletions, self.snapshots_released) == (other.deletions, other.snapshots_released)
+    }
 }
 
 /// The demand of callers, and the success of the work for it.
@@ -180,6 +187,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let _compacting = self.compacting.lock();
         let mut best = self.used_and_free_bytes();
         let mut idle = 0;
+        // How things stood before the first of the idle steps. A snapshot that is dropped after them may let
+        // the same steps gain.
+        let mut idle_since = self.reclaim_state();
         // Inside the reserve, cleaning first would spend the last space on moving deleted bytes.
         let mut drops = self.is_short_of_space();
         for step_number in 1..=STEPS_MAX {
@@ -206,11 +216,16 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             };
             // Measured after failed steps too: a step that ran out of space may have gained some before.
             let (used, free) = self.used_and_free_bytes();
-            idle = if used < best.0 || free > best.1 { 0 } else { idle + 1 };
+            let gained = used < best.0 || free > best.1 || !now.allows_the_same_as(&idle_since);
+            if gained {
+                idle_since = now;
+            }
+            idle = if gained { 0 } else { idle + 1 };
             best = (used.min(best.0), free.max(best.1));
             if idle == IDLE_STEPS_MAX {
                 // The next caller need not repeat all this while nothing has changed.
-                let failed_at = self.reclaim_state();
+                let ReclaimState { live_bytes, free_bytes, .. } = self.reclaim_state();
+                let failed_at = ReclaimState { live_bytes, free_bytes, ..idle_since };
                 self.reclaim.state.lock().failed_at = Some(failed_at);
             }
             // Two of three steps clean: a compaction of everything writes far more.

@@ -6,10 +6,10 @@
 //! 2. A step that returns `true` has made progress, so repeated steps end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use warpfire_env::sync::atomic::{AtomicBool, Ordering};
+use warpfire_env::sync::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
+use warpfire_env::sync::{Condvar, Mutex};
 use warpfire_log::{LogError, LogStore};
 use warpfire_units::Seq;
 
@@ -50,9 +50,11 @@ impl Threads {
         inner.signal.has_threads.store(has_threads, Ordering::Release);
         if has_threads {
             let flusher = Arc::clone(inner);
-            handles.push(std::thread::spawn(move || work(&flusher, EngineInner::flush_step)));
+            handles.push(warpfire_env::sync::thread::spawn(move || work(&flusher, EngineInner::flush_step)));
             let compactor = Arc::clone(inner);
-            handles.push(std::thread::spawn(move || work(&compactor, EngineInner::compaction_step)));
+            handles.push(warpfire_env::sync::thread::spawn(move || {
+                work(&compactor, EngineInner::compaction_step)
+            }));
         }
         let stopped = Arc::clone(inner);
         let stop = Box::new(move || {

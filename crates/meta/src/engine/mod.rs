@@ -23,10 +23,10 @@ mod store_impl;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use warpfire_env::sync::Mutex;
 use warpfire_env::{RankedMutex, RankedReentrantMutex};
 use warpfire_format::manifest::{ManifestEdit, TableDescriptor};
 use warpfire_log::{LogError, LogPos, LogStore, ScrubbedSegment};

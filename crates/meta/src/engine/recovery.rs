@@ -24,9 +24,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use warpfire_env::sync::atomic::AtomicU64;
 
-use parking_lot::Mutex;
+use warpfire_env::sync::Mutex;
 use warpfire_env::{RankedMutex, RankedReentrantMutex};
 use warpfire_format::commit::CommitRecord;
 use warpfire_format::manifest::ManifestEdit;
@@ -151,8 +151,8 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         log.set_live(&live);
         let table_set = Arc::new(replayed.manifest.table_set(&log, None)?);
         let usage = EngineUsage::default();
-        usage.runs.store(table_set.runs.len(), std::sync::atomic::Ordering::Relaxed);
-        usage.active_bytes.store(bytes, std::sync::atomic::Ordering::Relaxed);
+        usage.runs.store(table_set.runs.len(), warpfire_env::sync::atomic::Ordering::Relaxed);
+        usage.active_bytes.store(bytes, warpfire_env::sync::atomic::Ordering::Relaxed);
         let records = replayed.records.iter().map(|(place, last, _)| (*place, *last)).collect();
         let sync_point = SyncPoint::all_of(&memtable);
         let ahead = Arc::new(ReadAhead::new(options.block_cache_bytes));
@@ -194,7 +194,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             records = replayed.records.len(),
             replayed_bytes = bytes,
             newest = replayed.newest.0,
-            runs = inner.usage.runs.load(std::sync::atomic::Ordering::Relaxed),
+            runs = inner.usage.runs.load(warpfire_env::sync::atomic::Ordering::Relaxed),
             "the metadata engine is open"
         );
         // The memtable has copies: a flush needs the memory.

@@ -1,7 +1,7 @@
 //! `Store` for the engine, and its services for the slice store (`Upkeep`).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_log::LogStore;
 use warpfire_slices::{Admit, HasSlices, LocalSlices, SliceError, Upkeep};

@@ -5,8 +5,8 @@ mod cursor;
 mod stream;
 mod writer;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use warpfire_env::sync::atomic::{AtomicBool, Ordering};
 
 use warpfire_format::Corrupt;
 use warpfire_format::manifest::TableDescriptor;

@@ -2,7 +2,7 @@
 //! a time, and not through the cache, which would lose the blocks that readers need.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_format::table::{BlockHandle, DataBlock, KeyVersion, Partition};
 use warpfire_log::LogStore;

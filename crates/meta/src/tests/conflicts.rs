@@ -100,9 +100,9 @@ fn a_commit_of_many_reads_ends_although_others_flush() {
     let at = engine.snapshot().seq();
     let reads = ReadSet::new(at, &reads, [(b"x".to_vec(), None)]);
     let stop = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    warpfire_env::sync::thread::scope(|scope| {
         scope.spawn(|| {
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            while !stop.load(warpfire_env::sync::atomic::Ordering::Relaxed) {
                 put(&engine, b"other", &[1; 500]).unwrap();
                 engine.flush().unwrap();
             }
@@ -110,6 +110,6 @@ fn a_commit_of_many_reads_ends_although_others_flush() {
         for _ in 0..20 {
             assert!(!conflicts(&engine, &reads));
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.store(true, warpfire_env::sync::atomic::Ordering::Relaxed);
     });
 }

@@ -1,7 +1,7 @@
 //! Slices that no metadata names while cleaning runs: those of open transactions.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use warpfire_env::sync::atomic::{AtomicBool, Ordering};
 
 use warpfire_log::{Admit, LogStore, MemLog, MemLogOptions, RecoveredLog, Stream};
 use warpfire_units::{Seq, SlicePtr};
@@ -88,7 +88,7 @@ fn a_transaction_that_trickles_blocks_no_cleaning_and_commits_its_bytes() {
 fn a_commit_of_held_slices_beside_cleaning_names_bytes_that_stay() {
     let engine = open(200);
     let stopped = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    warpfire_env::sync::thread::scope(|scope| {
         let cleaner = scope.spawn(|| {
             while !stopped.load(Ordering::Relaxed) {
                 engine.inner_for_tests().clean_step().unwrap();

@@ -63,7 +63,7 @@ fn a_full_pool_keeps_what_it_has_and_deletion_empties_it() {
 fn a_full_pool_refuses_at_once() {
     let engine = open(small_pool(), Background::Threads);
     let count = full_by(&engine, Background::Threads);
-    std::thread::scope(|scope| {
+    warpfire_env::sync::thread::scope(|scope| {
         let compacting = engine.inner_for_tests().compacting.lock();
         let caller = scope.spawn(|| {
             let begun = SystemClock.monotonic_nanos();

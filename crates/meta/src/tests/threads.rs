@@ -1,6 +1,6 @@
 //! Threads that commit at once, while threads flush and compact.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use warpfire_env::sync::atomic::{AtomicBool, Ordering};
 
 use warpfire_log::{Admit, MemLog};
 use warpfire_units::Seq;
@@ -41,7 +41,7 @@ fn every_snapshot_sees_whole_commits_only() {
         put(&engine, &account(n), &100u64.to_le_bytes()).unwrap();
     }
     let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    warpfire_env::sync::thread::scope(|scope| {
         let (engine, done) = (&engine, &done);
         let writers: Vec<_> = (0..3)
             .map(|seed| {
@@ -74,7 +74,7 @@ fn every_snapshot_sees_whole_commits_only() {
 #[test]
 fn increments_with_read_sets_are_never_lost() {
     let engine = open(MemLog::new(), Background::Threads);
-    std::thread::scope(|scope| {
+    warpfire_env::sync::thread::scope(|scope| {
         for thread in 0..3u64 {
             let engine = &engine;
             scope.spawn(move || {

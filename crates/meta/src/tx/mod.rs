@@ -40,7 +40,7 @@ mod write_set;
 use std::cell::Cell;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use warpfire_env::sync::{Mutex, MutexGuard};
 use warpfire_slices::{Admit, HasSlices, PrivateSlices};
 use warpfire_units::Seq;
 

@@ -35,7 +35,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use warpfire_env::sync::Mutex;
 use warpfire_env::{Device, DeviceError, DeviceOp, OpKind, TimeLimit, run_batch, unanswered};
 use warpfire_format::root::DeviceEntry;
 use warpfire_units::DeviceIndex;

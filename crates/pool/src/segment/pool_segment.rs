@@ -11,7 +11,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use parking_lot::RwLock;
+use warpfire_env::sync::RwLock;
 use warpfire_erasure::Code;
 use warpfire_format::Uuid;
 use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState};
