@@ -78,6 +78,6 @@ fn after_a_failed_write_no_sync_succeeds_and_nobody_waits_for_ever() {
         // Every device fails before long: more is written than the first writes that succeed.
         let after =
             (0..20).map(|key| log.append(Stream::Large, &content(key, drawn_len())).and_then(|_| log.sync()));
-        assert!(after.last().expect("there are twenty").is_err(), "the failure is told");
+        assert!(after.last().expect("there are twenty").is_err(), "the caller learns of the failure");
     });
 }

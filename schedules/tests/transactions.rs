@@ -15,7 +15,7 @@ fn read(fs: &TestFs, name: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("a file holds one number"))
 }
 
-/// Moves an amount from one file to another in a transaction. Tells whether it was committed.
+/// Moves an amount from one file to another in a transaction. Returns whether it was committed.
 fn try_transfer(fs: &Arc<TestFs>) -> bool {
     let tx = fs.begin().expect("a transaction begins");
     let inside = tx.files();

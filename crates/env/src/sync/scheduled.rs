@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. A mutex is a semaphore of one permit. A reader-writer lock has [`READERS_MAX`] permits: a reader takes
-//!    one, a writer takes all. A guard's end gives back what its beginning took.
+//!    one, a writer takes all. The end of a guard releases what its beginning took.
 //! 2. No notification is lost: a waiter holds the condition's gate from before it releases the mutex until it
 //!    waits, and a notifier takes the gate.
 //! 3. Time does not pass: a wait with a limit never ends at its limit. A schedule in which only a limit would
