@@ -8,7 +8,7 @@ use super::check::check;
 use super::{Engine, TestFs, world_with};
 use crate::acl::Caller;
 use crate::node::NODES_KEPT_MIN;
-use crate::{Fs, FsError, FsOptions, NewMode, NodeRef, RenameMode, SetAttr, Transaction};
+use crate::{Diff, Fs, FsError, FsOptions, NewMode, NodeRef, RenameMode, SetAttr, Transaction};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 const MODE: NewMode = NewMode { mode: 0o644, umask: 0 };
@@ -290,4 +290,29 @@ fn a_replay_has_the_room_that_the_calls_had() {
     assert_eq!(used(&fs), 0);
     fs.sync().unwrap();
     check(&*engine, "committed");
+}
+
+#[test]
+fn a_diff_is_charged_until_it_is_dropped() {
+    let (_, fs) = world(MIB);
+    let name = |kind: &str, n: usize| format!("{kind}{n:0200}");
+    (0..3000).for_each(|n| _ = make(&fs, &name("old", n)).unwrap());
+    let rename = |tx: &Transaction<Engine>, n: usize| {
+        let (root, from, to) = (tx.files().root(), name("old", n), name("new", n));
+        tx.files().rename(&ROOT, (&root, from.as_bytes()), (&root, to.as_bytes()), RenameMode::Replace)
+    };
+    let tx = fs.begin_for(USER).unwrap();
+    (0..300).for_each(|n| rename(&tx, n).unwrap());
+    let before = used(&fs);
+    let mut diff = Diff::of(Arc::clone(tx.files())).unwrap();
+    assert!(diff.next().is_some() && used(&fs) > before);
+    drop(diff);
+    assert_eq!(used(&fs), before);
+    let renamed = (300..3000).take_while(|n| rename(&tx, *n).is_ok()).count();
+    assert!(renamed < 2700, "there is no more room at some time");
+    let refused = Diff::of(Arc::clone(tx.files())).err();
+    assert!(matches!(refused, Some(FsError::Memory(MemoryRefused::Share))), "{refused:?}");
+    // The transaction itself goes on.
+    tx.commit().unwrap();
+    assert_eq!(used(&fs), 0);
 }

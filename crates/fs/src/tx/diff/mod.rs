@@ -17,7 +17,8 @@
 //!    everything else by its new path (`tests::diff::model`).
 //! 3. A file of several names is compared once: where the walk meets it first (`Survey::reported`).
 //! 4. The memory that a diff takes depends on changed directories, moved files and files of several names
-//!    (`survey.rs`), never on the number of files that were made or removed.
+//!    (`survey.rs`), never on the number of files that were made or removed. It is charged to the
+//!    account of the transaction.
 //!
 //! ```text
 //!   changed keys ──► Survey ─┬─► before: deleted ───────────────────────────┬──► PathChange, by path

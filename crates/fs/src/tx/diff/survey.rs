@@ -7,7 +7,9 @@
 //! # Invariants
 //! 1. `ways` has the ways of each side. The after side also has a name of each changed file of several names,
 //!    unless a changed name refers to the file (`tests::diff::model`).
-//! 2. `moved` has each file that the transaction did not make and that has an added name, with all its added
+//! 2. All that a survey keeps is charged to the account of the transaction (`charge_entry`;
+//!    `tests::memory::a_diff_is_charged_until_it_is_dropped`).
+//! 3. `moved` has each file that the transaction did not make and that has an added name, with all its added
 //!    and removed names, in order (assert in `find_sources`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +17,7 @@ use std::ops::Bound;
 use std::path::PathBuf;
 
 use warpfire_format::fs::{Dentry, FileKind, Key, dentry_range, inode_key, xattr_range};
-use warpfire_meta::{KeyRange, ScanPage, Storage};
+use warpfire_meta::{KeyRange, MemoryCharge, MemoryNeed, ScanPage, Storage};
 
 use super::sides::{DentryId, DiffSide, DiffSides, name_of};
 use crate::error::FsError;
@@ -24,13 +26,18 @@ use crate::limits::PAGE_BYTES;
 /// Changed keys, or names, that one look-up returns.
 const KEYS_AT_ONCE: usize = 1024;
 
+/// Memory of an entry beside the bytes of its name.
+const ENTRY_BYTES: usize = 96;
+
 /// The facts, by inode number and by name.
-#[derive(Default)]
 pub(super) struct Survey {
     ways: [BTreeSet<DentryId>; 2],
     moved: BTreeMap<u64, MovedFile>,
     /// Files of several names that the diff has listed, with the path at which it did.
-    pub(super) reported: BTreeMap<u64, PathBuf>,
+    reported: BTreeMap<u64, PathBuf>,
+    /// Memory of all entries.
+    bytes: usize,
+    charge: MemoryCharge,
 }
 
 /// Names of a file that the transaction did not make, in order.
@@ -68,7 +75,13 @@ impl MovedFile {
 
 impl Survey {
     pub(super) fn make<E: Storage>(sides: &DiffSides<E>) -> Result<Survey, FsError> {
-        let mut survey = Survey::default();
+        let mut survey = Survey {
+            ways: Default::default(),
+            moved: BTreeMap::new(),
+            reported: BTreeMap::new(),
+            bytes: 0,
+            charge: sides.tx_fs().memory.coarse_charge(),
+        };
         let mut shared = BTreeSet::new();
         let mut last_dir = 0;
         // Keys of inodes come before keys of names. So `shared` is complete when the first name is visited,
@@ -79,7 +92,10 @@ impl Survey {
                     Some(record) if record.kind == FileKind::Directory => {
                         survey.add_way(sides, DiffSide::After, ino)?;
                     }
-                    Some(_) => _ = shared.insert(ino),
+                    Some(_) => {
+                        survey.charge_entry(0)?;
+                        shared.insert(ino);
+                    }
                     None => {}
                 },
                 Key::Dentry(_, dir, name) => {
@@ -91,6 +107,7 @@ impl Survey {
                     if let Some(ino) = sides.leads_to(DiffSide::After, dir, name)? {
                         shared.remove(&ino);
                         if !sides.is_new(ino) && sides.leads_to(DiffSide::Before, dir, name)? != Some(ino) {
+                            survey.charge_entry(name.len())?;
                             survey.moved.entry(ino).or_default().added.push((dir, name.into()));
                         }
                     }
@@ -102,6 +119,30 @@ impl Survey {
         survey.find_sources(sides)?;
         survey.find_names(sides, shared)?;
         Ok(survey)
+    }
+
+    /// Charges one more entry with a name of so many bytes.
+    ///
+    /// # Errors
+    /// `Memory`.
+    fn charge_entry(&mut self, name_bytes: usize) -> Result<(), FsError> {
+        self.bytes += ENTRY_BYTES + name_bytes;
+        Ok(self.charge.grow_to(self.bytes, MemoryNeed::Needed)?)
+    }
+
+    /// The path at which the diff has listed a file of several names, if it has.
+    pub(super) fn reported(&self, ino: u64) -> Option<&PathBuf> {
+        self.reported.get(&ino)
+    }
+
+    /// Notes the path at which the diff lists a file of several names.
+    ///
+    /// # Errors
+    /// `Memory`.
+    pub(super) fn report(&mut self, ino: u64, path: PathBuf) -> Result<(), FsError> {
+        self.charge_entry(path.as_os_str().len())?;
+        self.reported.insert(ino, path);
+        Ok(())
     }
 
     /// The names of a file that the transaction did not make and that has an added name.
@@ -127,6 +168,7 @@ impl Survey {
     ) -> Result<(), FsError> {
         while let Some(dentry) = sides.dentry_of(side, dir)? {
             dir = dentry.0;
+            self.charge_entry(dentry.1.len())?;
             if !self.ways[side as usize].insert(dentry) {
                 // The rest of the way is there since this name was added.
                 break;
@@ -143,6 +185,9 @@ impl Survey {
         each_changed(sides, &mut |key| {
             let Some((dir, name)) = name_of(key)? else { return Ok(()) };
             let Some(ino) = sides.leads_to(DiffSide::Before, dir, &name)? else { return Ok(()) };
+            if self.moved.contains_key(&ino) {
+                self.charge_entry(name.len())?;
+            }
             if let Some(moved) = self.moved.get_mut(&ino) {
                 if sides.leads_to(DiffSide::After, dir, &name)? == Some(ino) {
                     moved.stays = Some((dir, name));
@@ -176,6 +221,7 @@ impl Survey {
         search(sides, unnamed, &mut found)?;
         for dentry in found {
             self.add_way(sides, DiffSide::After, dentry.0)?;
+            self.charge_entry(dentry.1.len())?;
             self.ways[DiffSide::After as usize].insert(dentry);
         }
         Ok(())

@@ -154,9 +154,9 @@ impl<E: Storage> DiffContext<'_, E> {
             return Ok(NameVisit::default());
         };
         let visit = |change| NameVisit { change, dir: directory(&record) };
-        let first = self.survey.reported.get(&record.ino).cloned();
+        let first = self.survey.reported(record.ino).cloned();
         if record.is_shared() && first.is_none() {
-            self.survey.reported.insert(record.ino, path_buf(path));
+            self.survey.report(record.ino, path_buf(path))?;
         }
         // Case 1.
         if self.sides.is_new(record.ino) {
