@@ -8,7 +8,10 @@ use super::check::check;
 use super::{Engine, TestFs, Ticking, world_with};
 use crate::acl::Caller;
 use crate::limits::EDITS_MAX;
-use crate::{Fs, FsError, FsOptions, NewMode, NodeRef, Position, RenameMode, SetAttr, SetTime, Transaction};
+use crate::{
+    Fs, FsError, FsOptions, Invalidation, NewMode, NodeRef, Position, RenameMode, SetAttr, SetTime,
+    Transaction, TxFs,
+};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 const MODE: NewMode = NewMode { mode: 0o644, umask: 0 };
@@ -500,4 +503,35 @@ fn a_new_name_in_a_directory_that_was_listed_by_a_handle_conflicts() {
     make(&fs, "theirs", b"x");
     assert_eq!(conflict_of(tx.commit()), ("list", "/".to_owned()));
     agree(&engine, &clock, fs, "listed to the end");
+}
+
+/// A kernel that drops the name of a file also detaches the mounts on it.
+#[test]
+fn a_name_that_keeps_its_file_is_not_invalidated() {
+    let (_, _, fs) = shared();
+    let changed = |change: &dyn Fn(&TxFs<Engine>)| -> Vec<String> {
+        let tx = fs.begin().unwrap();
+        change(tx.files());
+        let mut names = Vec::new();
+        let mut commit = tx.begin_commit().unwrap();
+        commit.catch_up().unwrap();
+        commit
+            .visit_changed(&mut |changed| match changed {
+                Invalidation::Name(_, name) => names.push(String::from_utf8(name.to_vec()).unwrap()),
+                Invalidation::File(_) => {}
+            })
+            .unwrap();
+        assert!(commit.finish().unwrap());
+        names
+    };
+    assert_eq!(changed(&|fs| make(fs, "made", b"x")), ["made"]);
+    assert_eq!(changed(&|fs| fs.append(&ROOT, &open(fs, "made"), b"y").unwrap()), [""; 0]);
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    assert_eq!(changed(&|fs| _ = fs.setattr(&ROOT, &open(fs, "made"), &set).unwrap()), [""; 0]);
+    let replace = |fs: &TxFs<Engine>| {
+        make(fs, "other", b"x");
+        fs.rename(&ROOT, (&fs.root(), b"other"), (&fs.root(), b"made"), RenameMode::Replace).unwrap();
+    };
+    assert!(changed(&replace).contains(&"made".to_owned()));
+    assert_eq!(changed(&|fs| fs.unlink(&ROOT, &fs.root(), b"made").unwrap()), ["made"]);
 }

@@ -4,10 +4,11 @@
 //! The mount visits them before the commit and announces them, so that the kernel caches no new answer. After
 //! the commit it has the kernel drop the answers that it cached before.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use warpfire_format::fs::Key;
-use warpfire_meta::Storage;
+use warpfire_format::fs::{Dentry, Key};
+use warpfire_meta::{BatchOp, Storage};
+use warpfire_units::Seq;
 
 use super::pending::PendingCommit;
 use crate::error::FsError;
@@ -15,16 +16,18 @@ use crate::error::FsError;
 /// A name or a file with another answer after a transaction is committed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Invalidation<'a> {
-    /// A name in the directory with this inode number. It is made, removed or refers to another file; or the
-    /// record of a file that changes is in it.
+    /// A name in the directory with this inode number. It is made, removed or refers to another file.
     Name(u64, &'a [u8]),
     /// A file's attributes, extended attributes or content; or a directory in which names change.
     File(u64),
 }
 
 impl<E: Storage> PendingCommit<E> {
-    /// Visits everything that the commit changes: names first, then each file once. A replay of the calls
-    /// changes the same.
+    /// Visits everything that the commit changes: names first, then each file once. After a `catch_up` it may
+    /// be something else.
+    ///
+    /// A name that refers to the same file before and after is left out, although the file's record is in it:
+    /// a kernel that drops a name also detaches the mounts on it.
     ///
     /// # Errors
     /// `Damaged` if a change does not decode.
@@ -32,12 +35,15 @@ impl<E: Storage> PendingCommit<E> {
         let Some((tx_fs, batch)) = self.changes() else { return Ok(()) };
         // Sets, because several keys of one file may have changed.
         let mut files = BTreeSet::new();
-        let keys: BTreeSet<&[u8]> = batch.iter().map(|op| op.key()).collect();
-        for key in &keys {
+        let ops: BTreeMap<&[u8], BatchOp<'_>> = batch.iter().map(|op| (op.key(), op)).collect();
+        let mut value = Vec::new();
+        for (key, op) in &ops {
             match Key::decode(key)? {
                 Key::Dentry(_, dir, name) => {
-                    visit(Invalidation::Name(dir, name));
-                    files.insert(dir);
+                    if !self.refers_to_the_same(op, &mut value)? {
+                        visit(Invalidation::Name(dir, name));
+                        files.insert(dir);
+                    }
                 }
                 Key::Inode(_, ino) | Key::Orphan(_, ino) | Key::Xattr(_, ino, _) | Key::Region(_, ino, _) => {
                     files.insert(ino);
@@ -48,11 +54,24 @@ impl<E: Storage> PendingCommit<E> {
         // The key of a name does not have the inode number of the record in it. The node of that file has.
         for node in tx_fs.inode_cache.tx_nodes() {
             let location = node.state.read().record_key(tx_fs.volume, node.ino());
-            if location.is_none_or(|key| keys.contains(&*key)) {
+            if location.is_none_or(|key| ops.contains_key(&*key)) {
                 files.insert(node.ino());
             }
         }
         files.into_iter().for_each(|ino| visit(Invalidation::File(ino)));
         Ok(())
+    }
+
+    /// Whether a name refers to the same file before this change of its record and after it.
+    fn refers_to_the_same(&self, op: &BatchOp<'_>, value: &mut Vec<u8>) -> Result<bool, FsError> {
+        match op {
+            // An edit of the file that the record has.
+            BatchOp::Merge(..) => Ok(true),
+            BatchOp::Delete(_) => Ok(false),
+            BatchOp::Put(key, after) => {
+                let was_there = self.base_engine().get(key, Seq::MAX, value)?;
+                Ok(was_there && Dentry::decode(value)?.ino() == Dentry::decode(after)?.ino())
+            }
+        }
     }
 }

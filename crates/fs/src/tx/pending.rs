@@ -272,6 +272,11 @@ impl<E: Storage> PendingCommit<E> {
         self.changes.as_ref().map(|changes| (tx_fs, &changes.batch))
     }
 
+    /// The engine of the base.
+    pub(super) fn base_engine(&self) -> &E {
+        &self.tx.base.engine
+    }
+
     /// Inode numbers of the files and directories that the transaction itself has changed.
     fn own_files(&self) -> Result<BTreeSet<u64>, FsError> {
         let mut files = BTreeSet::new();

@@ -68,16 +68,13 @@ impl<E: Storage> Views<E> {
     /// Makes the commit that is announced, and ends the announcement.
     fn finish_announced(&self, commit: &mut PendingCommit<E>) -> Result<(), FsError> {
         let gate = &self.main.gate;
-        // Collected after the announcement. Entries that the kernel caches from now on are noted.
-        let CachedChanges { names, files } = match self.cached_changes(commit) {
-            Ok(kept) => kept,
+        let (mut names, mut stale) = match self.collect_changes(commit) {
+            Ok(collected) => collected,
             Err(e) => {
                 gate.lock_exclusive().finish();
                 return Err(e);
             }
         };
-        gate.set_changed_files(files.clone());
-        let mut stale = StaleEntries { files, names: true, ..StaleEntries::default() };
         let mut round = 0;
         loop {
             round += 1;
@@ -101,8 +98,11 @@ impl<E: Storage> Views<E> {
                 Ok((false, _)) => {
                     // Programs go on while the commit catches up with them.
                     drop(exclusive);
-                    match commit.catch_up() {
-                        Ok(()) => continue,
+                    match commit.catch_up().and_then(|()| self.collect_changes(commit)) {
+                        Ok(collected) => {
+                            (names, stale) = collected;
+                            continue;
+                        }
                         Err(e) => {
                             gate.lock_exclusive().finish();
                             Err(e)
@@ -137,6 +137,17 @@ impl<E: Storage> Views<E> {
             }
         }
         Ok(pages)
+    }
+
+    /// Collects what an announced commit changes, names and files, for a round of emptying. Entries that the
+    /// kernel caches from now on are noted.
+    fn collect_changes(
+        &self,
+        commit: &PendingCommit<E>,
+    ) -> Result<(Vec<(u64, OsString)>, StaleEntries), FsError> {
+        let CachedChanges { names, files } = self.cached_changes(commit)?;
+        self.main.gate.set_changed_files(files.clone());
+        Ok((names, StaleEntries { files, names: true, ..StaleEntries::default() }))
     }
 
     /// The changed names in directories that the kernel remembers, and all changed files.
