@@ -66,6 +66,9 @@ pub struct Session {
 
 /// Mounts `fs` on a directory. A dead mount on it, left by a server that has died, is detached first.
 ///
+/// While it is mounted, other callers in this process may read `fs` and must not change it: the kernel keeps
+/// its caches, and their changes do not empty them.
+///
 /// # Errors
 /// See [`MountError`]. Then nothing is mounted, and `fs` stays open.
 pub fn mount<E: Storage>(
