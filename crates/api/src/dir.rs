@@ -106,6 +106,32 @@ impl<E: Storage> Dir<E> {
         Ok(())
     }
 
+    /// Makes a file with these bytes, permissions, owner and times in one commit.
+    ///
+    /// ```
+    /// use warpfire::{ErrorKind, Pool, SetMetadata};
+    ///
+    /// let fs = Pool::options().in_memory()?;
+    /// let root = fs.dir("/")?;
+    /// root.write_new_with("a", b"one", &SetMetadata::new().mode(0o600))?;
+    /// let taken = root.write_new_with("a", b"two", &SetMetadata::new()).unwrap_err();
+    /// assert_eq!((taken.kind(), fs.read("/a")?), (ErrorKind::AlreadyExists, b"one".to_vec()));
+    /// # Ok::<(), warpfire::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `AlreadyExists` if anything has this name; otherwise as [`write_with`](Dir::write_with).
+    pub fn write_new_with(
+        &self,
+        name: impl AsRef<OsStr>,
+        bytes: impl AsRef<[u8]>,
+        set: &SetMetadata,
+    ) -> Result<()> {
+        let (name, caller) = (name.as_ref().as_bytes(), self.pool.identity().caller());
+        self.pool.fs().create_file_with(&caller, &self.node, name, FILE_MODE, bytes.as_ref(), &set.0)?;
+        Ok(())
+    }
+
     /// Reads a whole file.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -88,6 +89,17 @@ impl Error {
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Error::new(ErrorKind::InvalidInput, Errno::INVAL.raw_os_error(), message)
+    }
+
+    /// Damage in the content of a file.
+    pub(crate) fn lost_bytes(lost: &Range<u64>) -> Self {
+        let message = format!(
+            "damaged: bytes {}..{} ({} bytes) cannot be read or reconstructed",
+            lost.start,
+            lost.end,
+            lost.end - lost.start
+        );
+        Error::new(ErrorKind::Damaged, Errno::IO.raw_os_error(), message).with_hint(SALVAGE)
     }
 
     pub(crate) fn with_hint(self, hint: &'static str) -> Self {
@@ -195,6 +207,7 @@ const ONE_USER: &str =
 const READERS: &str = "wait until the processes that read the pool end, or open it for reading too";
 const NO_MEMBER: &str = "it holds no pool; check the path, or leave it out if parity covers it";
 const WRITABLE: &str = "make the devices writable for this user, or open the pool for reading only";
+const SALVAGE: &str = "bring back missing devices, or copy the rest with 'warpfire cp --salvage'";
 const DAMAGED: &str = "bring back missing devices, or restore the file from elsewhere";
 
 impl From<LogError> for Error {

@@ -217,25 +217,64 @@ impl<E: Storage> File<E> {
     }
 
     /// Reads bytes from an offset into a buffer. Returns how many: fewer than the buffer holds only at the
-    /// end of the file. Holes read as zeros.
+    /// end of the file, and before bytes that cannot be read. Holes read as zeros.
     ///
     /// # Errors
-    /// `Damaged` if bytes cannot be read or reconstructed; never wrong bytes.
+    /// `Damaged` if the first byte cannot be read or reconstructed, with the range of bytes that are lost;
+    /// never wrong bytes. Inside a transaction, `Damaged` if any of the bytes cannot be read.
     pub fn read_at(&self, into: &mut [u8], at: u64) -> Result<usize> {
         self.check(self.reads, "reading")?;
-        Ok(self.pool.fs().read(&self.node, at, into)?)
+        let error = match self.pool.fs().read(&self.node, at, into) {
+            Err(error @ FsError::Damaged { .. }) => error,
+            other => return Ok(other?),
+        };
+        let wanted = at..at.saturating_add(into.len() as u64);
+        let missing = self.unreadable(wanted).unwrap_or_default();
+        let Some(lost) = missing.first() else { return Err(error.into()) };
+        let good = usize::try_from(lost.start - at).unwrap_or(0);
+        match into.get_mut(..good).filter(|good| !good.is_empty()) {
+            Some(good) => Ok(self.pool.fs().read(&self.node, at, good)?),
+            None => Err(Error::lost_bytes(lost)),
+        }
+    }
+
+    /// The ranges of bytes in `range` that cannot be read or reconstructed, in order. All bytes between them
+    /// can be read. Reads all bytes of the range.
+    ///
+    /// ```
+    /// use warpfire::Pool;
+    ///
+    /// let fs = Pool::options().in_memory()?;
+    /// fs.write("/whole", vec![7; 100_000])?;
+    /// assert!(fs.open("/whole")?.unreadable(0..100_000)?.is_empty());
+    /// # Ok::<(), warpfire::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Unsupported` inside a transaction.
+    pub fn unreadable(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+        self.check(self.reads, "reading")?;
+        Ok(self.pool.fs().unreadable(&self.node, range)?)
     }
 
     /// Fills a buffer with the bytes from an offset.
     ///
     /// # Errors
-    /// As [`read_at`](File::read_at); `InvalidInput` if the file ends before the buffer is full.
+    /// `Damaged` if any of the bytes cannot be read; `InvalidInput` if the file ends before the buffer is
+    /// full.
     pub fn read_exact_at(&self, into: &mut [u8], at: u64) -> Result<()> {
-        let read = self.read_at(into, at)?;
-        if read == into.len() {
-            return Ok(());
+        let mut filled = 0;
+        while filled < into.len() {
+            match self.read_at(&mut into[filled..], at + filled as u64)? {
+                0 => {
+                    let left = into.len() - filled;
+                    let message = format!("the file ends {left} bytes before the end of the read");
+                    return Err(Error::invalid(message));
+                }
+                read => filled += read,
+            }
         }
-        Err(Error::invalid(format!("the file ends {} bytes before the end of the read", into.len() - read)))
+        Ok(())
     }
 
     /// Reads the whole file.

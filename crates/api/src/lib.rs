@@ -74,5 +74,8 @@ pub use warpfire::Warpfire;
 pub use warpfire_env::Timestamp;
 pub use warpfire_format::fs::FORMAT_VERSION;
 pub use warpfire_fs::SpaceInfo;
+/// The bound of the parameter of [`Warpfire`], [`Dir`] and [`File`], for functions that work on a pool and
+/// inside a transaction alike.
+pub use warpfire_meta::Storage;
 pub use warpfire_pool::{ZONES_MIN, device_bytes_min};
 pub use warpfire_units::{COLUMNS_MAX, PARITY_MAX};

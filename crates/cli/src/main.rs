@@ -4,6 +4,7 @@
 
 mod args;
 mod commands;
+mod interrupt;
 mod location;
 mod output;
 mod progress;

@@ -11,6 +11,9 @@ pub struct Progress {
     started_nanos: u64,
     files: u64,
     bytes: u64,
+    /// Bytes of the file that is being copied.
+    bytes_of_file: u64,
+    has_total: bool,
 }
 
 /// Totals of a finished copy.
@@ -27,28 +30,71 @@ pub struct CopySummary {
 /// Files between two updates of the line.
 const FILES_PER_DRAW: u64 = 64;
 
+/// The line while the total is known.
+const WITH_TOTAL: &str = "{spinner} {wide_bar} {binary_bytes} of {binary_total_bytes}, \
+                          {binary_bytes_per_sec}, {eta} left";
+
 impl Progress {
     /// Starts the clock. `verb` is the past tense for the summary: `copied`.
     #[must_use]
     pub fn start(verb: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
         bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("the template is well formed"));
-        Progress { bar, verb, started_nanos: SystemClock.monotonic_nanos(), files: 0, bytes: 0 }
+        let started_nanos = SystemClock.monotonic_nanos();
+        Progress { bar, verb, started_nanos, files: 0, bytes: 0, bytes_of_file: 0, has_total: false }
+    }
+
+    /// Sets the number of bytes that the whole work has, so that the line shows how much time is left.
+    pub fn expect_bytes(&mut self, total: u64) {
+        self.bar.set_style(ProgressStyle::with_template(WITH_TOTAL).expect("the template is well formed"));
+        self.bar.set_length(total);
+        self.has_total = true;
+    }
+
+    /// Counts bytes of a file that is not done yet.
+    pub fn bytes(&mut self, bytes: u64) {
+        self.bytes_of_file += bytes;
+        if self.has_total {
+            self.bar.inc(bytes);
+        } else if bytes >= 1 << 20 {
+            self.draw();
+        }
     }
 
     /// Counts one file of `bytes` bytes.
     pub fn file(&mut self, bytes: u64) {
         self.files += 1;
         self.bytes += bytes;
-        if self.files.is_multiple_of(FILES_PER_DRAW) || bytes >= 1 << 20 {
-            self.bar.set_message(self.summary().in_words(self.verb));
-            self.bar.tick();
+        self.bytes_of_file = 0;
+        if self.files.is_multiple_of(FILES_PER_DRAW) {
+            self.draw();
         }
     }
 
-    fn summary(&self) -> CopySummary {
+    /// Forgets the bytes of a file that has failed.
+    pub fn failed_file(&mut self) {
+        self.bytes_of_file = 0;
+    }
+
+    fn draw(&self) {
+        // The line is drawn at most five times a second. A message costs more than the check.
+        if !self.has_total && !self.bar.is_hidden() {
+            let shown = CopySummary { bytes: self.bytes + self.bytes_of_file, ..self.summary() };
+            self.bar.set_message(shown.in_words(self.verb));
+        }
+        self.bar.tick();
+    }
+
+    /// Totals so far, of files that are done.
+    #[must_use]
+    pub fn summary(&self) -> CopySummary {
         let nanos = SystemClock.monotonic_nanos() - self.started_nanos;
         CopySummary { files: self.files, bytes: self.bytes, nanos }
+    }
+
+    /// Runs work that prints to stderr, without the line in between.
+    pub fn suspend<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.bar.suspend(work)
     }
 
     /// Removes the line and returns the totals.

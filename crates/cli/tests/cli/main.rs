@@ -3,6 +3,7 @@
 mod answers;
 mod copy;
 mod copy_planted;
+mod copy_whole;
 mod fixture;
 mod golden_refusals;
 mod health;

@@ -24,7 +24,7 @@
 //! | `piece` | pieces, and bytes on their way into a file |
 //! | `change` | applies pieces over a file: every change of content but a splice |
 //! | `splice` | replaces a range by one of another length |
-//! | `read` | reads; `seek` finds data and holes |
+//! | `read` | reads; `seek` finds data and holes, `unreadable` finds what damage has taken |
 //! | `write`, `truncate`, `alloc`, `copy` | the calls |
 //! | `refold` | writes a value whole after many edits, so that a read folds few |
 //! | `defragment` | writes the small pieces of a region next to each other after they were read |
@@ -39,6 +39,7 @@ mod refold;
 mod seek;
 mod splice;
 mod truncate;
+mod unreadable;
 mod write;
 
 pub use alloc::AllocMode;

@@ -35,7 +35,7 @@ use crate::op::{
 use crate::scratch::Scratch;
 
 /// A buffer that is being filled: inline bytes are copied at once, slices are noted for the store.
-struct ReadFill<'b> {
+pub(super) struct ReadFill<'b> {
     buf: &'b mut [u8],
     /// Offset in the file of the buffer's first byte.
     start: u64,
@@ -49,7 +49,7 @@ struct ReadFill<'b> {
 }
 
 impl<'b> ReadFill<'b> {
-    fn new(buf: &'b mut [u8], start: u64, read: usize) -> Self {
+    pub(super) fn new(buf: &'b mut [u8], start: u64, read: usize) -> Self {
         ReadFill { buf, start, done: 0, wanted: Vec::new(), fragmented: Vec::new(), read }
     }
 
@@ -113,6 +113,11 @@ impl<'b> ReadFill<'b> {
             hole.fill(0);
         }
         self.done = self.done.max(end);
+    }
+
+    /// The slices that the buffer needs, each with its offset in the buffer, in order.
+    pub(super) fn into_slices(self) -> Vec<(usize, SlicePtr)> {
+        self.wanted
     }
 
     /// Adds a read to `reads` for each slice, into its part of the buffer. The rest of the buffer is filled.
@@ -215,7 +220,7 @@ impl<E: Storage> Fs<E> {
         self.renew_atime_if_due(node)
     }
 
-    fn read_from_state(
+    pub(super) fn read_from_state(
         &self,
         node: &Node,
         state: &NodeState,

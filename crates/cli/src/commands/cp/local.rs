@@ -5,10 +5,8 @@
 //!    an open directory, without following (`LocalDir::open`, `LocalDir::pin`, `LocalDir::open_file`).
 //! 2. Only a regular file is read, and opening never waits: for a pipe that is planted in its place
 //!    (`LocalDir::open_file`).
-//! 3. A new file is made under a name of its own, for this user alone, and takes its place by a rename when
-//!    it is complete. Owner, mode, attributes and times are set through its descriptor (`NewEntry`).
 //!
-//! `tests/cli/copy_planted.rs` plants links and pipes and holds all three.
+//! `new_local.rs` says how files are made. `tests/cli/copy_planted.rs` plants links and pipes and holds both.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -17,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, openat, statat, unlinkat};
+use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
 use rustix::io::Errno;
 use warpfire_terminal::Failure;
 
@@ -132,59 +130,4 @@ impl AsFd for LocalDir {
 /// A path to the open file itself, whatever its name is by now, for calls that take no descriptor.
 pub fn magic_path(file: impl AsFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
-}
-
-/// A new file, link or special file under a name of its own. Dropping it removes it.
-pub struct NewEntry<'a> {
-    dir: &'a LocalDir,
-    name: OsString,
-}
-
-/// Names that are tried for a new entry before its directory is given up.
-const NAMES_MAX: u32 = 1000;
-
-impl<'a> NewEntry<'a> {
-    /// Makes an entry with `make`, which gets the directory and a name that is free.
-    pub fn make<T>(
-        dir: &'a LocalDir,
-        mut make: impl FnMut(&LocalDir, &OsStr) -> rustix::io::Result<T>,
-    ) -> io::Result<(NewEntry<'a>, T)> {
-        for number in 0..NAMES_MAX {
-            let name = OsString::from(format!(".warpfire-cp-{}-{number}", std::process::id()));
-            match make(dir, &name) {
-                Ok(made) => return Ok((NewEntry { dir, name }, made)),
-                Err(Errno::EXIST) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(Errno::EXIST.into())
-    }
-
-    /// The name that it has so far.
-    pub fn name(&self) -> &OsStr {
-        &self.name
-    }
-
-    /// Gives it its place, in place of a file, link, pipe or socket there.
-    ///
-    /// # Errors
-    /// `AlreadyExists` if a device node is there: a rename would remove it.
-    pub fn put(self, name: &OsStr) -> io::Result<()> {
-        if let Ok(there) = statat(self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-            let kind = FileType::from_raw_mode(there.st_mode);
-            if matches!(kind, FileType::BlockDevice | FileType::CharacterDevice) {
-                let device = "is a device node; name another file, or print the file with 'warpfire cat'";
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, device));
-            }
-        }
-        rustix::fs::renameat_with(self.dir, &self.name, self.dir, name, RenameFlags::empty())?;
-        Ok(())
-    }
-}
-
-impl Drop for NewEntry<'_> {
-    fn drop(&mut self) {
-        // It has the name still if it was not put, or if its place is another name of the same file.
-        let _ = unlinkat(self.dir, &self.name, AtFlags::empty());
-    }
 }

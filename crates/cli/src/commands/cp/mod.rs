@@ -8,43 +8,60 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::Serialize;
 use warpfire::Warpfire;
-use warpfire_terminal::{Failure, note, print_json, shown};
+use warpfire_terminal::{Failure, counted, note, print_json, shown};
 
+use self::from_pool::PoolSource;
+use self::job::{CopyJob, CopyOptions, LossyCopy};
+use self::local::{LocalDir, NamedPath};
+use self::sink::Sink;
+use self::to_local::LocalSink;
+use self::to_pool::PoolSink;
 use super::pool;
 use crate::location::{Location, PathArgument, PoolName};
-use crate::progress::Progress;
+use crate::progress::CopySummary;
 
-mod copy_in;
-mod copy_out;
-mod copy_within;
+mod from_local;
+mod from_pool;
+mod job;
 mod local;
-mod pool_target;
+mod new_local;
+mod sink;
+mod source;
+mod stdio;
+mod to_local;
+mod to_pool;
 mod xattrs;
 
 const EXAMPLES: &str = "\
 Examples:
   warpfire cp -r ~/photos pool:/             copy into a pool, as /photos
+  warpfire cp -r --atomic ~/photos pool:/    all of it, or nothing
   warpfire cp -r pool:/photos ~/back         copy out of a pool
   warpfire cp pool:/big.tar pool:/again.tar  copy inside a pool: only pointers
   warpfire cp -a /srv/www pool:/             keep attributes and ACLs too
+  warpfire cp -ru ~/photos pool:/            copy new and newer files
+  warpfire cp -r --salvage pool:/ rescued    copy the rest of damaged files
+  pg_dump db | warpfire cp - pool:/db.sql    copy stdin; to stdout likewise
 
 A copy keeps permission bits, times, symbolic links, hard links between copied files, holes and special \
-files. A copy by root keeps owners too. No symbolic link below the named files is followed. At the target \
-a file, link, pipe or socket is replaced when the copy is complete; a device node is not.";
+files. A copy by root keeps owners too. No symbolic link below the named files is followed.
 
-/// A file is copied in pieces of this size, in bytes.
-const PIECE_BYTES: usize = 4 << 20;
+A file gets its name when it is whole: after a failure, a signal or a crash no name has a part of a file. \
+At the target it replaces a file, link, pipe or socket; a local device node stays. A local file is copied up \
+to the length that it has when it is opened.";
 
 /// Arguments of `warpfire cp`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent options of the command line")]
 pub struct Args {
-    /// The files to copy.
+    /// The files to copy; '-' is stdin.
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
 
-    /// The new name, or an existing directory.
+    /// The new name, or an existing directory; '-' is stdout.
     #[arg(required = true, value_name = "DESTINATION")]
     destination: OsString,
 
@@ -56,70 +73,181 @@ pub struct Args {
     #[arg(long, short)]
     archive: bool,
 
+    /// Make the whole copy in one transaction: all of it, or nothing. Into a pool only.
+    #[arg(long)]
+    atomic: bool,
+
+    /// Copy what can be read of damaged files. Lost bytes become holes; their ranges are listed on stderr,
+    /// and the exit code is 1.
+    #[arg(long)]
+    salvage: bool,
+
+    /// Leave files that exist.
+    #[arg(long, short)]
+    no_clobber: bool,
+
+    /// Leave files that exist and are not older than the source.
+    #[arg(long, short)]
+    update: bool,
+
+    /// Keep permission bits, times and, as root, owners. Every copy does; scripts for other commands ask.
+    #[arg(long, short)]
+    preserve: bool,
+
+    /// Leave out what a pattern names: files and directories of that name, or with a slash in the pattern,
+    /// of that path below the directory that is copied.
+    #[arg(long, value_name = "GLOB")]
+    exclude: Vec<OsString>,
+
+    /// Change nothing; print what would be copied.
+    #[arg(long)]
+    dry_run: bool,
+
     /// Do not print a summary.
     #[arg(long, short)]
     quiet: bool,
 }
 
-/// Options and totals of a run, for all three directions.
-struct CopyJob {
-    recursive: bool,
-    archive: bool,
-    progress: Progress,
+/// The answer of `--json`.
+#[derive(Debug, Serialize)]
+struct CopyReport {
+    #[serde(flatten)]
+    summary: CopySummary,
+    /// Files that were left because of `--no-clobber` or `--update`.
+    skipped: u64,
+    /// Files that could not be copied.
     failed: u64,
+    /// Files that were copied without bytes that could not be read.
+    damaged: Vec<LossyCopy>,
 }
 
-impl CopyJob {
-    /// Reports a file that could not be copied.
-    fn skip(&mut self, path: &Path, reason: impl Into<Failure>) {
-        reason.into().about(path).print();
-        self.failed += 1;
-    }
+/// An argument that names a source.
+enum Source {
+    Stdin,
+    Local(PathBuf),
+    Pool(Location),
+}
 
-    /// Takes the result of one copied file: counts its bytes, or reports the error.
-    fn outcome(&mut self, path: &Path, copied: Result<u64, impl Into<Failure>>) {
-        match copied {
-            Ok(bytes) => self.progress.file(bytes),
-            Err(reason) => self.skip(path, reason),
-        }
-    }
-
-    /// Copies a directory. `fill` copies its entries and then sets its attributes: each entry changes the
-    /// times, and a mode without write permission would refuse it.
-    fn directory(&mut self, source: &Path, fill: impl FnOnce(&mut CopyJob) -> Result<(), Failure>) {
-        if !self.recursive {
-            return self.skip(source, Failure::new("is a directory").hint("copy it with -r"));
-        }
-        let filled = fill(self);
-        self.outcome(source, filled.map(|()| 0));
-    }
+/// The place of a copy: a directory, and the name in it.
+struct Target {
+    base: PathBuf,
+    /// `None` if the sources keep their names.
+    name: Option<OsString>,
 }
 
 /// Copies all sources.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     admit_deep_trees();
-    let mut job = CopyJob {
-        recursive: args.recursive || args.archive,
-        archive: args.archive,
-        progress: Progress::start("copied"),
-        failed: 0,
+    let sources: Vec<Source> = args.sources.iter().map(|source| Source::parse(source)).collect();
+    let mut job = CopyJob::new(args.options());
+    expect_bytes(&mut job, &sources);
+    let copied = if args.destination == "-" {
+        to_stdout(&mut job, &sources, args)
+    } else {
+        match PathArgument::parse(&args.destination) {
+            PathArgument::Pool(destination) => into_pool(&mut job, &sources, &destination, args.atomic),
+            PathArgument::Local(_) if args.atomic => {
+                Err(Failure::usage("--atomic copies into a pool").hint("name a destination 'POOL:/path'"))
+            }
+            PathArgument::Local(destination) => out_of_pool(&mut job, &sources, &destination),
+        }
     };
-    let sources: Vec<PathArgument> = args.sources.iter().map(|source| PathArgument::parse(source)).collect();
-    match PathArgument::parse(&args.destination) {
-        PathArgument::Pool(destination) => into_pool(&mut job, &sources, &destination)?,
-        PathArgument::Local(destination) => out_of_pool(&mut job, &sources, &destination)?,
-    }
-    let summary = job.progress.finish();
-    if json {
-        print_json(&summary)?;
+    report(args, job, copied, json)
+}
+
+/// Prints the summary, and returns the end of the command.
+fn report(args: &Args, job: CopyJob, copied: Result<(), Failure>, json: bool) -> Result<(), Failure> {
+    let CopyJob { progress, interrupt, failed, skipped, damaged, is_committed, .. } = job;
+    let summary = progress.finish();
+    copied?;
+    let is_undone = args.atomic && !args.dry_run && !is_committed;
+    let verb = if args.dry_run { "would copy" } else { "copied" };
+    let lossy = damaged.len() as u64;
+    if is_undone {
+        // There is no result.
+    } else if json {
+        if !args.dry_run {
+            print_json(&CopyReport { summary, skipped, failed, damaged })?;
+        }
     } else if !args.quiet {
-        note(summary.in_words("copied"));
+        let left = if skipped > 0 { format!("; {skipped} left as they are") } else { String::new() };
+        note(format_args!("{}{left}", summary.in_words(verb)));
     }
-    match job.failed {
-        0 => Ok(()),
-        1 => Err(Failure::new("one file could not be copied; the reason is above")),
-        failed => {
+    if interrupt.has_come() && !is_committed {
+        let left = if args.atomic { "nothing was copied" } else { "each file that was copied is whole" };
+        return Err(interrupt.failure(left));
+    }
+    match (failed, lossy) {
+        _ if is_undone => Err(Failure::new("nothing was copied; the reason is above")),
+        (0, 0) => Ok(()),
+        (0, damaged) => {
+            let files = counted(damaged, "file has", "files have");
+            Err(Failure::new(format_args!("{files} lost bytes; the ranges are above")))
+        }
+        (1, _) => Err(Failure::new("one file could not be copied; the reason is above")),
+        (failed, _) => {
             Err(Failure::new(format_args!("{failed} files could not be copied; the reasons are above")))
+        }
+    }
+}
+
+impl Args {
+    fn options(&self) -> CopyOptions {
+        CopyOptions {
+            recursive: self.recursive || self.archive,
+            archive: self.archive,
+            salvage: self.salvage,
+            no_clobber: self.no_clobber,
+            update: self.update,
+            dry_run: self.dry_run,
+            all_or_nothing: self.atomic,
+            exclude: self.exclude.clone(),
+        }
+    }
+}
+
+impl Source {
+    fn parse(argument: &OsStr) -> Source {
+        match PathArgument::parse(argument) {
+            _ if argument == "-" => Source::Stdin,
+            PathArgument::Local(path) => Source::Local(path),
+            PathArgument::Pool(location) => Source::Pool(location),
+        }
+    }
+
+    /// The name that it has in a directory; `None` for the root of a pool, which has none: its contents are
+    /// copied into the directory.
+    fn name(&self) -> Result<Option<OsString>, Failure> {
+        match self {
+            Source::Stdin => Ok(None),
+            Source::Local(path) | Source::Pool(Location { path, .. }) if path == Path::new("/") => Ok(None),
+            Source::Pool(Location { path, .. }) => Ok(path.file_name().map(OsStr::to_owned)),
+            Source::Local(path) => match path.file_name() {
+                Some(name) => Ok(Some(name.to_owned())),
+                None => named_by_the_system(path).map(Some),
+            },
+        }
+    }
+}
+
+impl Target {
+    /// The target of sources that are copied to `destination`: a name in it if it is a directory.
+    fn of(sources: usize, destination: &Path, is_directory: bool) -> Result<Target, Failure> {
+        if sources > 1 && !is_directory {
+            return Err(Failure::usage(format_args!("{} is not a directory", destination.display()))
+                .hint("name an existing directory to copy several files"));
+        }
+        let parent = destination.parent().filter(|_| !is_directory);
+        Ok(match (parent, destination.file_name()) {
+            (Some(parent), Some(name)) => Target { base: parent.to_path_buf(), name: Some(name.to_owned()) },
+            _ => Target { base: destination.to_path_buf(), name: None },
+        })
+    }
+
+    fn name_of(&self, source: &Source) -> Result<Option<OsString>, Failure> {
+        match &self.name {
+            Some(name) => Ok(Some(name.clone())),
+            None => source.name(),
         }
     }
 }
@@ -131,83 +259,148 @@ fn admit_deep_trees() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-fn into_pool(job: &mut CopyJob, sources: &[PathArgument], destination: &Location) -> Result<(), Failure> {
-    let fs = pool::open(&destination.pool)?;
-    let is_directory = fs.metadata(&destination.path).is_ok_and(|metadata| metadata.is_dir());
-    check_room_for(sources.len(), is_directory, &destination.path)?;
-    let mut copy_in = copy_in::CopyIn::new(&fs);
-    let mut copy_within = copy_within::CopyWithin::new(&fs);
-    for source in sources {
-        match source {
-            PathArgument::Local(path) => {
-                let target = target(path, &destination.path, is_directory)?;
-                copy_in.copy(job, path, &target);
-            }
-            PathArgument::Pool(location) if location.pool == destination.pool => {
-                let target = target(&location.path, &destination.path, is_directory)?;
-                copy_within.copy(job, &location.path, &target);
-            }
-            PathArgument::Pool(location) => {
-                return Err(Failure::usage(format_args!("{} is in another pool", location.path.display()))
-                    .hint("mount one of the two pools, or copy to a local directory first"));
-            }
-        }
+/// Sets the total of the progress line, if all sources are local files: the size of a tree is
+/// known only after a walk.
+fn expect_bytes(job: &mut CopyJob, sources: &[Source]) {
+    let len = |source: &Source| match source {
+        Source::Local(path) => path.metadata().ok().filter(std::fs::Metadata::is_file).map(|file| file.len()),
+        _ => None,
+    };
+    if let Some(total) = sources.iter().map(len).sum() {
+        job.progress.expect_bytes(total);
     }
-    drop((copy_in, copy_within));
+}
+
+fn into_pool(
+    job: &mut CopyJob,
+    sources: &[Source],
+    destination: &Location,
+    atomic: bool,
+) -> Result<(), Failure> {
+    let other = sources.iter().find_map(|source| match source {
+        Source::Pool(location) if location.pool != destination.pool => Some(location),
+        _ => None,
+    });
+    if let Some(other) = other {
+        return Err(Failure::usage(format_args!("{} is in another pool", other.path.display()))
+            .hint("mount one of the two pools, or copy to a local directory first"));
+    }
+    let fs = match job.options.dry_run {
+        true => pool::open_for_reading(&destination.pool)?,
+        false => pool::open(&destination.pool)?,
+    };
+    let is_directory = fs.metadata(&destination.path).is_ok_and(|metadata| metadata.is_dir());
+    let target = Target::of(sources.len(), &destination.path, is_directory)?;
+    if atomic && !job.options.dry_run {
+        let tx = fs.begin()?;
+        copy_into(job, sources, &target, &fs, &mut PoolSink::of_transaction(&tx, &target.base)?)?;
+        if job.goes_on() {
+            tx.commit_durable()?;
+            job.is_committed = true;
+        }
+    } else {
+        copy_into(job, sources, &target, &fs, &mut PoolSink::of_pool(&fs, &target.base)?)?;
+    }
     fs.close().map_err(Failure::from)
 }
 
-fn out_of_pool(job: &mut CopyJob, sources: &[PathArgument], destination: &Path) -> Result<(), Failure> {
-    if sources.iter().any(|source| matches!(source, PathArgument::Local(_))) {
-        let pool = sources.iter().filter_map(|source| match source {
-            PathArgument::Local(path) => Some(path.as_path()),
-            PathArgument::Pool(_) => None,
-        });
-        let pool = std::iter::once(destination).chain(pool).find(|path| PoolName::new(*path).is_pool());
-        let failure = Failure::usage("neither source nor destination is inside a pool");
-        return Err(match pool {
-            Some(pool) => failure.hint(format_args!("the root of that pool is '{}:/'", shown(pool))),
-            None => failure.hint("write one of them as 'POOL:/path'"),
-        });
-    }
-    let is_directory = destination.is_dir();
-    check_room_for(sources.len(), is_directory, destination)?;
-    let mut opened: Option<(Location, Warpfire)> = None;
+fn copy_into(
+    job: &mut CopyJob,
+    sources: &[Source],
+    target: &Target,
+    fs: &Warpfire,
+    sink: &mut dyn Sink,
+) -> Result<(), Failure> {
+    let pool = PoolSource::new(fs, 0, true);
     for source in sources {
-        let PathArgument::Pool(location) = source else { continue };
-        let fs = match opened.take().filter(|(other, _)| other.pool == location.pool) {
-            Some((_, fs)) => fs,
-            None => pool::open_for_reading(&location.pool)?,
-        };
-        let target = target(&location.path, destination, is_directory)?;
-        copy_out::CopyOut::new(&fs).copy(job, &location.path, &target);
-        opened = Some((location.clone(), fs));
+        if !job.goes_on() {
+            break;
+        }
+        let name = target.name_of(source)?;
+        match source {
+            Source::Stdin => stdio::copy_stdin(job, sink, name.as_deref()),
+            Source::Local(path) => from_local::copy(job, sink, path, name.as_deref()),
+            Source::Pool(Location { path, .. }) => {
+                let to = name.as_ref().map_or_else(|| target.base.clone(), |name| target.base.join(name));
+                if to.starts_with(path) {
+                    job.skip(path, Failure::new("cannot be copied into itself"));
+                } else {
+                    pool.copy(job, sink, path, name.as_deref());
+                }
+            }
+        }
     }
     Ok(())
 }
 
-fn check_room_for(sources: usize, is_directory: bool, destination: &Path) -> Result<(), Failure> {
-    if sources > 1 && !is_directory {
-        return Err(Failure::usage(format_args!("{} is not a directory", destination.display()))
-            .hint("name an existing directory to copy several files"));
-    }
-    Ok(())
-}
-
-/// The target of a source: a name in the destination if that is a directory, else the destination itself. The
-/// root of a pool has no name, so its contents are copied into the directory.
-fn target(source: &Path, destination: &Path, is_directory: bool) -> Result<PathBuf, Failure> {
-    if !is_directory {
-        return Ok(destination.to_path_buf());
-    }
-    if source == Path::new("/") {
-        return Ok(destination.to_path_buf());
-    }
-    let name = match source.file_name() {
-        Some(name) => name.to_owned(),
-        None => named_by_the_system(source)?,
+fn out_of_pool(job: &mut CopyJob, sources: &[Source], destination: &Path) -> Result<(), Failure> {
+    let locations = locations_of(sources, Some(destination))?;
+    let is_directory = destination.is_dir();
+    let target = Target::of(sources.len(), destination, is_directory)?;
+    let (dir, name) = match &target.name {
+        Some(_) => {
+            let NamedPath { dir, name } = NamedPath::open(destination)?;
+            (dir, name)
+        }
+        None => (LocalDir::named(destination)?, None),
     };
-    Ok(destination.join(name))
+    // A name with a slash behind it is that of a directory, which is not there.
+    let target = Target { name, ..target };
+    copy_from(job, &locations, &mut LocalSink::at(dir), |source| target.name_of(source))
+}
+
+fn to_stdout(job: &mut CopyJob, sources: &[Source], args: &Args) -> Result<(), Failure> {
+    if args.atomic {
+        return Err(Failure::usage("--atomic copies into a pool").hint("name a destination 'POOL:/path'"));
+    }
+    let locations = locations_of(sources, None)?;
+    copy_from(job, &locations, &mut stdio::StdoutSink, |_| Ok(Some(OsString::from("-"))))
+}
+
+/// The sources of a copy out of pools.
+fn locations_of<'a>(
+    sources: &'a [Source],
+    destination: Option<&Path>,
+) -> Result<Vec<(&'a Source, &'a Location)>, Failure> {
+    let mut locations = Vec::with_capacity(sources.len());
+    for source in sources {
+        match source {
+            Source::Pool(location) => locations.push((source, location)),
+            Source::Stdin | Source::Local(_) => return Err(no_pool(sources, destination)),
+        }
+    }
+    Ok(locations)
+}
+
+fn no_pool(sources: &[Source], destination: Option<&Path>) -> Failure {
+    let local = sources.iter().filter_map(|source| match source {
+        Source::Local(path) => Some(path.as_path()),
+        Source::Stdin | Source::Pool(_) => None,
+    });
+    let pool = destination.into_iter().chain(local).find(|path| PoolName::new(*path).is_pool());
+    let failure = Failure::usage("neither source nor destination is inside a pool");
+    match pool {
+        Some(pool) => failure.hint(format_args!("the root of that pool is '{}:/'", shown(pool))),
+        None => failure.hint("write one of them as 'POOL:/path'"),
+    }
+}
+
+fn copy_from(
+    job: &mut CopyJob,
+    locations: &[(&Source, &Location)],
+    sink: &mut dyn Sink,
+    name_of: impl Fn(&Source) -> Result<Option<OsString>, Failure>,
+) -> Result<(), Failure> {
+    for (number, group) in locations.chunk_by(|(_, a), (_, b)| a.pool == b.pool).enumerate() {
+        let fs = pool::open_for_reading(&group[0].1.pool)?;
+        let pool = PoolSource::new(&fs, number as u64, false);
+        for (source, location) in group {
+            if job.goes_on() {
+                pool.copy(job, sink, &location.path, name_of(source)?.as_deref());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The name of a local directory that the command line calls `.` or `..`.
@@ -223,11 +416,14 @@ mod tests {
     #[test]
     fn a_source_is_copied_into_a_directory_or_to_a_new_name() {
         let to = |source: &str, is_directory| {
-            target(Path::new(source), Path::new("/d"), is_directory).expect("named")
+            let target = Target::of(1, Path::new("/d"), is_directory).expect("one source has a target");
+            let name = target.name_of(&Source::Local(source.into())).expect("named");
+            (target.base, name)
         };
-        assert_eq!(to("/a/b", true), Path::new("/d/b"));
-        assert_eq!(to("/a/b/", true), Path::new("/d/b"));
-        assert_eq!(to("/a/b", false), Path::new("/d"));
-        assert_eq!(to("/", true), Path::new("/d"));
+        let named = |base: &str, name: &str| (PathBuf::from(base), Some(OsString::from(name)));
+        assert_eq!(to("/a/b", true), named("/d", "b"));
+        assert_eq!(to("/a/b/", true), named("/d", "b"));
+        assert_eq!(to("/a/b", false), named("/", "d"));
+        assert_eq!(to("/", true), (PathBuf::from("/d"), None));
     }
 }

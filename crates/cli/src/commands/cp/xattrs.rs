@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use rustix::fs::{XattrFlags, getxattr, listxattr, setxattr};
-use warpfire::Warpfire;
+use warpfire::{Storage, Warpfire};
 use warpfire_terminal::Failure;
 
 use super::local::magic_path;
@@ -88,7 +88,12 @@ impl Xattrs {
     }
 
     /// Sets the attributes of one stage on a file of the pool.
-    pub fn set_on_pool(&self, fs: &Warpfire, path: &Path, when: XattrStage) -> Result<(), Failure> {
+    pub fn set_on_pool<E: Storage>(
+        &self,
+        fs: &Warpfire<E>,
+        path: &Path,
+        when: XattrStage,
+    ) -> Result<(), Failure> {
         for (name, value) in self.0.iter().filter(|(name, _)| stage(name) == when) {
             fs.set_xattr(path, name, value).map_err(|error| refused(name, &error))?;
         }

@@ -1,0 +1,113 @@
+//! What a copy reads: the attributes of a file, and its content piece by piece.
+
+use std::ffi::{OsStr, OsString};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use warpfire::{FileType, Metadata, Timestamp};
+use warpfire_terminal::Failure;
+
+/// The attributes of a file that a copy keeps.
+#[derive(Clone, Debug)]
+pub struct Attributes {
+    pub kind: FileType,
+    /// Permission bits with the set-id and sticky bits.
+    pub mode: u32,
+    /// User and group, if the source has them.
+    pub owner: Option<(u32, u32)>,
+    pub accessed: Option<Timestamp>,
+    pub modified: Option<Timestamp>,
+    /// Major and minor number of a device node.
+    pub device: (u32, u32),
+    /// Length in bytes of a regular file, if it is known.
+    pub len: Option<u64>,
+    /// The file itself, if it may have further names.
+    pub identity: Option<FileIdentity>,
+}
+
+/// A file of a source, whatever its name: device or pool, and inode number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FileIdentity(pub u64, pub u64);
+
+/// A file that a copy makes: its name in the current directory of the target, and its attributes.
+#[derive(Clone, Copy, Debug)]
+pub struct NewFile<'a> {
+    pub name: &'a OsStr,
+    pub attributes: &'a Attributes,
+}
+
+/// A run of data: its offset in the file, and its place in the buffer that the caller gave.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Piece {
+    pub at: u64,
+    pub bytes: Range<usize>,
+}
+
+impl Piece {
+    /// The first `len` bytes of the buffer.
+    pub fn at(at: u64, len: usize) -> Piece {
+        Piece { at, bytes: 0..len }
+    }
+}
+
+/// The content of one regular file, read once from its beginning to its end.
+pub trait Content {
+    /// Reads the next data into a buffer. Between two pieces is a hole. `None` at the end.
+    fn next(&mut self, buffer: &mut [u8]) -> Result<Option<Piece>, Failure>;
+
+    /// The length in bytes; final once `next` has returned `None`.
+    fn len(&self) -> u64;
+
+    /// Whether `next` can read without a long wait. May wait a short while itself.
+    fn is_ready(&mut self) -> bool {
+        true
+    }
+
+    /// The path of the file in the pool that the target lies in: then its slices are shared, and no data is
+    /// read.
+    fn shared_path(&self) -> Option<&Path> {
+        None
+    }
+
+    /// The ranges of bytes that could not be read and are left out.
+    fn missing(&mut self) -> Vec<Range<u64>> {
+        Vec::new()
+    }
+}
+
+impl Attributes {
+    /// The attributes of a file of a pool. `pool` is a number for each pool of the copy.
+    pub fn of_pool(pool: u64, metadata: &Metadata) -> Attributes {
+        let is_linked = !metadata.is_dir() && metadata.nlink() > 1;
+        Attributes {
+            kind: metadata.file_type(),
+            mode: metadata.mode(),
+            owner: Some((metadata.uid(), metadata.gid())),
+            accessed: Some(metadata.accessed()),
+            modified: Some(metadata.modified()),
+            device: metadata.device_numbers(),
+            len: metadata.is_file().then(|| metadata.len()),
+            identity: is_linked.then(|| FileIdentity(pool, metadata.ino())),
+        }
+    }
+}
+
+/// The directory that a copy is in, for patterns: the names below the top of the copy.
+#[derive(Debug, Default)]
+pub struct Trail(Vec<OsString>);
+
+impl Trail {
+    /// Enters a directory. The first one is the top, whose name does not count.
+    pub fn enter(&mut self, name: &OsStr) {
+        self.0.push(if self.0.is_empty() { OsString::new() } else { name.to_owned() });
+    }
+
+    pub fn leave(&mut self) {
+        self.0.pop();
+    }
+
+    /// The path of a name in the current directory.
+    pub fn path_of(&self, name: &OsStr) -> PathBuf {
+        self.0.iter().map(OsString::as_os_str).chain([name]).collect()
+    }
+}

@@ -1,0 +1,254 @@
+//! Makes the files of a copy in a local directory. `local.rs` says how other users of the target are kept
+//! out, and `new_local.rs` how a file gets its name when it is whole.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+
+use rustix::fs::{AtFlags, FileType as NodeType, Gid, Timespec, Timestamps, UTIME_OMIT, Uid, makedev};
+use rustix::fs::{chownat, futimens, linkat, mknodat, symlinkat, utimensat};
+use warpfire::{FileType, Timestamp};
+use warpfire_terminal::Failure;
+
+use super::job::CopyJob;
+use super::local::{LocalDir, PRIVATE_FILE, magic_path};
+use super::new_local::{NewEntry, NewFileAside};
+use super::sink::{Existing, Sink};
+use super::source::{Attributes, Content, FileIdentity, NewFile};
+use super::xattrs::{XattrStage, Xattrs};
+
+/// A local directory.
+pub struct LocalSink {
+    /// The current directory and those above it up to the one that the copy began in.
+    levels: Vec<LocalLevel>,
+    /// Files that may get further names.
+    linked: HashMap<FileIdentity, FirstCopy>,
+    is_superuser: bool,
+}
+
+struct LocalLevel {
+    name: OsString,
+    path: PathBuf,
+    /// `None` if a plan only would have made it.
+    dir: Option<LocalDir>,
+}
+
+/// The first copy of a file with several names.
+struct FirstCopy {
+    /// The names of the directories from the one that the copy began in.
+    directory: PathBuf,
+    name: OsString,
+    /// Device and inode number.
+    file: (u64, u64),
+}
+
+impl LocalSink {
+    pub fn at(dir: LocalDir) -> LocalSink {
+        let path = dir.shown(OsStr::new(""));
+        let levels = vec![LocalLevel { name: OsString::new(), path, dir: Some(dir) }];
+        let is_superuser = rustix::process::geteuid().is_root();
+        LocalSink { levels, linked: HashMap::new(), is_superuser }
+    }
+
+    fn level(&self) -> &LocalLevel {
+        self.levels.last().expect("the directory that the copy began in stays")
+    }
+
+    fn dir(&self) -> &LocalDir {
+        self.level().dir.as_ref().expect("only a plan enters directories that are not there")
+    }
+
+    /// Notes a complete copy that may get further names.
+    fn note(&mut self, new: NewFile<'_>, file: (u64, u64)) {
+        if let Some(identity) = &new.attributes.identity {
+            let directory = self.levels.iter().skip(1).map(|level| &level.name).collect();
+            let first = FirstCopy { directory, name: new.name.to_owned(), file };
+            self.linked.insert(*identity, first);
+        }
+    }
+
+    /// Sets the attributes of a new link or special file and puts it in its place.
+    fn finish(
+        &mut self,
+        new: NewFile<'_>,
+        xattrs: &Xattrs,
+        make: impl FnMut(&LocalDir, &OsStr) -> rustix::io::Result<()>,
+    ) -> Result<(), Failure> {
+        let shown = self.shown(new.name);
+        let failed = |error| Failure::local(&shown, &error);
+        let dir = self.dir();
+        let (entry, ()) = NewEntry::make(dir, new.name, make).map_err(failed)?;
+        let pinned = dir.pin(entry.name()).map_err(failed)?;
+        // Found again by name: the owner of the directory may have put another file there.
+        let there = pinned.metadata().map_err(failed)?;
+        let is_ours = there.uid() == rustix::process::geteuid().as_raw() && there.nlink() == 1;
+        if !is_ours || NodeType::from_raw_mode(there.mode()) != node_type(new.attributes.kind) {
+            return Err(Failure::new("the new file was replaced during the copy").hint("copy it again"));
+        }
+        self.set_attributes(&pinned, new.attributes, xattrs, &shown)?;
+        entry.put(new.name).map_err(failed)?;
+        self.note(new, (there.dev(), there.ino()));
+        Ok(())
+    }
+
+    /// Sets owner, mode and times, and with `--archive` extended attributes. The owner is set only by the
+    /// superuser: other users cannot change it. `made` is a directory or file that is open, or a pinned link
+    /// or special file.
+    fn set_attributes(
+        &self,
+        made: impl AsFd,
+        attributes: &Attributes,
+        xattrs: &Xattrs,
+        shown: &std::path::Path,
+    ) -> Result<(), Failure> {
+        let failed = |error: io::Error| Failure::local(shown, &error);
+        xattrs.set_on_local(&made, shown, XattrStage::Before)?;
+        if let Some((user, group)) = attributes.owner.filter(|_| self.is_superuser) {
+            let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+            chownat(&made, "", Some(user), Some(group), AtFlags::EMPTY_PATH).map_err(|e| failed(e.into()))?;
+        }
+        if attributes.kind != FileType::Symlink {
+            let permissions = Permissions::from_mode(attributes.mode);
+            std::fs::set_permissions(magic_path(&made), permissions).map_err(failed)?;
+        }
+        xattrs.set_on_local(&made, shown, XattrStage::After)?;
+        // Last, because no later step may change the times.
+        let times = Timestamps {
+            last_access: timespec(attributes.accessed),
+            last_modification: timespec(attributes.modified),
+        };
+        let set = match attributes.kind {
+            FileType::File | FileType::Dir => futimens(&made, &times),
+            _ => utimensat(&made, "", &times, AtFlags::EMPTY_PATH),
+        };
+        set.map_err(|error| failed(error.into()))
+    }
+}
+
+impl Sink for LocalSink {
+    fn look(&mut self, name: &OsStr) -> Result<Option<Existing>, Failure> {
+        let Some(dir) = &self.level().dir else { return Ok(None) };
+        let there = dir.pin(name).and_then(|pinned| pinned.metadata());
+        match there {
+            Ok(there) => {
+                let nanos = u32::try_from(there.mtime_nsec()).unwrap_or(0);
+                Ok(Some(Existing { modified: Timestamp { seconds: there.mtime(), nanos } }))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Failure::local(&dir.shown(name), &error)),
+        }
+    }
+
+    fn enter(&mut self, name: &OsStr, _: &Attributes, is_plan: bool) -> Result<(), Failure> {
+        let path = self.shown(name);
+        let opened = match &self.level().dir {
+            None => Ok(None),
+            Some(dir) if is_plan => match dir.open(name) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                opened => opened.map(Some),
+            },
+            Some(dir) => dir.open_or_make(name).map(Some),
+        };
+        let dir = opened.map_err(|error| Failure::local(&path, &error))?;
+        self.levels.push(LocalLevel { name: name.to_owned(), path, dir });
+        Ok(())
+    }
+
+    fn keep(&mut self, attributes: &Attributes, xattrs: &Xattrs) -> Result<(), Failure> {
+        self.set_attributes(self.dir(), attributes, xattrs, &self.level().path)
+    }
+
+    fn leave(&mut self) {
+        self.levels.pop();
+    }
+
+    fn file(
+        &mut self,
+        job: &mut CopyJob,
+        new: NewFile<'_>,
+        xattrs: &Xattrs,
+        content: &mut dyn Content,
+    ) -> Result<u64, Failure> {
+        let shown = self.shown(new.name);
+        let failed = |error| Failure::local(&shown, &error);
+        let aside = NewFileAside::make(self.dir()).map_err(failed)?;
+        let to: &File = aside.file();
+        let poured = job.pour(content, |bytes, at| to.write_all_at(bytes, at).map_err(failed))?;
+        if poured.end < content.len() {
+            // A hole at the end was not written.
+            to.set_len(content.len()).map_err(failed)?;
+        }
+        self.set_attributes(to, new.attributes, xattrs, &shown)?;
+        let identity = match &new.attributes.identity {
+            Some(_) => to.metadata().map(|there| Some((there.dev(), there.ino()))).map_err(failed)?,
+            None => None,
+        };
+        aside.put(new.name).map_err(failed)?;
+        if let Some(file) = identity {
+            self.note(new, file);
+        }
+        Ok(poured.bytes)
+    }
+
+    fn symlink(&mut self, new: NewFile<'_>, to: &OsStr) -> Result<(), Failure> {
+        self.finish(new, &Xattrs::default(), |dir, name| symlinkat(to, dir, name))
+    }
+
+    fn special(&mut self, new: NewFile<'_>, xattrs: &Xattrs) -> Result<(), Failure> {
+        let (major, minor) = new.attributes.device;
+        let (kind, device) = (node_type(new.attributes.kind), makedev(major, minor));
+        self.finish(new, xattrs, |dir, name| mknodat(dir, name, kind, PRIVATE_FILE, device))
+    }
+
+    /// A copy that is no longer in its place gets no further name.
+    fn link(&mut self, new: NewFile<'_>) -> Result<bool, Failure> {
+        let first = new.attributes.identity.as_ref().and_then(|identity| self.linked.get(identity));
+        let Some(first) = first else { return Ok(false) };
+        let Some(entry) = link_again(first, self.levels[0].dir.as_ref(), self.dir(), new.name) else {
+            return Ok(false);
+        };
+        entry.put(new.name).map_err(|error| Failure::local(&self.shown(new.name), &error))?;
+        Ok(true)
+    }
+
+    fn shown(&self, name: &OsStr) -> PathBuf {
+        let path = &self.level().path;
+        if path.as_os_str().is_empty() { PathBuf::from(name) } else { path.join(name) }
+    }
+}
+
+/// Another name of a file that was copied before; `None` if that copy is no longer in its place.
+fn link_again<'a>(
+    first: &FirstCopy,
+    top: Option<&LocalDir>,
+    dir: &'a LocalDir,
+    target: &OsStr,
+) -> Option<NewEntry<'a>> {
+    let from = top?.open_below(&first.directory).ok()?;
+    let link = |dir: &LocalDir, name: &OsStr| linkat(&from, &first.name, dir, name, AtFlags::empty());
+    let (entry, ()) = NewEntry::make(dir, target, link).ok()?;
+    let linked = dir.pin(entry.name()).and_then(|linked| linked.metadata()).ok()?;
+    ((linked.dev(), linked.ino()) == first.file).then_some(entry)
+}
+
+/// The time for the system. A time that the source does not have stays that of the copy.
+fn timespec(at: Option<Timestamp>) -> Timespec {
+    match at {
+        Some(at) => Timespec { tv_sec: at.seconds, tv_nsec: i64::from(at.nanos) },
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+    }
+}
+
+fn node_type(kind: FileType) -> NodeType {
+    match kind {
+        FileType::Symlink => NodeType::Symlink,
+        FileType::Fifo => NodeType::Fifo,
+        FileType::Socket => NodeType::Socket,
+        FileType::BlockDevice => NodeType::BlockDevice,
+        _ => NodeType::CharacterDevice,
+    }
+}
