@@ -64,7 +64,6 @@ const ROWS: &[(&str, i32, &str)] = &[
     ),
     ("ls pool/0.img,pool/0.img", 3, "pool/0.img is named twice; name each device once"),
     ("ls a.img,pool/0.img", 3, "pool/0.img belongs to pool #, not to #; name the devices of one pool only"),
-    ("status", 2, "no pool is named; name its devices, or set WARPFIRE_POOL"),
     ("df", 2, "no pool is named; name its devices, or set WARPFIRE_POOL"),
     ("fsck", 8, "no pool is named; name its devices, or set WARPFIRE_POOL"),
     ("scrub", 8, "no pool is named; name its devices, or set WARPFIRE_POOL"),

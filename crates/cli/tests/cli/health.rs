@@ -61,7 +61,7 @@ fn a_missing_device_is_degraded_and_more_than_parity_is_lost() {
         "{}",
         ran.stderr
     );
-    assert!(ran.stderr.contains("not found: device 1, 2"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("not found: devices 1, 2"), "{}", ran.stderr);
 }
 
 #[test]

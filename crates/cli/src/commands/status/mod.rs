@@ -87,11 +87,15 @@ fn unopened(args: &Args, failure: Failure) -> Result<ExitCode, Failure> {
         };
         note(format_args!("{}: {said}", shown(path)));
     }
-    let is_there = |index: &u16| labels.iter().flat_map(|(_, label)| label).any(|l| l.device == *index);
+    let is_there = |index: &u16| {
+        let mut labels = labels.iter().filter_map(|(_, label)| label.as_ref());
+        labels.any(|label| label.pool == first.pool && label.device == *index)
+    };
     let missing: Vec<String> =
         (0..first.devices).filter(|index| !is_there(index)).map(|index| index.to_string()).collect();
     if !missing.is_empty() {
-        note(format_args!("not found: device {}; name or reconnect them", missing.join(", ")));
+        let devices = if missing.len() == 1 { "device" } else { "devices" };
+        note(format_args!("not found: {devices} {}; name or reconnect the missing ones", missing.join(", ")));
     }
     note("'warpfire fsck' says which part is damaged");
     Err(failure)
