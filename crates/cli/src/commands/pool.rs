@@ -10,12 +10,8 @@ use warpfire_terminal::{Failure, note};
 use crate::location::PoolName;
 use crate::tree::{mounted_at, refuse_mounted};
 
-/// Opens a pool for one command that changes it. If the pool is degraded, prints a note on stderr.
-pub fn open(name: &PoolName) -> Result<Warpfire, Failure> {
-    open_as(&Pool::options(), name)
-}
-
-/// As [`open`]. The inner error says that the pool is too damaged to be opened.
+/// Opens a pool for one command that changes it. If the pool is degraded, prints a note on stderr. The inner
+/// error says that the pool is too damaged to be opened.
 pub fn open_unless_damaged(name: &PoolName) -> Result<Result<Warpfire, warpfire::Error>, Failure> {
     refuse_mountpoint(name)?;
     let devices = name.devices()?;
@@ -35,7 +31,7 @@ pub fn open_for_reading(name: &PoolName) -> Result<Warpfire, Failure> {
     open_as(&Pool::options().read_only(true), name)
 }
 
-/// As [`open`], by these options.
+/// As [`open_for_reading`], by these options.
 pub fn open_as(options: &PoolOptions, name: &PoolName) -> Result<Warpfire, Failure> {
     refuse_mountpoint(name)?;
     let devices = name.devices()?;

@@ -66,7 +66,7 @@ pub fn below(mountpoint: &Path, path: &Path) -> PathBuf {
 }
 
 /// The failure of a call on a file of a mounted pool.
-fn of_mount(errno: Errno, mountpoint: &Path, path: &Path) -> Failure {
+pub fn of_mount(errno: Errno, mountpoint: &Path, path: &Path) -> Failure {
     let file = |words: &dyn fmt::Display| Failure::local_as(path, &io::Error::from(errno), words);
     match errno {
         Errno::NOTCONN | Errno::CONNABORTED => no_server(mountpoint),

@@ -18,8 +18,8 @@ use warpfire::{FileType, OpenOptions, Warpfire};
 use warpfire_terminal::{Failure, shown};
 
 pub use attributes::{Attributes, NewAttributes, NewTime};
-pub use error::{TreeError, TreeResult, below};
-pub use mounted::MountedTree;
+pub use error::{TreeError, TreeResult, below, of_mount};
+pub use mounted::{MountedTree, open_in};
 pub use open::{mounted_at, open, open_for_reading, refuse_mounted};
 pub use transaction::{TransactionTree, transact};
 

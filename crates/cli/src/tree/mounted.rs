@@ -123,7 +123,12 @@ impl MountedTree {
 
     /// The entries of a directory.
     pub fn read_dir(&self, path: &Path) -> Result<Listing> {
-        Listing::of(Arc::new(self.at(path, OFlags::RDONLY | OFlags::DIRECTORY)?))
+        Listing::of(Arc::new(self.open_dir(path)?))
+    }
+
+    /// Opens a directory, for its entries and for [`open_in`].
+    pub fn open_dir(&self, path: &Path) -> Result<OwnedFd> {
+        self.at(path, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
     /// Opens a regular file for reading.
@@ -238,6 +243,11 @@ impl MountedTree {
     }
 }
 
+/// Opens a name in an open directory of a mounted pool. A link is opened by `O_PATH` and `O_NOFOLLOW` only.
+pub fn open_in(directory: impl AsFd, name: &OsStr, flags: OFlags) -> Result<OwnedFd> {
+    openat2(directory, name, flags | OFlags::CLOEXEC, Mode::empty(), IN_DIRECTORY)
+}
+
 fn attributes(named: OwnedFd) -> Result<Attributes> {
     let found = File::from(named).metadata();
     Ok(found.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?.into())
@@ -289,7 +299,7 @@ fn remove_all(top: OwnedFd) -> Result<()> {
     let mut levels = vec![reached(top)?];
     while let Some(level) = levels.last_mut() {
         if let Some(name) = level.below.last() {
-            let opened = openat2(&level.directory, name, LISTABLE, Mode::empty(), IN_DIRECTORY)?;
+            let opened = open_in(&level.directory, name, LISTABLE)?;
             levels.push(reached(opened)?);
             continue;
         }
@@ -367,7 +377,6 @@ impl ListedFile {
 
     /// The entries of the directory that has this name; a link is not followed.
     pub fn read_dir(&self) -> Result<Listing> {
-        let opened = openat2(&*self.directory, &self.name, LISTABLE, Mode::empty(), IN_DIRECTORY)?;
-        Listing::of(Arc::new(opened))
+        Listing::of(Arc::new(open_in(&self.directory, &self.name, LISTABLE)?))
     }
 }

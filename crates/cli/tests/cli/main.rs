@@ -2,6 +2,7 @@
 
 mod answers;
 mod copy;
+mod copy_mounted;
 mod copy_planted;
 mod copy_whole;
 mod fixture;

@@ -92,6 +92,8 @@ pub struct CopyJob {
     pub damaged: Vec<LossyCopy>,
     /// Whether the transaction of `--atomic` has been committed.
     pub is_committed: bool,
+    /// The failure that every further file would meet too.
+    pub end: Option<Failure>,
     trail: Trail,
     /// The buffer of pieces.
     buffer: Vec<u8>,
@@ -115,6 +117,7 @@ impl CopyJob {
             skipped: 0,
             damaged: Vec::new(),
             is_committed: false,
+            end: None,
             trail: Trail::default(),
             buffer: vec![0; PIECE_BYTES],
             has_broken: false,
@@ -136,6 +139,11 @@ impl CopyJob {
     pub fn skip(&mut self, path: &Path, reason: impl Into<Failure>) {
         self.progress.failed_file();
         let reason: Failure = reason.into();
+        if reason.is_end_of_command() && !reason.is_closed_pipe() {
+            self.give_up();
+            self.end = Some(reason);
+            return;
+        }
         // Neither a file that a signal cuts short nor a reader that has enough is a failure of the copy.
         if !self.interrupt.has_come() && !reason.is_closed_pipe() {
             let reason = reason.about(path);

@@ -3,6 +3,8 @@
 //! Invariants
 //! 1. Below the paths that the command line names, no symbolic link is followed: each step opens one name in
 //!    an open directory, without following (`LocalDir::open`, `LocalDir::pin`, `LocalDir::open_file`).
+//!    In a mounted pool the paths of the command line lead to files of that pool too, whatever links are on
+//!    the way, and no other filesystem is entered (`LocalDir::in_mount`, `tree/mounted.rs`).
 //! 2. Only a regular file is read, and opening never waits: for a pipe that is planted in its place
 //!    (`LocalDir::open_file`).
 //!
@@ -14,10 +16,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
 use rustix::io::Errno;
 use warpfire_terminal::Failure;
+
+use crate::tree::{self, MountedTree};
 
 /// Mode of a new file or directory until it is complete.
 pub const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -27,6 +32,8 @@ pub const PRIVATE_DIR: Mode = Mode::RWXU;
 pub struct LocalDir {
     fd: OwnedFd,
     path: PathBuf,
+    /// Where the pool is mounted that it is in, if the command line names that pool.
+    mountpoint: Option<Arc<Path>>,
 }
 
 /// A local path that the command line names: a directory, and the name in it. Links on the way to the
@@ -45,6 +52,16 @@ impl NamedPath {
         let dir = LocalDir::named(parent.unwrap_or(Path::new(".")))?;
         Ok(NamedPath { dir, name: Some(name.to_owned()) })
     }
+
+    /// A path in a mounted pool. Links on the way to the directory lead to directories of the pool.
+    pub fn in_mount(mount: &MountedTree, path: &Path) -> Result<NamedPath, Failure> {
+        match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) => {
+                Ok(NamedPath { dir: LocalDir::in_mount(mount, parent)?, name: Some(name.to_owned()) })
+            }
+            _ => Ok(NamedPath { dir: LocalDir::in_mount(mount, path)?, name: None }),
+        }
+    }
 }
 
 impl LocalDir {
@@ -52,13 +69,40 @@ impl LocalDir {
     pub fn named(path: &Path) -> Result<LocalDir, Failure> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = openat(CWD, path, flags, Mode::empty()).map_err(|e| Failure::local(path, &e.into()))?;
-        Ok(LocalDir { fd, path: path.to_path_buf() })
+        Ok(LocalDir { fd, path: path.to_path_buf(), mountpoint: None })
+    }
+
+    /// Opens a directory of a mounted pool. Messages name it by its path in the pool.
+    pub fn in_mount(mount: &MountedTree, path: &Path) -> Result<LocalDir, Failure> {
+        let fd = mount.open_dir(path).map_err(|errno| mount.error(errno).at(path))?;
+        Ok(LocalDir { fd, path: path.to_path_buf(), mountpoint: Some(mount.mountpoint().into()) })
+    }
+
+    /// Whether it is in a mounted pool that the command line names.
+    pub fn is_in_mount(&self) -> bool {
+        self.mountpoint.is_some()
+    }
+
+    /// The failure of a call on a file in this directory.
+    pub fn failure(&self, path: &Path, error: &io::Error) -> Failure {
+        match (&self.mountpoint, Errno::from_io_error(error)) {
+            (Some(mountpoint), Some(errno)) => tree::of_mount(errno, mountpoint, path),
+            _ => Failure::local(path, error),
+        }
+    }
+
+    fn open_name(&self, name: &OsStr, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match self.mountpoint {
+            Some(_) => tree::open_in(&self.fd, name, flags),
+            None => openat(&self.fd, name, flags, Mode::empty()),
+        }
     }
 
     /// Opens a directory in this one.
     pub fn open(&self, name: &OsStr) -> io::Result<LocalDir> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(LocalDir { fd: openat(&self.fd, name, flags, Mode::empty())?, path: self.shown(name) })
+        let fd = self.open_name(name, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        Ok(LocalDir { fd, path: self.shown(name), mountpoint: self.mountpoint.clone() })
     }
 
     /// Opens a directory in this one; makes it, for this user alone, if it does not exist.
@@ -71,7 +115,8 @@ impl LocalDir {
 
     /// Opens a directory below this one, by its path from here.
     pub fn open_below(&self, path: &Path) -> io::Result<LocalDir> {
-        let mut dir = LocalDir { fd: self.fd.try_clone()?, path: self.path.clone() };
+        let (fd, mountpoint) = (self.fd.try_clone()?, self.mountpoint.clone());
+        let mut dir = LocalDir { fd, path: self.path.clone(), mountpoint };
         for name in path {
             dir = dir.open(name)?;
         }
@@ -80,8 +125,7 @@ impl LocalDir {
 
     /// A descriptor of anything in this directory, a link too. It can neither be read nor written.
     pub fn pin(&self, name: &OsStr) -> io::Result<File> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(File::from(openat(&self.fd, name, flags, Mode::empty())?))
+        Ok(File::from(self.open_name(name, OFlags::PATH)?))
     }
 
     /// Opens a regular file for reading, with its metadata.
@@ -89,8 +133,7 @@ impl LocalDir {
     /// # Errors
     /// `InvalidInput` if anything else is there by now.
     pub fn open_file(&self, name: &OsStr) -> io::Result<(File, Metadata)> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = File::from(openat(&self.fd, name, flags, Mode::empty())?);
+        let file = File::from(self.open_name(name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?);
         let metadata = file.metadata()?;
         if metadata.is_file() {
             return Ok((file, metadata));

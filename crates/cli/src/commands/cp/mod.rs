@@ -7,26 +7,28 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 use warpfire::Warpfire;
-use warpfire_terminal::{Failure, counted, note, print_json, shown};
+use warpfire_terminal::{Failure, counted, note, print_json};
 
-use self::from_pool::PoolSource;
 use self::job::{CopyJob, CopyOptions, LossyCopy};
 use self::local::{LocalDir, NamedPath};
-use self::sink::Sink;
+use self::pools::Pools;
 use self::to_local::LocalSink;
 use self::to_pool::PoolSink;
-use super::pool;
-use crate::location::{Location, PathArgument, PoolName};
+use super::tx;
+use crate::location::{Location, PathArgument};
 use crate::progress::CopySummary;
+use crate::tree::{MountedTree, Tree};
 
 mod from_local;
 mod from_pool;
 mod job;
 mod local;
 mod new_local;
+mod pools;
 mod sink;
 mod source;
 mod stdio;
@@ -50,7 +52,9 @@ files. A copy by root keeps owners too. No symbolic link below the named files i
 
 A file gets its name when it is whole: after a failure, a signal or a crash no name has a part of a file. \
 At the target it replaces a file, link, pipe or socket; a local device node stays. A local file is copied up \
-to the length that it has when it is opened.";
+to the length that it has when it is opened.
+
+Files of a mounted pool are copied through its mount. A copy inside of one mounted pool copies only pointers.";
 
 /// Arguments of `warpfire cp`.
 #[derive(clap::Args, Debug)]
@@ -157,9 +161,12 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
 
 /// Prints the summary, and returns the end of the command.
 fn report(args: &Args, job: CopyJob, copied: Result<(), Failure>, json: bool) -> Result<(), Failure> {
-    let CopyJob { progress, interrupt, failed, skipped, damaged, is_committed, .. } = job;
+    let CopyJob { progress, interrupt, failed, skipped, damaged, is_committed, end, .. } = job;
     let summary = progress.finish();
     copied?;
+    if let Some(end) = end {
+        return Err(end);
+    }
     let is_undone = args.atomic && !args.dry_run && !is_committed;
     let verb = if args.dry_run { "would copy" } else { "copied" };
     let lossy = damaged.len() as u64;
@@ -277,64 +284,73 @@ fn into_pool(
     destination: &Location,
     atomic: bool,
 ) -> Result<(), Failure> {
-    let other = sources.iter().find_map(|source| match source {
-        Source::Pool(location) if location.pool != destination.pool => Some(location),
-        _ => None,
-    });
-    if let Some(other) = other {
-        return Err(Failure::usage(format_args!("{} is in another pool", other.path.display()))
-            .hint("mount one of the two pools, or copy to a local directory first"));
+    let pools = Pools::into(&destination.pool, sources, job.options.dry_run)?;
+    let is_atomic = atomic && !job.options.dry_run;
+    match pools.of(&destination.pool) {
+        Tree::Open(fs) => into_open_pool(job, sources, &pools, fs, destination, is_atomic)?,
+        Tree::Mounted(mount) => into_mounted_pool(job, sources, &pools, mount, destination, is_atomic)?,
     }
-    let fs = match job.options.dry_run {
-        true => pool::open_for_reading(&destination.pool)?,
-        false => pool::open(&destination.pool)?,
-    };
-    let is_directory = fs.metadata(&destination.path).is_ok_and(|metadata| metadata.is_dir());
-    let target = Target::of(sources.len(), &destination.path, is_directory)?;
-    if atomic && !job.options.dry_run {
-        let tx = fs.begin()?;
-        copy_into(job, sources, &target, &fs, &mut PoolSink::of_transaction(&tx, &target.base)?)?;
-        if job.goes_on() {
-            tx.commit_durable()?;
-            job.is_committed = true;
-        }
-    } else {
-        copy_into(job, sources, &target, &fs, &mut PoolSink::of_pool(&fs, &target.base)?)?;
-    }
-    fs.close().map_err(Failure::from)
+    pools.close()
 }
 
-fn copy_into(
+fn into_open_pool(
     job: &mut CopyJob,
     sources: &[Source],
-    target: &Target,
+    pools: &Pools<'_>,
     fs: &Warpfire,
-    sink: &mut dyn Sink,
+    destination: &Location,
+    is_atomic: bool,
 ) -> Result<(), Failure> {
-    let pool = PoolSource::new(fs, 0, true);
-    for source in sources {
-        if !job.goes_on() {
-            break;
-        }
-        let name = target.name_of(source)?;
-        match source {
-            Source::Stdin => stdio::copy_stdin(job, sink, name.as_deref()),
-            Source::Local(path) => from_local::copy(job, sink, path, name.as_deref()),
-            Source::Pool(Location { path, .. }) => {
-                let to = name.as_ref().map_or_else(|| target.base.clone(), |name| target.base.join(name));
-                if to.starts_with(path) {
-                    job.skip(path, Failure::new("cannot be copied into itself"));
-                } else {
-                    pool.copy(job, sink, path, name.as_deref());
-                }
-            }
-        }
+    let is_directory = fs.metadata(&destination.path).is_ok_and(|metadata| metadata.is_dir());
+    let target = Target::of(sources.len(), &destination.path, is_directory)?;
+    let inside = Some(&destination.pool);
+    if !is_atomic {
+        return pools.copy(job, &mut PoolSink::of_pool(fs, &target.base)?, sources, &target, inside);
+    }
+    let tx = fs.begin()?;
+    pools.copy(job, &mut PoolSink::of_transaction(&tx, &target.base)?, sources, &target, inside)?;
+    if job.goes_on() {
+        tx.commit_durable()?;
+        job.is_committed = true;
+    }
+    Ok(())
+}
+
+fn into_mounted_pool(
+    job: &mut CopyJob,
+    sources: &[Source],
+    pools: &Pools<'_>,
+    mount: &MountedTree,
+    destination: &Location,
+    is_atomic: bool,
+) -> Result<(), Failure> {
+    let is_directory = match mount.metadata(&destination.path) {
+        Ok(there) => there.is_dir(),
+        Err(Errno::NOENT | Errno::LOOP) => false,
+        Err(errno) => return Err(mount.error(errno).at(&destination.path)),
+    };
+    let target = Target::of(sources.len(), &destination.path, is_directory)?;
+    let inside = Some(&destination.pool);
+    if !is_atomic {
+        let mut sink = LocalSink::at(LocalDir::in_mount(mount, &target.base)?);
+        return pools.copy(job, &mut sink, sources, &target, inside);
+    }
+    let copied = tx::transact_once(mount.mountpoint(), |view| {
+        let view = mount.over(view).map_err(|errno| mount.error(errno).at(Path::new("/")))?;
+        let mut sink = LocalSink::at(LocalDir::in_mount(&view, &target.base)?);
+        pools.in_view(view)?.copy(job, &mut sink, sources, &target, inside)?;
+        // The failure aborts the transaction. What the copy has printed is the reason.
+        if job.goes_on() { Ok(()) } else { Err(Failure::silent()) }
+    });
+    if job.goes_on() {
+        copied?;
+        job.is_committed = true;
     }
     Ok(())
 }
 
 fn out_of_pool(job: &mut CopyJob, sources: &[Source], destination: &Path) -> Result<(), Failure> {
-    let locations = locations_of(sources, Some(destination))?;
+    let pools = Pools::out(sources, Some(destination))?;
     let is_directory = destination.is_dir();
     let target = Target::of(sources.len(), destination, is_directory)?;
     let (dir, name) = match &target.name {
@@ -346,61 +362,16 @@ fn out_of_pool(job: &mut CopyJob, sources: &[Source], destination: &Path) -> Res
     };
     // A name with a slash behind it is that of a directory, which is not there.
     let target = Target { name, ..target };
-    copy_from(job, &locations, &mut LocalSink::at(dir), |source| target.name_of(source))
+    pools.copy(job, &mut LocalSink::at(dir), sources, &target, None)
 }
 
 fn to_stdout(job: &mut CopyJob, sources: &[Source], args: &Args) -> Result<(), Failure> {
     if args.atomic {
         return Err(Failure::usage("--atomic copies into a pool").hint("name a destination 'POOL:/path'"));
     }
-    let locations = locations_of(sources, None)?;
-    copy_from(job, &locations, &mut stdio::StdoutSink, |_| Ok(Some(OsString::from("-"))))
-}
-
-/// The sources of a copy out of pools.
-fn locations_of<'a>(
-    sources: &'a [Source],
-    destination: Option<&Path>,
-) -> Result<Vec<(&'a Source, &'a Location)>, Failure> {
-    let mut locations = Vec::with_capacity(sources.len());
-    for source in sources {
-        match source {
-            Source::Pool(location) => locations.push((source, location)),
-            Source::Stdin | Source::Local(_) => return Err(no_pool(sources, destination)),
-        }
-    }
-    Ok(locations)
-}
-
-fn no_pool(sources: &[Source], destination: Option<&Path>) -> Failure {
-    let local = sources.iter().filter_map(|source| match source {
-        Source::Local(path) => Some(path.as_path()),
-        Source::Stdin | Source::Pool(_) => None,
-    });
-    let pool = destination.into_iter().chain(local).find(|path| PoolName::new(*path).is_pool());
-    let failure = Failure::usage("neither source nor destination is inside a pool");
-    match pool {
-        Some(pool) => failure.hint(format_args!("the root of that pool is '{}:/'", shown(pool))),
-        None => failure.hint("write one of them as 'POOL:/path'"),
-    }
-}
-
-fn copy_from(
-    job: &mut CopyJob,
-    locations: &[(&Source, &Location)],
-    sink: &mut dyn Sink,
-    name_of: impl Fn(&Source) -> Result<Option<OsString>, Failure>,
-) -> Result<(), Failure> {
-    for (number, group) in locations.chunk_by(|(_, a), (_, b)| a.pool == b.pool).enumerate() {
-        let fs = pool::open_for_reading(&group[0].1.pool)?;
-        let pool = PoolSource::new(&fs, number as u64, false);
-        for (source, location) in group {
-            if job.goes_on() {
-                pool.copy(job, sink, &location.path, name_of(source)?.as_deref());
-            }
-        }
-    }
-    Ok(())
+    let pools = Pools::out(sources, None)?;
+    let target = Target { base: PathBuf::new(), name: Some(OsString::from("-")) };
+    pools.copy(job, &mut stdio::StdoutSink, sources, &target, None)
 }
 
 /// The name of a local directory that the command line calls `.` or `..`.

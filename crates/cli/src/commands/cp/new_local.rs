@@ -62,7 +62,7 @@ impl<'a> NewEntry<'a> {
     /// Gives it its place, in place of a file, link, pipe or socket there.
     ///
     /// # Errors
-    /// `AlreadyExists` if a device node is there: a rename would remove it.
+    /// `AlreadyExists` if a device node of this machine is there: a rename would remove it.
     pub fn put(mut self, target: &OsStr) -> io::Result<()> {
         if self.name == target {
             self.is_put = true;
@@ -82,7 +82,10 @@ impl Drop for NewEntry<'_> {
 }
 
 fn replace(dir: &LocalDir, from: &OsStr, target: &OsStr) -> io::Result<()> {
-    if let Ok(there) = statat(dir, target, AtFlags::SYMLINK_NOFOLLOW) {
+    // A device node in a pool is no device that this machine needs.
+    if !dir.is_in_mount()
+        && let Ok(there) = statat(dir, target, AtFlags::SYMLINK_NOFOLLOW)
+    {
         let kind = FileType::from_raw_mode(there.st_mode);
         if matches!(kind, FileType::BlockDevice | FileType::CharacterDevice) {
             let device = "is a device node; name another file, or print the file with 'warpfire cat'";

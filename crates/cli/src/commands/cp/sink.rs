@@ -29,6 +29,12 @@ pub trait Sink {
     /// Sets the attributes of the current directory.
     fn keep(&mut self, attributes: &Attributes, xattrs: &Xattrs) -> Result<(), Failure>;
 
+    /// Whether a local directory, by device and inode number, is the current directory or one above it in the
+    /// copy.
+    fn is_within(&self, _directory: (u64, u64)) -> bool {
+        false
+    }
+
     /// Returns to the directory above.
     fn leave(&mut self);
 

@@ -1,6 +1,7 @@
 //! What a copy reads: the attributes of a file, and its content piece by piece.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -66,6 +67,11 @@ pub trait Content {
     /// The path of the file in the pool that the target lies in: then its slices are shared, and no data is
     /// read.
     fn shared_path(&self) -> Option<&Path> {
+        None
+    }
+
+    /// The open file, if it is a local one. Its filesystem may copy it without its data.
+    fn local_file(&self) -> Option<&File> {
         None
     }
 

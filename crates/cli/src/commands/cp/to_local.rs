@@ -7,14 +7,14 @@ use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType as NodeType, Gid, Timespec, Timestamps, UTIME_OMIT, Uid, makedev};
-use rustix::fs::{chownat, futimens, linkat, mknodat, symlinkat, utimensat};
+use rustix::fs::{chownat, copy_file_range, futimens, linkat, mknodat, symlinkat, utimensat};
 use warpfire::{FileType, Timestamp};
 use warpfire_terminal::Failure;
 
-use super::job::CopyJob;
+use super::job::{CopyJob, Poured};
 use super::local::{LocalDir, PRIVATE_FILE, magic_path};
 use super::new_local::{NewEntry, NewFileAside};
 use super::sink::{Existing, Sink};
@@ -35,6 +35,15 @@ struct LocalLevel {
     path: PathBuf,
     /// `None` if a plan only would have made it.
     dir: Option<LocalDir>,
+    /// Device and inode number.
+    identity: Option<(u64, u64)>,
+}
+
+impl LocalLevel {
+    fn new(name: OsString, path: PathBuf, dir: Option<LocalDir>) -> LocalLevel {
+        let identity = dir.as_ref().and_then(|dir| dir.metadata().ok());
+        LocalLevel { name, path, dir, identity: identity.map(|there| (there.dev(), there.ino())) }
+    }
 }
 
 /// The first copy of a file with several names.
@@ -49,7 +58,7 @@ struct FirstCopy {
 impl LocalSink {
     pub fn at(dir: LocalDir) -> LocalSink {
         let path = dir.shown(OsStr::new(""));
-        let levels = vec![LocalLevel { name: OsString::new(), path, dir: Some(dir) }];
+        let levels = vec![LocalLevel::new(OsString::new(), path, Some(dir))];
         let is_superuser = rustix::process::geteuid().is_root();
         LocalSink { levels, linked: HashMap::new(), is_superuser }
     }
@@ -60,6 +69,14 @@ impl LocalSink {
 
     fn dir(&self) -> &LocalDir {
         self.level().dir.as_ref().expect("only a plan enters directories that are not there")
+    }
+
+    /// The failure of a call on a file of the target.
+    fn failure(&self, path: &Path, error: &io::Error) -> Failure {
+        match &self.levels[0].dir {
+            Some(dir) => dir.failure(path, error),
+            None => Failure::local(path, error),
+        }
     }
 
     /// Notes a complete copy that may get further names.
@@ -79,7 +96,7 @@ impl LocalSink {
         make: impl FnMut(&LocalDir, &OsStr) -> rustix::io::Result<()>,
     ) -> Result<(), Failure> {
         let shown = self.shown(new.name);
-        let failed = |error| Failure::local(&shown, &error);
+        let failed = |error| self.failure(&shown, &error);
         let dir = self.dir();
         let (entry, ()) = NewEntry::make(dir, new.name, make).map_err(failed)?;
         let pinned = dir.pin(entry.name()).map_err(failed)?;
@@ -103,9 +120,9 @@ impl LocalSink {
         made: impl AsFd,
         attributes: &Attributes,
         xattrs: &Xattrs,
-        shown: &std::path::Path,
+        shown: &Path,
     ) -> Result<(), Failure> {
-        let failed = |error: io::Error| Failure::local(shown, &error);
+        let failed = |error: io::Error| self.failure(shown, &error);
         xattrs.set_on_local(&made, shown, XattrStage::Before)?;
         if let Some((user, group)) = attributes.owner.filter(|_| self.is_superuser) {
             let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
@@ -139,7 +156,7 @@ impl Sink for LocalSink {
                 Ok(Some(Existing { modified: Timestamp { seconds: there.mtime(), nanos } }))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Failure::local(&dir.shown(name), &error)),
+            Err(error) => Err(dir.failure(&dir.shown(name), &error)),
         }
     }
 
@@ -153,13 +170,17 @@ impl Sink for LocalSink {
             },
             Some(dir) => dir.open_or_make(name).map(Some),
         };
-        let dir = opened.map_err(|error| Failure::local(&path, &error))?;
-        self.levels.push(LocalLevel { name: name.to_owned(), path, dir });
+        let dir = opened.map_err(|error| self.failure(&path, &error))?;
+        self.levels.push(LocalLevel::new(name.to_owned(), path, dir));
         Ok(())
     }
 
     fn keep(&mut self, attributes: &Attributes, xattrs: &Xattrs) -> Result<(), Failure> {
         self.set_attributes(self.dir(), attributes, xattrs, &self.level().path)
+    }
+
+    fn is_within(&self, directory: (u64, u64)) -> bool {
+        self.levels.iter().any(|level| level.identity == Some(directory))
     }
 
     fn leave(&mut self) {
@@ -174,10 +195,16 @@ impl Sink for LocalSink {
         content: &mut dyn Content,
     ) -> Result<u64, Failure> {
         let shown = self.shown(new.name);
-        let failed = |error| Failure::local(&shown, &error);
+        let failed = |error| self.failure(&shown, &error);
         let aside = NewFileAside::make(self.dir()).map_err(failed)?;
         let to: &File = aside.file();
-        let poured = job.pour(content, |bytes, at| to.write_all_at(bytes, at).map_err(failed))?;
+        let poured = match shared_file(content, self.dir(), new.name).map_err(failed)? {
+            Shared::Itself => {
+                return Err(Failure::new("is the file itself").hint("name another destination"));
+            }
+            Shared::File(from) => share(job, from, to, content.len()).map_err(failed)?,
+            Shared::None => job.pour(content, |bytes, at| to.write_all_at(bytes, at).map_err(failed))?,
+        };
         if poured.end < content.len() {
             // A hole at the end was not written.
             to.set_len(content.len()).map_err(failed)?;
@@ -211,7 +238,7 @@ impl Sink for LocalSink {
         let Some(entry) = link_again(first, self.levels[0].dir.as_ref(), self.dir(), new.name) else {
             return Ok(false);
         };
-        entry.put(new.name).map_err(|error| Failure::local(&self.shown(new.name), &error))?;
+        entry.put(new.name).map_err(|error| self.failure(&self.shown(new.name), &error))?;
         Ok(true)
     }
 
@@ -219,6 +246,54 @@ impl Sink for LocalSink {
         let path = &self.level().path;
         if path.as_os_str().is_empty() { PathBuf::from(name) } else { path.join(name) }
     }
+}
+
+/// How the data of a copy comes to its place.
+enum Shared<'a> {
+    /// It is read and written.
+    None,
+    /// The pool copies the pointers of this file.
+    File(&'a File),
+    /// The target is the source.
+    Itself,
+}
+
+/// Finds out whether the source is in the filesystem of the target. That is a mounted pool: between local
+/// paths outside of pools nothing is copied.
+fn shared_file<'a>(content: &'a dyn Content, dir: &LocalDir, target: &OsStr) -> io::Result<Shared<'a>> {
+    let Some(from) = content.local_file() else { return Ok(Shared::None) };
+    let source = from.metadata()?;
+    if source.dev() != dir.metadata()?.dev() {
+        return Ok(Shared::None);
+    }
+    let there = dir.pin(target).and_then(|there| there.metadata());
+    let is_itself = there.is_ok_and(|there| (there.dev(), there.ino()) == (source.dev(), source.ino()));
+    Ok(if is_itself { Shared::Itself } else { Shared::File(from) })
+}
+
+/// A mounted pool copies pointers, so a call of any length is short.
+const SHARED_BYTES: u64 = 1 << 30;
+
+/// Copies a file inside of a mounted pool: its pointers, not its data.
+fn share(job: &mut CopyJob, from: &File, to: &File, len: u64) -> io::Result<Poured> {
+    let mut end = 0;
+    while end < len && !job.interrupt.has_come() {
+        let wanted = usize::try_from((len - end).min(SHARED_BYTES)).unwrap_or(usize::MAX);
+        let (mut source, mut target) = (end, end);
+        let copied = copy_file_range(from, Some(&mut source), to, Some(&mut target), wanted)? as u64;
+        if copied == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "became shorter during the copy; copy it again",
+            ));
+        }
+        job.progress.bytes(copied);
+        end += copied;
+    }
+    if end < len {
+        return Err(io::Error::new(io::ErrorKind::Interrupted, "the copy was interrupted"));
+    }
+    Ok(Poured { bytes: end, end })
 }
 
 /// Another name of a file that was copied before; `None` if that copy is no longer in its place.

@@ -232,8 +232,24 @@ const TRIES: u32 = 16;
 /// # Errors
 /// Those of `work`; a conflict in each of many tries; the transaction cannot begin or commit; the mount shows
 /// a part of its pool.
-pub fn transact<T>(
+pub fn transact<T>(mountpoint: &Path, work: impl FnMut(&Path) -> Result<T, Failure>) -> Result<T, Failure> {
+    transact_with(mountpoint, TRIES, work)
+}
+
+/// As [`transact`], for work that cannot be repeated: a conflict is a failure.
+///
+/// # Errors
+/// As `transact`.
+pub fn transact_once<T>(
     mountpoint: &Path,
+    work: impl FnMut(&Path) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    transact_with(mountpoint, 1, work)
+}
+
+fn transact_with<T>(
+    mountpoint: &Path,
+    tries_max: u32,
     mut work: impl FnMut(&Path) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     check_whole(mountpoint)?;
@@ -252,7 +268,7 @@ pub fn transact<T>(
         let done = work(&begun.path).inspect_err(abort)?;
         tries += 1;
         match mounted.commit(begun.id, false) {
-            Err(failure) if failure.is_conflict() && tries < TRIES => {}
+            Err(failure) if failure.is_conflict() && tries < tries_max => {}
             Err(failure) if failure.is_conflict() => return Err(failure),
             committed => return committed.inspect_err(abort).map(|()| done),
         }
