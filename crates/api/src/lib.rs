@@ -50,6 +50,7 @@ mod scrub;
 mod slice;
 mod stats;
 mod tree;
+mod trim;
 mod tx;
 mod warpfire;
 mod xattr;
@@ -69,6 +70,7 @@ pub use slice::Slice;
 pub use stats::{
     DefragmentCounts, DeviceCounters, DeviceState, DeviceStats, Space, Stats, TransactionCounts,
 };
+pub use trim::TrimReport;
 pub use tx::{FileVersion, Savepoint, Tx, TxEngine};
 pub use warpfire::Warpfire;
 pub use warpfire_env::Timestamp;

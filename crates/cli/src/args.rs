@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     cat, chmod, chown, completions, cp, df, du, find, fsck, help, inspect, ln, ls, man, mkdir, mkfs, mount,
-    mv, rm, scrub, slice, stat, status, touch, truncate, tx, umount, version,
+    mv, rm, scrub, slice, stat, status, touch, trim, truncate, tx, umount, version,
 };
 
 const EXAMPLES: &str = "\
@@ -118,6 +118,8 @@ pub enum Command {
     Fsck(fsck::Args),
     /// Read everything and repair damage from parity.
     Scrub(scrub::Args),
+    /// Release the space of images and drives that a pool does not need.
+    Trim(trim::Args),
     /// Join, cut, paste and shuffle files by moving pointers.
     Slice(slice::Args),
     /// Change a mounted pool in transactions: all changes or none.

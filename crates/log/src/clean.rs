@@ -1,10 +1,11 @@
-//! The space that is left, the segments that are worth cleaning, and the scrub of one segment.
+//! The space that is left, the segments that are worth cleaning, the scrub of one segment, and the trim.
 
 use std::collections::BTreeSet;
 use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::segment::SegmentKind;
+use warpfire_pool::Trimmed;
 use warpfire_units::SegmentId;
 
 use crate::limits::{LOG_RESERVE_SEGMENTS, RESERVE_PART, RESERVE_SEGMENTS_MIN};
@@ -49,6 +50,16 @@ impl Log {
             + LOG_RESERVE_SEGMENTS.div_ceil(log_segments_in_bulk(&self.pool).max(1));
         space.reserve_bytes = (reserve_segments * segment_bytes).min(space.total_bytes);
         space
+    }
+
+    /// Discards every free zone, as [`Trimmed`] counts them. A zone is free once it is durable that nothing
+    /// refers to its segment and no pin is older than that, so the pool's free zones are those.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `OpenForReading`. A device that refuses a discard is no error.
+    pub fn trim(&self) -> Result<Trimmed, LogError> {
+        self.latch.check()?;
+        self.pool.trim().map_err(|e| self.latch.on_write(e))
     }
 
     /// Segments in which a read or recovery found damage.

@@ -53,7 +53,7 @@ pub struct Log {
     pending: RankedMutex<PENDING, PendingRecords>,
     /// `None` if the pool is open for reading: then there is nothing to write with.
     sync_state: RankedMutex<SYNC_STATE, Option<SyncState>>,
-    latch: Latch,
+    pub(crate) latch: Latch,
     next_segment: AtomicU64,
     /// Counts appends and records, each after it took place. A sync that finds no new ones writes nothing.
     changes: AtomicU64,

@@ -8,6 +8,8 @@ pub(crate) const ROOTS: u16 = POOL;
 pub(crate) const FLUSHING: u16 = POOL + 10;
 /// Segments with stripes that no flush has covered.
 pub(crate) const UNFLUSHED: u16 = POOL + 20;
+/// One zone trimmed at a time.
+pub(crate) const TRIMMING: u16 = POOL + 25;
 /// The map of segments.
 pub(crate) const SEGMENTS: u16 = POOL + 30;
 /// Free and used zones.

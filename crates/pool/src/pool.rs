@@ -15,8 +15,8 @@
 //!    `beyond_parity_a_write_or_flush_is_an_error_and_flushed_bytes_stay`).
 //! 4. A pool that is open for reading refuses each call that would write, before it changes anything
 //!    (`check_writable`; test `a_pool_that_is_open_for_reading_refuses_every_call_that_writes`).
-//! 5. Locks are taken in this order: `roots`, `flushing`, `unflushed`; and `segments`, `zones`, `damaged`.
-//!    Only `roots` and `flushing` are held during device operations.
+//! 5. Locks are taken in this order: `roots`, `flushing`, `unflushed`; and `trimming`, `segments`, `zones`,
+//!    `damaged`. Only `roots`, `flushing` and `trimming` are held during device operations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use crate::device::geometry::{Geometry, shape};
 use crate::device::zones::Zones;
 use crate::error::PoolError;
 use crate::life::roots::Roots;
-use crate::lock_ranks::{DAMAGED, FLUSHING, ROOTS, SEGMENTS, UNFLUSHED, ZONES};
+use crate::lock_ranks::{DAMAGED, FLUSHING, ROOTS, SEGMENTS, TRIMMING, UNFLUSHED, ZONES};
 use crate::read::checksums::Checksums;
 use crate::segment::pool_segment::PoolSegment;
 use crate::segment::stripe_index::StripeIndex;
@@ -58,6 +58,8 @@ pub(crate) struct Inner {
     pub epoch: u32,
     pub devices: Devices,
     pub zones: RankedMutex<ZONES, Zones>,
+    /// Held while a zone is trimmed.
+    pub trimming: RankedMutex<TRIMMING, ()>,
     pub segments: RankedRwLock<SEGMENTS, BTreeMap<SegmentId, Arc<PoolSegment>>>,
     pub roots: RankedMutex<ROOTS, Roots>,
     pub flushing: RankedMutex<FLUSHING, ()>,

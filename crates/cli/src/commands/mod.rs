@@ -30,6 +30,7 @@ pub mod slice;
 pub mod stat;
 pub mod status;
 pub mod touch;
+pub mod trim;
 pub mod truncate;
 pub mod tx;
 pub mod umount;
@@ -69,6 +70,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Mkdir(args) => mkdir::run(&args),
         Command::Fsck(args) => return fsck::run(&args, json),
         Command::Scrub(args) => return scrub::run(&args, json),
+        Command::Trim(args) => trim::run(&args, json),
         Command::Inspect(args) => inspect::run(&args, json),
         Command::Man(args) => man::run(&args),
         Command::Completions(args) => completions::run(&args),

@@ -23,4 +23,5 @@ mod status;
 mod storage_errors;
 mod system;
 mod transactions;
+mod trim;
 mod verbs;

@@ -305,7 +305,8 @@ impl Client {
                 Ok(())
             }
             54..70 => self.drop_entry(below(self.entries.len().max(1) as u64)),
-            70..95 => self.sync(),
+            70..93 => self.sync(),
+            93..95 => self.log.trim().map(drop),
             _ => self.checkpoint(random.below(3)),
         }
     }

@@ -1,16 +1,19 @@
 //! Reclaim: work for space when a caller finds none.
 //!
-//! With background threads the threads do this work and callers wait for it a moment. Without threads (tests,
+//! With background threads the threads do this work and callers wait for it a moment. Without threads
+//! (tests,
 //! the simulation, an engine that opens or closes) the caller does it.
 //!
 //! ```text
-//!   caller: no space ──demand──▶ compaction thread: clean, compact ... until there is space, or no more gain
+//!   caller: no space ──demand──▶ compaction thread: clean, compact ... until there is space, or no more
+//! gain
 //!      ▲  └─ waits for a gain ◀──note_gain── each table that is installed
 //!      └──── no gain in WAIT: `NoSpace`
 //! ```
 //!
 //! # Invariants
-//! 1. The loop ends: after `STEPS_MAX` steps, or after `IDLE_STEPS_MAX` in a row without gain. It does not
+//! 1. The loop ends: after `STEPS_MAX` steps, or after `IDLE_STEPS_MAX` in a row without gain. It does
+//!    not
 //!    begin again until live or free bytes, deletions or snapshots have changed (`ReclaimState`). Other
 //!    commits do not count, because they gain nothing.
 //! 2. With threads, a caller rewrites no table for space, and waits at most `WAITS_MAX` times `WAIT`
@@ -98,7 +101,8 @@ impl Reclaim {
 }
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
-    /// Asks the log to admit `bytes`, beside the room that is kept for reserved bytes, after as much reclaim
+    /// Asks the log to admit `bytes`, beside the room that is kept for reserved bytes, after as much
+    /// reclaim
     /// as that takes and gains.
     pub(crate) fn admit(&self, bytes: u64, admit: Admit) -> Result<(), MetaError> {
         if is_planted(PlantedBug::RefusedWithRoom)
@@ -143,7 +147,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         enough()
     }
 
-    /// Asks the compaction thread for free bytes. `false`: it has found out already that it can gain none.
+    /// Asks the compaction thread for free bytes. `false`: it has found out already that it can gain
+    /// none.
     fn demand(&self, bytes: u64) -> bool {
         let now = self.reclaim_state();
         let mut state = self.reclaim.state.lock();
@@ -173,7 +178,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         }
     }
 
-    /// Works for space until `enough` succeeds or nothing more can be gained. Cleaning alone might for ever
+    /// Works for space until `enough` succeeds or nothing more can be gained. Cleaning alone might for
+    /// ever
     /// move bytes that deletes have hidden, so cleaning and compaction alternate.
     pub(crate) fn reclaim_here<T>(
         &self,
@@ -187,7 +193,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let _compacting = self.compacting.lock();
         let mut best = self.used_and_free_bytes();
         let mut idle = 0;
-        // How things stood before the first of the idle steps. A snapshot that is dropped after them may let
+        // How things stood before the first of the idle steps. A snapshot that is dropped after them may
+        // let
         // the same steps gain.
         let mut idle_since = self.reclaim_state();
         // Inside the reserve, cleaning first would spend the last space on moving deleted bytes.
@@ -234,6 +241,32 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         enough()
     }
 
+    /// Frees all that can be freed now: drops what deletes hide, and cleans every segment that is worth
+    /// it.
+    pub(crate) fn reclaim_all(&self) -> Result<(), MetaError> {
+        let unless_full = |did: Result<bool, MetaError>| match did {
+            // Without room to write tables, cleaning goes on with those that are there.
+            Err(e) if e.is_no_space() => Ok(false),
+            other => other,
+        };
+        unless_full(self.drop_deleted())?;
+        // One step empties a segment at least, so these steps suffice. Segments that others write at the
+        // same time
+        // are left.
+        let space = self.log.space();
+        let steps_max = space.total_bytes / self.log.segment_bytes().max(1);
+        let mut free_bytes = space.free_bytes;
+        for _ in 0..steps_max {
+            let did = unless_full(self.clean_step())?;
+            let free_before = std::mem::replace(&mut free_bytes, self.log.space().free_bytes);
+            if !did || free_bytes <= free_before {
+                break;
+            }
+        }
+        // The log segments before a checkpoint become free.
+        self.checkpoint()
+    }
+
     /// Drops the versions that deletes hide: flushes memory and compacts everything. `true` if there was
     /// work.
     fn drop_deleted(&self) -> Result<bool, MetaError> {
@@ -249,7 +282,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(did)
     }
 
-    /// The live bytes, those still in memory included, and the free bytes without the room that memory needs
+    /// The live bytes, those still in memory included, and the free bytes without the room that memory
+    /// needs
     /// as tables: a flush that only writes tables is neither a gain nor a loss.
     fn used_and_free_bytes(&self) -> (u64, u64) {
         let (space, in_memory) = (self.log.space(), self.usage.in_memory_bytes());

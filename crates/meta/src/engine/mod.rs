@@ -397,6 +397,15 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         self.inner.flush_or_reclaim()
     }
 
+    /// Frees all that can be freed now: drops deleted versions, and cleans every segment that is worth it.
+    /// For callers that want the space back at once; background work does the same later, and less of it.
+    ///
+    /// # Errors
+    /// The errors of `sync`; without room for a step, that step is left out.
+    pub fn reclaim_all(&self) -> Result<(), MetaError> {
+        self.inner.reclaim_all()
+    }
+
     /// Compacts all tables into one run, if all can be read.
     ///
     /// # Errors

@@ -6,5 +6,7 @@ pub(crate) mod counters;
 pub(crate) mod devices;
 // Chooses the zone size of a pool and the shape of a segment.
 pub(crate) mod geometry;
+// Discards free zones of devices.
+pub(crate) mod trim;
 // Tracks which zones are free and chooses the next ones.
 pub(crate) mod zones;

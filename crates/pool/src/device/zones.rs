@@ -1,16 +1,25 @@
 //! The free zones of all devices, and the choice of the next ones.
 //!
-//! A *tick* numbers the moments at which zones became free. A zone is *clean* if it is known to be empty.
+//! A *tick* numbers the moments at which zones became free. A zone is *clean* if it is known to be
+//! empty, and
+//! *trimmed* if its device has discarded it.
 //!
 //! # Invariants
-//! 1. A zone is free or used, never both: `queued_at[zone]` is the tick under which `free` has the zone, and
+//! 1. A zone is free or used, never both: `queued_at[zone]` is the tick under which `free` has the zone,
+//!    and
 //!    `None` if the zone is used (asserts in `DeviceZones::take` and `Zones::free_zone`).
 //! 2. Zones 0 and 1 (the roots) are always used (asserts in `DeviceZones::take` and `Zones::free_zone`).
 //! 3. A device's free zones are taken in the order in which they became free, so that wear spreads (test
 //!    `a_freed_zone_is_taken_last`). After an open the order starts at a zone that moves with each root.
 //! 4. A zone that its device cannot reset stays used: it is retired (`retire_zone`), until a later reset
 //!    succeeds.
-//! 5. A zone is clean only if it was reset in this session and has not been taken since.
+//! 5. A zone is clean only if it was reset in this session and has not been taken since. A zone is
+//!    trimmed only if
+//!    it was discarded in this session and has not been taken since.
+//! 6. At most one zone is being trimmed. It stays free during that, so that the space of the pool does
+//!    not change.
+//!    Whoever takes it waits for the end of the discard before it resets or writes the zone
+//!    (`Inner::take_zones`).
 //!
 //! ```text
 //!   free, not clean ──take, use_zone──▶ used ──free_zone(clean = false)──▶ free, not clean
@@ -19,6 +28,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 
 use warpfire_format::segment::FIRST_SEGMENT_ZONE;
 use warpfire_units::{DeviceIndex, ZoneIndex};
@@ -37,6 +47,8 @@ pub(crate) struct TakenZone {
 pub(crate) struct Zones {
     devices: Vec<DeviceZones>,
     tick: u64,
+    /// The zone that is being trimmed.
+    trimming: Option<(DeviceIndex, u32)>,
 }
 
 /// The zones of one device.
@@ -46,20 +58,24 @@ struct DeviceZones {
     queued_at: Vec<Option<u64>>,
     /// By zone index.
     clean: Vec<bool>,
+    /// By zone index.
+    trimmed: Vec<bool>,
     /// Tick and index of each free zone.
     free: BTreeSet<(u64, u32)>,
-    /// Zones that stay used because the device cannot reset them, in the order in which to try them again.
+    /// Zones that stay used because the device cannot reset them, in the order in which to try them
+    /// again.
     retired: VecDeque<u32>,
 }
 
 impl Zones {
-    /// All zones are free, except those of the roots. `zone_counts` is in device order. `rotate` chooses the
+    /// All zones are free, except those of the roots. `zone_counts` is in device order. `rotate` chooses
+    /// the
     /// zone that is taken first.
     pub(crate) fn new(zone_counts: &[u32], rotate: u64) -> Self {
         let devices = zone_counts.iter().map(|count| DeviceZones::new(*count, rotate)).collect();
         // The zones begin with ticks below their number.
         let tick = zone_counts.iter().max().copied().map_or(0, u64::from);
-        Zones { devices, tick }
+        Zones { devices, tick, trimming: None }
     }
 
     fn device(&self, index: DeviceIndex) -> Option<&DeviceZones> {
@@ -115,7 +131,8 @@ impl Zones {
 
     /// Takes one free zone on each of `width` of the `candidates`: of those with the most free zones.
     /// `rotation` chooses among devices with equally many, and chooses the first column's device. So
-    /// consecutive segments have their parity on different devices. `None` if fewer than `width` candidates
+    /// consecutive segments have their parity on different devices. `None` if fewer than `width`
+    /// candidates
     /// have a free zone.
     pub(crate) fn take(
         &mut self,
@@ -124,7 +141,8 @@ impl Zones {
         rotation: u64,
     ) -> Option<Vec<TakenZone>> {
         let n = candidates.len() as u64;
-        // Emptiest devices first: they would otherwise be the only ones with free zones in the end, too few
+        // Emptiest devices first: they would otherwise be the only ones with free zones in the end, too
+        // few
         // for a segment (test `takes_left_is_the_number_that_take_reaches`).
         let mut ranked: Vec<(Reverse<usize>, u64, DeviceIndex)> = (0u64..)
             .zip(candidates)
@@ -164,7 +182,43 @@ impl Zones {
         zones.free.insert((tick, zone.0));
     }
 
-    /// How often `take` would succeed: the number of segments that still fit, of `width` different devices
+    /// The places, tick and zone, of all zones that are free now, in the order in which zones are taken.
+    pub(crate) fn free_places(&self) -> Range<(u64, u32)> {
+        (0, 0)..(self.tick + 1, 0)
+    }
+
+    /// Begins to trim the first free zone among these places that is not trimmed. Returns its place;
+    /// `None` if
+    /// there is no such zone.
+    pub(crate) fn begin_trim(
+        &mut self,
+        device: DeviceIndex,
+        places: Range<(u64, u32)>,
+    ) -> Option<(u64, u32)> {
+        assert!(self.trimming.is_none(), "one zone is trimmed at a time");
+        let zones = self.device(device)?;
+        let place = *zones.free.range(places).find(|(_, zone)| !zones.trimmed[*zone as usize])?;
+        self.trimming = Some((device, place.1));
+        Some(place)
+    }
+
+    /// Ends the trim of the zone with this place. `is_discarded`: its device has discarded it.
+    pub(crate) fn end_trim(&mut self, device: DeviceIndex, (tick, zone): (u64, u32), is_discarded: bool) {
+        assert_eq!(self.trimming.take(), Some((device, zone)), "the trim of this zone was begun");
+        let zones = self.device_mut(device).expect("a free zone is on a device");
+        // It may have been taken since. Then it will be written.
+        if is_discarded && zones.queued_at[zone as usize] == Some(tick) {
+            zones.trimmed[zone as usize] = true;
+        }
+    }
+
+    /// Whether one of the zones is being trimmed.
+    pub(crate) fn trims_one_of(&self, taken: &[TakenZone]) -> bool {
+        self.trimming.is_some_and(|trimming| taken.iter().any(|t| (t.device, t.zone.0) == trimming))
+    }
+
+    /// How often `take` would succeed: the number of segments that still fit, of `width` different
+    /// devices
     /// each.
     ///
     /// t segments are possible exactly if the devices have t·width free zones, counting at most t on each
@@ -190,7 +244,8 @@ impl Zones {
         yes
     }
 
-    /// Whether a `take` of `width` succeeds and leaves a free zone on `wanted` other devices each, whichever
+    /// Whether a `take` of `width` succeeds and leaves a free zone on `wanted` other devices each,
+    /// whichever
     /// `losses` of the candidates are lost after it.
     pub(crate) fn leaves_after(
         &self,
@@ -200,7 +255,8 @@ impl Zones {
         wanted: usize,
     ) -> bool {
         let mut free: Vec<usize> = candidates.iter().map(|d| self.free_on(*d)).collect();
-        // `take` chooses the emptiest devices. Which of equally empty ones makes no difference to the counts.
+        // `take` chooses the emptiest devices. Which of equally empty ones makes no difference to the
+        // counts.
         free.sort_unstable_by_key(|f| Reverse(*f));
         let Some(taken) = free.get_mut(..width).filter(|taken| taken.iter().all(|f| *f > 0)) else {
             return false;
@@ -222,7 +278,8 @@ impl DeviceZones {
             queued_at[zone as usize] = Some(tick);
             free.insert((tick, zone));
         }
-        DeviceZones { queued_at, clean: vec![false; count as usize], free, retired: VecDeque::new() }
+        let unknown = vec![false; count as usize];
+        DeviceZones { queued_at, clean: unknown.clone(), trimmed: unknown, free, retired: VecDeque::new() }
     }
 
     /// Makes a free zone used. Returns whether it is clean.
@@ -231,6 +288,7 @@ impl DeviceZones {
         let tick = self.queued_at[zone as usize].take().expect("a free zone is queued");
         let was_free = self.free.remove(&(tick, zone));
         assert!(was_free, "a queued zone is in the set of free zones");
+        self.trimmed[zone as usize] = false;
         std::mem::replace(&mut self.clean[zone as usize], false)
     }
 }
@@ -271,6 +329,21 @@ mod tests {
         zones.free_zone(DeviceIndex(0), ZoneIndex(2), false);
         let again: Vec<TakenZone> = (0..2).map(|t| zones.take(1, &devices(1), t).unwrap()[0]).collect();
         assert_eq!(again.iter().map(|t| (t.zone.0, t.clean)).collect::<Vec<_>>(), [(4, true), (2, false)]);
+    }
+
+    #[test]
+    fn a_zone_stays_free_while_it_is_trimmed_and_its_taker_learns_of_the_trim() {
+        let mut zones = Zones::new(&[6], 1);
+        let place = zones.begin_trim(DeviceIndex(0), zones.free_places()).unwrap();
+        assert_eq!((place.1, zones.free_on(DeviceIndex(0))), (3, 4), "the zone that is taken first");
+        let taken: Vec<TakenZone> = (0..4).map(|t| zones.take(1, &devices(1), t).unwrap()[0]).collect();
+        assert!(zones.trims_one_of(&taken[..1]) && !zones.trims_one_of(&taken[1..]));
+        zones.end_trim(DeviceIndex(0), place, true);
+        zones.free_zone(DeviceIndex(0), ZoneIndex(3), true);
+        let again = zones.begin_trim(DeviceIndex(0), zones.free_places()).unwrap();
+        assert_eq!(again.1, 3, "it was taken during the trim, so it is not known to be discarded");
+        zones.end_trim(DeviceIndex(0), again, true);
+        assert_eq!(zones.begin_trim(DeviceIndex(0), zones.free_places()), None, "it is trimmed");
     }
 
     proptest::proptest! {

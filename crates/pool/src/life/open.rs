@@ -151,6 +151,7 @@ impl Pool {
             // spreads.
             zones: RankedMutex::new(Zones::new(&zone_counts, roots.sequence)),
             segments: RankedRwLock::new(BTreeMap::new()),
+            trimming: RankedMutex::new(()),
             roots: RankedMutex::new(roots),
             flushing: RankedMutex::new(()),
             retired_asked: AtomicU64::new(0),

@@ -150,7 +150,7 @@ impl Inner {
         column: usize,
     ) -> Result<ZoneIndex, PoolError> {
         let device = segment.columns[column].0;
-        let taken = self.zones.lock().take(1, &[device], 0).ok_or(PoolError::NoSpace)?;
+        let taken = self.take_zones(1, &[device], 0).ok_or(PoolError::NoSpace)?;
         let zone = taken.first().expect("one zone was taken").zone;
         if !taken.iter().all(|t| t.clean) && !self.reset_zone(device, zone) {
             self.retire_zone(device, zone);

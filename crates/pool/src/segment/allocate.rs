@@ -42,7 +42,7 @@ impl Pool {
                 return Err(inner.failed());
             }
             let width = usize::from(data) + usize::from(parity);
-            let taken = inner.zones.lock().take(width, &writable, id.get()).ok_or(PoolError::NoSpace)?;
+            let taken = inner.take_zones(width, &writable, id.get()).ok_or(PoolError::NoSpace)?;
             assert_eq!(taken.len(), width, "a segment has one zone for each column");
             if !inner.reset_all(&taken) {
                 continue;

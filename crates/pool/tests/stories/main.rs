@@ -18,4 +18,6 @@ mod sequential;
 #[cfg(test)]
 mod slow;
 #[cfg(test)]
+mod trim;
+#[cfg(test)]
 mod wide;

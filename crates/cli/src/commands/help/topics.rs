@@ -166,6 +166,9 @@ Parity is not in these figures. Bytes of removed files do not count as used,
 even where they still wait for cleaning ('garbage' in 'warpfire status'). Bytes
 that several files share count once in 'df', and for each file in 'du'.
 
+Image files keep the space of removed files on their disk, because writing it
+again is faster than taking it anew. 'warpfire trim' gives it back.
+
 A pool uses as much of each device as the smallest has. Small devices leave
 less for files, because each pool keeps some zones for itself: 'mkfs' says how
 much is left.

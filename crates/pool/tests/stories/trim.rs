@@ -1,0 +1,134 @@
+//! Trim: free zones are discarded, and no others.
+
+use std::sync::Arc;
+
+use warpfire_env::{Device, DeviceError, DeviceInfo, Timestamp, ZoneReport};
+use warpfire_pool::{CreateOptions, Pool, SegmentKind, Trimmed};
+use warpfire_sim_env::{DeviceSpec, DiscardBehavior, Fault, OpClass, SimWorld};
+
+use crate::rig::{
+    DEVICE_BYTES, ZONE_BYTES, assert_reads, create, id, open_with, options, world, write_segment,
+};
+
+/// A device that lets other threads run before each discard takes place.
+struct LateDiscards(Arc<dyn Device>);
+
+impl Device for LateDiscards {
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
+    }
+
+    fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.0.read(offset_bytes, buf)
+    }
+
+    fn write(&self, offset_bytes: u64, buf: &[u8]) -> Result<(), DeviceError> {
+        self.0.write(offset_bytes, buf)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.0.flush()
+    }
+
+    fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        (0..2000).for_each(|_| std::thread::yield_now());
+        self.0.discard(offset_bytes, len_bytes)
+    }
+
+    fn reset_zone(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        self.0.reset_zone(offset_bytes, len_bytes)
+    }
+
+    fn zone_report(&self, offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError> {
+        self.0.zone_report(offset_bytes)
+    }
+}
+
+/// A pool on devices on which nothing survives a discard.
+fn harsh_world(seed: u64) -> (SimWorld, Pool) {
+    let discard_behavior = DiscardBehavior::Zeros;
+    let spec = DeviceSpec { discard_behavior, ..DeviceSpec::append_only("flash", DEVICE_BYTES) };
+    let world = SimWorld::of(seed, 3, &spec);
+    let pool = create(&world, &options(2, 1)).unwrap();
+    (world, pool)
+}
+
+fn free_bytes(pool: &Pool) -> u64 {
+    pool.status().devices.iter().map(|d| u64::from(d.free_zones) * ZONE_BYTES).sum()
+}
+
+#[test]
+fn a_trim_discards_every_free_zone_and_no_other() {
+    let (world, pool) = harsh_world(90);
+    let kept = write_segment(&pool, id(1), &[50_000]);
+    let gone = write_segment(&pool, id(2), &[50_000]);
+    pool.write_root(b"a root").unwrap();
+    pool.free(gone.descriptor.id).unwrap();
+    let all = pool.free_segments(SegmentKind::Bulk);
+    assert_eq!(pool.trim().unwrap(), Trimmed { bytes: free_bytes(&pool), refused: 0 });
+    assert_eq!(pool.trim().unwrap().bytes, 0, "all of it is discarded already");
+    assert_eq!(pool.free_segments(SegmentKind::Bulk), all);
+    // A zone that was written since is discarded again.
+    write_segment(&pool, id(3), &[50_000]);
+    pool.free(id(3)).unwrap();
+    assert_eq!(pool.trim().unwrap().bytes, 3 * ZONE_BYTES);
+    assert_reads(&pool, &kept);
+    let again = open_with(world.devices(), &[&kept]);
+    assert_reads(&again, &kept);
+    assert_eq!(again.trim().unwrap().bytes, free_bytes(&again), "a new session knows of no discard");
+    assert_reads(&again, &kept);
+}
+
+#[test]
+fn devices_that_refuse_discards_are_used_as_before() {
+    let (world, pool) = world(91, 3, 2, 1);
+    let kept = write_segment(&pool, id(1), &[50_000]);
+    world.sims()[1].inject(Fault::Fail { op: OpClass::Discard, after: 2, lasting: true });
+    let all = free_bytes(&pool);
+    let trimmed = pool.trim().unwrap();
+    assert_eq!(trimmed, Trimmed { bytes: all / 3 * 2 + 2 * ZONE_BYTES, refused: 1 });
+    assert_eq!((pool.status().lost(), free_bytes(&pool)), (0, all));
+    for n in 2..=40 {
+        let written = write_segment(&pool, id(n), &[20_000]);
+        assert_reads(&pool, &written);
+        pool.free(id(n)).unwrap();
+    }
+    assert_reads(&pool, &kept);
+}
+
+#[test]
+fn zoned_devices_and_pools_open_for_reading_are_left_alone() {
+    let world = SimWorld::of(92, 3, &DeviceSpec::zoned("zns", DEVICE_BYTES, ZONE_BYTES));
+    let pool = create(&world, &CreateOptions { zone_bytes: None, ..options(2, 1) }).unwrap();
+    assert_eq!(pool.trim().unwrap(), Trimmed::default());
+    let (reader, _) = Pool::open_for_reading(world.devices()).unwrap();
+    reader.trim().unwrap_err();
+}
+
+/// The writers use every zone again and again, those that are being trimmed too.
+#[test]
+fn writers_beside_a_trim_find_all_zones_and_lose_no_byte() {
+    let (world, pool) = harsh_world(93);
+    drop(pool);
+    let devices = world.devices().into_iter().map(|device| Arc::new(LateDiscards(device)) as Arc<dyn Device>);
+    // Without parity, which would reconstruct lost bytes.
+    let options = CreateOptions { force: true, ..options(3, 0) };
+    let pool = Pool::create(devices.collect(), &options, &*world.random(), Timestamp::default()).unwrap();
+    let all = pool.free_segments(SegmentKind::Bulk);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for round in 0..20 {
+                // All segments of the pool: none may be missing because a zone is being trimmed.
+                let numbers: Vec<_> = (1..=all).map(|n| id(round * all + n)).collect();
+                let written: Vec<_> = numbers.iter().map(|n| write_segment(&pool, *n, &[9_000])).collect();
+                written.iter().for_each(|segment| assert_reads(&pool, segment));
+                numbers.iter().for_each(|n| pool.free(*n).unwrap());
+            }
+        });
+        while !writer.is_finished() {
+            pool.trim().unwrap();
+        }
+    });
+    assert_eq!(pool.free_segments(SegmentKind::Bulk), all);
+    assert!(world.sims().iter().all(|sim| sim.overwrites().is_empty()));
+}
