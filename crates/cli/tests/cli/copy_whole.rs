@@ -189,7 +189,9 @@ fn a_copy_that_is_killed_or_interrupted_leaves_whole_files_only() {
             Signal::INT => Some(130),
             _ => Some(143),
         };
-        assert!([into, out].iter().all(|code| *code == expected || *code == Some(0)), "{into:?} {out:?}");
+        // A signal that comes before the command watches for it ends the process: there is no code then.
+        let is_right = |code: &Option<i32>| [expected, Some(0), None].contains(code);
+        assert!([into, out].iter().all(is_right), "{into:?} {out:?}");
     }
 }
 
