@@ -148,7 +148,7 @@ fn every_cut_of_a_mirror_recovers() {
 
 #[test]
 fn every_cut_of_two_and_one_recovers() {
-    cut_everywhere(SHAPES[2], 1);
+    cut_everywhere(SHAPES[2], 6);
 }
 
 #[test]
