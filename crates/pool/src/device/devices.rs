@@ -4,23 +4,17 @@
 //!
 //! # Invariants
 //! 1. A device's place in the table (`DeviceIndex`) never changes while the pool is open.
-//! 2. A device that failed a write or a flush is never written again, because nobody knows which
-//!    unflushed
-//!    writes it holds. It is still read where other columns do not suffice: identity and checksums
-//!    separate
-//!    its good blocks from bad ones (test
-//!    `a_device_that_fails_a_write_is_dropped_and_the_stripe_stands`).
-//!    A write that is refused because its host is full is no failure of the device: nothing of it is
-//!    there,
+//! 2. A device that failed a write or a flush is never written again, because nobody knows which unflushed
+//!    writes it holds. It is still read where other columns do not suffice: identity and checksums separate
+//!    its good blocks from bad ones (test `a_device_that_fails_a_write_is_dropped_and_the_stripe_stands`).
+//!    A write that is refused because its host is full is no failure of the device: nothing of it is there,
 //!    and the caller stops writing (test `a_full_host_costs_no_device`).
 //! 3. A device that reported that it is gone is neither read nor written again.
 //! 4. A device's health never improves (assert in `drop_device`).
-//! 5. The devices of a pool that is open for reading are neither written nor reset nor flushed (asserts
-//!    in
+//! 5. The devices of a pool that is open for reading are neither written nor reset nor flushed (asserts in
 //!    `write_op` and `reset_zone`; `flush_dirty` flushes written devices only).
 //! 6. `dirty` is set after a write returned and before its caller learns of it. So a flush that begins
-//!    later
-//!    includes the write.
+//!    later includes the write.
 //!
 //! ```text
 //!   present ──write or flush fails──▶ failed ──"gone"──▶ gone
@@ -29,11 +23,10 @@
 //! `drop_device` makes every transition.
 //!
 //! A device is *slow* while it owes an answer: an operation that the pool stopped waiting for. It is
-//! written
-//! as before. Where other columns can stand in, it is not read. It stops being slow with its last answer,
-//! without a probe of its own (`answers`; test `a_device_that_hangs_is_read_round_until_it_answers`). A
-//! write
-//! or a flush without an answer for `WRITE_WAIT_MAX` has failed, as long as parity covers the loss.
+//! written as before. Where other columns can stand in, it is not read. It stops being slow with its last
+//! answer, without a probe of its own (`answers`; test
+//! `a_device_that_hangs_is_read_round_until_it_answers`). A write or a flush without an answer for
+//! `WRITE_WAIT_MAX` has failed, as long as parity covers the loss.
 //!
 //! A discard is advice: if it fails, a conventional device is written as before. If a zoned device cannot
 //! reset a zone, the caller retires the zone.
@@ -51,20 +44,16 @@ use warpfire_units::DeviceIndex;
 use crate::device::counters::{DeviceCounters, LiveCounters};
 
 /// How long a read waits for a device before the other columns of its stripe stand in. A healthy drive
-/// takes
-/// milliseconds, one that reads a bad block again and again a second or two.
+/// takes milliseconds, one that reads a bad block again and again a second or two.
 pub const READ_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// The longest read with that limit. The kernel cannot be made to forget the memory of a read, so a
-/// limited
+/// The longest read with that limit. The kernel cannot be made to forget the memory of a read, so a limited
 /// read goes to memory of its own and is copied: cheap for a short read, and up to the time of the read
-/// again
-/// for a long one. A long read skips a device that is slow, but once it is under way it waits.
+/// again for a long one. A long read skips a device that is slow, but once it is under way it waits.
 const LIMITED_READ_BYTES_MAX: usize = 32 << 10;
 
-/// How long a write or a flush waits for a device before the device counts as failed. Linux gives a
-/// drive as
-/// long for a command.
+/// How long a write or a flush waits for a device before the device counts as failed. Linux gives a drive
+/// as long for a command.
 pub const WRITE_WAIT_MAX: Duration = Duration::from_secs(30);
 
 const PRESENT: u8 = 0;
@@ -129,8 +118,7 @@ pub(crate) fn is_refused(op: &DeviceOp<'_>) -> bool {
 }
 
 impl Devices {
-    /// `by_index` holds one entry for each in `table`, `None` where the device is missing. `parity` is
-    /// the
+    /// `by_index` holds one entry for each in `table`, `None` where the device is missing. `parity` is the
     /// number of devices that may be lost.
     pub(crate) fn new(
         table: Vec<DeviceEntry>,
@@ -234,8 +222,7 @@ impl Devices {
         self.read_op(at, buf).map(|op| op.within(limit))
     }
 
-    /// As `limited_read_op`, but `None` for a device that has failed a write too: its reads may take
-    /// long,
+    /// As `limited_read_op`, but `None` for a device that has failed a write too: its reads may take long,
     /// and other columns can stand in.
     pub(crate) fn sound_read_op<'a>(
         &self,
@@ -330,8 +317,7 @@ impl Devices {
     /// Resets the zone of `len` bytes at byte `at`. Does nothing on a missing device.
     ///
     /// # Errors
-    /// If a zoned device cannot reset the zone, or the device is gone. A discard that a conventional
-    /// device
+    /// If a zoned device cannot reset the zone, or the device is gone. A discard that a conventional device
     /// refuses is no error.
     pub(crate) fn reset_zone(&self, index: DeviceIndex, at: u64, len: u64) -> Result<(), DeviceError> {
         assert!(!self.for_reading, "{UNWRITTEN}");
@@ -366,8 +352,7 @@ impl Devices {
         discarded.is_ok()
     }
 
-    /// Counts a failed reset or discard. Drops the device if it is gone; reports a conventional device
-    /// that
+    /// Counts a failed reset or discard. Drops the device if it is gone; reports a conventional device that
     /// refuses.
     fn note_refused_reset(&self, slot_state: &SlotState, error: &DeviceError) {
         slot_state.tally.errors.fetch_add(1, Relaxed);
@@ -414,8 +399,7 @@ impl Devices {
             // A failed read is a lost block. Parity covers it, and the device goes on.
             (_, OpKind::Read(..)) => {}
             // The host of an image file is full, and the device as good as before. The caller sees the
-            // error
-            // in the operation.
+            // error in the operation.
             (DeviceError::NoSpace { .. }, OpKind::Write(..)) => {
                 tracing::warn!(
                     name: "device_host_full",

@@ -1,18 +1,16 @@
 //! Trim: devices learn which zones the pool needs no more, so that whatever is below them can reuse the
 //! space.
 //!
-//! A reset already discards a zone of a block device, but an image file keeps its space: writing over it
-//! is faster
-//! than writing to a hole. A trim gives that space back when somebody asks for it.
+//! A reset already discards a zone of a block device, but an image file keeps its space: writing over it is
+//! faster than writing to a hole. A trim gives that space back when somebody asks for it.
 //!
 //! # Invariants
 //! 1. Only zones are trimmed that `allocate` could take and reset at that moment. So a trim needs no
-//!    argument of
-//!    its own for crash safety: after a crash, each trimmed zone is as free as one that was reset.
+//!    argument of its own for crash safety: after a crash, each trimmed zone is as free as one that was
+//!    reset.
 //! 2. A trim begins after a root with this session's epoch is durable, as the first allocation does.
-//! 3. `trimming` is held from `Zones::begin_trim` to `Zones::end_trim`, and released between two zones.
-//!    So a
-//!    caller that needs the zone waits for one discard at most.
+//! 3. `trimming` is held from `Zones::begin_trim` to `Zones::end_trim`, and released between two zones. So
+//!    a caller that needs the zone waits for one discard at most.
 
 use std::ops::Range;
 
@@ -32,15 +30,13 @@ pub struct Trimmed {
 }
 
 impl Pool {
-    /// Discards every free zone of conventional devices that was not discarded in this session. Other
-    /// calls may
-    /// run at the same time. A zone that becomes free during the call is left to the next trim.
+    /// Discards every free zone of conventional devices that was not discarded in this session. Other calls
+    /// may run at the same time. A zone that becomes free during the call is left to the next trim.
     ///
     /// Zoned devices are left out: the reset of a zone says as much to them.
     ///
     /// # Errors
-    /// `OpenForReading`; `Failed` if the session's first root could not be written. A device that
-    /// refuses a
+    /// `OpenForReading`; `Failed` if the session's first root could not be written. A device that refuses a
     /// discard is no error.
     pub fn trim(&self) -> Result<Trimmed, PoolError> {
         let inner = &self.inner;

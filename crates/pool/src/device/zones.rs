@@ -1,24 +1,20 @@
 //! The free zones of all devices, and the choice of the next ones.
 //!
-//! A *tick* numbers the moments at which zones became free. A zone is *clean* if it is known to be
-//! empty, and
-//! *trimmed* if its device has discarded it.
+//! A *tick* numbers the moments at which zones became free. A zone is *clean* if it is known to be empty,
+//! and *trimmed* if its device has discarded it.
 //!
 //! # Invariants
 //! 1. A zone is free or used, never both: `queued_at[zone]` is the tick under which `free` has the zone,
-//!    and
-//!    `None` if the zone is used (asserts in `DeviceZones::take` and `Zones::free_zone`).
+//!    and `None` if the zone is used (asserts in `DeviceZones::take` and `Zones::free_zone`).
 //! 2. Zones 0 and 1 (the roots) are always used (asserts in `DeviceZones::take` and `Zones::free_zone`).
 //! 3. A device's free zones are taken in the order in which they became free, so that wear spreads (test
 //!    `a_freed_zone_is_taken_last`). After an open the order starts at a zone that moves with each root.
 //! 4. A zone that its device cannot reset stays used: it is retired (`retire_zone`), until a later reset
 //!    succeeds.
-//! 5. A zone is clean only if it was reset in this session and has not been taken since. A zone is
-//!    trimmed only if
-//!    it was discarded in this session and has not been taken since.
-//! 6. At most one zone is being trimmed. It stays free during that, so that the space of the pool does
-//!    not change.
-//!    Whoever takes it waits for the end of the discard before it resets or writes the zone
+//! 5. A zone is clean only if it was reset in this session and has not been taken since. A zone is trimmed
+//!    only if it was discarded in this session and has not been taken since.
+//! 6. At most one zone is being trimmed. It stays free during that, so that the space of the pool does not
+//!    change. Whoever takes it waits for the end of the discard before it resets or writes the zone
 //!    (`Inner::take_zones`).
 //!
 //! ```text
@@ -69,8 +65,7 @@ struct DeviceZones {
 
 impl Zones {
     /// All zones are free, except those of the roots. `zone_counts` is in device order. `rotate` chooses
-    /// the
-    /// zone that is taken first.
+    /// the zone that is taken first.
     pub(crate) fn new(zone_counts: &[u32], rotate: u64) -> Self {
         let devices = zone_counts.iter().map(|count| DeviceZones::new(*count, rotate)).collect();
         // The zones begin with ticks below their number.
@@ -131,8 +126,7 @@ impl Zones {
 
     /// Takes one free zone on each of `width` of the `candidates`: of those with the most free zones.
     /// `rotation` chooses among devices with equally many, and chooses the first column's device. So
-    /// consecutive segments have their parity on different devices. `None` if fewer than `width`
-    /// candidates
+    /// consecutive segments have their parity on different devices. `None` if fewer than `width` candidates
     /// have a free zone.
     pub(crate) fn take(
         &mut self,
@@ -141,8 +135,7 @@ impl Zones {
         rotation: u64,
     ) -> Option<Vec<TakenZone>> {
         let n = candidates.len() as u64;
-        // Emptiest devices first: they would otherwise be the only ones with free zones in the end, too
-        // few
+        // Emptiest devices first: they would otherwise be the only ones with free zones in the end, too few
         // for a segment (test `takes_left_is_the_number_that_take_reaches`).
         let mut ranked: Vec<(Reverse<usize>, u64, DeviceIndex)> = (0u64..)
             .zip(candidates)
@@ -187,9 +180,8 @@ impl Zones {
         (0, 0)..(self.tick + 1, 0)
     }
 
-    /// Begins to trim the first free zone among these places that is not trimmed. Returns its place;
-    /// `None` if
-    /// there is no such zone.
+    /// Begins to trim the first free zone among these places that is not trimmed. Returns its place; `None`
+    /// if there is no such zone.
     pub(crate) fn begin_trim(
         &mut self,
         device: DeviceIndex,
@@ -217,8 +209,7 @@ impl Zones {
         self.trimming.is_some_and(|trimming| taken.iter().any(|t| (t.device, t.zone.0) == trimming))
     }
 
-    /// How often `take` would succeed: the number of segments that still fit, of `width` different
-    /// devices
+    /// How often `take` would succeed: the number of segments that still fit, of `width` different devices
     /// each.
     ///
     /// t segments are possible exactly if the devices have t·width free zones, counting at most t on each
@@ -245,8 +236,7 @@ impl Zones {
     }
 
     /// Whether a `take` of `width` succeeds and leaves a free zone on `wanted` other devices each,
-    /// whichever
-    /// `losses` of the candidates are lost after it.
+    /// whichever `losses` of the candidates are lost after it.
     pub(crate) fn leaves_after(
         &self,
         width: usize,
