@@ -13,18 +13,15 @@ pub struct TrimReport {
 }
 
 impl Warpfire {
-    /// Returns the space that the pool does not need: drops removed files, cleans segments, and
-    /// discards every free zone. Image files then take less of the filesystem below, and a drive knows
-    /// which
-    /// of its blocks are free. Other calls may run at the same time.
+    /// Returns the space that the pool does not need: drops removed files, cleans segments, and discards
+    /// every free zone. Image files then take less of the filesystem below, and a drive knows which of its
+    /// blocks are free. Other calls may run at the same time.
     ///
-    /// Zones that an earlier trim of this session discarded, and that were not written since, are left
-    /// out.
+    /// Zones that an earlier trim of this session discarded, and that were not written since, are left out.
     /// Zoned devices are left out too: each zone is reset when it becomes free.
     ///
     /// An image file grows again when it is written. If the filesystem below is full by then, the pool
-    /// becomes
-    /// read-only.
+    /// becomes read-only.
     ///
     /// ```
     /// use warpfire::Pool;

@@ -1,19 +1,16 @@
 //! Reclaim: work for space when a caller finds none.
 //!
 //! With background threads the threads do this work and callers wait for it a moment. Without threads
-//! (tests,
-//! the simulation, an engine that opens or closes) the caller does it.
+//! (tests, the simulation, an engine that opens or closes) the caller does it.
 //!
 //! ```text
-//!   caller: no space ──demand──▶ compaction thread: clean, compact ... until there is space, or no more
-//! gain
+//!   caller: no space ──demand──▶ compaction thread: clean, compact ... until there is space, or no more gain
 //!      ▲  └─ waits for a gain ◀──note_gain── each table that is installed
 //!      └──── no gain in WAIT: `NoSpace`
 //! ```
 //!
 //! # Invariants
-//! 1. The loop ends: after `STEPS_MAX` steps, or after `IDLE_STEPS_MAX` in a row without gain. It does
-//!    not
+//! 1. The loop ends: after `STEPS_MAX` steps, or after `IDLE_STEPS_MAX` in a row without gain. It does not
 //!    begin again until live or free bytes, deletions or snapshots have changed (`ReclaimState`). Other
 //!    commits do not count, because they gain nothing.
 //! 2. With threads, a caller rewrites no table for space, and waits at most `WAITS_MAX` times `WAIT`
@@ -102,8 +99,7 @@ impl Reclaim {
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Asks the log to admit `bytes`, beside the room that is kept for reserved bytes, after as much
-    /// reclaim
-    /// as that takes and gains.
+    /// reclaim as that takes and gains.
     pub(crate) fn admit(&self, bytes: u64, admit: Admit) -> Result<(), MetaError> {
         if is_planted(PlantedBug::RefusedWithRoom)
             && admit == Admit::User
@@ -178,8 +174,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         }
     }
 
-    /// Works for space until `enough` succeeds or nothing more can be gained. Cleaning alone might for
-    /// ever
+    /// Works for space until `enough` succeeds or nothing more can be gained. Cleaning alone might for ever
     /// move bytes that deletes have hidden, so cleaning and compaction alternate.
     pub(crate) fn reclaim_here<T>(
         &self,
@@ -194,8 +189,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let mut best = self.used_and_free_bytes();
         let mut idle = 0;
         // How things stood before the first of the idle steps. A snapshot that is dropped after them may
-        // let
-        // the same steps gain.
+        // let the same steps gain.
         let mut idle_since = self.reclaim_state();
         // Inside the reserve, cleaning first would spend the last space on moving deleted bytes.
         let mut drops = self.is_short_of_space();
@@ -251,8 +245,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         };
         unless_full(self.drop_deleted())?;
         // One step empties a segment at least, so these steps suffice. Segments that others write at the
-        // same time
-        // are left.
+        // same time are left.
         let space = self.log.space();
         let steps_max = space.total_bytes / self.log.segment_bytes().max(1);
         let mut free_bytes = space.free_bytes;
@@ -283,8 +276,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     }
 
     /// The live bytes, those still in memory included, and the free bytes without the room that memory
-    /// needs
-    /// as tables: a flush that only writes tables is neither a gain nor a loss.
+    /// needs as tables: a flush that only writes tables is neither a gain nor a loss.
     fn used_and_free_bytes(&self) -> (u64, u64) {
         let (space, in_memory) = (self.log.space(), self.usage.in_memory_bytes());
         (space.live_bytes + in_memory, space.free_bytes.saturating_sub(in_memory))
