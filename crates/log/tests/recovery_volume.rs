@@ -12,6 +12,13 @@ use warpfire_units::SlicePtr;
 const GROUP_BYTES: u64 = 2 << 20;
 const PIECE_BYTES: usize = 100_000;
 
+/// Payload bytes that may wait in the write queue when a group becomes due. The group lists them too.
+const QUEUE_BYTES_MAX: u64 = 8 << 20;
+/// Payload bytes of the longest stripe. The group also lists the stripe that was filling.
+const STRIPE_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of the roots and of the log that an open reads beside the stripes.
+const ROOTS_BYTES_MAX: u64 = 4 << 20;
+
 /// Writes some MiB and then one sync, without any before it. Returns the bytes that an open reads.
 fn read_by_an_open(mib: u64, group_bytes: u64) -> u64 {
     let world = SimWorld::of(1, 3, &DeviceSpec::conventional("flash", 64 << 20));
@@ -51,8 +58,8 @@ fn read_by_an_open(mib: u64, group_bytes: u64) -> u64 {
 fn an_open_reads_no_more_after_many_bytes_than_after_few() {
     let (few, many) = (read_by_an_open(8, GROUP_BYTES), read_by_an_open(64, GROUP_BYTES));
     println!("{few} bytes read after 8 MiB, {many} after 64 MiB");
-    // Payload and parity of one group and of the stripe that passed the limit, and the roots.
-    let most = (GROUP_BYTES + (4 << 20)) * 3 / 2 + (4 << 20);
+    // Payload and parity, with two columns of data and one of parity.
+    let most = (GROUP_BYTES + QUEUE_BYTES_MAX + STRIPE_BYTES_MAX) * 3 / 2 + ROOTS_BYTES_MAX;
     assert!(few <= most && many <= most, "{few} and {many} bytes read; at most {most}");
     let without = read_by_an_open(64, u64::MAX);
     assert!(without > 64 << 20, "{without} bytes: without a limit, recovery verifies everything");

@@ -1,0 +1,209 @@
+//! Groups and roots: the writes that make appended bytes and records durable.
+
+use warpfire_env::sync::atomic::Ordering;
+use warpfire_env::{PlantedBug, is_planted};
+use warpfire_format::log_state::LogState;
+use warpfire_format::segment::SegmentKind;
+use warpfire_units::SegmentId;
+
+use super::{Log, SyncState};
+use crate::limits::EDIT_MAX_BYTES;
+use crate::log_writer::LogWriter;
+use crate::pending::RecordBuffer;
+use crate::store::{LogError, LogPos};
+
+impl Log {
+    /// Writes a group because of the bytes since the last one, so that the next recovery has no more of them
+    /// to verify. Without room for a group it waits for as many bytes again: the caller's append stands.
+    pub(super) fn write_due_group(&self) -> Result<(), LogError> {
+        let mut state = self.sync_state.lock();
+        let state = state.as_mut().ok_or(LogError::OpenForReading)?;
+        // While this thread waited for the lock, another one may have written the group.
+        let unlogged_bytes = self.segment_table.lock().unlogged_bytes();
+        if unlogged_bytes < self.group_due_bytes.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        match self.write_group(state) {
+            Err(LogError::NoSpace) => {
+                self.group_due_bytes.store(unlogged_bytes + self.group_bytes, Ordering::Relaxed);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Frees the retired segments that no pin holds. Their zones follow when the next group is durable.
+    pub(super) fn collect_unpinned(&self) {
+        while let Some(id) = self.pins.take_unpinned() {
+            self.segment_table.lock().free(id);
+        }
+    }
+
+    /// Frees zones by a sync, for an append that found none. `true` if the append is worth another try.
+    pub(super) fn reclaim(&self) -> Result<bool, LogError> {
+        let before = self.pool.free_segments(SegmentKind::Mirror);
+        self.seal_dead()?;
+        let mut state = self.sync_state.lock();
+        self.write_group(state.as_mut().ok_or(LogError::OpenForReading)?)?;
+        let _freed_some = self.pool.retry_retired_zones();
+        let now = self.pool.free_segments(SegmentKind::Mirror);
+        tracing::debug!(
+            name: "log_reclaimed",
+            free_before = before,
+            free_now = now,
+            "an append found no free segment and synced to free some"
+        );
+        Ok(now > before)
+    }
+
+    /// Makes everything durable that was appended and logged before the call.
+    pub(super) fn write_group(&self, state: &mut SyncState) -> Result<(), LogError> {
+        self.latch.check()?;
+        // Read before the records are taken: a change that comes later only makes the next sync write again.
+        let changes = self.changes.load(Ordering::Acquire);
+        // Records before streams (invariant 2).
+        let records = self.pending.lock().take();
+        match self.write_group_of(state, &records) {
+            Ok(()) => {
+                state.synced_changes = changes;
+                self.group_due_bytes.store(self.group_bytes, Ordering::Relaxed);
+            }
+            Err(e) => {
+                // A full pool may take them later, after a checkpoint.
+                self.pending.lock().put_back(records);
+                return Err(e);
+            }
+        }
+        self.free_zones()
+    }
+
+    /// Frees the zones of segments that a durable barrier or root has freed.
+    pub(super) fn free_zones(&self) -> Result<(), LogError> {
+        let freed = self.segment_table.lock().take_freed();
+        for id in &freed {
+            tracing::trace!(name: "segment_freed", segment = %id, "the zones of a segment are free");
+            self.pool.free(*id).map_err(|e| self.latch.on_write(e))?;
+        }
+        if !freed.is_empty() {
+            self.note_room();
+        }
+        Ok(())
+    }
+
+    /// The sync of a checkpoint that keeps no pending record. The root holds the records' effect and the
+    /// edits, so nothing is logged, and a full pool can still make a checkpoint. `false` if a pending record
+    /// is kept.
+    pub(super) fn absorb_into_root(
+        &self,
+        state: &mut SyncState,
+        keep_from: LogPos,
+    ) -> Result<bool, LogError> {
+        let changes = self.changes.load(Ordering::Acquire);
+        {
+            let mut pending = self.pending.lock();
+            if pending.next() > keep_from && !pending.is_empty() {
+                return Ok(false);
+            }
+            state.log_writer.skip(&pending.take());
+        }
+        self.write_all_out().map_err(|e| self.latch.on_write(e))?;
+        self.collect_unpinned();
+        // The root lists the segments as these edits leave them, so the frames are not written.
+        let _edits_in_the_root = self.segment_table.lock().edits();
+        state.synced_changes = changes;
+        Ok(true)
+    }
+
+    /// The sync of a checkpoint on a full pool: the commit log has no room for a group. The root holds the
+    /// edits, so they are not written as frames. The records stay pending for the next sync.
+    pub(super) fn absorb_edits_into_root(&self) -> Result<(), LogError> {
+        self.write_all_out().map_err(|e| self.latch.on_write(e))?;
+        self.collect_unpinned();
+        let _edits_in_the_root = self.segment_table.lock().edits();
+        Ok(())
+    }
+
+    /// Checks that a root with this client state and all edits that wait fits its zone.
+    pub(super) fn check_root_fits(&self, state: &SyncState, client: &[u8]) -> Result<(), LogError> {
+        let bytes =
+            client.len() + state.log_writer.root_bytes_max() + self.segment_table.lock().root_bytes_max();
+        if bytes as u64 > self.pool.root_payload_bytes_max() { Err(LogError::NoSpace) } else { Ok(()) }
+    }
+
+    /// Writes a group with these records, durable on return.
+    pub(super) fn write_group_of(
+        &self,
+        state: &mut SyncState,
+        records: &RecordBuffer,
+    ) -> Result<(), LogError> {
+        let failed = |e| self.latch.on_write(e);
+        // A crash from here to the flush leaves stripes that no group lists, or a torn group. Recovery drops
+        // both: the sync has not returned.
+        self.write_all_out().map_err(failed)?;
+        self.collect_unpinned();
+        let bytes =
+            records.bytes() + records.len() * 64 + self.segment_table.lock().dirty_count() * EDIT_MAX_BYTES;
+        // Room first: once the edits are taken the table counts them as logged, and `NoSpace` would lose
+        // them.
+        state.log_writer.make_room(&self.pool, bytes, || self.next_id()).map_err(failed)?;
+        if state.log_writer.needs_root() {
+            let client = state.client.take().expect("the state of a root at a sealed end is kept");
+            self.write_root(state, &client, state.keep_from)?;
+        }
+        let log_writer = &mut state.log_writer;
+        let edits = self.segment_table.lock().edits();
+        if records.is_empty() && edits.is_empty() {
+            return Ok(());
+        }
+        if is_planted(PlantedBug::FreeBeforeBarrier) {
+            self.free_zones()?;
+        }
+        log_writer.write_group(records, &edits).map_err(failed)?;
+        // One flush for bulk stripes and log stripes: the barrier makes recovery verify the stripes of the
+        // last group, so their order on the devices does not matter.
+        self.pool.flush().map_err(failed)?;
+        self.publish_log_size(log_writer);
+        Ok(())
+    }
+
+    /// Publishes the size of the commit log for readers without the lock.
+    pub(super) fn publish_log_size(&self, log_writer: &LogWriter) {
+        self.log_bytes.store(log_writer.bytes(), Ordering::Relaxed);
+        self.log_segments.store(log_writer.segments() as u64, Ordering::Relaxed);
+    }
+
+    /// Writes a root with the state as of the last group, and frees the log segments that it does not need.
+    pub(super) fn write_root(
+        &self,
+        state: &mut SyncState,
+        client: &[u8],
+        keep_from: LogPos,
+    ) -> Result<(), LogError> {
+        assert!(keep_from >= state.keep_from, "records that a root has dropped stay dropped");
+        let log_writer = &mut state.log_writer;
+        let log_chain = log_writer.log_chain(keep_from);
+        let root = LogState {
+            next_segment: SegmentId::new(self.next_segment.load(Ordering::Relaxed)).expect("ids count up"),
+            next_pos: log_writer.written_pos().0,
+            keep_from: keep_from.0,
+            barrier: log_writer.barrier(),
+            sequence: log_writer.sequence(),
+            checkpoint: log_writer.checkpoint() + 1,
+            first_stripe: log_chain.first_stripe,
+            chain: log_chain.chain.clone(),
+            segments: self.segment_table.lock().logged(),
+        };
+        self.pool.write_root(&root.encode(client)).map_err(|e| self.latch.on_write(e))?;
+        state.keep_from = keep_from;
+        // The root has the edits: the next group is due after as many bytes as ever.
+        self.group_due_bytes.store(self.group_bytes, Ordering::Relaxed);
+        state.client = log_writer.is_at_sealed_end().then(|| client.to_vec());
+        // Only now: until the root was durable, recovery would have read these segments from the root before.
+        for id in log_writer.note_root(root.checkpoint, &log_chain) {
+            self.pool.free(id).map_err(|e| self.latch.on_write(e))?;
+        }
+        self.publish_log_size(log_writer);
+        self.note_room();
+        Ok(())
+    }
+}
