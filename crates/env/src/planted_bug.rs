@@ -1,7 +1,7 @@
-//! Planted bugs: known mistakes that a test build makes on request. They show that the tests can fail.
+//! Planted bugs: known mistakes that a debug build makes on request. They show that the tests can fail.
 //!
-//! Without the feature `planted-bugs` no mistake is in the product: [`is_planted`] is a constant `false`.
-//! With it, the environment variable `WARPFIRE_PLANTED_BUG` names the mistake that the process makes.
+//! In a debug build the environment variable `WARPFIRE_PLANTED_BUG` names the mistake that the process makes.
+//! A release build has no mistakes: there [`is_planted`] is a constant `false`.
 
 /// A mistake that can be planted. `scripts/planted` demands that a test finds each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +44,7 @@ pub enum PlantedBug {
     CommitBesideCalls,
 }
 
-#[cfg(any(test, feature = "planted-bugs"))]
+#[cfg(any(test, debug_assertions))]
 impl PlantedBug {
     const ALL: [(PlantedBug, &str); 18] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
@@ -75,8 +75,8 @@ impl PlantedBug {
 /// Whether this process makes a mistake on purpose.
 ///
 /// # Panics
-/// With the feature `planted-bugs`, if `WARPFIRE_PLANTED_BUG` names no mistake.
-#[cfg(feature = "planted-bugs")]
+/// In a debug build, if `WARPFIRE_PLANTED_BUG` names no mistake.
+#[cfg(debug_assertions)]
 #[must_use]
 pub fn is_planted(bug: PlantedBug) -> bool {
     static CHOSEN: std::sync::LazyLock<Option<PlantedBug>> = std::sync::LazyLock::new(|| {
@@ -86,8 +86,8 @@ pub fn is_planted(bug: PlantedBug) -> bool {
     *CHOSEN == Some(bug)
 }
 
-/// Whether this process makes a mistake on purpose: never, in a build without the feature `planted-bugs`.
-#[cfg(not(feature = "planted-bugs"))]
+/// Whether this process makes a mistake on purpose: never, in a release build.
+#[cfg(not(debug_assertions))]
 #[must_use]
 #[inline(always)]
 pub const fn is_planted(_bug: PlantedBug) -> bool {
