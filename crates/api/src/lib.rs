@@ -35,6 +35,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cache_size;
 mod devices;
 mod diff;
 mod dir;
@@ -68,7 +69,7 @@ pub use options::{AccessTimes, Pool, PoolOptions};
 pub use scrub::ScrubReport;
 pub use slice::Slice;
 pub use stats::{
-    DefragmentCounts, DeviceCounters, DeviceState, DeviceStats, Space, Stats, TransactionCounts,
+    CacheMemory, DefragmentCounts, DeviceCounters, DeviceState, DeviceStats, Space, Stats, TransactionCounts,
 };
 pub use trim::TrimReport;
 pub use tx::{FileVersion, Savepoint, Tx, TxEngine};

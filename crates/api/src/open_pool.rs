@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use warpfire_env::{Clock, Device, SystemClock, SystemRandom};
+use warpfire_env::{Clock, Device, MachineMemory, SystemClock, SystemRandom};
 use warpfire_fs::{AtimeMode, Fs, FsOptions, FsSchema};
 use warpfire_log::{Log, LogStore, RecoveredLog};
 use warpfire_meta::{Background, EngineOptions, MemoryLimits};
 use warpfire_pool::{CreateOptions, Pool};
 
+use crate::cache_size;
 use crate::stats::{DeviceStats, Stats};
 use crate::{Identity, Result};
 
@@ -22,6 +23,8 @@ pub(crate) struct OpenMode {
     pub atime: AtimeMode,
     pub read_only: bool,
     pub memory: MemoryLimits,
+    /// Most bytes of the metadata cache.
+    pub cache_bytes: u64,
 }
 
 /// An open filesystem and the pool under it.
@@ -90,6 +93,7 @@ impl OpenPool {
             stripes: counters.stripes,
             rebuilt_blocks: counters.rebuilt_blocks,
             damaged_segments: status.damaged_segments,
+            cache: self.fs.engine().cache_memory(),
             transactions: self.fs.transaction_counts(),
             defragmented: self.fs.defragment_counts(),
         }
@@ -97,8 +101,9 @@ impl OpenPool {
 }
 
 fn engine(log: Log, recovered: RecoveredLog, mode: OpenMode) -> Result<Arc<Engine>> {
-    let OpenMode { background, read_only, .. } = mode;
+    let OpenMode { background, read_only, cache_bytes, .. } = mode;
+    let block_cache_bytes = cache_size::limit_bytes(cache_bytes, 0, MachineMemory::read());
     let log = if background == Background::Threads { log.with_writer_thread() } else { log };
-    let options = EngineOptions { background, read_only, ..EngineOptions::default() };
+    let options = EngineOptions { background, read_only, block_cache_bytes, ..EngineOptions::default() };
     Ok(Arc::new(Engine::open(log, recovered, FsSchema, options)?))
 }

@@ -10,6 +10,7 @@ use warpfire_fs::AtimeMode;
 use warpfire_meta::{Background, MemoryLimits};
 use warpfire_pool::CreateOptions;
 
+use crate::cache_size;
 use crate::devices::NewDevices;
 use crate::open_pool::{OpenMode, OpenPool};
 use crate::{Error, ErrorKind, Identity, Result, Warpfire};
@@ -65,6 +66,7 @@ pub struct PoolOptions {
     read_only: bool,
     sync_interval: Option<Duration>,
     memory: MemoryLimits,
+    cache_bytes: Option<u64>,
 }
 
 impl Default for PoolOptions {
@@ -81,6 +83,7 @@ impl Default for PoolOptions {
             read_only: false,
             sync_interval: None,
             memory: MemoryLimits::default(),
+            cache_bytes: None,
         }
     }
 }
@@ -199,6 +202,15 @@ impl PoolOptions {
         self
     }
 
+    /// Most bytes of memory for metadata that was read, so that it need not be read again; by default a
+    /// quarter of the memory of the machine, or of what its control group may use. While memory is short, the
+    /// cache holds less, down to 64 MiB. What it holds is in [`Stats::cache`](crate::Stats::cache).
+    #[must_use]
+    pub fn cache_bytes(mut self, bytes: u64) -> Self {
+        self.cache_bytes = Some(bytes);
+        self
+    }
+
     /// Makes a pool on block devices and image files and opens it. Image files that are missing are made.
     ///
     /// ```standalone_crate
@@ -271,7 +283,7 @@ impl PoolOptions {
         };
         let mode = OpenMode { read_only: false, ..self.mode() };
         let open_pool = OpenPool::create(devices, &options, &self.identity, mode)?;
-        Warpfire::new(open_pool, self.identity.clone(), self.sync_interval)
+        self.handle(open_pool, self.sync_interval, mode.cache_bytes)
     }
 
     /// Opens a pool on devices that the caller has opened.
@@ -279,10 +291,24 @@ impl PoolOptions {
     /// # Errors
     /// As [`open`](PoolOptions::open).
     pub fn open_on(&self, devices: Vec<Arc<dyn Device>>) -> Result<Warpfire> {
-        let open_pool = OpenPool::open(devices, self.mode())?;
+        let mode = self.mode();
+        let open_pool = OpenPool::open(devices, mode)?;
         // A reader has no changes to make durable.
         let sync_interval = self.sync_interval.filter(|_| !self.read_only);
-        Warpfire::new(open_pool, self.identity.clone(), sync_interval)
+        self.handle(open_pool, sync_interval, mode.cache_bytes)
+    }
+
+    fn handle(
+        &self,
+        open_pool: OpenPool,
+        sync_interval: Option<Duration>,
+        cache_bytes: u64,
+    ) -> Result<Warpfire> {
+        let cache_task = match self.background {
+            true => Some(cache_size::keep_fitting(open_pool.fs.engine(), cache_bytes)?),
+            false => None,
+        };
+        Warpfire::new(open_pool, self.identity.clone(), sync_interval, cache_task)
     }
 
     fn mode(&self) -> OpenMode {
@@ -293,7 +319,8 @@ impl PoolOptions {
             AccessTimes::Strict => AtimeMode::Strict,
             AccessTimes::Never => AtimeMode::Never,
         };
-        OpenMode { background, atime, read_only: self.read_only, memory: self.memory }
+        let cache_bytes = self.cache_bytes.unwrap_or_else(cache_size::default_bytes);
+        OpenMode { background, atime, read_only: self.read_only, memory: self.memory, cache_bytes }
     }
 }
 

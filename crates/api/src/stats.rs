@@ -3,7 +3,7 @@
 use std::fmt;
 
 pub use warpfire_fs::{DefragmentCounts, TransactionCounts};
-pub use warpfire_meta::Space;
+pub use warpfire_meta::{CacheMemory, Space};
 pub use warpfire_pool::{DeviceCounters, DeviceState};
 
 /// A pool at a glance. Counts begin when the pool is opened.
@@ -30,6 +30,8 @@ pub struct Stats {
     pub rebuilt_blocks: u64,
     /// Segments in which damage was found.
     pub damaged_segments: usize,
+    /// Memory of the metadata cache.
+    pub cache: CacheMemory,
     /// Commits, conflicts, aborts and replays of transactions.
     pub transactions: TransactionCounts,
     /// Regions of fragmented files that reads had written anew, piece next to piece.

@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use parking_lot::{Mutex, ReentrantMutex};
-use warpfire_fs::{Follow, Fs, IntervalSync, NewMode, RenameMode, SpaceInfo};
+use warpfire_env::IntervalTask;
+use warpfire_fs::{Follow, Fs, NewMode, RenameMode, SpaceInfo};
 use warpfire_meta::Storage;
 
 use crate::health::HealthBook;
@@ -60,7 +61,10 @@ pub(crate) struct SharedPool {
     /// Whether the pool may be written.
     is_writable: bool,
     /// `None` without [`sync_interval`](crate::PoolOptions::sync_interval), and once the pool is closed.
-    interval_sync: Mutex<Option<IntervalSync>>,
+    interval_sync: Mutex<Option<IntervalTask>>,
+    /// Fits the cache to the memory that is available. `None` without background work, and once the pool is
+    /// closed.
+    cache_task: Mutex<Option<IntervalTask>>,
     is_closed: AtomicBool,
     /// Held by a [`transact`](Warpfire::transact) that has met many conflicts. New transactions wait for it a
     /// while.
@@ -90,6 +94,7 @@ impl SharedPool {
     fn close(&self) -> Result<()> {
         // Dropping the thread waits for its last sync. It must end before the filesystem closes.
         drop(self.interval_sync.lock().take());
+        drop(self.cache_task.lock().take());
         if self.is_writable && !self.is_closed.swap(true, Relaxed) {
             // A pool that takes no more writes still closes; its errors are forgotten then.
             let _ = self.health.store(&self.open_pool);
@@ -103,6 +108,7 @@ impl Warpfire {
         open_pool: OpenPool,
         identity: Identity,
         sync_interval: Option<Duration>,
+        cache_task: Option<IntervalTask>,
     ) -> Result<Self> {
         let interval_sync = match sync_interval {
             Some(interval) => {
@@ -110,7 +116,10 @@ impl Warpfire {
                 // A failed sync leaves the pool read-only. Every later call reports that, so nothing is lost
                 // here.
                 let sync = move || drop(fs.sync());
-                Some(IntervalSync::always(interval, sync).map_err(|error| Error::no_thread(&error))?)
+                Some(
+                    IntervalTask::always("warpfire-commit", interval, sync)
+                        .map_err(|error| Error::no_thread(&error))?,
+                )
             }
             None => None,
         };
@@ -120,6 +129,7 @@ impl Warpfire {
             is_closed: AtomicBool::new(false),
             open_pool,
             interval_sync: Mutex::new(interval_sync),
+            cache_task: Mutex::new(cache_task),
             priority: ReentrantMutex::new(()),
         });
         Ok(Warpfire { fs: Arc::clone(&shared.open_pool.fs), shared, identity: Arc::new(identity) })

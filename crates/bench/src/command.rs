@@ -28,6 +28,7 @@ Examples:
   warpfire-bench create --files 1M --peers mount,ext4,xfs,btrfs        the same on peers; needs root
   warpfire-bench create --peers mount,mount-shared,ext4 --awake        no processor halts during any run
   warpfire-bench sync --files 10000 --threads 8 --peers raw            each file durable; a bare write beside it
+  warpfire-bench lookup --files 8M --cache 64M                         attributes by name, mostly not in memory
   warpfire-bench randread --large 4G --files 500K --threads 32 --peers raw
   warpfire-bench meta --files 5M --order random                        the metadata engine alone
   warpfire-bench meta --files 2M --batch 100 --peers rocksdb           the engine alone, RocksDB beside it
@@ -83,6 +84,10 @@ pub struct Args {
     /// Let the library work in the background with its own threads.
     #[arg(long)]
     background: bool,
+
+    /// Memory of the library for metadata that it has read [default: the library's own].
+    #[arg(long, value_name = "SIZE")]
+    cache: Option<Size>,
 
     /// Directory for image files. Name one on the flash to measure.
     #[arg(long, value_name = "DIR", default_value = ".")]
@@ -290,7 +295,7 @@ fn targets(
     let mut targets: Vec<Box<dyn Target>> = Vec::new();
     match &args.mount {
         Some(directory) => targets.push(Box::new(Named::new(directory)?)),
-        None => targets.push(Box::new(Library::new(pool("library")?, args.background))),
+        None => targets.push(Box::new(Library::new(pool("library")?, args.background, args.cache))),
     }
     for &peer in &args.peers {
         let mut kernel = |kind: Kind| -> Result<(), Failure> {

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use warpfire::{Dir, File, Pool, Warpfire};
-use warpfire_terminal::Failure;
+use warpfire::{Dir, File, Pool, PoolOptions, Warpfire};
+use warpfire_terminal::{Failure, Size};
 
 use crate::backing::PoolSpec;
 use crate::target::{Counters, Directory, LargeFile, Target};
@@ -13,11 +13,17 @@ pub struct Library {
     spec: PoolSpec,
     pool: Option<Warpfire>,
     background: bool,
+    cache: Option<Size>,
 }
 
 impl Library {
-    pub fn new(spec: PoolSpec, background: bool) -> Self {
-        Library { spec, pool: None, background }
+    pub fn new(spec: PoolSpec, background: bool, cache: Option<Size>) -> Self {
+        Library { spec, pool: None, background, cache }
+    }
+
+    fn options(&self, options: PoolOptions) -> PoolOptions {
+        let options = options.background(self.background);
+        self.cache.map_or(options.clone(), |Size(bytes)| options.cache_bytes(bytes))
     }
 
     fn pool(&self) -> &Warpfire {
@@ -40,13 +46,13 @@ impl Target for Library {
     fn fresh(&mut self) -> Result<(), Failure> {
         self.close()?;
         let images = self.spec.fresh_images()?;
-        self.pool = Some(self.spec.options().background(self.background).create(&images)?);
+        self.pool = Some(self.options(self.spec.options()).create(&images)?);
         Ok(())
     }
 
     fn cold(&mut self) -> Result<(), Failure> {
         self.close()?;
-        self.pool = Some(Pool::options().background(self.background).open(self.spec.images())?);
+        self.pool = Some(self.options(Pool::options()).open(self.spec.images())?);
         Ok(())
     }
 
@@ -103,6 +109,11 @@ impl Directory for LibraryDirectory<'_> {
 
     fn read(&mut self, name: &str, into: &mut Vec<u8>) -> Result<(), Failure> {
         *into = self.dir.read(name)?;
+        Ok(())
+    }
+
+    fn stat(&mut self, name: &str) -> Result<(), Failure> {
+        std::hint::black_box(self.dir.metadata(name)?);
         Ok(())
     }
 

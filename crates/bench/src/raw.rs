@@ -102,6 +102,10 @@ impl Directory for RawDirectory<'_> {
         Err(self.no_names())
     }
 
+    fn stat(&mut self, _name: &str) -> Result<(), Failure> {
+        Err(self.no_names())
+    }
+
     fn list_and_stat(&mut self) -> Result<u64, Failure> {
         Err(self.no_names())
     }

@@ -47,6 +47,9 @@ pub trait Directory: Send {
     /// Reads a whole file into a buffer that the caller uses again.
     fn read(&mut self, name: &str, into: &mut Vec<u8>) -> Result<(), Failure>;
 
+    /// Reads the attributes of a file.
+    fn stat(&mut self, name: &str) -> Result<(), Failure>;
+
     /// Lists the directory and reads the attributes of each file. Returns how many files there are.
     fn list_and_stat(&mut self) -> Result<u64, Failure>;
 

@@ -23,6 +23,10 @@ pub enum Workload {
     Read,
     /// List directories and read the attributes of each file, with cold caches.
     Stat,
+    /// Read the attributes of files by name, at random: first with cold caches, then once more.
+    Lookup,
+    /// Read small files whole, at random: first with cold caches, then once more.
+    Fetch,
     /// Remove small files, with cold caches; one sync at the end.
     Remove,
     /// Make small files, each durable before the next.
@@ -88,6 +92,8 @@ impl Workload {
             Workload::Create => "create",
             Workload::Read => "read",
             Workload::Stat => "stat",
+            Workload::Lookup => "lookup",
+            Workload::Fetch => "fetch",
             Workload::Remove => "remove",
             Workload::Sync => "sync",
             Workload::Randread => "randread",
@@ -132,6 +138,24 @@ impl Workload {
             Workload::Stat => {
                 filled(target, shape)?;
                 Ok(vec![measure(target, "stat", shape.count, 0, |target| walk(target, shape))?])
+            }
+            Workload::Lookup => {
+                filled(target, shape)?;
+                twice_at_random(
+                    target,
+                    shape,
+                    ["lookup cold", "lookup again"],
+                    0,
+                    &|directory, name, _, _| directory.stat(name),
+                )
+            }
+            Workload::Fetch => {
+                filled(target, shape)?;
+                let bytes = shape.count * shape.size_bytes;
+                let phases = ["fetch cold", "fetch again"];
+                twice_at_random(target, shape, phases, bytes, &|directory, name, buffer, _| {
+                    directory.read(name, buffer)
+                })
             }
             Workload::Remove => {
                 filled(target, shape)?;
@@ -184,6 +208,25 @@ fn create(target: &mut dyn Target, shape: &Shape, synced: bool) -> Result<Measur
     })
 }
 
+/// Runs an operation on files drawn at random, as often as there are files, and then on the same ones again.
+fn twice_at_random(
+    target: &mut dyn Target,
+    shape: &Shape,
+    phases: [&'static str; 2],
+    bytes: u64,
+    on_file: OnFile<'_>,
+) -> Result<Vec<Measure>, Failure> {
+    let drawn = |number| mix(number) % shape.count;
+    phases
+        .into_iter()
+        .map(|phase| {
+            measure(target, phase, shape.count, bytes, |target| {
+                each_file_timed(target, shape, false, &drawn, on_file)
+            })
+        })
+        .collect()
+}
+
 /// Makes small files, syncs them and drops the caches.
 fn filled(target: &mut dyn Target, shape: &Shape) -> Result<(), Failure> {
     make_files(target, shape, false)?;
@@ -193,7 +236,7 @@ fn filled(target: &mut dyn Target, shape: &Shape) -> Result<(), Failure> {
 
 fn make_files(target: &dyn Target, shape: &Shape, synced: bool) -> Result<Vec<u64>, Failure> {
     let timed = synced;
-    each_file_timed(target, shape, timed, &|directory, name, buffer, number| {
+    each_file_timed(target, shape, timed, &|number| number, &|directory, name, buffer, number| {
         buffer.resize(usize::try_from(shape.size_bytes).expect("a small file fits in memory"), 0);
         // The first word differs from file to file. The rest is filled once per thread, so that the target is
         // measured and not the filling.
@@ -230,14 +273,16 @@ fn in_pieces(bytes: u64, mut each: impl FnMut(u64, &mut [u8]) -> Result<(), Fail
 type OnFile<'a> = &'a (dyn Fn(&mut dyn Directory, &str, &mut Vec<u8>, u64) -> Result<(), Failure> + Sync);
 
 fn each_file(target: &dyn Target, shape: &Shape, on_file: OnFile<'_>) -> Result<Vec<u64>, Failure> {
-    each_file_timed(target, shape, false, on_file)
+    each_file_timed(target, shape, false, &|number| number, on_file)
 }
 
-/// Runs an operation on every file, spread over all threads.
+/// Runs an operation once for each file, spread over all threads. `chosen` maps the numbers from 0 on to the
+/// files.
 fn each_file_timed(
     target: &dyn Target,
     shape: &Shape,
     timed: bool,
+    chosen: &(dyn Fn(u64) -> u64 + Sync),
     on_file: OnFile<'_>,
 ) -> Result<Vec<u64>, Failure> {
     in_threads(shape, |files| {
@@ -247,7 +292,7 @@ fn each_file_timed(
         let mut buffer = vec![0; usize::try_from(shape.size_bytes).expect("a small file fits in memory")];
         fill(&mut buffer, files.start);
         let mut open: Option<(u64, Box<dyn Directory + '_>)> = None;
-        for number in files {
+        for number in files.map(chosen) {
             let dir = directory_of(number, shape);
             if open.as_ref().is_none_or(|(other, _)| *other != dir) {
                 open = Some((dir, target.directory(dir)?));

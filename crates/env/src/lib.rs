@@ -10,6 +10,8 @@ mod buf;
 mod clock;
 mod device;
 mod file;
+mod interval_task;
+mod machine_memory;
 mod memory;
 mod planted_bug;
 mod ranked_lock;
@@ -20,6 +22,8 @@ pub use buf::AlignedBuf;
 pub use clock::{Clock, Random, SystemClock, SystemRandom, Timestamp};
 pub use device::{Device, DeviceError, DeviceInfo, ZoneInfo, ZoneReport};
 pub use file::{FileDevice, OpenError};
+pub use interval_task::{ChangeSignal, IntervalTask};
+pub use machine_memory::{MachineMemory, return_freed_memory};
 pub use memory::MemDevice;
 pub use planted_bug::{PlantedBug, is_planted};
 pub use ranked_lock::{

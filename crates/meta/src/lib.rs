@@ -43,6 +43,7 @@ pub use snapshot::EngineSnapshot;
 pub use store::{
     CommitError, Direction, KeyRange, MetaError, ScanEntry, ScanPage, Storage, Store, SyncPointHook,
 };
+pub use table::CacheMemory;
 pub use tx::{TxChanges, TxMark, TxStore};
 pub use warpfire_log::LogError;
 pub use warpfire_slices::{Admit, Pin, SliceRead, SliceStore, Slices, Space, Stream};

@@ -24,7 +24,8 @@ use std::thread::{self, JoinHandle};
 use fuser::{Config, Filesystem, Notifier, SessionACL};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
-use warpfire_fs::{Fs, FsError, IntervalSync};
+use warpfire_env::IntervalTask;
+use warpfire_fs::{Fs, FsError};
 use warpfire_meta::Storage;
 
 use crate::attach::attach;
@@ -57,7 +58,7 @@ pub struct Session {
     ends: Receiver<MountEnd>,
     serving: Option<JoinHandle<std::io::Result<()>>>,
     signals: Option<(Handle, JoinHandle<()>)>,
-    interval_sync: IntervalSync,
+    interval_sync: IntervalTask,
     cpu_latency: CpuLatency,
     failures: Arc<FailedRequests>,
     open_transactions: Box<dyn Fn() -> usize + Send>,
@@ -86,7 +87,8 @@ pub fn mount<E: Storage>(
         }
     };
     let (interval_sync, changes) =
-        IntervalSync::after_changes(options.sync_interval, sync).map_err(threads_failed)?;
+        IntervalTask::after_changes("warpfire-commit", options.sync_interval, sync)
+            .map_err(threads_failed)?;
     let (cpu_latency, requests) = CpuLatency::start(options.hold_cpu_latency).map_err(threads_failed)?;
     let checks = PermissionChecks::of_this_process(options);
     let blocking_threads =

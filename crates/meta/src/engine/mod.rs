@@ -44,7 +44,7 @@ use crate::reserved::ReservedBytes;
 use crate::schema::Schema;
 use crate::snapshot::SnapshotRegistry;
 use crate::store::{MetaError, SyncPointHook};
-use crate::table::BlockCache;
+use crate::table::{BlockCache, CacheMemory};
 use crate::table_set::{InstallInto, ManifestState, TableSet};
 use background::{BackgroundSignal, Threads};
 
@@ -69,7 +69,7 @@ pub enum Background {
 pub struct EngineOptions {
     /// Bytes of keys, values and index that one memtable holds before it is frozen. There may be two.
     pub memtable_bytes: u64,
-    /// Memory for decoded blocks of tables, in bytes.
+    /// Memory for decoded blocks of tables, in bytes. `limit_cache` changes it.
     pub block_cache_bytes: u64,
     /// Length of the commit log at which the memtable is written and a checkpoint shortens the log, in bytes.
     pub log_bytes_max: u64,
@@ -374,6 +374,18 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
     #[must_use]
     pub fn runs(&self) -> Vec<(usize, u64)> {
         self.inner.table_set().runs.iter().map(|run| (run.tables.len(), run.bytes())).collect()
+    }
+
+    /// The memory of the cache of blocks.
+    #[must_use]
+    pub fn cache_memory(&self) -> CacheMemory {
+        self.inner.cache.memory()
+    }
+
+    /// Changes the memory that the cache of blocks may take, at first `block_cache_bytes`. Blocks beyond the
+    /// limit are dropped before the call returns.
+    pub fn limit_cache(&self, bytes: u64) {
+        self.inner.cache.limit(bytes);
     }
 
     /// Verifies every block, parity too, of the next segment after `after`. Returns its findings; `None`

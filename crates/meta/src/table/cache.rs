@@ -36,6 +36,15 @@ impl Weighter<BlockKey, CachedBlock> for BlockWeight {
     }
 }
 
+/// The memory of an engine's cache of blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CacheMemory {
+    /// Bytes of the blocks in it.
+    pub used_bytes: u64,
+    /// Most bytes that it may hold now.
+    pub limit_bytes: u64,
+}
+
 /// The cache that all tables share.
 pub(crate) struct BlockCache {
     blocks: Cache<BlockKey, CachedBlock, BlockWeight, FixedState>,
@@ -55,6 +64,16 @@ impl BlockCache {
         let hasher = FixedState::with_seed(2);
         let blocks = Cache::with_options(options, BlockWeight, hasher, DefaultLifecycle::default());
         BlockCache { blocks, ahead }
+    }
+
+    /// The memory of the cache.
+    pub(crate) fn memory(&self) -> CacheMemory {
+        CacheMemory { used_bytes: self.blocks.weight(), limit_bytes: self.blocks.capacity() }
+    }
+
+    /// Changes the limit. Blocks beyond it are dropped before the call returns.
+    pub(crate) fn limit(&self, bytes: u64) {
+        self.blocks.set_capacity(bytes);
     }
 
     pub(super) fn ahead(&self) -> &ReadAhead {

@@ -14,6 +14,8 @@ use warpfire_format::table::{BlockHandle, DataBlock, Partition, TopIndex};
 use warpfire_log::{LogError, LogStore};
 use warpfire_units::SlicePtr;
 
+pub use cache::CacheMemory;
+
 pub(crate) use cache::BlockCache;
 pub(crate) use cursor::RunCursor;
 pub(crate) use stream::RunStream;

@@ -37,8 +37,9 @@ use fuser::{
     ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use warpfire_env::ChangeSignal;
 use warpfire_fs::acl::{Caller, Perm};
-use warpfire_fs::{Attr, ChangeSignal, Fs, FsError, NewMode, NodeRef, SetAttr};
+use warpfire_fs::{Attr, Fs, FsError, NewMode, NodeRef, SetAttr};
 use warpfire_meta::Storage;
 
 use crate::attr::{file_attr, negative_entry, set_time};

@@ -54,8 +54,9 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::{RecvError, channel};
 
+    use warpfire_env::ChangeSignal;
     use warpfire_env::{Clock, Device, MemDevice, SystemClock, SystemRandom};
-    use warpfire_fs::{ChangeSignal, Fs, FsOptions, FsSchema};
+    use warpfire_fs::{Fs, FsOptions, FsSchema};
     use warpfire_log::Log;
     use warpfire_meta::{Engine, EngineOptions};
     use warpfire_pool::{CreateOptions, Pool};

@@ -13,8 +13,9 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use warpfire_env::ChangeSignal;
 use warpfire_env::{Clock, SystemClock};
-use warpfire_fs::{ChangeSignal, FsSchema, Transaction};
+use warpfire_fs::{FsSchema, Transaction};
 use warpfire_meta::{Storage, TxStore};
 
 use super::view_directory::ViewDirectory;

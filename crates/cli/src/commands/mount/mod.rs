@@ -18,7 +18,7 @@ use std::time::Duration;
 use serde::Serialize;
 use warpfire::{Pool, Warpfire};
 use warpfire_mount::{MountOptions, Session, THREADS_MAX};
-use warpfire_terminal::{Failure, note, path_bytes, path_text, print, print_json, shown};
+use warpfire_terminal::{Failure, Size, note, path_bytes, path_text, print, print_json, shown};
 
 use self::control::ControlSocket;
 use self::mount_words::{COMMIT_SECONDS, MountWords, TX_TIMEOUT_SECONDS};
@@ -51,7 +51,7 @@ Options after -o:
                        which reads renew access times [relatime]
   allow_other          as --allow-other
   commit=SECONDS       as --sync-interval
-  tx_timeout=SECONDS, threads=N, let_halt, log=FILE, log_level=LEVEL
+  tx_timeout=SECONDS, cache=SIZE, threads=N, let_halt, log=FILE, log_level=LEVEL
                        as the flags of these names
   remount              change ro, suid, dev and exec of a mounted pool
   defaults, user, nofail, _netdev, noauto, x-*
@@ -66,6 +66,9 @@ background opens its log again at SIGHUP.
 
 fsync(2) of any file or directory makes all earlier changes durable, and so does 'sync /mnt'. 'sync' \
 without a path has no effect: Linux does not forward it to FUSE filesystems.";
+
+/// The smallest cache for metadata that a mount takes.
+const CACHE_BYTES_MIN: u64 = 1 << 20;
 
 /// Arguments of `warpfire mount`.
 #[derive(clap::Args, Debug)]
@@ -110,6 +113,11 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(TX_TIMEOUT_SECONDS))]
     tx_timeout: Option<u64>,
 
+    /// Most memory for metadata that was read [default: a quarter of the memory]. While memory is short, the
+    /// server keeps less.
+    #[arg(long, value_name = "SIZE", value_parser = parse_cache)]
+    cache: Option<u64>,
+
     /// Threads that serve requests [default: one for every two processors].
     #[arg(long, value_parser = parse_threads)]
     threads: Option<usize>,
@@ -131,6 +139,14 @@ pub struct Args {
     /// Internal: run as the server in the background.
     #[arg(long, hide = true)]
     detached: bool,
+}
+
+fn parse_cache(text: &str) -> Result<u64, String> {
+    let Size(bytes) = text.parse()?;
+    if bytes < CACHE_BYTES_MIN {
+        return Err(format!("use at least {}", Size(CACHE_BYTES_MIN)));
+    }
+    Ok(bytes)
 }
 
 fn parse_threads(text: &str) -> Result<usize, String> {
@@ -231,6 +247,7 @@ impl Args {
         options.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| (*word).to_owned()));
         options.extend(self.sync_interval.map(|seconds| format!("commit={seconds}")));
         options.extend(self.tx_timeout.map(|seconds| format!("tx_timeout={seconds}")));
+        options.extend(self.cache.map(|bytes| format!("cache={bytes}")));
         options.extend(self.threads.map(|threads| format!("threads={threads}")));
         options
     }
@@ -302,7 +319,10 @@ fn serve(args: &Args, words: &MountWords, json: bool) -> Result<(), Failure> {
     let levels = service::levels(words.log_level.as_deref())?;
     let log = if args.detached { ServerLog::in_background(words.log.as_deref())? } else { ServerLog::Stderr };
     log.start(levels);
-    let how = Pool::options().read_only(words.read_only).access_times(words.access_times);
+    let mut how = Pool::options().read_only(words.read_only).access_times(words.access_times);
+    if let Some(bytes) = words.cache_bytes {
+        how = how.cache_bytes(bytes);
+    }
     let pool = pool::open_as(&how, &PoolName::new(&args.pool))?;
     let options = words.mount_options(&pool.stats().pool);
     let options = MountOptions { unmount_on_hangup: !args.detached, ..options };

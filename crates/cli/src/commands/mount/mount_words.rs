@@ -27,6 +27,7 @@ pub struct MountWords {
     pub access_times: AccessTimes,
     pub commit_seconds: Option<u64>,
     pub tx_timeout_seconds: Option<u64>,
+    pub cache_bytes: Option<u64>,
     pub threads: Option<usize>,
     pub let_halt: bool,
     pub log: Option<PathBuf>,
@@ -50,6 +51,7 @@ impl Default for MountWords {
             access_times: AccessTimes::default(),
             commit_seconds: None,
             tx_timeout_seconds: None,
+            cache_bytes: None,
             threads: None,
             let_halt: false,
             log: None,
@@ -84,6 +86,10 @@ impl MountWords {
         match key {
             "commit" => self.commit_seconds = Some(number(word, value, COMMIT_SECONDS)?),
             "tx_timeout" => self.tx_timeout_seconds = Some(number(word, value, TX_TIMEOUT_SECONDS)?),
+            "cache" => {
+                let wrong = |why| Failure::usage(format_args!("mount option '{word}': {why}"));
+                self.cache_bytes = Some(super::parse_cache(value).map_err(wrong)?);
+            }
             "threads" => {
                 let threads = number(word, value, 1..=THREADS_MAX as u64)?;
                 self.threads = Some(usize::try_from(threads).expect("at most THREADS_MAX"));
@@ -186,9 +192,18 @@ mod tests {
 
     #[test]
     fn an_unknown_word_and_a_bad_value_are_refused_by_name() {
-        for word in
-            ["nosiud", "commit=0", "commit=x", "commit", "threads=65", "noatime=1", "user_id=5", "log="]
-        {
+        for word in [
+            "nosiud",
+            "commit=0",
+            "commit=x",
+            "commit",
+            "cache=1K",
+            "cache=",
+            "threads=65",
+            "noatime=1",
+            "user_id=5",
+            "log=",
+        ] {
             let refused = MountWords::default().parse([word]).expect_err(word);
             assert!(refused.to_string().contains(word), "{refused}");
         }

@@ -33,6 +33,9 @@ pub struct StatusReport {
     pub space: SpaceReport,
     /// Bytes written since the pool was opened.
     pub written: WrittenReport,
+    /// Memory for metadata that was read.
+    #[serde(default)]
+    pub cache: CacheReport,
     /// Blocks that reads have rebuilt from parity since the pool was opened.
     pub rebuilt_blocks: u64,
     /// Segments with damage found since the pool was opened.
@@ -128,6 +131,15 @@ pub struct WrittenReport {
     pub defragmented_bytes: u64,
 }
 
+/// Memory for metadata that was read.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CacheReport {
+    /// Bytes in use.
+    pub used_bytes: u64,
+    /// Most bytes that the cache may take now.
+    pub limit_bytes: u64,
+}
+
 impl StatusReport {
     /// The report of a pool.
     #[must_use]
@@ -180,6 +192,7 @@ impl StatusReport {
                 stripes: stats.stripes,
                 defragmented_bytes: stats.defragmented.bytes,
             },
+            cache: CacheReport { used_bytes: stats.cache.used_bytes, limit_bytes: stats.cache.limit_bytes },
             rebuilt_blocks: stats.rebuilt_blocks,
             damaged_segments: stats.damaged_segments,
             transactions: TransactionCounts {
@@ -230,6 +243,13 @@ impl StatusReport {
             Size(written.payload_bytes),
             written.amplification.map(|times| format!(" (×{times:.2})")).unwrap_or_default(),
         );
+        if self.mounted_at.is_some() {
+            text += &format!(
+                "cache         {} of metadata in memory, at most {}\n",
+                Size(self.cache.used_bytes),
+                Size(self.cache.limit_bytes),
+            );
+        }
         if written.defragmented_bytes > 0 {
             text += &format!(
                 "defragmented  {} of files in small pieces, when they were read\n",
