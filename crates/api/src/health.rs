@@ -1,11 +1,17 @@
 //! Health: errors and damage that a pool remembers from session to session.
 //!
-//! The record is written when the pool is closed and at the end of a scrub. After a crash the errors since
-//! the last of these are forgotten; the damage itself is found again.
+//! # Invariants
+//! 1. The record is written when the pool is closed, at the end of a scrub, and while the pool is open after
+//!    errors: once [`HEALTH_INTERVAL`] after the first, then at most once in [`STORE_NANOS_MIN`]
+//!    (`store_if_worse`). A crash forgets the errors after the last of these. The damage itself is found
+//!    again.
+//! 2. A pool without errors gets no write and no flush for its health (`store`, `store_if_worse`).
+//! 3. A pool that is open for reading stores nothing: what a reader meets is known until it closes.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use warpfire_env::{Clock, SystemClock, Timestamp};
@@ -57,19 +63,28 @@ pub struct ScrubOutcome {
     pub lost_devices: u64,
 }
 
+/// How often an open pool looks whether it has met errors.
+pub(crate) const HEALTH_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Least time between two writes of the record because of errors, in nanoseconds.
+const STORE_NANOS_MIN: u64 = 60_000_000_000;
+
 /// The record of an open pool.
 pub(crate) struct HealthBook {
     /// The record without this session's errors.
     before: Mutex<HealthRecord>,
     /// The record as it is in the pool.
     stored: Mutex<HealthRecord>,
+    /// When errors were stored last, in monotonic nanoseconds.
+    errors_stored: Mutex<Option<u64>>,
 }
 
 impl HealthBook {
     /// The book of a pool that was just opened. A record that cannot be read counts as none.
     pub fn new(open_pool: &OpenPool) -> HealthBook {
         let record = open_pool.fs.health().unwrap_or_default();
-        HealthBook { before: Mutex::new(record.clone()), stored: Mutex::new(record) }
+        let (before, stored) = (Mutex::new(record.clone()), Mutex::new(record));
+        HealthBook { before, stored, errors_stored: Mutex::new(None) }
     }
 
     /// The record with this session's errors.
@@ -91,13 +106,27 @@ impl HealthBook {
 
     /// Writes the record if it has changed. The caller syncs.
     pub fn store(&self, open_pool: &OpenPool) -> Result<()> {
-        let record = self.now(&open_pool.stats());
+        // Under the lock: of two records that are stored at once, the newer one is stored last.
         let mut stored = self.stored.lock();
+        let record = self.now(&open_pool.stats());
         if *stored != record {
             open_pool.fs.put_health(&record)?;
             *stored = record;
         }
         Ok(())
+    }
+
+    /// Stores errors that the record does not have yet, durably. A burst of errors is stored once at its
+    /// beginning, and then once in [`STORE_NANOS_MIN`].
+    pub fn store_if_worse(&self, open_pool: &OpenPool, now_nanos: u64) -> Result<()> {
+        let mut errors_stored = self.errors_stored.lock();
+        let is_due = errors_stored.is_none_or(|at| now_nanos.saturating_sub(at) >= STORE_NANOS_MIN);
+        if !is_due || self.now(&open_pool.stats()) == *self.stored.lock() {
+            return Ok(());
+        }
+        *errors_stored = Some(now_nanos);
+        self.store(open_pool)?;
+        Ok(open_pool.fs.sync()?)
     }
 
     /// Takes the outcome of a scrub. The files that an earlier one found damaged are forgotten.
@@ -128,7 +157,10 @@ impl HealthBook {
 }
 
 impl Warpfire {
-    /// What the pool remembers of errors, damage and scrubs, this session's errors included.
+    /// What the pool remembers of errors, damage and scrubs, this session's errors included. Errors are stored
+    /// a few seconds after the first, then about once a minute, and at the close; a crash forgets those since
+    /// then. With [`background`](crate::PoolOptions::background) off they are stored at the close only. A pool
+    /// that is open for reading only stores nothing: it forgets what it has met itself.
     ///
     /// ```
     /// use warpfire::Pool;
@@ -171,5 +203,91 @@ impl Warpfire {
         self.shared.health.take_damaged_files(paths, more, unrepaired_segments);
         self.shared.health.store(&self.shared.open_pool)?;
         self.sync()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warpfire_sim_env::{Cut, DeviceSpec, SimWorld};
+
+    use crate::Pool;
+
+    use super::*;
+
+    const FILE_BYTES: usize = 1 << 20;
+
+    /// A pool of 2+1 devices that was closed with a file in it, open again.
+    fn reopened() -> (SimWorld, Warpfire) {
+        let world = SimWorld::of(7, 3, &DeviceSpec::conventional("flash", 32 << 20));
+        let options = Pool::options().data(2).parity(1).background(false);
+        let fs = options.create_on(world.devices()).expect("blank devices make a pool");
+        let bytes: Vec<u8> = (0..FILE_BYTES).map(|at| (at / 4096 * 7 + at) as u8).collect();
+        fs.write("/a", bytes).expect("there is room");
+        fs.close().expect("sound devices do not fail");
+        let fs = options.open_on(world.devices()).expect("a closed pool opens");
+        (world, fs)
+    }
+
+    /// Overwrites a part of what the first device holds after its roots.
+    fn hurt(world: &SimWorld, from: u64, to: u64) {
+        let sim = &world.sims()[0];
+        let held = |at: &u64| sim.peek(*at, 4096).iter().filter(|byte| **byte != 0).count() > 4000;
+        for at in (from..to).step_by(4096).filter(held) {
+            sim.poke(at, &[0xA5; 4096]);
+        }
+    }
+
+    /// The bad blocks that the pool remembers after a power cut now.
+    fn bad_blocks_after_crash(world: &SimWorld) -> u64 {
+        let crashed = world.cut(&Cut::LoseAll);
+        let fs = Pool::options().read_only(true).open_on(crashed.devices()).expect("one device is damaged");
+        fs.shared.health.stored.lock().bad_blocks()
+    }
+
+    #[test]
+    fn errors_survive_a_crash_and_a_burst_is_stored_once_a_minute() {
+        let (world, fs) = reopened();
+        let store = |now_nanos| {
+            let stored = fs.shared.health.store_if_worse(&fs.shared.open_pool, now_nanos);
+            stored.expect("sound devices take a record");
+        };
+        let counters = fs.stats().counters();
+        store(1);
+        let after = fs.stats().counters();
+        assert_eq!((after.writes, after.flushes), (counters.writes, counters.flushes), "nothing has failed");
+        hurt(&world, 2 << 20, 32 << 20);
+        assert_eq!(fs.read("/a").expect("parity covers one device").len(), FILE_BYTES);
+        assert!(fs.health().bad_blocks_since > 0, "the read met the damage");
+        assert_eq!(bad_blocks_after_crash(&world), 0);
+        store(2);
+        let first = bad_blocks_after_crash(&world);
+        assert!(first > 0);
+        fs.read("/a").expect("parity covers one device");
+        fs.scrub(|_| ()).expect("the scrub reads parity too");
+        hurt(&world, 2 << 20, 32 << 20);
+        fs.read("/a").expect("parity covers one device");
+        let now = fs.health().devices[0].bad_blocks;
+        let stored = bad_blocks_after_crash(&world);
+        assert!(stored < now, "{stored} of {now} were stored by the scrub");
+        store(STORE_NANOS_MIN);
+        assert_eq!(bad_blocks_after_crash(&world), stored, "less than a minute after the first");
+        store(STORE_NANOS_MIN + 2);
+        assert_eq!(bad_blocks_after_crash(&world), now);
+    }
+
+    #[test]
+    fn an_open_pool_stores_its_errors_without_a_call() {
+        let (world, fs) = reopened();
+        drop(fs);
+        let fs = Pool::options().open_on(world.devices()).expect("a closed pool opens");
+        hurt(&world, 2 << 20, 32 << 20);
+        fs.read("/a").expect("parity covers one device");
+        for _ in 0..100 {
+            if bad_blocks_after_crash(&world) > 0 {
+                return;
+            }
+            std::thread::park_timeout(HEALTH_INTERVAL / 10);
+        }
+        panic!("nothing was stored in {:?}", HEALTH_INTERVAL * 10);
     }
 }

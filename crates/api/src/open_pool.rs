@@ -27,9 +27,12 @@ pub(crate) struct OpenMode {
     pub cache_bytes: u64,
 }
 
-/// An open filesystem and the pool under it.
+/// An open filesystem and the pool under it. Clones share it.
+#[derive(Clone)]
 pub(crate) struct OpenPool {
     pub fs: Arc<Fs<Engine>>,
+    /// Whether threads of this process work on the pool without a call.
+    pub has_background: bool,
     pool: Pool,
 }
 
@@ -60,7 +63,8 @@ impl OpenPool {
     fn over(engine: Arc<Engine>, pool: Pool, mode: OpenMode) -> Result<Self> {
         let options = FsOptions { atime: mode.atime, read_only: mode.read_only, memory: mode.memory };
         let fs = Fs::open(engine, Arc::new(SystemClock), options)?;
-        Ok(OpenPool { fs: Arc::new(fs), pool })
+        let has_background = mode.background == Background::Threads;
+        Ok(OpenPool { fs: Arc::new(fs), has_background, pool })
     }
 
     /// Whether the pool is open for reading.

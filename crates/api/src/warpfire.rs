@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use parking_lot::{Mutex, ReentrantMutex};
-use warpfire_env::IntervalTask;
+use warpfire_env::{Clock, IntervalTask, SystemClock};
 use warpfire_fs::{Follow, Fs, NewMode, RenameMode, SpaceInfo};
 use warpfire_meta::Storage;
 
-use crate::health::HealthBook;
+use crate::health::{HEALTH_INTERVAL, HealthBook};
 use crate::metadata::SetMetadata;
 use crate::open_pool::{Engine, OpenPool};
 use crate::stats::Stats;
@@ -57,14 +57,12 @@ pub struct Warpfire<E: Storage = Engine> {
 /// The part of an open pool that all its handles share.
 pub(crate) struct SharedPool {
     pub open_pool: OpenPool,
-    pub health: HealthBook,
+    pub health: Arc<HealthBook>,
     /// Whether the pool may be written.
     is_writable: bool,
-    /// `None` without [`sync_interval`](crate::PoolOptions::sync_interval), and once the pool is closed.
-    interval_sync: Mutex<Option<IntervalTask>>,
-    /// Fits the cache to the memory that is available. `None` without background work, and once the pool is
-    /// closed.
-    cache_task: Mutex<Option<IntervalTask>>,
+    /// The background work on this pool: syncs, the size of the cache, the health record. None once the pool
+    /// is closed.
+    tasks: Mutex<Vec<IntervalTask>>,
     is_closed: AtomicBool,
     /// Held by a [`transact`](Warpfire::transact) that has met many conflicts. New transactions wait for it a
     /// while.
@@ -92,9 +90,8 @@ impl Drop for SharedPool {
 
 impl SharedPool {
     fn close(&self) -> Result<()> {
-        // Dropping the thread waits for its last sync. It must end before the filesystem closes.
-        drop(self.interval_sync.lock().take());
-        drop(self.cache_task.lock().take());
+        // Dropping a task waits for its last turn. It must end before the filesystem closes.
+        drop(std::mem::take(&mut *self.tasks.lock()));
         if self.is_writable && !self.is_closed.swap(true, Relaxed) {
             // A pool that takes no more writes still closes; its errors are forgotten then.
             let _ = self.health.store(&self.open_pool);
@@ -110,26 +107,28 @@ impl Warpfire {
         sync_interval: Option<Duration>,
         cache_task: Option<IntervalTask>,
     ) -> Result<Self> {
-        let interval_sync = match sync_interval {
-            Some(interval) => {
-                let fs = Arc::clone(&open_pool.fs);
-                // A failed sync leaves the pool read-only. Every later call reports that, so nothing is lost
-                // here.
-                let sync = move || drop(fs.sync());
-                Some(
-                    IntervalTask::always("warpfire-commit", interval, sync)
-                        .map_err(|error| Error::no_thread(&error))?,
-                )
-            }
-            None => None,
-        };
+        let mut tasks: Vec<IntervalTask> = cache_task.into_iter().collect();
+        let no_thread = |error: std::io::Error| Error::no_thread(&error);
+        if let Some(interval) = sync_interval {
+            let fs = Arc::clone(&open_pool.fs);
+            // A failed sync leaves the pool read-only. Every later call reports that, so nothing is lost
+            // here.
+            let sync = move || drop(fs.sync());
+            tasks.push(IntervalTask::always("warpfire-commit", interval, sync).map_err(no_thread)?);
+        }
+        let health = Arc::new(HealthBook::new(&open_pool));
+        if open_pool.has_background {
+            let (book, of_pool) = (Arc::clone(&health), open_pool.clone());
+            // A record that cannot be stored keeps its old value.
+            let store = move || drop(book.store_if_worse(&of_pool, SystemClock.monotonic_nanos()));
+            tasks.push(IntervalTask::always("warpfire-health", HEALTH_INTERVAL, store).map_err(no_thread)?);
+        }
         let shared = Arc::new(SharedPool {
-            health: HealthBook::new(&open_pool),
+            health,
             is_writable: !open_pool.is_read_only(),
             is_closed: AtomicBool::new(false),
             open_pool,
-            interval_sync: Mutex::new(interval_sync),
-            cache_task: Mutex::new(cache_task),
+            tasks: Mutex::new(tasks),
             priority: ReentrantMutex::new(()),
         });
         Ok(Warpfire { fs: Arc::clone(&shared.open_pool.fs), shared, identity: Arc::new(identity) })

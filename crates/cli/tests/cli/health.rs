@@ -78,6 +78,25 @@ fn damage_within_parity_is_remembered_until_a_scrub_has_repaired_it() {
     assert_eq!(verdict(&fixture), ("good".to_owned(), 0));
 }
 
+/// Errors that a read-only command meets are not stored: it writes nothing.
+#[test]
+fn damage_within_parity_that_a_read_met_is_told_until_a_scrub() {
+    let fixture = filled(2, 1);
+    hurt(&fixture);
+    fixture.run(["cp", "pool:/a", "back"]).succeeded();
+    assert_eq!(verdict(&fixture), ("good".to_owned(), 0), "a read-only command stores nothing");
+    let images: Vec<_> = (0..3).map(|number| fixture.path(&format!("pool/{number}.img"))).collect();
+    // Without background work nothing moves the bytes out of the damaged segment.
+    let fs = warpfire::Pool::options().background(false).open(&images).expect("the pool opens");
+    assert!(fs.read("/a").expect("parity covers it") == bytes(1, 2 << 20));
+    fs.close().expect("sound devices do not fail");
+    assert_eq!(verdict(&fixture), ("damaged".to_owned(), 1));
+    let said = fixture.run(["status", "pool"]).succeeded();
+    assert!(said.starts_with("DAMAGED: 1 bad block met since the last scrub\nnext: 'warpfire scrub'"), "{said}");
+    assert_eq!(fixture.run(["scrub", "pool"]).code, 1, "the scrub repairs it");
+    assert_eq!(verdict(&fixture), ("good".to_owned(), 0));
+}
+
 #[test]
 fn lost_bytes_are_remembered_with_the_file_until_it_is_removed() {
     let fixture = filled(1, 0);
