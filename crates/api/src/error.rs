@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use warpfire_env::{DeviceError, OpenError};
@@ -22,6 +22,7 @@ pub struct Error {
     errno: i32,
     message: String,
     hint: Option<&'static str>,
+    device: Option<PathBuf>,
 }
 
 /// The kinds of failure that a program can distinguish. Each names what the caller can do.
@@ -84,7 +85,7 @@ pub enum ErrorKind {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, errno: i32, message: impl Into<String>) -> Self {
-        Error { kind, errno, message: message.into(), hint: None }
+        Error { kind, errno, message: message.into(), hint: None, device: None }
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
@@ -104,6 +105,21 @@ impl Error {
 
     pub(crate) fn with_hint(self, hint: &'static str) -> Self {
         Error { hint: Some(hint), ..self }
+    }
+
+    /// Names the device or image file that is the reason.
+    pub(crate) fn of_device(self, device: impl Into<PathBuf>) -> Self {
+        Error { device: Some(device.into()), ..self }
+    }
+
+    /// The error of a pool that is damaged so much that it does not open. The details are for the log.
+    pub(crate) fn unopened(self) -> Self {
+        if self.kind != ErrorKind::Damaged {
+            return self;
+        }
+        tracing::info!(reason = self.message, "the pool does not open");
+        let message = "the metadata of the pool is damaged and cannot be rebuilt";
+        Error { message: message.to_owned(), hint: Some(UNOPENED), ..self }
     }
 
     pub(crate) fn no_thread(error: &io::Error) -> Self {
@@ -138,6 +154,12 @@ impl Error {
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         self.hint
+    }
+
+    /// The device or image file that is the reason, if it is one alone.
+    #[must_use]
+    pub fn device(&self) -> Option<&Path> {
+        self.device.as_deref()
     }
 }
 
@@ -192,7 +214,7 @@ impl From<FsError> for Error {
             FsError::Memory(_) => (ErrorKind::NoMemory, Some(END_ONE)),
             _ => (ErrorKind::Other, None),
         };
-        Error { kind, errno: error.errno(), message: error.to_string(), hint }
+        Error { hint, ..Error::new(kind, error.errno(), error.to_string()) }
     }
 }
 
@@ -208,6 +230,8 @@ const READERS: &str = "wait until the processes that read the pool end, or open 
 const NO_MEMBER: &str = "it holds no pool; check the path, or leave it out if parity covers it";
 const WRITABLE: &str = "make the devices writable for this user, or open the pool for reading only";
 const SALVAGE: &str = "bring back missing devices, or copy the rest with 'warpfire cp --salvage'";
+const UNOPENED: &str =
+    "bring back missing devices, or restore the files from a backup; 'warpfire fsck' names the losses";
 const DAMAGED: &str = "bring back missing devices, or restore the file from elsewhere";
 
 impl From<LogError> for Error {
@@ -229,13 +253,13 @@ impl From<DeviceError> for Error {
         } else {
             Errno::IO.raw_os_error()
         };
-        Error::new(ErrorKind::Device, errno, error.to_string())
+        Error::new(ErrorKind::Device, errno, error.to_string()).of_device(error.device())
     }
 }
 
 impl From<OpenError> for Error {
     fn from(error: OpenError) -> Self {
-        match &error {
+        let refused = match &error {
             OpenError::InUse { .. } => {
                 Error::new(ErrorKind::InUse, Errno::BUSY.raw_os_error(), error.to_string())
                     .with_hint(ONE_USER)
@@ -258,7 +282,8 @@ impl From<OpenError> for Error {
                 Error::invalid(error.to_string()).with_hint("name an image file or a block device")
             }
             OpenError::Zones { .. } => Error::invalid(error.to_string()),
-        }
+        };
+        refused.of_device(error.path())
     }
 }
 
@@ -288,7 +313,8 @@ impl From<DeviceSetError> for Error {
     fn from(error: DeviceSetError) -> Self {
         let message = error.to_string();
         let not_a_pool = || Error::new(ErrorKind::NotAPool, Errno::INVAL.raw_os_error(), message.clone());
-        match error {
+        let device = error.device().map(PathBuf::from);
+        let refused = match error {
             DeviceSetError::Impossible(_) => Error::invalid(message),
             DeviceSetError::InUse { .. } => {
                 Error::new(ErrorKind::AlreadyExists, Errno::EXIST.raw_os_error(), message)
@@ -313,6 +339,7 @@ impl From<DeviceSetError> for Error {
             DeviceSetError::NoRoot(_) => {
                 Error::new(ErrorKind::Damaged, Errno::IO.raw_os_error(), message).with_hint(DAMAGED)
             }
-        }
+        };
+        Error { device, ..refused }
     }
 }

@@ -157,10 +157,11 @@ impl HealthBook {
 }
 
 impl Warpfire {
-    /// What the pool remembers of errors, damage and scrubs, this session's errors included. Errors are stored
-    /// a few seconds after the first, then about once a minute, and at the close; a crash forgets those since
-    /// then. With [`background`](crate::PoolOptions::background) off they are stored at the close only. A pool
-    /// that is open for reading only stores nothing: it forgets what it has met itself.
+    /// What the pool remembers of errors, damage and scrubs, this session's errors included.
+    ///
+    /// Errors are stored some seconds after the first, then about once a minute, and at the close; a crash
+    /// forgets those since then. Without [`background`](crate::PoolOptions::background) threads they are
+    /// stored at the close only. A pool that is open for reading only forgets the errors that it meets.
     ///
     /// ```
     /// use warpfire::Pool;

@@ -11,7 +11,7 @@ use warpfire_pool::{CreateOptions, Pool};
 
 use crate::cache_size;
 use crate::stats::{DeviceStats, Stats};
-use crate::{Identity, Result};
+use crate::{Error, Identity, Result};
 
 /// The metadata engine of a pool on this machine: it keeps its tables in the log of the pool.
 pub type Engine = warpfire_meta::Engine<Log, FsSchema>;
@@ -54,6 +54,10 @@ impl OpenPool {
     /// Opens a pool: recovery replays the commit log up to the last complete sync. To read only, it does so
     /// in memory and writes nothing.
     pub fn open(devices: Vec<Arc<dyn Device>>, mode: OpenMode) -> Result<Self> {
+        OpenPool::open_layers(devices, mode).map_err(Error::unopened)
+    }
+
+    fn open_layers(devices: Vec<Arc<dyn Device>>, mode: OpenMode) -> Result<Self> {
         let opened = if mode.read_only { Pool::open_for_reading(devices) } else { Pool::open(devices) };
         let (pool, root) = opened?;
         let (log, recovered) = Log::open(pool.clone(), &root)?;

@@ -131,8 +131,9 @@ impl PoolName {
         };
         match devices.iter().find(|device| !is_there(device)) {
             None => Ok(devices),
-            Some(absent) => {
-                let absent = Failure::unreadable(format_args!("{}: no such image or device", shown(absent)));
+            Some(path) => {
+                let absent = Failure::unreadable(format_args!("{}: no such image or device", shown(path)));
+                let absent = absent.of_path(path);
                 Err(if devices.iter().any(is_there) {
                     absent.hint("check the path; if the device is lost and parity covers it, leave it out")
                 } else {

@@ -117,6 +117,19 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
+    /// The name of the device.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        match self {
+            DeviceError::Io { device, .. }
+            | DeviceError::Gone { device }
+            | DeviceError::Late { device, .. }
+            | DeviceError::NoSpace { device, .. }
+            | DeviceError::Zone { device, .. }
+            | DeviceError::Invalid { device, .. } => device,
+        }
+    }
+
     /// The error for a failed system call, by its error code.
     pub(crate) fn from_errno(
         info: &DeviceInfo,

@@ -106,7 +106,7 @@ pub enum DeviceSetError {
         second: String,
     },
     /// More devices are missing than parity covers.
-    #[error("{} devices are missing and parity covers {parity}: {}", missing.len(), NameList(missing))]
+    #[error("{} missing and parity covers {parity}: {}", devices_are(missing.len()), NameList(missing))]
     Missing {
         /// Index and uuid of each missing device.
         missing: Vec<(DeviceIndex, Uuid)>,
@@ -137,6 +137,26 @@ pub enum DeviceSetError {
     /// The devices hold roots, but none of these can be read whole.
     #[error("no root is readable: {0}")]
     NoRoot(Corrupt),
+}
+
+impl DeviceSetError {
+    /// The name of the device that is the reason, if it is one device.
+    #[must_use]
+    pub fn device(&self) -> Option<&str> {
+        match self {
+            DeviceSetError::InUse { device, .. }
+            | DeviceSetError::Foreign { device, .. }
+            | DeviceSetError::Duplicate { second: device, .. }
+            | DeviceSetError::Shrunk { device, .. } => Some(device),
+            DeviceSetError::NoPool { devices } if devices.len() == 1 => devices.first().map(String::as_str),
+            _ => None,
+        }
+    }
+}
+
+/// `1 device is` or `3 devices are`.
+fn devices_are(count: usize) -> String {
+    if count == 1 { "1 device is".to_owned() } else { format!("{count} devices are") }
 }
 
 struct NameList<'a>(&'a [(DeviceIndex, Uuid)]);

@@ -87,7 +87,8 @@ impl Failure {
 
     fn from_pool(error: &warpfire::Error) -> Self {
         let (kind, errno) = (kind_word(error.kind()), Some(error.errno()));
-        Failure { hint: error.hint().map(str::to_owned), kind, errno, ..Failure::new(error) }
+        let (hint, path) = (error.hint().map(str::to_owned), error.device().map(Path::to_path_buf));
+        Failure { hint, kind, errno, path, ..Failure::new(error) }
     }
 
     /// An operation on a file of the pool failed.
@@ -221,6 +222,7 @@ struct ErrorFields {
     errno: Option<i32>,
     message: String,
     hint: Option<String>,
+    /// The file, or the device of a pool, that the failure is about; `null` if it is not about one alone.
     path: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     path_bytes: Option<String>,

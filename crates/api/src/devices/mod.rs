@@ -102,7 +102,7 @@ pub fn check_named_once(paths: &[PathBuf]) -> Result<()> {
         } else {
             format!("{} and {} are the same device", first.display(), path.display())
         };
-        return Err(Error::invalid(message).with_hint("name each device once"));
+        return Err(Error::invalid(message).with_hint("name each device once").of_device(path));
     }
     Ok(())
 }

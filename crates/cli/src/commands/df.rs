@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use serde::Serialize;
-use warpfire_terminal::{Columns, Failure, Size, grouped, print, print_json};
+use warpfire_terminal::{Columns, Failure, Size, grouped, is_json, print, print_json};
 
 use super::status;
 use super::tally::Tally;
@@ -54,7 +54,7 @@ struct PoolSpace {
 }
 
 /// Prints the space of each pool.
-pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+pub fn run(args: &Args) -> Result<(), Failure> {
     let tally = Tally::default();
     let mut spaces = Vec::new();
     let mut columns = Columns::new(&["pool", "size", "used", "available", "use", "files"]);
@@ -85,7 +85,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
             files: space.files,
         });
     }
-    if json {
+    if is_json() {
         spaces.iter().try_for_each(print_json)?;
     } else {
         print(columns.to_string())?

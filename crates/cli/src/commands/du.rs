@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use serde::Serialize;
-use warpfire_terminal::{Failure, JsonLines, Lines, Size, name_for_stdout, path_bytes, path_text};
+use warpfire_terminal::{Failure, JsonLines, Lines, Size, is_json, name_for_stdout, path_bytes, path_text};
 
 use super::tally::Tally;
 use super::walk::{FoundFile, Moment, walk};
@@ -68,10 +68,10 @@ struct UsageEntry {
 }
 
 /// Prints the space of each argument.
-pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+pub fn run(args: &Args) -> Result<(), Failure> {
     let locations = Location::parse_all(&args.locations, Location::parse_or_root)?;
     let tally = Tally::default();
-    let mut list = json.then(JsonLines::default);
+    let mut list = is_json().then(JsonLines::default);
     let mut lines = Lines::default();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
         let fs = tree::open_for_reading(&group[0].pool)?;

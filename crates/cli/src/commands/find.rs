@@ -7,7 +7,7 @@ use std::path::Path;
 use clap::ValueEnum;
 use warpfire::FileType;
 use warpfire_env::{Clock, SystemClock};
-use warpfire_terminal::{Failure, JsonLines, Lines, Size, name_for_stdout, print};
+use warpfire_terminal::{Failure, JsonLines, Lines, Size, is_json, name_for_stdout, print};
 
 use super::tally::Tally;
 use super::walk::{FoundFile, Moment, walk};
@@ -91,11 +91,11 @@ fn moment(text: &str) -> Result<MomentArgument, String> {
 }
 
 /// Prints the files that are found.
-pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+pub fn run(args: &Args) -> Result<(), Failure> {
     let locations = Location::parse_all(&args.locations, Location::parse_or_root)?;
     let depth_max = args.max_depth.unwrap_or(usize::MAX);
     let tally = Tally::default();
-    let mut list = json.then(JsonLines::default);
+    let mut list = is_json().then(JsonLines::default);
     let mut names = Lines::default();
     let mut for_xargs = Vec::new();
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use warpfire_check::{CheckOptions, CheckPhase, CheckReport, Finding, Totals, check};
-use warpfire_terminal::{Failure, Size, counted, duration, grouped, note, print, print_json};
+use warpfire_check::{CheckOptions, CheckPhase, CheckReport, Finding, FindingCode, Severity, Totals, check};
+use warpfire_terminal::{Failure, Size, counted, duration, grouped, is_json, note, print, print_json};
 
 use super::damage::{self, DamageOutput};
 use super::pool::devices;
@@ -80,7 +80,7 @@ impl FsckOutput {
 }
 
 /// Checks the pool.
-pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let unchecked = |failure: Failure| failure.exit_code(EXIT_UNCHECKED);
     let devices = devices(&PoolName::new(&args.pool)).map_err(unchecked)?;
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(5));
@@ -109,12 +109,16 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
     // Before any output, also that of an error: the progress line must not mix with it.
     bar.finish_and_clear();
     let report = report?;
-    if json {
+    if is_json() {
         print_json(&FsckOutput::new(&report))?;
     } else {
         print(in_words(&report))?;
     }
-    if report.damage.is_lost() {
+    let needs_devices =
+        |finding: &Finding| (finding.code, finding.severity) == (FindingCode::DeviceMissing, Severity::Error);
+    if report.findings.iter().any(needs_devices) {
+        note("more devices are missing than parity covers; reconnect them and check again");
+    } else if report.damage.is_lost() {
         note(
             "some bytes are lost; reconnect missing devices, or restore the files named above from a backup",
         );

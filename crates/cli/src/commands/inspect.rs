@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use clap::Subcommand;
 use warpfire_check::CheckError;
 use warpfire_check::inspect::{self, DumpValue};
-use warpfire_terminal::{Failure, print, print_json};
+use warpfire_terminal::{Failure, is_json, print, print_json};
 
 use super::pool::{self, devices};
 use crate::location::{Location, PoolName};
@@ -85,7 +85,7 @@ enum InspectTarget {
 }
 
 /// Prints the structure.
-pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+pub fn run(args: &Args) -> Result<(), Failure> {
     let open = |pool: &OsStr| devices(&PoolName::new(pool));
     let dump = match &args.target {
         InspectTarget::Label { pool } => inspect::root(&open(pool)?),
@@ -103,7 +103,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     }
     .map_err(failed)?;
     match &dump {
-        _ if !json => print(dump.to_string()),
+        _ if !is_json() => print(dump.to_string()),
         DumpValue::List(entries) => entries.iter().try_for_each(print_json),
         dump => print_json(dump),
     }

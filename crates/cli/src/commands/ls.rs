@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use warpfire::FileType;
-use warpfire_terminal::{Failure, JsonLines, Lines, Size, name_for_stdout};
+use warpfire_terminal::{Failure, JsonLines, Lines, Size, is_json, name_for_stdout};
 
 use super::tally::Tally;
 use crate::location::Location;
@@ -77,7 +77,7 @@ impl Args {
 }
 
 /// Lists each directory, or the file itself.
-pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+pub fn run(args: &Args) -> Result<(), Failure> {
     let locations = Location::parse_all(&args.locations, Location::parse_or_root)?;
     let mut listing = Listing {
         args,
@@ -86,7 +86,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         has_lines: false,
         owners: Owners::default(),
         lines: Lines::default(),
-        list: json.then(JsonLines::default),
+        list: is_json().then(JsonLines::default),
     };
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
         let fs = tree::open_for_reading(&group[0].pool)?;

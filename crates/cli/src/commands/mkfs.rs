@@ -11,7 +11,7 @@ use warpfire::{
     device_content, prefilled,
 };
 use warpfire_terminal::{
-    Exit, Failure, Size, counted, note, path_bytes, path_text, print, print_json, quoted, shown,
+    Exit, Failure, Size, counted, is_json, note, path_bytes, path_text, print, print_json, quoted, shown,
 };
 
 use super::confirmation::confirm;
@@ -126,9 +126,9 @@ impl DevicePlan {
 }
 
 /// Makes the pool.
-pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+pub fn run(args: &Args) -> Result<(), Failure> {
     let plan = plan(args)?;
-    if !json {
+    if !is_json() {
         print(plan.in_words())?;
     }
     plan.warn_if_larger_than_its_disk();
@@ -154,7 +154,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let stats = pool.stats();
     pool.close()?;
     let file_bytes = stats.space.free_bytes - stats.space.reserve_bytes;
-    if json {
+    if is_json() {
         let (pool, zone_bytes) = (stats.pool.as_str(), stats.zone_bytes);
         print_json(&MadePool { pool, zone_bytes, file_bytes, plan: &plan })?;
     } else {
@@ -248,7 +248,8 @@ fn device_plan(path: &Path, args: &Args, new_files: usize) -> Result<DevicePlan,
     };
     if let (Some(content), false) = (&overwrites, args.force) {
         return Err(Failure::new(format_args!("{} contains {content}", path.display()))
-            .hint("name another device, or overwrite this one with --force"));
+            .hint("name another device, or overwrite this one with --force")
+            .of_path(path));
     }
     let file_type = std::fs::metadata(path).map_err(|error| Failure::local(path, &error))?.file_type();
     let is_block_device = file_type.is_block_device();
@@ -296,7 +297,8 @@ impl PoolPlan {
             Size(device.size_bytes),
             Size(least_bytes / ZONES_MIN),
         ))
-        .hint(hint))
+        .hint(hint)
+        .of_path(&device.file))
     }
 
     /// Prints a note if so little is left for files that the user may want other devices or zones.

@@ -11,7 +11,9 @@ use serde::Serialize;
 use warpfire::{ErrorKind, ScrubReport};
 use warpfire_check::{CheckOptions, CheckReport, DamageReport, check};
 use warpfire_env::{Clock, SystemClock};
-use warpfire_terminal::{Failure, Size, counted, duration, grouped, note, per_second, print, print_json};
+use warpfire_terminal::{
+    Failure, Size, counted, duration, grouped, is_json, note, per_second, print, print_json,
+};
 
 use super::damage::{self, DamageOutput};
 use super::pool;
@@ -83,9 +85,9 @@ struct ScrubOutput {
 }
 
 /// Scrubs the pool.
-pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let answer = scrub(args).map_err(|failure| failure.exit_code(EXIT_UNSCRUBBED))?;
-    if json {
+    if is_json() {
         print_json(&answer.output())?;
     } else {
         print(answer.in_words())?;
@@ -215,6 +217,7 @@ impl ScrubAnswer {
         );
         let unneeded = scrub.unrepaired_segments - self.unrepaired();
         let mut found = match scrub.damaged_segments {
+            0 if self.stopped.is_some() => "not all was read".to_owned(),
             0 => "nothing damaged".to_owned(),
             damaged => format!(
                 "{} damaged: {} repaired, {} NOT REPAIRED",

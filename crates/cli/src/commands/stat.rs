@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use warpfire::FileType;
-use warpfire_terminal::{Failure, Size, print, print_json, quoted};
+use warpfire_terminal::{Failure, Size, is_json, print, print_json, quoted};
 
 use super::tally::Tally;
 use crate::location::Location;
@@ -28,7 +28,7 @@ pub struct Args {
 }
 
 /// Shows each file.
-pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+pub fn run(args: &Args) -> Result<(), Failure> {
     let locations = Location::parse_all(&args.locations, Location::parse_or_root)?;
     let tally = Tally::default();
     let mut entries = Vec::new();
@@ -38,7 +38,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
             entries.extend(tally.take(info(&fs, location))?);
         }
     }
-    if json {
+    if is_json() {
         entries.iter().try_for_each(print_json)?;
     } else {
         let owners = Owners::default();

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use serde::Serialize;
 use warpfire::Pool;
 use warpfire_env::{Clock, SystemClock};
-use warpfire_terminal::{Failure, Size, counted, duration, note, print, print_json};
+use warpfire_terminal::{Failure, Size, counted, duration, is_json, note, print, print_json};
 
 use super::pool;
 use crate::location::PoolName;
@@ -44,7 +44,7 @@ struct TrimOutput {
 }
 
 /// Trims the pool.
-pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+pub fn run(args: &Args) -> Result<(), Failure> {
     let started_nanos = SystemClock.monotonic_nanos();
     let fs = pool::open_as(&Pool::options(), &PoolName::new(&args.pool))?;
     let trimmed = fs.trim().map_err(|error| Failure::pool(&error))?;
@@ -57,7 +57,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         lost_devices,
         nanos,
     };
-    if json {
+    if is_json() {
         print_json(&output)?;
     } else {
         print(format!("{} discarded in {}\n", Size(output.discarded_bytes), duration(nanos)))?;

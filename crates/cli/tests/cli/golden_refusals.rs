@@ -240,10 +240,31 @@ fn refusals_of_bad_days_are_sentences_that_help_too() {
     let too_long = format!("/{}: name too long", "x".repeat(256));
     let in_use = "held.img: in use by another process; one process at a time can have a pool open for writing: \
                   use its mount, or unmount it first";
+    std::fs::create_dir(fixture.path("one")).expect("made");
+    fixture.run(["mkfs", "--size=16M", "--data=2", "--parity=0", "one/0.img", "one/1.img"]).succeeded();
+    std::fs::remove_file(fixture.path("one/1.img")).expect("a device goes");
+    let one_away = "1 device is missing and parity covers 0: device 1 (#); name the missing devices too; 'warpfire \
+                    inspect label' shows the devices of a pool";
     let away = "3 devices are missing and parity covers 2: device 0 (#), device 1 (#), device 2 (#); name the \
                 missing devices too; 'warpfire inspect label' shows the devices of a pool";
     let rows: &[(&str, i32, &str)] = &[
         ("ls pool", 3, away),
+        ("ls one", 3, one_away),
+        (
+            "mkfs --size 16M /sys/b.img",
+            3,
+            "/sys/b.img: Permission denied; name a device or directory that this user may write to",
+        ),
+        ("fsck a.img,a.img", 8, "a.img is named twice; name each device once"),
+        ("scrub a.img,a.img", 8, "a.img is named twice; name each device once"),
+        ("status a.img,a.img", 3, "a.img is named twice; name each device once"),
+        ("fsck held.img", 8, in_use),
+        ("scrub held.img", 8, in_use),
+        ("status held.img", 3, in_use),
+        ("trim held.img", 3, in_use),
+        ("fsck pool", 4, "more devices are missing than parity covers; reconnect them and check again"),
+        ("scrub pool", 8, away),
+        ("cat a.img:/two\nlines", 1, "/two\\nlines: no such file or directory"),
         ("ls held.img", 3, in_use),
         ("rm held.img:/x", 3, in_use),
         (&long, 1, &too_long),
@@ -264,8 +285,10 @@ fn refusals_of_bad_days_are_sentences_that_help_too() {
     ];
     for &(words, code, sentence) in rows {
         let said = without_ids(&fixture.run(words.split(' ')).failed(code));
-        assert_eq!(said.lines().next(), Some(format!("warpfire: {sentence}").as_str()), "{words}");
-        assert!(!said.contains("os error"), "{words}: {said}");
+        // The warning of a small disk comes before the refusal.
+        let first = said.lines().find(|line| !line.contains("but their disk has"));
+        assert_eq!(first, Some(format!("warpfire: {sentence}").as_str()), "{words}");
+        assert!(!said.contains("os error") && !said.contains("segment"), "{words}: {said}");
     }
     // A name of 255 bytes is the longest. No refusal has changed a file.
     let longest = format!("a.img:/{}", "x".repeat(255));
@@ -274,6 +297,102 @@ fn refusals_of_bad_days_are_sentences_that_help_too() {
     for name in ["a.img:/d", "a.img:/f", &longest] {
         assert!(found.lines().any(|line| line == name), "{name}: {found}");
     }
+}
+
+/// Overwrites with other bytes every block of an image, after the roots, that holds this text.
+fn hurt(fixture: &Fixture, image: &str, text: &str) {
+    let mut content = std::fs::read(fixture.path(image)).expect("the image is there");
+    let blocks = content[2 << 20..].chunks_mut(4096);
+    let hit = blocks.filter(|block| block.windows(text.len()).any(|found| found == text.as_bytes()));
+    assert!(hit.map(|block| block.fill(0xA5)).count() > 0, "{image} has no '{text}'");
+    std::fs::write(fixture.path(image), content).expect("written");
+}
+
+const LOST: &str = "the metadata of the pool is damaged and cannot be rebuilt; bring back missing devices, or restore \
+                    the files from a backup; 'warpfire fsck' names the losses";
+
+/// Lost metadata, lost roots, lost bytes: what each command says first.
+#[test]
+fn damage_beyond_parity_is_refused_in_sentences_that_help() {
+    let fixture = Fixture::empty();
+    fixture.run(["mkfs", "--size", "32M", "table.img"]).succeeded();
+    for number in 0..300 {
+        fixture.local(&format!("tree/name-in-a-table-{number}"), "small");
+    }
+    fixture.run(["cp", "-r", "tree", "table.img:/"]).succeeded();
+    fixture.local("big", crate::fixture::bytes(1, 1 << 20));
+    fixture.run(["cp", "big", "table.img:/"]).succeeded();
+    // A scrub moves all metadata from the commit log to tables.
+    fixture.run(["scrub", "table.img"]).succeeded();
+    let whole = std::fs::read(fixture.path("table.img")).expect("there");
+    std::fs::write(fixture.path("root.img"), [&vec![0; 2 << 20], &whole[2 << 20..]].concat())
+        .expect("written");
+    std::fs::write(fixture.path("data.img"), &whole).expect("written");
+    let big = fixture.path("data.img");
+    let piece = &crate::fixture::bytes(1, 1 << 20)[8192..8192 + 4096];
+    let at = whole.windows(4096).position(|found| found == piece).expect("stored as it is");
+    let opened = std::fs::OpenOptions::new().write(true).open(&big).expect("there");
+    std::os::unix::fs::FileExt::write_all_at(&opened, &[0xA5; 4096], at as u64).expect("damaged");
+    hurt(&fixture, "table.img", "name-in-a-table");
+    let no_root = "no pool found on root.img; name the devices of a pool; 'warpfire mkfs' makes one";
+    let lost_bytes = "/big: damaged: bytes 8192..12288 (4096 bytes) cannot be read or reconstructed; bring back \
+                      missing devices, or copy the rest with 'warpfire cp --salvage'";
+    let backup =
+        "some bytes are lost; reconnect missing devices, or restore the files named above from a backup";
+    let rows: &[(&str, i32, &str)] = &[
+        ("ls table.img:/", 3, LOST),
+        ("cat table.img:/tree/name-in-a-table-7", 3, LOST),
+        ("stat table.img:/tree", 3, LOST),
+        ("cp -r table.img:/tree back", 3, LOST),
+        ("cp --salvage -r table.img:/tree back", 3, LOST),
+        ("touch table.img:/new", 3, LOST),
+        ("rm -r table.img:/tree", 3, LOST),
+        ("df table.img", 3, LOST),
+        ("find table.img", 3, LOST),
+        ("trim table.img", 3, LOST),
+        ("mount table.img empty --log log", 3, LOST),
+        ("status table.img", 3, "LOST: pool # of 1 device cannot be opened"),
+        ("status --check table.img", 2, ""),
+        ("fsck table.img", 4, backup),
+        (
+            "scrub table.img",
+            4,
+            "the scrub stopped: the metadata of the pool is damaged and cannot be rebuilt",
+        ),
+        ("ls root.img", 3, no_root),
+        ("status root.img", 3, no_root),
+        (
+            "fsck root.img",
+            8,
+            "cannot check root.img: none of the devices holds a pool: zones 0 and 1 hold no root that verifies; \
+             'warpfire status' shows the devices of the pool",
+        ),
+        ("scrub root.img", 8, no_root),
+        ("mount root.img empty --log log", 3, no_root),
+        ("cat data.img:/big", 1, lost_bytes),
+        ("cp data.img:/big back", 1, lost_bytes),
+        ("fsck data.img", 4, backup),
+        ("scrub data.img", 4, backup),
+    ];
+    std::fs::create_dir(fixture.path("empty")).expect("made");
+    let mut wrong = Vec::new();
+    for &(words, code, sentence) in rows {
+        let ran = fixture.run(words.split(' '));
+        let said = without_ids(&ran.stderr);
+        let first = said.lines().next().unwrap_or_default();
+        let expected = if sentence.is_empty() { String::new() } else { format!("warpfire: {sentence}") };
+        if ran.code != code || first != expected {
+            wrong.push(format!("warpfire {words}\n  {} {first}\n  {code} {expected}", ran.code));
+        }
+        for banned in ["os error", "panicked", "segment"] {
+            assert!(!said.contains(banned), "{words}: {said}");
+        }
+        assert!(!ran.stdout.contains("nothing damaged"), "{words}: {}", ran.stdout);
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
+    assert!(!fixture.path("back").exists());
+    let said = fixture.run(["status", "table.img"]).failed(3);
+    assert_eq!(said.lines().last(), Some(format!("warpfire: {LOST}").as_str()));
 }
 
 #[test]

@@ -92,7 +92,10 @@ fn damage_within_parity_that_a_read_met_is_told_until_a_scrub() {
     fs.close().expect("sound devices do not fail");
     assert_eq!(verdict(&fixture), ("damaged".to_owned(), 1));
     let said = fixture.run(["status", "pool"]).succeeded();
-    assert!(said.starts_with("DAMAGED: 1 bad block met since the last scrub\nnext: 'warpfire scrub'"), "{said}");
+    assert!(
+        said.starts_with("DAMAGED: 1 bad block met since the last scrub\nnext: 'warpfire scrub'"),
+        "{said}"
+    );
     assert_eq!(fixture.run(["scrub", "pool"]).code, 1, "the scrub repairs it");
     assert_eq!(verdict(&fixture), ("good".to_owned(), 0));
 }

@@ -182,6 +182,21 @@ fn errors_are_documents_with_kind_errno_message_hint_and_path() {
     );
     let error = errors(&fixture, &words("ls absent.img"), 3).remove(0);
     assert_eq!(error["kind"], "not_a_pool");
+    // A failure of one device names it.
+    fixture.local("small", "x");
+    let of_devices = [
+        ("ls absent.img", 3, "absent.img"),
+        ("ls pool/0.img,pool/0.img", 3, "pool/0.img"),
+        ("ls small:/", 3, "small"),
+        ("ls /dev/null", 3, "/dev/null"),
+        ("fsck small", 8, "small"),
+        ("mkfs pool/0.img", 1, "pool/0.img"),
+        ("mkfs --size 1M new.img", 2, "new.img"),
+    ];
+    for (command, code, path) in of_devices {
+        let error = errors(&fixture, &words(command), code).remove(0);
+        assert_eq!(error["path"], path, "{command}: {error}");
+    }
     let error = errors(&fixture, &words("statu pool"), 2).remove(0);
     assert_eq!(
         (&error["kind"], &error["hint"]),

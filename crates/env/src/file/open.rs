@@ -59,6 +59,21 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// The requested path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        match self {
+            OpenError::InUse { path }
+            | OpenError::InUseByReaders { path }
+            | OpenError::NotADevice { path }
+            | OpenError::TooSmall { path }
+            | OpenError::Zones { path, .. }
+            | OpenError::System { path, .. } => path,
+        }
+    }
+}
+
 /// Longest wait for a file that is locked. When a process is killed, the kernel ends its rings in the
 /// background, and a ring holds the process's files open a little longer than the process lives.
 const LINGER_MAX: Duration = Duration::from_secs(1);

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 use warpfire::Warpfire;
-use warpfire_terminal::{Failure, counted, note, print_json};
+use warpfire_terminal::{Failure, counted, is_json, note, print_json};
 
 use self::job::{CopyJob, CopyOptions, LossyCopy};
 use self::local::{LocalDir, NamedPath};
@@ -140,7 +140,7 @@ struct Target {
 }
 
 /// Copies all sources.
-pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+pub fn run(args: &Args) -> Result<(), Failure> {
     admit_deep_trees();
     let sources: Vec<Source> = args.sources.iter().map(|source| Source::parse(source)).collect();
     let mut job = CopyJob::new(args.options());
@@ -156,11 +156,11 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
             PathArgument::Local(destination) => out_of_pool(&mut job, &sources, &destination),
         }
     };
-    report(args, job, copied, json)
+    report(args, job, copied)
 }
 
 /// Prints the summary, and returns the end of the command.
-fn report(args: &Args, job: CopyJob, copied: Result<(), Failure>, json: bool) -> Result<(), Failure> {
+fn report(args: &Args, job: CopyJob, copied: Result<(), Failure>) -> Result<(), Failure> {
     let CopyJob { progress, interrupt, failed, skipped, damaged, is_committed, end, .. } = job;
     let summary = progress.finish();
     copied?;
@@ -172,7 +172,7 @@ fn report(args: &Args, job: CopyJob, copied: Result<(), Failure>, json: bool) ->
     let lossy = damaged.len() as u64;
     if is_undone {
         // There is no result.
-    } else if json {
+    } else if is_json() {
         if !args.dry_run {
             print_json(&CopyReport { summary, skipped, failed, damaged })?;
         }

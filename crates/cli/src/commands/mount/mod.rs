@@ -18,7 +18,7 @@ use std::time::Duration;
 use serde::Serialize;
 use warpfire::{Pool, Warpfire};
 use warpfire_mount::{MountOptions, Session, THREADS_MAX};
-use warpfire_terminal::{Failure, Size, note, path_bytes, path_text, print, print_json, shown};
+use warpfire_terminal::{Failure, Size, is_json, note, path_bytes, path_text, print, print_json, shown};
 
 use self::control::ControlSocket;
 use self::mount_words::{COMMIT_SECONDS, MountWords, TX_TIMEOUT_SECONDS};
@@ -155,13 +155,13 @@ fn parse_threads(text: &str) -> Result<usize, String> {
 }
 
 /// Mounts, and serves in the foreground or starts a server in the background.
-pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+pub fn run(args: &Args) -> Result<(), Failure> {
     let words = args.words()?;
     if words.remount {
         return remount::run(&args.directory, &args.all_options());
     }
     if args.foreground || args.detached {
-        return serve(args, &words, json && !args.detached);
+        return serve(args, &words, is_json() && !args.detached);
     }
     let how = match another_place::first_mount(&PoolName::new(&args.pool)) {
         Some(first) => another_place::mount_too(&first, &args.directory, &words)?,
@@ -171,7 +171,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         }
     };
     let directory = args.directory.canonicalize().unwrap_or_else(|_| args.directory.clone());
-    if json {
+    if is_json() {
         return print_json(&MountOutput::new(&directory, how));
     }
     // mount(8) says nothing after a mount that it has made.

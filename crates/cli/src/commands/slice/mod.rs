@@ -16,7 +16,7 @@ mod pool_files;
 
 use mounted_files::MountedFiles;
 use warpfire::Warpfire;
-use warpfire_terminal::{Failure, Size, grouped, note, print_json};
+use warpfire_terminal::{Failure, Size, grouped, is_json, note, print_json};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -165,7 +165,7 @@ struct SliceSummary {
 const PARTS_MAX: u64 = 1 << 20;
 
 /// Runs the command, in the pool or on the mount of the files.
-pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+pub fn run(args: &Args) -> Result<(), Failure> {
     if args.verb.empties_a_file() {
         confirm("removes the whole content of the file")?;
     }
@@ -194,7 +194,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
             args.verb.run_on_mount(&mounted_files::mountpoint_of(first)?, true)?
         }
     };
-    match (summary, json) {
+    match (summary, is_json()) {
         (None, _) => Ok(()),
         (Some(summary), true) => print_json(&summary),
         (Some(SliceSummary { verb, parts, bytes }), false) => {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use warpfire::{ErrorKind, device_label};
-use warpfire_terminal::{Failure, note, print, print_json, shown};
+use warpfire_terminal::{Failure, counted, is_json, note, print, print_json, shown};
 
 use super::mount::control::ServerConnection;
 use super::mount::mounted_pool::{MountedPool, mounted_pools, pool_mounted_at};
@@ -50,9 +50,9 @@ pub struct Args {
 const EXIT_LOST: u8 = 2;
 
 /// Prints the status.
-pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if args.pool.is_empty() && std::env::var_os(POOL_VARIABLE).is_none_or(|pool| pool.is_empty()) {
-        return run_all(args.check, json);
+        return run_all(args.check);
     }
     let report = match report(&args.pool) {
         Ok(report) => report,
@@ -61,7 +61,7 @@ pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
     if args.check {
         return Ok(ExitCode::from(report.health.exit_code()));
     }
-    if json { print_json(&report) } else { print(report.in_words()) }?;
+    if is_json() { print_json(&report) } else { print(report.in_words()) }?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -78,7 +78,8 @@ fn unopened(args: &Args, failure: Failure) -> Result<ExitCode, Failure> {
     if args.check {
         return Ok(ExitCode::from(EXIT_LOST));
     }
-    note(format_args!("LOST: pool {} of {} devices cannot be opened", first.pool, first.devices));
+    let devices = counted(u64::from(first.devices), "device", "devices");
+    note(format_args!("LOST: pool {} of {devices} cannot be opened", first.pool));
     for (path, label) in &labels {
         let said = match label {
             Some(label) if label.pool == first.pool => format!("device {} of the pool", label.device),
@@ -103,7 +104,7 @@ fn unopened(args: &Args, failure: Failure) -> Result<ExitCode, Failure> {
 
 /// Prints the status of every mounted pool. With `check` it prints nothing, and the exit code is that of the
 /// worst pool.
-fn run_all(check: bool, json: bool) -> Result<ExitCode, Failure> {
+fn run_all(check: bool) -> Result<ExitCode, Failure> {
     let tally = Tally::default();
     let mut worst = 0;
     let mut texts = Vec::new();
@@ -114,7 +115,7 @@ fn run_all(check: bool, json: bool) -> Result<ExitCode, Failure> {
         }
         match tally.take(report_of_server(mounted))? {
             Some(report) if check => worst = report.health.exit_code().max(worst),
-            Some(report) if json => print_json(&report)?,
+            Some(report) if is_json() => print_json(&report)?,
             report => texts.extend(report.map(|report| report.in_words())),
         }
     }

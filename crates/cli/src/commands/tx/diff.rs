@@ -5,15 +5,15 @@ use std::path::Path;
 use rustix::io::Errno;
 use serde::Serialize;
 use warpfire_mount::{Aspect, Attr, ChangeKind, FileKind, PathChange};
-use warpfire_terminal::{Failure, JsonLines, Lines, Size, grouped, path_bytes, path_text};
+use warpfire_terminal::{Failure, JsonLines, Lines, Size, grouped, is_json, path_bytes, path_text};
 
 use super::{MountedPool, error_number};
 use crate::output::Rfc3339;
 
 /// Prints the changes of a transaction as they arrive. Without an id it is the transaction of the view that
 /// the directory is in, or the only open one.
-pub fn run(mounted: &MountedPool, id: Option<u64>, json: bool) -> Result<(), Failure> {
-    let mut lines = ChangeLines::new(json);
+pub fn run(mounted: &MountedPool, id: Option<u64>) -> Result<(), Failure> {
+    let mut lines = ChangeLines::new();
     // Id 0 means the view's own transaction. The main mount knows none and answers ENOENT.
     let shown = print_changes(mounted, id.unwrap_or(0), &mut lines);
     match (id, shown) {
@@ -79,8 +79,8 @@ struct ChangeLines {
 }
 
 impl ChangeLines {
-    fn new(json: bool) -> ChangeLines {
-        ChangeLines { has_any: false, lines: Lines::default(), list: json.then(JsonLines::default) }
+    fn new() -> ChangeLines {
+        ChangeLines { has_any: false, lines: Lines::default(), list: is_json().then(JsonLines::default) }
     }
 
     fn add(&mut self, change: &PathChange) -> Result<(), Failure> {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use rustix::io::Errno;
 use serde::Serialize;
 use warpfire_mount::{TransactionClient, TransactionReport, TransactionState};
-use warpfire_terminal::{Columns, Failure, duration, path_bytes, path_text, print, print_json};
+use warpfire_terminal::{Columns, Failure, duration, is_json, path_bytes, path_text, print, print_json};
 
 use super::mount::mounted_pool::{check_whole, mount_around};
 
@@ -192,25 +192,25 @@ fn state(state: TransactionState) -> &'static str {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, json: bool) -> Result<ExitCode, Failure> {
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     match &args.verb {
         TxCommand::Run { mount, durable, program } => return run::run(&mount.open()?, program, *durable),
         TxCommand::Enter(args) => return Err(enter::enter(args)),
-        TxCommand::Begin { mount } => show_begun(mount.open()?.begin()?, json),
+        TxCommand::Begin { mount } => show_begun(mount.open()?.begin()?),
         TxCommand::Commit { transaction, durable } => {
             transaction.mount.open()?.commit(transaction.id, *durable)?;
-            show_ended(transaction.id, TransactionState::Committed, json)
+            show_ended(transaction.id, TransactionState::Committed)
         }
         TxCommand::Abort { transaction } => {
             transaction.mount.open()?.about(transaction.id, |control| control.abort(transaction.id))?;
-            show_ended(transaction.id, TransactionState::Aborted, json)
+            show_ended(transaction.id, TransactionState::Aborted)
         }
-        TxCommand::List { mount } => show_list(mount.open()?.list()?, json),
-        TxCommand::Diff { mount, id } => diff::run(&mount.open()?, *id, json),
+        TxCommand::List { mount } => show_list(mount.open()?.list()?),
+        TxCommand::Diff { mount, id } => diff::run(&mount.open()?, *id),
         TxCommand::Status { transaction } => {
             let report =
                 transaction.mount.open()?.about(transaction.id, |control| control.status(transaction.id))?;
-            if json { print_json(&TransactionOutput::from(report)) } else { show_list(vec![report], false) }
+            show_list(vec![report])
         }
     }?;
     Ok(ExitCode::SUCCESS)
@@ -363,8 +363,8 @@ fn error_number(error: &io::Error) -> Option<Errno> {
     error.raw_os_error().map(Errno::from_raw_os_error)
 }
 
-fn show_begun(report: TransactionReport, json: bool) -> Result<(), Failure> {
-    if json {
+fn show_begun(report: TransactionReport) -> Result<(), Failure> {
+    if is_json() {
         return print_json(&TransactionOutput::from(report));
     }
     print(format!("{} {}\n", report.id, report.path.display()))
@@ -379,13 +379,13 @@ struct TransactionEnd {
     state: &'static str,
 }
 
-fn show_ended(id: u64, ended: TransactionState, json: bool) -> Result<(), Failure> {
-    if json { print_json(&TransactionEnd { id, state: state(ended) }) } else { Ok(()) }
+fn show_ended(id: u64, ended: TransactionState) -> Result<(), Failure> {
+    if is_json() { print_json(&TransactionEnd { id, state: state(ended) }) } else { Ok(()) }
 }
 
-fn show_list(reports: Vec<TransactionReport>, json: bool) -> Result<(), Failure> {
+fn show_list(reports: Vec<TransactionReport>) -> Result<(), Failure> {
     let shown: Vec<TransactionOutput> = reports.into_iter().map(TransactionOutput::from).collect();
-    if json {
+    if is_json() {
         return shown.iter().try_for_each(print_json);
     }
     if shown.is_empty() {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use warpfire_mount::{MountError, TransactionClient};
-use warpfire_terminal::{Failure, note, path_bytes, path_text, print_json};
+use warpfire_terminal::{Failure, is_json, note, path_bytes, path_text, print_json};
 
 use super::mount::control::ServerConnection;
 use super::mount::mounted_pool::{MountedPool, mounted_pools, pool_mounted_at};
@@ -46,9 +46,9 @@ struct UnmountOutput {
 }
 
 /// Unmounts the pool.
-pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+pub fn run(args: &Args) -> Result<(), Failure> {
     let aborted = unmount(&args.directory, args.force)?;
-    if json {
+    if is_json() {
         return print_json(&UnmountOutput {
             unmounted: path_text(&args.directory),
             unmounted_bytes: path_bytes(&args.directory),
