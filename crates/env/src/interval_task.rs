@@ -159,6 +159,17 @@ mod tests {
     const SOON: Duration = Duration::from_millis(5);
     const LATE: Duration = Duration::from_secs(10);
 
+    /// The pool that the task holds can then be closed and opened again.
+    #[test]
+    fn a_dropped_task_has_ended_its_thread() {
+        let held = Arc::new(());
+        let seen = Arc::downgrade(&held);
+        let task = IntervalTask::always("held", LATE * 100, move || drop(Arc::clone(&held))).unwrap();
+        assert!(seen.upgrade().is_some());
+        drop(task);
+        assert!(seen.upgrade().is_none(), "the thread has given up what it held");
+    }
+
     #[test]
     fn a_mark_runs_the_task_and_silence_does_not() {
         let (send, ran) = mpsc::channel();

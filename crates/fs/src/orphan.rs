@@ -38,8 +38,10 @@ impl<E: Storage> Fs<E> {
     /// Calls that can leave such an orphan do this themselves. After the drop of the last `NodeRef` of an
     /// unlinked file, a call of `reap` frees its space at once.
     ///
+    /// A damaged orphan stays on flash until the next open, which tries again.
+    ///
     /// # Errors
-    /// `ReadOnly`, `Damaged`. The orphans that are left stay for the next call.
+    /// `ReadOnly`, `NoSpace`. The orphans that are left stay for the next call.
     pub fn reap(&self) -> Result<(), FsError> {
         if self.call_gate.is_transaction() {
             // The file may be open outside. The base removes it after the commit of the transaction.
@@ -50,27 +52,30 @@ impl<E: Storage> Fs<E> {
             return Ok(());
         }
         let _guard = self.call_gate.enter();
+        let mut failure = Ok(());
         for ino in self.inode_cache.take_unheld_orphans() {
-            if let Err(e) = self.remove_orphan(ino) {
+            // After a failure the others go back untried: most likely each of them would fail too.
+            if failure.is_ok() {
+                failure = self.remove_unless_damaged(ino).map(drop);
+            }
+            if failure.is_err() {
                 self.inode_cache.return_unheld_orphan(ino);
-                return Err(e);
             }
         }
-        Ok(())
+        failure
     }
 
     /// Removes all orphans and returns how many they were. Only for the open of a filesystem: nothing holds
     /// one then.
     pub(crate) fn remove_left_orphans(&self) -> Result<usize, FsError> {
         let mut removed = 0;
+        let mut first = 1;
         loop {
-            let orphans = self.some_orphans()?;
-            if orphans.is_empty() {
-                break;
-            }
-            removed += orphans.len();
+            let orphans = self.some_orphans(first)?;
+            let Some(last) = orphans.last() else { break };
+            first = last + 1;
             for ino in orphans {
-                self.remove_orphan(ino)?;
+                removed += usize::from(self.remove_unless_damaged(ino)?);
             }
         }
         if removed > 0 {
@@ -79,9 +84,20 @@ impl<E: Storage> Fs<E> {
         Ok(removed)
     }
 
-    /// The first orphans by number, at most a page of them.
-    fn some_orphans(&self) -> Result<Vec<u64>, FsError> {
-        let start = Key::Orphan(self.volume, 1).encode();
+    /// Removes an orphan. Returns `false` if damage keeps it: that must stop neither a sync nor an open.
+    fn remove_unless_damaged(&self, ino: u64) -> Result<bool, FsError> {
+        match self.remove_orphan(ino) {
+            Err(error @ FsError::Damaged { .. }) => {
+                tracing::warn!(ino, %error, "damaged orphan left");
+                Ok(false)
+            }
+            removed => removed.map(|()| true),
+        }
+    }
+
+    /// The orphans from number `first` on in order, at most a page of them.
+    fn some_orphans(&self, first: u64) -> Result<Vec<u64>, FsError> {
+        let start = Key::Orphan(self.volume, first).encode();
         let end = Key::Orphan(self.volume, u64::MAX).encode();
         let mut page = ScanPage::default();
         let snapshot = self.engine.snapshot();

@@ -13,6 +13,7 @@ mod holds;
 mod memory;
 mod moved_slices;
 mod names;
+mod orphans;
 mod reserved;
 mod serial;
 mod slice_model;
