@@ -42,11 +42,15 @@ pub enum PlantedBug {
     RoundJoined,
     /// A transaction commits while plain calls run.
     CommitBesideCalls,
+    /// A listing by a plain call leaves out the newest commit: serial order, but not real time.
+    ListingOutdated,
+    /// The zones of a retired segment are free while a pin keeps it.
+    PinsUnread,
 }
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 18] = [
+    const ALL: [(PlantedBug, &str); 20] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -65,6 +69,8 @@ impl PlantedBug {
         (PlantedBug::RefusedWithRoom, "refused-with-room"),
         (PlantedBug::RoundJoined, "round-joined"),
         (PlantedBug::CommitBesideCalls, "commit-beside-calls"),
+        (PlantedBug::ListingOutdated, "listing-outdated"),
+        (PlantedBug::PinsUnread, "pins-unread"),
     ];
 
     fn named(name: &str) -> Option<PlantedBug> {

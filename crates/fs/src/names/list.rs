@@ -9,6 +9,7 @@
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::fs::{Dentry, FileKind, Key, dentry_key, dentry_range};
 use warpfire_meta::{Direction, KeyRange, ScanPage, Storage};
 
@@ -81,7 +82,10 @@ impl<E: Storage> Fs<E> {
         // A caller may ask for usize::MAX names.
         let mut entries = Vec::with_capacity(max.min(1024));
         let snapshot = self.engine.snapshot();
-        let at = self.engine.seq(&snapshot);
+        let mut at = self.engine.seq(&snapshot);
+        if is_planted(PlantedBug::ListingOutdated) && !self.call_gate.is_transaction() {
+            at.0 = at.0.saturating_sub(1);
+        }
         let mut page = ScanPage::default();
         while entries.len() < max {
             let range = KeyRange { start: &start, end: Some(&end) };
