@@ -250,7 +250,7 @@ impl SimDevice {
     pub fn poke(&self, offset_bytes: u64, bytes: &[u8]) {
         self.info.check_range(offset_bytes, bytes.len() as u64).expect("a test pokes whole blocks inside");
         let mut state = self.state.lock();
-        self.change(&mut state, write_of(offset_bytes, bytes));
+        self.change(&mut state, write_of(offset_bytes, bytes, false));
         self.settle(&mut state);
     }
 
@@ -297,7 +297,7 @@ impl SimDevice {
                 LateEffect::Read => {}
                 LateEffect::Write(at, bytes) => {
                     if self.check_rules(state, at, bytes.len() as u64).is_ok() {
-                        self.change(state, write_of(at, &bytes));
+                        self.change(state, write_of(at, &bytes, false));
                     }
                 }
                 LateEffect::Flush => self.settle(state),
@@ -320,7 +320,7 @@ impl SimDevice {
             return Ok(());
         };
         let limit_nanos = limit.map_or(u64::MAX, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
-        self.shared.clock.advance(limit_nanos.min(at_nanos - now));
+        self.shared.clock.wait(limit_nanos.min(at_nanos - now));
         match limit.filter(|_| limit_nanos < at_nanos - now) {
             Some(limit) => {
                 state.late.push(LateOp { at_nanos, effect: effect() });
@@ -342,7 +342,7 @@ impl SimDevice {
         offset_bytes: u64,
         len_bytes: u64,
     ) -> Result<Verdict, DeviceError> {
-        self.shared.clock.advance(state.faults.delay_nanos());
+        self.shared.clock.wait(state.faults.delay_nanos());
         match state.faults.judge(class, offset_bytes, len_bytes) {
             Verdict::Gone => Err(DeviceError::Gone { device: self.info.name.clone() }),
             Verdict::Fail => Err(self.failed(op, offset_bytes, len_bytes)),
@@ -399,15 +399,15 @@ impl SimDevice {
         match (verdict, self.spec.kind) {
             // The write pointer must move, or the device would refuse the next write and so reveal the loss.
             (Verdict::Lose | Verdict::Misdirect(_), DeviceKind::Zoned { .. }) => {
-                Some(write_of(offset_bytes, &vec![0; buf.len()]))
+                Some(write_of(offset_bytes, &vec![0; buf.len()], false))
             }
             (Verdict::Lose, _) => None,
             (Verdict::Misdirect(to), _) => {
                 let room = self.spec.size_bytes.saturating_sub(to);
                 let lands = buf.len().min(usize::try_from(room).unwrap_or(usize::MAX));
-                (lands > 0).then(|| write_of(to, &buf[..lands]))
+                (lands > 0).then(|| write_of(to, &buf[..lands], true))
             }
-            _ => Some(write_of(offset_bytes, buf)),
+            _ => Some(write_of(offset_bytes, buf, false)),
         }
     }
 
@@ -493,12 +493,12 @@ impl SimDevice {
     }
 }
 
-fn write_of(offset_bytes: u64, bytes: &[u8]) -> Change {
+fn write_of(offset_bytes: u64, bytes: &[u8], stray: bool) -> Change {
     let blocks = bytes.chunks_exact(BLOCK_BYTES).map(|chunk| {
         let block: &Block = chunk.try_into().expect("chunks are blocks");
         Arc::new(*block)
     });
-    Change::Write { start_block: offset_bytes / BLOCK, blocks: blocks.collect() }
+    Change::Write { start_block: offset_bytes / BLOCK, blocks: blocks.collect(), stray }
 }
 
 /// Reads blocks: the present bytes, or with `stale` those before the last write.

@@ -98,13 +98,18 @@ pub enum Fault {
     },
 }
 
+/// Exponent of the longest hang that `Fault::draw` draws: 2^35 ms, a year.
+const HANG_MILLIS_LOG2_MAX: u64 = 35;
+
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
 impl Fault {
     /// A fault that `random` draws, to strike within the next `ops_max` operations of a device of
     /// `size_bytes`.
     #[must_use]
     pub fn draw(random: &SimRandom, size_bytes: u64, ops_max: u64) -> Fault {
         let after = random.below(ops_max.max(1));
-        match random.below(9) {
+        match random.below(10) {
             0 => Fault::Fail { op: OpClass::Read, after, lasting: random.one_in(2) },
             1 => Fault::Fail { op: OpClass::Write, after, lasting: random.one_in(2) },
             2 => Fault::Fail { op: OpClass::Flush, after, lasting: random.one_in(2) },
@@ -116,8 +121,20 @@ impl Fault {
                 let block = random.below(size_bytes / BLOCK_BYTES as u64);
                 Fault::MisdirectWrite { after, to_offset_bytes: block * BLOCK_BYTES as u64 }
             }
+            8 => {
+                let op = [None, Some(OpClass::Read), Some(OpClass::Write), Some(OpClass::Flush)];
+                let op = op[usize::try_from(random.below(4)).expect("below 4")];
+                Fault::Hang { op, after, nanos: Fault::draw_hang_nanos(random) }
+            }
             _ => Fault::StaleRead { after },
         }
+    }
+
+    /// The length of a hang that `random` draws: every order of magnitude from a millisecond, less than any
+    /// time limit, to a year, which is never.
+    #[must_use]
+    pub fn draw_hang_nanos(random: &SimRandom) -> u64 {
+        NANOS_PER_MILLI << random.below(HANG_MILLIS_LOG2_MAX + 1)
     }
 }
 

@@ -34,6 +34,8 @@ pub enum Change {
         start_block: u64,
         /// The payload.
         blocks: Arc<[Arc<Block>]>,
+        /// Whether the write was misdirected: it takes no block into use.
+        stray: bool,
     },
     /// Blocks discarded from `start_block` on. On a zoned medium: a reset of the zone that starts there.
     Discard {
@@ -74,6 +76,12 @@ fn index(n: u64) -> usize {
     usize::try_from(n).expect("a count of blocks or zones fits memory")
 }
 
+/// Writes a block. A stray write leaves a free block free.
+fn write(slot: &mut Option<BlockSlot>, data: Arc<Block>, stray: bool) {
+    let live = !stray || slot.as_ref().is_some_and(|old| old.live);
+    put(slot, data, live);
+}
+
 /// Replaces a block's bytes, and keeps the old ones for stale reads.
 fn put(slot: &mut Option<BlockSlot>, data: Arc<Block>, live: bool) {
     let previous = slot.take().map(|old| old.data);
@@ -108,9 +116,9 @@ impl MediumState {
 
     fn apply(&mut self, zone_blocks: Option<u64>, change: &Change) {
         match change {
-            Change::Write { start_block, blocks } => {
+            Change::Write { start_block, blocks, stray } => {
                 for (block, data) in (*start_block..).zip(blocks.iter()) {
-                    put(self.image.get_mut(block), data.clone(), true);
+                    write(self.image.get_mut(block), data.clone(), *stray);
                 }
                 self.raise_pointer(zone_blocks, start_block + blocks.len() as u64);
             }
@@ -128,16 +136,16 @@ impl MediumState {
     /// Applies the part `kept` of a change, on a conventional medium.
     fn apply_part(&mut self, change: &Change, kept: &Survival) {
         match change {
-            Change::Write { start_block, blocks } => {
+            Change::Write { start_block, blocks, stray } => {
                 for (nth, data) in blocks.iter().enumerate() {
                     let slot = self.image.get_mut(start_block + nth as u64);
                     if kept.keeps_block(nth, blocks.len()) {
-                        put(slot, data.clone(), true);
+                        write(slot, data.clone(), *stray);
                     } else {
                         // Some sectors of the block may survive: the block is then a mix of old and new ones.
                         let mut torn = slot.as_ref().map_or([0; BLOCK_BYTES], |s| *s.data);
                         if kept.tear(nth, blocks.len(), &mut torn, data) {
-                            put(slot, Arc::new(torn), true);
+                            write(slot, Arc::new(torn), *stray);
                         }
                     }
                 }
@@ -164,9 +172,9 @@ impl Change {
     /// nothing. A reset has no part.
     fn prefix(&self, keep: usize) -> Option<Change> {
         match self {
-            Change::Write { start_block, blocks } if keep > 0 => {
+            Change::Write { start_block, blocks, stray } if keep > 0 => {
                 let blocks = blocks.iter().take(keep).cloned().collect();
-                Some(Change::Write { start_block: *start_block, blocks })
+                Some(Change::Write { start_block: *start_block, blocks, stray: *stray })
             }
             Change::Write { .. } | Change::Discard { .. } => None,
         }

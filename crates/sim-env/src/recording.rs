@@ -6,6 +6,7 @@
 //! 2. Making a crash state does not change the replay. The state shares its blocks with the replay, and costs
 //!    the pending changes, not the device.
 
+use crate::SimClock;
 use crate::cut::{Cut, cuts};
 use crate::device::DeviceSpec;
 use crate::medium::Medium;
@@ -100,6 +101,6 @@ impl<'a> Replay<'a> {
     pub fn cut(&self, cut: &Cut) -> SimWorld {
         let survivors = cut_media(&self.media, cut);
         let specs = self.recording.bases.iter().map(|(spec, _)| spec.clone());
-        SimWorld::with_media(self.recording.seed, 0, specs.zip(survivors))
+        SimWorld::with_media(self.recording.seed, SimClock::new(0), specs.zip(survivors))
     }
 }

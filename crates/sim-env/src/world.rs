@@ -103,10 +103,10 @@ impl SimWorld {
     /// A world of devices with `media` as their content.
     pub(crate) fn with_media(
         seed: u64,
-        clock_nanos: u64,
+        clock: SimClock,
         devices: impl Iterator<Item = (DeviceSpec, Medium)>,
     ) -> Self {
-        let shared = WorldShared::new(seed, SimClock::new(clock_nanos), SimRandom::new(mix(seed)));
+        let shared = WorldShared::new(seed, clock, SimRandom::new(mix(seed)));
         let devices = devices
             .enumerate()
             .map(|(n, (spec, medium))| Arc::new(SimDevice::new(spec, n, medium, shared.clone())))
@@ -182,8 +182,8 @@ impl SimWorld {
     /// A copy of this world with its caches. Faults, counters and a recording are not copied.
     #[must_use]
     pub fn fork(&self) -> SimWorld {
-        let nanos = warpfire_env::Clock::monotonic_nanos(&*self.shared.clock);
-        let shared = WorldShared::new(self.shared.seed, SimClock::new(nanos), self.shared.random.copy());
+        let clock = self.shared.clock.restarted();
+        let shared = WorldShared::new(self.shared.seed, clock, self.shared.random.copy());
         shared.trace.lock().next_order = self.shared.trace.lock().next_order;
         let devices = self
             .devices
@@ -196,11 +196,10 @@ impl SimWorld {
     /// A copy of this world after a power cut now. This world goes on without a cut.
     #[must_use]
     pub fn cut(&self, cut: &Cut) -> SimWorld {
-        let nanos = warpfire_env::Clock::monotonic_nanos(&*self.shared.clock);
         let media: Vec<Medium> = self.devices.iter().map(|d| d.medium()).collect();
         let survivors = cut_media(&media, cut);
         let specs = self.devices.iter().map(|d| d.spec().clone());
-        SimWorld::with_media(self.shared.seed, nanos, specs.zip(survivors))
+        SimWorld::with_media(self.shared.seed, self.shared.clock.restarted(), specs.zip(survivors))
     }
 }
 

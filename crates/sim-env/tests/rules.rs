@@ -1,7 +1,7 @@
 //! The rules of zoned and append-only devices.
 
 use warpfire_env::{Device, DeviceError};
-use warpfire_sim_env::{Cut, DeviceSpec, DiscardBehavior, Grain, Overwrite, SimWorld, Survival};
+use warpfire_sim_env::{Cut, DeviceSpec, DiscardBehavior, Fault, Grain, Overwrite, SimWorld, Survival};
 
 const BLOCK: u64 = 4096;
 
@@ -87,6 +87,23 @@ fn an_append_only_device_records_overwrites_until_a_discard() {
     device.discard(0, 4 * BLOCK).unwrap();
     device.write(BLOCK, &blocks(2, 3)).unwrap();
     assert_eq!(device.overwrites().len(), 1);
+}
+
+/// The simulation took a write over the bytes of a misdirected one for a mistake of the product.
+#[test]
+fn a_misdirected_write_takes_no_block_into_use() {
+    let world = SimWorld::of(1, 1, &DeviceSpec::append_only("a", 16 * BLOCK));
+    let device = &world.sims()[0];
+    device.write(4 * BLOCK, &blocks(1, 1)).unwrap();
+    device.inject(Fault::MisdirectWrite { after: 0, to_offset_bytes: 4 * BLOCK });
+    device.write(0, &blocks(2, 2)).unwrap();
+    let cut = world.cut(&Cut::KeepAll);
+    for device in [device, &cut.sims()[0]] {
+        device.write(5 * BLOCK, &blocks(1, 3)).unwrap();
+        assert_eq!(device.overwrites(), []);
+        device.write(4 * BLOCK, &blocks(2, 3)).unwrap();
+        assert_eq!(device.overwrites().len(), 1, "both blocks are in use by now");
+    }
 }
 
 #[test]

@@ -1,5 +1,9 @@
 //! Devices that fail under load and then work again. Every acknowledged operation must still be there.
 
+use std::time::Duration;
+
+use warpfire_env::Clock;
+use warpfire_pool::WRITE_WAIT_MAX;
 use warpfire_sim_env::{Cut, Fault, OpClass, SimRandom, mix};
 
 use crate::op::{Menu, Op, OpSource};
@@ -9,12 +13,21 @@ use crate::stack::Shape;
 /// Most operations before the faults are set, and operations after.
 const OPERATIONS: u64 = 40;
 
-/// Device operations within which a fault strikes.
-const STRIKES_WITHIN: u64 = 150;
+/// The time that one operation can take on devices that are slow and do not hang.
+const SLOW_MAX: Duration = Duration::from_mins(10);
+
+/// Device operations within which a fault strikes, at most.
+const STRIKES_WITHIN_MAX: u64 = 150;
+
+/// Device operations within which a fault strikes. Few are often drawn, because a device sees more reads in a
+/// run than flushes.
+fn draw_strikes_within(random: &SimRandom) -> u64 {
+    1 + random.below(STRIKES_WITHIN_MAX >> random.below(6))
+}
 
 /// Runs one case: a session in which some devices fail. Half of the cases stay within parity and may use
-/// every kind of fault. The others use failures that return errors, on any number of devices. Returns 1, the
-/// number of cases.
+/// every kind of fault. The others use hangs, and failures that return errors, on any number of devices.
+/// Returns 1, the number of cases.
 ///
 /// # Errors
 /// Within parity: any failure at all. Beyond: a lost acknowledged state, or an error that is no device's.
@@ -38,7 +51,14 @@ pub fn run(seed: u64) -> Result<u64, Violation> {
     };
     for _ in 0..OPERATIONS {
         let op = draw.next(session.history.model(), session.open_transactions());
-        match session.try_step(&op).map_err(|v| with_context(v, &session))? {
+        let before_nanos = session.world.clock().monotonic_nanos();
+        let outcome = session.try_step(&op).map_err(|v| with_context(v, &session))?;
+        let waited_nanos = session.world.clock().monotonic_nanos() - before_nanos;
+        if waited_nanos > wait_nanos_max(&op, &shape, within, &faults) {
+            let why = format!("{op} waits {:?} for devices", Duration::from_nanos(waited_nanos));
+            return Err(with_context(Violation(why), &session));
+        }
+        match outcome {
             StepOutcome::Agreed | StepOutcome::Refused => {}
             StepOutcome::Faulted(e) if within => {
                 return Err(with_context(Violation(format!("{op} fails within parity: {e}")), &session));
@@ -48,6 +68,17 @@ pub fn run(seed: u64) -> Result<u64, Violation> {
     }
     recover(&mut session, &random, within).map_err(|v| with_context(v, &session))?;
     Ok(1)
+}
+
+/// The longest time that an operation may wait for devices. Within parity a device that does not take a write
+/// or a flush is dropped. Long reads, and those of an open, have no limit.
+fn wait_nanos_max(op: &Op, shape: &Shape, within: bool, faults: &[(usize, Fault)]) -> u64 {
+    let waits_for_reads = |fault: &Fault| matches!(fault, Fault::Hang { op: None | Some(OpClass::Read), .. });
+    if !within || *op == Op::Reopen || faults.iter().any(|(_, fault)| waits_for_reads(fault)) {
+        return u64::MAX;
+    }
+    let waits = WRITE_WAIT_MAX * u32::from(shape.parity);
+    u64::try_from((waits + SLOW_MAX).as_nanos()).expect("minutes")
 }
 
 /// Sets a fault on each of some devices, at most as many as parity covers if `within`.
@@ -61,18 +92,22 @@ fn inject(session: &Session, random: &SimRandom, shape: Shape, within: bool) -> 
         let nth = usize::try_from(random.below(left.len() as u64)).expect("an index");
         let device = left.swap_remove(nth);
         let fault = if within {
-            // A slow device moves the clock inside an operation, at a moment that the model does not know. A
-            // full host stops the pool.
-            let drawn = || Fault::draw(random, shape.zones * shape.zone_bytes, STRIKES_WITHIN);
+            // A full host stops the pool.
+            let drawn = || Fault::draw(random, shape.zones * shape.zone_bytes, draw_strikes_within(random));
             std::iter::repeat_with(drawn)
-                .find(|fault| !matches!(fault, Fault::Slow { .. } | Fault::Full { .. }))
+                .find(|fault| !matches!(fault, Fault::Full { .. }))
                 .expect("the draw goes on until it finds another kind")
         } else if random.one_in(4) {
             Fault::Full { after_bytes: random.below(shape.zones * shape.zone_bytes) }
         } else {
             let op = [OpClass::Read, OpClass::Write, OpClass::Flush];
             let op = op[usize::try_from(random.below(3)).expect("below 3")];
-            Fault::Fail { op, after: random.below(STRIKES_WITHIN), lasting: random.one_in(2) }
+            let after = random.below(draw_strikes_within(random));
+            if random.one_in(4) {
+                Fault::Hang { op: Some(op), after, nanos: Fault::draw_hang_nanos(random) }
+            } else {
+                Fault::Fail { op, after, lasting: random.one_in(2) }
+            }
         };
         sims[device].inject(fault.clone());
         faults.push((device, fault));

@@ -1,10 +1,10 @@
-//! Devices that are lost or rot between two opens. Within parity everything must read exactly; beyond it an
-//! error is allowed, wrong bytes are not.
+//! Devices that are lost, rot or do not answer after a close. Within parity everything must read exactly;
+//! beyond it an error is allowed, wrong bytes are not.
 
 use std::sync::Arc;
 
 use warpfire_env::{Clock, Device};
-use warpfire_sim_env::{Cut, SimDevice, SimRandom, SimWorld, mix};
+use warpfire_sim_env::{Cut, Fault, SimDevice, SimRandom, SimWorld, mix};
 use warpfire_units::BLOCK_BYTES;
 
 use crate::model::{Model, Picture, show_path};
@@ -28,6 +28,8 @@ enum Harm {
     Rotten(u64),
     /// Every block is zeros.
     Blank,
+    /// After so many operations it does not answer for so many nanoseconds.
+    Hanging(u64, u64),
 }
 
 /// The devices that are still there, and the damage to each damaged device, by its number.
@@ -45,6 +47,9 @@ pub fn run(seed: u64) -> Result<u64, Violation> {
 
 /// Operations before the harm.
 const OPERATIONS: u64 = 120;
+
+/// Operations of a device within which it begins to hang: while the pool is opened or read.
+const HANGS_WITHIN: u64 = 300;
 
 /// Runs one case of a geometry.
 ///
@@ -92,9 +97,10 @@ fn harm(world: &SimWorld, random: &SimRandom, parity: usize, beyond: bool) -> Ha
     for _ in 0..count {
         let nth = usize::try_from(random.below(left.len() as u64)).expect("an index");
         let device = left.swap_remove(nth);
-        let harm = match random.below(6) {
+        let harm = match random.below(7) {
             0 | 1 => Harm::Lost,
             2 => Harm::Blank,
+            3 => Harm::Hanging(random.below(HANGS_WITHIN), Fault::draw_hang_nanos(random)),
             _ => Harm::Rotten(1 << random.below(6)),
         };
         hurt(&sims[device], harm, random);
@@ -107,6 +113,9 @@ fn harm(world: &SimWorld, random: &SimRandom, parity: usize, beyond: bool) -> Ha
 
 /// Damages one device.
 fn hurt(sim: &SimDevice, harm: Harm, random: &SimRandom) {
+    if let Harm::Hanging(after, nanos) = harm {
+        return sim.inject(Fault::Hang { op: None, after, nanos });
+    }
     let block = BLOCK_BYTES as u64;
     for n in 0..sim.info().size_bytes / block {
         let at = n * block;
@@ -115,7 +124,7 @@ fn hurt(sim: &SimDevice, harm: Harm, random: &SimRandom) {
             continue;
         }
         match harm {
-            Harm::Lost => {}
+            Harm::Lost | Harm::Hanging(..) => {}
             Harm::Blank => sim.poke(at, &[0; BLOCK_BYTES]),
             Harm::Rotten(one_in) if random.one_in(one_in) => {
                 sim.rot(at, usize::try_from(random.below(block * 8)).expect("a bit of a block"));
