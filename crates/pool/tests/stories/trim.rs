@@ -1,7 +1,10 @@
 //! Trim: free zones are discarded, and no others.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use warpfire_env::sync::{Condvar, Mutex};
 use warpfire_env::{Device, DeviceError, DeviceInfo, Timestamp, ZoneReport};
 use warpfire_pool::{CreateOptions, Pool, SegmentKind, Trimmed};
 use warpfire_sim_env::{DeviceSpec, DiscardBehavior, Fault, OpClass, SimWorld};
@@ -10,37 +13,72 @@ use crate::rig::{
     DEVICE_BYTES, ZONE_BYTES, assert_reads, create, id, open_with, options, world, write_segment,
 };
 
-/// A device that lets other threads run before each discard takes place.
-struct LateDiscards(Arc<dyn Device>);
+/// How long a discard of `SlowDiscards` lasts: enough for a thread that wants its zone to come to it.
+const DISCARD_TIME: Duration = Duration::from_millis(2);
 
-impl Device for LateDiscards {
+/// A device whose discards take time, and which notes whether another change meets the zone of one.
+struct SlowDiscards {
+    device: Arc<dyn Device>,
+    /// Where the discard that is running begins.
+    discarding: Mutex<Option<u64>>,
+    met: Condvar,
+    has_met: AtomicBool,
+}
+
+impl SlowDiscards {
+    fn new(device: Arc<dyn Device>) -> SlowDiscards {
+        SlowDiscards {
+            device,
+            discarding: Mutex::default(),
+            met: Condvar::default(),
+            has_met: AtomicBool::default(),
+        }
+    }
+
+    /// Notes a change of the zone with this byte.
+    fn change(&self, offset_bytes: u64) {
+        let zone_start = offset_bytes - offset_bytes % ZONE_BYTES;
+        if *self.discarding.lock() == Some(zone_start) {
+            self.has_met.store(true, Ordering::Relaxed);
+            self.met.notify_all();
+        }
+    }
+}
+
+impl Device for SlowDiscards {
     fn info(&self) -> &DeviceInfo {
-        self.0.info()
+        self.device.info()
     }
 
     fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.0.read(offset_bytes, buf)
+        self.device.read(offset_bytes, buf)
     }
 
     fn write(&self, offset_bytes: u64, buf: &[u8]) -> Result<(), DeviceError> {
-        self.0.write(offset_bytes, buf)
+        self.change(offset_bytes);
+        self.device.write(offset_bytes, buf)
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        self.0.flush()
+        self.device.flush()
     }
 
     fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
-        (0..2000).for_each(|_| std::thread::yield_now());
-        self.0.discard(offset_bytes, len_bytes)
+        let mut discarding = self.discarding.lock();
+        *discarding = Some(offset_bytes);
+        self.met.wait_while_for(&mut discarding, |_| !self.has_met.load(Ordering::Relaxed), DISCARD_TIME);
+        *discarding = None;
+        drop(discarding);
+        self.device.discard(offset_bytes, len_bytes)
     }
 
     fn reset_zone(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
-        self.0.reset_zone(offset_bytes, len_bytes)
+        self.change(offset_bytes);
+        self.device.reset_zone(offset_bytes, len_bytes)
     }
 
     fn zone_report(&self, offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError> {
-        self.0.zone_report(offset_bytes)
+        self.device.zone_report(offset_bytes)
     }
 }
 
@@ -110,14 +148,16 @@ fn zoned_devices_and_pools_open_for_reading_are_left_alone() {
 fn writers_beside_a_trim_find_all_zones_and_lose_no_byte() {
     let (world, pool) = harsh_world(93);
     drop(pool);
-    let devices = world.devices().into_iter().map(|device| Arc::new(LateDiscards(device)) as Arc<dyn Device>);
+    let slow: Vec<Arc<SlowDiscards>> =
+        world.devices().into_iter().map(|device| Arc::new(SlowDiscards::new(device))).collect();
+    let devices = slow.iter().map(|device| Arc::clone(device) as Arc<dyn Device>);
     // Without parity, which would reconstruct lost bytes.
     let options = CreateOptions { force: true, ..options(3, 0) };
     let pool = Pool::create(devices.collect(), &options, &*world.random(), Timestamp::default()).unwrap();
     let all = pool.free_segments(SegmentKind::Bulk);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            for round in 0..20 {
+            for round in 0..5 {
                 // All segments of the pool: none may be missing because a zone is being trimmed.
                 let numbers: Vec<_> = (1..=all).map(|n| id(round * all + n)).collect();
                 let written: Vec<_> = numbers.iter().map(|n| write_segment(&pool, *n, &[9_000])).collect();
@@ -130,5 +170,6 @@ fn writers_beside_a_trim_find_all_zones_and_lose_no_byte() {
         }
     });
     assert_eq!(pool.free_segments(SegmentKind::Bulk), all);
+    assert!(slow.iter().all(|device| !device.has_met.load(Ordering::Relaxed)), "a taken zone is discarded");
     assert!(world.sims().iter().all(|sim| sim.overwrites().is_empty()));
 }
