@@ -168,7 +168,7 @@ impl Warpfire {
     ///
     /// let fs = Pool::options().in_memory()?;
     /// assert!(fs.health().last_scrub.is_none());
-    /// fs.scrub(|_| ())?;
+    /// fs.scrub(|_| std::ops::ControlFlow::Continue(()))?;
     /// assert_eq!(fs.health().last_scrub.map(|scrub| scrub.damaged_segments), Some(0));
     /// # Ok::<(), warpfire::Error>(())
     /// ```

@@ -1,5 +1,7 @@
 //! Scrub: reads the whole pool, and repairs damage while parity can still reconstruct it.
 
+use std::ops::ControlFlow;
+
 use warpfire_log::LogStore;
 use warpfire_meta::Store;
 
@@ -13,7 +15,7 @@ pub struct ScrubReport {
     pub segments: u64,
     /// Segments that are still to be read.
     pub segments_left: u64,
-    /// Bytes that were read from devices.
+    /// Bytes of these segments on devices that are present.
     pub read_bytes: u64,
     /// Segments in which something did not verify.
     pub damaged_segments: u64,
@@ -30,30 +32,34 @@ impl ScrubReport {
     /// Whether all data was read from all devices, and everything that was damaged has full parity again.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.unrepaired_segments == 0 && self.lost_devices == 0
+        self.segments_left == 0 && self.unrepaired_segments == 0 && self.lost_devices == 0
     }
 }
 
 impl Warpfire {
     /// Reads all live segments, parity too. What does not verify is reconstructed and written elsewhere.
-    /// `progress` is called after each segment. Other calls may run at the same time; the scrub does not read
-    /// what they write.
+    /// `progress` is called after each segment. It may wait, to bound the rate. With `Break` it ends the scrub:
+    /// the report has the segments that are left, damage that was found is repaired later, and the pool does
+    /// not remember the scrub. Other calls may run at the same time; the scrub does not read what they write.
     ///
     /// ```
+    /// use std::ops::ControlFlow;
     /// use warpfire::Pool;
     ///
     /// let fs = Pool::options().data(2).parity(1).size_bytes(64 << 20).in_memory()?;
     /// fs.write("/kept", vec![7; 1 << 20])?;
-    /// let scrub = fs.scrub(|so_far| eprintln!("{} segments to go", so_far.segments_left))?;
+    /// let scrub = fs.scrub(|so_far| {
+    ///     eprintln!("{} segments to go", so_far.segments_left);
+    ///     ControlFlow::Continue(())
+    /// })?;
     /// assert!(scrub.is_whole() && scrub.read_bytes > 1 << 20);
     /// # Ok::<(), warpfire::Error>(())
     /// ```
     ///
     /// # Errors
     /// `ReadOnly` if too many devices fail during the repair. Damage is not an error: the report counts it.
-    pub fn scrub(&self, mut progress: impl FnMut(&ScrubReport)) -> Result<ScrubReport> {
+    pub fn scrub(&self, mut progress: impl FnMut(&ScrubReport) -> ControlFlow<()>) -> Result<ScrubReport> {
         let engine = self.fs().engine();
-        let read_before = self.stats().counters().read_bytes;
         self.sync()?;
         engine.flush()?;
         let mut scrub = ScrubReport::default();
@@ -62,8 +68,10 @@ impl Warpfire {
             scrub.segments += 1;
             scrub.segments_left = step.left;
             scrub.damaged_segments += u64::from(!step.is_whole);
-            scrub.read_bytes = self.stats().counters().read_bytes - read_before;
-            progress(&scrub);
+            scrub.read_bytes += step.read_bytes;
+            if progress(&scrub).is_break() && scrub.segments_left > 0 {
+                return Ok(scrub);
+            }
             after = Some(step.segment);
         }
         while !engine.log().damaged()?.is_empty() && engine.background_step()? {}
@@ -74,7 +82,6 @@ impl Warpfire {
         scrub.unrepaired_segments = scrub.unrepaired.len() as u64;
         scrub.damaged_segments = scrub.damaged_segments.max(scrub.unrepaired_segments);
         scrub.lost_devices = stats.lost_devices();
-        scrub.read_bytes = stats.counters().read_bytes - read_before;
         self.shared.health.take_scrub(&scrub, &stats);
         self.shared.health.store(&self.shared.open_pool)?;
         self.sync()?;

@@ -1,5 +1,7 @@
 //! Trim: returns the space of free zones to the filesystem or drive below.
 
+use std::ops::ControlFlow;
+
 use crate::{Result, Warpfire};
 
 /// The result of a trim.
@@ -17,6 +19,9 @@ impl Warpfire {
     /// every free zone. Image files then take less of the filesystem below, and a drive knows which of its
     /// blocks are free. Other calls may run at the same time.
     ///
+    /// `progress` is called before the first zone and after each. It may wait, to bound the rate, or end the
+    /// trim with `Break`; the report then has what was discarded.
+    ///
     /// Zones that an earlier trim of this session discarded, and that were not written since, are left out.
     /// Zoned devices are left out too: each zone is reset when it becomes free.
     ///
@@ -24,25 +29,44 @@ impl Warpfire {
     /// becomes read-only.
     ///
     /// ```
+    /// use std::ops::ControlFlow;
     /// use warpfire::Pool;
     ///
     /// let fs = Pool::options().in_memory()?;
     /// fs.write("/gone", vec![7; 4 << 20])?;
     /// fs.remove_file("/gone")?;
-    /// assert!(fs.trim()?.discarded_bytes > 4 << 20);
+    /// assert!(fs.trim(|_| ControlFlow::Continue(()))?.discarded_bytes > 4 << 20);
     /// # Ok::<(), warpfire::Error>(())
     /// ```
     ///
     /// # Errors
     /// `ReadOnly` if the pool takes no changes. A device that refuses a discard is no error.
-    pub fn trim(&self) -> Result<TrimReport> {
+    pub fn trim(&self, mut progress: impl FnMut(&TrimReport) -> ControlFlow<()>) -> Result<TrimReport> {
         // Files without a name go with the sync.
         self.sync()?;
         let engine = self.fs().engine();
         engine.reclaim_all()?;
         // Segments that were emptied become free at a sync.
         self.sync()?;
-        let trimmed = engine.log().trim()?;
-        Ok(TrimReport { discarded_bytes: trimmed.bytes, refused_devices: trimmed.refused })
+        if progress(&TrimReport::default()).is_break() {
+            return Ok(TrimReport::default());
+        }
+        self.discard_free(progress)
+    }
+
+    /// Discards the zones that are free now, as the last step of [`trim`](Warpfire::trim): nothing is cleaned
+    /// before. `progress` is called after each zone.
+    ///
+    /// # Errors
+    /// As [`trim`](Warpfire::trim).
+    pub fn discard_free(
+        &self,
+        mut progress: impl FnMut(&TrimReport) -> ControlFlow<()>,
+    ) -> Result<TrimReport> {
+        let report = |trimmed: warpfire_pool::Trimmed| TrimReport {
+            discarded_bytes: trimmed.bytes,
+            refused_devices: trimmed.refused,
+        };
+        Ok(report(self.fs().engine().log().trim(|so_far| progress(&report(so_far)))?))
     }
 }

@@ -119,3 +119,49 @@ impl CopySummary {
         )
     }
 }
+
+/// A line on stderr for work whose end the caller describes in words.
+pub struct WorkLine {
+    bar: ProgressBar,
+}
+
+/// The line while the end is not known.
+const WORK: &str = "{spinner} {msg}";
+/// The line while the end is known.
+const WORK_WITH_TOTAL: &str = "{spinner} {wide_bar} {percent} % {msg}, {eta} left";
+
+impl WorkLine {
+    /// Starts the clock.
+    #[must_use]
+    pub fn start() -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
+        bar.set_style(ProgressStyle::with_template(WORK).expect("the template is well formed"));
+        WorkLine { bar }
+    }
+
+    /// Shows these words.
+    pub fn message(&self, words: impl std::fmt::Display) {
+        // A message costs more than the check.
+        if !self.bar.is_hidden() {
+            self.bar.set_message(words.to_string());
+            self.bar.tick();
+        }
+    }
+
+    /// Shows how much of the work is done, and these words.
+    pub fn part(&self, done: u64, total: u64, words: impl std::fmt::Display) {
+        if self.bar.length() != Some(total) {
+            self.bar.set_style(
+                ProgressStyle::with_template(WORK_WITH_TOTAL).expect("the template is well formed"),
+            );
+            self.bar.set_length(total);
+        }
+        self.bar.set_position(done);
+        self.message(words);
+    }
+
+    /// Removes the line.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

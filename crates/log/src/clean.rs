@@ -1,6 +1,8 @@
 //! The space that is left, the segments that are worth cleaning, the scrub of one segment, and the trim.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
 use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_env::{PlantedBug, is_planted};
@@ -52,14 +54,15 @@ impl Log {
         space
     }
 
-    /// Discards every free zone, as [`Trimmed`] counts them. A zone is free once it is durable that nothing
+    /// Discards every free zone, as [`Trimmed`] counts them. `progress` is called after each, and ends the
+    /// trim with `Break`. A zone is free once it is durable that nothing
     /// refers to its segment and no pin is older than that, so the pool's free zones are those.
     ///
     /// # Errors
     /// `ReadOnly`, `OpenForReading`. A device that refuses a discard is no error.
-    pub fn trim(&self) -> Result<Trimmed, LogError> {
+    pub fn trim(&self, progress: impl FnMut(Trimmed) -> ControlFlow<()>) -> Result<Trimmed, LogError> {
         self.latch.check()?;
-        self.pool.trim().map_err(|e| self.latch.on_write(e))
+        self.pool.trim(progress).map_err(|e| self.latch.on_write(e))
     }
 
     /// Segments in which a read or recovery found damage.
@@ -89,11 +92,16 @@ impl Log {
         let _pin = self.pin();
         let mut later = self.live_sealed().into_iter().filter(|id| Some(*id) > after);
         let Some(segment) = later.next() else { return Ok(None) };
-        let is_whole = match self.pool.verify(segment) {
-            Ok(is_whole) => is_whole,
+        let verified = match self.pool.verify(segment) {
+            Ok(verified) => verified,
             Err(e) => return Err(LogError::Damaged(format!("{segment}: {e}").into())),
         };
-        Ok(Some(ScrubbedSegment { segment, is_whole, left: later.count() as u64 }))
+        Ok(Some(ScrubbedSegment {
+            segment,
+            is_whole: verified.is_whole,
+            read_bytes: verified.read_bytes,
+            left: later.count() as u64,
+        }))
     }
 
     /// Sealed segments, best victim first: damaged ones, then by the benefit of cleaning for its cost,

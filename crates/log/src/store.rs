@@ -143,6 +143,8 @@ pub struct ScrubbedSegment {
     pub segment: SegmentId,
     /// Whether every block on a working device verifies.
     pub is_whole: bool,
+    /// Bytes of its stripes on working devices, headers and parity included.
+    pub read_bytes: u64,
     /// Segments after it that are still to be read.
     pub left: u64,
 }

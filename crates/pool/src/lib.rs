@@ -24,7 +24,7 @@ pub use device::geometry::{Geometry, ZONES_MIN, device_bytes_min};
 pub use device::trim::Trimmed;
 pub use error::{DeviceSetError, PoolError};
 pub use life::create::CreateOptions;
-pub use life::resilver::ResilveredSegment;
+pub use life::resilver::{ResilveredSegment, VerifiedSegment};
 pub use life::roots::Root;
 pub use life::walk_open_segment::{StripeHealth, WalkedStripe};
 pub use pool::{DeviceStatus, Pool, Status};

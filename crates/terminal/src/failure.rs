@@ -1,11 +1,12 @@
 //! The end of a command that fails: one sentence, a hint what to try, and an exit code.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warpfire::ErrorKind;
 
 use crate::json::{is_json, line, path_bytes, path_text};
@@ -33,7 +34,7 @@ pub struct Failure {
     message: String,
     hint: Option<String>,
     /// What a program does about it, in one word: see [`kind_word`].
-    kind: &'static str,
+    kind: Cow<'static, str>,
     errno: Option<i32>,
     /// The file or device that it is about.
     path: Option<PathBuf>,
@@ -48,19 +49,19 @@ impl Failure {
     /// The command could not do its work.
     pub fn new(message: impl fmt::Display) -> Self {
         let message = without_errno(message.to_string());
-        let (kind, exit) = ("failed", Exit::Failed as u8);
+        let (kind, exit) = ("failed".into(), Exit::Failed as u8);
         let (silent, ends_command) = (false, false);
         Failure { message, hint: None, kind, errno: None, path: None, exit, silent, ends_command }
     }
 
     /// The command line is wrong.
     pub fn usage(message: impl fmt::Display) -> Self {
-        Failure { exit: Exit::Usage as u8, kind: "usage", ..Failure::new(message) }
+        Failure { exit: Exit::Usage as u8, kind: "usage".into(), ..Failure::new(message) }
     }
 
     /// A transaction could not be committed, because others have changed what it read.
     pub fn conflict(message: impl fmt::Display) -> Self {
-        let kind = kind_word(ErrorKind::Conflict);
+        let kind = kind_word(ErrorKind::Conflict).into();
         Failure { exit: Exit::Conflict as u8, kind, ..Failure::new(message) }
     }
 
@@ -82,11 +83,15 @@ impl Failure {
 
     /// The devices do not hold a pool that can be read.
     pub fn unreadable(reason: impl fmt::Display) -> Self {
-        Failure { exit: Exit::Pool as u8, kind: kind_word(ErrorKind::NotAPool), ..Failure::new(reason) }
+        Failure {
+            exit: Exit::Pool as u8,
+            kind: kind_word(ErrorKind::NotAPool).into(),
+            ..Failure::new(reason)
+        }
     }
 
     fn from_pool(error: &warpfire::Error) -> Self {
-        let (kind, errno) = (kind_word(error.kind()), Some(error.errno()));
+        let (kind, errno) = (kind_word(error.kind()).into(), Some(error.errno()));
         let (hint, path) = (error.hint().map(str::to_owned), error.device().map(Path::to_path_buf));
         Failure { hint, kind, errno, path, ..Failure::new(error) }
     }
@@ -100,7 +105,7 @@ impl Failure {
 
     /// An operation on a file outside the pool failed.
     pub fn local(path: &Path, error: &io::Error) -> Self {
-        let (kind, errno) = (local_kind_word(error.kind()), error.raw_os_error());
+        let (kind, errno) = (local_kind_word(error.kind()).into(), error.raw_os_error());
         Failure { kind, errno, ..Failure::new(format_args!("{}: {error}", shown(path))) }.of_path(path)
     }
 
@@ -144,7 +149,7 @@ impl Failure {
     }
 
     pub(crate) fn from_stdout(error: io::Error) -> Self {
-        let (kind, errno) = (local_kind_word(error.kind()), error.raw_os_error());
+        let (kind, errno) = (local_kind_word(error.kind()).into(), error.raw_os_error());
         let failure = Failure::new(format_args!("cannot write the answer: {error}"));
         let failure = Failure { kind, errno, ..failure };
         if error.kind() != io::ErrorKind::BrokenPipe {
@@ -199,7 +204,7 @@ impl Failure {
 
     fn document(&self) -> ErrorFields {
         ErrorFields {
-            kind: self.kind,
+            kind: self.kind.clone(),
             errno: self.errno,
             message: self.message.clone(),
             hint: self.hint.clone(),
@@ -207,6 +212,37 @@ impl Failure {
             path_bytes: self.path.as_ref().and_then(path_bytes),
             exit_code: self.exit,
         }
+    }
+}
+
+/// A failure on its way from the process that meets it to the one that reports it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RelayedFailure {
+    kind: String,
+    errno: Option<i32>,
+    message: String,
+    hint: Option<String>,
+    exit: u8,
+}
+
+impl From<&Failure> for RelayedFailure {
+    fn from(failure: &Failure) -> Self {
+        RelayedFailure {
+            kind: failure.kind.clone().into_owned(),
+            errno: failure.errno,
+            message: failure.message.clone(),
+            hint: failure.hint.clone(),
+            exit: failure.exit,
+        }
+    }
+}
+
+impl From<RelayedFailure> for Failure {
+    fn from(relayed: RelayedFailure) -> Self {
+        let RelayedFailure { kind, errno, message, hint, exit } = relayed;
+        // No failure that another process sends is a success.
+        let exit = exit.max(Exit::Failed as u8);
+        Failure { kind: kind.into(), errno, hint, exit, ..Failure::new(message) }
     }
 }
 
@@ -218,7 +254,7 @@ struct ErrorDocument {
 
 #[derive(Debug, Serialize)]
 struct ErrorFields {
-    kind: &'static str,
+    kind: Cow<'static, str>,
     errno: Option<i32>,
     message: String,
     hint: Option<String>,
@@ -332,7 +368,7 @@ mod tests {
         );
         assert_eq!(text, expected.replace("\\u{fffd}", "\u{fffd}"));
         let usage = Failure::usage("wrong").document();
-        assert_eq!((usage.kind, usage.errno, usage.path, usage.exit_code), ("usage", None, None, 2));
+        assert_eq!((&*usage.kind, usage.errno, usage.path, usage.exit_code), ("usage", None, None, 2));
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod shown_name;
 mod size;
 
 pub use columns::Columns;
-pub use failure::{Exit, Failure};
+pub use failure::{Exit, Failure, RelayedFailure};
 pub use json::{JSON_VERSION, JsonLines, base64, is_json, path_bytes, path_text, print_json, set_json};
 pub use print::{Lines, note, note_json, print};
 pub use shown_name::{name_for_stdout, quoted, shown};

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use warpfire::{ErrorKind, ScrubReport};
 use warpfire_check::{CheckOptions, CheckReport, DamageReport, check};
@@ -18,6 +18,7 @@ use warpfire_terminal::{
 use super::damage::{self, DamageOutput};
 use super::pool;
 use crate::location::PoolName;
+use crate::progress::WorkLine;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -111,28 +112,19 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 fn scrub(args: &Args) -> Result<ScrubAnswer, Failure> {
     let name = PoolName::new(&args.pool);
     let started_nanos = SystemClock.monotonic_nanos();
-    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(5));
-    bar.set_style(ProgressStyle::with_template("{msg} {percent} %").expect("the template is well formed"));
+    let line = WorkLine::start();
     let mut last = ScrubReport::default();
     let attempt = pool::open_unless_damaged(&name)?.and_then(|fs| {
         let scrub = fs.scrub(|so_far| {
             last = so_far.clone();
-            let nanos = SystemClock.monotonic_nanos() - started_nanos;
-            let rate = Size(per_second(so_far.read_bytes, nanos));
-            bar.set_message(format!(
-                "{} read ({rate}/s), {} of {} segments damaged,",
-                Size(so_far.read_bytes),
-                grouped(so_far.damaged_segments),
-                grouped(so_far.segments),
-            ));
-            bar.set_length(so_far.segments + so_far.segments_left);
-            bar.set_position(so_far.segments);
+            show(&line, so_far, started_nanos);
+            ControlFlow::Continue(())
         });
         let closed = fs.close();
         let scrub = scrub?;
         closed.map(|()| scrub)
     });
-    bar.finish_and_clear();
+    line.finish();
     let (scrub, stopped) = match attempt {
         Ok(scrub) => (scrub, None),
         Err(error) if error.kind() == ErrorKind::Damaged => (last, Some(error.to_string())),
@@ -146,6 +138,19 @@ fn scrub(args: &Args) -> Result<ScrubAnswer, Failure> {
         remember(&name, left, &scrub)?;
     }
     Ok(ScrubAnswer { scrub, nanos: SystemClock.monotonic_nanos() - started_nanos, stopped, left })
+}
+
+/// Shows how far a scrub is.
+fn show(line: &WorkLine, so_far: &ScrubReport, started_nanos: u64) {
+    let nanos = SystemClock.monotonic_nanos() - started_nanos;
+    let words = format!(
+        "{} read ({}/s), {} of {} segments damaged",
+        Size(so_far.read_bytes),
+        Size(per_second(so_far.read_bytes, nanos)),
+        grouped(so_far.damaged_segments),
+        grouped(so_far.segments),
+    );
+    line.part(so_far.segments, so_far.segments + so_far.segments_left, words);
 }
 
 /// Stores in the pool which files have lost bytes, for `warpfire status`.

@@ -67,6 +67,24 @@ const ROWS: &[(&str, i32, &str)] = &[
     ("df", 2, "no pool is named; name its devices, or set WARPFIRE_POOL"),
     ("fsck", 8, "no pool is named; name its devices, or set WARPFIRE_POOL"),
     ("scrub", 8, "no pool is named; name its devices, or set WARPFIRE_POOL"),
+    ("trim", 2, "no pool is named; name its devices, or set WARPFIRE_POOL"),
+    (
+        "trim empty",
+        1,
+        "the directory empty has no *.img file; name the devices of the pool, separated by commas",
+    ),
+    (
+        "trim absent",
+        3,
+        "absent: no such image or device; check the path; in this directory are a.img, hello.img, \
+         pool",
+    ),
+    (
+        "trim hello.img",
+        3,
+        "hello.img: smaller than one block of 4096 bytes; it holds no pool; check the path, or \
+         leave it out if parity covers it",
+    ),
     ("ls :/", 2, "no pool is named; name its devices, or set WARPFIRE_POOL"),
     ("umount pool", 1, "no pool is mounted at pool; name the directory that the pool is mounted on"),
     ("tx list --in .", 1, "no pool is mounted at .; name a directory on a mounted pool with --in"),

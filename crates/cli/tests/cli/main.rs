@@ -24,4 +24,5 @@ mod storage_errors;
 mod system;
 mod transactions;
 mod trim;
+mod upkeep_mounted;
 mod verbs;

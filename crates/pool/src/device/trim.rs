@@ -9,10 +9,10 @@
 //!    argument of its own for crash safety: after a crash, each trimmed zone is as free as one that was
 //!    reset.
 //! 2. A trim begins after a root with this session's epoch is durable, as the first allocation does.
-//! 3. `trimming` is held from `Zones::begin_trim` to `Zones::end_trim`, and released between two zones. So
-//!    a caller that needs the zone waits for one discard at most.
+//! 3. `trimming` is held from `Zones::begin_trim` to `Zones::end_trim`, and released between two zones, also
+//!    while `progress` waits. So a caller that needs the zone waits for one discard at most.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use warpfire_units::{DeviceIndex, ZoneIndex};
 
@@ -35,10 +35,12 @@ impl Pool {
     ///
     /// Zoned devices are left out: the reset of a zone says as much to them.
     ///
+    /// `progress` is called after each zone. It may wait, to bound the rate, or end the trim with `Break`.
+    ///
     /// # Errors
     /// `OpenForReading`; `Failed` if the session's first root could not be written. A device that refuses a
     /// discard is no error.
-    pub fn trim(&self) -> Result<Trimmed, PoolError> {
+    pub fn trim(&self, mut progress: impl FnMut(Trimmed) -> ControlFlow<()>) -> Result<Trimmed, PoolError> {
         let inner = &self.inner;
         inner.check_writable()?;
         inner.ensure_epoch_is_durable()?;
@@ -49,17 +51,16 @@ impl Pool {
             let mut places = inner.zones.lock().free_places();
             // Ends: the range loses its first place each time, and zones that become free get later ones.
             while inner.devices.takes_discards(device) {
-                let _trimming = inner.trimming.lock();
-                let Some(place) = inner.begin_trim(device, places.clone()) else { break };
-                let at = inner.zone_offset(ZoneIndex(place.1), 0);
-                let is_discarded = inner.devices.discard_zone(device, at, inner.zone_bytes());
-                inner.zones.lock().end_trim(device, place, is_discarded);
+                let Some((place, is_discarded)) = inner.trim_zone(device, places.clone()) else { break };
                 if !is_discarded {
                     trimmed.refused += 1;
                     break;
                 }
                 trimmed.bytes += inner.zone_bytes();
                 places.start = (place.0, place.1 + 1);
+                if progress(trimmed).is_break() {
+                    return Ok(trimmed);
+                }
             }
         }
         Ok(trimmed)
@@ -67,8 +68,15 @@ impl Pool {
 }
 
 impl Inner {
-    fn begin_trim(&self, device: DeviceIndex, places: Range<(u64, u32)>) -> Option<(u64, u32)> {
-        self.zones.lock().begin_trim(device, places)
+    /// Discards the first zone of these places that is not discarded. Returns its place, and whether the
+    /// device has discarded it; `None` if there is no such zone.
+    fn trim_zone(&self, device: DeviceIndex, places: Range<(u64, u32)>) -> Option<((u64, u32), bool)> {
+        let _trimming = self.trimming.lock();
+        let place = self.zones.lock().begin_trim(device, places)?;
+        let at = self.zone_offset(ZoneIndex(place.1), 0);
+        let is_discarded = self.devices.discard_zone(device, at, self.zone_bytes());
+        self.zones.lock().end_trim(device, place, is_discarded);
+        Some((place, is_discarded))
     }
 
     /// Takes zones as `Zones::take`. They are not being trimmed when this returns.

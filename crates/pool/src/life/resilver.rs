@@ -37,6 +37,15 @@ pub struct ResilveredSegment {
     old_zones: Vec<(DeviceIndex, ZoneIndex)>,
 }
 
+/// The result of a verification of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VerifiedSegment {
+    /// Whether every block on a working device verifies.
+    pub is_whole: bool,
+    /// Bytes of its stripes on working devices. A column is read up to its first bad block.
+    pub read_bytes: u64,
+}
+
 impl Pool {
     /// Reads all of a sealed segment. Writes each damaged column, if its device takes writes, to a fresh zone
     /// of that device. `None` if there is no such column. The new columns are durable after the next flush.
@@ -86,11 +95,11 @@ impl Pool {
     }
 
     /// Reads and verifies every block of a segment, headers and parity included. If a column does not verify,
-    /// lists the segment as damaged and returns `false`. Columns on devices that take no writes are not read.
+    /// lists the segment as damaged. Columns on devices that take no writes are not read.
     ///
     /// # Errors
     /// `UnknownSegment`.
-    pub fn verify(&self, id: SegmentId) -> Result<bool, PoolError> {
+    pub fn verify(&self, id: SegmentId) -> Result<VerifiedSegment, PoolError> {
         let inner = &self.inner;
         let segment = inner.segment(id)?;
         let places = segment.stripes.read().places();
@@ -98,11 +107,13 @@ impl Pool {
         for place in &places {
             (0..segment.width()).for_each(|column| inner.checksums.remove(&segment, place.stripe, column));
         }
-        let whole = inner.damaged_columns(&segment, &places).is_empty();
-        if !whole {
+        let is_whole = inner.damaged_columns(&segment, &places).is_empty();
+        if !is_whole {
             inner.note_damage(id);
         }
-        Ok(whole)
+        let columns = segment.columns.iter().filter(|(device, _)| inner.devices.writable(*device)).count();
+        let blocks: u64 = places.iter().map(|place| u64::from(place.rows) + 1).sum();
+        Ok(VerifiedSegment { is_whole, read_bytes: blocks * columns as u64 * BLOCK_BYTES as u64 })
     }
 
     /// Resets and frees the old zones of a resilvered segment. Before the call the caller makes the new

@@ -1,5 +1,6 @@
 //! Trim: free zones are discarded, and no others.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -103,17 +104,24 @@ fn a_trim_discards_every_free_zone_and_no_other() {
     pool.write_root(b"a root").unwrap();
     pool.free(gone.descriptor.id).unwrap();
     let all = pool.free_segments(SegmentKind::Bulk);
-    assert_eq!(pool.trim().unwrap(), Trimmed { bytes: free_bytes(&pool), refused: 0 });
-    assert_eq!(pool.trim().unwrap().bytes, 0, "all of it is discarded already");
+    assert_eq!(
+        pool.trim(|_| ControlFlow::Continue(())).unwrap(),
+        Trimmed { bytes: free_bytes(&pool), refused: 0 }
+    );
+    assert_eq!(pool.trim(|_| ControlFlow::Continue(())).unwrap().bytes, 0, "all of it is discarded already");
     assert_eq!(pool.free_segments(SegmentKind::Bulk), all);
     // A zone that was written since is discarded again.
     write_segment(&pool, id(3), &[50_000]);
     pool.free(id(3)).unwrap();
-    assert_eq!(pool.trim().unwrap().bytes, 3 * ZONE_BYTES);
+    assert_eq!(pool.trim(|_| ControlFlow::Continue(())).unwrap().bytes, 3 * ZONE_BYTES);
     assert_reads(&pool, &kept);
     let again = open_with(world.devices(), &[&kept]);
     assert_reads(&again, &kept);
-    assert_eq!(again.trim().unwrap().bytes, free_bytes(&again), "a new session knows of no discard");
+    assert_eq!(
+        again.trim(|_| ControlFlow::Continue(())).unwrap().bytes,
+        free_bytes(&again),
+        "a new session knows of no discard"
+    );
     assert_reads(&again, &kept);
 }
 
@@ -123,7 +131,7 @@ fn devices_that_refuse_discards_are_used_as_before() {
     let kept = write_segment(&pool, id(1), &[50_000]);
     world.sims()[1].inject(Fault::Fail { op: OpClass::Discard, after: 2, lasting: true });
     let all = free_bytes(&pool);
-    let trimmed = pool.trim().unwrap();
+    let trimmed = pool.trim(|_| ControlFlow::Continue(())).unwrap();
     assert_eq!(trimmed, Trimmed { bytes: all / 3 * 2 + 2 * ZONE_BYTES, refused: 1 });
     assert_eq!((pool.status().lost(), free_bytes(&pool)), (0, all));
     for n in 2..=40 {
@@ -138,9 +146,9 @@ fn devices_that_refuse_discards_are_used_as_before() {
 fn zoned_devices_and_pools_open_for_reading_are_left_alone() {
     let world = SimWorld::of(92, 3, &DeviceSpec::zoned("zns", DEVICE_BYTES, ZONE_BYTES));
     let pool = create(&world, &CreateOptions { zone_bytes: None, ..options(2, 1) }).unwrap();
-    assert_eq!(pool.trim().unwrap(), Trimmed::default());
+    assert_eq!(pool.trim(|_| ControlFlow::Continue(())).unwrap(), Trimmed::default());
     let (reader, _) = Pool::open_for_reading(world.devices()).unwrap();
-    reader.trim().unwrap_err();
+    reader.trim(|_| ControlFlow::Continue(())).unwrap_err();
 }
 
 /// The writers use every zone again and again, those that are being trimmed too.
@@ -166,7 +174,7 @@ fn writers_beside_a_trim_find_all_zones_and_lose_no_byte() {
             }
         });
         while !writer.is_finished() {
-            pool.trim().unwrap();
+            pool.trim(|_| ControlFlow::Continue(())).unwrap();
         }
     });
     assert_eq!(pool.free_segments(SegmentKind::Bulk), all);

@@ -20,11 +20,11 @@ use warpfire::{Pool, Warpfire};
 use warpfire_mount::{MountOptions, Session, THREADS_MAX};
 use warpfire_terminal::{Failure, Size, is_json, note, path_bytes, path_text, print, print_json, shown};
 
-use self::control::ControlSocket;
+use self::control::served_pool::ServedPool;
+use self::control::socket::ControlSocket;
 use self::mount_words::{COMMIT_SECONDS, MountWords, TX_TIMEOUT_SECONDS};
 use self::service::ServerLog;
 use super::pool;
-use super::status::{ErrorReport, StatusReport};
 use crate::location::PoolName;
 
 mod another_place;
@@ -328,7 +328,7 @@ fn serve(args: &Args, words: &MountWords, json: bool) -> Result<(), Failure> {
     let options = MountOptions { unmount_on_hangup: !args.detached, ..options };
     let session = warpfire_mount::mount(Arc::clone(pool.filesystem()), &args.directory, &options)
         .map_err(|error| Failure::new(format_args!("cannot mount the pool: {error}")))?;
-    let socket = serve_status(&pool, &session, words.read_only);
+    let socket = serve_control(&pool, &session, words.read_only);
     // The parent of a detached server returns at this line, so the server must not use the terminal after it.
     match json {
         true => print_json(&MountOutput::new(session.mountpoint(), Mounting::New))?,
@@ -341,7 +341,12 @@ fn serve(args: &Args, words: &MountWords, json: bool) -> Result<(), Failure> {
             .map_err(|error| Failure::new(format_args!("cannot watch for signals: {error}")))?;
     }
     service::notify(&format!("READY=1\nSTATUS=mounted at {}", session.mountpoint().display()));
-    let ended = session.wait_with(|| service::notify("STOPPING=1\nSTATUS=writing the last changes"));
+    let ended = session.wait_with(|| {
+        service::notify("STOPPING=1\nSTATUS=writing the last changes");
+        if let Some(socket) = &socket {
+            socket.stop();
+        }
+    });
     if let Some(socket) = socket {
         socket.remove();
     }
@@ -354,25 +359,25 @@ fn serve(args: &Args, words: &MountWords, json: bool) -> Result<(), Failure> {
     })
 }
 
-/// Serves the status of the pool on a thread of its own, until the process ends. Returns its socket.
-fn serve_status(pool: &Warpfire, session: &Session, read_only: bool) -> Option<Arc<ControlSocket>> {
+/// Answers requests on the control socket on a thread of its own, until the process ends. Returns the socket.
+fn serve_control(pool: &Warpfire, session: &Session, read_only: bool) -> Option<Arc<ControlSocket>> {
     let failed = |error: io::Error| {
         note(format_args!("'warpfire status' and 'warpfire umount' cannot reach this server: {error}"));
     };
-    let (mountpoint, failures) = (session.mountpoint(), session.failed_requests());
+    let mountpoint = session.mountpoint();
     let mounted = mounted_pool::pool_mounted_at(mountpoint)
         .ok_or_else(|| io::Error::other("the mount is not in /proc/self/mountinfo"));
     let socket = mounted.and_then(|mounted| ControlSocket::bind(&mounted)).map_err(failed).ok()?;
     let socket = Arc::new(socket);
-    let (served, stats, mountpoint) = (Arc::clone(&socket), pool.clone(), mountpoint.display().to_string());
-    let status = move || StatusReport {
+    let served = Arc::new(ServedPool {
+        pool: pool.clone(),
+        mountpoint: mountpoint.display().to_string(),
         read_only,
-        errors: failures.listed().iter().map(ErrorReport::from).collect(),
-        ..StatusReport::new(&stats, Some(mountpoint.clone()))
-    };
-    let answer = move || served.serve(&status);
-    let started = std::thread::Builder::new().name("warpfire-status".to_owned()).spawn(move || {
-        if let Err(error) = answer() {
+        failures: session.failed_requests(),
+    });
+    let serving = Arc::clone(&socket);
+    let started = std::thread::Builder::new().name("warpfire-accept".to_owned()).spawn(move || {
+        if let Err(error) = serving.serve(&served) {
             failed(error);
         }
     });

@@ -4,14 +4,13 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
 use std::process::ExitCode;
 
 use warpfire::{ErrorKind, device_label};
 use warpfire_terminal::{Failure, counted, is_json, note, print, print_json, shown};
 
 use super::mount::control::ServerConnection;
-use super::mount::mounted_pool::{MountedPool, mounted_pools, pool_mounted_at};
+use super::mount::mounted_pool::{MountedPool, mounted_pools};
 use super::pool;
 use super::tally::Tally;
 use crate::location::{POOL_VARIABLE, PoolName};
@@ -134,17 +133,9 @@ fn report_of_server(mounted: &MountedPool) -> Result<StatusReport, Failure> {
 
 /// The status of a pool that the command line names.
 pub fn report(name: &OsStr) -> Result<StatusReport, Failure> {
-    if let Some(mounted) = pool_mounted_at(Path::new(name)) {
-        return report_of_server(&mounted);
-    }
     let name = PoolName::new(name);
-    let devices = name.devices()?;
-    for device in &devices {
-        // A device without a readable label is passed over: opening the pool reports its error.
-        let Ok(Some(label)) = device_label(device) else { continue };
-        if let Some(server) = ServerConnection::of_devices(&label.pool, &devices) {
-            return server.status();
-        }
+    if let Some(server) = ServerConnection::of_pool(&name)? {
+        return server.status();
     }
     let fs = pool::open_quietly(&name)?;
     Ok(StatusReport::new(&fs, None))

@@ -5,8 +5,15 @@
 //!   $XDG_RUNTIME_DIR/warpfire   the directory for servers of other users, or /tmp/warpfire-UID
 //! ```
 //!
-//! The server sends one JSON document, the status, to each client and closes the connection. A path is found
-//! from every network namespace, and the number of the filesystem from every mount of it.
+//! A client sends one request, the server answers with progress and one result (`wire`). A path is found from
+//! every network namespace, and the number of the filesystem from every mount of it.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `wire` | requests and answers |
+//! | `socket` | the server's side: who is admitted, how many, and what becomes of slow clients |
+//! | `served_pool` | the work: status, trim and scrub |
+//! | this file | the client's side: how a server is found and believed |
 //!
 //! Invariants
 //! 1. Only the server's user and root can make a socket at its path: the directory is the server's runtime
@@ -15,33 +22,41 @@
 //!    kernel has recorded for the mount (`tests::a_server_of_another_user_is_not_believed`). The server of
 //!    devices runs as root or as the client's user, or holds one of the devices
 //!    (`status::a_stranger_that_answers_for_a_pool_is_ignored` in `tests/cli`).
-//! 3. A server answers its own user and root only (`serve`).
+//! 3. A server answers its own user and root only (`socket`).
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred, connect, socket_with};
 use rustix::process::{Pid, PidfdFlags, Uid, geteuid, pidfd_open};
-use warpfire_mount::{prepare_runtime_directory, runtime_directory};
+use warpfire::device_label;
+use warpfire_mount::runtime_directory;
 use warpfire_terminal::Failure;
 
-use super::mounted_pool::{MountedPool, mounted_pools};
+use self::wire::{Answer, Request, RequestLine};
+use super::mounted_pool::{MountedPool, mounted_pools, pool_mounted_at};
 use crate::commands::status::StatusReport;
+use crate::location::PoolName;
+
+pub mod served_pool;
+pub mod socket;
+pub mod wire;
 
 /// The runtime directory of root.
 const ROOT_DIRECTORY: &str = "/run/warpfire";
 
-/// Longest wait for a connection and for each part of an answer.
+/// Longest wait for a connection, a request, a status, and a client that takes a result.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Most bytes of an answer. The status of a pool of 250 devices takes some 100 KB.
+/// Most bytes of an answer. The status of a pool of 250 devices takes some 100 KB; the damage of a scrub is cut
+/// off before (`served_pool`).
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
 /// A connection to the server of a mounted pool, proved to be that.
@@ -62,57 +77,8 @@ pub enum NoServer {
     Stranger(Uid),
 }
 
-/// The socket of a running server.
-pub struct ControlSocket {
-    listener: UnixListener,
-    path: PathBuf,
-    ino: u64,
-}
-
 fn socket_name(pool: &str, (major, minor): (u32, u32)) -> String {
     format!("{pool}.{major}.{minor}")
-}
-
-impl ControlSocket {
-    /// Makes the socket of the server of this mount.
-    pub fn bind(mounted: &MountedPool) -> io::Result<ControlSocket> {
-        let directory = runtime_directory();
-        prepare_runtime_directory(&directory)?;
-        let path = directory.join(socket_name(&mounted.id, mounted.device));
-        // The kernel gives the number of a filesystem to one at a time, so a socket that is there was left by
-        // a server that has died.
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&path)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-        let ino = fs::symlink_metadata(&path)?.ino();
-        Ok(ControlSocket { listener, path, ino })
-    }
-
-    /// Removes the socket from its directory. The next server of the pool may have made its own there.
-    pub fn remove(&self) {
-        if fs::symlink_metadata(&self.path).is_ok_and(|there| there.ino() == self.ino) {
-            // Fails if the directory was removed, and the socket with it.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-
-    /// Sends the status to every client, until the process ends.
-    pub fn serve(&self, status: impl Fn() -> StatusReport) -> io::Result<()> {
-        loop {
-            let (mut client, _) = self.listener.accept()?;
-            let user = socket_peercred(&client).map(|peer| peer.uid);
-            if !user.is_ok_and(|user| user == Uid::ROOT || user == geteuid()) {
-                continue;
-            }
-            let answer = serde_json::to_vec(&status()).expect("a status has string keys only");
-            // Both fail if the client has closed the connection. That needs no answer.
-            let _ = client.set_write_timeout(Some(PATIENCE));
-            let _ = client.write_all(&answer);
-        }
-    }
 }
 
 impl ServerConnection {
@@ -175,15 +141,60 @@ impl ServerConnection {
         }
     }
 
+    /// The server of a mounted pool that the command line names, by a directory in it or by its devices; `None`
+    /// if no server has it open.
+    ///
+    /// # Errors
+    /// The pool is mounted and its server cannot be asked; the pool is not there.
+    pub fn of_pool(name: &PoolName) -> Result<Option<ServerConnection>, Failure> {
+        if let Some((mountpoint, _)) = name.mountpoint() {
+            let Some(mounted) = pool_mounted_at(&mountpoint) else { return Ok(None) };
+            let server = ServerConnection::of_mount(&mounted);
+            return server.map(Some).map_err(|reason| reason.failure(&mountpoint));
+        }
+        let devices = name.devices()?;
+        // A device without a readable label is passed over: opening the pool reports its error.
+        let mut labels = devices.iter().filter_map(|device| device_label(device).ok().flatten());
+        Ok(labels.find_map(|label| ServerConnection::of_devices(&label.pool, &devices)))
+    }
+
     /// The status of its pool.
+    ///
+    /// # Errors
+    /// The server does not answer.
     pub fn status(self) -> Result<StatusReport, Failure> {
-        let mut answer = Vec::new();
-        let read = self.stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer);
-        read.map_err(|error| Failure::new(format_args!("the server of the pool does not answer: {error}")))?;
-        serde_json::from_slice(&answer).map_err(|_| {
-            Failure::new("the server of the pool sends no status")
-                .hint("mount the pool again with this version of warpfire")
-        })
+        match self.ask(Request::Status, |_| ())? {
+            Answer::Status(status) => Ok(*status),
+            _ => Err(foreign_answer()),
+        }
+    }
+
+    /// Sends a request, and returns its result. `progress` is called with the answers before it. The server
+    /// ends the work if this process ends.
+    ///
+    /// # Errors
+    /// The failure that the server sends; the server does not answer, or ends before the result.
+    pub fn ask(mut self, request: Request, mut progress: impl FnMut(&Answer)) -> Result<Answer, Failure> {
+        let silent = |error| Failure::new(format_args!("the server of the pool does not answer: {error}"));
+        // Between two answers of long work there may be much to do.
+        let patience = request.is_short().then_some(PATIENCE);
+        set_socket_timeout(&self.stream, Timeout::Recv, patience).map_err(|error| silent(error.into()))?;
+        // A server that refuses closes without reading. Its answer says why.
+        let _ = self.stream.write_all(&RequestLine::new(request).to_line());
+        let mut answers = BufReader::new(self.stream);
+        loop {
+            let mut line = Vec::new();
+            answers.by_ref().take(ANSWER_BYTES_MAX).read_until(b'\n', &mut line).map_err(silent)?;
+            if line.is_empty() {
+                return Err(Failure::new("the server of the pool has ended before its answer")
+                    .hint("look with 'warpfire status', and run the command again"));
+            }
+            match serde_json::from_slice(&line).map_err(|_| foreign_answer())? {
+                Answer::Error(failure) => return Err(failure.into()),
+                answer if answer.is_progress() => progress(&answer),
+                answer => return Ok(answer),
+            }
+        }
     }
 
     /// Whether both are connections to one server.
@@ -202,6 +213,12 @@ impl ServerConnection {
     pub fn watch(&self) -> Option<std::os::fd::OwnedFd> {
         pidfd_open(Pid::from_raw(self.peer.pid.as_raw_nonzero().get())?, PidfdFlags::empty()).ok()
     }
+}
+
+/// The failure of a command that a server answers with anything else than the request asks for.
+pub fn foreign_answer() -> Failure {
+    Failure::new("the server of the pool sends an answer that this command does not know")
+        .hint("mount the pool again with this version of warpfire")
 }
 
 impl NoServer {
@@ -256,6 +273,8 @@ fn holds_one_of(process: Pid, devices: &[PathBuf]) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use rustix::fs::{Mode, OFlags};
 
     use super::*;

@@ -1,0 +1,405 @@
+//! The server's side of the control socket.
+//!
+//! Invariants
+//! 1. Only this server's user and root are answered (`admits`).
+//! 2. At most `CONNECTIONS_MAX` connections are open. One more closes the oldest that has no work. So clients
+//!    that send nothing, or take no answer, keep nobody out, and hold no more than these threads.
+//! 3. A request is read to its line end or to `REQUEST_BYTES_MAX`, and never further.
+//! 4. One trim or scrub runs at a time, and waits for no client: progress that a client does not take is left
+//!    out. The work ends at its next step when its client closes, or when the mount ends (`Client::goes_on`).
+//! 5. When `stop` has returned, no work runs and none begins.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::ops::ControlFlow;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{SendFlags, send};
+use rustix::process::{Uid, geteuid};
+use warpfire_env::{Clock, SystemClock};
+use warpfire_mount::{prepare_runtime_directory, runtime_directory};
+use warpfire_terminal::Failure;
+
+use super::served_pool::ServedPool;
+use super::wire::{Answer, REQUEST_BYTES_MAX, RequestLine};
+use super::{PATIENCE, socket_name};
+use crate::commands::mount::mounted_pool::MountedPool;
+
+/// Most connections at a time. A status takes milliseconds.
+const CONNECTIONS_MAX: usize = 16;
+
+/// Shortest time between two progress answers.
+const PROGRESS_NANOS: u64 = 200_000_000;
+
+/// The wait before the next connection when the process has no descriptors or memory for one.
+const SHORTAGE: Duration = Duration::from_millis(100);
+
+/// The socket of a running server.
+pub struct ControlSocket {
+    listener: UnixListener,
+    path: PathBuf,
+    ino: u64,
+    connections: Mutex<Connections>,
+    /// Held while a trim or scrub runs.
+    work: Mutex<()>,
+    is_stopping: AtomicBool,
+}
+
+#[derive(Default)]
+struct Connections {
+    next: u64,
+    /// Oldest first.
+    open: VecDeque<Connection>,
+}
+
+struct Connection {
+    number: u64,
+    stream: UnixStream,
+    has_work: bool,
+}
+
+/// A client that waits for a trim or scrub.
+pub struct Client<'a> {
+    socket: &'a ControlSocket,
+    stream: &'a UnixStream,
+    /// The rest of a progress answer that the socket has taken in part.
+    rest: Vec<u8>,
+    sent_nanos: Option<u64>,
+}
+
+/// Ends the entry of a connection, also if its thread panics.
+struct Ending<'a>(&'a ControlSocket, u64);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.connections().open.retain(|connection| connection.number != self.1);
+    }
+}
+
+fn admits(user: Uid) -> bool {
+    user.is_root() || user == geteuid()
+}
+
+impl ControlSocket {
+    /// Makes the socket of the server of this mount.
+    pub fn bind(mounted: &MountedPool) -> io::Result<ControlSocket> {
+        let directory = runtime_directory();
+        prepare_runtime_directory(&directory)?;
+        ControlSocket::bind_at(directory.join(socket_name(&mounted.id, mounted.device)))
+    }
+
+    fn bind_at(path: PathBuf) -> io::Result<ControlSocket> {
+        // The kernel gives the number of a filesystem to one at a time, so a socket that is there was left by
+        // a server that has died.
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        let ino = fs::symlink_metadata(&path)?.ino();
+        let (connections, work, is_stopping) = Default::default();
+        Ok(ControlSocket { listener, path, ino, connections, work, is_stopping })
+    }
+
+    /// Removes the socket from its directory. The next server of the pool may have made its own there.
+    pub fn remove(&self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|there| there.ino() == self.ino) {
+            // Fails if the directory was removed, and the socket with it.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+
+    /// Answers every client, until the process ends.
+    ///
+    /// # Errors
+    /// The socket takes no connections any more.
+    pub fn serve(self: &Arc<Self>, pool: &Arc<ServedPool>) -> io::Result<()> {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::INTR | Errno::CONNABORTED) => continue,
+                    Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                        thread::park_timeout(SHORTAGE);
+                        continue;
+                    }
+                    _ => return Err(error),
+                },
+            };
+            if !socket_peercred(&stream).is_ok_and(|peer| admits(peer.uid)) {
+                continue;
+            }
+            // Without a descriptor or a thread for it this client finds its connection closed.
+            let Some(number) = self.enter(&stream) else { continue };
+            let (socket, pool) = (Arc::clone(self), Arc::clone(pool));
+            let answer = move || {
+                let _ending = Ending(&socket, number);
+                socket.answer(&stream, number, &pool);
+            };
+            if thread::Builder::new().name("warpfire-control".to_owned()).spawn(answer).is_err() {
+                drop(Ending(self, number));
+            }
+        }
+    }
+
+    /// Ends the trim or scrub that runs, and waits for its end. No other begins.
+    pub fn stop(&self) {
+        self.is_stopping.store(true, Ordering::SeqCst);
+        for connection in &self.connections().open {
+            // Ends the wait of slow work. The answer can still be sent.
+            let _ = connection.stream.shutdown(Shutdown::Read);
+        }
+        drop(self.work.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lists a connection. Closes the oldest without work if there are too many.
+    fn enter(&self, stream: &UnixStream) -> Option<u64> {
+        let stream = stream.try_clone().ok()?;
+        let mut connections = self.connections();
+        let number = connections.next;
+        connections.next += 1;
+        if connections.open.len() >= CONNECTIONS_MAX {
+            let oldest = connections.open.iter().position(|connection| !connection.has_work)?;
+            let oldest = connections.open.remove(oldest)?;
+            // Its thread finds the connection closed, whatever it waits for.
+            let _ = oldest.stream.shutdown(Shutdown::Both);
+        }
+        connections.open.push_back(Connection { number, stream, has_work: false });
+        Some(number)
+    }
+
+    fn answer(&self, stream: &UnixStream, number: u64, pool: &ServedPool) {
+        // A client that has closed its connection needs no answer.
+        let _ = stream.set_read_timeout(Some(PATIENCE));
+        let _ = stream.set_write_timeout(Some(PATIENCE));
+        let Some(line) = read_request(stream) else { return };
+        let mut unsent = Vec::new();
+        let answer = match RequestLine::parse(&line) {
+            Ok(request) if request.is_short() => Ok(pool.short_answer()),
+            Ok(request) => self.begin_work(number).and_then(|_work| {
+                let (rest, sent_nanos) = (Vec::new(), None);
+                let mut client = Client { socket: self, stream, rest, sent_nanos };
+                let answer = pool.work(request, &mut client);
+                unsent = client.rest;
+                answer
+            }),
+            Err(failure) => Err(failure),
+        };
+        let answer = answer.unwrap_or_else(|failure| Answer::Error((&failure).into()));
+        unsent.extend(answer.to_line());
+        let _ = (&*stream).write_all(&unsent);
+    }
+
+    fn begin_work(&self, number: u64) -> Result<MutexGuard<'_, ()>, Failure> {
+        let work = match self.work.try_lock() {
+            Ok(work) => work,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Failure::new("another trim or scrub of this pool runs")
+                    .hint("wait for its end, or cancel it with Ctrl-C where it was started"));
+            }
+        };
+        if self.is_stopping.load(Ordering::SeqCst) {
+            return Err(stopped());
+        }
+        for connection in self.connections().open.iter_mut().filter(|found| found.number == number) {
+            connection.has_work = true;
+        }
+        Ok(work)
+    }
+}
+
+/// The failure of work that did not end before the mount.
+pub fn stopped() -> Failure {
+    Failure::new("the pool is being unmounted").hint("run the command again when it is unmounted")
+}
+
+/// The line that a client sends; `None` if it closes, or waits for too long, before its end. A line that is too
+/// long is cut off, and so is no request.
+fn read_request(mut stream: &UnixStream) -> Option<Vec<u8>> {
+    let mut line = [0; REQUEST_BYTES_MAX];
+    let mut len = 0;
+    while len < line.len() {
+        match stream.read(line.get_mut(len..)?) {
+            Ok(0) => return None,
+            Ok(bytes) => len += bytes,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+        if let Some(end) = line.get(..len)?.iter().position(|&byte| byte == b'\n') {
+            return Some(line.get(..end)?.to_vec());
+        }
+    }
+    Some(line.to_vec())
+}
+
+impl Client<'_> {
+    /// Sends progress, if the client takes it at once and the last one is a while ago.
+    pub fn progress(&mut self, answer: &Answer) {
+        let now_nanos = SystemClock.monotonic_nanos();
+        if self.sent_nanos.is_some_and(|sent| now_nanos - sent < PROGRESS_NANOS) {
+            return;
+        }
+        if self.rest.is_empty() {
+            self.rest = answer.to_line();
+        }
+        if let Ok(sent) = send(self.stream, &self.rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            self.rest.drain(..sent.min(self.rest.len()));
+            self.sent_nanos = Some(now_nanos);
+        }
+    }
+
+    /// Waits for so long, and says whether the work goes on: the client is there, and the mount too.
+    pub fn goes_on(&self, pause_nanos: u64) -> ControlFlow<()> {
+        let pause = Timespec {
+            tv_sec: i64::try_from(pause_nanos / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: i64::try_from(pause_nanos % 1_000_000_000).expect("below a second"),
+        };
+        let mut closing = [PollFd::new(self.stream, PollFlags::RDHUP)];
+        let is_closed = poll(&mut closing, Some(&pause)).is_ok_and(|ready| ready > 0);
+        if is_closed || self.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Whether the mount ends.
+    pub fn is_stopping(&self) -> bool {
+        self.socket.is_stopping.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+
+    use serde_json::Value;
+    use warpfire::Pool;
+
+    use super::*;
+    use crate::commands::mount::control::wire::Request;
+
+    /// Tries of `soon`: twenty seconds in all.
+    const TRIES_MAX: u32 = 1000;
+
+    /// A pool in memory behind a socket.
+    struct Served {
+        socket: Arc<ControlSocket>,
+        _directory: tempfile::TempDir,
+    }
+
+    impl Served {
+        fn start(read_only: bool) -> Served {
+            let directory = tempfile::tempdir().expect("a temporary directory");
+            let socket = ControlSocket::bind_at(directory.path().join("socket")).expect("bound");
+            let socket = Arc::new(socket);
+            let pool = Pool::options().size_bytes(64 << 20).in_memory().expect("a pool");
+            let (mountpoint, failures) = ("/mnt".to_owned(), Arc::default());
+            let served = Arc::new(ServedPool { pool, mountpoint, read_only, failures });
+            let serving = Arc::clone(&socket);
+            thread::spawn(move || serving.serve(&served));
+            Served { socket, _directory: directory }
+        }
+
+        fn connect(&self) -> UnixStream {
+            let stream = UnixStream::connect(&self.socket.path).expect("connected");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            stream
+        }
+
+        /// Sends these bytes. Returns the answers.
+        fn ask(&self, bytes: &[u8]) -> Vec<Value> {
+            let mut stream = self.connect();
+            stream.write_all(bytes).expect("sent");
+            let lines = BufReader::new(stream).lines().map_while(Result::ok);
+            lines.map(|line| serde_json::from_str(&line).expect("an answer is JSON")).collect()
+        }
+
+        fn has_status(&self) -> bool {
+            self.ask(&RequestLine::new(Request::Status).to_line())[0]["status"]["state"] == "whole"
+        }
+    }
+
+    fn soon(mut holds: impl FnMut() -> bool) -> bool {
+        (0..TRIES_MAX).any(|_| {
+            let found = holds();
+            if !found {
+                thread::park_timeout(Duration::from_millis(20));
+            }
+            found
+        })
+    }
+
+    #[test]
+    fn a_request_that_is_none_has_a_sentence_as_its_answer() {
+        let served = Served::start(false);
+        for wrong in [&b"\xff\xfe\x00\n"[..], b"{}\n", b"GET / HTTP/1.1\r\n", &[b'['; REQUEST_BYTES_MAX]] {
+            let answers = served.ask(wrong);
+            let message = answers[0]["error"]["message"].as_str().expect("an error");
+            assert!(message.contains("does not know this request"), "{message}");
+        }
+        let answers = served.ask(b"{\"version\":9,\"request\":\"status\"}\n");
+        assert!(answers[0]["error"]["hint"].as_str().expect("a hint").contains("this version"));
+        assert!(served.has_status());
+    }
+
+    #[test]
+    fn clients_that_stay_silent_keep_nobody_out_and_leave_nothing() {
+        let served = Served::start(false);
+        let silent: Vec<_> = (0..1000).map(|_| served.connect()).collect();
+        assert!(served.has_status());
+        // Half a request, and then nothing.
+        let mut half: Vec<_> = (0..50).map(|_| served.connect()).collect();
+        for stream in &mut half {
+            // Those that are closed already take nothing.
+            let _ = stream.write_all(b"{\"version\":1,");
+        }
+        assert!(served.has_status());
+        assert!(served.socket.connections().open.len() <= CONNECTIONS_MAX);
+        drop((silent, half));
+        assert!(soon(|| served.socket.connections().open.is_empty()), "every connection has ended");
+    }
+
+    #[test]
+    fn a_client_that_sends_a_gigabyte_is_not_read_to_its_end() {
+        let served = Served::start(false);
+        let mut stream = served.connect();
+        stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        let piece = vec![b'x'; 1 << 20];
+        let sent = (0..1024).take_while(|_| stream.write_all(&piece).is_ok()).count();
+        assert!(sent < 8, "{sent} MiB were taken");
+        assert!(served.has_status());
+    }
+
+    #[test]
+    fn a_trim_answers_and_a_read_only_mount_refuses_it() {
+        let trim = RequestLine::new(Request::Trim).to_line();
+        let answers = Served::start(false).ask(&trim);
+        let trimmed = &answers.last().expect("an answer")["trimmed"];
+        assert!(trimmed["discarded_bytes"].as_u64() > Some(32 << 20), "{answers:?}");
+        let answers = Served::start(true).ask(&trim);
+        let message = answers[0]["error"]["message"].as_str().expect("an error");
+        assert_eq!(message, "the pool is mounted read-only at /mnt");
+    }
+
+    #[test]
+    fn no_work_begins_once_the_mount_ends() {
+        let served = Served::start(false);
+        served.socket.stop();
+        let answers = served.ask(&RequestLine::new(Request::Trim).to_line());
+        assert_eq!(answers[0]["error"]["message"], "the pool is being unmounted");
+    }
+}

@@ -1,0 +1,137 @@
+//! Requests to the server of a mounted pool, and its answers.
+//!
+//! ```text
+//!   client  {"version":1,"request":"scrub","rate_bytes":50000000}\n     one line, at most 4096 bytes
+//!   server  {"scrubbing":{"segments":7, ...}}\n                        any number of lines
+//!   server  {"scrubbed":{...}}\n  or  {"error":{...}}\n                one line; then the server closes
+//! ```
+//!
+//! Each line is one JSON object. A client that closes its side, or shuts it down, cancels the work. Both sides
+//! are one program as a rule; a server that is older than the client refuses what it does not know, by
+//! version.
+
+use serde::{Deserialize, Serialize};
+use warpfire_terminal::{Failure, RelayedFailure};
+
+use crate::commands::status::StatusReport;
+use crate::commands::trim::TrimOutput;
+
+/// The version of requests and answers.
+pub const VERSION: u32 = 1;
+
+/// Most bytes of a request, with its line end.
+pub const REQUEST_BYTES_MAX: usize = 4096;
+
+/// A request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub enum Request {
+    /// The status of the pool.
+    Status,
+    /// Give back the space that the pool does not need.
+    Trim,
+}
+
+/// A request as it is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RequestLine {
+    version: u32,
+    #[serde(flatten)]
+    request: Request,
+}
+
+/// A request of any version.
+#[derive(Deserialize)]
+struct AnyRequest {
+    version: u32,
+}
+
+/// An answer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The status: the result of `status`.
+    Status(Box<StatusReport>),
+    /// Bytes that a trim has discarded so far.
+    Trimming(u64),
+    /// The result of `trim`.
+    Trimmed(TrimOutput),
+    /// The request is refused, or its work has failed.
+    Error(RelayedFailure),
+}
+
+impl Request {
+    /// Whether the result follows at once.
+    pub fn is_short(self) -> bool {
+        self == Request::Status
+    }
+}
+
+impl RequestLine {
+    /// A request of this version.
+    pub fn new(request: Request) -> RequestLine {
+        RequestLine { version: VERSION, request }
+    }
+
+    /// The line that is sent.
+    pub fn to_line(self) -> Vec<u8> {
+        let mut line = serde_json::to_vec(&self).expect("a request has string keys only");
+        line.push(b'\n');
+        line
+    }
+
+    /// The request of a line.
+    ///
+    /// # Errors
+    /// The line is no request, or one of another version.
+    pub fn parse(line: &[u8]) -> Result<Request, Failure> {
+        match serde_json::from_slice::<RequestLine>(line) {
+            Ok(found) if found.version == VERSION => Ok(found.request),
+            _ => Err(match serde_json::from_slice::<AnyRequest>(line) {
+                Ok(any) if any.version != VERSION => Failure::new(format_args!(
+                    "the server of the pool takes requests of version {VERSION}, and this is version {}",
+                    any.version
+                ))
+                .hint("mount the pool again with this version of warpfire"),
+                _ => Failure::usage("the server of the pool does not know this request")
+                    .hint("mount the pool again with this version of warpfire"),
+            }),
+        }
+    }
+}
+
+impl Answer {
+    /// Whether other answers follow.
+    pub fn is_progress(&self) -> bool {
+        matches!(self, Answer::Trimming(_))
+    }
+
+    /// The line that is sent.
+    pub fn to_line(&self) -> Vec<u8> {
+        let mut line = serde_json::to_vec(self).expect("an answer has string keys only");
+        line.push(b'\n');
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_have_these_bytes() {
+        let line = RequestLine::new(Request::Trim).to_line();
+        assert_eq!(line, b"{\"version\":1,\"request\":\"trim\"}\n");
+        assert_eq!(RequestLine::parse(&line).expect("a request"), Request::Trim);
+    }
+
+    #[test]
+    fn other_lines_are_refused_with_a_sentence() {
+        let later = RequestLine::parse(br#"{"version":2,"request":"dance"}"#).expect_err("version 2");
+        assert!(later.to_string().contains("this is version 2"), "{later}");
+        for wrong in [&b""[..], b"\xff\x00", b"{}", b"[1,2]", br#"{"version":1,"request":"dance"}"#] {
+            let refused = RequestLine::parse(wrong).expect_err("no request");
+            assert!(refused.to_string().contains("does not know"), "{refused}");
+        }
+    }
+}
