@@ -1,25 +1,29 @@
-//! Threads for requests that wait: for a flush of the devices, or for the end of a transaction.
+//! Threads for requests that wait: for a device, for a flush, or for the end of a transaction.
 //!
 //! A *serving thread* takes requests from the kernel. A *job* is the part of a request that waits.
 //!
 //! Invariants
-//! 1. A serving thread does not wait for a flush. A job on one of these threads waits and answers, and the
-//!    serving thread takes the next request.
+//! 1. A serving thread does not wait for a flush, nor for a read while other requests wait. A job on one of
+//!    these threads waits and answers, and the serving thread takes the next request.
 //! 2. Syncs that wait at the same time share one flush, so there are more of these threads than processors
 //!    (`tests::jobs_wait_together`).
 //! 3. At most [`QUEUED_JOBS_MAX`] jobs queue. The thread that brings one more runs it itself (`spawn`),
 //!    starts a thread for it (`spawn_elsewhere`) or refuses it (`spawn_or`). No job is lost
 //!    (`tests::every_job_is_done_also_those_beyond_the_queue`).
+//! 4. A job wakes one thread, and none if all are at work.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, JoinHandle};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 /// Syncs that can wait at the same time.
 pub(crate) const SYNC_THREADS: usize = 16;
+
+/// Reads that can wait at the same time. A flash drive is at its best with about so many.
+pub(crate) const READ_THREADS: usize = 32;
 
 /// Most jobs that no thread has taken yet: four for each sync that can wait.
 pub(crate) const QUEUED_JOBS_MAX: usize = 4 * SYNC_THREADS;
@@ -28,31 +32,49 @@ type BlockingJob = Box<dyn FnOnce() + Send>;
 
 /// The threads. Dropping them waits for all jobs, those in the queue too.
 pub(crate) struct BlockingThreads {
-    jobs: Option<SyncSender<BlockingJob>>,
+    queue: Arc<JobQueue>,
     threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct JobQueue {
+    state: Mutex<JobQueueState>,
+    brought: Condvar,
+}
+
+#[derive(Default)]
+struct JobQueueState {
+    /// Jobs that no thread has taken yet.
+    jobs: VecDeque<BlockingJob>,
+    /// Jobs that a thread is running.
+    running: usize,
+    /// Whether no more jobs come.
+    is_closed: bool,
 }
 
 impl BlockingThreads {
     /// Starts `threads` threads. Each is called `name` and a number.
     pub(crate) fn start(name: &str, threads: usize) -> std::io::Result<BlockingThreads> {
         assert!(threads > 0, "a job needs a thread to run it");
-        let (jobs, queue) = sync_channel(QUEUED_JOBS_MAX);
-        let queue = Arc::new(Mutex::new(queue));
-        let start = |number| {
-            let queue = Arc::clone(&queue);
-            thread::Builder::new().name(format!("{name}-{number}")).spawn(move || work(&queue))
-        };
-        let threads = (0..threads).map(start).collect::<Result<_, _>>()?;
-        Ok(BlockingThreads { jobs: Some(jobs), threads })
+        let mut started = BlockingThreads { queue: Arc::default(), threads: Vec::with_capacity(threads) };
+        for number in 0..threads {
+            let queue = Arc::clone(&started.queue);
+            let thread = thread::Builder::new().name(format!("{name}-{number}"));
+            // On an error the drop ends the threads before this one.
+            started.threads.push(thread.spawn(move || queue.work())?);
+        }
+        Ok(started)
+    }
+
+    /// Whether jobs are queued or running.
+    pub(crate) fn have_jobs(&self) -> bool {
+        let state = self.queue.state.lock();
+        state.running > 0 || !state.jobs.is_empty()
     }
 
     /// Runs a job on one of the threads, or on this one if the queue is full.
     pub(crate) fn spawn(&self, job: impl FnOnce() + Send + 'static) {
-        let jobs = self.jobs.as_ref().expect("the sender is there until the threads are dropped");
-        match jobs.try_send(Box::new(job)) {
-            Ok(()) => {}
-            Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => job(),
-        }
+        self.spawn_or(job, |job| job(), |job| job());
     }
 
     /// Runs a job on one of the threads, or on a new one if the queue is full; never on this one. Without
@@ -74,40 +96,48 @@ impl BlockingThreads {
         job: impl FnOnce(T) + Send + 'static,
         refuse: impl FnOnce(T),
     ) {
-        let jobs = self.jobs.as_ref().expect("the sender is there until the threads are dropped");
-        // Shared, because a failed send returns the job as a closed box: the value could not be taken out
-        // again.
-        let with = Arc::new(Mutex::new(Some(with)));
-        let shared = Arc::clone(&with);
-        let job = move || {
-            let with = shared.lock().take();
-            job(with.expect("a job runs once"));
-        };
-        if jobs.try_send(Box::new(job)).is_err() {
-            let with = with.lock().take();
-            refuse(with.expect("a job that was not queued still has its value"));
+        let mut state = self.queue.state.lock();
+        if state.jobs.len() < QUEUED_JOBS_MAX {
+            state.jobs.push_back(Box::new(move || job(with)));
+            drop(state);
+            self.queue.brought.notify_one();
+        } else {
+            drop(state);
+            refuse(with);
         }
     }
 }
 
 impl Drop for BlockingThreads {
     fn drop(&mut self) {
-        // Without a sender the threads end when the queue is empty.
-        self.jobs = None;
+        // From now on the threads end when the queue is empty.
+        self.queue.state.lock().is_closed = true;
+        self.queue.brought.notify_all();
         for thread in self.threads.drain(..) {
             thread.join().expect("a panic of a job is caught");
         }
     }
 }
 
-fn work(queue: &Mutex<Receiver<BlockingJob>>) {
-    loop {
-        // A statement of its own: the lock is free again before the job runs.
-        let job = queue.lock().recv();
-        let Ok(job) = job else { return };
-        // The reply of a job that panics is dropped, which answers `EIO`. The thread goes on.
-        if catch_unwind(AssertUnwindSafe(job)).is_err() {
-            tracing::error!("a job panicked; its request is answered with EIO");
+impl JobQueue {
+    fn work(&self) {
+        let mut state = self.state.lock();
+        loop {
+            let Some(job) = state.jobs.pop_front() else {
+                if state.is_closed {
+                    return;
+                }
+                self.brought.wait(&mut state);
+                continue;
+            };
+            state.running += 1;
+            drop(state);
+            // The reply of a job that panics is dropped, which answers `EIO`. The thread goes on.
+            if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                tracing::error!("a job panicked; its request is answered with EIO");
+            }
+            state = self.state.lock();
+            state.running -= 1;
         }
     }
 }
@@ -151,6 +181,19 @@ mod tests {
         }
         drop(blocking_threads);
         assert_eq!(done.load(Ordering::Relaxed), 12 * QUEUED_JOBS_MAX);
+    }
+
+    #[test]
+    fn jobs_are_there_from_the_call_that_brings_them_until_they_end() {
+        let blocking_threads = BlockingThreads::start("test", 1).unwrap();
+        assert!(!blocking_threads.have_jobs());
+        let (go_on, wait) = std::sync::mpsc::channel::<()>();
+        blocking_threads.spawn(move || wait.recv().unwrap());
+        assert!(blocking_threads.have_jobs());
+        go_on.send(()).unwrap();
+        while blocking_threads.have_jobs() {
+            thread::yield_now();
+        }
     }
 
     #[test]

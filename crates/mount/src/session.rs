@@ -29,7 +29,7 @@ use warpfire_fs::{Fs, FsError};
 use warpfire_meta::Storage;
 
 use crate::attach::attach;
-use crate::blocking_threads::{BlockingThreads, SYNC_THREADS};
+use crate::blocking_threads::{BlockingThreads, READ_THREADS, SYNC_THREADS};
 use crate::cpu_latency::CpuLatency;
 use crate::error::MountError;
 use crate::failed_requests::FailedRequests;
@@ -93,6 +93,8 @@ pub fn mount<E: Storage>(
     let checks = PermissionChecks::of_this_process(options);
     let blocking_threads =
         Arc::new(BlockingThreads::start("warpfire-sync", SYNC_THREADS).map_err(threads_failed)?);
+    let read_threads =
+        Arc::new(BlockingThreads::start("warpfire-read", READ_THREADS).map_err(threads_failed)?);
     let root = fs.root();
     let gate = Arc::new(InvalidationGate::default());
     let nodes = Arc::new(KernelNodes::new(root.ino(), root));
@@ -115,6 +117,7 @@ pub fn mount<E: Storage>(
         changes,
         requests,
         blocking_threads,
+        read_threads: Some(read_threads),
         mount_kind: MountKind::MainMount(control),
         read_only: options.read_only,
         failures: Arc::clone(&failures),
@@ -176,10 +179,10 @@ pub(crate) fn serve<F: Filesystem + Send + Sync + 'static>(
     config.n_threads = Some(options.threads.clamp(1, THREADS_MAX));
     // To clone the descriptor for each thread, the transport opens `/dev/fuse`. Some users may not.
     config.clone_fd = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
-    if config.n_threads == Some(1)
-        && let Ok(sole) = device.try_clone()
-    {
-        assert!(connection.sole.set(sole).is_ok(), "a connection is served once");
+    let one_thread = config.n_threads == Some(1);
+    assert!(connection.has_one_thread.set(one_thread).is_ok(), "a connection is served once");
+    if let Ok(device) = device.try_clone() {
+        assert!(connection.device.set(device).is_ok(), "a connection is served once");
     }
     // `All`: the kernel refuses users that are not admitted. It knows the mount's owner and `allow_other`.
     let session = fuser::Session::from_fd(PanicGuard(server), device, SessionACL::All, config)

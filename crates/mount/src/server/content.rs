@@ -22,16 +22,19 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fuser::{
-    Errno, INodeNo, LockOwner, Notifier, OpenFlags, ReplyData, ReplyLseek, ReplyWrite, Request, WriteFlags,
-};
+use fuser::{Errno, INodeNo, Notifier, OpenFlags, ReplyData, ReplyLseek, ReplyWrite, Request, WriteFlags};
+use tracing::span::EnteredSpan;
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{Fs, FsError, NodeRef, Position, Seek};
 use warpfire_meta::Storage;
 
 use super::init::WRITE_BYTES_MAX;
+use super::request::{RequestScope, enter_request};
 use super::{READ_BUFFER, Refusal, RequestResult, STALE, Server, caller};
+use crate::blocking_threads::BlockingThreads;
 use crate::caller::CallerGroups;
+use crate::failed_requests::FailedRequests;
+use crate::invalidation_gate::GatePass;
 use crate::views::MountKind;
 
 /// Most rounds of writing a hole back for one LSEEK. A program that makes holes all the time could go on for
@@ -73,33 +76,39 @@ impl<E: Storage> Server<E> {
         self.context.nodes.get_content(ino.0, !is_direct(flags)).ok_or(STALE)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the parts of a request, as the transport hands them over")]
     pub(super) fn read_content(
         &self,
+        req: &Request,
         ino: INodeNo,
         offset: u64,
         size: u32,
         flags: OpenFlags,
-        owner: Option<LockOwner>,
+        fills_pages: bool,
         reply: ReplyData,
     ) {
-        let pass = self.pass();
-        pass.note_data(ino.0, offset..offset.saturating_add(size.into()));
-        // The kernel names the owner of locks in direct reads only. Other reads fill pages.
-        if let (Some(stale), None) = (pass.stale_pages(), owner) {
-            stale.note_read(ino.0, offset, size.into());
+        let span = enter_request(req, "read", ino);
+        let node = match self.content_node(ino, flags) {
+            Ok((node, _)) => node,
+            Err(Refusal(errno)) => return reply.error(errno),
+        };
+        let read = ContentRead { node, ino, offset, size, fills_pages, process: req.pid() };
+        let (gate, failures) = (&self.context.gate, &self.context.failures);
+        match self.context.read_threads.as_ref().filter(|threads| self.others_wait(threads)) {
+            Some(threads) => {
+                let (fs, gate, failures) = (Arc::clone(&self.fs), Arc::clone(gate), Arc::clone(failures));
+                // The span goes on where the request does.
+                let span = span.exit();
+                threads.spawn(move || read.answer(&fs, &failures, &gate.pass(), span.entered(), reply));
+            }
+            None => read.answer(&self.fs, failures, &self.pass(), span, reply),
         }
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            let wanted = size as usize;
-            if buffer.len() < wanted {
-                buffer.resize(wanted, 0);
-            }
-            let into = &mut buffer[..wanted];
-            let node = self.content_node(ino, flags);
-            match node.and_then(|(node, _)| Ok(self.fs.read(&node, offset, into)?)) {
-                Ok(len) => reply.data(&into[..len]),
-                Err(Refusal(errno)) => reply.error(errno),
-            }
-        });
+    }
+
+    /// Whether other requests wait, here or for a device. Then a read must not keep them waiting. A read that
+    /// is alone is answered sooner without another thread.
+    fn others_wait(&self, read_threads: &BlockingThreads) -> bool {
+        read_threads.have_jobs() || self.context.connection.has_request()
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of a request, as the transport hands them over")]
@@ -191,7 +200,7 @@ impl<E: Storage> Server<E> {
         // may take them in any order, so a part of a long write stays at its offset: a whole part, or one
         // behind the end.
         let is_part = || len == u64::from(WRITE_BYTES_MAX) || offset > self.fs.getattr(node).size_bytes;
-        if is_direct(flags) && self.context.connection.sole.get().is_none() && is_part() {
+        if is_direct(flags) && self.context.connection.sole().is_none() && is_part() {
             return Position::At(offset);
         }
         Position::End
@@ -229,6 +238,47 @@ impl<E: Storage> Server<E> {
         self.context.blocking_threads.spawn_elsewhere(move || {
             tracing::debug!(id, ino = ino.0, "hole written back before it is answered");
             reply_offset(seek_written_back(&fs, &node, what, from, &range), reply);
+        });
+    }
+}
+
+/// A read of content.
+struct ContentRead {
+    node: NodeRef,
+    ino: INodeNo,
+    offset: u64,
+    size: u32,
+    /// Whether the kernel puts the bytes into its pages.
+    fills_pages: bool,
+    process: u32,
+}
+
+impl ContentRead {
+    /// Reads and answers, under a pass of the mount's gate.
+    fn answer<E: Storage>(
+        &self,
+        fs: &Arc<Fs<E>>,
+        failures: &FailedRequests,
+        pass: &GatePass<'_>,
+        span: EnteredSpan,
+        reply: ReplyData,
+    ) {
+        let ContentRead { ino, offset, size, .. } = *self;
+        let _request = RequestScope::new(fs, failures, "read", ino, Some(offset), self.process, span);
+        pass.note_data(ino.0, offset..offset.saturating_add(size.into()));
+        if let (Some(stale), true) = (pass.stale_pages(), self.fills_pages) {
+            stale.note_read(ino.0, offset, size.into());
+        }
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            let wanted = size as usize;
+            if buffer.len() < wanted {
+                buffer.resize(wanted, 0);
+            }
+            let into = &mut buffer[..wanted];
+            match fs.read(&self.node, offset, into).map_err(Refusal::from) {
+                Ok(len) => reply.data(&into[..len]),
+                Err(Refusal(errno)) => reply.error(errno),
+            }
         });
     }
 }

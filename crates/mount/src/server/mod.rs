@@ -25,7 +25,7 @@ mod view_server;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -37,6 +37,7 @@ use fuser::{
     ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use warpfire_env::ChangeSignal;
 use warpfire_fs::acl::{Caller, Perm};
 use warpfire_fs::{Attr, Fs, FsError, NewMode, NodeRef, SetAttr};
@@ -98,9 +99,26 @@ pub(crate) struct Server<E: Storage> {
 pub(crate) struct KernelConnection {
     /// Sends cache invalidations to the kernel.
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
-    /// The connection itself, if one thread alone serves it. That thread may poll it. One of several threads
-    /// must not: the kernel would wake another thread for the request.
-    pub(crate) sole: Arc<OnceLock<OwnedFd>>,
+    /// The connection itself.
+    pub(crate) device: Arc<OnceLock<OwnedFd>>,
+    /// Whether one thread alone serves the connection. Then that thread may wait for the next request by
+    /// polling. One of several threads must not: the kernel would wake another thread for the request.
+    pub(crate) has_one_thread: Arc<OnceLock<bool>>,
+}
+
+impl KernelConnection {
+    /// The connection, if one thread alone serves it.
+    fn sole(&self) -> Option<BorrowedFd<'_>> {
+        let is_sole = self.has_one_thread.get().is_some_and(|sole| *sole);
+        self.device.get().filter(|_| is_sole).map(AsFd::as_fd)
+    }
+
+    /// Whether a request waits for a thread that takes it.
+    fn has_request(&self) -> bool {
+        let Some(device) = self.device.get() else { return false };
+        poll(&mut [PollFd::from_borrowed_fd(device.as_fd(), PollFlags::IN)], Some(&Timespec::default()))
+            .is_ok_and(|ready| ready > 0)
+    }
 }
 
 /// The parts of a server that it shares with the rest of the mount.
@@ -119,6 +137,8 @@ pub(crate) struct ServerContext {
     pub(crate) requests: RequestCounter,
     /// Threads for requests that wait.
     pub(crate) blocking_threads: Arc<BlockingThreads>,
+    /// Threads for reads that wait for a device. `None` in a view, where one request follows the other.
+    pub(crate) read_threads: Option<Arc<BlockingThreads>>,
     /// Whether this is the main mount or a view: it decides which ioctls the root directory answers.
     pub(crate) mount_kind: MountKind,
     /// Whether changes are refused.
@@ -163,8 +183,7 @@ impl<E: Storage> Server<E> {
 
     /// The guard of a request with a cacheable answer.
     fn pass(&self) -> RequestGuard<'_> {
-        let sole = self.context.connection.sole.get();
-        let next = sole.map(|connection| (&self.context.requests, connection.as_fd()));
+        let next = self.context.connection.sole().map(|sole| (&self.context.requests, sole));
         RequestGuard { pass: self.context.gate.pass(), _poll: PollOnDrop(next) }
     }
 
@@ -449,8 +468,8 @@ impl<E: Storage> Filesystem for Server<E> {
         owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let _request = self.enter_at(req, "read", ino, offset);
-        self.read_content(ino, offset, size, flags, owner, reply);
+        // The kernel names the owner of locks in direct reads only. Other reads fill pages.
+        self.read_content(req, ino, offset, size, flags, owner.is_none(), reply);
     }
 
     fn write(

@@ -3,16 +3,17 @@
 use std::cell::Cell;
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use fuser::{Errno, INodeNo, ReplyXattr, Request};
 use tracing::span::EnteredSpan;
-use warpfire_fs::FsError;
 use warpfire_fs::acl::Caller;
+use warpfire_fs::{Fs, FsError};
 use warpfire_meta::Storage;
 
 use crate::caller::CallerGroups;
 use crate::cpu_latency::RequestCounter;
-use crate::failed_requests::Failed;
+use crate::failed_requests::{Failed, FailedRequests};
 use crate::invalidation_gate::GatePass;
 
 use super::Server;
@@ -33,7 +34,8 @@ thread_local! {
 
 /// A request that this thread serves. When it is dropped, a failure of the request is reported.
 pub(super) struct RequestScope<'a, E: Storage> {
-    server: &'a Server<E>,
+    fs: &'a Arc<Fs<E>>,
+    failures: &'a FailedRequests,
     operation: &'static str,
     ino: u64,
     offset: Option<u64>,
@@ -65,9 +67,25 @@ impl<E: Storage> Server<E> {
         ino: INodeNo,
         offset: Option<u64>,
     ) -> RequestScope<'_, E> {
+        let span = enter_request(req, operation, ino);
+        let failures = &self.context.failures;
+        RequestScope::new(&self.fs, failures, operation, ino, offset, req.pid(), span)
+    }
+}
+
+impl<'a, E: Storage> RequestScope<'a, E> {
+    /// Enters a request of a process on this thread.
+    pub(super) fn new(
+        fs: &'a Arc<Fs<E>>,
+        failures: &'a FailedRequests,
+        operation: &'static str,
+        ino: INodeNo,
+        offset: Option<u64>,
+        process: u32,
+        span: EnteredSpan,
+    ) -> Self {
         IN_REQUEST.set(true);
-        let _span = enter_request(req, operation, ino);
-        RequestScope { server: self, operation, ino: ino.0, offset, process: req.pid(), _span }
+        RequestScope { fs, failures, operation, ino: ino.0, offset, process, _span: span }
     }
 }
 
@@ -75,13 +93,13 @@ impl<E: Storage> Drop for RequestScope<'_, E> {
     fn drop(&mut self) {
         IN_REQUEST.set(false);
         let Some(error) = FAILURE.take() else { return };
-        self.server.context.failures.report(Failed {
+        self.failures.report(Failed {
             operation: self.operation,
             ino: self.ino,
             offset: self.offset,
             process: self.process,
             error,
-            path_of: &|ino| self.server.fs.shown_path(ino),
+            path_of: &|ino| self.fs.shown_path(ino),
         });
     }
 }

@@ -205,6 +205,7 @@ impl<E: Storage> Views<E> {
             changes: ChangeSignal::ignored(),
             requests: self.main.requests.clone(),
             blocking_threads: Arc::clone(&self.main.blocking_threads),
+            read_threads: None,
             mount_kind: MountKind::View(Arc::clone(self) as Arc<dyn TransactionControl>, id),
             read_only: self.options.read_only,
             failures: Arc::clone(&self.main.failures),

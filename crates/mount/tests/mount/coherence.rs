@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use rustix::fs::SeekFrom;
@@ -154,6 +154,61 @@ fn buffered_reads_beside_direct_writes_see_no_old_data() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = c_program("coherence", directory.path()) else { return };
     assert!(Command::new(program).arg(fixture.at("file")).status().unwrap().success());
+}
+
+/// Each block has its number and a version in every word, so a mixed block is noticed. A reader finds no older
+/// version than one that it has seen, and none older than the writer had written before the read.
+#[test]
+fn direct_reads_of_many_threads_beside_a_writer_see_whole_blocks_of_rising_versions() {
+    const BLOCKS: u64 = 64;
+    const BLOCK: usize = 4096;
+    const VERSIONS: u64 = 20;
+    let Some(fixture) = MountFixture::new() else { return };
+    let path = fixture.at("blocks");
+    let direct = || {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).custom_flags(libc::O_DIRECT);
+        options.open(&path).unwrap()
+    };
+    let write = |file: &File, block: u64, version: u64| {
+        let mut bytes = AlignedBuf::zeroed(BLOCK);
+        for word in bytes.chunks_exact_mut(16) {
+            word[..8].copy_from_slice(&block.to_le_bytes());
+            word[8..].copy_from_slice(&version.to_le_bytes());
+        }
+        file.write_all_at(&bytes, block * BLOCK as u64).unwrap();
+    };
+    let written: Vec<AtomicU64> = (0..BLOCKS).map(|_| AtomicU64::new(1)).collect();
+    let first = direct();
+    (0..BLOCKS).for_each(|block| write(&first, block, 1));
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let stopper = Stop(&stop);
+        for reader in 0..8 {
+            let (direct, stop, written) = (&direct, &stop, &written);
+            scope.spawn(move || {
+                let (file, mut bytes) = (direct(), AlignedBuf::zeroed(BLOCK));
+                let mut next: u64 = reader;
+                while !stop.load(Ordering::Relaxed) {
+                    next = next.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let block = (next >> 33) % BLOCKS;
+                    let before = written[usize::try_from(block).unwrap()].load(Ordering::Acquire);
+                    file.read_exact_at(&mut bytes, block * BLOCK as u64).unwrap();
+                    let version = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
+                    assert!(version >= before, "block {block}: {version} after {before}");
+                    let mut words = bytes.chunks_exact(16);
+                    assert!(words.all(|word| word == &bytes[..16]) && bytes[..8] == block.to_le_bytes());
+                }
+            });
+        }
+        for version in 2..=VERSIONS {
+            for block in 0..BLOCKS {
+                write(&first, block, version);
+                written[usize::try_from(block).unwrap()].store(version, Ordering::Release);
+            }
+        }
+        drop(stopper);
+    });
 }
 
 /// Stops a loop when it is dropped.
