@@ -264,7 +264,7 @@ mod tests {
         let first = bad_blocks_after_crash(&world);
         assert!(first > 0);
         fs.read("/a").expect("parity covers one device");
-        fs.scrub(|_| ()).expect("the scrub reads parity too");
+        fs.scrub(|_| std::ops::ControlFlow::Continue(())).expect("the scrub reads parity too");
         hurt(&world, 2 << 20, 32 << 20);
         fs.read("/a").expect("parity covers one device");
         let now = fs.health().devices[0].bad_blocks;

@@ -38,9 +38,10 @@ impl ScrubReport {
 
 impl Warpfire {
     /// Reads all live segments, parity too. What does not verify is reconstructed and written elsewhere.
-    /// `progress` is called after each segment. It may wait, to bound the rate. With `Break` it ends the scrub:
-    /// the report has the segments that are left, damage that was found is repaired later, and the pool does
-    /// not remember the scrub. Other calls may run at the same time; the scrub does not read what they write.
+    /// `progress` is called after each segment. It may wait, to bound the rate. With `Break` it ends the
+    /// scrub: the report has the number of segments that are left, background work repairs the damage, and
+    /// the pool does not remember the scrub. Other calls may run at the same time; the scrub does not read
+    /// what they write.
     ///
     /// ```
     /// use std::ops::ControlFlow;

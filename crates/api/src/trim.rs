@@ -20,7 +20,7 @@ impl Warpfire {
     /// blocks are free. Other calls may run at the same time.
     ///
     /// `progress` is called before the first zone and after each. It may wait, to bound the rate, or end the
-    /// trim with `Break`; the report then has what was discarded.
+    /// trim with `Break`; the report then has the bytes until then.
     ///
     /// Zones that an earlier trim of this session discarded, and that were not written since, are left out.
     /// Zoned devices are left out too: each zone is reset when it becomes free.

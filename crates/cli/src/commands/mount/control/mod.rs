@@ -11,7 +11,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `wire` | requests and answers |
-//! | `socket` | the server's side: who is admitted, how many, and what becomes of slow clients |
+//! | `socket` | the server's side: which clients are admitted, how many, and how slow ones end |
 //! | `served_pool` | the work: status, trim and scrub |
 //! | this file | the client's side: how a server is found and believed |
 //!
@@ -55,8 +55,7 @@ const ROOT_DIRECTORY: &str = "/run/warpfire";
 /// Longest wait for a connection, a request, a status, and a client that takes a result.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Most bytes of an answer. The status of a pool of 250 devices takes some 100 KB; the damage of a scrub is cut
-/// off before (`served_pool`).
+/// Most bytes of an answer. The status of a pool of 250 devices takes some 100 KB.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
 /// A connection to the server of a mounted pool, proved to be that.
@@ -141,8 +140,8 @@ impl ServerConnection {
         }
     }
 
-    /// The server of a mounted pool that the command line names, by a directory in it or by its devices; `None`
-    /// if no server has it open.
+    /// The server of a mounted pool that the command line names, by its directory or its devices; `None` if no
+    /// server has it open.
     ///
     /// # Errors
     /// The pool is mounted and its server cannot be asked; the pool is not there.

@@ -230,8 +230,8 @@ pub fn stopped() -> Failure {
     Failure::new("the pool is being unmounted").hint("run the command again when it is unmounted")
 }
 
-/// The line that a client sends; `None` if it closes, or waits for too long, before its end. A line that is too
-/// long is cut off, and so is no request.
+/// The line that a client sends; `None` if the client closes, or waits for too long, before its end. A line
+/// that is too long is cut off, and so is no request.
 fn read_request(mut stream: &UnixStream) -> Option<Vec<u8>> {
     let mut line = [0; REQUEST_BYTES_MAX];
     let mut len = 0;

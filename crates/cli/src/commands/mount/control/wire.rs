@@ -6,9 +6,8 @@
 //!   server  {"scrubbed":{...}}\n  or  {"error":{...}}\n                one line; then the server closes
 //! ```
 //!
-//! Each line is one JSON object. A client that closes its side, or shuts it down, cancels the work. Both sides
-//! are one program as a rule; a server that is older than the client refuses what it does not know, by
-//! version.
+//! Each line is one JSON value. A client that closes its side, or shuts it down, cancels the work. Both sides
+//! are one program as a rule; a server refuses requests of another version.
 
 use serde::{Deserialize, Serialize};
 use warpfire_terminal::{Failure, RelayedFailure};
@@ -28,7 +27,7 @@ pub const REQUEST_BYTES_MAX: usize = 4096;
 pub enum Request {
     /// The status of the pool.
     Status,
-    /// Give back the space that the pool does not need.
+    /// Release the space that the pool does not need.
     Trim,
 }
 
