@@ -156,8 +156,8 @@ fn buffered_reads_beside_direct_writes_see_no_old_data() {
     assert!(Command::new(program).arg(fixture.at("file")).status().unwrap().success());
 }
 
-/// Each block repeats its number and a version, so a mixed block is noticed. A reader finds no version that is
-/// older than the last one written before its read.
+/// Each block repeats its number and a version, so a mixed block is noticed. A reader finds no version that
+/// is older than the last one written before its read.
 #[test]
 fn direct_reads_of_many_threads_beside_a_writer_see_whole_blocks_of_rising_versions() {
     const BLOCKS: u64 = 64;

@@ -140,8 +140,8 @@ impl ServerConnection {
         }
     }
 
-    /// The server of a mounted pool that the command line names, by its directory or its devices; `None` if no
-    /// server has it open.
+    /// The server of a mounted pool that the command line names, by its directory or its devices. `None` if
+    /// no server has it open.
     ///
     /// # Errors
     /// The pool is mounted and its server cannot be asked; the pool is not there.
