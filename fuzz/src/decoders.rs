@@ -15,7 +15,7 @@ use warpfire_format::log_frame::{LogFrame, RecordFragment};
 use warpfire_format::log_state::LogState;
 use warpfire_format::manifest::ManifestEdit;
 use warpfire_format::root::{DeviceEntry, RootHeader, encode_body};
-use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState};
+use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentKind, SegmentState, SegmentStream};
 use warpfire_format::stripe::{StripeHeader, StripeIdentity};
 use warpfire_format::table::{
     DataBlock, DataBlockBuilder, KeyVersion, Partition, PartitionBuilder, TopBuilder, TopIndex, VersionKind,
@@ -205,8 +205,8 @@ fn id(n: u64) -> SegmentId {
     SegmentId::new(n).expect("not zero")
 }
 
-fn descriptor(kind: SegmentKind) -> SegmentDescriptor {
-    let (data, parity) = match kind {
+fn descriptor(stream: SegmentStream) -> SegmentDescriptor {
+    let (data, parity) = match stream.kind() {
         SegmentKind::Bulk => (2, 1),
         SegmentKind::Mirror => (1, 1),
     };
@@ -214,10 +214,11 @@ fn descriptor(kind: SegmentKind) -> SegmentDescriptor {
     let mut descriptor = SegmentDescriptor {
         id: id(7),
         epoch: 3,
-        kind,
+        stream,
         data,
         parity,
         columns: columns.collect(),
+        lost: vec![LostColumn { column: 1, first_stripe: 2 }],
         stripes: Vec::new(),
         state: SegmentState::Sealed,
     };
@@ -272,21 +273,21 @@ fn valid_stripes() -> Vec<Vec<u8>> {
 }
 
 fn valid_segments() -> Vec<Vec<u8>> {
-    [SegmentKind::Bulk, SegmentKind::Mirror]
-        .map(|kind| {
+    [SegmentStream::Large, SegmentStream::CommitLog]
+        .map(|stream| {
             let mut bytes = Vec::new();
-            descriptor(kind).encode(&mut bytes);
+            descriptor(stream).encode(&mut bytes);
             bytes
         })
         .into()
 }
 
 fn valid_log_frames() -> Vec<Vec<u8>> {
-    let mut opened = descriptor(SegmentKind::Bulk);
+    let mut opened = descriptor(SegmentStream::Small);
     (opened.state, opened.stripes) = (SegmentState::Open, Vec::new());
-    let mut next = descriptor(SegmentKind::Mirror);
+    let mut next = descriptor(SegmentStream::CommitLog);
     (next.state, next.stripes) = (SegmentState::Open, Vec::new());
-    let runs = descriptor(SegmentKind::Bulk).stripes;
+    let runs = descriptor(SegmentStream::Small).stripes;
     let frames = [
         LogFrame::Record { fragment: RecordFragment::Whole, pos: 5, bytes: b"hello" },
         LogFrame::Barrier { number: 3, checkpoint: 1 },
@@ -295,6 +296,8 @@ fn valid_log_frames() -> Vec<Vec<u8>> {
         LogFrame::Sealed(id(9)),
         LogFrame::Freed(id(8)),
         LogFrame::LogNext(next),
+        LogFrame::Moved { segment: id(9), column: 1, to: (DeviceIndex(4), ZoneIndex(7)) },
+        LogFrame::Lost { segment: id(9), lost: LostColumn { column: 0, first_stripe: 3 } },
     ];
     let encoded = |frame: LogFrame<'_>| {
         let mut bytes = Vec::new();
@@ -313,8 +316,8 @@ fn valid_log_states() -> Vec<Vec<u8>> {
         sequence: 12,
         checkpoint: 2,
         first_stripe: 0,
-        chain: vec![descriptor(SegmentKind::Mirror)],
-        segments: vec![descriptor(SegmentKind::Bulk)],
+        chain: vec![descriptor(SegmentStream::CommitLog)],
+        segments: vec![descriptor(SegmentStream::Small)],
     };
     vec![state.encode(b"client")]
 }

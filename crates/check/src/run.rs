@@ -109,7 +109,7 @@ impl StripesStage {
             if ledger.bytes() > options.max_memory_bytes / 4 {
                 return false;
             }
-            let is_log = segment.descriptor.kind == SegmentKind::Mirror;
+            let is_log = segment.descriptor.kind() == SegmentKind::Mirror;
             // Recovery reads the first segment of the log from this stripe on, and the others whole.
             let unread = if self.segments_done == 0 { loaded.state.first_stripe } else { 0 };
             self.segments_done += 1;

@@ -26,6 +26,8 @@ pub enum PlantedBug {
     ParityOfFirstTile,
     /// Damaged columns are not rewritten.
     ResilverSkipped,
+    /// A column that missed a write is not recorded.
+    LostNotLogged,
     /// No hold is taken for slices that a transaction names.
     NamedNotHeld,
     /// A sync leaves out the frozen memtable.
@@ -50,7 +52,7 @@ pub enum PlantedBug {
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 20] = [
+    const ALL: [(PlantedBug, &str); 21] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -61,6 +63,7 @@ impl PlantedBug {
         (PlantedBug::ChecksumsUnread, "checksums-unread"),
         (PlantedBug::ParityOfFirstTile, "parity-of-first-tile"),
         (PlantedBug::ResilverSkipped, "resilver-skipped"),
+        (PlantedBug::LostNotLogged, "lost-not-logged"),
         (PlantedBug::NamedNotHeld, "named-not-held"),
         (PlantedBug::SyncSkipsFrozen, "sync-skips-frozen"),
         (PlantedBug::ReadsUnchecked, "reads-unchecked"),

@@ -20,12 +20,14 @@
 //!    5  segment sealed  u64 segment id
 //!    6  segment freed   u64 segment id
 //!    7  log continues   segment descriptor (mirror)
+//!    8  column moved    u64 segment id, u16 column, u16 device index, u32 zone index (2 or more)
+//!    9  column lost     u64 segment id, u16 column, u16 zero, u32 first stripe that may be missing
 //! ```
 //! Little-endian. A frame has no checksum of its own; the checksums of its stripe cover it.
 
-use warpfire_units::SegmentId;
+use warpfire_units::{COLUMNS_MAX, DeviceIndex, SegmentId, ZoneIndex};
 
-use crate::segment::{ROWS_MAX, SegmentDescriptor, SegmentKind, StripeRun};
+use crate::segment::{FIRST_SEGMENT_ZONE, LostColumn, ROWS_MAX, SegmentDescriptor, SegmentKind, StripeRun};
 use crate::{Corrupt, FieldErrors, Reader};
 
 /// Bytes of a frame before its body.
@@ -119,6 +121,23 @@ pub enum LogFrame<'a> {
     Freed(SegmentId),
     /// The log continues in this mirror segment when the current one ends.
     LogNext(SegmentDescriptor),
+    /// A column of a bulk segment has another zone, which holds all its stripes. The column is not lost any
+    /// more. Its old zone becomes free when the next barrier is durable.
+    Moved {
+        /// The segment.
+        segment: SegmentId,
+        /// The column.
+        column: u16,
+        /// The column's new place.
+        to: (DeviceIndex, ZoneIndex),
+    },
+    /// A column of a bulk segment missed a write.
+    Lost {
+        /// The segment.
+        segment: SegmentId,
+        /// The column, and the first stripe that it may lack.
+        lost: LostColumn,
+    },
 }
 
 impl<'a> LogFrame<'a> {
@@ -136,6 +155,8 @@ impl<'a> LogFrame<'a> {
             LogFrame::Sealed(_) => (5, 0),
             LogFrame::Freed(_) => (6, 0),
             LogFrame::LogNext(_) => (7, 0),
+            LogFrame::Moved { .. } => (8, 0),
+            LogFrame::Lost { .. } => (9, 0),
         };
         // The length of the body is known only after it is encoded, so its four bytes are filled in
         // afterwards.
@@ -158,11 +179,11 @@ impl<'a> LogFrame<'a> {
                 out.extend_from_slice(&checkpoint.to_le_bytes());
             }
             LogFrame::Opened(d) => {
-                assert_eq!(d.kind, SegmentKind::Bulk, "only bulk segments are in the segment table");
+                assert_eq!(d.kind(), SegmentKind::Bulk, "only bulk segments are in the segment table");
                 d.encode(out);
             }
             LogFrame::LogNext(d) => {
-                assert_eq!(d.kind, SegmentKind::Mirror, "the log lies in mirror segments");
+                assert_eq!(d.kind(), SegmentKind::Mirror, "the log lies in mirror segments");
                 d.encode(out);
             }
             LogFrame::Grew { segment, first_stripe, runs } => {
@@ -183,6 +204,21 @@ impl<'a> LogFrame<'a> {
             }
             LogFrame::Sealed(segment) | LogFrame::Freed(segment) => {
                 out.extend_from_slice(&segment.get().to_le_bytes());
+            }
+            LogFrame::Moved { segment, column, to: (device, zone) } => {
+                assert!(*zone >= FIRST_SEGMENT_ZONE, "the first zones of a device hold roots");
+                debug_assert!(usize::from(*column) < COLUMNS_MAX, "a column is one of its segment's");
+                out.extend_from_slice(&segment.get().to_le_bytes());
+                out.extend_from_slice(&column.to_le_bytes());
+                out.extend_from_slice(&device.0.to_le_bytes());
+                out.extend_from_slice(&zone.0.to_le_bytes());
+            }
+            LogFrame::Lost { segment, lost } => {
+                debug_assert!(usize::from(lost.column) < COLUMNS_MAX, "a column is one of its segment's");
+                out.extend_from_slice(&segment.get().to_le_bytes());
+                out.extend_from_slice(&lost.column.to_le_bytes());
+                out.extend_from_slice(&[0, 0]);
+                out.extend_from_slice(&lost.first_stripe.to_le_bytes());
             }
         }
     }
@@ -216,6 +252,21 @@ impl<'a> LogFrame<'a> {
             5 => LogFrame::Sealed(segment_id(&mut body)?),
             6 => LogFrame::Freed(segment_id(&mut body)?),
             7 => LogFrame::LogNext(descriptor(&mut body, SegmentKind::Mirror)?),
+            8 => {
+                let (segment, column) = (segment_id(&mut body)?, column(&mut body)?);
+                let to = (DeviceIndex(body.u16()?), ZoneIndex(body.u32()?));
+                if to.1 < FIRST_SEGMENT_ZONE {
+                    return Err(FIELD);
+                }
+                LogFrame::Moved { segment, column, to }
+            }
+            9 => {
+                let (segment, column) = (segment_id(&mut body)?, column(&mut body)?);
+                if body.u16()? != 0 {
+                    return Err(PADDING);
+                }
+                LogFrame::Lost { segment, lost: LostColumn { column, first_stripe: body.u32()? } }
+            }
             _ => return Err(TYPE),
         };
         body.end()?;
@@ -231,10 +282,15 @@ fn segment_id(body: &mut Reader<'_>) -> Result<SegmentId, Corrupt> {
     SegmentId::new(body.u64()?).ok_or(FIELD)
 }
 
+fn column(body: &mut Reader<'_>) -> Result<u16, Corrupt> {
+    let column = body.u16()?;
+    if usize::from(column) < COLUMNS_MAX { Ok(column) } else { Err(FIELD) }
+}
+
 fn descriptor(body: &mut Reader<'_>, kind: SegmentKind) -> Result<SegmentDescriptor, Corrupt> {
     let (descriptor, rest) = SegmentDescriptor::decode(body.rest())?;
     *body = Reader::new(rest, &FIELDS);
-    if descriptor.kind == kind { Ok(descriptor) } else { Err(FIELD) }
+    if descriptor.kind() == kind { Ok(descriptor) } else { Err(FIELD) }
 }
 
 fn decode_grew(body: &mut Reader<'_>) -> Result<LogFrame<'static>, Corrupt> {
@@ -263,23 +319,22 @@ fn decode_grew(body: &mut Reader<'_>) -> Result<LogFrame<'static>, Corrupt> {
 
 #[cfg(test)]
 mod tests {
-    use warpfire_units::{DeviceIndex, ZoneIndex};
-
     use super::*;
-    use crate::segment::SegmentState;
+    use crate::segment::{SegmentState, SegmentStream};
 
     fn id(n: u64) -> SegmentId {
         SegmentId::new(n).unwrap()
     }
 
-    fn descriptor(kind: SegmentKind) -> SegmentDescriptor {
+    fn descriptor(stream: SegmentStream) -> SegmentDescriptor {
         SegmentDescriptor {
             id: id(9),
             epoch: 2,
-            kind,
+            stream,
             data: 1,
             parity: 1,
             columns: vec![(DeviceIndex(0), ZoneIndex(2)), (DeviceIndex(1), ZoneIndex(3))],
+            lost: Vec::new(),
             stripes: Vec::new(),
             state: SegmentState::Open,
         }
@@ -292,7 +347,7 @@ mod tests {
             LogFrame::Record { fragment: RecordFragment::Middle, pos: 6, bytes: b"x" },
             LogFrame::Record { fragment: RecordFragment::Last, pos: 6, bytes: b"y" },
             LogFrame::Barrier { number: 3, checkpoint: 1 },
-            LogFrame::Opened(descriptor(SegmentKind::Bulk)),
+            LogFrame::Opened(descriptor(SegmentStream::Small)),
             LogFrame::Grew {
                 segment: id(9),
                 first_stripe: 4,
@@ -300,7 +355,9 @@ mod tests {
             },
             LogFrame::Sealed(id(9)),
             LogFrame::Freed(id(258)),
-            LogFrame::LogNext(descriptor(SegmentKind::Mirror)),
+            LogFrame::LogNext(descriptor(SegmentStream::CommitLog)),
+            LogFrame::Moved { segment: id(9), column: 1, to: (DeviceIndex(3), ZoneIndex(4)) },
+            LogFrame::Lost { segment: id(9), lost: LostColumn { column: 1, first_stripe: 6 } },
         ]
     }
 
@@ -321,6 +378,8 @@ mod tests {
             255, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, // runs
         ];
         assert_eq!(encoded(&all[6]), grew);
+        assert_eq!(encoded(&all[10]), *b"\x08\0\0\0\x10\0\0\0\x09\0\0\0\0\0\0\0\x01\0\x03\0\x04\0\0\0");
+        assert_eq!(encoded(&all[11]), *b"\x09\0\0\0\x10\0\0\0\x09\0\0\0\0\0\0\0\x01\0\0\0\x06\0\0\0");
     }
 
     #[test]
@@ -348,7 +407,7 @@ mod tests {
         // Frame, byte, value, error.
         let cases = [
             (4, 0, 0, TYPE),
-            (4, 0, 8, TYPE),
+            (4, 0, 10, TYPE),
             (0, 1, 0, FRAGMENT),
             (0, 1, 5, FRAGMENT),
             (0, 2, 1, PADDING),
@@ -364,6 +423,12 @@ mod tests {
             (6, 28, 0, FIELD),
             (7, 8, 0, FIELD),
             (9, 20, 1, FIELD),
+            (10, 8, 0, FIELD),
+            (10, 16, 250, FIELD),
+            (10, 20, 1, FIELD),
+            (11, 8, 0, FIELD),
+            (11, 16, 250, FIELD),
+            (11, 18, 1, PADDING),
         ];
         for (frame, at, value, error) in cases {
             let mut bytes = Vec::new();
@@ -376,7 +441,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn never_panics_on_arbitrary_bytes(
-            kind in 0u8..9,
+            kind in 0u8..11,
             fragment in 0u8..6,
             body in proptest::collection::vec(0u8..4, 0..96),
         ) {

@@ -4,7 +4,7 @@
 //! ```text
 //! offset  bytes
 //!      0      4  magic "WfLg"
-//!      4      2  version: 1
+//!      4      2  version: 2
 //!      6      2  zero
 //!      8      8  next segment id, not zero; all ids in the descriptors are smaller
 //!     16      8  number of the next record, not zero
@@ -28,7 +28,7 @@ use crate::segment::{SegmentDescriptor, SegmentKind};
 use crate::{Corrupt, FieldErrors, Reader};
 
 const MAGIC: [u8; 4] = *b"WfLg";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 const SHORT: Corrupt = Corrupt::new(240, "log state ends early");
 const MAGIC_BAD: Corrupt = Corrupt::new(241, "not a log state");
@@ -154,8 +154,8 @@ impl LogState {
         }
         // Reading begins inside the first log segment or directly after its last stripe.
         let begins = self.chain.first().is_some_and(|d| self.first_stripe <= d.stripe_count());
-        let chained = self.chain.iter().all(|d| d.kind == SegmentKind::Mirror && d.id < self.next_segment);
-        let listed = self.segments.iter().all(|d| d.kind == SegmentKind::Bulk && d.id < self.next_segment);
+        let chained = self.chain.iter().all(|d| d.kind() == SegmentKind::Mirror && d.id < self.next_segment);
+        let listed = self.segments.iter().all(|d| d.kind() == SegmentKind::Bulk && d.id < self.next_segment);
         let in_order = self.chain.is_sorted_by_key(|d| d.id)
             && self.segments.windows(2).all(|pair| matches!(pair, [a, b] if a.id < b.id));
         if begins && chained && listed && in_order { Ok(()) } else { Err(TABLE) }
@@ -167,16 +167,17 @@ mod tests {
     use warpfire_units::{DeviceIndex, ZoneIndex};
 
     use super::*;
-    use crate::segment::SegmentState;
+    use crate::segment::{SegmentState, SegmentStream};
 
-    fn descriptor(id: u64, kind: SegmentKind) -> SegmentDescriptor {
+    fn descriptor(id: u64, stream: SegmentStream) -> SegmentDescriptor {
         SegmentDescriptor {
             id: SegmentId::new(id).unwrap(),
             epoch: 1,
-            kind,
+            stream,
             data: 1,
             parity: 0,
             columns: vec![(DeviceIndex(0), ZoneIndex(u32::try_from(id).unwrap() + 2))],
+            lost: Vec::new(),
             stripes: Vec::new(),
             state: SegmentState::Open,
         }
@@ -191,8 +192,8 @@ mod tests {
             sequence: 5,
             checkpoint: 4,
             first_stripe: 0,
-            chain: vec![descriptor(1, SegmentKind::Mirror)],
-            segments: vec![descriptor(2, SegmentKind::Bulk), descriptor(3, SegmentKind::Bulk)],
+            chain: vec![descriptor(1, SegmentStream::CommitLog)],
+            segments: vec![descriptor(2, SegmentStream::Small), descriptor(3, SegmentStream::Cold)],
         }
     }
 
@@ -200,7 +201,7 @@ mod tests {
     fn golden_bytes() {
         let bytes = sample().encode(b"client");
         let golden = [
-            b'W', b'f', b'L', b'g', 1, 0, 0, 0, // magic, version
+            b'W', b'f', b'L', b'g', 2, 0, 0, 0, // magic, version
             9, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, // next, next, keep
             6, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0,
             0, // barrier, sequence, number
@@ -222,7 +223,7 @@ mod tests {
     fn each_field_is_held_to_its_range() {
         let cases = [
             (0, 0, MAGIC_BAD),
-            (4, 2, VERSION_BAD),
+            (4, 1, VERSION_BAD),
             (6, 1, PADDING),
             (8, 0, FIELD),
             (8, 3, TABLE),

@@ -7,18 +7,19 @@
 //!     12      1  kind: 1 bulk, 2 mirror
 //!     13      1  state: 1 open, 2 sealed
 //!     14      1  m, parity columns (mirror: further copies)
-//!     15      1  zero
+//!     15      1  stream; bulk: 1 small, 2 large, 3 table, 4 cold; mirror: 1 commit log
 //!     16      2  k, data columns (mirror: 1)
-//!     18      2  zero
+//!     18      2  number of lost columns, l
 //!     20      4  number of stripe runs, r
 //!     24  6(k+m) columns: device index u16, zone index u32 (2 or more)
-//!      …     8r  stripe runs: rows u16 (0 to 255), zero u16, count u32 (not zero)
+//!      …      6l lost columns, ascending: column u16, first stripe u32
+//!      …      …  r stripe runs: rows varint (0 to 255), count varint (not zero)
 //! ```
 //! Little-endian. A descriptor has no checksum of its own; the structure that holds it has one.
 
 use warpfire_units::{COLUMNS_MAX, DeviceIndex, PARITY_MAX, SegmentId, ZoneIndex};
 
-use crate::{Corrupt, FieldErrors, Reader};
+use crate::{Corrupt, FieldErrors, Reader, varint};
 
 /// Most rows in one stripe, the header block not counted.
 pub const ROWS_MAX: u16 = 255;
@@ -32,9 +33,9 @@ const KIND: Corrupt = Corrupt::new(202, "unknown segment kind or state");
 const SHAPE: Corrupt = Corrupt::new(203, "impossible number of columns");
 const COLUMN: Corrupt = Corrupt::new(204, "two columns on one device, or a column in a root zone");
 const RUN: Corrupt = Corrupt::new(205, "impossible stripe run");
-const PADDING: Corrupt = Corrupt::new(206, "segment descriptor padding is not zero");
+const LOST: Corrupt = Corrupt::new(206, "impossible lost column");
 
-static FIELDS: FieldErrors = FieldErrors::all(SHORT);
+static FIELDS: FieldErrors = FieldErrors { short: SHORT, varint: RUN, trailing: SHORT };
 
 /// How a segment adds redundancy to its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -67,6 +68,56 @@ impl SegmentKind {
     }
 }
 
+/// The kind of bytes in a segment. A segment takes appends of one stream.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum SegmentStream {
+    /// Small file data (bulk).
+    Small,
+    /// Large file data (bulk).
+    Large,
+    /// Metadata tables (bulk).
+    Table,
+    /// Bytes that cleaning moved (bulk).
+    Cold,
+    /// The commit log (mirror).
+    CommitLog,
+}
+
+impl SegmentStream {
+    /// The kind of the stream's segments.
+    #[must_use]
+    pub const fn kind(self) -> SegmentKind {
+        match self {
+            SegmentStream::CommitLog => SegmentKind::Mirror,
+            _ => SegmentKind::Bulk,
+        }
+    }
+
+    /// The number on flash. Streams of the two kinds are numbered apart.
+    #[must_use]
+    pub const fn to_raw(self) -> u8 {
+        match self {
+            SegmentStream::Small | SegmentStream::CommitLog => 1,
+            SegmentStream::Large => 2,
+            SegmentStream::Table => 3,
+            SegmentStream::Cold => 4,
+        }
+    }
+
+    /// `None` for a number that no stream of this kind has.
+    #[must_use]
+    pub const fn from_raw(kind: SegmentKind, raw: u8) -> Option<Self> {
+        match (kind, raw) {
+            (SegmentKind::Bulk, 1) => Some(SegmentStream::Small),
+            (SegmentKind::Bulk, 2) => Some(SegmentStream::Large),
+            (SegmentKind::Bulk, 3) => Some(SegmentStream::Table),
+            (SegmentKind::Bulk, 4) => Some(SegmentStream::Cold),
+            (SegmentKind::Mirror, 1) => Some(SegmentStream::CommitLog),
+            _ => None,
+        }
+    }
+}
+
 /// Whether the descriptor lists every stripe of the segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SegmentState {
@@ -85,6 +136,27 @@ pub struct StripeRun {
     pub count: u32,
 }
 
+/// A column that missed a write.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LostColumn {
+    /// Its number in the segment.
+    pub column: u16,
+    /// Stripes from this one on may be missing on the column.
+    pub first_stripe: u32,
+}
+
+impl LostColumn {
+    /// Adds the column to a list in ascending order. Returns whether the list did not say as much yet.
+    pub fn note_in(self, list: &mut Vec<LostColumn>) -> bool {
+        match list.binary_search_by_key(&self.column, |known| known.column) {
+            Ok(at) if list[at].first_stripe <= self.first_stripe => return false,
+            Ok(at) => list[at] = self,
+            Err(at) => list.insert(at, self),
+        }
+        true
+    }
+}
+
 /// The decoded descriptor: enough to find every byte of the segment.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SegmentDescriptor {
@@ -92,14 +164,16 @@ pub struct SegmentDescriptor {
     pub id: SegmentId,
     /// The epoch of the session that allocated the segment. Each stripe header repeats it.
     pub epoch: u32,
-    /// Bulk or mirror.
-    pub kind: SegmentKind,
+    /// The stream whose bytes it holds. It says whether the segment is bulk or mirror.
+    pub stream: SegmentStream,
     /// Data columns; 1 in a mirror.
     pub data: u16,
     /// Parity columns, or further copies in a mirror.
     pub parity: u8,
     /// One zone on each of `data + parity` different devices, data columns first.
     pub columns: Vec<(DeviceIndex, ZoneIndex)>,
+    /// Columns that missed a write, by ascending number.
+    pub lost: Vec<LostColumn>,
     /// Lengths of the stripes from the front of the zones, run-length coded.
     pub stripes: Vec<StripeRun>,
     /// Open or sealed.
@@ -107,6 +181,46 @@ pub struct SegmentDescriptor {
 }
 
 impl SegmentDescriptor {
+    /// Most bytes of the encoding of a descriptor with so many columns, lost columns and stripe runs. A run
+    /// takes two bytes for its rows and five for its count at most.
+    #[must_use]
+    pub const fn encoded_bytes_max(columns: usize, lost: usize, runs: usize) -> usize {
+        24 + 6 * columns + 6 * lost + 7 * runs
+    }
+
+    /// Bulk or mirror.
+    #[must_use]
+    pub const fn kind(&self) -> SegmentKind {
+        self.stream.kind()
+    }
+
+    /// Records that stripes of a column may be missing from `lost.first_stripe` on. Returns whether the
+    /// descriptor did not say so yet.
+    ///
+    /// # Panics
+    /// If there is no such column.
+    pub fn note_lost(&mut self, lost: LostColumn) -> bool {
+        assert!(usize::from(lost.column) < self.columns.len(), "a lost column is one of the segment's");
+        lost.note_in(&mut self.lost)
+    }
+
+    /// Gives a column another zone, which holds all its stripes. Returns the place that it had.
+    ///
+    /// # Panics
+    /// If there is no such column, or another column lies on the device.
+    pub fn move_column(&mut self, column: u16, to: (DeviceIndex, ZoneIndex)) -> (DeviceIndex, ZoneIndex) {
+        assert!(self.takes_column(column, to.0), "each column has a device of its own");
+        self.lost.retain(|lost| lost.column != column);
+        std::mem::replace(&mut self.columns[usize::from(column)], to)
+    }
+
+    /// Whether there is such a column, and no other one lies on the device.
+    #[must_use]
+    pub fn takes_column(&self, column: u16, device: DeviceIndex) -> bool {
+        let others = (0u16..).zip(&self.columns).filter(|(n, _)| *n != column);
+        usize::from(column) < self.columns.len() && others.into_iter().all(|(_, (d, _))| *d != device)
+    }
+
     /// Number of listed stripes.
     #[must_use]
     pub fn stripe_count(&self) -> u32 {
@@ -163,20 +277,25 @@ impl SegmentDescriptor {
             SegmentState::Open => 1,
             SegmentState::Sealed => 2,
         };
-        out.extend_from_slice(&[self.kind.to_raw(), state, self.parity, 0]);
+        out.extend_from_slice(&[self.kind().to_raw(), state, self.parity, self.stream.to_raw()]);
         out.extend_from_slice(&self.data.to_le_bytes());
-        out.extend_from_slice(&[0, 0]);
-        // Both lengths of the variable part, k+m and r, stand before it, so a reader knows where it ends.
+        // The counts of the variable part, k+m, l and r, stand before it.
+        let lost = u16::try_from(self.lost.len()).expect("no more columns are lost than there are");
+        out.extend_from_slice(&lost.to_le_bytes());
         let runs = u32::try_from(self.stripes.len()).expect("a zone has fewer than 2^32 stripes");
         out.extend_from_slice(&runs.to_le_bytes());
         for (device, zone) in &self.columns {
             out.extend_from_slice(&device.0.to_le_bytes());
             out.extend_from_slice(&zone.0.to_le_bytes());
         }
+        debug_assert!(self.lost.is_sorted_by(|a, b| a.column < b.column), "a column is lost once");
+        for lost in &self.lost {
+            out.extend_from_slice(&lost.column.to_le_bytes());
+            out.extend_from_slice(&lost.first_stripe.to_le_bytes());
+        }
         for run in &self.stripes {
-            out.extend_from_slice(&run.rows.to_le_bytes());
-            out.extend_from_slice(&[0, 0]);
-            out.extend_from_slice(&run.count.to_le_bytes());
+            varint::put(out, run.rows.into());
+            varint::put(out, run.count.into());
         }
     }
 
@@ -198,11 +317,9 @@ impl SegmentDescriptor {
             _ => return Err(KIND),
         };
         let parity = c.u8()?;
-        let pad = c.u8()?;
+        let stream = SegmentStream::from_raw(kind, c.u8()?).ok_or(KIND)?;
         let data = c.u16()?;
-        if pad != 0 || c.u16()? != 0 {
-            return Err(PADDING);
-        }
+        let lost = c.u16()?;
         // The shape is verified before the columns are read: k+m says how much memory they take.
         let width = usize::from(data) + usize::from(parity);
         let one_copy = kind == SegmentKind::Bulk || data == 1;
@@ -211,8 +328,9 @@ impl SegmentDescriptor {
         }
         let runs = c.u32()?;
         let columns = decode_columns(&mut c, width)?;
+        let lost = decode_lost(&mut c, lost, width)?;
         let stripes = decode_runs(&mut c, runs, kind)?;
-        let d = SegmentDescriptor { id, epoch, kind, data, parity, columns, stripes, state };
+        let d = SegmentDescriptor { id, epoch, stream, data, parity, columns, lost, stripes, state };
         Ok((d, c.rest()))
     }
 }
@@ -231,16 +349,28 @@ fn decode_columns(c: &mut Reader<'_>, width: usize) -> Result<Vec<(DeviceIndex, 
     Ok(columns)
 }
 
+fn decode_lost(c: &mut Reader<'_>, count: u16, width: usize) -> Result<Vec<LostColumn>, Corrupt> {
+    if usize::from(count) > width {
+        return Err(LOST);
+    }
+    let mut lost: Vec<LostColumn> = Vec::with_capacity(usize::from(count));
+    for _ in 0..count {
+        let next = LostColumn { column: c.u16()?, first_stripe: c.u32()? };
+        let ascends = lost.last().is_none_or(|last| last.column < next.column);
+        if !ascends || usize::from(next.column) >= width {
+            return Err(LOST);
+        }
+        lost.push(next);
+    }
+    Ok(lost)
+}
+
 fn decode_runs(c: &mut Reader<'_>, runs: u32, kind: SegmentKind) -> Result<Vec<StripeRun>, Corrupt> {
     let mut stripes = Vec::new();
     let mut total = 0u32;
     for _ in 0..runs {
-        let rows = c.u16()?;
-        let pad = c.u16()?;
-        let count = c.u32()?;
-        if pad != 0 {
-            return Err(PADDING);
-        }
+        let rows = u16::try_from(c.varint32()?).map_err(|_| RUN)?;
+        let count = c.varint32()?;
         // A mirror stripe without rows is usual: its payload fits the header block.
         let empty = rows == 0 && kind == SegmentKind::Bulk;
         total = total.checked_add(count).ok_or(RUN)?;
@@ -260,7 +390,7 @@ mod tests {
         SegmentDescriptor {
             id: SegmentId::new(7).unwrap(),
             epoch: 3,
-            kind: SegmentKind::Bulk,
+            stream: SegmentStream::Table,
             data: 2,
             parity: 1,
             columns: vec![
@@ -268,6 +398,7 @@ mod tests {
                 (DeviceIndex(4), ZoneIndex(9)),
                 (DeviceIndex(1), ZoneIndex(258)),
             ],
+            lost: vec![LostColumn { column: 0, first_stripe: 2 }, LostColumn { column: 2, first_stripe: 0 }],
             stripes: vec![StripeRun { rows: 255, count: 3 }, StripeRun { rows: 1, count: 1 }],
             state: SegmentState::Sealed,
         }
@@ -278,9 +409,10 @@ mod tests {
         let mut bytes = Vec::new();
         sample().encode(&mut bytes);
         let golden = [
-            7, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, 2, 1, 0, 2, 0, 0, 0, 2, 0, 0, 0, // fixed part
+            7, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, 2, 1, 3, 2, 0, 2, 0, 2, 0, 0, 0, // fixed part
             0, 0, 2, 0, 0, 0, 4, 0, 9, 0, 0, 0, 1, 0, 2, 1, 0, 0, // columns
-            255, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, // runs
+            0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 0, 0, // lost columns
+            255, 1, 3, 1, 1, // runs
         ];
         assert_eq!(bytes, golden);
         bytes.push(42);
@@ -306,21 +438,40 @@ mod tests {
             (12, 3, KIND),
             (13, 0, KIND),
             (14, 9, SHAPE),
-            (15, 1, PADDING),
+            (15, 0, KIND),
+            (15, 5, KIND),
             (16, 0, SHAPE),
             (17, 1, SHAPE),
-            (18, 1, PADDING),
+            (18, 4, LOST),
             (26, 1, COLUMN),
             (30, 0, COLUMN),
-            (43, 1, RUN),
-            (44, 1, PADDING),
-            (46, 0, RUN),
+            (42, 3, LOST),
+            (48, 0, LOST),
+            (55, 2, RUN),
+            (56, 0, RUN),
+            (57, 0, RUN),
         ];
         for (at, value, error) in cases {
             let mut bad = bytes.clone();
             bad[at] = value;
             assert_eq!(SegmentDescriptor::decode(&bad), Err(error), "byte {at} set to {value}");
         }
+    }
+
+    #[test]
+    fn a_column_is_lost_from_its_first_missing_stripe_until_it_moves() {
+        let mut d = sample();
+        assert!(!d.note_lost(LostColumn { column: 0, first_stripe: 3 }), "it is lost from stripe 2 on");
+        assert!(d.note_lost(LostColumn { column: 0, first_stripe: 1 }));
+        assert!(d.note_lost(LostColumn { column: 1, first_stripe: 7 }));
+        let lost = |d: &SegmentDescriptor| -> Vec<_> {
+            d.lost.iter().map(|lost| (lost.column, lost.first_stripe)).collect()
+        };
+        assert_eq!(lost(&d), [(0, 1), (1, 7), (2, 0)]);
+        assert!(d.takes_column(1, DeviceIndex(4)) && d.takes_column(1, DeviceIndex(9)));
+        assert!(!d.takes_column(1, DeviceIndex(0)) && !d.takes_column(3, DeviceIndex(9)));
+        assert_eq!(d.move_column(0, (DeviceIndex(7), ZoneIndex(5))), (DeviceIndex(0), ZoneIndex(2)));
+        assert_eq!((d.columns[0], lost(&d)), ((DeviceIndex(7), ZoneIndex(5)), vec![(1, 7), (2, 0)]));
     }
 
     #[test]

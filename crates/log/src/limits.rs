@@ -52,6 +52,9 @@ pub(crate) const SEGMENT_RUNS_MAX: usize = 1024;
 /// longest growth frame 2072. A segment that is opened, grown, sealed and freed in one group has one of each.
 pub(crate) const EDIT_MAX_BYTES: usize = 4096;
 
+/// Bytes of the frame of a column that moved or is lost.
+pub(crate) const COLUMN_EDIT_BYTES: usize = 24;
+
 /// Payload bytes of full stripes that may wait in the write queue. They take at most 16 MiB of memory: a
 /// buffer takes whole huge pages of 2 MiB, and a stripe of a single device, 1 MiB, fills half of one.
 pub(crate) const WRITE_QUEUE_BYTES_MAX: usize = 8 << 20;

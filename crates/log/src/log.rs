@@ -25,6 +25,7 @@ use std::sync::Arc;
 use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_env::RankedMutex;
+use warpfire_env::sync::Mutex;
 use warpfire_format::segment::SegmentKind;
 use warpfire_pool::Pool;
 use warpfire_units::{SegmentId, SlicePtr};
@@ -34,7 +35,7 @@ use crate::limits::{GROUP_BYTES_PER_COLUMN, PENDING_MAX_BYTES, upkeep_bytes};
 use crate::lock_ranks::{PENDING, SEGMENT_TABLE, SYNC_STATE};
 use crate::log_writer::LogWriter;
 use crate::pending::PendingRecords;
-use crate::pins::Pins;
+use crate::pins::{Pins, Retired};
 use crate::recover::{LogEnd, LogParts};
 use crate::segment_table::SegmentTable;
 use crate::store::{Admit, LogError, LogPos, LogStore, Pin, ScrubbedSegment, Slices, Space, Stream};
@@ -45,8 +46,11 @@ use crate::write_queue::{WriteQueue, WriterThread};
 pub struct Log {
     pub(crate) pool: Pool,
     pub(crate) segment_table: Arc<RankedMutex<SEGMENT_TABLE, SegmentTable>>,
-    pub(crate) damaged: BTreeSet<SegmentId>,
-    pub(crate) pins: Arc<Pins>,
+    pub(crate) pins: Arc<Pins<Retired>>,
+    /// Segments that `mend` could not make whole in this session. Held while a segment is mended.
+    pub(crate) unmended: Mutex<BTreeSet<SegmentId>>,
+    /// Segments that needed mending or cleaning for their redundancy when the log was opened.
+    weak_at_open: u64,
     write_queue: Arc<WriteQueue>,
     writer_thread: Option<WriterThread>,
     streams: [BulkStream; STREAMS.len()],
@@ -56,7 +60,7 @@ pub struct Log {
     pub(crate) latch: Latch,
     next_segment: AtomicU64,
     /// Counts appends and records, each after it took place. A sync that finds no new ones writes nothing.
-    changes: AtomicU64,
+    pub(crate) changes: AtomicU64,
     /// Bytes and segments of the commit log, published for callers without `sync_state`.
     log_bytes: AtomicU64,
     log_segments: AtomicU64,
@@ -103,13 +107,14 @@ impl Log {
         let pins = Arc::new(Pins::new());
         let columns = u64::from(parts.pool.geometry(SegmentKind::Bulk).data).max(1);
         let group_bytes = GROUP_BYTES_PER_COLUMN * columns;
-        let log = Log {
+        let mut log = Log {
             pool: parts.pool,
             write_queue: Arc::new(WriteQueue::new(Arc::clone(&segment_table), Arc::clone(&pins))),
             writer_thread: None,
             segment_table,
-            damaged: parts.damaged,
             pins,
+            unmended: Mutex::default(),
+            weak_at_open: 0,
             streams: std::array::from_fn(BulkStream::new),
             pending: RankedMutex::new(PendingRecords::new(parts.next_pos)),
             sync_state: RankedMutex::new(sync_state),
@@ -127,6 +132,7 @@ impl Log {
         if let Some(state) = &mut *log.sync_state.lock() {
             log.write_root(state, client, keep_from)?;
         }
+        log.weak_at_open = log.known_damaged().len() as u64;
         Ok(log)
     }
 
@@ -319,7 +325,11 @@ impl LogStore for Log {
     }
 
     fn damage_seen(&self) -> u64 {
-        self.pool.damage_seen() + self.damaged.len() as u64
+        self.pool.damage_seen() + self.weak_at_open
+    }
+
+    fn mend(&self) -> Result<bool, LogError> {
+        self.mend_one()
     }
 
     fn damaged(&self) -> Result<Vec<SegmentId>, LogError> {

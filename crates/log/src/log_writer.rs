@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::log_frame::{BARRIER_BYTES, LogFrame, RECORD_HEAD_BYTES, RecordFragment};
-use warpfire_format::segment::{SegmentDescriptor, SegmentKind};
+use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentStream};
 use warpfire_pool::{Pool, PoolError, SegmentWriter, StripeBuf};
 use warpfire_units::{BLOCK_BYTES, SegmentId};
 
@@ -383,7 +383,9 @@ impl LogWriter {
 
     /// Most bytes that `log_chain` takes in a root, its fixed part included.
     pub(crate) fn root_bytes_max(&self) -> usize {
-        let bytes = |d: &SegmentDescriptor| 24 + 6 * d.columns.len() + 8 * d.stripes.len();
+        let bytes = |d: &SegmentDescriptor| {
+            SegmentDescriptor::encoded_bytes_max(d.columns.len(), d.lost.len(), d.stripes.len())
+        };
         let past: usize = self.past.iter().map(|p| bytes(&p.descriptor)).sum();
         128 + past + bytes(&self.current.descriptor()) + EDIT_MAX_BYTES
     }
@@ -416,5 +418,5 @@ fn allocate_log(pool: &Pool, mut next_id: impl FnMut() -> SegmentId) -> Result<S
     if !pool.leaves_a_mirror(SegmentKind::Mirror) {
         return Err(PoolError::NoSpace);
     }
-    pool.allocate(next_id(), SegmentKind::Mirror)
+    pool.allocate(next_id(), SegmentStream::CommitLog)
 }

@@ -1,9 +1,10 @@
-//! Pins: they keep a retired segment until its last possible reader is done.
+//! Pins: they keep a retired segment, or retired zones, until their last possible reader is done.
 //!
 //! A segment is *retired* when nothing refers to it any more. A reader may still hold a pointer into it, and
 //! every such reader holds a pin. A *token* is a reference count shared by the pins of one period: `pin`
 //! clones the current token. `retire` queues a segment together with the token that was current until then,
-//! and begins a new period with a new token.
+//! and begins a new period with a new token. The old zones of a segment's moved columns are retired in the
+//! same way.
 //!
 //! # Invariants
 //! 1. A pin taken before a segment was retired holds that segment's token or an older one
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use warpfire_env::sync::Mutex;
 use warpfire_env::{PlantedBug, is_planted};
+use warpfire_pool::OldZones;
 use warpfire_units::SegmentId;
 
 use crate::store::Pin;
@@ -25,13 +27,22 @@ use crate::store::Pin;
 /// Carries no data: only its reference count matters.
 struct PinToken;
 
-/// The queue of retired segments, and the token that new pins share.
-pub(crate) struct Pins {
-    current: ArcSwap<PinToken>,
-    retired: Mutex<VecDeque<(Arc<PinToken>, SegmentId)>>,
+/// What the pins of a pool's log keep.
+#[derive(Debug)]
+pub(crate) enum Retired {
+    /// A segment that nothing refers to.
+    Segment(SegmentId),
+    /// Zones that no descriptor names.
+    Zones(OldZones),
 }
 
-impl Pins {
+/// The queue of retired segments and zones, and the token that new pins share.
+pub(crate) struct Pins<T> {
+    current: ArcSwap<PinToken>,
+    retired: Mutex<VecDeque<(Arc<PinToken>, T)>>,
+}
+
+impl<T> Pins<T> {
     pub(crate) fn new() -> Self {
         Pins { current: ArcSwap::from_pointee(PinToken), retired: Mutex::new(VecDeque::new()) }
     }
@@ -41,16 +52,16 @@ impl Pins {
         Pin::new(self.current.load_full())
     }
 
-    /// Queues a segment. `take_unpinned` returns it once every older pin is dropped.
-    pub(crate) fn retire(&self, segment: SegmentId) {
+    /// Queues a segment or zones. `take_unpinned` returns them once every older pin is dropped.
+    pub(crate) fn retire(&self, unused: T) {
         let mut retired = self.retired.lock();
         // `swap` waits for every `load_full` in progress, so from here on the old token's count only falls.
         let token = self.current.swap(Arc::new(PinToken));
-        retired.push_back((token, segment));
+        retired.push_back((token, unused));
     }
 
-    /// Takes the oldest retired segment, if no pin holds it.
-    pub(crate) fn take_unpinned(&self) -> Option<SegmentId> {
+    /// Takes the oldest entry of the queue, if no pin holds it.
+    pub(crate) fn take_unpinned(&self) -> Option<T> {
         let mut retired = self.retired.lock();
         let (token, _) = retired.front()?;
         // The queue itself holds one count. A segment behind a pinned one waits with it: an older pin may
@@ -58,7 +69,7 @@ impl Pins {
         if Arc::strong_count(token) > 1 && !is_planted(PlantedBug::PinsUnread) {
             return None;
         }
-        retired.pop_front().map(|(_, segment)| segment)
+        retired.pop_front().map(|(_, oldest)| oldest)
     }
 }
 

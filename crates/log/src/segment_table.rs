@@ -3,7 +3,7 @@
 //! A *reference* is a slice pointer that keeps bytes alive: one in metadata, or one that the slice store
 //! holds for its callers. *Live bytes* are the
 //! bytes of all references to a segment. An *edit* is a frame of the commit log that says how a segment has
-//! changed: opened, grew, sealed, freed.
+//! changed: opened, grew, sealed, freed, a column moved or lost.
 //!
 //! ```text
 //!                            ┌──── retain ────┐
@@ -15,8 +15,8 @@
 //!
 //! # Invariants
 //! 1. `logged` is the segment as a reader of the commit log knows it up to the last barrier *written*. The
-//!    difference to the present, `unlogged_runs` and `state` against `logged_as`, goes into the next group
-//!    (assert in `grow`: only an open segment grows).
+//!    difference to the present, `unlogged_runs`, `unlogged_moves`, `lost` against that of `logged`, and
+//!    `state` against `logged_as`, goes into the next group (assert in `grow`: only an open segment grows).
 //! 2. `live_bytes` is the sum of bytes appended and retained, less those released (assert in `release`). It
 //!    is unknown from recovery until `set_live`, and a segment with an unknown count is not retired.
 //! 3. A segment leaves the table in `take_freed`, after a barrier behind its `Freed` frame became durable,
@@ -30,15 +30,20 @@
 //!    debug builds).
 //! 7. `dirty` holds at least the segments that the next group must edit. So the cost of a sync grows with the
 //!    changes and not with the table.
+//! 8. The old zones of a moved column leave the table in `take_moved`, after a barrier behind its `Moved`
+//!    frame became durable, and only then may they be reset (`tests/returning.rs`).
+//! 9. `with_lost` holds the segments with a lost column, and `parities` counts segments by their parity. So a
+//!    whole table is known to be whole without a look at each segment.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use warpfire_format::log_frame::{GREW_RUNS_MAX, LogFrame};
-use warpfire_format::segment::{SegmentDescriptor, SegmentState, StripeRun};
-use warpfire_units::{BLOCK_BYTES, SegmentId};
+use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentState, StripeRun};
+use warpfire_pool::{ColumnMove, OldZones, ResilveredSegment};
+use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId};
 
-use crate::limits::VICTIM_LIVE_MAX_PERCENT;
-use crate::pins::Pins;
+use crate::limits::{COLUMN_EDIT_BYTES, EDIT_MAX_BYTES, VICTIM_LIVE_MAX_PERCENT};
+use crate::pins::{Pins, Retired};
 
 /// The states of a segment; the transitions are drawn at the head of this file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +63,10 @@ pub(crate) struct SegmentEntry {
     logged: SegmentDescriptor,
     /// Stripes that are written and in no `Grew` frame yet.
     unlogged_runs: Vec<StripeRun>,
+    /// Columns that were moved, in no `Moved` frame yet.
+    unlogged_moves: Vec<ColumnMove>,
+    /// Columns that are lost now.
+    lost: Vec<LostColumn>,
     /// The state that the commit log knows, `None` before the `Opened` frame.
     logged_as: Option<SegmentStage>,
     pub(crate) state: SegmentStage,
@@ -73,6 +82,20 @@ impl SegmentEntry {
     /// while the count is unknown.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.live_bytes.map_or(self.written_bytes, |live| live.min(self.written_bytes))
+    }
+
+    /// Parity columns of the segment.
+    pub(crate) fn parity(&self) -> u8 {
+        self.logged.parity
+    }
+
+    /// The devices of its columns as of now, each with whether the column is lost.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = (DeviceIndex, bool)> + '_ {
+        let is_lost = |column| self.lost.iter().any(|lost| lost.column == column);
+        (0u16..).zip(&self.logged.columns).map(move |(column, (device, _))| {
+            let moved = self.unlogged_moves.iter().rev().find(|moved| moved.column == column);
+            (moved.map_or(*device, |moved| moved.to.0), is_lost(column))
+        })
     }
 
     fn sums(&self, segment_bytes: u64) -> SegmentSums {
@@ -138,6 +161,14 @@ pub(crate) struct SegmentTable {
     dirty: BTreeSet<SegmentId>,
     /// Segments with a `Freed` frame that is written and not yet known to be durable.
     freed_in_log: Vec<SegmentId>,
+    /// Old zones of moved columns, without a `Moved` frame yet.
+    old_zones: Vec<OldZones>,
+    /// Old zones with `Moved` frames that are written and not yet known to be durable.
+    old_zones_in_log: Vec<OldZones>,
+    /// Segments with lost columns.
+    with_lost: BTreeSet<SegmentId>,
+    /// Number of segments with so many parity columns.
+    parities: BTreeMap<u8, usize>,
     /// Payload bytes of the stripes that are in no `Grew` frame yet, padding included.
     unlogged_bytes: u64,
 }
@@ -149,8 +180,10 @@ impl SegmentTable {
             assert_eq!(logged.state, SegmentState::Sealed, "recovery seals every segment");
             let written_bytes = logged.payload_bytes();
             let entry = SegmentEntry {
+                lost: logged.lost.clone(),
                 logged,
                 unlogged_runs: Vec::new(),
+                unlogged_moves: Vec::new(),
                 logged_as: Some(SegmentStage::Sealed),
                 state: SegmentStage::Sealed,
                 live_bytes: None,
@@ -159,8 +192,11 @@ impl SegmentTable {
             };
             (entry.logged.id, entry)
         };
-        let segments = segments.into_iter().map(entry).collect();
-        let mut table = SegmentTable { segments, ..SegmentTable::default() };
+        let segments: BTreeMap<SegmentId, SegmentEntry> = segments.into_iter().map(entry).collect();
+        let with_lost = segments.iter().filter(|(_, entry)| !entry.lost.is_empty()).map(|(id, _)| *id);
+        let mut table = SegmentTable { with_lost: with_lost.collect(), ..SegmentTable::default() };
+        segments.values().for_each(|entry| *table.parities.entry(entry.parity()).or_default() += 1);
+        table.segments = segments;
         table.sums = table.counted();
         table
     }
@@ -205,6 +241,11 @@ impl SegmentTable {
         self.segments.iter().map(|(id, entry)| (*id, entry))
     }
 
+    /// A segment, if it is in the table.
+    pub(crate) fn entry(&self, id: SegmentId) -> Option<&SegmentEntry> {
+        self.segments.get(&id)
+    }
+
     /// The largest id in the table; 0 if it is empty.
     pub(crate) fn newest_id(&self) -> u64 {
         self.segments.last_key_value().map_or(0, |(id, _)| id.get())
@@ -221,6 +262,8 @@ impl SegmentTable {
         logged.stripes.clear();
         let entry = SegmentEntry {
             unlogged_runs: Vec::new(),
+            unlogged_moves: Vec::new(),
+            lost: std::mem::take(&mut logged.lost),
             logged_as: None,
             state: SegmentStage::Open,
             live_bytes: Some(0),
@@ -229,6 +272,10 @@ impl SegmentTable {
             logged,
         };
         self.dirty.insert(entry.logged.id);
+        if !entry.lost.is_empty() {
+            self.with_lost.insert(entry.logged.id);
+        }
+        *self.parities.entry(entry.parity()).or_default() += 1;
         self.sums.add(entry.sums(self.segment_bytes));
         let before = self.segments.insert(entry.logged.id, entry);
         assert!(before.is_none(), "a session uses a segment id once");
@@ -270,8 +317,47 @@ impl SegmentTable {
         self.unlogged_bytes
     }
 
+    /// Notes that a column missed a write. The segment may be one of the commit log, which is not in the
+    /// table: recovery verifies all of these.
+    pub(crate) fn note_lost(&mut self, id: SegmentId, lost: LostColumn) {
+        if let Some(entry) = self.segments.get_mut(&id)
+            && entry.logged_as != Some(SegmentStage::Freeing)
+            && lost.note_in(&mut entry.lost)
+        {
+            self.dirty.insert(id);
+            self.with_lost.insert(id);
+        }
+    }
+
+    /// Takes over the columns of a segment that was resilvered. Its caller holds a pin from a time when the
+    /// segment was referred to.
+    pub(crate) fn resilvered(&mut self, id: SegmentId, resilvered: ResilveredSegment) {
+        let entry = self.get(id);
+        assert!(entry.state != SegmentStage::Freeing, "a pin keeps the segment");
+        entry.unlogged_moves.extend(resilvered.moves);
+        entry.lost = resilvered.descriptor.lost;
+        let is_whole = entry.lost.is_empty();
+        self.old_zones.push(resilvered.old_zones);
+        self.dirty.insert(id);
+        if is_whole {
+            self.with_lost.remove(&id);
+        } else {
+            self.with_lost.insert(id);
+        }
+    }
+
+    /// Segments with lost columns.
+    pub(crate) fn with_lost(&self) -> impl Iterator<Item = (SegmentId, &SegmentEntry)> {
+        self.with_lost.iter().filter_map(|id| Some((*id, self.segments.get(id)?)))
+    }
+
+    /// Whether a segment has fewer parity columns than `parity`.
+    pub(crate) fn has_narrower(&self, parity: u8) -> bool {
+        self.parities.range(..parity).next().is_some()
+    }
+
     /// Ends the segment: all its stripes are written, and no append follows.
-    pub(crate) fn seal(&mut self, id: SegmentId, pins: &Pins) {
+    pub(crate) fn seal(&mut self, id: SegmentId, pins: &Pins<Retired>) {
         self.dirty.insert(id);
         let sealed = self.change(id, |entry| {
             assert_eq!(entry.state, SegmentStage::Open, "a segment is sealed once");
@@ -308,7 +394,7 @@ impl SegmentTable {
     }
 
     /// Counts references that are gone. As in `retain`, a segment that does not exist is passed over.
-    pub(crate) fn release(&mut self, id: SegmentId, bytes: u64, pins: &Pins) {
+    pub(crate) fn release(&mut self, id: SegmentId, bytes: u64, pins: &Pins<Retired>) {
         self.change(id, |entry| {
             if let Some(live) = &mut entry.live_bytes {
                 *live = live.checked_sub(bytes).expect("no more bytes are released than are referenced");
@@ -318,7 +404,7 @@ impl SegmentTable {
     }
 
     /// Sets the references of every segment after recovery. Segments that `live` does not name have none.
-    pub(crate) fn set_live(&mut self, live: &HashMap<SegmentId, u64>, pins: &Pins) {
+    pub(crate) fn set_live(&mut self, live: &HashMap<SegmentId, u64>, pins: &Pins<Retired>) {
         for (id, entry) in &mut self.segments {
             entry.live_bytes = Some(live.get(id).copied().unwrap_or(0));
             retire_empty(*id, entry, pins);
@@ -366,6 +452,15 @@ impl SegmentTable {
                 entry.logged.state = SegmentState::Sealed;
                 frames.push(LogFrame::Sealed(id));
             }
+            for ColumnMove { column, to } in std::mem::take(&mut entry.unlogged_moves) {
+                let _old = entry.logged.move_column(column, to);
+                frames.push(LogFrame::Moved { segment: id, column, to });
+            }
+            for lost in &entry.lost {
+                if entry.logged.note_lost(*lost) {
+                    frames.push(LogFrame::Lost { segment: id, lost: *lost });
+                }
+            }
             let freed =
                 entry.state == SegmentStage::Freeing && entry.logged_as != Some(SegmentStage::Freeing);
             entry.logged_as = Some(entry.state);
@@ -375,26 +470,43 @@ impl SegmentTable {
                 self.freed_in_log.push(id);
             }
         }
+        self.old_zones_in_log.append(&mut self.old_zones);
         frames
     }
 
-    /// Segments that `edits` may have frames for.
-    pub(crate) fn dirty_count(&self) -> usize {
-        self.dirty.len()
+    /// Most bytes of the frames that `edits` would return.
+    pub(crate) fn edit_bytes_max(&self) -> usize {
+        let column_edits = |entry: &SegmentEntry| entry.unlogged_moves.len() + entry.lost.len();
+        let of_columns: usize =
+            self.dirty.iter().filter_map(|id| self.segments.get(id)).map(column_edits).sum();
+        self.dirty.len() * EDIT_MAX_BYTES + of_columns * COLUMN_EDIT_BYTES
+    }
+
+    /// Takes the old zones of moved columns. The caller knows that every `Moved` frame written so far, or a
+    /// root with these moves, is durable.
+    pub(crate) fn take_moved(&mut self) -> Vec<OldZones> {
+        std::mem::take(&mut self.old_zones_in_log)
     }
 
     /// Most bytes that the table can take in a root once all edits are made.
     pub(crate) fn root_bytes_max(&self) -> usize {
         let bytes = |e: &SegmentEntry| {
-            24 + 6 * e.logged.columns.len() + 8 * (e.logged.stripes.len() + e.unlogged_runs.len())
+            let runs = e.logged.stripes.len() + e.unlogged_runs.len();
+            SegmentDescriptor::encoded_bytes_max(e.logged.columns.len(), e.lost.len(), runs)
         };
         self.segments.values().map(bytes).sum()
     }
 
-    /// Every segment as the commit log knows it, without those that it has freed.
+    /// Every segment as the commit log knows it, without those that it has freed, and with every column that
+    /// is lost by now.
     pub(crate) fn logged(&self) -> Vec<SegmentDescriptor> {
         let kept = |e: &&SegmentEntry| e.logged_as.is_some_and(|s| s != SegmentStage::Freeing);
-        self.segments.values().filter(kept).map(|e| e.logged.clone()).collect()
+        let descriptor = |entry: &SegmentEntry| {
+            let mut descriptor = entry.logged.clone();
+            entry.lost.iter().for_each(|lost| _ = descriptor.note_lost(*lost));
+            descriptor
+        };
+        self.segments.values().filter(kept).map(descriptor).collect()
     }
 
     /// Removes and returns the freed segments. The caller knows that every `Freed` frame written so far, or a
@@ -406,6 +518,13 @@ impl SegmentTable {
             let removed = removed.expect("a freed segment is removed once");
             assert_eq!(removed.state, SegmentStage::Freeing, "nothing has referred to a freed segment again");
             self.sums.remove(removed.sums(self.segment_bytes));
+            self.with_lost.remove(id);
+            let parity = removed.parity();
+            let count = self.parities.get_mut(&parity).expect("every segment is counted");
+            *count -= 1;
+            if *count == 0 {
+                self.parities.remove(&parity);
+            }
         }
         freed
     }
@@ -422,10 +541,10 @@ pub(crate) fn append_runs(descriptor: &mut SegmentDescriptor, runs: &[StripeRun]
 }
 
 /// Retires a sealed segment without references.
-fn retire_empty(id: SegmentId, entry: &mut SegmentEntry, pins: &Pins) {
+fn retire_empty(id: SegmentId, entry: &mut SegmentEntry, pins: &Pins<Retired>) {
     if entry.state == SegmentStage::Sealed && entry.live_bytes == Some(0) {
         entry.state = SegmentStage::Retired;
         entry.queued += 1;
-        pins.retire(id);
+        pins.retire(Retired::Segment(id));
     }
 }

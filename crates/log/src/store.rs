@@ -221,8 +221,15 @@ pub trait LogStore: Send + Sync + 'static {
     /// A number that rises with every segment found damaged. Cheap enough to compare after every read.
     fn damage_seen(&self) -> u64;
 
-    /// Segments with live bytes and known damage, oldest first. An open one is sealed, so that the caller can
-    /// move its live bytes as for `victims`.
+    /// Rewrites the columns of one segment that are lost or do not verify, if their devices take writes.
+    /// `true` if a column was rewritten, and another call may find more. Durable on return, or with the next
+    /// checkpoint if the commit log has no room.
+    fn mend(&self) -> Result<bool, LogError>;
+
+    /// Segments with live bytes and with less redundancy than the pool's devices allow, oldest first: those
+    /// with a column that does not verify or is lost on a device that takes writes, and those with fewer
+    /// parity columns than a new segment gets. An open one is sealed, so that the caller can move its live
+    /// bytes as for `victims`.
     fn damaged(&self) -> Result<Vec<SegmentId>, LogError>;
 
     /// Verifies every block, parity too, of the first sealed segment with live bytes after `after`; `None`

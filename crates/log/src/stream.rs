@@ -16,7 +16,7 @@
 use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_env::{LockPlace, RankedMutex, RankedRawMutex};
-use warpfire_format::segment::SegmentKind;
+use warpfire_format::segment::{SegmentKind, SegmentStream};
 use warpfire_pool::{Pool, PoolError, SegmentWriter, StripeBuf};
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
@@ -274,16 +274,17 @@ pub(crate) fn log_segments_in_bulk(pool: &Pool) -> u64 {
 /// A new segment for a stream, or `NoSpace` if its zones are kept for the commit log. A checkpoint needs no
 /// log segment, so under pressure the last zones go to the streams that free others: tables and cleaning.
 pub(crate) fn allocate_bulk(pool: &Pool, id: SegmentId, stream: Stream) -> Result<SegmentWriter, PoolError> {
-    let kept = match stream {
-        Stream::Large | Stream::Small => LOG_RESERVE_SEGMENTS,
-        Stream::Cold => LOG_RESERVE_COLD_SEGMENTS,
-        Stream::Table => LOG_RESERVE_TABLE_SEGMENTS,
+    let (stream, kept) = match stream {
+        Stream::Small => (SegmentStream::Small, LOG_RESERVE_SEGMENTS),
+        Stream::Large => (SegmentStream::Large, LOG_RESERVE_SEGMENTS),
+        Stream::Cold => (SegmentStream::Cold, LOG_RESERVE_COLD_SEGMENTS),
+        Stream::Table => (SegmentStream::Table, LOG_RESERVE_TABLE_SEGMENTS),
     };
     let enough = pool.free_segments(SegmentKind::Mirror) >= kept + log_segments_in_bulk(pool);
     if !enough || !pool.leaves_a_mirror(SegmentKind::Bulk) {
         return Err(PoolError::NoSpace);
     }
-    pool.allocate(id, SegmentKind::Bulk)
+    pool.allocate(id, stream)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ use warpfire_units::{SegmentId, SlicePtr};
 
 use crate::limits::{SUBMIT_MAX_BYTES, WRITE_QUEUE_BYTES_MAX, WRITE_QUEUE_STRIPES_MIN};
 use crate::lock_ranks::SEGMENT_TABLE;
-use crate::pins::Pins;
+use crate::pins::{Pins, Retired};
 use crate::segment_table::SegmentTable;
 
 /// A stripe and the bytes in it.
@@ -76,11 +76,14 @@ pub(crate) struct WriteQueue {
     /// Stripes in the queue. Readers look at it without the lock.
     in_memory: AtomicUsize,
     segment_table: Arc<RankedMutex<SEGMENT_TABLE, SegmentTable>>,
-    pins: Arc<Pins>,
+    pins: Arc<Pins<Retired>>,
 }
 
 impl WriteQueue {
-    pub(crate) fn new(segment_table: Arc<RankedMutex<SEGMENT_TABLE, SegmentTable>>, pins: Arc<Pins>) -> Self {
+    pub(crate) fn new(
+        segment_table: Arc<RankedMutex<SEGMENT_TABLE, SegmentTable>>,
+        pins: Arc<Pins<Retired>>,
+    ) -> Self {
         WriteQueue {
             queue: Mutex::default(),
             changed: Condvar::new(),

@@ -24,10 +24,12 @@ pub use device::geometry::{Geometry, ZONES_MIN, device_bytes_min};
 pub use device::trim::Trimmed;
 pub use error::{DeviceSetError, PoolError};
 pub use life::create::CreateOptions;
-pub use life::resilver::{ResilveredSegment, VerifiedSegment};
+pub use life::resilver::{ColumnMove, OldZones, ResilveredSegment, Suspects, VerifiedSegment};
 pub use life::roots::Root;
 pub use life::walk_open_segment::{StripeHealth, WalkedStripe};
 pub use pool::{DeviceStatus, Pool, Status};
 pub use segment::stripe_buf::StripeBuf;
 pub use segment::writer::{PreparedStripe, SegmentWriter};
-pub use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState, StripeRun};
+pub use warpfire_format::segment::{
+    LostColumn, SegmentDescriptor, SegmentKind, SegmentState, SegmentStream, StripeRun,
+};

@@ -16,3 +16,5 @@ pub(crate) const SEGMENTS: u16 = POOL + 30;
 pub(crate) const ZONES: u16 = POOL + 40;
 /// Segments that need repair.
 pub(crate) const DAMAGED: u16 = POOL + 50;
+/// Lost columns that the client has not taken yet.
+pub(crate) const LOST: u16 = POOL + 60;

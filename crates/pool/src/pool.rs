@@ -1,8 +1,9 @@
 //! The pool: devices, zones, segments and the root, each behind its own lock.
 //!
-//! Terms. A *session* is the time from one open of the pool to the next; its *epoch* is its number. A *lost
-//! column* of a segment lies on a device that takes no more writes. A segment is *damaged* once a read of one
-//! of its present devices failed or did not verify.
+//! Terms. A *session* is the time from one open of the pool to the next; its *epoch* is its number. A column
+//! of a segment is *lost* from the first stripe on that it may lack, because its device took no more writes
+//! or failed the flush. A segment is *damaged* once a read of one of its present devices failed or did not
+//! verify.
 //!
 //! # Invariants
 //! 1. A zone belongs to at most one segment in `segments`, or to one that is being allocated (assert in
@@ -15,8 +16,11 @@
 //!    `beyond_parity_a_write_or_flush_is_an_error_and_flushed_bytes_stay`).
 //! 4. A pool that is open for reading refuses each call that would write, before it changes anything
 //!    (`check_writable`; test `a_pool_that_is_open_for_reading_refuses_every_call_that_writes`).
-//! 5. Locks are taken in this order: `roots`, `flushing`, `unflushed`; and `trimming`, `segments`, `zones`,
-//!    `damaged`. Only `roots`, `flushing` and `trimming` are held during device operations.
+//! 5. A column without a stripe that the segment's index has is in the segment's `lost` after the next flush,
+//!    and in `lost` here until the client takes it (`PreparedStripe::record` and `flush`; test
+//!    `a_column_that_misses_a_write_or_a_flush_is_lost_from_there_on`).
+//! 6. Locks are taken in this order: `roots`, `flushing`, `unflushed`; and `trimming`, `segments`, `zones`,
+//!    `damaged`, `lost`. Only `roots`, `flushing` and `trimming` are held during device operations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +28,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use warpfire_env::{RankedMutex, RankedRwLock};
-use warpfire_format::segment::{SegmentDescriptor, SegmentKind};
+use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentKind};
 use warpfire_format::{Corrupt, Uuid};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
@@ -34,7 +38,7 @@ use crate::device::geometry::{Geometry, shape};
 use crate::device::zones::Zones;
 use crate::error::PoolError;
 use crate::life::roots::Roots;
-use crate::lock_ranks::{DAMAGED, FLUSHING, ROOTS, SEGMENTS, TRIMMING, UNFLUSHED, ZONES};
+use crate::lock_ranks::{DAMAGED, FLUSHING, LOST, ROOTS, SEGMENTS, TRIMMING, UNFLUSHED, ZONES};
 use crate::read::checksums::Checksums;
 use crate::segment::pool_segment::PoolSegment;
 use crate::segment::stripe_index::StripeIndex;
@@ -65,7 +69,10 @@ pub(crate) struct Inner {
     pub flushing: RankedMutex<FLUSHING, ()>,
     /// Calls of `retry_retired_zones` since one of them freed a zone.
     pub retired_asked: AtomicU64,
-    pub unflushed: RankedMutex<UNFLUSHED, BTreeMap<SegmentId, Arc<PoolSegment>>>,
+    /// Segments with stripes that no flush has covered, and the first of these stripes.
+    pub unflushed: RankedMutex<UNFLUSHED, BTreeMap<SegmentId, (Arc<PoolSegment>, u32)>>,
+    /// Lost columns that `take_lost` has not returned yet.
+    pub lost: RankedMutex<LOST, Vec<(SegmentId, LostColumn)>>,
     pub damaged: RankedMutex<DAMAGED, BTreeSet<SegmentId>>,
     /// How often a segment was added to `damaged`; it never decreases.
     pub damage_seen: AtomicU64,
@@ -272,6 +279,19 @@ impl Pool {
         self.inner.damaged.lock().iter().copied().collect()
     }
 
+    /// Whether the device takes writes.
+    #[must_use]
+    pub fn takes_writes(&self, device: DeviceIndex) -> bool {
+        self.inner.devices.writable(device)
+    }
+
+    /// Columns that missed a write or a flush, as far as no call has returned them yet. After a flush these
+    /// are all columns that lack a stripe written before it.
+    #[must_use]
+    pub fn take_lost(&self) -> Vec<(SegmentId, LostColumn)> {
+        std::mem::take(&mut *self.inner.lost.lock())
+    }
+
     /// How often a segment was listed as damaged since the pool was opened. The call is cheap: a caller may
     /// compare the number after every read.
     #[must_use]
@@ -363,6 +383,18 @@ impl Inner {
         self.segments.read().get(&id).cloned().ok_or(PoolError::UnknownSegment(id))
     }
 
+    /// Records that the columns of a segment on devices that take no more writes may lack stripes from
+    /// `first_stripe` on.
+    pub(crate) fn note_lost(&self, segment: &PoolSegment, first_stripe: u32) {
+        let mut lost = segment.lost.lock();
+        for (column, (device, _)) in (0u16..).zip(&segment.columns) {
+            let missing = LostColumn { column, first_stripe };
+            if !self.devices.writable(*device) && missing.note_in(&mut lost) {
+                self.lost.lock().push((segment.id, missing));
+            }
+        }
+    }
+
     /// Number of columns of a segment on devices that take no more writes.
     pub(crate) fn lost_columns(&self, segment: &PoolSegment) -> usize {
         segment.columns.iter().filter(|(device, _)| !self.devices.writable(*device)).count()
@@ -396,9 +428,14 @@ impl Inner {
         self.devices.flush_dirty();
         // A device that fails its flush is dropped, so it counts as a lost column here. This includes a
         // device that failed a write earlier: its part of the stripes is lost as well.
-        if covered.values().any(|s| self.lost_columns(s) > usize::from(s.parity)) {
-            return Err(self.failed());
+        let mut is_beyond_parity = false;
+        for (segment, first_stripe) in covered.values() {
+            let lost = self.lost_columns(segment);
+            if lost > 0 {
+                self.note_lost(segment, *first_stripe);
+            }
+            is_beyond_parity |= lost > usize::from(segment.parity);
         }
-        Ok(())
+        if is_beyond_parity { Err(self.failed()) } else { Ok(()) }
     }
 }

@@ -19,12 +19,12 @@ fn today_s_code_finds_in_the_golden_image_exactly_its_dump() {
         session.check().expect("it agrees with the model");
         let dump = write_dump(&session.history.model().picture());
         std::fs::create_dir_all(file("")).expect("the directory can be made");
-        std::fs::write(file("format-1.image"), write_image(&session.world))
+        std::fs::write(file("format-2.image"), write_image(&session.world))
             .expect("the image can be written");
-        std::fs::write(file("format-1.dump"), dump).expect("the dump can be written");
+        std::fs::write(file("format-2.dump"), dump).expect("the dump can be written");
     }
-    let image = std::fs::read_to_string(file("format-1.image")).expect("the image is there");
-    let dump = std::fs::read_to_string(file("format-1.dump")).expect("its dump is there");
+    let image = std::fs::read_to_string(file("format-2.image")).expect("the image is there");
+    let dump = std::fs::read_to_string(file("format-2.dump")).expect("its dump is there");
     let world = read_image(&image).expect("the image is whole");
     let fs = SHAPE.open(&world).expect("the golden pool opens");
     let found = observe(&fs).expect("every part of it can be read");

@@ -74,10 +74,10 @@ impl DamageLedger {
             *of_code <= LISTED_MAX
         });
         let d = &segment.descriptor;
-        let needs_all = is_needed && d.kind == SegmentKind::Mirror;
+        let needs_all = is_needed && d.kind() == SegmentKind::Mirror;
         let stripe = DamagedStripe {
             place,
-            kind: d.kind,
+            kind: d.kind(),
             parity: usize::from(d.parity),
             needs_lost: needs_all && !verdict.readable,
             rows: verdict.bad_rows,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warpfire_env::{AlignedBuf, Device};
 use warpfire_format::root::RootHeader;
-use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState};
+use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState, SegmentStream};
 use warpfire_format::stripe::StripeHeader;
 use warpfire_units::{BLOCK_BYTES, SegmentId};
 
@@ -95,7 +95,7 @@ pub fn segments(devices: &[Arc<dyn Device>]) -> Result<DumpValue, CheckError> {
 }
 
 fn summary(d: &SegmentDescriptor) -> Vec<(&'static str, DumpValue)> {
-    let kind = match d.kind {
+    let kind = match d.kind() {
         SegmentKind::Bulk => "bulk",
         SegmentKind::Mirror => "mirror",
     };
@@ -103,10 +103,18 @@ fn summary(d: &SegmentDescriptor) -> Vec<(&'static str, DumpValue)> {
         SegmentState::Open => "open",
         SegmentState::Sealed => "sealed",
     };
+    let stream = match d.stream {
+        SegmentStream::Small => "small",
+        SegmentStream::Large => "large",
+        SegmentStream::Table => "table",
+        SegmentStream::Cold => "cold",
+        SegmentStream::CommitLog => "commit log",
+    };
     vec![
         ("segment", d.id.get().into()),
         ("epoch", d.epoch.into()),
         ("kind", kind.into()),
+        ("stream", stream.into()),
         ("state", state.into()),
         ("data", d.data.into()),
         ("parity", d.parity.into()),
@@ -140,6 +148,11 @@ pub fn segment(devices: &[Arc<dyn Device>], id: u64) -> Result<DumpValue, CheckE
         .map(|run| DumpValue::Fields(vec![("rows", run.rows.into()), ("count", run.count.into())]));
     let mut fields = summary(d);
     fields.push(("columns", DumpValue::List(columns.collect())));
+    let lost = d.lost.iter().map(|lost| {
+        let from = ("from_stripe", lost.first_stripe.into());
+        DumpValue::Fields(vec![("column", lost.column.into()), from])
+    });
+    fields.push(("lost_columns", DumpValue::List(lost.collect())));
     fields.push(("stripe_runs", DumpValue::List(runs.collect())));
     Ok(DumpValue::Fields(fields))
 }

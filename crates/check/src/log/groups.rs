@@ -8,8 +8,8 @@
 //! 3. `whole` holds the groups in the order of their barriers, without gaps (assert in `take_barrier`).
 
 use warpfire_format::log_frame::{LogFrame, RecordFragment};
-use warpfire_format::segment::{SegmentDescriptor, StripeRun};
-use warpfire_units::SegmentId;
+use warpfire_format::segment::{LostColumn, SegmentDescriptor, StripeRun};
+use warpfire_units::{DeviceIndex, SegmentId, ZoneIndex};
 
 use crate::code::FindingCode;
 use crate::report::Findings;
@@ -20,6 +20,8 @@ pub(super) enum SegmentEdit {
     Grew { segment: SegmentId, first_stripe: u32, runs: Vec<StripeRun> },
     Sealed(SegmentId),
     Freed(SegmentId),
+    Moved { segment: SegmentId, column: u16, to: (DeviceIndex, ZoneIndex) },
+    Lost { segment: SegmentId, lost: LostColumn },
 }
 
 /// The frames from one barrier (not included) to the next.
@@ -99,6 +101,10 @@ impl GroupCollector {
             }
             LogFrame::Sealed(segment) => self.pending.edits.push(SegmentEdit::Sealed(segment)),
             LogFrame::Freed(segment) => self.pending.edits.push(SegmentEdit::Freed(segment)),
+            LogFrame::Moved { segment, column, to } => {
+                self.pending.edits.push(SegmentEdit::Moved { segment, column, to });
+            }
+            LogFrame::Lost { segment, lost } => self.pending.edits.push(SegmentEdit::Lost { segment, lost }),
         }
         Ok(())
     }

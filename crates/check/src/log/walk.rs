@@ -222,6 +222,15 @@ fn verifies(media: &Media, group: &LogGroup, replayed: &LogReplay) -> bool {
                 let Some(mut known) = known.filter(|s| s.stripe_count() == *first_stripe) else {
                     return false;
                 };
+                // A moved column counts in its new zone: the old one may have been reset since.
+                for edit in &group.edits {
+                    if let SegmentEdit::Moved { segment: moved, column, to } = edit
+                        && moved == segment
+                        && known.descriptor.takes_column(*column, to.0)
+                    {
+                        _ = known.descriptor.move_column(*column, *to);
+                    }
+                }
                 for run in runs {
                     known.grow(run.rows, run.count);
                 }
@@ -239,7 +248,10 @@ fn verifies(media: &Media, group: &LogGroup, replayed: &LogReplay) -> bool {
                 }
                 grown.insert(*segment, known);
             }
-            SegmentEdit::Sealed(_) | SegmentEdit::Freed(_) => {}
+            SegmentEdit::Sealed(_)
+            | SegmentEdit::Freed(_)
+            | SegmentEdit::Moved { .. }
+            | SegmentEdit::Lost { .. } => {}
         }
     }
     true
@@ -295,6 +307,25 @@ fn apply_edit(
         }
         SegmentEdit::Freed(id) => {
             segments.remove(&id).ok_or_else(|| format!("{id} is freed and does not exist"))?;
+        }
+        SegmentEdit::Moved { segment: id, column, to } => {
+            let segment = segments
+                .get_mut(&id)
+                .ok_or_else(|| format!("column {column} of {id}, which does not exist, moves"))?;
+            if !segment.descriptor.takes_column(column, to.0) {
+                return Err(format!("{id} has no column {column} that can move to device {}", to.0.0));
+            }
+            _ = segment.descriptor.move_column(column, to);
+        }
+        SegmentEdit::Lost { segment: id, lost } => {
+            let column = lost.column;
+            let segment = segments
+                .get_mut(&id)
+                .ok_or_else(|| format!("column {column} of {id}, which does not exist, is lost"))?;
+            if usize::from(column) >= segment.descriptor.columns.len() {
+                return Err(format!("{id} has no column {column} to lose"));
+            }
+            _ = segment.descriptor.note_lost(lost);
         }
     }
     Ok(())

@@ -154,7 +154,7 @@ impl CheckedSegment {
 
 #[cfg(test)]
 mod tests {
-    use warpfire_format::segment::SegmentKind;
+    use warpfire_format::segment::SegmentStream;
     use warpfire_units::{DeviceIndex, SegmentId, ZoneIndex};
 
     use super::*;
@@ -163,10 +163,11 @@ mod tests {
         let mut segment = CheckedSegment::new(SegmentDescriptor {
             id: SegmentId::FIRST,
             epoch: 1,
-            kind: SegmentKind::Bulk,
+            stream: SegmentStream::Small,
             data: 2,
             parity: 0,
             columns: vec![(DeviceIndex(0), ZoneIndex(2)), (DeviceIndex(1), ZoneIndex(2))],
+            lost: Vec::new(),
             stripes: Vec::new(),
             state: SegmentState::Open,
         });

@@ -67,8 +67,8 @@ pub(crate) fn identity_of(media: &Media, d: &SegmentDescriptor, stripe: u32, col
         segment: d.id,
         epoch: d.epoch,
         stripe,
-        column: if d.kind == SegmentKind::Mirror { 0 } else { column },
-        kind: d.kind,
+        column: if d.kind() == SegmentKind::Mirror { 0 } else { column },
+        kind: d.kind(),
         data: d.data,
         parity: d.parity,
     }
@@ -153,7 +153,7 @@ impl StripeVerifier {
     fn check_copies(&self, d: &SegmentDescriptor, place: StripePosition, findings: &Findings) {
         let mut heads = self.buffers.iter().take(d.columns.len()).map(|b| tile_of(b, 0..BLOCK_BYTES));
         let first = heads.next();
-        if d.kind == SegmentKind::Mirror && heads.any(|other| Some(other) != first) {
+        if d.kind() == SegmentKind::Mirror && heads.any(|other| Some(other) != first) {
             findings.error(FindingCode::ParityDisagrees, at_stripe(d, place), "its copies differ");
         }
     }
@@ -382,7 +382,7 @@ fn check_padding(
     findings: &Findings,
 ) {
     let column_bytes = rows * BLOCK_BYTES;
-    let inline = match d.kind {
+    let inline = match d.kind() {
         SegmentKind::Bulk => 0,
         SegmentKind::Mirror => BLOCK_BYTES - inline_start(header.rows),
     };

@@ -191,9 +191,9 @@ fn dump_descriptor(dump: &mut Dump<'_>) -> u64 {
     dump.number(1, "kind {}: mirror");
     dump.number(1, "state {}: open");
     let m = dump.number(1, "m = {}");
-    dump.number(1, "zero");
+    dump.number(1, "stream {}: commit log");
     let k = dump.number(2, "k = {}");
-    dump.number(2, "zero");
+    let lost = dump.number(2, "l = {} lost columns");
     let runs = dump.number(4, "r = {} stripe runs");
     let mut first = None;
     for column in 0..k + m {
@@ -201,7 +201,7 @@ fn dump_descriptor(dump: &mut Dump<'_>) -> u64 {
         let zone = dump.number(4, "  zone {}");
         first.get_or_insert(zone);
     }
-    assert_eq!(runs, 0, "a new log segment lists no stripes");
+    assert_eq!((lost, runs), (0, 0), "a new log segment lacks nothing and lists no stripes");
     first.expect("a segment has columns")
 }
 

@@ -117,7 +117,7 @@ impl MemState {
 /// The log in memory.
 pub struct MemLog {
     state: Mutex<MemState>,
-    pins: Pins,
+    pins: Pins<SegmentId>,
 }
 
 impl Default for MemLog {
@@ -318,6 +318,10 @@ impl LogStore for MemLog {
 
     fn damage_seen(&self) -> u64 {
         0
+    }
+
+    fn mend(&self) -> Result<bool, LogError> {
+        Ok(false)
     }
 
     fn damaged(&self) -> Result<Vec<SegmentId>, LogError> {

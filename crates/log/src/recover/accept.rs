@@ -12,7 +12,7 @@ use warpfire_format::log_frame::LogFrame;
 use warpfire_format::log_state::LogState;
 use warpfire_format::segment::{SegmentDescriptor, SegmentState, StripeRun};
 use warpfire_pool::{Pool, StripeHealth};
-use warpfire_units::SegmentId;
+use warpfire_units::{DeviceIndex, SegmentId, ZoneIndex};
 
 use super::cases::{self, GroupDecision, GroupFacts};
 use super::walk::{LogGroup, WalkedLog};
@@ -26,7 +26,8 @@ type SegmentMap = BTreeMap<SegmentId, SegmentDescriptor>;
 /// The state as of the last accepted barrier.
 pub(super) struct AcceptedLog {
     pub(super) segments: Vec<SegmentDescriptor>,
-    pub(super) damaged: BTreeSet<SegmentId>,
+    /// Segments with a stripe that some column lacks, and the first such stripe.
+    pub(super) damaged: BTreeMap<SegmentId, u32>,
     pub(super) records: Vec<(LogPos, Vec<u8>)>,
     pub(super) past: VecDeque<PastSegment>,
     pub(super) barrier: u64,
@@ -89,7 +90,7 @@ pub(super) fn accept(pool: &Pool, state: &LogState, found: WalkedLog) -> Result<
         "a group that was refused is after those accepted"
     );
     let past = clip_chain(found.past, state.first_stripe, found.first_sequence, sequence);
-    damaged.retain(|id| segments.contains_key(id) || past.iter().any(|p| p.descriptor.id == *id));
+    damaged.retain(|id, _| segments.contains_key(id) || past.iter().any(|p| p.descriptor.id == *id));
     Ok(AcceptedLog {
         segments: segments.into_values().collect(),
         damaged,
@@ -109,7 +110,7 @@ fn apply(segments: &mut SegmentMap, group: &LogGroup) -> Result<(), LogError> {
     for edit in &group.edits {
         match edit {
             LogFrame::Opened(descriptor) => match segments.entry(descriptor.id) {
-                Entry::Vacant(vacant) if descriptor.stripes.is_empty() => {
+                Entry::Vacant(vacant) if descriptor.stripes.is_empty() && descriptor.lost.is_empty() => {
                     vacant.insert(descriptor.clone());
                 }
                 _ => return Err(BAD_EDIT.into()),
@@ -128,9 +129,33 @@ fn apply(segments: &mut SegmentMap, group: &LogGroup) -> Result<(), LogError> {
                 let freed = segments.remove(segment).filter(|d| d.state == SegmentState::Sealed);
                 freed.ok_or(BAD_EDIT)?;
             }
+            LogFrame::Moved { segment, column, to } => {
+                let descriptor = segments.get_mut(segment).ok_or(BAD_EDIT)?;
+                move_column(descriptor, *column, *to)?;
+            }
+            LogFrame::Lost { segment, lost } => {
+                let descriptor = segments.get_mut(segment).ok_or(BAD_EDIT)?;
+                if usize::from(lost.column) >= descriptor.columns.len() {
+                    return Err(BAD_EDIT.into());
+                }
+                _ = descriptor.note_lost(*lost);
+            }
             LogFrame::Record { .. } | LogFrame::Barrier { .. } | LogFrame::LogNext(_) => {}
         }
     }
+    Ok(())
+}
+
+/// Gives a column another zone, if that makes a possible segment.
+fn move_column(
+    descriptor: &mut SegmentDescriptor,
+    column: u16,
+    to: (DeviceIndex, ZoneIndex),
+) -> Result<(), LogError> {
+    if !descriptor.takes_column(column, to.0) {
+        return Err(BAD_EDIT.into());
+    }
+    _ = descriptor.move_column(column, to);
     Ok(())
 }
 
@@ -145,7 +170,7 @@ fn is_complete(
     pool: &Pool,
     before: &SegmentMap,
     group: &LogGroup,
-    damaged: &mut BTreeSet<SegmentId>,
+    damaged: &mut BTreeMap<SegmentId, u32>,
 ) -> Result<bool, LogError> {
     if is_planted(PlantedBug::SkipBarrierCheck) {
         return Ok(true);
@@ -157,21 +182,25 @@ fn is_complete(
         _ => None,
     });
     let freed: BTreeSet<SegmentId> = freed.collect();
+    // Moved columns are verified in their new zones: once the group was durable, the old ones were reset.
     for edit in &group.edits {
         match edit {
             LogFrame::Opened(descriptor) => {
                 grown.insert(descriptor.id, descriptor.clone());
             }
-            LogFrame::Grew { segment, first_stripe, runs } => {
-                let descriptor = grown.get_mut(segment).ok_or(BAD_EDIT)?;
-                if !freed.contains(segment)
-                    && !stripes_verify(pool, descriptor, *first_stripe, runs, damaged)?
-                {
-                    return Ok(false);
-                }
-                append_runs(descriptor, runs);
+            LogFrame::Moved { segment, column, to } => {
+                move_column(grown.get_mut(segment).ok_or(BAD_EDIT)?, *column, *to)?;
             }
             _ => {}
+        }
+    }
+    for edit in &group.edits {
+        if let LogFrame::Grew { segment, first_stripe, runs } = edit {
+            let descriptor = grown.get_mut(segment).ok_or(BAD_EDIT)?;
+            if !freed.contains(segment) && !stripes_verify(pool, descriptor, *first_stripe, runs, damaged)? {
+                return Ok(false);
+            }
+            append_runs(descriptor, runs);
         }
     }
     Ok(true)
@@ -184,7 +213,7 @@ fn stripes_verify(
     descriptor: &SegmentDescriptor,
     first_stripe: u32,
     runs: &[StripeRun],
-    damaged: &mut BTreeSet<SegmentId>,
+    damaged: &mut BTreeMap<SegmentId, u32>,
 ) -> Result<bool, LogError> {
     let mut wanted = runs.iter().flat_map(|run| std::iter::repeat_n(run.rows, run.count as usize));
     let mut missing: u32 = runs.iter().map(|run| run.count).sum();
@@ -198,7 +227,8 @@ fn stripes_verify(
             missing -= 1;
         }
         if stripe.health != StripeHealth::Intact {
-            damaged.insert(descriptor.id);
+            // Not the number of this stripe: a column on a device that is away may lack earlier ones too.
+            damaged.insert(descriptor.id, first_stripe);
         }
     })
     .map_err(unreadable)?;

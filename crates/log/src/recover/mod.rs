@@ -30,12 +30,12 @@ mod accept;
 mod cases;
 mod walk;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use warpfire_format::Corrupt;
 use warpfire_format::log_state::LogState;
-use warpfire_format::segment::{SegmentKind, SegmentState};
-use warpfire_pool::{Pool, PoolError, ResilveredSegment, Root, SegmentWriter};
+use warpfire_format::segment::{SegmentState, SegmentStream};
+use warpfire_pool::{OldZones, Pool, PoolError, Root, SegmentWriter, Suspects};
 use warpfire_units::SegmentId;
 
 use accept::AcceptedLog;
@@ -49,7 +49,6 @@ use crate::store::{LogError, LogPos, RecordIter, RecoveredLog};
 pub(crate) struct LogParts {
     pub(crate) pool: Pool,
     pub(crate) segment_table: SegmentTable,
-    pub(crate) damaged: BTreeSet<SegmentId>,
     pub(crate) end: LogEnd,
     pub(crate) next_segment: SegmentId,
     pub(crate) next_pos: LogPos,
@@ -95,12 +94,11 @@ impl Log {
     /// # Errors
     /// `NoSpace` if the pool is too small, `Damaged` or `ReadOnly` if its devices fail.
     pub fn create(pool: Pool) -> Result<(Log, RecoveredLog), LogError> {
-        let current = pool.allocate(SegmentId::FIRST, SegmentKind::Mirror).map_err(unreadable)?;
+        let current = pool.allocate(SegmentId::FIRST, SegmentStream::CommitLog).map_err(unreadable)?;
         let next_pos = LogPos(1);
         let origin = LogOrigin { sequence: 0, barrier: 0, checkpoint: 0, next: next_pos };
         let parts = LogParts {
             segment_table: SegmentTable::default(),
-            damaged: BTreeSet::new(),
             end: LogEnd::Writer(Box::new(LogWriter::new(VecDeque::new(), current, origin))),
             next_segment: SegmentId::FIRST.next(),
             next_pos,
@@ -142,7 +140,7 @@ impl Log {
         let (current, resilvered) = if pool.is_for_reading() {
             (None, Vec::new())
         } else {
-            let current = match pool.allocate(accepted.next_segment, SegmentKind::Mirror) {
+            let current = match pool.allocate(accepted.next_segment, SegmentStream::CommitLog) {
                 Err(PoolError::NoSpace) => None,
                 other => Some(other.map_err(unreadable)?),
             };
@@ -178,7 +176,6 @@ impl Log {
         };
         let parts = LogParts {
             segment_table: SegmentTable::recovered(accepted.segments),
-            damaged: accepted.damaged,
             end,
             next_segment: accepted.next_segment.next(),
             next_pos: accepted.next_pos,
@@ -187,8 +184,8 @@ impl Log {
         };
         let log = Log::assemble(parts, client)?;
         // After the new root is durable: the old one names the old zones.
-        for segment in resilvered {
-            log.pool().free_old_zones(segment);
+        for zones in resilvered {
+            log.pool().free_old_zones(zones);
         }
         // Reading begins with a whole stripe, which may hold records before the first one kept.
         let wanted = accepted.records.into_iter().filter(move |(pos, _)| *pos >= keep_from);
@@ -217,32 +214,31 @@ fn log_writer(
     Ok(LogWriter::new(past, current, origin))
 }
 
-/// Rebuilds the lost columns of damaged segments, where that is possible. A crash may leave an accepted
-/// stripe with parity spent; it has full redundancy again before a sync builds on it. A segment that cannot
-/// be rebuilt stays damaged, and is among the first victims of cleaning.
-fn resilver_damaged(pool: &Pool, accepted: &mut AcceptedLog) -> Vec<ResilveredSegment> {
+/// Rewrites the columns of damaged segments that lack a stripe. A crash may leave an accepted stripe with
+/// parity spent; it has full redundancy again before a sync builds on it. A column that cannot be rewritten
+/// now is recorded as lost.
+fn resilver_damaged(pool: &Pool, accepted: &mut AcceptedLog) -> Vec<OldZones> {
     let mut all = Vec::new();
     let segments = accepted.segments.iter_mut();
     // The commit log too: its records must outlive m more devices until the client's next checkpoint.
     for descriptor in segments.chain(accepted.past.iter_mut().map(|past| &mut past.descriptor)) {
-        if !accepted.damaged.contains(&descriptor.id) {
-            continue;
-        }
-        match pool.resilver(descriptor.id) {
+        let Some(first_stripe) = accepted.damaged.get(&descriptor.id) else { continue };
+        let failure = match pool.resilver(descriptor.id, Suspects::WrittenLast(*first_stripe)) {
             Ok(resilvered) => {
-                accepted.damaged.remove(&descriptor.id);
-                if let Some(segment) = resilvered {
-                    assert_eq!(segment.descriptor.id, descriptor.id, "a resilvered segment keeps its id");
-                    *descriptor = segment.descriptor.clone();
-                    all.push(segment);
-                }
+                assert_eq!(resilvered.descriptor.id, descriptor.id, "a resilvered segment keeps its id");
+                *descriptor = resilvered.descriptor;
+                all.extend((!resilvered.moves.is_empty()).then_some(resilvered.old_zones));
+                resilvered.failure
             }
-            Err(e) => tracing::warn!(
+            Err(e) => Some(e),
+        };
+        if let Some(error) = failure {
+            tracing::warn!(
                 name: "log_segment_not_resilvered",
                 segment = %descriptor.id,
-                error = %e,
+                %error,
                 "a segment stays damaged"
-            ),
+            );
         }
     }
     all

@@ -7,7 +7,7 @@
 //! 2. Nothing counts after a gap (assert in `take`).
 //! 3. Records are taken in the order of their places (`record` refuses others).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use warpfire_format::log_frame::{LogFrame, RecordFragment};
 use warpfire_format::log_state::LogState;
@@ -47,8 +47,8 @@ pub(super) struct WalkedLog {
     pub(super) first_sequence: u64,
     /// Larger than every segment id met.
     pub(super) next_segment: SegmentId,
-    /// Log segments with a stripe that some column lacks.
-    pub(super) damaged: BTreeSet<SegmentId>,
+    /// Log segments with a stripe that some column lacks, and the first such stripe.
+    pub(super) damaged: BTreeMap<SegmentId, u32>,
 }
 
 /// Reads the log as far as its stripes follow each other.
@@ -69,7 +69,7 @@ pub(super) fn walk(pool: &Pool, state: &LogState) -> Result<WalkedLog, LogError>
         let id = descriptor.id;
         pool.walk_open_segment(&descriptor, from_stripe, &mut |stripe| {
             if stripe.health != StripeHealth::Intact {
-                reader.damaged.insert(id);
+                reader.damaged.entry(id).or_insert(stripe.index);
             }
             if failed.is_none() {
                 failed = reader.take(&stripe).err();
@@ -134,7 +134,7 @@ struct LogReader {
     gap: bool,
     /// The barrier of the torn group was read behind the gap.
     gap_barrier_seen: bool,
-    damaged: BTreeSet<SegmentId>,
+    damaged: BTreeMap<SegmentId, u32>,
 }
 
 impl LogReader {
@@ -154,7 +154,7 @@ impl LogReader {
             next_segment: state.next_segment,
             gap: false,
             gap_barrier_seen: false,
-            damaged: BTreeSet::new(),
+            damaged: BTreeMap::new(),
         }
     }
 
@@ -242,7 +242,11 @@ impl LogReader {
             LogFrame::LogNext(descriptor) | LogFrame::Opened(descriptor) => {
                 check_number(descriptor.id.get())?;
             }
-            LogFrame::Grew { .. } | LogFrame::Sealed(_) | LogFrame::Freed(_) => {}
+            LogFrame::Grew { .. }
+            | LogFrame::Sealed(_)
+            | LogFrame::Freed(_)
+            | LogFrame::Moved { .. }
+            | LogFrame::Lost { .. } => {}
         }
         match frame {
             LogFrame::Record { fragment, pos, bytes } => self.record(fragment, pos, bytes)?,
@@ -262,6 +266,10 @@ impl LogReader {
             }
             LogFrame::Sealed(segment) => self.group.edits.push(LogFrame::Sealed(segment)),
             LogFrame::Freed(segment) => self.group.edits.push(LogFrame::Freed(segment)),
+            LogFrame::Moved { segment, column, to } => {
+                self.group.edits.push(LogFrame::Moved { segment, column, to });
+            }
+            LogFrame::Lost { segment, lost } => self.group.edits.push(LogFrame::Lost { segment, lost }),
         }
         Ok(())
     }

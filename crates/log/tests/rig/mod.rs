@@ -273,6 +273,27 @@ impl Client {
         Ok(())
     }
 
+    /// Gives everything all the redundancy that the devices allow. Log segments with too few copies become
+    /// unnecessary by a checkpoint, as after each opening of the metadata engine. Other segments are mended,
+    /// or the entries with bytes in them are replaced.
+    pub fn regain_redundancy(&mut self) -> Result<(), LogError> {
+        self.checkpoint(0)?;
+        while self.log.mend()? {}
+        // Ends: each round leaves fewer segments as they are, and new ones have all their redundancy.
+        loop {
+            let weak = self.log.damaged()?;
+            let is_weak = |slices: &[SlicePtr]| slices.iter().any(|slice| weak.contains(&slice.segment));
+            let Some(nth) = self.entries.values().position(|slices| is_weak(slices)) else { break };
+            let slices = self.entries.values().nth(nth).expect("an entry was found");
+            let len = slices.iter().map(|slice| slice.len_bytes as usize).sum();
+            self.drop_entry(nth)?;
+            self.add(Stream::Cold, len, 0)?;
+            self.sync()?;
+        }
+        assert!(self.log.damaged()?.is_empty(), "no segment is left with less redundancy");
+        Ok(())
+    }
+
     /// One random step. If the pool is full, drops half of the entries instead.
     pub fn step(&mut self, random: &SimRandom) -> Result<(), LogError> {
         match self.try_step(random) {

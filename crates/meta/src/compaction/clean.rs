@@ -38,10 +38,14 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         self.empty_segments(victims, &mut unrecoverable)
     }
 
-    /// Moves live bytes out of some segments with known damage, so that they have all their parity again.
-    /// `true` if a table was rewritten. Without space it does nothing.
+    /// Gives some segments all their parity again: rewrites damaged and lost columns or, where that is not
+    /// possible, moves the live bytes to other segments. `true` if something was rewritten. Without space it
+    /// does nothing.
     pub(crate) fn repair_step(&self) -> Result<bool, MetaError> {
         let _compacting = self.compacting.lock();
+        if self.log.mend()? {
+            return Ok(true);
+        }
         let mut unrecoverable = self.unrecoverable.lock();
         let damaged = self.log.damaged()?;
         match self.empty_segments(damaged, &mut unrecoverable) {

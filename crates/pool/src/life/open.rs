@@ -156,6 +156,7 @@ impl Pool {
             flushing: RankedMutex::new(()),
             retired_asked: AtomicU64::new(0),
             unflushed: RankedMutex::new(BTreeMap::new()),
+            lost: RankedMutex::new(Vec::new()),
             damaged: RankedMutex::new(BTreeSet::new()),
             damage_seen: AtomicU64::new(0),
             checksums: Checksums::new(),

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState};
+use warpfire_format::segment::{SegmentDescriptor, SegmentState, SegmentStream};
 use warpfire_units::{DeviceIndex, SegmentId};
 
 use crate::device::zones::TakenZone;
@@ -16,8 +16,8 @@ use crate::segment::stripe_index::StripeIndex;
 use crate::segment::writer::SegmentWriter;
 
 impl Pool {
-    /// Makes a new, empty segment. A zone that its device cannot reset is retired, and the segment is made of
-    /// others.
+    /// Makes a new, empty segment for one stream. A zone that its device cannot reset is retired, and the
+    /// segment is made of others.
     ///
     /// The first call of a session rewrites the last root with this session's epoch, unless `write_root` has
     /// been called (see "Invariants" in this crate's README).
@@ -28,7 +28,7 @@ impl Pool {
     ///
     /// # Panics
     /// If the segment exists: a session uses a number once.
-    pub fn allocate(&self, id: SegmentId, kind: SegmentKind) -> Result<SegmentWriter, PoolError> {
+    pub fn allocate(&self, id: SegmentId, stream: SegmentStream) -> Result<SegmentWriter, PoolError> {
         let inner = &self.inner;
         inner.check_writable()?;
         // Before the first write to a zone: stripes must not carry an epoch that the next open would assign
@@ -37,7 +37,7 @@ impl Pool {
         // Ends: each round that fails retires a zone.
         loop {
             let writable = inner.devices.all_writable();
-            let (data, parity) = inner.shape(kind, writable.len());
+            let (data, parity) = inner.shape(stream.kind(), writable.len());
             if data == 0 {
                 return Err(inner.failed());
             }
@@ -50,10 +50,11 @@ impl Pool {
             let d = SegmentDescriptor {
                 id,
                 epoch: inner.epoch,
-                kind,
+                stream,
                 data,
                 parity,
                 columns: taken.iter().map(|t| (t.device, t.zone)).collect(),
+                lost: Vec::new(),
                 stripes: Vec::new(),
                 state: SegmentState::Open,
             };

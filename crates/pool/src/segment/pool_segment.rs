@@ -11,10 +11,10 @@
 
 use std::sync::atomic::AtomicBool;
 
-use warpfire_env::sync::RwLock;
+use warpfire_env::sync::{Mutex, RwLock};
 use warpfire_erasure::Code;
 use warpfire_format::Uuid;
-use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState};
+use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentKind, SegmentState, SegmentStream};
 use warpfire_format::stripe::StripeIdentity;
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
@@ -24,6 +24,7 @@ use crate::segment::stripe_index::StripeIndex;
 pub(crate) struct PoolSegment {
     pub id: SegmentId,
     pub epoch: u32,
+    pub stream: SegmentStream,
     pub kind: SegmentKind,
     pub data: u16,
     pub parity: u8,
@@ -31,6 +32,8 @@ pub(crate) struct PoolSegment {
     pub code: Code,
     /// Stripes that were written on enough columns.
     pub stripes: RwLock<StripeIndex>,
+    /// Columns that missed a write (`Inner::note_lost`).
+    pub lost: Mutex<Vec<LostColumn>>,
     /// Whether a write failed on more columns than parity covers: nothing more is written then.
     pub broken: AtomicBool,
     /// Whether a read that had to work without a device was reported.
@@ -50,12 +53,14 @@ impl PoolSegment {
         PoolSegment {
             id: d.id,
             epoch: d.epoch,
-            kind: d.kind,
+            stream: d.stream,
+            kind: d.kind(),
             data: d.data,
             parity: d.parity,
             columns: d.columns.clone(),
             code,
             stripes: RwLock::new(stripes),
+            lost: Mutex::new(d.lost.clone()),
             broken: AtomicBool::new(false),
             is_degraded_read_reported: AtomicBool::new(false),
         }
@@ -66,10 +71,11 @@ impl PoolSegment {
         SegmentDescriptor {
             id: self.id,
             epoch: self.epoch,
-            kind: self.kind,
+            stream: self.stream,
             data: self.data,
             parity: self.parity,
             columns: self.columns.clone(),
+            lost: self.lost.lock().clone(),
             stripes: self.stripes.read().runs(),
             state,
         }

@@ -241,12 +241,18 @@ impl PreparedStripe {
         let segment = &self.segment;
         // A full host refuses every device on it sooner or later. Going on with less parity would hide that
         // until too little is left.
-        if is_refused || self.pool.lost_columns(segment) > usize::from(segment.parity) {
+        let lost = self.pool.lost_columns(segment);
+        if is_refused || lost > usize::from(segment.parity) {
             segment.broken.store(true, Release);
             return Err(self.pool.failed());
         }
+        if lost > 0 {
+            self.pool.note_lost(segment, self.place.stripe);
+        }
         // `unflushed` first: a flush that starts after a reader saw the stripe must cover it.
-        self.pool.unflushed.lock().insert(segment.id, Arc::clone(segment));
+        let mut unflushed = self.pool.unflushed.lock();
+        unflushed.entry(segment.id).or_insert_with(|| (Arc::clone(segment), self.place.stripe));
+        drop(unflushed);
         let place = segment.stripes.write().push(self.place.rows);
         assert_eq!(place, self.place, "stripes are submitted in the order in which they were prepared");
         // A first read of a stripe that was just written needs no header block. Mirrors are read by walks

@@ -1,10 +1,13 @@
 //! Devices that fail while the pool works.
 
-use warpfire_pool::{CreateOptions, DeviceState, Pool, PoolError, SegmentKind};
+use warpfire_pool::{
+    CreateOptions, DeviceState, LostColumn, Pool, PoolError, SegmentKind, SegmentStream, Suspects,
+};
 use warpfire_sim_env::{Fault, OpClass, SimWorld};
+use warpfire_units::DeviceIndex;
 
 use crate::rig::{
-    DEVICE_BYTES, ZONE_BYTES, assert_reads, create, id, open_with, options, pattern, read, world,
+    DEVICE_BYTES, ZONE_BYTES, assert_reads, block_at, create, id, open_with, options, pattern, read, world,
     write_segment,
 };
 
@@ -12,7 +15,7 @@ use crate::rig::{
 fn a_device_that_fails_a_write_is_dropped_and_the_stripe_stands() {
     let (world, pool) = world(60, 6, 4, 2);
     world.sims()[3].inject(Fault::Fail { op: OpClass::Write, after: 0, lasting: true });
-    let mut writer = pool.allocate(id(1), SegmentKind::Bulk).unwrap();
+    let mut writer = pool.allocate(id(1), SegmentStream::Large).unwrap();
     let mut buf = writer.buffer();
     assert!(!writer.is_degraded());
     buf.append(&pattern(1, 100_000));
@@ -37,6 +40,84 @@ fn a_device_that_fails_a_write_is_dropped_and_the_stripe_stands() {
 }
 
 #[test]
+fn a_column_that_misses_a_write_or_a_flush_is_lost_from_there_on() {
+    for (op, written_before) in [(OpClass::Write, 0), (OpClass::Write, 2), (OpClass::Flush, 2)] {
+        let (world, pool) = world(63, 3, 2, 1);
+        let mut writer = pool.allocate(id(1), SegmentStream::Large).unwrap();
+        let mut buf = writer.buffer();
+        let mut write = |n: u64| {
+            writer.begin(&mut buf);
+            buf.append(&pattern(n, 9000));
+            writer.write_stripe(&mut buf, n).unwrap();
+        };
+        (0..written_before).for_each(&mut write);
+        pool.flush().unwrap();
+        assert_eq!(pool.take_lost(), []);
+        world.sims()[1].inject(Fault::Fail { op, after: 0, lasting: false });
+        write(2);
+        write(3);
+        pool.flush().unwrap();
+        let d = writer.seal();
+        let column = d.columns.iter().position(|(device, _)| device.0 == 1).unwrap();
+        let first_stripe = u32::try_from(written_before).unwrap();
+        let lost = LostColumn { column: u16::try_from(column).unwrap(), first_stripe };
+        assert_eq!((pool.take_lost(), pool.take_lost()), (vec![(id(1), lost)], vec![]), "{op:?}");
+        assert_eq!(d.lost, [lost]);
+
+        // The device returns: the column is rewritten, to another zone.
+        let (pool, _) = Pool::open(world.devices()).unwrap();
+        pool.adopt(&d).unwrap();
+        let resilvered = pool.resilver(id(1), Suspects::Recorded).unwrap();
+        assert_eq!((resilvered.moves.len(), resilvered.failure), (1, None));
+        assert_eq!(resilvered.descriptor.lost, []);
+        assert_ne!(resilvered.descriptor.columns[column], d.columns[column]);
+        pool.free_old_zones(resilvered.old_zones);
+        assert!(pool.verify(id(1)).unwrap().is_whole);
+    }
+}
+
+#[test]
+fn a_column_moves_to_another_device_when_its_own_has_no_free_zone() {
+    let (world, pool) = world(64, 4, 2, 1);
+    let written = write_segment(&pool, id(1), &[9000, 20_000]);
+    // No device has a free zone, until a segment goes that has no column on the device of the first one.
+    let own = written.descriptor.columns[0].0;
+    let spare =
+        (0..4).map(DeviceIndex).find(|d| written.descriptor.columns.iter().all(|(c, _)| c != d)).unwrap();
+    let mut others = Vec::new();
+    while let Ok(writer) = pool.allocate(id(2 + others.len() as u64), SegmentStream::Large) {
+        others.push(writer.descriptor());
+    }
+    assert!(pool.status().devices.iter().all(|device| device.free_zones == 0));
+    let without_own = others.iter().find(|d| d.columns.iter().all(|(device, _)| *device != own)).unwrap();
+    pool.free(without_own.id).unwrap();
+    let (device, at) = block_at(&written, 1, 0, Some(1));
+    world.sims()[device].rot(at, 3);
+    let resilvered = pool.resilver(id(1), Suspects::Unverified).unwrap();
+    assert_eq!(resilvered.failure, None);
+    assert_eq!(resilvered.descriptor.columns[0].0, spare, "no two columns on one device");
+    assert_reads(&pool, &written);
+    assert!(pool.verify(id(1)).unwrap().is_whole);
+}
+
+#[test]
+fn a_column_whose_device_fails_the_flush_stays_where_it_was() {
+    let (world, pool) = world(65, 3, 2, 1);
+    let written = write_segment(&pool, id(1), &[9000, 20_000]);
+    let (device, at) = block_at(&written, 1, 0, Some(1));
+    world.sims()[device].rot(at, 3);
+    pool.write_root(b"").unwrap();
+    let free = pool.status().devices[device].free_zones;
+    world.sims()[device].inject(Fault::Fail { op: OpClass::Flush, after: 0, lasting: false });
+    let resilvered = pool.resilver(id(1), Suspects::Unverified).unwrap();
+    assert!(resilvered.failure.is_some() && resilvered.moves.is_empty());
+    assert_eq!(resilvered.descriptor.columns, written.descriptor.columns);
+    assert_eq!(resilvered.descriptor.lost, [LostColumn { column: 0, first_stripe: 1 }]);
+    assert_eq!(pool.status().devices[device].free_zones, free, "the fresh zone is free again");
+    assert_reads(&pool, &written);
+}
+
+#[test]
 fn beyond_parity_a_write_or_flush_is_an_error_and_flushed_bytes_stay() {
     for op in [OpClass::Write, OpClass::Flush] {
         let (world, pool) = world(61, 3, 2, 1);
@@ -44,7 +125,7 @@ fn beyond_parity_a_write_or_flush_is_an_error_and_flushed_bytes_stay() {
         for sim in &world.sims()[..2] {
             sim.inject(Fault::Fail { op, after: 0, lasting: true });
         }
-        let mut writer = pool.allocate(id(2), SegmentKind::Bulk).unwrap();
+        let mut writer = pool.allocate(id(2), SegmentStream::Large).unwrap();
         let mut buf = writer.buffer();
         buf.append(&[7; 9000]);
         let result = writer.write_stripe(&mut buf, 1).and_then(|_| pool.flush());
@@ -60,7 +141,7 @@ fn beyond_parity_a_write_or_flush_is_an_error_and_flushed_bytes_stay() {
 #[test]
 fn a_writer_that_failed_stays_failed() {
     let (world, pool) = world(62, 1, 1, 0);
-    let mut writer = pool.allocate(id(1), SegmentKind::Bulk).unwrap();
+    let mut writer = pool.allocate(id(1), SegmentStream::Large).unwrap();
     world.sims()[0].inject(Fault::Fail { op: OpClass::Write, after: 0, lasting: false });
     let mut buf = writer.buffer();
     for _ in 0..2 {
@@ -196,7 +277,7 @@ fn zones_come_back_when_their_devices_can_reset_them_again() {
     world.sims().iter().for_each(|sim| sim.inject(refuse()));
     (1..all).for_each(|n| pool.free(id(n)).unwrap());
     assert_eq!(written.len() as u64, all - 1);
-    assert!(matches!(pool.allocate(id(2000), SegmentKind::Bulk), Err(PoolError::NoSpace)));
+    assert!(matches!(pool.allocate(id(2000), SegmentStream::Large), Err(PoolError::NoSpace)));
     let retired = |pool: &Pool| pool.status().devices.iter().map(|d| u64::from(d.retired_zones)).sum::<u64>();
     assert_eq!((retired(&pool), pool.status().lost()), (3 * (all - 1), 0));
     let resets = || world.sims().iter().map(|sim| sim.counters().discards).sum::<u64>();
@@ -219,7 +300,7 @@ fn a_full_host_costs_no_device() {
         let (world, pool) = world(68, usize::from(data) + usize::from(parity), data, parity);
         let safe = write_segment(&pool, id(1), &[50_000]);
         world.sims()[0].inject(Fault::Full { after_bytes: 0 });
-        let mut writer = pool.allocate(id(2), SegmentKind::Bulk).unwrap();
+        let mut writer = pool.allocate(id(2), SegmentStream::Large).unwrap();
         let mut buf = writer.buffer();
         buf.append(&[7; 9000]);
         let refused = writer.write_stripe(&mut buf, 1);

@@ -1,6 +1,8 @@
 //! Opening: devices are identified by their labels, and wrong sets of devices are refused.
 
-use warpfire_pool::{CreateOptions, DeviceSetError, DeviceState, Pool, PoolError, SegmentKind};
+use warpfire_pool::{
+    CreateOptions, DeviceSetError, DeviceState, Pool, PoolError, SegmentKind, SegmentStream, Suspects,
+};
 use warpfire_sim_env::{DeviceSpec, SimWorld};
 use warpfire_units::DeviceIndex;
 
@@ -155,7 +157,7 @@ fn devices_of_different_sizes_make_one_pool_with_declustered_segments() {
     for n in 1..=promised {
         write_segment(&pool, id(n), &[10]);
     }
-    assert!(matches!(pool.allocate(id(promised + 1), SegmentKind::Bulk), Err(PoolError::NoSpace)));
+    assert!(matches!(pool.allocate(id(promised + 1), SegmentStream::Large), Err(PoolError::NoSpace)));
     pool.free(id(3)).unwrap();
     assert_eq!(pool.free_segments(SegmentKind::Bulk), 1);
     write_segment(&pool, id(promised + 1), &[10]);
@@ -216,8 +218,8 @@ fn a_pool_that_is_open_for_reading_refuses_every_call_that_writes() {
     pool.adopt(&written.descriptor).unwrap();
     assert_reads(&pool, &written);
     assert_eq!(pool.write_root(b"x"), Err(PoolError::OpenForReading));
-    assert!(matches!(pool.allocate(id(2), SegmentKind::Bulk), Err(PoolError::OpenForReading)));
-    assert!(matches!(pool.resilver(id(1)), Err(PoolError::OpenForReading)));
+    assert!(matches!(pool.allocate(id(2), SegmentStream::Large), Err(PoolError::OpenForReading)));
+    assert!(matches!(pool.resilver(id(1), Suspects::Unverified), Err(PoolError::OpenForReading)));
     assert_eq!(pool.free(id(1)), Err(PoolError::OpenForReading));
     pool.flush().unwrap();
     assert_reads(&pool, &written);

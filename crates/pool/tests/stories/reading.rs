@@ -229,7 +229,7 @@ proptest! {
 #[test]
 fn payload_in_a_buffer_can_be_read_before_it_is_written() {
     let (_world, pool) = world(15, 4, 3, 1);
-    let mut writer = pool.allocate(id(1), warpfire_pool::SegmentKind::Bulk).unwrap();
+    let mut writer = pool.allocate(id(1), warpfire_pool::SegmentStream::Large).unwrap();
     let mut buf = writer.buffer();
     let bytes = pattern(1, 150_001);
     for part in bytes.chunks(7777) {

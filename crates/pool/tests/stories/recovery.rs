@@ -1,6 +1,6 @@
 //! The walk of segments that a crash left open.
 
-use warpfire_pool::{Pool, SegmentDescriptor, SegmentKind, SegmentState, StripeHealth};
+use warpfire_pool::{Pool, SegmentDescriptor, SegmentState, SegmentStream, StripeHealth};
 use warpfire_sim_env::{Cut, Fault, OpClass, SimWorld, cuts};
 use warpfire_units::{BLOCK_BYTES, SegmentId};
 
@@ -44,7 +44,7 @@ fn opened(mut d: SegmentDescriptor) -> SegmentDescriptor {
 
 /// Writes, flushes and seals a mirror segment with payloads of these lengths.
 fn write_mirror(pool: &Pool, segment: SegmentId, lengths: &[usize]) -> (SegmentDescriptor, Vec<Vec<u8>>) {
-    let mut writer = pool.allocate(segment, SegmentKind::Mirror).unwrap();
+    let mut writer = pool.allocate(segment, SegmentStream::CommitLog).unwrap();
     let mut buf = writer.buffer();
     let mut payloads = Vec::new();
     for (n, len) in (1u64..).zip(lengths) {
@@ -214,7 +214,7 @@ fn after_any_cut_flushed_stripes_are_whole_and_no_stripe_is_wrong() {
         (1..=30).for_each(|n| pool.free(id(n)).unwrap());
         pool.write_root(b"").unwrap();
         world.record();
-        let mut writer = pool.allocate(id(31), SegmentKind::Bulk).unwrap();
+        let mut writer = pool.allocate(id(31), SegmentStream::Large).unwrap();
         let d = writer.descriptor();
         let mut buf = writer.buffer();
         let mut write = |n: u64, len: usize| {
@@ -275,7 +275,7 @@ fn two_sessions_that_crash_never_write_under_one_identity() {
     let mut world = world;
     for _ in 0..3 {
         let (pool, _) = Pool::open(world.devices()).unwrap();
-        let mut writer = pool.allocate(id(1), SegmentKind::Bulk).unwrap();
+        let mut writer = pool.allocate(id(1), SegmentStream::Large).unwrap();
         let mut buf = writer.buffer();
         buf.append(&[1; 9000]);
         writer.write_stripe(&mut buf, 1).unwrap();
@@ -306,7 +306,7 @@ fn a_stripe_behind_a_lost_one_of_the_longest_length_is_found() {
     let world = SimWorld::of(95, 2, &warpfire_sim_env::DeviceSpec::append_only("flash", 32 * zone_bytes));
     let options = warpfire_pool::CreateOptions { zone_bytes: Some(zone_bytes), ..crate::rig::options(1, 1) };
     let pool = crate::rig::create(&world, &options).unwrap();
-    let longest = pool.allocate(id(9), SegmentKind::Mirror).unwrap().next_stripe_capacity();
+    let longest = pool.allocate(id(9), SegmentStream::CommitLog).unwrap().next_stripe_capacity();
     let (d, payloads) = write_mirror(&pool, id(10), &[longest, 100]);
     assert_eq!(d.stripes[0].rows, 255);
     for (device, zone) in &d.columns {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use warpfire_env::{AlignedBuf, Device, Timestamp};
-use warpfire_pool::{CreateOptions, Pool, PoolError, SegmentDescriptor, SegmentKind};
+use warpfire_pool::{CreateOptions, Pool, PoolError, SegmentDescriptor, SegmentStream};
 use warpfire_sim_env::{DeviceSpec, SimWorld};
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
@@ -69,7 +69,7 @@ impl WrittenSegment {
 /// Writes, flushes and seals a bulk segment. Its stripes have these payload lengths; one that does not fit is
 /// clipped.
 pub fn write_segment(pool: &Pool, segment: SegmentId, lengths: &[usize]) -> WrittenSegment {
-    let mut writer = pool.allocate(segment, SegmentKind::Bulk).unwrap();
+    let mut writer = pool.allocate(segment, SegmentStream::Large).unwrap();
     let mut payload = Vec::new();
     let mut stripes = Vec::new();
     let mut buf = writer.buffer();

@@ -1,6 +1,6 @@
 //! Every write is aligned, begins at its zone's write pointer and overwrites nothing.
 
-use warpfire_pool::{CreateOptions, Pool, SegmentKind};
+use warpfire_pool::{CreateOptions, Pool, SegmentStream};
 use warpfire_sim_env::{DeviceSpec, SimWorld};
 
 use crate::rig::{DEVICE_BYTES, ZONE_BYTES, assert_reads, create, id, pattern, write_segment};
@@ -13,7 +13,7 @@ fn live(world: &SimWorld, options: &CreateOptions) {
         let mut kept = Vec::new();
         for round in 0..40 {
             let written = write_segment(&pool, id(next), &[5, 40_000, usize::MAX, 12_000, usize::MAX]);
-            let mut log = pool.allocate(id(next + 1), SegmentKind::Mirror).unwrap();
+            let mut log = pool.allocate(id(next + 1), SegmentStream::CommitLog).unwrap();
             let mut buf = log.buffer();
             for n in 0..5 {
                 log.begin(&mut buf);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use warpfire_env::Clock;
-use warpfire_pool::{DeviceState, Pool, READ_WAIT_MAX, SegmentKind, WRITE_WAIT_MAX};
+use warpfire_pool::{DeviceState, Pool, READ_WAIT_MAX, SegmentStream, WRITE_WAIT_MAX};
 use warpfire_sim_env::{Fault, OpClass, SimWorld};
 
 use crate::rig::{assert_reads, id, open_with, read, world, write_segment};
@@ -131,7 +131,7 @@ fn a_read_waits_when_too_few_other_columns_answer() {
     // Beside a lost device the rest is all that there is.
     let last = usize::from(written.descriptor.columns[2].0.0);
     world.sims()[last].inject(Fault::Vanish { after: 0 });
-    drop(pool.allocate(id(2), SegmentKind::Bulk).map(|_| ()));
+    drop(pool.allocate(id(2), SegmentStream::Large).map(|_| ()));
     let first = usize::from(written.descriptor.columns[0].0.0);
     world.sims()[first].inject(hang(Some(OpClass::Read)));
     assert_reads(&pool, &written);
