@@ -74,6 +74,15 @@ impl AlignedBuf {
         LOAN_COUNT.load(Ordering::Acquire) > 0 && LOANS.lock().has_lent(&self.addresses())
     }
 
+    /// A part of the buffer, for a write that may be late.
+    ///
+    /// # Panics
+    /// If the range ends past the buffer.
+    #[must_use]
+    pub fn lendable(&self, range: Range<usize>) -> LendableBytes<'_> {
+        LendableBytes(&self[range])
+    }
+
     fn addresses(&self) -> Range<usize> {
         let start = self.start.addr().get();
         start..start + self.len
@@ -81,6 +90,24 @@ impl AlignedBuf {
 
     fn layout(len: usize) -> Layout {
         Layout::from_size_align(len, BLOCK_BYTES).expect("buffer lengths are far below isize::MAX")
+    }
+}
+
+/// Bytes of an [`AlignedBuf`]. Their memory can be lent.
+#[derive(Clone, Copy, Debug)]
+pub struct LendableBytes<'a>(&'a [u8]);
+
+impl<'a> LendableBytes<'a> {
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+}
+
+impl<'a> From<&'a AlignedBuf> for LendableBytes<'a> {
+    fn from(buf: &'a AlignedBuf) -> Self {
+        LendableBytes(buf)
     }
 }
 

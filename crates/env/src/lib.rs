@@ -18,7 +18,7 @@ mod ranked_lock;
 pub mod sync;
 
 pub use batch::{DeviceOp, OpKind, PIECE_BYTES_MAX, TimeLimit, run_batch, unanswered};
-pub use buf::AlignedBuf;
+pub use buf::{AlignedBuf, LendableBytes};
 pub use clock::{Clock, Random, SystemClock, SystemRandom, Timestamp};
 pub use device::{Device, DeviceError, DeviceInfo, ZoneInfo, ZoneReport};
 pub use file::{FileDevice, OpenError};

@@ -125,7 +125,7 @@ fn a_late_write_keeps_its_bytes_until_the_device_takes_them() {
     let devices = [Arc::clone(&silent)];
     let mut buf = AlignedBuf::zeroed(BLOCK);
     buf.fill(5);
-    let mut ops = [DeviceOp::new(0, OpKind::Write(0, &buf)).within(limit(1))];
+    let mut ops = [DeviceOp::write_within(0, 0, (&buf).into(), limit(1))];
     run_batch(&devices, &mut ops);
     assert!(is_late(&ops[0]), "{:?}", ops[0].result);
     assert!(buf.is_lent());

@@ -27,6 +27,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use warpfire_units::BLOCK_BYTES;
 
+use crate::buf::LendableBytes;
 use crate::device::{Device, DeviceError};
 use abandoned::AbandonedRequest;
 pub use abandoned::unanswered;
@@ -65,10 +66,10 @@ pub struct TimeLimit {
 pub struct DeviceOp<'a> {
     /// Index into the set of devices that the batch runs over.
     pub device: usize,
-    /// The action.
-    pub kind: OpKind<'a>,
-    /// How long the batch waits for it; `None`: until it ends.
-    pub limit: Option<TimeLimit>,
+    kind: OpKind<'a>,
+    /// How long the batch waits for it; `None`: until it ends. A write with a limit comes from
+    /// `LendableBytes`, and keeps both for ever: nothing outside changes `kind` or `limit`.
+    limit: Option<TimeLimit>,
     /// The result; `Ok(())` until the batch has run.
     pub result: Result<(), DeviceError>,
 }
@@ -80,13 +81,28 @@ impl<'a> DeviceOp<'a> {
         DeviceOp { device, kind, limit: None, result: Ok(()) }
     }
 
-    /// The same operation with a time limit. A limited write comes from an `AlignedBuf`, which keeps its
-    /// memory for a device that is late; its owner looks at `AlignedBuf::is_lent` before it changes the
-    /// bytes.
+    /// A write that has not run yet, with a time limit. Its buffer keeps the memory for a device that is
+    /// late; the owner looks at `AlignedBuf::is_lent` before it changes the bytes.
+    #[must_use]
+    pub fn write_within(device: usize, at: u64, bytes: LendableBytes<'a>, limit: Option<TimeLimit>) -> Self {
+        DeviceOp { limit, ..DeviceOp::new(device, OpKind::Write(at, bytes.bytes())) }
+    }
+
+    /// The same operation with a time limit.
+    ///
+    /// # Panics
+    /// If it is a write: `write_within` makes one.
     #[must_use]
     pub fn within(mut self, limit: Option<TimeLimit>) -> Self {
+        assert!(!matches!(self.kind, OpKind::Write(..)), "the memory of a limited write can be lent");
         self.limit = limit;
         self
+    }
+
+    /// The action.
+    #[must_use]
+    pub fn kind(&self) -> &OpKind<'a> {
+        &self.kind
     }
 
     fn name(&self) -> &'static str {

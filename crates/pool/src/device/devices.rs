@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 use std::time::Duration;
 
 use warpfire_env::sync::Mutex;
-use warpfire_env::{Device, DeviceError, DeviceOp, OpKind, TimeLimit, run_batch, unanswered};
+use warpfire_env::{Device, DeviceError, DeviceOp, LendableBytes, OpKind, TimeLimit, run_batch, unanswered};
 use warpfire_format::root::DeviceEntry;
 use warpfire_units::DeviceIndex;
 
@@ -114,7 +114,7 @@ impl DeviceState {
 
 /// Whether a full host refused the write.
 pub(crate) fn is_refused(op: &DeviceOp<'_>) -> bool {
-    matches!(op.kind, OpKind::Write(..)) && matches!(op.result, Err(DeviceError::NoSpace { .. }))
+    matches!(op.kind(), OpKind::Write(..)) && matches!(op.result, Err(DeviceError::NoSpace { .. }))
 }
 
 impl Devices {
@@ -258,11 +258,15 @@ impl Devices {
     }
 
     /// A write operation; `None` if the device takes no more writes.
-    pub(crate) fn write_op<'a>(&self, at: (DeviceIndex, u64), buf: &'a [u8]) -> Option<DeviceOp<'a>> {
+    pub(crate) fn write_op<'a>(
+        &self,
+        at: (DeviceIndex, u64),
+        bytes: LendableBytes<'a>,
+    ) -> Option<DeviceOp<'a>> {
         assert!(!self.for_reading, "{UNWRITTEN}");
         let slot = self.slot(at.0)?;
         let writable = self.slot_states[slot].health.load(Acquire) == PRESENT;
-        writable.then(|| DeviceOp::new(slot, OpKind::Write(at.1, buf)).within(self.write_limit()))
+        writable.then(|| DeviceOp::write_within(slot, at.1, bytes, self.write_limit()))
     }
 
     /// How long a write waits for its device. Without an end where parity cannot cover the loss of the
@@ -280,7 +284,7 @@ impl Devices {
             debug_assert!(op.device < self.opened.len(), "an operation names an opened device");
             let slot_state = &self.slot_states[op.device];
             let tally = &slot_state.tally;
-            match &op.kind {
+            match op.kind() {
                 OpKind::Read(_, buf) => {
                     tally.reads.fetch_add(1, Relaxed);
                     tally.read_bytes.fetch_add(buf.len() as u64, Relaxed);
@@ -296,7 +300,7 @@ impl Devices {
                 }
             }
             if let Err(e) = &op.result {
-                self.note_failure(slot_state, e, &op.kind);
+                self.note_failure(slot_state, e, op.kind());
             }
         }
     }

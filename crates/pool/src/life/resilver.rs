@@ -311,7 +311,7 @@ impl Inner {
         debug_assert!(StripeHeader::decode(header).is_ok(), "a written header decodes");
         let mut ops: Vec<_> = self
             .devices
-            .write_op((device, self.zone_offset(zone, place.block)), &shard)
+            .write_op((device, self.zone_offset(zone, place.block)), (&shard).into())
             .into_iter()
             .collect();
         self.devices.run(&mut ops);

@@ -202,7 +202,7 @@ impl Inner {
         }
         let (owners, mut ops): (Vec<DeviceIndex>, Vec<_>) = records
             .iter()
-            .filter_map(|(at, record)| Some((at.0, self.devices.write_op(*at, record)?)))
+            .filter_map(|(at, record)| Some((at.0, self.devices.write_op(*at, record.into())?)))
             .unzip();
         self.devices.run(&mut ops);
         let refused = ops.iter().zip(owners).filter(|(op, _)| is_refused(op));

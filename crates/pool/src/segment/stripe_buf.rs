@@ -16,7 +16,7 @@
 //!   empty ──append, pad_to_block──▶ growing ──close──▶ closed ──reshape──▶ empty
 //! ```
 
-use warpfire_env::{AlignedBuf, PlantedBug, is_planted};
+use warpfire_env::{AlignedBuf, LendableBytes, PlantedBug, is_planted};
 use warpfire_erasure::Code;
 use warpfire_format::crc32c;
 use warpfire_format::segment::SegmentKind;
@@ -291,14 +291,14 @@ impl StripeBuf {
     ///
     /// # Panics
     /// If the stripe is not closed.
-    pub(crate) fn shard(&self, column: usize) -> &[u8] {
+    pub(crate) fn shard(&self, column: usize) -> LendableBytes<'_> {
         assert!(self.closed, "only a closed stripe is written");
         assert!(column < self.data + self.parity, "a shard lies on a column of the stripe");
         let start = match self.kind {
             SegmentKind::Bulk => column * self.stride(),
             SegmentKind::Mirror => 0,
         };
-        &self.memory[start..start + (usize::from(self.rows) + 1) * BLOCK_BYTES]
+        self.memory.lendable(start..start + (usize::from(self.rows) + 1) * BLOCK_BYTES)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
