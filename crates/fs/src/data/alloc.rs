@@ -61,7 +61,8 @@ impl<E: Storage> Fs<E> {
     /// # Errors
     /// `Invalid` for an empty range, or for one that does not end before the end of the file where `Insert`
     /// and `Collapse` need that; `NoSpace`; `FileTooLarge` beyond 2^63 - 1, and for `Insert` and `Collapse`
-    /// where more than 2^18 regions would move in one commit.
+    /// where more than 2^18 regions (256 GiB of data) would move. They are one commit, since a file with half
+    /// of its bytes moved is of no use after a crash, and a commit is held in memory whole.
     pub fn fallocate(
         &self,
         caller: &Caller<'_>,
