@@ -28,6 +28,7 @@
 //! 3. A job ends once, by `finish` or by `Drop` (assert in `finish`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_format::table::{KeyVersion, VersionKind};
@@ -187,10 +188,13 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
         let visible = engine.visible();
         assert!(visible.is_sorted(), "the seqs of readers are in order");
         assert!(!visible.is_empty(), "the newest seq is always visible");
+        let table_set = engine.table_set();
+        let tables = table_set.runs.iter().flat_map(|run| &run.tables);
+        let others = tables.map(|table| Arc::clone(table.entry())).collect();
         RewriteJob {
             engine,
             relocator: JobRelocator { log: &engine.log, cleaning, moves, appended: BTreeMap::new() },
-            writer: TableWriter::new(engine.log.clone(), engine.table_bytes(), seq_base),
+            writer: TableWriter::new(engine.log.clone(), engine.table_bytes(), seq_base, others),
             visible,
             before,
             after: Vec::new(),

@@ -5,6 +5,9 @@
 //! 2. Bytes of the open table are in `open.slices`, then in `buffer`, then in `block` (assert in
 //!    `end_table`).
 //! 3. Keys are pushed in rising order (assert in `begin_key`).
+//! 4. A table ends before a gap in its keys that holds many other tables. Otherwise it would overlap all of
+//!    them, and a merge would rewrite them all for the few keys at its ends
+//!    (`tests::rewriting::keys_that_rise_are_not_rewritten_for_a_key_below_them`).
 
 use std::sync::Arc;
 
@@ -22,6 +25,36 @@ const PARTITION_BLOCKS: u32 = 64;
 
 /// Bytes of one append to the log.
 const PIECE_BYTES: usize = 256 * 1024;
+
+/// Tables that a gap between two keys holds at least, when a table ends before the gap. A merge would rewrite
+/// them: some 64 MiB. With fewer the gap is usual among keys at random, and tables stay large.
+const GAP_TABLES_MIN: usize = 4;
+
+/// The tables that there were when a rewrite began, by their smallest keys.
+struct OtherTables {
+    tables: Vec<Arc<TableDescriptor>>,
+    /// Tables before it begin at or before the last key that was asked about.
+    next: usize,
+}
+
+impl OtherTables {
+    fn new(mut tables: Vec<Arc<TableDescriptor>>) -> Self {
+        tables.sort_unstable_by(|a, b| a.smallest.cmp(&b.smallest));
+        OtherTables { tables, next: 0 }
+    }
+
+    /// Whether many whole tables lie between two keys that follow each other. Keys rise from call to call.
+    fn are_between(&mut self, last: &[u8], key: &[u8]) -> bool {
+        let mut between = 0;
+        while let Some(table) = self.tables.get(self.next)
+            && table.smallest.as_slice() <= key
+        {
+            between += usize::from(table.smallest.as_slice() > last && table.largest.as_slice() < key);
+            self.next += 1;
+        }
+        between >= GAP_TABLES_MIN
+    }
+}
 
 struct TableInProgress {
     smallest: Vec<u8>,
@@ -47,11 +80,17 @@ pub(crate) struct TableWriter<L: LogStore> {
     block_before: Vec<u8>,
     block_first: Vec<u8>,
     finished: Vec<TableDescriptor>,
+    others: OtherTables,
 }
 
 impl<L: LogStore> TableWriter<L> {
-    /// A writer of versions with seqs of at least `seq_base`, or 0.
-    pub(crate) fn new(log: Arc<L>, target_bytes: usize, seq_base: Seq) -> Self {
+    /// A writer of versions with seqs of at least `seq_base`, or 0, beside the tables `others`.
+    pub(crate) fn new(
+        log: Arc<L>,
+        target_bytes: usize,
+        seq_base: Seq,
+        others: Vec<Arc<TableDescriptor>>,
+    ) -> Self {
         TableWriter {
             log,
             target_bytes,
@@ -64,6 +103,7 @@ impl<L: LogStore> TableWriter<L> {
             block_before: Vec::new(),
             block_first: Vec::new(),
             finished: Vec::new(),
+            others: OtherTables::new(others),
         }
     }
 
@@ -92,8 +132,9 @@ impl<L: LogStore> TableWriter<L> {
         if self.block.len() >= BLOCK_BYTES_TARGET {
             self.end_block()?;
         }
+        let is_behind_gap = self.others.are_between(&self.last_key, key);
         let open_bytes = self.open.as_ref().map_or(0, |open| open.written_bytes as usize);
-        if open_bytes + self.buffer.len() + self.block.len() >= self.target_bytes {
+        if is_behind_gap || open_bytes + self.buffer.len() + self.block.len() >= self.target_bytes {
             self.end_table()?;
         }
         self.open.get_or_insert_with(|| TableInProgress {

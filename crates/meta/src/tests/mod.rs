@@ -5,6 +5,7 @@ mod full;
 mod held;
 mod model;
 mod reserved;
+mod rewriting;
 mod space;
 mod syncs;
 mod threads;
