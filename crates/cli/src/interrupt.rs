@@ -8,7 +8,7 @@ use signal_hook::flag;
 use warpfire_terminal::Failure;
 
 /// Whether a signal asks the command to end. The first signal only asks; a second one ends the process.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Interrupt {
     /// 0, or the number of the signal.
     signal: Arc<AtomicUsize>,

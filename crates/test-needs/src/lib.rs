@@ -31,6 +31,8 @@ pub enum Need {
     Attributes,
     /// `systemd-analyze` is installed.
     Systemd,
+    /// GNU `tar` is installed.
+    Tar,
 }
 
 impl Need {
@@ -46,6 +48,7 @@ impl Need {
             Need::Python => "python3",
             Need::Attributes => "xattr",
             Need::Systemd => "systemd",
+            Need::Tar => "tar",
         }
     }
 }

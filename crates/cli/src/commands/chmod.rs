@@ -76,7 +76,7 @@ fn to(mode: u32) -> NewAttributes {
 }
 
 /// The creation mask of this process. The system has no call that only reads it.
-fn umask() -> u32 {
+pub fn umask() -> u32 {
     let mask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(mask);
     mask.as_raw_mode()

@@ -14,7 +14,7 @@ use crate::fixture::{CommandResult, Fixture, bytes, tree};
 const BLOCK: usize = 4096;
 
 /// Overwrites these blocks of `content` wherever the image has them. Each block is at one place only.
-fn damage(fixture: &Fixture, image: &str, content: &[u8], blocks: &[usize]) {
+pub fn damage(fixture: &Fixture, image: &str, content: &[u8], blocks: &[usize]) {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(fixture.path(image)).expect("opened");
     let all = std::fs::read(fixture.path(image)).expect("an image is read");
     for &block in blocks {
@@ -25,7 +25,7 @@ fn damage(fixture: &Fixture, image: &str, content: &[u8], blocks: &[usize]) {
 }
 
 /// Everything in a directory but the directory itself, hidden names too.
-fn names(directory: &Path) -> Vec<String> {
+pub fn names(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).expect("a directory is read");
     let mut names: Vec<String> =
         entries.map(|entry| entry.expect("read").file_name().to_string_lossy().into_owned()).collect();
@@ -34,12 +34,12 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 /// The moments of the tests that kill; more by WARPFIRE_COPY_MOMENTS.
-fn moments() -> u64 {
+pub fn moments() -> u64 {
     std::env::var("WARPFIRE_COPY_MOMENTS").ok().and_then(|count| count.parse().ok()).unwrap_or(6)
 }
 
 /// Starts a copy and sends a signal after a while that depends on the moment. Returns its exit code.
-fn signalled(fixture: &Fixture, words: &[&str], moment: u64, signal: Signal) -> Option<i32> {
+pub fn signalled(fixture: &Fixture, words: &[&str], moment: u64, signal: Signal) -> Option<i32> {
     let mut child = fixture.command(words).stderr(Stdio::null()).spawn().expect("the binary runs");
     let spread = u64::from(bytes(moment + 1, 2)[1]) * 700;
     std::thread::park_timeout(Duration::from_micros(spread));
@@ -48,7 +48,7 @@ fn signalled(fixture: &Fixture, words: &[&str], moment: u64, signal: Signal) -> 
 }
 
 /// A tree whose files all have other bytes, short and long.
-fn make_tree(fixture: &Fixture, name: &str, seed: u64) {
+pub fn make_tree(fixture: &Fixture, name: &str, seed: u64) {
     for number in 0..60 {
         let len = if number % 10 == 0 { 3 << 20 } else { 7000 * number };
         let path = format!("{name}/{}/{number}", number % 3);
@@ -57,7 +57,7 @@ fn make_tree(fixture: &Fixture, name: &str, seed: u64) {
 }
 
 /// Whether each file of a copy is a whole file of its source.
-fn assert_whole(source: &Path, copy: &Path) {
+pub fn assert_whole(source: &Path, copy: &Path) {
     let whole: std::collections::HashMap<_, _> =
         tree(source).into_iter().map(|(path, _, content)| (path, content)).collect();
     for (path, _, content) in tree(copy) {

@@ -4,6 +4,8 @@ mod answers;
 mod copy;
 mod copy_mounted;
 mod copy_planted;
+mod copy_tar;
+mod copy_tar_hostile;
 mod copy_whole;
 mod fixture;
 mod golden_refusals;

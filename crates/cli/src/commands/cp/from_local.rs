@@ -16,7 +16,7 @@ use warpfire_terminal::Failure;
 use super::job::CopyJob;
 use super::local::{LocalDir, NamedPath};
 use super::sink::Sink;
-use super::source::{Attributes, Content, FileIdentity, NewFile, Piece};
+use super::source::{Attributes, Content, FileIdentity, NewFile, Piece, data_map};
 use super::xattrs::Xattrs;
 
 /// Unit of `st_blocks`, in bytes, on every filesystem.
@@ -95,7 +95,8 @@ fn directory(job: &mut CopyJob, sink: &mut dyn Sink, source: &Path, dir: &LocalD
         Ok(metadata) => attributes(&metadata),
         Err(error) => return job.skip(source, failed(error)),
     };
-    job.directory(sink, source, name, &attributes, |job, sink| {
+    let xattrs = xattrs(job, dir, source);
+    job.directory(sink, source, name, &attributes, xattrs, |job, sink| {
         for found in dir.names().map_err(failed)? {
             if !job.goes_on() {
                 break;
@@ -104,7 +105,7 @@ fn directory(job: &mut CopyJob, sink: &mut dyn Sink, source: &Path, dir: &LocalD
                 entry(job, sink, dir, &found, Some(&found));
             }
         }
-        xattrs(job, dir, source)
+        Ok(())
     });
 }
 
@@ -124,7 +125,7 @@ fn attributes(metadata: &Metadata) -> Attributes {
         modified: Some(Timestamp { seconds: metadata.mtime(), nanos: nanos(metadata.mtime_nsec()) }),
         device: (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev())),
         len: metadata.is_file().then_some(metadata.len()),
-        identity: is_linked.then(|| FileIdentity(metadata.dev(), metadata.ino())),
+        identity: is_linked.then(|| FileIdentity::Number(metadata.dev(), metadata.ino())),
     }
 }
 
@@ -225,6 +226,11 @@ fn is_damage(error: &io::Error) -> bool {
 }
 
 impl Content for LocalContent<'_> {
+    fn map(&mut self) -> Result<Vec<Range<u64>>, Failure> {
+        let found = |at| if self.is_dense { Ok(at..self.len) } else { self.next_data(at) };
+        data_map(self.len, |at| found(at).map_err(|error| self.dir.failure(self.path, &error)))
+    }
+
     fn next(&mut self, buffer: &mut [u8]) -> Result<Option<Piece>, Failure> {
         loop {
             if self.data.is_empty() && !self.is_dense {

@@ -10,7 +10,7 @@ use warpfire_terminal::Failure;
 
 use super::job::CopyJob;
 use super::sink::Sink;
-use super::source::{Attributes, Content, NewFile, Piece};
+use super::source::{Attributes, Content, NewFile, Piece, data_map};
 use super::xattrs::Xattrs;
 
 /// The pool that files are copied from.
@@ -69,7 +69,8 @@ impl<'a> PoolSource<'a> {
         name: Option<&OsStr>,
     ) {
         let attributes = Attributes::of_pool(self.number, metadata);
-        job.directory(sink, source, name, &attributes, |job, sink| {
+        let xattrs = self.xattrs(job, source);
+        job.directory(sink, source, name, &attributes, xattrs, |job, sink| {
             let dir = opened?;
             for entry in dir.read_dir()? {
                 let entry = entry?;
@@ -91,7 +92,7 @@ impl<'a> PoolSource<'a> {
                     Err(error) => job.skip(&path, error),
                 }
             }
-            self.xattrs(job, source)
+            Ok(())
         });
     }
 
@@ -219,6 +220,10 @@ impl PoolContent {
 }
 
 impl Content for PoolContent {
+    fn map(&mut self) -> Result<Vec<Range<u64>>, Failure> {
+        data_map(self.len, |at| if self.is_dense { Ok(at..self.len) } else { self.next_data(at) })
+    }
+
     fn next(&mut self, buffer: &mut [u8]) -> Result<Option<Piece>, Failure> {
         loop {
             let range = match (self.good.pop_front(), self.failure.take()) {

@@ -139,7 +139,10 @@ impl CopyJob {
     pub fn skip(&mut self, path: &Path, reason: impl Into<Failure>) {
         self.progress.failed_file();
         let reason: Failure = reason.into();
-        if reason.is_end_of_command() && !reason.is_closed_pipe() {
+        if reason.is_closed_pipe() {
+            self.give_up();
+        }
+        if reason.is_end_of_command() && !reason.is_closed_pipe() && !self.interrupt.has_come() {
             self.give_up();
             self.end = Some(reason);
             return;
@@ -160,46 +163,54 @@ impl CopyJob {
         }
     }
 
-    /// Whether `--exclude` names this entry of the current directory. A pattern without a slash is compared
-    /// with the name, any other with the path from the top of the copy.
+    /// Whether `--exclude` names this entry of the current directory.
     pub fn is_excluded(&self, name: &OsStr) -> bool {
+        !self.options.exclude.is_empty() && self.excludes(&self.trail.path_of(name))
+    }
+
+    /// Whether `--exclude` names this path from the top of the copy. A pattern without a slash is compared
+    /// with the name alone.
+    pub fn excludes(&self, path: &Path) -> bool {
         self.options.exclude.iter().any(|pattern| {
             let pattern = pattern.as_bytes();
             if pattern.contains(&b'/') {
-                let path = self.trail.path_of(name);
                 let pattern = pattern.strip_prefix(b"/").unwrap_or(pattern);
                 fast_glob::glob_match(pattern, path.as_os_str().as_bytes())
             } else {
-                fast_glob::glob_match(pattern, name.as_bytes())
+                fast_glob::glob_match(pattern, path.file_name().unwrap_or_default().as_bytes())
             }
         })
     }
 
     /// Copies a directory into the current directory of the sink, or with `None` the contents into the
-    /// current directory itself. `fill` copies the entries and returns the attributes, which are set last:
-    /// each entry changes the times, and a mode without write permission would refuse it.
+    /// current directory itself. `fill` copies the entries. The attributes are set last: each entry changes
+    /// the times, and a mode without write permission would refuse it.
     pub fn directory(
         &mut self,
         sink: &mut dyn Sink,
         source: &Path,
         name: Option<&OsStr>,
         attributes: &Attributes,
-        fill: impl FnOnce(&mut CopyJob, &mut dyn Sink) -> Result<Xattrs, Failure>,
+        xattrs: Result<Xattrs, Failure>,
+        fill: impl FnOnce(&mut CopyJob, &mut dyn Sink) -> Result<(), Failure>,
     ) {
         if !self.options.recursive {
             return self.skip(source, Failure::new("is a directory").hint("copy it with -r"));
         }
-        if let Some(name) = name
-            && let Err(failure) = sink.enter(name, attributes, self.options.dry_run)
-        {
+        // The entries of a directory are copied even if its own attributes are lost.
+        let (xattrs, read) = match xattrs {
+            Ok(xattrs) => (xattrs, Ok(())),
+            Err(failure) => (Xattrs::default(), Err(failure)),
+        };
+        if let Err(failure) = sink.enter(name, attributes, &xattrs, self.options.dry_run) {
             return self.skip(source, failure);
         }
         self.trail.enter(name.unwrap_or_default());
         let filled = fill(self, sink);
         self.trail.leave();
-        let kept = match filled {
-            Ok(_) if self.options.dry_run => Ok(0),
-            Ok(xattrs) => sink.keep(attributes, &xattrs).map(|()| 0),
+        let kept = match filled.and(read) {
+            Ok(()) if self.options.dry_run => Ok(0),
+            Ok(()) => sink.keep(attributes, &xattrs).map(|()| 0),
             Err(failure) => Err(failure),
         };
         if name.is_some() {

@@ -29,9 +29,11 @@ mod job;
 mod local;
 mod new_local;
 mod pools;
+mod short;
 mod sink;
 mod source;
 mod stdio;
+mod tar;
 mod to_local;
 mod to_pool;
 mod xattrs;
@@ -46,6 +48,8 @@ Examples:
   warpfire cp -ru ~/photos pool:/            copy new and newer files
   warpfire cp -r --salvage pool:/ rescued    copy the rest of damaged files
   pg_dump db | warpfire cp - pool:/db.sql    copy stdin; to stdout likewise
+  warpfire cp --tar pool:/photos - > p.tar   write an archive, to stdout or a file
+  warpfire cp --tar p.tar pool:/             unpack an archive, a file or stdin
 
 A copy keeps permission bits, times, symbolic links, hard links between copied files, holes and special \
 files. A copy by root keeps owners too. No symbolic link below the named files is followed.
@@ -53,6 +57,9 @@ files. A copy by root keeps owners too. No symbolic link below the named files i
 A file gets its name when it is whole: after a failure, a signal or a crash no name has a part of a file. \
 At the target it replaces a file, link, pipe or socket; a local device node stays. A local file is copied up \
 to the length that it has when it is opened.
+
+With --tar, directories are copied with their contents. An archive gets its name when it is whole. Names \
+with '..' are not unpacked, and a slash before a name is left out. Owners are numbers.
 
 Files of a mounted pool are copied through its mount. A copy inside of one mounted pool copies only pointers.";
 
@@ -85,6 +92,10 @@ pub struct Args {
     /// and the exit code is 1.
     #[arg(long)]
     salvage: bool,
+
+    /// Write a tar archive of files in pools, or unpack tar archives into a pool.
+    #[arg(long)]
+    tar: bool,
 
     /// Leave files that exist.
     #[arg(long, short)]
@@ -128,6 +139,8 @@ struct CopyReport {
 /// An argument that names a source.
 enum Source {
     Stdin,
+    /// An archive to unpack; `None` is stdin.
+    Archive(Option<PathBuf>),
     Local(PathBuf),
     Pool(Location),
 }
@@ -145,14 +158,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let sources: Vec<Source> = args.sources.iter().map(|source| Source::parse(source)).collect();
     let mut job = CopyJob::new(args.options());
     expect_bytes(&mut job, &sources);
-    let copied = if args.destination == "-" {
+    let copied = if args.tar {
+        with_archives(&mut job, sources, args)
+    } else if args.destination == "-" {
         to_stdout(&mut job, &sources, args)
     } else {
         match PathArgument::parse(&args.destination) {
             PathArgument::Pool(destination) => into_pool(&mut job, &sources, &destination, args.atomic),
-            PathArgument::Local(_) if args.atomic => {
-                Err(Failure::usage("--atomic copies into a pool").hint("name a destination 'POOL:/path'"))
-            }
+            PathArgument::Local(_) if args.atomic => Err(needs_pool()),
             PathArgument::Local(destination) => out_of_pool(&mut job, &sources, &destination),
         }
     };
@@ -181,7 +194,11 @@ fn report(args: &Args, job: CopyJob, copied: Result<(), Failure>) -> Result<(), 
         note(format_args!("{}{left}", summary.in_words(verb)));
     }
     if interrupt.has_come() && !is_committed {
-        let left = if args.atomic { "nothing was copied" } else { "each file that was copied is whole" };
+        let left = match PathArgument::parse(&args.destination) {
+            _ if args.atomic => "nothing was copied",
+            PathArgument::Local(_) if args.tar => "no archive is whole",
+            _ => "each file that was copied is whole",
+        };
         return Err(interrupt.failure(left));
     }
     match (failed, lossy) {
@@ -201,7 +218,7 @@ fn report(args: &Args, job: CopyJob, copied: Result<(), Failure>) -> Result<(), 
 impl Args {
     fn options(&self) -> CopyOptions {
         CopyOptions {
-            recursive: self.recursive || self.archive,
+            recursive: self.recursive || self.archive || self.tar,
             archive: self.archive,
             salvage: self.salvage,
             no_clobber: self.no_clobber,
@@ -222,11 +239,21 @@ impl Source {
         }
     }
 
+    /// The same source as an archive; `None` for a file in a pool.
+    fn into_archive(self) -> Option<Source> {
+        match self {
+            Source::Stdin => Some(Source::Archive(None)),
+            Source::Local(path) => Some(Source::Archive(Some(path))),
+            Source::Archive(_) => Some(self),
+            Source::Pool(_) => None,
+        }
+    }
+
     /// The name that it has in a directory; `None` for the root of a pool, which has none: its contents are
     /// copied into the directory.
     fn name(&self) -> Result<Option<OsString>, Failure> {
         match self {
-            Source::Stdin => Ok(None),
+            Source::Stdin | Source::Archive(_) => Ok(None),
             Source::Local(path) | Source::Pool(Location { path, .. }) if path == Path::new("/") => Ok(None),
             Source::Pool(Location { path, .. }) => Ok(path.file_name().map(OsStr::to_owned)),
             Source::Local(path) => match path.file_name() {
@@ -365,9 +392,31 @@ fn out_of_pool(job: &mut CopyJob, sources: &[Source], destination: &Path) -> Res
     pools.copy(job, &mut LocalSink::at(dir), sources, &target, None)
 }
 
+/// Writes an archive, or unpacks archives.
+fn with_archives(job: &mut CopyJob, sources: Vec<Source>, args: &Args) -> Result<(), Failure> {
+    let destination = match PathArgument::parse(&args.destination) {
+        PathArgument::Local(_) if args.atomic => return Err(needs_pool()),
+        PathArgument::Local(local) => {
+            let local = Some(local.as_path()).filter(|_| args.destination != "-");
+            return tar::pack(job, &sources, args, local);
+        }
+        PathArgument::Pool(destination) => destination,
+    };
+    let archives: Option<Vec<Source>> = sources.into_iter().map(Source::into_archive).collect();
+    match archives {
+        Some(archives) => into_pool(job, &archives, &destination, args.atomic),
+        None => Err(Failure::usage("--tar copies between a pool and an archive outside of pools")
+            .hint("name a local file or '-' as the archive")),
+    }
+}
+
+fn needs_pool() -> Failure {
+    Failure::usage("--atomic copies into a pool").hint("name a destination 'POOL:/path'")
+}
+
 fn to_stdout(job: &mut CopyJob, sources: &[Source], args: &Args) -> Result<(), Failure> {
     if args.atomic {
-        return Err(Failure::usage("--atomic copies into a pool").hint("name a destination 'POOL:/path'"));
+        return Err(needs_pool());
     }
     let pools = Pools::out(sources, None)?;
     let target = Target { base: PathBuf::new(), name: Some(OsString::from("-")) };

@@ -9,7 +9,7 @@ use super::from_pool::PoolSource;
 use super::job::CopyJob;
 use super::local::NamedPath;
 use super::sink::Sink;
-use super::{Source, Target, from_local, stdio};
+use super::{Source, Target, from_local, stdio, tar};
 use crate::location::{Location, PoolName};
 use crate::tree::{self, MountedTree, Tree};
 
@@ -116,6 +116,10 @@ impl<'a> Pools<'a> {
                     stdio::copy_stdin(job, sink, name.as_deref());
                     continue;
                 }
+                Source::Archive(archive) => {
+                    tar::unpack(job, sink, archive.as_deref(), name.as_deref());
+                    continue;
+                }
                 Source::Local(path) => {
                     from_local::copy(job, sink, path, NamedPath::open(path), name.as_deref());
                     continue;
@@ -173,7 +177,7 @@ impl Target {
 fn no_pool(sources: &[Source], destination: Option<&Path>) -> Failure {
     let local = sources.iter().filter_map(|source| match source {
         Source::Local(path) => Some(path.as_path()),
-        Source::Stdin | Source::Pool(_) => None,
+        Source::Stdin | Source::Archive(_) | Source::Pool(_) => None,
     });
     let pool = destination.into_iter().chain(local).find(|path| PoolName::new(*path).is_pool());
     let failure = Failure::usage("neither source nor destination is inside a pool");

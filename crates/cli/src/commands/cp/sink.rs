@@ -23,8 +23,15 @@ pub trait Sink {
     /// The file of this name in the current directory; `None` if there is none.
     fn look(&mut self, name: &OsStr) -> Result<Option<Existing>, Failure>;
 
-    /// Makes a directory if none is there, and enters it. With `is_plan` nothing is made.
-    fn enter(&mut self, name: &OsStr, attributes: &Attributes, is_plan: bool) -> Result<(), Failure>;
+    /// Makes a directory if none is there, and enters it; without a name it is the current directory. With
+    /// `is_plan` nothing is made.
+    fn enter(
+        &mut self,
+        name: Option<&OsStr>,
+        attributes: &Attributes,
+        xattrs: &Xattrs,
+        is_plan: bool,
+    ) -> Result<(), Failure>;
 
     /// Sets the attributes of the current directory.
     fn keep(&mut self, attributes: &Attributes, xattrs: &Xattrs) -> Result<(), Failure>;

@@ -26,9 +26,14 @@ pub struct Attributes {
     pub identity: Option<FileIdentity>,
 }
 
-/// A file of a source, whatever its name: device or pool, and inode number.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct FileIdentity(pub u64, pub u64);
+/// A file of a source that may have further names.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum FileIdentity {
+    /// Device or pool, and inode number.
+    Number(u64, u64),
+    /// The path of its first copy from the directory that the copy began in.
+    Path(PathBuf),
+}
 
 /// A file that a copy makes: its name in the current directory of the target, and its attributes.
 #[derive(Clone, Copy, Debug)]
@@ -75,13 +80,49 @@ pub trait Content {
         None
     }
 
+    /// The ranges of data, in order, before they are read. They are never empty and never touch.
+    fn map(&mut self) -> Result<Vec<Range<u64>>, Failure>;
+
     /// The ranges of bytes that could not be read and are left out.
     fn missing(&mut self) -> Vec<Range<u64>> {
         Vec::new()
     }
 }
 
+/// The map of a file by a search for its next range of data, which is empty at the end.
+pub fn data_map(
+    len: u64,
+    mut next: impl FnMut(u64) -> Result<Range<u64>, Failure>,
+) -> Result<Vec<Range<u64>>, Failure> {
+    let mut map: Vec<Range<u64>> = Vec::new();
+    let mut at = 0;
+    while at < len {
+        let found = next(at)?;
+        at = found.end;
+        match map.last_mut() {
+            Some(last) if last.end == found.start => last.end = found.end,
+            _ if found.is_empty() => {}
+            _ => map.push(found),
+        }
+    }
+    Ok(map)
+}
+
 impl Attributes {
+    /// The attributes of a file whose source has no others.
+    pub fn made_up(kind: FileType, mode: u32) -> Attributes {
+        Attributes {
+            kind,
+            mode,
+            owner: None,
+            accessed: None,
+            modified: None,
+            device: (0, 0),
+            len: None,
+            identity: None,
+        }
+    }
+
     /// The attributes of a file of a pool. `pool` is a number for each pool of the copy.
     pub fn of_pool(pool: u64, metadata: &Metadata) -> Attributes {
         let is_linked = !metadata.is_dir() && metadata.nlink() > 1;
@@ -93,7 +134,7 @@ impl Attributes {
             modified: Some(metadata.modified()),
             device: metadata.device_numbers(),
             len: metadata.is_file().then(|| metadata.len()),
-            identity: is_linked.then(|| FileIdentity(pool, metadata.ino())),
+            identity: is_linked.then(|| FileIdentity::Number(pool, metadata.ino())),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -29,16 +30,7 @@ pub fn copy_stdin(job: &mut CopyJob, sink: &mut dyn Sink, name: Option<&OsStr>) 
         let reason = Failure::new("has no name").hint("name the new file in the destination");
         return job.skip(source, reason);
     };
-    let attributes = Attributes {
-        kind: FileType::File,
-        mode: MODE,
-        owner: None,
-        accessed: None,
-        modified: None,
-        device: (0, 0),
-        len: None,
-        identity: None,
-    };
+    let attributes = Attributes::made_up(FileType::File, MODE);
     let new = NewFile { name, attributes: &attributes };
     job.file(sink, source, new, |job, sink| {
         let input = std::io::stdin().as_fd().try_clone_to_owned();
@@ -76,6 +68,11 @@ impl Content for StdinContent {
 
     fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Nobody knows what comes.
+    fn map(&mut self) -> Result<Vec<Range<u64>>, Failure> {
+        Err(Failure::new("has no length"))
     }
 
     /// A signal does not end the read of a pipe, so nothing is read before something is there.
@@ -117,7 +114,7 @@ impl Sink for StdoutSink {
         Ok(None)
     }
 
-    fn enter(&mut self, _: &OsStr, _: &Attributes, _: bool) -> Result<(), Failure> {
+    fn enter(&mut self, _: Option<&OsStr>, _: &Attributes, _: &Xattrs, _: bool) -> Result<(), Failure> {
         Err(not_printed())
     }
 

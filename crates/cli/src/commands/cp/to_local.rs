@@ -48,9 +48,8 @@ impl LocalLevel {
 
 /// The first copy of a file with several names.
 struct FirstCopy {
-    /// The names of the directories from the one that the copy began in.
-    directory: PathBuf,
-    name: OsString,
+    /// Its path from the directory that the copy began in.
+    path: PathBuf,
     /// Device and inode number.
     file: (u64, u64),
 }
@@ -82,9 +81,9 @@ impl LocalSink {
     /// Notes a complete copy that may get further names.
     fn note(&mut self, new: NewFile<'_>, file: (u64, u64)) {
         if let Some(identity) = &new.attributes.identity {
-            let directory = self.levels.iter().skip(1).map(|level| &level.name).collect();
-            let first = FirstCopy { directory, name: new.name.to_owned(), file };
-            self.linked.insert(*identity, first);
+            let levels = self.levels.iter().skip(1).map(|level| level.name.as_os_str());
+            let first = FirstCopy { path: levels.chain([new.name]).collect(), file };
+            self.linked.insert(identity.clone(), first);
         }
     }
 
@@ -160,7 +159,14 @@ impl Sink for LocalSink {
         }
     }
 
-    fn enter(&mut self, name: &OsStr, _: &Attributes, is_plan: bool) -> Result<(), Failure> {
+    fn enter(
+        &mut self,
+        name: Option<&OsStr>,
+        _: &Attributes,
+        _: &Xattrs,
+        is_plan: bool,
+    ) -> Result<(), Failure> {
+        let Some(name) = name else { return Ok(()) };
         let path = self.shown(name);
         let opened = match &self.level().dir {
             None => Ok(None),
@@ -233,11 +239,15 @@ impl Sink for LocalSink {
 
     /// A copy that is no longer in its place gets no further name.
     fn link(&mut self, new: NewFile<'_>) -> Result<bool, Failure> {
-        let first = new.attributes.identity.as_ref().and_then(|identity| self.linked.get(identity));
-        let Some(first) = first else { return Ok(false) };
-        let Some(entry) = link_again(first, self.levels[0].dir.as_ref(), self.dir(), new.name) else {
+        let (Some(identity), Some(top)) = (&new.attributes.identity, &self.levels[0].dir) else {
             return Ok(false);
         };
+        let entry = match (identity, self.linked.get(identity)) {
+            (FileIdentity::Path(first), _) => link_below(top, first, self.dir(), new.name),
+            (FileIdentity::Number(..), Some(first)) => link_again(first, top, self.dir(), new.name),
+            (FileIdentity::Number(..), None) => None,
+        };
+        let Some(entry) = entry else { return Ok(false) };
         entry.put(new.name).map_err(|error| self.failure(&self.shown(new.name), &error))?;
         Ok(true)
     }
@@ -296,16 +306,22 @@ fn share(job: &mut CopyJob, from: &File, to: &File, len: u64) -> io::Result<Pour
     Ok(Poured { bytes: end, end })
 }
 
+/// Another name of a file below the top of the copy. No link is followed to it.
+fn link_below<'a>(top: &LocalDir, first: &Path, dir: &'a LocalDir, target: &OsStr) -> Option<NewEntry<'a>> {
+    let from = top.open_below(first.parent()?).ok()?;
+    let first = first.file_name()?;
+    let link = |dir: &LocalDir, name: &OsStr| linkat(&from, first, dir, name, AtFlags::empty());
+    NewEntry::make(dir, target, link).ok().map(|(entry, ())| entry)
+}
+
 /// Another name of a file that was copied before; `None` if that copy is no longer in its place.
 fn link_again<'a>(
     first: &FirstCopy,
-    top: Option<&LocalDir>,
+    top: &LocalDir,
     dir: &'a LocalDir,
     target: &OsStr,
 ) -> Option<NewEntry<'a>> {
-    let from = top?.open_below(&first.directory).ok()?;
-    let link = |dir: &LocalDir, name: &OsStr| linkat(&from, &first.name, dir, name, AtFlags::empty());
-    let (entry, ()) = NewEntry::make(dir, target, link).ok()?;
+    let entry = link_below(top, &first.path, dir, target)?;
     let linked = dir.pin(entry.name()).and_then(|linked| linked.metadata()).ok()?;
     ((linked.dev(), linked.ino()) == first.file).then_some(entry)
 }

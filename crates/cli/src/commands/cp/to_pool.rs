@@ -12,12 +12,10 @@ use warpfire::{Dir, ErrorKind, OpenOptions, SetMetadata, Storage, Tx, Warpfire};
 use warpfire_terminal::Failure;
 
 use super::job::CopyJob;
+use super::short::ShortContent;
 use super::sink::{Existing, Sink};
-use super::source::{Attributes, Content, FileIdentity, NewFile, Piece};
+use super::source::{Attributes, Content, FileIdentity, NewFile};
 use super::xattrs::{XattrStage, Xattrs};
-
-/// A file of up to this size, in bytes, is read whole and made in one commit.
-const WHOLE_BYTES_MAX: u64 = 1 << 20;
 
 /// A directory of a pool, or of a transaction.
 pub struct PoolSink<'a, E: Storage> {
@@ -76,8 +74,21 @@ impl<'a, E: Storage> PoolSink<'a, E> {
     /// Notes the path of a file that may get further names.
     fn note(&mut self, new: NewFile<'_>, target: &Path) {
         if let Some(identity) = &new.attributes.identity {
-            self.linked.insert(*identity, target.to_path_buf());
+            self.linked.insert(identity.clone(), target.to_path_buf());
         }
+    }
+
+    /// The path of a file that this copy has made before. No link is followed to it.
+    fn first_copy(&self, identity: &FileIdentity) -> Option<PathBuf> {
+        let FileIdentity::Path(below) = identity else { return self.linked.get(identity).cloned() };
+        let mut path = self.levels.first()?.path.clone();
+        for name in below {
+            if !self.fs.symlink_metadata(&path).is_ok_and(|above| above.is_dir()) {
+                return None;
+            }
+            path.push(name);
+        }
+        self.fs.symlink_metadata(&path).is_ok_and(|there| !there.is_dir()).then_some(path)
     }
 
     /// Makes a file in one commit, if it is short, has no holes, and replaces nothing. `false` if not.
@@ -88,7 +99,7 @@ impl<'a, E: Storage> PoolSink<'a, E> {
         kept: &SetMetadata,
     ) -> Result<bool, Failure> {
         let Some(dir) = self.level().dir.as_ref().filter(|_| whole.is_dense()) else { return Ok(false) };
-        match dir.write_new_with(new.name, &whole.bytes, kept) {
+        match dir.write_new_with(new.name, whole.bytes(), kept) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(error.into()),
@@ -127,7 +138,14 @@ impl<E: Storage> Sink for PoolSink<'_, E> {
         }
     }
 
-    fn enter(&mut self, name: &OsStr, _: &Attributes, is_plan: bool) -> Result<(), Failure> {
+    fn enter(
+        &mut self,
+        name: Option<&OsStr>,
+        _: &Attributes,
+        _: &Xattrs,
+        is_plan: bool,
+    ) -> Result<(), Failure> {
+        let Some(name) = name else { return Ok(()) };
         let path = self.target(name);
         let is_there = self.fs.symlink_metadata(&path).is_ok_and(|there| there.is_dir());
         if !is_there && !is_plan {
@@ -157,13 +175,12 @@ impl<E: Storage> Sink for PoolSink<'_, E> {
         let kept = kept(new.attributes, self.is_superuser);
         let mut short;
         let mut content = content;
-        let is_short = new.attributes.len.is_some_and(|len| len <= WHOLE_BYTES_MAX);
-        if is_short && content.shared_path().is_none() {
+        if ShortContent::is_short(new.attributes) && content.shared_path().is_none() {
             short = ShortContent::read(job, content)?;
             if xattrs.is_empty() && self.write_whole(new, &short, &kept)? {
                 self.note(new, &target);
-                job.progress.bytes(short.bytes.len() as u64);
-                return Ok(short.bytes.len() as u64);
+                job.progress.bytes(short.bytes().len() as u64);
+                return Ok(short.bytes().len() as u64);
             }
             content = &mut short;
         }
@@ -202,13 +219,13 @@ impl<E: Storage> Sink for PoolSink<'_, E> {
     }
 
     fn link(&mut self, new: NewFile<'_>) -> Result<bool, Failure> {
-        let first = new.attributes.identity.as_ref().and_then(|identity| self.linked.get(identity));
+        let first = new.attributes.identity.as_ref().and_then(|identity| self.first_copy(identity));
         let Some(first) = first else { return Ok(false) };
         let target = self.target(new.name);
-        if *first != target {
+        if first != target {
             whole!(self, |fs| {
                 remove_existing(fs, &target)?;
-                fs.hard_link(first, &target)?;
+                fs.hard_link(&first, &target)?;
             });
         }
         Ok(true)
@@ -280,46 +297,5 @@ fn kept(attributes: &Attributes, is_superuser: bool) -> SetMetadata {
     match attributes.owner {
         Some((user, group)) if is_superuser => kept.owner(user).group(group),
         _ => kept,
-    }
-}
-
-/// A short file that has been read: its data, without the holes.
-struct ShortContent {
-    bytes: Vec<u8>,
-    pieces: Vec<Piece>,
-    /// Pieces that have been given out.
-    given: usize,
-    len: u64,
-}
-
-impl ShortContent {
-    fn read(job: &mut CopyJob, content: &mut dyn Content) -> Result<ShortContent, Failure> {
-        let mut short = ShortContent { bytes: Vec::new(), pieces: Vec::new(), given: 0, len: 0 };
-        job.each_piece(content, |_, bytes, at| {
-            let start = short.bytes.len();
-            short.bytes.extend_from_slice(bytes);
-            short.pieces.push(Piece { at, bytes: start..short.bytes.len() });
-            Ok(())
-        })?;
-        short.len = content.len();
-        Ok(short)
-    }
-
-    fn is_dense(&self) -> bool {
-        self.bytes.len() as u64 == self.len
-    }
-}
-
-impl Content for ShortContent {
-    fn next(&mut self, buffer: &mut [u8]) -> Result<Option<Piece>, Failure> {
-        let Some(piece) = self.pieces.get(self.given) else { return Ok(None) };
-        let len = piece.bytes.len();
-        buffer[..len].copy_from_slice(&self.bytes[piece.bytes.clone()]);
-        self.given += 1;
-        Ok(Some(Piece::at(piece.at, len)))
-    }
-
-    fn len(&self) -> u64 {
-        self.len
     }
 }

@@ -100,6 +100,16 @@ impl Xattrs {
         Ok(())
     }
 
+    /// The attributes of a list that are copied.
+    pub fn of_list(list: Vec<(OsString, Vec<u8>)>) -> Self {
+        Xattrs(list.into_iter().filter(|(name, _)| is_copied(name)).collect())
+    }
+
+    /// Names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &[u8])> {
+        self.0.iter().map(|(name, value)| (name.as_os_str(), value.as_slice()))
+    }
+
     /// Whether there are no attributes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
