@@ -40,9 +40,19 @@ impl<E: Storage> Warpfire<E> {
     /// # Errors
     /// `NotFound`, `PermissionDenied`. Earlier removals of this call stay.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.remove_dir_all_with(path, || ())
+    }
+
+    /// As [`remove_dir_all`](Warpfire::remove_dir_all). `progress` is called after each removal.
+    ///
+    /// # Errors
+    /// As [`remove_dir_all`](Warpfire::remove_dir_all).
+    pub fn remove_dir_all_with(&self, path: impl AsRef<Path>, mut progress: impl FnMut()) -> Result<()> {
         let path = path.as_ref();
         if !self.symlink_metadata(path)?.is_dir() {
-            return self.remove_file(path);
+            self.remove_file(path)?;
+            progress();
+            return Ok(());
         }
         // A list and not recursion: directories may be nested deeper than the stack allows.
         let mut directories = vec![path.to_path_buf()];
@@ -56,12 +66,14 @@ impl<E: Storage> Warpfire<E> {
                     found_directory = true;
                 } else {
                     dir.remove_file(entry.file_name())?;
+                    progress();
                 }
             }
             if !found_directory {
                 directories.pop();
                 if directory.components().any(|component| component != Component::RootDir) {
                     self.remove_dir(&directory)?;
+                    progress();
                 }
             }
         }

@@ -78,7 +78,7 @@ impl PoolSpec {
         let images = self.images();
         for image in &images {
             match (self.prewritten, image.exists()) {
-                (true, false) => prefilled(image, self.device_bytes).map(drop),
+                (true, false) => prefilled(image, self.device_bytes, |_| ()).map(drop),
                 (false, true) => std::fs::remove_file(image),
                 (true, true) | (false, false) => Ok(()),
             }

@@ -146,7 +146,7 @@ impl Target for Kernel {
             let image = std::fs::File::create(&self.image).map_err(failed)?;
             image.set_len(self.image_bytes).map_err(failed)?;
         } else if !self.image.exists() {
-            prefilled(&self.image, self.image_bytes).map_err(failed)?;
+            prefilled(&self.image, self.image_bytes, |_| ()).map_err(failed)?;
         }
         let mkfs = self.kind.mkfs(self.files, self.prewritten);
         let mut words: Vec<&Path> = mkfs.iter().map(Path::new).collect();

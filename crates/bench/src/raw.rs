@@ -41,7 +41,8 @@ impl Target for Raw {
     fn fresh(&mut self) -> Result<(), Failure> {
         self.file = None;
         // Prewritten, so that the measured writes change no metadata of the filesystem below.
-        self.file = Some(prefilled(&self.path, self.size_bytes).map_err(|error| self.failed(&error))?);
+        let made = prefilled(&self.path, self.size_bytes, |_| ());
+        self.file = Some(made.map_err(|error| self.failed(&error))?);
         Ok(())
     }
 

@@ -28,7 +28,7 @@ pub struct CopySummary {
 }
 
 /// Files between two updates of the line.
-const FILES_PER_DRAW: u64 = 64;
+pub const FILES_PER_DRAW: u64 = 64;
 
 /// The line while the total is known.
 const WITH_TOTAL: &str = "{spinner} {wide_bar} {binary_bytes} of {binary_total_bytes}, \

@@ -18,6 +18,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
@@ -62,6 +63,7 @@ pub struct Session {
     cpu_latency: CpuLatency,
     failures: Arc<FailedRequests>,
     open_transactions: Box<dyn Fn() -> usize + Send>,
+    aborted_transactions: Arc<AtomicUsize>,
     close: Option<Box<dyn FnOnce() -> Result<(), FsError> + Send>>,
 }
 
@@ -139,6 +141,8 @@ pub fn mount<E: Storage>(
     mounted.raise_readahead();
     tracing::info!(mountpoint = %path.display(), read_only = options.read_only, "mounted");
     let (ending, counted) = (Arc::clone(&views), Arc::clone(&views));
+    let aborted_transactions = Arc::<AtomicUsize>::default();
+    let aborted = Arc::clone(&aborted_transactions);
     let mut session = Session {
         mounted: Arc::clone(&mounted),
         ends,
@@ -148,8 +152,9 @@ pub fn mount<E: Storage>(
         cpu_latency,
         failures,
         open_transactions: Box::new(move || counted.open_count()),
+        aborted_transactions,
         close: Some(Box::new(move || {
-            ending.end_all();
+            aborted.store(ending.end_all(), Ordering::SeqCst);
             fs.close()
         })),
     };
@@ -255,6 +260,13 @@ impl Session {
     #[must_use]
     pub fn failed_requests(&self) -> Arc<FailedRequests> {
         Arc::clone(&self.failures)
+    }
+
+    /// How many transactions the end of the mount has aborted, from the moment that the session has ended. No
+    /// transaction begins or ends after that.
+    #[must_use]
+    pub fn aborted_transactions(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.aborted_transactions)
     }
 
     /// Waits until the mount has ended, by whatever means, and closes the filesystem. On return all changes

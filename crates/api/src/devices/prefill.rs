@@ -18,11 +18,11 @@ const PIECE_BYTES: usize = 4 << 20;
 
 /// Makes a file, or empties an existing one, and fills it with `size_bytes` of zeros, rounded up to whole
 /// blocks. Writes bypass the page cache where the filesystem allows it. On return the file is durable, and
-/// open for reading and writing.
+/// open for reading and writing. `progress` is called with the bytes of each write.
 ///
 /// # Errors
 /// The error of the operating system: no space, no permission, no such directory.
-pub fn prefilled(path: &Path, size_bytes: u64) -> io::Result<File> {
+pub fn prefilled(path: &Path, size_bytes: u64, mut progress: impl FnMut(u64)) -> io::Result<File> {
     let open = |flags: OFlags| {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true).mode(0o600);
@@ -38,6 +38,7 @@ pub fn prefilled(path: &Path, size_bytes: u64) -> io::Result<File> {
         let len = size_bytes.saturating_sub(at).min(PIECE_BYTES as u64);
         let len = usize::try_from(len).expect("at most PIECE_BYTES");
         file.write_all_at(&zeros[..len], at)?;
+        progress(len as u64);
     }
     file.sync_all()?;
     Ok(file)
@@ -53,7 +54,10 @@ mod tests {
     fn a_prefilled_file_has_all_of_its_space_and_whole_blocks() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("image");
-        let found = prefilled(&path, (5 << 20) + 1).expect("a small file").metadata().expect("it is open");
+        let mut written = 0;
+        let made = prefilled(&path, (5 << 20) + 1, |bytes| written += bytes).expect("a small file");
+        let found = made.metadata().expect("it is open");
+        assert_eq!(written, found.len());
         assert_eq!(found.len(), (5 << 20) + 4096);
         assert!(
             found.blocks() * 512 >= found.len(),

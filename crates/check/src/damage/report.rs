@@ -1,9 +1,9 @@
 //! The damage of a pool, by file.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A range of bytes of a file.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct ByteRange {
     /// First byte.
     pub start: u64,
@@ -20,7 +20,7 @@ impl ByteRange {
 }
 
 /// The damage of one file.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FileDamage {
     /// Its inode number.
     pub inode: u64,
@@ -53,7 +53,7 @@ impl FileDamage {
 }
 
 /// Damage of a structure that holds names and pointers.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MetadataDamage {
     /// The structure, such as a table or the commit log.
     pub place: String,
@@ -64,7 +64,7 @@ pub struct MetadataDamage {
 }
 
 /// All damage that something needs.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DamageReport {
     /// Damaged files: first those that lose bytes, then those that lose redundancy only.
     pub files: Vec<FileDamage>,

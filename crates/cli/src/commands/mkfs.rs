@@ -15,6 +15,7 @@ use warpfire_terminal::{
 };
 
 use super::confirmation::confirm;
+use crate::progress::WorkLine;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -273,10 +274,18 @@ fn default_image_bytes(path: &Path, new_files: usize) -> Result<u64, Failure> {
 
 /// Writes the new image files once, so that their space is allocated.
 fn prefill(plan: &PoolPlan) -> Result<(), Failure> {
-    for device in plan.new_files() {
-        prefilled(&device.file, device.size_bytes).map_err(|error| Failure::local(&device.file, &error))?;
-    }
-    Ok(())
+    let total_bytes: u64 = plan.new_files().map(|device| device.size_bytes).sum();
+    let mut done_bytes = 0;
+    let line = WorkLine::start();
+    let filled = plan.new_files().try_for_each(|device| {
+        let made = prefilled(&device.file, device.size_bytes, |bytes| {
+            done_bytes += bytes;
+            line.part(done_bytes, total_bytes, format_args!("{} prefilled", Size(done_bytes)));
+        });
+        made.map(drop).map_err(|error| Failure::local(&device.file, &error))
+    });
+    line.finish();
+    filled
 }
 
 impl PoolPlan {

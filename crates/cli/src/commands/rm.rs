@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use warpfire_terminal::Failure;
+use warpfire_terminal::{Failure, counted};
 
 use super::confirmation::confirm;
 use super::tally::Tally;
 use crate::location::Location;
+use crate::progress::{FILES_PER_DRAW, WorkLine};
 use crate::tree::{self, Tree};
 
 const EXAMPLES: &str = "\
@@ -43,16 +44,29 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let locations = Location::parse_all(&args.locations, Location::parse)?;
     let tally = Tally::default();
+    let line = WorkLine::start();
+    let mut removed = 0;
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
         let fs = tree::open(&group[0].pool)?;
         if args.recursive && !args.yes && group.iter().any(|location| is_root(&fs, &location.path)) {
             confirm("removes everything in the pool")?;
         }
         for location in group {
-            tally.change(remove(&fs, location, args))?;
+            let done = remove(&fs, location, args, || {
+                removed += 1;
+                if removed % FILES_PER_DRAW == 0 {
+                    line.message(format_args!("{} removed", counted(removed, "file", "files")));
+                }
+            });
+            if done.is_err() {
+                // The failure is printed next.
+                line.finish();
+            }
+            tally.change(done)?;
         }
         fs.close()?;
     }
+    line.finish();
     tally.finish_changes()
 }
 
@@ -62,10 +76,15 @@ fn is_root(fs: &Tree, path: &Path) -> bool {
     number(path).is_some_and(|found| Some(found) == number(Path::new("/")))
 }
 
-fn remove(fs: &Tree, Location { path, .. }: &Location, args: &Args) -> Result<(), Failure> {
+fn remove(
+    fs: &Tree,
+    Location { path, .. }: &Location,
+    args: &Args,
+    progress: impl FnMut(),
+) -> Result<(), Failure> {
     let removed = match fs.symlink_metadata(path) {
         Ok(metadata) if !metadata.is_dir() => fs.remove_file(path),
-        Ok(_) if args.recursive => fs.remove_dir_all(path),
+        Ok(_) if args.recursive => fs.remove_dir_all(path, progress),
         Ok(_) => {
             return Err(Failure::new(format_args!("{} is a directory", fs.shown(path)))
                 .hint("remove it and its contents with -r"));

@@ -1,14 +1,19 @@
 //! `warpfire scrub`: read everything and repair damage from parity.
+//!
+//! The server of a mounted pool does it while the pool is in use. A pool that is not mounted is opened for
+//! it.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use serde::Serialize;
-use warpfire::{ErrorKind, ScrubReport};
+use serde::{Deserialize, Serialize};
+use warpfire::{ErrorKind, ScrubReport, Warpfire};
 use warpfire_check::{CheckOptions, CheckReport, DamageReport, check};
 use warpfire_env::{Clock, SystemClock};
 use warpfire_terminal::{
@@ -16,6 +21,8 @@ use warpfire_terminal::{
 };
 
 use super::damage::{self, DamageOutput};
+use super::mount::control::wire::{Answer, Request};
+use super::mount::control::{ServerConnection, foreign_answer};
 use super::pool;
 use crate::location::PoolName;
 use crate::progress::WorkLine;
@@ -23,13 +30,15 @@ use crate::progress::WorkLine;
 const EXAMPLES: &str = "\
 Examples:
   warpfire scrub pool                a pool of the *.img files in a directory
-  warpfire scrub /dev/nvme0n1,/dev/nvme1n1
+  warpfire scrub /mnt                the pool that is mounted on a directory
+  warpfire scrub --rate 50M /dev/nvme0n1,/dev/nvme1n1
   warpfire scrub --json a.img,b.img
 
 A scrub reads all data, metadata and parity. It rebuilds every block with a wrong checksum and writes it \
 elsewhere, and writes the root to devices that lack the newest one. It names the files that lose bytes. \
-Scrub regularly, to find damage while there is parity left to repair it. The pool must not be \
-mounted.
+Scrub regularly, to find damage while there is parity left to repair it. The server of a mounted pool scrubs \
+it while it is in use, for the user that has mounted it and for root; Ctrl-C ends the scrub. Then only files \
+that lose bytes are named; 'warpfire fsck' of the unmounted pool names those with less redundancy too.
 
 Exit codes, as fsck(8):
   0  nothing is damaged
@@ -42,9 +51,14 @@ Exit codes, as fsck(8):
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Devices or image files separated by commas, or a directory of *.img files [default: $WARPFIRE_POOL].
+    /// Devices or image files separated by commas, a directory of *.img files, or the directory that the pool
+    /// is mounted on [default: $WARPFIRE_POOL].
     #[arg(value_name = "POOL", default_value = "", hide_default_value = true)]
     pool: OsString,
+
+    /// Most bytes to read in a second, on average over some segments [default: as fast as the devices].
+    #[arg(long, value_name = "BYTES", value_parser = parse_rate)]
+    rate: Option<NonZeroU64>,
 }
 
 /// fsck(8): errors corrected.
@@ -54,15 +68,40 @@ const EXIT_LEFT: u8 = 4;
 /// fsck(8): operational error.
 const EXIT_UNSCRUBBED: u8 = 8;
 
-/// The result of a scrub.
-#[derive(Debug)]
-struct ScrubAnswer {
-    scrub: ScrubReport,
+/// The smallest `--rate`.
+const RATE_BYTES_MIN: u64 = 4096;
+
+fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
+    let Size(bytes) = text.parse()?;
+    let rate = NonZeroU64::new(bytes).filter(|rate| rate.get() >= RATE_BYTES_MIN);
+    rate.ok_or_else(|| format!("use at least {}", Size(RATE_BYTES_MIN)))
+}
+
+/// How far a scrub is.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ScrubProgress {
+    segments: u64,
+    segments_left: u64,
+    read_bytes: u64,
+    damaged_segments: u64,
+}
+
+/// The result of a scrub, as the process that has the pool open finds it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ScrubAnswer {
+    segments: u64,
+    read_bytes: u64,
     nanos: u64,
+    damaged_segments: u64,
+    /// Damaged segments that are left.
+    unrepaired_segments: u64,
+    /// Those among them that something needs.
+    needed_segments: u64,
+    lost_devices: usize,
     /// Why the scrub ended early.
     stopped: Option<String>,
-    /// The damage that is left, if there is some, as independent code reads it.
-    left: Option<CheckReport>,
+    /// The damage that is left.
+    damage: DamageReport,
 }
 
 /// The result of a scrub.
@@ -96,14 +135,14 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(reason) = &answer.stopped {
         note(format_args!("the scrub stopped: {reason}"));
     }
-    if answer.damage().is_lost() {
+    if answer.damage.is_lost() {
         note(
             "some bytes are lost; reconnect missing devices, or restore the files named above from a backup",
         );
-    } else if answer.unrepaired() > 0 {
+    } else if answer.needed_segments > 0 {
         note("some damage is not repaired: free some space and scrub again");
     }
-    if answer.scrub.lost_devices > 0 {
+    if answer.lost_devices > 0 {
         note("devices are missing: reconnect them and scrub again; until then their data has less parity");
     }
     Ok(ExitCode::from(answer.exit_code()))
@@ -113,18 +152,47 @@ fn scrub(args: &Args) -> Result<ScrubAnswer, Failure> {
     let name = PoolName::new(&args.pool);
     let started_nanos = SystemClock.monotonic_nanos();
     let line = WorkLine::start();
+    let answer = match ServerConnection::of_pool(&name)? {
+        Some(server) => {
+            let request = Request::Scrub { rate_bytes: args.rate };
+            let answer = server.ask(request, |answer| {
+                if let Answer::Scrubbing(so_far) = answer {
+                    so_far.show(&line, started_nanos);
+                }
+            });
+            match answer {
+                Ok(Answer::Scrubbed(answer)) => Ok(*answer),
+                Ok(_) => Err(foreign_answer()),
+                Err(failure) => Err(failure),
+            }
+        }
+        None => scrub_unmounted(&name, args.rate, &line),
+    };
+    line.finish();
+    answer
+}
+
+fn scrub_unmounted(
+    name: &PoolName,
+    rate: Option<NonZeroU64>,
+    line: &WorkLine,
+) -> Result<ScrubAnswer, Failure> {
+    let started_nanos = SystemClock.monotonic_nanos();
     let mut last = ScrubReport::default();
-    let attempt = pool::open_unless_damaged(&name)?.and_then(|fs| {
+    let attempt = pool::open_unless_damaged(name)?.and_then(|fs| {
         let scrub = fs.scrub(|so_far| {
             last = so_far.clone();
-            show(&line, so_far, started_nanos);
+            ScrubProgress::from(so_far).show(line, started_nanos);
+            let pause_nanos = pause_nanos(rate, so_far.read_bytes, started_nanos);
+            if pause_nanos > 0 {
+                std::thread::park_timeout(Duration::from_nanos(pause_nanos));
+            }
             ControlFlow::Continue(())
         });
         let closed = fs.close();
         let scrub = scrub?;
         closed.map(|()| scrub)
     });
-    line.finish();
     let (scrub, stopped) = match attempt {
         Ok(scrub) => (scrub, None),
         Err(error) if error.kind() == ErrorKind::Damaged => (last, Some(error.to_string())),
@@ -133,36 +201,30 @@ fn scrub(args: &Args) -> Result<ScrubAnswer, Failure> {
     // Only what the scrub could not repair is read again, to name the files.
     let only = stopped.is_none().then(|| scrub.unrepaired.iter().copied().collect());
     let is_left = stopped.is_some() || !scrub.unrepaired.is_empty();
-    let left = is_left.then(|| name_damage(&name, only)).transpose()?;
-    if let Some(left) = left.as_ref().filter(|_| stopped.is_none()) {
-        remember(&name, left, &scrub)?;
+    let left = is_left.then(|| name_damage(name, only)).transpose()?.unwrap_or_default();
+    let mut answer = ScrubAnswer::new(&scrub, stopped, left.damage);
+    if left.errors == 0 && answer.damage == DamageReport::default() {
+        answer.needed_segments = 0;
     }
-    Ok(ScrubAnswer { scrub, nanos: SystemClock.monotonic_nanos() - started_nanos, stopped, left })
+    if is_left && answer.stopped.is_none() {
+        remember(name, &answer)?;
+    }
+    answer.nanos = SystemClock.monotonic_nanos() - started_nanos;
+    Ok(answer)
 }
 
-/// Shows how far a scrub is.
-fn show(line: &WorkLine, so_far: &ScrubReport, started_nanos: u64) {
-    let nanos = SystemClock.monotonic_nanos() - started_nanos;
-    let words = format!(
-        "{} read ({}/s), {} of {} segments damaged",
-        Size(so_far.read_bytes),
-        Size(per_second(so_far.read_bytes, nanos)),
-        grouped(so_far.damaged_segments),
-        grouped(so_far.segments),
-    );
-    line.part(so_far.segments, so_far.segments + so_far.segments_left, words);
+/// The time to wait so that these bytes have taken as long as the rate says.
+pub fn pause_nanos(rate: Option<NonZeroU64>, read_bytes: u64, started_nanos: u64) -> u64 {
+    let Some(rate) = rate else { return 0 };
+    let due_nanos = u128::from(read_bytes) * 1_000_000_000 / u128::from(rate.get());
+    let taken_nanos = SystemClock.monotonic_nanos() - started_nanos;
+    u64::try_from(due_nanos).unwrap_or(u64::MAX).saturating_sub(taken_nanos)
 }
 
 /// Stores in the pool which files have lost bytes, for `warpfire status`.
-fn remember(name: &PoolName, left: &CheckReport, scrub: &ScrubReport) -> Result<(), Failure> {
-    let lost = left.damage.files.iter().filter(|file| !file.lost.is_empty());
-    let paths: Vec<&Path> =
-        lost.filter_map(|file| file.paths.first()).map(|path| Path::new(OsStr::from_bytes(path))).collect();
-    let more = left.damage.files_lost.saturating_sub(paths.len() as u64);
-    let is_needed = left.errors > 0 || left.damage != NO_DAMAGE;
-    let unrepaired = if is_needed { scrub.unrepaired_segments } else { 0 };
+fn remember(name: &PoolName, answer: &ScrubAnswer) -> Result<(), Failure> {
     let Ok(fs) = pool::open_unless_damaged(name)? else { return Ok(()) };
-    fs.remember_damaged_files(&paths, more, unrepaired).map_err(|error| Failure::pool(&error))?;
+    answer.remember(&fs).map_err(|error| Failure::pool(&error))?;
     fs.close().map_err(|error| Failure::pool(&error))
 }
 
@@ -172,39 +234,85 @@ fn name_damage(name: &PoolName, only: Option<BTreeSet<u64>>) -> Result<CheckRepo
         .map_err(|error| Failure::new(format_args!("cannot name the damaged files: {error}")))
 }
 
-static NO_DAMAGE: DamageReport =
-    DamageReport { files: Vec::new(), files_lost: 0, files_weak: 0, metadata: Vec::new() };
+impl From<&ScrubReport> for ScrubProgress {
+    fn from(scrub: &ScrubReport) -> Self {
+        ScrubProgress {
+            segments: scrub.segments,
+            segments_left: scrub.segments_left,
+            read_bytes: scrub.read_bytes,
+            damaged_segments: scrub.damaged_segments,
+        }
+    }
+}
+
+impl ScrubProgress {
+    fn show(&self, line: &WorkLine, started_nanos: u64) {
+        let nanos = SystemClock.monotonic_nanos() - started_nanos;
+        let words = format!(
+            "{} read ({}/s), {} of {} segments damaged",
+            Size(self.read_bytes),
+            Size(per_second(self.read_bytes, nanos)),
+            grouped(self.damaged_segments),
+            grouped(self.segments),
+        );
+        line.part(self.segments, self.segments + self.segments_left, words);
+    }
+}
 
 impl ScrubAnswer {
-    fn damage(&self) -> &DamageReport {
-        self.left.as_ref().map_or(&NO_DAMAGE, |left| &left.damage)
+    /// The result of a scrub that has left this damage. Something needs each damaged segment.
+    pub fn new(scrub: &ScrubReport, stopped: Option<String>, damage: DamageReport) -> ScrubAnswer {
+        ScrubAnswer {
+            segments: scrub.segments,
+            read_bytes: scrub.read_bytes,
+            nanos: 0,
+            damaged_segments: scrub.damaged_segments,
+            unrepaired_segments: scrub.unrepaired_segments,
+            needed_segments: scrub.unrepaired_segments,
+            lost_devices: scrub.lost_devices,
+            stopped,
+            damage,
+        }
     }
 
-    /// Damaged segments that are left and that something needs.
-    fn unrepaired(&self) -> u64 {
-        let needed = self.left.as_ref().is_none_or(|left| left.errors > 0 || left.damage != NO_DAMAGE);
-        if needed { self.scrub.unrepaired_segments } else { 0 }
+    /// Sets the time that the scrub has taken.
+    #[must_use]
+    pub fn taking(self, nanos: u64) -> ScrubAnswer {
+        ScrubAnswer { nanos, ..self }
+    }
+
+    /// Stores in the pool which files have lost bytes.
+    ///
+    /// # Errors
+    /// As [`Warpfire::remember_damaged_files`].
+    pub fn remember(&self, pool: &Warpfire) -> Result<(), warpfire::Error> {
+        let lost = self.damage.files.iter().filter(|file| !file.lost.is_empty());
+        let paths: Vec<&Path> = lost
+            .filter_map(|file| file.paths.first())
+            .map(|path| Path::new(OsStr::from_bytes(path)))
+            .collect();
+        let more = self.damage.files_lost.saturating_sub(paths.len() as u64);
+        pool.remember_damaged_files(&paths, more, self.needed_segments)
     }
 
     fn output(&self) -> ScrubOutput {
-        let scrub = &self.scrub;
         ScrubOutput {
-            segments: scrub.segments,
-            read_bytes: scrub.read_bytes,
+            segments: self.segments,
+            read_bytes: self.read_bytes,
             nanos: self.nanos,
-            damaged_segments: scrub.damaged_segments,
-            repaired_segments: scrub.damaged_segments - scrub.unrepaired_segments,
-            unrepaired_segments: self.unrepaired(),
-            lost_devices: scrub.lost_devices,
+            damaged_segments: self.damaged_segments,
+            repaired_segments: self.damaged_segments.saturating_sub(self.unrepaired_segments),
+            unrepaired_segments: self.needed_segments,
+            lost_devices: self.lost_devices,
             stopped: self.stopped.clone(),
-            damage: DamageOutput::new(self.damage()),
+            damage: DamageOutput::new(&self.damage),
         }
     }
 
     fn exit_code(&self) -> u8 {
-        if self.stopped.is_some() || self.unrepaired() > 0 || self.scrub.lost_devices > 0 {
+        if self.stopped.is_some() || self.needed_segments > 0 || self.lost_devices > 0 {
             EXIT_LEFT
-        } else if self.scrub.damaged_segments > self.scrub.unrepaired_segments {
+        } else if self.damaged_segments > self.unrepaired_segments {
             EXIT_REPAIRED
         } else {
             0
@@ -212,33 +320,31 @@ impl ScrubAnswer {
     }
 
     fn in_words(&self) -> String {
-        let scrub = &self.scrub;
         let read = format!(
             "{} read in {} in {} ({}/s)",
-            Size(scrub.read_bytes),
-            counted(scrub.segments, "segment", "segments"),
+            Size(self.read_bytes),
+            counted(self.segments, "segment", "segments"),
             duration(self.nanos),
-            Size(per_second(scrub.read_bytes, self.nanos)),
+            Size(per_second(self.read_bytes, self.nanos)),
         );
-        let unneeded = scrub.unrepaired_segments - self.unrepaired();
-        let mut found = match scrub.damaged_segments {
-            0 if self.stopped.is_some() => "not all was read".to_owned(),
+        let unneeded = self.unrepaired_segments.saturating_sub(self.needed_segments);
+        let mut found = match self.damaged_segments {
             0 => "nothing damaged".to_owned(),
             damaged => format!(
                 "{} damaged: {} repaired, {} NOT REPAIRED",
                 counted(damaged, "segment", "segments"),
-                grouped(damaged - scrub.unrepaired_segments),
-                grouped(self.unrepaired()),
+                grouped(damaged.saturating_sub(self.unrepaired_segments)),
+                grouped(self.needed_segments),
             ),
         };
         if unneeded > 0 {
             found += &format!(", {} with damage that nothing needs", grouped(unneeded));
         }
-        let away = match scrub.lost_devices {
+        let away = match self.lost_devices {
             0 => String::new(),
             1 => "; one device MISSING, not read".to_owned(),
             away => format!("; {away} devices MISSING, not read"),
         };
-        format!("{}{read}\n{found}{away}\n", damage::in_words(self.damage()))
+        format!("{}{read}\n{found}{away}\n", damage::in_words(&self.damage))
     }
 }

@@ -175,8 +175,9 @@ impl Tree {
         call!(self, files => files.remove_file(path))
     }
 
-    pub fn remove_dir_all(&self, path: &Path) -> TreeResult<()> {
-        call!(self, files => files.remove_dir_all(path))
+    /// Removes a directory with everything in it. `progress` is called after each removal.
+    pub fn remove_dir_all(&self, path: &Path, progress: impl FnMut()) -> TreeResult<()> {
+        call!(self, files => files.remove_dir_all_with(path, progress))
     }
 
     /// Sets attributes; a symbolic link is followed.

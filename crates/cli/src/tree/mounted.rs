@@ -202,9 +202,9 @@ impl MountedTree {
     }
 
     /// Removes a directory with everything in it; of the root only the content.
-    pub fn remove_dir_all(&self, path: &Path) -> Result<()> {
+    pub fn remove_dir_all_with(&self, path: &Path, mut progress: impl FnMut()) -> Result<()> {
         let top = self.at(path, LISTABLE)?;
-        remove_all(top)?;
+        remove_all(top, &mut progress)?;
         let root = fstat(&self.root)?;
         let is_root =
             fstat(self.at(path, NAMED | OFlags::NOFOLLOW)?).is_ok_and(|top| top.st_ino == root.st_ino);
@@ -212,7 +212,9 @@ impl MountedTree {
             return Ok(());
         }
         let (parent, name) = self.parent(path)?;
-        unlinkat(parent, name, AtFlags::REMOVEDIR)
+        unlinkat(parent, name, AtFlags::REMOVEDIR)?;
+        progress();
+        Ok(())
     }
 
     pub fn rename(&self, from: &Path, to: &Path) -> Result<()> {
@@ -275,13 +277,13 @@ fn magic_path(file: BorrowedFd<'_>) -> PathBuf {
 
 /// Removes everything in a directory. Each directory below is open while its content goes, so the removal
 /// stays in it wherever it is moved.
-fn remove_all(top: OwnedFd) -> Result<()> {
+fn remove_all(top: OwnedFd, progress: &mut impl FnMut()) -> Result<()> {
     struct Level {
         directory: OwnedFd,
         /// Directories in it that are left, and the one that is being emptied.
         below: Vec<OsString>,
     }
-    let reached = |directory: OwnedFd| -> Result<Level> {
+    let reached = |directory: OwnedFd, progress: &mut dyn FnMut()| -> Result<Level> {
         let mut below = Vec::new();
         for entry in Dir::read_from(&directory)? {
             let entry = entry?;
@@ -291,22 +293,26 @@ fn remove_all(top: OwnedFd) -> Result<()> {
             }
             match unlinkat(&directory, name, AtFlags::empty()) {
                 Err(Errno::ISDIR) => below.push(name.to_owned()),
-                removed => removed?,
+                removed => {
+                    removed?;
+                    progress();
+                }
             }
         }
         Ok(Level { directory, below })
     };
-    let mut levels = vec![reached(top)?];
+    let mut levels = vec![reached(top, progress)?];
     while let Some(level) = levels.last_mut() {
         if let Some(name) = level.below.last() {
             let opened = open_in(&level.directory, name, LISTABLE)?;
-            levels.push(reached(opened)?);
+            levels.push(reached(opened, progress)?);
             continue;
         }
         levels.pop();
         if let Some(above) = levels.last_mut() {
             let name = above.below.pop().expect("the directory that was emptied has a name above");
             unlinkat(&above.directory, name, AtFlags::REMOVEDIR)?;
+            progress();
         }
     }
     Ok(())

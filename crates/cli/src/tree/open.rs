@@ -61,7 +61,7 @@ pub fn refuse_mounted(devices: &[PathBuf], error: &warpfire::Error) -> Failure {
 pub fn mounted_at(mountpoint: &Path) -> Failure {
     let at = shown(mountpoint);
     Failure::unreadable(format_args!("the pool is mounted at {at}")).hint(format_args!(
-        "use its files there, or run 'warpfire umount {at}' first; 'warpfire status {at}' shows its state"
+        "'warpfire scrub {at}' verifies it while it is in use; or run 'warpfire umount {at}' first"
     ))
 }
 

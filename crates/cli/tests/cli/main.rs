@@ -24,6 +24,7 @@ mod slices;
 mod status;
 mod storage_errors;
 mod system;
+mod terminal;
 mod transactions;
 mod trim;
 mod upkeep_mounted;

@@ -13,7 +13,7 @@ const IMAGE_BYTES: u64 = 32 << 20;
 const FIRST_SEGMENT_AT: u64 = 2 << 20;
 
 /// A pool of 2+1 devices with a few files.
-fn filled() -> Fixture {
+pub fn filled() -> Fixture {
     let fixture = Fixture::pool(3, 2, 1, 32);
     for number in 0..6 {
         fixture.local(&format!("tree/{number}"), bytes(number, 700_000));
@@ -23,7 +23,7 @@ fn filled() -> Fixture {
 }
 
 /// Flips bits in every block after the roots.
-fn rot(image: &Path) {
+pub fn rot(image: &Path) {
     let file = OpenOptions::new().read(true).write(true).open(image).expect("the image is there");
     for at in (FIRST_SEGMENT_AT..IMAGE_BYTES).step_by(4096) {
         let mut byte = [0];
@@ -60,18 +60,21 @@ fn rot_is_repaired_before_the_next_device_rots() {
     }
 }
 
+/// Flips bits of the block of an image that holds the bytes of a file from 1 MiB on.
+pub fn hurt_middle(image: &Path, file: &[u8]) {
+    let content = std::fs::read(image).expect("the image is read");
+    let piece = &file[1 << 20..][..64];
+    let at = content.windows(64).position(|window| window == piece).expect("stored as it is");
+    let image = OpenOptions::new().read(true).write(true).open(image).expect("the image is there");
+    image.write_all_at(&[!piece[0]], at as u64).expect("inside the image");
+}
+
 #[test]
 fn damage_beyond_parity_sets_the_exit_code() {
     let fixture = Fixture::pool(1, 1, 0, 32);
     fixture.local("a", bytes(1, 3 << 20));
     fixture.run(["cp", "a", "pool:/"]).succeeded();
-    // One block in the middle of the file's bytes.
-    let image = fixture.path("pool/0.img");
-    let file = OpenOptions::new().read(true).write(true).open(&image).expect("the image is there");
-    let content = std::fs::read(&image).expect("the image is read");
-    let piece = &bytes(1, 3 << 20)[1 << 20..][..64];
-    let at = content.windows(64).position(|window| window == piece).expect("stored as it is");
-    file.write_all_at(&[!piece[0]], at as u64).expect("inside the image");
+    hurt_middle(&fixture.path("pool/0.img"), &bytes(1, 3 << 20));
     let ran = fixture.run(["scrub", "--json", "pool"]);
     assert_eq!(ran.code, 4, "{}{}", ran.stdout, ran.stderr);
     let said: Value = serde_json::from_str(&ran.stdout).expect("JSON");
@@ -115,6 +118,18 @@ fn a_stale_root_is_said_once_and_mended() {
     fixture.run(["scrub", "pool"]).succeeded();
     let said = fixture.run(["fsck", "pool"]).succeeded();
     assert!(said.contains("clean: 0 errors, 0 repairable"), "{said}");
+}
+
+#[test]
+fn a_rate_bounds_a_scrub() {
+    let fixture = filled();
+    let said = fixture.run(["scrub", "--json", "--rate", "8M", "pool"]).succeeded();
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    let number = |name: &str| said[name].as_u64().expect("a number");
+    let least_nanos = number("read_bytes") * 1_000_000_000 / (8 << 20);
+    assert!(number("nanos") >= least_nanos, "{said}");
+    let refused = fixture.run(["scrub", "--rate", "1K", "pool"]).failed(2);
+    assert!(refused.contains("use at least 4 KiB"), "{refused}");
 }
 
 #[test]

@@ -1,11 +1,14 @@
-//! Trim of a mounted pool, by its server.
+//! Trim and scrub of a mounted pool, by its server.
 
 use std::os::unix::fs::MetadataExt;
+use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::fixture::{Fixture, bytes};
 use crate::mounted::{MountedFixture, can_mount};
+use crate::scrub::{filled, hurt_middle, rot};
 
 /// Bytes of its disk that an image takes.
 fn taken_bytes(fixture: &Fixture, image: &str) -> u64 {
@@ -51,4 +54,131 @@ fn a_pool_that_is_mounted_for_reading_is_not_trimmed() {
     let said = pool.0.run(["trim", "mnt"]).failed(1);
     assert!(said.contains("the pool is mounted read-only at /") && said.contains("; unmount it"), "{said}");
     pool.0.run(["umount", "mnt"]).succeeded();
+}
+
+#[test]
+fn a_mount_discards_free_space_at_its_interval() {
+    if !can_mount() {
+        return;
+    }
+    let fixture = Fixture::empty();
+    for directory in ["pool", "mnt"] {
+        std::fs::create_dir(fixture.path(directory)).expect("a new directory");
+    }
+    fixture.run(["mkfs", "--prefill", "--size", "64M", "pool/0.img"]).succeeded();
+    let before = taken_bytes(&fixture, "pool/0.img");
+    fixture.run(["mount", "-o", "trim=1", "pool", "mnt"]).succeeded();
+    let pool = MountedFixture(fixture);
+    std::fs::write(pool.0.path("mnt/kept"), bytes(1, 5 << 20)).expect("written");
+    let is_discarded = (0..1000).any(|_| {
+        std::thread::park_timeout(Duration::from_millis(20));
+        taken_bytes(&pool.0, "pool/0.img") * 2 < before
+    });
+    assert!(is_discarded, "{before} bytes before, {} after", taken_bytes(&pool.0, "pool/0.img"));
+    assert!(std::fs::read(pool.0.path("mnt/kept")).expect("read") == bytes(1, 5 << 20));
+    pool.0.run(["umount", "mnt"]).succeeded();
+    pool.0.run(["fsck", "pool"]).succeeded();
+}
+
+fn mount(fixture: Fixture) -> MountedFixture {
+    std::fs::create_dir_all(fixture.path("mnt")).expect("a directory");
+    fixture.run(["mount", "pool", "mnt"]).succeeded();
+    MountedFixture(fixture)
+}
+
+#[test]
+fn rot_in_a_mounted_pool_is_repaired_while_files_are_written() {
+    if !can_mount() {
+        return;
+    }
+    let fixture = filled();
+    rot(&fixture.path("pool/1.img"));
+    let pool = mount(fixture);
+    let mut scrub = pool.0.command(["scrub", "pool"]);
+    let scrub = scrub.stdout(Stdio::piped()).spawn().expect("the binary runs");
+    for number in 0..20 {
+        std::fs::write(pool.0.path(&format!("mnt/{number}")), bytes(number, 100_000)).expect("written");
+    }
+    let ran = crate::fixture::CommandResult::from(scrub.wait_with_output().expect("it ends"));
+    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stdout.contains(" 0 NOT REPAIRED"), "{}", ran.stdout);
+    let said = pool.0.run(["scrub", "mnt"]).succeeded();
+    assert!(said.contains("nothing damaged") && said.contains("/s)"), "{said}");
+    assert!(!pool.0.run(["status", "mnt"]).succeeded().contains("last scrub: never"));
+    for number in 0..20 {
+        let there = std::fs::read(pool.0.path(&format!("mnt/{number}"))).expect("read");
+        assert!(there == bytes(number, 100_000), "file {number}");
+    }
+    pool.0.run(["umount", "mnt"]).succeeded();
+    pool.0.run(["fsck", "pool"]).succeeded();
+}
+
+#[test]
+fn lost_bytes_of_a_mounted_pool_are_named_as_in_one_that_is_not_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let fixture = Fixture::pool(1, 1, 0, 32);
+    let content = bytes(1, 3 << 20);
+    fixture.local("a", &content);
+    fixture.run(["cp", "a", "pool:/"]).succeeded();
+    fixture.run(["ln", "pool:/a", "pool:/b"]).succeeded();
+    hurt_middle(&fixture.path("pool/0.img"), &content);
+    let pool = mount(fixture);
+    let mounted = pool.0.run(["scrub", "--json", "mnt"]);
+    assert_eq!(mounted.code, 4, "{}{}", mounted.stdout, mounted.stderr);
+    assert!(mounted.stderr.contains("restore the files named above"), "{}", mounted.stderr);
+    let status = pool.0.run(["status", "--json", "mnt"]).succeeded();
+    let status: Value = serde_json::from_str(&status).expect("JSON");
+    assert_eq!(status["health"]["damaged_files"], serde_json::json!(["/a"]), "{status}");
+    pool.0.run(["umount", "mnt"]).succeeded();
+    let unmounted = pool.0.run(["scrub", "--json", "pool"]);
+    assert_eq!(unmounted.code, 4, "{}{}", unmounted.stdout, unmounted.stderr);
+    let [mounted, unmounted] = [mounted, unmounted].map(|ran| {
+        let mut said: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+        for changing in ["nanos", "read_bytes", "segments"] {
+            said[changing] = Value::Null;
+        }
+        said
+    });
+    assert_eq!(mounted, unmounted);
+}
+
+/// A scrub that would last for long, and that the server has begun.
+fn begin_slow_scrub(pool: &MountedFixture) -> Child {
+    let start = || pool.0.command(["scrub", "--rate", "4K", "mnt"]).spawn().expect("the binary runs");
+    let mut slow = start();
+    let is_refused =
+        || pool.0.run(["trim", "mnt"]).stderr.contains("another trim or scrub of this pool runs");
+    let has_begun = (0..500).any(|_| {
+        std::thread::park_timeout(Duration::from_millis(20));
+        // A trim may have been in its way.
+        if slow.try_wait().expect("it is a child").is_some() {
+            slow = start();
+        }
+        is_refused()
+    });
+    assert!(has_begun, "the slow scrub runs");
+    slow
+}
+
+#[test]
+fn a_scrub_of_a_mounted_pool_keeps_its_rate_and_ends_with_its_command() {
+    if !can_mount() {
+        return;
+    }
+    let pool = mount(filled());
+    let said = pool.0.run(["scrub", "--json", "--rate", "8M", "mnt"]).succeeded();
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    let number = |name: &str| said[name].as_u64().expect("a number");
+    assert!(number("nanos") >= number("read_bytes") * 1_000_000_000 / (8 << 20), "{said}");
+    let mut slow = begin_slow_scrub(&pool);
+    slow.kill().expect("it runs");
+    slow.wait().expect("it has ended");
+    let mut trims = (0..500).map(|_| pool.0.run(["trim", "mnt"]).code == 0);
+    assert!(trims.any(|trimmed| trimmed), "the slow scrub has ended");
+    // The end of the mount does not wait for a scrub.
+    let mut slow = begin_slow_scrub(&pool);
+    pool.0.run(["umount", "mnt"]).succeeded();
+    assert!(!slow.wait().expect("it has ended").success());
 }

@@ -352,7 +352,8 @@ impl<E: Storage> Views<E> {
     }
 
     /// Aborts the open transactions and waits for commits that are running. No transaction begins after it.
-    pub(crate) fn end_all(&self) {
+    /// Returns how many it has aborted.
+    pub(crate) fn end_all(&self) -> usize {
         let mut registry = self.registry.lock();
         registry.stop = true;
         self.registry_changed.notify_all();
@@ -361,6 +362,7 @@ impl<E: Storage> Views<E> {
         // Unlocked: this unmounts views, and jobs that are running need the registry to finish.
         drop(registry);
         kept.into_iter().for_each(ViewMount::remove);
+        let aborted = open.len();
         for view in open {
             tracing::warn!(id = view.id, "transaction aborted at the end of the mount");
             self.abort_alone(view);
@@ -379,6 +381,7 @@ impl<E: Storage> Views<E> {
         let listers = self.listers.lock().take();
         drop(jobs);
         drop(listers);
+        aborted
     }
 
     /// The job of BEGIN: makes the view and puts it in place of the busy entry.

@@ -13,6 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -22,13 +23,15 @@ use warpfire_terminal::{Failure, Size, is_json, note, path_bytes, path_text, pri
 
 use self::control::served_pool::ServedPool;
 use self::control::socket::ControlSocket;
-use self::mount_words::{COMMIT_SECONDS, MountWords, TX_TIMEOUT_SECONDS};
+use self::interval_trim::IntervalTrim;
+use self::mount_words::{COMMIT_SECONDS, MountWords, TRIM_SECONDS, TX_TIMEOUT_SECONDS};
 use self::service::ServerLog;
 use super::pool;
 use crate::location::PoolName;
 
 mod another_place;
 pub mod control;
+mod interval_trim;
 pub mod mount_helper;
 mod mount_words;
 pub mod mounted_pool;
@@ -51,8 +54,8 @@ Options after -o:
                        which reads renew access times [relatime]
   allow_other          as --allow-other
   commit=SECONDS       as --sync-interval
-  tx_timeout=SECONDS, cache=SIZE, threads=N, let_halt, log=FILE, log_level=LEVEL
-                       as the flags of these names
+  tx_timeout=SECONDS, trim=SECONDS, cache=SIZE, threads=N, let_halt, log=FILE,
+  log_level=LEVEL      as the flags of these names
   remount              change ro, suid, dev and exec of a mounted pool
   defaults, user, nofail, _netdev, noauto, x-*
                        for mount(8) and systemd
@@ -112,6 +115,12 @@ pub struct Args {
     /// Seconds after which an idle transaction is aborted [default: 3600].
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(TX_TIMEOUT_SECONDS))]
     tx_timeout: Option<u64>,
+
+    /// Discard free space each time after so many seconds, slowly: images then take less of their disk, and
+    /// drives know which of their blocks are free. The space of removed files becomes free when the pool
+    /// cleans itself; 'warpfire trim' cleans it at once [default: never].
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(TRIM_SECONDS))]
+    trim: Option<u64>,
 
     /// Most memory for metadata that was read [default: a quarter of the memory]. While memory is short, the
     /// server keeps less.
@@ -247,6 +256,7 @@ impl Args {
         options.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| (*word).to_owned()));
         options.extend(self.sync_interval.map(|seconds| format!("commit={seconds}")));
         options.extend(self.tx_timeout.map(|seconds| format!("tx_timeout={seconds}")));
+        options.extend(self.trim.map(|seconds| format!("trim={seconds}")));
         options.extend(self.cache.map(|bytes| format!("cache={bytes}")));
         options.extend(self.threads.map(|threads| format!("threads={threads}")));
         options
@@ -341,14 +351,23 @@ fn serve(args: &Args, words: &MountWords, json: bool) -> Result<(), Failure> {
             .map_err(|error| Failure::new(format_args!("cannot watch for signals: {error}")))?;
     }
     service::notify(&format!("READY=1\nSTATUS=mounted at {}", session.mountpoint().display()));
+    let no_thread = |error| Failure::new(format_args!("cannot trim the pool: {error}"));
+    let trim =
+        words.trim_seconds.map(|seconds| IntervalTrim::start(pool.clone(), Duration::from_secs(seconds)));
+    let trim = trim.transpose().map_err(no_thread)?;
+    let aborted = session.aborted_transactions();
     let ended = session.wait_with(|| {
         service::notify("STOPPING=1\nSTATUS=writing the last changes");
+        drop(trim);
         if let Some(socket) = &socket {
             socket.stop();
         }
     });
     if let Some(socket) = socket {
         socket.remove();
+        if ended.is_ok() {
+            socket.announce_end(aborted.load(Ordering::SeqCst));
+        }
     }
     ended.map_err(|error| {
         if args.detached {

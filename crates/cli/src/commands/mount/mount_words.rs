@@ -16,6 +16,9 @@ pub const COMMIT_SECONDS: RangeInclusive<u64> = 1..=3600;
 /// Range of `tx_timeout=`, in seconds.
 pub const TX_TIMEOUT_SECONDS: RangeInclusive<u64> = 1..=30 * 86400;
 
+/// Range of `trim=`, in seconds.
+pub const TRIM_SECONDS: RangeInclusive<u64> = 1..=30 * 86400;
+
 /// Options of a mount. Of two words that contradict each other the later counts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountWords {
@@ -27,6 +30,7 @@ pub struct MountWords {
     pub access_times: AccessTimes,
     pub commit_seconds: Option<u64>,
     pub tx_timeout_seconds: Option<u64>,
+    pub trim_seconds: Option<u64>,
     pub cache_bytes: Option<u64>,
     pub threads: Option<usize>,
     pub let_halt: bool,
@@ -51,6 +55,7 @@ impl Default for MountWords {
             access_times: AccessTimes::default(),
             commit_seconds: None,
             tx_timeout_seconds: None,
+            trim_seconds: None,
             cache_bytes: None,
             threads: None,
             let_halt: false,
@@ -74,6 +79,10 @@ impl MountWords {
         }
         match &self.shown_by_kernel {
             Some(word) if !self.remount => Err(unknown(word)),
+            _ if self.read_only && self.trim_seconds.is_some() && !self.remount => {
+                Err(Failure::usage("a pool that is mounted read-only is not trimmed")
+                    .hint("leave out 'trim'"))
+            }
             _ => Ok(self),
         }
     }
@@ -86,6 +95,7 @@ impl MountWords {
         match key {
             "commit" => self.commit_seconds = Some(number(word, value, COMMIT_SECONDS)?),
             "tx_timeout" => self.tx_timeout_seconds = Some(number(word, value, TX_TIMEOUT_SECONDS)?),
+            "trim" => self.trim_seconds = Some(number(word, value, TRIM_SECONDS)?),
             "cache" => {
                 let wrong = |why| Failure::usage(format_args!("mount option '{word}': {why}"));
                 self.cache_bytes = Some(super::parse_cache(value).map_err(wrong)?);
@@ -191,12 +201,21 @@ mod tests {
     }
 
     #[test]
+    fn a_pool_that_is_read_only_is_not_trimmed() {
+        assert_eq!(parsed("trim=3600").trim_seconds, Some(3600));
+        let refused = MountWords::default().parse(["trim=3600,ro"]).expect_err("read-only");
+        assert!(refused.to_string().contains("is not trimmed"), "{refused}");
+    }
+
+    #[test]
     fn an_unknown_word_and_a_bad_value_are_refused_by_name() {
         for word in [
             "nosiud",
             "commit=0",
             "commit=x",
             "commit",
+            "trim",
+            "trim=0",
             "cache=1K",
             "cache=",
             "threads=65",

@@ -3,7 +3,6 @@
 
 use std::path::{Path, PathBuf};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use warpfire_mount::{MountError, TransactionClient};
 use warpfire_terminal::{Failure, is_json, note, path_bytes, path_text, print_json};
@@ -71,7 +70,7 @@ fn unmount(directory: &Path, force: bool) -> Result<usize, Failure> {
             .hint("name the directory that the pool is mounted on")
     })?;
     // Connected before the unmount: the server may end at once, and then there is nothing to wait for.
-    let server = ServerConnection::of_mount(&pool).ok().and_then(|server| server.watch());
+    let server = ServerConnection::of_mount(&pool).ok().and_then(|server| server.await_end().ok());
     let open = open_transactions(&pool.mountpoint);
     if open > 0 && !force {
         return Err(refuse_open_transactions(&pool.mountpoint, open));
@@ -83,14 +82,11 @@ fn unmount(directory: &Path, force: bool) -> Result<usize, Failure> {
     // While another mount of the filesystem is left, the server goes on.
     let is_left = mounted_pools().iter().any(|left| left.device == pool.device);
     let Some(server) = server.filter(|_| !is_left) else { return Ok(if is_left { 0 } else { open }) };
-    let patience = Timespec { tv_sec: CLOSE_SECONDS_MAX, tv_nsec: 0 };
-    match poll(&mut [PollFd::new(&server, PollFlags::IN)], Some(&patience)) {
-        Ok(ended) if ended > 0 => Ok(open),
-        _ => {
-            Err(Failure::new(format_args!("{} is unmounted, but its server still runs", directory.display()))
-                .hint("wait until the server has written the last changes and ends"))
-        }
-    }
+    // What the server counts at its end is right. Transactions may have begun or ended since `open`.
+    server.wait(CLOSE_SECONDS_MAX).map(|aborted| aborted.unwrap_or(open)).map_err(|_| {
+        Failure::new(format_args!("{} is unmounted, but its server still runs", directory.display()))
+            .hint("wait until the server has written the last changes and ends")
+    })
 }
 
 /// The failure to unmount a mount that processes hold.

@@ -13,6 +13,7 @@
 //! | `wire` | requests and answers |
 //! | `socket` | the server's side: which clients are admitted, how many, and how slow ones end |
 //! | `served_pool` | the work: status, trim and scrub |
+//! | `lost_files` | the files that lose bytes, found while the pool is in use |
 //! | this file | the client's side: how a server is found and believed |
 //!
 //! Invariants
@@ -26,13 +27,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred, connect, socket_with};
 use rustix::process::{Pid, PidfdFlags, Uid, geteuid, pidfd_open};
@@ -45,6 +48,7 @@ use super::mounted_pool::{MountedPool, mounted_pools, pool_mounted_at};
 use crate::commands::status::StatusReport;
 use crate::location::PoolName;
 
+mod lost_files;
 pub mod served_pool;
 pub mod socket;
 pub mod wire;
@@ -55,7 +59,8 @@ const ROOT_DIRECTORY: &str = "/run/warpfire";
 /// Longest wait for a connection, a request, a status, and a client that takes a result.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Most bytes of an answer. The status of a pool of 250 devices takes some 100 KB.
+/// Most bytes of an answer. The status of a pool of 250 devices takes some 100 KB; `lost_files` cuts off the
+/// damage of a scrub.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
 /// A connection to the server of a mounted pool, proved to be that.
@@ -63,6 +68,14 @@ const ANSWER_BYTES_MAX: u64 = 4 << 20;
 pub struct ServerConnection {
     stream: UnixStream,
     peer: UCred,
+}
+
+/// A server that sends the end of its mount.
+#[derive(Debug)]
+pub struct AwaitedEnd {
+    answers: BufReader<UnixStream>,
+    /// Becomes readable when the server ends.
+    server: OwnedFd,
 }
 
 /// Why there is no connection.
@@ -157,6 +170,22 @@ impl ServerConnection {
         Ok(labels.find_map(|label| ServerConnection::of_devices(&label.pool, &devices)))
     }
 
+    /// Begins to wait for the end of its mount.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub fn await_end(self) -> Result<AwaitedEnd, Failure> {
+        let server = self.watch().ok_or_else(|| Failure::new("the server of the pool has ended"))?;
+        let mut awaited = AwaitedEnd { answers: BufReader::new(self.stream), server };
+        // A server that refuses closes without reading. Its answer says why.
+        let _ = awaited.answers.get_mut().write_all(&RequestLine::new(Request::AwaitEnd).to_line());
+        match next_answer(&mut awaited.answers)? {
+            Answer::Awaiting => Ok(awaited),
+            Answer::Error(failure) => Err(failure.into()),
+            _ => Err(foreign_answer()),
+        }
+    }
+
     /// The status of its pool.
     ///
     /// # Errors
@@ -174,21 +203,14 @@ impl ServerConnection {
     /// # Errors
     /// The failure that the server sends; the server does not answer, or ends before the result.
     pub fn ask(mut self, request: Request, mut progress: impl FnMut(&Answer)) -> Result<Answer, Failure> {
-        let silent = |error| Failure::new(format_args!("the server of the pool does not answer: {error}"));
         // Between two answers of long work there may be much to do.
         let patience = request.is_short().then_some(PATIENCE);
-        set_socket_timeout(&self.stream, Timeout::Recv, patience).map_err(|error| silent(error.into()))?;
+        set_socket_timeout(&self.stream, Timeout::Recv, patience).map_err(|error| silent(&error.into()))?;
         // A server that refuses closes without reading. Its answer says why.
         let _ = self.stream.write_all(&RequestLine::new(request).to_line());
         let mut answers = BufReader::new(self.stream);
         loop {
-            let mut line = Vec::new();
-            answers.by_ref().take(ANSWER_BYTES_MAX).read_until(b'\n', &mut line).map_err(silent)?;
-            if line.is_empty() {
-                return Err(Failure::new("the server of the pool has ended before its answer")
-                    .hint("look with 'warpfire status', and run the command again"));
-            }
-            match serde_json::from_slice(&line).map_err(|_| foreign_answer())? {
+            match next_answer(&mut answers)? {
                 Answer::Error(failure) => return Err(failure.into()),
                 answer if answer.is_progress() => progress(&answer),
                 answer => return Ok(answer),
@@ -209,8 +231,44 @@ impl ServerConnection {
     }
 
     /// A descriptor that becomes readable when the server ends.
-    pub fn watch(&self) -> Option<std::os::fd::OwnedFd> {
+    fn watch(&self) -> Option<OwnedFd> {
         pidfd_open(Pid::from_raw(self.peer.pid.as_raw_nonzero().get())?, PidfdFlags::empty()).ok()
+    }
+}
+
+fn silent(error: &io::Error) -> Failure {
+    Failure::new(format_args!("the server of the pool does not answer: {error}"))
+}
+
+fn next_answer(answers: &mut BufReader<UnixStream>) -> Result<Answer, Failure> {
+    let mut line = Vec::new();
+    let read = answers.by_ref().take(ANSWER_BYTES_MAX).read_until(b'\n', &mut line);
+    read.map_err(|error| silent(&error))?;
+    if line.is_empty() {
+        return Err(Failure::new("the server of the pool has ended before its answer")
+            .hint("look with 'warpfire status', and run the command again"));
+    }
+    serde_json::from_slice(&line).map_err(|_| foreign_answer())
+}
+
+impl AwaitedEnd {
+    /// Waits until the server has ended, at most for so many seconds. Returns how many transactions the end
+    /// of the mount has aborted; `None` if the server ended without saying so.
+    ///
+    /// # Errors
+    /// The server still runs.
+    pub fn wait(mut self, seconds: i64) -> Result<Option<usize>, Failure> {
+        let patience = Timespec { tv_sec: seconds, tv_nsec: 0 };
+        if !poll(&mut [PollFd::new(&self.server, PollFlags::IN)], Some(&patience))
+            .is_ok_and(|ended| ended > 0)
+        {
+            return Err(Failure::new("the server of the pool still runs"));
+        }
+        // The answer of a process that has ended is in the buffer of the socket.
+        match next_answer(&mut self.answers) {
+            Ok(Answer::Ended { aborted_transactions }) => Ok(Some(aborted_transactions)),
+            _ => Ok(None),
+        }
     }
 }
 

@@ -1,15 +1,19 @@
-//! The work of a server for its clients: status and trim.
+//! The work of a server for its clients: status, trim and scrub.
 
+use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use warpfire::Warpfire;
+use warpfire::{ErrorKind, ScrubReport, Warpfire};
+use warpfire_check::DamageReport;
 use warpfire_env::{Clock, SystemClock};
 use warpfire_mount::FailedRequests;
 use warpfire_terminal::Failure;
 
-use super::socket::{Client, stopped};
-use super::wire::{Answer, Request};
+use super::lost_files::lost_files;
+use super::socket::Client;
+use super::wire::Answer;
+use crate::commands::scrub::{ScrubAnswer, ScrubProgress, pause_nanos};
 use crate::commands::status::{ErrorReport, StatusReport};
 use crate::commands::trim::TrimOutput;
 
@@ -23,8 +27,8 @@ pub struct ServedPool {
 }
 
 impl ServedPool {
-    /// The answer to a request without work: the status.
-    pub fn short_answer(&self) -> Answer {
+    /// The status.
+    pub fn status(&self) -> Answer {
         Answer::Status(Box::new(StatusReport {
             read_only: self.read_only,
             errors: self.failures.listed().iter().map(ErrorReport::from).collect(),
@@ -32,24 +36,20 @@ impl ServedPool {
         }))
     }
 
-    /// Does what a request asks for, and returns the result.
-    ///
-    /// # Errors
-    /// The pool is mounted for reading only, or has failed; the mount ends.
-    pub fn work(&self, request: Request, client: &mut Client<'_>) -> Result<Answer, Failure> {
-        if self.read_only {
-            return Err(Failure::new(format_args!("the pool is mounted read-only at {}", self.mountpoint))
-                .hint("unmount it and mount it without 'ro', or run the command when it is unmounted"));
+    fn check_writable(&self) -> Result<(), Failure> {
+        if !self.read_only {
+            return Ok(());
         }
-        let answer = match request {
-            Request::Status => self.short_answer(),
-            Request::Trim => self.trim(client)?,
-        };
-        // The answer of work that was broken off is not whole.
-        if client.is_stopping() { Err(stopped()) } else { Ok(answer) }
+        Err(Failure::new(format_args!("the pool is mounted read-only at {}", self.mountpoint))
+            .hint("unmount it and mount it without 'ro', or run the command when it is unmounted"))
     }
 
-    fn trim(&self, client: &mut Client<'_>) -> Result<Answer, Failure> {
+    /// Trims the pool.
+    ///
+    /// # Errors
+    /// The pool is mounted for reading only, or has failed.
+    pub fn trim(&self, client: &mut Client<'_>) -> Result<Answer, Failure> {
+        self.check_writable()?;
         let started_nanos = SystemClock.monotonic_nanos();
         let trimmed = self.pool.trim(|so_far| -> ControlFlow<()> {
             client.progress(&Answer::Trimming(so_far.discarded_bytes));
@@ -58,5 +58,33 @@ impl ServedPool {
         let trimmed = trimmed.map_err(|error| Failure::pool(&error))?;
         let nanos = SystemClock.monotonic_nanos() - started_nanos;
         Ok(Answer::Trimmed(TrimOutput::new(&trimmed, &self.pool, nanos)))
+    }
+
+    /// Scrubs the pool, and remembers what it has found.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim).
+    pub fn scrub(&self, rate: Option<NonZeroU64>, client: &mut Client<'_>) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        let started_nanos = SystemClock.monotonic_nanos();
+        let mut last = ScrubReport::default();
+        let scrubbed = self.pool.scrub(|so_far| {
+            last = so_far.clone();
+            client.progress(&Answer::Scrubbing(ScrubProgress::from(so_far)));
+            client.goes_on(pause_nanos(rate, so_far.read_bytes, started_nanos))
+        });
+        let (scrub, stopped) = match scrubbed {
+            Ok(scrub) => (scrub, None),
+            Err(error) if error.kind() == ErrorKind::Damaged => (last, Some(error.to_string())),
+            Err(error) => return Err(Failure::pool(&error)),
+        };
+        let is_left = stopped.is_some() || scrub.unrepaired_segments > 0;
+        let damage =
+            if is_left { lost_files(&self.pool, || client.goes_on(0)) } else { DamageReport::default() };
+        let answer = ScrubAnswer::new(&scrub, stopped, damage);
+        if is_left && client.goes_on(0).is_continue() {
+            answer.remember(&self.pool).map_err(|error| Failure::pool(&error))?;
+        }
+        Ok(Answer::Scrubbed(Box::new(answer.taking(SystemClock.monotonic_nanos() - started_nanos))))
     }
 }

@@ -8,6 +8,7 @@
 //! 4. One trim or scrub runs at a time, and waits for no client: progress that a client does not take is left
 //!    out. The work ends at its next step when its client closes, or when the mount ends (`Client::goes_on`).
 //! 5. When `stop` has returned, no work runs and none begins.
+//! 6. A client that waits for the end holds a descriptor and no thread. There are `WAITING_MAX` at most.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -32,7 +33,7 @@ use warpfire_mount::{prepare_runtime_directory, runtime_directory};
 use warpfire_terminal::Failure;
 
 use super::served_pool::ServedPool;
-use super::wire::{Answer, REQUEST_BYTES_MAX, RequestLine};
+use super::wire::{Answer, REQUEST_BYTES_MAX, Request, RequestLine};
 use super::{PATIENCE, socket_name};
 use crate::commands::mount::mounted_pool::MountedPool;
 
@@ -41,6 +42,9 @@ const CONNECTIONS_MAX: usize = 16;
 
 /// Shortest time between two progress answers.
 const PROGRESS_NANOS: u64 = 200_000_000;
+
+/// Most clients that wait for the end of the mount. One more takes the place of the oldest.
+const WAITING_MAX: usize = 8;
 
 /// The wait before the next connection when the process has no descriptors or memory for one.
 const SHORTAGE: Duration = Duration::from_millis(100);
@@ -53,6 +57,8 @@ pub struct ControlSocket {
     connections: Mutex<Connections>,
     /// Held while a trim or scrub runs.
     work: Mutex<()>,
+    /// Clients that wait for the end, oldest first.
+    waiting: Mutex<VecDeque<UnixStream>>,
     is_stopping: AtomicBool,
 }
 
@@ -109,8 +115,8 @@ impl ControlSocket {
         let listener = UnixListener::bind(&path)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
         let ino = fs::symlink_metadata(&path)?.ino();
-        let (connections, work, is_stopping) = Default::default();
-        Ok(ControlSocket { listener, path, ino, connections, work, is_stopping })
+        let (connections, work, waiting, is_stopping) = Default::default();
+        Ok(ControlSocket { listener, path, ino, connections, work, waiting, is_stopping })
     }
 
     /// Removes the socket from its directory. The next server of the pool may have made its own there.
@@ -164,6 +170,27 @@ impl ControlSocket {
         drop(self.work.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
+    /// Sends the clients that wait for the end how many transactions it has aborted.
+    pub fn announce_end(&self, aborted_transactions: usize) {
+        let line = Answer::Ended { aborted_transactions }.to_line();
+        for stream in &*self.waiting.lock().unwrap_or_else(PoisonError::into_inner) {
+            // A client that is gone needs no answer, and the buffer of one that waits is empty.
+            let _ = send(stream, &line, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+    }
+
+    /// Keeps a client until the end of the mount.
+    fn await_end(&self, mut stream: &UnixStream) -> io::Result<()> {
+        stream.write_all(&Answer::Awaiting.to_line())?;
+        let kept = stream.try_clone()?;
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        while waiting.len() >= WAITING_MAX {
+            waiting.pop_front();
+        }
+        waiting.push_back(kept);
+        Ok(())
+    }
+
     fn connections(&self) -> MutexGuard<'_, Connections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -191,19 +218,34 @@ impl ControlSocket {
         let Some(line) = read_request(stream) else { return };
         let mut unsent = Vec::new();
         let answer = match RequestLine::parse(&line) {
-            Ok(request) if request.is_short() => Ok(pool.short_answer()),
-            Ok(request) => self.begin_work(number).and_then(|_work| {
-                let (rest, sent_nanos) = (Vec::new(), None);
-                let mut client = Client { socket: self, stream, rest, sent_nanos };
-                let answer = pool.work(request, &mut client);
-                unsent = client.rest;
-                answer
-            }),
+            // Without an answer the client finds its connection closed.
+            Ok(Request::AwaitEnd) => return self.await_end(stream).unwrap_or(()),
+            Ok(Request::Status) => Ok(pool.status()),
+            Ok(Request::Trim) => self.work(stream, number, &mut unsent, |client| pool.trim(client)),
+            Ok(Request::Scrub { rate_bytes }) => {
+                self.work(stream, number, &mut unsent, |client| pool.scrub(rate_bytes, client))
+            }
             Err(failure) => Err(failure),
         };
         let answer = answer.unwrap_or_else(|failure| Answer::Error((&failure).into()));
         unsent.extend(answer.to_line());
         let _ = (&*stream).write_all(&unsent);
+    }
+
+    /// Does work, and returns its result. `unsent` is then what the client has not taken of its progress.
+    fn work(
+        &self,
+        stream: &UnixStream,
+        number: u64,
+        unsent: &mut Vec<u8>,
+        work: impl FnOnce(&mut Client<'_>) -> Result<Answer, Failure>,
+    ) -> Result<Answer, Failure> {
+        let _working = self.begin_work(number)?;
+        let mut client = Client { socket: self, stream, rest: Vec::new(), sent_nanos: None };
+        let answer = work(&mut client);
+        *unsent = client.rest;
+        // The answer of work that was broken off is not whole.
+        if self.is_stopping.load(Ordering::SeqCst) { Err(stopped()) } else { answer }
     }
 
     fn begin_work(&self, number: u64) -> Result<MutexGuard<'_, ()>, Failure> {
@@ -226,7 +268,7 @@ impl ControlSocket {
 }
 
 /// The failure of work that did not end before the mount.
-pub fn stopped() -> Failure {
+fn stopped() -> Failure {
     Failure::new("the pool is being unmounted").hint("run the command again when it is unmounted")
 }
 
@@ -273,12 +315,8 @@ impl Client<'_> {
         };
         let mut closing = [PollFd::new(self.stream, PollFlags::RDHUP)];
         let is_closed = poll(&mut closing, Some(&pause)).is_ok_and(|ready| ready > 0);
-        if is_closed || self.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-
-    /// Whether the mount ends.
-    pub fn is_stopping(&self) -> bool {
-        self.socket.is_stopping.load(Ordering::SeqCst)
+        let is_stopping = self.socket.is_stopping.load(Ordering::SeqCst);
+        if is_closed || is_stopping { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
 
@@ -290,14 +328,13 @@ mod tests {
     use warpfire::Pool;
 
     use super::*;
-    use crate::commands::mount::control::wire::Request;
-
     /// Tries of `soon`: twenty seconds in all.
     const TRIES_MAX: u32 = 1000;
 
     /// A pool in memory behind a socket.
     struct Served {
         socket: Arc<ControlSocket>,
+        pool: warpfire::Warpfire,
         _directory: tempfile::TempDir,
     }
 
@@ -308,10 +345,10 @@ mod tests {
             let socket = Arc::new(socket);
             let pool = Pool::options().size_bytes(64 << 20).in_memory().expect("a pool");
             let (mountpoint, failures) = ("/mnt".to_owned(), Arc::default());
-            let served = Arc::new(ServedPool { pool, mountpoint, read_only, failures });
+            let served = Arc::new(ServedPool { pool: pool.clone(), mountpoint, read_only, failures });
             let serving = Arc::clone(&socket);
             thread::spawn(move || serving.serve(&served));
-            Served { socket, _directory: directory }
+            Served { socket, pool, _directory: directory }
         }
 
         fn connect(&self) -> UnixStream {
@@ -401,5 +438,67 @@ mod tests {
         served.socket.stop();
         let answers = served.ask(&RequestLine::new(Request::Trim).to_line());
         assert_eq!(answers[0]["error"]["message"], "the pool is being unmounted");
+    }
+
+    /// A scrub that lasts for minutes, begun: its first progress has come.
+    fn slow_scrub(served: &Served) -> UnixStream {
+        served.pool.write("/a", vec![7; 8 << 20]).expect("written");
+        let mut stream = served.connect();
+        let rate_bytes = std::num::NonZeroU64::new(4096);
+        stream.write_all(&RequestLine::new(Request::Scrub { rate_bytes }).to_line()).expect("sent");
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).expect("progress");
+        assert!(line.starts_with("{\"scrubbing\":"), "{line}");
+        stream
+    }
+
+    #[test]
+    fn work_ends_when_its_client_closes_and_other_clients_are_answered_meanwhile() {
+        let served = Served::start(false);
+        let scrub = slow_scrub(&served);
+        let answers = served.ask(&RequestLine::new(Request::Trim).to_line());
+        assert_eq!(answers[0]["error"]["message"], "another trim or scrub of this pool runs");
+        // No number of silent clients closes the connection that has work.
+        let silent: Vec<_> = (0..100).map(|_| served.connect()).collect();
+        assert!(served.has_status());
+        assert!(served.socket.work.try_lock().is_err(), "the scrub goes on");
+        drop((silent, scrub));
+        assert!(soon(|| served.socket.work.try_lock().is_ok()), "the scrub has ended");
+        assert!(served.pool.health().last_scrub.is_none(), "a part of a scrub is not remembered");
+        let answers = served.ask(&RequestLine::new(Request::Trim).to_line());
+        assert!(answers.last().expect("an answer")["trimmed"].is_object(), "{answers:?}");
+    }
+
+    #[test]
+    fn those_that_wait_for_the_end_learn_how_many_transactions_it_has_aborted() {
+        let served = Served::start(false);
+        let line = RequestLine::new(Request::AwaitEnd).to_line();
+        let wait = || {
+            let mut stream = served.connect();
+            stream.write_all(&line).expect("sent");
+            let mut stream = BufReader::new(stream);
+            let mut awaiting = String::new();
+            stream.read_line(&mut awaiting).expect("taken");
+            assert_eq!(awaiting, "\"awaiting\"\n");
+            stream
+        };
+        let forgotten: Vec<_> = (0..WAITING_MAX * 3).map(|_| wait()).collect();
+        let waiting = wait();
+        assert!(soon(|| served.socket.waiting.lock().expect("no panic").len() == WAITING_MAX));
+        assert!(served.has_status());
+        served.socket.announce_end(3);
+        let last = waiting.lines().map_while(Result::ok).next().expect("the end");
+        assert_eq!(last, "{\"ended\":{\"aborted_transactions\":3}}");
+        drop(forgotten);
+    }
+
+    #[test]
+    fn work_ends_before_the_pool_is_closed() {
+        let served = Served::start(false);
+        let scrub = slow_scrub(&served);
+        served.socket.stop();
+        assert!(served.socket.work.try_lock().is_ok());
+        let last = BufReader::new(scrub).lines().map_while(Result::ok).last().expect("an answer");
+        assert!(last.contains("the pool is being unmounted"), "{last}");
     }
 }

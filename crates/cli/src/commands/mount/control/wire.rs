@@ -9,9 +9,12 @@
 //! Each line is one JSON value. A client that closes its side, or shuts it down, cancels the work. Both sides
 //! are one program as a rule; a server refuses requests of another version.
 
+use std::num::NonZeroU64;
+
 use serde::{Deserialize, Serialize};
 use warpfire_terminal::{Failure, RelayedFailure};
 
+use crate::commands::scrub::{ScrubAnswer, ScrubProgress};
 use crate::commands::status::StatusReport;
 use crate::commands::trim::TrimOutput;
 
@@ -29,6 +32,13 @@ pub enum Request {
     Status,
     /// Release the space that the pool does not need.
     Trim,
+    /// Wait for the end of the mount. The first answer is `awaiting`, at once.
+    AwaitEnd,
+    /// Verify everything, and repair what parity covers.
+    Scrub {
+        /// Most bytes to read in a second.
+        rate_bytes: Option<NonZeroU64>,
+    },
 }
 
 /// A request as it is sent.
@@ -55,6 +65,17 @@ pub enum Answer {
     Trimming(u64),
     /// The result of `trim`.
     Trimmed(TrimOutput),
+    /// How far a scrub is.
+    Scrubbing(ScrubProgress),
+    /// The result of `scrub`.
+    Scrubbed(Box<ScrubAnswer>),
+    /// The request to wait for the end is taken.
+    Awaiting,
+    /// The mount has ended, and the pool is closed.
+    Ended {
+        /// Transactions that were open at the end, and are aborted.
+        aborted_transactions: usize,
+    },
     /// The request is refused, or its work has failed.
     Error(RelayedFailure),
 }
@@ -62,7 +83,7 @@ pub enum Answer {
 impl Request {
     /// Whether the result follows at once.
     pub fn is_short(self) -> bool {
-        self == Request::Status
+        matches!(self, Request::Status | Request::AwaitEnd)
     }
 }
 
@@ -102,7 +123,7 @@ impl RequestLine {
 impl Answer {
     /// Whether other answers follow.
     pub fn is_progress(&self) -> bool {
-        matches!(self, Answer::Trimming(_))
+        matches!(self, Answer::Trimming(_) | Answer::Scrubbing(_))
     }
 
     /// The line that is sent.
@@ -122,6 +143,10 @@ mod tests {
         let line = RequestLine::new(Request::Trim).to_line();
         assert_eq!(line, b"{\"version\":1,\"request\":\"trim\"}\n");
         assert_eq!(RequestLine::parse(&line).expect("a request"), Request::Trim);
+        let scrub = Request::Scrub { rate_bytes: NonZeroU64::new(4096) };
+        let line = RequestLine::new(scrub).to_line();
+        assert_eq!(line, b"{\"version\":1,\"request\":\"scrub\",\"rate_bytes\":4096}\n");
+        assert_eq!(RequestLine::parse(&line).expect("a request"), scrub);
     }
 
     #[test]
