@@ -6,8 +6,9 @@
 
 mod rig;
 
-use rig::{Client, SHAPES, Shape, open};
-use warpfire_sim_env::{Fault, OpClass, SimRandom, SimWorld, mix};
+use rig::{Client, SHAPES, Shape, assert_append_only, open};
+use warpfire_log::LogStore;
+use warpfire_sim_env::{Cut, Fault, OpClass, SimRandom, SimWorld, mix};
 
 /// Steps of a session, before and after the device leaves.
 const STEPS: u64 = 12;
@@ -99,6 +100,95 @@ fn leave_and_return(shape: Shape, away: usize, leave: Leave, seed: u64) {
     }
 }
 
+/// Opens a pool and mends it, while the devices record. Returns the number of mended segments too.
+fn mend_and_record(
+    world: &mut SimWorld,
+    (history, acked): (&[Vec<u8>], usize),
+    context: &str,
+) -> (warpfire_sim_env::Recording, u64) {
+    world.record();
+    let opened = open(world).unwrap_or_else(|e| panic!("{context}: {e}"));
+    let mut client = Client::recovered(opened, history, acked, context);
+    client.checkpoint(0).unwrap_or_else(|e| panic!("{context}: {e}"));
+    let mut mended = 0;
+    while client.log.mend().unwrap_or_else(|e| panic!("{context}: {e}")) {
+        mended += 1;
+    }
+    client.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+    client.check(context);
+    assert_append_only(world, context);
+    (world.take_recording().expect("it was begun"), mended)
+}
+
+/// Cuts a recording at every boundary of device writes and flushes, and mends the pool that each cut leaves.
+/// One cut in 20 is recorded and cut again. Then another device is lost.
+fn cut_everywhere(
+    recording: &warpfire_sim_env::Recording,
+    history: (&[Vec<u8>], usize),
+    (shape, away, depth): (Shape, usize, u32),
+    random: &SimRandom,
+    context: &str,
+) -> u64 {
+    let mut replay = recording.replay();
+    let mut states = 0;
+    loop {
+        if replay.at_boundary() {
+            for cut in [Cut::LoseAll, Cut::KeepAll, Cut::Seeded(random.below(u64::MAX))] {
+                let context = format!("{context}, event {}, {cut:?}", replay.point());
+                let mut world = replay.cut(&cut);
+                let (again, _) = mend_and_record(&mut world, history, &context);
+                states += 1;
+                if depth > 0 && random.one_in(20) {
+                    let (below, context) = ((shape, away, depth - 1), format!("{context} | again"));
+                    states += cut_everywhere(&again, history, below, random, &context);
+                }
+                let lost = sets_without(shape.devices, away, usize::from(shape.parity)).swap_remove(0);
+                lost.iter().for_each(|device| world.sims()[*device].inject(Fault::Vanish { after: 0 }));
+                let context = format!("{context}, then without {lost:?}");
+                let opened = open(&world).unwrap_or_else(|e| panic!("{context}: {e}"));
+                Client::recovered(opened, history.0, history.1, &context);
+            }
+        }
+        if replay.advance().is_none() {
+            return states;
+        }
+    }
+}
+
+/// A device misses a write and returns. The power fails at each moment of the session in which it gets back
+/// its columns, and in the sessions after that.
+fn cut_while_mending(shape: Shape, seed: u64) {
+    let away = usize::try_from(seed).expect("a small seed") % shape.devices;
+    let context = format!("{shape:?}, device {away}, seed {seed}");
+    let mut world = shape.world(seed);
+    let random = SimRandom::new(mix(seed));
+    let mut client = Client::new(shape.create(&world).expect("blank devices take a log"));
+    live(&mut client, &random, &context);
+    world.sims()[away].inject(fault(Leave::Write(random.below(9))));
+    live(&mut client, &random, &context);
+    client.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+    world.sims()[away].heal();
+    // Segments that were opened without the device have less parity, so their entries go.
+    client = reopen(&world, client, &context);
+    let narrow = |client: &Client| {
+        let weak = client.log.damaged().expect("the devices work");
+        client.entries.values().position(|slices| slices.iter().any(|slice| weak.contains(&slice.segment)))
+    };
+    world.sims()[away].inject(fault(Leave::Write(0)));
+    live(&mut client, &random, &context);
+    while let Some(nth) = narrow(&client) {
+        client.drop_entry(nth).expect("the devices work");
+    }
+    client.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+    world.sims()[away].heal();
+    let (history, acked) = (client.history, client.acked);
+    drop(client.log);
+    let (recording, mended) = mend_and_record(&mut world, (&history, acked), &context);
+    let states = cut_everywhere(&recording, (&history, acked), (shape, away, 1), &random, &context);
+    assert!(mended > 0, "{context}: no segment was mended");
+    assert!(states > 20, "{states} states are too few to mean anything");
+}
+
 fn every_device_leaves(shape: Shape, seeds: u64) {
     for seed in 0..seeds {
         for away in 0..shape.devices {
@@ -122,6 +212,15 @@ fn a_device_of_two_and_one_returns_and_another_one_may_be_lost() {
 #[test]
 fn a_device_of_four_and_two_returns_and_two_others_may_be_lost() {
     every_device_leaves(SHAPES[3], 1);
+}
+
+#[test]
+fn the_power_fails_at_each_moment_of_mending() {
+    for seed in 0..3 {
+        cut_while_mending(SHAPES[2], seed);
+        cut_while_mending(SHAPES[4], seed);
+    }
+    cut_while_mending(SHAPES[3], 2);
 }
 
 #[test]
