@@ -100,7 +100,7 @@ impl OpenPool {
             payload_bytes: counters.payload_bytes,
             stripes: counters.stripes,
             rebuilt_blocks: counters.rebuilt_blocks,
-            damaged_segments: status.damaged_segments,
+            damaged_segments: self.fs.engine().log().weak_segments(),
             cache: self.fs.engine().cache_memory(),
             transactions: self.fs.transaction_counts(),
             defragmented: self.fs.defragment_counts(),

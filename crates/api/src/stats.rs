@@ -28,7 +28,8 @@ pub struct Stats {
     pub stripes: u64,
     /// Blocks that were reconstructed from parity for a read.
     pub rebuilt_blocks: u64,
-    /// Segments in which damage was found.
+    /// Segments with less redundancy than the present devices allow: a block of them did not verify, a device
+    /// was away when they were written, or a column missed a write.
     pub damaged_segments: usize,
     /// Memory of the metadata cache.
     pub cache: CacheMemory,

@@ -332,6 +332,10 @@ impl LogStore for Log {
         self.mend_one()
     }
 
+    fn weak_segments(&self) -> usize {
+        self.known_damaged().len()
+    }
+
     fn damaged(&self) -> Result<Vec<SegmentId>, LogError> {
         let known = self.known_damaged();
         if known.is_empty() {

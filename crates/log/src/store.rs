@@ -226,6 +226,9 @@ pub trait LogStore: Send + Sync + 'static {
     /// checkpoint if the commit log has no room.
     fn mend(&self) -> Result<bool, LogError>;
 
+    /// Number of segments with less redundancy than the devices that take writes allow. Nothing is read.
+    fn weak_segments(&self) -> usize;
+
     /// Segments with live bytes and with less redundancy than the pool's devices allow, oldest first: those
     /// with a column that does not verify or is lost on a device that takes writes, and those with fewer
     /// parity columns than a new segment gets. An open one is sealed, so that the caller can move its live

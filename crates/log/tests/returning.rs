@@ -88,6 +88,7 @@ fn leave_and_return(shape: Shape, away: usize, leave: Leave, seed: u64) {
     client = reopen(&world, client, &format!("{context}, back"));
     client.regain_redundancy().unwrap_or_else(|e| panic!("{context}, back: {e}"));
     client.check(&context);
+    assert_eq!(client.log.weak_segments(), 0, "{context}");
     let (history, acked) = (client.history, client.acked);
     drop(client.log);
 
@@ -110,13 +111,14 @@ fn mend_and_record(
     let opened = open(world).unwrap_or_else(|e| panic!("{context}: {e}"));
     let mut client = Client::recovered(opened, history, acked, context);
     client.checkpoint(0).unwrap_or_else(|e| panic!("{context}: {e}"));
-    let mut mended = 0;
+    let (weak, mut mended) = (client.log.weak_segments() as u64, 0);
     while client.log.mend().unwrap_or_else(|e| panic!("{context}: {e}")) {
         mended += 1;
     }
     client.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
     client.check(context);
     assert_append_only(world, context);
+    assert!(mended <= weak, "{context}: {mended} segments were mended, and {weak} counted as weak");
     (world.take_recording().expect("it was begun"), mended)
 }
 

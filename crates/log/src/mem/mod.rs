@@ -324,6 +324,10 @@ impl LogStore for MemLog {
         Ok(false)
     }
 
+    fn weak_segments(&self) -> usize {
+        0
+    }
+
     fn damaged(&self) -> Result<Vec<SegmentId>, LogError> {
         Ok(Vec::new())
     }

@@ -89,10 +89,13 @@ impl HealthReport {
             );
             ("degraded", reason, "reconnect missing devices, then 'warpfire scrub'")
         } else if self.bad_blocks_since_scrub > 0 || stats.damaged_segments > 0 {
-            let reason = format!(
-                "{} met since the last scrub",
-                counted(self.bad_blocks_since_scrub, "bad block", "bad blocks")
-            );
+            let reason = match self.bad_blocks_since_scrub {
+                0 => format!(
+                    "{} less redundancy than the devices allow",
+                    counted(stats.damaged_segments as u64, "segment has", "segments have")
+                ),
+                bad => format!("{} met since the last scrub", counted(bad, "bad block", "bad blocks")),
+            };
             ("damaged", reason, "'warpfire scrub' repairs what parity covers, and names the rest")
         } else if unrepaired > 0 {
             let reason =

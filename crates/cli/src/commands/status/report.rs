@@ -38,7 +38,7 @@ pub struct StatusReport {
     pub cache: CacheReport,
     /// Blocks that reads have rebuilt from parity since the pool was opened.
     pub rebuilt_blocks: u64,
-    /// Segments with damage found since the pool was opened.
+    /// Segments with less redundancy than the present devices allow.
     pub damaged_segments: usize,
     /// Ended transactions since the pool was opened.
     pub transactions: TransactionCounts,
@@ -258,7 +258,7 @@ impl StatusReport {
         }
         if self.rebuilt_blocks > 0 || self.damaged_segments > 0 {
             text += &format!(
-                "damage        {} blocks rebuilt for reads, {} segments with damage, since the pool was opened\n",
+                "damage        {} blocks rebuilt for reads since the pool was opened, {} segments with less redundancy\n",
                 grouped(self.rebuilt_blocks),
                 self.damaged_segments,
             );
