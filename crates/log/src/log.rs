@@ -333,7 +333,15 @@ impl LogStore for Log {
     }
 
     fn weak_segments(&self) -> usize {
-        self.known_damaged().len()
+        let known = self.known_damaged();
+        if known.is_empty() {
+            return 0;
+        }
+        let segment_table = self.segment_table.lock();
+        known
+            .into_iter()
+            .filter(|id| segment_table.entry(*id).is_some_and(|entry| entry.live_bytes() > 0))
+            .count()
     }
 
     fn damaged(&self) -> Result<Vec<SegmentId>, LogError> {

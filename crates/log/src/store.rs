@@ -226,7 +226,8 @@ pub trait LogStore: Send + Sync + 'static {
     /// checkpoint if the commit log has no room.
     fn mend(&self) -> Result<bool, LogError>;
 
-    /// Number of segments with less redundancy than the devices that take writes allow. Nothing is read.
+    /// Number of segments with live bytes and with less redundancy than the devices that take writes allow.
+    /// Nothing is read.
     fn weak_segments(&self) -> usize;
 
     /// Segments with live bytes and with less redundancy than the pool's devices allow, oldest first: those
