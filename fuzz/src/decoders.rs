@@ -14,7 +14,9 @@ use warpfire_format::fs::{
 use warpfire_format::log_frame::{LogFrame, RecordFragment};
 use warpfire_format::log_state::LogState;
 use warpfire_format::manifest::ManifestEdit;
-use warpfire_format::root::{DeviceEntry, RootHeader, encode_body};
+use warpfire_format::root::{
+    DeviceEntry, DeviceUse, EarlierSession, PoolLabel, RootHeader, RootPoint, encode_body,
+};
 use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentKind, SegmentState, SegmentStream};
 use warpfire_format::stripe::{StripeHeader, StripeIdentity};
 use warpfire_format::table::{
@@ -229,7 +231,9 @@ fn descriptor(stream: SegmentStream) -> SegmentDescriptor {
 }
 
 fn valid_roots() -> Vec<Vec<u8>> {
-    let devices = [DeviceEntry { uuid: uuid(5), zones: 40 }, DeviceEntry { uuid: uuid(6), zones: 41 }];
+    let point = |epoch| RootPoint { epoch, session: 8, sequence: 3 };
+    let device = |uuid, zones, state| DeviceEntry { uuid, zones, state, joined: 1, seen: point(1) };
+    let devices = [device(uuid(5), 40, DeviceUse::Active), device(uuid(6), 41, DeviceUse::Offline)];
     let mut body = encode_body(&devices, b"state");
     let header = RootHeader {
         data: 1,
@@ -244,6 +248,13 @@ fn valid_roots() -> Vec<Vec<u8>> {
         body_bytes: u32::try_from(body.len()).expect("short"),
         body_crc: crc32c(&body),
         made_seconds: 1_700_000_000,
+        write_features: 0,
+        label: PoolLabel::new("tank").expect("short"),
+        config_version: 1,
+        session: 9,
+        is_inherited: true,
+        is_narrow: true,
+        earlier: vec![EarlierSession { last: point(1), is_narrow: true }],
     };
     let mut record = vec![0; BLOCK_BYTES];
     header.encode(&mut record);

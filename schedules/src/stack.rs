@@ -90,7 +90,7 @@ impl Stack {
     }
 
     fn open(&self) -> (Log, RecoveredLog) {
-        let (pool, root) = Pool::open(self.devices()).expect("the pool opens");
+        let (pool, root) = Pool::open(self.devices(), &*self.world.random()).expect("the pool opens");
         Log::open(pool, &root).expect("the log opens")
     }
 

@@ -336,6 +336,15 @@ impl From<DeviceSetError> for Error {
             DeviceSetError::Diverged { .. } => {
                 not_a_pool().with_hint("open the pool with the devices of one part only")
             }
+            DeviceSetError::MayBeOlder { .. } => not_a_pool().with_hint(
+                "name these devices too; if they are lost, 'mount --degraded' or 'scrub --degraded' goes on without them for good",
+            ),
+            DeviceSetError::Unsupported { .. } => not_a_pool().with_hint(
+                "copy its files with the version of Warpfire that made it, and make a new pool with this one",
+            ),
+            DeviceSetError::WriteFeatures { .. } => {
+                not_a_pool().with_hint("open it to read only, or take a newer version of Warpfire")
+            }
             DeviceSetError::NoRoot(_) => {
                 Error::new(ErrorKind::Damaged, Errno::IO.raw_os_error(), message).with_hint(DAMAGED)
             }

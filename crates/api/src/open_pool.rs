@@ -22,6 +22,7 @@ pub(crate) struct OpenMode {
     pub background: Background,
     pub atime: AtimeMode,
     pub read_only: bool,
+    pub degraded: bool,
     pub memory: MemoryLimits,
     /// Most bytes of the metadata cache.
     pub cache_bytes: u64,
@@ -58,7 +59,11 @@ impl OpenPool {
     }
 
     fn open_layers(devices: Vec<Arc<dyn Device>>, mode: OpenMode) -> Result<Self> {
-        let opened = if mode.read_only { Pool::open_for_reading(devices) } else { Pool::open(devices) };
+        let opened = match mode {
+            OpenMode { read_only: true, .. } => Pool::open_for_reading(devices),
+            OpenMode { degraded: true, .. } => Pool::open_degraded(devices, &SystemRandom),
+            _ => Pool::open(devices, &SystemRandom),
+        };
         let (pool, root) = opened?;
         let (log, recovered) = Log::open(pool.clone(), &root)?;
         OpenPool::over(engine(log, recovered, mode)?, pool, mode)

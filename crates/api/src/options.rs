@@ -64,6 +64,7 @@ pub struct PoolOptions {
     background: bool,
     access_times: AccessTimes,
     read_only: bool,
+    degraded: bool,
     sync_interval: Option<Duration>,
     memory: MemoryLimits,
     cache_bytes: Option<u64>,
@@ -81,6 +82,7 @@ impl Default for PoolOptions {
             background: true,
             access_times: AccessTimes::default(),
             read_only: false,
+            degraded: false,
             sync_interval: None,
             memory: MemoryLimits::default(),
             cache_bytes: None,
@@ -185,6 +187,34 @@ impl PoolOptions {
         self
     }
 
+    /// Opens the pool for writing even if the missing devices may hold a newer state; `false` by default. For
+    /// an existing pool only.
+    ///
+    /// The devices that are missing could be enough to go on by themselves: the other half of a mirror, for
+    /// example. If they did, this opening shows an older state, and its changes can never be joined with
+    /// theirs. One opening with this option is enough for a part of the pool that goes on alone. Reading does
+    /// not need it.
+    ///
+    /// ```standalone_crate
+    /// # let directory = tempfile::tempdir()?;
+    /// # std::env::set_current_dir(&directory)?;
+    /// use warpfire::Pool;
+    ///
+    /// let fs = Pool::options().parity(1).size_bytes(64 << 20).create(["a.img", "b.img"])?;
+    /// fs.close()?;
+    ///
+    /// std::fs::remove_file("b.img")?;
+    /// assert!(Pool::options().open(["a.img"]).is_err());
+    /// Pool::options().degraded(true).open(["a.img"])?.close()?;
+    /// Pool::options().open(["a.img"])?.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn degraded(mut self, degraded: bool) -> Self {
+        self.degraded = degraded;
+        self
+    }
+
     /// Makes every change durable at most this long after it was made. By default only
     /// [`sync`](Warpfire::sync) and closing make changes durable.
     #[must_use]
@@ -249,10 +279,11 @@ impl PoolOptions {
     /// Opens a pool. The order of the devices does not matter. As many may be missing as the pool has parity.
     ///
     /// # Errors
-    /// `NotAPool` if too many devices are missing, or one belongs to no pool or to another, or is a copy of
-    /// another; `InvalidInput` if a device is named twice; `InUse` if another process has one open,
-    /// unless both open it for reading; `NotFound` if a path does not exist; `Damaged` if the state of the
-    /// pool cannot be read.
+    /// `NotAPool` if too many devices are missing, or those that are may hold a newer state
+    /// ([`degraded`](PoolOptions::degraded)), or one belongs to no pool or to another, or is a copy of
+    /// another, or was written apart from the others; `InvalidInput` if a device is named twice; `InUse` if
+    /// another process has one open, unless both open it for reading; `NotFound` if a path does not exist;
+    /// `Damaged` if the state of the pool cannot be read.
     pub fn open<P: AsRef<Path>>(&self, paths: impl IntoIterator<Item = P>) -> Result<Warpfire> {
         self.open_on(crate::devices::open_all(&collect_paths(paths)?, self.read_only)?)
     }
@@ -320,7 +351,14 @@ impl PoolOptions {
             AccessTimes::Never => AtimeMode::Never,
         };
         let cache_bytes = self.cache_bytes.unwrap_or_else(cache_size::default_bytes);
-        OpenMode { background, atime, read_only: self.read_only, memory: self.memory, cache_bytes }
+        OpenMode {
+            background,
+            atime,
+            read_only: self.read_only,
+            degraded: self.degraded,
+            memory: self.memory,
+            cache_bytes,
+        }
     }
 }
 

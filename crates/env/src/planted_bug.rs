@@ -48,11 +48,13 @@ pub enum PlantedBug {
     ListingOutdated,
     /// The zones of a retired segment are free while a pin keeps it.
     PinsUnread,
+    /// A device that was written apart from the pool is taken for a part of it.
+    DivergedAccepted,
 }
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 21] = [
+    const ALL: [(PlantedBug, &str); 22] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -74,6 +76,7 @@ impl PlantedBug {
         (PlantedBug::CommitBesideCalls, "commit-beside-calls"),
         (PlantedBug::ListingOutdated, "listing-outdated"),
         (PlantedBug::PinsUnread, "pins-unread"),
+        (PlantedBug::DivergedAccepted, "diverged-accepted"),
     ];
 
     fn named(name: &str) -> Option<PlantedBug> {

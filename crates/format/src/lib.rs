@@ -21,6 +21,7 @@ mod hash;
 pub mod log_frame;
 pub mod log_state;
 pub mod manifest;
+mod pool_label;
 pub mod root;
 pub mod segment;
 pub mod stripe;

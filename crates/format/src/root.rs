@@ -6,33 +6,54 @@
 //! ```text
 //! header                                          body
 //! offset  bytes                                   offset  bytes
-//!      0      4  CRC32C of bytes 4 to 4095             0    24n  device table, in index order
-//!      4      4  magic "WfRt"                        24n      …  payload
-//!      8      1  version: 1
+//!      0      4  CRC32C of bytes 4 to 4095             0    64n  device table, in index order
+//!      4      4  magic "WfRt"                        64n      …  payload
+//!      8      1  version: 2
 //!      9      1  m, parity columns                device table entry
 //!     10      2  k, data columns, not zero        offset  bytes
 //!     12      2  index of this device                  0     16  device uuid
 //!     14      2  n, devices in the table              16      4  zones on the device
-//!     16     16  pool uuid                            20      4  zero
-//!     32     16  uuid of this device
-//!     48      8  sequence, not zero
-//!     56      4  epoch, not zero
-//!     60      4  zone_blocks: blocks per zone
-//!     64      4  body bytes
-//!     68      4  CRC32C of the body
-//!     72      8  time the pool was made, seconds since 1970 (i64)
-//!     80   4016  zero
+//!     16     16  pool uuid                            20      1  state: 1 active, 4 offline
+//!     32     16  uuid of this device                  21      3  zero
+//!     48      8  sequence, not zero                   24      4  epoch in which the device joined
+//!     56      4  epoch, not zero                      28      4  seen: epoch, not zero
+//!     60      4  zone_blocks: blocks per zone         32      8  seen: session, not zero
+//!     64      4  body bytes                           40      8  seen: sequence, not zero
+//!     68      4  CRC32C of the body                   48     16  zero
+//!     72      8  time the pool was made,
+//!                seconds since 1970 (i64)          earlier session
+//!     80      8  features needed to read           offset  bytes
+//!     88      8  features needed to write               0      4  epoch
+//!     96     64  label, UTF-8, zero-padded              4      4  flags: bit 1 narrow
+//!    160      8  configuration version                  8      8  session
+//!    168      8  session, not zero                     16      8  sequence of its last root
+//!    176      1  flags: bit 0 inherited, bit 1 narrow
+//!    177      1  c, earlier sessions, at most 16
+//!    178      6  zero
+//!    184    24c  earlier sessions, newest first
+//! 184+24c     …  zero
 //! ```
 //! Little-endian.
 
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, PARITY_MAX};
 
+pub use crate::pool_label::PoolLabel;
+
 use crate::decode::only_zeroes;
 use crate::{Corrupt, FieldErrors, Reader, Uuid, crc32c};
 
 const MAGIC: [u8; 4] = *b"WfRt";
-const VERSION: u8 = 1;
-const ENTRY_BYTES: usize = 24;
+const VERSION: u8 = 2;
+const ENTRY_BYTES: usize = 64;
+
+/// Earlier sessions that a root names, at most.
+pub const EARLIER_MAX: usize = 16;
+
+/// Features of the format that this version knows. None has a bit yet.
+const KNOWN_FEATURES: u64 = 0;
+
+const INHERITED: u8 = 1;
+const NARROW: u8 = 2;
 
 /// Fewest blocks in a zone.
 pub const ZONE_BLOCKS_MIN: u32 = 16;
@@ -47,9 +68,50 @@ const FIELD: Corrupt = Corrupt::new(103, "root header with an impossible field")
 const PADDING: Corrupt = Corrupt::new(104, "root padding is not zero");
 const BODY: Corrupt = Corrupt::new(105, "root body does not match its checksum");
 const TABLE: Corrupt = Corrupt::new(106, "root with an impossible device table");
+const FEATURES: Corrupt = Corrupt::new(107, "root of a pool that needs features unknown to this version");
+const HISTORY: Corrupt = Corrupt::new(109, "root with an impossible history of sessions");
 
 static HEADER_FIELDS: FieldErrors = FieldErrors::all(MAGIC_BAD);
 static TABLE_FIELDS: FieldErrors = FieldErrors::all(TABLE);
+
+/// A root by its place in the history of the pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RootPoint {
+    /// Epoch of the session that wrote the root, not zero.
+    pub epoch: u32,
+    /// Random number of that session, not zero. Two sessions may have one epoch if each had other devices;
+    /// their numbers differ.
+    pub session: u64,
+    /// The root's number, not zero.
+    pub sequence: u64,
+}
+
+/// A session that a later session goes on from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EarlierSession {
+    /// The root that the later session began with.
+    pub last: RootPoint,
+    /// Whether that root is narrow ([`RootHeader::is_narrow`]).
+    pub is_narrow: bool,
+}
+
+/// Whether the pool uses a device. 2, 3 and 5 on flash are reserved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceUse {
+    /// The session that wrote the root writes the device.
+    Active,
+    /// The session that wrote the root does not write the device: it is missing, or failed.
+    Offline,
+}
+
+impl DeviceUse {
+    fn code(self) -> u8 {
+        match self {
+            DeviceUse::Active => 1,
+            DeviceUse::Offline => 4,
+        }
+    }
+}
 
 /// One entry of the device table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,10 +120,45 @@ pub struct DeviceEntry {
     pub uuid: Uuid,
     /// Zones on the device, the two root zones included.
     pub zones: u32,
+    /// Whether the session that wrote the root writes the device.
+    pub state: DeviceUse,
+    /// Epoch of the session in which the device joined the pool, not zero.
+    pub joined: u32,
+    /// The newest session of which the device is known to hold a root, and the newest root that this session
+    /// wrote while it wrote the device. The device may hold an older one.
+    pub seen: RootPoint,
+}
+
+/// Why this version cannot read a root that is not damaged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unsupported {
+    /// The root has another format version.
+    Version(u8),
+    /// The root needs features with these bits, which this version does not know.
+    Features(u64),
+}
+
+/// Whether an intact root header is of a pool that this version cannot read.
+#[must_use]
+pub fn unsupported(block: &[u8]) -> Option<Unsupported> {
+    let mut c = Reader::new(block, &HEADER_FIELDS);
+    let stored = c.u32().ok()?;
+    let is_intact =
+        block.len() == BLOCK_BYTES && c.clone().array().ok()? == MAGIC && crc32c(c.rest()) == stored;
+    if !is_intact {
+        return None;
+    }
+    let version = *block.get(8)?;
+    let features = u64::from_le_bytes(block.get(80..88)?.try_into().ok()?);
+    match (version, features & !KNOWN_FEATURES) {
+        (VERSION, 0) => None,
+        (VERSION, unknown) => Some(Unsupported::Features(unknown)),
+        (other, _) => Some(Unsupported::Version(other)),
+    }
 }
 
 /// The decoded header block of a root.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RootHeader {
     /// Data columns of new bulk segments.
     pub data: u16,
@@ -88,6 +185,22 @@ pub struct RootHeader {
     pub body_crc: u32,
     /// When the pool was made, seconds since 1970.
     pub made_seconds: i64,
+    /// Features of which a writer has to know each. A reader ignores them.
+    pub write_features: u64,
+    /// The name that people gave the pool.
+    pub label: PoolLabel,
+    /// Number of the pool's configuration: k, m, label and the membership of devices. Each change adds one.
+    pub config_version: u64,
+    /// Random number of the session that wrote the root, not zero.
+    pub session: u64,
+    /// Whether the root only repeats the payload of an earlier session's root: the session has written
+    /// nothing else yet.
+    pub is_inherited: bool,
+    /// Whether the session wrote m devices or fewer, so that the root could not be on m + 1.
+    pub is_narrow: bool,
+    /// The sessions that the state comes from, newest first: at most 16, without those that wrote nothing but
+    /// inherited roots.
+    pub earlier: Vec<EarlierSession>,
 }
 
 /// The body of a root: the device table, then the payload.
@@ -97,7 +210,12 @@ pub fn encode_body(devices: &[DeviceEntry], payload: &[u8]) -> Vec<u8> {
     for d in devices {
         body.extend_from_slice(&d.uuid.get().to_le_bytes());
         body.extend_from_slice(&d.zones.to_le_bytes());
-        body.extend_from_slice(&[0; 4]);
+        body.extend_from_slice(&[d.state.code(), 0, 0, 0]);
+        body.extend_from_slice(&d.joined.to_le_bytes());
+        body.extend_from_slice(&d.seen.epoch.to_le_bytes());
+        body.extend_from_slice(&d.seen.session.to_le_bytes());
+        body.extend_from_slice(&d.seen.sequence.to_le_bytes());
+        body.extend_from_slice(&[0; 16]);
     }
     body.extend_from_slice(payload);
     body
@@ -110,6 +228,19 @@ pub const fn table_bytes(devices: usize) -> usize {
 }
 
 impl RootHeader {
+    /// The root's place in the history of the pool.
+    #[must_use]
+    pub fn point(&self) -> RootPoint {
+        RootPoint { epoch: self.epoch, session: self.session, sequence: self.sequence }
+    }
+
+    /// The root that the state comes from: itself, or the root that it inherited.
+    #[must_use]
+    pub fn origin(&self) -> EarlierSession {
+        let own = EarlierSession { last: self.point(), is_narrow: self.is_narrow };
+        self.earlier.first().filter(|_| self.is_inherited).copied().unwrap_or(own)
+    }
+
     /// Blocks of the whole root: the header and the padded body.
     #[must_use]
     pub fn record_blocks(&self) -> u64 {
@@ -138,6 +269,18 @@ impl RootHeader {
         block[64..68].copy_from_slice(&self.body_bytes.to_le_bytes());
         block[68..72].copy_from_slice(&self.body_crc.to_le_bytes());
         block[72..80].copy_from_slice(&self.made_seconds.to_le_bytes());
+        block[88..96].copy_from_slice(&self.write_features.to_le_bytes());
+        block[96..160].copy_from_slice(self.label.as_bytes());
+        block[160..168].copy_from_slice(&self.config_version.to_le_bytes());
+        block[168..176].copy_from_slice(&self.session.to_le_bytes());
+        block[176] = flag(self.is_inherited, INHERITED) | flag(self.is_narrow, NARROW);
+        block[177] = u8::try_from(self.earlier.len()).expect("the number of sessions was verified");
+        for (entry, e) in block[184..].chunks_exact_mut(24).zip(&self.earlier) {
+            entry[..4].copy_from_slice(&e.last.epoch.to_le_bytes());
+            entry[4] = flag(e.is_narrow, NARROW);
+            entry[8..16].copy_from_slice(&e.last.session.to_le_bytes());
+            entry[16..].copy_from_slice(&e.last.sequence.to_le_bytes());
+        }
         // The checksum covers everything after itself, so it is computed last.
         let crc = crc32c(&block[4..]);
         block[..4].copy_from_slice(&crc.to_le_bytes());
@@ -146,7 +289,7 @@ impl RootHeader {
     /// Verifies and reads a header block. The body is verified by [`RootHeader::decode_body`].
     ///
     /// # Errors
-    /// Codes 100 to 104.
+    /// Codes 100 to 104 and 107 to 109.
     pub fn decode(block: &[u8]) -> Result<RootHeader, Corrupt> {
         let mut c = Reader::new(block, &HEADER_FIELDS);
         let stored = c.u32()?;
@@ -168,6 +311,21 @@ impl RootHeader {
         let device_count = c.u16()?;
         let pool = Uuid::new(c.u128()?).ok_or(FIELD)?;
         let device_uuid = Uuid::new(c.u128()?).ok_or(FIELD)?;
+        let (sequence, epoch) = (c.u64()?, c.u32()?);
+        let (zone_blocks, body_bytes, body_crc) = (c.u32()?, c.u32()?, c.u32()?);
+        let made_seconds = i64::from_le_bytes(c.array()?);
+        if c.u64()? & !KNOWN_FEATURES != 0 {
+            return Err(FEATURES);
+        }
+        let write_features = c.u64()?;
+        let label = PoolLabel::decode(c.array()?)?;
+        let (config_version, session) = (c.u64()?, c.u64()?);
+        let (flags, count) = (c.u8()?, c.u8()?);
+        only_zeroes(&c.array::<6>()?, PADDING)?;
+        if flags & !(INHERITED | NARROW) != 0 || usize::from(count) > EARLIER_MAX {
+            return Err(HISTORY);
+        }
+        let earlier = (0..count).map(|_| decode_earlier(&mut c)).collect::<Result<_, _>>()?;
         let header = RootHeader {
             data,
             parity,
@@ -175,12 +333,19 @@ impl RootHeader {
             device_uuid,
             device_count,
             pool,
-            sequence: c.u64()?,
-            epoch: c.u32()?,
-            zone_blocks: c.u32()?,
-            body_bytes: c.u32()?,
-            body_crc: c.u32()?,
-            made_seconds: i64::from_le_bytes(c.array()?),
+            sequence,
+            epoch,
+            zone_blocks,
+            body_bytes,
+            body_crc,
+            made_seconds,
+            write_features,
+            label,
+            config_version,
+            session,
+            is_inherited: flags & INHERITED != 0,
+            is_narrow: flags & NARROW != 0,
+            earlier,
         };
         header.verify_fields()?;
         only_zeroes(c.rest(), PADDING)?;
@@ -197,7 +362,25 @@ impl RootHeader {
             && self.record_blocks() <= u64::from(self.zone_blocks)
             && table_bytes(usize::from(self.device_count)) as u64 <= u64::from(self.body_bytes);
         let counted = self.sequence > 0 && self.epoch > 0;
-        if shape && place && counted { Ok(()) } else { Err(FIELD) }
+        if !(shape && place && counted) {
+            return Err(FIELD);
+        }
+        // Epochs fall, and an inherited root names the session that it comes from.
+        let mut epoch = self.epoch;
+        let falls = self.earlier.iter().all(|e| {
+            let is_earlier = e.last.epoch < epoch;
+            epoch = e.last.epoch;
+            is_earlier && is_point(&e.last)
+        });
+        let is_known = !self.is_inherited || !self.earlier.is_empty();
+        let is_short = self.earlier.len() <= EARLIER_MAX;
+        if falls && is_known && is_short && is_point(&self.point()) { Ok(()) } else { Err(HISTORY) }
+    }
+
+    /// Features that a writer needs and this version does not know.
+    #[must_use]
+    pub fn unknown_write_features(&self) -> u64 {
+        self.write_features & !KNOWN_FEATURES
     }
 
     /// Verifies a body with its padding and splits it into the device table and the payload.
@@ -214,12 +397,7 @@ impl RootHeader {
         let mut c = Reader::new(body, &TABLE_FIELDS);
         let mut devices = Vec::with_capacity(usize::from(self.device_count));
         for _ in 0..self.device_count {
-            let uuid = Uuid::new(c.u128()?).ok_or(TABLE)?;
-            let zones = c.u32()?;
-            if c.u32()? != 0 {
-                return Err(TABLE);
-            }
-            devices.push(DeviceEntry { uuid, zones });
+            devices.push(decode_entry(&mut c)?);
         }
         // Each device stands in the table once, and the header names the device at its own index.
         let mut uuids: Vec<Uuid> = devices.iter().map(|d| d.uuid).collect();
@@ -233,12 +411,60 @@ impl RootHeader {
     }
 }
 
+/// The bit, if it is set.
+fn flag(is_set: bool, bit: u8) -> u8 {
+    if is_set { bit } else { 0 }
+}
+
+/// Zero is never valid.
+fn is_point(p: &RootPoint) -> bool {
+    p.epoch > 0 && p.session > 0 && p.sequence > 0
+}
+
+fn decode_earlier(c: &mut Reader<'_>) -> Result<EarlierSession, Corrupt> {
+    let (epoch, flags, session, sequence) = (c.u32()?, c.u32()?, c.u64()?, c.u64()?);
+    if flags & !u32::from(NARROW) != 0 {
+        return Err(HISTORY);
+    }
+    Ok(EarlierSession { last: RootPoint { epoch, session, sequence }, is_narrow: flags != 0 })
+}
+
+fn decode_entry(c: &mut Reader<'_>) -> Result<DeviceEntry, Corrupt> {
+    let uuid = Uuid::new(c.u128()?).ok_or(TABLE)?;
+    let zones = c.u32()?;
+    let state = match c.u8()? {
+        1 => DeviceUse::Active,
+        4 => DeviceUse::Offline,
+        _ => return Err(TABLE),
+    };
+    only_zeroes(&c.array::<3>()?, TABLE)?;
+    let joined = c.u32()?;
+    let seen = RootPoint { epoch: c.u32()?, session: c.u64()?, sequence: c.u64()? };
+    only_zeroes(&c.array::<16>()?, TABLE)?;
+    if joined == 0 || !is_point(&seen) {
+        return Err(TABLE);
+    }
+    Ok(DeviceEntry { uuid, zones, state, joined, seen })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool_label::LABEL;
+
+    fn point(epoch: u32, session: u64, sequence: u64) -> RootPoint {
+        RootPoint { epoch, session, sequence }
+    }
 
     fn table() -> Vec<DeviceEntry> {
-        (1..=3).map(|n| DeviceEntry { uuid: Uuid::new(n).unwrap(), zones: 16 }).collect()
+        let entry = |n: u32| DeviceEntry {
+            uuid: Uuid::new(n.into()).unwrap(),
+            zones: 16,
+            state: if n == 3 { DeviceUse::Offline } else { DeviceUse::Active },
+            joined: 1,
+            seen: point(n, 0x77, 6),
+        };
+        (1..=3).map(entry).collect()
     }
 
     fn sample(body: &[u8]) -> RootHeader {
@@ -255,24 +481,51 @@ mod tests {
             body_bytes: u32::try_from(body.len()).unwrap(),
             body_crc: crc32c(body),
             made_seconds: -1,
+            write_features: 0x40,
+            label: PoolLabel::new("tank é").unwrap(),
+            config_version: 3,
+            session: 0x55,
+            is_inherited: true,
+            is_narrow: false,
+            earlier: vec![
+                EarlierSession { last: point(3, 0x44, 4), is_narrow: true },
+                EarlierSession { last: point(1, 0x33, 2), is_narrow: false },
+            ],
         }
     }
 
     #[test]
     fn golden_bytes() {
         let body = encode_body(&table(), b"state");
-        assert_eq!(body.len(), 77);
-        assert_eq!(body[24..48], [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(body.len(), 197);
+        assert_eq!(body[64..88], [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 1, 0, 0, 0]);
+        assert_eq!(
+            body[88..112],
+            [1, 0, 0, 0, 2, 0, 0, 0, 0x77, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]
+        );
+        assert_eq!(body[112..128], [0; 16]);
+        assert_eq!(body[148], 4, "the third device is offline");
         let mut block = vec![0xEE; BLOCK_BYTES];
         sample(&body).encode(&mut block);
         let golden = [
-            b'W', b'f', b'R', b't', 1, 1, 2, 0, 1, 0, 3, 0, // magic to number of devices
+            b'W', b'f', b'R', b't', 2, 1, 2, 0, 1, 0, 3, 0, // magic to number of devices
             0x99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // pool
             2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // device
-            5, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 1, 0, 0, 77, 0, 0, 0, // sequence to body bytes
+            5, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 1, 0, 0, 197, 0, 0, 0, // sequence to body bytes
         ];
         assert_eq!(block[4..68], golden);
         assert_eq!(block[72..80], [255; 8]);
+        assert_eq!(block[80..96], [0, 0, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(block[96..104], *b"tank \xc3\xa9\0");
+        assert_eq!(
+            block[160..184],
+            [3, 0, 0, 0, 0, 0, 0, 0, 0x55, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0]
+        );
+        assert_eq!(
+            block[184..208],
+            [3, 0, 0, 0, 2, 0, 0, 0, 0x44, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]
+        );
+        assert_eq!(block[208..216], [1, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(RootHeader::decode(&block), Ok(sample(&body)));
     }
 
@@ -284,11 +537,11 @@ mod tests {
         assert_eq!(header.decode_body(&padded), Ok((table(), &b"state"[..])));
         for at in 0..BLOCK_BYTES {
             padded[at] ^= 1;
-            let wanted = if at < 77 { BODY } else { PADDING };
+            let wanted = if at < 197 { BODY } else { PADDING };
             assert_eq!(header.decode_body(&padded), Err(wanted), "byte {at}");
             padded[at] ^= 1;
         }
-        assert_eq!(header.decode_body(&padded[..76]), Err(BODY));
+        assert_eq!(header.decode_body(&padded[..196]), Err(BODY));
     }
 
     #[test]
@@ -321,7 +574,8 @@ mod tests {
         torn[600] = 1;
         assert_eq!(RootHeader::decode(&torn), Err(CHECKSUM));
         let cases = [
-            (8, 2, VERSION_BAD),
+            (8, 1, VERSION_BAD),
+            (8, 3, VERSION_BAD),
             (9, 9, FIELD),
             (10, 0, FIELD),
             (12, 3, FIELD),
@@ -331,19 +585,60 @@ mod tests {
             (48, 0, FIELD),
             (56, 0, FIELD),
             (61, 0, FIELD),
-            (64, 71, FIELD),
+            (64, 191, FIELD),
             (66, 16, FIELD),
-            (80, 1, PADDING),
+            (80, 1, FEATURES),
+            (87, 0x80, FEATURES),
+            (96, 0, LABEL),
+            (97, 7, LABEL),
+            (102, 0xff, LABEL),
+            (159, 1, LABEL),
+            (168, 0, HISTORY),
+            (176, 4, HISTORY),
+            (177, 17, HISTORY),
+            (177, 3, HISTORY),
+            (178, 1, PADDING),
+            (184, 4, HISTORY),
+            (188, 1, HISTORY),
+            (192, 0, HISTORY),
+            (208, 3, HISTORY),
+            (232, 1, PADDING),
         ];
         for (at, value, error) in cases {
             assert_eq!(RootHeader::decode(&resealed(&block, at, value)), Err(error), "byte {at} is {value}");
         }
     }
 
+    #[test]
+    fn an_intact_root_of_another_version_or_with_unknown_features_is_named() {
+        let mut block = vec![0; BLOCK_BYTES];
+        sample(&encode_body(&table(), b"")).encode(&mut block);
+        assert_eq!(unsupported(&block), None);
+        assert_eq!(unsupported(&resealed(&block, 8, 1)), Some(Unsupported::Version(1)));
+        assert_eq!(unsupported(&resealed(&block, 81, 2)), Some(Unsupported::Features(0x200)));
+        let mut damaged = resealed(&block, 8, 1);
+        damaged[3000] ^= 1;
+        assert_eq!(unsupported(&damaged), None);
+        assert_eq!(unsupported(&[0; BLOCK_BYTES]), None);
+        assert_eq!(unsupported(&[]), None);
+    }
+
+    #[test]
+    fn a_table_entry_is_held_to_its_range() {
+        let body = encode_body(&table(), b"");
+        for (at, value) in
+            [(20, 0), (20, 2), (20, 3), (20, 5), (21, 1), (24, 0), (28, 0), (32, 0), (40, 0), (48, 1)]
+        {
+            let mut bad = body.clone();
+            bad[at] = value;
+            assert_eq!(sample(&bad).decode_body(&bad), Err(TABLE), "byte {at} is {value}");
+        }
+    }
+
     proptest::proptest! {
         #[test]
         fn never_panics_on_arbitrary_bytes(
-            edits in proptest::collection::vec((8usize..88, 0u8..=255), 0..12),
+            edits in proptest::collection::vec((8usize..240, 0u8..=255), 0..12),
             body in proptest::collection::vec(0u8..=2, 0..200),
         ) {
             let mut block = vec![0; BLOCK_BYTES];

@@ -99,7 +99,7 @@ fn crash_after(gigabytes: u64) {
     drop(log);
     let before = device.read_bytes.load(Ordering::Relaxed);
     let began = SystemClock.monotonic_nanos();
-    let (pool, root) = Pool::open(devices()).expect("the pool is there");
+    let (pool, root) = Pool::open(devices(), &SystemRandom).expect("the pool is there");
     let (_log, recovered) = Log::open(pool, &root).expect("the log is there");
     let took = Duration::from_nanos(SystemClock.monotonic_nanos() - began);
     let read = device.read_bytes.load(Ordering::Relaxed) - before;

@@ -6,6 +6,7 @@ use rig::shape;
 use warpfire_format::log_state::LogState;
 use warpfire_log::{Log, LogError, LogStore, Stream};
 use warpfire_pool::Pool;
+use warpfire_sim_env::DistinctNumbers;
 use warpfire_units::{SegmentId, SlicePtr};
 
 /// Opens a log whose root was changed, after it decoded.
@@ -16,11 +17,13 @@ fn open_changed(change: impl Fn(&mut LogState)) -> Result<(), LogError> {
     log.log(b"a record").expect("it succeeds in this test");
     log.checkpoint(b"client", log.position()).expect("it succeeds in this test");
     drop(log);
-    let (pool, root) = Pool::open(world.devices()).expect("it succeeds in this test");
+    let (pool, root) =
+        Pool::open_degraded(world.devices(), &DistinctNumbers).expect("it succeeds in this test");
     let (mut state, client) = LogState::decode(&root.payload).expect("it succeeds in this test");
     change(&mut state);
     pool.write_root(&state.encode(client)).expect("it succeeds in this test");
-    let (pool, root) = Pool::open(world.devices()).expect("it succeeds in this test");
+    let (pool, root) =
+        Pool::open_degraded(world.devices(), &DistinctNumbers).expect("it succeeds in this test");
     Log::open(pool, &root).map(|_| ())
 }
 

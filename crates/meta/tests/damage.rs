@@ -9,7 +9,7 @@ use warpfire_meta::{
     Schema, SchemaError, SliceStore, Store, Stream,
 };
 use warpfire_pool::{CreateOptions, Pool};
-use warpfire_sim_env::{DeviceSpec, Fault, OpClass, SimWorld, mix};
+use warpfire_sim_env::{DeviceSpec, DistinctNumbers, Fault, OpClass, SimWorld, mix};
 use warpfire_units::{BLOCK_BYTES, SegmentId, Seq, SlicePtr};
 
 const ZONE_BYTES: u64 = 256 << 10;
@@ -102,7 +102,8 @@ fn create(world: &SimWorld) -> RealEngine {
 }
 
 fn reopen(world: &SimWorld) -> RealEngine {
-    let (pool, root) = Pool::open(world.devices()).expect("the devices hold a pool");
+    let (pool, root) =
+        Pool::open_degraded(world.devices(), &DistinctNumbers).expect("the devices hold a pool");
     let (log, recovered) = Log::open(pool, &root).expect("the pool holds a log");
     Engine::open(log, recovered, OnePointer, options()).expect("what the log recovers opens")
 }

@@ -8,7 +8,7 @@ use warpfire_meta::{
     Admit, Background, Batch, Direction, Engine, EngineOptions, KeyRange, PlainSchema, ScanPage, Store,
 };
 use warpfire_pool::{CreateOptions, Pool};
-use warpfire_sim_env::{Cut, DeviceSpec, SimWorld, mix};
+use warpfire_sim_env::{Cut, DeviceSpec, DistinctNumbers, SimWorld, mix};
 use warpfire_units::Seq;
 
 type RealEngine = Engine<Log, PlainSchema>;
@@ -35,7 +35,8 @@ fn create(world: &SimWorld) -> RealEngine {
 }
 
 fn reopen(world: &SimWorld) -> RealEngine {
-    let (pool, root) = Pool::open(world.devices()).expect("a power cut leaves the pool");
+    let (pool, root) =
+        Pool::open_degraded(world.devices(), &DistinctNumbers).expect("a power cut leaves the pool");
     let (log, recovered) = Log::open(pool, &root).expect("a power cut leaves the log");
     Engine::open(log, recovered, PlainSchema, options()).expect("what the log recovers opens")
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use warpfire_env::DeviceError;
+use warpfire_format::root::Unsupported;
 use warpfire_format::{Corrupt, Uuid};
 use warpfire_units::{DeviceIndex, SegmentId, SlicePtr};
 
@@ -125,14 +126,33 @@ pub enum DeviceSetError {
     },
     /// Two parts of the pool were each written without the other. Their states cannot be joined; the caller
     /// must open the pool with one part only.
-    #[error("{first} and {second} were written separately: their roots {sequence} differ")]
+    #[error("{} and {} were written separately, each without the other", one.join(", "), other.join(", "))]
     Diverged {
-        /// Name of a device of one part.
-        first: String,
-        /// Name of a device of the other part.
-        second: String,
-        /// Number of a root that differs between the parts.
-        sequence: u64,
+        /// Names of the devices with the newest root, and of those that go with it.
+        one: Vec<String>,
+        /// Names of the other devices.
+        other: Vec<String>,
+    },
+    /// The missing devices are enough to go on by themselves, and the newest root that is here had them in
+    /// use: they may hold a newer state. Only `open_degraded` writes then.
+    #[error("the missing devices may hold a newer state of the pool: {}", NameList(missing))]
+    MayBeOlder {
+        /// Index and uuid of each of these devices.
+        missing: Vec<(DeviceIndex, Uuid)>,
+    },
+    /// The device belongs to a pool that this version cannot read.
+    #[error("{device} belongs to a pool {}", Needs(found))]
+    Unsupported {
+        /// Its name.
+        device: String,
+        /// What this version lacks.
+        found: Unsupported,
+    },
+    /// The pool has features that a writer has to know. Reading it is possible.
+    #[error("the pool needs features that this version cannot write: {}", Bits(*features))]
+    WriteFeatures {
+        /// The unknown features, one bit each.
+        features: u64,
     },
     /// The devices hold roots, but none of these can be read whole.
     #[error("no root is readable: {0}")]
@@ -146,6 +166,7 @@ impl DeviceSetError {
         match self {
             DeviceSetError::InUse { device, .. }
             | DeviceSetError::Foreign { device, .. }
+            | DeviceSetError::Unsupported { device, .. }
             | DeviceSetError::Duplicate { second: device, .. }
             | DeviceSetError::Shrunk { device, .. } => Some(device),
             DeviceSetError::NoPool { devices } if devices.len() == 1 => devices.first().map(String::as_str),
@@ -157,6 +178,35 @@ impl DeviceSetError {
 /// `1 device is` or `3 devices are`.
 fn devices_are(count: usize) -> String {
     if count == 1 { "1 device is".to_owned() } else { format!("{count} devices are") }
+}
+
+/// What a pool needs that this version lacks.
+struct Needs<'a>(&'a Unsupported);
+
+impl fmt::Display for Needs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Unsupported::Version(version) => {
+                write!(f, "in format {version}, and this version of Warpfire reads format 2 only")
+            }
+            Unsupported::Features(bits) => {
+                write!(f, "with features that this version does not know: {}", Bits(*bits))
+            }
+        }
+    }
+}
+
+/// The numbers of the bits that are set.
+struct Bits(u64);
+
+impl fmt::Display for Bits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let set = (0..u64::BITS).filter(|bit| (self.0 >> bit) & 1 == 1);
+        for (n, bit) in set.enumerate() {
+            write!(f, "{}{bit}", if n == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
 }
 
 struct NameList<'a>(&'a [(DeviceIndex, Uuid)]);

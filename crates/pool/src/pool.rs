@@ -24,8 +24,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use warpfire_env::{RankedMutex, RankedRwLock};
 use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentKind};
@@ -66,6 +66,8 @@ pub(crate) struct Inner {
     pub trimming: RankedMutex<TRIMMING, ()>,
     pub segments: RankedRwLock<SEGMENTS, BTreeMap<SegmentId, Arc<PoolSegment>>>,
     pub roots: RankedMutex<ROOTS, Roots>,
+    /// Number of lost devices that the newest root names as offline.
+    pub losses_recorded: AtomicUsize,
     pub flushing: RankedMutex<FLUSHING, ()>,
     /// Calls of `retry_retired_zones` since one of them freed a zone.
     pub retired_asked: AtomicU64,
@@ -267,9 +269,11 @@ impl Pool {
     /// written since its last flush.
     ///
     /// # Errors
-    /// `Failed` if a segment with unflushed stripes has more lost columns than parity columns.
+    /// `Failed` if a segment with unflushed stripes has more lost columns than parity columns, or if a device
+    /// was lost and no root can name it.
     pub fn flush(&self) -> Result<(), PoolError> {
-        self.inner.flush()
+        self.inner.flush()?;
+        self.inner.record_losses()
     }
 
     /// Segments in which a read or a verification met damage since the pool was opened, without those that

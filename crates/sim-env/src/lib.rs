@@ -41,6 +41,6 @@ pub use device::{DeviceKind, DeviceSpec, DiscardBehavior, Overwrite, SimCounters
 pub use fault::{Fault, OpClass};
 pub use image::Block;
 pub use medium::{Change, DiscardedBytes};
-pub use random::{SimRandom, mix};
+pub use random::{DistinctNumbers, SimRandom, mix};
 pub use recording::{Recording, Replay};
 pub use world::{Event, SimWorld};

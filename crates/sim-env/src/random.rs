@@ -59,6 +59,18 @@ impl Random for SimRandom {
     }
 }
 
+/// Numbers of which no two in a process are equal, for the sessions of a pool: worlds that are forks of one
+/// world have equal generators, but what happens in them are different sessions.
+#[derive(Clone, Copy, Debug)]
+pub struct DistinctNumbers;
+
+impl Random for DistinctNumbers {
+    fn next_u64(&self) -> u64 {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        mix(LAST.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@ use warpfire_fs::{Fs, FsError, FsOptions, FsSchema};
 use warpfire_log::{Log, LogError};
 use warpfire_meta::{Background, Engine, EngineOptions, MetaError};
 use warpfire_pool::{CreateOptions, Pool, PoolError, Root};
-use warpfire_sim_env::{DeviceSpec, SimRandom, SimWorld, mix};
+use warpfire_sim_env::{DeviceSpec, DistinctNumbers, SimRandom, SimWorld, mix};
 
 /// The engine that the simulation runs.
 pub type SimEngine = Engine<Log, FsSchema>;
@@ -175,7 +175,7 @@ impl Shape {
         devices: Vec<Arc<dyn Device>>,
         clock: Arc<dyn Clock>,
     ) -> Result<SimFs, StackError> {
-        self.open_stack(Pool::open(devices)?, clock, false)
+        self.open_stack(Pool::open_degraded(devices, &DistinctNumbers)?, clock, false)
     }
 
     /// As `open_devices`, for reading only.

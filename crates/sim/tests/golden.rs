@@ -31,6 +31,15 @@ fn today_s_code_finds_in_the_golden_image_exactly_its_dump() {
     assert_eq!(write_dump(&found), dump);
 }
 
+/// Format 1 was never released. Its image shows that such a pool is refused by name.
+#[test]
+fn a_pool_of_format_1_is_refused_by_name() {
+    let image = std::fs::read_to_string(file("format-1.image")).expect("the image is there");
+    let world = read_image(&image).expect("the image is whole");
+    let refused = SHAPE.open(&world).map(|_| ()).expect_err("another format").to_string();
+    assert!(refused.contains("belongs to a pool in format 1"), "{refused}");
+}
+
 #[test]
 fn an_image_read_back_has_the_same_image() {
     let session = make().expect("the golden pool can be made");

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use warpfire_env::{AlignedBuf, Device, FileDevice};
+use warpfire_format::root::unsupported;
 use warpfire_units::BLOCK_BYTES;
 
 use super::device_label::find_root;
@@ -83,7 +84,8 @@ pub(super) fn content(device: &dyn Device) -> Result<DeviceContent> {
         }
         Ok(is_inside)
     })?;
-    if root.is_some() {
+    let is_other_format = front.get(..BLOCK_BYTES).and_then(unsupported).is_some();
+    if root.is_some() || is_other_format {
         return Ok(DeviceContent::Pool);
     }
     if front.iter().all(|&byte| byte == 0) {

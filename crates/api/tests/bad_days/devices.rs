@@ -110,7 +110,12 @@ fn an_empty_image_is_no_device() {
     cut_to(&images.paths[1], 0);
     let said = refused(open(&images.paths), ErrorKind::InvalidInput);
     assert!(said.contains("1.img") && said.contains("leave it out"), "{said}");
-    assert_eq!(whole(&open(&images.without(&[1])).expect("one may be missing"), 0..FILES), FILES);
+    let said = refused(open(&images.without(&[1])), ErrorKind::NotAPool);
+    assert!(said.contains("may hold a newer state") && said.contains("device 1"), "{said}");
+    let half = Pool::options().degraded(true).open(images.without(&[1])).expect("one may be missing");
+    assert_eq!(whole(&half, 0..FILES), FILES);
+    half.close().expect("it is closed");
+    assert_eq!(whole(&open(&images.without(&[1])).expect("it is asked once"), 0..FILES), FILES);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use warpfire_env::{AlignedBuf, Device};
-use warpfire_format::root::RootHeader;
+use warpfire_format::root::{DeviceUse, RootHeader};
 use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState, SegmentStream};
 use warpfire_format::stripe::StripeHeader;
 use warpfire_units::{BLOCK_BYTES, SegmentId};
@@ -68,6 +68,12 @@ fn header(h: &RootHeader) -> DumpValue {
         ("zone_blocks", h.zone_blocks.into()),
         ("body_bytes", h.body_bytes.into()),
         ("made_seconds", h.made_seconds.into()),
+        ("label", h.label.as_str().into()),
+        ("config_version", h.config_version.into()),
+        ("session", h.session.into()),
+        ("inherited", u8::from(h.is_inherited).into()),
+        ("narrow", u8::from(h.is_narrow).into()),
+        ("earlier_sessions", (h.earlier.len() as u64).into()),
     ])
 }
 
@@ -79,6 +85,10 @@ fn device_table(loaded: &LoadedPool) -> DumpValue {
             ("uuid", entry.uuid.to_string().into()),
             ("zones", entry.zones.into()),
             ("state", if here { "present" } else { "missing" }.into()),
+            ("use", if entry.state == DeviceUse::Active { "active" } else { "offline" }.into()),
+            ("joined_epoch", entry.joined.into()),
+            ("seen_epoch", entry.seen.epoch.into()),
+            ("seen_sequence", entry.seen.sequence.into()),
         ])
     });
     DumpValue::List(entries.collect())

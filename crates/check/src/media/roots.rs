@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use warpfire_env::{AlignedBuf, Device};
 use warpfire_format::Uuid;
-use warpfire_format::root::{DeviceEntry, RootHeader};
+use warpfire_format::root::{DeviceEntry, EarlierSession, RootHeader, RootPoint};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex};
 
 use crate::code::FindingCode;
@@ -142,13 +142,13 @@ fn scan_zone(
             );
             return;
         };
-        let like = records.first().map(|r| r.header);
+        let like = records.first().map(|r| r.header.clone());
         let same = |h: &RootHeader| (h.pool, h.device_uuid, h.device, h.zone_blocks);
         match RootHeader::decode(bytes) {
             Ok(header)
                 if header.zone_blocks == zone_blocks
                     && header.sequence > last_sequence
-                    && like.is_none_or(|l| same(&l) == same(&header)) =>
+                    && like.as_ref().is_none_or(|l| same(l) == same(&header)) =>
             {
                 quiet = 0;
                 last_sequence = header.sequence;
@@ -157,11 +157,12 @@ fn scan_zone(
                 }
                 let body = read_body(device, start + block, &header);
                 let body_good = body.is_some_and(|b| header.decode_body(&b).is_ok());
-                records.push(RootRecord { zone, block, header, body_good });
                 if !body_good {
                     remains = Some(block);
                 }
+                let root_block = block;
                 block += header.record_blocks();
+                records.push(RootRecord { zone, block: root_block, header, body_good });
             }
             // A root from before the zone was reset, or of another pool: no newer root can follow.
             Ok(_) => break,
@@ -192,9 +193,29 @@ fn usual_pool(scans: &[Vec<RootRecord>]) -> Option<Uuid> {
     pools.iter().rev().max_by_key(|p| votes(p)).copied()
 }
 
-/// The age of a root. Roots of a later session are newer whatever their sequences.
-fn age(header: &RootHeader) -> (u32, u64) {
-    (header.epoch, header.sequence)
+/// The age of a root. Roots of a later session are newer whatever their sequences. A root that repeats the
+/// state of an earlier one is as old as that one, and newer than its copies.
+fn age(header: &RootHeader) -> ((u32, u64), (u32, u64)) {
+    let state = header.earlier.first().filter(|_| header.is_inherited);
+    let state = state.map_or((header.epoch, header.sequence), |e| (e.last.epoch, e.last.sequence));
+    (state, (header.epoch, header.sequence))
+}
+
+/// Whether the device with this newest root was written apart from the pool (rule 4 of "Roots" in
+/// `docs/FORMAT.md`). `entry` is the device in the newest root's table.
+fn is_apart(found: &RootHeader, newest: &RootHeader, entry: &DeviceEntry) -> bool {
+    let own = EarlierSession { last: found.point(), is_narrow: found.is_narrow };
+    let repeated = found.earlier.first().filter(|_| found.is_inherited);
+    std::iter::once(&own).chain(repeated).all(|root| {
+        let session = |p: RootPoint| (p.epoch, p.session);
+        let history = newest.earlier.iter().map(|e| e.last).chain([entry.seen]);
+        let known = history.clone().find(|p| session(*p) == session(root.last));
+        match known {
+            _ if session(newest.point()) == session(root.last) => false,
+            Some(known) => root.is_narrow && root.last.sequence > known.sequence,
+            None => root.last.epoch >= entry.seen.epoch,
+        }
+    })
 }
 
 /// The newest root with a body that verifies.
@@ -215,23 +236,23 @@ fn newest_root(
     });
     let mut found: Option<NewestRoot> = None;
     for (device, record) in candidates {
-        let newest = found.as_ref().map_or((0, 0), |(h, ..)| age(h));
+        let newest = found.as_ref().map(|(h, ..)| age(h));
         let block = u64::from(record.zone) * u64::from(record.header.zone_blocks) + record.block;
-        if age(&record.header) < newest {
+        if newest.is_some_and(|newest| age(&record.header) < newest) {
             continue;
         }
         let Some(body) = read_body(&**device, block, &record.header) else { continue };
         let Ok((table, payload)) = record.header.decode_body(&body) else { continue };
         // Two bodies for one (epoch, sequence) mean that parts of the pool were written separately.
         match &found {
-            Some((header, _, known)) if age(header) == age(&record.header) => {
+            Some((header, _, known)) if header.point() == record.header.point() => {
                 if known != payload {
                     let message =
                         format_args!("root {} differs from the other devices' copies", header.sequence);
                     findings.error(FindingCode::RootDamaged, &device.info().name, message);
                 }
             }
-            _ => found = Some((record.header, table, payload.to_vec())),
+            _ => found = Some((record.header.clone(), table, payload.to_vec())),
         }
     }
     found.ok_or_else(|| CheckError::NoPool("the root of the pool cannot be read a second time".into()))
@@ -254,7 +275,7 @@ fn place_devices(
     for (device, records) in devices.iter().zip(scans) {
         let name = &device.info().name;
         // A device without an undamaged body is still identified by a header.
-        let identity = newest_of(records).or_else(|| records.last()).map(|r| r.header);
+        let identity = newest_of(records).or_else(|| records.last()).map(|r| &r.header);
         let index = identity
             .filter(|h| h.pool == newest.pool)
             .and_then(|h| by_uuid.get(&h.device_uuid).copied().map(|i| (i, h)));
@@ -263,6 +284,12 @@ fn place_devices(
             continue;
         };
         let entry = table.get(index).expect("the index was found in the table");
+        if newest_of(records).is_some_and(|r| is_apart(&r.header, newest, entry)) {
+            let message =
+                "was written apart from the pool: its state and that of the others cannot be joined";
+            findings.error(FindingCode::DeviceForeign, name, message);
+            continue;
+        }
         let blocks = u64::from(entry.zones) * u64::from(newest.zone_blocks);
         let needed = blocks.saturating_mul(BLOCK);
         if usize::from(header.device.0) != index || device.info().size_bytes < needed {

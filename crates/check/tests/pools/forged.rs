@@ -120,7 +120,7 @@ fn no_root_makes_the_check_panic() {
         let mut record = fork.sims()[0].peek(at, blocks * 4096);
         let body_bytes = header.body_bytes as usize;
         garble(&mut record[4096..4096 + body_bytes], &mut draw);
-        let mut header = header;
+        let mut header = header.clone();
         header.body_crc = crc32c(&record[4096..4096 + body_bytes]);
         header.encode(&mut record[..4096]);
         fork.sims()[0].poke(at, &record);

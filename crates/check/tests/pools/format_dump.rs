@@ -136,7 +136,21 @@ fn dump_root(device: &SimDevice, text: &mut String) -> u64 {
     let body_bytes = dump.number(4, "body bytes: {}") as usize;
     let body_crc = dump.number(4, "CRC32C of the body");
     dump.number(8, "pool made at second {} since 1970");
-    dump.zeroes(4096 - 80);
+    dump.field(8, "features needed to read");
+    dump.field(8, "features needed to write");
+    dump.field(64, "label");
+    dump.number(8, "configuration version {}");
+    dump.field(8, "session");
+    dump.number(1, "flags {}");
+    let earlier = dump.number(1, "{} earlier sessions") as usize;
+    dump.zeroes(6);
+    for _ in 0..earlier {
+        dump.number(4, "earlier session: epoch {}");
+        dump.number(4, "  flags {}");
+        dump.field(8, "  session");
+        dump.number(8, "  sequence {}");
+    }
+    dump.zeroes(4096 - 184 - 24 * earlier);
 
     let at = at + 4096;
     let body = device.peek(at, 4096);
@@ -145,7 +159,13 @@ fn dump_root(device: &SimDevice, text: &mut String) -> u64 {
     for index in 0..devices {
         dump.field(16, format!("device table: uuid of device {index}"));
         dump.number(4, "  {} zones");
-        dump.number(4, "  zero");
+        dump.number(1, "  state {}");
+        dump.zeroes(3);
+        dump.number(4, "  joined in epoch {}");
+        dump.number(4, "  seen: epoch {}");
+        dump.field(8, "  seen: session");
+        dump.number(8, "  seen: sequence {}");
+        dump.zeroes(16);
     }
     dump.heading("log state");
     dump.field(4, "magic WfLg");

@@ -51,7 +51,7 @@ pub fn make(world: &SimWorld, (data, parity, _): PoolShape) -> TestFs {
 
 /// The filesystem that the devices hold.
 pub fn reopen(world: &SimWorld) -> TestFs {
-    let (pool, root) = Pool::open(world.devices()).expect("the pool opens");
+    let (pool, root) = Pool::open_degraded(world.devices(), &*world.random()).expect("the pool opens");
     let (log, recovered) = Log::open(pool, &root).expect("the log opens");
     let engine = Arc::new(Engine::open(log, recovered, FsSchema, options()).expect("the log opens"));
     Fs::open(engine, world.clock(), FsOptions::default()).expect("the filesystem opens")

@@ -10,12 +10,15 @@ use warpfire_terminal::{Failure, note};
 use crate::location::PoolName;
 use crate::tree::{mounted_at, refuse_mounted};
 
-/// Opens a pool for one command that changes it. If the pool is degraded, prints a note on stderr. The inner
-/// error says that the pool is too damaged to be opened.
-pub fn open_unless_damaged(name: &PoolName) -> Result<Result<Warpfire, warpfire::Error>, Failure> {
+/// Opens a pool for one command that changes it, by these options. If the pool is degraded, prints a note on
+/// stderr. The inner error says that the pool is too damaged to be opened.
+pub fn open_unless_damaged(
+    options: &PoolOptions,
+    name: &PoolName,
+) -> Result<Result<Warpfire, warpfire::Error>, Failure> {
     refuse_mountpoint(name)?;
     let devices = name.devices()?;
-    match Pool::options().open(&devices) {
+    match options.open(&devices) {
         Ok(pool) => {
             warn_if_degraded(&pool);
             Ok(Ok(pool))

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use warpfire::{ErrorKind, ScrubReport, Warpfire};
+use warpfire::{ErrorKind, Pool, ScrubReport, Warpfire};
 use warpfire_check::{CheckOptions, CheckReport, DamageReport, check};
 use warpfire_env::{Clock, SystemClock};
 use warpfire_terminal::{
@@ -59,6 +59,10 @@ pub struct Args {
     /// Most bytes to read in a second, on average over some segments [default: as fast as the devices].
     #[arg(long, value_name = "BYTES", value_parser = parse_rate)]
     rate: Option<NonZeroU64>,
+
+    /// Go on without the missing devices even if they may hold a newer state, and for good.
+    #[arg(long)]
+    degraded: bool,
 }
 
 /// fsck(8): errors corrected.
@@ -166,24 +170,20 @@ fn scrub(args: &Args) -> Result<ScrubAnswer, Failure> {
                 Err(failure) => Err(failure),
             }
         }
-        None => scrub_unmounted(&name, args.rate, &line),
+        None => scrub_unmounted(&name, args, &line),
     };
     line.finish();
     answer
 }
 
-fn scrub_unmounted(
-    name: &PoolName,
-    rate: Option<NonZeroU64>,
-    line: &WorkLine,
-) -> Result<ScrubAnswer, Failure> {
+fn scrub_unmounted(name: &PoolName, args: &Args, line: &WorkLine) -> Result<ScrubAnswer, Failure> {
     let started_nanos = SystemClock.monotonic_nanos();
     let mut last = ScrubReport::default();
-    let attempt = pool::open_unless_damaged(name)?.and_then(|fs| {
+    let attempt = pool::open_unless_damaged(&Pool::options().degraded(args.degraded), name)?.and_then(|fs| {
         let scrub = fs.scrub(|so_far| {
             last = so_far.clone();
             ScrubProgress::from(so_far).show(line, started_nanos);
-            let pause_nanos = pause_nanos(rate, so_far.read_bytes, started_nanos);
+            let pause_nanos = pause_nanos(args.rate, so_far.read_bytes, started_nanos);
             if pause_nanos > 0 {
                 std::thread::park_timeout(Duration::from_nanos(pause_nanos));
             }
@@ -223,7 +223,7 @@ pub fn pause_nanos(rate: Option<NonZeroU64>, read_bytes: u64, started_nanos: u64
 
 /// Stores in the pool which files have lost bytes, for `warpfire status`.
 fn remember(name: &PoolName, answer: &ScrubAnswer) -> Result<(), Failure> {
-    let Ok(fs) = pool::open_unless_damaged(name)? else { return Ok(()) };
+    let Ok(fs) = pool::open_unless_damaged(&Pool::options(), name)? else { return Ok(()) };
     answer.remember(&fs).map_err(|error| Failure::pool(&error))?;
     fs.close().map_err(|error| Failure::pool(&error))
 }

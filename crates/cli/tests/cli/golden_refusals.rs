@@ -265,8 +265,18 @@ fn refusals_of_bad_days_are_sentences_that_help_too() {
                     inspect label' shows the devices of a pool";
     let away = "3 devices are missing and parity covers 2: device 0 (#), device 1 (#), device 2 (#); name the \
                 missing devices too; 'warpfire inspect label' shows the devices of a pool";
+    for part in ["half", "other"] {
+        std::fs::create_dir(fixture.path(part)).expect("made");
+    }
+    fixture.run(["mkfs", "--size=16M", "--parity=1", "half/0.img", "half/1.img"]).succeeded();
+    std::fs::rename(fixture.path("half/1.img"), fixture.path("other/1.img")).expect("a device goes");
+    let older = "the missing devices may hold a newer state of the pool: device 1 (#); name these devices too; if they are \
+                 lost, 'mount --degraded' or 'scrub --degraded' goes on without them for good";
+    let apart =
+        "were written separately, each without the other; open the pool with the devices of one part only";
     let rows: &[(&str, i32, &str)] = &[
         ("ls pool", 3, away),
+        ("touch half:/f", 3, older),
         ("ls one", 3, one_away),
         (
             "mkfs --size 16M /sys/b.img",
@@ -308,6 +318,12 @@ fn refusals_of_bad_days_are_sentences_that_help_too() {
         assert_eq!(first, Some(format!("warpfire: {sentence}").as_str()), "{words}");
         assert!(!said.contains("os error") && !said.contains("segment"), "{words}: {said}");
     }
+    for part in ["half", "other"] {
+        fixture.run(["scrub", "--degraded", part]).failed(4);
+        fixture.run(["touch", &format!("{part}:/f")]).succeeded();
+    }
+    let said = without_ids(&fixture.run(["ls", "half/0.img,other/1.img"]).failed(3));
+    assert!(said.contains(apart), "{said}");
     // A name of 255 bytes is the longest. No refusal has changed a file.
     let longest = format!("a.img:/{}", "x".repeat(255));
     fixture.run(["touch", &longest]).succeeded();

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use warpfire_env::{Random, Timestamp};
 use warpfire_log::{Log, LogError, LogPos, LogStore, RecoveredLog, Stream};
 use warpfire_pool::{CreateOptions, Pool, PoolError};
-use warpfire_sim_env::{DeviceKind, DeviceSpec, SimRandom, SimWorld, mix};
+use warpfire_sim_env::{DeviceKind, DeviceSpec, DistinctNumbers, SimRandom, SimWorld, mix};
 use warpfire_units::{SegmentId, SlicePtr};
 
 pub const ZONE_BYTES: u64 = 128 << 10;
@@ -54,7 +54,8 @@ impl Shape {
 }
 
 pub fn open(world: &SimWorld) -> Result<(Log, RecoveredLog), String> {
-    let (pool, root) = Pool::open(world.devices()).map_err(|e: PoolError| e.to_string())?;
+    let (pool, root) =
+        Pool::open_degraded(world.devices(), &DistinctNumbers).map_err(|e: PoolError| e.to_string())?;
     Log::open(pool, &root).map_err(|e| e.to_string())
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use warpfire_env::{AlignedBuf, Device, DeviceError, Random, Timestamp};
 use warpfire_format::Uuid;
-use warpfire_format::root::{DEVICES_MAX, DeviceEntry, ZONE_BLOCKS_MIN};
+use warpfire_format::root::{DEVICES_MAX, DeviceEntry, DeviceUse, PoolLabel, RootPoint, ZONE_BLOCKS_MIN};
 use warpfire_format::segment::SegmentKind;
 use warpfire_units::{BLOCK_BYTES, COLUMNS_MAX, PARITY_MAX};
 
@@ -16,9 +16,9 @@ use crate::device::geometry::{
     Geometry, SEGMENT_PAYLOAD_MIN_BYTES, ZONES_MIN, default_zone_bytes, device_bytes_min, shape,
 };
 use crate::error::{DeviceSetError, PoolError};
-use crate::life::find_roots::{find_roots, possible_zone_bytes};
+use crate::life::find_roots::{find_roots, possible_zone_bytes, unsupported_root};
 use crate::life::open::PoolIdentity;
-use crate::life::roots::{RootEnd, Roots};
+use crate::life::roots::{RootEnd, Roots, random_session};
 use crate::pool::Pool;
 
 /// Shape of a new pool.
@@ -59,9 +59,13 @@ impl Pool {
         if !options.force {
             refuse_pools(&devices)?;
         }
+        let session = random_session(random);
         let entry = |d: &Arc<dyn Device>| DeviceEntry {
             uuid: random_uuid(random),
             zones: u32::try_from(d.info().size_bytes / zone_bytes).unwrap_or(u32::MAX),
+            state: DeviceUse::Active,
+            joined: 1,
+            seen: RootPoint { epoch: 1, session, sequence: 1 },
         };
         let identity = PoolIdentity {
             uuid: random_uuid(random),
@@ -80,7 +84,15 @@ impl Pool {
         let roots = Roots {
             sequence: 0,
             made_seconds: now.seconds,
-            inherited: None,
+            label: PoolLabel::EMPTY,
+            config_version: 1,
+            session,
+            earlier: Vec::new(),
+            table: identity.table.clone(),
+            // The first root goes to all devices, or there is no pool.
+            holds: vec![true; devices.len()],
+            payload: Vec::new(),
+            inherits: false,
             ends: vec![RootEnd::EMPTY; devices.len()],
         };
         let pool = Pool::assemble(identity, devices.iter().cloned().map(Some).collect(), roots);
@@ -101,7 +113,7 @@ impl Pool {
         let all = inner.devices.all_writable();
         // Later roots go to some devices only. The first goes to all: a device without any root counts as
         // missing.
-        let copies = inner.write_copies(&mut roots, &[], &all, all.len())?;
+        let copies = inner.write_copies(&mut roots, &[], false, &all, all.len())?;
         if copies < all.len() {
             return Err(inner.failed());
         }
@@ -190,6 +202,9 @@ fn refuse_pools(devices: &[Arc<dyn Device>]) -> Result<(), DeviceSetError> {
         if let Some(root) = roots.first() {
             let device = device.info().name.clone();
             return Err(DeviceSetError::InUse { device, pool: root.header.pool });
+        }
+        if let Some(found) = unsupported_root(device.as_ref()) {
+            return Err(DeviceSetError::Unsupported { device: device.info().name.clone(), found });
         }
     }
     Ok(())

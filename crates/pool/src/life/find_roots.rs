@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use warpfire_env::{AlignedBuf, Device, DeviceOp, OpKind, run_batch};
 use warpfire_format::Corrupt;
-use warpfire_format::root::{DeviceEntry, RootHeader, ZONE_BLOCKS_MIN};
+use warpfire_format::root::{DeviceEntry, RootHeader, Unsupported, ZONE_BLOCKS_MIN, unsupported};
 use warpfire_units::{BLOCK_BYTES, ZoneIndex};
 
 use crate::device::geometry::ZONES_MIN;
@@ -20,7 +20,7 @@ use crate::device::geometry::ZONES_MIN;
 const UNREADABLE: Corrupt = Corrupt::new(110, "root cannot be read from its device");
 
 /// A root header that verified, and its place. Its body has not been read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct FoundRoot {
     pub zone: ZoneIndex,
     pub offset_bytes: u64,
@@ -44,8 +44,8 @@ pub(crate) fn find_roots(devices: &[Arc<dyn Device>]) -> Vec<DeviceRoots> {
     for (slot, device) in devices.iter().enumerate() {
         if let Some(first) = first_root(device.as_ref()) {
             let zone_bytes = u64::from(first.zone_blocks) * BLOCK_BYTES as u64;
-            let walk = |zone: u32| RootWalk { slot, zone, zone_bytes, at: 0, found: Vec::new(), like: first };
-            walks.extend([walk(0), walk(1)]);
+            let walk = |zone, like| RootWalk { slot, zone, zone_bytes, at: 0, found: Vec::new(), like };
+            walks.extend([walk(0, first.clone()), walk(1, first)]);
         }
     }
     // One block of each walk in each round: the devices work at the same time, so opening many devices takes
@@ -95,27 +95,38 @@ pub(crate) fn read_body(
     Ok((table, payload.to_vec()))
 }
 
-fn read_header(device: &dyn Device, offset_bytes: u64) -> Option<RootHeader> {
+fn read_block(device: &dyn Device, offset_bytes: u64) -> Option<AlignedBuf> {
     let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
     device.read(offset_bytes, &mut block).ok()?;
-    RootHeader::decode(&block).ok()
+    Some(block)
+}
+
+/// Where zone 1 of a device may begin.
+fn second_zones(device: &dyn Device) -> Vec<u64> {
+    let info = device.info();
+    match info.zones {
+        Some(zones) => vec![zones.zone_bytes],
+        None => possible_zone_bytes(info.size_bytes).collect(),
+    }
 }
 
 /// The header of any root on the device: the first in zone 0, or else the first in zone 1.
 fn first_root(device: &dyn Device) -> Option<RootHeader> {
-    let info = device.info();
+    let header_at = |offset_bytes| RootHeader::decode(&read_block(device, offset_bytes)?).ok();
     // A header in the right place with another zone size is payload of something else.
     let second_zone = || {
-        let sizes: Vec<u64> = match info.zones {
-            Some(zones) => vec![zones.zone_bytes],
-            None => possible_zone_bytes(info.size_bytes).collect(),
-        };
-        sizes.into_iter().find_map(|zone_bytes| {
-            let header = read_header(device, zone_bytes)?;
+        second_zones(device).into_iter().find_map(|zone_bytes| {
+            let header = header_at(zone_bytes)?;
             (u64::from(header.zone_blocks) * BLOCK_BYTES as u64 == zone_bytes).then_some(header)
         })
     };
-    read_header(device, 0).or_else(second_zone)
+    header_at(0).or_else(second_zone)
+}
+
+/// What an intact root on the device needs that this version lacks.
+pub(crate) fn unsupported_root(device: &dyn Device) -> Option<Unsupported> {
+    let places = std::iter::once(0).chain(second_zones(device));
+    places.filter_map(|at| read_block(device, at)).find_map(|block| unsupported(&block))
 }
 
 /// A walk over the roots of one zone.

@@ -4,6 +4,8 @@
 pub(crate) mod create;
 // Finds the roots that each device holds.
 pub(crate) mod find_roots;
+// Compares roots: the newest one, and those that were written separately.
+pub(crate) mod history;
 // Identifies the devices and assembles the pool from those that are present.
 pub(crate) mod open;
 // Rewrites the damaged columns of a segment to fresh zones.

@@ -5,27 +5,29 @@
 //! function:
 //!
 //! ```text
-//!   read_labels ──▶ refuse_mixed ──▶ refuse_diverged ──▶ newest_root ──▶ assign_slots ──▶ assemble
-//!   no root: not      foreign or       two histories      first whole     by index;
-//!   in the pool       doubled          of one pool        body wins       the rest is missing
+//!   read_labels ──▶ refuse_mixed ──▶ newest_root ──▶ refuse_diverged ──▶ assign_slots ──▶ refuse_few
+//!   no root: not      foreign or       newest state     two histories      by index;        too few, or
+//!   in the pool       doubled          with a body      of one pool        the rest is      maybe an older
+//!                                                                          missing          state
 //! ```
 //!
 //! Nothing is written. So an open that is refused, or that fails half-way, changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-use warpfire_env::{Device, RankedMutex, RankedRwLock};
-use warpfire_format::root::DeviceEntry;
+use warpfire_env::{Device, Random, RankedMutex, RankedRwLock};
+use warpfire_format::root::{DeviceEntry, DeviceUse, RootHeader};
 use warpfire_format::{Corrupt, Uuid};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, ZoneIndex};
 
 use crate::device::devices::Devices;
 use crate::device::zones::Zones;
 use crate::error::{DeviceSetError, PoolError};
-use crate::life::find_roots::{DeviceRoots, FoundRoot, find_roots, read_body};
-use crate::life::roots::{Root, RootEnd, Roots};
+use crate::life::find_roots::{DeviceRoots, FoundRoot, find_roots, read_body, unsupported_root};
+use crate::life::history::{age, earlier_with, is_diverged};
+use crate::life::roots::{Root, RootEnd, Roots, random_session};
 use crate::pool::{Inner, Pool};
 use crate::read::checksums::Checksums;
 
@@ -40,10 +42,23 @@ pub(crate) struct PoolIdentity {
     pub table: Vec<DeviceEntry>,
 }
 
+/// How a pool is opened.
+#[derive(Clone, Copy)]
+enum Opening<'a> {
+    /// To read only.
+    Reading,
+    /// To write, unless missing devices may hold a newer state.
+    Writing(&'a dyn Random),
+    /// To write, even then.
+    Degraded(&'a dyn Random),
+}
+
 /// A device that holds roots of the pool.
 struct LabelledDevice {
     device: Arc<dyn Device>,
     roots: DeviceRoots,
+    /// The newest root with a body that verifies.
+    whole: Option<FoundRoot>,
 }
 
 impl LabelledDevice {
@@ -54,57 +69,82 @@ impl LabelledDevice {
     fn label(&self) -> &FoundRoot {
         self.roots.first().expect("a labelled device has a root")
     }
+
+    /// The device's entry in a table, if it is there.
+    fn entry<'a>(&self, table: &'a [DeviceEntry]) -> Option<&'a DeviceEntry> {
+        let header = &self.label().header;
+        table.get(usize::from(header.device.0)).filter(|entry| entry.uuid == header.device_uuid)
+    }
 }
 
 impl Pool {
     /// Opens the pool on `devices`, which come in any order and of which up to m may be missing. Returns the
-    /// pool and the newest root that is readable on any device. Nothing is written.
+    /// pool and the newest root that is readable on any device. Nothing is written. `random` gives the number
+    /// of the session.
     ///
     /// A device without any readable root counts as missing.
     ///
     /// # Errors
-    /// `Devices` if the devices are not one pool, or too few of it.
-    pub fn open(devices: Vec<Arc<dyn Device>>) -> Result<(Pool, Root), PoolError> {
-        Self::open_as(devices, false)
+    /// `Devices` if the devices are not one pool, or too few of it, or if the missing devices may hold a
+    /// newer state.
+    pub fn open(devices: Vec<Arc<dyn Device>>, random: &dyn Random) -> Result<(Pool, Root), PoolError> {
+        Self::open_as(devices, Opening::Writing(random))
     }
 
-    /// As [`open`](Self::open), to read only: nothing is written to the devices while this pool is open.
-    /// Every call that would write returns `OpenForReading`.
+    /// As [`open`](Self::open), even if the missing devices may hold a newer state. The writes of this
+    /// session and their state cannot be joined then.
     ///
     /// # Errors
-    /// As `open`.
+    /// As `open`, without `MayBeOlder`.
+    pub fn open_degraded(
+        devices: Vec<Arc<dyn Device>>,
+        random: &dyn Random,
+    ) -> Result<(Pool, Root), PoolError> {
+        Self::open_as(devices, Opening::Degraded(random))
+    }
+
+    /// As [`open_degraded`](Self::open_degraded), to read only: nothing is written to the devices while this
+    /// pool is open. Every call that would write returns `OpenForReading`.
+    ///
+    /// # Errors
+    /// As `open_degraded`.
     pub fn open_for_reading(devices: Vec<Arc<dyn Device>>) -> Result<(Pool, Root), PoolError> {
-        Self::open_as(devices, true)
+        Self::open_as(devices, Opening::Reading)
     }
 
     /// Identifies the devices and assembles the pool, by the steps at the head of this file.
-    fn open_as(devices: Vec<Arc<dyn Device>>, for_reading: bool) -> Result<(Pool, Root), PoolError> {
-        // The order matters: `newest_root` compares roots of one pool and one history only.
+    fn open_as(devices: Vec<Arc<dyn Device>>, opening: Opening<'_>) -> Result<(Pool, Root), PoolError> {
+        // The order matters: `newest_root` compares roots of one pool only.
         let labelled = read_labels(devices)?;
         refuse_mixed(&labelled)?;
-        refuse_diverged(&labelled)?;
         let (newest, table, payload) = newest_root(&labelled)?;
-        let header = newest.header;
+        refuse_diverged(&labelled, newest, &table)?;
+        let header = newest.whole.as_ref().expect("the newest root is whole").header.clone();
         let zone_bytes = u64::from(header.zone_blocks) * BLOCK_BYTES as u64;
         let ends = root_ends(&labelled, table.len());
+        let all = || labelled.iter().flat_map(|l| &l.roots).map(|r| &r.header);
+        let epoch_max = all().map(|h| h.epoch).max().unwrap_or(header.epoch);
+        let sequence = all().map(|h| h.sequence).max().unwrap_or(header.sequence);
         let by_index = assign_slots(labelled, &table, zone_bytes)?;
         let missing: Vec<(DeviceIndex, Uuid)> = (0u16..)
             .zip(table.iter().zip(&by_index))
             .filter(|(_, (_, device))| device.is_none())
             .map(|(index, (entry, _))| (DeviceIndex(index), entry.uuid))
             .collect();
-        if missing.len() > usize::from(header.parity) {
-            return Err(DeviceSetError::Missing { missing, parity: header.parity }.into());
-        }
+        refuse_few(&header, &table, &missing, opening)?;
         for (index, uuid) in &missing {
             tracing::warn!(device = index.0, %uuid, "device missing");
         }
         // The new epoch is in memory only. It becomes durable with this session's first root. A reader writes
         // no root, so it needs none and can open a pool that has spent its epochs.
-        let epoch = match header.epoch.checked_add(1) {
-            _ if for_reading => header.epoch,
-            next => next.ok_or(DeviceSetError::NoRoot(EPOCHS_SPENT))?,
+        let (epoch, session) = match opening {
+            Opening::Reading => (header.epoch, header.session),
+            Opening::Writing(random) | Opening::Degraded(random) => {
+                let next = epoch_max.checked_add(1).ok_or(DeviceSetError::NoRoot(EPOCHS_SPENT))?;
+                (next, random_session(random))
+            }
         };
+        let for_reading = matches!(opening, Opening::Reading);
         let identity = PoolIdentity {
             uuid: header.pool,
             data: header.data,
@@ -112,12 +152,19 @@ impl Pool {
             zone_blocks: header.zone_blocks,
             epoch,
             for_reading,
-            table,
+            table: table.clone(),
         };
         let roots = Roots {
-            sequence: header.sequence,
+            sequence,
             made_seconds: header.made_seconds,
-            inherited: Some(payload.clone()),
+            label: header.label,
+            config_version: header.config_version,
+            session,
+            earlier: earlier_with(&header),
+            holds: vec![false; table.len()],
+            table,
+            payload: payload.clone(),
+            inherits: true,
             ends,
         };
         let root = Root { sequence: header.sequence, epoch: header.epoch, payload };
@@ -140,6 +187,7 @@ impl Pool {
         assert_eq!(roots.ends.len(), i.table.len(), "each device has a place for its next root");
         assert!(i.data > 0 && i.epoch > 0, "zero is never valid");
         let zone_counts: Vec<u32> = i.table.iter().map(|d| d.zones).collect();
+        let lost = by_index.iter().filter(|device| device.is_none()).count();
         let inner = Inner {
             uuid: i.uuid,
             data: i.data,
@@ -153,6 +201,7 @@ impl Pool {
             segments: RankedRwLock::new(BTreeMap::new()),
             trimming: RankedMutex::new(()),
             roots: RankedMutex::new(roots),
+            losses_recorded: AtomicUsize::new(lost),
             flushing: RankedMutex::new(()),
             retired_asked: AtomicU64::new(0),
             unflushed: RankedMutex::new(BTreeMap::new()),
@@ -168,15 +217,39 @@ impl Pool {
     }
 }
 
+const NO_BODY: Corrupt = Corrupt::new(112, "no device holds a root with a body that verifies");
 const EPOCHS_SPENT: Corrupt = Corrupt::new(111, "root with the last possible epoch");
 
-/// The devices that hold roots. A device without a root cannot be identified and is left out.
+/// The devices that hold roots. A device without a root cannot be identified and is left out, but not one
+/// with roots that this version cannot read.
 fn read_labels(devices: Vec<Arc<dyn Device>>) -> Result<Vec<LabelledDevice>, DeviceSetError> {
     let found = find_roots(&devices);
     let names = devices.iter().map(|d| d.info().name.clone()).collect();
-    let all = devices.into_iter().zip(found).map(|(device, roots)| LabelledDevice { device, roots });
-    let labelled: Vec<LabelledDevice> = all.filter(|l| !l.roots.is_empty()).collect();
+    let mut labelled = Vec::with_capacity(devices.len());
+    for (device, roots) in devices.into_iter().zip(found) {
+        if !roots.is_empty() {
+            let whole = whole_root(device.as_ref(), &roots);
+            labelled.push(LabelledDevice { device, roots, whole });
+        } else if let Some(found) = unsupported_root(device.as_ref()) {
+            return Err(DeviceSetError::Unsupported { device: device.info().name.clone(), found });
+        }
+    }
     if labelled.is_empty() { Err(DeviceSetError::NoPool { devices: names }) } else { Ok(labelled) }
+}
+
+/// The newest root of a device with a body that verifies.
+fn whole_root(device: &dyn Device, roots: &DeviceRoots) -> Option<FoundRoot> {
+    let verifies = |root: &&FoundRoot| match read_body(device, root) {
+        Ok(_) => true,
+        // A torn or rotten copy. Another device may have this root whole; if none has, the root before it
+        // counts.
+        Err(fault) => {
+            let (name, sequence) = (&device.info().name, root.header.sequence);
+            tracing::warn!(device = %name, root = sequence, error = %fault, "root refused");
+            false
+        }
+    };
+    roots.iter().find(verifies).cloned()
 }
 
 /// Refuses devices of two pools, and two devices with one index.
@@ -184,7 +257,7 @@ fn refuse_mixed(labelled: &[LabelledDevice]) -> Result<(), DeviceSetError> {
     let mut by_index: BTreeMap<DeviceIndex, &LabelledDevice> = BTreeMap::new();
     let mut pool = None;
     for l in labelled {
-        let header = l.label().header;
+        let header = &l.label().header;
         let expected = *pool.get_or_insert(header.pool);
         if header.pool != expected {
             return Err(DeviceSetError::Foreign { device: l.name(), found: header.pool, expected });
@@ -197,44 +270,75 @@ fn refuse_mixed(labelled: &[LabelledDevice]) -> Result<(), DeviceSetError> {
     Ok(())
 }
 
-/// Refuses devices with different histories. Two roots with the same epoch and number are copies of each
-/// other. If they differ, two sessions had the same epoch, each on its own part of the pool; their stripes
-/// have the same identities.
-fn refuse_diverged(labelled: &[LabelledDevice]) -> Result<(), DeviceSetError> {
-    let mut seen: BTreeMap<(u32, u64), (u32, &LabelledDevice)> = BTreeMap::new();
-    for l in labelled {
-        for h in l.roots.iter().map(|r| r.header) {
-            let (crc, other) = *seen.entry((h.epoch, h.sequence)).or_insert((h.body_crc, l));
-            if crc != h.body_crc {
-                let (first, second, sequence) = (other.name(), l.name(), h.sequence);
-                return Err(DeviceSetError::Diverged { first, second, sequence });
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The newest root that is readable on any device, with its device table and payload.
+/// The device with the newest root of which the body verifies, the root's device table and its payload.
 fn newest_root(
     labelled: &[LabelledDevice],
-) -> Result<(FoundRoot, Vec<DeviceEntry>, Vec<u8>), DeviceSetError> {
-    let mut all: Vec<(&LabelledDevice, &FoundRoot)> =
-        labelled.iter().flat_map(|l| l.roots.iter().map(move |r| (l, r))).collect();
-    all.sort_by_key(|(_, r)| std::cmp::Reverse((r.header.epoch, r.header.sequence)));
-    let mut first_fault = None;
-    for (l, root) in all {
-        match read_body(l.device.as_ref(), root) {
-            Ok((table, payload)) => return Ok((*root, table, payload)),
-            // A torn or rotten copy. Another device may have this root whole; if none has, the root before it
-            // counts.
-            Err(fault) => {
-                let device = &l.device.info().name;
-                tracing::warn!(device = %device, root = root.header.sequence, error = %fault, "root refused");
-                first_fault = first_fault.or(Some(fault));
-            }
-        }
+) -> Result<(&LabelledDevice, Vec<DeviceEntry>, Vec<u8>), DeviceSetError> {
+    let whole = labelled.iter().filter_map(|l| Some((l, l.whole.as_ref()?)));
+    let (l, root) = whole.max_by_key(|(_, root)| age(&root.header)).ok_or(DeviceSetError::NoRoot(NO_BODY))?;
+    let (table, payload) = read_body(l.device.as_ref(), root).map_err(DeviceSetError::NoRoot)?;
+    Ok((l, table, payload))
+}
+
+/// Refuses devices that were written apart from the newest root.
+fn refuse_diverged(
+    labelled: &[LabelledDevice],
+    newest: &LabelledDevice,
+    table: &[DeviceEntry],
+) -> Result<(), DeviceSetError> {
+    let header = &newest.whole.as_ref().expect("the newest root is whole").header;
+    let is_apart = |l: &&LabelledDevice| match (&l.whole, l.entry(table)) {
+        (Some(root), Some(entry)) => is_diverged(&root.header, header, entry),
+        _ => false,
+    };
+    let (apart, together): (Vec<_>, Vec<_>) = labelled.iter().partition(is_apart);
+    if apart.is_empty() {
+        return Ok(());
     }
-    Err(DeviceSetError::NoRoot(first_fault.expect("a labelled device has a root")))
+    let names = |part: Vec<&LabelledDevice>| part.into_iter().map(LabelledDevice::name).collect();
+    Err(DeviceSetError::Diverged { one: names(together), other: names(apart) })
+}
+
+/// Refuses to open with too few devices, and to write where the missing devices may hold a newer state.
+fn refuse_few(
+    header: &RootHeader,
+    table: &[DeviceEntry],
+    missing: &[(DeviceIndex, Uuid)],
+    opening: Opening<'_>,
+) -> Result<(), DeviceSetError> {
+    let parity = usize::from(header.parity);
+    let is_missing = |index: usize| missing.iter().any(|(m, _)| usize::from(m.0) == index);
+    let in_use = || table.iter().enumerate().filter(|(_, entry)| entry.state == DeviceUse::Active);
+    let absent: Vec<(DeviceIndex, Uuid)> = missing
+        .iter()
+        .filter(|(m, _)| in_use().any(|(index, _)| index == usize::from(m.0)))
+        .copied()
+        .collect();
+    // Devices that the newest root has offline may lack all that it refers to.
+    let all_in_use_are_missing = in_use().all(|(index, _)| is_missing(index));
+    if missing.len() > parity || all_in_use_are_missing {
+        return Err(DeviceSetError::Missing { missing: missing.to_vec(), parity: header.parity });
+    }
+    let unknown = header.unknown_write_features();
+    match opening {
+        Opening::Writing(_) | Opening::Degraded(_) if unknown != 0 => {
+            Err(DeviceSetError::WriteFeatures { features: unknown })
+        }
+        // A session goes on with n - m devices. The missing ones are as many, and the newest root that is
+        // here had them in use: it may not be the newest.
+        Opening::Writing(_) if !absent.is_empty() && absent.len() >= table.len() - parity => {
+            Err(DeviceSetError::MayBeOlder { missing: absent })
+        }
+        Opening::Reading if !absent.is_empty() && absent.len() >= table.len() - parity => {
+            tracing::warn!(
+                name: "state_may_be_older",
+                missing = absent.len(),
+                "the missing devices may hold a newer state of the pool"
+            );
+            Ok(())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The place of the next root on each device: the zone that does not hold the device's newest whole root.
@@ -242,8 +346,7 @@ fn root_ends(labelled: &[LabelledDevice], devices: usize) -> Vec<RootEnd> {
     // Missing devices get a place too. It is not used in this session.
     let mut ends = vec![RootEnd::away_from(ZoneIndex(1)); devices];
     for l in labelled {
-        let whole = l.roots.iter().find(|root| read_body(l.device.as_ref(), root).is_ok());
-        let keep = whole.unwrap_or(l.label());
+        let keep = l.whole.as_ref().unwrap_or(l.label());
         if let Some(end) = ends.get_mut(usize::from(keep.header.device.0)) {
             *end = RootEnd::away_from(keep.zone);
         }
@@ -263,9 +366,7 @@ fn assign_slots(
         let index = usize::from(l.label().header.device.0);
         // The newest root decides which devices belong to the pool. A device that it does not list, or lists
         // under another uuid, was replaced.
-        let entry = table.get(index).zip(by_index.get_mut(index));
-        let Some((entry, place)) = entry.filter(|(entry, _)| entry.uuid == l.label().header.device_uuid)
-        else {
+        let Some((entry, place)) = l.entry(table).zip(by_index.get_mut(index)) else {
             tracing::warn!(device = %l.name(), index, "device left out");
             continue;
         };

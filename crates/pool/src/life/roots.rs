@@ -11,19 +11,28 @@
 //! 3. A root's number is used once, whether the write succeeded or not (`write_copies`).
 //! 4. A root counts as written when it is durable on m+1 devices. If fewer than m+1 take writes and at most m
 //!    are lost, it must be durable on all that take writes (`append_root`).
+//! 5. The first root of a session repeats the state that the session began with (`write_root`,
+//!    `ensure_epoch_is_durable`).
+//! 6. When a flush or a root returns, a root is durable that names as offline each device that is lost
+//!    (`record_losses`).
 //!
 //! ```text
 //!   zone 0: [5][6][7]…          full, 64 roots, or session ends
 //!   zone 1: ────────── reset ──▶ [8][9]…   then zone 0 again
 //! ```
 
-use warpfire_env::{AlignedBuf, PlantedBug, is_planted};
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+
+use warpfire_env::{AlignedBuf, PlantedBug, Random, is_planted};
 use warpfire_format::crc32c;
-use warpfire_format::root::{RootHeader, encode_body, table_bytes};
+use warpfire_format::root::{
+    DeviceEntry, EarlierSession, PoolLabel, RootHeader, RootPoint, encode_body, table_bytes,
+};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, ZoneIndex};
 
 use crate::device::devices::is_refused;
 use crate::error::PoolError;
+use crate::life::history::state_in_next_root;
 use crate::pool::{Inner, Pool};
 
 /// Most roots in one zone before the other zone is used. It limits the headers that an open reads.
@@ -49,8 +58,22 @@ pub(crate) struct Roots {
     pub sequence: u64,
     /// Seconds since 1970 when the pool was created; copied from root to root.
     pub made_seconds: i64,
-    /// Payload of the last session's newest root. `None` once a root with this session's epoch is durable.
-    pub inherited: Option<Vec<u8>>,
+    /// The pool's name; copied from root to root.
+    pub label: PoolLabel,
+    /// Number of the pool's configuration; copied from root to root.
+    pub config_version: u64,
+    /// The random number of this session.
+    pub session: u64,
+    /// The sessions before this one, newest first.
+    pub earlier: Vec<EarlierSession>,
+    /// The device table of the newest root.
+    pub table: Vec<DeviceEntry>,
+    /// By device index: whether a root of this session is durable on the device.
+    pub holds: Vec<bool>,
+    /// Payload of the newest durable root.
+    pub payload: Vec<u8>,
+    /// Whether that root is of an earlier session.
+    pub inherits: bool,
     /// By device index.
     pub ends: Vec<RootEnd>,
 }
@@ -111,7 +134,12 @@ impl Pool {
             return Err(PoolError::RootTooLarge { bytes, max });
         }
         let mut roots = self.inner.roots.lock();
-        self.inner.append_root(&mut roots, payload)
+        // A root with another payload follows a durable root of its session. So a session of which only
+        // inherited roots are found on a device was not known to the others, and had written nothing.
+        if roots.inherits {
+            self.inner.repeat_root(&mut roots)?;
+        }
+        self.inner.append_root(&mut roots, payload.to_vec(), false)
     }
 }
 
@@ -119,14 +147,42 @@ impl Inner {
     /// Writes the inherited root again with this session's epoch, unless this session wrote a root already.
     pub(crate) fn ensure_epoch_is_durable(&self) -> Result<(), PoolError> {
         let mut roots = self.roots.lock();
-        match roots.inherited.clone() {
-            Some(payload) => self.append_root(&mut roots, &payload),
-            None => Ok(()),
+        if roots.inherits { self.repeat_root(&mut roots) } else { Ok(()) }
+    }
+
+    /// Writes the newest root again if a device was lost that it does not name as offline. Without this, what
+    /// is written from now on could be lost without a trace with the devices that hold it.
+    pub(crate) fn record_losses(&self) -> Result<(), PoolError> {
+        let is_recorded = || self.devices.lost_count() == self.losses_recorded.load(Acquire);
+        if is_recorded() || self.devices.for_reading() {
+            return Ok(());
         }
+        let mut roots = self.roots.lock();
+        if is_recorded() { Ok(()) } else { self.repeat_root(&mut roots) }
+    }
+
+    /// Writes the newest root again, with this session's epoch and the devices as they are.
+    fn repeat_root(&self, roots: &mut Roots) -> Result<(), PoolError> {
+        self.append_root(roots, roots.payload.clone(), roots.inherits)
     }
 
     /// Makes all earlier writes durable, then a root with `payload`.
-    fn append_root(&self, roots: &mut Roots, payload: &[u8]) -> Result<(), PoolError> {
+    fn append_root(&self, roots: &mut Roots, payload: Vec<u8>, is_inherited: bool) -> Result<(), PoolError> {
+        // Ends: each further round has fewer devices.
+        loop {
+            // Before the table of the root is made: a device that is lost later counts as not recorded.
+            let lost = self.devices.lost_count();
+            self.append_root_once(roots, &payload, is_inherited)?;
+            if self.devices.lost_count() == lost {
+                self.losses_recorded.swap(lost, AcqRel);
+                roots.payload = payload;
+                roots.inherits = false;
+                return Ok(());
+            }
+        }
+    }
+
+    fn append_root_once(&self, roots: &mut Roots, payload: &[u8], inherited: bool) -> Result<(), PoolError> {
         // The root may refer to anything written so far, so all of it must be durable before the root is
         // written.
         if !is_planted(PlantedBug::RootBeforeFlush) {
@@ -137,17 +193,13 @@ impl Inner {
         let turn = (roots.sequence / u64::from(RECORDS_MAX)) % candidates.len().max(1) as u64;
         candidates.rotate_left(usize::try_from(turn).expect("a number of devices"));
         let wanted = COPIES.max(usize::from(self.parity) + 1);
-        let copies = self.write_copies(roots, payload, &candidates, wanted)?;
+        let copies = self.write_copies(roots, payload, inherited, &candidates, wanted)?;
         // m+1 copies: an open may miss m devices and must still find this root. If fewer devices take writes,
         // all of them must hold it: more copies are not possible.
         let is_on_all_writable = copies == self.devices.all_writable().len();
         let enough = copies > usize::from(self.parity)
             || (copies > 0 && is_on_all_writable && self.devices.lost_count() <= usize::from(self.parity));
-        if !enough {
-            return Err(self.failed());
-        }
-        roots.inherited = None;
-        Ok(())
+        if enough { Ok(()) } else { Err(self.failed()) }
     }
 
     /// Writes and flushes one root on the first `wanted` of the `candidates`; for each that fails, on one
@@ -156,34 +208,60 @@ impl Inner {
         &self,
         roots: &mut Roots,
         payload: &[u8],
+        is_inherited: bool,
         candidates: &[DeviceIndex],
         wanted: usize,
     ) -> Result<usize, PoolError> {
         // Before the first write: the number is spent even if every write fails, because a failed write may
         // have left a whole root on a device.
         roots.sequence += 1;
-        let body = encode_body(self.devices.table(), payload);
+        self.renew_table(roots, is_inherited);
+        let is_narrow = self.devices.all_writable().len() <= usize::from(self.parity);
+        let body = encode_body(&roots.table, payload);
+        let like = self.root_header(roots, &body, is_inherited, is_narrow);
         let mut copies = 0;
         let mut rest = candidates;
         while copies < wanted && !rest.is_empty() {
             let (now, later) = rest.split_at(rest.len().min(wanted - copies));
             rest = later;
-            let refused = self.write_to(roots, &body, now);
+            let refused = self.write_to(roots, &like, &body, now);
             self.flush()?;
-            copies += now.iter().filter(|d| self.devices.writable(**d) && !refused.contains(d)).count();
+            for device in now.iter().filter(|d| self.devices.writable(**d) && !refused.contains(d)) {
+                roots.holds[usize::from(device.0)] = true;
+                copies += 1;
+            }
         }
         assert!(copies <= candidates.len(), "a device holds one copy");
         Ok(copies)
     }
 
+    /// Brings the device table to what the next root says.
+    fn renew_table(&self, roots: &mut Roots, is_inherited: bool) {
+        let point = RootPoint { epoch: self.epoch, session: roots.session, sequence: roots.sequence };
+        for (index, (entry, holds)) in (0u16..).zip(roots.table.iter_mut().zip(&roots.holds)) {
+            let is_written = self.devices.writable(DeviceIndex(index));
+            entry.state = state_in_next_root(entry.state, is_written, is_inherited);
+            if is_written && *holds {
+                entry.seen = point;
+            }
+        }
+    }
+
     /// Writes the root on `devices`, in one batch, without a flush. Devices that fail are dropped. Returns
     /// those with a full host: they are sound and do not hold the root.
-    fn write_to(&self, roots: &mut Roots, body: &[u8], devices: &[DeviceIndex]) -> Vec<DeviceIndex> {
+    fn write_to(
+        &self,
+        roots: &mut Roots,
+        like: &RootHeader,
+        body: &[u8],
+        devices: &[DeviceIndex],
+    ) -> Vec<DeviceIndex> {
         // Records are collected first: the operations borrow them.
         let mut records = Vec::with_capacity(devices.len());
         let ends_before: Vec<_> = devices.iter().map(|d| (*d, roots.ends[usize::from(d.0)])).collect();
         for device in devices {
-            let header = self.root_header(roots, body, *device);
+            let device_uuid = roots.table[usize::from(device.0)].uuid;
+            let header = RootHeader { device: *device, device_uuid, ..like.clone() };
             let blocks = u32::try_from(header.record_blocks()).expect("a record is no longer than a zone");
             let end = &mut roots.ends[usize::from(device.0)];
             let (zone, block, switches_zone) = end.advance(blocks, self.zone_blocks);
@@ -214,14 +292,14 @@ impl Inner {
         refused
     }
 
-    fn root_header(&self, roots: &Roots, body: &[u8], device: DeviceIndex) -> RootHeader {
-        let table = self.devices.table();
+    /// The header of the next root, as the first device holds it.
+    fn root_header(&self, roots: &Roots, body: &[u8], is_inherited: bool, is_narrow: bool) -> RootHeader {
         RootHeader {
             data: self.data,
             parity: self.parity,
-            device,
-            device_uuid: table[usize::from(device.0)].uuid,
-            device_count: u16::try_from(table.len()).expect("the table's length fits its field"),
+            device: DeviceIndex(0),
+            device_uuid: roots.table.first().expect("a pool has a device").uuid,
+            device_count: u16::try_from(roots.table.len()).expect("the table's length fits its field"),
             pool: self.uuid,
             sequence: roots.sequence,
             epoch: self.epoch,
@@ -229,6 +307,22 @@ impl Inner {
             body_bytes: u32::try_from(body.len()).expect("the payload's length was checked"),
             body_crc: crc32c(body),
             made_seconds: roots.made_seconds,
+            write_features: 0,
+            label: roots.label,
+            config_version: roots.config_version,
+            session: roots.session,
+            is_inherited,
+            is_narrow,
+            earlier: roots.earlier.clone(),
+        }
+    }
+}
+
+/// A number for a session, not zero.
+pub(crate) fn random_session(random: &dyn Random) -> u64 {
+    loop {
+        if let session @ 1.. = random.next_u64() {
+            return session;
         }
     }
 }

@@ -7,8 +7,8 @@ use warpfire_sim_env::{Fault, OpClass, SimWorld};
 use warpfire_units::DeviceIndex;
 
 use crate::rig::{
-    DEVICE_BYTES, ZONE_BYTES, assert_reads, block_at, create, id, open_with, options, pattern, read, world,
-    write_segment,
+    DEVICE_BYTES, ZONE_BYTES, assert_reads, block_at, create, id, open, open_with, options, pattern, read,
+    world, write_segment,
 };
 
 #[test]
@@ -32,7 +32,7 @@ fn a_device_that_fails_a_write_is_dropped_and_the_stripe_stands() {
     let next = write_segment(&pool, id(2), &[100_000]);
     assert!(next.descriptor.columns.iter().all(|(device, _)| device.0 != 3));
     pool.write_root(b"x").unwrap();
-    let (pool, root) = Pool::open(world.devices()).unwrap();
+    let (pool, root) = open(world.devices()).unwrap();
     assert_eq!(root.payload, b"x");
     pool.adopt(&d).unwrap();
     let slice = warpfire_units::SlicePtr { segment: id(1), offset_bytes: 0, len_bytes: 100_000 };
@@ -65,7 +65,7 @@ fn a_column_that_misses_a_write_or_a_flush_is_lost_from_there_on() {
         assert_eq!(d.lost, [lost]);
 
         // The device returns: the column is rewritten, to another zone.
-        let (pool, _) = Pool::open(world.devices()).unwrap();
+        let (pool, _) = open(world.devices()).unwrap();
         pool.adopt(&d).unwrap();
         let resilvered = pool.resilver(id(1), Suspects::Recorded).unwrap();
         assert_eq!((resilvered.moves.len(), resilvered.failure), (1, None));
@@ -172,7 +172,7 @@ fn one_device_failing_at_any_operation_loses_nothing_within_parity() {
                     segments.push(written);
                 }
                 world.sims().iter().for_each(|sim| sim.heal());
-                let (again, root) = Pool::open(world.devices()).unwrap();
+                let (again, root) = open(world.devices()).unwrap();
                 assert!(root.payload == pattern(6, 5000));
                 for written in &segments {
                     again.adopt(&written.descriptor).unwrap();
@@ -253,7 +253,7 @@ fn a_zone_that_cannot_be_reset_is_retired_and_the_device_stays() {
     assert_eq!(status.devices.iter().map(|d| d.retired_zones).sum::<u32>(), 1);
     assert_eq!(pool.free_segments(SegmentKind::Bulk), free);
     // Found dead when it is taken, not when it was freed.
-    let (again, _) = Pool::open(world.devices()).unwrap();
+    let (again, _) = open(world.devices()).unwrap();
     for n in 101..=180 {
         let written = write_segment(&again, id(n), &[20_000]);
         assert_reads(&again, &written);

@@ -1,6 +1,8 @@
 //! The pool's promises, tested on simulated devices.
 
 #[cfg(test)]
+mod apart;
+#[cfg(test)]
 mod failing;
 mod forged;
 #[cfg(test)]

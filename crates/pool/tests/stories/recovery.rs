@@ -4,7 +4,7 @@ use warpfire_pool::{Pool, SegmentDescriptor, SegmentState, SegmentStream, Stripe
 use warpfire_sim_env::{Cut, Fault, OpClass, SimWorld, cuts};
 use warpfire_units::{BLOCK_BYTES, SegmentId};
 
-use crate::rig::{ZONE_BYTES, block_at, id, open_with, pattern, read, world, write_segment};
+use crate::rig::{ZONE_BYTES, block_at, id, open, open_with, pattern, read, world, write_segment};
 
 /// One stripe of a walk, with a copy of its payload.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,14 +67,14 @@ fn any_one_copy_of_a_mirror_has_every_payload_in_order() {
     for lost in 0..3 {
         for other in 0..3 {
             let without = [d.columns[lost].0.0.into(), d.columns[other].0.0.into()];
-            let (pool, _) = Pool::open(crate::rig::devices_without(&world, &without)).unwrap();
+            let (pool, _) = open(crate::rig::devices_without(&world, &without)).unwrap();
             let seen = walk(&pool, &opened(d.clone()), 0);
             let got: Vec<_> = seen.iter().map(|s| s.payload.clone().unwrap()).collect();
             assert!(got == payloads);
             assert!(seen.iter().all(|s| s.health == StripeHealth::Degraded));
         }
     }
-    let (pool, _) = Pool::open(world.devices()).unwrap();
+    let (pool, _) = open(world.devices()).unwrap();
     let seen = walk(&pool, &opened(d), 0);
     assert!(seen.iter().all(|s| s.health == StripeHealth::Intact));
     assert_eq!(seen.iter().map(|s| s.sequence).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
@@ -85,7 +85,7 @@ fn any_one_copy_of_a_mirror_has_every_payload_in_order() {
 fn many_small_stripes_are_walked_with_few_reads_of_each_copy() {
     let (world, pool) = world(29, 3, 2, 1);
     let (d, payloads) = write_mirror(&pool, id(1), &[100; 60]);
-    let (pool, _) = Pool::open(world.devices()).unwrap();
+    let (pool, _) = open(world.devices()).unwrap();
     let before = pool.counters().total.reads;
     let seen = walk(&pool, &opened(d), 0);
     assert!(seen.iter().map(|s| s.payload.clone().unwrap()).eq(payloads));
@@ -105,7 +105,7 @@ fn stripes_of_a_few_blocks_are_walked_with_few_reads_and_rot_in_them_is_found() 
         world.sims()[usize::from(device.0)]
             .rot(u64::from(zone.0) * ZONE_BYTES + block * BLOCK_BYTES as u64, 5);
     }
-    let (pool, _) = Pool::open(world.devices()).unwrap();
+    let (pool, _) = open(world.devices()).unwrap();
     let before = pool.counters().total.reads;
     let seen = walk(&pool, &opened(d), 0);
     let reads = pool.counters().total.reads - before;
@@ -121,7 +121,7 @@ fn blocks_that_cannot_be_read_together_are_read_alone() {
     let (d, _) = write_mirror(&pool, id(1), &[100; 60]);
     // Read 0 is left out: it reads one block, and if it fails, the block's stripe is lost.
     for after in 1..6 {
-        let (pool, _) = Pool::open(world.devices()).unwrap();
+        let (pool, _) = open(world.devices()).unwrap();
         world.sims()[0].inject(Fault::Fail { op: OpClass::Read, after, lasting: false });
         let seen = walk(&pool, &opened(d.clone()), 0);
         assert_eq!(pool.counters().total.errors, 1, "read {after}");
@@ -145,7 +145,7 @@ fn a_small_mirror_stripe_is_one_block_on_each_copy() {
 fn an_open_bulk_segment_is_walked_to_its_end_and_reads_once_adopted() {
     let (world, pool) = world(22, 6, 4, 2);
     let written = write_segment(&pool, id(1), &[5, 70_000, 4096, 123_456]);
-    let (pool, _) = Pool::open(world.devices()).unwrap();
+    let (pool, _) = open(world.devices()).unwrap();
     let mut d = opened(written.descriptor.clone());
     for from in 0..=4 {
         let seen = walk(&pool, &written.descriptor, from);
@@ -169,7 +169,7 @@ fn a_stripe_without_any_header_is_damaged_and_later_stripes_keep_their_addresses
         let (device, at) = block_at(&written, 1, column, None);
         world.sims()[device].rot(at, 5);
     }
-    let (pool, _) = Pool::open(world.devices()).unwrap();
+    let (pool, _) = open(world.devices()).unwrap();
     let mut d = opened(written.descriptor.clone());
     let seen = walk(&pool, &d, 0);
     let health: Vec<_> = seen.iter().map(|s| s.health).collect();
@@ -196,7 +196,7 @@ fn a_stripe_is_degraded_within_parity_and_damaged_beyond_it() {
     rot(0, 0, 1);
     rot(1, 0, 2);
     rot(1, 3, 2);
-    let (pool, _) = Pool::open(world.devices()).unwrap();
+    let (pool, _) = open(world.devices()).unwrap();
     let health: Vec<_> = walk(&pool, &d, 0).iter().map(|s| s.health).collect();
     assert_eq!(health, [StripeHealth::Degraded, StripeHealth::Damaged]);
 }
@@ -243,7 +243,7 @@ fn after_any_cut_flushed_stripes_are_whole_and_no_stripe_is_wrong() {
 }
 
 fn verify_cut(world: &SimWorld, d: &SegmentDescriptor, flushed: bool, cut: &Cut) {
-    let (pool, _) = Pool::open(world.devices()).unwrap();
+    let (pool, _) = open(world.devices()).unwrap();
     let seen = walk(&pool, d, 0);
     assert!(seen.len() <= 3, "{cut:?}: {seen:?}");
     if flushed {
@@ -274,7 +274,7 @@ fn two_sessions_that_crash_never_write_under_one_identity() {
     let mut epochs = Vec::new();
     let mut world = world;
     for _ in 0..3 {
-        let (pool, _) = Pool::open(world.devices()).unwrap();
+        let (pool, _) = open(world.devices()).unwrap();
         let mut writer = pool.allocate(id(1), SegmentStream::Large).unwrap();
         let mut buf = writer.buffer();
         buf.append(&[1; 9000]);
@@ -312,7 +312,7 @@ fn a_stripe_behind_a_lost_one_of_the_longest_length_is_found() {
     for (device, zone) in &d.columns {
         world.sims()[usize::from(device.0)].poke(u64::from(zone.0) * zone_bytes, &[0; BLOCK_BYTES]);
     }
-    let (pool, _) = Pool::open(world.devices()).unwrap();
+    let (pool, _) = open(world.devices()).unwrap();
     let seen = walk(&pool, &opened(d), 0);
     assert_eq!(
         seen.iter().map(|s| s.health).collect::<Vec<_>>(),
@@ -331,7 +331,7 @@ fn an_unreadable_header_hides_no_stripe_behind_it() {
         let world = world.fork();
         let (device, offset_bytes) = block_at(&written, lost, 0, None);
         world.sims()[device].inject(Fault::Unreadable { offset_bytes, len_bytes: BLOCK_BYTES as u64 });
-        let (pool, _) = Pool::open(world.devices()).unwrap();
+        let (pool, _) = open(world.devices()).unwrap();
         let seen = walk(&pool, &opened(written.descriptor.clone()), 0);
         assert_eq!(seen.len(), 30, "stripe {lost} is lost");
         let damaged = seen.iter().filter(|s| s.health == StripeHealth::Damaged).map(|s| s.index as usize);

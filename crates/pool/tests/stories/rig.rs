@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use warpfire_env::{AlignedBuf, Device, Timestamp};
-use warpfire_pool::{CreateOptions, Pool, PoolError, SegmentDescriptor, SegmentStream};
-use warpfire_sim_env::{DeviceSpec, SimWorld};
+use warpfire_pool::{CreateOptions, Pool, PoolError, Root, SegmentDescriptor, SegmentStream};
+use warpfire_sim_env::{DeviceSpec, DistinctNumbers, SimWorld};
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
 pub const ZONE_BYTES: u64 = 256 << 10;
@@ -27,6 +27,11 @@ pub fn world(seed: u64, devices: usize, data: u16, parity: u8) -> (SimWorld, Poo
 
 pub fn create(world: &SimWorld, options: &CreateOptions) -> Result<Pool, PoolError> {
     Pool::create(world.devices(), options, &*world.random(), Timestamp::default())
+}
+
+/// Opens the pool, even if the missing devices may hold a newer state.
+pub fn open(devices: Vec<Arc<dyn Device>>) -> Result<(Pool, Root), PoolError> {
+    Pool::open_degraded(devices, &DistinctNumbers)
 }
 
 /// The world's devices, except those with a number in `without`.
@@ -109,7 +114,7 @@ pub fn assert_reads(pool: &Pool, written: &WrittenSegment) {
 
 /// Opens the pool on these devices and adopts the segments.
 pub fn open_with(devices: Vec<Arc<dyn Device>>, written: &[&WrittenSegment]) -> Pool {
-    let (pool, _) = Pool::open(devices).unwrap();
+    let (pool, _) = open(devices).unwrap();
     for w in written {
         pool.adopt(&w.descriptor).unwrap();
     }

@@ -1,13 +1,13 @@
 //! Roots: an open finds the newest whole root, whichever write was torn.
 
-use warpfire_pool::{Pool, PoolError, Root};
+use warpfire_pool::{PoolError, Root};
 use warpfire_sim_env::{Cut, DeviceSpec, DiscardBehavior, SimWorld};
 use warpfire_units::BLOCK_BYTES;
 
-use crate::rig::{DEVICE_BYTES, ZONE_BYTES, create, options, pattern, world};
+use crate::rig::{DEVICE_BYTES, ZONE_BYTES, create, open, options, pattern, world};
 
 fn reopened(world: &SimWorld) -> Root {
-    Pool::open(world.devices()).unwrap().1
+    open(world.devices()).unwrap().1
 }
 
 #[test]
@@ -31,13 +31,13 @@ fn each_session_that_writes_has_its_own_epoch() {
     let (world, pool) = world(31, 2, 1, 1);
     assert_eq!(pool.epoch(), 1);
     for session in 2..20 {
-        let (pool, root) = Pool::open(world.devices()).unwrap();
+        let (pool, root) = open(world.devices()).unwrap();
         assert_eq!((pool.epoch(), root.epoch), (session, session - 1));
         pool.write_root(b"x").unwrap();
     }
-    assert_eq!(Pool::open(world.devices()).unwrap().0.epoch(), 20);
+    assert_eq!(open(world.devices()).unwrap().0.epoch(), 20);
     assert_eq!(
-        Pool::open(world.devices()).unwrap().0.epoch(),
+        open(world.devices()).unwrap().0.epoch(),
         20,
         "an open that writes nothing does not use up an epoch"
     );
@@ -51,7 +51,7 @@ fn a_cut_at_any_point_leaves_the_root_before_or_the_one_being_written() {
     // Two sessions, so that power is cut during resets of both zones.
     let mut before = 0;
     for _ in 0..2 {
-        let (pool, _) = Pool::open(world.devices()).unwrap();
+        let (pool, _) = open(world.devices()).unwrap();
         world.record();
         for n in before..before + 36 {
             pool.write_root(&pattern(n, 10_000)).unwrap();
@@ -86,7 +86,7 @@ fn rot_in_the_newest_root_leads_to_the_root_before_which_the_next_write_keeps() 
             let rotten = world.fork();
             let at = ZONE_BYTES + (6 + block) * BLOCK_BYTES as u64;
             rotten.sims()[0].rot(at, bit);
-            let (pool, root) = Pool::open(rotten.devices()).unwrap();
+            let (pool, root) = open(rotten.devices()).unwrap();
             assert!(root.payload == pattern(1, 20_000), "block {block}, bit {bit}");
             let cut = rotten.cut(&Cut::LoseAll);
             assert!(reopened(&cut).payload == pattern(1, 20_000));
@@ -138,7 +138,7 @@ fn a_pool_made_over_an_old_one_with_other_zones_is_never_taken_for_it() {
         // The state after a crash between the reset of zone 0 and its first root.
         let torn = world.fork();
         torn.sims()[0].poke(0, &[0; 4096]);
-        let (found, root) = Pool::open(torn.devices()).unwrap();
+        let (found, root) = open(torn.devices()).unwrap();
         assert_eq!(found.uuid(), pool.uuid(), "{leaves:?}");
         assert!(root.epoch == 1);
     }
@@ -154,7 +154,7 @@ fn a_torn_root_does_not_cost_the_whole_one_before_it() {
     };
     let mut world = SimWorld::of(37, 1, &spec);
     create(&world, &options(1, 0)).unwrap().write_root(b"whole").unwrap();
-    let (pool, _) = Pool::open(world.devices()).unwrap();
+    let (pool, _) = open(world.devices()).unwrap();
     pool.write_root(&pattern(1, 3 * BLOCK_BYTES)).unwrap();
     let is_torn = (0..2).find(|zone| {
         let at = zone * ZONE_BYTES + 2 * BLOCK_BYTES as u64;
@@ -165,7 +165,7 @@ fn a_torn_root_does_not_cost_the_whole_one_before_it() {
         has_body
     });
     assert!(is_torn.is_some(), "one zone holds the long root");
-    let (pool, root) = Pool::open(world.devices()).unwrap();
+    let (pool, root) = open(world.devices()).unwrap();
     assert_eq!(root.payload, b"whole");
     world.record();
     pool.write_root(b"next").unwrap();
@@ -173,33 +173,13 @@ fn a_torn_root_does_not_cost_the_whole_one_before_it() {
     let mut replay = recording.replay();
     loop {
         for cut in [Cut::KeepAll, Cut::LoseAll] {
-            let (_, root) = Pool::open(replay.cut(&cut).devices()).unwrap();
+            let (_, root) = open(replay.cut(&cut).devices()).unwrap();
             assert!(root.payload == b"whole" || root.payload == b"next", "{:?}", root.sequence);
         }
         if replay.advance().is_none() {
             break;
         }
     }
-}
-
-/// A session that was cut off left five roots on one device alone. The others went on with a later epoch and
-/// lower numbers.
-#[test]
-fn a_later_epoch_counts_more_than_a_higher_number() {
-    let (world, pool) = world(38, 2, 1, 1);
-    pool.write_root(b"both").unwrap();
-    let apart = world.fork();
-    let alone =
-        |world: &SimWorld, device: usize| Pool::open(vec![world.devices()[device].clone()]).unwrap().0;
-    let (failed, going_on) = (alone(&apart, 0), alone(&world, 1));
-    failed.write_root(b"same").unwrap();
-    going_on.write_root(b"same").unwrap();
-    for _ in 0..5 {
-        failed.write_root(b"of the failed session").unwrap();
-    }
-    alone(&world, 1).write_root(b"newest").unwrap();
-    let (_, root) = Pool::open(vec![apart.devices()[0].clone(), world.devices()[1].clone()]).unwrap();
-    assert_eq!((root.payload.as_slice(), root.epoch), (&b"newest"[..], 3));
 }
 
 #[test]

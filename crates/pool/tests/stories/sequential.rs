@@ -1,9 +1,9 @@
 //! Every write is aligned, begins at its zone's write pointer and overwrites nothing.
 
-use warpfire_pool::{CreateOptions, Pool, SegmentStream};
+use warpfire_pool::{CreateOptions, SegmentStream};
 use warpfire_sim_env::{DeviceSpec, SimWorld};
 
-use crate::rig::{DEVICE_BYTES, ZONE_BYTES, assert_reads, create, id, pattern, write_segment};
+use crate::rig::{DEVICE_BYTES, ZONE_BYTES, assert_reads, create, id, open, pattern, write_segment};
 
 /// A few sessions that fill, free and refill zones, with roots between.
 fn live(world: &SimWorld, options: &CreateOptions) {
@@ -31,7 +31,7 @@ fn live(world: &SimWorld, options: &CreateOptions) {
             pool.write_root(&pattern(round, 3000)).unwrap();
             next += 2;
         }
-        let (again, root) = Pool::open(world.devices()).unwrap();
+        let (again, root) = open(world.devices()).unwrap();
         assert!(root.payload == pattern(39, 3000), "session {session}");
         for written in &kept {
             again.adopt(&written.descriptor).unwrap();

@@ -96,6 +96,10 @@ pub struct Args {
     #[arg(long, short)]
     read_only: bool,
 
+    /// Go on without the missing devices even if they may hold a newer state, and for good.
+    #[arg(long)]
+    degraded: bool,
+
     /// Allow access by other users; permissions are checked.
     #[arg(long)]
     allow_other: bool,
@@ -247,6 +251,7 @@ impl Args {
     fn all_options(&self) -> Vec<String> {
         let flags = [
             (self.read_only, "ro"),
+            (self.degraded, "degraded"),
             (self.allow_other, "allow_other"),
             (self.suid, "suid"),
             (self.dev, "dev"),
@@ -329,7 +334,8 @@ fn serve(args: &Args, words: &MountWords, json: bool) -> Result<(), Failure> {
     let levels = service::levels(words.log_level.as_deref())?;
     let log = if args.detached { ServerLog::in_background(words.log.as_deref())? } else { ServerLog::Stderr };
     log.start(levels);
-    let mut how = Pool::options().read_only(words.read_only).access_times(words.access_times);
+    let mut how =
+        Pool::options().read_only(words.read_only).degraded(words.degraded).access_times(words.access_times);
     if let Some(bytes) = words.cache_bytes {
         how = how.cache_bytes(bytes);
     }

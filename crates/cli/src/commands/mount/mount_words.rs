@@ -23,6 +23,8 @@ pub const TRIM_SECONDS: RangeInclusive<u64> = 1..=30 * 86400;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountWords {
     pub read_only: bool,
+    /// Open the pool even if the missing devices may hold a newer state.
+    pub degraded: bool,
     pub suid: bool,
     pub dev: bool,
     pub exec: bool,
@@ -48,6 +50,7 @@ impl Default for MountWords {
     fn default() -> Self {
         MountWords {
             read_only: false,
+            degraded: false,
             suid: false,
             dev: false,
             exec: true,
@@ -106,6 +109,7 @@ impl MountWords {
             }
             "log" if !value.is_empty() => self.log = Some(PathBuf::from(value)),
             "log_level" if !value.is_empty() => self.log_level = Some(value.to_owned()),
+            "degraded" if value.is_empty() => self.degraded = true,
             "let_halt" if value.is_empty() => self.let_halt = true,
             "allow_other" if value.is_empty() => self.allow_other = true,
             "noatime" if value.is_empty() => self.access_times = AccessTimes::Never,
