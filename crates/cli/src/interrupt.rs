@@ -1,10 +1,13 @@
-//! SIGINT and SIGTERM of a command that cleans up before it ends.
+//! SIGINT and SIGTERM of a command that cleans up before it ends, or has a progress line.
 
+use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use indicatif::{ProgressBar, ProgressDrawTarget};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
+use signal_hook::iterator::Signals;
+use signal_hook::{flag, low_level};
 use warpfire_terminal::Failure;
 
 /// Whether a signal asks the command to end. The first signal only asks; a second one ends the process.
@@ -45,3 +48,25 @@ impl Interrupt {
         Failure::new(format_args!("interrupted: {left}")).exit_code(u8::try_from(code).unwrap_or(u8::MAX))
     }
 }
+
+/// From now on a signal removes the progress line before it ends the process. The pool is left as by a crash,
+/// which it survives.
+pub fn remove_line_at_signal(line: &ProgressBar) {
+    // Without a terminal there is no line, and without the thread a signal ends the process as ever.
+    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
+    let line = line.clone();
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            // Nothing is drawn after this.
+            line.set_draw_target(ProgressDrawTarget::hidden());
+            let mut stderr = std::io::stderr();
+            if stderr.is_terminal() {
+                let _ = stderr.write_all(CLEAR_LINE);
+            }
+            let _ = low_level::emulate_default_handler(signal);
+        }
+    });
+}
+
+/// To the begin of the line, and erase it (ECMA-48).
+const CLEAR_LINE: &[u8] = b"\r\x1b[2K";

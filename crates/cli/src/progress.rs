@@ -4,6 +4,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warpfire_env::{Clock, SystemClock};
 use warpfire_terminal::{Size, counted, duration, per_second};
 
+use crate::interrupt::remove_line_at_signal;
+
 /// A progress line: files and bytes done so far, and the start of the work.
 pub struct Progress {
     bar: ProgressBar,
@@ -14,6 +16,15 @@ pub struct Progress {
     /// Bytes of the file that is being copied.
     bytes_of_file: u64,
     has_total: bool,
+}
+
+/// A progress line that ends in a percentage, for work that a signal may end at any moment.
+#[must_use]
+pub fn percent_line() -> ProgressBar {
+    let line = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(5));
+    line.set_style(ProgressStyle::with_template("{msg} {percent} %").expect("the template is well formed"));
+    remove_line_at_signal(&line);
+    line
 }
 
 /// Totals of a finished copy.
@@ -120,7 +131,7 @@ impl CopySummary {
     }
 }
 
-/// A line on stderr for work whose end the caller describes in words.
+/// A line on stderr for work whose end the caller describes in words, and that a signal may end at any moment.
 pub struct WorkLine {
     bar: ProgressBar,
 }
@@ -136,6 +147,7 @@ impl WorkLine {
     pub fn start() -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
         bar.set_style(ProgressStyle::with_template(WORK).expect("the template is well formed"));
+        remove_line_at_signal(&bar);
         WorkLine { bar }
     }
 

@@ -27,6 +27,8 @@ pub enum Need {
     CCompiler,
     /// `python3` is installed.
     Python,
+    /// `script`, which runs a program on a terminal, is installed.
+    Script,
     /// The directory for temporary files has extended attributes.
     Attributes,
     /// `systemd-analyze` is installed.
@@ -46,6 +48,7 @@ impl Need {
             Need::Namespaces => "namespaces",
             Need::CCompiler => "cc",
             Need::Python => "python3",
+            Need::Script => "script",
             Need::Attributes => "xattr",
             Need::Systemd => "systemd",
             Need::Tar => "tar",

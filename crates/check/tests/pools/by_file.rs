@@ -1,19 +1,23 @@
 //! Damage has the names of files: the report names the ranges that a reader of the pool cannot read.
 //!
-//! The oracle is the engine. It opens the damaged pool for reading and reads every file in pieces. The test
-//! takes a few dozen random damages; `WARPFIRE_DAMAGES=1000` takes so many.
+//! The oracle is the engine. It opens the damaged pool for reading and reads every file in pieces. Bytes that
+//! it cannot read are lost. Bytes that it can read, but not after the loss of as many devices as the pool has
+//! parity, are weak. A scrub names the files of its damaged segments before it repairs them, and names the
+//! same as the check of the whole pool. The tests take a few dozen random damages; `WARPFIRE_DAMAGES=1000`
+//! takes so many.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use warpfire_check::{ByteRange, CheckOptions, check};
+use warpfire_check::{ByteRange, CheckOptions, CheckReport, check};
 use warpfire_env::Device;
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{FileKind, Fs, FsError, FsOptions, FsSchema, NewMode, NodeRef, Position};
-use warpfire_log::Log;
-use warpfire_meta::{Engine, EngineOptions};
+use warpfire_log::{Log, LogStore};
+use warpfire_meta::{Engine, EngineOptions, Store};
 use warpfire_pool::Pool;
 use warpfire_sim_env::SimWorld;
+use warpfire_units::Seq;
 
 use crate::rig::{PoolShape, RigRandom, SHAPES, TestFs, ZONE_BYTES, checked, live, make, options, world};
 
@@ -118,9 +122,33 @@ fn hurt(world: &SimWorld, draw: &mut RigRandom) {
     }
 }
 
+/// The report of a scrub on its damaged segments, and whether a check finds the pool clean after the repair.
+/// `None` if the pool does not open.
+fn scrubbed(world: &SimWorld) -> Option<(CheckReport, bool)> {
+    let (pool, root) = Pool::open(world.devices()).ok()?;
+    let (log, recovered) = Log::open(pool, &root).ok()?;
+    let engine = Engine::open(log, recovered, FsSchema, options()).ok()?;
+    engine.flush().ok()?;
+    let mut after = None;
+    while let Some(step) = engine.scrub_step(after).expect("sound devices are readable") {
+        after = Some(step.segment);
+    }
+    let damaged = engine.log().damaged().expect("there is room");
+    let only = Some(damaged.iter().map(|segment| segment.get()).collect());
+    let report = check(&world.devices(), &CheckOptions { only, ..CheckOptions::default() });
+    while !engine.log().damaged().ok()?.is_empty() && engine.background_step().ok()? {}
+    engine.sync(Seq::MAX).ok()?;
+    drop(engine);
+    Some((report.expect("there is a pool"), checked(&world.devices()).is_clean()))
+}
+
 /// Compares the report with what a reader meets. Returns the numbers of damaged files and of lost names.
-fn compare(case: &str, world: &SimWorld, sizes: &BTreeMap<Vec<u8>, u64>) -> (usize, usize) {
-    let report = checked(&world.devices());
+fn compare(
+    case: &str,
+    world: &SimWorld,
+    report: &CheckReport,
+    sizes: &BTreeMap<Vec<u8>, u64>,
+) -> (usize, usize) {
     let said = |path: &Vec<u8>, node: &NodeRef| -> Vec<ByteRange> {
         let Some(file) = report.damage.files.iter().find(|f| f.inode == node.ino()) else {
             return Vec::new();
@@ -161,6 +189,107 @@ fn compare(case: &str, world: &SimWorld, sizes: &BTreeMap<Vec<u8>, u64>) -> (usi
     (hurt, nameless)
 }
 
+/// A scrub names the same files and ranges as a check of the whole pool, and leaves a pool that is clean if
+/// parity covers the damage.
+fn scrub_names_the_same(case: &str, world: &SimWorld, whole: &CheckReport, sizes: &BTreeMap<Vec<u8>, u64>) {
+    let scrub = world.fork();
+    let Some((report, is_clean)) = scrubbed(&scrub) else {
+        return assert!(whole.errors > 0, "{case}: the pool does not open, and nothing says so");
+    };
+    let all = || format!("{:#?}\n{:#?}", report.damage, whole.damage);
+    assert_eq!(report.damage.files, whole.damage.files, "{case}: {}", all());
+    if whole.errors == 0 {
+        assert!(is_clean, "{case}: parity covers the damage\n{}", all());
+        assert_eq!(compare(case, &scrub, &checked(&scrub.devices()), sizes), (0, 0), "{case}");
+    }
+}
+
+/// Bytes of each file that the loss of as many devices as the pool has parity makes unreadable, and whether
+/// all names could be read in each case.
+fn fragile(
+    world: &SimWorld,
+    parity: usize,
+    sizes: &BTreeMap<Vec<u8>, u64>,
+) -> (BTreeMap<Vec<u8>, Vec<ByteRange>>, bool) {
+    let devices = world.devices();
+    let (mut found, mut all_read) = (BTreeMap::<Vec<u8>, Vec<ByteRange>>::new(), true);
+    for away in (0..1_u32 << devices.len()).filter(|set| set.count_ones() as usize == parity) {
+        let here = devices.iter().enumerate().filter(|(n, _)| away >> n & 1 == 0);
+        let Some(fs) = look(world, here.map(|(_, device)| Arc::clone(device)).collect()) else {
+            all_read = false;
+            continue;
+        };
+        for (path, size) in sizes {
+            let mut names = path.split(|b| *b == b'/').skip(1);
+            match names.try_fold(fs.root(), |dir, name| fs.lookup(&Caller::ROOT, &dir, name)) {
+                Ok(node) => {
+                    // With devices missing, a read over several extents can fail where each can be read.
+                    let fails = |range: &ByteRange| {
+                        let mut buf = vec![0; usize::try_from(range.end - range.start).expect("short")];
+                        fs.read(&node, range.start, &mut buf).is_err()
+                    };
+                    let ranges = unreadable(&fs, &node, *size).into_iter().filter(fails);
+                    found.entry(path.clone()).or_default().extend(ranges);
+                }
+                Err(_) => all_read = false,
+            }
+        }
+    }
+    (found.into_iter().map(|(path, ranges)| (path, joined(ranges))).collect(), all_read)
+}
+
+/// Sorted, and without overlaps.
+fn joined(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
+    ranges.sort_unstable();
+    let mut all: Vec<ByteRange> = Vec::new();
+    for range in ranges {
+        match all.last_mut() {
+            Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
+            _ => all.push(range),
+        }
+    }
+    all
+}
+
+/// Bytes that lose redundancy, or are lost, are those that the loss of further devices would cost.
+fn redundancy(shape: PoolShape, damages: u64) {
+    let mut draw = RigRandom(shape.2 as u64 * 2000);
+    let (mut exact, mut weak) = (0, 0);
+    for pool in 0..damages.div_ceil(20) {
+        let world = filled(shape, 90 + pool);
+        let sizes = sizes(&world);
+        let undamaged = look(&world, world.devices()).expect("an undamaged pool opens");
+        let mut listing = Listing::new();
+        list(&undamaged, &undamaged.root(), b"", &mut listing).expect("an undamaged pool is listed");
+        for case in 0..damages.min(20) {
+            let fork = world.fork();
+            hurt(&fork, &mut draw);
+            let report = checked(&fork.devices());
+            let (fragile, all_read) = fragile(&fork, usize::from(shape.1), &sizes);
+            // Where metadata has lost redundancy too, a further loss costs more than the bytes of files.
+            let is_exact = report.damage.metadata.is_empty();
+            let all = || format!("{:#?}\n{:#?}", report.damage, report.findings);
+            assert!(all_read || !is_exact, "pool {pool} case {case}: metadata is fragile\n{}", all());
+            for (path, expected) in fragile {
+                let file = report.damage.files.iter().find(|file| file.inode == listing[&path].ino());
+                let said = file.map(|file| joined([&file.lost[..], &file.weak[..]].concat()));
+                let said = said.unwrap_or_default();
+                let is_expected = |range: &ByteRange| {
+                    expected.iter().any(|all| all.start <= range.start && range.end <= all.end)
+                };
+                let is_right =
+                    if is_exact { said == expected } else { !all_read || said.iter().all(is_expected) };
+                let case = format!("pool {pool} case {case}: {}", path.escape_ascii());
+                assert!(is_right, "{case}: {said:?}, not {expected:?}\n{}", all());
+                weak += usize::from(!expected.is_empty());
+            }
+            exact += u64::from(is_exact);
+        }
+    }
+    println!("{damages} damages of a pool {shape:?}: {weak} files lost redundancy, {exact} cases exact");
+    assert!(weak > 0 && exact > 0, "no damage hit a file");
+}
+
 /// The sizes of all regular files by path, and the sum of them.
 fn sizes(world: &SimWorld) -> BTreeMap<Vec<u8>, u64> {
     let fs = look(world, world.devices()).expect("an undamaged pool opens");
@@ -179,8 +308,11 @@ fn random_damages(shape: PoolShape, damages: u64) {
         for case in 0..damages.min(50) {
             let fork = world.fork();
             hurt(&fork, &mut draw);
-            let found = compare(&format!("pool {pool} case {case}"), &fork, &sizes);
+            let name = format!("pool {pool} case {case}");
+            let report = checked(&fork.devices());
+            let found = compare(&name, &fork, &report, &sizes);
             (files, names) = (files + found.0, names + found.1);
+            scrub_names_the_same(&name, &fork, &report, &sizes);
         }
     }
     println!("{damages} damages of a pool {shape:?}: {files} files lost bytes, {names} lost their names");
@@ -199,6 +331,12 @@ fn without_parity_the_report_names_exactly_the_bytes_that_cannot_be_read() {
 #[test]
 fn with_parity_the_report_names_exactly_the_bytes_that_cannot_be_read() {
     random_damages(SHAPES[3], damages(20));
+}
+
+#[test]
+fn bytes_with_less_redundancy_are_exactly_those_that_a_further_loss_would_cost() {
+    redundancy(SHAPES[2], damages(8));
+    redundancy(SHAPES[3], damages(3));
 }
 
 /// With little memory the ledger of damaged rows is emptied several times.

@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use warpfire_check::{CheckOptions, CheckPhase, CheckReport, Finding, FindingCode, Severity, Totals, check};
 use warpfire_terminal::{Failure, Size, counted, duration, grouped, is_json, note, print, print_json};
@@ -12,6 +11,7 @@ use warpfire_terminal::{Failure, Size, counted, duration, grouped, is_json, note
 use super::damage::{self, DamageOutput};
 use super::pool::devices;
 use crate::location::PoolName;
+use crate::progress::percent_line;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -83,8 +83,7 @@ impl FsckOutput {
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let unchecked = |failure: Failure| failure.exit_code(EXIT_UNCHECKED);
     let devices = devices(&PoolName::new(&args.pool)).map_err(unchecked)?;
-    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(5));
-    bar.set_style(ProgressStyle::with_template("{msg} {percent} %").expect("the template is well formed"));
+    let bar = percent_line();
     let shown = bar.clone();
     let progress = move |progress: warpfire_check::CheckProgress| {
         shown.set_message(match progress.phase {

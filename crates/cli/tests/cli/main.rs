@@ -10,6 +10,7 @@ mod copy_whole;
 mod fixture;
 mod golden_refusals;
 mod health;
+mod interrupted;
 mod json;
 mod json_document;
 mod looking;
