@@ -19,10 +19,12 @@ pub struct ScrubReport {
     pub read_bytes: u64,
     /// Segments in which something did not verify.
     pub damaged_segments: u64,
+    /// The numbers of these segments, before their repair. Files, or garbage only, may have bytes in them.
+    pub damaged: Vec<u64>,
     /// Damaged segments that could not be repaired: more is lost than parity covers, or there is no room to
     /// move the rest. Counted at the end of the scrub.
     pub unrepaired_segments: u64,
-    /// The numbers of these segments. Files, or garbage only, may have bytes in them.
+    /// The numbers of these segments.
     pub unrepaired: Vec<u64>,
     /// Devices that are missing or have failed. Nothing was read from them.
     pub lost_devices: usize,
@@ -59,7 +61,21 @@ impl Warpfire {
     ///
     /// # Errors
     /// `ReadOnly` if too many devices fail during the repair. Damage is not an error: the report counts it.
-    pub fn scrub(&self, mut progress: impl FnMut(&ScrubReport) -> ControlFlow<()>) -> Result<ScrubReport> {
+    pub fn scrub(&self, progress: impl FnMut(&ScrubReport) -> ControlFlow<()>) -> Result<ScrubReport> {
+        let found = self.find_damage(progress)?;
+        if found.segments_left > 0 { Ok(found) } else { self.repair(found) }
+    }
+
+    /// The first half of a [`scrub`](Warpfire::scrub): reads all live segments and lists the damaged ones.
+    /// Without [`background`](crate::PoolOptions::background) threads nothing is repaired before
+    /// [`repair`](Warpfire::repair), so that the damage can be examined.
+    ///
+    /// # Errors
+    /// `ReadOnly` if too many devices fail.
+    pub fn find_damage(
+        &self,
+        mut progress: impl FnMut(&ScrubReport) -> ControlFlow<()>,
+    ) -> Result<ScrubReport> {
         let engine = self.fs().engine();
         self.sync()?;
         engine.flush()?;
@@ -68,13 +84,28 @@ impl Warpfire {
         while let Some(step) = engine.scrub_step(after)? {
             scrub.segments += 1;
             scrub.segments_left = step.left;
-            scrub.damaged_segments += u64::from(!step.is_whole);
+            if !step.is_whole {
+                scrub.damaged.push(step.segment.get());
+            }
+            scrub.damaged_segments = scrub.damaged.len() as u64;
             scrub.read_bytes += step.read_bytes;
             if progress(&scrub).is_break() && scrub.segments_left > 0 {
                 return Ok(scrub);
             }
             after = Some(step.segment);
         }
+        Ok(scrub)
+    }
+
+    /// The second half of a [`scrub`](Warpfire::scrub): reconstructs what
+    /// [`find_damage`](Warpfire::find_damage) has found, and writes it elsewhere. The pool remembers the
+    /// outcome.
+    ///
+    /// # Errors
+    /// As [`scrub`](Warpfire::scrub).
+    pub fn repair(&self, found: ScrubReport) -> Result<ScrubReport> {
+        let engine = self.fs().engine();
+        let mut scrub = found;
         while !engine.log().damaged()?.is_empty() && engine.background_step()? {}
         // Moved data becomes durable, and the damaged segments become free, only at a sync.
         self.sync()?;

@@ -1,31 +1,32 @@
 //! Opening of the pool that a command uses.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use warpfire::{ErrorKind, Pool, PoolOptions, Warpfire, check_named_once};
-use warpfire_env::{Device, FileDevice};
+use warpfire_env::{Device, FileDevice, OpenError};
 use warpfire_terminal::{Failure, note};
 
 use crate::location::PoolName;
 use crate::tree::{mounted_at, refuse_mounted};
 
-/// Opens a pool for one command that changes it, by these options. If the pool is degraded, prints a note on
-/// stderr. The inner error says that the pool is too damaged to be opened.
-pub fn open_unless_damaged(
+/// Opens a pool for a scrub by these options, with its devices. Nothing happens in it without a call. If the
+/// pool is degraded, prints a note on stderr. The inner error says that the pool is too damaged to be opened.
+#[expect(clippy::type_complexity, reason = "one caller takes it apart at once")]
+pub fn open_to_scrub(
     options: &PoolOptions,
     name: &PoolName,
-) -> Result<Result<Warpfire, warpfire::Error>, Failure> {
-    refuse_mountpoint(name)?;
-    let devices = name.devices()?;
-    match options.open(&devices) {
+) -> Result<(Vec<Arc<dyn Device>>, Result<Warpfire, warpfire::Error>), Failure> {
+    let devices = devices_by(name, FileDevice::open)?;
+    let opened = match options.clone().background(false).open_on(devices.clone()) {
         Ok(pool) => {
             warn_if_degraded(&pool);
-            Ok(Ok(pool))
+            Ok(pool)
         }
-        Err(error) if error.kind() == ErrorKind::Damaged => Ok(Err(error)),
-        Err(error) => Err(not_opened(&devices, &error)),
-    }
+        Err(error) if error.kind() == ErrorKind::Damaged => Err(error),
+        Err(error) => return Err(not_opened(&name.devices()?, &error)),
+    };
+    Ok((devices, opened))
 }
 
 /// Opens a pool for one command that only reads it. Its devices need no permission to write, and other
@@ -79,11 +80,18 @@ pub fn warn_if_degraded(pool: &Warpfire) {
 
 /// The devices themselves, open for reading, for commands that look below the filesystem.
 pub fn devices(name: &PoolName) -> Result<Vec<Arc<dyn Device>>, Failure> {
+    devices_by(name, FileDevice::open_for_reading)
+}
+
+fn devices_by(
+    name: &PoolName,
+    open: impl Fn(&Path) -> Result<FileDevice, OpenError>,
+) -> Result<Vec<Arc<dyn Device>>, Failure> {
     refuse_mountpoint(name)?;
     let paths = name.devices()?;
     check_named_once(&paths).map_err(|error| Failure::pool(&error))?;
     let open = |path: &PathBuf| -> Result<Arc<dyn Device>, Failure> {
-        match FileDevice::open_for_reading(path) {
+        match open(path) {
             Ok(device) => Ok(Arc::new(device)),
             Err(error) => Err(not_opened(&paths, &error.into())),
         }

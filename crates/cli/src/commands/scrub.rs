@@ -10,12 +10,13 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use warpfire::{ErrorKind, Pool, ScrubReport, Warpfire};
 use warpfire_check::{CheckOptions, CheckReport, DamageReport, check};
-use warpfire_env::{Clock, SystemClock};
+use warpfire_env::{Clock, Device, SystemClock};
 use warpfire_terminal::{
     Failure, Size, counted, duration, grouped, is_json, note, per_second, print, print_json,
 };
@@ -35,7 +36,8 @@ Examples:
   warpfire scrub --json a.img,b.img
 
 A scrub reads all data, metadata and parity. It rebuilds every block with a wrong checksum and writes it \
-elsewhere, and writes the root to devices that lack the newest one. It names the files that lose bytes. \
+elsewhere, and writes the root to devices that lack the newest one. Before the repair it names the files \
+that lose bytes, and those that have less redundancy. \
 Scrub regularly, to find damage while there is parity left to repair it. The server of a mounted pool scrubs \
 it while it is in use, for the user that has mounted it and for root; Ctrl-C ends the scrub. Then only files \
 that lose bytes are named; 'warpfire fsck' of the unmounted pool names those with less redundancy too.
@@ -104,7 +106,7 @@ pub struct ScrubAnswer {
     lost_devices: usize,
     /// Why the scrub ended early.
     stopped: Option<String>,
-    /// The damage that is left.
+    /// The damage before the repair; of a mounted pool the lost bytes that are left.
     damage: DamageReport,
 }
 
@@ -124,7 +126,7 @@ struct ScrubOutput {
     lost_devices: usize,
     /// Why the scrub ended early; `null` if it read everything.
     stopped: Option<String>,
-    /// The damage that is left, by file.
+    /// The damage before the repair, by file. Lost bytes stay lost. Of a mounted pool it names lost bytes only.
     damage: DamageOutput,
 }
 
@@ -178,9 +180,10 @@ fn scrub(args: &Args) -> Result<ScrubAnswer, Failure> {
 
 fn scrub_unmounted(name: &PoolName, args: &Args, line: &WorkLine) -> Result<ScrubAnswer, Failure> {
     let started_nanos = SystemClock.monotonic_nanos();
+    let (devices, opened) = pool::open_to_scrub(&Pool::options().degraded(args.degraded), name)?;
     let mut last = ScrubReport::default();
-    let attempt = pool::open_unless_damaged(&Pool::options().degraded(args.degraded), name)?.and_then(|fs| {
-        let scrub = fs.scrub(|so_far| {
+    let read = opened.and_then(|fs| {
+        let found = fs.find_damage(|so_far| {
             last = so_far.clone();
             ScrubProgress::from(so_far).show(line, started_nanos);
             let pause_nanos = pause_nanos(args.rate, so_far.read_bytes, started_nanos);
@@ -188,28 +191,35 @@ fn scrub_unmounted(name: &PoolName, args: &Args, line: &WorkLine) -> Result<Scru
                 std::thread::park_timeout(Duration::from_nanos(pause_nanos));
             }
             ControlFlow::Continue(())
-        });
-        let closed = fs.close();
-        let scrub = scrub?;
-        closed.map(|()| scrub)
+        })?;
+        Ok((fs, found))
     });
-    let (scrub, stopped) = match attempt {
-        Ok(scrub) => (scrub, None),
-        Err(error) if error.kind() == ErrorKind::Damaged => (last, Some(error.to_string())),
+    let answer = match read {
+        Ok((fs, found)) => repair(&devices, fs, found)?,
+        Err(error) if error.kind() == ErrorKind::Damaged => {
+            ScrubAnswer::new(&last, Some(error.to_string()), name_damage(&devices, None)?.damage)
+        }
         Err(error) => return Err(Failure::pool(&error)),
     };
-    // Only what the scrub could not repair is read again, to name the files.
-    let only = stopped.is_none().then(|| scrub.unrepaired.iter().copied().collect());
-    let is_left = stopped.is_some() || !scrub.unrepaired.is_empty();
-    let left = is_left.then(|| name_damage(name, only)).transpose()?.unwrap_or_default();
-    let mut answer = ScrubAnswer::new(&scrub, stopped, left.damage);
-    if left.errors == 0 && answer.damage == DamageReport::default() {
-        answer.needed_segments = 0;
+    Ok(answer.taking(SystemClock.monotonic_nanos() - started_nanos))
+}
+
+/// Names the files that the damage hits, then repairs it, then looks again at the segments that are left.
+fn repair(devices: &[Arc<dyn Device>], fs: Warpfire, found: ScrubReport) -> Result<ScrubAnswer, Failure> {
+    let named = |segments: &[u64]| -> Result<Option<CheckReport>, Failure> {
+        let only = (!segments.is_empty()).then(|| segments.iter().copied().collect());
+        only.map(|only| name_damage(devices, Some(only))).transpose()
+    };
+    let damage = named(&found.damaged)?.unwrap_or_default().damage;
+    let scrub = fs.repair(found).map_err(|error| Failure::pool(&error))?;
+    let mut answer = ScrubAnswer::new(&scrub, None, damage);
+    if let Some(left) = named(&scrub.unrepaired)? {
+        if left.errors == 0 && left.damage == DamageReport::default() {
+            answer.needed_segments = 0;
+        }
+        answer.remember(&fs).map_err(|error| Failure::pool(&error))?;
     }
-    if is_left && answer.stopped.is_none() {
-        remember(name, &answer)?;
-    }
-    answer.nanos = SystemClock.monotonic_nanos() - started_nanos;
+    fs.close().map_err(|error| Failure::pool(&error))?;
     Ok(answer)
 }
 
@@ -221,16 +231,9 @@ pub fn pause_nanos(rate: Option<NonZeroU64>, read_bytes: u64, started_nanos: u64
     u64::try_from(due_nanos).unwrap_or(u64::MAX).saturating_sub(taken_nanos)
 }
 
-/// Stores in the pool which files have lost bytes, for `warpfire status`.
-fn remember(name: &PoolName, answer: &ScrubAnswer) -> Result<(), Failure> {
-    let Ok(fs) = pool::open_unless_damaged(&Pool::options(), name)? else { return Ok(()) };
-    answer.remember(&fs).map_err(|error| Failure::pool(&error))?;
-    fs.close().map_err(|error| Failure::pool(&error))
-}
-
-fn name_damage(name: &PoolName, only: Option<BTreeSet<u64>>) -> Result<CheckReport, Failure> {
+fn name_damage(devices: &[Arc<dyn Device>], only: Option<BTreeSet<u64>>) -> Result<CheckReport, Failure> {
     let options = CheckOptions { only, ..CheckOptions::default() };
-    check(&pool::devices(name)?, &options)
+    check(devices, &options)
         .map_err(|error| Failure::new(format_args!("cannot name the damaged files: {error}")))
 }
 
@@ -260,7 +263,7 @@ impl ScrubProgress {
 }
 
 impl ScrubAnswer {
-    /// The result of a scrub that has left this damage. Something needs each damaged segment.
+    /// The result of a scrub that has found this damage. Something needs each damaged segment.
     pub fn new(scrub: &ScrubReport, stopped: Option<String>, damage: DamageReport) -> ScrubAnswer {
         ScrubAnswer {
             segments: scrub.segments,
@@ -329,6 +332,7 @@ impl ScrubAnswer {
         );
         let unneeded = self.unrepaired_segments.saturating_sub(self.needed_segments);
         let mut found = match self.damaged_segments {
+            0 if self.stopped.is_some() => "not all was read".to_owned(),
             0 => "nothing damaged".to_owned(),
             damaged => format!(
                 "{} damaged: {} repaired, {} NOT REPAIRED",

@@ -70,6 +70,36 @@ pub fn hurt_middle(image: &Path, file: &[u8]) {
 }
 
 #[test]
+fn the_files_are_named_before_the_repair() {
+    let fixture = filled();
+    let content = bytes(3, 700_000);
+    let piece = &content[8 * 4096..9 * 4096];
+    for number in 0..3 {
+        let image = fixture.path(&format!("pool/{number}.img"));
+        let mut all = std::fs::read(&image).expect("the image is read");
+        if let Some(at) = all.windows(4096).position(|found| found == piece) {
+            all[at] ^= 1;
+            std::fs::write(&image, all).expect("damaged");
+        }
+    }
+    let checked: Value = serde_json::from_str(&fixture.run(["fsck", "--json", "pool"]).stdout).expect("JSON");
+    let ran = fixture.run(["scrub", "--json", "pool"]);
+    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+    let said: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    assert_eq!(said["damage"], checked["damage"], "both name the same");
+    let weak = said["damage"]["files"].as_array().expect("a list");
+    let hit = weak.iter().find(|file| file["paths"][0]["path"] == "/tree/3").expect("it has less redundancy");
+    assert_eq!(hit["lost_bytes"], 0);
+    let covers = |range: &Value| {
+        (range["start"].as_u64() <= Some(8 * 4096)) && (range["end"].as_u64() >= Some(9 * 4096))
+    };
+    assert!(hit["weak"].as_array().expect("a list").iter().any(covers), "{hit}");
+    // A second look is clean.
+    assert!(fixture.run(["scrub", "pool"]).succeeded().contains("nothing damaged"));
+    assert!(fixture.run(["fsck", "pool"]).succeeded().contains("clean: 0 errors, 0 repairable"));
+}
+
+#[test]
 fn damage_beyond_parity_sets_the_exit_code() {
     let fixture = Fixture::pool(1, 1, 0, 32);
     fixture.local("a", bytes(1, 3 << 20));
