@@ -125,7 +125,7 @@ fn hurt(world: &SimWorld, draw: &mut RigRandom) {
 /// The report of a scrub on its damaged segments, and whether a check finds the pool clean after the repair.
 /// `None` if the pool does not open.
 fn scrubbed(world: &SimWorld) -> Option<(CheckReport, bool)> {
-    let (pool, root) = Pool::open(world.devices()).ok()?;
+    let (pool, root) = Pool::open(world.devices(), &*world.random()).ok()?;
     let (log, recovered) = Log::open(pool, &root).ok()?;
     let engine = Engine::open(log, recovered, FsSchema, options()).ok()?;
     engine.flush().ok()?;
