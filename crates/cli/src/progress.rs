@@ -131,7 +131,7 @@ impl CopySummary {
     }
 }
 
-/// A line on stderr for work whose end the caller describes in words, and that a signal may end at any moment.
+/// A line on stderr for work that a signal may end at any moment. The caller describes its end in words.
 pub struct WorkLine {
     bar: ProgressBar,
 }

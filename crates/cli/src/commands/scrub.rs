@@ -126,7 +126,7 @@ struct ScrubOutput {
     lost_devices: usize,
     /// Why the scrub ended early; `null` if it read everything.
     stopped: Option<String>,
-    /// The damage before the repair, by file. Lost bytes stay lost. Of a mounted pool it names lost bytes only.
+    /// The damage before the repair, by file. Lost bytes stay lost. Of a mounted pool: lost bytes only.
     damage: DamageOutput,
 }
 
