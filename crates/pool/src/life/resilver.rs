@@ -287,7 +287,7 @@ impl Inner {
                 readable: 0,
                 needed: segment.needed(),
             })?;
-        let reconstructed = self.reconstruct(segment, place, &[column], 0..place.rows)?;
+        let reconstructed = self.reconstruct(segment, place, &[column], (0..place.rows).collect())?;
         let mut shard = AlignedBuf::zeroed((usize::from(place.rows) + 1) * BLOCK_BYTES);
         let (header, blocks) = shard.split_at_mut(BLOCK_BYTES);
         for (row, block) in (0..place.rows).zip(blocks.chunks_exact_mut(BLOCK_BYTES)) {

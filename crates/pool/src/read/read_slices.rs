@@ -274,11 +274,10 @@ impl Inner {
     /// Reconstructs the lost rows of the pieces `members`, which lie in one stripe.
     fn reconstruct_pieces(&self, batch: &mut [ReadPiece<'_>], members: &[usize]) -> Result<(), PoolError> {
         let pieces = || members.iter().map(|n| &batch[*n]);
-        // One range of rows for all pieces: they mostly lose the same rows, and one range is one read of each
-        // column.
-        let first = pieces().filter_map(|p| p.lost.first()).min().copied();
-        let last = pieces().filter_map(|p| p.lost.last()).max().copied();
-        let (Some(first), Some(last)) = (first, last) else { return Ok(()) };
+        // The rows of all pieces together: they mostly lose the same rows, and each column is read once.
+        let mut rows: Vec<u16> = pieces().flat_map(|p| p.lost.iter().copied()).collect();
+        rows.sort_unstable();
+        rows.dedup();
         let mut columns: Vec<usize> = pieces().map(|p| p.column).collect();
         columns.sort_unstable();
         columns.dedup();
@@ -292,7 +291,7 @@ impl Inner {
         } else if !segment.is_degraded_read_reported.swap(true, Relaxed) {
             tracing::debug!(segment = segment.id.get(), "segment read without a device");
         }
-        let reconstructed = self.reconstruct(&segment, &place, &columns, first..last + 1)?;
+        let reconstructed = self.reconstruct(&segment, &place, &columns, rows)?;
         for n in members {
             let piece = &mut batch[*n];
             for row in std::mem::take(&mut piece.lost) {

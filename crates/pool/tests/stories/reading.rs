@@ -156,6 +156,24 @@ fn rot_in_different_rows_of_more_columns_than_parity_is_still_reconstructed() {
     assert_eq!(pool.damaged_segments(), [id(1)]);
 }
 
+/// The read takes the end of one column and the beginning of the next. It failed, because the rows from the
+/// first to the last lost one had to be readable.
+#[test]
+fn a_row_beyond_parity_between_rows_that_are_read_does_not_fail_the_read() {
+    let (world, pool) = world(15, 3, 2, 1);
+    let written = write_segment(&pool, id(1), &[8 * BLOCK_BYTES]);
+    for (column, row) in [(0, 1), (1, 1), (2, 1), (0, 3), (1, 0)] {
+        let (device, at) = block_at(&written, 0, column, Some(row));
+        world.sims()[device].rot(at, 77);
+    }
+    let pool = open_with(world.devices(), &[&written]);
+    let slice = written.slice(2 * BLOCK_BYTES as u64, 3 * BLOCK_BYTES);
+    assert_eq!(read(&pool, slice).unwrap(), written.expected(slice));
+    assert_eq!(pool.counters().rebuilt_blocks, 2, "row 3 of column 0 and row 0 of column 1");
+    let lost = written.slice(BLOCK_BYTES as u64, 1);
+    assert!(matches!(read(&pool, lost), Err(PoolError::Unreadable { .. })));
+}
+
 #[test]
 fn without_parity_a_bad_read_is_tried_once_more() {
     let (world, pool) = world(13, 1, 1, 0);
