@@ -19,6 +19,7 @@ mod mounted_verbs;
 mod polish;
 mod reading;
 mod refusals;
+mod salvage;
 mod scrub;
 mod server;
 mod slices;
