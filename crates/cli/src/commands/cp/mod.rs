@@ -48,7 +48,7 @@ Examples:
   warpfire cp -ru ~/photos pool:/            copy new and newer files
   warpfire cp -r --salvage pool:/ rescued    copy the rest of damaged files
   pg_dump db | warpfire cp - pool:/db.sql    copy stdin; to stdout likewise
-  warpfire cp --tar pool:/photos - > p.tar   write an archive, to stdout or a file
+  warpfire cp --tar pool:/photos - > p.tar   write an archive
   warpfire cp --tar p.tar pool:/             unpack an archive, a file or stdin
 
 A copy keeps permission bits, times, symbolic links, hard links between copied files, holes and special \
