@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod apart;
 #[cfg(test)]
+mod events;
+#[cfg(test)]
 mod failing;
 mod forged;
 #[cfg(test)]

@@ -119,7 +119,7 @@ fn stripes_of_a_few_blocks_are_walked_with_few_reads_and_rot_in_them_is_found() 
 fn blocks_that_cannot_be_read_together_are_read_alone() {
     let (world, pool) = world(30, 1, 1, 0);
     let (d, _) = write_mirror(&pool, id(1), &[100; 60]);
-    // Read 0 is left out: it reads one block, and if it fails, the block's stripe is lost.
+    // Read 0 is of one block. A test of its own has it.
     for after in 1..6 {
         let (pool, _) = open(world.devices()).unwrap();
         world.sims()[0].inject(Fault::Fail { op: OpClass::Read, after, lasting: false });
@@ -128,6 +128,18 @@ fn blocks_that_cannot_be_read_together_are_read_alone() {
         assert_eq!(seen.len(), 60, "read {after}");
         assert!(seen.iter().all(|s| s.health == StripeHealth::Intact), "read {after}");
     }
+}
+
+#[test]
+fn a_block_that_fails_alone_is_asked_for_once() {
+    let (world, pool) = world(32, 1, 1, 0);
+    let (d, _) = write_mirror(&pool, id(1), &[100; 60]);
+    let (pool, _) = open(world.devices()).unwrap();
+    world.sims()[0].inject(Fault::Fail { op: OpClass::Read, after: 0, lasting: false });
+    let seen = walk(&pool, &opened(d), 0);
+    assert_eq!((seen.len(), pool.counters().total.errors), (60, 1));
+    let damaged = seen.iter().filter(|s| s.health == StripeHealth::Damaged).map(|s| s.index);
+    assert_eq!(damaged.collect::<Vec<_>>(), [0], "the only copy of its header was unreadable");
 }
 
 #[test]

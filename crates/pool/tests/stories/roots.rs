@@ -1,6 +1,6 @@
 //! Roots: an open finds the newest whole root, whichever write was torn.
 
-use warpfire_pool::{PoolError, Root};
+use warpfire_pool::{CreateOptions, PoolError, Root};
 use warpfire_sim_env::{Cut, DeviceSpec, DiscardBehavior, SimWorld};
 use warpfire_units::BLOCK_BYTES;
 
@@ -118,6 +118,16 @@ fn a_root_that_does_not_fit_is_refused_and_the_largest_fits() {
     }
     let more = vec![0; max as usize + 1];
     assert_eq!(pool.write_root(&more), Err(PoolError::RootTooLarge { bytes: max + 1, max }));
+}
+
+#[test]
+fn a_root_may_fill_a_root_zone_of_any_size() {
+    let zone_bytes = 64 << 20;
+    let world = SimWorld::of(38, 2, &DeviceSpec::append_only("flash", 32 * zone_bytes));
+    let options = CreateOptions { zone_bytes: Some(zone_bytes), ..options(1, 1) };
+    let pool = create(&world, &options).unwrap();
+    // One block for the header, and less than one for the devices.
+    assert!(pool.root_payload_bytes_max() > zone_bytes - 2 * BLOCK_BYTES as u64);
 }
 
 #[test]

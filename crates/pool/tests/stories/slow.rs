@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use warpfire_env::Clock;
-use warpfire_pool::{DeviceState, Pool, READ_WAIT_MAX, SegmentStream, WRITE_WAIT_MAX};
+use warpfire_pool::{DeviceState, Pool, PoolError, READ_WAIT_MAX, SegmentStream, WRITE_WAIT_MAX};
 use warpfire_sim_env::{Fault, OpClass, SimWorld};
 
 use crate::rig::{assert_reads, id, open_with, read, world, write_segment};
@@ -114,6 +114,27 @@ fn a_device_that_parity_cannot_spare_is_waited_for() {
         assert_eq!((now(&world), pool.status().lost()), (2 * HOUR, lost));
         assert_eq!(slow_devices(&pool), []);
     }
+}
+
+/// Waiting is for devices that do not answer. An answer that is an error is final.
+#[test]
+fn a_loss_beyond_parity_is_reported_without_further_reads() {
+    let (world, pool) = world(85, 3, 2, 1);
+    let written = write_segment(&pool, id(1), &[30_000]);
+    // The first reads take the checksums of the stripe from its headers.
+    assert_reads(&pool, &written);
+    let sims: Vec<_> =
+        written.descriptor.columns.iter().map(|(device, _)| &world.sims()[usize::from(device.0)]).collect();
+    for sim in &sims[..2] {
+        sim.inject(Fault::Unreadable { offset_bytes: 0, len_bytes: crate::rig::DEVICE_BYTES });
+    }
+    let reads = || sims.iter().map(|sim| sim.counters().reads).collect::<Vec<_>>();
+    let before = reads();
+    let slice = written.slice(0, 100);
+    assert!(matches!(read(&pool, slice), Err(PoolError::Unreadable { .. })));
+    let done: Vec<u64> = reads().iter().zip(before).map(|(after, before)| after - before).collect();
+    assert_eq!(done[..2], [2, 1], "the wanted column is tried twice, the other lost one once");
+    assert_eq!((now(&world), slow_devices(&pool).len()), (Duration::ZERO, 0));
 }
 
 /// Two of four columns of 2+1 are too many to do without.
