@@ -99,6 +99,13 @@ impl LoadedPool {
         };
         totals.segments = (self.chain.len() + self.segments.len()) as u64;
         totals.log_segments = self.chain.len() as u64;
+        for segment in self.segments.values() {
+            let data = usize::from(segment.descriptor.data);
+            if totals.segments_by_data.len() <= data {
+                totals.segments_by_data.resize(data + 1, 0);
+            }
+            totals.segments_by_data[data] += 1;
+        }
         totals.zones_used = owners.len() as u64;
         totals.zones_free_by_device = self.table.iter().enumerate().map(free_on).collect();
         totals.zones_free = totals.zones_free_by_device.iter().sum();

@@ -60,6 +60,8 @@ pub struct Totals {
     pub segments: u64,
     /// Live segments of the commit log.
     pub log_segments: u64,
+    /// How many of the other live segments have 0, 1, 2 and so on data columns.
+    pub segments_by_data: Vec<u64>,
     /// Stripes of live segments.
     pub stripes: u64,
     /// Blocks with a verified checksum, headers included.

@@ -50,11 +50,13 @@ pub enum PlantedBug {
     PinsUnread,
     /// A device that was written apart from the pool is taken for a part of it.
     DivergedAccepted,
+    /// A segment with fewer data columns than a new one is counted as if it had as many.
+    NarrowCountedAsWide,
 }
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 22] = [
+    const ALL: [(PlantedBug, &str); 23] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -77,6 +79,7 @@ impl PlantedBug {
         (PlantedBug::ListingOutdated, "listing-outdated"),
         (PlantedBug::PinsUnread, "pins-unread"),
         (PlantedBug::DivergedAccepted, "diverged-accepted"),
+        (PlantedBug::NarrowCountedAsWide, "narrow-counted-as-wide"),
     ];
 
     fn named(name: &str) -> Option<PlantedBug> {

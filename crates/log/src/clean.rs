@@ -13,7 +13,7 @@ use warpfire_units::SegmentId;
 
 use crate::limits::{LOG_RESERVE_SEGMENTS, RESERVE_PART, RESERVE_SEGMENTS_MIN};
 use crate::log::Log;
-use crate::segment_table::{SegmentEntry, SegmentStage, is_worth_cleaning};
+use crate::segment_table::{SegmentEntry, SegmentStage};
 use crate::store::{LogError, LogStore, ScrubbedSegment, Space};
 use crate::stream::log_segments_in_bulk;
 
@@ -29,7 +29,7 @@ impl Log {
     pub(crate) fn measure_space(&self) -> Space {
         let segment_bytes = self.segment_bytes();
         let free_segments = self.pool.free_segments(SegmentKind::Bulk);
-        let sums = self.segment_table.lock().sums(segment_bytes);
+        let sums = self.segment_table.lock().sums();
         let segments = free_segments + sums.segments;
         let mut space = Space {
             live_bytes: sums.live_bytes,
@@ -164,7 +164,6 @@ impl Log {
     /// (1-u)·age/(1+u), where u is the share of live bytes and age the number of segments made since
     /// (Rosenblum and Ousterhout 1991).
     pub(crate) fn choose_victims(&self, max: usize) -> Vec<SegmentId> {
-        let segment_bytes = self.segment_bytes().max(1);
         // Before the table is locked: this takes locks of the pool.
         let damaged = self.known_damaged();
         let segment_table = self.segment_table.lock();
@@ -174,12 +173,14 @@ impl Log {
         for (id, entry) in
             segment_table.iter().filter(|(_, e)| e.state == SegmentStage::Sealed && e.live_bytes() > 0)
         {
-            let live = entry.live_bytes().min(segment_bytes);
             let is_damaged = damaged.contains(&id);
-            if is_damaged || is_worth_cleaning(live, segment_bytes) {
+            if is_damaged || entry.is_worth_cleaning() {
+                // By its own width: a segment with fewer data columns than a new one is not emptier for that.
+                let capacity = entry.capacity_bytes.max(1);
+                let live = entry.live_bytes().min(capacity);
                 let age = u128::from(newest - id.get()) + 1;
-                let gain = u128::from(segment_bytes - live) * age * 1_000_000;
-                found.push((is_damaged, gain / u128::from(segment_bytes + live), id));
+                let gain = u128::from(capacity - live) * age * 1_000_000;
+                found.push((is_damaged, gain / u128::from(capacity + live), id));
             }
         }
         // The oldest first among equals, so that the choice depends on nothing but the table.

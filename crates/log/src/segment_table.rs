@@ -25,9 +25,9 @@
 //! 4. Only a caller that holds a pin older than the retirement refers to a retired segment again. The pin
 //!    keeps the segment from being freed; the new reference makes it sealed again (assert in `retain`).
 //! 5. `queued` is the number of the segment's entries in the queue of `Pins` (assert in `free`).
-//! 6. `sums` are the sums over all segments for the segment length `segment_bytes`. Every change of an
-//!    entry's state, live or written bytes goes through `change`, and the sums follow (assert in `sums`, in
-//!    debug builds).
+//! 6. `sums` are the sums over all segments, each counted by the bytes that its own columns hold. Every
+//!    change of an entry's state, live or written bytes goes through `change`, and the sums follow (assert
+//!    in `sums`, in debug builds).
 //! 7. `dirty` holds at least the segments that the next group must edit. So the cost of a sync grows with the
 //!    changes and not with the table.
 //! 8. The old zones of a moved column leave the table in `take_moved`, after a barrier behind its `Moved`
@@ -75,6 +75,8 @@ pub(crate) struct SegmentEntry {
     queued: u32,
     /// Payload bytes in its stripes and, while it is open, in its stream's buffer.
     pub(crate) written_bytes: u64,
+    /// Payload bytes that its columns hold if all its stripes are full. Segments of other widths hold others.
+    pub(crate) capacity_bytes: u64,
 }
 
 impl SegmentEntry {
@@ -98,16 +100,21 @@ impl SegmentEntry {
         })
     }
 
-    fn sums(&self, segment_bytes: u64) -> SegmentSums {
+    /// Whether cleaning the segment gains enough for its cost.
+    pub(crate) fn is_worth_cleaning(&self) -> bool {
+        is_worth_cleaning(self.live_bytes(), self.capacity_bytes)
+    }
+
+    fn sums(&self) -> SegmentSums {
         let live_bytes = self.live_bytes();
-        let rest_bytes = segment_bytes.saturating_sub(self.written_bytes);
+        let rest_bytes = self.capacity_bytes.saturating_sub(self.written_bytes);
         let unreferenced_bytes = self.written_bytes - live_bytes;
         let of_all = SegmentSums { segments: 1, live_bytes, ..SegmentSums::default() };
         if self.state == SegmentStage::Open {
             return SegmentSums { open_rest_bytes: rest_bytes, garbage_bytes: unreferenced_bytes, ..of_all };
         }
         let garbage_bytes = unreferenced_bytes + rest_bytes;
-        let stuck_bytes = if is_worth_cleaning(live_bytes, segment_bytes) { 0 } else { garbage_bytes };
+        let stuck_bytes = if self.is_worth_cleaning() { 0 } else { garbage_bytes };
         SegmentSums { garbage_bytes, stuck_bytes, ..of_all }
     }
 }
@@ -146,9 +153,9 @@ impl SegmentSums {
     }
 }
 
-/// Whether cleaning a segment with so many live bytes gains enough for its cost.
-pub(crate) fn is_worth_cleaning(live_bytes: u64, segment_bytes: u64) -> bool {
-    live_bytes * 100 < segment_bytes * VICTIM_LIVE_MAX_PERCENT
+/// Whether cleaning a segment with so many live bytes of so many that it can hold gains enough for its cost.
+pub(crate) fn is_worth_cleaning(live_bytes: u64, capacity_bytes: u64) -> bool {
+    live_bytes * 100 < capacity_bytes * VICTIM_LIVE_MAX_PERCENT
 }
 
 /// Every bulk segment.
@@ -156,8 +163,6 @@ pub(crate) fn is_worth_cleaning(live_bytes: u64, segment_bytes: u64) -> bool {
 pub(crate) struct SegmentTable {
     segments: BTreeMap<SegmentId, SegmentEntry>,
     sums: SegmentSums,
-    /// Payload bytes of a segment, for which `sums` are counted.
-    segment_bytes: u64,
     dirty: BTreeSet<SegmentId>,
     /// Segments with a `Freed` frame that is written and not yet known to be durable.
     freed_in_log: Vec<SegmentId>,
@@ -174,12 +179,17 @@ pub(crate) struct SegmentTable {
 }
 
 impl SegmentTable {
-    /// The table as recovery found it: all segments sealed, their references unknown.
-    pub(crate) fn recovered(segments: Vec<SegmentDescriptor>) -> Self {
-        let entry = |logged: SegmentDescriptor| {
+    /// The table as recovery found it: all segments sealed, their references unknown. `capacity_bytes` is the
+    /// payload of a segment with so many data columns.
+    pub(crate) fn recovered(segments: Vec<SegmentDescriptor>, capacity_bytes: impl Fn(u16) -> u64) -> Self {
+        // A pool has few widths and many segments.
+        let mut capacities: BTreeMap<u16, u64> = BTreeMap::new();
+        let mut entry = |logged: SegmentDescriptor| {
             assert_eq!(logged.state, SegmentState::Sealed, "recovery seals every segment");
             let written_bytes = logged.payload_bytes();
+            let data = logged.data;
             let entry = SegmentEntry {
+                capacity_bytes: *capacities.entry(data).or_insert_with(|| capacity_bytes(data)),
                 lost: logged.lost.clone(),
                 logged,
                 unlogged_runs: Vec::new(),
@@ -192,7 +202,7 @@ impl SegmentTable {
             };
             (entry.logged.id, entry)
         };
-        let segments: BTreeMap<SegmentId, SegmentEntry> = segments.into_iter().map(entry).collect();
+        let segments: BTreeMap<SegmentId, SegmentEntry> = segments.into_iter().map(&mut entry).collect();
         let with_lost = segments.iter().filter(|(_, entry)| !entry.lost.is_empty()).map(|(id, _)| *id);
         let mut table = SegmentTable { with_lost: with_lost.collect(), ..SegmentTable::default() };
         segments.values().for_each(|entry| *table.parities.entry(entry.parity()).or_default() += 1);
@@ -201,13 +211,8 @@ impl SegmentTable {
         table
     }
 
-    /// The sums over all segments, of which each can hold `segment_bytes`. Counted anew only if that length
-    /// has changed, as it does when a device is lost.
-    pub(crate) fn sums(&mut self, segment_bytes: u64) -> SegmentSums {
-        if self.segment_bytes != segment_bytes {
-            self.segment_bytes = segment_bytes;
-            self.sums = self.counted();
-        }
+    /// The sums over all segments.
+    pub(crate) fn sums(&self) -> SegmentSums {
         // Of small tables only: it counts every segment.
         debug_assert!(
             self.segments.len() > RECOUNTED_MAX || self.sums == self.counted(),
@@ -218,16 +223,16 @@ impl SegmentTable {
 
     fn counted(&self) -> SegmentSums {
         let mut sums = SegmentSums::default();
-        self.segments.values().for_each(|entry| sums.add(entry.sums(self.segment_bytes)));
+        self.segments.values().for_each(|entry| sums.add(entry.sums()));
         sums
     }
 
     /// Changes an entry, and the sums with it. `None` if there is no such segment.
     fn change<T>(&mut self, id: SegmentId, act: impl FnOnce(&mut SegmentEntry) -> T) -> Option<T> {
         let entry = self.segments.get_mut(&id)?;
-        let before = entry.sums(self.segment_bytes);
+        let before = entry.sums();
         let done = act(entry);
-        self.sums.add(entry.sums(self.segment_bytes));
+        self.sums.add(entry.sums());
         self.sums.remove(before);
         Some(done)
     }
@@ -256,8 +261,8 @@ impl SegmentTable {
         self.segments.get(&id).map_or(0, |entry| entry.written_bytes)
     }
 
-    /// Adds a segment that was just allocated.
-    pub(crate) fn open(&mut self, mut logged: SegmentDescriptor) {
+    /// Adds a segment that was just allocated and holds `capacity_bytes` of payload.
+    pub(crate) fn open(&mut self, mut logged: SegmentDescriptor, capacity_bytes: u64) {
         assert_eq!(logged.state, SegmentState::Open, "a new segment takes appends");
         logged.stripes.clear();
         let entry = SegmentEntry {
@@ -269,6 +274,7 @@ impl SegmentTable {
             live_bytes: Some(0),
             queued: 0,
             written_bytes: 0,
+            capacity_bytes,
             logged,
         };
         self.dirty.insert(entry.logged.id);
@@ -276,7 +282,7 @@ impl SegmentTable {
             self.with_lost.insert(entry.logged.id);
         }
         *self.parities.entry(entry.parity()).or_default() += 1;
-        self.sums.add(entry.sums(self.segment_bytes));
+        self.sums.add(entry.sums());
         let before = self.segments.insert(entry.logged.id, entry);
         assert!(before.is_none(), "a session uses a segment id once");
     }
@@ -517,7 +523,7 @@ impl SegmentTable {
             let removed = self.segments.remove(id);
             let removed = removed.expect("a freed segment is removed once");
             assert_eq!(removed.state, SegmentStage::Freeing, "nothing has referred to a freed segment again");
-            self.sums.remove(removed.sums(self.segment_bytes));
+            self.sums.remove(removed.sums());
             self.with_lost.remove(id);
             let parity = removed.parity();
             let count = self.parities.get_mut(&parity).expect("every segment is counted");

@@ -161,6 +161,12 @@ impl Pool {
         Geometry::new(kind, data, parity, inner.zone_blocks)
     }
 
+    /// Payload bytes of a bulk segment with `data` data columns, whatever a new one would have.
+    #[must_use]
+    pub fn bulk_payload_bytes(&self, data: u16) -> u64 {
+        Geometry::new(SegmentKind::Bulk, data, 0, self.inner.zone_blocks).segment_payload_bytes
+    }
+
     /// How many segments of this kind fit into the free zones, if only this kind is allocated.
     #[must_use]
     pub fn free_segments(&self, kind: SegmentKind) -> u64 {

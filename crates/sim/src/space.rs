@@ -125,7 +125,10 @@ fn recount(fs: &SimFs, shape: &Shape, report: &CheckReport) -> Result<(), Violat
     let space = space_of(fs);
     let found = &report.totals;
     let segment_bytes = fs.engine().log().segment_bytes();
-    let bulk_bytes = (found.segments - found.log_segments) * segment_bytes;
+    // Each by its own width: a session without all devices writes segments with fewer data columns.
+    let pool = fs.engine().log().pool();
+    let widths = (0u16..).zip(&found.segments_by_data);
+    let bulk_bytes: u64 = widths.map(|(data, count)| count * pool.bulk_payload_bytes(data)).sum();
     let log_zones = found.log_segments * (1 + u64::from(shape.parity));
     let log_bytes = log_zones * segment_bytes / width(shape);
     let free_bytes = segments_that_fit(&found.zones_free_by_device, width(shape)) * segment_bytes;

@@ -32,9 +32,10 @@ mod walk;
 
 use std::collections::VecDeque;
 
+use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::Corrupt;
 use warpfire_format::log_state::LogState;
-use warpfire_format::segment::{SegmentState, SegmentStream};
+use warpfire_format::segment::{SegmentKind, SegmentState, SegmentStream};
 use warpfire_pool::{OldZones, Pool, PoolError, Root, SegmentWriter, Suspects};
 use warpfire_units::SegmentId;
 
@@ -175,7 +176,7 @@ impl Log {
             LogEnd::Writer(Box::new(log_writer(&pool, accepted.past, current, origin)?))
         };
         let parts = LogParts {
-            segment_table: SegmentTable::recovered(accepted.segments),
+            segment_table: SegmentTable::recovered(accepted.segments, |data| capacity_bytes(&pool, data)),
             end,
             next_segment: accepted.next_segment.next(),
             next_pos: accepted.next_pos,
@@ -192,6 +193,14 @@ impl Log {
         let records: RecordIter = Box::new(wanted.map(Ok));
         Ok((log, RecoveredLog { state: client.to_vec(), records }))
     }
+}
+
+/// Payload bytes of a bulk segment with `data` data columns.
+fn capacity_bytes(pool: &Pool, data: u16) -> u64 {
+    if is_planted(PlantedBug::NarrowCountedAsWide) {
+        return pool.geometry(SegmentKind::Bulk).segment_payload_bytes;
+    }
+    pool.bulk_payload_bytes(data)
 }
 
 /// The writer that goes on in `current`, the segment for the new log. Without one it begins behind the old
