@@ -232,8 +232,12 @@ fn descriptor(stream: SegmentStream) -> SegmentDescriptor {
 
 fn valid_roots() -> Vec<Vec<u8>> {
     let point = |epoch| RootPoint { epoch, session: 8, sequence: 3 };
-    let device = |uuid, zones, state| DeviceEntry { uuid, zones, state, joined: 1, seen: point(1) };
-    let devices = [device(uuid(5), 40, DeviceUse::Active), device(uuid(6), 41, DeviceUse::Offline)];
+    let device = |uuid, zones, state, is_leaving| {
+        let (joined, seen) = (1, point(1));
+        DeviceEntry { uuid, zones, state, is_leaving, joined, seen }
+    };
+    let devices =
+        [device(uuid(5), 40, DeviceUse::Active, true), device(uuid(6), 41, DeviceUse::Offline, false)];
     let mut body = encode_body(&devices, b"state");
     let header = RootHeader {
         data: 1,

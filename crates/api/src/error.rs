@@ -303,6 +303,7 @@ impl From<PoolError> for Error {
             | PoolError::BadSlice(_)
             | PoolError::UnknownSegment(_)
             | PoolError::Misfit { .. } => of(ErrorKind::Damaged, Errno::IO.raw_os_error()).with_hint(DAMAGED),
+            PoolError::Membership(_) => Error::invalid(message),
             PoolError::Device(error) => error.into(),
             PoolError::Devices(error) => error.into(),
         }

@@ -91,9 +91,10 @@ impl HealthBook {
     fn now(&self, stats: &Stats) -> HealthRecord {
         let mut record = self.before.lock().clone();
         record.rebuilt_blocks = record.rebuilt_blocks.saturating_add(stats.rebuilt_blocks);
-        let devices = record.devices.len().max(stats.devices.len());
-        record.devices.resize(devices, DeviceErrors::default());
-        for (total, device) in record.devices.iter_mut().zip(&stats.devices) {
+        let indexes = stats.devices.last().map_or(0, |device| usize::from(device.index) + 1);
+        record.devices.resize(record.devices.len().max(indexes), DeviceErrors::default());
+        for device in &stats.devices {
+            let total = &mut record.devices[usize::from(device.index)];
             let counters = &device.counters;
             total.errors = total.errors.saturating_add(counters.errors).saturating_add(counters.late);
             total.bad_blocks = total.bad_blocks.saturating_add(counters.checksum_errors);

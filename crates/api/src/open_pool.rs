@@ -89,6 +89,7 @@ impl OpenPool {
             uuid: device.uuid.to_string(),
             name: device.name,
             state: device.state,
+            is_leaving: device.is_leaving,
             is_slow: device.is_slow,
             size_bytes: u64::from(device.zones) * status.zone_bytes,
             free_bytes: u64::from(device.free_zones) * status.zone_bytes,

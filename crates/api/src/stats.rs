@@ -51,6 +51,8 @@ pub struct DeviceStats {
     pub name: Option<String>,
     /// Whether it works, is missing, or has failed.
     pub state: DeviceState,
+    /// Whether it leaves the pool: it gets no new data, and its data moves to other devices.
+    pub is_leaving: bool,
     /// Whether it has not answered for seconds. Reads go round it until it answers.
     pub is_slow: bool,
     /// Bytes of it that the pool uses.

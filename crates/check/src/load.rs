@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use warpfire_env::Device;
 use warpfire_format::log_state::LogState;
-use warpfire_format::root::{DeviceEntry, RootHeader};
+use warpfire_format::root::{DeviceEntry, DeviceUse, RootHeader};
 use warpfire_units::{DeviceIndex, SegmentId};
 
 use crate::code::FindingCode;
@@ -95,7 +95,8 @@ impl LoadedPool {
             owners.keys().filter(|(device, _): &&(DeviceIndex, _)| usize::from(device.0) == index).count()
         };
         let free_on = |(index, device): (usize, &DeviceEntry)| {
-            u64::from(device.zones.saturating_sub(2)).saturating_sub(used_on(index) as u64)
+            let zones = if device.state == DeviceUse::Gone { 0 } else { device.zones };
+            u64::from(zones.saturating_sub(2)).saturating_sub(used_on(index) as u64)
         };
         totals.segments = (self.chain.len() + self.segments.len()) as u64;
         totals.log_segments = self.chain.len() as u64;

@@ -13,14 +13,14 @@
 //!     10      2  k, data columns, not zero        offset  bytes
 //!     12      2  index of this device                  0     16  device uuid
 //!     14      2  n, devices in the table              16      4  zones on the device
-//!     16     16  pool uuid                            20      1  state: 1 active, 4 offline
-//!     32     16  uuid of this device                  21      3  zero
-//!     48      8  sequence, not zero                   24      4  epoch in which the device joined
-//!     56      4  epoch, not zero                      28      4  seen: epoch, not zero
-//!     60      4  zone_blocks: blocks per zone         32      8  seen: session, not zero
-//!     64      4  body bytes                           40      8  seen: sequence, not zero
-//!     68      4  CRC32C of the body                   48     16  zero
-//!     72      8  time the pool was made,
+//!     16     16  pool uuid                            20      1  state: 1 active, 4 offline, 5 gone
+//!     32     16  uuid of this device                  21      1  flags: bit 0 leaving
+//!     48      8  sequence, not zero                   22      2  zero
+//!     56      4  epoch, not zero                      24      4  epoch in which the device joined
+//!     60      4  zone_blocks: blocks per zone         28      4  seen: epoch, not zero
+//!     64      4  body bytes                           32      8  seen: session, not zero
+//!     68      4  CRC32C of the body                   40      8  seen: sequence, not zero
+//!     72      8  time the pool was made,              48     16  zero
 //!                seconds since 1970 (i64)          earlier session
 //!     80      8  features needed to read           offset  bytes
 //!     88      8  features needed to write               0      4  epoch
@@ -54,6 +54,9 @@ const KNOWN_FEATURES: u64 = 0;
 
 const INHERITED: u8 = 1;
 const NARROW: u8 = 2;
+
+/// Flag of a table entry.
+const LEAVING: u8 = 1;
 
 /// Fewest blocks in a zone.
 pub const ZONE_BLOCKS_MIN: u32 = 16;
@@ -95,13 +98,16 @@ pub struct EarlierSession {
     pub is_narrow: bool,
 }
 
-/// Whether the pool uses a device. 2, 3 and 5 on flash are reserved.
+/// Whether the pool uses a device. 2 and 3 on flash are reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceUse {
     /// The session that wrote the root writes the device.
     Active,
-    /// The session that wrote the root does not write the device: it is missing, or failed.
+    /// The session that wrote the root does not write the device: it is missing, has failed, or was taken
+    /// offline.
     Offline,
+    /// The device was removed from the pool. Its entry keeps the indexes of the others.
+    Gone,
 }
 
 impl DeviceUse {
@@ -109,6 +115,7 @@ impl DeviceUse {
         match self {
             DeviceUse::Active => 1,
             DeviceUse::Offline => 4,
+            DeviceUse::Gone => 5,
         }
     }
 }
@@ -122,6 +129,9 @@ pub struct DeviceEntry {
     pub zones: u32,
     /// Whether the session that wrote the root writes the device.
     pub state: DeviceUse,
+    /// Whether the device is to leave the pool: no zone of it is taken any more, and its columns move to
+    /// other devices. A device that is gone is not leaving.
+    pub is_leaving: bool,
     /// Epoch of the session in which the device joined the pool, not zero.
     pub joined: u32,
     /// The newest session of which the device is known to hold a root, and the newest root that this session
@@ -210,7 +220,7 @@ pub fn encode_body(devices: &[DeviceEntry], payload: &[u8]) -> Vec<u8> {
     for d in devices {
         body.extend_from_slice(&d.uuid.get().to_le_bytes());
         body.extend_from_slice(&d.zones.to_le_bytes());
-        body.extend_from_slice(&[d.state.code(), 0, 0, 0]);
+        body.extend_from_slice(&[d.state.code(), flag(d.is_leaving, LEAVING), 0, 0]);
         body.extend_from_slice(&d.joined.to_le_bytes());
         body.extend_from_slice(&d.seen.epoch.to_le_bytes());
         body.extend_from_slice(&d.seen.session.to_le_bytes());
@@ -435,16 +445,20 @@ fn decode_entry(c: &mut Reader<'_>) -> Result<DeviceEntry, Corrupt> {
     let state = match c.u8()? {
         1 => DeviceUse::Active,
         4 => DeviceUse::Offline,
+        5 => DeviceUse::Gone,
         _ => return Err(TABLE),
     };
-    only_zeroes(&c.array::<3>()?, TABLE)?;
+    let flags = c.u8()?;
+    let is_leaving = flags == LEAVING;
+    only_zeroes(&c.array::<2>()?, TABLE)?;
     let joined = c.u32()?;
     let seen = RootPoint { epoch: c.u32()?, session: c.u64()?, sequence: c.u64()? };
     only_zeroes(&c.array::<16>()?, TABLE)?;
-    if joined == 0 || !is_point(&seen) {
+    let is_known = flags == 0 || (is_leaving && state != DeviceUse::Gone);
+    if !is_known || joined == 0 || !is_point(&seen) {
         return Err(TABLE);
     }
-    Ok(DeviceEntry { uuid, zones, state, joined, seen })
+    Ok(DeviceEntry { uuid, zones, state, is_leaving, joined, seen })
 }
 
 #[cfg(test)]
@@ -461,6 +475,7 @@ mod tests {
             uuid: Uuid::new(n.into()).unwrap(),
             zones: 16,
             state: if n == 3 { DeviceUse::Offline } else { DeviceUse::Active },
+            is_leaving: n == 3,
             joined: 1,
             seen: point(n, 0x77, 6),
         };
@@ -504,7 +519,7 @@ mod tests {
             [1, 0, 0, 0, 2, 0, 0, 0, 0x77, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]
         );
         assert_eq!(body[112..128], [0; 16]);
-        assert_eq!(body[148], 4, "the third device is offline");
+        assert_eq!(body[148..150], [4, 1], "the third device is offline, and leaves");
         let mut block = vec![0xEE; BLOCK_BYTES];
         sample(&body).encode(&mut block);
         let golden = [
@@ -626,9 +641,21 @@ mod tests {
     #[test]
     fn a_table_entry_is_held_to_its_range() {
         let body = encode_body(&table(), b"");
-        for (at, value) in
-            [(20, 0), (20, 2), (20, 3), (20, 5), (21, 1), (24, 0), (28, 0), (32, 0), (40, 0), (48, 1)]
-        {
+        for (at, value) in [
+            (20, 0),
+            (20, 2),
+            (20, 3),
+            (20, 6),
+            (21, 2),
+            (21, 3),
+            (22, 1),
+            (148, 5),
+            (24, 0),
+            (28, 0),
+            (32, 0),
+            (40, 0),
+            (48, 1),
+        ] {
             let mut bad = body.clone();
             bad[at] = value;
             assert_eq!(sample(&bad).decode_body(&bad), Err(TABLE), "byte {at} is {value}");

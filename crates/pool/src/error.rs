@@ -58,12 +58,31 @@ pub enum PoolError {
         /// Most payload bytes that fit into a zone.
         max: u64,
     },
+    /// The change of membership is refused. Nothing was written.
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
     /// The devices are not one pool, or cannot become one. Nothing was written.
     #[error(transparent)]
     Devices(#[from] DeviceSetError),
     /// A device failed while it was being identified or labelled.
     #[error(transparent)]
     Device(#[from] DeviceError),
+}
+
+/// Why a change of the pool's devices is refused.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MembershipError {
+    /// The pool has no device with this index, or it was removed.
+    #[error("the pool has no {0}")]
+    Unknown(DeviceIndex),
+    /// Fewer devices than k+m would stay.
+    #[error("{staying} devices would stay, and the pool needs {width}")]
+    TooFew {
+        /// Devices that would neither leave nor have left.
+        staying: usize,
+        /// Data and parity columns of the pool together.
+        width: usize,
+    },
 }
 
 /// Why a set of devices is not a pool, or cannot become one.

@@ -22,7 +22,7 @@ pub use device::counters::{DeviceCounters, PoolCounters};
 pub use device::devices::{DeviceState, READ_WAIT_MAX, WRITE_WAIT_MAX};
 pub use device::geometry::{Geometry, ZONES_MIN, device_bytes_min};
 pub use device::trim::Trimmed;
-pub use error::{DeviceSetError, PoolError};
+pub use error::{DeviceSetError, MembershipError, PoolError};
 pub use life::create::CreateOptions;
 pub use life::resilver::{ColumnMove, OldZones, ResilveredSegment, Suspects, VerifiedSegment};
 pub use life::roots::Root;

@@ -66,7 +66,7 @@ pub(crate) struct Inner {
     pub trimming: RankedMutex<TRIMMING, ()>,
     pub segments: RankedRwLock<SEGMENTS, BTreeMap<SegmentId, Arc<PoolSegment>>>,
     pub roots: RankedMutex<ROOTS, Roots>,
-    /// Number of lost devices that the newest root names as offline.
+    /// Number of losses of devices after which the newest root was written.
     pub losses_recorded: AtomicUsize,
     pub flushing: RankedMutex<FLUSHING, ()>,
     /// Calls of `retry_retired_zones` since one of them freed a zone.
@@ -95,6 +95,8 @@ pub struct DeviceStatus {
     pub name: Option<String>,
     /// Its health.
     pub state: DeviceState,
+    /// Whether it leaves the pool: it gets no new columns, and those that it has move to other devices.
+    pub is_leaving: bool,
     /// Whether it owes an answer to an operation that the pool stopped waiting for. Reads go round it.
     pub is_slow: bool,
     /// Number of its zones, the two for roots included.
@@ -119,7 +121,7 @@ pub struct Status {
     pub parity: u8,
     /// Bytes in a zone.
     pub zone_bytes: u64,
-    /// Its devices, in index order.
+    /// Its devices, in index order, without those that were removed.
     pub devices: Vec<DeviceStatus>,
     /// Number of segments that are damaged now.
     pub damaged_segments: usize,
@@ -157,7 +159,7 @@ impl Pool {
     #[must_use]
     pub fn geometry(&self, kind: SegmentKind) -> Geometry {
         let inner = &self.inner;
-        let (data, parity) = inner.shape(kind, inner.devices.all_writable().len());
+        let (data, parity) = inner.shape(kind, inner.devices.all_allocatable().len());
         Geometry::new(kind, data, parity, inner.zone_blocks)
     }
 
@@ -171,9 +173,9 @@ impl Pool {
     #[must_use]
     pub fn free_segments(&self, kind: SegmentKind) -> u64 {
         let inner = &self.inner;
-        let writable = inner.devices.all_writable();
-        let (data, parity) = inner.shape(kind, writable.len());
-        inner.zones.lock().takes_left(usize::from(data) + usize::from(parity), &writable)
+        let devices = inner.devices.all_allocatable();
+        let (data, parity) = inner.shape(kind, devices.len());
+        inner.zones.lock().takes_left(usize::from(data) + usize::from(parity), &devices)
     }
 
     /// Whether a segment of this kind can be allocated so that a mirror can be allocated after it, even if
@@ -181,14 +183,14 @@ impl Pool {
     #[must_use]
     pub fn leaves_a_mirror(&self, kind: SegmentKind) -> bool {
         let inner = &self.inner;
-        let writable = inner.devices.all_writable();
+        let devices = inner.devices.all_allocatable();
         let losses = usize::from(inner.parity).saturating_sub(inner.devices.lost_count());
         let width = |kind, live| {
             let (data, parity) = inner.shape(kind, live);
             usize::from(data) + usize::from(parity)
         };
-        let left = width(SegmentKind::Mirror, writable.len().saturating_sub(losses));
-        inner.zones.lock().leaves_after(width(kind, writable.len()), &writable, losses, left)
+        let left = width(SegmentKind::Mirror, devices.len().saturating_sub(losses));
+        inner.zones.lock().leaves_after(width(kind, devices.len()), &devices, losses, left)
     }
 
     /// Adds a segment that the caller knows from its own records: its zones become used, and the stripes in
@@ -313,7 +315,9 @@ impl Pool {
     #[must_use]
     pub fn counters(&self) -> PoolCounters {
         let inner = &self.inner;
-        let devices = inner.devices.counters();
+        let members = inner.devices.members();
+        let devices: Vec<DeviceCounters> =
+            members.iter().map(|(index, _)| inner.devices.counters(*index)).collect();
         let mut total = DeviceCounters::default();
         for d in &devices {
             total += *d;
@@ -333,19 +337,20 @@ impl Pool {
         let inner = &self.inner;
         // Counters, zones and states are read one after the other: under load they may be some operations
         // apart.
-        let counters = inner.devices.counters();
+        let members = inner.devices.members();
         let zones = inner.zones.lock();
-        let devices = inner.devices.indices().zip(inner.devices.table()).zip(counters);
-        let devices = devices.map(|((index, entry), counters)| DeviceStatus {
+        let devices = members.into_iter().filter(|(_, member)| !member.is_gone);
+        let devices = devices.map(|(index, entry)| DeviceStatus {
             index,
             uuid: entry.uuid,
-            name: inner.devices.name(index).map(str::to_owned),
+            name: inner.devices.name(index),
             state: inner.devices.state(index),
+            is_leaving: entry.is_leaving,
             is_slow: !inner.devices.answers(index),
             zones: entry.zones,
             free_zones: u32::try_from(zones.free_on(index)).expect("zones are numbered by 32 bits"),
             retired_zones: zones.retired_on(index),
-            counters,
+            counters: inner.devices.counters(index),
         });
         Status {
             uuid: inner.uuid,

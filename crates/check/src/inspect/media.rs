@@ -85,13 +85,22 @@ fn device_table(loaded: &LoadedPool) -> DumpValue {
             ("uuid", entry.uuid.to_string().into()),
             ("zones", entry.zones.into()),
             ("state", if here { "present" } else { "missing" }.into()),
-            ("use", if entry.state == DeviceUse::Active { "active" } else { "offline" }.into()),
+            ("use", use_word(entry.state).into()),
+            ("leaving", u8::from(entry.is_leaving).into()),
             ("joined_epoch", entry.joined.into()),
             ("seen_epoch", entry.seen.epoch.into()),
             ("seen_sequence", entry.seen.sequence.into()),
         ])
     });
     DumpValue::List(entries.collect())
+}
+
+fn use_word(state: DeviceUse) -> &'static str {
+    match state {
+        DeviceUse::Active => "active",
+        DeviceUse::Offline => "offline",
+        DeviceUse::Gone => "gone",
+    }
 }
 
 /// All live segments, those of the commit log first.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use warpfire_env::{AlignedBuf, Device};
 use warpfire_format::Uuid;
-use warpfire_format::root::{DeviceEntry, EarlierSession, RootHeader, RootPoint};
+use warpfire_format::root::{DeviceEntry, DeviceUse, EarlierSession, RootHeader, RootPoint};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex};
 
 use crate::code::FindingCode;
@@ -269,7 +269,8 @@ fn place_devices(
 ) -> Vec<Option<Arc<dyn Device>>> {
     let mut by_index: Vec<Option<Arc<dyn Device>>> = vec![None; table.len()];
     let mut by_uuid: BTreeMap<Uuid, usize> = BTreeMap::new();
-    by_uuid.extend(table.iter().enumerate().map(|(i, entry)| (entry.uuid, i)));
+    let members = || table.iter().enumerate().filter(|(_, entry)| entry.state != DeviceUse::Gone);
+    by_uuid.extend(members().map(|(i, entry)| (entry.uuid, i)));
     let mut holders = 0;
     let mut without = Vec::new();
     for (device, records) in devices.iter().zip(scans) {
@@ -313,8 +314,8 @@ fn place_devices(
             ),
         }
     }
-    let wanted = (usize::from(newest.parity) + 1).min(table.len());
-    if table.len() <= ROOT_ON_ALL_MAX && !without.is_empty() {
+    let wanted = (usize::from(newest.parity) + 1).min(members().count());
+    if members().count() <= ROOT_ON_ALL_MAX && !without.is_empty() {
         let (sequence, without) = (newest.sequence, without.join(", "));
         let message = format_args!("root {sequence} is the newest and is stale or damaged on {without}");
         findings.repairable(FindingCode::RootMissing, "roots", message);
@@ -332,9 +333,12 @@ fn report_missing(
     newest: &RootHeader,
     findings: &Findings,
 ) {
-    let missing = by_index.iter().filter(|d| d.is_none()).count();
-    for ((index, entry), device) in (0u16..).zip(table).zip(by_index) {
-        if device.is_none() {
+    let places = || (0u16..).zip(table).zip(by_index);
+    let is_missing =
+        |entry: &DeviceEntry, device: &Option<_>| device.is_none() && entry.state != DeviceUse::Gone;
+    let missing = places().filter(|((_, entry), device)| is_missing(entry, device)).count();
+    for ((index, entry), device) in places() {
+        if is_missing(entry, device) {
             let place_devices = DeviceIndex(index);
             let message = format_args!("missing (uuid {})", entry.uuid);
             if missing <= usize::from(newest.parity) {

@@ -1,9 +1,12 @@
 //! The devices of the pool, present or missing, and their health.
 //!
-//! A *slot* is the place of an opened device in `opened`; a missing device has none.
+//! A *slot* is the place of an opened device in `opened`; a missing device has none. The *set* is one version
+//! of the table and the slots. A change makes a new version; operations that began with the old one go on.
 //!
 //! # Invariants
-//! 1. A device's place in the table (`DeviceIndex`) never changes while the pool is open.
+//! 1. A device keeps its place in the table (`DeviceIndex`), and no other device gets it. A slot belongs to
+//!    one opening of one device, and no later version removes it. So an operation that was made with one
+//!    version runs on the same device with every later one.
 //! 2. A device that failed a write or a flush is never written again, because nobody knows which unflushed
 //!    writes it holds. It is still read where other columns do not suffice: identity and checksums separate
 //!    its good blocks from bad ones (test `a_device_that_fails_a_write_is_dropped_and_the_stripe_stands`).
@@ -15,6 +18,7 @@
 //!    `write_op` and `reset_zone`; `flush_dirty` flushes written devices only).
 //! 6. `dirty` is set after a write returned and before its caller learns of it. So a flush that begins
 //!    later includes the write.
+//! 7. No zone is taken on a device that leaves the pool (`all_allocatable`).
 //!
 //! ```text
 //!   present ──write or flush fails──▶ failed ──"gone"──▶ gone
@@ -36,9 +40,11 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use warpfire_env::sync::Mutex;
 use warpfire_env::{Device, DeviceError, DeviceOp, LendableBytes, OpKind, TimeLimit, run_batch, unanswered};
-use warpfire_format::root::DeviceEntry;
+use warpfire_format::Uuid;
+use warpfire_format::root::{DeviceEntry, DeviceUse};
 use warpfire_units::DeviceIndex;
 
 use crate::device::counters::{DeviceCounters, LiveCounters};
@@ -78,19 +84,40 @@ pub enum DeviceState {
 
 /// All devices of the pool.
 pub(crate) struct Devices {
-    table: Vec<DeviceEntry>,
-    /// The opened devices, in slot order.
-    opened: Vec<Arc<dyn Device>>,
-    /// By `DeviceIndex`: the device's slot; `None` if it is missing.
-    slots: Vec<Option<usize>>,
-    slot_states: Vec<SlotState>,
+    set: ArcSwap<DeviceSet>,
     /// Number of devices that may be missing or failed.
     parity: usize,
     /// Number of devices that are missing or take no more writes.
     lost: AtomicUsize,
+    /// How often a device was lost since the pool was opened.
+    losses: AtomicUsize,
     /// Whether the pool is open for reading.
     for_reading: bool,
     last_failure: Mutex<Option<DeviceError>>,
+}
+
+/// One version of the devices.
+#[derive(Clone)]
+struct DeviceSet {
+    /// By `DeviceIndex`.
+    members: Vec<Member>,
+    /// The opened devices, in slot order.
+    opened: Vec<Arc<dyn Device>>,
+    slot_states: Vec<Arc<SlotState>>,
+}
+
+/// One device of the table.
+#[derive(Clone, Copy)]
+pub(crate) struct Member {
+    pub uuid: Uuid,
+    /// Its zones, those for roots included.
+    pub zones: u32,
+    /// Whether its columns move to other devices and it gets no new ones.
+    pub is_leaving: bool,
+    /// Whether it was removed from the pool.
+    pub is_gone: bool,
+    /// `None` if it is missing.
+    slot: Option<usize>,
 }
 
 /// State of one opened device.
@@ -117,37 +144,85 @@ pub(crate) fn is_refused(op: &DeviceOp<'_>) -> bool {
     matches!(op.kind(), OpKind::Write(..)) && matches!(op.result, Err(DeviceError::NoSpace { .. }))
 }
 
+impl SlotState {
+    fn new(index: DeviceIndex) -> Self {
+        SlotState {
+            index,
+            health: AtomicU8::new(PRESENT),
+            dirty: AtomicBool::new(false),
+            is_slow: AtomicBool::new(false),
+            is_discard_reported: AtomicBool::new(false),
+            tally: LiveCounters::default(),
+        }
+    }
+
+    fn is_written(&self) -> bool {
+        self.health.load(Acquire) == PRESENT
+    }
+}
+
+impl DeviceSet {
+    fn new(table: &[DeviceEntry], by_index: Vec<Option<Arc<dyn Device>>>) -> Self {
+        let mut set = DeviceSet { members: Vec::new(), opened: Vec::new(), slot_states: Vec::new() };
+        for (entry, device) in table.iter().zip(by_index) {
+            set.push(entry, device);
+        }
+        set
+    }
+
+    /// Adds a device at the end of the table.
+    fn push(&mut self, entry: &DeviceEntry, device: Option<Arc<dyn Device>>) {
+        let index = u16::try_from(self.members.len()).expect("the table's length fits its field");
+        let slot = device.map(|device| {
+            self.opened.push(device);
+            self.slot_states.push(Arc::new(SlotState::new(DeviceIndex(index))));
+            self.opened.len() - 1
+        });
+        let is_gone = entry.state == DeviceUse::Gone;
+        let (uuid, zones, is_leaving) = (entry.uuid, entry.zones, entry.is_leaving);
+        self.members.push(Member { uuid, zones, is_leaving, is_gone, slot });
+    }
+
+    fn member(&self, index: DeviceIndex) -> Option<&Member> {
+        self.members.get(usize::from(index.0))
+    }
+
+    /// The device and its state, if it was opened.
+    fn opened(&self, index: DeviceIndex) -> Option<(usize, &Arc<dyn Device>, &Arc<SlotState>)> {
+        let slot = self.member(index)?.slot?;
+        Some((slot, self.opened.get(slot)?, self.slot_states.get(slot)?))
+    }
+
+    /// The members, with their indexes.
+    fn indexed(&self) -> impl Iterator<Item = (DeviceIndex, &Member)> {
+        (0u16..).map(DeviceIndex).zip(&self.members)
+    }
+
+    fn is_written(&self, member: &Member) -> bool {
+        member.slot.is_some_and(|slot| self.slot_states[slot].is_written())
+    }
+}
+
 impl Devices {
     /// `by_index` holds one entry for each in `table`, `None` where the device is missing. `parity` is the
     /// number of devices that may be lost.
     pub(crate) fn new(
-        table: Vec<DeviceEntry>,
+        table: &[DeviceEntry],
         by_index: Vec<Option<Arc<dyn Device>>>,
         parity: usize,
         for_reading: bool,
     ) -> Self {
         assert_eq!(table.len(), by_index.len(), "one place for each device in the table");
-        let mut opened = Vec::new();
-        let mut slot_states = Vec::new();
-        let mut slots = Vec::new();
-        for (index, device) in (0u16..).zip(by_index) {
-            slots.push(device.as_ref().map(|_| opened.len()));
-            if let Some(device) = device {
-                opened.push(device);
-                slot_states.push(SlotState {
-                    index: DeviceIndex(index),
-                    health: AtomicU8::new(PRESENT),
-                    dirty: AtomicBool::new(false),
-                    is_slow: AtomicBool::new(false),
-                    is_discard_reported: AtomicBool::new(false),
-                    tally: LiveCounters::default(),
-                });
-            }
+        let set = DeviceSet::new(table, by_index);
+        let lost = set.members.iter().filter(|m| m.slot.is_none() && !m.is_gone).count();
+        Devices {
+            set: ArcSwap::from_pointee(set),
+            parity,
+            lost: AtomicUsize::new(lost),
+            losses: AtomicUsize::new(0),
+            for_reading,
+            last_failure: Mutex::new(None),
         }
-        assert_eq!(opened.len(), slot_states.len(), "each opened device has a state");
-        let lost = AtomicUsize::new(table.len() - opened.len());
-        let last_failure = Mutex::new(None);
-        Devices { table, opened, slots, slot_states, parity, lost, for_reading, last_failure }
     }
 
     /// Whether the pool is open for reading. Then nothing may be written.
@@ -155,25 +230,23 @@ impl Devices {
         self.for_reading
     }
 
-    pub(crate) fn table(&self) -> &[DeviceEntry] {
-        &self.table
+    /// All devices of the table, those that were removed too.
+    pub(crate) fn members(&self) -> Vec<(DeviceIndex, Member)> {
+        self.set.load().indexed().map(|(index, member)| (index, *member)).collect()
     }
 
-    pub(crate) fn indices(&self) -> impl Iterator<Item = DeviceIndex> + use<> {
-        let count = u16::try_from(self.table.len()).expect("the table's length fits its field");
-        (0..count).map(DeviceIndex)
+    /// Entries of the table.
+    pub(crate) fn table_len(&self) -> usize {
+        self.set.load().members.len()
     }
 
-    fn slot(&self, index: DeviceIndex) -> Option<usize> {
-        self.slots.get(usize::from(index.0)).copied().flatten()
-    }
-
-    fn slot_state(&self, index: DeviceIndex) -> Option<&SlotState> {
-        self.slot(index).map(|slot| &self.slot_states[slot])
+    /// Number of the device's zones; `None` if the pool has no such device.
+    pub(crate) fn zones(&self, index: DeviceIndex) -> Option<u32> {
+        self.set.load().member(index).filter(|member| !member.is_gone).map(|member| member.zones)
     }
 
     pub(crate) fn state(&self, index: DeviceIndex) -> DeviceState {
-        match self.slot_state(index).map(|p| p.health.load(Acquire)) {
+        match self.set.load().opened(index).map(|(_, _, state)| state.health.load(Acquire)) {
             None => DeviceState::Missing,
             Some(PRESENT) => DeviceState::Present,
             Some(FAILED) => DeviceState::Failed,
@@ -182,8 +255,8 @@ impl Devices {
     }
 
     /// The device's name, if it was opened.
-    pub(crate) fn name(&self, index: DeviceIndex) -> Option<&str> {
-        self.slot(index).map(|slot| self.opened[slot].info().name.as_str())
+    pub(crate) fn name(&self, index: DeviceIndex) -> Option<String> {
+        self.set.load().opened(index).map(|(_, device, _)| device.info().name.clone())
     }
 
     pub(crate) fn writable(&self, index: DeviceIndex) -> bool {
@@ -192,7 +265,25 @@ impl Devices {
 
     /// Devices that take writes, in index order.
     pub(crate) fn all_writable(&self) -> Vec<DeviceIndex> {
-        self.slot_states.iter().filter(|p| p.health.load(Acquire) == PRESENT).map(|p| p.index).collect()
+        let set = self.set.load();
+        set.indexed().filter(|(_, member)| set.is_written(member)).map(|(index, _)| index).collect()
+    }
+
+    /// Devices on which zones may be taken: those that take writes and do not leave the pool.
+    pub(crate) fn all_allocatable(&self) -> Vec<DeviceIndex> {
+        let set = self.set.load();
+        let may_take = |member: &Member| set.is_written(member) && !member.is_leaving;
+        set.indexed().filter(|(_, member)| may_take(member)).map(|(index, _)| index).collect()
+    }
+
+    /// Decides whether zones may be taken on a device.
+    pub(crate) fn set_leaving(&self, index: DeviceIndex, is_leaving: bool) {
+        self.set.rcu(|set| {
+            let mut next = DeviceSet::clone(set);
+            let member = next.members.get_mut(usize::from(index.0));
+            member.expect("the caller knows the device from the table").is_leaving = is_leaving;
+            next
+        });
     }
 
     /// Number of devices of the table that are missing or no longer written.
@@ -200,10 +291,16 @@ impl Devices {
         self.lost.load(Relaxed)
     }
 
+    /// How often a device was lost since the pool was opened. It never decreases.
+    pub(crate) fn losses(&self) -> usize {
+        self.losses.load(Acquire)
+    }
+
     /// A read operation; `None` if the device is missing or gone.
     pub(crate) fn read_op<'a>(&self, at: (DeviceIndex, u64), buf: &'a mut [u8]) -> Option<DeviceOp<'a>> {
-        let slot = self.slot(at.0)?;
-        let readable = self.slot_states[slot].health.load(Acquire) != GONE;
+        let set = self.set.load();
+        let (slot, _, state) = set.opened(at.0)?;
+        let readable = state.health.load(Acquire) != GONE;
         readable.then(|| DeviceOp::new(slot, OpKind::Read(at.1, buf)))
     }
 
@@ -234,12 +331,12 @@ impl Devices {
 
     /// Whether the device owes no answer. Takes the answers that have come.
     pub(crate) fn answers(&self, index: DeviceIndex) -> bool {
-        let Some(slot) = self.slot(index) else { return true };
-        let slot_state = &self.slot_states[slot];
+        let set = self.set.load();
+        let Some((_, device, slot_state)) = set.opened(index) else { return true };
         if !slot_state.is_slow.load(Acquire) {
             return true;
         }
-        if unanswered(&self.opened[slot]) > 0 {
+        if unanswered(device) > 0 {
             return false;
         }
         if slot_state.is_slow.swap(false, AcqRel) {
@@ -254,7 +351,7 @@ impl Devices {
 
     /// Operations on the device that the pool stopped waiting for.
     pub(crate) fn late_count(&self, index: DeviceIndex) -> u64 {
-        self.slot_state(index).map_or(0, |slot_state| slot_state.tally.late.load(Relaxed))
+        self.set.load().opened(index).map_or(0, |(_, _, state)| state.tally.late.load(Relaxed))
     }
 
     /// A write operation; `None` if the device takes no more writes.
@@ -264,9 +361,9 @@ impl Devices {
         bytes: LendableBytes<'a>,
     ) -> Option<DeviceOp<'a>> {
         assert!(!self.for_reading, "{UNWRITTEN}");
-        let slot = self.slot(at.0)?;
-        let writable = self.slot_states[slot].health.load(Acquire) == PRESENT;
-        writable.then(|| DeviceOp::write_within(slot, at.1, bytes, self.write_limit()))
+        let set = self.set.load();
+        let (slot, _, state) = set.opened(at.0)?;
+        state.is_written().then(|| DeviceOp::write_within(slot, at.1, bytes, self.write_limit()))
     }
 
     /// How long a write waits for its device. Without an end where parity cannot cover the loss of the
@@ -279,10 +376,11 @@ impl Devices {
     /// Runs a batch of operations that `read_op` and `write_op` made, counts them, and drops devices that
     /// failed.
     pub(crate) fn run(&self, ops: &mut [DeviceOp<'_>]) {
-        run_batch(&self.opened, ops);
+        let set = self.set.load_full();
+        run_batch(&set.opened, ops);
         for op in ops {
-            debug_assert!(op.device < self.opened.len(), "an operation names an opened device");
-            let slot_state = &self.slot_states[op.device];
+            debug_assert!(op.device < set.opened.len(), "an operation names an opened device");
+            let slot_state = &set.slot_states[op.device];
             let tally = &slot_state.tally;
             match op.kind() {
                 OpKind::Read(_, buf) => {
@@ -308,10 +406,10 @@ impl Devices {
     /// Flushes every device that was written since its last flush, all at once.
     pub(crate) fn flush_dirty(&self) {
         let mut ops = Vec::new();
-        for (slot, slot_state) in self.slot_states.iter().enumerate() {
+        for (slot, slot_state) in self.set.load().slot_states.iter().enumerate() {
             // Cleared before the flush: a write that returns during the flush sets it again for the next
             // one.
-            if slot_state.dirty.swap(false, AcqRel) && slot_state.health.load(Acquire) == PRESENT {
+            if slot_state.dirty.swap(false, AcqRel) && slot_state.is_written() {
                 ops.push(DeviceOp::new(slot, OpKind::Flush).within(self.write_limit()));
             }
         }
@@ -326,12 +424,11 @@ impl Devices {
     pub(crate) fn reset_zone(&self, index: DeviceIndex, at: u64, len: u64) -> Result<(), DeviceError> {
         assert!(!self.for_reading, "{UNWRITTEN}");
         assert!(at.is_multiple_of(len), "a reset covers one whole zone");
-        let Some(slot) = self.slot(index) else { return Ok(()) };
-        let slot_state = &self.slot_states[slot];
-        let device = &self.opened[slot];
+        let set = self.set.load_full();
+        let Some((_, device, slot_state)) = set.opened(index) else { return Ok(()) };
         slot_state.tally.resets.fetch_add(1, Relaxed);
         let Err(error) = device.reset_zone(at, len) else { return Ok(()) };
-        self.note_refused_reset(slot_state, &error);
+        self.note_refused_reset(&**device, slot_state, &error);
         let is_gone = matches!(error, DeviceError::Gone { .. });
         if is_gone || device.info().zones.is_some() { Err(error) } else { Ok(()) }
     }
@@ -339,8 +436,9 @@ impl Devices {
     /// Whether a discard of free zones may help the device: it is conventional, takes writes and owes no
     /// answer.
     pub(crate) fn takes_discards(&self, index: DeviceIndex) -> bool {
-        let Some(slot) = self.slot(index) else { return false };
-        self.writable(index) && self.answers(index) && self.opened[slot].info().zones.is_none()
+        let set = self.set.load();
+        let Some((_, device, state)) = set.opened(index) else { return false };
+        state.is_written() && self.answers(index) && device.info().zones.is_none()
     }
 
     /// Discards on a conventional device the zone of `len` bytes at byte `at`. Returns whether the
@@ -348,23 +446,23 @@ impl Devices {
     pub(crate) fn discard_zone(&self, index: DeviceIndex, at: u64, len: u64) -> bool {
         assert!(!self.for_reading, "{UNWRITTEN}");
         assert!(at.is_multiple_of(len), "a discard covers one whole zone");
-        let Some(slot) = self.slot(index) else { return false };
-        let discarded = self.opened[slot].discard(at, len);
+        let set = self.set.load_full();
+        let Some((_, device, slot_state)) = set.opened(index) else { return false };
+        let discarded = device.discard(at, len);
         if let Err(error) = &discarded {
-            self.note_refused_reset(&self.slot_states[slot], error);
+            self.note_refused_reset(&**device, slot_state, error);
         }
         discarded.is_ok()
     }
 
     /// Counts a failed reset or discard. Drops the device if it is gone; reports a conventional device that
     /// refuses.
-    fn note_refused_reset(&self, slot_state: &SlotState, error: &DeviceError) {
+    fn note_refused_reset(&self, device: &dyn Device, slot_state: &SlotState, error: &DeviceError) {
         slot_state.tally.errors.fetch_add(1, Relaxed);
         if matches!(error, DeviceError::Gone { .. }) {
             return self.drop_device(slot_state, GONE, error);
         }
-        let is_zoned =
-            self.slot(slot_state.index).is_some_and(|slot| self.opened[slot].info().zones.is_some());
+        let is_zoned = device.info().zones.is_some();
         // Once for each device: a device that takes no discards refuses all of them.
         if !is_zoned && !slot_state.is_discard_reported.swap(true, Relaxed) {
             tracing::warn!(
@@ -378,7 +476,7 @@ impl Devices {
 
     /// Drops a device that cannot hold roots, because a zone for them cannot be reset.
     pub(crate) fn drop_without_root_zone(&self, index: DeviceIndex, error: &DeviceError) {
-        if let Some(slot_state) = self.slot_state(index) {
+        if let Some((_, _, slot_state)) = self.set.load().opened(index) {
             self.drop_device(slot_state, FAILED, error);
         }
     }
@@ -424,6 +522,7 @@ impl Devices {
         debug_assert_ne!(slot_state.health.load(Acquire), PRESENT, "a dropped device is not written again");
         if health_before == PRESENT {
             self.lost.fetch_add(1, Relaxed);
+            self.losses.fetch_add(1, AcqRel);
         }
         if health_before < health {
             let is_gone = health == GONE;
@@ -447,21 +546,19 @@ impl Devices {
     }
 
     pub(crate) fn count_checksum_error(&self, index: DeviceIndex) {
-        if let Some(slot_state) = self.slot_state(index) {
-            slot_state.tally.checksum_errors.fetch_add(1, Relaxed);
+        if let Some((_, _, state)) = self.set.load().opened(index) {
+            state.tally.checksum_errors.fetch_add(1, Relaxed);
         }
     }
 
     pub(crate) fn count_identity_error(&self, index: DeviceIndex) {
-        if let Some(slot_state) = self.slot_state(index) {
-            slot_state.tally.identity_errors.fetch_add(1, Relaxed);
+        if let Some((_, _, state)) = self.set.load().opened(index) {
+            state.tally.identity_errors.fetch_add(1, Relaxed);
         }
     }
 
-    /// Counts by device index; zero for devices that are missing.
-    pub(crate) fn counters(&self) -> Vec<DeviceCounters> {
-        self.indices()
-            .map(|i| self.slot_state(i).map_or_else(Default::default, |p| p.tally.snapshot()))
-            .collect()
+    /// Counts of the device since it was opened; zero if it is missing.
+    pub(crate) fn counters(&self, index: DeviceIndex) -> DeviceCounters {
+        self.set.load().opened(index).map_or_else(Default::default, |(_, _, state)| state.tally.snapshot())
     }
 }

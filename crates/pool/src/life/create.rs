@@ -64,6 +64,7 @@ impl Pool {
             uuid: random_uuid(random),
             zones: u32::try_from(d.info().size_bytes / zone_bytes).unwrap_or(u32::MAX),
             state: DeviceUse::Active,
+            is_leaving: false,
             joined: 1,
             seen: RootPoint { epoch: 1, session, sequence: 1 },
         };

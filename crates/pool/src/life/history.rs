@@ -69,6 +69,7 @@ fn is_beyond(found: &EarlierSession, newest: &RootHeader, entry: &DeviceEntry) -
 /// The state of a device in the next root.
 pub(crate) fn state_in_next_root(before: DeviceUse, is_written: bool, is_inherited: bool) -> DeviceUse {
     match (is_written, is_inherited) {
+        _ if before == DeviceUse::Gone => DeviceUse::Gone,
         (false, _) => DeviceUse::Offline,
         // The device is back, but the state that the root repeats may refer to bytes that it missed.
         (true, true) => before,

@@ -6,6 +6,8 @@ pub(crate) mod create;
 pub(crate) mod find_roots;
 // Compares roots: the newest one, and those that were written separately.
 pub(crate) mod history;
+// Changes which devices belong to the pool.
+mod membership;
 // Identifies the devices and assembles the pool from those that are present.
 pub(crate) mod open;
 // Rewrites the damaged columns of a segment to fresh zones.

@@ -70,10 +70,12 @@ impl LabelledDevice {
         self.roots.first().expect("a labelled device has a root")
     }
 
-    /// The device's entry in a table, if it is there.
+    /// The device's entry in a table, if it is there and was not removed.
     fn entry<'a>(&self, table: &'a [DeviceEntry]) -> Option<&'a DeviceEntry> {
         let header = &self.label().header;
-        table.get(usize::from(header.device.0)).filter(|entry| entry.uuid == header.device_uuid)
+        let is_own =
+            |entry: &&DeviceEntry| entry.uuid == header.device_uuid && entry.state != DeviceUse::Gone;
+        table.get(usize::from(header.device.0)).filter(is_own)
     }
 }
 
@@ -128,7 +130,7 @@ impl Pool {
         let by_index = assign_slots(labelled, &table, zone_bytes)?;
         let missing: Vec<(DeviceIndex, Uuid)> = (0u16..)
             .zip(table.iter().zip(&by_index))
-            .filter(|(_, (_, device))| device.is_none())
+            .filter(|(_, (entry, device))| device.is_none() && entry.state != DeviceUse::Gone)
             .map(|(index, (entry, _))| (DeviceIndex(index), entry.uuid))
             .collect();
         refuse_few(&header, &table, &missing, opening)?;
@@ -168,7 +170,7 @@ impl Pool {
             ends,
         };
         let root = Root { sequence: header.sequence, epoch: header.epoch, payload };
-        let devices = by_index.len();
+        let devices = table_members(&identity.table);
         tracing::info!(
             pool = %identity.uuid,
             epoch = identity.epoch,
@@ -186,22 +188,23 @@ impl Pool {
     pub(crate) fn assemble(i: PoolIdentity, by_index: Vec<Option<Arc<dyn Device>>>, roots: Roots) -> Pool {
         assert_eq!(roots.ends.len(), i.table.len(), "each device has a place for its next root");
         assert!(i.data > 0 && i.epoch > 0, "zero is never valid");
-        let zone_counts: Vec<u32> = i.table.iter().map(|d| d.zones).collect();
-        let lost = by_index.iter().filter(|device| device.is_none()).count();
+        // A device that was removed has no zone to take.
+        let zones_of = |d: &DeviceEntry| if d.state == DeviceUse::Gone { 0 } else { d.zones };
+        let zone_counts: Vec<u32> = i.table.iter().map(zones_of).collect();
         let inner = Inner {
             uuid: i.uuid,
             data: i.data,
             parity: i.parity,
             zone_blocks: i.zone_blocks,
             epoch: i.epoch,
-            devices: Devices::new(i.table, by_index, usize::from(i.parity), i.for_reading),
+            devices: Devices::new(&i.table, by_index, usize::from(i.parity), i.for_reading),
             // The root's number moves from session to session, and with it the first zone to be written: wear
             // spreads.
             zones: RankedMutex::new(Zones::new(&zone_counts, roots.sequence)),
             segments: RankedRwLock::new(BTreeMap::new()),
             trimming: RankedMutex::new(()),
             roots: RankedMutex::new(roots),
-            losses_recorded: AtomicUsize::new(lost),
+            losses_recorded: AtomicUsize::new(0),
             flushing: RankedMutex::new(()),
             retired_asked: AtomicU64::new(0),
             unflushed: RankedMutex::new(BTreeMap::new()),
@@ -299,6 +302,11 @@ fn refuse_diverged(
     Err(DeviceSetError::Diverged { one: names(together), other: names(apart) })
 }
 
+/// Number of devices of a table that were not removed.
+fn table_members(table: &[DeviceEntry]) -> usize {
+    table.iter().filter(|entry| entry.state != DeviceUse::Gone).count()
+}
+
 /// Refuses to open with too few devices, and to write where the missing devices may hold a newer state.
 fn refuse_few(
     header: &RootHeader,
@@ -307,6 +315,7 @@ fn refuse_few(
     opening: Opening<'_>,
 ) -> Result<(), DeviceSetError> {
     let parity = usize::from(header.parity);
+    let members = table_members(table);
     let is_missing = |index: usize| missing.iter().any(|(m, _)| usize::from(m.0) == index);
     let in_use = || table.iter().enumerate().filter(|(_, entry)| entry.state == DeviceUse::Active);
     let absent: Vec<(DeviceIndex, Uuid)> = missing
@@ -326,10 +335,10 @@ fn refuse_few(
         }
         // A session goes on with n - m devices. The missing ones are as many, and the newest root that is
         // here had them in use: it may not be the newest.
-        Opening::Writing(_) if !absent.is_empty() && absent.len() >= table.len() - parity => {
+        Opening::Writing(_) if !absent.is_empty() && absent.len() >= members - parity => {
             Err(DeviceSetError::MayBeOlder { missing: absent })
         }
-        Opening::Reading if !absent.is_empty() && absent.len() >= table.len() - parity => {
+        Opening::Reading if !absent.is_empty() && absent.len() >= members - parity => {
             tracing::warn!(
                 name: "state_may_be_older",
                 missing = absent.len(),

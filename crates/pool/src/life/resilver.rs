@@ -249,9 +249,11 @@ impl Inner {
         descriptor: &SegmentDescriptor,
     ) -> Result<(DeviceIndex, ZoneIndex), PoolError> {
         let own = segment.columns[usize::from(column)].0;
-        let mut others = self.devices.all_writable();
+        let allocatable = self.devices.all_allocatable();
+        let own: Vec<DeviceIndex> = allocatable.iter().filter(|device| **device == own).copied().collect();
+        let mut others = allocatable;
         others.retain(|device| descriptor.takes_column(column, *device));
-        let taken = self.take_zones(1, &[own], 0);
+        let taken = self.take_zones(1, &own, 0);
         let taken =
             taken.or_else(|| self.take_zones(1, &others, segment.id.get())).ok_or(PoolError::NoSpace)?;
         let taken = *taken.first().expect("one zone was taken");

@@ -60,13 +60,13 @@ pub(crate) struct Roots {
     pub made_seconds: i64,
     /// The pool's name; copied from root to root.
     pub label: PoolLabel,
-    /// Number of the pool's configuration; copied from root to root.
+    /// Number of the pool's configuration; each change adds one.
     pub config_version: u64,
     /// The random number of this session.
     pub session: u64,
     /// The sessions before this one, newest first.
     pub earlier: Vec<EarlierSession>,
-    /// The device table of the newest root.
+    /// The device table of the newest root, or of the one that is being written.
     pub table: Vec<DeviceEntry>,
     /// By device index: whether a root of this session is durable on the device.
     pub holds: Vec<bool>,
@@ -117,7 +117,7 @@ impl Pool {
     #[must_use]
     pub fn root_payload_bytes_max(&self) -> u64 {
         let blocks = u64::from(self.inner.zone_blocks) - 1;
-        let table = table_bytes(self.inner.devices.table().len()) as u64;
+        let table = table_bytes(self.inner.devices.table_len()) as u64;
         (blocks * BLOCK_BYTES as u64 - table).min(u64::from(u32::MAX) - table)
     }
 
@@ -136,9 +136,7 @@ impl Pool {
         let mut roots = self.inner.roots.lock();
         // A root with another payload follows a durable root of its session. So a session of which only
         // inherited roots are found on a device was not known to the others, and had written nothing.
-        if roots.inherits {
-            self.inner.repeat_root(&mut roots)?;
-        }
+        self.inner.repeat_inherited(&mut roots)?;
         self.inner.append_root(&mut roots, payload.to_vec(), false)
     }
 }
@@ -146,14 +144,18 @@ impl Pool {
 impl Inner {
     /// Writes the inherited root again with this session's epoch, unless this session wrote a root already.
     pub(crate) fn ensure_epoch_is_durable(&self) -> Result<(), PoolError> {
-        let mut roots = self.roots.lock();
-        if roots.inherits { self.repeat_root(&mut roots) } else { Ok(()) }
+        self.repeat_inherited(&mut self.roots.lock())
+    }
+
+    /// Writes the inherited root again, unless this session wrote a root already.
+    pub(crate) fn repeat_inherited(&self, roots: &mut Roots) -> Result<(), PoolError> {
+        if roots.inherits { self.repeat_root(roots) } else { Ok(()) }
     }
 
     /// Writes the newest root again if a device was lost that it does not name as offline. Without this, what
     /// is written from now on could be lost without a trace with the devices that hold it.
     pub(crate) fn record_losses(&self) -> Result<(), PoolError> {
-        let is_recorded = || self.devices.lost_count() == self.losses_recorded.load(Acquire);
+        let is_recorded = || self.devices.losses() == self.losses_recorded.load(Acquire);
         if is_recorded() || self.devices.for_reading() {
             return Ok(());
         }
@@ -167,14 +169,19 @@ impl Inner {
     }
 
     /// Makes all earlier writes durable, then a root with `payload`.
-    fn append_root(&self, roots: &mut Roots, payload: Vec<u8>, is_inherited: bool) -> Result<(), PoolError> {
+    pub(crate) fn append_root(
+        &self,
+        roots: &mut Roots,
+        payload: Vec<u8>,
+        is_inherited: bool,
+    ) -> Result<(), PoolError> {
         // Ends: each further round has fewer devices.
         loop {
             // Before the table of the root is made: a device that is lost later counts as not recorded.
-            let lost = self.devices.lost_count();
+            let losses = self.devices.losses();
             self.append_root_once(roots, &payload, is_inherited)?;
-            if self.devices.lost_count() == lost {
-                self.losses_recorded.swap(lost, AcqRel);
+            if self.devices.losses() == losses {
+                self.losses_recorded.swap(losses, AcqRel);
                 roots.payload = payload;
                 roots.inherits = false;
                 return Ok(());

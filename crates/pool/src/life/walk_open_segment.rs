@@ -89,9 +89,8 @@ impl Pool {
     ) -> Result<u32, PoolError> {
         let inner = &self.inner;
         assert!(!inner.segments.read().contains_key(&d.id), "an adopted segment is not walked");
-        let table = inner.devices.table();
         let inside = |(device, zone): &(warpfire_units::DeviceIndex, warpfire_units::ZoneIndex)| {
-            table.get(usize::from(device.0)).is_some_and(|entry| zone.0 < entry.zones)
+            inner.devices.zones(*device).is_some_and(|zones| zone.0 < zones)
         };
         if !d.columns.iter().all(inside) {
             return Err(PoolError::Misfit { id: d.id, source: OUTSIDE });

@@ -36,13 +36,13 @@ impl Pool {
         inner.ensure_epoch_is_durable()?;
         // Ends: each round that fails retires a zone.
         loop {
-            let writable = inner.devices.all_writable();
-            let (data, parity) = inner.shape(stream.kind(), writable.len());
+            let devices = inner.devices.all_allocatable();
+            let (data, parity) = inner.shape(stream.kind(), devices.len());
             if data == 0 {
                 return Err(inner.failed());
             }
             let width = usize::from(data) + usize::from(parity);
-            let taken = inner.take_zones(width, &writable, id.get()).ok_or(PoolError::NoSpace)?;
+            let taken = inner.take_zones(width, &devices, id.get()).ok_or(PoolError::NoSpace)?;
             assert_eq!(taken.len(), width, "a segment has one zone for each column");
             if !inner.reset_all(&taken) {
                 continue;

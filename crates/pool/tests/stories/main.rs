@@ -8,6 +8,8 @@ mod events;
 mod failing;
 mod forged;
 #[cfg(test)]
+mod membership;
+#[cfg(test)]
 mod opening;
 #[cfg(test)]
 mod reading;

@@ -67,7 +67,8 @@ pub struct DeviceReport {
     pub uuid: String,
     /// Its path, unless it is missing.
     pub name: Option<String>,
-    /// `present`, `slow` (it does not answer, and reads go round it), `missing`, `failed` or `gone`.
+    /// `present`, `slow` (it does not answer, and reads go round it), `leaving` (its data moves to other
+    /// devices), `missing`, `failed` or `gone`.
     pub state: String,
     /// Bytes that the pool uses of it.
     pub size_bytes: u64,
@@ -147,7 +148,8 @@ impl StatusReport {
         let (stats, health) = (pool.stats(), pool.health());
         let mut report = StatusReport::of(&stats, pool.space().ok(), mounted_at);
         report.health = HealthReport::new(&health, &stats);
-        for (device, known) in report.devices.iter_mut().zip(&health.devices) {
+        for device in &mut report.devices {
+            let Some(known) = health.devices.get(usize::from(device.index)) else { continue };
             (device.errors_ever, device.bad_blocks_ever) = (known.errors, known.bad_blocks);
         }
         report
@@ -277,8 +279,11 @@ impl StatusReport {
     }
 
     fn redundancy(&self) -> String {
-        let away =
-            self.devices.iter().filter(|device| !matches!(device.state.as_str(), "present" | "slow")).count();
+        let away = self
+            .devices
+            .iter()
+            .filter(|device| !matches!(device.state.as_str(), "present" | "slow" | "leaving"))
+            .count();
         let plural = if self.devices.len() == 1 { "" } else { "s" };
         let made_of = format!(
             "{} data and {} parity over {} device{plural}",
@@ -357,6 +362,7 @@ impl DeviceReport {
 fn state_word(device: &warpfire::DeviceStats) -> &'static str {
     match device.state {
         DeviceState::Present if device.is_slow => "slow",
+        DeviceState::Present if device.is_leaving => "leaving",
         DeviceState::Present => "present",
         DeviceState::Missing => "missing",
         DeviceState::Failed => "failed",
