@@ -22,11 +22,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
-use fuser::{Config, Filesystem, Notifier, SessionACL};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use warpfire_env::IntervalTask;
 use warpfire_fs::{Fs, FsError};
+use warpfire_fuse::{Filesystem, Notifier};
 use warpfire_meta::Storage;
 
 use crate::attach::attach;
@@ -38,7 +38,7 @@ use crate::invalidation_gate::InvalidationGate;
 use crate::kernel_nodes::KernelNodes;
 use crate::mountpoint::{Mounted, Mountpoint, system_error};
 use crate::options::{MountOptions, PermissionChecks, THREADS_MAX};
-use crate::server::{KernelConnection, PanicGuard, Server, ServerContext};
+use crate::server::{KernelConnection, Server, ServerContext};
 use crate::views::{MainMount, MountKind, TransactionControl, Views};
 
 /// Signals that end a mount. The last may have another use.
@@ -180,22 +180,17 @@ pub(crate) fn serve<F: Filesystem + Send + Sync + 'static>(
     at: &Path,
     at_end: impl FnOnce() + Send + 'static,
 ) -> Result<(JoinHandle<std::io::Result<()>>, Notifier), MountError> {
-    let mut config = Config::default();
-    config.n_threads = Some(options.threads.clamp(1, THREADS_MAX));
-    // To clone the descriptor for each thread, the transport opens `/dev/fuse`. Some users may not.
-    config.clone_fd = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
-    let one_thread = config.n_threads == Some(1);
-    assert!(connection.has_one_thread.set(one_thread).is_ok(), "a connection is served once");
+    let threads = options.threads.clamp(1, THREADS_MAX);
+    assert!(connection.has_one_thread.set(threads == 1).is_ok(), "a connection is served once");
     if let Ok(device) = device.try_clone() {
         assert!(connection.device.set(device).is_ok(), "a connection is served once");
     }
-    // `All`: the kernel refuses users that are not admitted. It knows the mount's owner and `allow_other`.
-    let session = fuser::Session::from_fd(PanicGuard(server), device, SessionACL::All, config)
+    let session = warpfire_fuse::Session::begin(server, device)
         .map_err(|e| system_error(at, "negotiate the protocol with the kernel", e))?;
     let notifier = session.notifier();
     assert!(connection.notifier.set(notifier.clone()).is_ok(), "a connection is served once");
     let run = move || {
-        let ended = session.run();
+        let ended = session.run(threads);
         at_end();
         ended
     };

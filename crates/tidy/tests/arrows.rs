@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use warpfire_tidy::{Member, members};
 
 /// Every crate with its level. A normal dependency must have a lower level.
-const LEVELS: [(&str, u8); 19] = [
+const LEVELS: [(&str, u8); 20] = [
     ("warpfire-units", 0),
     ("warpfire-tidy", 0),
     ("warpfire-test-needs", 0),
+    ("warpfire-fuse", 0),
     ("warpfire-erasure", 1),
     ("warpfire-format", 1),
     ("warpfire-env", 1),

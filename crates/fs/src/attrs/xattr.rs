@@ -243,7 +243,7 @@ impl<E: Storage> Fs<E> {
         if let (true, Some(list)) = (is_access, list) {
             let file = subject(&state.attrs);
             let wanted = file.mode & !0o777 | list.mode();
-            // The kernel says in no request whether the bit goes, so this is decided here.
+            // The kernel leaves this to the filesystem, also if it has checked permissions.
             let mode = crate::acl::mode_after_chmod(&file, wanted, &Caller { checked: false, ..*caller });
             edit.permissions = Some((mode & 0o7777) as u16);
             kept = list.equivalent_mode().is_none();

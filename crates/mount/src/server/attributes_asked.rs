@@ -14,13 +14,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use fuser::{INodeNo, ReplyEntry};
 use parking_lot::Mutex;
 use warpfire_fs::{Attr, CallNumber, FileKind, NodeRef};
+use warpfire_fuse::{INodeNo, ReplyEntry};
 use warpfire_meta::Storage;
 
+use super::Server;
 use super::request::{Refusal, RequestResult};
-use super::{GENERATION, Server};
 use crate::invalidation_gate::GatePass;
 use crate::options::PermissionChecks;
 use crate::views::MountKind;
@@ -97,7 +97,7 @@ impl<E: Storage> Server<E> {
         self.context.requests.count();
         let pass = self.pass();
         let attr = self.sent_attr(&self.fs.getattr(&self.fs.root()));
-        reply.entry(&pass.cache_time(), &attr, GENERATION);
+        reply.entry(pass.cache_time(), &attr);
     }
 
     /// Answers with a node, and counts the lookup.
@@ -108,9 +108,9 @@ impl<E: Storage> Server<E> {
                 let keep = pass.cache_time();
                 if self.asks_for_attributes(&node) {
                     let attr = self.sent_attr(&self.fs.permissions(&node));
-                    reply.entry_with_ttls(&Duration::ZERO, &keep, &attr, GENERATION);
+                    reply.entry_with_ttls(keep, Duration::ZERO, &attr);
                 } else {
-                    reply.entry(&keep, &self.sent_attr(&self.fs.getattr(&node)), GENERATION);
+                    reply.entry(keep, &self.sent_attr(&self.fs.getattr(&node)));
                 }
             }
             Err(Refusal(errno)) => reply.error(errno),

@@ -22,14 +22,16 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fuser::{Errno, INodeNo, Notifier, OpenFlags, ReplyData, ReplyLseek, ReplyWrite, Request, WriteFlags};
 use tracing::span::EnteredSpan;
-use warpfire_fs::acl::Caller;
 use warpfire_fs::{Fs, FsError, NodeRef, Position, Seek};
+use warpfire_fuse::{
+    Errno, INodeNo, Notifier, OpenFlags, ReadRequest, ReplyData, ReplyLseek, ReplyWrite, Request,
+    WriteRequest,
+};
 use warpfire_meta::Storage;
 
 use super::init::WRITE_BYTES_MAX;
-use super::request::{RequestScope, enter_request};
+use super::request::{RequestScope, enter_request, set_id_caller};
 use super::{READ_BUFFER, Refusal, RequestResult, STALE, Server, caller};
 use crate::blocking_threads::BlockingThreads;
 use crate::caller::CallerGroups;
@@ -40,10 +42,6 @@ use crate::views::MountKind;
 /// Most rounds of writing a hole back for one LSEEK. A program that makes holes all the time could go on for
 /// ever.
 const SEEK_ROUNDS_MAX: u32 = 16;
-
-/// The user of a write that clears set-id bits although user 0 makes it: without `CAP_FSETID` it is any other
-/// user.
-const NOBODY: u32 = 65534;
 
 /// A range of a file in the kernel's page cache.
 struct CachedRange {
@@ -76,22 +74,14 @@ impl<E: Storage> Server<E> {
         self.context.nodes.get_content(ino.0, !is_direct(flags)).ok_or(STALE)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of a request, as the transport hands them over")]
-    pub(super) fn read_content(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        offset: u64,
-        size: u32,
-        flags: OpenFlags,
-        fills_pages: bool,
-        reply: ReplyData,
-    ) {
+    pub(super) fn read_content(&self, req: &Request, ino: INodeNo, read: ReadRequest, reply: ReplyData) {
         let span = enter_request(req, "read", ino);
-        let node = match self.content_node(ino, flags) {
+        let node = match self.content_node(ino, read.flags) {
             Ok((node, _)) => node,
             Err(Refusal(errno)) => return reply.error(errno),
         };
+        let ReadRequest { offset, size, has_lock_owner, .. } = read;
+        let fills_pages = !has_lock_owner;
         let read = ContentRead { node, ino, offset, size, fills_pages, process: req.pid() };
         let (gate, failures) = (&self.context.gate, &self.context.failures);
         match self.context.read_threads.as_ref().filter(|threads| self.others_wait(threads)) {
@@ -111,33 +101,24 @@ impl<E: Storage> Server<E> {
         read_threads.have_jobs() || self.context.connection.has_request()
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of a request, as the transport hands them over")]
     pub(super) fn write_content(
         &self,
         req: &Request,
         ino: INodeNo,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        flags: OpenFlags,
+        write: WriteRequest<'_>,
         reply: ReplyWrite,
     ) {
+        let WriteRequest { offset, data, write_flags, flags } = write;
         let pass = self.pass();
         let len = data.len() as u64;
         pass.note_data(ino.0, offset..offset.saturating_add(len));
         let groups = CallerGroups::of(req.pid());
-        // The kernel decides whether the write clears set-id bits, by the capabilities of the caller.
-        let loses_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let caller = match caller(req, &groups) {
-            _ if !loses_set_id => Caller::ROOT,
-            root if root.is_root() => Caller { uid: NOBODY, gid: NOBODY, ..root },
-            other => other,
-        };
+        let caller = set_id_caller(caller(req, &groups), write_flags.kills_set_id());
         let written = self.content_node(ino, flags).and_then(|(node, has_pages)| {
             if let Some(stale) = pass.stale_pages() {
                 let size = self.fs.getattr(&node).size_bytes;
                 let write = |at, run: &[u8]| self.fs.write(&caller, &node, Position::At(at), run).map(drop);
-                if !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+                if !write_flags.is_write_back() {
                     // A direct write does not change the kernel's pages.
                     if !is_direct(flags) {
                         stale.note_write(ino.0, offset, data)?;
@@ -146,7 +127,7 @@ impl<E: Storage> Server<E> {
                     return Ok((offset, has_pages));
                 }
             }
-            let position = self.write_position(&node, offset, len, write_flags, flags);
+            let position = self.write_position(&node, &write);
             // In a view the program did not ask for the end: the append goes to the end at the commit.
             if position == Position::End && self.in_view() {
                 self.fs.append(&caller, &node, data)?;
@@ -181,15 +162,9 @@ impl<E: Storage> Server<E> {
 
     /// The position of a write. The kernel's offset of an append is the end of the file as the kernel knows
     /// it, which a commit or an ioctl may have moved since.
-    fn write_position(
-        &self,
-        node: &NodeRef,
-        offset: u64,
-        len: u64,
-        write_flags: WriteFlags,
-        flags: OpenFlags,
-    ) -> Position {
-        let appends = flags.0 & libc::O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+    fn write_position(&self, node: &NodeRef, write: &WriteRequest<'_>) -> Position {
+        let WriteRequest { offset, data, write_flags, flags } = *write;
+        let appends = flags.0 & libc::O_APPEND != 0 && !write_flags.is_write_back();
         if !appends {
             return Position::At(offset);
         }
@@ -199,7 +174,7 @@ impl<E: Storage> Server<E> {
         // On the main mount the kernel sends a long direct write as several requests at once. Several threads
         // may take them in any order, so a part of a long write stays at its offset: a whole part, or one
         // behind the end.
-        let is_part = || len == u64::from(WRITE_BYTES_MAX) || offset > self.fs.getattr(node).size_bytes;
+        let is_part = || data.len() == WRITE_BYTES_MAX as usize || offset > self.fs.getattr(node).size_bytes;
         if is_direct(flags) && self.context.connection.sole().is_none() && is_part() {
             return Position::At(offset);
         }
@@ -218,9 +193,9 @@ impl<E: Storage> Server<E> {
             let what = match whence {
                 libc::SEEK_DATA => Seek::Data,
                 libc::SEEK_HOLE => Seek::Hole,
-                _ => return Err(Refusal(Errno::EINVAL)),
+                _ => return Err(Refusal(Errno::INVAL)),
             };
-            let from = u64::try_from(offset).map_err(|_| Refusal(Errno::ENXIO))?;
+            let from = u64::try_from(offset).map_err(|_| Refusal(Errno::NXIO))?;
             let found = self.fs.seek(&node, what, from);
             let has_pages = self.context.nodes.get_content(ino.0, false).is_some_and(|(_, pages)| pages);
             let is_hole = !hole_of_answer(&self.fs, &node, what, from, &found).is_empty();
@@ -234,7 +209,7 @@ impl<E: Storage> Server<E> {
             return reply_offset(found, reply);
         }
         let (fs, range) = (Arc::clone(&self.fs), self.cached_range(ino));
-        let id = req.unique().0;
+        let id = req.unique();
         self.context.blocking_threads.spawn_elsewhere(move || {
             tracing::debug!(id, ino = ino.0, "hole written back before it is answered");
             reply_offset(seek_written_back(&fs, &node, what, from, &range), reply);
@@ -328,7 +303,7 @@ fn hole_of_answer<E: Storage>(
 
 fn reply_offset(found: Result<u64, FsError>, reply: ReplyLseek) {
     let at = found.map_err(Refusal::from);
-    match at.and_then(|at| i64::try_from(at).map_err(|_| Refusal(Errno::EOVERFLOW))) {
+    match at.and_then(|at| i64::try_from(at).map(|_| at).map_err(|_| Refusal(Errno::OVERFLOW))) {
         Ok(at) => reply.offset(at),
         Err(Refusal(errno)) => reply.error(errno),
     }

@@ -1,8 +1,7 @@
 //! Flags of system calls as types of `warpfire_fs`; `None` for combinations that the filesystem does not
 //! support.
 
-use fuser::RenameFlags;
-use rustix::fs::{FallocateFlags, XattrFlags};
+use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use warpfire_fs::{AllocMode, FileKind, RenameMode, XattrMode};
 
 /// The kind of file in the type bits of a mode.
@@ -13,9 +12,9 @@ pub(super) fn file_kind(mode: u32) -> Option<FileKind> {
 pub(super) fn rename_mode(flags: RenameFlags) -> Option<RenameMode> {
     match flags {
         _ if flags.is_empty() => Some(RenameMode::Replace),
-        RenameFlags::RENAME_NOREPLACE => Some(RenameMode::NoReplace),
-        RenameFlags::RENAME_EXCHANGE => Some(RenameMode::Exchange),
-        RenameFlags::RENAME_WHITEOUT => Some(RenameMode::Whiteout),
+        RenameFlags::NOREPLACE => Some(RenameMode::NoReplace),
+        RenameFlags::EXCHANGE => Some(RenameMode::Exchange),
+        RenameFlags::WHITEOUT => Some(RenameMode::Whiteout),
         _ => None,
     }
 }
@@ -33,8 +32,8 @@ pub(super) fn alloc_mode(flags: i32) -> Option<AllocMode> {
     }
 }
 
-pub(super) fn xattr_mode(flags: i32) -> Option<XattrMode> {
-    match XattrFlags::from_bits_retain(flags.cast_unsigned()) {
+pub(super) fn xattr_mode(flags: u32) -> Option<XattrMode> {
+    match XattrFlags::from_bits_retain(flags) {
         none if none.is_empty() => Some(XattrMode::Either),
         XattrFlags::CREATE => Some(XattrMode::Create),
         XattrFlags::REPLACE => Some(XattrMode::Replace),
@@ -57,12 +56,12 @@ mod tests {
 
     #[test]
     fn unsupported_flags_are_refused() {
-        assert_eq!(rename_mode(RenameFlags::RENAME_WHITEOUT | RenameFlags::RENAME_EXCHANGE), None);
+        assert_eq!(rename_mode(RenameFlags::WHITEOUT | RenameFlags::EXCHANGE), None);
         assert_eq!(
             alloc_mode(FallocateFlags::PUNCH_HOLE.bits().cast_signed()),
             None,
             "a punch keeps the size"
         );
-        assert_eq!(xattr_mode((XattrFlags::CREATE | XattrFlags::REPLACE).bits().cast_signed()), None);
+        assert_eq!(xattr_mode((XattrFlags::CREATE | XattrFlags::REPLACE).bits()), None);
     }
 }

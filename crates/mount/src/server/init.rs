@@ -2,7 +2,7 @@
 
 use std::io;
 
-use fuser::{InitFlags, KernelConfig};
+use warpfire_fuse::{InitFlags, KernelConfig};
 
 use crate::options::PermissionChecks;
 
@@ -18,17 +18,19 @@ const BACKGROUND_MAX: u16 = 64;
 /// - cached targets of symbolic links;
 /// - the umask applied by the server, because a default access control list overrides it;
 /// - set-id bits and capabilities cleared by the server, at each write, truncation and change of owner.
-///   Otherwise the kernel reads `security.capability` before every write.
+///   Otherwise the kernel reads `security.capability` before every write;
+/// - the kernel's decision whether a new access control list clears the set-group-id bit.
 ///
 /// Features not to use: truncation as part of OPEN, because OPEN is answered in few mounts only; file locks,
 /// because the kernel does them itself while all users are on one machine; the writeback cache, because it
 /// makes small files slower.
-const WANTED: InitFlags = InitFlags::FUSE_PARALLEL_DIROPS
-    .union(InitFlags::FUSE_ASYNC_READ)
-    .union(InitFlags::FUSE_ASYNC_DIO)
-    .union(InitFlags::FUSE_CACHE_SYMLINKS)
-    .union(InitFlags::FUSE_DONT_MASK)
-    .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
+const WANTED: InitFlags = InitFlags::PARALLEL_DIROPS
+    .union(InitFlags::ASYNC_READ)
+    .union(InitFlags::ASYNC_DIO)
+    .union(InitFlags::CACHE_SYMLINKS)
+    .union(InitFlags::DONT_MASK)
+    .union(InitFlags::HANDLE_KILLPRIV_V2)
+    .union(InitFlags::SETXATTR_EXT);
 
 /// The detail in which a listing describes files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,27 +53,26 @@ pub(super) fn configure(
 ) -> io::Result<()> {
     let mut wanted = WANTED;
     if detail == ListingDetail::WithAttributes {
-        wanted |= InitFlags::FUSE_DO_READDIRPLUS;
+        wanted = wanted.union(InitFlags::DO_READDIRPLUS);
     } else {
         // In a view the parts of a long direct write come one after the other, so that appends know their
         // order.
-        wanted.remove(InitFlags::FUSE_ASYNC_DIO);
+        wanted = wanted.difference(InitFlags::ASYNC_DIO);
     }
     if checks == PermissionChecks::Kernel {
         // With this flag the kernel checks permissions by mode and by access control list.
-        wanted |= InitFlags::FUSE_POSIX_ACL;
+        wanted = wanted.union(InitFlags::POSIX_ACL);
     }
-    let offered = config.capabilities();
-    check_offer(checks, offered)?;
-    config.add_capabilities(wanted & offered).expect("only offered capabilities are requested");
-    config.set_max_write(WRITE_BYTES_MAX).expect("the transport allows writes of 1 MiB");
-    config.set_max_background(BACKGROUND_MAX).expect("the limit is not zero");
+    check_offer(checks, config.offered())?;
+    config.wanted = wanted;
+    config.max_write = WRITE_BYTES_MAX;
+    config.max_background = BACKGROUND_MAX;
     Ok(())
 }
 
 /// The server repeats none of the kernel's checks, so a mount for several users fails without them.
 fn check_offer(checks: PermissionChecks, offered: InitFlags) -> io::Result<()> {
-    if checks == PermissionChecks::RootOnly || offered.contains(InitFlags::FUSE_POSIX_ACL) {
+    if checks == PermissionChecks::RootOnly || offered.contains(InitFlags::POSIX_ACL) {
         return Ok(());
     }
     Err(io::Error::new(
@@ -87,9 +88,9 @@ mod tests {
 
     #[test]
     fn a_checked_mount_is_refused_if_the_kernel_does_not_check() {
-        let offered = InitFlags::all().difference(InitFlags::FUSE_POSIX_ACL);
+        let offered = InitFlags::ALL.difference(InitFlags::POSIX_ACL);
         assert!(check_offer(PermissionChecks::Kernel, offered).is_err());
-        assert!(check_offer(PermissionChecks::Kernel, InitFlags::all()).is_ok());
+        assert!(check_offer(PermissionChecks::Kernel, InitFlags::ALL).is_ok());
         assert!(check_offer(PermissionChecks::RootOnly, offered).is_ok());
     }
 }

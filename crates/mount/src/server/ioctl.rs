@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use fuser::{Errno, INodeNo, ReplyIoctl, Request};
+use warpfire_fuse::{Errno, INodeNo, ReplyIoctl, Request};
 use warpfire_meta::Storage;
 
 use super::{Refusal, Server};
@@ -29,22 +29,21 @@ impl<E: Storage> Server<E> {
         match self.context.mount_kind.main_control() {
             Some(control) if is_root && views::TransactionRequest::is_known(command) => {
                 let Some(request) = views::TransactionRequest::decode(command, given) else {
-                    return reply.error(Errno::EINVAL);
+                    return reply.error(Errno::INVAL);
                 };
-                let answer = move |outcome: Result<views::TransactionReport, rustix::io::Errno>| match outcome
-                {
+                let answer = move |outcome: Result<views::TransactionReport, Errno>| match outcome {
                     Ok(report) => reply.ioctl(0, &report.encode()),
-                    Err(errno) => reply.error(Errno::from_i32(errno.raw_os_error())),
+                    Err(errno) => reply.error(errno),
                 };
                 Arc::clone(control).ask(requester, request, Box::new(answer));
             }
             _ if is_root && views::DiffRequest::is_known(command) => {
                 let Some(request) = views::DiffRequest::decode(given) else {
-                    return reply.error(Errno::EINVAL);
+                    return reply.error(Errno::INVAL);
                 };
-                let answer = move |listed: Result<Box<views::DiffBlock>, rustix::io::Errno>| match listed {
+                let answer = move |listed: Result<Box<views::DiffBlock>, Errno>| match listed {
                     Ok(block) => reply.ioctl(0, &*block),
-                    Err(errno) => reply.error(Errno::from_i32(errno.raw_os_error())),
+                    Err(errno) => reply.error(errno),
                 };
                 let (control, request) = self.context.mount_kind.diff_target(request);
                 Arc::clone(control).list(requester, request, Box::new(answer));
@@ -52,7 +51,7 @@ impl<E: Storage> Server<E> {
             _ if slices::SliceRequest::is_known(command) => {
                 self.answer_slice_request(req, ino, command, given, reply)
             }
-            _ => reply.error(Errno::ENOTTY),
+            _ => reply.error(Errno::NOTTY),
         }
     }
 
@@ -75,7 +74,7 @@ impl<E: Storage> Server<E> {
                 uid: req.uid(),
                 gid: req.gid(),
                 groups: CallerGroups::of(req.pid()),
-                request: slices::SliceRequest::decode(command, given).ok_or(Refusal(Errno::EINVAL))?,
+                request: slices::SliceRequest::decode(command, given).ok_or(Refusal(Errno::INVAL))?,
                 read_only: self.context.read_only,
             })
         });
@@ -95,7 +94,7 @@ impl<E: Storage> Server<E> {
                 }
                 changes.mark();
             },
-            |reply| reply.error(Errno::EAGAIN),
+            |reply| reply.error(Errno::AGAIN),
         );
     }
 }

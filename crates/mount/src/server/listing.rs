@@ -4,21 +4,18 @@
 //! resolve. So the kernel must not cache listings: it would continue the listing of one handle with positions
 //! of another.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use foldhash::fast::FixedState;
-use fuser::{Errno, FileHandle, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{DirEntry, DirHandle, FsError, NodeRef};
+use warpfire_fuse::{Errno, FileHandle, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use warpfire_meta::{MemoryRefused, Storage};
 
-use super::{GENERATION, Refusal, RequestResult, Server};
-use crate::attr::file_type;
+use super::{Refusal, RequestResult, Server};
 use crate::caller::share_of;
 use crate::invalidation_gate::GatePass;
 
@@ -71,7 +68,7 @@ impl OpenDirs {
     }
 
     fn get(&self, number: FileHandle) -> RequestResult<Arc<OpenDir>> {
-        self.handles.lock().get(&number.0).cloned().ok_or(Refusal(Errno::EBADF))
+        self.handles.lock().get(&number.0).cloned().ok_or(Refusal(Errno::BADF))
     }
 }
 
@@ -79,8 +76,8 @@ impl OpenDirs {
 /// has too many of them open.
 fn refusal(e: FsError) -> Refusal {
     match e {
-        FsError::Memory(MemoryRefused::Share) => Refusal(Errno::EMFILE),
-        FsError::Memory(MemoryRefused::Total) => Refusal(Errno::ENFILE),
+        FsError::Memory(MemoryRefused::Share) => Refusal(Errno::MFILE),
+        FsError::Memory(MemoryRefused::Total) => Refusal(Errno::NFILE),
         e => e.into(),
     }
 }
@@ -98,8 +95,7 @@ impl<E: Storage> Server<E> {
     pub(super) fn list_names(&self, number: FileHandle, from: u64, mut reply: ReplyDirectory) {
         let filled = self.open_dirs.get(number).and_then(|dir| {
             self.walk(&dir.handle, from, |cookie, entry| {
-                let name = OsStr::from_bytes(&entry.name);
-                Ok(reply.add(INodeNo(self.number_of(entry.ino)), cookie, file_type(entry.kind), name))
+                Ok(reply.add(INodeNo(self.number_of(entry.ino)), cookie, entry.kind as u8, &entry.name))
             })
         });
         match filled {
@@ -123,7 +119,7 @@ impl<E: Storage> Server<E> {
             self.fs
                 .visit_handle(&dir.handle, from, at_once, &mut |cookie, name, node| {
                     let attr = self.sent_attr(&self.fs.getattr(node));
-                    if reply.add(attr.ino, cookie, OsStr::from_bytes(name), &keep, &attr, GENERATION) {
+                    if reply.add(cookie, name, keep, &attr) {
                         return true;
                     }
                     nodes_sent += 1;

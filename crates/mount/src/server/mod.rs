@@ -19,31 +19,27 @@ mod flags;
 mod init;
 mod ioctl;
 mod listing;
-mod panic_guard;
 mod request;
 mod view_server;
 
 use std::cell::RefCell;
-use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags,
-    Generation, INodeNo, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
-};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use warpfire_env::ChangeSignal;
-use warpfire_fs::acl::{Caller, Perm};
+use warpfire_fs::acl::{Caller, Perm, XATTR_ACCESS};
 use warpfire_fs::{Attr, Fs, FsError, NewMode, NodeRef, SetAttr};
+use warpfire_fuse::{
+    AttrChange, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, NewNode,
+    Notifier, OpenFlags, ReadRequest, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx,
+    ReplyWrite, ReplyXattr, Request, SetXattr, Statfs, WriteRequest,
+};
 use warpfire_meta::Storage;
 
-use crate::attr::{file_attr, negative_entry, set_time};
+use crate::attr::{file_attr, set_time};
 use crate::blocking_threads::BlockingThreads;
 use crate::caller::CallerGroups;
 use crate::cpu_latency::RequestCounter;
@@ -56,13 +52,11 @@ use crate::views::MountKind;
 use attributes_asked::AttributesAsked;
 use flags::{alloc_mode, file_kind, rename_mode, xattr_mode};
 use listing::OpenDirs;
-pub(crate) use panic_guard::PanicGuard;
-use request::{PollOnDrop, Refusal, RequestGuard, RequestResult, STALE, caller, enter_request, sized};
+use request::{
+    PollOnDrop, Refusal, RequestGuard, RequestResult, STALE, caller, enter_request, set_id_caller, sized,
+};
 pub use view_server::VIEW_ROOT_NUMBER;
 pub(crate) use view_server::{ShownTransaction, ViewServer};
-
-/// An inode number is never used again, so the generation that would distinguish its uses is constant.
-const GENERATION: Generation = Generation(0);
 
 /// Unit of the block counts of `statfs`, in bytes.
 const STATFS_BLOCK_BYTES: u32 = 4096;
@@ -70,9 +64,6 @@ const STATFS_BLOCK_BYTES: u32 = 4096;
 /// Bytes that an empty file takes on flash, approximately. There is no table of inodes, so `statfs` reports
 /// as many free inodes as there is space for.
 const INODE_BYTES: u64 = 48;
-
-/// Most bytes that one `copy_file_range` copies: the largest whole number of pages below 2^32.
-const COPY_BYTES_MAX: u64 = (u32::MAX - 4095) as u64;
 
 /// Longest name.
 const NAME_BYTES_MAX: u32 = 255;
@@ -204,7 +195,7 @@ impl<E: Storage> Server<E> {
 }
 
 impl<E: Storage> Filesystem for Server<E> {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+    fn init(&mut self, config: &mut KernelConfig) -> std::io::Result<()> {
         let listings = match self.context.mount_kind {
             MountKind::MainMount(_) => init::ListingDetail::WithAttributes,
             MountKind::View(..) => init::ListingDetail::NamesOnly,
@@ -216,19 +207,17 @@ impl<E: Storage> Filesystem for Server<E> {
         self.forget_all();
     }
 
-    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &[u8], reply: ReplyEntry) {
         let _request = self.enter(req, "lookup", parent);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
-        let found = self.node(parent).and_then(|dir| {
-            match self.fs.lookup(&caller(req, &groups), &dir, name.as_bytes()) {
+        let found =
+            self.node(parent).and_then(|dir| match self.fs.lookup(&caller(req, &groups), &dir, name) {
                 Err(FsError::NotFound) => Ok(None),
                 other => Ok(Some(other?)),
-            }
-        });
+            });
         match found {
-            // Inode 0, so that the kernel may cache that the name does not exist.
-            Ok(None) => reply.entry(&pass.cache_time(), &negative_entry(), GENERATION),
+            Ok(None) => reply.absent(pass.cache_time()),
             Ok(Some(node)) => self.reply_entry(&pass, Ok(node), reply),
             Err(refusal) => self.reply_entry(&pass, Err(refusal), reply),
         }
@@ -246,46 +235,42 @@ impl<E: Storage> Filesystem for Server<E> {
         self.context.changes.mark();
     }
 
-    fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, req: &Request, ino: INodeNo, reply: ReplyAttr) {
         let _request = self.enter(req, "getattr", ino);
         let pass = self.pass();
         match self.node(ino) {
             Ok(node) => {
                 let (keep, attr) = self.asked_attributes(req.pid(), &node, &pass);
-                reply.attr(&keep, &self.sent_attr(&attr));
+                reply.attr(keep, &self.sent_attr(&attr));
             }
             Err(Refusal(errno)) => reply.error(errno),
         }
     }
 
-    fn setattr(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
+    /// The kernel asks so if a program wants the time of birth.
+    fn statx(&self, req: &Request, ino: INodeNo, reply: ReplyStatx) {
+        let _request = self.enter(req, "statx", ino);
+        let pass = self.pass();
+        match self.node(ino) {
+            Ok(node) => {
+                let (keep, attr) = self.asked_attributes(req.pid(), &node, &pass);
+                reply.attr(keep, &self.sent_attr(&attr));
+            }
+            Err(Refusal(errno)) => reply.error(errno),
+        }
+    }
+
+    fn setattr(&self, req: &Request, ino: INodeNo, change: &AttrChange, reply: ReplyAttr) {
         let _request = self.enter(req, "setattr", ino);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
         let set = SetAttr {
-            mode,
-            uid,
-            gid,
-            size_bytes: size,
-            atime: atime.map(set_time),
-            mtime: mtime.map(set_time),
+            mode: change.mode,
+            uid: change.uid,
+            gid: change.gid,
+            size_bytes: change.size,
+            atime: change.atime.map(set_time),
+            mtime: change.mtime.map(set_time),
         };
         let set = self.node(ino).and_then(|node| {
             let caller = caller(req, &groups);
@@ -296,7 +281,7 @@ impl<E: Storage> Filesystem for Server<E> {
             Ok((pass.cache_time(), self.fs.setattr(&caller, &node, &set)?))
         });
         match set {
-            Ok((keep, attr)) => reply.attr(&keep, &self.sent_attr(&attr)),
+            Ok((keep, attr)) => reply.attr(keep, &self.sent_attr(&attr)),
             Err(Refusal(errno)) => reply.error(errno),
         }
         self.context.changes.mark();
@@ -310,24 +295,16 @@ impl<E: Storage> Filesystem for Server<E> {
         }
     }
 
-    fn mknod(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
+    fn mknod(&self, req: &Request, parent: INodeNo, name: &[u8], made: NewNode, reply: ReplyEntry) {
         let _request = self.enter(req, "mknod", parent);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
         let made = self.node(parent).and_then(|dir| {
-            let kind = file_kind(mode).ok_or(Refusal(Errno::EINVAL))?;
+            let NewNode { mode, umask, rdev } = made;
+            let kind = file_kind(mode).ok_or(Refusal(Errno::INVAL))?;
             let caller = caller(req, &groups);
             let mode = NewMode { mode: mode & 0o7777, umask };
-            match self.fs.mknod(&caller, &dir, name.as_bytes(), kind, mode, u64::from(rdev)) {
+            match self.fs.mknod(&caller, &dir, name, kind, mode, u64::from(rdev)) {
                 // The kernel has just found no such name, so a commit has made it since. The request may be
                 // of an open(2) without `O_EXCL`, which then opens the file: the kernel looks up again.
                 Err(FsError::Exists) => Err(STALE),
@@ -337,43 +314,40 @@ impl<E: Storage> Filesystem for Server<E> {
         self.reply_new_entry(&pass, made, reply);
     }
 
-    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &[u8], made: NewNode, reply: ReplyEntry) {
         let _request = self.enter(req, "mkdir", parent);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
         let made = self.node(parent).and_then(|dir| {
-            let mode = NewMode { mode: mode & 0o7777, umask };
-            Ok(self.fs.mkdir(&caller(req, &groups), &dir, name.as_bytes(), mode)?)
+            let mode = NewMode { mode: made.mode & 0o7777, umask: made.umask };
+            Ok(self.fs.mkdir(&caller(req, &groups), &dir, name, mode)?)
         });
         self.reply_new_entry(&pass, made, reply);
     }
 
-    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &[u8], reply: ReplyEmpty) {
         let _request = self.enter(req, "unlink", parent);
         let groups = CallerGroups::of(req.pid());
-        let removed = self
-            .node(parent)
-            .and_then(|dir| Ok(self.fs.unlink(&caller(req, &groups), &dir, name.as_bytes())?));
+        let removed =
+            self.node(parent).and_then(|dir| Ok(self.fs.unlink(&caller(req, &groups), &dir, name)?));
         self.reply_done(removed, reply);
     }
 
-    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &[u8], reply: ReplyEmpty) {
         let _request = self.enter(req, "rmdir", parent);
         let groups = CallerGroups::of(req.pid());
-        let removed = self
-            .node(parent)
-            .and_then(|dir| Ok(self.fs.rmdir(&caller(req, &groups), &dir, name.as_bytes())?));
+        let removed =
+            self.node(parent).and_then(|dir| Ok(self.fs.rmdir(&caller(req, &groups), &dir, name)?));
         self.reply_done(removed, reply);
     }
 
-    fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+    fn symlink(&self, req: &Request, parent: INodeNo, name: &[u8], target: &[u8], reply: ReplyEntry) {
         let _request = self.enter(req, "symlink", parent);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
-        let target = target.as_os_str().as_bytes();
         let made = self
             .node(parent)
-            .and_then(|dir| Ok(self.fs.symlink(&caller(req, &groups), &dir, name.as_bytes(), target)?));
+            .and_then(|dir| Ok(self.fs.symlink(&caller(req, &groups), &dir, name, target)?));
         self.reply_new_entry(&pass, made, reply);
     }
 
@@ -381,9 +355,8 @@ impl<E: Storage> Filesystem for Server<E> {
         &self,
         req: &Request,
         parent: INodeNo,
-        name: &OsStr,
-        newparent: INodeNo,
-        newname: &OsStr,
+        name: &[u8],
+        (newparent, newname): (INodeNo, &[u8]),
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
@@ -393,20 +366,20 @@ impl<E: Storage> Filesystem for Server<E> {
         let groups = CallerGroups::of(req.pid());
         let renamed = self.node(parent).and_then(|from| {
             let to = self.node(newparent)?;
-            let mode = rename_mode(flags).ok_or(Refusal(Errno::EINVAL))?;
+            let mode = rename_mode(flags).ok_or(Refusal(Errno::INVAL))?;
             let caller = caller(req, &groups);
-            Ok(self.fs.rename(&caller, (&from, name.as_bytes()), (&to, newname.as_bytes()), mode)?)
+            Ok(self.fs.rename(&caller, (&from, name), (&to, newname), mode)?)
         });
         self.reply_done(renamed, reply);
     }
 
-    fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+    fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &[u8], reply: ReplyEntry) {
         let _request = self.enter(req, "link", ino);
         let pass = self.pass();
         let groups = CallerGroups::of(req.pid());
         let linked = self.node(ino).and_then(|node| {
             let dir = self.node(newparent)?;
-            self.fs.link(&caller(req, &groups), &node, &dir, newname.as_bytes())?;
+            self.fs.link(&caller(req, &groups), &node, &dir, newname)?;
             Ok(node)
         });
         self.reply_new_entry(&pass, linked, reply);
@@ -415,80 +388,59 @@ impl<E: Storage> Filesystem for Server<E> {
     fn open(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _request = self.enter(req, "open", ino);
         if !self.serves_open() {
-            return reply.error(Errno::ENOSYS);
+            return reply.error(Errno::NOSYS);
         }
         if let Some(number) = self.attributes_asked.take(req.pid(), ino) {
             self.fs.mark_unseen(number);
         }
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+        reply.opened(FileHandle(0), FopenFlags::KEEP_CACHE);
     }
 
-    fn create(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        _name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        _flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let _request = self.enter(req, "create", parent);
-        reply.error(Errno::ENOSYS);
+    /// The file is open in the answer. Its handle is 0 and means nothing.
+    fn tmpfile(&self, req: &Request, parent: INodeNo, made: NewNode, reply: ReplyCreate) {
+        let _request = self.enter(req, "tmpfile", parent);
+        let pass = self.pass();
+        let groups = CallerGroups::of(req.pid());
+        let made = self.node(parent).and_then(|dir| {
+            let mode = NewMode { mode: made.mode & 0o7777, umask: made.umask };
+            Ok(self.fs.tmpfile(&caller(req, &groups), &dir, mode)?)
+        });
+        match made {
+            Ok(node) => {
+                self.context.nodes.count_lookup(node.ino(), &node);
+                let keep = pass.cache_time();
+                reply.created(keep, keep, &self.sent_attr(&self.fs.getattr(&node)), FileHandle(0));
+            }
+            Err(Refusal(errno)) => reply.error(errno),
+        }
+        self.context.changes.mark();
     }
 
-    fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, req: &Request, ino: INodeNo, reply: ReplyOpen) {
         let _request = self.enter(req, "opendir", ino);
         let groups = CallerGroups::of(req.pid());
         match self.node(ino).and_then(|dir| self.open_directory(&caller(req, &groups), &dir)) {
-            Ok(number) => reply.opened(number, FopenFlags::empty()),
+            Ok(number) => reply.opened(number, FopenFlags::NONE),
             Err(Refusal(errno)) => reply.error(errno),
         }
     }
 
-    fn releasedir(&self, req: &Request, ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(&self, req: &Request, ino: INodeNo, fh: FileHandle, reply: ReplyEmpty) {
         let _request = self.enter(req, "releasedir", ino);
         self.open_dirs.remove(fh);
         reply.ok();
     }
 
-    fn flush(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        let _request = self.enter(req, "flush", ino);
-        reply.error(Errno::ENOSYS);
+    fn read(&self, req: &Request, ino: INodeNo, read: ReadRequest, reply: ReplyData) {
+        self.read_content(req, ino, read, reply);
     }
 
-    fn read(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        flags: OpenFlags,
-        owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        // The kernel names the owner of locks in direct reads only. Other reads fill pages.
-        self.read_content(req, ino, offset, size, flags, owner.is_none(), reply);
+    fn write(&self, req: &Request, ino: INodeNo, write: WriteRequest<'_>, reply: ReplyWrite) {
+        let _request = self.enter_at(req, "write", ino, write.offset);
+        self.write_content(req, ino, write, reply);
     }
 
-    fn write(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let _request = self.enter_at(req, "write", ino, offset);
-        self.write_content(req, ino, offset, data, write_flags, flags, reply);
-    }
-
-    fn fsync(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsync(&self, req: &Request, ino: INodeNo, reply: ReplyEmpty) {
         let span = enter_request(req, "fsync", ino);
         let fs = Arc::clone(&self.fs);
         match self.node(ino) {
@@ -507,8 +459,8 @@ impl<E: Storage> Filesystem for Server<E> {
         }
     }
 
-    fn fsyncdir(&self, req: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        self.fsync(req, ino, fh, datasync, reply);
+    fn fsyncdir(&self, req: &Request, ino: INodeNo, reply: ReplyEmpty) {
+        self.fsync(req, ino, reply);
     }
 
     fn readdir(&self, req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
@@ -534,48 +486,41 @@ impl<E: Storage> Filesystem for Server<E> {
             Ok(space) => {
                 let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK_BYTES);
                 let more_inodes = space.available_bytes / INODE_BYTES;
-                reply.statfs(
-                    blocks(space.total_bytes),
-                    blocks(space.free_bytes),
-                    blocks(space.available_bytes),
-                    space.inodes.saturating_add(more_inodes),
-                    more_inodes,
-                    STATFS_BLOCK_BYTES,
-                    NAME_BYTES_MAX,
-                    STATFS_BLOCK_BYTES,
-                );
+                reply.statfs(&Statfs {
+                    blocks: blocks(space.total_bytes),
+                    free: blocks(space.free_bytes),
+                    available: blocks(space.available_bytes),
+                    files: space.inodes.saturating_add(more_inodes),
+                    free_files: more_inodes,
+                    block_bytes: STATFS_BLOCK_BYTES,
+                    name_bytes_max: NAME_BYTES_MAX,
+                });
             }
             Err(e) => reply.error(Refusal::from(e).0),
         }
     }
 
-    fn setxattr(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
+    fn setxattr(&self, req: &Request, ino: INodeNo, set: SetXattr<'_>, reply: ReplyEmpty) {
         let _request = self.enter(req, "setxattr", ino);
         let groups = CallerGroups::of(req.pid());
         let set = self.node(ino).and_then(|node| {
-            let mode = xattr_mode(flags).ok_or(Refusal(Errno::EINVAL))?;
-            Ok(self.fs.setxattr(&caller(req, &groups), &node, name.as_bytes(), value, mode)?)
+            let SetXattr { name, value, flags, kills_set_group_id } = set;
+            let mode = xattr_mode(flags).ok_or(Refusal(Errno::INVAL))?;
+            let caller = match (caller(req, &groups), kills_set_group_id) {
+                (caller, Some(kills)) if name == XATTR_ACCESS => set_id_caller(caller, kills),
+                (caller, _) => caller,
+            };
+            Ok(self.fs.setxattr(&caller, &node, name, value, mode)?)
         });
         self.reply_done(set, reply);
     }
 
-    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &[u8], size: u32, reply: ReplyXattr) {
         let _request = self.enter(req, "getxattr", ino);
         let pass = self.pass();
         pass.note_acl(ino.0);
         let groups = CallerGroups::of(req.pid());
-        let got = self
-            .node(ino)
-            .and_then(|node| Ok(self.fs.getxattr(&caller(req, &groups), &node, name.as_bytes())?));
+        let got = self.node(ino).and_then(|node| Ok(self.fs.getxattr(&caller(req, &groups), &node, name)?));
         sized(got, size, reply);
     }
 
@@ -586,70 +531,42 @@ impl<E: Storage> Filesystem for Server<E> {
         sized(names, size, reply);
     }
 
-    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &[u8], reply: ReplyEmpty) {
         let _request = self.enter(req, "removexattr", ino);
         let groups = CallerGroups::of(req.pid());
-        let removed = self
-            .node(ino)
-            .and_then(|node| Ok(self.fs.removexattr(&caller(req, &groups), &node, name.as_bytes())?));
+        let removed =
+            self.node(ino).and_then(|node| Ok(self.fs.removexattr(&caller(req, &groups), &node, name)?));
         self.reply_done(removed, reply);
     }
 
     /// The kernel sends ACCESS only if it does not check permissions itself: then it is access(2) by root.
-    fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+    fn access(&self, req: &Request, ino: INodeNo, mask: u32, reply: ReplyEmpty) {
         let _request = self.enter(req, "access", ino);
         let groups = CallerGroups::of(req.pid());
         let caller = Caller { checked: false, ..caller(req, &groups) };
-        let want = Perm::from_bits(mask.bits().cast_unsigned());
+        let want = Perm::from_bits(mask);
         match self.node(ino).and_then(|node| Ok(self.fs.access(&caller, &node, want)?)) {
             Ok(()) => reply.ok(),
             Err(Refusal(errno)) => reply.error(errno),
         }
     }
 
-    fn fallocate(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
+    fn fallocate(&self, req: &Request, ino: INodeNo, mode: i32, offset: u64, length: u64, reply: ReplyEmpty) {
         let _request = self.enter(req, "fallocate", ino);
         let groups = CallerGroups::of(req.pid());
         let allocated = self.node(ino).and_then(|node| {
-            let mode = alloc_mode(mode).ok_or(Refusal(Errno::EOPNOTSUPP))?;
+            let mode = alloc_mode(mode).ok_or(Refusal(Errno::OPNOTSUPP))?;
             Ok(self.fs.fallocate(&caller(req, &groups), &node, mode, offset, length)?)
         });
         self.reply_done(allocated, reply);
     }
 
-    fn lseek(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
+    fn lseek(&self, req: &Request, ino: INodeNo, offset: i64, whence: i32, reply: ReplyLseek) {
         let _request = self.enter(req, "lseek", ino);
         self.seek_content(req, ino, offset, whence, reply);
     }
 
-    fn ioctl(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        _flags: IoctlFlags,
-        command: u32,
-        given: &[u8],
-        _room: u32,
-        reply: ReplyIoctl,
-    ) {
+    fn ioctl(&self, req: &Request, ino: INodeNo, command: u32, given: &[u8], reply: ReplyIoctl) {
         let _request = self.enter(req, "ioctl", ino);
         self.answer_ioctl(req, ino, command, given, reply);
     }
@@ -657,27 +574,20 @@ impl<E: Storage> Filesystem for Server<E> {
     fn copy_file_range(
         &self,
         req: &Request,
-        ino_in: INodeNo,
-        _fh_in: FileHandle,
-        offset_in: u64,
-        ino_out: INodeNo,
-        _fh_out: FileHandle,
-        offset_out: u64,
+        (ino_in, offset_in): (INodeNo, u64),
+        (ino_out, offset_out): (INodeNo, u64),
         len: u64,
-        _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
         let _request = self.enter(req, "copy_file_range", ino_in);
         let groups = CallerGroups::of(req.pid());
-        // The answer has 32 bits. Programs call again for the rest.
-        let len = len.min(COPY_BYTES_MAX);
         let copied = self.node(ino_in).and_then(|from| {
             let to = self.node(ino_out)?;
             Ok(self.fs.copy_range(&caller(req, &groups), (&from, offset_in), (&to, offset_out), len)?)
         });
         match copied {
             Ok(copied) => {
-                reply.written(u32::try_from(copied).expect("a copy is at most COPY_BYTES_MAX long"))
+                reply.written(u32::try_from(copied).expect("a copy is at most as long as the request"))
             }
             Err(Refusal(errno)) => reply.error(errno),
         }

@@ -5,10 +5,10 @@ use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use fuser::{Errno, INodeNo, ReplyXattr, Request};
 use tracing::span::EnteredSpan;
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{Fs, FsError};
+use warpfire_fuse::{Errno, INodeNo, ReplyXattr, Request};
 use warpfire_meta::Storage;
 
 use crate::caller::CallerGroups;
@@ -20,7 +20,7 @@ use super::Server;
 
 /// Enters the span of a request. While debug events are off this costs two comparisons of levels.
 pub(super) fn enter_request(req: &Request, operation: &'static str, ino: INodeNo) -> EnteredSpan {
-    let span = tracing::debug_span!("request", id = req.unique().0, operation, ino = ino.0).entered();
+    let span = tracing::debug_span!("request", id = req.unique(), operation, ino = ino.0).entered();
     tracing::debug!("request received");
     span
 }
@@ -110,6 +110,20 @@ pub(super) fn caller<'a>(req: &Request, groups: &'a CallerGroups) -> Caller<'a> 
     Caller { uid: req.uid(), gid: req.gid(), groups, checked: true }
 }
 
+/// The user of a change that clears set-id bits although user 0 makes it: without `CAP_FSETID` it is any
+/// other user.
+const NOBODY: u32 = 65534;
+
+/// The caller of a change for which the kernel has decided whether it clears set-id bits, by the capabilities
+/// of the process. A change by root keeps them.
+pub(super) fn set_id_caller(caller: Caller<'_>, clears_set_id: bool) -> Caller<'_> {
+    match caller {
+        _ if !clears_set_id => Caller::ROOT,
+        root if root.is_root() => Caller { uid: NOBODY, gid: NOBODY, ..root },
+        other => other,
+    }
+}
+
 /// Held while a request is answered. Its drop first ends the pass, then polls for the next request.
 pub(super) struct RequestGuard<'a> {
     pub(super) pass: GatePass<'a>,
@@ -148,13 +162,13 @@ impl From<FsError> for Refusal {
                 tracing::error!(error = %e, "request failed");
             }
         }
-        Refusal(Errno::from_i32(e.errno()))
+        Refusal(Errno::from_raw_os_error(e.errno()))
     }
 }
 
 /// The answer to a request for an inode that is not in [`KernelNodes`](crate::kernel_nodes::KernelNodes). The
 /// kernel looks the name up again.
-pub(super) const STALE: Refusal = Refusal(Errno::ESTALE);
+pub(super) const STALE: Refusal = Refusal(Errno::STALE);
 
 pub(super) type RequestResult<T> = Result<T, Refusal>;
 
@@ -164,7 +178,7 @@ pub(super) fn sized(answer: RequestResult<Vec<u8>>, room: u32, reply: ReplyXattr
         Ok(value) if room == 0 => {
             reply.size(u32::try_from(value.len()).expect("an attribute has at most 64 KiB"));
         }
-        Ok(value) if value.len() > room as usize => reply.error(Errno::ERANGE),
+        Ok(value) if value.len() > room as usize => reply.error(Errno::RANGE),
         Ok(value) => reply.data(&value),
         Err(Refusal(errno)) => reply.error(errno),
     }

@@ -21,18 +21,17 @@
 //! 2. While a view closes, nobody enters the transaction: its name is not found (`lookup`). So a forgotten
 //!    inode stays forgotten.
 
-use std::ffi::{OsStr, OsString};
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem,
-    FopenFlags, INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
-};
 use parking_lot::{Condvar, Mutex};
+use warpfire_fs::FileKind;
+use warpfire_fuse::{
+    AttrChange, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, NewNode,
+    OpenFlags, ReadRequest, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx,
+    ReplyWrite, ReplyXattr, Request, SetXattr, Time, WriteRequest,
+};
 use warpfire_meta::Storage;
 
 use super::request::{RequestResult, STALE, sized};
@@ -58,7 +57,7 @@ pub(crate) struct ShownTransaction<E: Storage> {
 
 /// A transaction, by its name and its server.
 struct ServedTransaction<E: Storage> {
-    name: OsString,
+    name: Vec<u8>,
     server: Arc<Server<E>>,
     is_closing: bool,
 }
@@ -119,7 +118,7 @@ impl<E: Storage> ShownTransaction<E> {
 
     /// As `server`, for a request on an inode of the transaction. The root of the view cannot be changed.
     fn server_of(&self, ino: INodeNo) -> RequestResult<Arc<Server<E>>> {
-        if ino == INodeNo::ROOT { Err(Refusal(Errno::EPERM)) } else { self.server() }
+        if ino == INodeNo::ROOT { Err(Refusal(Errno::PERM)) } else { self.server() }
     }
 }
 
@@ -137,22 +136,21 @@ impl<E: Storage> ViewServer<E> {
 
 /// Attributes of the root of a view: all users that can reach it pass through, and only the server lists it.
 fn root_attr() -> FileAttr {
+    let epoch = Time::default();
     FileAttr {
         ino: INodeNo::ROOT,
         size: 0,
         blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::Directory,
-        perm: 0o711,
-        nlink: 2,
+        atime: epoch,
+        mtime: epoch,
+        ctime: epoch,
+        btime: epoch,
+        mode: u32::from(FileKind::Directory as u8) << 12 | 0o711,
+        links: 2,
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
         rdev: 0,
         blksize: 4096,
-        flags: 0,
     }
 }
 
@@ -182,7 +180,7 @@ macro_rules! forwarded_with_root {
 }
 
 impl<E: Storage> Filesystem for ViewServer<E> {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+    fn init(&mut self, config: &mut KernelConfig) -> std::io::Result<()> {
         init::configure(config, self.checks, init::ListingDetail::NamesOnly)
     }
 
@@ -192,7 +190,7 @@ impl<E: Storage> Filesystem for ViewServer<E> {
         }
     }
 
-    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &[u8], reply: ReplyEntry) {
         if parent != INodeNo::ROOT {
             return match self.shown.server() {
                 Ok(server) => server.lookup(req, parent, name, reply),
@@ -207,7 +205,7 @@ impl<E: Storage> Filesystem for ViewServer<E> {
         match entered {
             Some(server) => server.reply_counted_root(reply),
             // Not cached by the kernel, unlike an answer that the name does not exist.
-            None => reply.error(Errno::ENOENT),
+            None => reply.error(Errno::NOENT),
         }
     }
 
@@ -222,22 +220,32 @@ impl<E: Storage> Filesystem for ViewServer<E> {
         }
     }
 
-    fn getattr(&self, req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, req: &Request, ino: INodeNo, reply: ReplyAttr) {
         if ino == INodeNo::ROOT {
-            return reply.attr(&CACHE_TIME, &root_attr());
+            return reply.attr(CACHE_TIME, &root_attr());
         }
         match self.shown.server() {
-            Ok(server) => server.getattr(req, ino, fh, reply),
+            Ok(server) => server.getattr(req, ino, reply),
             Err(Refusal(errno)) => reply.error(errno),
         }
     }
 
-    fn opendir(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn statx(&self, req: &Request, ino: INodeNo, reply: ReplyStatx) {
         if ino == INodeNo::ROOT {
-            return reply.opened(FileHandle(0), FopenFlags::empty());
+            return reply.attr(CACHE_TIME, &root_attr());
         }
         match self.shown.server() {
-            Ok(server) => server.opendir(req, ino, flags, reply),
+            Ok(server) => server.statx(req, ino, reply),
+            Err(Refusal(errno)) => reply.error(errno),
+        }
+    }
+
+    fn opendir(&self, req: &Request, ino: INodeNo, reply: ReplyOpen) {
+        if ino == INodeNo::ROOT {
+            return reply.opened(FileHandle(0), FopenFlags::NONE);
+        }
+        match self.shown.server() {
+            Ok(server) => server.opendir(req, ino, reply),
             Err(Refusal(errno)) => reply.error(errno),
         }
     }
@@ -251,40 +259,23 @@ impl<E: Storage> Filesystem for ViewServer<E> {
         }
         let shown = self.shown.shown.lock();
         let own = shown.as_ref().map(|shown| (INodeNo(VIEW_ROOT_NUMBER), &*shown.name));
-        let fixed = [".", ".."].map(|name| (INodeNo::ROOT, OsStr::new(name)));
+        let fixed = [&b"."[..], b".."].map(|name| (INodeNo::ROOT, name));
         for (at, (number, name)) in (1..).zip(fixed.into_iter().chain(own)) {
-            if at > offset && reply.add(number, at, FileType::Directory, name) {
+            if at > offset && reply.add(number, at, FileKind::Directory as u8, name) {
                 break;
             }
         }
         reply.ok();
     }
 
-    fn releasedir(&self, req: &Request, ino: INodeNo, fh: FileHandle, flags: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(&self, req: &Request, ino: INodeNo, fh: FileHandle, reply: ReplyEmpty) {
         match self.shown.server() {
-            Ok(server) => server.releasedir(req, ino, fh, flags, reply),
+            Ok(server) => server.releasedir(req, ino, fh, reply),
             Err(_) => reply.ok(),
         }
     }
 
-    fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn create(
-        &self,
-        _req: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        _flags: i32,
-        reply: ReplyCreate,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+    fn access(&self, req: &Request, ino: INodeNo, mask: u32, reply: ReplyEmpty) {
         match self.shown.server() {
             // Only root asks: see `Server::access`.
             _ if ino == INodeNo::ROOT => reply.ok(),
@@ -294,9 +285,9 @@ impl<E: Storage> Filesystem for ViewServer<E> {
     }
 
     /// The root of a view has no extended attributes and no access control list.
-    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &[u8], size: u32, reply: ReplyXattr) {
         match self.shown.server() {
-            _ if ino == INodeNo::ROOT => reply.error(Errno::NO_XATTR),
+            _ if ino == INodeNo::ROOT => reply.error(Errno::NODATA),
             Ok(server) => server.getxattr(req, ino, name, size, reply),
             Err(Refusal(errno)) => reply.error(errno),
         }
@@ -311,40 +302,44 @@ impl<E: Storage> Filesystem for ViewServer<E> {
     }
 
     forwarded_with_root! {
-        ioctl(fh: FileHandle, flags: IoctlFlags, command: u32, given: &[u8], room: u32) -> ReplyIoctl;
+        ioctl(command: u32, given: &[u8]) -> ReplyIoctl;
         statfs() -> ReplyStatfs;
     }
 
     forwarded! {
-        copy_file_range(
-            ino, fh_in: FileHandle, offset_in: u64, ino_out: INodeNo, fh_out: FileHandle, offset_out: u64,
-            len: u64, flags: CopyFileRangeFlags) -> ReplyWrite;
-        fallocate(ino, fh: FileHandle, offset: u64, length: u64, mode: i32) -> ReplyEmpty;
-        fsync(ino, fh: FileHandle, datasync: bool) -> ReplyEmpty;
-        fsyncdir(ino, fh: FileHandle, datasync: bool) -> ReplyEmpty;
-        link(ino, newparent: INodeNo, newname: &OsStr) -> ReplyEntry;
-        lseek(ino, fh: FileHandle, offset: i64, whence: i32) -> ReplyLseek;
-        mkdir(parent, name: &OsStr, mode: u32, umask: u32) -> ReplyEntry;
-        mknod(parent, name: &OsStr, mode: u32, umask: u32, rdev: u32) -> ReplyEntry;
+        fallocate(ino, mode: i32, offset: u64, len: u64) -> ReplyEmpty;
+        fsync(ino) -> ReplyEmpty;
+        fsyncdir(ino) -> ReplyEmpty;
+        link(ino, newparent: INodeNo, newname: &[u8]) -> ReplyEntry;
+        lseek(ino, offset: i64, whence: i32) -> ReplyLseek;
+        mkdir(parent, name: &[u8], made: NewNode) -> ReplyEntry;
+        mknod(parent, name: &[u8], made: NewNode) -> ReplyEntry;
         open(ino, flags: OpenFlags) -> ReplyOpen;
-        read(
-            ino, fh: FileHandle, offset: u64, size: u32, flags: OpenFlags, owner: Option<LockOwner>) -> ReplyData;
+        read(ino, read: ReadRequest) -> ReplyData;
         readdirplus(ino, fh: FileHandle, offset: u64) -> ReplyDirectoryPlus;
         readlink(ino) -> ReplyData;
-        removexattr(ino, name: &OsStr) -> ReplyEmpty;
-        rename(
-            parent, name: &OsStr, newparent: INodeNo, newname: &OsStr, flags: RenameFlags) -> ReplyEmpty;
-        rmdir(parent, name: &OsStr) -> ReplyEmpty;
-        setattr(
-            ino, mode: Option<u32>, uid: Option<u32>, gid: Option<u32>, size: Option<u64>,
-            atime: Option<TimeOrNow>, mtime: Option<TimeOrNow>, ctime: Option<SystemTime>,
-            fh: Option<FileHandle>, crtime: Option<SystemTime>, chgtime: Option<SystemTime>,
-            bkuptime: Option<SystemTime>, flags: Option<BsdFileFlags>) -> ReplyAttr;
-        setxattr(ino, name: &OsStr, value: &[u8], flags: i32, position: u32) -> ReplyEmpty;
-        symlink(parent, name: &OsStr, target: &Path) -> ReplyEntry;
-        unlink(parent, name: &OsStr) -> ReplyEmpty;
-        write(
-            ino, fh: FileHandle, offset: u64, data: &[u8], write_flags: WriteFlags, flags: OpenFlags,
-            owner: Option<LockOwner>) -> ReplyWrite;
+        removexattr(ino, name: &[u8]) -> ReplyEmpty;
+        rename(parent, name: &[u8], to: (INodeNo, &[u8]), flags: RenameFlags) -> ReplyEmpty;
+        rmdir(parent, name: &[u8]) -> ReplyEmpty;
+        setattr(ino, change: &AttrChange) -> ReplyAttr;
+        setxattr(ino, set: SetXattr<'_>) -> ReplyEmpty;
+        symlink(parent, name: &[u8], target: &[u8]) -> ReplyEntry;
+        tmpfile(parent, made: NewNode) -> ReplyCreate;
+        unlink(parent, name: &[u8]) -> ReplyEmpty;
+        write(ino, write: WriteRequest<'_>) -> ReplyWrite;
+    }
+
+    fn copy_file_range(
+        &self,
+        req: &Request,
+        from: (INodeNo, u64),
+        to: (INodeNo, u64),
+        len: u64,
+        reply: ReplyWrite,
+    ) {
+        match self.shown.server_of(from.0) {
+            Ok(server) => server.copy_file_range(req, from, to, len, reply),
+            Err(Refusal(errno)) => reply.error(errno),
+        }
     }
 }

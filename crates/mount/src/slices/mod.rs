@@ -16,10 +16,10 @@ mod wire;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use fuser::{Errno, INodeNo, Notifier};
 use warpfire_env::{Clock, SystemClock};
 use warpfire_fs::acl::{Caller, Perm};
 use warpfire_fs::{Fs, FsError, InsertSource, NodeRef, YankedSlice};
+use warpfire_fuse::{Errno, INodeNo, Notifier};
 use warpfire_meta::Storage;
 
 use crate::caller::{CallerGroups, has_no_share};
@@ -57,9 +57,9 @@ impl From<FsError> for SliceRefusal {
     }
 }
 
-impl From<rustix::io::Errno> for SliceRefusal {
-    fn from(errno: rustix::io::Errno) -> SliceRefusal {
-        SliceRefusal::Errno(Errno::from_i32(errno.raw_os_error()))
+impl From<Errno> for SliceRefusal {
+    fn from(errno: Errno) -> SliceRefusal {
+        SliceRefusal::Errno(errno)
     }
 }
 
@@ -81,7 +81,7 @@ impl<E: Storage> SliceTask<E> {
         let needs = self.request.needs();
         let changes = needs == Some(Perm::WRITE);
         if changes && self.read_only {
-            return Err(rustix::io::Errno::ROFS.into());
+            return Err(Errno::ROFS.into());
         }
         if let Some(needs) = needs {
             self.fs.access(&caller, &self.node, needs)?;

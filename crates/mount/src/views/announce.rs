@@ -4,12 +4,10 @@
 //! `invalidation_gate.rs` has the terms and the argument.
 
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use fuser::INodeNo;
 use warpfire_fs::{Fs, FsError, Invalidation, PendingCommit, Transaction, YankedSlice};
+use warpfire_fuse::INodeNo;
 use warpfire_meta::Storage;
 
 use super::Views;
@@ -21,10 +19,12 @@ use crate::stale_pages::{ContentBefore, Page, StalePages};
 /// file loses nothing, and neither does the commit: pages that come back are merged (`stale_pages.rs`).
 const ROUNDS_MAX: u32 = 8;
 
+/// A name, after the inode number of its directory.
+type NameInDirectory = (u64, Vec<u8>);
+
 /// Cache entries that a commit makes stale.
 struct CachedChanges {
-    /// Names, each with the inode number of its directory.
-    names: Vec<(u64, OsString)>,
+    names: Vec<NameInDirectory>,
     /// Inode numbers of files.
     files: BTreeSet<u64>,
 }
@@ -144,7 +144,7 @@ impl<E: Storage> Views<E> {
     fn collect_changes(
         &self,
         commit: &PendingCommit<E>,
-    ) -> Result<(Vec<(u64, OsString)>, StaleEntries), FsError> {
+    ) -> Result<(Vec<NameInDirectory>, StaleEntries), FsError> {
         let CachedChanges { names, files } = self.cached_changes(commit)?;
         self.main.gate.set_changed_files(files.clone());
         Ok((names, StaleEntries { files, names: true, ..StaleEntries::default() }))
@@ -156,7 +156,7 @@ impl<E: Storage> Views<E> {
         commit.visit_changed(&mut |changed| match changed {
             Invalidation::Name(dir, name) => {
                 if self.main.nodes.get(dir).is_some() {
-                    names.push((dir, OsStr::from_bytes(name).to_owned()));
+                    names.push((dir, name.to_vec()));
                 }
             }
             Invalidation::File(ino) => _ = files.insert(ino),
@@ -165,7 +165,7 @@ impl<E: Storage> Views<E> {
     }
 
     /// Empties the kernel's caches of the stale files, and of all the names if a name is stale.
-    fn invalidate_caches(&self, names: &[(u64, OsString)], stale: &StaleEntries) {
+    fn invalidate_caches(&self, names: &[NameInDirectory], stale: &StaleEntries) {
         let notifier = self.notifier.get().expect("the notifier is set before the first request");
         let log_failure = |kind: &str, ino: u64, outcome: std::io::Result<()>| {
             if let Err(e) = outcome {

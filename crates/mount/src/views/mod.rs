@@ -49,13 +49,13 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use fuser::Notifier;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use warpfire_env::ChangeSignal;
 use warpfire_env::{Clock, RankedMutex, SystemClock};
 use warpfire_fs::{Fs, FsError, NodeRef, Transaction};
+use warpfire_fuse::Notifier;
 use warpfire_meta::Storage;
 
 use crate::blocking_threads::{BlockingThreads, QUEUED_JOBS_MAX};

@@ -3,12 +3,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::process::Command;
 use std::thread;
 
 use crate::fixture::{self, MountFixture};
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, RenameFlags, XattrFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};
 use warpfire_test_needs::{Need, skip};
 
 #[test]
@@ -229,20 +230,46 @@ fn extended_attributes_are_set_listed_and_removed() {
 }
 
 #[test]
+fn a_file_without_a_name_gets_one_by_a_link_or_is_removed() {
+    let Some(fixture) = MountFixture::shared() else { return };
+    let flags = OFlags::TMPFILE | OFlags::RDWR;
+    let unnamed = || rustix::fs::open(fixture.path(), flags, Mode::from_raw_mode(0o640)).unwrap();
+    let (kept, dropped) = (File::from(unnamed()), File::from(unnamed()));
+    for file in [&kept, &dropped] {
+        file.write_all_at(&vec![3; 300_000], 0).unwrap();
+        let seen = file.metadata().unwrap();
+        assert_eq!((seen.nlink(), seen.len(), seen.mode() & 0o7777), (0, 300_000, 0o640));
+    }
+    assert_eq!(fs::read_dir(fixture.path()).unwrap().count(), 0);
+    let opened = format!("/proc/self/fd/{}", kept.as_raw_fd());
+    rustix::fs::linkat(CWD, opened, CWD, fixture.at("named"), AtFlags::SYMLINK_FOLLOW).unwrap();
+    drop((kept, dropped));
+    assert_eq!(fs::read(fixture.at("named")).unwrap(), vec![3; 300_000]);
+    assert_eq!(fs::metadata(fixture.at("named")).unwrap().nlink(), 1);
+    fs::remove_file(fixture.at("named")).unwrap();
+}
+
+#[test]
+fn a_file_has_a_time_of_birth_that_later_changes_leave() {
+    let Some(fixture) = MountFixture::new() else { return };
+    let path = fixture.at("file");
+    fs::write(&path, b"first").unwrap();
+    let born = fs::metadata(&path).unwrap().created().unwrap();
+    fs::write(&path, b"second").unwrap();
+    let changed = fs::metadata(&path).unwrap();
+    assert_eq!(changed.created().unwrap(), born);
+    assert!(changed.modified().unwrap() >= born && born > std::time::UNIX_EPOCH);
+}
+
+#[test]
 fn an_access_list_lets_one_user_in_and_shows_in_the_mode() {
     let Some(fixture) = MountFixture::shared() else { return };
     let path = fixture.at("file");
     fs::write(&path, b"secret").unwrap();
     fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
     assert!(!fixture.can_read(&path, 4321));
-    // owner rw-, user 4321 r--, group ---, mask r--, other ---
-    let list = [(1u16, 6u16, u32::MAX), (2, 4, 4321), (4, 0, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
-    let mut value = 2u32.to_le_bytes().to_vec();
-    for (tag, perm, id) in list {
-        value.extend([tag.to_le_bytes(), perm.to_le_bytes()].concat());
-        value.extend(id.to_le_bytes());
-    }
-    rustix::fs::setxattr(&path, "system.posix_acl_access", &value, XattrFlags::empty()).unwrap();
+    let list = fixture::access_list_for(4321);
+    rustix::fs::setxattr(&path, "system.posix_acl_access", &list, XattrFlags::empty()).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
     assert!(fixture.can_read(&path, 4321));
     assert!(!fixture.can_read(&path, 4322));

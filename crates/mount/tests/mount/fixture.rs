@@ -171,6 +171,17 @@ pub fn unmount(session: &mut Session) -> Result<(), MountError> {
     ended.unwrap_or_else(|| session.unmount())
 }
 
+/// An access control list as an extended attribute: owner rw-, this user r--, group ---, mask r--, other ---.
+pub fn access_list_for(user: u32) -> Vec<u8> {
+    let list = [(1u16, 6u16, u32::MAX), (2, 4, user), (4, 0, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
+    let mut value = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in list {
+        value.extend([tag.to_le_bytes(), perm.to_le_bytes()].concat());
+        value.extend(id.to_le_bytes());
+    }
+    value
+}
+
 /// An empty filesystem on a device in memory.
 pub fn filesystem() -> Arc<Fs<Engine<Log, FsSchema>>> {
     filesystem_and_pool(MemoryLimits::default()).0

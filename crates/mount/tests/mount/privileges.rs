@@ -16,7 +16,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use warpfire_mount::{MountedSlice, TransactionClient, TransactionState, remove_range};
 use warpfire_test_needs::{Need, skip};
 
-use crate::fixture::MountFixture;
+use crate::fixture::{MountFixture, access_list_for};
 use crate::views::commit;
 
 const USER: u32 = 1000;
@@ -195,6 +195,31 @@ fn the_root_of_a_user_namespace_changes_owners_and_modes_of_its_files() {
     assert_eq!(of("d/f"), (USER, 100_003, 0o711));
     assert_eq!(as_root_of_a_namespace(&format!("chown 5 {at}/of-another")), Some(false));
     assert_eq!(as_root_of_a_namespace(&format!("chmod 777 {at}/of-another")), Some(false));
+}
+
+#[test]
+fn an_access_list_set_from_outside_of_the_group_clears_the_set_group_id_bit() {
+    let Some(fixture) = MountFixture::shared() else { return };
+    let path = fixture.at("file");
+    let list = access_list_for(4321);
+    for (uid, gid, mode) in [(USER, 77, 0o640), (USER, USER, 0o2640), (0, 77, 0o2640)] {
+        fs::write(&path, b"x").unwrap();
+        chown(&path, Some(USER), Some(gid)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o2640)).unwrap();
+        as_user(uid, || rustix::fs::setxattr(&path, "system.posix_acl_access", &list, XattrFlags::empty()))
+            .unwrap();
+        let seen = fs::metadata(&path).unwrap().mode() & 0o7777;
+        assert_eq!(seen, mode, "user {uid} and a file of group {gid}");
+        fs::remove_file(&path).unwrap();
+    }
+    // The root of a user namespace has the capability to keep it.
+    fs::write(&path, b"x").unwrap();
+    chown(&path, Some(USER), Some(100_003)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o2640)).unwrap();
+    let Some(done) = as_root_of_a_namespace(&format!("setfacl -m u:5:r {}", path.display())) else { return };
+    if done {
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o2640);
+    }
 }
 
 #[test]

@@ -1,0 +1,58 @@
+//! Messages to the kernel that answer no request: it forgets what it has cached.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+use crate::connection::{Connection, OUT_HEADER_BYTES};
+use crate::fields::Answer;
+use crate::request::INodeNo;
+
+const INVAL_INODE: u32 = 2;
+const INVAL_ENTRY: u32 = 3;
+
+/// Sends notifications to the kernel.
+///
+/// The kernel may wait for answers to other requests before it takes a notification. So a thread that serves
+/// requests sends none.
+#[derive(Clone)]
+pub struct Notifier(Arc<Connection>);
+
+impl Notifier {
+    pub(crate) fn new(connection: Arc<Connection>) -> Notifier {
+        Notifier(connection)
+    }
+
+    /// Makes the kernel forget the attributes of an inode, and the pages of a range of it after it has sent
+    /// those that were changed. A negative offset means no pages; a length of 0 means all pages from the
+    /// offset on.
+    ///
+    /// # Errors
+    /// `NotFound` if the kernel does not know the inode.
+    pub fn inval_inode(&self, ino: INodeNo, offset: i64, len: i64) -> io::Result<()> {
+        let mut body = Answer::default();
+        body.u64(ino.0).u64(offset.cast_unsigned()).u64(len.cast_unsigned());
+        self.send(INVAL_INODE, &body, &[])
+    }
+
+    /// Makes the kernel forget a name, and all names below it that nobody uses.
+    ///
+    /// # Errors
+    /// `NotFound` if the kernel does not know the name.
+    pub fn inval_entry(&self, parent: INodeNo, name: &[u8]) -> io::Result<()> {
+        let len = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut body = Answer::default();
+        let flags = 0;
+        body.u64(parent.0).u32(len).u32(flags);
+        self.send(INVAL_ENTRY, &body, name)
+    }
+
+    fn send(&self, code: u32, body: &Answer, name: &[u8]) -> io::Result<()> {
+        let end: &[u8] = if name.is_empty() { b"" } else { b"\0" };
+        let len = OUT_HEADER_BYTES + body.as_slice().len() + name.len() + end.len();
+        let mut header = Answer::default();
+        let no_request = 0;
+        header.u32(u32::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?).u32(code).u64(no_request);
+        let parts = [header.as_slice(), body.as_slice(), name, end].map(IoSlice::new);
+        Ok(self.0.send(&parts)?)
+    }
+}

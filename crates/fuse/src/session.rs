@@ -1,0 +1,264 @@
+//! The life of a connection.
+//!
+//! ```text
+//!   begin: INIT is answered ──▶ run: threads serve requests ──the kernel ends the connection──▶ destroy
+//! ```
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread;
+
+use rustix::io::Errno;
+
+use crate::connection::Connection;
+use crate::dispatch::{INIT, Next, dispatch};
+use crate::fields::Malformed;
+use crate::filesystem::Filesystem;
+use crate::init::{InitFlags, KernelConfig, MAJOR, Offer, too_old};
+use crate::notifier::Notifier;
+use crate::reply::Reply;
+use crate::request::Request;
+
+/// Bytes of the buffer for the first request. The kernel wants at least this many.
+const FIRST_MESSAGE_BYTES_MAX: usize = 8192;
+
+/// A filesystem and its connection to the kernel.
+pub struct Session<F> {
+    filesystem: F,
+    connection: Arc<Connection>,
+    message_bytes_max: usize,
+    has_long_setxattr: bool,
+}
+
+impl<F: Filesystem> Session<F> {
+    /// Negotiates the protocol on the connection of a mount that was just made.
+    ///
+    /// # Errors
+    /// That of [`Filesystem::init`]; `Unsupported` if the kernel is too old; `NotConnected` if the mount has
+    /// ended; errors of the connection.
+    pub fn begin(mut filesystem: F, device: OwnedFd) -> io::Result<Session<F>> {
+        let connection = Connection::new(device);
+        let mut buffer = vec![0; FIRST_MESSAGE_BYTES_MAX];
+        let malformed =
+            |Malformed| io::Error::new(io::ErrorKind::InvalidData, "the first request is malformed");
+        loop {
+            let message = connection.receive(&mut buffer)?.ok_or(io::ErrorKind::NotConnected)?;
+            let (request, mut body) = Request::decode(message).map_err(malformed)?;
+            let reply = Reply::new(&connection, request.unique());
+            if request.opcode != INIT {
+                return Err(malformed(Malformed));
+            }
+            match Offer::decode(&mut body).map_err(malformed)? {
+                Offer::NewerMajor => reply.fields(|answer| _ = answer.u32(MAJOR).zeros(60)),
+                Offer::TooOld => {
+                    reply.error(Errno::PROTO);
+                    return Err(too_old());
+                }
+                Offer::Version { features, max_readahead } => {
+                    let mut config = KernelConfig::new(features, max_readahead);
+                    if let Err(e) = filesystem.init(&mut config) {
+                        reply.error(Errno::PROTO);
+                        return Err(e);
+                    }
+                    reply.fields(|answer| config.encode(answer));
+                    return Ok(Session {
+                        filesystem,
+                        connection,
+                        message_bytes_max: config.message_bytes_max(),
+                        has_long_setxattr: config.features().contains(InitFlags::SETXATTR_EXT),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Sends notifications to the kernel, also after the session has ended.
+    #[must_use]
+    pub fn notifier(&self) -> Notifier {
+        Notifier::new(Arc::clone(&self.connection))
+    }
+
+    /// Serves requests on this thread and `threads - 1` others, or on as many as can be started, until the
+    /// kernel ends the connection.
+    ///
+    /// # Errors
+    /// Errors of the connection.
+    pub fn run(mut self, threads: usize) -> io::Result<()> {
+        let others: Vec<Arc<Connection>> = (1..threads).map(|_| self.connection.another()).collect();
+        let session = &self;
+        let served = thread::scope(|scope| {
+            let others = others.iter().filter_map(|connection| {
+                let serve = move || session.serve(connection);
+                thread::Builder::new()
+                    .name("warpfire-serve".to_owned())
+                    .spawn_scoped(scope, serve)
+                    .inspect_err(|e| tracing::warn!(error = %e, "a mount is served by fewer threads"))
+                    .ok()
+            });
+            let others: Vec<_> = others.collect();
+            let first = session.serve(&session.connection);
+            let joined = others.into_iter().map(|t| t.join().expect("a panic of a request is caught"));
+            joined.fold(first, io::Result::and)
+        });
+        self.filesystem.destroy();
+        served
+    }
+
+    fn serve(&self, connection: &Arc<Connection>) -> io::Result<()> {
+        let mut buffer = vec![0; self.message_bytes_max];
+        while let Some(message) = connection.receive(&mut buffer)? {
+            if dispatch(&self.filesystem, connection, message, self.has_long_setxattr) == Next::End {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+    use crate::attr::FileAttr;
+    use crate::dispatch::{BATCH_FORGET, DESTROY, FORGET, GETATTR, LOOKUP, STATX};
+    use crate::fields::Answer;
+    use crate::request::INodeNo;
+    use crate::{ReplyAttr, ReplyEntry};
+
+    /// A kernel: the other end of the connection.
+    struct Kernel(OwnedFd);
+
+    impl Kernel {
+        /// Sends a request and receives the length, the error and the number of its answer, and its body.
+        fn ask(&self, opcode: u32, unique: u64, body: &[u8]) -> (i32, u64, Vec<u8>) {
+            self.tell(opcode, unique, body);
+            self.hear()
+        }
+
+        fn tell(&self, opcode: u32, unique: u64, body: &[u8]) {
+            let mut message = Answer::default();
+            message.u32(u32::try_from(40 + body.len()).expect("requests are short")).u32(opcode);
+            message.u64(unique).u64(INodeNo::ROOT.0).u32(1000).u32(100).u32(7).u32(0).bytes(body);
+            rustix::io::write(&self.0, message.as_slice()).expect("the session has its end open");
+        }
+
+        fn hear(&self) -> (i32, u64, Vec<u8>) {
+            let mut answer = vec![0; 4096];
+            let len = rustix::io::read(&self.0, &mut answer).expect("the session has its end open");
+            let word = |at: usize| u32::from_ne_bytes(answer[at..at + 4].try_into().expect("four bytes"));
+            assert_eq!(word(0) as usize, len, "an answer begins with its length");
+            let unique = u64::from_ne_bytes(answer[8..16].try_into().expect("eight bytes"));
+            (word(4).cast_signed(), unique, answer[16..len].to_vec())
+        }
+    }
+
+    struct Panics;
+
+    impl Filesystem for Panics {
+        fn lookup(&self, request: &Request, _parent: INodeNo, name: &[u8], reply: ReplyEntry) {
+            assert_ne!(name, b"panics", "a panic on purpose");
+            assert_eq!((request.uid(), request.gid(), request.pid()), (1000, 100, 7));
+            reply.absent(Duration::from_secs(3));
+        }
+
+        fn getattr(&self, _request: &Request, _ino: INodeNo, reply: ReplyAttr) {
+            drop(reply);
+        }
+
+        fn statx(&self, _request: &Request, ino: INodeNo, reply: crate::ReplyStatx) {
+            let time = crate::Time { seconds: 5, nanos: 6 };
+            let attr = FileAttr {
+                ino,
+                size: 0,
+                blocks: 0,
+                atime: time,
+                mtime: time,
+                ctime: time,
+                btime: time,
+                mode: 0o40_755,
+                links: 1,
+                uid: 0,
+                gid: 0,
+                rdev: 0,
+                blksize: 4096,
+            };
+            reply.attr(Duration::ZERO, &attr);
+        }
+    }
+
+    fn served(act: impl FnOnce(&Kernel)) {
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (kernel, device) = pair.expect("sockets can be made");
+        let kernel = Kernel(kernel);
+        let mut offer = Answer::default();
+        offer.u32(7).u32(45).u32(128 << 10).u32(0).u32(0).zeros(44);
+        kernel.tell(INIT, 2, offer.as_slice());
+        let session = Session::begin(Panics, device).expect("the offer is good");
+        let (error, unique, answer) = kernel.hear();
+        assert_eq!((error, unique, answer.len()), (0, 2, 64));
+        thread::scope(|scope| {
+            let serving = scope.spawn(|| session.run(1));
+            act(&kernel);
+            drop(kernel);
+            serving.join().expect("requests that panic cost no thread").expect("the end is no error");
+        });
+    }
+
+    const EIO: i32 = -5;
+
+    #[test]
+    fn a_panic_or_a_dropped_reply_is_an_error_of_one_request() {
+        served(|kernel| {
+            for unique in [4, 6] {
+                assert_eq!(kernel.ask(LOOKUP, unique, b"panics\0"), (EIO, unique, Vec::new()));
+            }
+            assert_eq!(kernel.ask(GETATTR, 8, &[0; 16]), (EIO, 8, Vec::new()));
+            let (error, unique, entry) = kernel.ask(LOOKUP, 10, b"other\0");
+            assert_eq!((error, unique, entry.len()), (0, 10, 128));
+            assert_eq!(entry[16..24], 3u64.to_ne_bytes(), "the time that the name may be cached");
+        });
+    }
+
+    #[test]
+    fn malformed_and_unknown_requests_are_answered_and_the_session_goes_on() {
+        served(|kernel| {
+            assert_eq!(kernel.ask(LOOKUP, 4, b"no end"), (EIO, 4, Vec::new()));
+            assert_eq!(kernel.ask(9999, 6, &[]), (-38, 6, Vec::new()), "ENOSYS");
+            // It has no answer, also if it is malformed.
+            kernel.tell(BATCH_FORGET, 8, &[0xff; 8]);
+            rustix::io::write(&kernel.0, &[1, 2, 3]).unwrap();
+            let (error, unique, attr) = kernel.ask(STATX, 10, &[0; 24]);
+            assert_eq!((error, unique, attr.len()), (0, 10, 288));
+        });
+    }
+
+    #[test]
+    fn a_request_of_any_kind_and_length_gets_one_answer() {
+        served(|kernel| {
+            let mut unique = 4;
+            for opcode in (1..60).filter(|opcode| ![FORGET, BATCH_FORGET, DESTROY].contains(opcode)) {
+                for (len, fill) in (0..120).flat_map(|len| [(len, 0u8), (len, 0xff)]) {
+                    let (_, answered, _) = kernel.ask(opcode, unique, &vec![fill; len]);
+                    assert_eq!(answered, unique, "operation {opcode}, {len} bytes");
+                    unique += 2;
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_kernel_that_is_too_old_is_refused() {
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (kernel, device) = pair.unwrap();
+        let kernel = Kernel(kernel);
+        let old: Vec<u8> = [7u32, 20, 0, 0].iter().flat_map(|field| field.to_ne_bytes()).collect();
+        kernel.tell(INIT, 2, &old);
+        let refused = Session::begin(Panics, device).err().unwrap();
+        assert_eq!(refused.kind(), io::ErrorKind::Unsupported);
+        assert_eq!(kernel.hear(), (-71, 2, Vec::new()), "EPROTO");
+    }
+}
