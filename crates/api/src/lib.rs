@@ -53,6 +53,7 @@ mod stats;
 mod tree;
 mod trim;
 mod tx;
+mod upkeep;
 mod warpfire;
 mod xattr;
 
@@ -73,6 +74,7 @@ pub use stats::{
 };
 pub use trim::TrimReport;
 pub use tx::{FileVersion, Savepoint, Tx, TxEngine};
+pub use upkeep::{SegmentsAtRisk, Upkeep};
 pub use warpfire::Warpfire;
 pub use warpfire_env::Timestamp;
 pub use warpfire_format::fs::FORMAT_VERSION;

@@ -1,13 +1,15 @@
 //! Joins the layers of a pool: devices, a pool over them, a log over that, a metadata engine, the filesystem
 //! on top.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use warpfire_env::{Clock, Device, MachineMemory, SystemClock, SystemRandom};
 use warpfire_fs::{AtimeMode, Fs, FsOptions, FsSchema};
 use warpfire_log::{Log, LogStore, RecoveredLog};
 use warpfire_meta::{Background, EngineOptions, MemoryLimits};
-use warpfire_pool::{CreateOptions, Pool};
+use warpfire_pool::{CreateOptions, DeviceState, Pool};
+use warpfire_units::DeviceIndex;
 
 use crate::cache_size;
 use crate::stats::{DeviceStats, Stats};
@@ -79,6 +81,18 @@ impl OpenPool {
     /// Whether the pool is open for reading.
     pub fn is_read_only(&self) -> bool {
         self.pool.is_for_reading()
+    }
+
+    /// The devices that take no writes.
+    pub fn lost_devices(&self) -> BTreeSet<DeviceIndex> {
+        let devices = self.pool.status().devices.into_iter();
+        devices.filter(|device| device.state != DeviceState::Present).map(|device| device.index).collect()
+    }
+
+    /// The name of a device, or its number if it is missing.
+    pub fn device_name(&self, index: DeviceIndex) -> String {
+        let device = self.pool.status().devices.into_iter().find(|device| device.index == index);
+        device.and_then(|device| device.name).unwrap_or_else(|| format!("device {}", index.0))
     }
 
     pub fn stats(&self) -> Stats {

@@ -13,6 +13,7 @@ use warpfire_pool::CreateOptions;
 use crate::cache_size;
 use crate::devices::NewDevices;
 use crate::open_pool::{OpenMode, OpenPool};
+use crate::upkeep::SPARE_AFTER;
 use crate::{Error, ErrorKind, Identity, Result, Warpfire};
 
 /// The entry to this library: [`Pool::options`].
@@ -68,6 +69,7 @@ pub struct PoolOptions {
     sync_interval: Option<Duration>,
     memory: MemoryLimits,
     cache_bytes: Option<u64>,
+    spare_after: Duration,
 }
 
 impl Default for PoolOptions {
@@ -86,6 +88,7 @@ impl Default for PoolOptions {
             sync_interval: None,
             memory: MemoryLimits::default(),
             cache_bytes: None,
+            spare_after: SPARE_AFTER,
         }
     }
 }
@@ -241,6 +244,16 @@ impl PoolOptions {
         self
     }
 
+    /// How long a device may be missing or failed, while the pool is open, until what it held is rebuilt on
+    /// the other devices; 10 minutes by default. That takes their space, and gives the pool its redundancy
+    /// back. With zero it begins at once. A pool without [`background`](PoolOptions::background) threads
+    /// rebuilds nothing.
+    #[must_use]
+    pub fn spare_after(mut self, wait: Duration) -> Self {
+        self.spare_after = wait;
+        self
+    }
+
     /// Makes a pool on block devices and image files and opens it. Image files that are missing are made.
     ///
     /// ```standalone_crate
@@ -339,7 +352,7 @@ impl PoolOptions {
             true => Some(cache_size::keep_fitting(open_pool.fs.engine(), cache_bytes)?),
             false => None,
         };
-        Warpfire::new(open_pool, self.identity.clone(), sync_interval, cache_task)
+        Warpfire::new(open_pool, self.identity.clone(), sync_interval, cache_task, self.spare_after)
     }
 
     fn mode(&self) -> OpenMode {

@@ -17,6 +17,7 @@ use crate::health::{HEALTH_INTERVAL, HealthBook};
 use crate::metadata::SetMetadata;
 use crate::open_pool::{Engine, OpenPool};
 use crate::stats::Stats;
+use crate::upkeep::{LostDevices, WATCH_INTERVAL};
 use crate::{Dir, Error, File, FileType, Identity, Metadata, OpenOptions, ReadDir, Result};
 
 /// Permissions of new files and directories for which the caller names none: those of the umask 022.
@@ -58,6 +59,7 @@ pub struct Warpfire<E: Storage = Engine> {
 pub(crate) struct SharedPool {
     pub open_pool: OpenPool,
     pub health: Arc<HealthBook>,
+    pub lost_devices: Arc<LostDevices>,
     /// Whether the pool may be written.
     is_writable: bool,
     /// The background work on this pool: syncs, the size of the cache, the health record. None once the pool
@@ -106,6 +108,7 @@ impl Warpfire {
         identity: Identity,
         sync_interval: Option<Duration>,
         cache_task: Option<IntervalTask>,
+        spare_after: Duration,
     ) -> Result<Self> {
         let mut tasks: Vec<IntervalTask> = cache_task.into_iter().collect();
         let no_thread = |error: std::io::Error| Error::no_thread(&error);
@@ -123,8 +126,16 @@ impl Warpfire {
             let store = move || drop(book.store_if_worse(&of_pool, SystemClock.monotonic_nanos()));
             tasks.push(IntervalTask::always("warpfire-health", HEALTH_INTERVAL, store).map_err(no_thread)?);
         }
+        let lost_devices = Arc::new(LostDevices::new(spare_after));
+        if open_pool.has_background {
+            let (lost, of_pool) = (Arc::clone(&lost_devices), open_pool.clone());
+            // A checkpoint that fails is tried again; if the pool has latched, every later call reports it.
+            let watch = move || drop(lost.watch(&of_pool, SystemClock.monotonic_nanos()));
+            tasks.push(IntervalTask::always("warpfire-upkeep", WATCH_INTERVAL, watch).map_err(no_thread)?);
+        }
         let shared = Arc::new(SharedPool {
             health,
+            lost_devices,
             is_writable: !open_pool.is_read_only(),
             is_closed: AtomicBool::new(false),
             open_pool,

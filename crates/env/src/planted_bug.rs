@@ -28,6 +28,10 @@ pub enum PlantedBug {
     ResilverSkipped,
     /// A column that missed a write is not recorded.
     LostNotLogged,
+    /// The old zone of a moved column is reset before its move is durable.
+    OldZoneResetEarly,
+    /// A column may move to a device that has another column of its segment.
+    ColumnsShareDevice,
     /// No hold is taken for slices that a transaction names.
     NamedNotHeld,
     /// A sync leaves out the frozen memtable.
@@ -56,7 +60,7 @@ pub enum PlantedBug {
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 23] = [
+    const ALL: [(PlantedBug, &str); 25] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -68,6 +72,8 @@ impl PlantedBug {
         (PlantedBug::ParityOfFirstTile, "parity-of-first-tile"),
         (PlantedBug::ResilverSkipped, "resilver-skipped"),
         (PlantedBug::LostNotLogged, "lost-not-logged"),
+        (PlantedBug::OldZoneResetEarly, "old-zone-reset-early"),
+        (PlantedBug::ColumnsShareDevice, "columns-share-device"),
         (PlantedBug::NamedNotHeld, "named-not-held"),
         (PlantedBug::SyncSkipsFrozen, "sync-skips-frozen"),
         (PlantedBug::ReadsUnchecked, "reads-unchecked"),

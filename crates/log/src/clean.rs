@@ -1,19 +1,17 @@
-//! The space that is left, the segments that are worth cleaning, the mending and the scrub of one segment,
-//! and the trim.
+//! The space that is left, the segments that are worth cleaning, the scrub of one segment, and the trim.
 
-use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::segment::SegmentKind;
-use warpfire_pool::{Suspects, Trimmed};
+use warpfire_pool::Trimmed;
 use warpfire_units::SegmentId;
 
 use crate::limits::{LOG_RESERVE_SEGMENTS, RESERVE_PART, RESERVE_SEGMENTS_MIN};
 use crate::log::Log;
-use crate::segment_table::{SegmentEntry, SegmentStage};
+use crate::segment_table::SegmentStage;
 use crate::store::{LogError, LogStore, ScrubbedSegment, Space};
 use crate::stream::log_segments_in_bulk;
 
@@ -64,69 +62,6 @@ impl Log {
     pub fn trim(&self, progress: impl FnMut(Trimmed) -> ControlFlow<()>) -> Result<Trimmed, LogError> {
         self.latch.check()?;
         self.pool.trim(progress).map_err(|e| self.latch.on_write(e))
-    }
-
-    /// Segments with less redundancy than the devices that take writes allow: those in which a read found
-    /// damage, those with a column that can be mended, and those with less parity than new ones.
-    pub(crate) fn known_damaged(&self) -> BTreeSet<SegmentId> {
-        if is_planted(PlantedBug::DamageForgotten) {
-            return BTreeSet::new();
-        }
-        let parity = self.pool.geometry(SegmentKind::Bulk).parity;
-        let mut damaged: BTreeSet<SegmentId> = self.pool.damaged_segments().into_iter().collect();
-        let segment_table = self.segment_table.lock();
-        damaged.extend(segment_table.with_lost().filter(|(_, e)| self.is_mendable(e)).map(|(id, _)| id));
-        if segment_table.has_narrower(parity) {
-            damaged.extend(segment_table.iter().filter(|(_, e)| e.parity() < parity).map(|(id, _)| id));
-        }
-        damaged
-    }
-
-    /// Whether a column of the segment is lost whose device takes writes.
-    fn is_mendable(&self, entry: &SegmentEntry) -> bool {
-        entry.columns().any(|(device, is_lost)| is_lost && self.pool.takes_writes(device))
-    }
-
-    /// Rewrites the lost and damaged columns of one segment: of the one with the fewest columns left to lose.
-    pub(crate) fn mend_one(&self) -> Result<bool, LogError> {
-        self.latch.check()?;
-        let mut unmended = self.unmended.lock();
-        let unsound: BTreeSet<SegmentId> = self.pool.damaged_segments().into_iter().collect();
-        self.seal_open(|id| unsound.contains(&id))?;
-        // A segment that is referred to now keeps its zones, so that no other segment is written to them
-        // while they are read.
-        let pin = self.pin();
-        let worst = {
-            let segment_table = self.segment_table.lock();
-            let lost = segment_table.with_lost().filter(|(_, e)| self.is_mendable(e)).map(|(id, _)| id);
-            let suspects: BTreeSet<SegmentId> = lost.chain(unsound.iter().copied()).collect();
-            let known = suspects.into_iter().filter_map(|id| Some((id, segment_table.entry(id)?)));
-            let referred = known.filter(|(id, entry)| {
-                let is_left = entry.state == SegmentStage::Sealed && entry.live_bytes() > 0;
-                is_left && !unmended.contains(id)
-            });
-            let left = |entry: &SegmentEntry| {
-                usize::from(entry.parity()).saturating_sub(entry.columns().filter(|(_, lost)| *lost).count())
-            };
-            referred.min_by_key(|(id, entry)| (left(entry), *id)).map(|(id, _)| id)
-        };
-        let Some(segment) = worst else { return Ok(false) };
-        let suspects = if unsound.contains(&segment) { Suspects::Unverified } else { Suspects::Recorded };
-        let resilvered = self.pool.resilver(segment, suspects).map_err(|e| self.latch.on_write(e))?;
-        if let Some(error) = &resilvered.failure {
-            tracing::warn!(name: "segment_not_mended", %segment, %error, "a segment stays damaged");
-        }
-        if resilvered.failure.is_some() || resilvered.moves.is_empty() {
-            unmended.insert(segment);
-        }
-        self.segment_table.lock().resilvered(segment, resilvered);
-        drop(pin);
-        self.changes.fetch_add(1, Ordering::Release);
-        match self.sync() {
-            Err(LogError::NoSpace) => {}
-            synced => synced?,
-        }
-        Ok(true)
     }
 
     /// Sealed segments with live bytes, oldest first.

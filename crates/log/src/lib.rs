@@ -13,6 +13,7 @@ mod log;
 mod log_writer;
 #[cfg(any(test, feature = "twin"))]
 mod mem;
+mod mend;
 mod pending;
 mod pins;
 mod recover;
@@ -24,6 +25,7 @@ mod write_queue;
 pub use log::Log;
 #[cfg(any(test, feature = "twin"))]
 pub use mem::{MemLog, MemLogCounters, MemLogOptions};
+pub use mend::{Blocked, DueWork, SegmentsAtRisk};
 pub use store::{
     Admit, LogError, LogPos, LogStore, Pin, RecordIter, RecoveredLog, ScrubbedSegment, Slices, Space, Stream,
 };

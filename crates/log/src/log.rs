@@ -28,12 +28,13 @@ use warpfire_env::RankedMutex;
 use warpfire_env::sync::Mutex;
 use warpfire_format::segment::SegmentKind;
 use warpfire_pool::Pool;
-use warpfire_units::{SegmentId, SlicePtr};
+use warpfire_units::{DeviceIndex, SegmentId, SlicePtr};
 
 use crate::latch::{Latch, on_read};
 use crate::limits::{GROUP_BYTES_PER_COLUMN, PENDING_MAX_BYTES, upkeep_bytes};
 use crate::lock_ranks::{PENDING, SEGMENT_TABLE, SYNC_STATE};
 use crate::log_writer::LogWriter;
+use crate::mend::Unmended;
 use crate::pending::PendingRecords;
 use crate::pins::{Pins, Retired};
 use crate::recover::{LogEnd, LogParts};
@@ -47,8 +48,12 @@ pub struct Log {
     pub(crate) pool: Pool,
     pub(crate) segment_table: Arc<RankedMutex<SEGMENT_TABLE, SegmentTable>>,
     pub(crate) pins: Arc<Pins<Retired>>,
-    /// Segments that `mend` could not make whole in this session. Held while a segment is mended.
-    pub(crate) unmended: Mutex<BTreeSet<SegmentId>>,
+    /// Held while a segment is mended.
+    pub(crate) mending: Mutex<()>,
+    /// Segments that `mend` could not make whole.
+    pub(crate) unmended: Mutex<Unmended>,
+    /// Devices whose columns are rebuilt on other devices while they take no writes.
+    pub(crate) given_up: Mutex<BTreeSet<DeviceIndex>>,
     /// Segments that needed mending or cleaning for their redundancy when the log was opened.
     weak_at_open: u64,
     write_queue: Arc<WriteQueue>,
@@ -113,7 +118,9 @@ impl Log {
             writer_thread: None,
             segment_table,
             pins,
+            mending: Mutex::default(),
             unmended: Mutex::default(),
+            given_up: Mutex::default(),
             weak_at_open: 0,
             streams: std::array::from_fn(BulkStream::new),
             pending: RankedMutex::new(PendingRecords::new(parts.next_pos)),
@@ -174,6 +181,11 @@ impl Log {
     /// Log segments in use, for the space they take.
     pub(crate) fn log_segments(&self) -> u64 {
         self.log_segments.load(Ordering::Relaxed)
+    }
+
+    /// The devices of the log segments that the next recovery would read.
+    pub(crate) fn log_devices(&self) -> BTreeSet<DeviceIndex> {
+        self.sync_state.lock().as_ref().map(|state| state.log_writer.devices()).unwrap_or_default()
     }
 
     /// Reads the part of the slice that is in memory: its end. Returns the number of bytes before that part,
@@ -333,7 +345,7 @@ impl LogStore for Log {
     }
 
     fn weak_segments(&self) -> usize {
-        let known = self.known_damaged();
+        let known = self.known_weak();
         if known.is_empty() {
             return 0;
         }

@@ -21,13 +21,13 @@
 //! 8. After a sealed end, no group is written before a root names the next segment (assert in `roll`:
 //!    announced).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::log_frame::{BARRIER_BYTES, LogFrame, RECORD_HEAD_BYTES, RecordFragment};
 use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentStream};
 use warpfire_pool::{Pool, PoolError, SegmentWriter, StripeBuf};
-use warpfire_units::{BLOCK_BYTES, SegmentId};
+use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId};
 
 use crate::limits::EDIT_MAX_BYTES;
 use crate::pending::RecordBuffer;
@@ -166,6 +166,15 @@ impl LogWriter {
         chain_bytes - self.skipped_bytes
     }
 
+    /// The devices of the segments from which the next recovery would read records.
+    pub(crate) fn devices(&self) -> BTreeSet<DeviceIndex> {
+        if self.bytes() == 0 {
+            return BTreeSet::new();
+        }
+        let chain = self.past.iter().map(|p| p.descriptor.clone()).chain([self.current.descriptor()]);
+        chain.flat_map(|descriptor| descriptor.columns).map(|(device, _)| device).collect()
+    }
+
     /// Log segments in use, spares too.
     pub(crate) fn segments(&self) -> usize {
         self.past.len() + 1 + self.spares.len()
@@ -193,7 +202,7 @@ impl LogWriter {
         // Zones must be there before the first frame is written: a group that runs out of them half-way would
         // latch the store. A stripe may end with a frame's length unused; an eighth is far more than that.
         // The rest of the current segment is not counted.
-        let leaving = self.current.is_degraded() && self.announced && !self.is_at_sealed_end();
+        let leaving = self.current.is_outdated() && self.announced && !self.is_at_sealed_end();
         let wanted = 1 + (bytes as u64 + bytes as u64 / 8) / self.segment_bytes + u64::from(leaving);
         while (self.spares.len() as u64) < wanted {
             match allocate_log(pool, &mut next_id) {

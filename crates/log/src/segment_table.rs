@@ -38,7 +38,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use warpfire_format::log_frame::{GREW_RUNS_MAX, LogFrame};
-use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentState, StripeRun};
+use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentState, SegmentStream, StripeRun};
 use warpfire_pool::{ColumnMove, OldZones, ResilveredSegment};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId};
 
@@ -89,6 +89,16 @@ impl SegmentEntry {
     /// Parity columns of the segment.
     pub(crate) fn parity(&self) -> u8 {
         self.logged.parity
+    }
+
+    /// Data columns of the segment.
+    pub(crate) fn data(&self) -> u16 {
+        self.logged.data
+    }
+
+    /// Whether it holds tables.
+    pub(crate) fn is_table(&self) -> bool {
+        self.logged.stream == SegmentStream::Table
     }
 
     /// The devices of its columns as of now, each with whether the column is lost.

@@ -175,7 +175,7 @@ impl OpenSegment {
     /// Whether the segment is to be sealed: it is full, has too many runs, or has lost a column. New bytes
     /// get full parity in another segment.
     pub(crate) fn is_done(&self) -> bool {
-        self.rest_bytes == 0 || self.runs >= SEGMENT_RUNS_MAX || self.writer.is_degraded()
+        self.rest_bytes == 0 || self.runs >= SEGMENT_RUNS_MAX || self.writer.is_outdated()
     }
 
     /// Whether everything appended was pushed, which must be so before the segment is sealed.

@@ -297,6 +297,19 @@ impl Pool {
         self.inner.devices.writable(device)
     }
 
+    /// Devices that leave the pool, in index order.
+    #[must_use]
+    pub fn leaving_devices(&self) -> Vec<DeviceIndex> {
+        let members = self.inner.devices.members().into_iter();
+        members.filter(|(_, member)| member.is_leaving).map(|(index, _)| index).collect()
+    }
+
+    /// Devices that take writes, in index order.
+    #[must_use]
+    pub fn writable_devices(&self) -> Vec<DeviceIndex> {
+        self.inner.devices.all_writable()
+    }
+
     /// Columns that missed a write or a flush, as far as no call has returned them yet. After a flush these
     /// are all columns that lack a stripe written before it.
     #[must_use]

@@ -101,7 +101,7 @@ impl Log {
 
     /// Takes note of the columns that missed a write or a flush. The next group or root records them: until
     /// then recovery verifies each stripe that a column may lack, because the last group lists it.
-    fn note_losses(&self) {
+    pub(crate) fn note_losses(&self) {
         let lost = self.pool.take_lost();
         if !lost.is_empty() && !is_planted(PlantedBug::LostNotLogged) {
             let mut segment_table = self.segment_table.lock();

@@ -30,7 +30,7 @@ mod accept;
 mod cases;
 mod walk;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::Corrupt;
@@ -232,7 +232,8 @@ fn resilver_damaged(pool: &Pool, accepted: &mut AcceptedLog) -> Vec<OldZones> {
     // The commit log too: its records must outlive m more devices until the client's next checkpoint.
     for descriptor in segments.chain(accepted.past.iter_mut().map(|past| &mut past.descriptor)) {
         let Some(first_stripe) = accepted.damaged.get(&descriptor.id) else { continue };
-        let failure = match pool.resilver(descriptor.id, Suspects::WrittenLast(*first_stripe)) {
+        let suspects = Suspects::WrittenLast(*first_stripe);
+        let failure = match pool.resilver(descriptor.id, suspects, &BTreeSet::new()) {
             Ok(resilvered) => {
                 assert_eq!(resilvered.descriptor.id, descriptor.id, "a resilvered segment keeps its id");
                 *descriptor = resilvered.descriptor;

@@ -42,10 +42,11 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// possible, moves the live bytes to other segments. `true` if something was rewritten. Without space it
     /// does nothing.
     pub(crate) fn repair_step(&self) -> Result<bool, MetaError> {
-        let _compacting = self.compacting.lock();
+        // Without the lock, for which callers wait that need space: a column takes a while.
         if self.log.mend()? {
             return Ok(true);
         }
+        let _compacting = self.compacting.lock();
         let mut unrecoverable = self.unrecoverable.lock();
         let damaged = self.log.damaged()?;
         match self.empty_segments(damaged, &mut unrecoverable) {

@@ -409,6 +409,21 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         self.inner.flush_or_reclaim()
     }
 
+    /// Wakes the background threads, if there are any: something below the engine has made work for them.
+    pub fn wake(&self) {
+        self.inner.wake_background();
+    }
+
+    /// Writes all commits in memory as tables, and then a checkpoint, so that the log keeps no record of
+    /// them.
+    ///
+    /// # Errors
+    /// The errors of `flush`.
+    pub fn checkpoint(&self) -> Result<(), MetaError> {
+        self.flush()?;
+        self.inner.checkpoint()
+    }
+
     /// Frees all that can be freed now: drops deleted versions, and cleans every segment that is worth it.
     /// For callers that want the space back at once; background work does the same later, and less of it.
     ///

@@ -2,8 +2,13 @@
 //!
 //! A crash can leave a stripe on some of its columns only, a device can miss writes, and a device can lose
 //! blocks. The stripe is readable, but one more lost device may be one too many. So each such column, if its
-//! device takes writes, is reconstructed and written to a fresh zone: of its own device, or of another one if
-//! its own has none. The other columns stay where they are.
+//! device takes writes, is written to a fresh zone: of its own device, or of another one if its own has none.
+//! The other columns stay where they are.
+//!
+//! A device is *vacated* while its columns move to other devices, because it stays away or leaves the pool.
+//! Each of its columns is written to a device that the segment does not use yet.
+//!
+//! Blocks that verify on the column's own device are copied. The others are reconstructed.
 //!
 //! # Invariants
 //! 1. The old zones stay used and untouched until `free_old_zones`. So the old descriptor stays readable: a
@@ -12,9 +17,11 @@
 //!    lengths and addresses do not change.
 //! 3. A fresh zone is durable before a reader or the caller learns of it (`write_columns` flushes; test
 //!    `a_column_whose_device_fails_the_flush_stays_where_it_was`).
-//! 4. If a column cannot be written, it stays where it is, and is lost.
+//! 4. If a column cannot be written, it stays where it is. It is lost if it does not verify or missed a
+//!    write.
 //! 5. A segment never has two columns on one device (assert in `SegmentDescriptor::move_column`).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use warpfire_env::{AlignedBuf, PlantedBug, is_planted};
@@ -23,6 +30,7 @@ use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentKind, Segme
 use warpfire_format::stripe::{StripeHeader, inline_start};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
+use crate::device::devices::is_refused;
 use crate::error::PoolError;
 use crate::pool::{Inner, Pool};
 use crate::read::read_stripe::ColumnWait;
@@ -40,7 +48,7 @@ pub struct ColumnMove {
 }
 
 /// Zones of columns that were resilvered.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[must_use = "the zones stay used until `free_old_zones`"]
 pub struct OldZones(Vec<(DeviceIndex, ZoneIndex)>);
 
@@ -79,14 +87,20 @@ pub struct VerifiedSegment {
 }
 
 impl Pool {
-    /// Writes the suspect columns of a sealed segment to fresh zones, if their devices take writes. The new
-    /// columns are durable on return, and reads use them. The caller then makes the new descriptor durable,
-    /// waits for the readers of the old zones, and calls `free_old_zones`.
+    /// Writes the suspect columns of a sealed segment to fresh zones, if their devices take writes, and those
+    /// on `vacated` devices to other devices. The new columns are durable on return, and reads use them. The
+    /// caller then makes the new descriptor durable, waits for the readers of the old zones, and calls
+    /// `free_old_zones`.
     ///
     /// # Errors
     /// `UnknownSegment`, `OpenForReading`, and `Failed` if a root or a flush fails beyond parity. That a
     /// column cannot be rewritten is no error.
-    pub fn resilver(&self, id: SegmentId, suspects: Suspects) -> Result<ResilveredSegment, PoolError> {
+    pub fn resilver(
+        &self,
+        id: SegmentId,
+        suspects: Suspects,
+        vacated: &BTreeSet<DeviceIndex>,
+    ) -> Result<ResilveredSegment, PoolError> {
         let inner = &self.inner;
         inner.check_writable()?;
         inner.ensure_epoch_is_durable()?;
@@ -109,7 +123,7 @@ impl Pool {
         let (written, failure) = if is_planted(PlantedBug::ResilverSkipped) {
             (Vec::new(), None)
         } else {
-            inner.write_columns(&segment, &places, &descriptor)?
+            inner.write_columns(&segment, &places, &descriptor, vacated)?
         };
         let mut old_zones = OldZones(Vec::new());
         for moved in &written {
@@ -156,6 +170,12 @@ impl Pool {
         Ok(VerifiedSegment { is_whole, read_bytes: blocks * columns as u64 * BLOCK_BYTES as u64 })
     }
 
+    /// Devices that take writes and have a zone for a column that moves.
+    #[must_use]
+    pub fn devices_with_room(&self) -> Vec<DeviceIndex> {
+        self.inner.devices_with_room()
+    }
+
     /// Resets and frees the old zones of resilvered columns. Before the call the caller makes the new
     /// descriptor durable, and the readers that began before it end.
     pub fn free_old_zones(&self, old_zones: OldZones) {
@@ -199,29 +219,27 @@ impl Inner {
         damaged
     }
 
-    /// Writes the lost columns of a descriptor whose devices take writes to fresh zones, durable on return.
-    /// Returns the columns that were written, and why another one was not. The zones of those are free again.
+    /// Writes to fresh zones the columns of a descriptor that are lost on devices that take writes, or lie on
+    /// `vacated` devices. They are durable on return. Returns the columns that were written, and why another
+    /// one was not. The zones of those are free again.
     fn write_columns(
         &self,
         segment: &PoolSegment,
         places: &[StripePlace],
         descriptor: &SegmentDescriptor,
+        vacated: &BTreeSet<DeviceIndex>,
     ) -> Result<(Vec<ColumnMove>, Option<PoolError>), PoolError> {
-        let mut target = descriptor.clone();
-        let mut written = Vec::new();
-        let mut failure = None;
-        for lost in &descriptor.lost {
-            if !self.devices.writable(segment.columns[usize::from(lost.column)].0) {
-                continue;
+        let (mut written, mut failure) = self.take_targets(segment, descriptor, vacated);
+        for place in places {
+            if written.is_empty() {
+                break;
             }
-            match self.write_column(segment, places, lost.column, &target) {
-                Ok(to) => {
-                    // Two columns must not go to one device.
-                    _ = target.move_column(lost.column, to);
-                    written.push(ColumnMove { column: lost.column, to });
-                }
-                Err(e) => failure = Some(e),
+            if let Err(e) = self.write_shards(segment, place, &written) {
+                failure = Some(e);
+                self.free_zones(written.drain(..).map(|m| m.to));
+                break;
             }
+            failure = self.free_unwritable(&mut written).or(failure);
         }
         if written.is_empty() {
             return Ok((written, failure));
@@ -229,55 +247,95 @@ impl Inner {
         let flushed = self.flush();
         // No reader and no descriptor has seen the fresh zones: those on a device that was dropped since, and
         // all of them after an error, can be freed at once.
-        let (whole, dropped) =
-            written.into_iter().partition(|m| flushed.is_ok() && self.devices.writable(m.to.0));
-        let dropped: Vec<ColumnMove> = dropped;
-        if !dropped.is_empty() {
-            failure = Some(self.failed());
-            self.free_zones(dropped.into_iter().map(|m| m.to));
+        if flushed.is_err() {
+            self.free_zones(written.drain(..).map(|m| m.to));
         }
-        flushed.map(|()| (whole, failure))
+        failure = self.free_unwritable(&mut written).or(failure);
+        flushed.map(|()| (written, failure))
     }
 
-    /// Writes a column to a fresh zone of its device or, if that has none, of another one. Returns the zone;
-    /// frees it again if the write fails.
-    fn write_column(
+    /// Takes a fresh, empty zone for each column that `write_columns` writes. Returns these, and why there is
+    /// none for another column.
+    fn take_targets(
         &self,
         segment: &PoolSegment,
-        places: &[StripePlace],
-        column: u16,
         descriptor: &SegmentDescriptor,
-    ) -> Result<(DeviceIndex, ZoneIndex), PoolError> {
-        let own = segment.columns[usize::from(column)].0;
-        let allocatable = self.devices.all_allocatable();
-        let own: Vec<DeviceIndex> = allocatable.iter().filter(|device| **device == own).copied().collect();
-        let mut others = allocatable;
-        others.retain(|device| descriptor.takes_column(column, *device));
-        let taken = self.take_zones(1, &own, 0);
-        let taken =
-            taken.or_else(|| self.take_zones(1, &others, segment.id.get())).ok_or(PoolError::NoSpace)?;
-        let taken = *taken.first().expect("one zone was taken");
-        let to = (taken.device, taken.zone);
-        if !taken.clean && !self.reset_zone(to.0, to.1) {
-            self.retire_zone(to.0, to.1);
-            return Err(self.failed());
+        vacated: &BTreeSet<DeviceIndex>,
+    ) -> (Vec<ColumnMove>, Option<PoolError>) {
+        let mut target = descriptor.clone();
+        let (mut taken, mut failure) = (Vec::new(), None);
+        for (column, (own, _)) in (0u16..).zip(&segment.columns) {
+            let is_lost = descriptor.lost.iter().any(|lost| lost.column == column);
+            let is_due = vacated.contains(own) || (is_lost && self.devices.writable(*own));
+            if !is_due {
+                continue;
+            }
+            match self.take_target(column, &target, vacated) {
+                Ok(to) => {
+                    // Two columns must not go to one device.
+                    _ = target.move_column(column, to);
+                    taken.push(ColumnMove { column, to });
+                }
+                Err(e) => failure = Some(e),
+            }
         }
-        let column = usize::from(column);
-        let written = places.iter().try_for_each(|p| self.write_shard(segment, p, column, to));
-        if let Err(e) = written {
-            self.free_zones([to].into_iter());
-            return Err(e);
-        }
-        Ok(to)
+        (taken, failure)
     }
 
-    /// Reconstructs one shard and writes it to a zone.
-    fn write_shard(
+    /// Takes an empty zone for a column: of its device or, if that has none or is vacated, of another one
+    /// that the segment does not use.
+    fn take_target(
+        &self,
+        column: u16,
+        descriptor: &SegmentDescriptor,
+        vacated: &BTreeSet<DeviceIndex>,
+    ) -> Result<(DeviceIndex, ZoneIndex), PoolError> {
+        let own = descriptor.columns[usize::from(column)].0;
+        let mut others = self.devices_with_room();
+        others.retain(|device| {
+            let is_free =
+                descriptor.takes_column(column, *device) || is_planted(PlantedBug::ColumnsShareDevice);
+            is_free && !vacated.contains(device)
+        });
+        let stays = !vacated.contains(&own) && self.devices.all_allocatable().contains(&own);
+        let taken = if stays { self.take_zones(1, &[own], 0) } else { None };
+        let taken = taken.or_else(|| self.take_zones(1, &others, descriptor.id.get()));
+        let taken = taken.ok_or(PoolError::NoSpace)?;
+        let taken = *taken.first().expect("one zone was taken");
+        if !taken.clean && !self.reset_zone(taken.device, taken.zone) {
+            self.retire_zone(taken.device, taken.zone);
+            return Err(self.failed());
+        }
+        Ok((taken.device, taken.zone))
+    }
+
+    /// A device keeps its last free zone: the log counts on devices with a free zone.
+    fn devices_with_room(&self) -> Vec<DeviceIndex> {
+        let mut devices = self.devices.all_allocatable();
+        let zones = self.zones.lock();
+        devices.retain(|device| zones.free_on(*device) > 1);
+        devices
+    }
+
+    /// Frees the zones of those columns whose devices were dropped. Returns why, if there are any.
+    fn free_unwritable(&self, written: &mut Vec<ColumnMove>) -> Option<PoolError> {
+        let (whole, dropped): (Vec<_>, Vec<_>) =
+            written.drain(..).partition(|m| self.devices.writable(m.to.0));
+        *written = whole;
+        if dropped.is_empty() {
+            return None;
+        }
+        self.free_zones(dropped.into_iter().map(|m| m.to));
+        Some(self.failed())
+    }
+
+    /// Writes one stripe's shards of some columns to their new zones. A device that fails the write is
+    /// dropped.
+    fn write_shards(
         &self,
         segment: &PoolSegment,
         place: &StripePlace,
-        column: usize,
-        (device, zone): (DeviceIndex, ZoneIndex),
+        moves: &[ColumnMove],
     ) -> Result<(), PoolError> {
         // Sequence, lengths and inline payload are in every header of the stripe: any one that verifies will
         // do.
@@ -289,35 +347,75 @@ impl Inner {
                 readable: 0,
                 needed: segment.needed(),
             })?;
-        let reconstructed = self.reconstruct(segment, place, &[column], (0..place.rows).collect())?;
-        let mut shard = AlignedBuf::zeroed((usize::from(place.rows) + 1) * BLOCK_BYTES);
-        let (header, blocks) = shard.split_at_mut(BLOCK_BYTES);
-        for (row, block) in (0..place.rows).zip(blocks.chunks_exact_mut(BLOCK_BYTES)) {
-            block.copy_from_slice(reconstructed.block(column, row));
+        let contents = self.shard_contents(segment, place, moves)?;
+        let mut shards = Vec::with_capacity(moves.len());
+        for (moved, blocks) in moves.iter().zip(&contents) {
+            let mut shard = AlignedBuf::zeroed((usize::from(place.rows) + 1) * BLOCK_BYTES);
+            let (header, rows) = shard.split_at_mut(BLOCK_BYTES);
+            rows.copy_from_slice(&blocks[..usize::from(place.rows) * BLOCK_BYTES]);
+            // The header block of a mirror holds payload too. It is copied, because reconstruction covers
+            // rows only.
+            if segment.kind == SegmentKind::Mirror {
+                let start = inline_start(place.rows);
+                header[start..start + found.inline.len()].copy_from_slice(&found.inline);
+            }
+            let crcs: Vec<u32> = rows.chunks_exact(BLOCK_BYTES).map(crc32c).collect();
+            StripeHeader {
+                identity: segment.identity(self.uuid, place.stripe, usize::from(moved.column)),
+                sequence: found.sequence,
+                rows: place.rows,
+                payload_bytes: u32::try_from(found.payload_bytes)
+                    .expect("the header's own field has 32 bits"),
+            }
+            .encode(header, &crcs);
+            debug_assert!(StripeHeader::decode(header).is_ok(), "a written header decodes");
+            shards.push(((moved.to.0, self.zone_offset(moved.to.1, place.block)), shard));
         }
-        // The header block of a mirror holds payload too. It is copied, because reconstruction covers rows
-        // only.
-        if segment.kind == SegmentKind::Mirror {
-            let start = inline_start(place.rows);
-            header[start..start + found.inline.len()].copy_from_slice(&found.inline);
-        }
-        let crcs: Vec<u32> =
-            blocks.chunks_exact(BLOCK_BYTES).take(usize::from(place.rows)).map(crc32c).collect();
-        StripeHeader {
-            identity: segment.identity(self.uuid, place.stripe, column),
-            sequence: found.sequence,
-            rows: place.rows,
-            payload_bytes: u32::try_from(found.payload_bytes).expect("the header's own field has 32 bits"),
-        }
-        .encode(header, &crcs);
-        debug_assert!(StripeHeader::decode(header).is_ok(), "a written header decodes");
-        let mut ops: Vec<_> = self
-            .devices
-            .write_op((device, self.zone_offset(zone, place.block)), (&shard).into())
-            .into_iter()
-            .collect();
+        let mut ops: Vec<_> =
+            shards.iter().filter_map(|(at, shard)| self.devices.write_op(*at, shard.into())).collect();
         self.devices.run(&mut ops);
-        let written = ops.iter().all(|op| op.result.is_ok()) && self.devices.writable(device);
-        if written { Ok(()) } else { Err(self.failed()) }
+        // A full host refuses a write and keeps its device.
+        if ops.iter().any(is_refused) { Err(self.failed()) } else { Ok(()) }
+    }
+
+    /// The rows of some columns of a stripe, in the order of `moves`: copied where they verify, reconstructed
+    /// where they do not.
+    fn shard_contents(
+        &self,
+        segment: &PoolSegment,
+        place: &StripePlace,
+        moves: &[ColumnMove],
+    ) -> Result<Vec<AlignedBuf>, PoolError> {
+        let columns: Vec<usize> = moves.iter().map(|m| usize::from(m.column)).collect();
+        // A column that missed this stripe is not read in vain.
+        let missed = segment.lost.lock().clone();
+        let has_stripe = |column: &usize| {
+            let misses = |l: &LostColumn| usize::from(l.column) == *column && l.first_stripe <= place.stripe;
+            self.devices.writable(segment.columns[*column].0) && !missed.iter().any(misses)
+        };
+        let own: Vec<usize> = columns.iter().copied().filter(has_stripe).collect();
+        let own = self.read_columns(segment, place, &own, 0..place.rows, ColumnWait::Limited);
+        let copy_of =
+            |column: usize, row: u16| own.iter().find(|s| s.column == column).filter(|s| s.is_sound(row));
+        let bad = |column: &usize| (0..place.rows).any(|row| copy_of(*column, row).is_none());
+        let lost: Vec<usize> = columns.iter().copied().filter(bad).collect();
+        let rows: Vec<u16> =
+            (0..place.rows).filter(|row| lost.iter().any(|c| copy_of(*c, *row).is_none())).collect();
+        let reconstructed =
+            if lost.is_empty() { None } else { Some(self.reconstruct(segment, place, &lost, rows)?) };
+        let content = |column: &usize| {
+            let mut blocks = AlignedBuf::zeroed(usize::from(place.rows) * BLOCK_BYTES);
+            for (row, block) in (0..place.rows).zip(blocks.chunks_exact_mut(BLOCK_BYTES)) {
+                block.copy_from_slice(match copy_of(*column, row) {
+                    Some(shard) => shard.rows(row..row + 1),
+                    None => reconstructed
+                        .as_ref()
+                        .expect("a row without a copy is reconstructed")
+                        .block(*column, row),
+                });
+            }
+            blocks
+        };
+        Ok(columns.iter().map(content).collect())
     }
 }

@@ -86,11 +86,12 @@ impl SegmentWriter {
         self.state == SegmentState::Sealed
     }
 
-    /// Whether a device of this segment has failed. Its stripes stay readable; a new segment would have full
-    /// parity.
+    /// Whether a device of this segment has failed or leaves the pool. Its stripes stay readable; a new
+    /// segment avoids the device.
     #[must_use]
-    pub fn is_degraded(&self) -> bool {
-        self.pool.lost_columns(&self.segment) > 0
+    pub fn is_outdated(&self) -> bool {
+        let allocatable = self.pool.devices.all_allocatable();
+        self.segment.columns.iter().any(|(device, _)| !allocatable.contains(device))
     }
 
     /// Number of stripes written.

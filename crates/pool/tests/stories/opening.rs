@@ -1,5 +1,7 @@
 //! Opening: devices are identified by their labels, and wrong sets of devices are refused.
 
+use std::collections::BTreeSet;
+
 use warpfire_pool::{
     CreateOptions, DeviceSetError, DeviceState, Pool, PoolError, SegmentKind, SegmentStream, Suspects,
 };
@@ -206,7 +208,10 @@ fn a_pool_that_is_open_for_reading_refuses_every_call_that_writes() {
     assert_reads(&pool, &written);
     assert_eq!(pool.write_root(b"x"), Err(PoolError::OpenForReading));
     assert!(matches!(pool.allocate(id(2), SegmentStream::Large), Err(PoolError::OpenForReading)));
-    assert!(matches!(pool.resilver(id(1), Suspects::Unverified), Err(PoolError::OpenForReading)));
+    assert!(matches!(
+        pool.resilver(id(1), Suspects::Unverified, &BTreeSet::new()),
+        Err(PoolError::OpenForReading)
+    ));
     assert_eq!(pool.free(id(1)), Err(PoolError::OpenForReading));
     pool.flush().unwrap();
     assert_reads(&pool, &written);

@@ -1,0 +1,193 @@
+//! Upkeep: the watch over lost devices, and the work that is left until each segment has all its redundancy.
+//!
+//! # Invariants
+//! 1. A device is given up once it has been lost for `spare_after`, by the monotonic clock of this session.
+//!    A device that takes writes again is not lost any more (`LostDevices::given_up`).
+//! 2. A pool without a device that is given up gets no call that works (`watch`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use warpfire_env::{Clock, SystemClock};
+use warpfire_log::Blocked;
+use warpfire_units::DeviceIndex;
+
+use crate::open_pool::OpenPool;
+use crate::{Result, Warpfire};
+
+/// How long a device stays lost until its columns are rebuilt on other devices, by default.
+pub(crate) const SPARE_AFTER: Duration = Duration::from_mins(10);
+
+/// How often an open pool looks for devices that were lost.
+pub(crate) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The work that is left until each segment of a pool has all its redundancy.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Upkeep {
+    /// Segments with columns that are to be rewritten, those with the fewest columns left to lose first.
+    pub at_risk: Vec<SegmentsAtRisk>,
+    /// Why nothing is done about some of these segments now.
+    pub blocked: Option<String>,
+    /// Devices that are lost and not given up yet: their indexes, and how long they are waited for.
+    pub waits_for: Vec<(u16, Duration)>,
+}
+
+/// Segments that can lose equally many columns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct SegmentsAtRisk {
+    /// How many more devices each of them may lose.
+    pub left: usize,
+    /// Their number.
+    pub segments: u64,
+    /// Bytes of the columns to rewrite.
+    pub bytes: u64,
+}
+
+/// The devices that are lost.
+pub(crate) struct LostDevices {
+    spare_after_nanos: u64,
+    /// When each was first found lost, in monotonic nanoseconds.
+    since: Mutex<BTreeMap<DeviceIndex, u64>>,
+}
+
+impl LostDevices {
+    pub fn new(spare_after: Duration) -> Self {
+        let spare_after_nanos = u64::try_from(spare_after.as_nanos()).unwrap_or(u64::MAX);
+        LostDevices { spare_after_nanos, since: Mutex::default() }
+    }
+
+    /// Takes note of the devices that are lost now, and returns those to give up.
+    fn given_up(&self, lost: &BTreeSet<DeviceIndex>, now_nanos: u64) -> BTreeSet<DeviceIndex> {
+        let mut since = self.since.lock();
+        since.retain(|device, _| lost.contains(device));
+        lost.iter().for_each(|device| _ = since.entry(*device).or_insert(now_nanos));
+        let is_over = |at: &u64| now_nanos.saturating_sub(*at) >= self.spare_after_nanos;
+        since.iter().filter(|(_, at)| is_over(at)).map(|(device, _)| *device).collect()
+    }
+
+    /// The devices that are not given up yet, and how long they are waited for.
+    fn waits_for(&self, now_nanos: u64) -> Vec<(u16, Duration)> {
+        let since = self.since.lock();
+        let left = |at: u64| self.spare_after_nanos.saturating_sub(now_nanos.saturating_sub(at));
+        let waits = since.iter().map(|(device, at)| (device.0, Duration::from_nanos(left(*at))));
+        waits.filter(|(_, left)| !left.is_zero()).collect()
+    }
+
+    /// Gives up the devices that have been lost for too long, and starts the work that follows from that.
+    pub fn watch(&self, open_pool: &OpenPool, now_nanos: u64) -> Result<()> {
+        let engine = open_pool.fs.engine();
+        let given_up = self.given_up(&open_pool.lost_devices(), now_nanos);
+        let is_idle = given_up.is_empty();
+        engine.log().vacate(given_up);
+        if is_idle {
+            return Ok(());
+        }
+        if engine.log().has_due_work() {
+            engine.wake();
+        }
+        // What the log still holds goes to tables, and the checkpoint behind it leaves the old log segments.
+        if engine.log().is_log_at_risk() {
+            engine.checkpoint()?;
+        }
+        Ok(())
+    }
+}
+
+impl Warpfire {
+    /// The work that is left until each segment has all its redundancy. Cheap: it reads no device.
+    ///
+    /// ```
+    /// use warpfire::Pool;
+    ///
+    /// let fs = Pool::options().in_memory()?;
+    /// assert!(fs.upkeep().at_risk.is_empty());
+    /// # Ok::<(), warpfire::Error>(())
+    /// ```
+    #[must_use]
+    pub fn upkeep(&self) -> Upkeep {
+        let shared = &self.shared;
+        let open_pool = &shared.open_pool;
+        let due = open_pool.fs.engine().log().due_work();
+        let at_risk = due.at_risk.iter().map(|risk| SegmentsAtRisk {
+            left: risk.left,
+            segments: risk.segments,
+            bytes: risk.due_bytes,
+        });
+        let name = |index: &DeviceIndex| open_pool.device_name(*index);
+        Upkeep {
+            at_risk: at_risk.collect(),
+            blocked: due.blocked.map(|blocked| match blocked {
+                Blocked::Space { bytes } => {
+                    format!("needs {} MiB more free space", bytes.div_ceil(1 << 20))
+                }
+                Blocked::Device { used, .. } => {
+                    let used: Vec<String> = used.iter().map(name).collect();
+                    format!("needs a free zone on a device other than {}", used.join(", "))
+                }
+            }),
+            waits_for: shared.lost_devices.waits_for(SystemClock.monotonic_nanos()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warpfire_sim_env::{DeviceSpec, Fault, SimWorld};
+
+    use crate::Pool;
+
+    use super::*;
+
+    #[test]
+    fn a_lost_device_is_rebuilt_without_a_call_and_another_one_may_be_lost() {
+        let world = SimWorld::of(9, 5, &DeviceSpec::conventional("flash", 32 << 20));
+        let options = Pool::options().data(2).parity(1).spare_after(Duration::ZERO);
+        let fs = options.create_on(world.devices()).expect("blank devices make a pool");
+        let content =
+            |n: usize| -> Vec<u8> { (0..1 << 20).map(|at| (at / 4096 * 7 + at + n) as u8).collect() };
+        let paths: Vec<String> = (0..12).map(|n| format!("/{n}")).collect();
+        for (n, path) in paths.iter().enumerate() {
+            fs.write(path, content(n)).expect("there is room");
+        }
+        fs.sync().expect("nothing fails");
+        world.sims()[1].inject(Fault::Vanish { after: 0 });
+        // The pool meets the loss when it writes.
+        fs.write("/more", b"a write").and_then(|()| fs.sync()).expect("parity covers one device");
+        let is_whole = || {
+            let log = fs.filesystem().engine().log();
+            fs.upkeep().at_risk.is_empty() && fs.stats().damaged_segments == 0 && !log.is_log_at_risk()
+        };
+        let given_up = || fs.upkeep().waits_for.is_empty() && fs.stats().lost_devices() == 1;
+        for _ in 0..600 {
+            std::thread::park_timeout(WATCH_INTERVAL / 10);
+            let rebuilt_bytes = fs.stats().devices.iter().map(|d| d.counters.read_bytes).sum::<u64>();
+            if rebuilt_bytes > 4 << 20 && given_up() && is_whole() {
+                break;
+            }
+        }
+        assert!(is_whole(), "{:?}", fs.upkeep());
+        world.sims()[3].inject(Fault::Vanish { after: 0 });
+        for (n, path) in paths.iter().enumerate() {
+            assert!(fs.read(path).expect("the first device was rebuilt") == content(n), "{path}");
+        }
+    }
+
+    fn devices(numbers: &[u16]) -> BTreeSet<DeviceIndex> {
+        numbers.iter().map(|number| DeviceIndex(*number)).collect()
+    }
+
+    #[test]
+    fn a_device_is_given_up_when_it_has_been_lost_for_long_enough_and_not_after_it_was_back() {
+        let lost = LostDevices::new(Duration::from_nanos(100));
+        assert_eq!(lost.given_up(&devices(&[3]), 1000), devices(&[]));
+        assert_eq!(lost.given_up(&devices(&[3, 4]), 1050), devices(&[]));
+        assert_eq!(lost.waits_for(1060), [(3, Duration::from_nanos(40)), (4, Duration::from_nanos(90))]);
+        assert_eq!(lost.given_up(&devices(&[3, 4]), 1100), devices(&[3]));
+        assert_eq!(lost.given_up(&devices(&[4]), 1149), devices(&[]), "3 is back");
+        assert_eq!(lost.given_up(&devices(&[3, 4]), 1151), devices(&[4]));
+        assert_eq!(LostDevices::new(Duration::ZERO).given_up(&devices(&[1]), 5), devices(&[1]));
+    }
+}

@@ -1,0 +1,381 @@
+//! Mending: segments get their redundancy back, one segment at a time.
+//!
+//! A device is *vacated* while its columns move to other devices: it leaves the pool, or it has stayed away
+//! for so long that the caller has given it up (`Log::vacate`). A column is *due* if it lies on a vacated
+//! device, or if it is lost or damaged and its device takes writes. A segment has as many columns *left* to
+//! lose as it has parity columns, less its columns that are lost or on devices that take no writes.
+//!
+//! Nothing about the work is remembered: each call looks at the segment table and the devices. So work that a
+//! crash interrupts is found again, and a device that comes back gets no more than the columns that are still
+//! due.
+//!
+//! # Invariants
+//! 1. The segment with the fewest columns left is mended first; among equals tables go first, then the
+//!    segment with the most live bytes (`tests/rebuilding.rs`).
+//! 2. A moved column is durable in its new zone before its move is logged, and the old zone stays as it is
+//!    until the move is durable and older pins are gone (docs/DURABILITY.md, I18).
+//! 3. A column moves to another device only while the pool has a segment's worth of free space beside the
+//!    reserve. So mending never takes the space that deletions and recovery need.
+//! 4. No lock that readers, writers or the status need is held during device operations: `mending` is taken
+//!    by `mend` alone.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use warpfire_env::sync::atomic::Ordering;
+
+use warpfire_env::{PlantedBug, is_planted};
+use warpfire_format::segment::SegmentKind;
+use warpfire_pool::{PoolError, Suspects};
+use warpfire_units::{DeviceIndex, SegmentId};
+
+use crate::log::Log;
+use crate::segment_table::{SegmentEntry, SegmentStage};
+use crate::store::{LogError, LogStore};
+
+/// Segments that could not be mended, as long as the same devices take writes.
+#[derive(Debug, Default)]
+pub(crate) struct Unmended {
+    segments: BTreeSet<SegmentId>,
+    devices: Vec<DeviceIndex>,
+}
+
+/// The way in which a segment with due columns gets its redundancy back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Remedy {
+    /// The columns are rewritten.
+    Mend,
+    /// Its live bytes move to other segments: it is cheaper, or the columns could not be rewritten.
+    Clean,
+    /// Its columns move once a device that it does not use has room.
+    Wait,
+}
+
+/// Segments with equally many columns left to lose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentsAtRisk {
+    /// How many more devices each of them may lose.
+    pub left: usize,
+    /// Their number.
+    pub segments: u64,
+    /// Bytes of their due columns.
+    pub due_bytes: u64,
+}
+
+/// The work that is left until each segment has all its redundancy.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DueWork {
+    /// Segments with due columns, those with the fewest columns left first.
+    pub at_risk: Vec<SegmentsAtRisk>,
+    /// Why nothing is done about some of these segments now.
+    pub blocked: Option<Blocked>,
+}
+
+/// Why columns cannot move.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Blocked {
+    /// The pool has no room beside its reserve.
+    Space {
+        /// Payload bytes that must become free.
+        bytes: u64,
+    },
+    /// Each device with room has a column of the segment already.
+    Device {
+        /// The devices of one such segment.
+        used: Vec<DeviceIndex>,
+        /// Number of such segments.
+        segments: u64,
+    },
+}
+
+/// What `mend` must know of the pool to find a segment.
+struct Survey {
+    vacated: BTreeSet<DeviceIndex>,
+    unsound: BTreeSet<SegmentId>,
+    unmended: BTreeSet<SegmentId>,
+    /// Devices that take a column of a segment that has none there.
+    roomy: Vec<DeviceIndex>,
+    /// Payload bytes that must become free before a column may move to another device; 0 if it may.
+    missing_bytes: u64,
+}
+
+impl Survey {
+    /// The remedy of a segment; `None` if no column of it is due, or nothing refers to it.
+    fn remedy(&self, log: &Log, id: SegmentId, entry: &SegmentEntry) -> Option<Remedy> {
+        if entry.live_bytes() == 0 {
+            return None;
+        }
+        let is_unsound = self.unsound.contains(&id) || log.has_lost_column_to_mend(entry, &self.vacated);
+        let is_vacated = self.is_on_vacated(entry);
+        if !is_unsound && !is_vacated {
+            return None;
+        }
+        if self.unmended.contains(&id) {
+            return Some(Remedy::Clean);
+        }
+        if is_unsound {
+            return Some(Remedy::Mend);
+        }
+        // To rewrite the column of a segment that is mostly garbage costs more than to move its live bytes.
+        if entry.live_bytes() * 2 < entry.written_bytes && log.columns_left(entry) > 0 {
+            return Some(Remedy::Clean);
+        }
+        if self.missing_bytes == 0 && self.has_target(entry) {
+            Some(Remedy::Mend)
+        } else {
+            Some(Remedy::Wait)
+        }
+    }
+
+    fn is_on_vacated(&self, entry: &SegmentEntry) -> bool {
+        !self.vacated.is_empty() && entry.columns().any(|(device, _)| self.vacated.contains(&device))
+    }
+
+    fn has_target(&self, entry: &SegmentEntry) -> bool {
+        self.roomy.iter().any(|roomy| entry.columns().all(|(device, _)| device != *roomy))
+    }
+}
+
+impl Log {
+    /// Gives up the devices that are lost now among these: their columns are rebuilt on other devices, until
+    /// the next call names other devices. A device that takes writes is not vacated.
+    pub fn vacate(&self, devices: BTreeSet<DeviceIndex>) {
+        *self.given_up.lock() = devices;
+    }
+
+    /// Whether `mend` or a checkpoint has something to do about the vacated devices now.
+    #[must_use]
+    pub fn has_due_work(&self) -> bool {
+        let survey = self.survey();
+        if survey.vacated.is_empty() {
+            return false;
+        }
+        let segment_table = self.segment_table.lock();
+        let is_due = |(id, entry): (SegmentId, &SegmentEntry)| {
+            matches!(survey.remedy(self, id, entry), Some(Remedy::Mend | Remedy::Clean))
+        };
+        segment_table.iter().any(is_due)
+    }
+
+    /// Whether the commit log, as the next recovery would read it, has a segment with a column on a vacated
+    /// device. A checkpoint that keeps no record ends that.
+    #[must_use]
+    pub fn is_log_at_risk(&self) -> bool {
+        let vacated = self.vacated();
+        let is_vacated = |device: &DeviceIndex| vacated.contains(device);
+        !vacated.is_empty() && self.log_devices().iter().any(is_vacated)
+    }
+
+    /// The work that is left. Nothing is read.
+    #[must_use]
+    pub fn due_work(&self) -> DueWork {
+        let survey = self.survey();
+        let column_bytes = |entry: &SegmentEntry| entry.written_bytes / u64::from(entry.data().max(1));
+        let mut due = DueWork::default();
+        let (mut waiting, mut used) = (0, Vec::new());
+        let segment_table = self.segment_table.lock();
+        for (id, entry) in segment_table.iter() {
+            let Some(remedy) = survey.remedy(self, id, entry) else { continue };
+            let left = self.columns_left(entry);
+            let due_columns = self.due_columns(entry, &survey.vacated).max(1);
+            let due_bytes = due_columns as u64 * column_bytes(entry);
+            match due.at_risk.binary_search_by_key(&left, |risk| risk.left) {
+                Ok(at) => {
+                    due.at_risk[at].segments += 1;
+                    due.at_risk[at].due_bytes += due_bytes;
+                }
+                Err(at) => due.at_risk.insert(at, SegmentsAtRisk { left, segments: 1, due_bytes }),
+            }
+            if remedy == Remedy::Wait {
+                waiting += 1;
+                if !survey.has_target(entry) {
+                    used = entry.columns().map(|(device, _)| device).collect();
+                }
+            }
+        }
+        due.blocked = match (waiting, used.is_empty()) {
+            (0, _) => None,
+            (_, true) => Some(Blocked::Space { bytes: survey.missing_bytes }),
+            (segments, false) => Some(Blocked::Device { used, segments }),
+        };
+        due
+    }
+
+    /// Number of segments with a column on the device, those of the commit log and unreferenced ones
+    /// included.
+    #[must_use]
+    pub fn segments_on(&self, device: DeviceIndex) -> u64 {
+        let of_log = u64::from(self.log_devices().contains(&device));
+        let segment_table = self.segment_table.lock();
+        let is_on_device = |entry: &SegmentEntry| entry.columns().any(|(at, _)| at == device);
+        segment_table.iter().filter(|(_, entry)| is_on_device(entry)).count() as u64 + of_log
+    }
+
+    /// Devices whose columns are to move: those that leave the pool, and those that were given up and take no
+    /// writes.
+    fn vacated(&self) -> BTreeSet<DeviceIndex> {
+        let given_up = self.given_up.lock();
+        let lost = given_up.iter().copied().filter(|device| !self.pool.takes_writes(*device));
+        lost.chain(self.pool.leaving_devices()).collect()
+    }
+
+    fn survey(&self) -> Survey {
+        let vacated = self.vacated();
+        // Where nothing moves, nothing is counted.
+        let (mut missing_bytes, mut roomy) = (0, Vec::new());
+        if !vacated.is_empty() {
+            missing_bytes = self.bytes_missing_to_move();
+            roomy = self.pool.devices_with_room();
+            roomy.retain(|device| !vacated.contains(device));
+        }
+        Survey {
+            unsound: self.pool.damaged_segments().into_iter().collect(),
+            unmended: self.unmended_now(),
+            vacated,
+            roomy,
+            missing_bytes,
+        }
+    }
+
+    /// Payload bytes that must become free before a column may take a zone of another device for good.
+    fn bytes_missing_to_move(&self) -> u64 {
+        let space = self.measure_space();
+        let wanted = space.reserve_bytes + self.pool.geometry(SegmentKind::Bulk).segment_payload_bytes;
+        let missing = wanted.saturating_sub(space.free_bytes);
+        if missing == 0 && !self.pool.leaves_a_mirror(SegmentKind::Bulk) { 1 } else { missing }
+    }
+
+    fn unmended_now(&self) -> BTreeSet<SegmentId> {
+        let devices = self.pool.writable_devices();
+        let mut unmended = self.unmended.lock();
+        // Other devices may succeed.
+        if unmended.devices != devices {
+            *unmended = Unmended { segments: BTreeSet::new(), devices };
+        }
+        unmended.segments.clone()
+    }
+
+    /// Whether a column is lost whose device takes writes and is not vacated.
+    fn has_lost_column_to_mend(&self, entry: &SegmentEntry, vacated: &BTreeSet<DeviceIndex>) -> bool {
+        let mut columns = entry.columns();
+        columns.any(|(device, lost)| lost && self.pool.takes_writes(device) && !vacated.contains(&device))
+    }
+
+    /// Columns that are lost on devices that take writes, or lie on vacated devices.
+    fn due_columns(&self, entry: &SegmentEntry, vacated: &BTreeSet<DeviceIndex>) -> usize {
+        let is_due = |(device, lost): &(DeviceIndex, bool)| {
+            vacated.contains(device) || (*lost && self.pool.takes_writes(*device))
+        };
+        entry.columns().filter(is_due).count()
+    }
+
+    /// How many columns the segment may still lose.
+    fn columns_left(&self, entry: &SegmentEntry) -> usize {
+        let lost = entry.columns().filter(|(device, lost)| *lost || !self.pool.takes_writes(*device)).count();
+        usize::from(entry.parity()).saturating_sub(lost)
+    }
+
+    /// Segments with less redundancy than the devices that take writes allow: those in which a read found
+    /// damage, those with a due column that is not to be moved, and those with less parity than new ones.
+    pub(crate) fn known_damaged(&self) -> BTreeSet<SegmentId> {
+        if is_planted(PlantedBug::DamageForgotten) {
+            return BTreeSet::new();
+        }
+        self.weak(|remedy| remedy == Remedy::Clean)
+    }
+
+    /// As `known_damaged`, with all segments that have a due column.
+    pub(crate) fn known_weak(&self) -> BTreeSet<SegmentId> {
+        self.weak(|_| true)
+    }
+
+    /// Segments in which a read found damage, those with a column that can be mended where it is, those with
+    /// less parity than new ones, and those on vacated devices with a wanted remedy.
+    fn weak(&self, wanted: impl Fn(Remedy) -> bool) -> BTreeSet<SegmentId> {
+        let survey = self.survey();
+        let parity = self.pool.geometry(SegmentKind::Bulk).parity;
+        let segment_table = self.segment_table.lock();
+        let mut weak = survey.unsound.clone();
+        let lost = segment_table.with_lost();
+        weak.extend(lost.filter(|(_, e)| self.has_lost_column_to_mend(e, &survey.vacated)).map(|(id, _)| id));
+        if segment_table.has_narrower(parity) {
+            weak.extend(segment_table.iter().filter(|(_, e)| e.parity() < parity).map(|(id, _)| id));
+        }
+        if !survey.vacated.is_empty() {
+            let on_vacated = segment_table.iter().filter(|(_, entry)| survey.is_on_vacated(entry));
+            let of_remedy = on_vacated.filter(|(id, e)| survey.remedy(self, *id, e).is_some_and(&wanted));
+            weak.extend(of_remedy.map(|(id, _)| id));
+        }
+        weak
+    }
+
+    /// Rewrites the due columns of one segment: of the one with the fewest columns left to lose.
+    pub(crate) fn mend_one(&self) -> Result<bool, LogError> {
+        self.latch.check()?;
+        let _mending = self.mending.lock();
+        self.seal_for_mending()?;
+        // A segment that is referred to now keeps its zones, so that no other segment is written to them
+        // while they are read.
+        let pin = self.pin();
+        let survey = self.survey();
+        let Some((segment, left)) = self.most_urgent(&survey) else { return Ok(false) };
+        let suspects =
+            if survey.unsound.contains(&segment) { Suspects::Unverified } else { Suspects::Recorded };
+        let nothing_moves = BTreeSet::new();
+        let vacated = if survey.missing_bytes == 0 { &survey.vacated } else { &nothing_moves };
+        let mut resilvered =
+            self.pool.resilver(segment, suspects, vacated).map_err(|e| self.latch.on_write(e))?;
+        let no_zone = matches!(resilvered.failure, Some(PoolError::NoSpace));
+        if let Some(error) = &resilvered.failure {
+            tracing::warn!(name: "segment_not_mended", %segment, %error, "a segment stays damaged");
+        }
+        let columns = resilvered.moves.len();
+        if columns == 0 || (resilvered.failure.is_some() && !no_zone) {
+            self.unmended.lock().segments.insert(segment);
+        }
+        tracing::debug!(name: "segment_mended", %segment, left, columns, "columns of a segment were rewritten");
+        // What the columns missed before is known to the new descriptor, and must not count again later.
+        self.note_losses();
+        if is_planted(PlantedBug::OldZoneResetEarly) {
+            self.pool.free_old_zones(std::mem::take(&mut resilvered.old_zones));
+        }
+        self.segment_table.lock().resilvered(segment, resilvered);
+        drop(pin);
+        self.changes.fetch_add(1, Ordering::Release);
+        match self.sync() {
+            Err(LogError::NoSpace) => {}
+            synced => synced?,
+        }
+        Ok(true)
+    }
+
+    /// Seals the open segments with damage, and those with a column on a vacated device.
+    fn seal_for_mending(&self) -> Result<(), LogError> {
+        let survey = self.survey();
+        let mut wanted = survey.unsound.clone();
+        if !survey.vacated.is_empty() {
+            let segment_table = self.segment_table.lock();
+            let open = segment_table.iter().filter(|(_, entry)| entry.state == SegmentStage::Open);
+            wanted.extend(open.filter(|(_, entry)| survey.is_on_vacated(entry)).map(|(id, _)| id));
+        }
+        self.seal_open(|id| wanted.contains(&id))
+    }
+
+    /// The segment to mend next, and how many columns it has left.
+    fn most_urgent(&self, survey: &Survey) -> Option<(SegmentId, usize)> {
+        let segment_table = self.segment_table.lock();
+        let urgency = |id: SegmentId, entry: &SegmentEntry| {
+            (self.columns_left(entry), !entry.is_table(), Reverse(entry.live_bytes()), id)
+        };
+        let due = |(id, entry): &(SegmentId, &SegmentEntry)| {
+            entry.state == SegmentStage::Sealed && survey.remedy(self, *id, entry) == Some(Remedy::Mend)
+        };
+        let most_urgent = if survey.vacated.is_empty() {
+            let unsound = survey.unsound.iter().filter_map(|id| Some((*id, segment_table.entry(*id)?)));
+            segment_table.with_lost().chain(unsound).filter(due).map(|(id, e)| urgency(id, e)).min()
+        } else {
+            segment_table.iter().filter(due).map(|(id, e)| urgency(id, e)).min()
+        };
+        most_urgent.map(|(left, _, _, id)| (id, left))
+    }
+}
